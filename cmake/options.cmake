@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+# What a user can switch, and the flags that every target of the project shares.
+option(DROPTEST_BUILD_TESTS "Build the unit tests" ON)
+option(DROPTEST_BUILD_BENCHMARKS "Build the benchmarks" ON)
+option(DROPTEST_BUILD_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
+option(DROPTEST_WARNINGS_ARE_ERRORS "Treat compiler warnings as errors" OFF)
+option(DROPTEST_WITH_GLOO "Build the Gloo backend (ranks are processes)" ON)
+set(DROPTEST_WITH_CUDA AUTO CACHE STRING "Build CUDA code: ON, OFF, or AUTO (where nvcc is found)")
+set_property(CACHE DROPTEST_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(DROPTEST_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them (address,undefined or thread)")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+find_program(DROPTEST_CCACHE ccache)
+if(DROPTEST_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${DROPTEST_CCACHE})
+endif()
+
+add_library(droptest_flags INTERFACE)
+target_compile_features(droptest_flags INTERFACE cxx_std_20)
+target_include_directories(droptest_flags INTERFACE ${PROJECT_SOURCE_DIR})
+# No contraction into fused multiply-adds: equal sources give equal bits with both compilers.
+target_compile_options(droptest_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion
+                                                -Wno-sign-conversion -ffp-contract=off>)
+if(DROPTEST_WARNINGS_ARE_ERRORS)
+  target_compile_options(droptest_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+if(DROPTEST_SANITIZE)
+  target_compile_options(droptest_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${DROPTEST_SANITIZE}
+                                                  -fno-sanitize-recover=all -fno-omit-frame-pointer>)
+  target_link_options(droptest_flags INTERFACE -fsanitize=${DROPTEST_SANITIZE})
+endif()

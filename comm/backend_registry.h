@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Backends by name: the one list that a new backend is added to.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace droptest::comm {
+
+/// Where processes find each other.
+struct Rendezvous {
+  enum class Kind : std::uint8_t { kFile, kRedis };
+  Kind kind = Kind::kFile;
+  std::string directory;           ///< kFile: a directory that all ranks see
+  std::string host = "127.0.0.1";  ///< kRedis
+  int port = 6379;                 ///< kRedis
+  /// Tells launches apart that share a store: stale keys of an earlier launch are never read.
+  std::string launch_id;
+};
+
+/// What a process needs to join a group whose ranks are processes.
+struct ProcessGroupOptions {
+  int rank = 0;
+  int world_size = 1;
+  std::chrono::milliseconds timeout{60000};
+  Rendezvous rendezvous;
+  /// Address that peers reach this rank at; empty: loopback when the host name does not resolve.
+  std::string interface_address;
+};
+
+/// How the ranks of a backend come to be.
+enum class RankKind : std::uint8_t {
+  kThreads,    ///< run_ranks() starts them
+  kProcesses,  ///< each process calls connect
+};
+
+struct BackendEntry {
+  std::string_view name;
+  std::string_view summary;
+  RankKind rank_kind;
+  bool built;
+  /// Joins the group; for kThreads backends, and backends that are not built, throws ConfigError that says what is.
+  std::unique_ptr<Communicator> (*connect)(const ProcessGroupOptions&);
+};
+
+/// All known backends, in the order in which they are listed.
+const std::vector<BackendEntry>& backends();
+
+/// Throws: ConfigError that lists the known names.
+const BackendEntry& backend_entry(std::string_view name);
+
+}  // namespace droptest::comm

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// How tensors travel between the ranks of a group. Smallest implementation: local/local_communicator.h.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/traffic_class.h"
+
+namespace droptest::comm {
+
+enum class ElementType : std::uint8_t { kFloat32, kFloat64, kUint64 };
+
+std::size_t element_bytes(ElementType type);
+
+/// Sums and maxima; both in rank order where the backend says so.
+enum class ReduceOp : std::uint8_t { kSum, kMax };
+
+template <class T>
+constexpr ElementType element_type_of();
+template <>
+constexpr ElementType element_type_of<float>() {
+  return ElementType::kFloat32;
+}
+template <>
+constexpr ElementType element_type_of<double>() {
+  return ElementType::kFloat64;
+}
+template <>
+constexpr ElementType element_type_of<std::uint64_t>() {
+  return ElementType::kUint64;
+}
+
+/// A borrowed range of elements in host memory whose type is known at run time.
+struct ConstTensor {
+  ElementType type = ElementType::kFloat32;
+  std::span<const std::byte> bytes;
+
+  ConstTensor() = default;
+  ConstTensor(ElementType t, std::span<const std::byte> b) : type(t), bytes(b) {}
+  template <class T>
+  ConstTensor(std::span<const T> elems) : type(element_type_of<T>()), bytes(std::as_bytes(elems)) {}  // NOLINT
+  template <class T>
+  std::span<const T> as() const {
+    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+  std::uint64_t count_elems() const { return bytes.size() / element_bytes(type); }
+};
+
+/// The same, writable.
+struct Tensor {
+  ElementType type = ElementType::kFloat32;
+  std::span<std::byte> bytes;
+
+  Tensor() = default;
+  Tensor(ElementType t, std::span<std::byte> b) : type(t), bytes(b) {}
+  template <class T>
+  Tensor(std::span<T> elems) : type(element_type_of<T>()), bytes(std::as_writable_bytes(elems)) {}  // NOLINT
+  template <class T>
+  std::span<T> as() const {
+    return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+  operator ConstTensor() const { return {type, bytes}; }  // NOLINT
+  std::uint64_t count_elems() const { return bytes.size() / element_bytes(type); }
+};
+
+/// What a collective carries. The name appears in errors, and tells messages of one size apart where a recovery
+/// policy remembers earlier values: equal names mean "the same tensor, one step later".
+struct Message {
+  sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
+  std::string_view name;
+  int layer = -1;  ///< transformer block, or -1
+};
+
+/// Elements of each rank's part when `count_elems` are cut evenly: the first count % world_size parts have one more.
+std::vector<std::uint64_t> even_counts(std::uint64_t count_elems, int world_size);
+
+/// A group of ranks that run the same collectives in the same order.
+///
+/// Owner: each rank owns its communicator; it is used by one thread at a time. Blocking: a call returns when the
+/// rank's output is complete and its input may be reused. Order: all ranks of a group make the same calls with the same
+/// counts, types and ops; messages of a group never overtake each other. Buffers: input and output are the same range
+/// or do not overlap; an input that is not the output is never written. Counts may be zero.
+/// Errors: CommError on every rank when a peer dies, throws, stalls beyond the timeout, or calls something else; it
+/// names the peer and the operation. ConfigError for arguments that are wrong on this rank alone.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int rank() const = 0;
+  virtual int world_size() const = 0;
+  /// World rank of group member `rank`: what a link is named by. The identity for a communicator that was not split.
+  virtual int world_rank(int rank) const = 0;
+  /// "local", "gloo", ...
+  virtual std::string_view backend() const = 0;
+
+  /// Which training step the next calls belong to: for errors, sampling and schedules. Default: ignored.
+  virtual void begin_step(std::uint64_t /*step*/) {}
+
+  /// output[i] = op over ranks of input_r[i]. Shapes: equal on all ranks.
+  virtual void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) = 0;
+  void all_reduce(Tensor data, ReduceOp op, const Message& message) { all_reduce(data, data, op, message); }
+
+  /// Rank r gets the reduction of part r. Shapes: input sum(counts), output counts[rank()].
+  virtual void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
+                              const Message& message) = 0;
+
+  /// Every rank gets all parts in rank order. Shapes: input counts[rank()], output sum(counts); the input may be the
+  /// rank's own part of the output.
+  virtual void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                          const Message& message) = 0;
+
+  /// Part d of the input goes to rank d; part s of the output came from rank s. Shapes: input sum(send_counts), output
+  /// sum(receive_counts); receive_counts[s] equals rank s's send_counts[rank()]. Parts are in rank order, without gaps.
+  virtual void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                          std::span<const std::uint64_t> receive_counts, const Message& message) = 0;
+
+  /// Every rank gets rank root's data.
+  virtual void broadcast(Tensor data, int root, const Message& message) = 0;
+
+  /// A message to one rank, which calls recv with the same count and name. Blocking until the data is taken or
+  /// buffered.
+  virtual void send(ConstTensor data, int destination, const Message& message) = 0;
+  virtual void recv(Tensor data, int source, const Message& message) = 0;
+
+  /// Returns when every rank has called it.
+  virtual void barrier(const Message& message) = 0;
+
+  /// A communicator over the ranks that gave the same color, ordered by (key, rank). Ranks: all of the group call it.
+  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+
+  /// Says why this rank gives up, so that its peers' errors name it as the cause. Called once, before the communicator
+  /// is destroyed on the way out of an error. Never throws.
+  virtual void abort(std::string_view reason) noexcept = 0;
+};
+
+}  // namespace droptest::comm

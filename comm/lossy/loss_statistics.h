@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the loss layer did, per traffic class and half; merged over ranks for the record.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "sim/loss/link.h"
+
+namespace droptest::comm {
+
+/// Counts of one flow or of many flows added up. Each link is counted on exactly one rank.
+struct LossCounts {
+  std::uint64_t messages = 0;
+  std::uint64_t packets = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t lost_packets = 0;
+  std::uint64_t lost_bytes = 0;
+  double expected_lost = 0;                       ///< sum over links of packets x loss rate
+  double expected_lost_variance = 0;              ///< sum over links of the process's count variance
+  std::map<std::uint64_t, std::uint64_t> bursts;  ///< burst length in packets -> how many ended or are open
+
+  /// Configured loss rate: expected_lost / packets; 0 without packets.
+  double configured_rate() const;
+  double realised_rate() const;
+  /// (lost - expected) / sd; 0 where the variance is 0 and nothing deviates, infinity where it is 0 and something does.
+  double z() const;
+  /// Mean burst over the histogram; 0 without bursts.
+  double mean_burst_packets() const;
+  void add(const LossCounts& other);
+};
+
+struct LinkStatistics {
+  sim::Link link;
+  LossCounts counts;
+  std::uint64_t digest = 0;  ///< of all fates of the link so far, equal at both ends
+};
+
+struct ClassStatistics {
+  sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
+  std::array<LossCounts, 2> halves;  ///< by sim::Half
+  std::uint64_t collectives = 0;     ///< collective calls, counted once for the group
+  std::uint64_t untouched = 0;       ///< of these, those in which no rank lost a packet
+  /// On sampled steps, summed over ranks and calls: |result - exact|^2, |exact|^2, |result|^2, <result, exact>.
+  std::uint64_t sampled_calls = 0;
+  double error_energy = 0;
+  double exact_energy = 0;
+  double result_energy = 0;
+  double inner_product = 0;
+  /// On sampled steps: largest and root-mean-square difference between ranks of results that ought to be equal.
+  double divergence_max = 0;
+  double divergence_rms = 0;
+  std::uint64_t digest = 0;  ///< of all links' digests
+  std::vector<LinkStatistics> links;
+
+  LossCounts total() const;
+  double nmse() const;    ///< error_energy / exact_energy; 0 without samples
+  double cosine() const;  ///< 1 without samples
+  double untouched_share() const;
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// A communicator whose packets get lost.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/lossy/loss_statistics.h"
+#include "comm/lossy/network.h"
+
+namespace droptest::comm {
+
+struct LossyOptions {
+  Network network;
+  /// Steps between samples of NMSE and divergence (each costs an exact collective beside the lossy one); 0: never.
+  std::uint64_t sample_every_steps = 0;
+};
+
+/// Decorates any communicator: classes with a network lose packets on their path, the others go straight through.
+/// Determinism: the fates are a pure function of the seed and the program order of the collectives; results are as
+/// deterministic as the inner communicator. At loss 0 a path gives the bits of the same path without loss; on `local`
+/// those are the bits of the bare backend.
+class LossyCommunicator final : public Communicator {
+ public:
+  /// `inner` is borrowed and outlives this. Throws: ConfigError for a fill or path that has no meaning.
+  LossyCommunicator(Communicator& inner, const LossyOptions& options);
+  ~LossyCommunicator() override;
+
+  int rank() const override;
+  int world_size() const override;
+  int world_rank(int rank) const override;
+  std::string_view backend() const override;
+  void begin_step(std::uint64_t step) override;
+  using Communicator::all_reduce;
+  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
+  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
+                      const Message& message) override;
+  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                  const Message& message) override;
+  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
+  void broadcast(Tensor data, int root, const Message& message) override;
+  void send(ConstTensor data, int destination, const Message& message) override;
+  void recv(Tensor data, int source, const Message& message) override;
+  void barrier(const Message& message) override;
+  /// The parts share this communicator's links and their packet indices, so no fate is used twice.
+  std::unique_ptr<Communicator> split(int color, int key) override;
+  void abort(std::string_view reason) noexcept override;
+
+  /// While alive, everything goes straight to the inner communicator and nothing is counted: evaluation.
+  class LosslessScope {
+   public:
+    explicit LosslessScope(LossyCommunicator& communicator);
+    ~LosslessScope();
+    LosslessScope(const LosslessScope&) = delete;
+    LosslessScope& operator=(const LosslessScope&) = delete;
+
+   private:
+    LossyCommunicator& communicator_;
+  };
+
+  /// Compares, over the reliable inner communicator, the digest of each link's fates at its two ends.
+  /// Ranks: all. Throws: CommError that names the link's ranks where they differ.
+  void verify_fates();
+
+  /// Statistics of all ranks of the group added up, one entry per lossy class in use; the same on every rank.
+  /// Ranks: all. `links` are filled where asked for.
+  enum class LinkDetail : std::uint8_t { kOmit, kInclude };
+  std::vector<ClassStatistics> collect_statistics(LinkDetail detail);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the network of a traffic class does: path, loss of each half, and how receivers fill the holes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "sim/loss/loss_process.h"
+#include "sim/traffic_class.h"
+
+namespace droptest::comm {
+
+/// What a receiver puts where nothing arrived (docs/recovery.md).
+enum class Fill : std::uint8_t { kZero, kCountRescale, kInverseProbability, kStale, kOwn };
+
+/// Whether all receivers of one packet share its fate.
+enum class Consistency : std::uint8_t { kPerReceiver, kShared };
+
+/// Whether packet indices run on along a link or start anew with each message.
+enum class BurstScope : std::uint8_t { kLink, kMessage };
+
+struct FillEntry {
+  std::string_view name;
+  Fill fill;
+  bool reduce_half;  ///< has a meaning where contributions are summed
+  bool gather_half;  ///< has a meaning where values are copied
+  std::string_view summary;
+};
+const std::vector<FillEntry>& fills();
+const FillEntry& fill_entry(Fill fill);
+/// Throws: ConfigError that lists the known names.
+Fill fill_from_name(std::string_view name);
+
+/// One half of a collective.
+struct HalfNetwork {
+  std::shared_ptr<const sim::LossProcess> loss;  ///< shared by the classes and ranks it was given to; null: reliable
+  Fill fill = Fill::kZero;
+};
+
+/// One traffic class.
+struct ClassNetwork {
+  std::string_view path = "direct";  ///< a name of path_registry.h, with static lifetime
+  HalfNetwork reduce;
+  HalfNetwork gather;
+  Consistency consistency = Consistency::kPerReceiver;
+  BurstScope burst_scope = BurstScope::kLink;
+  std::uint64_t payload_bytes = 1408;
+};
+
+/// The network of an experiment. A class that is absent is reliable and goes straight to the backend.
+struct Network {
+  std::uint64_t seed = 0;
+  std::array<std::optional<ClassNetwork>, sim::kAllTrafficClasses.size()> classes;
+
+  const std::optional<ClassNetwork>& of(sim::TrafficClass c) const { return classes[static_cast<std::size_t>(c)]; }
+  std::optional<ClassNetwork>& of(sim::TrafficClass c) { return classes[static_cast<std::size_t>(c)]; }
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who sends to whom, for what: the stream of packets along which fates run.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+#include "sim/traffic_class.h"
+
+namespace droptest::sim {
+
+/// Which half of a collective a packet travels in. The halves are flows of their own on a link, each with its packet
+/// index, so that they can have different loss and the statistics of each stay exact. Values are part of the counter.
+enum class Half : std::uint8_t {
+  kReduce = 0,  ///< towards the rank that sums: reduce-scatter, contributions
+  kGather = 1,  ///< from the rank that has the value: all-gather, broadcast, all-to-all, send
+};
+
+/// Ranks are world ranks, 0 to 65534.
+struct Link {
+  /// Destination of a link on which a loss happens at the sender: all receivers share the fate.
+  static constexpr std::uint16_t kEveryDestination = 0xffff;
+
+  TrafficClass traffic_class = TrafficClass::kControl;
+  Half half = Half::kReduce;
+  std::uint16_t source = 0;
+  std::uint16_t destination = kEveryDestination;
+
+  friend auto operator<=>(const Link&, const Link&) = default;
+};
+
+}  // namespace droptest::sim

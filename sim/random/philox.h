@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random bits as a pure function of (seed, purpose, place): Philox4x32-10 over disjoint counter fields.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "sim/loss/link.h"
+
+namespace droptest::sim {
+
+/// What a draw decides. Fixed values, never renumbered or reused: two decisions must not share a stream.
+enum class Purpose : std::uint16_t {
+  kLossTransition = 1,   ///< the state of a loss process; for Bernoulli the fate itself
+  kLossEmission = 2,     ///< whether a packet is lost in its state
+  kWeights = 16,         ///< initial weights
+  kBatches = 17,         ///< which text a training step reads
+  kSyntheticInput = 18,  ///< inputs of `droptest collective`
+};
+
+/// The experiment's 64-bit seed is the key; see docs/fates.md for the counter's fields.
+using PhiloxCounter = std::array<std::uint32_t, 4>;
+using PhiloxBlock = std::array<std::uint32_t, 4>;
+
+/// Philox4x32-10. Source: Salmon et al., SC 2011; Random123.
+PhiloxBlock philox(std::uint64_t key, const PhiloxCounter& counter);
+
+/// The counter of packets 4 * packet_block to 4 * packet_block + 3 of a link.
+PhiloxCounter link_counter(const Link& link, Purpose purpose, std::uint64_t packet_block);
+
+/// Draws that belong to no link: `stream` tells apart the users of one purpose (a tensor, a trial).
+/// A UniformRandomBitGenerator for Boost.Random; the i-th value is a pure function of (seed, purpose, stream, i).
+class PhiloxEngine {
+ public:
+  using result_type = std::uint32_t;
+  PhiloxEngine(std::uint64_t seed, Purpose purpose, std::uint64_t stream)
+      : seed_(seed), purpose_(purpose), stream_(stream) {}
+
+  static constexpr result_type min() { return 0; }
+  static constexpr result_type max() { return 0xffffffffU; }
+  result_type operator()();
+  /// Goes to the value of that index.
+  void seek(std::uint64_t index);
+
+ private:
+  std::uint64_t seed_;
+  Purpose purpose_;
+  std::uint64_t stream_;
+  std::uint64_t index_ = 0;
+  PhiloxBlock block_{};
+  bool block_valid_ = false;
+};
+
+}  // namespace droptest::sim
