@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// One run, as the trainer needs it: a resolved spec in types. docs/specs.md says what each value means in JSON.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "comm/backend_registry.h"
+#include "comm/lossy/network.h"
+#include "models/gpt2/gpt2_config.h"
+#include "models/optimizer.h"
+
+namespace droptest::experiments {
+
+/// How a token file is laid out (docs/formats.md).
+enum class TokenFormat : std::uint8_t {
+  kAuto,    ///< llm.c's header if it is there, else headerless uint16
+  kLlmc,    ///< 256 int32 header, magic 20240520, then uint16
+  kUint16,  ///< headerless little-endian uint16
+};
+
+struct DataConfig {
+  std::string text;    ///< UTF-8 file, tokens are its bytes; or
+  std::string tokens;  ///< file of tokens
+  TokenFormat format = TokenFormat::kAuto;
+  double validation_fraction = 0.1;  ///< the last part of the data, by position
+};
+
+struct TrainingConfig {
+  std::uint64_t steps = 300;
+  int batch_sequences = 8;  ///< sequences per micro-batch
+  int sequence_tokens = 128;
+  int accumulation = 1;  ///< micro-batches per step
+  models::LearningRateSchedule learning_rate;
+  models::AdamWConfig adamw;
+  double gradient_clip = 1.0;  ///< largest global norm; 0: no clipping
+};
+
+struct ValidationConfig {
+  std::uint64_t every_steps = 50;  ///< also after the last step
+  std::uint64_t tokens = 65536;    ///< at least this many, in whole batches, the same at each evaluation
+  enum class Network : std::uint8_t { kLossless, kLossy } network = Network::kLossless;
+};
+
+struct RecordConfig {
+  std::uint64_t every_steps = 10;         ///< lines of metrics.jsonl; the last step always
+  std::uint64_t sample_every_steps = 50;  ///< samples of NMSE and divergence; 0: never
+  enum class Links : std::uint8_t { kOmit, kInclude } links = Links::kOmit;
+};
+
+struct BackendConfig {
+  std::string name = "local";
+  std::chrono::milliseconds timeout{60000};
+  comm::Rendezvous rendezvous;
+  int threads_per_rank = 1;
+};
+
+struct RunConfig {
+  std::string name;
+  std::uint64_t seed = 1;
+  models::Gpt2Config model;
+  std::string initial_weights;  ///< safetensors file; empty: random
+  DataConfig data;
+  int tensor_parallel = 1;
+  BackendConfig backend;
+  comm::Network network;
+  TrainingConfig training;
+  ValidationConfig validation;
+  RecordConfig record;
+};
+
+}  // namespace droptest::experiments

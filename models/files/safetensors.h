@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors by name in one file: the safetensors format (docs/formats.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace droptest::models {
+
+/// A tensor of a file, as little-endian bytes in C order.
+struct StoredTensor {
+  std::string dtype;  ///< "F32", "F64", "BF16", "F16", ...
+  std::vector<std::uint64_t> shape;
+  std::vector<std::byte> bytes;
+};
+
+using StoredTensors = std::map<std::string, StoredTensor>;
+
+/// Parses a whole file's bytes. `where` names the file in messages.
+/// Throws: ConfigError with the reason: short file, header not JSON, unknown dtype, size that does not match the shape,
+/// overlapping or missing ranges, duplicate names.
+StoredTensors parse_safetensors(std::span<const std::byte> file, const std::string& where);
+
+StoredTensors read_safetensors(const std::string& path);
+
+/// Writes the file whole or not at all. Throws: ConfigError naming the path and the system's reason.
+void write_safetensors(const std::string& path, const StoredTensors& tensors,
+                       const std::map<std::string, std::string>& metadata);
+
+/// The values as floats; F32, F64, BF16 and F16 are known. Throws: ConfigError for another dtype.
+std::vector<float> to_floats(const StoredTensor& tensor, const std::string& name);
+
+}  // namespace droptest::models

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trainable tensor as one rank holds it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace droptest::models {
+
+/// Whether ranks hold parts of one tensor or a copy each.
+enum class Placement : std::uint8_t { kSharded, kReplicated };
+/// Whether AdamW decays it: matrices only.
+enum class Decay : std::uint8_t { kDecays, kKeeps };
+
+template <class T>
+struct Parameter {
+  std::string name;                  ///< Hugging Face's name, without prefix: "h.0.attn.c_attn.weight"
+  std::string group;                 ///< for divergence reports: "embedding", "layer_norm", "bias", "matrix"
+  std::vector<std::uint64_t> shape;  ///< of this rank's part
+  Placement placement = Placement::kSharded;
+  Decay decay = Decay::kKeeps;
+  std::span<T> value;
+  std::span<T> gradient;
+};
+
+}  // namespace droptest::models
