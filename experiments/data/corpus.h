@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tokens of an experiment, split by position, and the batches that training and evaluation read from them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "experiments/data/token_source.h"
+
+namespace droptest::experiments {
+
+/// Inputs and, one position later, targets. Shapes: both [sequences, length].
+struct Batch {
+  int sequences = 0;
+  int length = 0;
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> targets;
+};
+
+/// What training reads in one step: a pure function of (seed, step, place in the step). Micro-batches continue one
+/// stream of sequences, so that 2 x 4 sequences are the same text as 1 x 8. Thread safety: const.
+class TrainingBatches {
+ public:
+  /// `tokens` is borrowed. Throws: ConfigError where they are fewer than a sequence and its last target.
+  TrainingBatches(std::span<const std::uint16_t> tokens, std::uint64_t seed, int sequences, int length);
+
+  /// Micro-batch `micro_batch` of step `step`. Determinism: the same on every rank.
+  Batch batch(std::uint64_t step, int micro_batch) const;
+
+ private:
+  std::span<const std::uint16_t> tokens_;
+  std::uint64_t seed_;
+  int sequences_;
+  int length_;
+};
+
+/// Consecutive sequences that predict each token once: the same at each evaluation. Thread safety: const.
+class EvaluationBatches {
+ public:
+  /// `tokens` is borrowed; the first `count_targets` tokens after the first one are predicted, in sequences of
+  /// `length`; the last sequence may be shorter. Throws: ConfigError unless 1 <= count_targets < tokens.size().
+  EvaluationBatches(std::span<const std::uint16_t> tokens, std::uint64_t count_targets, int sequences, int length);
+
+  std::uint64_t count_targets() const { return count_targets_; }
+  std::uint64_t batches() const;
+  /// Batch `index` < batches(); all but the last two are full.
+  Batch batch(std::uint64_t index) const;
+
+ private:
+  std::span<const std::uint16_t> tokens_;
+  std::uint64_t count_targets_;
+  int sequences_;
+  int length_;
+};
+
+struct Corpus {
+  Tokens training;
+  Tokens validation;
+};
+
+/// The last round(fraction x size) tokens validate. `where` names the file in messages.
+/// Throws: ConfigError, with what is needed, where a part is shorter than `training_needs` or `validation_needs`.
+Corpus split_corpus(std::span<const std::uint16_t> tokens, double validation_fraction, std::uint64_t training_needs,
+                    std::uint64_t validation_needs, const std::string& where);
+
+/// Tokens of a run that evaluation predicts: at least validation.tokens, in whole sequences.
+std::uint64_t validation_targets(const RunConfig& config);
+
+/// Reads, checks and splits the data of a run. Throws: ConfigError.
+Corpus load_corpus(const RunConfig& config);
+
+}  // namespace droptest::experiments
