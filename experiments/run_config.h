@@ -47,6 +47,7 @@ struct RecordConfig {
   std::uint64_t every_steps = 10;         ///< lines of metrics.jsonl; the last step always
   std::uint64_t sample_every_steps = 50;  ///< samples of NMSE and divergence; 0: never
   enum class Links : std::uint8_t { kOmit, kInclude } links = Links::kOmit;
+  enum class Weights : std::uint8_t { kFinal, kNone } weights = Weights::kFinal;  ///< whether the final ones are kept
 };
 
 struct BackendConfig {

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/records/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+[[noreturn]] void fail(const std::string& operation, const std::string& path, int error) {
+  throw ConfigError(operation + " " + path + ": " + std::generic_category().message(error));
+}
+
+/// An open file that closes itself.
+class Descriptor {
+ public:
+  explicit Descriptor(int value) : value_(value) {}
+  ~Descriptor() {
+    if (value_ >= 0) ::close(value_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int value() const { return value_; }
+  /// Closes now: a full disk may show itself only here. 0, or the error.
+  int close() {
+    const int result = ::close(value_) == 0 ? 0 : errno;
+    value_ = -1;
+    return result;
+  }
+
+ private:
+  int value_;
+};
+
+/// Removes the temporary file unless it was renamed.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::string path) : path_(std::move(path)) {}
+  ~TemporaryFile() {
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  void keep() { path_.clear(); }
+
+ private:
+  std::string path_;
+};
+
+/// 0, or the error.
+int write_all(int descriptor, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t written = ::write(descriptor, content.data(), content.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return errno;
+    }
+    content.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return 0;
+}
+
+}  // namespace
+
+void make_directories(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) fail("create directory", path, error.value());
+}
+
+void write_file_atomically(const std::string& path, std::string_view content) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  const std::string directory = parent.empty() ? "." : parent.string();
+  make_directories(directory);
+
+  // Exclusive creation: processes and threads that write one record at once use a file each, and the last one wins.
+  std::string temporary;
+  int descriptor = -1;
+  for (int attempt = 0; descriptor < 0; ++attempt) {
+    temporary = path + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(attempt);
+    descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor < 0 && errno != EEXIST) fail("write", path, errno);
+  }
+  Descriptor file(descriptor);
+  TemporaryFile guard(temporary);
+  if (const int error = write_all(file.value(), content)) fail("write", path, error);
+  if (::fsync(file.value()) != 0) fail("sync", path, errno);
+  if (const int error = file.close()) fail("write", path, error);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename to", path, errno);
+  guard.keep();
+
+  const Descriptor folder(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.value() < 0) fail("sync", directory, errno);
+  // Some file systems cannot sync a directory and say so with EINVAL; the rename has happened all the same.
+  if (::fsync(folder.value()) != 0 && errno != EINVAL) fail("sync", directory, errno);
+}
+
+std::string read_file(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.value() < 0) fail("read", path, errno);
+  std::string content;
+  std::array<char, 1 << 16> block{};
+  for (;;) {
+    const ssize_t got = ::read(file.value(), block.data(), block.size());
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      fail("read", path, errno);
+    }
+    if (got == 0) return content;
+    content.append(block.data(), static_cast<std::size_t>(got));
+  }
+}
+
+}  // namespace droptest::experiments

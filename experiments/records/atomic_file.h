@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files that appear whole or not at all.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace droptest::experiments {
+
+/// Writes a temporary file beside `path`, syncs it, renames it over `path` and syncs the directory. On an error the
+/// old file is as it was and the temporary one is gone. Missing directories are created.
+/// Throws: ConfigError with the path and the system's reason.
+void write_file_atomically(const std::string& path, std::string_view content);
+
+/// The whole file. Throws: ConfigError with the path and the system's reason.
+std::string read_file(const std::string& path);
+
+/// Creates a directory and its parents. Throws: ConfigError with the path and the system's reason.
+void make_directories(const std::string& path);
+
+}  // namespace droptest::experiments

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The record files of a run and of a sweep. docs/records.md is their format.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/lossy/loss_statistics.h"
+#include "experiments/records/provenance.h"
+#include "experiments/spec/resolve.h"
+#include "experiments/spec/sweep_plan.h"
+
+namespace droptest::experiments {
+
+/// Where the files of one run are: <out>/<name>/<run_id>/.
+struct RunDirectory {
+  std::string path;
+  std::string spec() const { return path + "/spec.json"; }
+  std::string metrics() const { return path + "/metrics.jsonl"; }
+  std::string loss_statistics() const { return path + "/loss_statistics.json"; }
+  std::string summary() const { return path + "/summary.json"; }
+  std::string weights() const { return path + "/weights.safetensors"; }
+};
+RunDirectory run_directory(const std::string& out, std::string_view name, std::string_view run_id);
+/// <out>/<name>/sweep.json.
+std::string sweep_file(const std::string& out, std::string_view name);
+
+enum class RunStatus : std::uint8_t { kCompleted, kDiverged, kFailed };
+std::string_view run_status_name(RunStatus status);
+
+/// The outcome of a run; what was not measured is absent.
+struct RunSummary {
+  RunStatus status = RunStatus::kCompleted;
+  std::string error;                           ///< kFailed: why
+  std::optional<std::uint64_t> diverged_step;  ///< kDiverged: the first step whose loss was not finite
+  nlohmann::json point = nlohmann::json::object();
+  std::uint64_t steps = 0;   ///< finished
+  std::uint64_t tokens = 0;  ///< trained on
+  std::optional<double> train_final_loss;
+  std::optional<double> validation_final_loss;
+  std::optional<double> validation_best_loss;
+  std::uint64_t validation_tokens = 0;
+  double tokens_per_second = 0;
+  double seconds = 0;
+  Provenance provenance;
+};
+
+nlohmann::json summary_json(const ResolvedRun& run, const RunSummary& summary);
+
+/// `statistics` as LossyCommunicator::collect_statistics gave them; `network` says what was configured.
+/// `links` are written where a class has any.
+nlohmann::json loss_statistics_json(const std::vector<comm::ClassStatistics>& statistics, const comm::Network& network);
+
+nlohmann::json sweep_json(const SweepPlan& plan);
+
+/// Checks the record against its schema (CheckError: a bug of ours) and writes it whole or not at all.
+void write_spec_record(const RunDirectory& directory, const ResolvedRun& run);
+void write_loss_statistics_record(const RunDirectory& directory, const nlohmann::json& record);
+void write_summary_record(const RunDirectory& directory, const nlohmann::json& record);
+void write_sweep_record(const std::string& out, const SweepPlan& plan);
+
+/// The summary of an earlier run; absent where there is none. Throws: ConfigError for one that is not a summary.
+std::optional<nlohmann::json> read_summary(const RunDirectory& directory);
+
+/// Whether the run need not be run again: a summary that says `completed` or `diverged`.
+bool has_result(const RunDirectory& directory);
+
+}  // namespace droptest::experiments

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// One run of a spec: every default written out, every shorthand expanded, and its id.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "experiments/run_config.h"
+
+namespace droptest::experiments {
+
+struct ResolvedRun {
+  nlohmann::json spec;  ///< the resolved spec: a spec itself, which resolves to itself
+  RunConfig config;
+  std::string run_id;  ///< 16 hex digits
+};
+
+/// Resolves one point: a spec without `sweep` and `repeat`. `where` names it in messages.
+/// Throws: ConfigError that lists everything wrong: the schema's rules first, then what needs several keys to see.
+/// Determinism: a pure function of the document; the id does not depend on the order of keys.
+ResolvedRun resolve(const nlohmann::json& document, const std::string& where);
+
+/// First 16 hex digits of the SHA-256 of the resolved spec without what cannot change a result (docs/specs.md).
+std::string run_id_of(const nlohmann::json& resolved_spec);
+
+/// Whether the value at this pointer ("/record/links") is part of the run id.
+bool changes_results(std::string_view pointer);
+
+}  // namespace droptest::experiments

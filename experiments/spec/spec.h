@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A spec as its user wrote it: read, overridden, checked. docs/specs.md is the format.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace droptest::experiments {
+
+/// A checked spec. Each point of its sweep is known to resolve.
+struct Spec {
+  nlohmann::json document;  ///< with overrides applied
+  std::string where;        ///< the file, for messages
+};
+
+/// Reads a spec and applies `overrides`, each "/pointer=value", in order. A run's own spec.json is a spec too.
+/// Throws: ConfigError that lists everything wrong, with file and JSON pointer.
+Spec load_spec(const std::string& path, std::span<const std::string> overrides = {});
+
+/// The same for text; `where` names it in messages.
+Spec parse_spec(std::string_view text, const std::string& where, std::span<const std::string> overrides = {});
+
+/// Sets one member: "/network/loss/loss_rate=5%". The value is JSON if it parses, else text. Missing objects on the
+/// way are created. Throws: ConfigError for a pointer that is malformed, unknown to the schema, or passes through a
+/// value that is no object.
+void apply_override(nlohmann::json& document, std::string_view assignment);
+
+/// "/a/b~1c" -> {"a", "b/c"}. Throws: ConfigError, naming `where`, for text that is no JSON pointer.
+std::vector<std::string> pointer_tokens(std::string_view pointer, const std::string& where);
+
+/// Sets the member that the tokens lead to; missing objects on the way are created.
+/// Throws: ConfigError, naming `where`, where the way passes through a value that is no object.
+void set_member(nlohmann::json& document, const std::vector<std::string>& tokens, nlohmann::json value,
+                const std::string& where);
+
+}  // namespace droptest::experiments

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runs that a spec's sweep and repeats ask for.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "experiments/spec/resolve.h"
+#include "experiments/spec/spec.h"
+
+namespace droptest::experiments {
+
+/// More runs than this in one spec are refused.
+inline constexpr std::uint64_t kMaxRuns = 10000;
+
+/// One point of the sweep with one seed.
+struct PlannedRun {
+  nlohmann::json point;  ///< pointer -> value, as the spec writes it; {} without a sweep
+  std::uint64_t seed = 0;
+  ResolvedRun run;
+  /// Index into SweepPlan::runs of the first run with the same id: this one, unless two points mean the same.
+  std::size_t same_as = 0;
+};
+
+struct SweepPlan {
+  std::string name;
+  std::string description;
+  nlohmann::json spec;  ///< as given
+  /// Seed by seed, and within a seed point by point, so that a sweep which is cut short has whole curves. Points in the
+  /// order of `zip`, then of `cross` by sorted pointer, the last varying fastest.
+  std::vector<PlannedRun> runs;
+};
+
+/// Expands a spec. Throws: ConfigError for a sweep that has no meaning, or a point that does not resolve.
+SweepPlan plan_sweep(const Spec& spec);
+
+}  // namespace droptest::experiments
