@@ -10,9 +10,12 @@
 namespace droptest::sim {
 
 /// What a draw decides. Fixed values, never renumbered or reused: two decisions must not share a stream.
+/// Values below 16 draw along links (link_counter), the others through PhiloxEngine.
 enum class Purpose : std::uint16_t {
   kLossTransition = 1,   ///< the state of a loss process; for Bernoulli the fate itself
   kLossEmission = 2,     ///< whether a packet is lost in its state
+  kDigestWord = 3,       ///< no draw: mixes 64 fates into a link's digest
+  kDigestRange = 4,      ///< no draw: mixes a range of packets into a link's digest
   kWeights = 16,         ///< initial weights
   kBatches = 17,         ///< which text a training step reads
   kSyntheticInput = 18,  ///< inputs of `droptest collective`
@@ -25,16 +28,17 @@ using PhiloxBlock = std::array<std::uint32_t, 4>;
 /// Philox4x32-10. Source: Salmon et al., SC 2011; Random123.
 PhiloxBlock philox(std::uint64_t key, const PhiloxCounter& counter);
 
-/// The counter of packets 4 * packet_block to 4 * packet_block + 3 of a link.
+/// The counter of packets 4 * packet_block to 4 * packet_block + 3 of a link; blocks are counted modulo 2^62.
 PhiloxCounter link_counter(const Link& link, Purpose purpose, std::uint64_t packet_block);
 
 /// Draws that belong to no link: `stream` tells apart the users of one purpose (a tensor, a trial).
-/// A UniformRandomBitGenerator for Boost.Random; the i-th value is a pure function of (seed, purpose, stream, i).
+/// A UniformRandomBitGenerator for Boost.Random; the i-th value is a pure function of (seed, purpose, stream, i), for i
+/// < 2^50; there the values repeat.
 class PhiloxEngine {
  public:
   using result_type = std::uint32_t;
-  PhiloxEngine(std::uint64_t seed, Purpose purpose, std::uint64_t stream)
-      : seed_(seed), purpose_(purpose), stream_(stream) {}
+  /// Throws: CheckError for a purpose that draws along links.
+  PhiloxEngine(std::uint64_t seed, Purpose purpose, std::uint64_t stream);
 
   static constexpr result_type min() { return 0; }
   static constexpr result_type max() { return 0xffffffffU; }

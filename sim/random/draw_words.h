@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The draws of a link, 64 packets at a time, as bit masks: the inner loop of every loss process.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "sim/loss/link.h"
+#include "sim/random/philox.h"
+
+namespace droptest::sim {
+
+/// Compares the draws of packets 64 * first_word onwards with a threshold (threshold.h).
+/// Bit i of below[w] is set iff the draw of packet 64 * (first_word + w) + i is below `threshold`, at most kCertain.
+/// Words are counted modulo 2^58, as packets are modulo 2^64.
+void draws_below(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t first_word,
+                 std::uint64_t threshold, std::span<std::uint64_t> below);
+
+/// The same draws compared with two thresholds at once. Shapes: both spans have equal length.
+void draws_below(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t first_word,
+                 std::uint64_t threshold_a, std::span<std::uint64_t> below_a, std::uint64_t threshold_b,
+                 std::span<std::uint64_t> below_b);
+
+}  // namespace droptest::sim
