@@ -19,7 +19,7 @@ enum class ElementType : std::uint8_t { kFloat32, kFloat64, kUint64 };
 
 std::size_t element_bytes(ElementType type);
 
-/// Sums and maxima; both in rank order where the backend says so.
+/// Sums and maxima, both in rank order where the backend says so. A NaN is the maximum of anything; uint64 sums wrap.
 enum class ReduceOp : std::uint8_t { kSum, kMax };
 
 template <class T>
@@ -107,7 +107,8 @@ class Communicator {
   virtual void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) = 0;
   void all_reduce(Tensor data, ReduceOp op, const Message& message) { all_reduce(data, data, op, message); }
 
-  /// Rank r gets the reduction of part r. Shapes: input sum(counts), output counts[rank()].
+  /// Rank r gets the reduction of part r. Shapes: input sum(counts), output counts[rank()]; the output may be the
+  /// rank's own part of the input.
   virtual void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
                               const Message& message) = 0;
 
@@ -132,7 +133,8 @@ class Communicator {
   /// Returns when every rank has called it.
   virtual void barrier(const Message& message) = 0;
 
-  /// A communicator over the ranks that gave the same color, ordered by (key, rank). Ranks: all of the group call it.
+  /// A communicator over the ranks that gave the same color, ordered by (key, rank); null for a negative color. It
+  /// shares the failure of this one: an error in either ends both. Ranks: all of the group call it.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
   /// Says why this rank gives up, so that its peers' errors name it as the cause. Called once, before the communicator

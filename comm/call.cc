@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/call.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+// FNV-1a: a digest that is the same in every process and needs no library.
+class Digest {
+ public:
+  void add(std::uint64_t byte) { value_ = (value_ ^ byte) * 0x100000001b3ULL; }
+  std::uint64_t value() const { return value_; }
+
+ private:
+  std::uint64_t value_ = 0xcbf29ce484222325ULL;
+};
+
+std::string_view type_name(ElementType type) {
+  switch (type) {
+    case ElementType::kFloat32:
+      return "float32";
+    case ElementType::kFloat64:
+      return "float64";
+    case ElementType::kUint64:
+      return "uint64";
+  }
+  return "unknown type";
+}
+
+bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
+  if (a.empty() || b.empty()) return false;
+  const std::less<> before;
+  return before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
+}
+
+std::string_view reduce_op_name(ReduceOp op) { return op == ReduceOp::kSum ? "sum" : "max"; }
+
+}  // namespace
+
+std::string_view operation_name(Operation operation) {
+  switch (operation) {
+    case Operation::kAllReduce:
+      return "all_reduce";
+    case Operation::kReduceScatter:
+      return "reduce_scatter";
+    case Operation::kAllGather:
+      return "all_gather";
+    case Operation::kAllToAll:
+      return "all_to_all";
+    case Operation::kBroadcast:
+      return "broadcast";
+    case Operation::kSend:
+      return "send";
+    case Operation::kRecv:
+      return "recv";
+    case Operation::kBarrier:
+      return "barrier";
+    case Operation::kSplit:
+      return "split";
+  }
+  return "unknown operation";
+}
+
+Call::Call(Operation op, ElementType element_type, std::uint64_t count, const Message& message, std::uint64_t at_step)
+    : operation(op),
+      type(element_type),
+      traffic_class(message.traffic_class),
+      layer(message.layer),
+      step(at_step),
+      count_elems(count) {
+  Digest digest;
+  for (const char c : message.name) digest.add(static_cast<unsigned char>(c));
+  name_digest = digest.value();
+  name_chars = static_cast<std::uint32_t>(std::min(message.name.size(), name_prefix.size()));
+  std::copy_n(message.name.data(), name_chars, name_prefix.data());
+}
+
+std::uint64_t digest_of_counts(std::span<const std::uint64_t> counts) {
+  Digest digest;
+  for (const std::uint64_t count : counts) {
+    for (int shift = 0; shift < 64; shift += 8) digest.add((count >> shift) & 0xff);
+  }
+  return digest.value();
+}
+
+bool calls_agree(const Call& a, const Call& b) {
+  const bool counts_differ_by_rank = a.operation == Operation::kAllToAll;
+  return a.operation == b.operation && a.reduce_op == b.reduce_op && a.type == b.type &&
+         a.traffic_class == b.traffic_class && a.layer == b.layer && a.root == b.root &&
+         (counts_differ_by_rank || a.count_elems == b.count_elems) && a.counts_digest == b.counts_digest &&
+         a.name_digest == b.name_digest;
+}
+
+std::string describe(const Call& call) {
+  std::string text(operation_name(call.operation));
+  text += "(";
+  const bool carries_data = call.operation != Operation::kBarrier && call.operation != Operation::kSplit;
+  if (carries_data) {
+    const bool reduces = call.operation == Operation::kAllReduce || call.operation == Operation::kReduceScatter;
+    if (reduces) text += std::string(reduce_op_name(call.reduce_op)) + " of ";
+    text += std::to_string(call.count_elems) + " " + std::string(type_name(call.type)) + ", ";
+  }
+  text += "\"" + std::string(call.name()) + "\"";
+  if (call.layer >= 0) text += ", layer " + std::to_string(call.layer);
+  if (call.root >= 0) text += ", root " + std::to_string(call.root);
+  if (call.counts_digest != 0) text += ", counts #" + std::to_string(call.counts_digest % 100000);
+  text += ", " + std::string(sim::traffic_class_name(call.traffic_class)) + ")";
+  return text;
+}
+
+std::string call_context(const Call& call) {
+  std::string text = "(step " + std::to_string(call.step) + ", ";
+  text += call.name_chars == 0 ? "unnamed" : std::string(call.name());
+  if (call.layer >= 0) text += " of layer " + std::to_string(call.layer);
+  return text + ", " + std::to_string(call.count_elems * element_bytes(call.type)) + " bytes)";
+}
+
+std::string rank_list(std::span<const int> ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  return text;
+}
+
+std::string describe_disagreement(std::span<const Call> calls, std::span<const int> world_ranks) {
+  std::string text;
+  std::vector<bool> told(calls.size(), false);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    if (told[i]) continue;
+    std::vector<int> same;
+    for (std::size_t j = i; j < calls.size(); ++j) {
+      if (told[j] || !calls_agree(calls[i], calls[j])) continue;
+      told[j] = true;
+      same.push_back(world_ranks[j]);
+    }
+    text += (i == 0 ? "" : "; ") + rank_list(same) + ": " + describe(calls[i]);
+  }
+  return text;
+}
+
+std::string failure_text(const Failure& failure, const Call& call, int world_rank, int world_size) {
+  const std::string here = std::string(operation_name(call.operation)) + ": rank " + std::to_string(world_rank) +
+                           " of " + std::to_string(world_size) + ": ";
+  if (failure.reporter == world_rank && !failure.reporter_at.empty()) return here + failure.cause;
+  std::string text = here + failure.cause;
+  if (!failure.reporter_at.empty()) {
+    text += " [found by rank " + std::to_string(failure.reporter) + " in " + failure.reporter_at + "]";
+  }
+  return text + " while this rank was in " + std::string(operation_name(call.operation)) + " " + call_context(call);
+}
+
+void ArgumentCheck::fail(const std::string& detail) const {
+  throw ConfigError(std::string(operation_name(call_.operation)) + ": rank " +
+                    std::to_string(communicator_.world_rank(communicator_.rank())) + ": " + detail + " " +
+                    call_context(call_));
+}
+
+void ArgumentCheck::counts(std::span<const std::uint64_t> counts) const {
+  if (counts.size() != static_cast<std::size_t>(communicator_.world_size())) {
+    fail("got " + std::to_string(counts.size()) + " counts, want one for each of " +
+         std::to_string(communicator_.world_size()) + " ranks");
+  }
+}
+
+void ArgumentCheck::shape(ConstTensor tensor, std::uint64_t count, std::string_view what) const {
+  if (tensor.type != call_.type) {
+    fail(std::string(what) + " is " + std::string(type_name(tensor.type)) + ", want " +
+         std::string(type_name(call_.type)));
+  }
+  if (tensor.bytes.size() != count * element_bytes(call_.type)) {
+    fail(std::string(what) + " has " + std::to_string(tensor.bytes.size()) + " bytes, want " +
+         std::to_string(count * element_bytes(call_.type)));
+  }
+}
+
+void ArgumentCheck::same_or_apart(ConstTensor input, ConstTensor output) const {
+  if (input.bytes.data() == output.bytes.data() || !overlap(input.bytes, output.bytes)) return;
+  fail("input and output overlap in part; they must be the same range or not overlap");
+}
+
+void ArgumentCheck::own_part_or_apart(ConstTensor part, ConstTensor whole, std::uint64_t offset_elems) const {
+  if (!overlap(part.bytes, whole.bytes)) return;
+  if (part.bytes.data() == whole.bytes.data() + offset_elems * element_bytes(call_.type)) return;
+  fail("input and output overlap, but not where this rank's own part is");
+}
+
+void ArgumentCheck::peer(int rank, std::string_view what) const {
+  if (rank < 0 || rank >= communicator_.world_size()) {
+    fail(std::string(what) + " " + std::to_string(rank) + ", want 0 to " +
+         std::to_string(communicator_.world_size() - 1));
+  }
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// One call of a communicator as the ranks of a group must agree on it, and the words for it in errors.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace droptest::comm {
+
+enum class Operation : std::uint8_t {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kAllToAll,
+  kBroadcast,
+  kSend,
+  kRecv,
+  kBarrier,
+  kSplit,
+};
+
+/// "all_reduce", ...
+std::string_view operation_name(Operation operation);
+
+/// What one rank calls. Trivially copyable, so that processes can send it to each other; the name is cut to what fits,
+/// its digest is of the whole. Ranks agree when everything but `step` is equal.
+struct Call {
+  Operation operation = Operation::kBarrier;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  ElementType type = ElementType::kFloat32;
+  sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
+  std::int32_t layer = -1;
+  std::int32_t root = -1;
+  std::uint32_t name_chars = 0;
+  std::uint64_t step = 0;
+  std::uint64_t count_elems = 0;    ///< of the whole message; of this rank's input for all_to_all, where it may differ
+  std::uint64_t counts_digest = 0;  ///< of the ranks' counts, where all ranks must give the same
+  std::uint64_t name_digest = 0;
+  std::array<char, 64> name_prefix{};
+
+  Call() = default;
+  Call(Operation op, ElementType element_type, std::uint64_t count, const Message& message, std::uint64_t at_step);
+
+  std::string_view name() const { return {name_prefix.data(), name_chars}; }
+};
+
+/// 64-bit digest of counts, for Call::counts_digest.
+std::uint64_t digest_of_counts(std::span<const std::uint64_t> counts);
+
+/// Whether two ranks of a collective call the same.
+bool calls_agree(const Call& a, const Call& b);
+
+/// The call in words: `all_reduce(sum of 1000 float32, "grad.wte", tp_backward)`.
+std::string describe(const Call& call);
+
+/// What an error adds: `(step 117, grad.wte, 154389504 bytes)`.
+std::string call_context(const Call& call);
+
+/// "rank 2" or "ranks 2, 5".
+std::string rank_list(std::span<const int> ranks);
+
+/// What every rank calls, ranks that agree together: `rank 1: barrier(); ranks 0, 2: broadcast(...)`.
+std::string describe_disagreement(std::span<const Call> calls, std::span<const int> world_ranks);
+
+/// Why a group cannot go on. The first one that is found stands; all ranks report it.
+struct Failure {
+  int reporter = -1;        ///< world rank that found it
+  std::string reporter_at;  ///< operation the reporter was in; empty where it gave up by itself
+  std::string cause;        ///< names the rank that failed
+};
+
+/// The message of a CommError: `all_reduce: rank 3 of 8: <cause>`, with this rank's own call where another rank found
+/// it.
+std::string failure_text(const Failure& failure, const Call& call, int world_rank, int world_size);
+
+/// Arguments that are wrong on this rank alone. Throws: ConfigError that names the operation, rank and sizes.
+class ArgumentCheck {
+ public:
+  ArgumentCheck(const Communicator& communicator, const Call& call) : communicator_(communicator), call_(call) {}
+
+  /// One count per rank.
+  void counts(std::span<const std::uint64_t> counts) const;
+  /// `tensor` holds whole elements, exactly `count` of the call's type. `what` names it: "input".
+  void shape(ConstTensor tensor, std::uint64_t count, std::string_view what) const;
+  /// The ranges start at the same place or do not overlap.
+  void same_or_apart(ConstTensor input, ConstTensor output) const;
+  /// `part` lies offset_elems into `whole`, or they do not overlap.
+  void own_part_or_apart(ConstTensor part, ConstTensor whole, std::uint64_t offset_elems) const;
+  void peer(int rank, std::string_view what) const;
+
+ private:
+  [[noreturn]] void fail(const std::string& detail) const;
+
+  const Communicator& communicator_;
+  const Call& call_;
+};
+
+}  // namespace droptest::comm

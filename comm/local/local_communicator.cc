@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/local/local_communicator.h"
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "comm/rank_order_reduction.h"
+
+namespace droptest::comm {
+namespace {
+
+std::uint64_t sum_before(std::span<const std::uint64_t> counts, int rank) {
+  return std::accumulate(counts.begin(), counts.begin() + rank, std::uint64_t{0});
+}
+
+std::uint64_t sum_of(std::span<const std::uint64_t> counts) {
+  return sum_before(counts, static_cast<int>(counts.size()));
+}
+
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank)
+    : group_(std::move(group)), rank_(rank) {}
+
+void LocalCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
+  Call call(Operation::kAllReduce, input.type, input.count_elems(), message, step_);
+  call.reduce_op = op;
+  const ArgumentCheck check(*this, call);
+  check.shape(input, call.count_elems, "input");
+  check.shape(output, call.count_elems, "output");
+  check.same_or_apart(input, output);
+  group_->arrive(rank_, {.call = call, .input = input, .output = output});
+  // Rank r reduces part r and writes it to everyone: only rank r touches part r, so that in-place calls are safe.
+  const std::vector<std::uint64_t> counts = even_counts(call.count_elems, world_size());
+  const std::size_t begin_bytes = sum_before(counts, rank_) * element_bytes(call.type);
+  std::vector<const std::byte*> inputs;
+  std::vector<std::byte*> outputs;
+  for (int r = 0; r < world_size(); ++r) {
+    inputs.push_back(group_->call_of(r).input.bytes.data() + begin_bytes);
+    outputs.push_back(group_->call_of(r).output.bytes.data() + begin_bytes);
+  }
+  reduce_in_rank_order(op, call.type, inputs, outputs, counts[static_cast<std::size_t>(rank_)]);
+  group_->leave(rank_);
+}
+
+void LocalCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                       ReduceOp op, const Message& message) {
+  Call call(Operation::kReduceScatter, input.type, input.count_elems(), message, step_);
+  call.reduce_op = op;
+  call.counts_digest = digest_of_counts(counts);
+  const ArgumentCheck check(*this, call);
+  check.counts(counts);
+  check.shape(input, sum_of(counts), "input");
+  check.shape(output, counts[static_cast<std::size_t>(rank_)], "output");
+  check.own_part_or_apart(output, input, sum_before(counts, rank_));
+  group_->arrive(rank_, {.call = call, .input = input, .output = output});
+  const std::size_t begin_bytes = sum_before(counts, rank_) * element_bytes(call.type);
+  std::vector<const std::byte*> inputs;
+  for (int r = 0; r < world_size(); ++r) inputs.push_back(group_->call_of(r).input.bytes.data() + begin_bytes);
+  std::byte* const outputs[] = {output.bytes.data()};
+  reduce_in_rank_order(op, call.type, inputs, outputs, counts[static_cast<std::size_t>(rank_)]);
+  group_->leave(rank_);
+}
+
+void LocalCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                   const Message& message) {
+  Call call(Operation::kAllGather, input.type, output.count_elems(), message, step_);
+  call.counts_digest = digest_of_counts(counts);
+  const ArgumentCheck check(*this, call);
+  check.counts(counts);
+  check.shape(input, counts[static_cast<std::size_t>(rank_)], "input");
+  check.shape(output, sum_of(counts), "output");
+  check.own_part_or_apart(input, output, sum_before(counts, rank_));
+  group_->arrive(rank_, {.call = call, .input = input, .output = output});
+  // Each rank writes its own output only; a part that another rank reads in place is never written.
+  std::byte* to = output.bytes.data();
+  for (int r = 0; r < world_size(); ++r) {
+    const std::span<const std::byte> part = group_->call_of(r).input.bytes;
+    copy_bytes(to, part.data(), part.size());
+    to += part.size();
+  }
+  group_->leave(rank_);
+}
+
+void LocalCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                                   std::span<const std::uint64_t> receive_counts, const Message& message) {
+  const Call call(Operation::kAllToAll, input.type, input.count_elems(), message, step_);
+  const ArgumentCheck check(*this, call);
+  check.counts(send_counts);
+  check.counts(receive_counts);
+  check.shape(input, sum_of(send_counts), "input");
+  check.shape(output, sum_of(receive_counts), "output");
+  check.same_or_apart(input, output);
+  std::vector<std::byte> input_copy;  // in place, the output would overwrite what others have yet to read
+  if (input.bytes.data() == output.bytes.data()) {
+    input_copy.assign(input.bytes.begin(), input.bytes.end());
+    input.bytes = input_copy;
+  }
+  group_->arrive(
+      rank_,
+      {.call = call, .input = input, .output = output, .send_counts = send_counts, .receive_counts = receive_counts});
+  std::byte* to = output.bytes.data();
+  for (int s = 0; s < world_size(); ++s) {
+    const LocalCall& source = group_->call_of(s);
+    const std::size_t bytes = receive_counts[static_cast<std::size_t>(s)] * element_bytes(call.type);
+    copy_bytes(to, source.input.bytes.data() + sum_before(source.send_counts, rank_) * element_bytes(call.type), bytes);
+    to += bytes;
+  }
+  group_->leave(rank_);
+}
+
+void LocalCommunicator::broadcast(Tensor data, int root, const Message& message) {
+  Call call(Operation::kBroadcast, data.type, data.count_elems(), message, step_);
+  call.root = root;
+  const ArgumentCheck check(*this, call);
+  check.peer(root, "root");
+  check.shape(data, call.count_elems, "data");
+  group_->arrive(rank_, {.call = call, .input = data, .output = data});
+  copy_bytes(data.bytes.data(), group_->call_of(root).input.bytes.data(), data.bytes.size());
+  group_->leave(rank_);
+}
+
+void LocalCommunicator::send(ConstTensor data, int destination, const Message& message) {
+  const Call call(Operation::kSend, data.type, data.count_elems(), message, step_);
+  const ArgumentCheck check(*this, call);
+  check.peer(destination, "destination");
+  check.shape(data, call.count_elems, "data");
+  group_->post(rank_, destination, {.call = call, .input = data});
+}
+
+void LocalCommunicator::recv(Tensor data, int source, const Message& message) {
+  const Call call(Operation::kRecv, data.type, data.count_elems(), message, step_);
+  const ArgumentCheck check(*this, call);
+  check.peer(source, "source");
+  check.shape(data, call.count_elems, "data");
+  group_->take(source, rank_, {.call = call, .output = data});
+}
+
+void LocalCommunicator::barrier(const Message& message) {
+  group_->arrive(rank_, {.call = Call(Operation::kBarrier, ElementType::kFloat32, 0, message, step_)});
+  group_->leave(rank_);
+}
+
+std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
+  const Call call(Operation::kSplit, ElementType::kFloat32, 0, {.name = "split"}, step_);
+  group_->arrive(rank_, {.call = call, .color = color, .key = key});
+  std::shared_ptr<LocalGroup> part = color < 0 ? nullptr : group_->part_of(color);
+  group_->leave(rank_);
+  if (part == nullptr) return nullptr;
+  int part_rank = 0;
+  while (part->world_rank(part_rank) != world_rank(rank_)) ++part_rank;
+  auto communicator = std::make_unique<LocalCommunicator>(std::move(part), part_rank);
+  communicator->begin_step(step_);
+  return communicator;
+}
+
+void LocalCommunicator::abort(std::string_view reason) noexcept {
+  try {
+    group_->world().abort(world_rank(rank_), reason);
+  } catch (...) {
+    // Out of memory for the text: the peers run into their timeout, which names this rank too.
+  }
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `local` backend: ranks are threads of one process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "comm/communicator.h"
+#include "comm/local/local_group.h"
+
+namespace droptest::comm {
+
+/// One rank of a LocalGroup. Data is copied once, straight from the inputs to the outputs of the ranks.
+/// Determinism: reductions go in rank order for each element, so results do not depend on timing or thread count.
+class LocalCommunicator final : public Communicator {
+ public:
+  /// `group` is shared by its ranks' communicators.
+  LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank);
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return group_->size(); }
+  int world_rank(int rank) const override { return group_->world_rank(rank); }
+  std::string_view backend() const override { return "local"; }
+  void begin_step(std::uint64_t step) override { step_ = step; }
+  using Communicator::all_reduce;
+  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
+  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
+                      const Message& message) override;
+  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                  const Message& message) override;
+  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
+  void broadcast(Tensor data, int root, const Message& message) override;
+  /// Buffered: returns at once.
+  void send(ConstTensor data, int destination, const Message& message) override;
+  void recv(Tensor data, int source, const Message& message) override;
+  void barrier(const Message& message) override;
+  std::unique_ptr<Communicator> split(int color, int key) override;
+  void abort(std::string_view reason) noexcept override;
+
+ private:
+  std::shared_ptr<LocalGroup> group_;
+  int rank_;
+  std::uint64_t step_ = 0;
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/local/local_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <set>
+
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+std::string milliseconds_text(std::chrono::milliseconds time) { return std::to_string(time.count()) + " ms"; }
+
+std::string operation_text(const Call& call) { return std::string(operation_name(call.operation)); }
+
+}  // namespace
+
+LocalWorld::LocalWorld(int world_size, std::chrono::milliseconds timeout) : timeout_(timeout) {
+  if (world_size < 1) throw ConfigError("local: world size " + std::to_string(world_size) + ", want at least 1");
+  if (timeout.count() < 1) throw ConfigError("local: timeout " + milliseconds_text(timeout) + ", want at least 1 ms");
+  ranks_.resize(static_cast<std::size_t>(world_size));
+}
+
+void LocalWorld::abort(int world_rank, std::string_view reason) {
+  const Lock lock(mutex_);
+  fail(lock, {world_rank, "", "rank " + std::to_string(world_rank) + " failed: " + std::string(reason)});
+}
+
+void LocalWorld::end(int world_rank) {
+  const Lock lock(mutex_);
+  ranks_[static_cast<std::size_t>(world_rank)].ended = true;
+  for (Rank& rank : ranks_) rank.wake.notify_all();
+}
+
+std::optional<Failure> LocalWorld::failure() const {
+  const Lock lock(mutex_);
+  return failure_;
+}
+
+void LocalWorld::fail(const Lock& /*lock*/, Failure failure) {
+  if (failure_) return;
+  failure_ = std::move(failure);
+  for (Rank& rank : ranks_) rank.wake.notify_all();
+}
+
+void LocalWorld::throw_failure(const Lock& /*lock*/, const Call& call, int world_rank) const {
+  throw CommError(failure_text(*failure_, call, world_rank, size()));
+}
+
+std::vector<int> LocalWorld::awaited(const Wait& wait) const {
+  if (wait.peer >= 0) return {wait.group->world_rank(wait.peer)};
+  return wait.group->missing();
+}
+
+// The ranks that a rank waits for may be waiting themselves. The culprits are those at the end of the chain: ranks that
+// are in no call, or, where there are none, a circle of ranks that wait for each other.
+Failure LocalWorld::stalled(int world_rank, const Wait& wait) const {
+  std::vector<int> pending = awaited(wait);
+  std::set<int> seen(pending.begin(), pending.end());
+  std::vector<int> culprits;
+  std::string chain;
+  for (std::size_t i = 0; i < pending.size(); ++i) {
+    const int rank = pending[i];
+    const Wait& its_wait = ranks_[static_cast<std::size_t>(rank)].wait;
+    if (its_wait.group == nullptr) {
+      culprits.push_back(rank);
+      continue;
+    }
+    const std::vector<int> next = awaited(its_wait);
+    chain +=
+        "; rank " + std::to_string(rank) + " is in " + describe(its_wait.call) + " and waits for " + rank_list(next);
+    for (const int r : next) {
+      if (r != world_rank && seen.insert(r).second) pending.push_back(r);
+    }
+  }
+  std::sort(culprits.begin(), culprits.end());
+  const std::string time = " for " + milliseconds_text(timeout_) + " " + call_context(wait.call);
+  const std::string where = operation_text(wait.call);
+  if (culprits.empty()) {
+    return {world_rank, where,
+            "no data from " + rank_list(awaited(wait)) + time + ": the ranks wait for each other" + chain};
+  }
+  return {world_rank, where,
+          "no data from " + rank_list(culprits) + time + "; " +
+              (culprits.size() == 1 ? "is " + rank_list(culprits) : "are " + rank_list(culprits)) + " alive?" + chain};
+}
+
+template <class Done>
+void LocalWorld::wait_until(Lock& lock, int world_rank, const Wait& wait, const Done& done) {
+  Rank& self = ranks_[static_cast<std::size_t>(world_rank)];
+  const auto deadline = std::chrono::steady_clock::now() + timeout_;
+  self.wait = wait;
+  while (!done() && !failure_) {
+    const std::vector<int> ranks = awaited(wait);
+    const auto gone = std::find_if(ranks.begin(), ranks.end(),
+                                   [this](int rank) { return ranks_[static_cast<std::size_t>(rank)].ended; });
+    if (gone != ranks.end()) {
+      fail(lock, {world_rank, operation_text(wait.call),
+                  "rank " + std::to_string(*gone) + " has ended without taking part " + call_context(wait.call)});
+    } else if (self.wake.wait_until(lock, deadline) == std::cv_status::timeout && !done() && !failure_) {
+      fail(lock, stalled(world_rank, wait));
+    }
+  }
+  self.wait = {};
+  if (!done()) throw_failure(lock, wait.call, world_rank);
+}
+
+LocalGroup::LocalGroup(std::shared_ptr<LocalWorld> world, std::vector<int> world_ranks)
+    : world_(std::move(world)),
+      world_ranks_(std::move(world_ranks)),
+      calls_(world_ranks_.size()),
+      arrived_(world_ranks_.size(), false) {}
+
+std::vector<int> LocalGroup::missing() const {
+  std::vector<int> ranks;
+  for (std::size_t r = 0; r < arrived_.size(); ++r) {
+    if (!arrived_[r]) ranks.push_back(world_ranks_[r]);
+  }
+  return ranks;
+}
+
+std::string LocalGroup::disagreement() const {
+  std::vector<Call> calls;
+  for (const LocalCall& call : calls_) calls.push_back(call.call);
+  const auto differs = [&calls](const Call& call) { return !calls_agree(calls[0], call); };
+  if (std::any_of(calls.begin(), calls.end(), differs)) {
+    return "the ranks call different things: " + describe_disagreement(calls, world_ranks_);
+  }
+  if (calls[0].operation != Operation::kAllToAll) return "";
+  for (std::size_t s = 0; s < calls_.size(); ++s) {
+    for (std::size_t d = 0; d < calls_.size(); ++d) {
+      if (calls_[s].send_counts[d] == calls_[d].receive_counts[s]) continue;
+      return "rank " + std::to_string(world_ranks_[s]) + " sends " + std::to_string(calls_[s].send_counts[d]) +
+             " elements to rank " + std::to_string(world_ranks_[d]) + ", which expects " +
+             std::to_string(calls_[d].receive_counts[s]) + " " + call_context(calls[0]);
+    }
+  }
+  return "";
+}
+
+void LocalGroup::wake_others(int rank) const {
+  for (const int other : world_ranks_) {
+    if (other != world_rank(rank)) world_->ranks_[static_cast<std::size_t>(other)].wake.notify_all();
+  }
+}
+
+void LocalGroup::arrive(int rank, const LocalCall& call) {
+  const auto r = static_cast<std::size_t>(rank);
+  LocalWorld::Lock lock(world_->mutex_);
+  if (world_->failure_) world_->throw_failure(lock, call.call, world_rank(rank));
+  calls_[r] = call;
+  arrived_[r] = true;
+  if (++arrived_count_ < size()) {
+    const std::uint64_t before = arrivals_;
+    return world_->wait_until(lock, world_rank(rank), {this, -1, call.call}, [&] { return arrivals_ != before; });
+  }
+  // Nobody can have failed meanwhile, so once all are here all go through to leave(), whatever happens elsewhere: no
+  // rank can drop out of a collective while another one reads its memory.
+  const std::string wrong = disagreement();
+  if (!wrong.empty()) {
+    world_->fail(lock, {world_rank(rank), operation_text(call.call), wrong});
+    world_->throw_failure(lock, call.call, world_rank(rank));
+  }
+  arrived_.assign(arrived_.size(), false);
+  arrived_count_ = 0;
+  ++arrivals_;
+  parts_.clear();
+  wake_others(rank);
+}
+
+void LocalGroup::leave(int rank) {
+  LocalWorld::Lock lock(world_->mutex_);
+  if (++left_count_ == size()) {
+    left_count_ = 0;
+    ++departures_;
+    wake_others(rank);
+    return;
+  }
+  // No deadline: every rank has arrived, and none waits for anything between arrive() and leave().
+  const std::uint64_t before = departures_;
+  std::condition_variable& wake = world_->ranks_[static_cast<std::size_t>(world_rank(rank))].wake;
+  wake.wait(lock, [&] { return departures_ != before; });
+}
+
+std::shared_ptr<LocalGroup> LocalGroup::part_of(int color) {
+  const LocalWorld::Lock lock(world_->mutex_);
+  std::shared_ptr<LocalGroup> part = parts_[color].lock();
+  if (part != nullptr) return part;
+  std::vector<int> members;  // group ranks, in order of (key, rank)
+  for (int r = 0; r < size(); ++r) {
+    if (call_of(r).color == color) members.push_back(r);
+  }
+  std::stable_sort(members.begin(), members.end(), [this](int a, int b) { return call_of(a).key < call_of(b).key; });
+  for (int& member : members) member = world_rank(member);
+  part = std::make_shared<LocalGroup>(world_, std::move(members));
+  parts_[color] = part;
+  return part;
+}
+
+void LocalGroup::post(int source, int destination, const LocalCall& call) {
+  LocalWorld::Lock lock(world_->mutex_);
+  if (world_->failure_) world_->throw_failure(lock, call.call, world_rank(source));
+  posted_[{source, destination}].push_back({call.call, {call.input.bytes.begin(), call.input.bytes.end()}});
+  world_->ranks_[static_cast<std::size_t>(world_rank(destination))].wake.notify_all();
+}
+
+void LocalGroup::take(int source, int destination, const LocalCall& call) {
+  LocalWorld::Lock lock(world_->mutex_);
+  std::deque<Posted>& queue = posted_[{source, destination}];
+  if (queue.empty() && world_->failure_) world_->throw_failure(lock, call.call, world_rank(destination));
+  world_->wait_until(lock, world_rank(destination), {this, source, call.call}, [&] { return !queue.empty(); });
+  Call wanted = call.call;
+  wanted.operation = Operation::kSend;
+  const Posted posted = std::move(queue.front());
+  queue.pop_front();
+  if (!calls_agree(wanted, posted.call)) {
+    world_->fail(lock, {world_rank(destination), operation_text(call.call),
+                        "rank " + std::to_string(world_rank(source)) + " calls " + describe(posted.call) + ", rank " +
+                            std::to_string(world_rank(destination)) + " calls " + describe(call.call)});
+    world_->throw_failure(lock, call.call, world_rank(destination));
+  }
+  lock.unlock();
+  if (!posted.bytes.empty()) std::memcpy(call.output.bytes.data(), posted.bytes.data(), posted.bytes.size());
+}
+
+}  // namespace droptest::comm

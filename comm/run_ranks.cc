@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/run_ranks.h"
+
+#include <condition_variable>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/local/local_communicator.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+// Shared by the caller and the ranks' threads, because a rank that is left behind outlives the call.
+struct Run {
+  Run(int world_size, std::chrono::milliseconds timeout, std::function<void(Communicator&)> rank_body)
+      : body(std::move(rank_body)),
+        world(std::make_shared<LocalWorld>(world_size, timeout)),
+        returned(static_cast<std::size_t>(world_size), false) {
+    std::vector<int> all(static_cast<std::size_t>(world_size));
+    std::iota(all.begin(), all.end(), 0);
+    group = std::make_shared<LocalGroup>(world, std::move(all));
+  }
+
+  const std::function<void(Communicator&)> body;
+  const std::shared_ptr<LocalWorld> world;
+  std::shared_ptr<LocalGroup> group;
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<bool> returned;
+  int returned_count = 0;
+  std::exception_ptr cause;  ///< of the rank that found the failure
+  std::exception_ptr first;  ///< the first one thrown, where the failure's finder threw nothing
+  std::string first_text;
+};
+
+void run_rank(Run& run, int rank) {
+  std::exception_ptr thrown;
+  std::string text = "an exception that is not a std::exception";
+  LocalCommunicator communicator(run.group, rank);
+  try {
+    run.body(communicator);
+  } catch (const std::exception& error) {
+    thrown = std::current_exception();
+    text = error.what();
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  bool is_cause = false;
+  if (thrown) {
+    communicator.abort(text);
+    const std::optional<Failure> failure = run.world->failure();
+    is_cause = failure && failure->reporter == rank;
+  }
+  run.world->end(rank);
+  const std::lock_guard lock(run.mutex);
+  if (is_cause) run.cause = thrown;
+  if (thrown && !run.first) {
+    run.first = thrown;
+    run.first_text = text;
+  }
+  run.returned[static_cast<std::size_t>(rank)] = true;
+  ++run.returned_count;
+  run.changed.notify_all();
+}
+
+}  // namespace
+
+void run_ranks(int world_size, std::chrono::milliseconds timeout, const std::function<void(Communicator&)>& body) {
+  const auto run = std::make_shared<Run>(world_size, timeout, body);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) threads.emplace_back([run, rank] { run_rank(*run, rank); });
+
+  std::unique_lock lock(run->mutex);
+  const auto all_returned = [&] { return run->returned_count == world_size; };
+  run->changed.wait(lock, [&] { return all_returned() || run->first; });
+  if (!all_returned()) run->changed.wait_for(lock, timeout, all_returned);
+  const std::vector<bool> returned = run->returned;
+  const std::exception_ptr error = run->cause ? run->cause : run->first;
+  const std::string first_text = run->first_text;
+  lock.unlock();
+
+  std::vector<int> left_behind;
+  for (int rank = 0; rank < world_size; ++rank) {
+    std::thread& thread = threads[static_cast<std::size_t>(rank)];
+    if (returned[static_cast<std::size_t>(rank)]) {
+      thread.join();
+    } else {
+      thread.detach();
+      left_behind.push_back(rank);
+    }
+  }
+  if (!left_behind.empty()) {
+    throw CommError("run_ranks: " + rank_list(left_behind) + " of " + std::to_string(world_size) +
+                    " did not return within " + std::to_string(timeout.count()) +
+                    " ms of the first failure, and is left behind; the failure: " + first_text);
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/comm/conformance.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace droptest::comm {
+namespace {
+
+using Counts = std::vector<std::uint64_t>;
+
+// Values whose sum depends on the order of the additions: a magnitude that changes from rank to rank.
+template <class T>
+T value_of(int rank, std::uint64_t index, int salt) {
+  std::uint64_t x = static_cast<std::uint64_t>(rank) * 0x9e3779b97f4a7c15ULL + index * 0xbf58476d1ce4e5b9ULL +
+                    static_cast<std::uint64_t>(salt) * 0x94d049bb133111ebULL;
+  x ^= x >> 31;
+  x *= 0xd6e8feb86659fd93ULL;
+  x ^= x >> 32;
+  if constexpr (std::is_integral_v<T>) return x;
+  const double fraction = static_cast<double>(x >> 11) / 9007199254740992.0 - 0.5;
+  return static_cast<T>(std::ldexp(fraction, static_cast<int>(x & 15) - 4));
+}
+
+template <class T>
+std::vector<T> values(int rank, std::uint64_t count, int salt) {
+  std::vector<T> result(count);
+  for (std::uint64_t i = 0; i < count; ++i) result[i] = value_of<T>(rank, i, salt);
+  return result;
+}
+
+template <class T>
+T reduced(ReduceOp op, int world_size, std::uint64_t index, int salt) {
+  T result = value_of<T>(0, index, salt);
+  for (int r = 1; r < world_size; ++r) {
+    const T next = value_of<T>(r, index, salt);
+    if (op == ReduceOp::kSum) {
+      result += next;
+    } else if (next > result) {
+      result = next;
+    }
+  }
+  return result;
+}
+
+// An output with a guard behind it, filled with a pattern that no reference has.
+template <class T>
+class Output {
+ public:
+  explicit Output(std::uint64_t count) : bytes_((count + kGuardElems) * sizeof(T), std::byte{0xa5}), count_(count) {}
+  Output(std::uint64_t count, std::uint64_t begin, const std::vector<T>& part) : Output(count) {
+    if (!part.empty()) std::memcpy(elems().data() + begin, part.data(), part.size() * sizeof(T));
+  }
+  std::span<T> elems() { return {reinterpret_cast<T*>(bytes_.data()), count_}; }
+  bool guard_intact() const {
+    for (std::size_t i = count_ * sizeof(T); i < bytes_.size(); ++i) {
+      if (bytes_[i] != std::byte{0xa5}) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr std::uint64_t kGuardElems = 8;
+  std::vector<std::byte> bytes_;
+  std::uint64_t count_;
+};
+
+class Checker {
+ public:
+  explicit Checker(Communicator& communicator)
+      : communicator_(communicator), rank_(communicator.rank()), size_(communicator.world_size()) {}
+
+  template <class T>
+  void all_operations(const Counts& counts) {
+    const std::uint64_t total = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+      all_reduce<T>(op, total);
+      reduce_scatter<T>(op, counts);
+    }
+    all_gather<T>(counts);
+    all_to_all<T>(counts);
+    for (const int root : {0, size_ - 1}) broadcast<T>(root, total);
+    ring<T>(total);
+  }
+
+  std::uint64_t digest() const { return digest_; }
+
+ private:
+  template <class T>
+  void expect(std::string_view what, const std::vector<T>& want, Output<T>& got) {
+    const std::string where = std::string(what) + ": rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
+                              ", " + std::to_string(want.size()) + " elements of " + std::to_string(sizeof(T)) +
+                              " bytes";
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      if (std::memcmp(&want[i], &got.elems()[i], sizeof(T)) != 0) {
+        throw std::runtime_error(where + ": element " + std::to_string(i) + " is " + std::to_string(got.elems()[i]) +
+                                 ", want " + std::to_string(want[i]));
+      }
+      std::uint64_t bits = 0;
+      std::memcpy(&bits, &got.elems()[i], sizeof(T));
+      digest_ = (digest_ ^ bits) * 0x100000001b3ULL;
+    }
+    if (!got.guard_intact()) throw std::runtime_error(where + ": wrote past the output");
+  }
+
+  template <class T>
+  void expect_untouched(std::string_view what, const std::vector<T>& input, int salt) {
+    if (input != values<T>(rank_, input.size(), salt)) throw std::runtime_error(std::string(what) + ": input written");
+  }
+
+  std::uint64_t before(const Counts& counts, int rank) const {
+    return std::accumulate(counts.begin(), counts.begin() + rank, std::uint64_t{0});
+  }
+
+  template <class T>
+  void all_reduce(ReduceOp op, std::uint64_t count) {
+    const int salt = ++salt_;
+    std::vector<T> want(count);
+    for (std::uint64_t i = 0; i < count; ++i) want[i] = reduced<T>(op, size_, i, salt);
+    const std::vector<T> input = values<T>(rank_, count, salt);
+    Output<T> output(count);
+    communicator_.all_reduce(std::span<const T>(input), output.elems(), op, message_);
+    expect("all_reduce", want, output);
+    expect_untouched("all_reduce", input, salt);
+    Output<T> in_place(count, 0, input);
+    communicator_.all_reduce(in_place.elems(), op, message_);
+    expect("all_reduce in place", want, in_place);
+  }
+
+  template <class T>
+  void reduce_scatter(ReduceOp op, const Counts& counts) {
+    const int salt = ++salt_;
+    const std::uint64_t own = counts[static_cast<std::size_t>(rank_)];
+    std::vector<T> want(own);
+    for (std::uint64_t i = 0; i < own; ++i) want[i] = reduced<T>(op, size_, before(counts, rank_) + i, salt);
+    std::vector<T> input = values<T>(rank_, before(counts, size_), salt);
+    Output<T> output(own);
+    communicator_.reduce_scatter(std::span<const T>(input), output.elems(), counts, op, message_);
+    expect("reduce_scatter", want, output);
+    expect_untouched("reduce_scatter", input, salt);
+    const std::span<T> own_part = std::span<T>(input).subspan(before(counts, rank_), own);
+    communicator_.reduce_scatter(std::span<const T>(input), own_part, counts, op, message_);
+    Output<T> result(own, 0, {own_part.begin(), own_part.end()});
+    expect("reduce_scatter into its own part", want, result);
+  }
+
+  template <class T>
+  void all_gather(const Counts& counts) {
+    const int salt = ++salt_;
+    std::vector<T> want;
+    for (int r = 0; r < size_; ++r) {
+      const std::vector<T> part = values<T>(r, counts[static_cast<std::size_t>(r)], salt);
+      want.insert(want.end(), part.begin(), part.end());
+    }
+    const std::vector<T> input = values<T>(rank_, counts[static_cast<std::size_t>(rank_)], salt);
+    Output<T> output(want.size());
+    communicator_.all_gather(std::span<const T>(input), output.elems(), counts, message_);
+    expect("all_gather", want, output);
+    expect_untouched("all_gather", input, salt);
+    Output<T> in_place(want.size(), before(counts, rank_), input);
+    const std::span<const T> own = in_place.elems().subspan(before(counts, rank_), input.size());
+    communicator_.all_gather(own, in_place.elems(), counts, message_);
+    expect("all_gather in place", want, in_place);
+  }
+
+  // Rank s sends (counts[s] + d) % 7 elements, or more for large counts, to rank d: uneven, with zeros among them.
+  template <class T>
+  void all_to_all(const Counts& counts) {
+    const auto sent = [&](int s, int d) {
+      const std::uint64_t base = counts[static_cast<std::size_t>(s)];
+      return base == 0 ? 0 : (base + static_cast<std::uint64_t>(d)) % 7 + (d % 2 == 0 ? base / 2 : 0);
+    };
+    const int salt = ++salt_;
+    Counts send_counts;
+    Counts receive_counts;
+    std::vector<T> want;
+    for (int peer = 0; peer < size_; ++peer) {
+      send_counts.push_back(sent(rank_, peer));
+      receive_counts.push_back(sent(peer, rank_));
+      std::uint64_t begin = 0;
+      for (int d = 0; d < rank_; ++d) begin += sent(peer, d);
+      for (std::uint64_t i = 0; i < sent(peer, rank_); ++i) want.push_back(value_of<T>(peer, begin + i, salt));
+    }
+    const std::vector<T> input = values<T>(rank_, before(send_counts, size_), salt);
+    Output<T> output(want.size());
+    communicator_.all_to_all(std::span<const T>(input), send_counts, output.elems(), receive_counts, message_);
+    expect("all_to_all", want, output);
+    expect_untouched("all_to_all", input, salt);
+
+    const Counts equal(static_cast<std::size_t>(size_), counts[0]);
+    want.clear();
+    for (int s = 0; s < size_; ++s) {
+      for (std::uint64_t i = 0; i < counts[0]; ++i) {
+        want.push_back(value_of<T>(s, counts[0] * static_cast<std::uint64_t>(rank_) + i, salt));
+      }
+    }
+    Output<T> in_place(want.size(), 0, values<T>(rank_, want.size(), salt));
+    communicator_.all_to_all(in_place.elems(), equal, in_place.elems(), equal, message_);
+    expect("all_to_all in place", want, in_place);
+  }
+
+  template <class T>
+  void broadcast(int root, std::uint64_t count) {
+    const int salt = ++salt_;
+    Output<T> data(count, 0, values<T>(rank_, count, salt));
+    communicator_.broadcast(data.elems(), root, message_);
+    expect("broadcast", values<T>(root, count, salt), data);
+  }
+
+  // Everyone sends two messages to the next rank before anyone receives: sends are buffered and stay in order.
+  template <class T>
+  void ring(std::uint64_t count) {
+    const int salt = salt_ += 2;
+    const int next = (rank_ + 1) % size_;
+    const int previous = (rank_ + size_ - 1) % size_;
+    for (const int s : {salt, salt + 1}) {
+      std::vector<T> data = values<T>(rank_, count, s);
+      communicator_.send(std::span<const T>(data), next, message_);
+      data.assign(data.size(), T{});  // the sender may use its buffer again
+    }
+    for (const int s : {salt, salt + 1}) {
+      Output<T> data(count);
+      communicator_.recv(data.elems(), previous, message_);
+      expect("send and recv", values<T>(previous, count, s), data);
+    }
+    communicator_.barrier(message_);
+  }
+
+  Communicator& communicator_;
+  const int rank_;
+  const int size_;
+  const Message message_{.traffic_class = sim::TrafficClass::kTpForward, .name = "conformance"};
+  int salt_ = 0;
+  std::uint64_t digest_ = 0xcbf29ce484222325ULL;
+};
+
+}  // namespace
+
+std::uint64_t check_conformance(Communicator& communicator) {
+  const auto n = static_cast<std::uint64_t>(communicator.world_size());
+  Checker checker(communicator);
+  for (const std::uint64_t total : {std::uint64_t{0}, std::uint64_t{1}, n - 1, n, n + 1, std::uint64_t{1003}}) {
+    const Counts even = even_counts(total, static_cast<int>(n));
+    checker.all_operations<float>(even);
+    checker.all_operations<double>(even);
+    checker.all_operations<std::uint64_t>(even);
+  }
+  Counts uneven;  // zeros in between; the last part is longer than a block of the reduction
+  for (std::uint64_t r = 0; r < n; ++r) uneven.push_back(r % 3 == 1 ? 0 : 17 * r + 1);
+  uneven.back() += 5000;
+  checker.all_operations<float>(uneven);
+  checker.all_operations<double>(uneven);
+  return checker.digest();
+}
+
+std::uint64_t check_conformance_of_splits(Communicator& communicator) {
+  const int rank = communicator.rank();
+  const int size = communicator.world_size();
+  const auto require = [&](bool holds, const std::string& what) {
+    if (!holds) throw std::runtime_error("split: rank " + std::to_string(rank) + ": " + what);
+  };
+  const auto reversed = communicator.split(0, -rank);
+  require(reversed->world_size() == size && reversed->rank() == size - 1 - rank, "ranks are not in order of the key");
+  require(reversed->world_rank(reversed->rank()) == communicator.world_rank(rank), "wrong world rank");
+  std::uint64_t digest = check_conformance(*reversed);
+
+  const auto parity = communicator.split(rank % 2, 0);
+  require(parity->rank() == rank / 2 && parity->world_size() == (size + 1 - rank % 2) / 2, "wrong halves");
+  for (int r = 0; r < parity->world_size(); ++r) {
+    require(parity->world_rank(r) == communicator.world_rank(2 * r + rank % 2), "wrong world ranks in a half");
+  }
+  digest ^= check_conformance(*parity);
+
+  const auto nested = parity->split(parity->rank() < 2 ? 7 : -1, 0);
+  require((nested == nullptr) == (parity->rank() >= 2), "a negative color must give no group, others a group");
+  if (nested != nullptr) {
+    require(nested->world_rank(nested->rank()) == communicator.world_rank(rank), "wrong world rank when nested");
+    digest ^= check_conformance(*nested);
+  }
+  communicator.barrier({.name = "after the parts"});
+  return digest;
+}
+
+}  // namespace droptest::comm
