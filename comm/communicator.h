@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "sim/traffic_class.h"
@@ -46,6 +47,9 @@ struct ConstTensor {
   ConstTensor(ElementType t, std::span<const std::byte> b) : type(t), bytes(b) {}
   template <class T>
   ConstTensor(std::span<const T> elems) : type(element_type_of<T>()), bytes(std::as_bytes(elems)) {}  // NOLINT
+  template <class T>
+    requires(!std::is_const_v<T>)
+  ConstTensor(std::span<T> elems) : ConstTensor(std::span<const T>(elems)) {}  // NOLINT
   template <class T>
   std::span<const T> as() const {
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/run_ranks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+template <class Error>
+std::string message_of(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another type: ") + error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(RunRanks, EachRankRunsOnceOnAThreadOfItsOwn) {
+  std::mutex mutex;
+  std::multiset<int> ranks;
+  std::set<std::thread::id> threads;
+  run_ranks(5, 60s, [&](Communicator& communicator) {
+    EXPECT_EQ(communicator.world_size(), 5);
+    EXPECT_EQ(communicator.backend(), "local");
+    EXPECT_EQ(communicator.world_rank(communicator.rank()), communicator.rank());
+    const std::lock_guard lock(mutex);
+    ranks.insert(communicator.rank());
+    threads.insert(std::this_thread::get_id());
+  });
+  EXPECT_EQ(ranks, (std::multiset<int>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(threads.size(), 5U);
+}
+
+TEST(RunRanks, RethrowsTheCauseWithItsTypeAndNotAnEcho) {
+  for (int culprit = 0; culprit < 4; ++culprit) {
+    const std::string message = message_of<std::domain_error>([&] {
+      run_ranks(4, 60s, [&](Communicator& communicator) {
+        communicator.barrier({.name = "start"});
+        if (communicator.rank() == culprit) throw std::domain_error("loss is not a number");
+        communicator.barrier({.name = "end"});
+      });
+    });
+    EXPECT_EQ(message, "loss is not a number");
+  }
+}
+
+TEST(RunRanks, KeepsTypesThatAreNotExceptions) {
+  EXPECT_THROW(run_ranks(2, 60s,
+                         [](Communicator& communicator) {
+                           if (communicator.rank() == 1) throw 42;
+                           communicator.barrier({.name = "b"});
+                         }),
+               int);
+}
+
+TEST(RunRanks, AFailureThatEveryRankHandlesIsNotRethrown) {
+  EXPECT_NO_THROW(run_ranks(2, 60s, [](Communicator& communicator) {
+    if (communicator.rank() == 1) return communicator.abort("tried");
+    EXPECT_THROW(communicator.barrier({.name = "b"}), CommError);
+  }));
+}
+
+TEST(RunRanks, ARankThatNeverReturnsIsNamedAndDoesNotHangTheCaller) {
+  const auto release = std::make_shared<std::atomic<bool>>(false);
+  const auto finished = std::make_shared<std::atomic<bool>>(false);
+  const std::string message = message_of<CommError>([&] {
+    run_ranks(3, 100ms, [release, finished](Communicator& communicator) {
+      if (communicator.rank() == 1) {
+        while (!release->load()) std::this_thread::sleep_for(1ms);
+        EXPECT_THROW(communicator.barrier({.name = "late"}), CommError);
+        finished->store(true);
+        return;
+      }
+      communicator.barrier({.name = "update"});
+    });
+  });
+  EXPECT_THAT(message, AllOf(HasSubstr("rank 1 of 3 did not return"), HasSubstr("no data from rank 1 for 100 ms"),
+                             HasSubstr("update")));
+  release->store(true);
+  while (!finished->load()) std::this_thread::sleep_for(1ms);
+  std::this_thread::sleep_for(20ms);  // the detached thread leaves before the leak checker looks
+}
+
+TEST(RunRanks, RefusesAWorldWithoutRanksOrTime) {
+  const auto nothing = [](Communicator&) {};
+  EXPECT_THROW(run_ranks(0, 60s, nothing), ConfigError);
+  EXPECT_THROW(run_ranks(2, 0ms, nothing), ConfigError);
+}
+
+}  // namespace
+}  // namespace droptest::comm
