@@ -55,4 +55,7 @@ const std::vector<BackendEntry>& backends();
 /// Throws: ConfigError that lists the known names.
 const BackendEntry& backend_entry(std::string_view name);
 
+/// The names of those that are built: "local, gloo".
+std::string built_backends_text();
+
 }  // namespace droptest::comm

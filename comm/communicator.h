@@ -48,8 +48,7 @@ struct ConstTensor {
   template <class T>
   ConstTensor(std::span<const T> elems) : type(element_type_of<T>()), bytes(std::as_bytes(elems)) {}  // NOLINT
   template <class T>
-    requires(!std::is_const_v<T>)
-  ConstTensor(std::span<T> elems) : ConstTensor(std::span<const T>(elems)) {}  // NOLINT
+  requires(!std::is_const_v<T>) ConstTensor(std::span<T> elems) : ConstTensor(std::span<const T>(elems)) {}  // NOLINT
   template <class T>
   std::span<const T> as() const {
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};

@@ -26,7 +26,8 @@ using ::testing::Not;
 
 const Message kMessage{.traffic_class = sim::TrafficClass::kTpBackward, .name = "grad.wte", .layer = 3};
 
-// Runs `body` on every rank, which all return in time, and returns what each rank threw as a CommError; "" where it threw nothing.
+// Runs `body` on every rank, which all return in time, and returns what each rank threw as a CommError; "" where it
+// threw nothing.
 std::vector<std::string> errors_of(int world_size, std::chrono::milliseconds timeout,
                                    const std::function<void(Communicator&)>& body) {
   std::vector<std::string> errors(static_cast<std::size_t>(world_size));

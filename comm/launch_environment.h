@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which rank this process is, as the program that launched it says in environment variables.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace droptest::comm {
+
+using Environment = std::map<std::string, std::string, std::less<>>;
+
+/// What a launcher tells one of its processes.
+struct LaunchEnvironment {
+  std::string launcher;  ///< "torchrun", "Open MPI", "PMI" or "Slurm"
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = -1;    ///< rank on this node; -1 where the launcher does not say
+  std::string launch_id;  ///< the same on all ranks, fit for a file name; empty where the launcher gives none
+};
+
+/// The variables of this process.
+Environment process_environment();
+
+/// The first of RANK (torchrun), OMPI_COMM_WORLD_RANK (mpirun), PMI_RANK and SLURM_PROCID that is set; nothing where
+/// the process was not launched as one of several. A shell of sbatch or salloc has Slurm's variables but no step of its
+/// own, and is no rank.
+/// Throws: ConfigError that names the variable that is missing, is not a number, or is out of range.
+std::optional<LaunchEnvironment> launch_environment(const Environment& environment);
+
+}  // namespace droptest::comm

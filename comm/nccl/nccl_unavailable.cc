@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/nccl/nccl_backend.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+
+const bool kNcclBuilt = false;
+
+std::unique_ptr<Communicator> connect_nccl(const ProcessGroupOptions& /*options*/) {
+  throw ConfigError("nccl: this build of droptest has no NCCL backend; built: " + built_backends_text());
+}
+
+}  // namespace droptest::comm

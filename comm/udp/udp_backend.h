@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `udp` backend's way in. Ranks are processes over real datagrams.
+#pragma once
+
+#include <memory>
+
+#include "comm/backend_registry.h"
+#include "comm/communicator.h"
+
+namespace droptest::comm {
+
+/// Whether this build has it.
+extern const bool kUdpBuilt;
+
+/// Throws: ConfigError that says what is built, where this backend is not.
+std::unique_ptr<Communicator> connect_udp(const ProcessGroupOptions& options);
+
+}  // namespace droptest::comm
