@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command line: python3 -m analysis report | table | plot."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+PACKAGES = "python3-numpy python3-pandas python3-scipy python3-matplotlib"
+EXAMPLES = """examples:
+  python3 -m analysis report results/quickstart            plots and report.html beside the records
+  python3 -m analysis report results --out /tmp/reports    every experiment in results
+  python3 -m analysis table results/quickstart --json      the summary, for programs
+  python3 -m analysis plot final_loss results/quickstart   one figure
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    result = argparse.ArgumentParser(
+        prog="python3 -m analysis", description="Records of droptest -> statistics -> plots -> report.",
+        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    folder = {"type": Path, "metavar": "DIR", "help": "results/<name>, one run's folder, or a folder of experiments"}
+
+    report = commands.add_parser("report", help="draw the plots and write report.html")
+    report.add_argument("folder", **folder)
+    report.add_argument("--out", type=Path, metavar="OUT", help="where to write (default: DIR)")
+    report.set_defaults(run=run_report)
+
+    table = commands.add_parser("table", help="print the summary table")
+    table.add_argument("folder", **folder)
+    table.add_argument("--json", action="store_true", help="as JSON")
+    table.set_defaults(run=run_table)
+
+    plot = commands.add_parser("plot", help="draw one figure, as PNG and SVG")
+    plot.add_argument("name", metavar="NAME", help="final_loss, training_curves, divergence, burst_lengths, ...")
+    plot.add_argument("folder", **folder)
+    plot.add_argument("--out", type=Path, metavar="OUT", help="where to write (default: DIR/plots)")
+    plot.set_defaults(run=run_plot)
+    return result
+
+
+def warn(warnings: list[str]) -> None:
+    for warning in warnings:
+        print(f"warning: {''.join(c if c.isprintable() else '?' for c in warning)}")
+
+
+def run_report(arguments: argparse.Namespace) -> int:
+    from analysis.records import experiments_in, load
+    from analysis.report import write_index, write_report
+    from analysis.summary import text_table
+
+    folders = experiments_in(arguments.folder)
+    several = folders != [arguments.folder]
+    reports = []
+    for folder in folders:
+        records = load(folder)
+        out = arguments.out or folder
+        if several and arguments.out:
+            out = arguments.out / folder.name
+        written = write_report(records, out)
+        reports.append((records, written))
+        if several:
+            print(f"== {records.name}")
+        print(text_table(records))
+        print()
+        warn(written.warnings)
+        for path in [p for p in written.plots if p.suffix == ".png"]:
+            print(f"plot:   {path} (and .svg)")
+        print(f"report: {written.report}")
+    if several:
+        print(f"all:    {write_index(reports, arguments.out or arguments.folder)}")
+    return 0
+
+
+def run_table(arguments: argparse.Namespace) -> int:
+    from analysis.records import load_all
+    from analysis.summary import as_json, groups, text_table
+
+    experiments = load_all(arguments.folder)
+    if arguments.json:
+        value = [{"name": r.name, "warnings": r.warnings, "points": [as_json(g) for g in groups(r)]}
+                 for r in experiments]  # fmt: skip
+        print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+        return 0
+    for records in experiments:
+        if len(experiments) > 1:
+            print(f"== {records.name}")
+        print(text_table(records))
+        warn(records.warnings)
+    return 0
+
+
+def run_plot(arguments: argparse.Namespace) -> int:
+    from analysis import plots, style
+    from analysis.records import RecordError, load
+
+    if arguments.name not in plots.FIGURES:
+        raise RecordError(f"plot: got {arguments.name!r}, want one of {', '.join(plots.FIGURES)}")
+    records = load(arguments.folder)
+    try:
+        figure = plots.draw(arguments.name, records)
+    except plots.NothingToDraw as reason:
+        raise RecordError(f"plot {arguments.name}: nothing to draw: {reason}") from reason
+    warn(records.warnings)
+    for path in style.save(figure, arguments.out or arguments.folder / "plots", arguments.name):
+        print(f"plot:   {path}")
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a command. Returns: 0, or 2 where the records or the arguments cannot be used."""
+    parsed = parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # a name that the terminal cannot show must not stop the report
+    absent = [name for name in NEEDED if find_spec(name) is None]
+    if absent:
+        print(f"error: {sys.executable} has no {error.name}; install Debian's {PACKAGES} and use /usr/bin/python3",
+              file=sys.stderr)  # fmt: skip
+        return 2
+    try:
+        return parsed.run(parsed)
+    except RecordError as error:
+        print(f"error: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"error: {error.filename or arguments}: {error.strerror}", file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the files of one run (docs/records.md), each error naming the file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+SCHEMA_VERSION = 1
+RUN_FILES = ("spec.json", "metrics.jsonl", "loss_statistics.json", "summary.json")
+FINISHED = ("completed", "diverged", "failed")
+
+
+class RecordError(Exception):
+    """A record that cannot be used; the message names the file and what was expected."""
+
+
+class MissingRecord(RecordError):
+    """A folder or file that ought to be there is not."""
+
+
+class MalformedRecord(RecordError):
+    """A file is not what docs/records.md says."""
+
+
+@dataclass
+class MetricsFile:
+    """The lines of a metrics.jsonl, and a warning where the last one was torn off."""
+
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    warning: str | None = None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in `path`. Raises MissingRecord or MalformedRecord, also for a newer schema_version."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise MissingRecord(f"{path}: no such file") from None
+    except OSError as error:
+        raise MissingRecord(f"{path}: cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise MalformedRecord(f"{path}: not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise MalformedRecord(f"{path}: got {type(value).__name__}, want a JSON object")
+    version = value.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise MalformedRecord(f"{path}: /schema_version: got {version!r}, this program reads {SCHEMA_VERSION}")
+    return value
+
+
+def read_metrics(path: Path) -> MetricsFile:
+    """The lines of a metrics.jsonl, in order of the file.
+
+    A run that was killed can leave half a line at the end: it is dropped, with a warning. A bad line anywhere else
+    raises MalformedRecord with its number. Of two lines with one step the later counts.
+    """
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        raise MissingRecord(f"{path}: no such file") from None
+    except OSError as error:
+        raise MissingRecord(f"{path}: cannot be read: {error.strerror}") from error
+    result = MetricsFile()
+    by_step: dict[int, dict[str, Any]] = {}
+    rows = text.split("\n")
+    last = max((i for i, row in enumerate(rows) if row.strip()), default=-1)
+    for index, row in enumerate(rows):
+        if not row.strip():
+            continue
+        try:
+            line = json.loads(row)
+            problem = None if isinstance(line, dict) and type(line.get("step")) is int else "no object with a step"
+        except (json.JSONDecodeError, RecursionError) as error:
+            problem = str(error)
+        if problem is None:
+            by_step[line["step"]] = line
+        elif index == last:
+            result.warning = f"{path}: line {index + 1} is torn off and was left out"
+        else:
+            raise MalformedRecord(f"{path}: line {index + 1}: {problem}")
+    result.lines = [by_step[step] for step in sorted(by_step)]
+    return result
+
+
+@dataclass
+class Run:
+    """One run as its files tell it; what is absent is empty."""
+
+    run_id: str
+    path: Path
+    point: dict[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    status: str = "missing"
+    error: str | None = None
+    spec: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    loss_statistics: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+def is_run(path: Path) -> bool:
+    """Whether `path` is the folder of one run."""
+    return path.is_dir() and any((path / name).is_file() for name in RUN_FILES)
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """`value` where it is an object, an empty one where it is anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def read_run(path: Path) -> Run:
+    """One run's folder. Never raises for a bad file: the run gets status `unreadable` and the reason as its error.
+
+    Status: what summary.json says; `unfinished` without a summary (the run goes on or was stopped); `missing`
+    where there is no folder.
+    """
+    run = Run(run_id=path.name, path=path)
+    if not is_run(path):
+        return run
+    run.status = "unfinished"
+    problems = []
+
+    def read(name: str) -> dict[str, Any]:
+        try:
+            return read_json(path / name)
+        except MissingRecord:
+            if (path / name).exists():
+                problems.append(f"{path / name}: cannot be read")
+        except MalformedRecord as error:
+            problems.append(str(error))
+        return {}
+
+    run.spec, run.summary, run.loss_statistics = read("spec.json"), read("summary.json"), read("loss_statistics.json")
+    try:
+        metrics = read_metrics(path / "metrics.jsonl")
+        run.metrics = metrics.lines
+        if metrics.warning:
+            run.warnings.append(metrics.warning)
+    except MissingRecord:
+        pass
+    except MalformedRecord as error:
+        problems.append(str(error))
+    if run.summary:
+        status = run.summary.get("status")
+        if status in FINISHED:
+            run.status = status
+        else:
+            allowed = ", ".join(FINISHED)
+            problems.append(f"{path / 'summary.json'}: /status: got {status!r}, want one of {allowed}")
+        run.error = run.summary.get("error") or None
+        run.point = object_of(run.summary.get("point"))
+    seed = run.summary.get("seed", run.spec.get("seed"))
+    run.seed = seed if type(seed) is int else None
+    if problems:
+        run.status = "unreadable"
+        run.error = "; ".join(problems)
+    return run

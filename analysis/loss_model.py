@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loss processes as specs write them: rate, mean burst, and a name for people."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+NAN = float("nan")
+
+
+def probability(value: Any) -> float:
+    """A probability of a spec as a fraction: a number, or a text such as "5%". NaN where it is neither."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        try:
+            return float(value.strip()[:-1]) / 100
+        except ValueError:
+            return NAN
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return NAN
+    return float(value)
+
+
+def percent(rate: float) -> str:
+    """A fraction for people: 0.05 is "5 %"."""
+    return "?" if math.isnan(rate) else f"{100 * rate:.6g} %"
+
+
+@dataclass(frozen=True)
+class LossModel:
+    """One loss process.
+
+    model: the spec's name. loss_rate: fraction of packets lost. mean_burst_packets: mean run of losses.
+    label: the process without its rate, so that processes of one label make one curve over the rate.
+    chain: the process as a two-state chain, where it is one and is known.
+    """
+
+    model: str
+    loss_rate: float
+    mean_burst_packets: float
+    label: str
+    chain: GilbertElliott | None = None
+
+    @property
+    def lossless(self) -> bool:
+        return self.model == "none" or self.loss_rate == 0
+
+
+NO_LOSS = LossModel("none", 0.0, 0.0, "lossless")
+
+
+@dataclass(frozen=True)
+class GilbertElliott:
+    """The two-state chain: p = P(good to bad), r = P(bad to good), loss probability g and b in the two states."""
+
+    p: float
+    r: float
+    g: float = 0.0
+    b: float = 1.0
+
+    @staticmethod
+    def bernoulli(loss_rate: float) -> GilbertElliott:
+        """Independent losses: the chain whose next state forgets the last one."""
+        return GilbertElliott(loss_rate, 1 - loss_rate)
+
+    @staticmethod
+    def of_rate_and_burst(loss_rate: float, mean_burst_packets: float) -> GilbertElliott:
+        """r = 1/B, p = L / (B (1 - L)). Source: Hasslinger and Hohlfeld 2008."""
+        return GilbertElliott(loss_rate / (mean_burst_packets * (1 - loss_rate)), 1 / mean_burst_packets)
+
+    @property
+    def share_bad(self) -> float:
+        return self.p / (self.p + self.r)
+
+    @property
+    def loss_rate(self) -> float:
+        return (1 - self.share_bad) * self.g + self.share_bad * self.b
+
+    @property
+    def mean_burst_packets(self) -> float:
+        """1 / P(next arrives | lost)."""
+        after = self._vector_bad @ self._chain
+        return float(self.loss_rate / (after @ (1 - self._loss)))
+
+    @property
+    def _loss(self) -> np.ndarray:
+        return np.array([self.g, self.b])
+
+    @property
+    def _chain(self) -> np.ndarray:
+        return np.array([[1 - self.p, self.p], [self.r, 1 - self.r]])
+
+    @property
+    def _stationary(self) -> np.ndarray:
+        return np.array([1 - self.share_bad, self.share_bad])
+
+    @property
+    def _vector_bad(self) -> np.ndarray:
+        return self._stationary * self._loss
+
+    def bursts_per_packet(self, lengths: np.ndarray) -> np.ndarray:
+        """Expected number of bursts of exactly each length, per packet of an endless link.
+
+        With D1 = diag(g, b), D0 = I - D1, chain P and stationary law pi: a burst of length k begins at a packet with
+        probability pi D0 P (D1 P)^k D0 1.
+        """
+        chain, loss = self._chain, self._loss
+        lost_then_step = loss[:, None] * chain
+        state = (self._stationary * (1 - loss)) @ chain
+        by_length = np.zeros(int(lengths.max(initial=0)) + 1)
+        for k in range(1, by_length.size):
+            state = state @ lost_then_step
+            by_length[k] = state @ (1 - loss)
+        return by_length[lengths]
+
+
+def from_spec(value: Any) -> LossModel:
+    """A loss process of a spec. A model that is not known keeps its name and parameters as its label."""
+    if not isinstance(value, dict):
+        return LossModel("unknown", NAN, NAN, "unknown loss")
+    model = str(value.get("model", "none" if not value else "unknown"))
+    if model == "none":
+        return NO_LOSS
+    rate = probability(value.get("loss_rate"))
+    if model == "bernoulli":
+        burst = 1 / (1 - rate) if rate < 1 else math.inf
+        return LossModel(model, rate, burst if rate else 0.0, "Bernoulli",
+                         GilbertElliott.bernoulli(rate) if 0 < rate < 1 else None)  # fmt: skip
+    if model == "gilbert_elliott":
+        return _gilbert_elliott(value, rate)
+    others = ", ".join(f"{key} {value[key]}" for key in sorted(value) if key not in ("model", "loss_rate"))
+    return LossModel(model, rate, NAN, f"{model}{', ' if others else ''}{others}")
+
+
+def _gilbert_elliott(value: dict[str, Any], rate: float) -> LossModel:
+    if "mean_burst_packets" in value:
+        burst = value["mean_burst_packets"]
+        burst = float(burst) if isinstance(burst, int | float) else NAN
+        chain = GilbertElliott.of_rate_and_burst(rate, burst) if 0 < rate < 1 and burst >= 1 else None
+        return LossModel("gilbert_elliott", rate, burst, f"Gilbert-Elliott, burst {burst:.4g}", chain)
+    p, r = probability(value.get("p_good_to_bad")), probability(value.get("p_bad_to_good"))
+    g, b = probability(value.get("loss_good", 0)), probability(value.get("loss_bad", 1))
+    if not p + r > 0 or math.isnan(g + b):
+        return LossModel("gilbert_elliott", NAN, NAN, "Gilbert-Elliott")
+    chain = GilbertElliott(p, r, g, b)
+    burst = chain.mean_burst_packets if 0 < chain.loss_rate < 1 else NAN
+    # Without loss in the good state the mean burst does not depend on p, and so names the curve.
+    label = f"burst {burst:.4g}" if g == 0 else f"r {r:.4g}, loss in good {g:.4g}"
+    if b != 1:
+        label += f", loss in bad {b:.4g}"
+    return LossModel("gilbert_elliott", chain.loss_rate, burst, f"Gilbert-Elliott, {label}", chain)
+
+
+def of_summary(loss: dict[str, Any]) -> dict[tuple[str, str], LossModel]:
+    """summary.json's `loss`: the process of each (traffic class, half)."""
+    models = {}
+    for traffic_class, halves in sorted(loss.items()):
+        for half, process in sorted(halves.items() if isinstance(halves, dict) else ()):
+            if isinstance(process, dict):
+                model = from_spec(process)
+                rate, burst = probability(process.get("loss_rate")), probability(process.get("mean_burst_packets"))
+                models[traffic_class, half] = LossModel(model.model, rate, burst, model.label, model.chain)
+    return models
+
+
+def of_network(network: dict[str, Any]) -> dict[tuple[str, str], LossModel]:
+    """A resolved spec's `network`: the process of each (traffic class, half)."""
+    models = {}
+    classes = network.get("classes", network)
+    for traffic_class, settings in sorted(classes.items() if isinstance(classes, dict) else ()):
+        for half in ("reduce", "gather"):
+            part = settings.get(half) if isinstance(settings, dict) else None
+            if isinstance(part, dict) and "loss" in part:
+                models[traffic_class, half] = from_spec(part["loss"])
+    return models

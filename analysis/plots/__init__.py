@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures by name: the one list that a new figure is added to.
+
+A figure is a module with NAME, TITLE, CAPTION and `draw(records) -> Figure`, which raises NothingToDraw where the
+records do not have what it shows.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from analysis import style  # first: it sets up matplotlib's cache
+from analysis.plots import burst_lengths, divergence, final_loss, loss_rate_check, training_curves
+from analysis.plots.nothing import NothingToDraw
+from analysis.records import Records
+
+__all__ = ["FIGURES", "NothingToDraw", "draw"]
+
+FIGURES: dict[str, ModuleType] = {
+    module.NAME: module for module in (final_loss, training_curves, divergence, burst_lengths, loss_rate_check)
+}
+
+
+def draw(name: str, records: Records):
+    """The matplotlib figure of that name. Raises: KeyError that lists the names; NothingToDraw with the reason."""
+    if name not in FIGURES:
+        raise KeyError(f"no figure {name!r}; there are {', '.join(FIGURES)}")
+    with style.applied():
+        return FIGURES[name].draw(records)

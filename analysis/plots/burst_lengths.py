@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Realised burst lengths against the theory of the loss process."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from analysis import style
+from analysis.loss_model import GilbertElliott
+from analysis.plots import panels
+from analysis.plots.nothing import NothingToDraw
+from analysis.records import Records
+
+NAME = "burst_lengths"
+TITLE = "Burst lengths"
+CAPTION = (
+    "Top: how many bursts of each length occurred (points), over all seeds, links and classes of a point, and how many "
+    "the theory of the loss process expects (lines). Bottom: realised over expected; bars: 95 % of Poisson counts. "
+    "Lengths for which fewer than five bursts are expected are left out below."
+)
+LEAST_EXPECTED = 5.0
+
+
+def draw(records: Records) -> Figure:
+    """Raises: NothingToDraw without a burst."""
+    bursts = records.bursts
+    halves = bursts[bursts["half"] != "both"]
+    bursts = halves if len(halves) else bursts
+    shown, remark = panels.shown_curves(records)
+    shown = {series: [g for g in groups if not g.lossless] for series, groups in shown.items()}
+    shown = {series: groups for series, groups in shown.items()
+             if bursts["run_id"].isin([i for g in groups for i in g.run_ids]).any()}  # fmt: skip
+    if not shown:
+        raise NothingToDraw("no packet was lost, or no loss statistics are there yet")
+    marks = panels.rate_marks(shown)
+    columns = min(panels.PANELS_PER_ROW, len(shown))
+    blocks = math.ceil(len(shown) / columns)
+    width = style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN
+    ratios = {"height_ratios": [2, 1] * blocks}
+    figure, axes = style.figure(width, 3.5 * blocks, 2 * blocks, columns, gridspec_kw=ratios)
+    for index, (series, groups) in enumerate(shown.items()):
+        block, column = divmod(index, columns)
+        top, bottom = axes[2 * block][column], axes[2 * block + 1][column]
+        for group in groups:
+            table = counts(records, bursts, group.run_ids)
+            if len(table):
+                _draw_group(top, bottom, table, marks[panels.rate_label(group)])
+        top.set_yscale("log")
+        top.set_ylim(bottom=0.5)
+        top.set_title(panels.panel_title(series, 60 // columns + 10))
+        top.tick_params(labelbottom=False)
+        bottom.axhline(1, color="0.3", linestyle=":", linewidth=1)
+        bottom.set_ylim(0, 2)
+        bottom.set_xlabel("burst length (packets)")
+        bottom.set_xlim(top.get_xlim())
+        for ax in (top, bottom):
+            ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        if column == 0:
+            top.set_ylabel("number of bursts")
+            bottom.set_ylabel("realised /\nexpected")
+    for index in range(len(shown), blocks * columns):
+        for row in range(2):
+            axes[2 * (index // columns) + row][index % columns].set_visible(False)
+    if remark:
+        figure.suptitle(remark, fontsize=7)
+    handles = [Line2D([], [], color=m.color, marker=m.marker, linestyle=m.linestyle, markersize=4)
+               for m in marks.values()]  # fmt: skip
+    style.legend_below(figure, handles, list(marks), "packet loss rate (points: realised, lines: theory)")
+    return figure
+
+
+def counts(records: Records, bursts: pd.DataFrame, run_ids: tuple[str, ...]) -> pd.DataFrame:
+    """count and expected by length (index, from 1 on without gaps), added up over runs, classes and halves.
+
+    A record may list only the lengths that occurred. What theory expects of the others comes from the process of the
+    spec, at the record's own scale, so that the sum over runs does not fall where one run's list ends.
+    """
+    mine = bursts[bursts["run_id"].isin(run_ids)]
+    if mine.empty:
+        return pd.DataFrame({"count": [], "expected": []})
+    lengths = np.arange(1, mine["length"].max() + 1)
+    total = pd.DataFrame({"count": 0.0, "expected": 0.0}, index=lengths)
+    for (run_id, traffic_class, half), part in mine.groupby(["run_id", "class", "half"], sort=False):
+        part = part.groupby("length")[["count", "expected"]].sum(min_count=1).reindex(lengths)
+        total["count"] += part["count"].fillna(0)
+        total["expected"] += _completed(part["expected"], records.chains.get((run_id, traffic_class, half)))
+    return total
+
+
+def _completed(expected: pd.Series, chain: GilbertElliott | None) -> pd.Series:
+    """`expected` with its gaps filled by the chain's law; without a chain they stay empty."""
+    known = expected.dropna()
+    known = known[known > 0]
+    if chain is None or known.empty or not expected.isna().any():
+        return expected
+    law = pd.Series(chain.bursts_per_packet(expected.index.to_numpy()), index=expected.index)
+    anchor = known.idxmax()
+    if law[anchor] <= 0:
+        return expected
+    return expected.fillna(law * known[anchor] / law[anchor])
+
+
+def _draw_group(top, bottom, table: pd.DataFrame, mark: style.Mark) -> None:
+    length = table.index.to_numpy()
+    count, expected = table["count"].to_numpy(float), table["expected"].to_numpy(float)
+    known = np.isfinite(expected) & (expected >= 0.5)
+    top.plot(length[known], expected[known], color=mark.color, linestyle=mark.linestyle, linewidth=1, zorder=2)
+    seen = count > 0
+    size = 3.5 if len(table) < 40 else 2
+    top.plot(length[seen], count[seen], color=mark.color, marker=mark.marker, linestyle="none", markersize=size,
+             markeredgewidth=0, zorder=3)  # fmt: skip
+    fair = np.isfinite(expected) & (expected >= LEAST_EXPECTED)
+    bottom.errorbar(
+        length[fair], count[fair] / expected[fair], yerr=1.96 / np.sqrt(expected[fair]), color=mark.color,
+        marker=mark.marker, linestyle="none", markersize=size, markeredgewidth=0, elinewidth=0.5, capsize=0,
+    )  # fmt: skip

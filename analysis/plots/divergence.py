@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far the replicas of replicated parameters are apart, over steps, by loss rate and parameter group."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from analysis import style
+from analysis.plots import panels
+from analysis.plots.nothing import NothingToDraw
+from analysis.records import Records
+from analysis.statistics import geometric_interval
+
+NAME = "divergence"
+TITLE = "Replica divergence"
+CAPTION = (
+    "Root-mean-square difference between the ranks' copies of replicated parameters, by parameter group. Lines: "
+    "geometric mean over seeds; bands: 95 % interval of it (Student t of the logarithms). Runs whose replicas stay "
+    "equal (lossless ones, and paths on which all ranks miss the same packets) have no line on a logarithmic axis."
+)
+
+
+def draw(records: Records) -> Figure:
+    """Raises: NothingToDraw where no run's replicas differ."""
+    frame = records.divergence[(records.divergence["rms"] > 0) & np.isfinite(records.divergence["rms"])]
+    shown, remark = panels.shown_curves(records)
+    shown = {series: [g for g in groups if frame["run_id"].isin(g.run_ids).any()] for series, groups in shown.items()}
+    shown = {series: groups for series, groups in shown.items() if groups}
+    if not shown:
+        measured = "replicas stayed equal in all runs" if len(records.divergence) else "divergence was not sampled"
+        raise NothingToDraw(measured)
+    groups = [g for g in dict.fromkeys(frame["group"]) if g != "all"] or ["all"]
+    marks = panels.rate_marks(shown)
+    width = min(style.DOUBLE_COLUMN, 0.6 + 2.2 * len(groups)) if len(groups) > 1 else style.SINGLE_COLUMN
+    figure, axes = style.figure(width, 0.5 + 1.6 * len(shown), len(shown), len(groups), sharex=True, sharey=True)
+    handles: dict[str, object] = {}
+    for row, (series, points) in enumerate(shown.items()):
+        for column, group in enumerate(groups):
+            ax = axes[row][column]
+            for point in points:
+                name = panels.rate_label(point)
+                one = frame[frame["group"] == group]
+                table = panels.common_steps(one, tuple(set(point.run_ids) & set(one["run_id"])), "rms")
+                line = panels.band(ax, table, geometric_interval, marks[name], name)
+                if line is not None:
+                    handles.setdefault(name, line)
+            ax.set_yscale("log")
+            if row == 0:
+                ax.set_title(group.replace("_", " ") if group != "all" else "all replicated parameters")
+            if row == len(shown) - 1:
+                ax.set_xlabel("step")
+        axes[row][0].set_ylabel(panels.panel_title(series, 24) + "\nRMS difference\n(parameter units)", fontsize=7)
+    if remark:
+        figure.suptitle(remark, fontsize=7)
+    names = [name for name in marks if name in handles]
+    style.legend_below(figure, [handles[name] for name in names], names, "packet loss rate")
+    return figure

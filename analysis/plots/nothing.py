@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a figure raises where there is nothing for it to show."""
+
+
+class NothingToDraw(Exception):
+    """The records do not have what the figure shows; the message says what is missing."""

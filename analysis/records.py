@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the records of an experiment into pandas (docs/records.md says what the files hold)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis import loss_model
+from analysis.files import MalformedRecord, MissingRecord, RecordError, Run, is_run, object_of, read_json, read_run
+from analysis.series import LOSSLESS, SeriesNamer, twin_key
+
+__all__ = ["MalformedRecord", "MissingRecord", "RecordError", "Records", "experiments_in", "load", "load_all"]
+
+NAN = float("nan")
+METRIC_COLUMNS = (
+    "tokens", "seconds", "train_loss", "learning_rate", "gradient_norm", "validation_loss",
+)  # fmt: skip
+COUNT_COLUMNS = (
+    "messages", "packets", "bytes", "lost", "lost_bytes", "configured_rate", "realised_rate", "z",
+    "mean_burst_packets", "configured_mean_burst_packets",
+)  # fmt: skip
+CLASS_COLUMNS = ("collectives", "untouched_share", "nmse", "cosine", "divergence_max", "divergence_rms")
+LINK_COLUMNS = ("packets", "lost", "realised_rate", "z", "mean_burst_packets")
+
+
+@dataclass
+class Records:
+    """One experiment. Every frame has `run_id`, and `series`, `loss_rate`, `seed` of the run.
+
+    runs: one row per run, planned ones too.
+        status: completed, diverged, failed, unfinished (no summary), unreadable, missing (planned, not there);
+        error: text or None; series: the curve it belongs to; lossless: whether no packet can be lost;
+        loss_rate: fraction, the place on the loss axis; loss_model: in words; mean_burst_packets: configured;
+        final_validation_loss, best_validation_loss, final_train_loss: nats per token;
+        twin: run_id of the lossless run with the same spec and seed, or None;
+        difference: final validation loss minus the twin's, nats per token;
+        diverged_step, steps, last_step, tokens, tokens_per_second, seconds, path, point.
+    metrics: one row per logged step: step, tokens, seconds, train_loss and validation_loss (nats per token),
+        learning_rate, gradient_norm, divergence_max, divergence_rms (units of the parameters).
+    divergence: step, group (parameter group, or "all"), max, rms: difference between replicas.
+    samples: step, class, nmse (fraction of energy), cosine: of collectives' results against the exact ones.
+    loss_statistics: one row per class and half ("both" is the whole class): messages, packets, bytes, lost,
+        lost_bytes, configured_rate and realised_rate (fractions), z, mean_burst_packets,
+        configured_mean_burst_packets, collectives, untouched_share, nmse, cosine, divergence_max, divergence_rms,
+        path, loss, fill, digest.
+    bursts: class, half, length (packets), count, expected (by the theory).
+    links: class, half, source, destination, packets, lost, realised_rate, z, mean_burst_packets (where recorded).
+    """
+
+    path: Path
+    name: str
+    description: str
+    spec: dict[str, Any]
+    runs: pd.DataFrame
+    metrics: pd.DataFrame
+    divergence: pd.DataFrame
+    samples: pd.DataFrame
+    loss_statistics: pd.DataFrame
+    bursts: pd.DataFrame
+    links: pd.DataFrame
+    planned: int | None  # runs in sweep.json; None without it
+    varied: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    files: dict[str, Run] = field(default_factory=dict)  # by run_id, as read
+    # Loss processes that are two-state chains, by (run_id, class, half).
+    chains: dict[tuple[str, str, str], loss_model.GilbertElliott] = field(default_factory=dict)
+
+    def of_status(self, *statuses: str) -> pd.DataFrame:
+        """The runs of these statuses."""
+        return self.runs[self.runs["status"].isin(statuses)]
+
+
+def _is_experiment(path: Path) -> bool:
+    if not path.is_dir():
+        return False
+    return (path / "sweep.json").is_file() or any(is_run(child) for child in sorted(path.iterdir()))
+
+
+def experiments_in(path: str | Path) -> list[Path]:
+    """The folders that `load` takes, at or directly below `path`: a run, an experiment, or experiments.
+
+    Raises: MissingRecord where there is none.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise MissingRecord(f"{path}: no such folder; give a folder of records, such as results/quickstart")
+    if is_run(path) or _is_experiment(path):
+        return [path]
+    found = [child for child in sorted(path.iterdir()) if _is_experiment(child)]
+    if not found:
+        raise MissingRecord(f"{path}: no records here (no sweep.json, and no folder with a spec.json)")
+    return found
+
+
+def load_all(path: str | Path) -> list[Records]:
+    """Every experiment at or directly below `path`. Raises: RecordError."""
+    return [load(folder) for folder in experiments_in(path)]
+
+
+def load(path: str | Path) -> Records:
+    """The experiment in `path`: results/<name>, or the folder of one run.
+
+    A sweep that is not finished loads too: `runs` has a row for each planned run. A run whose files are damaged gets
+    status `unreadable` and a warning. Where sweep.json lists runs, folders that it does not list are left out.
+    Raises: MissingRecord, MalformedRecord (sweep.json), RecordError where `path` holds several experiments.
+    """
+    path = Path(path)
+    folders = experiments_in(path)
+    if folders != [path]:
+        names = ", ".join(folder.name for folder in folders)
+        raise RecordError(f"{path}: holds several experiments ({names}); load one of them, or use load_all")
+    warnings: list[str] = []
+    sweep: dict[str, Any] = {}
+    if is_run(path):
+        runs = [read_run(path)]
+    elif (path / "sweep.json").is_file():
+        sweep = read_json(path / "sweep.json")
+        runs = _planned_runs(path, sweep, warnings)
+    else:
+        runs = [read_run(child) for child in sorted(path.iterdir()) if is_run(child)]
+    for run in runs:
+        warnings += run.warnings
+        if run.status == "unreadable":
+            warnings.append(f"run {run.run_id} was left out: {run.error}")
+    first = next((run for run in runs if run.spec), runs[0] if runs else Run("", path))
+    return _frames(
+        path,
+        str(sweep.get("name") or first.spec.get("name") or first.summary.get("name") or path.resolve().name),
+        str(sweep.get("description") or first.spec.get("description") or ""),
+        object_of(sweep.get("spec")) or first.spec,
+        runs,
+        len(runs) if sweep else None,
+        warnings,
+    )
+
+
+def _planned_runs(path: Path, sweep: dict[str, Any], warnings: list[str]) -> list[Run]:
+    """The runs of sweep.json in its order. Points that resolve to the same run (as lossless ones do) are one run."""
+    planned = sweep.get("runs")
+    if not isinstance(planned, list):
+        raise MalformedRecord(f"{path / 'sweep.json'}: /runs: got {type(planned).__name__}, want a list")
+    runs: dict[str, Run] = {}
+    for index, entry in enumerate(planned):
+        run_id = entry.get("run_id") if isinstance(entry, dict) else None
+        if not isinstance(run_id, str) or not run_id or Path(run_id).name != run_id:
+            raise MalformedRecord(f"{path / 'sweep.json'}: /runs/{index}/run_id: got {run_id!r}, want a folder's name")
+        if run_id in runs:
+            continue
+        run = read_run(path / run_id)
+        run.point = object_of(entry.get("point")) or run.point
+        if run.seed is None and type(entry.get("seed")) is int:
+            run.seed = entry["seed"]
+        runs[run_id] = run
+    extra = [child.name for child in sorted(path.iterdir()) if is_run(child) and child.name not in runs]
+    if extra:
+        warnings.append(f"{len(extra)} run(s) here are not part of sweep.json and were left out: {', '.join(extra)}")
+    return list(runs.values())
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else NAN
+
+
+def _find_twins(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
+    """run_id of each lossy run -> run_id of the lossless run with the same spec and seed."""
+    lossless: dict[tuple[str, int], list[Run]] = {}
+    for run in runs:
+        key = twin_key(run)
+        if key is not None and run.seed is not None and run.status != "unreadable" and namer.lossless(run):
+            lossless.setdefault((key, run.seed), []).append(run)
+    twins = {}
+    for run in runs:
+        key = twin_key(run)
+        if key is None or run.seed is None or namer.lossless(run):
+            continue
+        candidates = lossless.get((key, run.seed), [])
+        if candidates:
+            twins[run.run_id] = max(candidates, key=lambda other: namer.same_settings(run, other)).run_id
+    return twins
+
+
+def _run_row(run: Run, namer: SeriesNamer) -> dict[str, Any]:
+    summary = run.summary
+    validation, train = object_of(summary.get("validation")), object_of(summary.get("train"))
+    usable = run.status in ("completed", "diverged")
+    return {
+        "run_id": run.run_id,
+        "series": namer.series(run),
+        "loss_rate": namer.rate(run),
+        "seed": run.seed,
+        "status": run.status,
+        "error": run.error,
+        "lossless": namer.lossless(run),
+        "loss_model": namer.model_label(run),
+        "mean_burst_packets": namer.mean_burst_packets(run),
+        "final_validation_loss": _number(validation.get("final_loss")) if run.status == "completed" else NAN,
+        "best_validation_loss": _number(validation.get("best_loss")) if usable else NAN,
+        "final_train_loss": _number(train.get("final_loss")) if run.status == "completed" else NAN,
+        "diverged_step": _number(summary.get("diverged_step")),
+        "steps": _number(summary.get("steps")),
+        "last_step": _number(run.metrics[-1]["step"]) if run.metrics else NAN,
+        "tokens": _number(summary.get("tokens")),
+        "tokens_per_second": _number(summary.get("tokens_per_second")),
+        "seconds": _number(summary.get("seconds")),
+        "path": run.path,
+        "point": run.point,
+    }
+
+
+def _frames(
+    path: Path, name: str, description: str, spec: dict[str, Any], runs: list[Run], planned: int | None,
+    warnings: list[str],
+) -> Records:  # fmt: skip
+    namer = SeriesNamer(runs)
+    keys = {run.run_id: dict(zip(("series", "loss_rate", "seed"),
+                                 (namer.series(run), namer.rate(run), run.seed), strict=True))
+            for run in runs}  # fmt: skip
+    rows: dict[str, list[dict[str, Any]]] = {
+        kind: [] for kind in ("metrics", "divergence", "samples", "loss_statistics", "bursts", "links")
+    }
+    for run in runs:
+        key = {"run_id": run.run_id, **keys[run.run_id]}
+        if run.status == "unreadable":
+            continue
+        for line in run.metrics:
+            _add_metrics(rows, key, line)
+        for traffic_class, statistics in object_of(run.loss_statistics.get("classes")).items():
+            _add_class(rows, key, traffic_class, object_of(statistics))
+        for link in run.loss_statistics.get("links") or ():
+            ends = {column: link.get(column) for column in ("class", "half", "source", "destination")}
+            rows["links"].append({**key, **ends, **{c: _number(link.get(c)) for c in LINK_COLUMNS}})
+    frame = pd.DataFrame([_run_row(run, namer) for run in runs], columns=list(_run_row(Run("", path), SeriesNamer(
+        [Run("", path)]))))  # fmt: skip
+    frame["seed"] = frame["seed"].astype(object)
+    twins = _find_twins(runs, namer)
+    final = dict(zip(frame["run_id"], frame["final_validation_loss"], strict=True))
+    frame["twin"] = [twins.get(run_id) for run_id in frame["run_id"]]
+    frame["difference"] = [final[i] - final[twins[i]] if i in twins else NAN for i in frame["run_id"]]
+    lossy = frame[~frame["lossless"]]
+    if len(lossy) and not frame["lossless"].any():
+        warnings.append("there is no lossless run: differences to a lossless twin cannot be given")
+    keyed = ["run_id", "series", "loss_rate", "seed"]
+    columns = {
+        "metrics": [*keyed, "step", *METRIC_COLUMNS, "divergence_max", "divergence_rms"],
+        "divergence": [*keyed, "step", "group", "max", "rms"],
+        "samples": [*keyed, "step", "class", "nmse", "cosine"],
+        "loss_statistics": [*keyed, "class", "half", *COUNT_COLUMNS, *CLASS_COLUMNS, "path", "loss", "fill", "digest"],
+        "bursts": [*keyed, "class", "half", "length", "count", "expected"],
+        "links": [*keyed, "class", "half", "source", "destination", *LINK_COLUMNS],
+    }
+    frames = {kind: pd.DataFrame(rows[kind], columns=columns[kind]) for kind in rows}
+    return Records(
+        path=path, name=name, description=description, spec=spec, runs=frame, planned=planned, varied=namer.varied,
+        warnings=warnings, files={run.run_id: run for run in runs}, chains={
+            (run.run_id, *key): m.chain for run in runs for key, m in namer.models(run).items() if m.chain is not None
+        }, **frames,
+    )  # fmt: skip
+
+
+def _add_metrics(rows: dict[str, list[dict[str, Any]]], key: dict[str, Any], line: dict[str, Any]) -> None:
+    divergence = object_of(line.get("divergence"))
+    rows["metrics"].append(
+        {**key, "step": line["step"], **{column: _number(line.get(column)) for column in METRIC_COLUMNS},
+         "divergence_max": _number(divergence.get("max")), "divergence_rms": _number(divergence.get("rms"))}
+    )  # fmt: skip
+    groups = object_of(divergence.get("groups"))
+    for group, value in [("all", divergence), *groups.items()] if divergence else ():
+        value = object_of(value)
+        rows["divergence"].append(
+            {**key, "step": line["step"], "group": group, "max": _number(value.get("max")),
+             "rms": _number(value.get("rms"))}
+        )  # fmt: skip
+    for traffic_class, value in object_of(line.get("classes")).items():
+        value = object_of(value)
+        rows["samples"].append(
+            {**key, "step": line["step"], "class": traffic_class, "nmse": _number(value.get("nmse")),
+             "cosine": _number(value.get("cosine"))}
+        )  # fmt: skip
+
+
+def _add_class(
+    rows: dict[str, list[dict[str, Any]]], key: dict[str, Any], traffic_class: str, statistics: dict[str, Any]
+) -> None:
+    halves = object_of(statistics.get("halves"))
+    for half, counts in [("both", statistics), *sorted(halves.items(), reverse=True)]:
+        counts = object_of(counts)
+        row = {**key, "class": traffic_class, "half": half}
+        row |= {column: _number(counts.get(column)) for column in COUNT_COLUMNS}
+        if half == "both":
+            row |= {column: _number(counts.get(column)) for column in CLASS_COLUMNS}
+        # An infinite z (loss where none was configured) is null in JSON.
+        if math.isnan(row["z"]) and row["configured_rate"] == 0 and row["lost"] > 0:
+            row["z"] = math.inf
+        row |= {column: counts.get(column) for column in ("path", "loss", "fill", "digest")}
+        row["loss"] = row["loss"] if isinstance(row["loss"], str) or row["loss"] is None else _loss_words(row["loss"])
+        rows["loss_statistics"].append(row)
+        for entry in counts.get("burst_histogram") or ():
+            rows["bursts"].append(
+                {**key, "class": traffic_class, "half": half, "length": int(entry["length"]),
+                 "count": int(entry["count"]), "expected": _number(entry.get("expected"))}
+            )  # fmt: skip
+
+
+def _loss_words(value: Any) -> str:
+    model = loss_model.from_spec(value)
+    return LOSSLESS if model.lossless else f"{model.label}, {loss_model.percent(model.loss_rate)}"

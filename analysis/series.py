@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which runs make one curve: the points of a sweep, split into the loss rate (x) and everything else (the series).
+
+Nouns. A *leaf* is a pointer of a point with a value that is no object; a loss process counts as one leaf. A leaf is
+*varied* where its value differs between runs. The *rate* of a run is the largest loss rate among the (class, half)
+pairs whose rate varies over the runs. The *series* of a run is the text of all its varied leaves but seed and rate.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import Any
+
+from analysis import loss_model
+from analysis.files import Run, object_of
+from analysis.loss_model import NO_LOSS, LossModel, percent, probability
+
+KNOWN_POINTERS = {
+    "/parallel/tensor": "TP",
+    "/model/preset": "model",
+    "/network/fill": "fill",
+    "/network/path": "path",
+    "/network/consistency": "consistency",
+    "/backend/name": "backend",
+    "/validation/network": "validation",
+}
+RATE_KEYS = ("loss_rate", "p_good_to_bad")
+LOSSLESS = "lossless"
+# What cannot change the result of a lossless run, so that twins may differ in it.
+INDIFFERENT = ("network", "seed", "name", "description", "record", "sweep", "repeat", "schema_version")
+INDIFFERENT_BACKEND = ("timeout_seconds", "rendezvous", "threads_per_rank")
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys: equal text for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def is_loss(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("model"), str)
+
+
+def leaves(point: dict[str, Any]) -> dict[str, Any]:
+    """The leaves of a point: {"/network": {"fill": "zero"}} has "/network/fill"."""
+    found: dict[str, Any] = {}
+
+    def visit(pointer: str, value: Any) -> None:
+        if isinstance(value, dict) and value and not is_loss(value):
+            for key in value:
+                visit(f"{pointer}/{key}", value[key])
+        else:
+            found[pointer] = value
+
+    for pointer, value in point.items():
+        visit(pointer, value)
+    found.pop("/seed", None)
+    return found
+
+
+def loss_models(run: Run) -> dict[tuple[str, str], LossModel]:
+    """The loss process of each (class, half) of a run; from the point where the run has no files yet."""
+    summary = loss_model.of_summary(object_of(run.summary.get("loss")))
+    spec = loss_model.of_network(object_of(run.spec.get("network")))
+    if summary:
+        # The spec has the parameters, the summary the rates: together they name the process and its rate.
+        return {
+            key: replace(m, label=spec[key].label, chain=spec[key].chain) if key in spec else m
+            for key, m in summary.items()
+        }
+    if spec or run.spec or run.summary:
+        return spec
+    models = {}
+    for pointer, value in leaves(run.point).items():
+        if is_loss(value):
+            models["point", pointer] = loss_model.from_spec(value)
+        elif pointer.rsplit("/", 1)[-1] == "loss_rate":
+            models["point", pointer] = LossModel("unknown", probability(value), math.nan, "unknown loss")
+    return models
+
+
+def is_lossless(models: dict[tuple[str, str], LossModel]) -> bool:
+    return all(m.lossless for m in models.values())
+
+
+def twin_key(run: Run) -> str | None:
+    """Equal for runs whose resolved specs differ in nothing but network and seed; None without a spec."""
+    if not run.spec:
+        return None
+    spec = {key: value for key, value in run.spec.items() if key not in INDIFFERENT}
+    for section, dropped in (("backend", INDIFFERENT_BACKEND), ("validation", ("network",))):
+        if isinstance(spec.get(section), dict):
+            spec[section] = {key: value for key, value in spec[section].items() if key not in dropped}
+    return canonical(spec)
+
+
+def point_of(run: Run) -> dict[str, Any]:
+    """A point for a run that was not part of a sweep: its resolved spec, network simplified where halves agree."""
+    point = {f"/{key}": value for key, value in run.spec.items() if key not in (*INDIFFERENT, "backend")}
+    backend = object_of(run.spec.get("backend"))
+    if "name" in backend:
+        point["/backend/name"] = backend["name"]
+    network = object_of(run.spec.get("network"))
+    network = object_of(network.get("classes", network))
+    shared: dict[str, list[Any]] = defaultdict(list)
+    for settings in network.values():
+        for key, value in object_of(settings).items():
+            parts = object_of(value).items() if key in ("reduce", "gather") else [(None, value)]
+            for part, part_value in parts:
+                shared[part or key].append(part_value)
+    if network and all(len({canonical(v) for v in values}) == 1 for values in shared.values()):
+        point["/network"] = {key: values[0] for key, values in shared.items()} | {"classes": "+".join(sorted(network))}
+    elif network:
+        point["/network/classes"] = network
+    return point
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else canonical(value)
+
+
+def _short_names(pointers: list[str]) -> dict[str, str]:
+    """A name for each pointer: as few of its last parts as tell it from the others."""
+    names = {p: KNOWN_POINTERS[p] for p in pointers if p in KNOWN_POINTERS}
+    rest = [p for p in pointers if p not in names]
+    for pointer in rest:
+        parts = [part for part in pointer.split("/") if part]
+        for count in range(1, len(parts) + 1):
+            suffix = "/".join(parts[-count:])
+            if count == len(parts) or sum(other.endswith("/" + suffix) for other in pointers) == 1:
+                names[pointer] = suffix.replace("_", " ")
+                break
+    return names
+
+
+def _place(pointer: str) -> str:
+    """Where a loss applies: "" for all of the network, "tp_forward gather" for that half of that class."""
+    parts = [part for part in pointer.split("/") if part not in ("", "network", "classes", "loss", *RATE_KEYS)]
+    return " ".join(parts)
+
+
+class SeriesNamer:
+    """Names the series and rate of every run of an experiment.
+
+    Attributes: varied (pointers whose value differs between runs, seed not counted), rate_varies.
+    """
+
+    def __init__(self, runs: list[Run]):
+        self._leaves = {run.run_id: leaves(run.point or point_of(run)) for run in runs}
+        self._models = {run.run_id: loss_models(run) for run in runs}
+        pointers = list(dict.fromkeys(pointer for found in self._leaves.values() for pointer in found))
+        self.varied = [
+            pointer
+            for pointer in pointers
+            if len({canonical(found.get(pointer)) for found in self._leaves.values()}) > 1
+        ]
+        lossy = [run.run_id for run in runs if not is_lossless(self._models[run.run_id])]
+        # A lossless run has no network settings, so what they share with nobody must not name every other curve.
+        self._named = [
+            pointer
+            for pointer in self.varied
+            if not pointer.startswith("/network")
+            or self._is_loss_pointer(pointer)
+            or len({canonical(self._leaves[run_id].get(pointer)) for run_id in lossy}) > 1
+        ]
+        self._names = _short_names(self._named)
+        self._rate_pointer: str | None = None
+        self._varying_halves = self._find_varying_halves()
+        if self._points_collide(runs):
+            self._choose_rate_pointer()
+
+    def _find_varying_halves(self) -> set[tuple[str, str]]:
+        halves = {key for models in self._models.values() for key in models if key[0] != "point"}
+        rates = {
+            key: {models.get(key, NO_LOSS).loss_rate for m, models in self._models.items() if self._has_files(m)}
+            for key in halves
+        }
+        return {key for key, values in rates.items() if len(values) > 1}
+
+    def _has_files(self, run_id: str) -> bool:
+        return not any(key[0] == "point" for key in self._models[run_id])
+
+    def _points_collide(self, runs: list[Run]) -> bool:
+        """Whether two runs with one seed, series and rate have different points."""
+        seen = Counter((self.series(r), self.rate(r), r.seed) for r in runs if not self.lossless(r))
+        return any(count > 1 for count in seen.values())
+
+    def _choose_rate_pointer(self) -> None:
+        """Several losses vary on their own: the first that varies is x, the others go into the series with theirs."""
+        for pointer in self.varied:
+            if pointer.rsplit("/", 1)[-1] == "loss_rate" or any(
+                is_loss(found.get(pointer)) for found in self._leaves.values()
+            ):
+                self._rate_pointer = pointer
+                return
+
+    def models(self, run: Run) -> dict[tuple[str, str], LossModel]:
+        return self._models[run.run_id]
+
+    def lossless(self, run: Run) -> bool:
+        return is_lossless(self._models[run.run_id])
+
+    def rate(self, run: Run) -> float:
+        """The run's place on the loss axis, a fraction; NaN where nothing says it."""
+        found = self._leaves[run.run_id]
+        if self._rate_pointer is not None and self._rate_pointer in found:
+            value = found[self._rate_pointer]
+            return loss_model.from_spec(value).loss_rate if is_loss(value) else probability(value)
+        models = self._models[run.run_id]
+        chosen = [m for key, m in models.items() if key in self._varying_halves] or list(models.values())
+        rates = [m.loss_rate for m in chosen if not math.isnan(m.loss_rate)]
+        if not rates and chosen:
+            return math.nan
+        return max(rates, default=0.0)
+
+    def series(self, run: Run) -> str:
+        """The run's curve: its varied leaves in words, without seed and rate."""
+        found = self._leaves[run.run_id]
+        lossless = self.lossless(run)
+        words = [LOSSLESS] if lossless else []
+        for pointer in self._named:
+            if pointer not in found or (lossless and pointer.startswith("/network")):
+                continue
+            words.append(self._word(pointer, found[pointer]))
+        words = [word for word in words if word]
+        if not lossless and not any(self._is_loss_pointer(p) for p in self.varied):
+            words.insert(0, self.model_label(run))
+        return ", ".join(words) or "all runs"
+
+    def _is_loss_pointer(self, pointer: str) -> bool:
+        return any(is_loss(found.get(pointer)) for found in self._leaves.values())
+
+    def _word(self, pointer: str, value: Any) -> str:
+        last = pointer.rsplit("/", 1)[-1]
+        place = _place(pointer)
+        others_rate = self._rate_pointer is not None and pointer != self._rate_pointer
+        if is_loss(value):
+            model = loss_model.from_spec(value)
+            if self._rate_pointer == pointer and model.lossless:
+                return ""
+            label = f"{model.label} {percent(model.loss_rate)}" if others_rate and not model.lossless else model.label
+            return f"{place} {label}".strip()
+        if last in RATE_KEYS:
+            return f"{place} {percent(probability(value))}".strip() if others_rate else ""
+        return f"{self._names[pointer]} {_text(value)}"
+
+    def model_label(self, run: Run) -> str:
+        """The run's loss processes in words, without rates; different ones joined by +."""
+        lossy = [m.label for m in self._models[run.run_id].values() if not m.lossless]
+        return " + ".join(dict.fromkeys(lossy)) or LOSSLESS
+
+    def mean_burst_packets(self, run: Run) -> float:
+        """The largest mean burst among the run's lossy halves; NaN where there is none."""
+        bursts = [m.mean_burst_packets for m in self._models[run.run_id].values() if not m.lossless]
+        bursts = [b for b in bursts if not math.isnan(b)]
+        return max(bursts, default=math.nan)
+
+    def same_settings(self, run: Run, other: Run) -> int:
+        """How many varied leaves the two runs share; picks the nearest of several twins."""
+        mine, its = self._leaves[run.run_id], self._leaves[other.run_id]
+        return sum(1 for p in self.varied if canonical(mine.get(p)) == canonical(its.get(p)))

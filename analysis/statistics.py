@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Means with Student-t intervals, paired differences, and checks of the network against its theory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from analysis.loss_model import GilbertElliott
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over `n` values and half the width of its interval; NaN where n is too small for one."""
+
+    mean: float
+    half_width: float
+    n: int
+
+    @property
+    def low(self) -> float:
+        return self.mean - self.half_width
+
+    @property
+    def high(self) -> float:
+        return self.mean + self.half_width
+
+    @property
+    def has_width(self) -> bool:
+        return math.isfinite(self.half_width)
+
+
+@dataclass(frozen=True)
+class FactorInterval(Interval):
+    """A geometric mean; half_width is the logarithm of the factor to either end."""
+
+    @property
+    def low(self) -> float:
+        return self.mean * math.exp(-self.half_width)
+
+    @property
+    def high(self) -> float:
+        return self.mean * math.exp(self.half_width)
+
+
+NOTHING = Interval(math.nan, math.nan, 0)
+
+
+def mean_interval(values: Iterable[float], confidence: float = CONFIDENCE) -> Interval:
+    """The mean of the finite values and its Student-t interval: t(n-1) s / sqrt(n). One value has no interval."""
+    finite = np.array([v for v in values if v is not None and math.isfinite(v)], dtype=float)
+    if finite.size == 0:
+        return NOTHING
+    if finite.size == 1:
+        return Interval(float(finite[0]), math.nan, 1)
+    t = stats.t.ppf(0.5 + confidence / 2, finite.size - 1)
+    return Interval(float(finite.mean()), float(t * finite.std(ddof=1) / math.sqrt(finite.size)), int(finite.size))
+
+
+def geometric_interval(values: Iterable[float], confidence: float = CONFIDENCE) -> FactorInterval:
+    """The geometric mean of positive values with the Student-t interval of their logarithms."""
+    logs = mean_interval((math.log(v) for v in values if v > 0), confidence)
+    return FactorInterval(math.exp(logs.mean) if logs.n else math.nan, logs.half_width, logs.n)
+
+
+def paired_difference(
+    values: Mapping[int, float], twins: Mapping[int, float], confidence: float = CONFIDENCE
+) -> Interval:
+    """Mean and interval of values[seed] - twins[seed] over the seeds that both have, with finite values.
+
+    Equal seeds share weights, batches and the draws of the network, so the spread between seeds cancels.
+    """
+    seeds = sorted(values.keys() & twins.keys())
+    return mean_interval((values[seed] - twins[seed] for seed in seeds), confidence)
+
+
+def pooled_z(z: Iterable[float]) -> float:
+    """Stouffer's z of independent checks: sum / sqrt(n); NaN without any.
+
+    Runs of one seed at different rates share their draws, and are not independent: pool over seeds and classes only.
+    """
+    values = [v for v in z if not math.isnan(v)]
+    return math.fsum(values) / math.sqrt(len(values)) if values else math.nan
+
+
+def rms_z(z: Iterable[float]) -> float:
+    """Root mean square of the finite z: near 1 where the theory's variance is right; NaN without any."""
+    values = np.array([v for v in z if math.isfinite(v)], dtype=float)
+    return float(np.sqrt(np.mean(values**2))) if values.size else math.nan
+
+
+def z_limit(checks: int, confidence: float = CONFIDENCE) -> float:
+    """The |z| that all of `checks` independent checks stay below with probability `confidence` (Sidak)."""
+    return float(stats.norm.ppf(0.5 + 0.5 * confidence ** (1 / max(checks, 1))))
+
+
+def expected_burst_histogram(chain: GilbertElliott, packets: int, lengths: Iterable[int]) -> np.ndarray:
+    """Expected number of bursts of each length among `packets` of one long link; the ends of the link are ignored."""
+    return packets * chain.bursts_per_packet(np.array(list(lengths), dtype=int))

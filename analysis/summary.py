@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The summary table: one row per point of the experiment, over its paired seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from analysis.loss_model import percent
+from analysis.records import Records
+from analysis.statistics import NOTHING, Interval, mean_interval, paired_difference, pooled_z
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one point: equal but for the seed.
+
+    loss_rate: fraction. final: final validation loss, nats per token. difference: to the lossless twins of the same
+    seeds; `note` says why there is none. configured_rate, realised_rate: over all packets of the classes that lose.
+    z: Stouffer's, over classes and seeds.
+    """
+
+    series: str
+    loss_rate: float
+    lossless: bool
+    loss_model: str
+    mean_burst_packets: float
+    run_ids: tuple[str, ...]
+    twin_ids: tuple[str, ...]
+    seeds: int
+    statuses: Mapping[str, int]
+    final: Interval
+    difference: Interval
+    note: str
+    configured_rate: float
+    realised_rate: float
+    z: float
+
+    def count(self, status: str) -> int:
+        return self.statuses.get(status, 0)
+
+
+def _by_seed(runs: pd.DataFrame) -> dict[int, float]:
+    return {seed: loss for seed, loss in zip(runs["seed"], runs["final_validation_loss"], strict=True)}
+
+
+def _difference(runs: pd.DataFrame, all_runs: pd.DataFrame) -> tuple[Interval, str]:
+    if runs["lossless"].all():
+        return NOTHING, "is the lossless twin"
+    twins = all_runs[all_runs["run_id"].isin(runs["twin"].dropna())]
+    if twins.empty:
+        return NOTHING, "no lossless twin"
+    twin_of = dict(zip(runs["seed"], runs["twin"], strict=True))
+    final = dict(zip(all_runs["run_id"], all_runs["final_validation_loss"], strict=True))
+    pairs = {seed: final[twin] for seed, twin in twin_of.items() if twin is not None}
+    interval = paired_difference(_by_seed(runs), pairs)
+    if interval.n == 0:
+        return interval, "no finished pair"
+    if interval.n == 1:
+        return interval, "one pair: no interval"
+    return interval, ""
+
+
+def _rates(statistics: pd.DataFrame) -> tuple[float, float, float]:
+    """Configured and realised rate over all packets, and the pooled z; per half where halves are recorded.
+
+    Halves that cannot lose are left out, so that loss in one half alone keeps its own rate.
+    """
+    halves = statistics[statistics["half"] != "both"]
+    counted = halves if len(halves) else statistics
+    counted = counted[((counted["configured_rate"] > 0) | (counted["lost"] > 0)) & (counted["packets"] > 0)]
+    packets = counted["packets"].sum()
+    if not packets:
+        return math.nan, math.nan, math.nan
+    configured = (counted["configured_rate"] * counted["packets"]).sum() / packets
+    return float(configured), float(counted["lost"].sum() / packets), pooled_z(counted["z"])
+
+
+def groups(records: Records) -> list[Group]:
+    """One group per series and loss rate: lossless ones first, then by series in order of the sweep, and by rate."""
+    runs = records.runs
+    order = {series: index for index, series in enumerate(dict.fromkeys(runs["series"]))}
+    result = []
+    for (series, rate), members in runs.groupby(["series", "loss_rate"], sort=False, dropna=False):
+        difference, note = _difference(members, runs)
+        final = mean_interval(members["final_validation_loss"])
+        if final.n == 1 and difference.n == 0:
+            note = f"{note}; one seed: no interval".removeprefix("; ")
+        statistics = records.loss_statistics[records.loss_statistics["run_id"].isin(members["run_id"])]
+        configured, realised, z = _rates(statistics)
+        bursts = members["mean_burst_packets"].dropna()
+        result.append(
+            Group(
+                series=series, loss_rate=float(rate), lossless=bool(members["lossless"].all()),
+                loss_model=" | ".join(dict.fromkeys(members["loss_model"])),
+                mean_burst_packets=float(bursts.mean()) if len(bursts) else math.nan,
+                run_ids=tuple(members["run_id"]), twin_ids=tuple(dict.fromkeys(members["twin"].dropna())),
+                seeds=int(members["seed"].nunique()), statuses=members["status"].value_counts().to_dict(),
+                final=final, difference=difference, note=note,
+                configured_rate=configured, realised_rate=realised, z=z,
+            )
+        )  # fmt: skip
+    return sorted(result, key=lambda g: (not g.lossless, order[g.series], g.loss_rate))
+
+
+def series_in(records: Records) -> list[str]:
+    """The series that lose packets, in order of the sweep; where there are none, the lossless ones."""
+    runs = records.runs
+    lossy = runs[~runs["lossless"]]
+    return list(dict.fromkeys((lossy if len(lossy) else runs)["series"]))
+
+
+def curves(records: Records) -> dict[str, list[Group]]:
+    """The groups of each series by rate, its lossless twins first where it has any."""
+    every = groups(records)
+    lossless = [g for g in every if g.lossless]
+    result = {}
+    for series in series_in(records):
+        own = [g for g in every if g.series == series]
+        twins = {run_id for g in own for run_id in g.twin_ids}
+        extra = [g for g in lossless if g.series != series and twins & set(g.run_ids)]
+        result[series] = extra + own
+    return result
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number for tables; a dash where there is none."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.{digits}f}" if math.isfinite(value) else ("inf" if value > 0 else "-inf")
+
+
+def with_interval(interval: Interval, digits: int = 4, signed: str = "") -> str:
+    """ "2.4012 +- 0.0021"; the mean alone where there is no interval."""
+    if interval.n == 0:
+        return "-"
+    mean = f"{interval.mean:{signed}.{digits}f}"
+    return f"{mean} ± {interval.half_width:.{digits}f}" if interval.has_width else mean
+
+
+def interval_json(interval: Interval) -> dict[str, Any]:
+    return {
+        "mean": None if math.isnan(interval.mean) else interval.mean,
+        "half_width_95": interval.half_width if interval.has_width else None,
+        "n": interval.n,
+    }
+
+
+def as_json(group: Group) -> dict[str, Any]:
+    """A group as a JSON object; what is not there is null."""
+
+    def finite(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    return {
+        "series": group.series, "loss_model": group.loss_model, "loss_rate": finite(group.loss_rate),
+        "mean_burst_packets": finite(group.mean_burst_packets), "lossless": group.lossless,
+        "seeds": group.seeds, "runs": dict(group.statuses), "run_ids": list(group.run_ids),
+        "final_validation_loss": interval_json(group.final), "difference_to_lossless": interval_json(group.difference),
+        "note": group.note, "configured_rate": finite(group.configured_rate),
+        "realised_rate": finite(group.realised_rate), "z": finite(group.z),
+    }  # fmt: skip
+
+
+HEADER = (
+    "series", "loss model", "loss rate", "mean burst", "seeds", "final validation loss", "difference to lossless",
+    "diverged", "failed", "not there", "realised rate", "z", "note",
+)  # fmt: skip
+
+
+def row_of(group: Group) -> tuple[str, ...]:
+    """The cells of a group under HEADER."""
+    completed = group.count("completed")
+    total = sum(group.statuses.values())
+    absent = total - completed - group.count("diverged") - group.count("failed")
+    return (
+        group.series, group.loss_model, percent(group.loss_rate), number(group.mean_burst_packets, 2),
+        f"{completed}/{total}" if completed != total else str(total), with_interval(group.final),
+        with_interval(group.difference, signed="+"), str(group.count("diverged") or "-"),
+        str(group.count("failed") or "-"), str(absent or "-"),
+        "-" if math.isnan(group.realised_rate) else f"{100 * group.realised_rate:.4f} %", number(group.z, 2),
+        group.note,
+    )  # fmt: skip
+
+
+def summary_table(records: Records) -> pd.DataFrame:
+    """The summary as a frame of text, one row per point, with the columns of HEADER.
+
+    Losses are nats per token, mean with the 95 % Student-t interval over seeds; the difference is paired by seed.
+    """
+    return pd.DataFrame([row_of(group) for group in groups(records)], columns=list(HEADER))
+
+
+def printable(text: str) -> str:
+    """`text` without what would move a terminal's cursor."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def text_table(records: Records) -> str:
+    """The summary for a terminal. Columns that are empty throughout are left out."""
+    rows = [row_of(group) for group in groups(records)]
+    kept = [i for i in range(len(HEADER)) if i < 1 or any(row[i] not in ("", "-") for row in rows)]
+    if all(row[0] == row[1] for row in rows):
+        kept = [i for i in kept if i != 1]
+    table = [[printable(row[i]) for i in kept] for row in [HEADER, *rows]]
+    widths = [max(len(row[i]) for row in table) for i in range(len(kept))]
+    left = {HEADER.index("series"), HEADER.index("loss model"), HEADER.index("note")}
+    lines = [
+        "  ".join(cell.ljust(w) if kept[i] in left else cell.rjust(w)
+                  for i, (cell, w) in enumerate(zip(row, widths, strict=True))).rstrip()
+        for row in table
+    ]  # fmt: skip
+    lines.insert(1, "-" * max(map(len, lines)))
+    return "\n".join(lines)
