@@ -6,8 +6,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+NEEDED = ("numpy", "pandas", "scipy", "matplotlib")
 PACKAGES = "python3-numpy python3-pandas python3-scipy python3-matplotlib"
 EXAMPLES = """examples:
   python3 -m analysis report results/quickstart            plots and report.html beside the records
@@ -118,9 +120,11 @@ def main(arguments: list[str] | None = None) -> int:
         stream.reconfigure(errors="replace")  # a name that the terminal cannot show must not stop the report
     absent = [name for name in NEEDED if find_spec(name) is None]
     if absent:
-        print(f"error: {sys.executable} has no {error.name}; install Debian's {PACKAGES} and use /usr/bin/python3",
-              file=sys.stderr)  # fmt: skip
+        hint = f"install Debian's {PACKAGES} and use /usr/bin/python3"
+        print(f"error: {sys.executable} has no {', '.join(absent)}; {hint}", file=sys.stderr)
         return 2
+    from analysis.files import RecordError
+
     try:
         return parsed.run(parsed)
     except RecordError as error:
