@@ -2,6 +2,7 @@
 #include "sim/loss/loss_registry.h"
 
 #include "sim/loss/bernoulli.h"
+#include "sim/loss/gilbert_elliott.h"
 #include "sim/loss/no_loss.h"
 
 namespace droptest::sim {
@@ -10,6 +11,10 @@ const std::vector<LossProcessEntry>& loss_processes() {
   static const std::vector<LossProcessEntry> entries = {
       {"none", "nothing is lost", make_no_loss},
       {"bernoulli", "independent loss (loss_rate)", make_bernoulli},
+      {"gilbert_elliott",
+       "bursts: a good and a bad state (p_good_to_bad, p_bad_to_good, loss_good, loss_bad; or loss_rate, "
+       "mean_burst_packets)",
+       make_gilbert_elliott},
   };
   return entries;
 }

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/loss/burst_histogram.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace droptest::sim {
+
+void BurstHistogram::add(const PacketMask& lost) {
+  std::uint64_t left = lost.size();
+  for (std::uint64_t word : lost.words()) {
+    const int packets = static_cast<int>(std::min<std::uint64_t>(left, 64));
+    left -= static_cast<std::uint64_t>(packets);
+    if (word == 0) {
+      interrupt();
+      continue;
+    }
+    for (int next = 0; next < packets;) {
+      // Bits shifted in at the top are clear, and so are those past the mask: a run of ones ends at the last packet.
+      const int ones = std::countr_one(word);
+      open_ += static_cast<std::uint64_t>(ones);
+      next += ones;
+      if (next >= packets) break;
+      interrupt();
+      word >>= ones;
+      if (word == 0) break;
+      const int zeros = std::countr_zero(word);
+      word >>= zeros;
+      next += zeros;
+    }
+  }
+}
+
+void BurstHistogram::interrupt() {
+  if (open_ > 0) count(open_);
+  open_ = 0;
+}
+
+void BurstHistogram::count(std::uint64_t length) {
+  ++bursts_;
+  if (length < short_.size()) {
+    ++short_[length];
+  } else {
+    ++long_[length];
+  }
+}
+
+std::map<std::uint64_t, std::uint64_t> BurstHistogram::counts() const {
+  std::map<std::uint64_t, std::uint64_t> all = long_;
+  for (std::uint64_t length = 0; length < short_.size(); ++length) {
+    if (short_[length] > 0) all[length] = short_[length];
+  }
+  if (open_ > 0) ++all[open_];
+  return all;
+}
+
+}  // namespace droptest::sim

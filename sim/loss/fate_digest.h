@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// One number for all fates of a link, on which its two ends must agree.
+#pragma once
+
+#include <cstdint>
+
+#include "sim/loss/link.h"
+#include "sim/loss/packet_mask.h"
+
+namespace droptest::sim {
+
+/// A 64-bit digest of a link's fates. Ranges are given in the order of the packets; the digest does not depend on how
+/// the packets were cut into ranges, and differs (but for a chance of 2^-64) where a fate, the packets covered or the
+/// link differ. Cost: a Philox block per 64 packets that have a loss among them.
+class FateDigest {
+ public:
+  explicit FateDigest(const Link& link) : link_(link) {}
+
+  /// Takes the fates of packets first_packet onwards. Ranges that do not follow on each other are digested apart.
+  void add(std::uint64_t first_packet, const PacketMask& lost);
+
+  std::uint64_t value() const;
+  std::uint64_t packets() const { return packets_; }
+
+ private:
+  std::uint64_t word_digest() const;
+  std::uint64_t range_digest() const;
+  void add_bits(std::uint64_t word, std::uint64_t bits);
+
+  Link link_;
+  std::uint64_t packets_ = 0;
+  std::uint64_t range_first_ = 0;  ///< the range that is still growing: consecutive packets
+  std::uint64_t range_packets_ = 0;
+  std::uint64_t word_ = 0;  ///< the 64 packets that the last range ended in, and their losses so far
+  std::uint64_t bits_ = 0;
+  std::uint64_t sum_ = 0;  ///< of all words and ranges before these
+};
+
+}  // namespace droptest::sim

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/loss/gilbert_elliott.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <span>
+
+#include "sim/error.h"
+#include "sim/loss/mask_writer.h"
+#include "sim/loss/probability.h"
+#include "sim/random/draw_words.h"
+#include "sim/random/threshold.h"
+
+namespace droptest::sim {
+namespace {
+
+constexpr std::size_t kTileWords = 64;
+using Tile = std::array<std::uint64_t, kTileWords>;
+
+/// Bit t of the result is the state at t, where bit t of `set` makes it 1, bit t of `keep` keeps the state at t - 1,
+/// and any other bit makes it 0; `before` is the state at -1. One addition: a set bit generates a carry, a kept one
+/// propagates it, and the carry out of a bit is its state. `set` and `keep` are disjoint.
+std::uint64_t run_states(std::uint64_t set, std::uint64_t keep, bool before) {
+  const std::uint64_t a = set | keep;
+  const std::uint64_t sum = a + set + (before ? 1 : 0);
+  const std::uint64_t carries_in = sum ^ a ^ set;
+  const std::uint64_t carry_out = (set | (keep & ~sum)) >> 63;
+  return carries_in >> 1 | carry_out << 63;
+}
+
+/// Bit t of the result is the parity of bits 0 to t.
+std::uint64_t prefix_parity(std::uint64_t bits) {
+  for (int shift = 1; shift < 64; shift *= 2) bits ^= bits << shift;
+  return bits;
+}
+
+/// The states of 64 packets where draws in the middle swap the state. With c_t the parity of the swaps up to t, the
+/// state xor c is kept by a swap, and set to (the set state) xor c by a decisive draw: the same addition as above.
+std::uint64_t run_swapping_states(std::uint64_t set, std::uint64_t swap, bool before) {
+  const std::uint64_t parity = prefix_parity(swap);
+  const std::uint64_t clear = ~(set | swap);
+  return run_states((set & ~parity) | (clear & parity), swap, before) ^ parity;
+}
+
+struct TwoByTwo {
+  double a, b, c, d;  ///< rows (a b), (c d)
+  TwoByTwo operator*(const TwoByTwo& o) const {
+    return {a * o.a + b * o.c, a * o.b + b * o.d, c * o.a + d * o.c, c * o.b + d * o.d};
+  }
+};
+
+TwoByTwo power(TwoByTwo base, std::uint64_t exponent) {
+  TwoByTwo result{1, 0, 0, 1};
+  for (; exponent > 0; exponent /= 2) {
+    if (exponent % 2 == 1) result = result * base;
+    base = base * base;
+  }
+  return result;
+}
+
+/// Sum of (n - j) x^j over 0 < j < n, for x = 1 - s with 0 < s <= 1: (n s - (1 - x^n)) x / s^2.
+double weighted_geometric_sum(double n, double s) {
+  if (s >= 1) return 0;
+  const double x = 1 - s;
+  if (n * s >= 0.5) return x * (n * s + std::expm1(n * std::log1p(-s))) / (s * s);
+  // Here the difference above cancels. Its binomial series: sum over k >= 2 of (-1)^k binomial(n, k) s^(k - 2).
+  double term = n * (n - 1) / 2;
+  double sum = 0;
+  for (double k = 2; k <= n && std::fabs(term) > 1e-18 * sum; ++k) {
+    sum += term;
+    term *= -(n - k) * s / (k + 1);
+  }
+  return x * sum;
+}
+
+}  // namespace
+
+GilbertElliottRates rates_of_burst(double loss_rate, double mean_burst_packets) {
+  if (!(loss_rate >= 0 && loss_rate < 1)) {
+    throw ConfigError("gilbert_elliott: loss_rate: got " + shortest_text(loss_rate) +
+                      ", want a number in [0, 1) beside mean_burst_packets");
+  }
+  // Losses that lie apart leave room for no more than B of B + 1 packets.
+  const double smallest = std::max(1.0, loss_rate / (1 - loss_rate));
+  if (!(mean_burst_packets >= smallest && std::isfinite(mean_burst_packets))) {
+    throw ConfigError("gilbert_elliott: mean_burst_packets: got " + shortest_text(mean_burst_packets) +
+                      ", want a number of at least " + shortest_text(smallest) + " at loss_rate " +
+                      shortest_text(loss_rate));
+  }
+  return {std::min(1.0, loss_rate / (mean_burst_packets * (1 - loss_rate))), 1 / mean_burst_packets, 0, 1};
+}
+
+GilbertElliott::GilbertElliott(const GilbertElliottRates& rates) : rates_(rates) {
+  require_drawable("gilbert_elliott: p_good_to_bad", rates.p_good_to_bad);
+  require_drawable("gilbert_elliott: p_bad_to_good", rates.p_bad_to_good);
+  require_drawable("gilbert_elliott: loss_good", rates.loss_good);
+  require_drawable("gilbert_elliott: loss_bad", rates.loss_bad);
+  const double sum = rates.p_good_to_bad + rates.p_bad_to_good;
+  if (sum < kSmallestDecisive || sum > 2 - kSmallestDecisive) {
+    throw ConfigError("gilbert_elliott: p_good_to_bad + p_bad_to_good: got " + shortest_text(sum) +
+                      ", want a number in [0.000001, 1.999999]: the state is decided by a draw some " +
+                      "1 / min(sum, 2 - sum) packets back, and the look-back is 1000000 packets at most");
+  }
+  const std::uint64_t bad = probability_threshold(rates.p_good_to_bad);
+  const std::uint64_t good = kCertain - probability_threshold(rates.p_bad_to_good);
+  to_bad_ = std::min(bad, good);
+  to_good_ = std::max(bad, good);
+  middle_swaps_ = bad > good;
+  lost_in_good_ = probability_threshold(rates.loss_good);
+  lost_in_bad_ = probability_threshold(rates.loss_bad);
+}
+
+bool GilbertElliott::bad_before(std::uint64_t seed, const Link& link, std::uint64_t word) const {
+  Tile set_tile;
+  Tile below_tile;
+  // Mostly one word is enough; where draws are rarely decisive, larger steps cost less per packet.
+  for (std::size_t step = 1;; step = std::min(4 * step, kTileWords)) {
+    const std::span<std::uint64_t> set(set_tile.data(), step);
+    const std::span<std::uint64_t> below(below_tile.data(), step);
+    word -= step;
+    draws_below(seed, link, Purpose::kLossTransition, word, to_bad_, set, to_good_, below);
+    for (std::size_t w = step; w-- > 0;) {
+      const std::uint64_t decisive = set[w] | ~below[w];
+      if (decisive == 0) continue;  // 64 swaps change nothing
+      const int latest = 63 - std::countl_zero(decisive);
+      const bool bad = (set[w] >> latest & 1) != 0;
+      return middle_swaps_ && (63 - latest) % 2 == 1 ? !bad : bad;
+    }
+  }
+}
+
+void GilbertElliott::draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const {
+  MaskWriter writer(first_packet, lost);
+  if (writer.words_left() == 0) return;
+  Tile set_tile;
+  Tile state_tile;
+  std::uint64_t word = writer.first_word();
+  bool bad = bad_before(seed, link, word);
+  while (writer.words_left() > 0) {
+    const std::size_t words = std::min<std::uint64_t>(kTileWords, writer.words_left());
+    const std::span<std::uint64_t> set(set_tile.data(), words);
+    const std::span<std::uint64_t> fates(state_tile.data(), words);
+    draws_below(seed, link, Purpose::kLossTransition, word, to_bad_, set, to_good_, fates);
+    for (std::size_t w = 0; w < words; ++w) {
+      const std::uint64_t middle = fates[w] & ~set[w];
+      const std::uint64_t state =
+          middle_swaps_ ? run_swapping_states(set[w], middle, bad) : run_states(set[w], middle, bad);
+      bad = state >> 63 != 0;
+      fates[w] = state;
+      if (lost_in_good_ == 0 && lost_in_bad_ == kCertain) continue;
+      // A word that is all in one state needs the draws of that state only: none where its loss is 0 or 1.
+      std::uint64_t in_good = 0;
+      std::uint64_t in_bad = 0;
+      if (state == 0) {
+        draws_below(seed, link, Purpose::kLossEmission, word + w, lost_in_good_, {&in_good, 1});
+      } else {
+        draws_below(seed, link, Purpose::kLossEmission, word + w, lost_in_good_, {&in_good, 1}, lost_in_bad_,
+                    {&in_bad, 1});
+      }
+      fates[w] = (state & in_bad) | (~state & in_good);
+    }
+    writer.put(fates);
+    word += words;
+  }
+}
+
+// Theory. p, r, g, b are the four rates; k = 1 - g and h = 1 - b; good and bad have the stationary shares r / (p + r)
+// and p / (p + r). Each formula is written as a sum of terms of one sign, so that nothing cancels for small rates.
+
+double GilbertElliott::loss_rate() const {
+  const auto& [p, r, g, b] = rates_;
+  return (r * g + p * b) / (p + r);
+}
+
+double GilbertElliott::p_delivered() const {
+  const auto& [p, r, g, b] = rates_;
+  return (r * (1 - g) + p * (1 - b)) / (p + r);
+}
+
+double GilbertElliott::p_burst_ends() const {
+  const auto& [p, r, g, b] = rates_;
+  const double k = 1 - g;
+  const double h = 1 - b;
+  return (r * g * ((1 - p) * k + p * h) + p * b * ((1 - r) * h + r * k)) / (p + r);
+}
+
+// In any stationary process the mean run is P(lost) / P(lost, then delivered), and as many gaps begin as bursts end.
+double GilbertElliott::mean_burst_packets() const {
+  const double lost = loss_rate();
+  return lost == 0 ? 0 : lost / p_burst_ends();
+}
+
+double GilbertElliott::mean_gap_packets() const {
+  const double delivered = p_delivered();
+  return delivered == 0 ? 0 : delivered / p_burst_ends();
+}
+
+double GilbertElliott::burst_at_least(std::uint64_t packets) const {
+  const auto& [p, r, g, b] = rates_;
+  if (loss_rate() == 0) return 0;
+  if (p_burst_ends() == 0 || packets <= 1) return 1;
+  const std::uint64_t more = packets - 1;
+  // Where one state loses nothing a burst stays in the other: one geometric law.
+  if (g == 0) return std::exp(static_cast<double>(more) * (std::log1p(-r) + std::log(b)));
+  if (b == 0) return std::exp(static_cast<double>(more) * (std::log1p(-p) + std::log(g)));
+  // A burst begins after a delivered packet: state shares after it, then one step of the chain and one loss per packet.
+  const double good = r * (1 - g) * (1 - p) + p * (1 - b) * r;
+  const double bad = r * (1 - g) * p + p * (1 - b) * (1 - r);
+  const TwoByTwo lose_and_step{g * (1 - p), g * p, b * r, b * (1 - r)};
+  const TwoByTwo all = power(lose_and_step, more);
+  return (good * (all.a * g + all.b * b) + bad * (all.c * g + all.d * b)) / (good * g + bad * b);
+}
+
+// Var = n P(1 - P) + 2 A sum over 0 < j < n of (n - j) lambda^j, with A = pi_G pi_B (b - g)^2 and lambda = 1 - p - r.
+// Source: Hasslinger and Hohlfeld 2008. P (1 - P) is split into A and the part within the states.
+double GilbertElliott::lost_count_variance(std::uint64_t n) const {
+  if (n == 0) return 0;
+  const auto& [p, r, g, b] = rates_;
+  const double s = p + r;
+  const auto count = static_cast<double>(n);
+  const double within = (r * g * (1 - g) + p * b * (1 - b)) / s;
+  const double between = p * r * (b - g) * (b - g) / (s * s);
+  if (s <= 1) return count * (within + between) + 2 * between * weighted_geometric_sum(count, s);
+  // lambda < 0: the sum in closed form, n lambda / s joined with the n of the variance.
+  const double lambda = 1 - s;
+  const double n_part = count * ((1 - p) + (1 - r)) / s;
+  return count * within + between * (n_part - 2 * lambda * (1 - std::pow(lambda, count)) / (s * s));
+}
+
+double GilbertElliott::autocorrelation(std::uint64_t lag) const {
+  if (lag == 0) return 1;
+  const auto& [p, r, g, b] = rates_;
+  const double s = p + r;
+  const double variance = loss_rate() * p_delivered();
+  if (variance == 0) return 0;
+  return p * r * (b - g) * (b - g) / (s * s) * std::pow(1 - s, static_cast<double>(lag)) / variance;
+}
+
+std::string GilbertElliott::describe() const {
+  return "gilbert_elliott(p_good_to_bad=" + shortest_text(rates_.p_good_to_bad) +
+         ", p_bad_to_good=" + shortest_text(rates_.p_bad_to_good) + ", loss_good=" + shortest_text(rates_.loss_good) +
+         ", loss_bad=" + shortest_text(rates_.loss_bad) + ")";
+}
+
+std::unique_ptr<LossProcess> make_gilbert_elliott(const Parameters& parameters) {
+  parameters.allow_only(
+      {"model", "p_good_to_bad", "p_bad_to_good", "loss_good", "loss_bad", "loss_rate", "mean_burst_packets"});
+  const bool by_burst = parameters.has("loss_rate") || parameters.has("mean_burst_packets");
+  for (const char* rate : {"p_good_to_bad", "p_bad_to_good", "loss_good", "loss_bad"}) {
+    if (by_burst && parameters.has(rate)) {
+      parameters.fail(
+          rate,
+          "either loss_rate and mean_burst_packets, or p_good_to_bad, p_bad_to_good, loss_good and loss_bad, "
+          "not some of both");
+    }
+  }
+  GilbertElliottRates rates;
+  double loss_rate = 0;
+  double mean_burst = 0;
+  if (by_burst) {
+    loss_rate = parameters.probability("loss_rate");
+    mean_burst = parameters.number("mean_burst_packets", 1, 1 / GilbertElliott::kSmallestDecisive);
+  } else {
+    rates = {parameters.probability("p_good_to_bad"), parameters.probability("p_bad_to_good"),
+             parameters.probability("loss_good"), parameters.probability("loss_bad")};
+  }
+  try {
+    return std::make_unique<GilbertElliott>(by_burst ? rates_of_burst(loss_rate, mean_burst) : rates);
+  } catch (const ConfigError& error) {
+    throw ConfigError(parameters.where() + ": " + error.what());
+  }
+}
+
+}  // namespace droptest::sim

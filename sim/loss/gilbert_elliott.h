@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bursty loss: a link is good or bad for a while, and loses packets at another rate in each state.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "sim/loss/loss_process.h"
+#include "sim/parameters.h"
+
+namespace droptest::sim {
+
+/// The four probabilities of the two-state chain, per packet.
+/// Source: Gilbert, BSTJ 39 (1960); Elliott, BSTJ 42 (1963). Their k and h are 1 - loss_good and 1 - loss_bad.
+struct GilbertElliottRates {
+  double p_good_to_bad = 0;
+  double p_bad_to_good = 1;
+  double loss_good = 0;
+  double loss_bad = 1;
+};
+
+/// The rates of the chain without noise (loss_good = 0, loss_bad = 1) that has this loss rate and mean burst:
+/// r = 1 / B, p = L / (B (1 - L)).
+/// Throws: ConfigError unless loss_rate is in [0, 1), mean_burst_packets >= 1 and p <= 1, that is B >= L / (1 - L).
+GilbertElliottRates rates_of_burst(double loss_rate, double mean_burst_packets);
+
+/// The state of packet t follows from its draw (Purpose::kLossTransition) and the state before; then packet t is lost
+/// with the loss probability of its own state (Purpose::kLossEmission). docs/fates.md says how a state is found
+/// without its past. Stationary from packet 0.
+/// Monotone: where p + r <= 1 and loss_good <= loss_bad, the packets lost at a lower p are, at equal r and seed, a
+/// subset of those lost at a higher one.
+/// Cost: a draw looks back 1 / min(p + r, 2 - p - r) packets on average.
+class GilbertElliott final : public LossProcess {
+ public:
+  /// The smallest p + r and 2 - p - r: the mean look-back is at most 10^6 packets.
+  static constexpr double kSmallestDecisive = 1e-6;
+
+  /// Throws: ConfigError unless each rate is 0 or in [2^-32, 1], and p + r in [10^-6, 2 - 10^-6].
+  explicit GilbertElliott(const GilbertElliottRates& rates);
+
+  void draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const override;
+  double loss_rate() const override;
+  double mean_burst_packets() const override;
+  double mean_gap_packets() const override;
+  double burst_at_least(std::uint64_t packets) const override;
+  double lost_count_variance(std::uint64_t n) const override;
+  std::string describe() const override;
+
+  const GilbertElliottRates& rates() const { return rates_; }
+
+  /// Correlation of the fates of two packets that are `lag` apart; 0 for lag > 0 where nothing or everything is lost.
+  double autocorrelation(std::uint64_t lag) const;
+
+ private:
+  /// Whether the link is bad at the packet before 64 * word.
+  bool bad_before(std::uint64_t seed, const Link& link, std::uint64_t word) const;
+  /// Share of losses that are the last of their burst, times the loss rate: P(packet t lost, packet t + 1 delivered).
+  double p_burst_ends() const;
+  double p_delivered() const;
+
+  GilbertElliottRates rates_;
+  std::uint64_t to_bad_;        ///< draws below: from either state to bad
+  std::uint64_t to_good_;       ///< draws not below: from either state to good
+  bool middle_swaps_;           ///< the draws in between swap the state (p + r > 1) instead of keeping it
+  std::uint64_t lost_in_good_;  ///< thresholds of the emission draws
+  std::uint64_t lost_in_bad_;
+};
+
+/// {"model": "gilbert_elliott", "p_good_to_bad", "p_bad_to_good", "loss_good", "loss_bad"}, or
+/// {"model": "gilbert_elliott", "loss_rate", "mean_burst_packets"}. Throws: ConfigError for anything else, both at once
+/// too.
+std::unique_ptr<LossProcess> make_gilbert_elliott(const Parameters& parameters);
+
+}  // namespace droptest::sim

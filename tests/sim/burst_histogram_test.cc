@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/loss/burst_histogram.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "sim/loss/gilbert_elliott.h"
+
+namespace droptest::sim {
+namespace {
+
+using Counts = std::map<std::uint64_t, std::uint64_t>;
+
+Counts naive_counts(const std::vector<bool>& lost) {
+  Counts counts;
+  std::uint64_t run = 0;
+  for (const bool l : lost) {
+    if (l) {
+      ++run;
+    } else if (run > 0) {
+      ++counts[run];
+      run = 0;
+    }
+  }
+  if (run > 0) ++counts[run];
+  return counts;
+}
+
+/// Feeds the fates in pieces whose sizes cycle through `sizes`.
+BurstHistogram in_pieces(const std::vector<bool>& lost, const std::vector<std::size_t>& sizes) {
+  BurstHistogram histogram;
+  std::size_t k = 0;
+  for (std::size_t begin = 0; begin < lost.size();) {
+    const std::size_t size = std::min(sizes[k++ % sizes.size()], lost.size() - begin);
+    PacketMask mask(size);
+    for (std::size_t i = 0; i < size; ++i) {
+      if (lost[begin + i]) mask.set_lost(i);
+    }
+    histogram.add(mask);
+    begin += size;
+  }
+  return histogram;
+}
+
+TEST(BurstHistogram, DoesNotDependOnHowPacketsAreCut) {
+  for (const GilbertElliottRates& rates :
+       {GilbertElliottRates{0.01, 0.25, 0, 1}, GilbertElliottRates{0.02, 0.005, 0.01, 0.999},
+        GilbertElliottRates{0.6, 0.7, 0.1, 0.8}, GilbertElliottRates{0.3, 0, 0, 1}}) {
+    PacketMask mask(20000);
+    GilbertElliott(rates).draw(5, Link{}, 0, mask);
+    std::vector<bool> lost(mask.size());
+    for (std::size_t i = 0; i < lost.size(); ++i) lost[i] = mask.lost(i);
+    const Counts want = naive_counts(lost);
+    std::uint64_t bursts = 0;
+    for (const auto& entry : want) bursts += entry.second;
+    for (const std::vector<std::size_t>& sizes :
+         std::vector<std::vector<std::size_t>>{{20000}, {1}, {64}, {63, 65, 1}, {7, 128, 1, 300}}) {
+      const BurstHistogram histogram = in_pieces(lost, sizes);
+      EXPECT_EQ(histogram.counts(), want);
+      EXPECT_EQ(histogram.bursts(), bursts);
+    }
+  }
+}
+
+TEST(BurstHistogram, BurstOverWordsAndMasksIsOne) {
+  PacketMask mask(200);
+  for (std::uint64_t i = 60; i < 200; ++i) mask.set_lost(i);
+  BurstHistogram histogram;
+  histogram.add(mask);
+  EXPECT_EQ(histogram.counts(), (Counts{{140, 1}}));
+  EXPECT_EQ(histogram.counts(), (Counts{{140, 1}}));  // asking does not end the open burst
+  histogram.add(PacketMask(0));
+  PacketMask more(3);
+  more.set_lost(0);
+  more.set_lost(2);
+  histogram.add(more);
+  EXPECT_EQ(histogram.counts(), (Counts{{1, 1}, {141, 1}}));
+  EXPECT_EQ(histogram.bursts(), 2U);
+}
+
+TEST(BurstHistogram, InterruptSeparatesNeighbours) {
+  PacketMask mask(1);
+  mask.set_lost(0);
+  BurstHistogram histogram;
+  histogram.add(mask);
+  histogram.interrupt();
+  histogram.interrupt();
+  histogram.add(mask);
+  EXPECT_EQ(histogram.counts(), (Counts{{1, 2}}));
+}
+
+TEST(BurstHistogram, NothingLostIsNoBurst) {
+  BurstHistogram histogram;
+  histogram.add(PacketMask(1000));
+  EXPECT_TRUE(histogram.counts().empty());
+  EXPECT_EQ(histogram.bursts(), 0U);
+}
+
+}  // namespace
+}  // namespace droptest::sim

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/random/draw_words.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "sim/error.h"
+#include "sim/random/threshold.h"
+#include "tests/sim/naive_fates.h"
+
+namespace droptest::sim {
+namespace {
+
+const Link kLink{TrafficClass::kTpBackward, Half::kGather, 65534, 300};
+constexpr std::uint64_t kSeed = 0xfedcba9876543210U;
+
+std::vector<std::uint64_t> naive_words(std::uint64_t first_word, std::uint64_t threshold, std::size_t words) {
+  std::vector<std::uint64_t> below(words, 0);
+  for (std::uint64_t i = 0; i < 64 * words; ++i) {
+    const std::uint64_t draw = naive_draw(kSeed, kLink, Purpose::kLossEmission, 64 * first_word + i);
+    if (draw < threshold) below[i / 64] |= std::uint64_t{1} << (i % 64);
+  }
+  return below;
+}
+
+TEST(DrawsBelow, AgreesWithOnePacketAtATime) {
+  for (const std::uint64_t threshold :
+       {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{1} << 20, std::uint64_t{1} << 31,
+        (std::uint64_t{1} << 31) + 1, std::uint64_t{0xffff0000U}, std::uint64_t{0xffffffffU}, kCertain}) {
+    // The second range crosses the carry into the counter's second word, the third the end of the index.
+    for (const std::uint64_t first_word :
+         {std::uint64_t{3}, (std::uint64_t{1} << 28) - 2, (std::uint64_t{1} << 58) - 3}) {
+      std::vector<std::uint64_t> below(7, 0x5555);
+      draws_below(kSeed, kLink, Purpose::kLossEmission, first_word, threshold, below);
+      EXPECT_EQ(below, naive_words(first_word, threshold, 7)) << threshold << " " << first_word;
+    }
+  }
+}
+
+TEST(DrawsBelow, TwoThresholdsAreTwiceOne) {
+  for (const std::uint64_t a : {std::uint64_t{0}, std::uint64_t{1} << 30, kCertain}) {
+    for (const std::uint64_t b : {std::uint64_t{0}, std::uint64_t{3} << 30, kCertain}) {
+      std::vector<std::uint64_t> below_a(5), below_b(5);
+      draws_below(kSeed, kLink, Purpose::kLossEmission, 11, a, below_a, b, below_b);
+      EXPECT_EQ(below_a, naive_words(11, a, 5));
+      EXPECT_EQ(below_b, naive_words(11, b, 5));
+    }
+  }
+}
+
+TEST(DrawsBelow, RefusesAThresholdAboveCertain) {
+  std::vector<std::uint64_t> below(1);
+  EXPECT_THROW(draws_below(kSeed, kLink, Purpose::kLossEmission, 0, kCertain + 1, below), CheckError);
+}
+
+}  // namespace
+}  // namespace droptest::sim
