@@ -22,14 +22,15 @@ struct AdamWConfig {
 template <class T>
 class AdamW {
  public:
-  /// The parameters' storage is borrowed.
-  AdamW(std::span<Parameter<T>> parameters, const AdamWConfig& config);
+  /// The parameters are borrowed. `threads`: CPU threads that step may use; they do not change its bits.
+  AdamW(std::span<Parameter<T>> parameters, const AdamWConfig& config, int threads = 1);
   /// One update with gradients multiplied by gradient_scale (clipping). The first call is step 1.
   void step(double learning_rate, double gradient_scale);
 
  private:
   std::span<Parameter<T>> parameters_;
   AdamWConfig config_;
+  int threads_;
   std::uint64_t step_ = 0;
   std::vector<std::vector<T>> first_moments_;
   std::vector<std::vector<T>> second_moments_;

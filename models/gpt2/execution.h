@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every layer of a rank's model needs beside its weights.
+#pragma once
+
+#include <cstdint>
+
+#include "comm/communicator.h"
+
+namespace droptest::models {
+
+/// Where and with what a layer computes. Borrowed by the layers, owned by the model.
+struct Execution {
+  comm::Communicator& tensor_group;
+  int threads = 1;
+};
+
+/// The extents of one forward pass.
+struct BatchShape {
+  std::int64_t batch = 0;
+  std::int64_t length = 0;
+
+  std::int64_t rows() const { return batch * length; }
+  friend bool operator==(const BatchShape&, const BatchShape&) = default;
+};
+
+}  // namespace droptest::models

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/gpt2/gpt2_config.h"
+
+#include <string>
+
+#include "sim/error.h"
+
+namespace droptest::models {
+namespace {
+
+// Beyond these a shape is a typing error, and products of dimensions stay far below 2^63.
+constexpr int kMaxLayers = 10000;
+constexpr int kMaxDimension = 1 << 24;
+
+void require(bool holds, const char* name, int got, const std::string& want) {
+  if (!holds) {
+    throw ConfigError(std::string("GPT-2 configuration: ") + name + ": got " + std::to_string(got) + ", want " + want);
+  }
+}
+
+}  // namespace
+
+const std::vector<Gpt2Preset>& gpt2_presets() {
+  static const std::vector<Gpt2Preset> presets = {
+      {"nano", {4, 128, 4, 128, 256}, "0.8M parameters over bytes: trains in minutes on a laptop"},
+      {"micro", {6, 384, 6, 256, 256}, "11M parameters over bytes"},
+      {"small", {12, 768, 12, 1024, 50257}, "GPT-2 124M"},
+      {"medium", {24, 1024, 16, 1024, 50257}, "GPT-2 355M"},
+      {"large", {36, 1280, 20, 1024, 50257}, "GPT-2 774M"},
+      {"xl", {48, 1600, 25, 1024, 50257}, "GPT-2 1558M"},
+  };
+  return presets;
+}
+
+const Gpt2Preset& gpt2_preset(std::string_view name) {
+  std::string known;
+  for (const Gpt2Preset& preset : gpt2_presets()) {
+    if (preset.name == name) return preset;
+    known += (known.empty() ? "" : ", ") + std::string(preset.name);
+  }
+  throw ConfigError("model: got \"" + std::string(name) + "\", want one of " + known);
+}
+
+void validate(const Gpt2Config& config, int tensor_parallel_size) {
+  const std::string dimension = "an integer in [1, " + std::to_string(kMaxDimension) + "]";
+  require(config.layers >= 1 && config.layers <= kMaxLayers, "layers", config.layers,
+          "an integer in [1, " + std::to_string(kMaxLayers) + "]");
+  require(config.width >= 1 && config.width <= kMaxDimension, "width", config.width, dimension);
+  require(config.heads >= 1 && config.heads <= config.width, "heads", config.heads,
+          "an integer in [1, width = " + std::to_string(config.width) + "]");
+  require(config.width % config.heads == 0, "heads", config.heads,
+          "a divisor of width = " + std::to_string(config.width));
+  require(config.context >= 1 && config.context <= kMaxDimension, "context", config.context, dimension);
+  require(config.vocabulary >= 1 && config.vocabulary <= kMaxDimension, "vocabulary", config.vocabulary, dimension);
+  require(tensor_parallel_size >= 1, "tensor-parallel size", tensor_parallel_size, "at least 1");
+  require(tensor_parallel_size <= config.heads, "tensor-parallel size", tensor_parallel_size,
+          "at most one rank per head: heads = " + std::to_string(config.heads));
+  require(tensor_parallel_size <= config.vocabulary, "tensor-parallel size", tensor_parallel_size,
+          "at most one rank per token: vocabulary = " + std::to_string(config.vocabulary));
+}
+
+std::uint64_t parameter_count(const Gpt2Config& config) {
+  const auto width = static_cast<std::uint64_t>(config.width);
+  const std::uint64_t attention = width * 3 * width + 3 * width + width * width + width;
+  const std::uint64_t mlp = width * 4 * width + 4 * width + 4 * width * width + width;
+  const std::uint64_t norms = 4 * width;
+  return (static_cast<std::uint64_t>(config.vocabulary) + static_cast<std::uint64_t>(config.context)) * width +
+         static_cast<std::uint64_t>(config.layers) * (attention + mlp + norms) + 2 * width;
+}
+
+}  // namespace droptest::models

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/gpt2/gpt2_tensors.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace droptest::models {
+namespace {
+
+// GPT-2's initial deviations. Source: Radford et al. 2019, section 2.3; Hugging Face's initializer_range.
+constexpr double kInitialDeviation = 0.02;
+
+TensorSlice sliced(std::vector<std::uint64_t> shape, std::size_t axis, std::vector<IndexRange> ranges) {
+  TensorSlice slice;
+  slice.full_shape = std::move(shape);
+  slice.axis = axis;
+  slice.ranges = std::move(ranges);
+  return slice;
+}
+
+Gpt2Tensor matrix(std::string name, TensorSlice slice, double deviation) {
+  Gpt2Tensor tensor{std::move(name), "matrix", std::move(slice)};
+  tensor.placement = Placement::kSharded;
+  tensor.decay = Decay::kDecays;
+  tensor.initial_deviation = deviation;
+  return tensor;
+}
+
+Gpt2Tensor sharded_bias(std::string name, TensorSlice slice) {
+  Gpt2Tensor tensor{std::move(name), "bias", std::move(slice)};
+  tensor.placement = Placement::kSharded;
+  return tensor;
+}
+
+Gpt2Tensor replicated(std::string name, std::string group, std::uint64_t width, double constant) {
+  Gpt2Tensor tensor{std::move(name), std::move(group), TensorSlice::whole({width})};
+  tensor.initial_constant = constant;
+  return tensor;
+}
+
+}  // namespace
+
+Gpt2Part gpt2_part(const Gpt2Config& config, int ranks, int rank) {
+  Gpt2Part part;
+  part.heads = dealt_range(static_cast<std::uint64_t>(config.heads), ranks, rank);
+  part.hidden = dealt_range(4 * static_cast<std::uint64_t>(config.width), ranks, rank);
+  const auto vocabulary = static_cast<std::uint64_t>(config.vocabulary);
+  const auto group = static_cast<std::uint64_t>(ranks);
+  const IndexRange padded = dealt_range((vocabulary + group - 1) / group * group, ranks, rank);
+  const std::uint64_t end = std::min(padded.first + padded.count, vocabulary);
+  part.vocabulary = {padded.first, end > padded.first ? end - padded.first : 0};
+  part.vocabulary_padding = padded.count - part.vocabulary.count;
+  return part;
+}
+
+std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int rank) {
+  const Gpt2Part part = gpt2_part(config, ranks, rank);
+  const auto width = static_cast<std::uint64_t>(config.width);
+  const std::uint64_t head_width = width / static_cast<std::uint64_t>(config.heads);
+  const IndexRange heads{part.heads.first * head_width, part.heads.count * head_width};
+  // Each of Q, K and V is cut by heads: a contiguous third of the packed matrix would mix them.
+  const std::vector<IndexRange> qkv = {
+      {heads.first, heads.count}, {width + heads.first, heads.count}, {2 * width + heads.first, heads.count}};
+  // Two branches per block add to the residual stream.
+  const double residual_deviation = kInitialDeviation / std::sqrt(2.0 * config.layers);
+
+  std::vector<Gpt2Tensor> tensors;
+  Gpt2Tensor wte = matrix("wte.weight", sliced({static_cast<std::uint64_t>(config.vocabulary), width}, 0,
+                                               {part.vocabulary}),
+                          kInitialDeviation);
+  wte.group = "embedding";
+  wte.slice.padding = part.vocabulary_padding;
+  tensors.push_back(std::move(wte));
+  Gpt2Tensor wpe{"wpe.weight", "embedding", TensorSlice::whole({static_cast<std::uint64_t>(config.context), width})};
+  wpe.decay = Decay::kDecays;
+  wpe.initial_deviation = kInitialDeviation;
+  tensors.push_back(std::move(wpe));
+  for (int layer = 0; layer < config.layers; ++layer) {
+    const std::string h = "h." + std::to_string(layer) + ".";
+    tensors.push_back(replicated(h + "ln_1.weight", "layer_norm", width, 1));
+    tensors.push_back(replicated(h + "ln_1.bias", "layer_norm", width, 0));
+    tensors.push_back(matrix(h + "attn.c_attn.weight", sliced({width, 3 * width}, 1, qkv), kInitialDeviation));
+    tensors.push_back(sharded_bias(h + "attn.c_attn.bias", sliced({3 * width}, 0, qkv)));
+    tensors.push_back(matrix(h + "attn.c_proj.weight", sliced({width, width}, 0, {heads}), residual_deviation));
+    tensors.push_back(replicated(h + "attn.c_proj.bias", "bias", width, 0));
+    tensors.push_back(replicated(h + "ln_2.weight", "layer_norm", width, 1));
+    tensors.push_back(replicated(h + "ln_2.bias", "layer_norm", width, 0));
+    tensors.push_back(
+        matrix(h + "mlp.c_fc.weight", sliced({width, 4 * width}, 1, {part.hidden}), kInitialDeviation));
+    tensors.push_back(sharded_bias(h + "mlp.c_fc.bias", sliced({4 * width}, 0, {part.hidden})));
+    tensors.push_back(
+        matrix(h + "mlp.c_proj.weight", sliced({4 * width, width}, 0, {part.hidden}), residual_deviation));
+    tensors.push_back(replicated(h + "mlp.c_proj.bias", "bias", width, 0));
+  }
+  tensors.push_back(replicated("ln_f.weight", "layer_norm", width, 1));
+  tensors.push_back(replicated("ln_f.bias", "layer_norm", width, 0));
+  return tensors;
+}
+
+}  // namespace droptest::models

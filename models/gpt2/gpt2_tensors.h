@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of GPT-2's tensors, and which part of each a tensor-parallel rank has (docs/models.md).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/gpt2/gpt2_config.h"
+#include "models/gpt2/tensor_slice.h"
+#include "models/parameter.h"
+
+namespace droptest::models {
+
+/// What one rank of a tensor-parallel group computes.
+struct Gpt2Part {
+  IndexRange heads;       ///< attention heads
+  IndexRange hidden;      ///< columns of the MLP's hidden layer
+  IndexRange vocabulary;  ///< true tokens; may be none where the padding is large
+  std::uint64_t vocabulary_padding = 0;
+};
+
+/// Heads and hidden columns are dealt as evenly as they go; the vocabulary is padded to a multiple of `ranks` first.
+Gpt2Part gpt2_part(const Gpt2Config& config, int ranks, int rank);
+
+/// One tensor: what it is called, what it starts as, and this rank's slice.
+struct Gpt2Tensor {
+  std::string name;
+  std::string group;
+  TensorSlice slice;
+  Placement placement = Placement::kReplicated;
+  Decay decay = Decay::kKeeps;
+  double initial_deviation = 0;  ///< of the normal distribution it is drawn from; 0: constant
+  double initial_constant = 0;
+};
+
+/// All tensors in the model's order: wte, wpe, the blocks, ln_f. Matrices are stored as Hugging Face's Conv1D does,
+/// [inputs, outputs].
+std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int rank);
+
+}  // namespace droptest::models

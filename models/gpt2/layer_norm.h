@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer normalisation with a gain and bias that every rank has.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "models/gpt2/execution.h"
+#include "models/parameter.h"
+
+namespace droptest::models {
+
+/// Keeps each row's mean and deviation between forward and backward.
+template <class T>
+class LayerNorm {
+ public:
+  LayerNorm(Parameter<T>& gain, Parameter<T>& bias, const Execution& execution);
+
+  /// Shapes: input, output [rows, width].
+  void forward(std::span<const T> input, std::int64_t rows, std::span<T> output);
+  /// Adds to grad_input and to the parameters' gradients; `input` as in forward.
+  void backward(std::span<const T> grad_output, std::span<const T> input, std::int64_t rows,
+                std::span<T> grad_input) const;
+
+ private:
+  Parameter<T>& gain_;
+  Parameter<T>& bias_;
+  const Execution& execution_;
+  std::vector<T> mean_;
+  std::vector<T> inverse_deviation_;
+};
+
+}  // namespace droptest::models

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cross-entropy over logits whose columns are cut over ranks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "models/gpt2/execution.h"
+#include "models/kernels/embedding.h"
+
+namespace droptest::models {
+
+/// loss = log(sum of exp) - target's logit, both relative to the row's largest logit. Source: Megatron-LM's
+/// vocabulary-parallel cross-entropy; the three reductions are small and travel as `control`.
+template <class T>
+class ParallelCrossEntropy {
+ public:
+  /// `range`: the true tokens that this rank's columns stand for; padding has no column.
+  ParallelCrossEntropy(TokenRange range, const Execution& execution);
+
+  /// Mean loss in nats over all rows; the same on every rank. Overwrites the logits with what backward needs.
+  /// Ranks: all; all_reduce of [rows] maxima, sums and targets' logits. Shapes: logits [rows, range.count].
+  double forward(std::span<T> logits, std::span<const std::int32_t> targets);
+
+  /// Turns what forward left into the gradient of the sum of the rows' losses by the logits. Call once.
+  void to_gradient(std::span<T> logits, std::span<const std::int32_t> targets) const;
+
+ private:
+  TokenRange range_;
+  const Execution& execution_;
+  std::vector<T> largest_;
+  std::vector<T> sums_;
+  std::vector<T> predicted_;
+};
+
+}  // namespace droptest::models

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/gpt2/parallel_embedding.h"
+
+namespace droptest::models {
+
+template <class T>
+ParallelEmbedding<T>::ParallelEmbedding(Parameter<T>& wte, Parameter<T>& wpe, TokenRange range,
+                                        const Execution& execution)
+    : wte_(wte), wpe_(wpe), range_(range), execution_(execution) {}
+
+template <class T>
+void ParallelEmbedding<T>::forward(std::span<const std::int32_t> tokens, const BatchShape& shape,
+                                   std::span<T> output) const {
+  const auto width = static_cast<std::int64_t>(wte_.shape[1]);
+  embedding_forward<T>(tokens, range_, wte_.value, width, output, execution_.threads);
+  execution_.tensor_group.all_reduce(output, comm::ReduceOp::kSum, {sim::TrafficClass::kTpForward, "wte", -1});
+  add_positions<T>(wpe_.value, shape.batch, shape.length, width, output, execution_.threads);
+}
+
+template <class T>
+void ParallelEmbedding<T>::backward(std::span<const std::int32_t> tokens, std::span<const T> grad_output,
+                                    const BatchShape& shape) const {
+  const auto width = static_cast<std::int64_t>(wte_.shape[1]);
+  positions_backward<T>(grad_output, shape.batch, shape.length, width, wpe_.gradient, execution_.threads);
+  embedding_backward<T>(tokens, range_, grad_output, width, wte_.gradient, execution_.threads);
+}
+
+template class ParallelEmbedding<float>;
+template class ParallelEmbedding<double>;
+
+}  // namespace droptest::models

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdamW's update of one tensor.
+#pragma once
+
+#include <span>
+
+namespace droptest::models {
+
+/// The scalars of one update; the bias corrections are 1 - beta^step.
+struct AdamWStep {
+  double learning_rate = 0;
+  double gradient_scale = 1;
+  double beta1 = 0;
+  double beta2 = 0;
+  double epsilon = 0;
+  double weight_decay = 0;
+  double bias_correction1 = 1;
+  double bias_correction2 = 1;
+};
+
+/// value -= learning_rate x (m^ / (sqrt(v^) + epsilon) + weight_decay x value), with moments of the scaled gradient.
+/// Shapes: all equal. Source: Loshchilov and Hutter 2019, Algorithm 2.
+template <class T>
+void adamw_update(std::span<T> value, std::span<const T> gradient, std::span<T> first_moment,
+                  std::span<T> second_moment, const AdamWStep& step, int threads);
+
+}  // namespace droptest::models

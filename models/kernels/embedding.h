@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of a table looked up by token, where this rank has only some of the rows; and position rows.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace droptest::models {
+
+/// The tokens first, first + 1, ..., first + count - 1: those whose rows a rank has.
+struct TokenRange {
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+/// output[i] = table[tokens[i] - range.first], or zeros where the token is not in range.
+/// Shapes: tokens [rows], table [at least range.count, width], output [rows, width].
+template <class T>
+void embedding_forward(std::span<const std::int32_t> tokens, TokenRange range, std::span<const T> table,
+                       std::int64_t width, std::span<T> output, int threads);
+
+/// grad_table[tokens[i] - range.first] += grad_output[i] for tokens in range, in the order of i.
+template <class T>
+void embedding_backward(std::span<const std::int32_t> tokens, TokenRange range, std::span<const T> grad_output,
+                        std::int64_t width, std::span<T> grad_table, int threads);
+
+/// values[b, t] += table[t]. Shapes: values [batch, length, width], table [at least length, width].
+template <class T>
+void add_positions(std::span<const T> table, std::int64_t batch, std::int64_t length, std::int64_t width,
+                   std::span<T> values, int threads);
+
+/// grad_table[t] += the sum over b of grad_values[b, t].
+template <class T>
+void positions_backward(std::span<const T> grad_values, std::int64_t batch, std::int64_t length, std::int64_t width,
+                        std::span<T> grad_table, int threads);
+
+}  // namespace droptest::models

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums and maxima in an order that vectorises and is fixed: element i goes to lane i mod 16, lanes are added pairwise.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+namespace droptest::models {
+
+inline constexpr std::int64_t kLanes = 16;
+
+/// Sum over i < count of term(i). Determinism: depends on the terms and their number only, not on addresses.
+template <class T, class Term>
+T lane_sum(std::int64_t count, const Term& term) {
+  T lanes[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (std::int64_t l = 0; l < kLanes; ++l) lanes[l] += term(i + l);
+  }
+  for (std::int64_t l = 0; i < count; ++i, ++l) lanes[l] += term(i);
+  for (std::int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (std::int64_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  }
+  return lanes[0];
+}
+
+/// Largest of count values, minus infinity for none. A NaN among them may be passed over: sums that follow keep it.
+template <class T>
+T lane_max(const T* values, std::int64_t count) {
+  T lanes[kLanes];
+  for (T& lane : lanes) lane = -std::numeric_limits<T>::infinity();
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (std::int64_t l = 0; l < kLanes; ++l) lanes[l] = lanes[l] < values[i + l] ? values[i + l] : lanes[l];
+  }
+  for (std::int64_t l = 0; i < count; ++i, ++l) lanes[l] = lanes[l] < values[i] ? values[i] : lanes[l];
+  for (std::int64_t half = kLanes / 2; half > 0; half /= 2) {
+    for (std::int64_t l = 0; l < half; ++l) lanes[l] = lanes[l] < lanes[l + half] ? lanes[l + half] : lanes[l];
+  }
+  return lanes[0];
+}
+
+}  // namespace droptest::models

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products over row-major matrices with leading dimensions.
+#pragma once
+
+#include <cstdint>
+
+namespace droptest::models {
+
+enum class Transpose : std::uint8_t { kNo, kYes };
+
+/// A borrowed row-major matrix as it lies in memory: `stride` elements from one row to the next, at least `columns`.
+template <class T>
+struct ConstMatrix {
+  const T* data = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t stride = 0;
+};
+
+template <class T>
+struct Matrix {
+  T* data = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t stride = 0;
+};
+
+/// A matrix without gaps between its rows.
+template <class T>
+ConstMatrix<T> dense(const T* data, std::int64_t rows, std::int64_t columns) {
+  return {data, rows, columns, columns};
+}
+template <class T>
+Matrix<T> dense(T* data, std::int64_t rows, std::int64_t columns) {
+  return {data, rows, columns, columns};
+}
+
+/// result = alpha op(a) op(b) + beta result; with beta = 0 the old result is not read. float by oneDNN, double by Eigen.
+/// Shapes: op(a) [m, k], op(b) [k, n], result [m, n]; any may be zero. Determinism: bits depend on shapes and values,
+/// not on `threads`. Call under SingleThreadedLibraries.
+template <class T>
+void matmul(Transpose transpose_a, const ConstMatrix<T>& a, Transpose transpose_b, const ConstMatrix<T>& b, T alpha,
+            T beta, const Matrix<T>& result, int threads);
+
+}  // namespace droptest::models

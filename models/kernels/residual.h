@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Biases and the residual stream.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace droptest::models {
+
+/// Every row becomes the bias. Shapes: rows_out [rows, width], bias [width].
+template <class T>
+void fill_rows(std::span<const T> bias, std::int64_t rows, std::span<T> rows_out, int threads);
+
+/// output = residual + branch + bias. Shapes: [rows, width], bias [width]; output may be any of the inputs.
+template <class T>
+void add_branch(std::span<const T> residual, std::span<const T> branch, std::span<const T> bias, std::int64_t rows,
+                std::span<T> output, int threads);
+
+/// sums += the rows added up in order. Shapes: values [rows, width], sums [width].
+template <class T>
+void add_column_sums(std::span<const T> values, std::int64_t rows, std::span<T> sums, int threads);
+
+}  // namespace droptest::models

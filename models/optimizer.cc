@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/optimizer.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "models/kernels/adamw.h"
+#include "models/kernels/lanes.h"
+
+namespace droptest::models {
+
+template <class T>
+AdamW<T>::AdamW(std::span<Parameter<T>> parameters, const AdamWConfig& config, int threads)
+    : parameters_(parameters), config_(config), threads_(threads) {
+  for (const Parameter<T>& parameter : parameters) {
+    first_moments_.emplace_back(parameter.value.size(), T(0));
+    second_moments_.emplace_back(parameter.value.size(), T(0));
+  }
+}
+
+template <class T>
+void AdamW<T>::step(double learning_rate, double gradient_scale) {
+  ++step_;
+  AdamWStep update;
+  update.learning_rate = learning_rate;
+  update.gradient_scale = gradient_scale;
+  update.beta1 = config_.beta1;
+  update.beta2 = config_.beta2;
+  update.epsilon = config_.epsilon;
+  update.bias_correction1 = 1.0 - std::pow(config_.beta1, static_cast<double>(step_));
+  update.bias_correction2 = 1.0 - std::pow(config_.beta2, static_cast<double>(step_));
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter<T>& parameter = parameters_[i];
+    update.weight_decay = parameter.decay == Decay::kDecays ? config_.weight_decay : 0.0;
+    adamw_update<T>(parameter.value, parameter.gradient, first_moments_[i], second_moments_[i], update, threads_);
+  }
+}
+
+template <class T>
+double global_gradient_norm(std::span<const Parameter<T>> parameters, comm::Communicator& tensor_group) {
+  double squares = 0;
+  for (const Parameter<T>& parameter : parameters) {
+    if (parameter.placement == Placement::kReplicated && tensor_group.rank() != 0) continue;
+    const T* gradient = parameter.gradient.data();
+    squares += lane_sum<double>(static_cast<std::int64_t>(parameter.gradient.size()), [gradient](std::int64_t i) {
+      return static_cast<double>(gradient[i]) * static_cast<double>(gradient[i]);
+    });
+  }
+  tensor_group.all_reduce(std::span<double>(&squares, 1), comm::ReduceOp::kSum,
+                          {sim::TrafficClass::kControl, "gradient_norm", -1});
+  return std::sqrt(squares);
+}
+
+double clip_scale(double norm, double max_norm) {
+  // A norm that is not finite is passed on: it must not look like a small one.
+  const double scale = max_norm / (norm + 1e-6);
+  return scale > 1.0 ? 1.0 : scale;
+}
+
+double LearningRateSchedule::at(std::uint64_t step) const {
+  if (step < warmup_steps) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
+  if (step >= total_steps) return floor;
+  const double progress = static_cast<double>(step - warmup_steps) / static_cast<double>(total_steps - warmup_steps);
+  return floor + (peak - floor) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+}
+
+template class AdamW<float>;
+template class AdamW<double>;
+template double global_gradient_norm<float>(std::span<const Parameter<float>>, comm::Communicator&);
+template double global_gradient_norm<double>(std::span<const Parameter<double>>, comm::Communicator&);
+
+}  // namespace droptest::models
