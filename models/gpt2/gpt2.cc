@@ -36,8 +36,8 @@ void check_tokens(std::span<const std::int32_t> tokens, const char* what, const 
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || tokens[i] >= config.vocabulary) {
       throw ConfigError(std::string("GPT-2 forward: ") + what + "[" + std::to_string(i) + "]: got " +
-                        std::to_string(tokens[i]) + ", want a token in [0, vocabulary = " +
-                        std::to_string(config.vocabulary) + ")");
+                        std::to_string(tokens[i]) +
+                        ", want a token in [0, vocabulary = " + std::to_string(config.vocabulary) + ")");
     }
   }
 }
@@ -168,9 +168,9 @@ double Gpt2<T>::Impl::forward(std::span<const std::int32_t> tokens, std::span<co
                               const BatchShape& shape) {
   const std::int64_t rows = shape.rows();
   if (shape.batch < 1 || shape.length < 1 || shape.length > config_.context) {
-    throw ConfigError("GPT-2 forward: got batch " + std::to_string(shape.batch) + " of length " +
-                      std::to_string(shape.length) + ", want a batch of at least 1 and a length in [1, context = " +
-                      std::to_string(config_.context) + "]");
+    throw ConfigError(
+        "GPT-2 forward: got batch " + std::to_string(shape.batch) + " of length " + std::to_string(shape.length) +
+        ", want a batch of at least 1 and a length in [1, context = " + std::to_string(config_.context) + "]");
   }
   if (static_cast<std::int64_t>(tokens.size()) != rows || static_cast<std::int64_t>(targets.size()) != rows) {
     throw ConfigError("GPT-2 forward: got " + std::to_string(tokens.size()) + " tokens and " +
@@ -196,8 +196,8 @@ double Gpt2<T>::Impl::forward(std::span<const std::int32_t> tokens, std::span<co
   }
   ln_f_.forward(stream_.back(), rows, normalized_);
   matmul<T>(Transpose::kNo, dense<T>(std::as_const(normalized_).data(), rows, config_.width), Transpose::kYes,
-            head_weight(), T(1), T(0),
-            dense(logits_.data(), rows, static_cast<std::int64_t>(part_.vocabulary.count)), execution_.threads);
+            head_weight(), T(1), T(0), dense(logits_.data(), rows, static_cast<std::int64_t>(part_.vocabulary.count)),
+            execution_.threads);
   const double loss = cross_entropy_.forward(logits_, targets_);
   logits_hold_ = Logits::kExponentials;
   return loss;

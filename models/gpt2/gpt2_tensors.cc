@@ -66,9 +66,9 @@ std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int ra
   const double residual_deviation = kInitialDeviation / std::sqrt(2.0 * config.layers);
 
   std::vector<Gpt2Tensor> tensors;
-  Gpt2Tensor wte = matrix("wte.weight", sliced({static_cast<std::uint64_t>(config.vocabulary), width}, 0,
-                                               {part.vocabulary}),
-                          kInitialDeviation);
+  Gpt2Tensor wte =
+      matrix("wte.weight", sliced({static_cast<std::uint64_t>(config.vocabulary), width}, 0, {part.vocabulary}),
+             kInitialDeviation);
   wte.group = "embedding";
   wte.slice.padding = part.vocabulary_padding;
   tensors.push_back(std::move(wte));
@@ -86,8 +86,7 @@ std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int ra
     tensors.push_back(replicated(h + "attn.c_proj.bias", "bias", width, 0));
     tensors.push_back(replicated(h + "ln_2.weight", "layer_norm", width, 1));
     tensors.push_back(replicated(h + "ln_2.bias", "layer_norm", width, 0));
-    tensors.push_back(
-        matrix(h + "mlp.c_fc.weight", sliced({width, 4 * width}, 1, {part.hidden}), kInitialDeviation));
+    tensors.push_back(matrix(h + "mlp.c_fc.weight", sliced({width, 4 * width}, 1, {part.hidden}), kInitialDeviation));
     tensors.push_back(sharded_bias(h + "mlp.c_fc.bias", sliced({4 * width}, 0, {part.hidden})));
     tensors.push_back(
         matrix(h + "mlp.c_proj.weight", sliced({4 * width, width}, 0, {part.hidden}), residual_deviation));

@@ -50,8 +50,7 @@ void ColumnParallelLinear<T>::backward(std::span<const T> input, std::span<const
                                        std::span<T> grad_input) const {
   linear_backward(weight_, bias_, input, grad_output, rows, grad_input, execution_.threads);
   execution_.tensor_group.all_reduce(grad_input.first(static_cast<std::size_t>(rows) * weight_.shape[0]),
-                                     comm::ReduceOp::kSum,
-                                     {sim::TrafficClass::kTpBackward, backward_name_, layer_});
+                                     comm::ReduceOp::kSum, {sim::TrafficClass::kTpBackward, backward_name_, layer_});
 }
 
 template <class T>

@@ -69,8 +69,8 @@ template void embedding_forward<float>(std::span<const std::int32_t>, TokenRange
                                        std::span<float>, int);
 template void embedding_forward<double>(std::span<const std::int32_t>, TokenRange, std::span<const double>,
                                         std::int64_t, std::span<double>, int);
-template void embedding_backward<float>(std::span<const std::int32_t>, TokenRange, std::span<const float>,
-                                        std::int64_t, std::span<float>, int);
+template void embedding_backward<float>(std::span<const std::int32_t>, TokenRange, std::span<const float>, std::int64_t,
+                                        std::span<float>, int);
 template void embedding_backward<double>(std::span<const std::int32_t>, TokenRange, std::span<const double>,
                                          std::int64_t, std::span<double>, int);
 template void add_positions<float>(std::span<const float>, std::int64_t, std::int64_t, std::int64_t, std::span<float>,

@@ -35,9 +35,9 @@ Matrix<T> dense(T* data, std::int64_t rows, std::int64_t columns) {
   return {data, rows, columns, columns};
 }
 
-/// result = alpha op(a) op(b) + beta result; with beta = 0 the old result is not read. float by oneDNN, double by Eigen.
-/// Shapes: op(a) [m, k], op(b) [k, n], result [m, n]; any may be zero. Determinism: bits depend on shapes and values,
-/// not on `threads`. Call under SingleThreadedLibraries.
+/// result = alpha op(a) op(b) + beta result; with beta = 0 the old result is not read. float by oneDNN, double by
+/// Eigen. Shapes: op(a) [m, k], op(b) [k, n], result [m, n]; any may be zero. Determinism: bits depend on shapes and
+/// values, not on `threads`. Call under SingleThreadedLibraries.
 template <class T>
 void matmul(Transpose transpose_a, const ConstMatrix<T>& a, Transpose transpose_b, const ConstMatrix<T>& b, T alpha,
             T beta, const Matrix<T>& result, int threads);

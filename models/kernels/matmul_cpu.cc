@@ -14,8 +14,8 @@ namespace droptest::models {
 namespace {
 
 /// One product on the calling thread. False where the library refused.
-bool product(bool transposed_a, const ConstMatrix<float>& a, bool transposed_b, const ConstMatrix<float>& b, float alpha,
-             float beta, const Matrix<float>& result) {
+bool product(bool transposed_a, const ConstMatrix<float>& a, bool transposed_b, const ConstMatrix<float>& b,
+             float alpha, float beta, const Matrix<float>& result) {
   const std::int64_t inner = transposed_a ? a.rows : a.columns;
   return dnnl_sgemm(transposed_a ? 'T' : 'N', transposed_b ? 'T' : 'N', result.rows, result.columns, inner, alpha,
                     a.data, a.stride, b.data, b.stride, beta, result.data, result.stride) == dnnl_success;

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/gpt2/gpt2_weights.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "models/gpt2/gpt2_tensors.h"
+#include "sim/error.h"
+
+namespace droptest::models {
+namespace {
+
+constexpr std::string_view kPrefix = "transformer.";
+constexpr std::string_view kHead = "lm_head.weight";
+constexpr std::string_view kTokens = "wte.weight";
+constexpr std::string_view kPositions = "wpe.weight";
+
+std::string shape_text(const std::vector<std::uint64_t>& shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+  return text + "]";
+}
+
+/// A file's tensors by the names that this model uses.
+std::map<std::string, const StoredTensor*, std::less<>> by_plain_name(const StoredTensors& tensors,
+                                                                      const std::string& where) {
+  std::map<std::string, const StoredTensor*, std::less<>> plain;
+  for (const auto& item : tensors) {
+    const std::string name = item.first.starts_with(kPrefix) ? item.first.substr(kPrefix.size()) : item.first;
+    if (!plain.emplace(name, &item.second).second) {
+      throw ConfigError(where + ": tensor \"" + name + "\" is there with and without \"" + std::string(kPrefix) + "\"");
+    }
+  }
+  return plain;
+}
+
+/// Constant masks that old checkpoints carry in each block.
+bool is_mask_buffer(std::string_view name) {
+  return name.starts_with("h.") && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
+}
+
+StoredTensor stored_floats(std::vector<std::uint64_t> shape, std::span<const float> values) {
+  const auto bytes = std::as_bytes(values);
+  return {"F32", std::move(shape), {bytes.begin(), bytes.end()}};
+}
+
+}  // namespace
+
+template <class T>
+void load_gpt2_weights(Gpt2<T>& model, comm::Communicator& tensor_group, const StoredTensors& tensors,
+                       const std::string& where) {
+  const auto found = by_plain_name(tensors, where);
+  const std::vector<Gpt2Tensor> wanted = gpt2_tensors(model.config(), tensor_group.world_size(), tensor_group.rank());
+  std::set<std::string, std::less<>> known;
+  for (const Gpt2Tensor& tensor : wanted) {
+    known.insert(tensor.name);
+    const auto stored = found.find(tensor.name);
+    if (stored == found.end()) {
+      throw ConfigError(where + ": tensor \"" + tensor.name + "\" is missing, want shape " +
+                        shape_text(tensor.slice.full_shape));
+    }
+    if (stored->second->shape != tensor.slice.full_shape) {
+      throw ConfigError(where + ": tensor \"" + tensor.name + "\": got shape " + shape_text(stored->second->shape) +
+                        ", want " + shape_text(tensor.slice.full_shape));
+    }
+  }
+  for (const auto& item : found) {
+    if (!known.contains(item.first) && item.first != kHead && !is_mask_buffer(item.first)) {
+      throw ConfigError(where + ": tensor \"" + item.first + "\" is none of a GPT-2 with " +
+                        std::to_string(model.config().layers) + " layers");
+    }
+  }
+  const auto head = found.find(kHead);
+  if (head != found.end()) {
+    const StoredTensor& wte = *found.find(kTokens)->second;
+    if (head->second->shape != wte.shape ||
+        to_floats(*head->second, std::string(kHead)) != to_floats(wte, std::string(kTokens))) {
+      throw ConfigError(where + ": tensor \"lm_head.weight\" differs from \"wte.weight\"; want tied embeddings");
+    }
+  }
+  const std::span<Parameter<T>> parameters = model.parameters();
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const std::vector<float> full = to_floats(*found.find(wanted[i].name)->second, wanted[i].name);
+    const std::span<T> value = parameters[i].value;
+    std::fill(value.begin(), value.end(), T(0));
+    wanted[i].slice.for_each_run([&](std::uint64_t from, std::uint64_t to, std::uint64_t count) {
+      for (std::uint64_t k = 0; k < count; ++k) value[to + k] = static_cast<T>(full[from + k]);
+    });
+  }
+}
+
+template <class T>
+StoredTensors gather_gpt2_weights(Gpt2<T>& model, comm::Communicator& tensor_group) {
+  const int ranks = tensor_group.world_size();
+  const bool is_root = tensor_group.rank() == 0;
+  std::vector<std::vector<Gpt2Tensor>> parts;
+  for (int rank = 0; is_root && rank < ranks; ++rank) parts.push_back(gpt2_tensors(model.config(), ranks, rank));
+
+  StoredTensors tensors;
+  const std::span<Parameter<T>> parameters = model.parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const Parameter<T>& parameter = parameters[i];
+    const std::vector<float> own(parameter.value.begin(), parameter.value.end());
+    const comm::Message message{sim::TrafficClass::kControl, parameter.name, -1};
+    if (!is_root) {
+      if (parameter.placement == Placement::kSharded) {
+        tensor_group.send(std::span<const float>(own), 0, message);
+      }
+      continue;
+    }
+    std::vector<float> full(parts[0][i].slice.full_elems());
+    const int holders = parameter.placement == Placement::kSharded ? ranks : 1;
+    for (int rank = 0; rank < holders; ++rank) {
+      const TensorSlice& slice = parts[rank][i].slice;
+      std::vector<float> received;
+      if (rank != 0) {
+        received.resize(slice.local_elems());
+        tensor_group.recv(std::span<float>(received), rank, message);
+      }
+      const std::vector<float>& part = rank == 0 ? own : received;
+      slice.for_each_run([&](std::uint64_t to, std::uint64_t from, std::uint64_t count) {
+        std::copy_n(part.data() + from, count, full.data() + to);
+      });
+    }
+    tensors.emplace(parameter.name, stored_floats(parts[0][i].slice.full_shape, full));
+  }
+  return tensors;
+}
+
+Gpt2Config gpt2_config_of(const StoredTensors& tensors, const std::string& where) {
+  const auto found = by_plain_name(tensors, where);
+  const auto matrix = [&](std::string_view name) -> const std::vector<std::uint64_t>& {
+    const auto item = found.find(name);
+    if (item == found.end()) throw ConfigError(where + ": tensor \"" + std::string(name) + "\" is missing");
+    const std::vector<std::uint64_t>& shape = item->second->shape;
+    if (shape.size() != 2 || std::max(shape[0], shape[1]) > std::numeric_limits<int>::max()) {
+      throw ConfigError(where + ": tensor \"" + std::string(name) + "\": got shape " + shape_text(shape) +
+                        ", want a matrix");
+    }
+    return shape;
+  };
+  const std::vector<std::uint64_t>& wte = matrix(kTokens);
+  const std::vector<std::uint64_t>& wpe = matrix(kPositions);
+  if (wte[1] != wpe[1]) {
+    throw ConfigError(where + ": wte.weight " + shape_text(wte) + " and wpe.weight " + shape_text(wpe) +
+                      " differ in width");
+  }
+  Gpt2Config config;
+  config.vocabulary = static_cast<int>(wte[0]);
+  config.width = static_cast<int>(wte[1]);
+  config.context = static_cast<int>(wpe[0]);
+  config.heads = 0;
+  config.layers = 0;
+  while (found.contains("h." + std::to_string(config.layers) + ".ln_1.weight")) ++config.layers;
+  if (config.layers == 0) throw ConfigError(where + ": tensor \"h.0.ln_1.weight\" is missing");
+  return config;
+}
+
+template void load_gpt2_weights<float>(Gpt2<float>&, comm::Communicator&, const StoredTensors&, const std::string&);
+template void load_gpt2_weights<double>(Gpt2<double>&, comm::Communicator&, const StoredTensors&, const std::string&);
+template StoredTensors gather_gpt2_weights<float>(Gpt2<float>&, comm::Communicator&);
+template StoredTensors gather_gpt2_weights<double>(Gpt2<double>&, comm::Communicator&);
+
+}  // namespace droptest::models
