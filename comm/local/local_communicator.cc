@@ -28,7 +28,7 @@ LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank
     : group_(std::move(group)), rank_(rank) {}
 
 void LocalCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  Call call(Operation::kAllReduce, input.type, input.count_elems(), message, step_);
+  Call call(Operation::kAllReduce, input.type, input.count_elems(), message, *step_);
   call.reduce_op = op;
   const ArgumentCheck check(*this, call);
   check.shape(input, call.count_elems, "input");
@@ -50,7 +50,7 @@ void LocalCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op
 
 void LocalCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                        ReduceOp op, const Message& message) {
-  Call call(Operation::kReduceScatter, input.type, input.count_elems(), message, step_);
+  Call call(Operation::kReduceScatter, input.type, input.count_elems(), message, *step_);
   call.reduce_op = op;
   call.counts_digest = digest_of_counts(counts);
   const ArgumentCheck check(*this, call);
@@ -69,7 +69,7 @@ void LocalCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::sp
 
 void LocalCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                    const Message& message) {
-  Call call(Operation::kAllGather, input.type, output.count_elems(), message, step_);
+  Call call(Operation::kAllGather, input.type, output.count_elems(), message, *step_);
   call.counts_digest = digest_of_counts(counts);
   const ArgumentCheck check(*this, call);
   check.counts(counts);
@@ -89,7 +89,7 @@ void LocalCommunicator::all_gather(ConstTensor input, Tensor output, std::span<c
 
 void LocalCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
                                    std::span<const std::uint64_t> receive_counts, const Message& message) {
-  const Call call(Operation::kAllToAll, input.type, input.count_elems(), message, step_);
+  const Call call(Operation::kAllToAll, input.type, input.count_elems(), message, *step_);
   const ArgumentCheck check(*this, call);
   check.counts(send_counts);
   check.counts(receive_counts);
@@ -115,7 +115,7 @@ void LocalCommunicator::all_to_all(ConstTensor input, std::span<const std::uint6
 }
 
 void LocalCommunicator::broadcast(Tensor data, int root, const Message& message) {
-  Call call(Operation::kBroadcast, data.type, data.count_elems(), message, step_);
+  Call call(Operation::kBroadcast, data.type, data.count_elems(), message, *step_);
   call.root = root;
   const ArgumentCheck check(*this, call);
   check.peer(root, "root");
@@ -126,7 +126,7 @@ void LocalCommunicator::broadcast(Tensor data, int root, const Message& message)
 }
 
 void LocalCommunicator::send(ConstTensor data, int destination, const Message& message) {
-  const Call call(Operation::kSend, data.type, data.count_elems(), message, step_);
+  const Call call(Operation::kSend, data.type, data.count_elems(), message, *step_);
   const ArgumentCheck check(*this, call);
   check.peer(destination, "destination");
   check.shape(data, call.count_elems, "data");
@@ -134,7 +134,7 @@ void LocalCommunicator::send(ConstTensor data, int destination, const Message& m
 }
 
 void LocalCommunicator::recv(Tensor data, int source, const Message& message) {
-  const Call call(Operation::kRecv, data.type, data.count_elems(), message, step_);
+  const Call call(Operation::kRecv, data.type, data.count_elems(), message, *step_);
   const ArgumentCheck check(*this, call);
   check.peer(source, "source");
   check.shape(data, call.count_elems, "data");
@@ -142,12 +142,12 @@ void LocalCommunicator::recv(Tensor data, int source, const Message& message) {
 }
 
 void LocalCommunicator::barrier(const Message& message) {
-  group_->arrive(rank_, {.call = Call(Operation::kBarrier, ElementType::kFloat32, 0, message, step_)});
+  group_->arrive(rank_, {.call = Call(Operation::kBarrier, ElementType::kFloat32, 0, message, *step_)});
   group_->leave(rank_);
 }
 
 std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
-  const Call call(Operation::kSplit, ElementType::kFloat32, 0, {.name = "split"}, step_);
+  const Call call(Operation::kSplit, ElementType::kFloat32, 0, {.name = "split"}, *step_);
   group_->arrive(rank_, {.call = call, .color = color, .key = key});
   std::shared_ptr<LocalGroup> part = color < 0 ? nullptr : group_->part_of(color);
   group_->leave(rank_);
@@ -155,7 +155,7 @@ std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
   int part_rank = 0;
   while (part->world_rank(part_rank) != world_rank(rank_)) ++part_rank;
   auto communicator = std::make_unique<LocalCommunicator>(std::move(part), part_rank);
-  communicator->begin_step(step_);
+  communicator->step_ = step_;
   return communicator;
 }
 

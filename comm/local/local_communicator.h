@@ -23,7 +23,8 @@ class LocalCommunicator final : public Communicator {
   int world_size() const override { return group_->size(); }
   int world_rank(int rank) const override { return group_->world_rank(rank); }
   std::string_view backend() const override { return "local"; }
-  void begin_step(std::uint64_t step) override { step_ = step; }
+  /// Holds for this rank's other communicators of the world too.
+  void begin_step(std::uint64_t step) override { *step_ = step; }
   using Communicator::all_reduce;
   void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
   void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
@@ -43,7 +44,7 @@ class LocalCommunicator final : public Communicator {
  private:
   std::shared_ptr<LocalGroup> group_;
   int rank_;
-  std::uint64_t step_ = 0;
+  std::shared_ptr<std::uint64_t> step_ = std::make_shared<std::uint64_t>(0);  ///< shared with the parts of a split
 };
 
 }  // namespace droptest::comm

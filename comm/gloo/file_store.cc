@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <filesystem>
+#include <system_error>
+
+#include "comm/gloo/launch_store.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  ~FileDescriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  FileDescriptor(const FileDescriptor&) = delete;
+  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+class FileStore final : public LaunchStore {
+ public:
+  FileStore(const std::string& directory, const std::string& launch_id)
+      : directory_(std::filesystem::path(directory) / launch_id),
+        where_("directory " + directory + ", launch " + launch_id) {
+    std::error_code error;
+    std::filesystem::create_directories(directory_, error);
+    if (error) throw ConfigError("rendezvous: cannot create " + directory_.string() + ": " + error.message());
+  }
+
+  // Linking is atomic and refuses a name that exists, on network file systems too: the first writer wins, and a reader
+  // never sees half a value.
+  bool set_if_absent(const std::string& key, std::string_view value) override {
+    const std::string path = path_of(key);
+    const std::string draft = path + ".draft." + std::to_string(::getpid()) + "." + std::to_string(++drafts_);
+    write_whole(draft, value);
+    const int result = ::link(draft.c_str(), path.c_str());
+    const int error = errno;
+    ::unlink(draft.c_str());
+    if (result == 0) return true;
+    if (error == EEXIST) return false;
+    fail("link", path, error);
+  }
+
+  std::optional<std::string> get(const std::string& key) override {
+    const std::string path = path_of(key);
+    const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (file.get() < 0) {
+      if (errno == ENOENT) return std::nullopt;
+      fail("open", path, errno);
+    }
+    std::string value;
+    char block[4096];
+    for (;;) {
+      const ssize_t got = ::read(file.get(), block, sizeof block);
+      if (got == 0) return value;
+      if (got > 0) {
+        value.append(block, static_cast<std::size_t>(got));
+      } else if (errno != EINTR) {
+        fail("read", path, errno);
+      }
+    }
+  }
+
+  void clear() override {
+    std::error_code ignored;  // another process of the launch may be clearing it too
+    std::filesystem::remove_all(directory_, ignored);
+  }
+
+  const std::string& where() const override { return where_; }
+
+ private:
+  std::string path_of(std::string key) const {
+    for (char& c : key) {
+      if (c == '/') c = '-';
+    }
+    return (directory_ / key).string();
+  }
+
+  [[noreturn]] void fail(const char* what, const std::string& path, int error) const {
+    throw CommError("rendezvous: cannot " + std::string(what) + " " + path + ": " +
+                    std::generic_category().message(error));
+  }
+
+  void write_whole(const std::string& path, std::string_view value) const {
+    const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (file.get() < 0) fail("create", path, errno);
+    while (!value.empty()) {
+      const ssize_t written = ::write(file.get(), value.data(), value.size());
+      if (written >= 0) {
+        value.remove_prefix(static_cast<std::size_t>(written));
+      } else if (errno != EINTR) {
+        fail("write", path, errno);
+      }
+    }
+  }
+
+  const std::filesystem::path directory_;
+  const std::string where_;
+  std::atomic<std::uint64_t> drafts_ = 0;
+};
+
+bool is_file_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos && name.size() <= 200;
+}
+
+}  // namespace
+
+std::unique_ptr<LaunchStore> open_file_store(const std::string& directory, const std::string& launch_id) {
+  return std::make_unique<FileStore>(directory, launch_id);
+}
+
+std::unique_ptr<LaunchStore> open_launch_store(const Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
+  if (!is_file_name(rendezvous.launch_id)) {
+    throw ConfigError("rendezvous: launch id \"" + rendezvous.launch_id +
+                      "\", want a name of 1 to 200 characters without /, new for each launch");
+  }
+  if (rendezvous.kind == Rendezvous::Kind::kRedis) {
+    return open_redis_store(rendezvous.host, rendezvous.port, rendezvous.launch_id, timeout);
+  }
+  if (rendezvous.directory.empty()) throw ConfigError("rendezvous: no directory, want one that all ranks see");
+  return open_file_store(rendezvous.directory, rendezvous.launch_id);
+}
+
+}  // namespace droptest::comm

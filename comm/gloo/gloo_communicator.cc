@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/gloo/gloo_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <type_traits>
+
+#include "comm/gloo/gloo_backend.h"
+#include "comm/rank_order_reduction.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+using Bytes = std::span<std::byte>;
+using ConstBytes = std::span<const std::byte>;
+
+std::uint64_t sum_of(std::span<const std::uint64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+}
+
+// The range of each part, one after the other.
+template <class Span>
+std::vector<Span> parts_of(Span whole, std::span<const std::uint64_t> counts, ElementType type) {
+  std::vector<Span> parts;
+  for (const std::uint64_t count : counts) {
+    const std::size_t bytes = count * element_bytes(type);
+    parts.push_back(whole.first(bytes));
+    whole = whole.subspan(bytes);
+  }
+  return parts;
+}
+
+void copy_bytes(Bytes to, ConstBytes from) {
+  if (!from.empty() && to.data() != from.data()) std::memcpy(to.data(), from.data(), from.size());
+}
+
+template <class T>
+Bytes bytes_of(T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
+}  // namespace
+
+const bool kGlooBuilt = true;
+
+std::unique_ptr<Communicator> connect_gloo(const ProcessGroupOptions& options) {
+  return std::make_unique<GlooCommunicator>(std::make_shared<GlooMesh>(options));
+}
+
+GlooCommunicator::GlooCommunicator(std::shared_ptr<GlooMesh> mesh)
+    : mesh_(std::move(mesh)),
+      world_ranks_(static_cast<std::size_t>(mesh_->size())),
+      rank_(mesh_->rank()),
+      group_id_(0),
+      sent_(world_ranks_.size()),
+      received_(world_ranks_.size()) {
+  std::iota(world_ranks_.begin(), world_ranks_.end(), 0);
+}
+
+GlooCommunicator::GlooCommunicator(std::shared_ptr<GlooMesh> mesh, std::vector<int> world_ranks, int rank,
+                                   std::uint16_t group_id)
+    : mesh_(std::move(mesh)),
+      world_ranks_(std::move(world_ranks)),
+      rank_(rank),
+      group_id_(group_id),
+      sent_(world_ranks_.size()),
+      received_(world_ranks_.size()) {}
+
+// Slots, from the top: 16 bits of group, 1 bit for send and recv, 45 bits of sequence, 2 bits of phase.
+std::uint64_t GlooCommunicator::slot(Phase phase) const {
+  return std::uint64_t{group_id_} << 48 | sequence_ << 2 | static_cast<std::uint64_t>(phase);
+}
+
+std::uint64_t GlooCommunicator::peer_slot(std::uint64_t sequence, Phase phase) const {
+  return std::uint64_t{group_id_} << 48 | std::uint64_t{1} << 47 | sequence << 2 | static_cast<std::uint64_t>(phase);
+}
+
+std::vector<GlooCommunicator::Hello> GlooCommunicator::agree(const Hello& own,
+                                                             std::span<const std::uint64_t> send_counts) {
+  ++sequence_;
+  const std::size_t n = world_ranks_.size();
+  std::vector<Hello> mine(n, own);
+  for (std::size_t d = 0; d < send_counts.size(); ++d) mine[d].sends_elems = send_counts[d];
+  std::vector<Hello> theirs(n);
+  theirs[static_cast<std::size_t>(rank_)] = mine[static_cast<std::size_t>(rank_)];
+  std::vector<ConstBytes> to;
+  std::vector<Bytes> from;
+  for (std::size_t r = 0; r < n; ++r) {
+    to.push_back(bytes_of(mine[r]));
+    from.push_back(bytes_of(theirs[r]));
+  }
+  exchange(to, from, Phase::kHello);
+  const auto differs = [&own](const Hello& hello) { return !calls_agree(own.call, hello.call); };
+  if (std::any_of(theirs.begin(), theirs.end(), differs)) {
+    std::vector<Call> calls;
+    for (const Hello& hello : theirs) calls.push_back(hello.call);
+    mesh_->fail("the ranks call different things: " + describe_disagreement(calls, world_ranks_));
+  }
+  return theirs;
+}
+
+void GlooCommunicator::exchange(std::span<const ConstBytes> to, std::span<const Bytes> from, Phase phase) {
+  std::vector<GlooMesh::Transfer> transfers;
+  for (int r = 0; r < world_size(); ++r) {
+    const Bytes part = from[static_cast<std::size_t>(r)];
+    if (r != rank_ && !part.empty()) transfers.push_back(mesh_->start_receive(part, world_rank(r), slot(phase)));
+  }
+  // Each rank begins with its right neighbour, so that not all send to the same one at once.
+  for (int i = 1; i < world_size(); ++i) {
+    const int r = (rank_ + i) % world_size();
+    const ConstBytes part = to[static_cast<std::size_t>(r)];
+    if (!part.empty()) transfers.push_back(mesh_->start_send(part, world_rank(r), slot(phase)));
+  }
+  for (GlooMesh::Transfer& transfer : transfers) mesh_->finish(transfer);
+}
+
+void GlooCommunicator::reduce_own_part(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                       ReduceOp op) {
+  const auto n = world_ranks_.size();
+  const auto self = static_cast<std::size_t>(rank_);
+  const std::vector<ConstBytes> to = parts_of(input.bytes, counts, input.type);
+  std::vector<std::vector<std::byte>> received(n);
+  std::vector<Bytes> from(n);
+  std::vector<const std::byte*> inputs(n);
+  for (std::size_t r = 0; r < n; ++r) {
+    if (r != self) received[r].resize(to[self].size());
+    from[r] = received[r];
+    inputs[r] = r == self ? to[self].data() : received[r].data();
+  }
+  exchange(to, from, Phase::kReduce);
+  std::byte* const outputs[] = {output.bytes.data()};
+  reduce_in_rank_order(op, input.type, inputs, outputs, counts[self]);
+}
+
+void GlooCommunicator::gather_parts(Tensor output, std::span<const std::uint64_t> counts) {
+  const std::vector<Bytes> from = parts_of(output.bytes, counts, output.type);
+  const std::vector<ConstBytes> to(world_ranks_.size(), from[static_cast<std::size_t>(rank_)]);
+  exchange(to, from, Phase::kGather);
+}
+
+void GlooCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
+  Call call(Operation::kAllReduce, input.type, input.count_elems(), message, mesh_->step);
+  call.reduce_op = op;
+  const ArgumentCheck check(*this, call);
+  check.shape(input, call.count_elems, "input");
+  check.shape(output, call.count_elems, "output");
+  check.same_or_apart(input, output);
+  const GlooMesh::CallScope scope(*mesh_, call);
+  agree({.call = call}, {});
+  const std::vector<std::uint64_t> counts = even_counts(call.count_elems, world_size());
+  const Bytes own = parts_of(output.bytes, counts, call.type)[static_cast<std::size_t>(rank_)];
+  reduce_own_part(input, {call.type, own}, counts, op);
+  gather_parts(output, counts);
+}
+
+void GlooCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                      ReduceOp op, const Message& message) {
+  Call call(Operation::kReduceScatter, input.type, input.count_elems(), message, mesh_->step);
+  call.reduce_op = op;
+  call.counts_digest = digest_of_counts(counts);
+  const ArgumentCheck check(*this, call);
+  check.counts(counts);
+  check.shape(input, sum_of(counts), "input");
+  check.shape(output, counts[static_cast<std::size_t>(rank_)], "output");
+  check.own_part_or_apart(output, input, sum_of(counts.first(static_cast<std::size_t>(rank_))));
+  const GlooMesh::CallScope scope(*mesh_, call);
+  agree({.call = call}, {});
+  reduce_own_part(input, output, counts, op);
+}
+
+void GlooCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                  const Message& message) {
+  Call call(Operation::kAllGather, input.type, output.count_elems(), message, mesh_->step);
+  call.counts_digest = digest_of_counts(counts);
+  const ArgumentCheck check(*this, call);
+  check.counts(counts);
+  check.shape(input, counts[static_cast<std::size_t>(rank_)], "input");
+  check.shape(output, sum_of(counts), "output");
+  check.own_part_or_apart(input, output, sum_of(counts.first(static_cast<std::size_t>(rank_))));
+  const GlooMesh::CallScope scope(*mesh_, call);
+  agree({.call = call}, {});
+  copy_bytes(parts_of(output.bytes, counts, call.type)[static_cast<std::size_t>(rank_)], input.bytes);
+  gather_parts(output, counts);
+}
+
+void GlooCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                                  std::span<const std::uint64_t> receive_counts, const Message& message) {
+  const Call call(Operation::kAllToAll, input.type, input.count_elems(), message, mesh_->step);
+  const ArgumentCheck check(*this, call);
+  check.counts(send_counts);
+  check.counts(receive_counts);
+  check.shape(input, sum_of(send_counts), "input");
+  check.shape(output, sum_of(receive_counts), "output");
+  check.same_or_apart(input, output);
+  std::vector<std::byte> input_copy;  // in place, what arrives would overwrite what is still to be sent
+  if (input.bytes.data() == output.bytes.data()) {
+    input_copy.assign(input.bytes.begin(), input.bytes.end());
+    input.bytes = input_copy;
+  }
+  const GlooMesh::CallScope scope(*mesh_, call);
+  const std::vector<Hello> hellos = agree({.call = call}, send_counts);
+  for (std::size_t s = 0; s < hellos.size(); ++s) {
+    if (hellos[s].sends_elems == receive_counts[s]) continue;
+    mesh_->fail("rank " + std::to_string(world_ranks_[s]) + " sends " + std::to_string(hellos[s].sends_elems) +
+                " elements to rank " + std::to_string(world_rank(rank_)) + ", which expects " +
+                std::to_string(receive_counts[s]) + " " + call_context(call));
+  }
+  const std::vector<ConstBytes> to = parts_of(input.bytes, send_counts, call.type);
+  const std::vector<Bytes> from = parts_of(output.bytes, receive_counts, call.type);
+  copy_bytes(from[static_cast<std::size_t>(rank_)], to[static_cast<std::size_t>(rank_)]);
+  exchange(to, from, Phase::kGather);
+}
+
+void GlooCommunicator::broadcast(Tensor data, int root, const Message& message) {
+  Call call(Operation::kBroadcast, data.type, data.count_elems(), message, mesh_->step);
+  call.root = root;
+  const ArgumentCheck check(*this, call);
+  check.peer(root, "root");
+  check.shape(data, call.count_elems, "data");
+  const GlooMesh::CallScope scope(*mesh_, call);
+  agree({.call = call}, {});
+  std::vector<ConstBytes> to(world_ranks_.size());
+  std::vector<Bytes> from(world_ranks_.size());
+  if (rank_ == root) {
+    to.assign(to.size(), data.bytes);
+  } else {
+    from[static_cast<std::size_t>(root)] = data.bytes;
+  }
+  exchange(to, from, Phase::kGather);
+}
+
+void GlooCommunicator::send(ConstTensor data, int destination, const Message& message) {
+  const Call call(Operation::kSend, data.type, data.count_elems(), message, mesh_->step);
+  const ArgumentCheck check(*this, call);
+  check.peer(destination, "destination");
+  check.shape(data, call.count_elems, "data");
+  const GlooMesh::CallScope scope(*mesh_, call);
+  std::vector<std::byte> bytes(data.bytes.begin(), data.bytes.end());
+  if (destination == rank_) {
+    to_self_.push_back({call, std::move(bytes)});
+    return;
+  }
+  const std::uint64_t sequence = ++sent_[static_cast<std::size_t>(destination)];
+  const ConstBytes call_bytes = std::as_bytes(std::span(&call, 1));
+  mesh_->send_buffered({call_bytes.begin(), call_bytes.end()}, world_rank(destination),
+                       peer_slot(sequence, Phase::kHello));
+  if (!bytes.empty()) {
+    mesh_->send_buffered(std::move(bytes), world_rank(destination), peer_slot(sequence, Phase::kGather));
+  }
+}
+
+void GlooCommunicator::recv(Tensor data, int source, const Message& message) {
+  const Call call(Operation::kRecv, data.type, data.count_elems(), message, mesh_->step);
+  const ArgumentCheck check(*this, call);
+  check.peer(source, "source");
+  check.shape(data, call.count_elems, "data");
+  const GlooMesh::CallScope scope(*mesh_, call);
+  Call sent;
+  std::vector<std::byte> own;
+  if (source == rank_) {
+    if (to_self_.empty()) mesh_->fail("this rank waits for a message of its own that it did not send");
+    sent = to_self_.front().call;
+    own = std::move(to_self_.front().bytes);
+    to_self_.pop_front();
+  }
+  const std::uint64_t sequence = source == rank_ ? 0 : ++received_[static_cast<std::size_t>(source)];
+  if (source != rank_) {
+    auto hello = mesh_->start_receive(bytes_of(sent), world_rank(source), peer_slot(sequence, Phase::kHello));
+    mesh_->finish(hello);
+  }
+  Call wanted = call;
+  wanted.operation = Operation::kSend;
+  if (!calls_agree(wanted, sent)) {
+    mesh_->fail("rank " + std::to_string(world_rank(source)) + " calls " + describe(sent) + ", rank " +
+                std::to_string(world_rank(rank_)) + " calls " + describe(call));
+  }
+  if (source == rank_) return copy_bytes(data.bytes, own);
+  if (data.bytes.empty()) return;
+  auto payload = mesh_->start_receive(data.bytes, world_rank(source), peer_slot(sequence, Phase::kGather));
+  mesh_->finish(payload);
+}
+
+void GlooCommunicator::barrier(const Message& message) {
+  const Call call(Operation::kBarrier, ElementType::kFloat32, 0, message, mesh_->step);
+  const GlooMesh::CallScope scope(*mesh_, call);
+  agree({.call = call}, {});
+}
+
+std::unique_ptr<Communicator> GlooCommunicator::split(int color, int key) {
+  const Call call(Operation::kSplit, ElementType::kFloat32, 0, {.name = "split"}, mesh_->step);
+  const GlooMesh::CallScope scope(*mesh_, call);
+  const std::vector<Hello> hellos =
+      agree({.call = call, .color = color, .key = key, .next_group_id = mesh_->next_group_id}, {});
+  // Ranks may have taken part in different numbers of splits: the largest of their next ids is free for all of them.
+  std::vector<int> colors;
+  std::uint16_t first_id = 0;
+  std::vector<int> members;
+  for (int r = 0; r < world_size(); ++r) {
+    const Hello& hello = hellos[static_cast<std::size_t>(r)];
+    first_id = std::max(first_id, hello.next_group_id);
+    if (hello.color >= 0) colors.push_back(hello.color);
+    if (hello.color == color) members.push_back(r);
+  }
+  std::sort(colors.begin(), colors.end());
+  colors.erase(std::unique(colors.begin(), colors.end()), colors.end());
+  if (first_id + colors.size() > 0xffff) mesh_->fail("more than 65535 groups were split from one launch");
+  mesh_->next_group_id = static_cast<std::uint16_t>(first_id + colors.size());
+  if (color < 0) return nullptr;
+  const auto order = [&hellos](int a, int b) {
+    return hellos[static_cast<std::size_t>(a)].key < hellos[static_cast<std::size_t>(b)].key;
+  };
+  std::stable_sort(members.begin(), members.end(), order);
+  const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
+  for (int& member : members) member = world_rank(member);
+  const auto index = std::lower_bound(colors.begin(), colors.end(), color) - colors.begin();
+  return std::unique_ptr<Communicator>(new GlooCommunicator(mesh_, std::move(members), static_cast<int>(place),
+                                                            static_cast<std::uint16_t>(first_id + index)));
+}
+
+}  // namespace droptest::comm

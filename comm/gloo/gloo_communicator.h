@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `gloo` backend: ranks are processes that exchange parts directly over TCP.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "comm/call.h"
+#include "comm/communicator.h"
+#include "comm/gloo/gloo_mesh.h"
+
+namespace droptest::comm {
+
+/// One rank of a group over a GlooMesh. Each collective begins with an exchange of what is called, so that ranks that
+/// disagree find out before data moves.
+/// Determinism: part d of every input goes to rank d, which reduces in rank order: the bits of `local`.
+class GlooCommunicator final : public Communicator {
+ public:
+  /// The whole mesh.
+  explicit GlooCommunicator(std::shared_ptr<GlooMesh> mesh);
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return static_cast<int>(world_ranks_.size()); }
+  int world_rank(int rank) const override { return world_ranks_[static_cast<std::size_t>(rank)]; }
+  std::string_view backend() const override { return "gloo"; }
+  void begin_step(std::uint64_t step) override { mesh_->step = step; }
+  using Communicator::all_reduce;
+  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
+  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
+                      const Message& message) override;
+  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                  const Message& message) override;
+  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
+  void broadcast(Tensor data, int root, const Message& message) override;
+  /// Buffered up to 16 MiB on their way from this rank; beyond, waits until earlier messages are taken.
+  void send(ConstTensor data, int destination, const Message& message) override;
+  void recv(Tensor data, int source, const Message& message) override;
+  void barrier(const Message& message) override;
+  /// Needs no new connections: the parts use the mesh's, with slots of their own.
+  std::unique_ptr<Communicator> split(int color, int key) override;
+  void abort(std::string_view reason) noexcept override { mesh_->abort(reason); }
+
+ private:
+  /// What the ranks show each other at the start of a collective; sent as bytes between equal builds.
+  struct Hello {
+    Call call{};
+    std::uint64_t sends_elems = 0;  ///< all_to_all: how many elements the receiver of this will get
+    std::int32_t color = 0;         ///< split
+    std::int32_t key = 0;           ///< split
+    std::uint16_t next_group_id = 0;
+  };
+  /// The steps of one call, each with a slot of its own.
+  enum class Phase : std::uint8_t { kHello = 0, kReduce = 1, kGather = 2 };
+
+  GlooCommunicator(std::shared_ptr<GlooMesh> mesh, std::vector<int> world_ranks, int rank, std::uint16_t group_id);
+
+  /// Exchanges `own` with all ranks of the group and checks that they agree; send_counts are for all_to_all.
+  std::vector<Hello> agree(const Hello& own, std::span<const std::uint64_t> send_counts);
+  /// Sends part d of the input to d and receives part s of the output from s; own parts are left alone.
+  void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from,
+                Phase phase);
+  /// Rank-order reduction of this rank's part of all inputs into `output`.
+  void reduce_own_part(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op);
+  /// All parts to all ranks; this rank's is in its place in `output` already.
+  void gather_parts(Tensor output, std::span<const std::uint64_t> counts);
+
+  std::uint64_t slot(Phase phase) const;
+  std::uint64_t peer_slot(std::uint64_t sequence, Phase phase) const;
+
+  std::shared_ptr<GlooMesh> mesh_;  ///< shared by the communicators over one set of connections
+  std::vector<int> world_ranks_;
+  int rank_;
+  std::uint16_t group_id_;
+  std::uint64_t sequence_ = 0;           ///< collectives so far
+  std::vector<std::uint64_t> sent_;      ///< messages so far, by destination
+  std::vector<std::uint64_t> received_;  ///< messages so far, by source
+  struct ToSelf {
+    Call call;
+    std::vector<std::byte> bytes;
+  };
+  std::deque<ToSelf> to_self_;  ///< messages that this rank sent to itself
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,493 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/gloo/gloo_mesh.h"
+
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/device.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kPoll{20};       ///< of the store while something is awaited from it
+constexpr milliseconds kWatch{100};     ///< of the store while all is well
+constexpr milliseconds kSettle{300};    ///< how long a cause may take to appear after its rank closed its connections
+constexpr milliseconds kAnswer{1000};   ///< how long a living rank may take to say what it is doing
+constexpr milliseconds kResolve{2500};  ///< how long to wait for the rank that finds out who stalls
+constexpr milliseconds kForever = std::chrono::hours(10000);  ///< Gloo's own timeouts close all connections: not used
+constexpr std::size_t kBufferedBytesMost = std::size_t{16} << 20;
+
+constexpr std::string_view kFailureKey = "failure";
+constexpr std::string_view kStallKey = "stall";
+
+std::string key_of(std::string_view kind, int rank) { return std::string(kind) + "/" + std::to_string(rank); }
+
+int number_at_start(const std::string& text) {
+  int number = -1;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+// The rest of a text after its first line.
+std::string after_line(const std::string& text) {
+  const std::size_t end = text.find('\n');
+  return end == std::string::npos ? "" : text.substr(end + 1);
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+std::string encode(const Failure& failure) {
+  return std::to_string(failure.reporter) + "\n" + failure.reporter_at + "\n" + failure.cause;
+}
+
+Failure decode(const std::string& text) {
+  const std::string rest = after_line(text);
+  return {number_at_start(text), first_line(rest), after_line(rest)};
+}
+
+// Gloo's messages begin with the place in its source: "[/path/pair.cc:598] Connection closed by peer".
+std::string without_place(const std::string& message) {
+  const std::size_t end = message.find("] ");
+  return message.starts_with('[') && end != std::string::npos ? message.substr(end + 2) : message;
+}
+
+// What Gloo needs to exchange its addresses, over our store: exact deadlines, and keys that tell launches apart.
+class GlooStore final : public gloo::rendezvous::Store {
+ public:
+  GlooStore(LaunchStore& store, milliseconds timeout) : store_(store), timeout_(timeout) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_.set_if_absent("address/" + key, {data.data(), data.size()});
+  }
+  std::vector<char> get(const std::string& key) override {
+    wait({key}, timeout_);
+    const std::optional<std::string> value = store_.get("address/" + key);
+    return {value->begin(), value->end()};
+  }
+  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
+  void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
+    const auto deadline = Clock::now() + timeout;
+    for (const std::string& key : keys) {
+      while (!store_.get("address/" + key)) {
+        if (Clock::now() > deadline) throw CommError("no address " + key + " in " + store_.where());
+        std::this_thread::sleep_for(kPoll);
+      }
+    }
+  }
+
+ private:
+  LaunchStore& store_;
+  const milliseconds timeout_;
+};
+
+std::shared_ptr<gloo::transport::Device> make_device(const std::string& interface_address) {
+  namespace tcp = gloo::transport::tcp;
+  if (!interface_address.empty()) return tcp::CreateDevice(tcp::attr(interface_address.c_str()));
+  try {
+    return tcp::CreateDevice(tcp::attr());  // the host's name
+  } catch (const std::exception&) {
+    return tcp::CreateDevice(tcp::attr("127.0.0.1"));
+  }
+}
+
+}  // namespace
+
+GlooMesh::Transfer::Transfer(Direction direction, int peer, std::unique_ptr<gloo::transport::UnboundBuffer> buffer)
+    : direction_(direction), peer_(peer), buffer_(std::move(buffer)) {}
+GlooMesh::Transfer::Transfer(Transfer&&) noexcept = default;
+GlooMesh::Transfer& GlooMesh::Transfer::operator=(Transfer&&) noexcept = default;
+GlooMesh::Transfer::~Transfer() = default;
+
+GlooMesh::CallScope::CallScope(GlooMesh& mesh, const Call& call) : mesh_(mesh) {
+  {
+    const std::lock_guard lock(mesh_.mutex_);
+    mesh_.call_ = call;
+    if (!mesh_.failure_) return;
+  }
+  mesh_.throw_failure();
+}
+
+GlooMesh::CallScope::~CallScope() {
+  const std::lock_guard lock(mesh_.mutex_);
+  mesh_.call_.reset();
+}
+
+GlooMesh::GlooMesh(const ProcessGroupOptions& options)
+    : rank_(options.rank), size_(options.world_size), timeout_(options.timeout) {
+  check_options(options);
+  if (size_ == 1) return;
+  store_ = open_launch_store(options.rendezvous, timeout_);
+  meet();
+  connect(options.interface_address);
+  watcher_ = std::thread([this] { watch(); });
+}
+
+GlooMesh::~GlooMesh() {
+  if (size_ == 1) return;
+  try {
+    if (!buffered_.empty()) {
+      Call leaving;
+      leaving.operation = Operation::kSend;
+      const CallScope scope(*this, leaving);
+      for (Buffered& message : buffered_) finish(message.transfer);
+    }
+    store_->set_if_absent(key_of("left", rank_), "");
+  } catch (...) {
+    // The mesh failed, or the store is gone: the peers know, or find out from the closed connections.
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  watcher_.join();
+  close_connections();
+  try {
+    bool all_left = !failure_;
+    for (int r = 0; r < size_ && all_left; ++r) all_left = store_->get(key_of("left", r)).has_value();
+    if (all_left) store_->clear();
+  } catch (...) {
+    // Nothing of value is left behind: keys that no later launch reads.
+  }
+}
+
+void GlooMesh::check_options(const ProcessGroupOptions& options) const {
+  if (size_ < 1) throw ConfigError("gloo: world size " + std::to_string(size_) + ", want at least 1");
+  if (rank_ < 0 || rank_ >= size_) {
+    throw ConfigError("gloo: rank " + std::to_string(rank_) + ", want 0 to " + std::to_string(size_ - 1));
+  }
+  if (options.timeout.count() < 1) {
+    throw ConfigError("gloo: timeout " + std::to_string(options.timeout.count()) + " ms, want at least 1 ms");
+  }
+}
+
+// Every rank writes its name and waits for all others': a rank that does not come is named before Gloo is asked.
+void GlooMesh::meet() {
+  const std::string here = "gloo: rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": ";
+  if (!store_->set_if_absent(key_of("here", rank_), std::to_string(size_))) {
+    throw ConfigError(here + "there was a rank " + std::to_string(rank_) + " before in " + store_->where() +
+                      "; give each launch an id of its own, and each process a rank of its own");
+  }
+  const auto deadline = Clock::now() + timeout_;
+  for (;;) {
+    std::vector<int> missing;
+    for (int r = 0; r < size_; ++r) {
+      const std::optional<std::string> their_size = store_->get(key_of("here", r));
+      if (!their_size) {
+        missing.push_back(r);
+      } else if (number_at_start(*their_size) != size_) {
+        throw ConfigError(here + "rank " + std::to_string(r) + " was told a world size of " + *their_size);
+      }
+    }
+    if (missing.empty()) return;
+    if (const auto failure = posted_failure()) throw CommError(here + failure->cause);
+    if (Clock::now() > deadline) {
+      const Failure settled = settle({rank_, "connect",
+                                      rank_list(missing) + " did not come within " + std::to_string(timeout_.count()) +
+                                          " ms to " + store_->where()});
+      throw CommError(here + settled.cause);
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+void GlooMesh::connect(const std::string& interface_address) {
+  try {
+    std::shared_ptr<gloo::transport::Device> device = make_device(interface_address);
+    context_ = std::make_shared<gloo::rendezvous::Context>(rank_, size_);
+    context_->setTimeout(timeout_);
+    GlooStore store(*store_, timeout_);
+    context_->connectFullMesh(store, device);
+  } catch (const std::exception& error) {
+    const Failure settled =
+        settle({rank_, "connect", "rank " + std::to_string(rank_) + " cannot connect: " + without_place(error.what())});
+    throw CommError("gloo: rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + settled.cause);
+  }
+}
+
+// The watcher's loop: it never blocks on a peer, so a rank that lives always answers within kAnswer.
+void GlooMesh::watch() {
+  std::unique_lock lock(mutex_);
+  while (!stop_) {
+    const auto next_poll = Clock::now() + kWatch;
+    const bool deadline_ahead = wait_.transfer != nullptr && !wait_.timed_out;
+    changed_.wait_until(lock, deadline_ahead ? std::min(next_poll, wait_.deadline) : next_poll);
+    if (stop_) return;
+    if (wait_.transfer != nullptr && !wait_.timed_out && Clock::now() >= wait_.deadline) {
+      wait_.timed_out = true;
+      interrupt_wait();
+    }
+    if (failure_) continue;
+    lock.unlock();
+    std::optional<Failure> posted;
+    bool asked = false;
+    try {
+      posted = posted_failure();
+      asked = store_->get(std::string(kStallKey)).has_value();
+    } catch (const std::exception&) {
+      // Without the store the connections still work; failures are then found by each rank alone.
+    }
+    if (asked) post_status();
+    lock.lock();
+    if (!posted || failure_) continue;
+    failure_ = posted;
+    interrupt_wait();
+  }
+}
+
+// Called with the mutex held. Makes the wait that goes on return without its data.
+void GlooMesh::interrupt_wait() {
+  if (wait_.transfer == nullptr) return;
+  if (wait_.transfer->direction_ == Transfer::Direction::kSend) {
+    wait_.transfer->buffer_->abortWaitSend();
+  } else {
+    wait_.transfer->buffer_->abortWaitRecv();
+  }
+}
+
+GlooMesh::Transfer GlooMesh::start_send(std::span<const std::byte> bytes, int peer, std::uint64_t slot) {
+  Transfer transfer(Transfer::Direction::kSend, peer,
+                    context_->createUnboundBuffer(const_cast<std::byte*>(bytes.data()), bytes.size()));
+  try {
+    transfer.buffer_->send(peer, slot);
+  } catch (const std::exception& error) {
+    end_with(connection_lost(peer, error.what()));
+  }
+  return transfer;
+}
+
+GlooMesh::Transfer GlooMesh::start_receive(std::span<std::byte> bytes, int peer, std::uint64_t slot) {
+  Transfer transfer(Transfer::Direction::kReceive, peer, context_->createUnboundBuffer(bytes.data(), bytes.size()));
+  try {
+    transfer.buffer_->recv(peer, slot);
+  } catch (const std::exception& error) {
+    end_with(connection_lost(peer, error.what()));
+  }
+  return transfer;
+}
+
+void GlooMesh::finish(Transfer& transfer) {
+  {
+    const std::lock_guard lock(mutex_);
+    wait_ = {&transfer, Clock::now() + timeout_, false};
+    if (failure_) interrupt_wait();
+  }
+  bool done = false;
+  std::string broken;
+  try {
+    done = transfer.direction_ == Transfer::Direction::kSend ? transfer.buffer_->waitSend(nullptr, kForever)
+                                                             : transfer.buffer_->waitRecv(nullptr, kForever);
+  } catch (const std::exception& error) {
+    broken = error.what();
+  }
+  bool failed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    failed = failure_.has_value();
+    if (done || failed || !broken.empty()) wait_ = {};
+  }
+  if (done) return;
+  if (failed) throw_failure();
+  // While the culprit is looked for, this rank still waits: the others may ask for what.
+  const Failure found = broken.empty() ? stalled(transfer.peer_) : connection_lost(transfer.peer_, broken);
+  end_with(found);
+}
+
+void GlooMesh::send_buffered(std::vector<std::byte> bytes, int peer, std::uint64_t slot) {
+  const std::size_t size_bytes = bytes.size();
+  while (!buffered_.empty() && buffered_bytes_ + size_bytes > kBufferedBytesMost) {
+    finish(buffered_.front().transfer);
+    buffered_bytes_ -= buffered_.front().bytes.size();
+    buffered_.pop_front();
+  }
+  Transfer transfer = start_send(bytes, peer, slot);  // moving the vector does not move its elements
+  buffered_.push_back({std::move(bytes), std::move(transfer)});
+  buffered_bytes_ += size_bytes;
+}
+
+std::optional<Failure> GlooMesh::posted_failure() {
+  const std::optional<std::string> text = store_->get(std::string(kFailureKey));
+  if (!text) return std::nullopt;
+  return decode(*text);
+}
+
+// Writes the failure that was found, unless another one stands already; returns the one that stands.
+Failure GlooMesh::settle(const Failure& found) {
+  if (store_ == nullptr) return found;
+  try {
+    if (store_->set_if_absent(std::string(kFailureKey), encode(found))) return found;
+    if (const auto posted = posted_failure()) return *posted;
+  } catch (const std::exception&) {
+    // The store is gone: this rank reports what it found itself.
+  }
+  return found;
+}
+
+void GlooMesh::post_status() {
+  std::string status;
+  {
+    const std::lock_guard lock(mutex_);
+    if (status_posted_) return;
+    status_posted_ = true;
+    status = std::to_string(wait_.transfer == nullptr ? -1 : wait_.transfer->peer_) + "\n";
+    if (call_) status += describe(*call_);
+  }
+  try {
+    store_->set_if_absent(key_of("status", rank_), status);
+  } catch (const std::exception&) {
+    // The rank that asks takes silence for an answer.
+  }
+}
+
+// A peer's connection is closed. It has died, or it has left, or it gave up because of a failure that it wrote to the
+// store before: then that one is the cause.
+Failure GlooMesh::connection_lost(int peer, const std::string& reason) {
+  const std::string name = "rank " + std::to_string(peer);
+  std::string cause = name + " died or lost its connection: " + without_place(reason);
+  std::string at;
+  {
+    const std::lock_guard lock(mutex_);
+    if (call_) {
+      at = operation_name(call_->operation);
+      cause += " " + call_context(*call_);
+    }
+  }
+  try {
+    const auto deadline = Clock::now() + kSettle;
+    while (Clock::now() < deadline) {
+      if (const auto posted = posted_failure()) return *posted;
+      if (store_->get(key_of("left", peer))) {
+        cause = name + " has left the group without taking part";
+        break;
+      }
+      std::this_thread::sleep_for(kPoll);
+    }
+  } catch (const std::exception&) {
+    // Without the store, what this rank sees is all there is.
+  }
+  return {rank_, at, cause};
+}
+
+// No data for the whole timeout. The peer may itself wait for a third rank, so all ranks are asked what they are doing:
+// the culprit is the rank at the end of the chain, which does not answer (dead, stopped, cut off) or is in no call.
+Failure GlooMesh::stalled(int peer) {
+  Call call;
+  {
+    const std::lock_guard lock(mutex_);
+    if (call_) call = *call_;
+  }
+  const std::string where(operation_name(call.operation));
+  const std::string no_data = " for " + std::to_string(timeout_.count()) + " ms " + call_context(call);
+  try {
+    const bool first = store_->set_if_absent(std::string(kStallKey), std::to_string(rank_));
+    post_status();
+    const auto deadline = Clock::now() + (first ? kAnswer : kResolve);
+    std::vector<std::optional<std::string>> answers(static_cast<std::size_t>(size_));
+    for (bool complete = false; !complete && Clock::now() < deadline;) {
+      if (const auto posted = posted_failure()) return *posted;
+      complete = first;
+      for (int r = 0; r < size_; ++r) {
+        auto& answer = answers[static_cast<std::size_t>(r)];
+        if (!answer) answer = store_->get(key_of("status", r));
+        complete = complete && answer.has_value();
+      }
+      if (!complete) std::this_thread::sleep_for(kPoll);
+    }
+    std::set<int> seen = {rank_};
+    std::string chain;
+    for (int suspect = peer;;) {
+      const std::string name = "rank " + std::to_string(suspect);
+      const auto& answer = answers[static_cast<std::size_t>(suspect)];
+      if (!answer) {
+        return {rank_, where,
+                "no data from " + name + no_data + ", and it does not answer; is " + name + " alive?" + chain};
+      }
+      const int next = number_at_start(*answer);
+      if (next < 0) {
+        return {rank_, where, "no data from " + name + no_data + "; it lives, but has not called" + chain};
+      }
+      chain += "; " + name + " is in " + after_line(*answer) + " and waits for rank " + std::to_string(next);
+      if (!seen.insert(suspect).second || next == rank_) {
+        return {rank_, where,
+                "no data from rank " + std::to_string(peer) + no_data + ": the ranks wait for each other" + chain};
+      }
+      suspect = next;
+    }
+  } catch (const std::exception&) {
+    // Without the store nobody can be asked: name the rank that this one waits for.
+  }
+  const std::string name = "rank " + std::to_string(peer);
+  return {rank_, where, "no data from " + name + no_data + "; is " + name + " alive?"};
+}
+
+void GlooMesh::end_with(const Failure& found) {
+  const Failure settled = settle(found);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = settled;
+    wait_ = {};
+  }
+  throw_failure();
+}
+
+void GlooMesh::throw_failure() {
+  close_connections();
+  Failure failure;
+  Call call;
+  {
+    const std::lock_guard lock(mutex_);
+    failure = *failure_;
+    if (call_) call = *call_;
+  }
+  throw CommError(failure_text(failure, call, rank_, size_));
+}
+
+void GlooMesh::fail(const std::string& cause) {
+  std::string at;
+  {
+    const std::lock_guard lock(mutex_);
+    if (call_) at = operation_name(call_->operation);
+  }
+  end_with({rank_, at, cause});
+}
+
+void GlooMesh::abort(std::string_view reason) noexcept {
+  try {
+    {
+      const std::lock_guard lock(mutex_);
+      if (failure_) return;
+    }
+    const Failure settled = settle({rank_, "", "rank " + std::to_string(rank_) + " failed: " + std::string(reason)});
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = settled;
+    interrupt_wait();
+  } catch (...) {
+    // Out of memory for the text: the peers find the connections closed.
+  }
+  close_connections();
+}
+
+void GlooMesh::close_connections() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+  }
+  try {
+    if (context_ != nullptr) context_->closeConnections();
+  } catch (...) {
+    // They are closed, or the process ends anyway.
+  }
+}
+
+}  // namespace droptest::comm

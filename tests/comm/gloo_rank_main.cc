@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank of the `gloo` backend as a process of its own, for tests that kill ranks. Usage:
+//   gloo_rank_main RANK WORLD_SIZE TIMEOUT_MS file|redis DIRECTORY|PORT LAUNCH_ID SCENARIO CULPRIT OUTPUT
+// Writes "ok DIGEST" or "error TYPE: MESSAGE" to the file OUTPUT.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "comm/backend_registry.h"
+#include "sim/error.h"
+#include "tests/comm/conformance.h"
+
+namespace droptest::comm {
+namespace {
+
+constexpr unsigned kWatchdogSeconds = 100;
+constexpr std::uint64_t kFailingStep = 3;
+
+void all_reduce(Communicator& communicator, std::size_t count_elems) {
+  std::vector<float> data(count_elems, 1.0F);
+  communicator.all_reduce(std::span(data), ReduceOp::kSum, {.name = "grad.wte"});
+}
+
+// What the culprit does in step kFailingStep: returns where it goes on afterwards.
+void misbehave(std::string_view how) {
+  if (how == "kill") ::raise(SIGKILL);
+  if (how == "exit") ::_exit(3);
+  if (how == "stop") ::raise(SIGSTOP);
+  if (how == "throw") throw std::domain_error("loss is not a number");
+  if (how == "sleep") std::this_thread::sleep_for(std::chrono::seconds(20));
+}
+
+// Collectives of all ranks; the culprit fails between two of them.
+void fail_in_world(Communicator& communicator, int culprit, std::string_view how, std::size_t count_elems) {
+  for (std::uint64_t step = 0; step < 10; ++step) {
+    communicator.begin_step(step);
+    if (step == kFailingStep && communicator.rank() == culprit) {
+      if (how == "leave") return;
+      misbehave(how);
+    }
+    all_reduce(communicator, count_elems);
+  }
+}
+
+// Each rank waits for the next one, the last one fails: only its neighbour talks to it.
+void fail_at_the_end_of_a_chain(Communicator& communicator, std::string_view how) {
+  communicator.barrier({.name = "start"});
+  const int next = communicator.rank() + 1;
+  float value = 0;
+  if (next == communicator.world_size()) {
+    misbehave(how);
+    return;
+  }
+  // Those farthest from the culprit wait first, so that they are the first to time out.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50) * communicator.rank());
+  communicator.recv(std::span(&value, 1), next, {.name = "activation"});
+  if (communicator.rank() > 0) {
+    communicator.send(std::span(&value, 1), communicator.rank() - 1, {.name = "activation"});
+  }
+}
+
+// Ranks with an even and with an odd number go on by themselves; the culprit belongs to one half only.
+void fail_in_a_part(Communicator& communicator, int culprit, std::string_view how) {
+  const auto part = communicator.split(communicator.rank() % 2, 0);
+  for (std::uint64_t step = 0;; ++step) {
+    communicator.begin_step(step);
+    if (step == kFailingStep && communicator.rank() == culprit) misbehave(how);
+    all_reduce(*part, 10);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+void disagree(Communicator& communicator, int culprit, std::string_view what) {
+  std::vector<float> data(12, 1.0F);
+  const auto n = static_cast<std::uint64_t>(communicator.world_size());
+  if (communicator.rank() != culprit) {
+    if (what == "all_to_all") {
+      const std::vector<std::uint64_t> counts(n, 2);
+      std::vector<float> output(2 * n);
+      communicator.all_to_all(std::span(data).first(2 * n), counts, std::span(output), counts, {.name = "tokens"});
+    } else {
+      communicator.all_reduce(std::span(data), ReduceOp::kSum, {.name = "grad.wte"});
+    }
+    return communicator.barrier({.name = "after"});
+  }
+  if (what == "operation") return communicator.barrier({.name = "grad.wte"});
+  if (what == "count") return all_reduce(communicator, 11);
+  if (what == "name") return communicator.all_reduce(std::span(data), ReduceOp::kSum, {.name = "grad.wpe"});
+  const std::vector<std::uint64_t> send(n, 2);
+  const std::vector<std::uint64_t> receive(n, 3);
+  std::vector<float> output(3 * n);
+  communicator.all_to_all(std::span(data).first(2 * n), send, std::span(output), receive, {.name = "tokens"});
+}
+
+// More than is buffered, to a rank that takes it late; and a last message to a rank that reads it after the sender left.
+std::uint64_t send_much(Communicator& communicator) {
+  constexpr std::size_t kElems = 3'000'000;  // 12 MB
+  std::vector<float> data(kElems);
+  if (communicator.rank() == 0) {
+    for (int i = 0; i < 4; ++i) {
+      data.assign(kElems, static_cast<float>(i));
+      communicator.send(std::span(data), 1, {.name = "much"});
+    }
+    return 0;
+  }
+  if (communicator.rank() == 1) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    for (int i = 0; i < 4; ++i) {
+      communicator.recv(std::span(data), 0, {.name = "much"});
+      if (data.front() != static_cast<float>(i) || data.back() != static_cast<float>(i)) {
+        throw std::runtime_error("messages out of order");
+      }
+    }
+  }
+  return 0;
+}
+
+std::uint64_t run(Communicator& communicator, std::string_view scenario, int culprit) {
+  const std::size_t colon = scenario.find(':');
+  const std::string_view kind = scenario.substr(0, colon);
+  const std::string_view how = colon == std::string_view::npos ? "" : scenario.substr(colon + 1);
+  if (kind == "conformance") return check_conformance(communicator);
+  if (kind == "splits") return check_conformance_of_splits(communicator);
+  if (kind == "send_much") return send_much(communicator);
+  if (kind == "world") fail_in_world(communicator, culprit, how, 1000);
+  if (kind == "large") fail_in_world(communicator, culprit, how, 1'000'000);
+  if (kind == "chain") fail_at_the_end_of_a_chain(communicator, how);
+  if (kind == "part") fail_in_a_part(communicator, culprit, how);
+  if (kind == "disagree") disagree(communicator, culprit, how);
+  return 0;
+}
+
+int rank_main(const std::vector<std::string>& arguments) {
+  ProcessGroupOptions options;
+  options.rank = std::stoi(arguments.at(0));
+  options.world_size = std::stoi(arguments.at(1));
+  options.timeout = std::chrono::milliseconds(std::stoi(arguments.at(2)));
+  if (arguments.at(3) == "redis") {
+    options.rendezvous.kind = Rendezvous::Kind::kRedis;
+    options.rendezvous.port = std::stoi(arguments.at(4));
+  } else {
+    options.rendezvous.directory = arguments.at(4);
+  }
+  options.rendezvous.launch_id = arguments.at(5);
+  const std::string& scenario = arguments.at(6);
+  const int culprit = std::stoi(arguments.at(7));
+  std::string result;
+  int status = 0;
+  try {
+    const auto communicator = backend_entry("gloo").connect(options);
+    try {
+      result = "ok " + std::to_string(run(*communicator, scenario, culprit));
+    } catch (const std::exception& error) {
+      communicator->abort(error.what());
+      throw;
+    }
+  } catch (const CommError& error) {
+    result = std::string("error CommError: ") + error.what();
+    status = 2;
+  } catch (const ConfigError& error) {
+    result = std::string("error ConfigError: ") + error.what();
+    status = 2;
+  } catch (const std::exception& error) {
+    result = std::string("error other: ") + error.what();
+    status = 2;
+  }
+  std::ofstream(arguments.at(8)) << result;
+  return status;
+}
+
+}  // namespace
+}  // namespace droptest::comm
+
+int main(int argc, char** argv) {
+  ::alarm(droptest::comm::kWatchdogSeconds);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  return droptest::comm::rank_main({argv + 1, argv + argc});
+}

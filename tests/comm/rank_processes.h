@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starts ranks as processes (gloo_rank_main.cc) and collects what they report.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace droptest::comm {
+
+/// A directory that is removed with all it holds.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+struct Scenario {
+  int world_size = 2;
+  std::string name;
+  int culprit = -1;
+  std::chrono::milliseconds timeout{30000};
+  std::string launch_id = "test";
+  int redis_port = 0;         ///< 0: rendezvous by files
+  std::vector<int> absent{};  ///< ranks that are not started
+};
+
+/// What a rank wrote before it ended; "" where it wrote nothing.
+struct RankReport {
+  std::string text;
+  int wait_status = -1;  ///< of waitpid; -1 where the process had to be killed
+};
+
+/// Runs the ranks until all but the culprit have ended, and kills what is left then.
+/// Fails the current test where a rank does not end in time.
+std::vector<RankReport> run_processes(const Scenario& scenario, const std::filesystem::path& directory);
+
+/// Starts a program with its output discarded.
+pid_t start_process(const std::vector<std::string>& arguments);
+
+}  // namespace droptest::comm
