@@ -203,6 +203,7 @@ void GlooMesh::meet() {
 
 void GlooMesh::connect(const std::string& interface_address) {
   try {
+    const SigpipeBlocked sigpipe_blocked;  // for the thread of Gloo's device, too
     std::shared_ptr<gloo::transport::Device> device = make_device(interface_address);
     context_ = std::make_shared<gloo::rendezvous::Context>(rank_, size_);
     context_->setTimeout(timeout_);

@@ -19,6 +19,7 @@
 #include "comm/backend_registry.h"
 #include "comm/call.h"
 #include "comm/gloo/launch_store.h"
+#include "comm/gloo/sigpipe_blocked.h"
 
 namespace gloo::rendezvous {
 class Context;
@@ -55,6 +56,7 @@ class GlooMesh {
     CallScope& operator=(const CallScope&) = delete;
 
    private:
+    const SigpipeBlocked sigpipe_blocked_;
     GlooMesh& mesh_;
   };
 

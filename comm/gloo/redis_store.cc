@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <hiredis/hiredis.h>
-#include <signal.h>
 #include <sys/time.h>
 
 #include <initializer_list>
@@ -8,36 +7,11 @@
 #include <vector>
 
 #include "comm/gloo/launch_store.h"
+#include "comm/gloo/sigpipe_blocked.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
 namespace {
-
-// hiredis writes without MSG_NOSIGNAL: a server that has gone away must be an error, not the end of the process.
-class SigpipeBlocked {
- public:
-  SigpipeBlocked() {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    sigset_t pending;
-    sigemptyset(&pending);
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  ~SigpipeBlocked() {
-    const timespec now{};
-    if (!was_pending_) sigtimedwait(&pipe_, nullptr, &now);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  SigpipeBlocked(const SigpipeBlocked&) = delete;
-  SigpipeBlocked& operator=(const SigpipeBlocked&) = delete;
-
- private:
-  sigset_t pipe_{};
-  sigset_t before_{};
-  bool was_pending_ = false;
-};
 
 struct ReplyFree {
   void operator()(redisReply* reply) const { freeReplyObject(reply); }

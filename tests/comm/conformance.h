@@ -8,9 +8,9 @@
 
 namespace droptest::comm {
 
-/// Calls every operation for float, double and uint64, in place and out of place, for counts around the group's size
-/// and above 1000, even and uneven. Ranks: all. Throws: std::runtime_error that names the operation where a result
-/// differs by one bit from the rank-order reference, an input was written, or a byte past an output changed.
+/// Calls every operation for float, double and uint64, in place and out of place, for counts of 0, 1, around the
+/// group's size and above 1000, even and uneven. Ranks: all. Throws: std::runtime_error that names the operation where
+/// a result differs by one bit from the rank-order reference, an input was written, or a byte past an output changed.
 /// Returns a digest of all results, which must be equal for all backends and differs between ranks.
 std::uint64_t check_conformance(Communicator& communicator);
 

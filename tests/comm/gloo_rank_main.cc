@@ -101,7 +101,8 @@ void disagree(Communicator& communicator, int culprit, std::string_view what) {
   communicator.all_to_all(std::span(data).first(2 * n), send, std::span(output), receive, {.name = "tokens"});
 }
 
-// More than is buffered, to a rank that takes it late; and a last message to a rank that reads it after the sender left.
+// More than is buffered, to a rank that takes it late; and a last message to a rank that reads it after the sender
+// left.
 std::uint64_t send_much(Communicator& communicator) {
   constexpr std::size_t kElems = 3'000'000;  // 12 MB
   std::vector<float> data(kElems);

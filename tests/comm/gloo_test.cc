@@ -69,9 +69,9 @@ struct Failing {
   const char* text;
 };
 const std::vector<Failing> kFailures = {
-    {"kill", 50s, "rank {} died or lost its connection"}, {"exit", 50s, "rank {} died or lost its connection"},
+    {"kill", 50s, "rank {} died or lost its connection"},   {"exit", 50s, "rank {} died or lost its connection"},
     {"throw", 50s, "rank {} failed: loss is not a number"}, {"leave", 50s, "rank {} has left the group"},
-    {"stop", 1500ms, "no data from rank {} for 1500 ms"}, {"sleep", 1500ms, "no data from rank {} for 1500 ms"},
+    {"stop", 1500ms, "no data from rank {} for 1500 ms"},   {"sleep", 1500ms, "no data from rank {} for 1500 ms"},
 };
 
 std::string with_rank(std::string text, int rank) {
@@ -107,8 +107,8 @@ TEST(GlooFailure, EverySurvivorNamesTheCulprit) {
 
 TEST(GlooFailure, TheOperationIsNamedWithStepAndBytes) {
   const TemporaryDirectory directory;
-  const auto reports = run_processes(
-      {.world_size = 3, .name = "large:stop", .culprit = 0, .timeout = 1500ms}, directory.path());
+  const auto reports =
+      run_processes({.world_size = 3, .name = "large:stop", .culprit = 0, .timeout = 1500ms}, directory.path());
   for (const int r : {1, 2}) {
     EXPECT_THAT(reports[static_cast<std::size_t>(r)].text,
                 AllOf(HasSubstr("(step 3, grad.wte, 4000000 bytes)"), HasSubstr("no data from rank 0"),
@@ -140,8 +140,7 @@ TEST(GlooFailure, RanksThatCallDifferentThingsAllSayWhoCalledWhat) {
            {"all_to_all", "sends 2 elements to rank 1, which expects 3"}}) {
     SCOPED_TRACE(what);
     const TemporaryDirectory directory;
-    const auto reports =
-        run_processes({.world_size = 3, .name = "disagree:" + what, .culprit = 1}, directory.path());
+    const auto reports = run_processes({.world_size = 3, .name = "disagree:" + what, .culprit = 1}, directory.path());
     for (const int r : {0, 2}) {
       EXPECT_THAT(reports[static_cast<std::size_t>(r)].text, AllOf(StartsWith("error CommError: "), HasSubstr(text)));
     }
@@ -150,8 +149,8 @@ TEST(GlooFailure, RanksThatCallDifferentThingsAllSayWhoCalledWhat) {
 
 TEST(GlooRendezvous, ARankThatDoesNotComeIsNamed) {
   const TemporaryDirectory directory;
-  const auto reports = run_processes(
-      {.world_size = 4, .name = "conformance", .timeout = 700ms, .absent = {1, 3}}, directory.path());
+  const auto reports =
+      run_processes({.world_size = 4, .name = "conformance", .timeout = 700ms, .absent = {1, 3}}, directory.path());
   for (const std::size_t r : {0U, 2U}) {
     EXPECT_THAT(reports[r].text, AllOf(HasSubstr("CommError"), HasSubstr("ranks 1, 3 did not come within 700 ms")));
   }
@@ -210,8 +209,8 @@ TEST(GlooRendezvous, ByRedisGivesTheSameBits) {
                                       "", "--appendonly", "no", "--dir", directory.path().string()});
   if (server < 0) GTEST_SKIP() << "redis-server is not installed";
   ProcessGroupOptions alone;
-  alone.rendezvous = {.kind = Rendezvous::Kind::kRedis, .directory = "", .host = "127.0.0.1", .port = port,
-                      .launch_id = "probe"};
+  alone.rendezvous = {
+      .kind = Rendezvous::Kind::kRedis, .directory = "", .host = "127.0.0.1", .port = port, .launch_id = "probe"};
   alone.world_size = 2;
   alone.timeout = 1ms;
   for (int i = 0; i < 500; ++i) {  // until the server answers: then the missing rank is the complaint
@@ -225,12 +224,11 @@ TEST(GlooRendezvous, ByRedisGivesTheSameBits) {
     std::this_thread::sleep_for(10ms);
   }
   const auto want = local_digests(3, check_conformance);
-  const auto reports =
-      run_processes({.world_size = 3, .name = "conformance", .redis_port = port}, directory.path());
+  const auto reports = run_processes({.world_size = 3, .name = "conformance", .redis_port = port}, directory.path());
   for (std::size_t r = 0; r < reports.size(); ++r) EXPECT_EQ(reports[r].text, want[r]);
-  const auto survivors = run_processes(
-      {.world_size = 3, .name = "world:kill", .culprit = 2, .launch_id = "second", .redis_port = port},
-      directory.path());
+  const auto survivors =
+      run_processes({.world_size = 3, .name = "world:kill", .culprit = 2, .launch_id = "second", .redis_port = port},
+                    directory.path());
   for (const std::size_t r : {0U, 1U}) EXPECT_THAT(survivors[r].text, HasSubstr("rank 2 died or lost its connection"));
   ::kill(server, SIGKILL);
   ::waitpid(server, nullptr, 0);
