@@ -25,6 +25,7 @@ COUNT_COLUMNS = (
     "mean_burst_packets", "configured_mean_burst_packets",
 )  # fmt: skip
 CLASS_COLUMNS = ("collectives", "untouched_share", "nmse", "cosine", "divergence_max", "divergence_rms")
+NUMBERS = frozenset({*METRIC_COLUMNS, *COUNT_COLUMNS, *CLASS_COLUMNS, "loss_rate", "max", "rms", "expected"})
 LINK_COLUMNS = ("packets", "lost", "realised_rate", "z", "mean_burst_packets")
 
 
@@ -66,6 +67,7 @@ class Records:
     planned: int | None  # runs in sweep.json; None without it
     varied: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    rate_pointer: str | None = None  # the loss whose rate is `loss_rate`, where several vary on their own
     files: dict[str, Run] = field(default_factory=dict)  # by run_id, as read
     # Loss processes that are two-state chains, by (run_id, class, half).
     chains: dict[tuple[str, str, str], loss_model.GilbertElliott] = field(default_factory=dict)
@@ -253,13 +255,21 @@ def _frames(
         "bursts": [*keyed, "class", "half", "length", "count", "expected"],
         "links": [*keyed, "class", "half", "source", "destination", *LINK_COLUMNS],
     }
-    frames = {kind: pd.DataFrame(rows[kind], columns=columns[kind]) for kind in rows}
+    frames = {kind: _typed(pd.DataFrame(rows[kind], columns=columns[kind])) for kind in rows}
     return Records(
         path=path, name=name, description=description, spec=spec, runs=frame, planned=planned, varied=namer.varied,
+        rate_pointer=namer.rate_pointer,
         warnings=warnings, files={run.run_id: run for run in runs}, chains={
             (run.run_id, *key): m.chain for run in runs for key, m in namer.models(run).items() if m.chain is not None
         }, **frames,
     )  # fmt: skip
+
+
+def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    """Numbers as numbers, in a frame without rows too."""
+    whole = {column: "int64" for column in ("step", "length", "count") if column in frame}
+    real = {column: "float64" for column in frame if column in NUMBERS}
+    return frame.astype(whole | real)
 
 
 def _add_metrics(rows: dict[str, list[dict[str, Any]]], key: dict[str, Any], line: dict[str, Any]) -> None:

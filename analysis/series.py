@@ -144,7 +144,8 @@ def _place(pointer: str) -> str:
 class SeriesNamer:
     """Names the series and rate of every run of an experiment.
 
-    Attributes: varied (pointers whose value differs between runs, seed not counted), rate_varies.
+    Attributes: varied (pointers whose value differs between runs, seed not counted); rate_pointer (the one loss that
+    is the rate, where several vary on their own; else None).
     """
 
     def __init__(self, runs: list[Run]):
@@ -166,7 +167,8 @@ class SeriesNamer:
             or len({canonical(self._leaves[run_id].get(pointer)) for run_id in lossy}) > 1
         ]
         self._names = _short_names(self._named)
-        self._rate_pointer: str | None = None
+        self.rate_pointer: str | None = None
+        self._rate_label_is_one = False
         self._varying_halves = self._find_varying_halves()
         if self._points_collide(runs):
             self._choose_rate_pointer()
@@ -193,7 +195,10 @@ class SeriesNamer:
             if pointer.rsplit("/", 1)[-1] == "loss_rate" or any(
                 is_loss(found.get(pointer)) for found in self._leaves.values()
             ):
-                self._rate_pointer = pointer
+                self.rate_pointer = pointer
+                values = [found[pointer] for found in self._leaves.values() if is_loss(found.get(pointer))]
+                labels = {m.label for m in map(loss_model.from_spec, values) if not m.lossless}
+                self._rate_label_is_one = len(labels) == 1
                 return
 
     def models(self, run: Run) -> dict[tuple[str, str], LossModel]:
@@ -204,9 +209,13 @@ class SeriesNamer:
 
     def rate(self, run: Run) -> float:
         """The run's place on the loss axis, a fraction; NaN where nothing says it."""
+        # A rate that was computed from a chain's parameters differs from the one in the spec by rounding.
+        return float(f"{self._exact_rate(run):.12g}")
+
+    def _exact_rate(self, run: Run) -> float:
         found = self._leaves[run.run_id]
-        if self._rate_pointer is not None and self._rate_pointer in found:
-            value = found[self._rate_pointer]
+        if self.rate_pointer is not None and self.rate_pointer in found:
+            value = found[self.rate_pointer]
             return loss_model.from_spec(value).loss_rate if is_loss(value) else probability(value)
         models = self._models[run.run_id]
         chosen = [m for key, m in models.items() if key in self._varying_halves] or list(models.values())
@@ -235,11 +244,11 @@ class SeriesNamer:
     def _word(self, pointer: str, value: Any) -> str:
         last = pointer.rsplit("/", 1)[-1]
         place = _place(pointer)
-        others_rate = self._rate_pointer is not None and pointer != self._rate_pointer
+        others_rate = self.rate_pointer is not None and pointer != self.rate_pointer
         if is_loss(value):
             model = loss_model.from_spec(value)
-            if self._rate_pointer == pointer and model.lossless:
-                return ""
+            if self.rate_pointer == pointer and (model.lossless or self._rate_label_is_one):
+                return ""  # the axis says it
             label = f"{model.label} {percent(model.loss_rate)}" if others_rate and not model.lossless else model.label
             return f"{place} {label}".strip()
         if last in RATE_KEYS:

@@ -131,9 +131,12 @@ def legend_below(result: Figure, handles: list, labels: list[str], title: str | 
     return result.legend(handles, labels, title=title, loc="lower center", ncol=columns, borderaxespad=0.2)
 
 
-def percent_axis(axes: Axes, rates: Sequence[float]) -> None:
-    """A packet loss rate axis in percent, logarithmic with 0 at its left end, ticks at the rates where they fit."""
-    axes.set_xlabel("packet loss rate (%)")
+def percent_axis(axes: Axes, rates: Sequence[float], pointer: str | None = None) -> None:
+    """A packet loss rate axis in percent, logarithmic with 0 at its left end, ticks at the rates where they fit.
+
+    pointer: the loss that the rate is of, where there are several.
+    """
+    axes.set_xlabel("packet loss rate (%)" if pointer is None else f"packet loss rate of {plain_text(pointer)} (%)")
     shown = sorted({100 * rate for rate in rates if math.isfinite(rate)})
     positive = [rate for rate in shown if rate > 0]
     if not positive:
@@ -208,6 +211,8 @@ def save(result: Figure, folder: Path, name: str) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     with applied():
+        result.draw_without_rendering()  # lays the axes out once, for all formats
+        result.set_layout_engine("none")
         for extension in FORMATS:
             path = folder / f"{name}.{extension}"
             part = folder / f".{name}.{extension}.{os.getpid()}.part"

@@ -115,13 +115,14 @@ def series_in(records: Records) -> list[str]:
 
 
 def curves(records: Records) -> dict[str, list[Group]]:
-    """The groups of each series by rate, its lossless twins first where it has any."""
+    """The groups of each series by rate, its lossless twins first unless it has loss rate 0 itself."""
     every = groups(records)
     lossless = [g for g in every if g.lossless]
     result = {}
     for series in series_in(records):
         own = [g for g in every if g.series == series]
-        twins = {run_id for g in own for run_id in g.twin_ids}
+        starts_at_zero = any(g.loss_rate == 0 for g in own)
+        twins = {run_id for g in own for run_id in g.twin_ids} if not starts_at_zero else set()
         extra = [g for g in lossless if g.series != series and twins & set(g.run_ids)]
         result[series] = extra + own
     return result

@@ -24,7 +24,7 @@ CAPTION = (
 def draw(records: Records) -> Figure:
     """Raises: NothingToDraw where no run's replicas differ."""
     frame = records.divergence[(records.divergence["rms"] > 0) & np.isfinite(records.divergence["rms"])]
-    shown, remark = panels.shown_curves(records)
+    shown, remark = panels.thinned_rates(*panels.shown_curves(records))
     shown = {series: [g for g in groups if frame["run_id"].isin(g.run_ids).any()] for series, groups in shown.items()}
     shown = {series: groups for series, groups in shown.items() if groups}
     if not shown:

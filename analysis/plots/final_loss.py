@@ -39,10 +39,10 @@ def draw(records: Records) -> Figure:
     # Curves need an axis: at a single rate the series themselves are what is compared.
     if len(rates) <= 1 and len(shown) > 1:
         return _draw_by_series(shown, paired, remark)
-    return _draw_over_rate(shown, paired, remark)
+    return _draw_over_rate(shown, paired, remark, records.rate_pointer)
 
 
-def _draw_over_rate(shown: dict[str, list[Group]], paired: bool, remark: str) -> Figure:
+def _draw_over_rate(shown: dict[str, list[Group]], paired: bool, remark: str, pointer: str | None) -> Figure:
     count = 2 if paired else 1
     figure, axes = style.figure(style.DOUBLE_COLUMN if paired else style.SINGLE_COLUMN, 2.7, 1, count)
     marks = style.marks(list(shown))
@@ -57,13 +57,13 @@ def _draw_over_rate(shown: dict[str, list[Group]], paired: bool, remark: str) ->
         if paired:
             lossy = [g for g in groups if not g.lossless]
             _curve(axes[0][1], lossy, "difference", shift, nudge, marks[series])
-    style.percent_axis(axes[0][0], rates)
+    style.percent_axis(axes[0][0], rates, pointer)
     axes[0][0].set_ylabel(LOSS_LABEL)
     style.plain_ticks(axes[0][0])
     _mark_diverged(axes[0][0], shown, marks)
     if paired:
         ax = axes[0][1]
-        style.percent_axis(ax, [g.loss_rate for row in shown.values() for g in row if not g.lossless])
+        style.percent_axis(ax, [g.loss_rate for row in shown.values() for g in row if not g.lossless], pointer)
         ax.set_ylabel(DIFFERENCE_LABEL)
         style.signed_log_axis(ax, [g.difference for row in shown.values() for g in row])
         ax.axhline(0, color="0.3", linestyle=":", linewidth=1)

@@ -18,6 +18,7 @@ from analysis.statistics import Interval
 from analysis.summary import Group, curves
 
 MAX_SERIES = 12
+MAX_RATES = 7
 PANELS_PER_ROW = 3
 
 
@@ -26,6 +27,18 @@ def shown_curves(records: Records) -> tuple[dict[str, list[Group]], str]:
     every = curves(records)
     shown = dict(list(every.items())[:MAX_SERIES])
     return shown, f"first {MAX_SERIES} of {len(every)} series" if len(every) > len(shown) else ""
+
+
+def thinned_rates(shown: dict[str, list[Group]], remark: str) -> tuple[dict[str, list[Group]], str]:
+    """At most MAX_RATES loss rates, evenly picked with the smallest and largest: more curves cannot be told apart."""
+    lossy = [g for row in shown.values() for g in row if not g.lossless]
+    rates = sorted({g.loss_rate for g in lossy if not math.isnan(g.loss_rate)})
+    if len(rates) <= MAX_RATES:
+        return shown, remark
+    kept = {rates[round(i * (len(rates) - 1) / (MAX_RATES - 1))] for i in range(MAX_RATES)}
+    note = f"{len(kept)} of {len(rates)} loss rates"
+    few = {series: [g for g in row if g.lossless or g.loss_rate in kept] for series, row in shown.items()}
+    return few, f"{remark}; {note}" if remark else note
 
 
 def rate_label(group: Group) -> str:
@@ -40,7 +53,7 @@ def rate_marks(shown: dict[str, list[Group]]) -> dict[str, style.Mark]:
 
 
 def panel_title(series: str, width: int = 34) -> str:
-    lines = textwrap.wrap(style.plain_text(series), width)
+    lines = textwrap.wrap(style.plain_text(series).replace(" %", "\N{NO-BREAK SPACE}%"), width)
     return "\n".join(lines[:2]) + (" …" if len(lines) > 2 else "")
 
 

@@ -25,7 +25,7 @@ ROWS = (("validation_loss", "validation loss\n(nats per token)"), ("train_loss",
 
 def draw(records: Records) -> Figure:
     """Raises: NothingToDraw without any finite loss."""
-    shown, remark = panels.shown_curves(records)
+    shown, remark = panels.thinned_rates(*panels.shown_curves(records))
     if records.metrics[["validation_loss", "train_loss"]].isna().all().all():
         raise NothingToDraw("no run has logged a loss yet")
     marks = panels.rate_marks(shown)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import synthetic
+from conftest import ROOT
+from matplotlib import image
+from matplotlib.colors import to_rgb
+from synthetic import NONE, bernoulli, gilbert_elliott
+
+import analysis
+from analysis import plots, style
+from analysis.plots import burst_lengths, panels
+
+LOSSES = [NONE, bernoulli(0.05), bernoulli(0.4), gilbert_elliott(0.05, 8), gilbert_elliott(0.4, 8)]
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("figures")
+    return synthetic.write_sweep(folder, {"/network/loss": LOSSES}, seeds=2)
+
+
+@pytest.fixture(scope="module")
+def figures(experiment):
+    records = analysis.load(experiment)
+    return {name: plots.draw(name, records) for name in plots.FIGURES}
+
+
+def labels(figure):
+    return " | ".join(f"{ax.get_xlabel()} | {ax.get_ylabel()}" for ax in figure.axes).replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("final_loss", ["final validation loss (nats per token)", "packet loss rate (%)",
+                        "difference to lossless twin (nats per token)"]),
+        ("training_curves", ["validation loss (nats per token)", "training loss (nats per token)", "step"]),
+        ("divergence", ["RMS difference (parameter units)", "step"]),
+        ("burst_lengths", ["burst length (packets)", "number of bursts"]),
+        ("loss_rate_check", ["configured packet loss rate (%)", "realised packet loss rate (%)",
+                             "(standard deviations)"]),
+    ],
+)  # fmt: skip
+def test_axes_are_labelled_with_units(figures, name, wanted):
+    found = labels(figures[name])
+    for label in wanted:
+        assert label in found
+
+
+def test_pictures_are_not_empty_and_nothing_is_cut_off(figures, tmp_path):
+    for name, figure in figures.items():
+        png, svg = style.save(figure, tmp_path, name)
+        pixels = image.imread(png)[..., :3]
+        ink = (pixels < 0.95).any(axis=2)
+        assert 0.01 < ink.mean() < 0.6, name
+        border = np.concatenate([ink[0], ink[-1], ink[:, 0], ink[:, -1]])
+        assert not border.any(), f"{name}: something touches the edge"
+        width = pixels.shape[1] / style.DPI
+        assert any(abs(width - column) < 0.02 for column in (style.SINGLE_COLUMN, style.DOUBLE_COLUMN)), name
+        assert b"<dc:date>" not in svg.read_bytes()
+
+
+def test_pictures_are_the_same_bytes_in_another_process(experiment, tmp_path):
+    program = (
+        "import sys; from pathlib import Path; import analysis; from analysis import plots, style\n"
+        "records = analysis.load(sys.argv[1])\n"
+        "for name in ('final_loss', 'divergence'): style.save(plots.draw(name, records), Path(sys.argv[2]), name)\n"
+    )
+    digests = []
+    for index, locale in enumerate(("C.UTF-8", "C")):
+        out = tmp_path / str(index)
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": str(index + 1), "LC_ALL": locale,
+                                    "TZ": ("UTC", "Asia/Tokyo")[index]}  # fmt: skip
+        subprocess.run([sys.executable, "-c", program, experiment, out], check=True, env=environment)
+        digests.append({p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(out.iterdir())})
+    assert len(digests[0]) == 4
+    assert digests[0] == digests[1]
+
+
+def test_the_users_matplotlib_settings_change_nothing(experiment):
+    import matplotlib
+
+    def drawn():
+        out = io.BytesIO()
+        figure = plots.draw("loss_rate_check", analysis.load(experiment))
+        with style.applied():
+            figure.savefig(out, format="svg", metadata={"Date": None})
+        return out.getvalue()
+
+    plain = drawn()
+    with matplotlib.rc_context({"font.size": 30, "lines.linewidth": 9, "axes.facecolor": "red"}):
+        assert drawn() == plain
+        assert matplotlib.rcParams["font.size"] == 30  # and are left as they were
+
+
+def test_marks_differ_in_grey():
+    for count in range(2, 8):
+        marks = list(style.marks(list(range(count))).values())
+        grey = [np.dot(to_rgb(mark.color), (0.299, 0.587, 0.114)) for mark in marks]
+        assert (np.diff(grey) > 0.05).all()
+        assert len({mark.marker for mark in marks}) == count
+        assert len({str(mark.linestyle) for mark in marks}) == count
+        assert max(grey) < 0.75  # seen on white
+
+
+def test_curves_show_the_means_of_the_table(mixed):
+    records = analysis.load(mixed)
+    figure = plots.draw("final_loss", records)
+    left, right = figure.axes[:2]
+    line = left.containers[0].lines[0]
+    means = [group.final.mean for group in analysis.groups(records) if group.final.n]
+    assert line.get_ydata().tolist() == pytest.approx(means)
+    assert line.get_xdata()[1:] == pytest.approx([1, 5, 20], rel=0.1)
+    assert right.containers[0].lines[0].get_ydata()[0] == pytest.approx(0.0115)
+    assert {text.get_text() for text in left.texts} == {"1/3", "3/3"}  # diverged
+
+
+def test_a_curve_ends_where_its_first_run_diverged(mixed):
+    records = analysis.load(mixed)
+    group = next(g for g in analysis.groups(records) if g.loss_rate == 0.2)
+    table = panels.common_steps(records.metrics, group.run_ids, "train_loss")
+    assert len(table.columns) == 3
+    assert table.index[-1] == 90  # the loss is not finite at step 100
+
+
+def test_one_rate_compares_the_series_themselves(tmp_path):
+    cross = {"/network/fill": ["zero", "stale"], "/network/loss": [NONE, bernoulli(0.05)]}
+    figure = plots.draw("final_loss", analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=2)))
+    names = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert names[0] == "lossless"
+    assert "fill stale" in names[2]
+
+
+def test_expected_bursts_cover_lengths_that_a_run_did_not_list(experiment):
+    records = analysis.load(experiment)
+    group = next(g for g in analysis.groups(records) if g.series.startswith("Gilbert") and g.loss_rate == 0.05)
+    bursts = records.bursts[records.bursts["half"] != "both"]
+    table = burst_lengths.counts(records, bursts, group.run_ids)
+    chain = synthetic.chain_of(gilbert_elliott(0.05, 8))
+    packets = 2 * 2 * 2 * 200_000  # seeds, classes, halves
+    theory = packets * chain.bursts_per_packet(table.index.to_numpy())
+    assert table["expected"].to_numpy() == pytest.approx(theory, rel=1e-2)
+    assert table["count"].sum() == bursts[bursts["run_id"].isin(group.run_ids)]["count"].sum()
+
+
+def test_figures_say_why_there_is_nothing_to_draw(tmp_path):
+    missing = synthetic.write_sweep(tmp_path, {"/network/loss": LOSSES}, seeds=1, outcomes=lambda *_: "missing")
+    for name in plots.FIGURES:
+        with pytest.raises(plots.NothingToDraw):
+            plots.draw(name, analysis.load(missing))
+    clean = analysis.load(synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=1, name="clean"))
+    with pytest.raises(plots.NothingToDraw, match="replicas stayed equal"):
+        plots.draw("divergence", clean)
+    with pytest.raises(plots.NothingToDraw, match="no packet was lost"):
+        plots.draw("burst_lengths", clean)
+
+
+def test_an_unknown_figure_lists_the_known_ones(experiment):
+    with pytest.raises(KeyError, match="final_loss, training_curves"):
+        plots.draw("pie", analysis.load(experiment))
+
+
+def test_dollar_signs_in_names_are_no_mathematics(tmp_path):
+    base = json.loads(json.dumps(synthetic.BASE))
+    cross = {"/data/text": ["$x^{", "_b$"], "/network/loss": [NONE, bernoulli(0.1), bernoulli(0.2)]}
+    records = analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=1, base=base))
+    figure = plots.draw("loss_rate_check", records)
+    style.save(figure, tmp_path / "out", "check")
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert r"text \$x^{, Bernoulli" in legend

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import math
+
+import pytest
+import synthetic
+from synthetic import NONE, bernoulli, gilbert_elliott
+
+import analysis
+from analysis.files import read_json, read_metrics, read_run
+from analysis.summary import groups, text_table
+
+
+def by_point(records):
+    return {(g.series, g.loss_rate): g for g in groups(records)}
+
+
+def test_every_planned_run_has_a_row_with_its_status(mixed):
+    records = analysis.load(mixed)
+    assert records.planned == 15
+    assert len(records.runs) == 15
+    assert records.runs["status"].value_counts().to_dict() == {
+        "completed": 8, "diverged": 4, "failed": 1, "unfinished": 1, "missing": 1,
+    }  # fmt: skip
+    failed = records.of_status("failed").iloc[0]
+    assert failed["error"] == "all_reduce: rank 1 of 4: rank 2 <is gone>"
+    assert math.isnan(failed["final_validation_loss"])
+    missing = records.of_status("missing").iloc[0]
+    assert (missing["series"], missing["loss_rate"], missing["seed"]) == ("Bernoulli", 0.05, 3)
+    assert set(records.of_status("diverged")["diverged_step"]) == {100}
+
+
+def test_differences_are_to_the_twin_of_the_same_seed(mixed):
+    records = analysis.load(mixed)
+    runs = records.runs.set_index("run_id")
+    for row in runs[runs["difference"].notna()].itertuples():
+        twin = runs.loc[row.twin]
+        assert twin["lossless"]
+        assert twin["seed"] == row.seed
+        assert row.difference == pytest.approx(row.loss_rate * (1 + 0.1 * row.seed), abs=1e-12)
+
+
+def test_groups_have_hand_computed_means_and_intervals(mixed):
+    points = by_point(analysis.load(mixed))
+    lossless = points["lossless", 0.0]
+    # 2.5, 3.0, 3.5: s = .5
+    assert lossless.final.mean == pytest.approx(3.0)
+    assert lossless.final.half_width == pytest.approx(4.30265 * 0.5 / math.sqrt(3), rel=1e-5)
+    assert lossless.note == "is the lossless twin"
+    one = points["Bernoulli", 0.01]  # seeds 1 and 2: differences .011 and .012
+    assert one.difference.n == 2
+    assert one.difference.mean == pytest.approx(0.0115, abs=1e-12)
+    assert one.difference.half_width == pytest.approx(12.7062 * 0.0005, rel=1e-5)
+    assert one.count("failed") == 1
+    five = points["Bernoulli", 0.05]
+    assert (five.final.n, five.difference.n, five.difference.has_width) == (1, 1, False)
+    assert five.note == "one pair: no interval"
+    assert (five.count("unfinished"), five.count("missing")) == (1, 1)
+    forty = points["Bernoulli", 0.4]
+    assert (forty.count("diverged"), forty.final.n, forty.note) == (3, 0, "no finished pair")
+
+
+def test_rates_in_percent_text_are_the_same_points(mixed, tmp_path):
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli("5%")]}, seeds=2)
+    records = analysis.load(folder)
+    assert set(records.runs["loss_rate"]) == {0.0, 0.05}
+    assert set(records.runs["series"]) == {"lossless", "Bernoulli"}
+
+
+def test_quickstart_has_two_curves_that_share_their_lossless_twins(tmp_path):
+    records = analysis.load(synthetic.write_quickstart(tmp_path))
+    points = by_point(records)
+    rates = (0.01, 0.05, 0.2, 0.4)
+    expected = {("lossless", 0.0)} | {(s, r) for s in ("Bernoulli", "Gilbert-Elliott, burst 8") for r in rates}
+    assert set(points) == expected
+    assert all(g.seeds == 3 for g in points.values())
+    for series in ("Bernoulli", "Gilbert-Elliott, burst 8"):
+        assert set(points[series, 0.2].twin_ids) == set(points["lossless", 0.0].run_ids)
+    assert points["Gilbert-Elliott, burst 8", 0.4].mean_burst_packets == pytest.approx(8)
+    statistics = records.loss_statistics
+    assert set(statistics["half"]) == {"both", "reduce", "gather"}
+    assert len(statistics) == 24 * 2 * 3
+    row = statistics[(statistics["half"] == "both") & (statistics["loss_rate"] == 0.4)].iloc[0]
+    assert row["realised_rate"] == pytest.approx(row["lost"] / row["packets"])
+
+
+def test_twins_have_the_same_spec_and_differ_in_the_network_alone(tmp_path):
+    def final(point, seed):
+        return point["/parallel/tensor"] + seed / 8 + (0.25 if point["/network/loss"] != NONE else 0)
+
+    cross = {"/parallel/tensor": [2, 4], "/network/loss": [NONE, bernoulli(0.1)]}
+    records = analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=2, final_losses=final))
+    assert set(records.runs["series"]) == {"lossless, TP 2", "lossless, TP 4", "TP 2, Bernoulli", "TP 4, Bernoulli"}
+    assert records.runs.loc[~records.runs["lossless"], "difference"].tolist() == [0.25] * 4
+
+
+def test_a_run_of_another_spec_is_no_twin(tmp_path):
+    folder = tmp_path / "own"
+    for loss, rate in ((NONE, 0.001), (bernoulli(0.1), 0.002)):
+        spec = json.loads(json.dumps(synthetic.BASE))
+        spec["network"]["loss"] = loss
+        spec["training"]["learning_rate"] = rate
+        synthetic.write_run(folder, spec)
+    records = analysis.load(folder)
+    assert records.runs["twin"].isna().all()
+
+
+def test_threads_and_lossy_validation_do_not_hide_a_twin(tmp_path):
+    folder = tmp_path / "own"
+    for loss, threads, validation in ((NONE, 1, "lossless"), (bernoulli(0.1), 2, "lossy")):
+        spec = json.loads(json.dumps(synthetic.BASE))
+        spec["network"]["loss"] = loss
+        spec["backend"] = {"name": "local", "timeout_seconds": 30 * threads, "threads_per_rank": threads}
+        spec["validation"]["network"] = validation
+        synthetic.write_run(folder, spec)
+    assert analysis.load(folder).runs["twin"].notna().sum() == 1
+
+
+def test_fills_make_series_and_share_the_lossless_run(tmp_path):
+    cross = {"/network/fill": ["zero", "stale"], "/network/loss": [NONE, bernoulli(0.05), bernoulli(0.2)]}
+    records = analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=2))
+    # Lossless points of both fills resolve to one run.
+    assert len(records.runs) == 2 + 2 * 2 * 2
+    assert set(records.runs["series"]) == {"lossless", "fill zero, Bernoulli", "fill stale, Bernoulli"}
+    assert records.runs.loc[~records.runs["lossless"], "twin"].notna().all()
+
+
+def test_one_class_or_half_alone_is_a_series(tmp_path):
+    classes = [{"tp_backward": {"loss": NONE}}, {"tp_forward": {"loss": NONE}}]
+    cross = {"/network/classes": classes, "/network/loss": [NONE, bernoulli(0.05), bernoulli(0.2)]}
+    records = analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=2, name="classes"))
+    assert set(records.runs["series"]) == {
+        "lossless", "tp_backward lossless, Bernoulli", "Bernoulli, tp_forward lossless",
+    }  # fmt: skip
+    assert by_point(records)["Bernoulli, tp_forward lossless", 0.2].configured_rate == pytest.approx(0.2)
+    cross = {"/network/gather/loss": [NONE, bernoulli(0.05)], "/network/reduce/loss": [bernoulli(0.2)]}
+    records = analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=2, name="halves"))
+    assert set(records.runs["loss_rate"]) == {0.0, 0.05}  # the half that varies is the axis
+
+
+def test_crossed_rates_are_not_taken_for_seeds_of_one_point(tmp_path):
+    rates = [NONE, bernoulli(0.05), bernoulli(0.2)]
+    cross = {"/network/loss": rates, "/network/classes/tp_backward/loss": rates}
+    records = analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=2))
+    points = groups(records)
+    assert len(points) == 9
+    assert all(g.seeds == len(g.run_ids) == 2 for g in points)
+    assert records.rate_pointer == "/network/loss"
+    assert ("tp_backward Bernoulli 5 %", 0.2) in by_point(records)
+    assert ("tp_backward Bernoulli 5 %", 0.0) in by_point(records)
+
+
+def test_a_pointer_to_the_rate_itself_is_the_axis(tmp_path):
+    base = json.loads(json.dumps(synthetic.BASE))
+    base["network"]["loss"] = gilbert_elliott(0.1, 8)
+    cross = {"/network/loss/loss_rate": [0.01, "20%"], "/training/learning_rate": [0.1, 0.2]}
+    records = analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=1, base=base))
+    assert set(records.runs["series"]) == {
+        "Gilbert-Elliott, burst 8, learning rate 0.1", "Gilbert-Elliott, burst 8, learning rate 0.2",
+    }  # fmt: skip
+    assert set(records.runs["loss_rate"]) == {0.01, 0.2}
+
+
+def test_a_single_run_needs_no_sweep(mixed):
+    run_id = analysis.load(mixed).of_status("completed").iloc[-1]["run_id"]
+    records = analysis.load(mixed / run_id)
+    assert records.planned is None
+    assert records.runs["run_id"].tolist() == [run_id]
+    group = groups(records)[0]
+    assert group.note == "no lossless twin; one seed: no interval"
+    assert not group.final.has_width
+    assert any("no lossless run" in warning for warning in records.warnings)
+
+
+def test_runs_that_the_sweep_does_not_list_are_left_out_and_named(tmp_path):
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=1)
+    other = json.loads(json.dumps(synthetic.BASE)) | {"seed": 99}
+    run_id = synthetic.write_run(folder, other)
+    records = analysis.load(folder)
+    assert run_id not in set(records.runs["run_id"])
+    assert any(run_id in warning for warning in records.warnings)
+
+
+def test_a_torn_last_line_is_dropped_with_a_warning(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 0, "validation_loss": 5.5}\n{"step": 10, "train_loss": 4.0}\n{"step": 20, "train_l')
+    metrics = read_metrics(path)
+    assert [line["step"] for line in metrics.lines] == [0, 10]
+    assert metrics.warning == f"{path}: line 3 is torn off and was left out"
+    path.write_bytes(b'{"step": 0}\n{"step": 10, "x": "\xe2\x82')  # torn inside a character
+    assert [line["step"] for line in read_metrics(path).lines] == [0]
+
+
+def test_a_bad_line_in_the_middle_is_an_error_that_names_it(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 0}\n{"step": 10, "tra\n{"step": 20}\n')
+    with pytest.raises(analysis.MalformedRecord, match=r"metrics\.jsonl: line 2"):
+        read_metrics(path)
+
+
+def test_null_in_metrics_is_nan(mixed):
+    records = analysis.load(mixed)
+    run_id = records.of_status("diverged").iloc[0]["run_id"]
+    last = records.metrics[records.metrics["run_id"] == run_id].iloc[-1]
+    assert math.isnan(last["train_loss"])
+
+
+def test_a_damaged_run_is_set_aside_and_named(tmp_path):
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli(0.1)]}, seeds=2)
+    run_id = analysis.load(folder).runs.iloc[-1]["run_id"]
+    (folder / run_id / "summary.json").write_text('{"status": "comple')
+    records = analysis.load(folder)
+    assert records.of_status("unreadable")["run_id"].tolist() == [run_id]
+    assert any("summary.json: not JSON" in warning for warning in records.warnings)
+    assert groups(records)[-1].final.n == 1
+
+
+def test_records_of_a_newer_version_are_refused(tmp_path):
+    path = tmp_path / "summary.json"
+    path.write_text('{"schema_version": 2, "status": "completed"}')
+    with pytest.raises(analysis.MalformedRecord, match="schema_version: got 2, this program reads 1"):
+        read_json(path)
+    assert read_run(tmp_path).status == "unreadable"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[1, 2]", "got list, want a JSON object"),
+        ('{"name": "x"}', "/runs: got NoneType, want a list"),
+        ('{"runs": [{"run_id": "../../etc"}]}', "/runs/0/run_id: got '../../etc'"),
+        ('{"runs": [17]}', "/runs/0/run_id: got None"),
+        ("{", "not JSON"),
+    ],
+)
+def test_a_bad_sweep_is_an_error_that_names_the_file(tmp_path, text, message):
+    (tmp_path / "sweep.json").write_text(text)
+    with pytest.raises(analysis.MalformedRecord) as error:
+        analysis.load(tmp_path)
+    assert message in str(error.value)
+    assert str(tmp_path / "sweep.json") in str(error.value)
+
+
+def test_folders_without_records_are_errors(tmp_path):
+    with pytest.raises(analysis.MissingRecord, match="no such folder"):
+        analysis.load(tmp_path / "nope")
+    with pytest.raises(analysis.MissingRecord, match="no records here"):
+        analysis.load(tmp_path)
+
+
+def test_several_experiments_are_loaded_one_by_one(tmp_path):
+    for name in ("b", "a"):
+        synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=1, name=name)
+    with pytest.raises(analysis.RecordError, match=r"several experiments \(a, b\)"):
+        analysis.load(tmp_path)
+    assert [records.name for records in analysis.load_all(tmp_path)] == ["a", "b"]
+
+
+def test_loss_where_none_was_configured_has_an_infinite_z(tmp_path):
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": [bernoulli(0.1)]}, seeds=1)
+    run_id = analysis.load(folder).runs.iloc[0]["run_id"]
+    path = folder / run_id / "loss_statistics.json"
+    record = json.loads(path.read_text())
+    record["classes"]["tp_forward"]["halves"]["gather"] |= {"configured_rate": 0.0, "lost": 3, "z": None}
+    path.write_text(json.dumps(record))
+    assert groups(analysis.load(folder))[0].z == math.inf
+
+
+def test_large_seeds_are_kept_exactly(tmp_path):
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=1, seed=2**64 - 1)
+    assert analysis.load(folder).runs.iloc[0]["seed"] == 2**64 - 1
+
+
+def test_a_sweep_without_any_run_yet_loads(tmp_path):
+    cross = {"/network/loss": [NONE, bernoulli(0.1)]}
+    folder = synthetic.write_sweep(tmp_path, cross, seeds=2, outcomes=lambda *_: "missing")
+    records = analysis.load(folder)
+    assert records.runs["status"].tolist() == ["missing"] * 4
+    assert "Bernoulli" in text_table(records)

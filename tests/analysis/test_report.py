@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+import html.parser
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from urllib.parse import unquote
+
+import pytest
+import synthetic
+from conftest import ROOT
+from synthetic import NONE, bernoulli
+
+import analysis
+from analysis.__main__ import main
+from analysis.page import element, escaped
+
+
+class Page(html.parser.HTMLParser):
+    """Tags, links and text of a page; checks that tags close in order."""
+
+    VOID = frozenset({"meta", "img", "br"})
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.text, self.open = [], [], "", []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += [(tag, key, value) for key, value in attributes]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] not in (["style"], ["script"]):
+            self.text += data
+
+
+@pytest.fixture(scope="module")
+def reported(mixed, tmp_path_factory):
+    out = tmp_path_factory.mktemp("report")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "analysis", "report", str(mixed), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    return out, done
+
+
+def test_report_says_what_it_wrote_and_warns(reported):
+    out, done = reported
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"report: {out / 'report.html'}" in done.stdout
+    assert "warning:" in done.stdout
+    assert re.search(r"Bernoulli +1 % .* 2/3 +2\.76\d\d ± ", done.stdout)
+    names = ("final_loss", "training_curves", "divergence", "burst_lengths", "loss_rate_check")
+    assert {p.name for p in (out / "plots").iterdir()} == {f"{n}.{e}" for n in names for e in ("png", "svg")}
+
+
+def test_page_escapes_what_users_wrote(reported):
+    text = (reported[0] / "report.html").read_text()
+    page = Page(text)
+    assert "script" not in page.tags
+    assert "Does <script>alert('x')</script> & $50 of loss matter?" in page.text
+    assert "rank 2 <is gone>" in page.text
+    assert "&lt;script&gt;alert(&#x27;x&#x27;)&lt;/script&gt;" in text
+
+
+def test_page_is_self_contained(reported, mixed):
+    out, _ = reported
+    text = (out / "report.html").read_text()
+    page = Page(text)
+    assert not re.search(r"https?://|//[a-z]+\.", text)
+    assert "url(" not in text
+    assert "@import" not in text
+    sources = [value for tag, key, value in page.attributes if key == "src"]
+    assert len(sources) == 5
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
+    assert not {"link", "script", "iframe", "object"} & set(page.tags)
+    links = [value for tag, key, value in page.attributes if tag == "a" and key == "href"]
+    assert all((out / unquote(target)).is_file() for target in links)
+    present = [p for p in mixed.rglob("*/*.json*") if p.is_file()]
+    assert sum("metrics.jsonl" in target for target in links) == sum(p.name == "metrics.jsonl" for p in present)
+
+
+def test_page_shows_tables_and_what_is_missing(reported):
+    text = Page((reported[0] / "report.html").read_text()).text
+    for wanted in (
+        "15 runs planned: 8 completed, 4 diverged, 1 failed, 1 unfinished, 1 missing",
+        "planned in sweep.json, not run yet",
+        "no summary.json: it goes on, or was stopped, last logged step 100",
+        "diverged at step 100",
+        "Bernoulli at 40 %: 3 of 3 runs diverged.",
+        "+0.0115 ± 0.0064",
+        "one pair: no interval",
+        "tp_backward",
+        "oneDNN 2.7.2",
+        '"loss_rate": 0.4',
+    ):
+        assert wanted in text
+
+
+def test_report_again_is_the_same_bytes_and_leaves_no_old_plots(tmp_path):
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=1)
+    (folder / "plots").mkdir()
+    (folder / "plots" / "divergence.png").write_bytes(b"of an earlier sweep")
+    assert main(["report", str(folder)]) == 0
+    assert not (folder / "plots" / "divergence.png").exists()
+    assert "Not drawn:" in (folder / "report.html").read_text()
+    first = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    assert main(["report", str(folder)]) == 0
+    assert {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == first
+
+
+def test_table_as_json_is_strict_json(mixed, capsys):
+    assert main(["table", str(mixed), "--json"]) == 0
+    value = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    points = {point["loss_rate"]: point for point in value[0]["points"]}
+    assert points[0.01]["difference_to_lossless"]["mean"] == pytest.approx(0.0115)
+    assert points[0.05]["final_validation_loss"]["half_width_95"] is None
+    assert points[0.4]["runs"] == {"diverged": 3}
+
+
+def test_plot_writes_one_figure(mixed, tmp_path, capsys):
+    assert main(["plot", "loss_rate_check", str(mixed), "--out", str(tmp_path)]) == 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["loss_rate_check.png", "loss_rate_check.svg"]
+    assert main(["plot", "pie", str(mixed)]) == 2
+    assert "got 'pie', want one of final_loss" in capsys.readouterr().err
+
+
+def test_errors_name_the_folder_and_exit_with_2(tmp_path, capsys):
+    assert main(["report", str(tmp_path / "nope")]) == 2
+    assert f"error: {tmp_path / 'nope'}: no such folder" in capsys.readouterr().err
+    assert main(["table", str(tmp_path)]) == 2
+    assert "no records here" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as usage:
+        main(["draw"])
+    assert usage.value.code == 2
+
+
+def test_a_python_without_pandas_is_told_what_to_install(mixed):
+    # -S leaves out Debian's dist-packages, where pandas is.
+    command = [sys.executable, "-S", "-m", "analysis", "table", str(mixed)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 2
+    assert "python3-pandas" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_several_experiments_get_an_index(tmp_path, capsys):
+    for name in ("one", "two & three"):
+        synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=1, name=name, outcomes=lambda *_: "missing")
+    out = tmp_path / "out"
+    assert main(["report", str(tmp_path), "--out", str(out)]) == 0
+    page = Page((out / "report.html").read_text())
+    links = [value for tag, key, value in page.attributes if tag == "a" and key == "href"]
+    assert links == ["one/report.html", "two%20%26%20three/report.html"]
+    assert all((out / unquote(link)).is_file() for link in links)
+    capsys.readouterr()
+
+
+def test_terminal_sequences_in_errors_are_not_printed(tmp_path, capsys):
+    folder = synthetic.write_sweep(tmp_path, {"/data/text": ["\x1b[2Jx", "y"]}, seeds=1)
+    assert main(["table", str(folder)]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_text_that_no_file_can_hold_is_replaced():
+    assert escaped("a\ud800b\x00c") == "a?b\N{REPLACEMENT CHARACTER}c"
+    assert element("a", "<b>", href='"x').html == '<a href="&quot;x">&lt;b&gt;</a>'
+
+
+def test_an_unwritable_folder_is_an_error(mixed, tmp_path, capsys):
+    target = tmp_path / "file"
+    target.write_text("not a folder")
+    assert main(["plot", "loss_rate_check", str(mixed), "--out", str(target)]) == 2
+    assert str(target) in capsys.readouterr().err
+
+
+def test_records_can_be_moved_with_their_report(tmp_path):
+    folder = synthetic.write_sweep(tmp_path / "a", {"/network/loss": [NONE, bernoulli(0.1)]}, seeds=1)
+    run_id = analysis.load(folder).runs.iloc[0]["run_id"]
+    from analysis.report import relative
+
+    assert relative(folder / run_id / "spec.json", folder) == f"{run_id}/spec.json"
+    moved = shutil.move(folder, tmp_path / "b")
+    assert analysis.load(moved).runs["twin"].notna().sum() == 1
