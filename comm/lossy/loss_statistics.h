@@ -41,7 +41,7 @@ struct LinkStatistics {
 struct ClassStatistics {
   sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
   std::array<LossCounts, 2> halves;  ///< by sim::Half
-  std::uint64_t collectives = 0;     ///< collective calls, counted once for the group
+  std::uint64_t collectives = 0;     ///< calls, counted once for their group; a message from send to recv is one
   std::uint64_t untouched = 0;       ///< of these, those in which no rank lost a packet
   /// On sampled steps, summed over ranks and calls: |result - exact|^2, |exact|^2, |result|^2, <result, exact>.
   std::uint64_t sampled_calls = 0;
@@ -49,7 +49,8 @@ struct ClassStatistics {
   double exact_energy = 0;
   double result_energy = 0;
   double inner_product = 0;
-  /// On sampled steps: largest and root-mean-square difference between ranks of results that ought to be equal.
+  /// On sampled steps, of results that ought to be equal on all ranks: largest difference between two ranks, and the
+  /// root mean square, over elements and ranks, of the difference to the mean over ranks.
   double divergence_max = 0;
   double divergence_rms = 0;
   std::uint64_t digest = 0;  ///< of all links' digests
@@ -59,6 +60,16 @@ struct ClassStatistics {
   double nmse() const;    ///< error_energy / exact_energy; 0 without samples
   double cosine() const;  ///< 1 without samples
   double untouched_share() const;
+};
+
+/// Samples of one class since they were last read: a line of metrics.jsonl.
+struct ClassSample {
+  sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
+  std::uint64_t calls = 0;
+  double nmse = 0;
+  double cosine = 1;
+  double divergence_max = 0;
+  double divergence_rms = 0;
 };
 
 }  // namespace droptest::comm

@@ -18,7 +18,8 @@ struct LossyOptions {
   std::uint64_t sample_every_steps = 0;
 };
 
-/// Decorates any communicator: classes with a network lose packets on their path, the others go straight through.
+/// Decorates any communicator: classes with a network lose packets on their path, the others, barriers and groups of
+/// one rank go straight through. docs/paths.md says what is lost, docs/recovery.md what is put in its place.
 /// Determinism: the fates are a pure function of the seed and the program order of the collectives; results are as
 /// deterministic as the inner communicator. At loss 0 a path gives the bits of the same path without loss; on `local`
 /// those are the bits of the bare backend.
@@ -49,7 +50,8 @@ class LossyCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(std::string_view reason) noexcept override;
 
-  /// While alive, everything goes straight to the inner communicator and nothing is counted: evaluation.
+  /// While alive, everything of this rank, in groups split from here too, goes straight to the inner communicator and
+  /// nothing is counted: evaluation. Ranks: all, around the same calls.
   class LosslessScope {
    public:
     explicit LosslessScope(LossyCommunicator& communicator);
@@ -65,13 +67,19 @@ class LossyCommunicator final : public Communicator {
   /// Ranks: all. Throws: CommError that names the link's ranks where they differ.
   void verify_fates();
 
-  /// Statistics of all ranks of the group added up, one entry per lossy class in use; the same on every rank.
-  /// Ranks: all. `links` are filled where asked for.
+  /// Statistics since the start of all ranks of the group added up, with those of the groups split from it; one entry
+  /// per class that has a network and was used, the same on every rank. A split group's own statistics hold all that
+  /// its ranks counted, in every group. Ranks: all. `links` are filled where asked for.
   enum class LinkDetail : std::uint8_t { kOmit, kInclude };
   std::vector<ClassStatistics> collect_statistics(LinkDetail detail);
 
+  /// NMSE, cosine and divergence of the steps sampled since the last call, added up over ranks; one entry per class
+  /// that was sampled, the same on every rank. Ranks: all.
+  std::vector<ClassSample> take_samples();
+
  private:
   class Impl;
+  explicit LossyCommunicator(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -60,4 +60,15 @@ struct Network {
   std::optional<ClassNetwork>& of(sim::TrafficClass c) { return classes[static_cast<std::size_t>(c)]; }
 };
 
+/// Gives `loss` to the halves that a path's shorthand stands for: both on `direct`, the reduce half on `contribution`.
+/// Throws: ConfigError for an unknown path.
+void apply_loss(ClassNetwork& network, const std::shared_ptr<const sim::LossProcess>& loss);
+
+/// Gives each half `fill` where it has a meaning, and `zero` elsewhere.
+void apply_fill(ClassNetwork& network, Fill fill);
+
+/// Throws: ConfigError for an unknown path, a fill that has no meaning in its half (with the reason), or a payload that
+/// is not a positive multiple of 8 bytes (a whole number of elements of every type).
+void validate(const ClassNetwork& network);
+
 }  // namespace droptest::comm

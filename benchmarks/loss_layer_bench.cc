@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the loss layer costs: an all-reduce under loss beside the same path with a process that never loses, in turns so
+// that both see the same machine. `overhead_ratio` is the quotient of their times.
+// loss_layer_bench --benchmark_format=json prints the machine beside the figures.
+#include <benchmark/benchmark.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "comm/lossy/lossy_communicator.h"
+#include "comm/run_ranks.h"
+#include "sim/loss/bernoulli.h"
+#include "sim/loss/gilbert_elliott.h"
+
+namespace droptest::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kClass = sim::TrafficClass::kTpForward;
+const Message kMessage{kClass, "activation", 0};
+const Message kControl{sim::TrafficClass::kControl, "another round"};
+
+LossyOptions options_of(std::string_view path, const std::shared_ptr<const sim::LossProcess>& loss, Fill fill) {
+  LossyOptions options;
+  options.network.seed = 1;
+  ClassNetwork network;
+  network.path = path;
+  apply_loss(network, loss);
+  apply_fill(network, fill);
+  options.network.of(kClass) = network;
+  return options;
+}
+
+double seconds_of_call(Communicator& inner, LossyCommunicator& lossy, std::vector<float>& data,
+                       std::vector<float>& result) {
+  inner.barrier(kControl);
+  const auto begin = Clock::now();
+  lossy.all_reduce(ConstTensor(std::span<const float>(data)), Tensor(std::span(result)), ReduceOp::kSum, kMessage);
+  inner.barrier(kControl);
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void compare(benchmark::State& state, std::string_view path, const std::shared_ptr<const sim::LossProcess>& loss,
+             Fill fill) {
+  const int ranks = static_cast<int>(state.range(0));
+  const auto count = static_cast<std::size_t>(state.range(1));
+  run_ranks(ranks, std::chrono::minutes(1), [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options_of(path, loss, fill));
+    LossyCommunicator clean(inner, options_of(path, std::make_shared<sim::Bernoulli>(0), fill));
+    std::vector<float> data(count, 1.0F);
+    std::vector<float> result(count);
+    double lossy_seconds = 0;
+    double clean_seconds = 0;
+    // Rank 0 has the state, and tells the others whether there is another round.
+    for (;;) {
+      std::array<std::uint64_t, 1> again = {inner.rank() == 0 && state.KeepRunning() ? 1U : 0U};
+      inner.broadcast(Tensor(std::span<std::uint64_t>(again)), 0, kControl);
+      if (again[0] == 0) break;
+      clean_seconds += seconds_of_call(inner, clean, data, result);
+      const double seconds = seconds_of_call(inner, lossy, data, result);
+      lossy_seconds += seconds;
+      if (inner.rank() == 0) state.SetIterationTime(seconds);
+    }
+    if (inner.rank() == 0) state.counters["overhead_ratio"] = lossy_seconds / clean_seconds;
+  });
+}
+
+const auto kBernoulli = std::make_shared<sim::Bernoulli>(0.05);
+const auto kBursts = std::make_shared<sim::GilbertElliott>(sim::rates_of_burst(0.05, 8));
+
+void direct_zero(benchmark::State& state) { compare(state, "direct", kBernoulli, Fill::kZero); }
+void direct_count_rescale(benchmark::State& state) { compare(state, "direct", kBernoulli, Fill::kCountRescale); }
+void direct_stale(benchmark::State& state) { compare(state, "direct", kBernoulli, Fill::kStale); }
+void direct_bursts(benchmark::State& state) { compare(state, "direct", kBursts, Fill::kZero); }
+void contribution_zero(benchmark::State& state) { compare(state, "contribution", kBernoulli, Fill::kZero); }
+
+// Ranks, and elements: an activation of `nano`, and a gradient bucket.
+void shapes(benchmark::internal::Benchmark* b) {
+  b->Args({4, 131072})->Args({4, 4194304})->UseManualTime()->Unit(benchmark::kMicrosecond);
+}
+BENCHMARK(direct_zero)->Apply(shapes);
+BENCHMARK(direct_count_rescale)->Apply(shapes);
+BENCHMARK(direct_stale)->Apply(shapes);
+BENCHMARK(direct_bursts)->Apply(shapes);
+BENCHMARK(contribution_zero)->Apply(shapes);
+
+}  // namespace
+}  // namespace droptest::comm

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// An all-reduce under loss without training: what it loses and what that costs, measured beside the closed forms.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "comm/lossy/collective_theory.h"
+#include "comm/lossy/loss_statistics.h"
+#include "comm/lossy/network.h"
+
+namespace droptest::comm {
+
+struct CollectiveExperiment {
+  ClassNetwork network;
+  int ranks = 8;
+  std::uint64_t elements = 65536;  ///< of type float
+  Inputs inputs = Inputs::kIndependent;
+  std::uint64_t trials = 100;
+  std::uint64_t seed = 1;
+  std::chrono::milliseconds timeout{60000};  ///< longest wait for a rank
+};
+
+/// A mean over trials. `standard_error` is NaN for a single trial.
+struct Estimate {
+  double measured = 0;
+  double standard_error = 0;
+  std::optional<double> expected;  ///< exact, where a closed form exists
+};
+
+struct CollectiveExperimentResult {
+  /// sum of |result - exact|^2 over sum of |exact|^2, over elements, ranks and trials. Its standard error is that of a
+  /// ratio of means (delta method), with trials as independent samples.
+  Estimate nmse;
+  /// Fraction of contributions that reach a result and of results that reach a receiver, own ones included; and the
+  /// product of the two.
+  Estimate survival_reduce;
+  Estimate survival_gather;
+  Estimate survival;
+  ClassStatistics statistics;  ///< of all trials
+  std::vector<double> nmse_by_trial;
+};
+
+/// Runs the trials on local ranks (threads). Inputs are standard normal, from Purpose::kSyntheticInput.
+/// Determinism: equal experiments give equal bits.
+/// Throws: ConfigError for no ranks, elements or trials, and for a network that has no meaning.
+CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment& experiment);
+
+}  // namespace droptest::comm

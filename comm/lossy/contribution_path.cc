@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/contribution_path.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "comm/lossy/packet_runs.h"
+
+namespace droptest::comm {
+namespace {
+
+int lowest_world_rank(const Communicator& group) {
+  int lowest = group.world_rank(0);
+  for (int rank = 1; rank < group.world_size(); ++rank) lowest = std::min(lowest, group.world_rank(rank));
+  return lowest;
+}
+
+}  // namespace
+
+ContributionPath::ContributionPath(const PathContext& context)
+    : context_(context),
+      one_hop_(context, Consistency::kShared),
+      aggregation_point_(static_cast<std::uint16_t>(lowest_world_rank(context.inner))) {}
+
+// Draws the fates of all contributions, and returns this rank's as it reaches the aggregation point: the input itself
+// where nothing of it is lost.
+ConstTensor ContributionPath::what_arrives(ConstTensor input, ReduceOp op, const sim::Packetizer& packets,
+                                           StaleMemory::Use use, const Message& message) {
+  const HalfNetwork& half = context_.network.reduce;
+  check_reduction(half.fill, op, input.type, message);
+  const bool lossy = can_lose(half);
+  if (lossy) lost_contributions_.start(packets.packets());
+  ConstTensor arrives = input;
+  for (int source = 0; source < context_.inner.world_size(); ++source) {
+    const bool mine = source == context_.inner.rank();
+    const sim::Link link{message.traffic_class, sim::Half::kReduce,
+                         static_cast<std::uint16_t>(context_.inner.world_rank(source)), sim::Link::kEveryDestination};
+    const sim::PacketMask* lost =
+        context_.ledger.next_message(link, context_.group, packets, mine ? Tally::kCounted : Tally::kOtherEnd);
+    if (!lossy) continue;
+    lost_contributions_.add(lost);
+    if (!mine) continue;
+    if (half.fill == Fill::kStale) {
+      const Tensor last = context_.stale.of(use, message, input.type, input.count_elems());
+      copy_delivered(input, last, lost, packets);
+      arrives = last;
+    } else if (lost != nullptr) {
+      const Tensor masked = context_.scratch.take(Scratch::Slot::kMasked, input.type, input.count_elems());
+      copy_delivered(input, masked, lost, packets);
+      op == ReduceOp::kSum ? zero_lost(masked, lost, packets) : lowest_lost(masked, lost, packets);
+      arrives = masked;
+    }
+  }
+  return arrives;
+}
+
+void ContributionPath::finish(Tensor results, std::uint64_t first_element, ReduceOp op,
+                              const sim::Packetizer& packets) {
+  const HalfNetwork& half = context_.network.reduce;
+  if (!can_lose(half)) return;
+  if (half.fill == Fill::kCountRescale) {
+    lost_contributions_.rescale(results, first_element, packets, context_.inner.world_size());
+  } else if (half.fill == Fill::kInverseProbability) {
+    scale(results, inverse_probability_factor(half));
+  } else if (half.fill == Fill::kZero && op == ReduceOp::kMax) {
+    lost_contributions_.zero_where_all_lost(results, first_element, packets, context_.inner.world_size());
+  }
+}
+
+const sim::PacketMask* ContributionPath::fates_of_results(const sim::Packetizer& packets, const Message& message) {
+  const auto me = static_cast<std::uint16_t>(context_.inner.world_rank(context_.inner.rank()));
+  sim::Link link{message.traffic_class, sim::Half::kGather, aggregation_point_, sim::Link::kEveryDestination};
+  const bool aggregates = me == aggregation_point_;
+  if (context_.network.consistency == Consistency::kShared) {
+    return context_.ledger.next_message(link, context_.group, packets, aggregates ? Tally::kCounted : Tally::kOtherEnd);
+  }
+  for (int receiver = 0; aggregates && receiver < context_.inner.world_size(); ++receiver) {
+    link.destination = static_cast<std::uint16_t>(context_.inner.world_rank(receiver));
+    if (link.destination != me) context_.ledger.next_message(link, context_.group, packets, Tally::kOtherEnd);
+  }
+  link.destination = me;
+  return context_.ledger.next_message(link, context_.group, packets, Tally::kCounted);
+}
+
+void ContributionPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
+  const sim::Packetizer packets(input.count_elems(), element_bytes(input.type), context_.network.payload_bytes);
+  const ConstTensor own_values = one_hop_.keep_for_own(input);
+  const ConstTensor arrives = what_arrives(input, op, packets, StaleMemory::Use::kReduceContributions, message);
+  context_.inner.all_reduce(arrives, output, op, message);
+  finish(output, 0, op, packets);
+
+  if (context_.network.gather.loss == nullptr) return;
+  const Tensor remembered = one_hop_.memory(StaleMemory::Use::kAllReduceResult, message, output, -1);
+  const sim::PacketMask* lost = fates_of_results(packets, message);
+  one_hop_.fill(output, lost, packets, own_values, remembered);
+}
+
+void ContributionPath::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                      ReduceOp op, const Message& message) {
+  const sim::Packetizer packets(input.count_elems(), element_bytes(input.type), context_.network.payload_bytes);
+  const ConstTensor arrives = what_arrives(input, op, packets, StaleMemory::Use::kReduceScatterContributions, message);
+  context_.inner.reduce_scatter(arrives, output, counts, op, message);
+  const auto mine = counts.begin() + context_.inner.rank();
+  finish(output, std::accumulate(counts.begin(), mine, std::uint64_t{0}), op, packets);
+}
+
+void ContributionPath::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                  const Message& message) {
+  one_hop_.all_gather(input, output, counts, message);
+}
+
+void ContributionPath::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                                  std::span<const std::uint64_t> receive_counts, const Message& message) {
+  one_hop_.all_to_all(input, send_counts, output, receive_counts, message);
+}
+
+void ContributionPath::broadcast(Tensor data, int root, const Message& message) {
+  one_hop_.broadcast(data, root, message);
+}
+
+void ContributionPath::send(ConstTensor data, int destination, const Message& message) {
+  one_hop_.send(data, destination, message);
+}
+
+void ContributionPath::recv(Tensor data, int source, const Message& message) { one_hop_.recv(data, source, message); }
+
+}  // namespace droptest::comm

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// In-network aggregation: what one rank's packet loses, all ranks miss. Wraps any backend's own collective.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/lossy/one_hop.h"
+#include "comm/lossy/path.h"
+#include "comm/lossy/reduction_fill.h"
+
+namespace droptest::comm {
+
+/// A packet of a contribution travels on the link (source, every destination) to the aggregation point; lost, it is
+/// missing from everyone's result, its sender's too. Each rank takes its losses out of a copy of its input and hands
+/// that to the backend's own collective, so all ranks get equal bits. Every rank draws the fates of all contributions.
+/// The gather half of an all-reduce, where it is configured apart, is the way from the aggregation point, named by the
+/// group's lowest world rank, to each receiver (that rank too).
+/// Reduction order: the backend's.
+class ContributionPath final : public Path {
+ public:
+  explicit ContributionPath(const PathContext& context);
+
+  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
+  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
+                      const Message& message) override;
+  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                  const Message& message) override;
+  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
+  void broadcast(Tensor data, int root, const Message& message) override;
+  void send(ConstTensor data, int destination, const Message& message) override;
+  void recv(Tensor data, int source, const Message& message) override;
+
+ private:
+  ConstTensor what_arrives(ConstTensor input, ReduceOp op, const sim::Packetizer& packets, StaleMemory::Use use,
+                           const Message& message);
+  void finish(Tensor results, std::uint64_t first_element, ReduceOp op, const sim::Packetizer& packets);
+  const sim::PacketMask* fates_of_results(const sim::Packetizer& packets, const Message& message);
+
+  PathContext context_;
+  OneHop one_hop_;
+  LostContributions lost_contributions_;
+  std::uint16_t aggregation_point_;  // lowest world rank of the group
+};
+
+}  // namespace droptest::comm

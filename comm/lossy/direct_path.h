@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reduce-scatter by direct exchange, then all-gather: every packet travels from one rank to one other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "comm/lossy/one_hop.h"
+#include "comm/lossy/path.h"
+#include "comm/lossy/reduction_fill.h"
+
+namespace droptest::comm {
+
+/// Part r of a reduction is owned by rank r, who gets every contribution over the link (source, r), sums what arrived
+/// in rank order and sends the result to all over the links (r, receiver). Its own contribution never travels.
+/// Reduction order: by rank, so that without loss the bits are those of the `local` backend.
+/// Source: transpose all-reduce of OptiReduce, NSDI 2025; docs/paths.md.
+class DirectPath final : public Path {
+ public:
+  explicit DirectPath(const PathContext& context);
+
+  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
+  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
+                      const Message& message) override;
+  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                  const Message& message) override;
+  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
+  void broadcast(Tensor data, int root, const Message& message) override;
+  void send(ConstTensor data, int destination, const Message& message) override;
+  void recv(Tensor data, int source, const Message& message) override;
+
+ private:
+  void reduce(ConstTensor input, Tensor part, std::span<const std::uint64_t> counts, ReduceOp op, StaleMemory::Use use,
+              const Message& message);
+  void reduce_all(ConstTensor received, Tensor part, ReduceOp op);
+  const sim::PacketMask* fates_of_contribution(int source, const sim::Packetizer& packets, const Message& message);
+  void draw_outgoing(std::span<const std::uint64_t> counts, ElementType type, const Message& message);
+
+  PathContext context_;
+  OneHop one_hop_;
+  LostContributions lost_contributions_;
+  std::vector<std::uint64_t> part_counts_;  // of the current all-reduce, by rank
+  std::vector<const std::byte*> contributions_;
+  std::vector<std::uint64_t> receive_counts_;  // of the current exchange: my part from each rank
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The packet indices, fates and counts of every link that one rank has to do with.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+
+#include "comm/lossy/loss_statistics.h"
+#include "comm/lossy/network.h"
+#include "sim/loss/burst_histogram.h"
+#include "sim/loss/fate_digest.h"
+#include "sim/loss/link.h"
+#include "sim/loss/packet_mask.h"
+#include "sim/packets/packetizer.h"
+
+namespace droptest::comm {
+
+/// Tells the groups of one rank apart: 0 for the communicator that was not split, larger for each later split. All
+/// members of a group agree on it, and no rank is in two groups of one number.
+using GroupNumber = std::uint16_t;
+
+/// Each link is counted on exactly one rank; the others that draw its fates keep its index and digest only.
+enum class Tally : std::uint8_t { kCounted, kOtherEnd };
+
+/// A link as a stream of packets. A link with one destination is one flow, whatever group it is used in, because both
+/// its ends see all of its messages. A link to every destination has one flow per group, because only the group sees
+/// the messages.
+struct FlowKey {
+  sim::Link link;
+  GroupNumber group = 0;
+  friend auto operator<=>(const FlowKey&, const FlowKey&) = default;
+};
+
+/// State and counts of one flow.
+struct Flow {
+  explicit Flow(const sim::Link& link) : digest(link) {}
+
+  std::uint64_t messages = 0;
+  std::uint64_t packets = 0;  ///< so far; the index of the next one where indices run on along the link
+  sim::FateDigest digest;
+  Tally tally = Tally::kOtherEnd;
+  LossCounts counts;  ///< without the members that counts_of() fills in
+  sim::BurstHistogram bursts;
+  /// Message size in packets -> how many; only where indices start anew with each message.
+  std::map<std::uint64_t, std::uint64_t> message_sizes;
+};
+
+/// Hands out packet indices and draws the fates of each message.
+/// Thread safety: none; a rank has one. Ranks: the ends of a link use it in the same order, which the program order of
+/// the collectives gives.
+class FlowLedger {
+ public:
+  /// The processes of `network` are shared with it.
+  explicit FlowLedger(const Network& network) : network_(network) {}
+
+  /// Uses up the packets of one message on a link, and returns their fates: null where all are delivered, else a mask
+  /// of packets.packets() bits that is valid until the next call. `group` matters for links to every destination.
+  /// Determinism: the fates are LossProcess::draw(seed, link, first, ...) with `first` from docs/paths.md.
+  /// Throws: CheckError when a link runs out of packet indices.
+  const sim::PacketMask* next_message(const sim::Link& link, GroupNumber group, const sim::Packetizer& packets,
+                                      Tally tally);
+
+  /// Whether any packet was lost, as far as this rank draws fates, since the last call of this function.
+  enum class Touch : std::uint8_t { kUntouched, kTouched };
+  Touch take_touch();
+
+  const std::map<FlowKey, Flow>& flows() const { return flows_; }
+  const Network& network() const { return network_; }
+
+  /// The counts of a flow with expected losses, their variance and bursts.
+  LossCounts counts_of(const FlowKey& key, const Flow& flow) const;
+
+ private:
+  const sim::LossProcess* process_of(const sim::Link& link) const;
+  std::uint64_t first_packet(const Flow& flow, const FlowKey& key, std::uint64_t packets, BurstScope scope) const;
+
+  Network network_;
+  std::map<FlowKey, Flow> flows_;
+  sim::PacketMask mask_;
+  Touch touch_ = Touch::kUntouched;
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/lossy_communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "comm/lossy/fate_verification.h"
+#include "comm/lossy/flow_ledger.h"
+#include "comm/lossy/packet_runs.h"
+#include "comm/lossy/path_registry.h"
+#include "comm/lossy/result_sampler.h"
+#include "comm/lossy/statistics_collection.h"
+#include "comm/lossy/touched_calls.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+const Message kSplit{sim::TrafficClass::kControl, "number of a split group"};
+
+// What all communicators of one rank share: its links do not know groups.
+struct RankState {
+  explicit RankState(const LossyOptions& options)
+      : ledger(options.network), sample_every_steps(options.sample_every_steps) {}
+
+  FlowLedger ledger;
+  TouchedCalls calls;
+  ResultSampler sampler;
+  std::uint64_t sample_every_steps;
+  std::uint64_t step = 0;
+  bool step_is_sampled = false;
+  int lossless_scopes = 0;
+  GroupNumber next_group = 1;
+};
+
+int lowest_world_rank(const Communicator& group) {
+  int lowest = group.world_rank(0);
+  for (int rank = 1; rank < group.world_size(); ++rank) lowest = std::min(lowest, group.world_rank(rank));
+  return lowest;
+}
+
+}  // namespace
+
+class LossyCommunicator::Impl {
+ public:
+  Impl(Communicator& borrowed, std::unique_ptr<Communicator> owned, std::shared_ptr<RankState> shared,
+       GroupNumber number)
+      : owned_(std::move(owned)), inner(borrowed), state(std::move(shared)), group_(number) {
+    for (int r = 0; r < inner.world_size(); ++r) {
+      if (inner.world_rank(r) < sim::Link::kEveryDestination) continue;
+      throw ConfigError("loss layer: world rank " + std::to_string(inner.world_rank(r)) + ", want at most 65534");
+    }
+    identity_ = {number, static_cast<std::uint16_t>(lowest_world_rank(inner))};
+    for (const sim::TrafficClass c : sim::kAllTrafficClasses) {
+      const auto& network = state->ledger.network().of(c);
+      if (!network.has_value()) continue;
+      validate(*network);
+      paths_[static_cast<std::size_t>(c)] =
+          path_entry(network->path).make({inner, state->ledger, group_, *network, stale_, scratch_});
+    }
+  }
+
+  // The path that a message takes, or null where it goes straight to the inner communicator.
+  Path* path_of(const Message& message) {
+    if (state->lossless_scopes > 0 || inner.world_size() == 1) return nullptr;
+    if (steps_begun_ != state->step) begin_step();
+    return paths_[static_cast<std::size_t>(message.traffic_class)].get();
+  }
+
+  void begin_step() {
+    steps_begun_ = state->step;
+    inner.begin_step(state->step);
+  }
+
+  bool samples(ElementType type) const { return state->step_is_sampled && type != ElementType::kUint64; }
+
+  // A buffer for the exact result beside a lossy collective.
+  Tensor exact_like(ConstTensor result) {
+    return exact_.take(Scratch::Slot::kReceived, result.type, result.count_elems());
+  }
+
+  enum class Replicas : std::uint8_t { kOughtToBeEqual, kDiffer };
+  void compare(const Message& message, ConstTensor exact, ConstTensor result, Replicas replicas) {
+    using CountCall = ResultSampler::CountCall;
+    state->sampler.compare(message.traffic_class, exact, result,
+                           inner.rank() == 0 ? CountCall::kHere : CountCall::kElsewhere);
+    if (replicas == Replicas::kOughtToBeEqual) state->sampler.compare_ranks(inner, message.traffic_class, result);
+  }
+
+  void note_collective(const Message& message) {
+    state->calls.note_collective(message.traffic_class, identity_, state->ledger.take_touch());
+  }
+
+  [[noreturn]] void refuse(std::string_view operation, const Message& message, const std::string& got,
+                           const std::string& want) const {
+    throw ConfigError(std::string(operation) + ": rank " + std::to_string(inner.world_rank(inner.rank())) + " of " +
+                      std::to_string(inner.world_size()) + ": message \"" + std::string(message.name) + "\": got " +
+                      got + ", want " + want);
+  }
+
+  // Wrong arguments must not use up packets on this rank alone, so they are refused before a path sees them.
+  void check_counts(std::string_view operation, const Message& message, ConstTensor parts,
+                    std::span<const std::uint64_t> counts) const {
+    const std::uint64_t sum = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+    if (counts.size() == static_cast<std::size_t>(inner.world_size()) && sum == parts.count_elems()) return;
+    refuse(operation, message,
+           std::to_string(counts.size()) + " counts with sum " + std::to_string(sum) + " for " +
+               std::to_string(parts.count_elems()) + " elements",
+           "one count per rank with the elements as their sum");
+  }
+  void check_shapes(std::string_view operation, const Message& message, ConstTensor input, ConstTensor output,
+                    std::uint64_t input_elems, std::uint64_t output_elems) const {
+    if (input.type == output.type && input.count_elems() == input_elems && output.count_elems() == output_elems) return;
+    refuse(operation, message,
+           "an input of " + std::to_string(input.count_elems()) + " and an output of " +
+               std::to_string(output.count_elems()) + " elements",
+           std::to_string(input_elems) + " and " + std::to_string(output_elems) + " of one type");
+  }
+
+  std::unique_ptr<Communicator> split(int color, int key) {
+    std::unique_ptr<Communicator> child = inner.split(color, key);
+    std::array<std::uint64_t, 1> number = {state->next_group};
+    inner.all_reduce(Tensor(std::span<std::uint64_t>(number)), ReduceOp::kMax, kSplit);
+    if (number[0] >= 0xffff) throw ConfigError("split: the loss layer knows at most 65534 groups of a rank");
+    state->next_group = static_cast<GroupNumber>(number[0] + 1);
+    Communicator& borrowed = *child;
+    auto impl = std::make_unique<Impl>(borrowed, std::move(child), state, static_cast<GroupNumber>(number[0]));
+    return std::unique_ptr<Communicator>(new LossyCommunicator(std::move(impl)));
+  }
+
+  GroupNumber group() const { return group_; }
+
+ private:
+  std::unique_ptr<Communicator> owned_;  // inner, where it was split for this one
+
+ public:
+  Communicator& inner;
+  std::shared_ptr<RankState> state;  // shared by this rank's communicator and those split from it
+
+ private:
+  GroupNumber group_;
+  GroupIdentity identity_;
+  std::uint64_t steps_begun_ = 0;
+  StaleMemory stale_;
+  Scratch scratch_;
+  Scratch exact_;
+  std::array<std::unique_ptr<Path>, sim::kAllTrafficClasses.size()> paths_;
+};
+
+LossyCommunicator::LossyCommunicator(Communicator& inner, const LossyOptions& options)
+    : impl_(std::make_unique<Impl>(inner, nullptr, std::make_shared<RankState>(options), GroupNumber{0})) {}
+
+LossyCommunicator::LossyCommunicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+LossyCommunicator::~LossyCommunicator() = default;
+
+int LossyCommunicator::rank() const { return impl_->inner.rank(); }
+int LossyCommunicator::world_size() const { return impl_->inner.world_size(); }
+int LossyCommunicator::world_rank(int rank) const { return impl_->inner.world_rank(rank); }
+std::string_view LossyCommunicator::backend() const { return impl_->inner.backend(); }
+
+void LossyCommunicator::begin_step(std::uint64_t step) {
+  RankState& state = *impl_->state;
+  state.step = step;
+  state.step_is_sampled = state.sample_every_steps > 0 && step % state.sample_every_steps == 0;
+  impl_->begin_step();
+}
+
+void LossyCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
+  Path* path = impl_->path_of(message);
+  if (path == nullptr) return impl_->inner.all_reduce(input, output, op, message);
+  impl_->check_shapes("all_reduce", message, input, output, input.count_elems(), input.count_elems());
+  if (!impl_->samples(input.type)) {
+    path->all_reduce(input, output, op, message);
+    return impl_->note_collective(message);
+  }
+  const Tensor exact = impl_->exact_like(output);
+  impl_->inner.all_reduce(input, exact, op, message);
+  path->all_reduce(input, output, op, message);
+  impl_->note_collective(message);
+  impl_->compare(message, exact, output, Impl::Replicas::kOughtToBeEqual);
+}
+
+void LossyCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                       ReduceOp op, const Message& message) {
+  Path* path = impl_->path_of(message);
+  if (path == nullptr) return impl_->inner.reduce_scatter(input, output, counts, op, message);
+  impl_->check_counts("reduce_scatter", message, input, counts);
+  impl_->check_shapes("reduce_scatter", message, input, output, input.count_elems(), counts[rank()]);
+  const bool sampled = impl_->samples(input.type);
+  const Tensor exact = sampled ? impl_->exact_like(output) : Tensor();
+  if (sampled) impl_->inner.reduce_scatter(input, exact, counts, op, message);
+  path->reduce_scatter(input, output, counts, op, message);
+  impl_->note_collective(message);
+  if (sampled) impl_->compare(message, exact, output, Impl::Replicas::kDiffer);
+}
+
+void LossyCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                   const Message& message) {
+  Path* path = impl_->path_of(message);
+  if (path == nullptr) return impl_->inner.all_gather(input, output, counts, message);
+  impl_->check_counts("all_gather", message, output, counts);
+  impl_->check_shapes("all_gather", message, input, output, counts[rank()], output.count_elems());
+  const bool sampled = impl_->samples(input.type);
+  const Tensor exact = sampled ? impl_->exact_like(output) : Tensor();
+  if (sampled) impl_->inner.all_gather(input, exact, counts, message);
+  path->all_gather(input, output, counts, message);
+  impl_->note_collective(message);
+  if (sampled) impl_->compare(message, exact, output, Impl::Replicas::kOughtToBeEqual);
+}
+
+void LossyCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                                   std::span<const std::uint64_t> receive_counts, const Message& message) {
+  Path* path = impl_->path_of(message);
+  if (path == nullptr) return impl_->inner.all_to_all(input, send_counts, output, receive_counts, message);
+  impl_->check_counts("all_to_all", message, input, send_counts);
+  impl_->check_counts("all_to_all", message, output, receive_counts);
+  impl_->check_shapes("all_to_all", message, input, output, input.count_elems(), output.count_elems());
+  const bool sampled = impl_->samples(input.type);
+  const Tensor exact = sampled ? impl_->exact_like(output) : Tensor();
+  if (sampled) impl_->inner.all_to_all(input, send_counts, exact, receive_counts, message);
+  path->all_to_all(input, send_counts, output, receive_counts, message);
+  impl_->note_collective(message);
+  if (sampled) impl_->compare(message, exact, output, Impl::Replicas::kDiffer);
+}
+
+void LossyCommunicator::broadcast(Tensor data, int root, const Message& message) {
+  Path* path = impl_->path_of(message);
+  if (path == nullptr) return impl_->inner.broadcast(data, root, message);
+  const bool sampled = impl_->samples(data.type);
+  const Tensor exact = sampled ? impl_->exact_like(data) : Tensor();
+  if (sampled) {
+    copy(data, exact);
+    impl_->inner.broadcast(exact, root, message);
+  }
+  path->broadcast(data, root, message);
+  impl_->note_collective(message);
+  if (sampled) impl_->compare(message, exact, data, Impl::Replicas::kOughtToBeEqual);
+}
+
+void LossyCommunicator::send(ConstTensor data, int destination, const Message& message) {
+  Path* path = impl_->path_of(message);
+  if (path == nullptr) return impl_->inner.send(data, destination, message);
+  path->send(data, destination, message);
+  impl_->state->ledger.take_touch();  // the receiver says whether the message was touched
+  if (impl_->samples(data.type)) impl_->inner.send(data, destination, message);
+}
+
+void LossyCommunicator::recv(Tensor data, int source, const Message& message) {
+  Path* path = impl_->path_of(message);
+  if (path == nullptr) return impl_->inner.recv(data, source, message);
+  path->recv(data, source, message);
+  impl_->state->calls.note_message(message.traffic_class, impl_->state->ledger.take_touch());
+  if (!impl_->samples(data.type)) return;
+  const Tensor exact = impl_->exact_like(data);
+  impl_->inner.recv(exact, source, message);
+  impl_->state->sampler.compare(message.traffic_class, exact, data, ResultSampler::CountCall::kHere);
+}
+
+void LossyCommunicator::barrier(const Message& message) { impl_->inner.barrier(message); }
+
+std::unique_ptr<Communicator> LossyCommunicator::split(int color, int key) { return impl_->split(color, key); }
+
+void LossyCommunicator::abort(std::string_view reason) noexcept { impl_->inner.abort(reason); }
+
+LossyCommunicator::LosslessScope::LosslessScope(LossyCommunicator& communicator) : communicator_(communicator) {
+  ++communicator_.impl_->state->lossless_scopes;
+}
+
+LossyCommunicator::LosslessScope::~LosslessScope() { --communicator_.impl_->state->lossless_scopes; }
+
+void LossyCommunicator::verify_fates() {
+  comm::verify_fates(impl_->inner, impl_->state->ledger, impl_->state->next_group);
+}
+
+std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail detail) {
+  RankState& state = *impl_->state;
+  const Settling settling = impl_->group() == 0 ? Settling::kSettle : Settling::kKeep;
+  std::vector<ClassStatistics> statistics =
+      comm::collect_statistics(impl_->inner, state.ledger, state.calls, state.sampler, settling);
+  if (detail == LinkDetail::kOmit) {
+    for (ClassStatistics& of_class : statistics) of_class.links.clear();
+  }
+  return statistics;
+}
+
+std::vector<ClassSample> LossyCommunicator::take_samples() {
+  return comm::take_samples(impl_->inner, impl_->state->ledger, impl_->state->sampler);
+}
+
+}  // namespace droptest::comm

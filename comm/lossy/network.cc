@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/network.h"
+
+#include <string>
+
+#include "comm/lossy/path_registry.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+
+const std::vector<FillEntry>& fills() {
+  static const std::vector<FillEntry> entries = {
+      {"zero", Fill::kZero, true, true, "nothing arrived: zero (a lost contribution is left out of the sum)"},
+      {"count_rescale", Fill::kCountRescale, true, false, "sum of what arrived x ranks / contributions that arrived"},
+      {"inverse_probability", Fill::kInverseProbability, true, false,
+       "contributions that could be lost x 1 / (1 - loss rate): unbiased"},
+      {"stale", Fill::kStale, true, true, "the last value that arrived at this position; zero before the first"},
+      {"own", Fill::kOwn, false, true, "the rank keeps what it has: its own input, or the output's earlier content"},
+  };
+  return entries;
+}
+
+const FillEntry& fill_entry(Fill fill) {
+  for (const FillEntry& entry : fills()) {
+    if (entry.fill == fill) return entry;
+  }
+  DROPTEST_CHECK(false, "unknown fill " + std::to_string(static_cast<int>(fill)));
+}
+
+Fill fill_from_name(std::string_view name) {
+  std::string known;
+  for (const FillEntry& entry : fills()) {
+    if (entry.name == name) return entry.fill;
+    known.append(known.empty() ? "" : ", ").append(entry.name);
+  }
+  throw ConfigError("fill: got \"" + std::string(name) + "\", want one of " + known);
+}
+
+void apply_loss(ClassNetwork& network, const std::shared_ptr<const sim::LossProcess>& loss) {
+  const LossShorthand halves = path_entry(network.path).shorthand;
+  network.reduce.loss = loss;
+  network.gather.loss = halves == LossShorthand::kBothHalves ? loss : nullptr;
+}
+
+void apply_fill(ClassNetwork& network, Fill fill) {
+  const FillEntry& entry = fill_entry(fill);
+  network.reduce.fill = entry.reduce_half ? fill : Fill::kZero;
+  network.gather.fill = entry.gather_half ? fill : Fill::kZero;
+}
+
+void validate(const ClassNetwork& network) {
+  path_entry(network.path);
+  const FillEntry& reduce = fill_entry(network.reduce.fill);
+  if (!reduce.reduce_half) {
+    throw ConfigError("fill of the reduce half: got " + std::string(reduce.name) +
+                      ", but contributions of several ranks are summed there and no rank has a value of its own that "
+                      "stands for another's; want zero, count_rescale, inverse_probability or stale");
+  }
+  const FillEntry& gather = fill_entry(network.gather.fill);
+  if (!gather.gather_half) {
+    throw ConfigError("fill of the gather half: got " + std::string(gather.name) +
+                      ", but each value there has one source, so nothing is summed that could be rescaled; "
+                      "want zero, stale or own");
+  }
+  if (network.payload_bytes == 0 || network.payload_bytes % 8 != 0) {
+    throw ConfigError("payload_bytes: got " + std::to_string(network.payload_bytes) +
+                      ", want a positive multiple of 8");
+  }
+}
+
+}  // namespace droptest::comm

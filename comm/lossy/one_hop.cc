@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/one_hop.h"
+
+#include "comm/lossy/packet_runs.h"
+#include "comm/lossy/reduction_fill.h"
+
+namespace droptest::comm {
+namespace {
+
+Tensor slice_if_any(Tensor data, sim::ElementRange elements) {
+  return data.bytes.empty() ? data : slice(data, elements);
+}
+ConstTensor slice_if_any(ConstTensor data, sim::ElementRange elements) {
+  return data.bytes.empty() ? data : slice(data, elements);
+}
+
+}  // namespace
+
+ConstTensor OneHop::keep_for_own(ConstTensor values) {
+  if (!can_lose(context_.network.gather) || context_.network.gather.fill != Fill::kOwn) return {values.type, {}};
+  const Tensor kept = context_.scratch.take(Scratch::Slot::kInputCopy, values.type, values.count_elems());
+  copy(values, kept);
+  return kept;
+}
+
+Tensor OneHop::memory(StaleMemory::Use use, const Message& message, ConstTensor values, int peer) {
+  if (!can_lose(context_.network.gather) || context_.network.gather.fill != Fill::kStale) return {values.type, {}};
+  return context_.stale.of(use, message, values.type, values.count_elems(), peer);
+}
+
+void OneHop::fill(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets, ConstTensor own_values,
+                  Tensor memory) const {
+  if (!memory.bytes.empty()) {
+    copy_delivered(data, memory, lost, packets);
+    copy_lost(memory, data, lost, packets);
+  } else if (!own_values.bytes.empty()) {
+    copy_lost(own_values, data, lost, packets);
+  } else {
+    zero_lost(data, lost, packets);
+  }
+}
+
+sim::Packetizer OneHop::packets(ConstTensor data) const {
+  return {data.count_elems(), element_bytes(data.type), context_.network.payload_bytes};
+}
+
+sim::Link OneHop::link(int source, int destination, const Message& message) const {
+  return {message.traffic_class, sim::Half::kGather, static_cast<std::uint16_t>(context_.inner.world_rank(source)),
+          static_cast<std::uint16_t>(context_.inner.world_rank(destination))};
+}
+
+// What this rank lost of a message that `source` sends to all: its receivers draw the link that they count, the source
+// draws those of all its receivers and loses nothing.
+const sim::PacketMask* OneHop::fates_of_copy(int source, const sim::Packetizer& packets, const Message& message) {
+  const int me = context_.inner.rank();
+  if (consistency_ == Consistency::kShared) {
+    sim::Link to_all = link(source, source, message);
+    to_all.destination = sim::Link::kEveryDestination;
+    const sim::PacketMask* lost = context_.ledger.next_message(to_all, context_.group, packets,
+                                                               source == me ? Tally::kCounted : Tally::kOtherEnd);
+    return source == me && context_.network.gather.fill == Fill::kOwn ? nullptr : lost;
+  }
+  if (source != me) {
+    return context_.ledger.next_message(link(source, me, message), context_.group, packets, Tally::kCounted);
+  }
+  for (int destination = 0; destination < context_.inner.world_size(); ++destination) {
+    if (destination == me) continue;
+    context_.ledger.next_message(link(me, destination, message), context_.group, packets, Tally::kOtherEnd);
+  }
+  return nullptr;
+}
+
+void OneHop::gather(ConstTensor part, Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values,
+                    Tensor memory, const Message& message) {
+  context_.inner.all_gather(part, output, counts, message);
+  std::uint64_t begin = 0;
+  for (int source = 0; source < context_.inner.world_size(); ++source) {
+    const sim::ElementRange elements{begin, begin + counts[source]};
+    begin = elements.end;
+    const Tensor received = slice(output, elements);
+    const sim::Packetizer cut = packets(received);
+    const sim::PacketMask* lost = fates_of_copy(source, cut, message);
+    fill(received, lost, cut, slice_if_any(own_values, elements), slice_if_any(memory, elements));
+  }
+}
+
+void OneHop::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                        const Message& message) {
+  const ConstTensor own_values = keep_for_own(output);
+  gather(input, output, counts, own_values, memory(StaleMemory::Use::kAllGather, message, output, -1), message);
+}
+
+void OneHop::gather_results(ConstTensor part, Tensor output, std::span<const std::uint64_t> counts,
+                            ConstTensor own_values, const Message& message) {
+  gather(part, output, counts, own_values, memory(StaleMemory::Use::kAllReduceResult, message, output, -1), message);
+}
+
+void OneHop::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                        std::span<const std::uint64_t> receive_counts, const Message& message) {
+  const ConstTensor own_values = keep_for_own(output);
+  const Tensor remembered = memory(StaleMemory::Use::kAllToAll, message, output, -1);
+  const std::size_t size = element_bytes(input.type);
+  context_.inner.all_to_all(input, send_counts, output, receive_counts, message);
+  std::uint64_t begin = 0;
+  for (int peer = 0; peer < context_.inner.world_size(); ++peer) {
+    const sim::ElementRange elements{begin, begin + receive_counts[peer]};
+    begin = elements.end;
+    if (peer == context_.inner.rank()) continue;
+    const Tensor received = slice(output, elements);
+    const sim::Packetizer cut = packets(received);
+    const sim::PacketMask* lost =
+        context_.ledger.next_message(link(peer, context_.inner.rank(), message), context_.group, cut, Tally::kCounted);
+    fill(received, lost, cut, slice_if_any(own_values, elements), slice_if_any(remembered, elements));
+    const sim::Packetizer sent(send_counts[peer], size, context_.network.payload_bytes);
+    context_.ledger.next_message(link(context_.inner.rank(), peer, message), context_.group, sent, Tally::kOtherEnd);
+  }
+}
+
+void OneHop::broadcast(Tensor data, int root, const Message& message) {
+  const ConstTensor own_values = keep_for_own(data);
+  const Tensor remembered = memory(StaleMemory::Use::kBroadcast, message, data, root);
+  context_.inner.broadcast(data, root, message);
+  const sim::Packetizer cut = packets(data);
+  const sim::PacketMask* lost = fates_of_copy(root, cut, message);
+  fill(data, lost, cut, own_values, remembered);
+}
+
+void OneHop::send(ConstTensor data, int destination, const Message& message) {
+  context_.inner.send(data, destination, message);
+  context_.ledger.next_message(link(context_.inner.rank(), destination, message), context_.group, packets(data),
+                               Tally::kOtherEnd);
+}
+
+void OneHop::recv(Tensor data, int source, const Message& message) {
+  const ConstTensor own_values = keep_for_own(data);
+  const Tensor remembered = memory(StaleMemory::Use::kReceive, message, data, source);
+  context_.inner.recv(data, source, message);
+  const sim::Packetizer cut = packets(data);
+  const sim::PacketMask* lost =
+      context_.ledger.next_message(link(source, context_.inner.rank(), message), context_.group, cut, Tally::kCounted);
+  fill(data, lost, cut, own_values, remembered);
+}
+
+}  // namespace droptest::comm

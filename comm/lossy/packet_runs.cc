@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/packet_runs.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string>
+
+#include "comm/rank_order_reduction.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+// First packet at or after `packet` whose bit differs from `bit`; size() if there is none.
+std::uint64_t end_of_run(const sim::PacketMask& lost, std::uint64_t packet, bool bit) {
+  const std::span<const std::uint64_t> words = lost.words();
+  const std::uint64_t flip = bit ? ~std::uint64_t{0} : 0;
+  std::uint64_t word = packet >> 6;
+  std::uint64_t differing = (words[word] ^ flip) & (~std::uint64_t{0} << (packet & 63));
+  while (differing == 0) {
+    if (++word == words.size()) return lost.size();
+    differing = words[word] ^ flip;
+  }
+  // The clear bits past the end differ from a lost run, so the result can lie past the last packet.
+  return std::min<std::uint64_t>(lost.size(), 64 * word + static_cast<std::uint64_t>(std::countr_zero(differing)));
+}
+
+template <class T>
+void scale_elems(std::span<T> data, double factor) {
+  const T f = static_cast<T>(factor);
+  for (T& x : data) x *= f;
+}
+
+template <class T>
+void set_lowest(std::span<T> data) {
+  using Limits = std::numeric_limits<T>;
+  std::fill(data.begin(), data.end(), Limits::has_infinity ? -Limits::infinity() : Limits::lowest());
+}
+
+void set_lowest(Tensor data) {
+  switch (data.type) {
+    case ElementType::kFloat32:
+      return set_lowest(data.as<float>());
+    case ElementType::kFloat64:
+      return set_lowest(data.as<double>());
+    case ElementType::kUint64:
+      return set_lowest(data.as<std::uint64_t>());
+  }
+}
+
+void reduce_run(ConstTensor from, Tensor data, ReduceOp op) {
+  const std::array<const std::byte*, 2> inputs = {data.bytes.data(), from.bytes.data()};
+  const std::array<std::byte*, 1> outputs = {data.bytes.data()};
+  reduce_in_rank_order(op, data.type, inputs, outputs, data.count_elems());
+}
+
+}  // namespace
+
+bool PacketRunCursor::next(PacketRun& run) {
+  if (packet_ >= packets_.packets()) return false;
+  const bool bit = lost_ != nullptr && lost_->lost(packet_);
+  const std::uint64_t end = lost_ == nullptr ? packets_.packets() : end_of_run(*lost_, packet_, bit);
+  run.elements = {packets_.elements(packet_).begin, packets_.elements(end - 1).end};
+  run.fate = bit ? PacketRun::Fate::kLost : PacketRun::Fate::kDelivered;
+  packet_ = end;
+  return true;
+}
+
+void zero_lost(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets) {
+  if (lost == nullptr) return;
+  PacketRunCursor cursor(lost, packets);
+  for (PacketRun run; cursor.next(run);) {
+    if (run.fate != PacketRun::Fate::kLost) continue;
+    const std::span<std::byte> bytes = slice(data, run.elements).bytes;
+    std::memset(bytes.data(), 0, bytes.size());  // all bits zero is zero in every element type
+  }
+}
+
+void lowest_lost(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets) {
+  if (lost == nullptr) return;
+  PacketRunCursor cursor(lost, packets);
+  for (PacketRun run; cursor.next(run);) {
+    if (run.fate == PacketRun::Fate::kLost) set_lowest(slice(data, run.elements));
+  }
+}
+
+void copy_lost(ConstTensor from, Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets) {
+  if (lost == nullptr) return;
+  PacketRunCursor cursor(lost, packets);
+  for (PacketRun run; cursor.next(run);) {
+    if (run.fate == PacketRun::Fate::kLost) copy(slice(from, run.elements), slice(data, run.elements));
+  }
+}
+
+void copy_delivered(ConstTensor from, Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets) {
+  PacketRunCursor cursor(lost, packets);
+  for (PacketRun run; cursor.next(run);) {
+    if (run.fate == PacketRun::Fate::kDelivered) copy(slice(from, run.elements), slice(data, run.elements));
+  }
+}
+
+void reduce_delivered(ConstTensor from, Tensor data, ReduceOp op, const sim::PacketMask* lost,
+                      const sim::Packetizer& packets) {
+  PacketRunCursor cursor(lost, packets);
+  for (PacketRun run; cursor.next(run);) {
+    if (run.fate == PacketRun::Fate::kDelivered) reduce_run(slice(from, run.elements), slice(data, run.elements), op);
+  }
+}
+
+void scale(Tensor data, double factor) {
+  DROPTEST_CHECK(data.type != ElementType::kUint64, "integers are not rescaled");
+  if (data.type == ElementType::kFloat32) {
+    scale_elems(data.as<float>(), factor);
+  } else {
+    scale_elems(data.as<double>(), factor);
+  }
+}
+
+Tensor slice(Tensor data, sim::ElementRange elements) {
+  const std::size_t size = element_bytes(data.type);
+  return {data.type, data.bytes.subspan(elements.begin * size, elements.size() * size)};
+}
+
+ConstTensor slice(ConstTensor data, sim::ElementRange elements) {
+  const std::size_t size = element_bytes(data.type);
+  return {data.type, data.bytes.subspan(elements.begin * size, elements.size() * size)};
+}
+
+void copy(ConstTensor from, Tensor to) {
+  DROPTEST_CHECK(from.bytes.size() == to.bytes.size(),
+                 "copy of " + std::to_string(from.bytes.size()) + " bytes to " + std::to_string(to.bytes.size()));
+  if (from.bytes.empty() || from.bytes.data() == to.bytes.data()) return;
+  std::memcpy(to.bytes.data(), from.bytes.data(), from.bytes.size());
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// A message as runs of packets that share a fate, so that loops work on whole runs and test no element.
+#pragma once
+
+#include <cstdint>
+
+#include "comm/communicator.h"
+#include "sim/loss/packet_mask.h"
+#include "sim/packets/packetizer.h"
+
+namespace droptest::comm {
+
+/// Consecutive elements whose packets were all lost, or all delivered.
+struct PacketRun {
+  enum class Fate : std::uint8_t { kDelivered, kLost };
+  sim::ElementRange elements;
+  Fate fate = Fate::kDelivered;
+};
+
+/// Walks over the maximal runs of a message in order.
+class PacketRunCursor {
+ public:
+  /// `lost` has one bit per packet of `packets`; null: all delivered. Both are borrowed.
+  PacketRunCursor(const sim::PacketMask* lost, const sim::Packetizer& packets) : lost_(lost), packets_(packets) {}
+
+  /// Sets `run` to the next run; false after the last one.
+  bool next(PacketRun& run);
+
+ private:
+  const sim::PacketMask* lost_;
+  const sim::Packetizer& packets_;
+  std::uint64_t packet_ = 0;
+};
+
+/// The copies and fills below act on the elements of one message: `data` has packets.count_elems() elements.
+/// A null mask means that all was delivered.
+
+/// Sets lost elements to zero.
+void zero_lost(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets);
+/// Sets lost elements to the lowest value of the type: what a maximum leaves out.
+void lowest_lost(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets);
+/// Copies lost elements from `from`.
+void copy_lost(ConstTensor from, Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets);
+/// Copies delivered elements from `from`.
+void copy_delivered(ConstTensor from, Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets);
+/// data = data op from, on delivered elements.
+void reduce_delivered(ConstTensor from, Tensor data, ReduceOp op, const sim::PacketMask* lost,
+                      const sim::Packetizer& packets);
+
+/// data *= factor, rounded to the type first. Throws: CheckError for integers.
+void scale(Tensor data, double factor);
+
+/// The part of `data` of those elements.
+Tensor slice(Tensor data, sim::ElementRange elements);
+ConstTensor slice(ConstTensor data, sim::ElementRange elements);
+/// Copies whole tensors of equal size; nothing where they are the same range.
+void copy(ConstTensor from, Tensor to);
+
+}  // namespace droptest::comm

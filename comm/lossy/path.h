@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What physically travels in a collective, and so what a lost packet means. Smallest example: contribution_path.h.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "comm/communicator.h"
+#include "comm/lossy/flow_ledger.h"
+#include "comm/lossy/network.h"
+#include "comm/lossy/scratch.h"
+#include "comm/lossy/stale_memory.h"
+
+namespace droptest::comm {
+
+/// What a path works with. All are borrowed and outlive the path.
+struct PathContext {
+  Communicator& inner;          ///< reliable transport of the group
+  FlowLedger& ledger;           ///< packet indices and fates of this rank's links, shared by the groups it is in
+  GroupNumber group;            ///< the group's own streams on links that many receivers share
+  const ClassNetwork& network;  ///< of the traffic class that the path serves
+  StaleMemory& stale;           ///< what arrived earlier, by message
+  Scratch& scratch;             ///< buffers kept between calls
+};
+
+/// The collectives of one traffic class of one group as one algorithm carries them out under loss.
+/// Each call has Communicator's contract for the same name; arguments have been checked by LossyCommunicator. A packet
+/// index is used up for each packet that the path sends, the same number on every rank that knows the link.
+class Path {
+ public:
+  virtual ~Path() = default;
+
+  virtual void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) = 0;
+  virtual void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
+                              const Message& message) = 0;
+  virtual void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                          const Message& message) = 0;
+  virtual void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                          std::span<const std::uint64_t> receive_counts, const Message& message) = 0;
+  virtual void broadcast(Tensor data, int root, const Message& message) = 0;
+  virtual void send(ConstTensor data, int destination, const Message& message) = 0;
+  virtual void recv(Tensor data, int source, const Message& message) = 0;
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/reduction_fill.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+
+#include "comm/lossy/packet_runs.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+// The elements of `packet` as a range of a tensor that holds elements [first, first + count) of the message.
+sim::ElementRange clip(sim::ElementRange elements, std::uint64_t first, std::uint64_t count) {
+  const std::uint64_t begin = std::clamp(elements.begin, first, first + count);
+  const std::uint64_t end = std::clamp(elements.end, first, first + count);
+  return {begin - first, end - first};
+}
+
+}  // namespace
+
+void check_reduction(Fill fill, ReduceOp op, ElementType type, const Message& message) {
+  if (fill != Fill::kCountRescale && fill != Fill::kInverseProbability) return;
+  const std::string where = "message \"" + std::string(message.name) + "\" of class " +
+                            std::string(sim::traffic_class_name(message.traffic_class)) + ": fill " +
+                            std::string(fill_entry(fill).name);
+  if (op == ReduceOp::kMax) {
+    throw ConfigError(where +
+                      " rescales sums, but this reduction is a maximum; want zero or stale, or the class control");
+  }
+  if (type == ElementType::kUint64) {
+    throw ConfigError(where + " rescales, but the elements are integers; want zero or stale, or the class control");
+  }
+}
+
+bool can_lose(const HalfNetwork& half) { return half.loss != nullptr && half.loss->can_lose(); }
+
+double inverse_probability_factor(const HalfNetwork& half) {
+  if (!can_lose(half)) return 1;
+  const double arrives = 1 - half.loss->loss_rate();
+  return arrives > 0 ? 1 / arrives : 0;
+}
+
+void LostContributions::start(std::uint64_t packets) {
+  lost_.assign(packets, 0);
+  total_ = 0;
+}
+
+void LostContributions::add(const sim::PacketMask* lost) {
+  if (lost == nullptr) return;
+  const auto words = lost->words();
+  for (std::size_t w = 0; w < words.size(); ++w) {
+    for (std::uint64_t bits = words[w]; bits != 0; bits &= bits - 1) {
+      ++lost_[64 * w + static_cast<std::size_t>(std::countr_zero(bits))];
+      ++total_;
+    }
+  }
+}
+
+void LostContributions::rescale(Tensor sums, std::uint64_t first_element, const sim::Packetizer& packets,
+                                int contributions) const {
+  if (total_ == 0) return;
+  const auto all = static_cast<std::uint32_t>(contributions);
+  for (std::uint64_t packet = 0; packet < lost_.size(); ++packet) {
+    if (lost_[packet] == 0) continue;
+    const Tensor data = slice(sums, clip(packets.elements(packet), first_element, sums.count_elems()));
+    if (data.bytes.empty()) continue;
+    if (lost_[packet] == all) {
+      std::memset(data.bytes.data(), 0, data.bytes.size());
+    } else {
+      scale(data, static_cast<double>(all) / static_cast<double>(all - lost_[packet]));
+    }
+  }
+}
+
+void LostContributions::zero_where_all_lost(Tensor results, std::uint64_t first_element, const sim::Packetizer& packets,
+                                            int contributions) const {
+  if (total_ == 0) return;
+  for (std::uint64_t packet = 0; packet < lost_.size(); ++packet) {
+    if (lost_[packet] != static_cast<std::uint32_t>(contributions)) continue;
+    const Tensor data = slice(results, clip(packets.elements(packet), first_element, results.count_elems()));
+    if (!data.bytes.empty()) std::memset(data.bytes.data(), 0, data.bytes.size());
+  }
+}
+
+}  // namespace droptest::comm

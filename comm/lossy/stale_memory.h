@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What arrived earlier, for the fill `stale`.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace droptest::comm {
+
+/// Remembers, per message and place of use, the last values that arrived; zero before the first. Each group has a
+/// memory of its own. Messages are told apart by class, name, layer, element type and number of elements: equal ones
+/// are "the same tensor, one step later".
+class StaleMemory {
+ public:
+  /// The collective and half that a value belongs to; sources are laid out one after another within one memory.
+  enum class Use : std::uint8_t {
+    kReduceContributions,
+    kReduceScatterContributions,
+    kAllReduceResult,
+    kAllGather,
+    kAllToAll,
+    kBroadcast,
+    kReceive,
+  };
+
+  /// The memory of `count_elems` elements for a message. `peer` tells roots and senders apart, where that matters.
+  /// The range stays valid until the memory is destroyed.
+  Tensor of(Use use, const Message& message, ElementType type, std::uint64_t count_elems, int peer = -1);
+
+ private:
+  using Key = std::tuple<Use, sim::TrafficClass, int, int, ElementType, std::uint64_t, std::string>;
+  using KeyView = std::tuple<Use, sim::TrafficClass, int, int, ElementType, std::uint64_t, std::string_view>;
+  struct Less {
+    using is_transparent = void;
+    template <class A, class B>
+    bool operator()(const A& a, const B& b) const {
+      return a < b;
+    }
+  };
+  std::map<Key, std::vector<std::byte>, Less> memories_;
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/statistics_collection.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <map>
+#include <span>
+
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+const Message kCollection{sim::TrafficClass::kControl, "loss statistics"};
+
+// Numbers as 64-bit words, which every backend carries unchanged.
+class WordWriter {
+ public:
+  void put(std::uint64_t word) { words_.push_back(word); }
+  void put_double(double number) { put(std::bit_cast<std::uint64_t>(number)); }
+  const std::vector<std::uint64_t>& words() const { return words_; }
+
+ private:
+  std::vector<std::uint64_t> words_;
+};
+
+class WordReader {
+ public:
+  explicit WordReader(std::span<const std::uint64_t> words) : words_(words) {}
+  std::uint64_t take() {
+    DROPTEST_CHECK(next_ < words_.size(), "statistics end early");
+    return words_[next_++];
+  }
+  double take_double() { return std::bit_cast<double>(take()); }
+
+ private:
+  std::span<const std::uint64_t> words_;
+  std::size_t next_ = 0;
+};
+
+// Each rank's words, in rank order.
+std::vector<std::vector<std::uint64_t>> gather_words(Communicator& group, const std::vector<std::uint64_t>& words) {
+  const auto ranks = static_cast<std::size_t>(group.world_size());
+  const std::array<std::uint64_t, 1> size = {words.size()};
+  std::vector<std::uint64_t> sizes(ranks);
+  group.all_gather(ConstTensor(std::span<const std::uint64_t>(size)), Tensor(std::span(sizes)),
+                   std::vector<std::uint64_t>(ranks, 1), kCollection);
+  std::uint64_t total = 0;
+  for (const std::uint64_t s : sizes) total += s;
+  std::vector<std::uint64_t> all(total);
+  group.all_gather(ConstTensor(std::span<const std::uint64_t>(words)), Tensor(std::span(all)), sizes, kCollection);
+  std::vector<std::vector<std::uint64_t>> by_rank;
+  auto begin = all.begin();
+  for (const std::uint64_t s : sizes) {
+    const auto end = begin + static_cast<std::ptrdiff_t>(s);
+    by_rank.emplace_back(begin, end);
+    begin = end;
+  }
+  return by_rank;
+}
+
+void put_counts(WordWriter& out, const LossCounts& counts) {
+  for (const std::uint64_t n :
+       {counts.messages, counts.packets, counts.bytes, counts.lost_packets, counts.lost_bytes}) {
+    out.put(n);
+  }
+  out.put_double(counts.expected_lost);
+  out.put_double(counts.expected_lost_variance);
+  out.put(counts.bursts.size());
+  for (const auto& [length, number] : counts.bursts) {
+    out.put(length);
+    out.put(number);
+  }
+}
+
+LossCounts take_counts(WordReader& in) {
+  LossCounts counts;
+  for (std::uint64_t* n :
+       {&counts.messages, &counts.packets, &counts.bytes, &counts.lost_packets, &counts.lost_bytes}) {
+    *n = in.take();
+  }
+  counts.expected_lost = in.take_double();
+  counts.expected_lost_variance = in.take_double();
+  for (std::uint64_t left = in.take(); left > 0; --left) {
+    const std::uint64_t length = in.take();
+    counts.bursts[length] = in.take();
+  }
+  return counts;
+}
+
+void put_samples(WordWriter& out, const SampleSums& sums) {
+  out.put(sums.calls);
+  for (const double x : {sums.error_energy, sums.exact_energy, sums.result_energy, sums.inner_product,
+                         sums.divergence_max, sums.divergence_energy, sums.divergence_elems}) {
+    out.put_double(x);
+  }
+}
+
+SampleSums take_samples(WordReader& in) {
+  SampleSums sums;
+  sums.calls = in.take();
+  for (double* x : {&sums.error_energy, &sums.exact_energy, &sums.result_energy, &sums.inner_product,
+                    &sums.divergence_max, &sums.divergence_energy, &sums.divergence_elems}) {
+    *x = in.take_double();
+  }
+  return sums;
+}
+
+// One class while ranks are added up.
+struct ClassMerge {
+  SampleSums samples;
+  TouchedCalls::Settled settled;
+  std::map<GroupIdentity, TouchedCalls::Calls> open;
+  std::map<sim::Link, LinkStatistics> links;
+};
+
+std::uint64_t mix(std::uint64_t digest, std::uint64_t next) {
+  // An odd multiplier and a rotation: the order of the links matters, and no link can be left out unseen.
+  return std::rotl(digest, 23) * 0x9e3779b97f4a7c15U + next;
+}
+
+void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedger& ledger, const TouchedCalls& calls,
+               const ResultSampler& sampler) {
+  put_samples(out, sampler.total(traffic_class));
+  out.put(calls.settled(traffic_class).calls);
+  out.put(calls.settled(traffic_class).untouched);
+  out.put(calls.open(traffic_class).size());
+  for (const auto& [identity, of_group] : calls.open(traffic_class)) {
+    out.put(identity.number);
+    out.put(identity.lowest_world_rank);
+    out.put(of_group.count);
+    for (const std::uint64_t word : of_group.touched) out.put(word);
+  }
+  const auto is_mine = [traffic_class](const auto& entry) {
+    return entry.first.link.traffic_class == traffic_class && entry.second.tally == Tally::kCounted;
+  };
+  out.put(static_cast<std::uint64_t>(std::ranges::count_if(ledger.flows(), is_mine)));
+  for (const auto& entry : ledger.flows()) {
+    if (!is_mine(entry)) continue;
+    const sim::Link& link = entry.first.link;
+    out.put(static_cast<std::uint64_t>(link.half));
+    out.put(link.source);
+    out.put(link.destination);
+    out.put(entry.second.digest.value());
+    put_counts(out, ledger.counts_of(entry.first, entry.second));
+  }
+}
+
+void merge_class(WordReader& in, sim::TrafficClass traffic_class, ClassMerge& merge) {
+  merge.samples.add(take_samples(in));
+  merge.settled.calls += in.take();
+  merge.settled.untouched += in.take();
+  for (std::uint64_t left = in.take(); left > 0; --left) {
+    GroupIdentity identity;
+    identity.number = static_cast<GroupNumber>(in.take());
+    identity.lowest_world_rank = static_cast<std::uint16_t>(in.take());
+    TouchedCalls::Calls& merged = merge.open[identity];
+    const std::uint64_t count = in.take();
+    merged.count = std::max(merged.count, count);
+    merged.touched.resize((merged.count + 63) / 64);
+    for (std::uint64_t word = 0; word < (count + 63) / 64; ++word) merged.touched[word] |= in.take();
+  }
+  for (std::uint64_t left = in.take(); left > 0; --left) {
+    sim::Link link;
+    link.traffic_class = traffic_class;
+    link.half = static_cast<sim::Half>(in.take());
+    link.source = static_cast<std::uint16_t>(in.take());
+    link.destination = static_cast<std::uint16_t>(in.take());
+    LinkStatistics& merged = merge.links[link];
+    merged.link = link;
+    merged.digest = mix(merged.digest, in.take());
+    merged.counts.add(take_counts(in));
+  }
+}
+
+std::uint64_t untouched_of(const TouchedCalls::Calls& calls) {
+  std::uint64_t touched = 0;
+  for (const std::uint64_t word : calls.touched) touched += static_cast<std::uint64_t>(std::popcount(word));
+  return calls.count - touched;
+}
+
+// The lowest rank of a group keeps its verdicts; the others forget them.
+void settle(TouchedCalls& calls, sim::TrafficClass traffic_class, const ClassMerge& merge, int world_rank) {
+  TouchedCalls::Settled kept;
+  for (const auto& [identity, of_group] : merge.open) {
+    if (identity.lowest_world_rank != world_rank) continue;
+    kept.calls += of_group.count;
+    kept.untouched += untouched_of(of_group);
+  }
+  calls.settle(traffic_class, kept);
+}
+
+ClassStatistics finish(sim::TrafficClass traffic_class, const ClassMerge& merge) {
+  ClassStatistics statistics;
+  statistics.traffic_class = traffic_class;
+  statistics.collectives = merge.settled.calls;
+  statistics.untouched = merge.settled.untouched;
+  for (const auto& [identity, of_group] : merge.open) {
+    statistics.collectives += of_group.count;
+    statistics.untouched += untouched_of(of_group);
+  }
+  for (const auto& [link, of_link] : merge.links) {
+    statistics.halves[static_cast<std::size_t>(link.half)].add(of_link.counts);
+    statistics.digest = mix(statistics.digest, of_link.digest);
+    statistics.links.push_back(of_link);
+  }
+  statistics.sampled_calls = merge.samples.calls;
+  statistics.error_energy = merge.samples.error_energy;
+  statistics.exact_energy = merge.samples.exact_energy;
+  statistics.result_energy = merge.samples.result_energy;
+  statistics.inner_product = merge.samples.inner_product;
+  statistics.divergence_max = merge.samples.divergence_max;
+  statistics.divergence_rms = merge.samples.divergence_rms();
+  return statistics;
+}
+
+}  // namespace
+
+std::vector<ClassStatistics> collect_statistics(Communicator& group, const FlowLedger& ledger, TouchedCalls& calls,
+                                                const ResultSampler& sampler, Settling settling) {
+  WordWriter out;
+  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    if (ledger.network().of(traffic_class).has_value()) put_class(out, traffic_class, ledger, calls, sampler);
+  }
+  const auto by_rank = gather_words(group, out.words());
+  std::vector<WordReader> readers(by_rank.begin(), by_rank.end());
+  std::vector<ClassStatistics> collected;
+  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    if (!ledger.network().of(traffic_class).has_value()) continue;
+    ClassMerge merge;
+    for (WordReader& reader : readers) merge_class(reader, traffic_class, merge);
+    if (settling == Settling::kSettle) settle(calls, traffic_class, merge, group.world_rank(group.rank()));
+    ClassStatistics statistics = finish(traffic_class, merge);
+    if (statistics.collectives > 0) collected.push_back(std::move(statistics));
+  }
+  return collected;
+}
+
+std::vector<ClassSample> take_samples(Communicator& group, const FlowLedger& ledger, ResultSampler& sampler) {
+  WordWriter out;
+  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    if (ledger.network().of(traffic_class).has_value()) put_samples(out, sampler.take_interval(traffic_class));
+  }
+  const auto by_rank = gather_words(group, out.words());
+  std::vector<WordReader> readers(by_rank.begin(), by_rank.end());
+  std::vector<ClassSample> samples;
+  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    if (!ledger.network().of(traffic_class).has_value()) continue;
+    SampleSums sums;
+    for (WordReader& reader : readers) sums.add(take_samples(reader));
+    if (sums.calls == 0) continue;
+    samples.push_back(
+        {traffic_class, sums.calls, sums.nmse(), sums.cosine(), sums.divergence_max, sums.divergence_rms()});
+  }
+  return samples;
+}
+
+}  // namespace droptest::comm

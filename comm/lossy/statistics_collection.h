@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The statistics of all ranks, added up over the reliable inner communicator.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/lossy/flow_ledger.h"
+#include "comm/lossy/loss_statistics.h"
+#include "comm/lossy/result_sampler.h"
+#include "comm/lossy/touched_calls.h"
+
+namespace droptest::comm {
+
+/// Whether `calls` keeps what was merged. Settling bounds its memory; it needs all ranks of the run, because a rank
+/// that is missing could have lost something.
+enum class Settling : std::uint8_t { kSettle, kKeep };
+
+/// One entry per class that has a network and made calls, with all its links, equal on every rank: counts are added in
+/// rank order, so that their bits do not depend on who asks. Ranks: all of the group.
+std::vector<ClassStatistics> collect_statistics(Communicator& group, const FlowLedger& ledger, TouchedCalls& calls,
+                                                const ResultSampler& sampler, Settling settling);
+
+/// Samples since the last call, added up over ranks; one entry per class that was sampled. Ranks: all of the group.
+std::vector<ClassSample> take_samples(Communicator& group, const FlowLedger& ledger, ResultSampler& sampler);
+
+}  // namespace droptest::comm

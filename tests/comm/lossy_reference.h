@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives under loss once more, element by element and without ranks: what the loss layer is tested against.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/lossy/network.h"
+#include "sim/loss/link.h"
+
+namespace droptest::comm {
+
+/// All ranks of one group of world ranks 0 to ranks - 1 and one traffic class. Values are indexed by rank, then
+/// element. It shares nothing with the loss layer but LossProcess::draw, which it asks for one packet at a time.
+class LossyReference {
+ public:
+  using Values = std::vector<std::vector<double>>;
+  using Counts = std::vector<std::uint64_t>;
+
+  LossyReference(const ClassNetwork& network, std::uint64_t seed, sim::TrafficClass traffic_class, int ranks);
+
+  Values all_reduce(const Values& inputs, ReduceOp op);
+  Values reduce_scatter(const Values& inputs, const Counts& counts, ReduceOp op);
+  /// `before` is what the outputs held.
+  Values all_gather(const Values& inputs, const Counts& counts, const Values& before);
+  /// parts[source][destination] -> result[destination], parts in source order.
+  Values all_to_all(const std::vector<Values>& parts, const Values& before);
+  Values broadcast(int root, const Values& before);
+
+ private:
+  enum class Memory : std::uint8_t { kReduce, kReduceScatter, kResult, kGather, kAllToAll, kBroadcast };
+  using Lost = std::vector<std::vector<bool>>;  // by element
+
+  bool contribution() const { return network_.path == "contribution"; }
+  std::vector<bool> next_message(sim::Half half, int source, int destination, std::uint64_t elems);
+  // Reduced values of [begin, end) as rank `owner` gets them; for contribution the owner does not matter.
+  std::vector<double> reduce(const Values& inputs, std::uint64_t begin, std::uint64_t end, int owner, const Lost& lost,
+                             ReduceOp op, Memory memory);
+  void fill_gathered(std::vector<double>& received, std::uint64_t begin, std::uint64_t elems, int receiver,
+                     const std::vector<bool>& lost, const std::vector<double>& own, Memory memory);
+
+  ClassNetwork network_;
+  std::uint64_t seed_;
+  sim::TrafficClass traffic_class_;
+  int ranks_;
+  std::map<std::tuple<int, int, int>, std::pair<std::uint64_t, std::uint64_t>> links_;  // next packet, next message
+  std::map<std::tuple<Memory, int, int, std::uint64_t>, double> memory_;  // memory, receiver, source, element
+};
+
+}  // namespace droptest::comm
