@@ -2,8 +2,10 @@
 // One run of a spec: every default written out, every shorthand expanded, and its id.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "experiments/run_config.h"
 
@@ -19,6 +21,9 @@ struct ResolvedRun {
 /// Throws: ConfigError that lists everything wrong: the schema's rules first, then what needs several keys to see.
 /// Determinism: a pure function of the document; the id does not depend on the order of keys.
 ResolvedRun resolve(const nlohmann::json& document, const std::string& where);
+
+/// Makes it the same run with another seed: what resolve() gives for the document with that seed.
+void reseed(ResolvedRun& run, std::uint64_t seed);
 
 /// First 16 hex digits of the SHA-256 of the resolved spec without what cannot change a result (docs/specs.md).
 std::string run_id_of(const nlohmann::json& resolved_spec);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace droptest::experiments {
@@ -29,11 +30,11 @@ class Schema {
   /// All violations, in document order; empty: valid.
   std::vector<Violation> check(const nlohmann::json& document) const;
 
-  /// The document with every absent member that has a `default` written out, also in objects that were absent
-  /// themselves where the object has a default. `document` is valid.
+  /// The document with every absent member that has a `default` written out, and every number in the form that its
+  /// rule names: 8.0 of an integer becomes 8, 1 of a number 1.0. `document` is valid.
   nlohmann::json with_defaults(const nlohmann::json& document) const;
 
-  /// The pointer's own text where the schema knows no such member: why, in words; empty: it may exist.
+  /// Why no valid document can have a member there, in words; empty: it may exist.
   std::string unknown_pointer(const std::vector<std::string>& tokens) const;
 
   /// The schema itself, for `droptest list` and tests.
@@ -42,6 +43,7 @@ class Schema {
  private:
   friend class SchemaChecker;
   const nlohmann::json& resolve(const nlohmann::json& schema) const;
+  void complete(const nlohmann::json& rule, nlohmann::json& value) const;
 
   std::vector<std::pair<std::string, nlohmann::json>> files_;
   nlohmann::json root_;
@@ -49,9 +51,6 @@ class Schema {
 
 /// The embedded schema of that kind.
 const Schema& schema_of(SchemaKind kind);
-
-/// File names and texts of the embedded schemas.
-const std::vector<std::pair<std::string_view, std::string_view>>& embedded_schemas();
 
 /// Throws: ConfigError with a line "<where>: <pointer>: got VALUE, want ..." for each violation.
 void require_valid(SchemaKind kind, const nlohmann::json& document, const std::string& where);

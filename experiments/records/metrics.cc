@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/records/metrics.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <system_error>
+#include <utility>
+
+#include "experiments/records/atomic_file.h"
+#include "experiments/spec/json_text.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+
+json finite_or_null(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
+
+json to_json(const Divergence& divergence) {
+  return {{"max", finite_or_null(divergence.max)}, {"rms", finite_or_null(divergence.rms)}};
+}
+
+[[noreturn]] void fail(const std::string& operation, const std::string& path, int error) {
+  throw ConfigError(operation + " " + path + ": " + std::generic_category().message(error));
+}
+
+/// The lines that end with a newline, and where the text after the last newline starts.
+std::pair<std::vector<std::string_view>, std::size_t> whole_lines(std::string_view text) {
+  std::vector<std::string_view> lines;
+  std::size_t begin = 0;
+  for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n', begin)) {
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return {std::move(lines), begin};
+}
+
+std::string line_name(const std::string& path, std::size_t index) {
+  return path + ": line " + std::to_string(index + 1);
+}
+
+}  // namespace
+
+json to_json_line(const MetricsLine& line) {
+  json out = {{"step", line.step}, {"tokens", line.tokens}, {"seconds", line.seconds}};
+  const auto put = [&out](const char* name, const std::optional<double>& value) {
+    if (value) out[name] = finite_or_null(*value);
+  };
+  put("train_loss", line.train_loss);
+  put("learning_rate", line.learning_rate);
+  put("gradient_norm", line.gradient_norm);
+  put("validation_loss", line.validation_loss);
+  if (line.divergence) {
+    out["divergence"] = to_json(*line.divergence);
+    out["divergence"]["groups"] = json::object();
+    for (const auto& [group, divergence] : line.divergence_groups) {
+      out["divergence"]["groups"][group] = to_json(divergence);
+    }
+  }
+  for (const auto& [name, error] : line.classes) {
+    out["classes"][name] = {{"nmse", finite_or_null(error.nmse)}, {"cosine", finite_or_null(error.cosine)}};
+  }
+  return out;
+}
+
+MetricsWriter::MetricsWriter(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+
+MetricsWriter MetricsWriter::create(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor < 0) fail("write", path, errno);
+  return {path, descriptor};
+}
+
+MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step) {
+  const std::string text = read_file(path);
+  std::size_t keep = 0;
+  const std::vector<std::string_view> lines = whole_lines(text).first;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const json line = parse_json(lines[i], line_name(path, i));
+    if (!line.is_object() || !line.contains("step") || !line["step"].is_number_unsigned()) {
+      throw ConfigError(line_name(path, i) + ": /step: got " + quote_json(line) + ", want a line of metrics");
+    }
+    if (line["step"].get<std::uint64_t>() > step) break;
+    keep = static_cast<std::size_t>(lines[i].data() - text.data()) + lines[i].size() + 1;
+  }
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (descriptor < 0) fail("write", path, errno);
+  MetricsWriter writer(path, descriptor);
+  if (::ftruncate(descriptor, static_cast<off_t>(keep)) != 0) fail("truncate", path, errno);
+  return writer;
+}
+
+MetricsWriter::~MetricsWriter() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+MetricsWriter::MetricsWriter(MetricsWriter&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+MetricsWriter& MetricsWriter::operator=(MetricsWriter&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+void MetricsWriter::append(const MetricsLine& line) {
+  const std::string text = canonical_json(to_json_line(line)) + "\n";
+  const off_t before = ::lseek(descriptor_, 0, SEEK_END);
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      const int error = errno;
+      // Where even this fails, readers leave the torn line out.
+      if (before >= 0) (void)!::ftruncate(descriptor_, before);
+      fail("write", path_, error);
+    }
+    rest.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+std::vector<json> read_metrics(const std::string& path) {
+  const std::string text = read_file(path);
+  std::vector<json> result;
+  const std::vector<std::string_view> lines = whole_lines(text).first;
+  for (std::size_t i = 0; i < lines.size(); ++i) result.push_back(parse_json(lines[i], line_name(path, i)));
+  return result;
+}
+
+}  // namespace droptest::experiments

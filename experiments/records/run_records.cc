@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/records/run_records.h"
+
+#include <sys/stat.h>
+
+#include <array>
+#include <cmath>
+
+#include "experiments/records/atomic_file.h"
+#include "experiments/spec/json_text.h"
+#include "experiments/spec/schema.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kSchemaVersion = 1;
+constexpr std::array kHalfNames = {"reduce", "gather"};
+
+json finite_or_null(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
+json finite_or_null(const std::optional<double>& value) { return value ? finite_or_null(*value) : json(nullptr); }
+
+std::string hex16(std::uint64_t value) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text(16, '0');
+  for (std::size_t i = text.size(); i-- > 0; value >>= 4U) text[i] = kDigits[value & 15U];
+  return text;
+}
+
+const comm::HalfNetwork& half_of(const comm::ClassNetwork& network, std::size_t half) {
+  return half == static_cast<std::size_t>(sim::Half::kReduce) ? network.reduce : network.gather;
+}
+
+double mean_burst(const comm::HalfNetwork& half) { return half.loss ? half.loss->mean_burst_packets() : 0; }
+
+json counts_json(const comm::LossCounts& counts) {
+  return {{"messages", counts.messages},
+          {"packets", counts.packets},
+          {"bytes", counts.bytes},
+          {"lost", counts.lost_packets},
+          {"lost_bytes", counts.lost_bytes},
+          {"configured_rate", finite_or_null(counts.configured_rate())},
+          {"realised_rate", finite_or_null(counts.realised_rate())},
+          {"z", finite_or_null(counts.z())},
+          {"mean_burst_packets", finite_or_null(counts.mean_burst_packets())}};
+}
+
+/// Each length that occurred, with the number that theory expects among as many bursts: P(length = n) is
+/// P(length >= n) - P(length >= n + 1).
+json burst_histogram(const comm::LossCounts& counts, const comm::HalfNetwork& half) {
+  double bursts = 0;
+  for (const auto& [length, count] : counts.bursts) bursts += static_cast<double>(count);
+  json histogram = json::array();
+  for (const auto& [length, count] : counts.bursts) {
+    const double share = half.loss ? half.loss->burst_at_least(length) - half.loss->burst_at_least(length + 1) : 0;
+    histogram.push_back({{"length", length}, {"count", count}, {"expected", finite_or_null(bursts * share)}});
+  }
+  return histogram;
+}
+
+json half_json(const comm::LossCounts& counts, const comm::HalfNetwork& half) {
+  json out = counts_json(counts);
+  out["configured_mean_burst_packets"] = finite_or_null(mean_burst(half));
+  out["loss"] = half.loss ? half.loss->describe() : "none";
+  out["fill"] = comm::fill_entry(half.fill).name;
+  out["burst_histogram"] = burst_histogram(counts, half);
+  return out;
+}
+
+/// Mean burst over both halves in theory: a half has expected_lost / mean burst bursts.
+double configured_mean_burst(const comm::ClassStatistics& statistics, const comm::ClassNetwork& network) {
+  double lost = 0;
+  double bursts = 0;
+  for (std::size_t half = 0; half < kHalfNames.size(); ++half) {
+    const double expected = statistics.halves[half].expected_lost;
+    const double mean = mean_burst(half_of(network, half));
+    if (expected <= 0 || mean <= 0) continue;
+    lost += expected;
+    bursts += expected / mean;
+  }
+  return lost > 0 ? lost / bursts : 0;
+}
+
+json class_json(const comm::ClassStatistics& statistics, const comm::ClassNetwork& network) {
+  json out = counts_json(statistics.total());
+  out["configured_mean_burst_packets"] = finite_or_null(configured_mean_burst(statistics, network));
+  out["collectives"] = statistics.collectives;
+  out["untouched_share"] = finite_or_null(statistics.untouched_share());
+  out["sampled_calls"] = statistics.sampled_calls;
+  out["nmse"] = finite_or_null(statistics.nmse());
+  out["cosine"] = finite_or_null(statistics.cosine());
+  out["divergence_max"] = finite_or_null(statistics.divergence_max);
+  out["divergence_rms"] = finite_or_null(statistics.divergence_rms);
+  out["digest"] = hex16(statistics.digest);
+  out["path"] = network.path;
+  for (std::size_t half = 0; half < kHalfNames.size(); ++half) {
+    out["halves"][kHalfNames[half]] = half_json(statistics.halves[half], half_of(network, half));
+  }
+  return out;
+}
+
+json link_json(const comm::LinkStatistics& link) {
+  const bool everyone = link.link.destination == sim::Link::kEveryDestination;
+  return {{"class", sim::traffic_class_name(link.link.traffic_class)},
+          {"half", kHalfNames.at(static_cast<std::size_t>(link.link.half))},
+          {"source", link.link.source},
+          {"destination", everyone ? json(nullptr) : json(link.link.destination)},
+          {"packets", link.counts.packets},
+          {"lost", link.counts.lost_packets},
+          {"realised_rate", finite_or_null(link.counts.realised_rate())},
+          {"z", finite_or_null(link.counts.z())},
+          {"mean_burst_packets", finite_or_null(link.counts.mean_burst_packets())},
+          {"digest", hex16(link.digest)}};
+}
+
+void write_record(SchemaKind kind, const std::string& path, const json& record) {
+  const std::vector<Violation> violations = schema_of(kind).check(record);
+  DROPTEST_CHECK(violations.empty(), path + ": " + violations.at(0).pointer + ": " + violations.at(0).message);
+  write_file_atomically(path, record.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+}
+
+}  // namespace
+
+RunDirectory run_directory(const std::string& out, std::string_view name, std::string_view run_id) {
+  return {out + "/" + std::string(name) + "/" + std::string(run_id)};
+}
+
+std::string sweep_file(const std::string& out, std::string_view name) {
+  return out + "/" + std::string(name) + "/sweep.json";
+}
+
+std::string_view run_status_name(RunStatus status) {
+  switch (status) {
+    case RunStatus::kCompleted:
+      return "completed";
+    case RunStatus::kDiverged:
+      return "diverged";
+    case RunStatus::kFailed:
+      return "failed";
+  }
+  DROPTEST_CHECK(false, "unknown run status");
+}
+
+json summary_json(const ResolvedRun& run, const RunSummary& summary) {
+  json loss = json::object();
+  for (const auto& [name, section] : run.spec["network"]["classes"].items()) {
+    const comm::ClassNetwork& network = *run.config.network.of(sim::traffic_class_from_name(name));
+    for (std::size_t half = 0; half < kHalfNames.size(); ++half) {
+      const comm::HalfNetwork& configured = half_of(network, half);
+      loss[name][kHalfNames[half]] = {
+          {"model", section[kHalfNames[half]]["loss"]["model"]},
+          {"loss_rate", configured.loss ? finite_or_null(configured.loss->loss_rate()) : json(0.0)},
+          {"mean_burst_packets", finite_or_null(mean_burst(configured))}};
+    }
+  }
+  return {{"schema_version", kSchemaVersion},
+          {"run_id", run.run_id},
+          {"name", run.config.name},
+          {"status", run_status_name(summary.status)},
+          {"error", summary.status == RunStatus::kFailed ? json(summary.error) : json(nullptr)},
+          {"diverged_step", summary.diverged_step ? json(*summary.diverged_step) : json(nullptr)},
+          {"seed", run.config.seed},
+          {"point", summary.point},
+          {"steps", summary.steps},
+          {"tokens", summary.tokens},
+          {"train", {{"final_loss", finite_or_null(summary.train_final_loss)}}},
+          {"validation",
+           {{"final_loss", finite_or_null(summary.validation_final_loss)},
+            {"best_loss", finite_or_null(summary.validation_best_loss)},
+            {"tokens", summary.validation_tokens}}},
+          {"tokens_per_second", finite_or_null(summary.tokens_per_second)},
+          {"seconds", finite_or_null(summary.seconds)},
+          {"loss", std::move(loss)},
+          {"provenance", to_json(summary.provenance)}};
+}
+
+json loss_statistics_json(const std::vector<comm::ClassStatistics>& statistics, const comm::Network& network) {
+  json out = {{"schema_version", kSchemaVersion}, {"classes", json::object()}};
+  for (const comm::ClassStatistics& one : statistics) {
+    const std::string name(sim::traffic_class_name(one.traffic_class));
+    const std::optional<comm::ClassNetwork>& configured = network.of(one.traffic_class);
+    DROPTEST_CHECK(configured.has_value(), "statistics of " + name + ", which has no network");
+    out["classes"][name] = class_json(one, *configured);
+    for (const comm::LinkStatistics& link : one.links) out["links"].push_back(link_json(link));
+  }
+  return out;
+}
+
+json sweep_json(const SweepPlan& plan) {
+  json runs = json::array();
+  for (const PlannedRun& planned : plan.runs) {
+    runs.push_back({{"run_id", planned.run.run_id}, {"point", planned.point}, {"seed", planned.seed}});
+  }
+  return {{"schema_version", kSchemaVersion},
+          {"name", plan.name},
+          {"description", plan.description},
+          {"spec", plan.spec},
+          {"runs", std::move(runs)}};
+}
+
+void write_spec_record(const RunDirectory& directory, const ResolvedRun& run) {
+  write_record(SchemaKind::kResolvedSpec, directory.spec(), run.spec);
+}
+
+void write_loss_statistics_record(const RunDirectory& directory, const json& record) {
+  write_record(SchemaKind::kLossStatistics, directory.loss_statistics(), record);
+}
+
+void write_summary_record(const RunDirectory& directory, const json& record) {
+  write_record(SchemaKind::kSummary, directory.summary(), record);
+}
+
+void write_sweep_record(const std::string& out, const SweepPlan& plan) {
+  write_record(SchemaKind::kSweep, sweep_file(out, plan.name), sweep_json(plan));
+}
+
+std::optional<json> read_summary(const RunDirectory& directory) {
+  struct stat status {};
+  if (::stat(directory.summary().c_str(), &status) != 0) return std::nullopt;
+  json summary = load_json(directory.summary());
+  require_valid(SchemaKind::kSummary, summary, directory.summary());
+  return summary;
+}
+
+bool has_result(const RunDirectory& directory) {
+  const std::optional<json> summary = read_summary(directory);
+  return summary && (*summary)["status"] != run_status_name(RunStatus::kFailed);
+}
+
+}  // namespace droptest::experiments

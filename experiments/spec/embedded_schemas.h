@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files of experiments/schema/, as text in the binary.
+#pragma once
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace droptest::experiments {
+
+/// File names and texts. Defined in a source file that experiments/schema/embed.cmake makes.
+const std::vector<std::pair<std::string_view, std::string_view>>& embedded_schemas();
+
+}  // namespace droptest::experiments

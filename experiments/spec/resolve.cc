@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/resolve.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "experiments/spec/json_text.h"
+#include "experiments/spec/resolve_network.h"
+#include "experiments/spec/schema.h"
+#include "experiments/spec/sha256.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+
+/// The one list of what a run id leaves out.
+constexpr std::array kChangesNoResult = {
+    "/name", "/description", "/record", "/backend/timeout_seconds", "/backend/threads_per_rank", "/backend/rendezvous"};
+
+/// The classes that a run has traffic of: each kind of parallelism adds its own here.
+std::vector<sim::TrafficClass> classes_in_use(int tensor_parallel) {
+  if (tensor_parallel < 2) return {};
+  return {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward};
+}
+
+/// The classes that no spec of this version can have traffic of are refused rather than ignored.
+bool can_have_traffic(const std::string& class_name) {
+  const std::vector<sim::TrafficClass> known = classes_in_use(2);
+  return std::any_of(known.begin(), known.end(), [&class_name](sim::TrafficClass traffic_class) {
+    return sim::traffic_class_name(traffic_class) == class_name;
+  });
+}
+
+int to_int(const json& value) { return value.get<int>(); }  // the schema's maxima are below 2^31
+
+class Resolver {
+ public:
+  Resolver(const json& document, const std::string& where)
+      : where_(where), full_(schema_of(SchemaKind::kSpec).with_defaults(document)) {}
+
+  ResolvedRun resolve() {
+    if (full_.contains("sweep")) report("/sweep", "got a sweep, want a spec of one run");
+    if (full_.contains("repeat") && full_["repeat"]["seeds"] != 1) report("/repeat", "got repeats, want one run");
+    full_.erase("sweep");
+    full_.erase("repeat");
+    resolve_model();
+    resolve_data();
+    resolve_training();
+    resolve_network_section();
+    if (!errors_.empty()) throw_errors();
+    ResolvedRun run;
+    run.spec = full_;
+    run.config = std::move(config_);
+    fill_config(run.config);
+    run.run_id = run_id_of(run.spec);
+    return run;
+  }
+
+ private:
+  void report(const std::string& pointer, const std::string& message) {
+    errors_.push_back(where_ + ": " + pointer + ": " + message);
+  }
+
+  [[noreturn]] void throw_errors() const {
+    std::string text;
+    for (const std::string& error : errors_) text += (text.empty() ? "" : "\n") + error;
+    throw ConfigError(text);
+  }
+
+  void resolve_model() {
+    json& model = full_["model"];
+    const models::Gpt2Config preset = models::gpt2_preset(model["preset"].get<std::string>()).config;
+    model.erase("preset");
+    const auto number = [&model](const char* name, int from_preset) {
+      if (!model.contains(name)) model[name] = from_preset;
+      return to_int(model[name]);
+    };
+    models::Gpt2Config& config = config_.model;
+    config.layers = number("layers", preset.layers);
+    config.width = number("width", preset.width);
+    config.heads = number("heads", preset.heads);
+    config.context = number("context", preset.context);
+    config.vocabulary = number("vocabulary", preset.vocabulary);
+    config_.initial_weights = model.value("weights", "");
+    config_.tensor_parallel = to_int(full_["parallel"]["tensor"]);
+
+    const std::size_t before = errors_.size();
+    if (config.width % config.heads != 0) {
+      report("/model/heads",
+             "got " + std::to_string(config.heads) + ", want a divisor of the width " + std::to_string(config.width));
+    }
+    const auto at_most = [this](const char* what, int most) {
+      if (config_.tensor_parallel <= most) return;
+      report("/parallel/tensor", "got " + std::to_string(config_.tensor_parallel) + ", want at most " +
+                                     std::to_string(most) + ", the model's " + what);
+    };
+    at_most("heads", config.heads);
+    at_most("vocabulary", config.vocabulary);
+    if (errors_.size() > before) return;
+    try {
+      models::validate(config, config_.tensor_parallel);
+    } catch (const ConfigError& error) {
+      report("/model", error.what());
+    }
+  }
+
+  void resolve_data() {
+    json& data = full_["data"];
+    // The layout of a token file says nothing about a text.
+    if (data.contains("text")) {
+      data.erase("format");
+      if (config_.model.vocabulary < 256) {
+        report("/model/vocabulary", "got " + std::to_string(config_.model.vocabulary) +
+                                        ", want at least 256, a token for each byte of data.text");
+      }
+    }
+  }
+
+  void resolve_training() {
+    json& training = full_["training"];
+    const int context = config_.model.context;
+    if (!training.contains("sequence_tokens")) training["sequence_tokens"] = context;
+    if (to_int(training["sequence_tokens"]) > context) {
+      report("/training/sequence_tokens", "got " + quote_json(training["sequence_tokens"]) + ", want at most " +
+                                              std::to_string(context) + ", the model's context");
+    }
+    if (!training.contains("final_learning_rate")) {
+      training["final_learning_rate"] = training["learning_rate"].get<double>() / 10;
+    }
+  }
+
+  void resolve_network_section() {
+    json& network = full_["network"];
+    if (network.contains("classes")) {
+      for (const auto& [name, section] : network["classes"].items()) {
+        if (can_have_traffic(name)) continue;
+        report("/network/classes/" + name,
+               "got a network, but no run of this version has such traffic; want tp_forward or tp_backward");
+      }
+    }
+    ResolvedNetwork resolved =
+        resolve_network(network, classes_in_use(config_.tensor_parallel), full_["seed"].get<std::uint64_t>(), where_);
+    errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
+    network = {{"classes", std::move(resolved.classes)}};
+    config_.network = std::move(resolved.network);
+  }
+
+  void fill_config(RunConfig& config) const {
+    config.name = full_["name"].get<std::string>();
+    config.seed = full_["seed"].get<std::uint64_t>();
+    fill_data(full_["data"], config.data);
+    fill_backend(full_["backend"], config.backend);
+    fill_training(full_["training"], config.training);
+    const json& validation = full_["validation"];
+    config.validation.every_steps = validation["every_steps"].get<std::uint64_t>();
+    config.validation.tokens = validation["tokens"].get<std::uint64_t>();
+    config.validation.network =
+        validation["network"] == "lossy" ? ValidationConfig::Network::kLossy : ValidationConfig::Network::kLossless;
+    const json& record = full_["record"];
+    config.record.every_steps = record["every_steps"].get<std::uint64_t>();
+    config.record.sample_every_steps = record["sample_every_steps"].get<std::uint64_t>();
+    config.record.links = record["links"] == "include" ? RecordConfig::Links::kInclude : RecordConfig::Links::kOmit;
+    config.record.weights = record["weights"] == "none" ? RecordConfig::Weights::kNone : RecordConfig::Weights::kFinal;
+  }
+
+  static void fill_data(const json& data, DataConfig& config) {
+    config.text = data.value("text", "");
+    config.tokens = data.value("tokens", "");
+    const std::string format = data.value("format", "auto");
+    config.format = format == "llmc"     ? TokenFormat::kLlmc
+                    : format == "uint16" ? TokenFormat::kUint16
+                                         : TokenFormat::kAuto;
+    config.validation_fraction = data["validation_fraction"].get<double>();
+  }
+
+  static void fill_backend(const json& backend, BackendConfig& config) {
+    config.name = backend["name"].get<std::string>();
+    (void)comm::backend_entry(config.name);
+    const double milliseconds = std::ceil(backend["timeout_seconds"].get<double>() * 1000);
+    config.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(milliseconds));
+    config.threads_per_rank = to_int(backend["threads_per_rank"]);
+    const json& rendezvous = backend["rendezvous"];
+    if (rendezvous["kind"] == "redis") {
+      config.rendezvous.kind = comm::Rendezvous::Kind::kRedis;
+      config.rendezvous.host = rendezvous["host"].get<std::string>();
+      config.rendezvous.port = to_int(rendezvous["port"]);
+    } else {
+      config.rendezvous.kind = comm::Rendezvous::Kind::kFile;
+      config.rendezvous.directory = rendezvous.value("directory", "");
+    }
+  }
+
+  static void fill_training(const json& training, TrainingConfig& config) {
+    config.steps = training["steps"].get<std::uint64_t>();
+    config.batch_sequences = to_int(training["batch_sequences"]);
+    config.sequence_tokens = to_int(training["sequence_tokens"]);
+    config.accumulation = to_int(training["accumulation"]);
+    config.learning_rate.peak = training["learning_rate"].get<double>();
+    config.learning_rate.floor = training["final_learning_rate"].get<double>();
+    config.learning_rate.warmup_steps = training["warmup_steps"].get<std::uint64_t>();
+    config.learning_rate.total_steps = config.steps;
+    config.adamw.weight_decay = training["weight_decay"].get<double>();
+    config.adamw.beta1 = training["beta1"].get<double>();
+    config.adamw.beta2 = training["beta2"].get<double>();
+    config.adamw.epsilon = training["epsilon"].get<double>();
+    config.gradient_clip = training["gradient_clip"].get<double>();
+  }
+
+  const std::string& where_;
+  json full_;  ///< the spec with defaults; becomes the resolved one section by section
+  RunConfig config_;
+  std::vector<std::string> errors_;
+};
+
+}  // namespace
+
+ResolvedRun resolve(const json& document, const std::string& where) {
+  require_valid(SchemaKind::kSpec, document, where);
+  ResolvedRun run = Resolver(document, where).resolve();
+  const std::vector<Violation> violations = schema_of(SchemaKind::kResolvedSpec).check(run.spec);
+  DROPTEST_CHECK(violations.empty(), "resolved spec: " + violations.at(0).pointer + ": " + violations.at(0).message);
+  return run;
+}
+
+void reseed(ResolvedRun& run, std::uint64_t seed) {
+  run.spec["seed"] = seed;
+  run.config.seed = seed;
+  run.config.network.seed = seed;
+  run.run_id = run_id_of(run.spec);
+}
+
+std::string run_id_of(const json& resolved_spec) {
+  json identity = resolved_spec;
+  for (const char* pointer : kChangesNoResult) {
+    const json::json_pointer path(pointer);
+    if (identity.contains(path)) identity.at(path.parent_pointer()).erase(path.back());
+  }
+  return sha256_hex(canonical_json(identity)).substr(0, 16);
+}
+
+bool changes_results(std::string_view pointer) {
+  return std::none_of(kChangesNoResult.begin(), kChangesNoResult.end(), [pointer](std::string_view excluded) {
+    return pointer == excluded || (pointer.starts_with(excluded) && pointer[excluded.size()] == '/');
+  });
+}
+
+}  // namespace droptest::experiments

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The network section of a spec -> the network of each traffic class, with both halves spelled out.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "comm/lossy/network.h"
+#include "sim/traffic_class.h"
+
+namespace droptest::experiments {
+
+struct ResolvedNetwork {
+  nlohmann::json classes;  ///< by name of a traffic class; a class that cannot lose packets is absent
+  comm::Network network;
+  std::vector<std::string> errors;  ///< complete messages; not empty: the other members mean nothing
+};
+
+/// `network` is the spec's section with defaults. What is said of one class overrides what is said of all, key by key,
+/// and at each of the two levels what is said of one half overrides what is said of both.
+/// `in_use`: the classes that the run has traffic of. `where` names the document in messages.
+ResolvedNetwork resolve_network(const nlohmann::json& network, const std::vector<sim::TrafficClass>& in_use,
+                                std::uint64_t seed, const std::string& where);
+
+}  // namespace droptest::experiments

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/schema.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <set>
+
+#include "experiments/spec/embedded_schemas.h"
+#include "experiments/spec/json_text.h"
+#include "experiments/spec/nearest_name.h"
+#include "experiments/spec/pattern.h"
+#include "experiments/spec/schema_checker.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+
+/// A keyword that is not here would be a rule that nobody checks.
+const std::set<std::string, std::less<>>& known_keywords() {
+  static const std::set<std::string, std::less<>> kKeywords = {
+      "$schema",
+      "$ref",
+      "$defs",
+      "title",
+      "description",
+      "default",
+      "type",
+      "enum",
+      "const",
+      "minimum",
+      "maximum",
+      "exclusiveMinimum",
+      "multipleOf",
+      "minLength",
+      "maxLength",
+      "pattern",
+      "exclusiveMaximum",
+      "properties",
+      "required",
+      "propertyNames",
+      "items",
+      "minItems",
+      "additionalProperties",
+      "oneOf",
+      "anyOf",
+      "patternProperties",
+  };
+  return kKeywords;
+}
+
+/// Makes references absolute ("file#/pointer") and checks that nothing in a schema is beyond this interpreter.
+void prepare(json& rule, const std::string& file, const std::string& place) {
+  const auto require = [&file, &place](bool condition, const std::string& what) {
+    DROPTEST_CHECK(condition, "schema " + file + ": " + place + ": " + what);
+  };
+  require(rule.is_object(), "a schema is an object");
+  for (auto& [keyword, value] : rule.items()) {
+    require(known_keywords().contains(keyword), "the keyword \"" + keyword + "\" is not supported");
+    const std::string inner = place + "/" + keyword;
+    if (keyword == "$ref") {
+      const std::string target = value.get<std::string>();
+      if (target.starts_with('#')) value = file + target;
+    } else if (keyword == "properties" || keyword == "$defs" || keyword == "patternProperties") {
+      for (auto& [name, member] : value.items()) {
+        if (keyword == "patternProperties") Pattern{name};
+        prepare(member, file, child_pointer(inner, name));
+      }
+    } else if (keyword == "oneOf" || keyword == "anyOf") {
+      require(value.is_array() && !value.empty(), keyword + " is a list that is not empty");
+      for (json& branch : value) prepare(branch, file, inner);
+    } else if (keyword == "items" || keyword == "propertyNames") {
+      prepare(value, file, inner);
+    } else if (keyword == "additionalProperties") {
+      require(value.is_object() || value.is_boolean(), "additionalProperties is a schema, true or false");
+      if (value.is_object()) prepare(value, file, inner);
+    } else if (keyword == "pattern") {
+      Pattern{value.get<std::string>()};
+    } else if (keyword == "type") {
+      static const std::set<std::string> kTypes = {"null", "boolean", "string", "array", "object", "number", "integer"};
+      const json types = value.is_string() ? json::array({value}) : value;
+      for (const json& type : types) require(kTypes.contains(type.get<std::string>()), "type " + type.dump());
+    }
+  }
+}
+
+/// Every reference leads somewhere.
+void check_references(const json& rule, const std::function<void(const json&)>& resolve) {
+  if (rule.is_object()) {
+    if (rule.contains("$ref") && rule["$ref"].is_string()) resolve(rule);
+  }
+  if (rule.is_structured()) {
+    for (const json& part : rule) check_references(part, resolve);
+  }
+}
+
+}  // namespace
+
+Schema::Schema(std::vector<std::pair<std::string, json>> files, std::string_view file) : files_(std::move(files)) {
+  for (auto& [name, schema] : files_) prepare(schema, name, "");
+  root_ = resolve(json{{"$ref", std::string(file)}});
+  check_references(root_, [this](const json& rule) { resolve(rule); });
+}
+
+const json& Schema::resolve(const json& schema) const {
+  const std::string& target = schema["$ref"].get_ref<const std::string&>();
+  const std::size_t hash = target.find('#');
+  const std::string file = target.substr(0, hash);
+  const auto found =
+      std::find_if(files_.begin(), files_.end(), [&file](const auto& entry) { return entry.first == file; });
+  DROPTEST_CHECK(found != files_.end(), "schema reference " + target + ": no such file");
+  const json::json_pointer pointer(hash == std::string::npos ? "" : target.substr(hash + 1));
+  DROPTEST_CHECK(found->second.contains(pointer), "schema reference " + target + ": no such definition");
+  const json& result = found->second.at(pointer);
+  DROPTEST_CHECK(!result.contains("$ref") || result["$ref"] != target, "schema reference " + target + " is a loop");
+  return result;
+}
+
+std::vector<Violation> Schema::check(const json& document) const {
+  SchemaChecker checker(*this);
+  checker.check(root_, document, "");
+  return checker.take();
+}
+
+void Schema::complete(const json& rule, json& value) const {
+  if (rule.contains("$ref")) complete(resolve(rule), value);
+  for (const char* alternatives : {"oneOf", "anyOf"}) {
+    if (!rule.contains(alternatives)) continue;
+    for (const json& branch : rule[alternatives]) {
+      SchemaChecker checker(*this);
+      checker.check(branch, value, "");
+      if (!checker.valid()) continue;
+      complete(branch, value);
+      break;
+    }
+  }
+  if (rule.contains("type") && rule["type"] == "number" && value.is_number()) value = value.get<double>() + 0.0;
+  if (rule.contains("type") && rule["type"] == "integer" && value.is_number_float()) {
+    const double number = value.get<double>();
+    if (number < 0) {
+      value = static_cast<std::int64_t>(number);
+    } else {
+      value = static_cast<std::uint64_t>(number);
+    }
+  }
+  if (!value.is_object()) return;
+  if (rule.contains("properties")) {
+    for (const auto& [name, property] : rule["properties"].items()) {
+      if (!value.contains(name) && property.contains("default")) value[name] = property["default"];
+      if (value.contains(name)) complete(property, value[name]);
+    }
+  }
+  if (rule.contains("additionalProperties") && rule["additionalProperties"].is_object()) {
+    for (auto& [name, member] : value.items()) {
+      if (!rule.contains("properties") || !rule["properties"].contains(name)) {
+        complete(rule["additionalProperties"], member);
+      }
+    }
+  }
+}
+
+json Schema::with_defaults(const json& document) const {
+  json result = document;
+  complete(root_, result);
+  return result;
+}
+
+std::string Schema::unknown_pointer(const std::vector<std::string>& tokens) const {
+  // All schemas that may describe the value reached so far: references and alternatives are followed.
+  const std::function<void(const json&, std::vector<const json*>&)> expand =
+      [this, &expand](const json& rule, std::vector<const json*>& out) {
+        out.push_back(&rule);
+        if (rule.contains("$ref")) expand(resolve(rule), out);
+        for (const char* alternatives : {"oneOf", "anyOf"}) {
+          if (!rule.contains(alternatives)) continue;
+          for (const json& branch : rule[alternatives]) expand(branch, out);
+        }
+      };
+  std::vector<const json*> here;
+  expand(root_, here);
+  std::string pointer;
+  for (const std::string& token : tokens) {
+    std::vector<const json*> next;
+    std::vector<std::string> known;
+    bool object = false;
+    for (const json* rule : here) {
+      const bool has_property = rule->contains("properties") && (*rule)["properties"].contains(token);
+      if (rule->contains("properties")) {
+        object = true;
+        for (const auto& [name, member] : (*rule)["properties"].items()) {
+          if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
+        }
+      }
+      if (has_property) {
+        expand((*rule)["properties"][token], next);
+      } else if (rule->contains("additionalProperties") && (*rule)["additionalProperties"].is_object()) {
+        object = true;
+        expand((*rule)["additionalProperties"], next);
+      }
+    }
+    const std::string parent = pointer;
+    pointer = child_pointer(pointer, token);
+    if (next.empty()) {
+      if (!object) return (parent.empty() ? "the document" : parent) + " has no members";
+      return "no member " + quote_json(token) + (parent.empty() ? "" : " in " + parent) + "; " +
+             known_names_hint(token, known, "keys");
+    }
+    here = std::move(next);
+  }
+  return {};
+}
+
+const Schema& schema_of(SchemaKind kind) {
+  static const std::array kFiles = {"spec.schema.json",    "resolved_spec.schema.json",
+                                    "metrics.schema.json", "loss_statistics.schema.json",
+                                    "summary.schema.json", "sweep.schema.json"};
+  static const std::vector<Schema> kSchemas = [] {
+    std::vector<std::pair<std::string, json>> files;
+    for (const auto& [name, text] : embedded_schemas()) {
+      files.emplace_back(name, parse_json(text, "schema " + std::string(name)));
+    }
+    std::vector<Schema> schemas;
+    for (const char* file : kFiles) schemas.emplace_back(files, file);
+    return schemas;
+  }();
+  return kSchemas.at(static_cast<std::size_t>(kind));
+}
+
+void throw_violations(const std::vector<Violation>& violations, const std::string& where) {
+  DROPTEST_CHECK(!violations.empty(), where);
+  constexpr std::size_t kMostLines = 50;
+  std::string text;
+  for (std::size_t i = 0; i < violations.size() && i < kMostLines; ++i) {
+    const Violation& violation = violations[i];
+    text += (i > 0 ? "\n" : "") + where + ": " + (violation.pointer.empty() ? "/" : violation.pointer) + ": " +
+            violation.message;
+  }
+  if (violations.size() > kMostLines) {
+    text += "\n" + where + ": and " + std::to_string(violations.size() - kMostLines) + " more";
+  }
+  throw ConfigError(text);
+}
+
+void require_valid(SchemaKind kind, const json& document, const std::string& where) {
+  const std::vector<Violation> violations = schema_of(kind).check(document);
+  if (!violations.empty()) throw_violations(violations, where);
+}
+
+}  // namespace droptest::experiments

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/spec.h"
+
+#include <vector>
+
+#include "experiments/records/atomic_file.h"
+#include "experiments/spec/json_text.h"
+#include "experiments/spec/schema.h"
+#include "experiments/spec/schema_checker.h"
+#include "experiments/spec/sweep_plan.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+
+/// JSON if it parses, else the text itself.
+json override_value(std::string_view text, const std::string& where) {
+  if (json::accept(text)) return parse_json(text, where);
+  json value = std::string(text);
+  try {
+    (void)value.dump();
+  } catch (const json::exception&) {
+    throw ConfigError(where + ": the value is not UTF-8");
+  }
+  return value;
+}
+
+}  // namespace
+
+std::vector<std::string> pointer_tokens(std::string_view pointer, const std::string& where) {
+  const auto fail = [&](const std::string& want) {
+    throw ConfigError(where + ": got " + quote_json(std::string(pointer)) + ", want " + want);
+  };
+  if (!pointer.starts_with('/')) fail("a JSON pointer such as \"/network/loss\"");
+  std::vector<std::string> tokens;
+  for (std::size_t i = 0; i < pointer.size(); ++i) {
+    if (pointer[i] == '/') {
+      tokens.emplace_back();
+    } else if (pointer[i] == '~') {
+      const char escaped = i + 1 < pointer.size() ? pointer[i + 1] : '\0';
+      if (escaped != '0' && escaped != '1') fail("a JSON pointer, in which ~0 stands for ~ and ~1 for /");
+      tokens.back() += escaped == '0' ? '~' : '/';
+      ++i;
+    } else {
+      tokens.back() += pointer[i];
+    }
+  }
+  return tokens;
+}
+
+void set_member(json& document, const std::vector<std::string>& tokens, json value, const std::string& where) {
+  DROPTEST_CHECK(!tokens.empty(), where);
+  json* parent = &document;
+  std::string pointer;
+  for (std::size_t i = 0;; ++i) {
+    if (!parent->is_object()) {
+      throw ConfigError(where + ": " + (pointer.empty() ? "/" : pointer) + " is " + quote_json(*parent) +
+                        ", want an object to set members of");
+    }
+    if (i + 1 == tokens.size()) break;
+    pointer = child_pointer(pointer, tokens[i]);
+    if (!parent->contains(tokens[i])) (*parent)[tokens[i]] = json::object();
+    parent = &(*parent)[tokens[i]];
+  }
+  if (value.is_null()) {
+    parent->erase(tokens.back());
+  } else {
+    (*parent)[tokens.back()] = std::move(value);
+  }
+}
+
+void apply_override(json& document, std::string_view assignment) {
+  const std::string where = "--set " + std::string(assignment);
+  const std::size_t equals = assignment.find('=');
+  if (equals == std::string_view::npos) {
+    throw ConfigError(where + ": want /pointer=value, such as /training/steps=100");
+  }
+  const std::vector<std::string> tokens = pointer_tokens(assignment.substr(0, equals), where);
+  const std::string reason = schema_of(SchemaKind::kSpec).unknown_pointer(tokens);
+  if (!reason.empty()) throw ConfigError(where + ": " + reason);
+  set_member(document, tokens, override_value(assignment.substr(equals + 1), where), where);
+}
+
+Spec parse_spec(std::string_view text, const std::string& where, std::span<const std::string> overrides) {
+  Spec spec{parse_json(text, where), where};
+  for (const std::string& assignment : overrides) apply_override(spec.document, assignment);
+  (void)plan_sweep(spec);
+  return spec;
+}
+
+Spec load_spec(const std::string& path, std::span<const std::string> overrides) {
+  return parse_spec(read_file(path), path, overrides);
+}
+
+}  // namespace droptest::experiments
