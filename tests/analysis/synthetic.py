@@ -67,11 +67,11 @@ def resolve(spec):
     """The resolved spec: network as one object per lossy class, defaults written out where tests need them."""
     resolved = copy.deepcopy(spec)
     network = resolved.pop("network", {})
-    resolved["network"] = {}
+    resolved["network"] = {"classes": {}}
     for name in CLASSES:
         halves = halves_of(network, name)
         if any(is_lossy(h["loss"]) for h in halves.values()):
-            resolved["network"][name] = {
+            resolved["network"]["classes"][name] = {
                 "path": network.get("path", "direct"),
                 "payload_bytes": network.get("payload_bytes", 1408),
                 "consistency": network.get("consistency", "per_receiver"),
@@ -128,7 +128,7 @@ def half_record(rng, half, packets):
 
 def loss_statistics(rng, resolved, packets=200_000):
     classes = {}
-    for name, network in resolved["network"].items():
+    for name, network in resolved["network"]["classes"].items():
         halves = {half: half_record(rng, network[half], packets) for half in ("reduce", "gather")}
         total = {key: halves["reduce"][key] + halves["gather"][key]
                  for key in ("messages", "packets", "bytes", "lost", "lost_bytes")}  # fmt: skip
@@ -148,7 +148,7 @@ def loss_statistics(rng, resolved, packets=200_000):
 def damage(resolved):
     """How much the made-up model suffers, in nats."""
     harm = 0.0
-    for name, network in resolved["network"].items():
+    for name, network in resolved["network"]["classes"].items():
         for half in ("reduce", "gather"):
             loss = network[half]["loss"]
             if is_lossy(loss):
@@ -179,7 +179,7 @@ def metrics(rng, resolved, until=None):
                 "max": 6 * size, "rms": size,
                 "groups": {g: {"max": 6 * f * size, "rms": f * size} for g, f in groups.items()},
             }  # fmt: skip
-            line["classes"] = {c: {"nmse": 1.5 * harm, "cosine": 1 - harm} for c in resolved["network"]}
+            line["classes"] = {c: {"nmse": 1.5 * harm, "cosine": 1 - harm} for c in resolved["network"]["classes"]}
         lines.append(line)
     return lines
 
@@ -187,7 +187,7 @@ def metrics(rng, resolved, until=None):
 def summary_of(resolved, point, lines, status="completed", error=None, diverged_step=None):
     validation = [line["validation_loss"] for line in lines if line.get("validation_loss") is not None]
     loss = {}
-    for name, network in resolved["network"].items():
+    for name, network in resolved["network"]["classes"].items():
         loss[name] = {}
         for half in ("reduce", "gather"):
             process = network[half]["loss"]
