@@ -38,6 +38,15 @@ TEST(DrawsBelow, AgreesWithOnePacketAtATime) {
   }
 }
 
+TEST(DrawsBelow, ADrawIsNotBelowItself) {
+  const std::uint64_t draw = naive_draw(kSeed, kLink, Purpose::kLossEmission, 64 * 3 + 5);
+  std::vector<std::uint64_t> below(1);
+  draws_below(kSeed, kLink, Purpose::kLossEmission, 3, draw, below);
+  EXPECT_EQ(below[0] >> 5 & 1, 0U);
+  draws_below(kSeed, kLink, Purpose::kLossEmission, 3, draw + 1, below);
+  EXPECT_EQ(below[0] >> 5 & 1, 1U);
+}
+
 TEST(DrawsBelow, TwoThresholdsAreTwiceOne) {
   for (const std::uint64_t a : {std::uint64_t{0}, std::uint64_t{1} << 30, kCertain}) {
     for (const std::uint64_t b : {std::uint64_t{0}, std::uint64_t{3} << 30, kCertain}) {

@@ -23,12 +23,13 @@ void expect_close(double got, double want, double relative, const std::string& w
 TEST(LossTheory, EqualsTheOracle) {
   const nlohmann::json sets = read_vectors("loss_processes.json")["sets"];
   ASSERT_EQ(sets.size(), 7U);
-  for (const auto& [name, set] : sets.items()) {
+  for (const auto& entry : sets.items()) {
+    const nlohmann::json& set = entry.value();
     const GilbertElliott chain({set["p"], set["r"], set["loss_good"], set["loss_bad"]});
     const auto check = [&](double got, const char* key) {
       expect_close(got, set[key].get<double>(), 1e-12, std::string("set ") + key);
     };
-    SCOPED_TRACE(name);
+    SCOPED_TRACE(entry.key());
     check(chain.loss_rate(), "p_E");
     check(chain.mean_burst_packets(), "mean_loss_run");
     check(chain.mean_gap_packets(), "mean_gap");
