@@ -23,7 +23,7 @@ void require(bool holds, const char* name, int got, const std::string& want) {
 const std::vector<Gpt2Preset>& gpt2_presets() {
   static const std::vector<Gpt2Preset> presets = {
       {"nano", {4, 128, 4, 128, 256}, "0.8M parameters over bytes: trains in minutes on a laptop"},
-      {"micro", {6, 384, 6, 256, 256}, "11M parameters over bytes"},
+      {"micro", {6, 384, 6, 128, 256}, "11M parameters over bytes"},
       {"small", {12, 768, 12, 1024, 50257}, "GPT-2 124M"},
       {"medium", {24, 1024, 16, 1024, 50257}, "GPT-2 355M"},
       {"large", {36, 1280, 20, 1024, 50257}, "GPT-2 774M"},

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/models/formula_model.h"
+#include "tests/models/recording_communicator.h"
+
+namespace droptest::models {
+namespace {
+
+// docs/models.md has this list. 4 L + 2 messages of [batch, length, width] = 2 x 5 x 32 = 320 elements; the rest small.
+const std::vector<std::string> kForward = {
+    "sum wte layer -1 tp_forward 320",
+    "sum h.0.attn.c_proj layer 0 tp_forward 320",
+    "sum h.0.mlp.c_proj layer 0 tp_forward 320",
+    "sum h.1.attn.c_proj layer 1 tp_forward 320",
+    "sum h.1.mlp.c_proj layer 1 tp_forward 320",
+    "max cross_entropy.max layer -1 control 10",
+    "sum cross_entropy.sum_exp layer -1 control 10",
+    "sum cross_entropy.predicted layer -1 control 10",
+};
+const std::vector<std::string> kBackward = {
+    "sum lm_head.backward layer -1 tp_backward 320",        "sum h.1.mlp.c_fc.backward layer 1 tp_backward 320",
+    "sum h.1.attn.c_attn.backward layer 1 tp_backward 320", "sum h.0.mlp.c_fc.backward layer 0 tp_backward 320",
+    "sum h.0.attn.c_attn.backward layer 0 tp_backward 320",
+};
+
+TEST(Gpt2Collectives, AStepMakesExactlyTheListedCallsOnEveryRank) {
+  const Gpt2Config config{2, 32, 4, 12, 97};
+  const auto tokens = formula_tokens(0, 10, config.vocabulary);
+  const auto targets = formula_tokens(1, 10, config.vocabulary);
+  for (const int ranks : {1, 3}) {
+    comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
+      RecordingCommunicator recording(group);
+      Gpt2<float> model(config, recording, 1);
+      model.initialize(3);
+      EXPECT_THAT(recording.calls, testing::IsEmpty());
+      for (int step = 0; step < 2; ++step) {
+        recording.calls.clear();
+        model.forward(tokens, targets, 2, 5);
+        EXPECT_EQ(recording.calls, kForward);
+        recording.calls.clear();
+        model.backward(1.0);
+        EXPECT_EQ(recording.calls, kBackward);
+        recording.calls.clear();
+        global_gradient_norm<float>(model.parameters(), recording);
+        EXPECT_THAT(recording.calls, testing::ElementsAre("sum gradient_norm layer -1 control 1"));
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace droptest::models

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/models/formula_model.h"
+
+namespace droptest::models {
+namespace {
+
+TEST(AdamW, FollowsTheFormulaStepByStep) {
+  std::vector<double> value = {1.0, -2.0, 0.5};
+  std::vector<double> gradient(3);
+  Parameter<double> parameter{"w", "matrix", {3}, Placement::kSharded, Decay::kDecays, value, gradient};
+  AdamW<double> adamw(std::span(&parameter, 1), {0.9, 0.99, 1e-3, 0.2});
+  std::vector<double> expected = value;
+  std::vector<double> m(3);
+  std::vector<double> v(3);
+  for (int step = 1; step <= 4; ++step) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      gradient[i] = 3 * mixed(static_cast<std::uint64_t>(step), i);
+      const double g = 0.5 * gradient[i];
+      m[i] = 0.9 * m[i] + 0.1 * g;
+      v[i] = 0.99 * v[i] + 0.01 * g * g;
+      const double update = m[i] / (1 - std::pow(0.9, step)) / (std::sqrt(v[i] / (1 - std::pow(0.99, step))) + 1e-3);
+      expected[i] = expected[i] * (1 - 0.01 * 0.2) - 0.01 * update;
+    }
+    adamw.step(0.01, 0.5);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(value[i], expected[i], 1e-14) << "step " << step;
+  }
+}
+
+TEST(AdamW, DecaysMatricesOnly) {
+  comm::run_ranks(1, kTestTimeout, [](comm::Communicator& group) {
+    Gpt2<float> model({1, 32, 4, 12, 97}, group, 1);
+    set_formula_weights(model, group);
+    std::vector<std::vector<float>> before;
+    for (const auto& parameter : model.parameters())
+      before.emplace_back(parameter.value.begin(), parameter.value.end());
+    AdamW<float> adamw(model.parameters(), {.weight_decay = 0.5});
+    adamw.step(0.1, 1.0);  // gradients are zero: only decay moves anything
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const auto& parameter = model.parameters()[i];
+      const float factor = parameter.shape.size() == 2 ? 0.95F : 1.0F;
+      for (std::size_t k = 0; k < before[i].size(); ++k) EXPECT_EQ(parameter.value[k], before[i][k] * factor);
+    }
+  });
+}
+
+TEST(AdamW, BitsDoNotDependOnThreads) {
+  const auto updated = [](int threads) {
+    std::vector<float> value(100001);
+    std::vector<float> gradient(value.size());
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      value[i] = static_cast<float>(mixed(1, i));
+      gradient[i] = static_cast<float>(mixed(2, i));
+    }
+    Parameter<float> parameter{"w", "matrix", {value.size()}, Placement::kSharded, Decay::kDecays, value, gradient};
+    AdamW<float> adamw(std::span(&parameter, 1), {}, threads);
+    adamw.step(1e-3, 1.0);
+    return value;
+  };
+  EXPECT_EQ(updated(1), updated(3));
+}
+
+TEST(GlobalGradientNorm, CountsReplicatedParametersOnceAndTiedOnesOnce) {
+  const Gpt2Config config{1, 32, 4, 12, 97};
+  const Pass one = formula_pass<double>(config, 1, 1, 2, 7);
+  double squares = 0;
+  for (const auto& tensor : one.gradients) {
+    for (const double g : tensor.second) squares += g * g;
+  }
+  EXPECT_NEAR(one.norm / std::sqrt(squares), 1, 1e-14);
+  for (const int ranks : {2, 3, 4}) {
+    EXPECT_NEAR(formula_pass<double>(config, ranks, 1, 2, 7).norm / one.norm, 1, 1e-13) << ranks << " ranks";
+  }
+}
+
+TEST(ClipScale, LeavesSmallNormsAndShowsInfiniteOnes) {
+  EXPECT_EQ(clip_scale(0, 1), 1);
+  EXPECT_EQ(clip_scale(0.5, 1), 1);
+  EXPECT_EQ(clip_scale(4, 1), 1 / (4 + 1e-6));
+  EXPECT_EQ(clip_scale(INFINITY, 1), 0);
+  EXPECT_TRUE(std::isnan(clip_scale(NAN, 1)));
+}
+
+TEST(LearningRateSchedule, WarmsUpLinearlyThenFollowsACosine) {
+  const LearningRateSchedule schedule{1.0, 0.1, 4, 14};
+  EXPECT_EQ(schedule.at(0), 0.25);
+  EXPECT_EQ(schedule.at(3), 1.0);
+  EXPECT_EQ(schedule.at(4), 1.0);
+  EXPECT_NEAR(schedule.at(9), 0.55, 1e-15);
+  EXPECT_NEAR(schedule.at(13), 0.1 + 0.45 * (1 + std::cos(M_PI * 0.9)), 1e-15);
+  EXPECT_EQ(schedule.at(14), 0.1);
+  EXPECT_EQ(schedule.at(1000), 0.1);
+  EXPECT_EQ((LearningRateSchedule{1.0, 0.1, 0, 10}).at(0), 1.0);
+  EXPECT_EQ((LearningRateSchedule{1.0, 0.1, 5, 5}).at(5), 0.1);
+}
+
+}  // namespace
+}  // namespace droptest::models

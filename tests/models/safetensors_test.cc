@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/files/safetensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "sim/error.h"
+
+namespace droptest::models {
+namespace {
+
+std::vector<std::byte> file_of(const std::string& header, std::size_t data_bytes) {
+  const std::uint64_t size = header.size();
+  std::vector<std::byte> file(sizeof(size) + header.size() + data_bytes);
+  std::memcpy(file.data(), &size, sizeof(size));
+  std::memcpy(file.data() + sizeof(size), header.data(), header.size());
+  return file;
+}
+
+std::string refusal(const std::vector<std::byte>& file) {
+  try {
+    parse_safetensors(file, "w.safetensors");
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string refusal(const std::string& header, std::size_t data_bytes) { return refusal(file_of(header, data_bytes)); }
+
+StoredTensor tensor_of(std::string dtype, std::vector<std::uint64_t> shape, std::size_t bytes) {
+  StoredTensor tensor{std::move(dtype), std::move(shape), std::vector<std::byte>(bytes)};
+  for (std::size_t i = 0; i < bytes; ++i) tensor.bytes[i] = static_cast<std::byte>(37 * i + 11);
+  return tensor;
+}
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "droptest_XXXXXX").string();
+    path_ = ::mkdtemp(name.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string operator/(const char* name) const { return (path_ / name).string(); }
+  std::size_t files() const {
+    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path_), {}));
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST(Safetensors, RoundTripKeepsEveryBit) {
+  const Folder folder;
+  const StoredTensors tensors = {{"a", tensor_of("F32", {3, 5}, 60)},    {"b", tensor_of("F64", {2}, 16)},
+                                 {"c", tensor_of("BF16", {7}, 14)},      {"scalar", tensor_of("F16", {}, 2)},
+                                 {"empty", tensor_of("F32", {4, 0}, 0)}, {"odd", tensor_of("U8", {3}, 3)}};
+  write_safetensors(folder / "w.safetensors", tensors, {{"format", "pt"}});
+  write_safetensors(folder / "w.safetensors", tensors, {{"format", "pt"}});
+  EXPECT_EQ(folder.files(), 1U) << "nothing is left beside the file";
+  const StoredTensors back = read_safetensors(folder / "w.safetensors");
+  ASSERT_EQ(back.size(), tensors.size());
+  for (const auto& item : tensors) {
+    EXPECT_EQ(back.at(item.first).dtype, item.second.dtype) << item.first;
+    EXPECT_EQ(back.at(item.first).shape, item.second.shape) << item.first;
+    EXPECT_EQ(back.at(item.first).bytes, item.second.bytes) << item.first;
+  }
+}
+
+TEST(Safetensors, AcceptsSpacesAfterTheHeaderAndNoTensors) {
+  EXPECT_TRUE(parse_safetensors(file_of("{}", 0), "w").empty());
+  EXPECT_TRUE(parse_safetensors(file_of("{\"__metadata__\":{\"a\":\"b\"}}   ", 0), "w").empty());
+  EXPECT_EQ(parse_safetensors(file_of(R"({"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}  )", 2), "w").size(),
+            1U);
+}
+
+TEST(Safetensors, RefusesEachKindOfMalformedFile) {
+  using testing::HasSubstr;
+  const auto entry = [](const std::string& dtype, const std::string& shape, const std::string& offsets) {
+    return "{\"dtype\":" + dtype + ",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
+  };
+  const auto one = [&](const std::string& dtype, const std::string& shape, const std::string& offsets) {
+    return "{\"x\":" + entry(dtype, shape, offsets) + "}";
+  };
+  const auto two = [&](const std::string& first, const std::string& second) {
+    return "{\"x\":" + entry("\"U8\"", "[4]", first) + ",\"y\":" + entry("\"U8\"", "[4]", second) + "}";
+  };
+  EXPECT_THAT(refusal(std::vector<std::byte>(7)), HasSubstr("got 7 bytes"));
+  std::vector<std::byte> huge(20, std::byte{0xff});
+  EXPECT_THAT(refusal(huge), HasSubstr("header size: got 18446744073709551615"));
+  std::vector<std::byte> cut = file_of("{}", 0);
+  cut.pop_back();
+  EXPECT_THAT(refusal(cut), HasSubstr("header size: got 2 bytes, want at most 1"));
+  EXPECT_THAT(refusal("", 0), HasSubstr("begins with {"));
+  EXPECT_THAT(refusal(" {}", 0), HasSubstr("begins with {"));
+  EXPECT_THAT(refusal("{\"x\":", 0), HasSubstr("header is not JSON"));
+  EXPECT_THAT(refusal("{\"x\xff\":1}", 0), HasSubstr("header is not JSON"));
+  EXPECT_THAT(refusal("{} {}", 0), HasSubstr("header is not JSON"));
+  EXPECT_THAT(refusal("{\"x\":" + std::string(1000, '['), 0), HasSubstr("nested deeper"));
+  EXPECT_THAT(refusal(one("\"U8\"", "[1]", "[0,1]").insert(1, "\"x\":1,"), 1), HasSubstr("\"x\" appears twice"));
+  EXPECT_THAT(refusal(R"({"x":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1),
+              HasSubstr("\"dtype\" appears twice"));
+  EXPECT_THAT(refusal("{\"x\":3}", 0), HasSubstr("want an object with dtype"));
+  EXPECT_THAT(refusal(R"({"x":{"shape":[1],"data_offsets":[0,1]}})", 1), HasSubstr("dtype: want a string"));
+  EXPECT_THAT(refusal(R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"more":0}})", 1),
+              HasSubstr("unknown key \"more\""));
+  EXPECT_THAT(refusal(one("\"F33\"", "[1]", "[0,4]"), 4), HasSubstr("dtype: got \"F33\""));
+  EXPECT_THAT(refusal(one("\"F32\"", "[-1]", "[0,4]"), 4), HasSubstr("shape: got -1"));
+  EXPECT_THAT(refusal(one("\"F32\"", "[1.5]", "[0,4]"), 4), HasSubstr("shape: got 1.5"));
+  EXPECT_THAT(refusal(one("\"F32\"", "4", "[0,4]"), 4), HasSubstr("shape: want a list"));
+  EXPECT_THAT(refusal(one("\"F32\"", "[2]", "[0,4]"), 4), HasSubstr("shape: more than the 4 bytes"));
+  EXPECT_THAT(refusal(one("\"F32\"", "[4294967296,4294967296]", "[0,0]"), 4), HasSubstr("shape: more than"));
+  EXPECT_THAT(refusal(one("\"F32\"", "[1]", "[0,8]"), 8), HasSubstr("got 8 bytes, want 4"));
+  EXPECT_THAT(refusal(one("\"F32\"", "[1]", "[4,0]"), 4), HasSubstr("begin <= end <= 4"));
+  EXPECT_THAT(refusal(one("\"F32\"", "[1]", "[0,4]"), 3), HasSubstr("shape: more than the 3 bytes"));
+  EXPECT_THAT(refusal(one("\"U8\"", "[2]", "[2,4]"), 3), HasSubstr("begin <= end <= 3"));
+  EXPECT_THAT(refusal(one("\"F32\"", "[1]", "[0]"), 4), HasSubstr("want [begin, end]"));
+  EXPECT_THAT(refusal(two("[0,4]", "[3,7]"), 8), HasSubstr("overlaps"));
+  EXPECT_THAT(refusal(two("[0,4]", "[0,4]"), 8), HasSubstr("overlaps"));
+  EXPECT_THAT(refusal(two("[0,4]", "[5,9]"), 9), HasSubstr("missing"));
+  EXPECT_THAT(refusal(two("[0,4]", "[4,8]"), 9), HasSubstr("cover 8 of 9 bytes"));
+  EXPECT_THAT(refusal(R"({"__metadata__":{"a":1}})", 0), HasSubstr("__metadata__"));
+  EXPECT_EQ(refusal(two("[4,8]", "[0,4]"), 8), "accepted") << "names need not be in the order of the data";
+}
+
+TEST(Safetensors, FilesThatCannotBeReadOrWrittenNameThePathAndReason) {
+  const Folder folder;
+  const auto message = [](const auto& body) {
+    try {
+      body();
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(message([&] { read_safetensors(folder / "absent"); }),
+              testing::HasSubstr("absent: cannot open: No such"));
+  EXPECT_THAT(message([&] { read_safetensors(folder / "."); }), testing::HasSubstr("not a regular file"));
+  EXPECT_THAT(message([&] { write_safetensors(folder / "no/w", {}, {}); }),
+              testing::HasSubstr("cannot create: No such"));
+  std::filesystem::create_directory(folder / "taken");
+  EXPECT_THAT(message([&] { write_safetensors(folder / "taken", {}, {}); }), testing::HasSubstr("cannot rename"));
+  EXPECT_EQ(folder.files(), 1U) << "the partial file is gone";
+}
+
+TEST(Safetensors, ConvertsTheFourFloatTypes) {
+  const auto stored = [](const std::string& dtype, auto... values) {
+    const std::array list{values...};
+    const auto bytes = std::as_bytes(std::span(list));
+    return StoredTensor{dtype, {list.size()}, {bytes.begin(), bytes.end()}};
+  };
+  const std::vector<float> want = {1.0F, -2.5F, 0.0F};
+  EXPECT_EQ(to_floats(stored("F32", 1.0F, -2.5F, 0.0F), "x"), want);
+  EXPECT_EQ(to_floats(stored("F64", 1.0, -2.5, 0.0), "x"), want);
+  EXPECT_EQ(to_floats(stored("F16", std::uint16_t{0x3c00}, std::uint16_t{0xc100}, std::uint16_t{0}), "x"), want);
+  EXPECT_EQ(to_floats(stored("BF16", std::uint16_t{0x3f80}, std::uint16_t{0xc020}, std::uint16_t{0}), "x"), want);
+  EXPECT_THROW(to_floats(stored("I32", 1), "x"), ConfigError);
+}
+
+}  // namespace
+}  // namespace droptest::models
