@@ -212,7 +212,8 @@ TEST(LocalFailure, RanksThatCallDifferentThingsAllSayWhoCalledWhat) {
       {"name",
        [](Communicator& c) {
          std::vector<float> data(10);
-         c.all_reduce(std::span(data), ReduceOp::kSum, {.traffic_class = kMessage.traffic_class, .name = "grad.wpe"});
+         c.all_reduce(std::span(data), ReduceOp::kSum,
+                      {.traffic_class = kMessage.traffic_class, .name = "grad.wpe", .layer = 3});
        },
        "\"grad.wpe\""},
       {"class",

@@ -61,6 +61,27 @@ TEST(RunRanks, RethrowsTheCauseWithItsTypeAndNotAnEcho) {
   }
 }
 
+TEST(RunRanks, TheCauseIsRethrownWhereItsEchoesReturnFirst) {
+  const std::string message = message_of<std::domain_error>([] {
+    std::atomic<int> echoes = 0;
+    run_ranks(3, 60s, [&](Communicator& communicator) {
+      if (communicator.rank() == 1) {
+        communicator.abort("loss is not a number");
+        while (echoes.load() < 2) std::this_thread::sleep_for(1ms);
+        std::this_thread::sleep_for(50ms);  // the peers' threads end
+        throw std::domain_error("the cause");
+      }
+      try {
+        communicator.barrier({.name = "b"});
+      } catch (const CommError&) {
+        ++echoes;
+        throw;
+      }
+    });
+  });
+  EXPECT_EQ(message, "the cause");
+}
+
 TEST(RunRanks, KeepsTypesThatAreNotExceptions) {
   EXPECT_THROW(run_ranks(2, 60s,
                          [](Communicator& communicator) {
