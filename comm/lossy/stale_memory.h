@@ -37,11 +37,15 @@ class StaleMemory {
  private:
   using Key = std::tuple<Use, sim::TrafficClass, int, int, ElementType, std::uint64_t, std::string>;
   using KeyView = std::tuple<Use, sim::TrafficClass, int, int, ElementType, std::uint64_t, std::string_view>;
+  static const KeyView& view(const KeyView& key) { return key; }
+  static KeyView view(const Key& key) {
+    return std::apply([](const auto&... members) { return KeyView(members...); }, key);
+  }
   struct Less {
-    using is_transparent = void;
+    using is_transparent = void;  // looking up a message makes no copy of its name
     template <class A, class B>
     bool operator()(const A& a, const B& b) const {
-      return a < b;
+      return view(a) < view(b);
     }
   };
   std::map<Key, std::vector<std::byte>, Less> memories_;

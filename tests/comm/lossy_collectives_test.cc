@@ -103,7 +103,9 @@ const std::vector<Shape> kShapes = {{2, 0}, {2, 1}, {2, 37}, {3, 2}, {3, 50}, {5
 const Message kMessage{kClass, "tensor", 3};
 
 TEST(LossyCollectives, AllReduceEqualsReference) {
-  for (const auto& [name, network] : networks()) {
+  for (const NamedNetwork& named : networks()) {
+    const std::string& name = named.name;
+    const ClassNetwork& network = named.network;
     for (const Shape& shape : kShapes) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
         const Fill fill = network.reduce.fill;
@@ -146,7 +148,9 @@ Counts uneven_counts(int ranks, std::uint64_t scale) {
 }
 
 TEST(LossyCollectives, ReduceScatterEqualsReference) {
-  for (const auto& [name, network] : networks()) {
+  for (const NamedNetwork& named : networks()) {
+    const std::string& name = named.name;
+    const ClassNetwork& network = named.network;
     for (const int ranks : {2, 3, 7}) {
       const Counts counts = uneven_counts(ranks, 8);
       const std::uint64_t total = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
@@ -174,7 +178,9 @@ TEST(LossyCollectives, ReduceScatterEqualsReference) {
 }
 
 TEST(LossyCollectives, AllGatherEqualsReference) {
-  for (const auto& [name, network] : networks()) {
+  for (const NamedNetwork& named : networks()) {
+    const std::string& name = named.name;
+    const ClassNetwork& network = named.network;
     if (network.reduce.fill != Fill::kZero) continue;
     for (const int ranks : {2, 3, 7}) {
       const Counts counts = uneven_counts(ranks, 8);
@@ -206,7 +212,9 @@ TEST(LossyCollectives, AllGatherEqualsReference) {
 }
 
 TEST(LossyCollectives, AllToAllEqualsReference) {
-  for (const auto& [name, network] : networks()) {
+  for (const NamedNetwork& named : networks()) {
+    const std::string& name = named.name;
+    const ClassNetwork& network = named.network;
     if (network.reduce.fill != Fill::kZero) continue;
     for (const int ranks : {2, 5}) {
       const auto count = [](int source, int destination) {
@@ -258,7 +266,9 @@ TEST(LossyCollectives, AllToAllEqualsReference) {
 }
 
 TEST(LossyCollectives, BroadcastEqualsReference) {
-  for (const auto& [name, network] : networks()) {
+  for (const NamedNetwork& named : networks()) {
+    const std::string& name = named.name;
+    const ClassNetwork& network = named.network;
     if (network.reduce.fill != Fill::kZero) continue;
     for (const int ranks : {2, 5}) {
       constexpr std::uint64_t kCount = 41;
@@ -284,7 +294,9 @@ TEST(LossyCollectives, BroadcastEqualsReference) {
 
 // A message from rank 1 to rank 0 is an all-to-all with one part.
 TEST(LossyCollectives, SendAndReceiveEqualReference) {
-  for (const auto& [name, network] : networks()) {
+  for (const NamedNetwork& named : networks()) {
+    const std::string& name = named.name;
+    const ClassNetwork& network = named.network;
     if (network.reduce.fill != Fill::kZero) continue;
     constexpr std::uint64_t kCount = 41;
     Values got(kCalls);

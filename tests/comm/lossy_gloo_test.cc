@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loss layer over Gloo: the fates of the local backend exactly, and its results to rounding.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/backend_registry.h"
+#include "comm/lossy/lossy_communicator.h"
+#include "comm/run_ranks.h"
+#include "sim/loss/bernoulli.h"
+#include "sim/loss/gilbert_elliott.h"
+#include "tests/comm/rank_processes.h"
+
+namespace droptest::comm {
+namespace {
+
+constexpr int kRanks = 3;
+constexpr auto kClass = sim::TrafficClass::kTpForward;
+constexpr std::chrono::milliseconds kTimeout{20000};
+const Message kMessage{kClass, "activation", 0};
+
+struct RankResult {
+  std::vector<float> data;
+  std::uint64_t digest = 0;
+  std::uint64_t lost = 0;
+  std::uint64_t untouched = 0;
+  double nmse = 0;
+};
+
+RankResult program(Communicator& inner, const LossyOptions& options) {
+  LossyCommunicator lossy(inner, options);
+  const auto group = lossy.split(inner.rank() == 1 ? 1 : 0, 0);
+  RankResult result;
+  std::vector<float> data(500);
+  for (std::uint64_t step = 0; step < 6; ++step) {
+    lossy.begin_step(step);
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      data[i] = static_cast<float>(std::sin(static_cast<double>(i * (step + 1)) + inner.rank()));
+    }
+    lossy.all_reduce(Tensor(std::span(data)), ReduceOp::kSum, kMessage);
+    group->all_reduce(Tensor(std::span(data)), ReduceOp::kSum, kMessage);
+    lossy.broadcast(Tensor(std::span(data)), 2, kMessage);
+    if (inner.rank() == 0) lossy.send(ConstTensor(std::span<const float>(data)), 1, kMessage);
+    if (inner.rank() == 1) lossy.recv(Tensor(std::span(data)), 0, kMessage);
+    result.data.insert(result.data.end(), data.begin(), data.end());
+  }
+  lossy.verify_fates();
+  const ClassStatistics statistics = lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit).at(0);
+  result.digest = statistics.digest;
+  result.lost = statistics.total().lost_packets;
+  result.untouched = statistics.untouched;
+  result.nmse = statistics.nmse();
+  return result;
+}
+
+std::vector<RankResult> over_gloo(const LossyOptions& options) {
+  const TemporaryDirectory directory;
+  std::vector<RankResult> results(kRanks);
+  std::vector<std::string> errors(kRanks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        ProcessGroupOptions group;
+        group.rank = rank;
+        group.world_size = kRanks;
+        group.timeout = kTimeout;
+        group.rendezvous.directory = directory.path().string();
+        group.rendezvous.launch_id = "lossy";
+        const auto inner = backend_entry("gloo").connect(group);
+        results[static_cast<std::size_t>(rank)] = program(*inner, options);
+      } catch (const std::exception& error) {
+        errors[static_cast<std::size_t>(rank)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  return results;
+}
+
+TEST(LossyGloo, HasTheFatesOfTheLocalBackendAndItsResultsToRounding) {
+  for (const std::string_view path : {"direct", "contribution"}) {
+    for (const Fill fill : {Fill::kZero, Fill::kCountRescale, Fill::kStale}) {
+      LossyOptions options;
+      options.sample_every_steps = 2;
+      options.network.seed = 31;
+      ClassNetwork network;
+      network.path = path;
+      network.reduce.loss = std::make_shared<sim::Bernoulli>(0.2);
+      network.gather.loss = std::make_shared<sim::GilbertElliott>(sim::rates_of_burst(0.1, 3));
+      apply_fill(network, fill);
+      network.payload_bytes = 32;
+      options.network.of(kClass) = network;
+
+      std::vector<RankResult> local(kRanks);
+      run_ranks(kRanks, kTimeout, [&](Communicator& inner) { local[inner.rank()] = program(inner, options); });
+      const std::vector<RankResult> gloo = over_gloo(options);
+      for (std::size_t r = 0; r < local.size(); ++r) {
+        EXPECT_EQ(gloo[r].digest, local[r].digest);
+        EXPECT_EQ(gloo[r].lost, local[r].lost);
+        EXPECT_EQ(gloo[r].untouched, local[r].untouched);
+        EXPECT_GT(gloo[r].lost, 0U);
+        EXPECT_NEAR(gloo[r].nmse, local[r].nmse, 1e-6);
+        ASSERT_EQ(gloo[r].data.size(), local[r].data.size());
+        for (std::size_t i = 0; i < local[r].data.size(); ++i) {
+          // Sums of at most nine values below 3, each to float rounding.
+          ASSERT_NEAR(gloo[r].data[i], local[r].data[i], 1e-5) << path << " rank " << r << " element " << i;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace droptest::comm
