@@ -25,8 +25,8 @@ std::uint64_t end_of_run(const sim::PacketMask& lost, std::uint64_t packet, bool
     if (++word == words.size()) return lost.size();
     differing = words[word] ^ flip;
   }
-  // The clear bits past the end differ from a lost run, so the result can lie past the last packet.
-  return std::min<std::uint64_t>(lost.size(), 64 * word + static_cast<std::uint64_t>(std::countr_zero(differing)));
+  // The bits past the end are clear, so a lost run ends there at the latest.
+  return 64 * word + static_cast<std::uint64_t>(std::countr_zero(differing));
 }
 
 template <class T>

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
@@ -165,19 +166,27 @@ TEST(LossyStatistics, CertainFatesHaveNoSpread) {
   EXPECT_EQ(counts.z(), -std::numeric_limits<double>::infinity());
 }
 
-// Only rank 1 sees losses on direct with per-receiver loss when only its part is lost: a collective is untouched when
-// no rank lost anything, so the verdicts of all ranks count.
-TEST(LossyStatistics, UntouchedShareFollowsTheChanceOfNoLoss) {
+// A collective is untouched when no rank lost anything; no rank sees all of the twelve links.
+TEST(LossyStatistics, UntouchedCollectivesAreThoseWithoutALossOnAnyLink) {
   const auto loss = std::make_shared<sim::Bernoulli>(0.03);
-  constexpr int kCalls = 600;
+  constexpr std::uint64_t kCalls = 600;
   const auto statistics = statistics_of(
       3, options_of("direct", loss, Consistency::kPerReceiver, BurstScope::kLink), [](LossyCommunicator& lossy) {
         reduce_calls(lossy, kCalls / 2, 12);
         lossy.collect_statistics(Detail::kOmit);  // collecting on the way changes nothing
         reduce_calls(lossy, kCalls / 2, 12);
       });
-  const double untouched = std::pow(0.97, 12);  // six reduce and six gather links with a packet each
-  EXPECT_EQ(statistics.at(0).collectives, static_cast<std::uint64_t>(kCalls));
+  // Each call sends one packet over each link.
+  std::vector<bool> touched(kCalls);
+  for (const LinkStatistics& of_link : statistics.at(0).links) {
+    sim::PacketMask lost(kCalls);
+    loss->draw(4242, of_link.link, 0, lost);
+    for (std::uint64_t call = 0; call < kCalls; ++call) touched[call] = touched[call] || lost.lost(call);
+  }
+  EXPECT_EQ(statistics[0].links.size(), 12U);
+  EXPECT_EQ(statistics[0].collectives, kCalls);
+  EXPECT_EQ(statistics[0].untouched, static_cast<std::uint64_t>(std::ranges::count(touched, false)));
+  const double untouched = std::pow(0.97, 12);
   EXPECT_NEAR(statistics[0].untouched_share(), untouched, 4 * std::sqrt(untouched * (1 - untouched) / kCalls));
 }
 
