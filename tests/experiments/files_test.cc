@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files appear whole or not at all, also when the disk is full, and metrics survive a crash.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "experiments/records/atomic_file.h"
+#include "experiments/records/metrics.h"
+#include "tests/experiments/error_text.h"
+#include "tests/experiments/temporary_folder.h"
+
+namespace droptest::experiments {
+namespace {
+
+using testing::HasSubstr;
+
+std::size_t files_in(const std::string& folder) {
+  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(folder), {}));
+}
+
+/// While alive, files of this process cannot grow beyond `bytes`: as on a full disk, but with EFBIG for ENOSPC.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : old_handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &old_limit_);
+    const rlimit limit{bytes, old_limit_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    ::setrlimit(RLIMIT_FSIZE, &old_limit_);
+    std::signal(SIGXFSZ, old_handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  void (*old_handler_)(int);
+  rlimit old_limit_{};
+};
+
+TEST(AtomicFile, WritesMakesFoldersAndReplaces) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/a/b/f.json";
+  write_file_atomically(path, "one");
+  EXPECT_EQ(read_file(path), "one");
+  write_file_atomically(path, std::string(1 << 20, 'x') + '\0');
+  EXPECT_EQ(read_file(path).size(), (1U << 20) + 1);
+  EXPECT_EQ(files_in(folder.path() + "/a/b"), 1U);
+  EXPECT_EQ(std::filesystem::status(path).permissions() & std::filesystem::perms::group_read,
+            std::filesystem::perms::group_read);
+}
+
+TEST(AtomicFile, AFullDiskLeavesTheOldFileAndNoOther) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/f.json";
+  write_file_atomically(path, "old");
+  {
+    const FileSizeLimit limit(4096);
+    EXPECT_EQ(config_error_of([&path] { write_file_atomically(path, std::string(5000, 'x')); }),
+              "write " + path + ": File too large");
+  }
+  EXPECT_EQ(read_file(path), "old");
+  EXPECT_EQ(files_in(folder.path()), 1U);
+}
+
+TEST(AtomicFile, ErrorsNameThePathAndTheReason) {
+  const TemporaryFolder folder;
+  write_file_atomically(folder.path() + "/file", "");
+  EXPECT_EQ(config_error_of([&] { write_file_atomically(folder.path() + "/file/x.json", ""); }),
+            "create directory " + folder.path() + "/file: Not a directory");
+  std::filesystem::create_directory(folder.path() + "/taken");
+  write_file_atomically(folder.path() + "/taken/inside", "");
+  EXPECT_EQ(config_error_of([&] { write_file_atomically(folder.path() + "/taken", "x"); }),
+            "rename to " + folder.path() + "/taken: Is a directory");
+  EXPECT_EQ(files_in(folder.path()), 2U) << "no temporary file stays behind";
+  EXPECT_EQ(config_error_of([] { write_file_atomically("/proc/nowhere/x.json", "x"); }),
+            "create directory /proc/nowhere: No such file or directory");
+  EXPECT_EQ(config_error_of([&] { (void)read_file(folder.path() + "/absent"); }),
+            "read " + folder.path() + "/absent: No such file or directory");
+}
+
+TEST(AtomicFile, AnUnwritableFolderIsNamed) {
+  if (::geteuid() == 0) {
+    // Root may write anywhere but to a file system that takes no files.
+    EXPECT_THAT(config_error_of([] { write_file_atomically("/proc/self/x.json", "x"); }),
+                HasSubstr("write /proc/self/x.json: "));
+    return;
+  }
+  const TemporaryFolder folder;
+  std::filesystem::permissions(folder.path(), std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  EXPECT_EQ(config_error_of([&folder] { write_file_atomically(folder.path() + "/x.json", "x"); }),
+            "write " + folder.path() + "/x.json: Permission denied");
+}
+
+TEST(AtomicFile, AReaderNeverSeesHalfAFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/f";
+  const std::string a(200000, 'a');
+  const std::string b(200000, 'b');
+  write_file_atomically(path, a);
+  std::thread writer([&] {
+    for (int i = 0; i < 20; ++i) write_file_atomically(path, i % 2 == 0 ? b : a);
+  });
+  std::thread rival([&] {
+    for (int i = 0; i < 20; ++i) write_file_atomically(path, a);
+  });
+  for (int i = 0; i < 200; ++i) {
+    const std::string seen = read_file(path);
+    EXPECT_TRUE(seen == a || seen == b);
+  }
+  writer.join();
+  rival.join();
+  EXPECT_EQ(files_in(folder.path()), 1U);
+}
+
+MetricsLine line_of(std::uint64_t step) {
+  MetricsLine line;
+  line.step = step;
+  line.train_loss = 1.0 / static_cast<double>(step + 1);
+  return line;
+}
+
+std::vector<std::uint64_t> steps_in(const std::string& path) {
+  std::vector<std::uint64_t> steps;
+  for (const nlohmann::json& line : read_metrics(path)) steps.push_back(line["step"].get<std::uint64_t>());
+  return steps;
+}
+
+TEST(Metrics, EachLineIsThereWhenAppendReturns) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  MetricsWriter writer = MetricsWriter::create(path);
+  for (std::uint64_t step = 0; step < 3; ++step) {
+    writer.append(line_of(step));
+    EXPECT_EQ(steps_in(path).size(), step + 1);
+  }
+  EXPECT_EQ(read_metrics(path)[2]["train_loss"], 1.0 / 3);
+}
+
+TEST(Metrics, AKilledProcessLosesNoLine) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    MetricsWriter writer = MetricsWriter::create(path);
+    for (std::uint64_t step = 0; step < 50; ++step) writer.append(line_of(step));
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(steps_in(path).size(), 50U);
+}
+
+TEST(Metrics, ATornLastLineIsLeftOutAndOneElsewhereIsAnError) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  std::ofstream(path) << "{\"step\": 0}\n{\"step\": 1}\n{\"step\": 2, \"tra";
+  EXPECT_EQ(steps_in(path), (std::vector<std::uint64_t>{0, 1}));
+  std::ofstream(path) << "{\"step\": 0}\n{\"st\n{\"step\": 2}\n";
+  EXPECT_THAT(config_error_of([&path] { (void)read_metrics(path); }), HasSubstr(path + ": line 2: line 1, column 5"));
+  std::ofstream(path).flush();
+  EXPECT_TRUE(steps_in(path).empty());
+}
+
+TEST(Metrics, ResumingCutsOffWhatIsTornOrLater) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  const std::string torn = "{\"step\":0}\n{\"step\":10}\n{\"step\":20}\n{\"step\":30}\n{\"ste";
+  std::ofstream(path) << torn;
+  MetricsWriter::resume(path, 20).append(line_of(25));
+  EXPECT_EQ(steps_in(path), (std::vector<std::uint64_t>{0, 10, 20, 25}));
+  std::ofstream(path) << torn;
+  MetricsWriter::resume(path, 1000).append(line_of(40));
+  EXPECT_EQ(steps_in(path), (std::vector<std::uint64_t>{0, 10, 20, 30, 40}));
+  std::ofstream(path) << "rubbish\n";
+  EXPECT_THAT(config_error_of([&path] { (void)MetricsWriter::resume(path, 1); }), HasSubstr("not JSON"));
+  EXPECT_THAT(config_error_of([&folder] { (void)MetricsWriter::resume(folder.path() + "/absent", 1); }),
+              HasSubstr("No such file"));
+}
+
+TEST(Metrics, CreatingReplacesAnEarlierFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  std::ofstream(path) << "{\"step\":0}\n";
+  MetricsWriter::create(path).append(line_of(7));
+  EXPECT_EQ(steps_in(path), (std::vector<std::uint64_t>{7}));
+}
+
+TEST(Metrics, AFullDiskIsAnErrorAndTearsNothing) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  std::size_t written = 0;
+  {
+    MetricsWriter writer = MetricsWriter::create(path);
+    const FileSizeLimit limit(100);
+    std::string error;
+    while (error.empty() && written < 100) {
+      error = config_error_of([&] { writer.append(line_of(written)); });
+      if (error == "(no error)") {
+        error.clear();
+        ++written;
+      }
+    }
+    EXPECT_EQ(error, "write " + path + ": File too large");
+  }
+  EXPECT_GT(written, 0U);
+  EXPECT_LT(written, 10U);
+  EXPECT_EQ(steps_in(path).size(), written);
+  EXPECT_EQ(read_file(path).back(), '\n');
+  EXPECT_THAT(config_error_of([] { MetricsWriter::create("/dev/full").append(line_of(1)); }),
+              HasSubstr("write /dev/full: No space left on device"));
+}
+
+}  // namespace
+}  // namespace droptest::experiments

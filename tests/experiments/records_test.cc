@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every record that the code writes is what its schema says, also when numbers are not finite.
+#include "experiments/records/run_records.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "experiments/records/atomic_file.h"
+#include "experiments/records/metrics.h"
+#include "experiments/spec/json_text.h"
+#include "experiments/spec/schema.h"
+#include "sim/error.h"
+#include "tests/experiments/error_text.h"
+#include "tests/experiments/temporary_folder.h"
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+std::vector<std::string> violations(SchemaKind kind, const json& record) {
+  std::vector<std::string> lines;
+  // Through the text, as a reader gets it.
+  for (const Violation& violation : schema_of(kind).check(parse_json(record.dump(), "record"))) {
+    lines.push_back(violation.pointer + ": " + violation.message);
+  }
+  return lines;
+}
+
+ResolvedRun lossy_run() {
+  return resolve(parse_json(R"({"name": "t", "data": {"text": "a"}, "parallel": {"tensor": 2}, "seed": 5, "network": {
+      "reduce": {"loss": {"model": "bernoulli", "loss_rate": 0.25}, "fill": "count_rescale"},
+      "gather": {"loss": {"model": "gilbert_elliott", "loss_rate": 0.2, "mean_burst_packets": 8}, "fill": "own"},
+      "classes": {"tp_backward": {"gather": {"loss": {"model": "none"}}}}}})",
+                            "s"),
+                 "s");
+}
+
+comm::LossCounts counts(std::uint64_t packets, std::uint64_t lost, double expected, double variance) {
+  comm::LossCounts result;
+  result.messages = 10;
+  result.packets = packets;
+  result.bytes = packets * 1408;
+  result.lost_packets = lost;
+  result.lost_bytes = lost * 1408;
+  result.expected_lost = expected;
+  result.expected_lost_variance = variance;
+  return result;
+}
+
+comm::ClassStatistics forward_statistics() {
+  comm::ClassStatistics statistics;
+  statistics.traffic_class = sim::TrafficClass::kTpForward;
+  statistics.halves[0] = counts(1000, 260, 250, 187.5);
+  statistics.halves[0].bursts = {{1, 150}, {2, 40}, {10, 3}};
+  statistics.halves[1] = counts(1000, 180, 200, 2400);
+  statistics.halves[1].bursts = {{8, 20}, {20, 1}};
+  statistics.collectives = 40;
+  statistics.untouched = 10;
+  statistics.sampled_calls = 4;
+  statistics.error_energy = 1;
+  statistics.exact_energy = 4;
+  statistics.result_energy = 4;
+  statistics.inner_product = 3;
+  statistics.digest = 0xabcULL;
+  statistics.links.push_back({{sim::TrafficClass::kTpForward, sim::Half::kReduce, 0, 1}, statistics.halves[0], 1});
+  statistics.links.push_back(
+      {{sim::TrafficClass::kTpForward, sim::Half::kGather, 1, sim::Link::kEveryDestination}, statistics.halves[1], 2});
+  return statistics;
+}
+
+TEST(LossStatisticsRecord, HoldsCountsRatesAndTheoryOfBothHalves) {
+  const ResolvedRun run = lossy_run();
+  const json record = loss_statistics_json({forward_statistics()}, run.config.network);
+  EXPECT_THAT(violations(SchemaKind::kLossStatistics, record), testing::IsEmpty());
+  const json& forward = record["classes"]["tp_forward"];
+  EXPECT_EQ(forward["packets"], 2000);
+  EXPECT_EQ(forward["lost"], 440);
+  EXPECT_EQ(forward["realised_rate"], 0.22);
+  EXPECT_EQ(forward["configured_rate"], 0.225);
+  EXPECT_NEAR(forward["z"].get<double>(), -10 / std::sqrt(2587.5), 1e-12);
+  EXPECT_EQ(forward["untouched_share"], 0.25);
+  EXPECT_EQ(forward["nmse"], 0.25);
+  EXPECT_EQ(forward["cosine"], 0.75);
+  EXPECT_EQ(forward["digest"], "0000000000000abc");
+  EXPECT_EQ(forward["path"], "direct");
+  const json& reduce = forward["halves"]["reduce"];
+  EXPECT_EQ(reduce["fill"], "count_rescale");
+  EXPECT_EQ(forward["halves"]["gather"]["fill"], "own");
+  // Bernoulli at p = 1/4: mean burst 1 / (1 - p); P(length = n) = p^(n-1) (1 - p), of 193 bursts.
+  EXPECT_NEAR(reduce["configured_mean_burst_packets"].get<double>(), 4.0 / 3, 1e-12);
+  EXPECT_EQ(reduce["burst_histogram"].size(), 3U);
+  EXPECT_EQ(reduce["burst_histogram"][2]["length"], 10);
+  EXPECT_EQ(reduce["burst_histogram"][2]["count"], 3);
+  EXPECT_NEAR(reduce["burst_histogram"][0]["expected"].get<double>(), 193 * 0.75, 1e-9);
+  EXPECT_NEAR(reduce["burst_histogram"][1]["expected"].get<double>(), 193 * 0.75 * 0.25, 1e-9);
+  EXPECT_NEAR(reduce["burst_histogram"][2]["expected"].get<double>(), 193 * 0.75 * std::pow(0.25, 9), 1e-9);
+  // Over both halves: 450 packets lost in theory, in 250 / (4/3) + 200 / 8 bursts.
+  EXPECT_NEAR(forward["configured_mean_burst_packets"].get<double>(), 450 / (187.5 + 25), 1e-12);
+  ASSERT_EQ(record["links"].size(), 2U);
+  EXPECT_EQ(record["links"][0]["destination"], 1);
+  EXPECT_EQ(record["links"][1]["destination"], nullptr);
+  EXPECT_EQ(record["links"][1]["half"], "gather");
+}
+
+TEST(LossStatisticsRecord, AHalfWithoutLossAndNumbersThatAreNotFiniteAreWritten) {
+  const ResolvedRun run = lossy_run();
+  comm::ClassStatistics statistics = forward_statistics();
+  statistics.traffic_class = sim::TrafficClass::kTpBackward;
+  statistics.halves[1] = counts(1000, 0, 0, 0);
+  statistics.halves[1].lost_packets = 1;  // cannot be: z is infinite
+  statistics.divergence_max = kInfinity;
+  statistics.error_energy = kNan;
+  statistics.links.clear();
+  const json record = loss_statistics_json({statistics}, run.config.network);
+  EXPECT_THAT(violations(SchemaKind::kLossStatistics, record), testing::IsEmpty());
+  const json& backward = record["classes"]["tp_backward"];
+  EXPECT_EQ(backward["halves"]["gather"]["loss"], "none");
+  EXPECT_EQ(backward["halves"]["gather"]["z"], nullptr);
+  EXPECT_EQ(backward["divergence_max"], nullptr);
+  EXPECT_EQ(backward["nmse"], nullptr);
+  EXPECT_FALSE(record.contains("links"));
+  EXPECT_THAT(violations(SchemaKind::kLossStatistics, loss_statistics_json({}, run.config.network)),
+              testing::IsEmpty());
+}
+
+RunSummary finished() {
+  RunSummary summary;
+  summary.point = {{"/network/loss", {{"model", "none"}}}};
+  summary.steps = 300;
+  summary.tokens = 307200;
+  summary.train_final_loss = 2.5;
+  summary.validation_final_loss = 2.625;
+  summary.validation_best_loss = 2.5625;
+  summary.validation_tokens = 65536;
+  summary.tokens_per_second = 8000;
+  summary.seconds = 38.4;
+  summary.provenance = build_provenance();
+  summary.provenance.started = utc_text(std::chrono::system_clock::time_point(std::chrono::seconds(1700000000)));
+  summary.provenance.finished = utc_text(std::chrono::system_clock::now());
+  return summary;
+}
+
+TEST(SummaryRecord, HoldsTheOutcome) {
+  const ResolvedRun run = lossy_run();
+  const json record = summary_json(run, finished());
+  EXPECT_THAT(violations(SchemaKind::kSummary, record), testing::IsEmpty());
+  EXPECT_EQ(record["run_id"], run.run_id);
+  EXPECT_EQ(record["seed"], 5);
+  EXPECT_EQ(record["status"], "completed");
+  EXPECT_EQ(record["error"], nullptr);
+  EXPECT_EQ(record["validation"]["final_loss"], 2.625);
+  EXPECT_EQ(record["train"]["final_loss"], 2.5);
+  EXPECT_EQ(record["loss"]["tp_forward"]["gather"]["model"], "gilbert_elliott");
+  EXPECT_NEAR(record["loss"]["tp_forward"]["gather"]["loss_rate"].get<double>(), 0.2, 1e-12);
+  EXPECT_NEAR(record["loss"]["tp_forward"]["gather"]["mean_burst_packets"].get<double>(), 8, 1e-12);
+  EXPECT_EQ(record["loss"]["tp_backward"]["gather"]["model"], "none");
+  EXPECT_EQ(record["provenance"]["started"], "2023-11-14T22:13:20Z");
+  for (const char* library : {"oneDNN", "Gloo", "Eigen", "Boost", "nlohmann_json"}) {
+    EXPECT_THAT(record["provenance"]["libraries"][library].get<std::string>(), testing::HasSubstr(".")) << library;
+  }
+  EXPECT_THAT(record["provenance"]["commit"].get<std::string>(),
+              testing::ContainsRegex("^([0-9a-f]{40}(-dirty)?|unknown)$"));
+}
+
+TEST(SummaryRecord, DivergedAndFailedRunsAreResultsToo) {
+  RunSummary diverged = finished();
+  diverged.status = RunStatus::kDiverged;
+  diverged.diverged_step = 17;
+  diverged.validation_final_loss = kNan;
+  diverged.train_final_loss = kInfinity;
+  diverged.validation_best_loss.reset();
+  const json record = summary_json(lossy_run(), diverged);
+  EXPECT_THAT(violations(SchemaKind::kSummary, record), testing::IsEmpty());
+  EXPECT_EQ(record["diverged_step"], 17);
+  EXPECT_EQ(record["validation"]["final_loss"], nullptr);
+  RunSummary failed = finished();
+  failed.status = RunStatus::kFailed;
+  failed.error = "rank 1 \xff died";  // whatever bytes a peer sent
+  const json failure = summary_json(lossy_run(), failed);
+  const TemporaryFolder folder;
+  write_summary_record({folder.path()}, failure);
+  EXPECT_EQ((*read_summary({folder.path()}))["error"], "rank 1 \ufffd died");
+  EXPECT_FALSE(has_result({folder.path()}));
+  write_summary_record({folder.path()}, record);
+  EXPECT_TRUE(has_result({folder.path()}));
+}
+
+TEST(SummaryRecord, AbsentMeansNoResultAndRubbishIsAnError) {
+  const TemporaryFolder folder;
+  EXPECT_FALSE(has_result({folder.path()}));
+  write_file_atomically(folder.path() + "/summary.json", "{\"status\": \"completed\"}");
+  EXPECT_THAT(config_error_of([&folder] { (void)has_result({folder.path()}); }),
+              testing::HasSubstr("/summary.json: /run_id: got nothing"));
+}
+
+TEST(SweepRecord, ListsEveryRun) {
+  const SweepPlan plan = plan_sweep(parse_spec(
+      R"({"name": "t", "description": "why", "data": {"text": "a"}, "repeat": {"seeds": 2},
+          "sweep": {"cross": {"/training/steps": [1, 2]}}})",
+      "s"));
+  const TemporaryFolder folder;
+  write_sweep_record(folder.path(), plan);
+  const json record = load_json(sweep_file(folder.path(), "t"));
+  EXPECT_THAT(violations(SchemaKind::kSweep, record), testing::IsEmpty());
+  EXPECT_EQ(record["runs"].size(), 4U);
+  EXPECT_EQ(record["runs"][3]["seed"], 2);
+  EXPECT_EQ(record["runs"][3]["point"]["/training/steps"], 2);
+  EXPECT_EQ(record["runs"][3]["run_id"], plan.runs[3].run.run_id);
+  EXPECT_EQ(record["spec"], plan.spec);
+}
+
+TEST(SpecRecord, IsASpecThatRepeatsTheRun) {
+  const TemporaryFolder folder;
+  const ResolvedRun run = lossy_run();
+  const RunDirectory directory = run_directory(folder.path(), run.config.name, run.run_id);
+  write_spec_record(directory, run);
+  const SweepPlan again = plan_sweep(load_spec(folder.path() + "/t/" + run.run_id + "/spec.json"));
+  ASSERT_EQ(again.runs.size(), 1U);
+  EXPECT_EQ(again.runs[0].run.run_id, run.run_id);
+}
+
+TEST(Records, ARecordThatBreaksItsSchemaIsABugAndIsNotWritten) {
+  const TemporaryFolder folder;
+  json record = summary_json(lossy_run(), finished());
+  record["status"] = "fine";
+  EXPECT_THROW(write_summary_record({folder.path()}, record), CheckError);
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/summary.json"));
+}
+
+TEST(MetricsLine, WritesWhatWasMeasured) {
+  MetricsLine line;
+  line.step = 10;
+  line.tokens = 10240;
+  line.seconds = 1.25;
+  EXPECT_EQ(canonical_json(to_json_line(line)), R"({"seconds":1.25,"step":10,"tokens":10240})");
+  line.train_loss = kNan;
+  line.learning_rate = 0.001;
+  line.gradient_norm = kInfinity;
+  line.validation_loss = 2.5;
+  line.divergence = Divergence{0.5, 0.25};
+  line.divergence_groups = {{"bias", {kNan, 0}}};
+  line.classes = {{"tp_forward", {0.5, kNan}}};
+  EXPECT_THAT(violations(SchemaKind::kMetrics, to_json_line(line)), testing::IsEmpty());
+  EXPECT_EQ(canonical_json(to_json_line(line)),
+            R"({"classes":{"tp_forward":{"cosine":null,"nmse":0.5}},"divergence":{"groups":{"bias":{"max":null,)"
+            R"("rms":0.0}},"max":0.5,"rms":0.25},"gradient_norm":null,"learning_rate":0.001,"seconds":1.25,"step":10,)"
+            R"("tokens":10240,"train_loss":null,"validation_loss":2.5})");
+}
+
+}  // namespace
+}  // namespace droptest::experiments

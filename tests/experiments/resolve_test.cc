@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/resolve.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "experiments/spec/json_text.h"
+#include "experiments/spec/schema.h"
+#include "experiments/spec/sha256.h"
+#include "experiments/spec/spec.h"
+#include "experiments/spec/sweep_plan.h"
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+
+const char* const kTwoRanks = R"({"name": "t", "data": {"text": "a.txt"}, "parallel": {"tensor": 2},
+    "network": {"loss": {"model": "bernoulli", "loss_rate": "5%"}}})";
+
+ResolvedRun resolved(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  json document = parse_json(text, "s");
+  for (const std::string& assignment : overrides) apply_override(document, assignment);
+  return resolve(document, "s.json");
+}
+
+std::string id(const std::vector<std::string>& overrides) { return resolved(kTwoRanks, overrides).run_id; }
+
+TEST(Sha256, KnownAnswers) {
+  // FIPS 180-4's examples.
+  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+}
+
+TEST(Resolve, WritesEverythingOut) {
+  EXPECT_EQ(canonical_json(resolved(kTwoRanks).spec),
+            R"({"backend":{"name":"local","rendezvous":{"kind":"file"},"threads_per_rank":1,"timeout_seconds":60.0},)"
+            R"("data":{"text":"a.txt","validation_fraction":0.1},"description":"",)"
+            R"("model":{"context":128,"heads":4,"layers":4,"vocabulary":256,"width":128},"name":"t",)"
+            R"("network":{"classes":{)"
+            R"("tp_backward":{"burst_scope":"link","consistency":"per_receiver",)"
+            R"("gather":{"fill":"zero","loss":{"loss_rate":0.05,"model":"bernoulli"}},"path":"direct",)"
+            R"("payload_bytes":1408,"reduce":{"fill":"zero","loss":{"loss_rate":0.05,"model":"bernoulli"}}},)"
+            R"("tp_forward":{"burst_scope":"link","consistency":"per_receiver",)"
+            R"("gather":{"fill":"zero","loss":{"loss_rate":0.05,"model":"bernoulli"}},"path":"direct",)"
+            R"("payload_bytes":1408,"reduce":{"fill":"zero","loss":{"loss_rate":0.05,"model":"bernoulli"}}}}},)"
+            R"("parallel":{"tensor":2},"record":{"every_steps":10,"links":"omit","sample_every_steps":50,)"
+            R"("weights":"final"},"seed":1,"training":{"accumulation":1,"batch_sequences":8,"beta1":0.9,"beta2":0.95,)"
+            R"("epsilon":1e-08,"final_learning_rate":0.0001,"gradient_clip":1.0,"learning_rate":0.001,)"
+            R"("sequence_tokens":128,"steps":300,"warmup_steps":0,"weight_decay":0.1},)"
+            R"("validation":{"every_steps":50,"network":"lossless","tokens":65536}})");
+}
+
+TEST(Resolve, AResolvedSpecResolvesToItself) {
+  for (const auto& entry : std::filesystem::directory_iterator(DROPTEST_SPECS)) {
+    for (const PlannedRun& planned : plan_sweep(load_spec(entry.path())).runs) {
+      const ResolvedRun again = resolve(parse_json(planned.run.spec.dump(), "spec.json"), "spec.json");
+      ASSERT_EQ(canonical_json(again.spec), canonical_json(planned.run.spec)) << entry.path();
+      ASSERT_EQ(again.run_id, planned.run.run_id);
+      ASSERT_TRUE(schema_of(SchemaKind::kResolvedSpec).check(again.spec).empty());
+    }
+  }
+}
+
+TEST(Resolve, TheConfigurationSaysWhatTheSpecSays) {
+  const RunConfig config = resolved(kTwoRanks, {"/seed=18446744073709551615",
+                                                "/model/preset=small",
+                                                "/model/layers=3",
+                                                "/model/weights=w.safetensors",
+                                                "/data/text=null",
+                                                "/data/tokens=t.bin",
+                                                "/data/format=uint16",
+                                                "/backend/name=gloo",
+                                                "/backend/timeout_seconds=0.25",
+                                                "/backend/threads_per_rank=2",
+                                                R"(/backend/rendezvous={"kind": "redis", "host": "h", "port": 7000})",
+                                                "/training/steps=40",
+                                                "/training/learning_rate=0.5",
+                                                "/training/warmup_steps=4",
+                                                "/training/gradient_clip=0",
+                                                "/validation/network=lossy",
+                                                "/record/links=include",
+                                                "/record/weights=none",
+                                                "/network/classes/tp_backward/loss={\"model\": \"none\"}",
+                                                "/network/burst_scope=message",
+                                                "/network/consistency=shared",
+                                                "/network/gather/fill=own",
+                                                "/network/fill=count_rescale"})
+                               .config;
+  EXPECT_EQ(config.seed, 18446744073709551615ULL);
+  EXPECT_EQ(config.network.seed, 18446744073709551615ULL);
+  EXPECT_EQ(config.model.layers, 3);
+  EXPECT_EQ(config.model.width, 768);
+  EXPECT_EQ(config.model.vocabulary, 50257);
+  EXPECT_EQ(config.initial_weights, "w.safetensors");
+  EXPECT_EQ(config.data.text, "");
+  EXPECT_EQ(config.data.tokens, "t.bin");
+  EXPECT_EQ(config.data.format, TokenFormat::kUint16);
+  EXPECT_EQ(config.tensor_parallel, 2);
+  EXPECT_EQ(config.backend.name, "gloo");
+  EXPECT_EQ(config.backend.timeout.count(), 250);
+  EXPECT_EQ(config.backend.threads_per_rank, 2);
+  EXPECT_EQ(config.backend.rendezvous.kind, comm::Rendezvous::Kind::kRedis);
+  EXPECT_EQ(config.backend.rendezvous.host, "h");
+  EXPECT_EQ(config.backend.rendezvous.port, 7000);
+  EXPECT_EQ(config.training.steps, 40U);
+  EXPECT_EQ(config.training.sequence_tokens, 1024);
+  EXPECT_EQ(config.training.learning_rate.peak, 0.5);
+  EXPECT_EQ(config.training.learning_rate.floor, 0.05);
+  EXPECT_EQ(config.training.learning_rate.warmup_steps, 4U);
+  EXPECT_EQ(config.training.learning_rate.total_steps, 40U);
+  EXPECT_EQ(config.training.gradient_clip, 0);
+  EXPECT_EQ(config.validation.network, ValidationConfig::Network::kLossy);
+  EXPECT_EQ(config.record.links, RecordConfig::Links::kInclude);
+  EXPECT_EQ(config.record.weights, RecordConfig::Weights::kNone);
+  EXPECT_FALSE(config.network.of(sim::TrafficClass::kTpBackward).has_value());
+  const std::optional<comm::ClassNetwork>& forward = config.network.of(sim::TrafficClass::kTpForward);
+  ASSERT_TRUE(forward.has_value());
+  EXPECT_EQ(forward->path, "direct");
+  EXPECT_EQ(forward->reduce.loss->loss_rate(), 0.05);
+  EXPECT_EQ(forward->reduce.fill, comm::Fill::kCountRescale);
+  EXPECT_EQ(forward->gather.fill, comm::Fill::kOwn);
+  EXPECT_EQ(forward->reduce.loss, forward->gather.loss) << "processes written alike are shared";
+  EXPECT_EQ(forward->burst_scope, comm::BurstScope::kMessage);
+  EXPECT_EQ(forward->consistency, comm::Consistency::kShared);
+  EXPECT_FALSE(config.network.of(sim::TrafficClass::kControl).has_value());
+}
+
+json network_of(const std::vector<std::string>& overrides) {
+  return resolved(kTwoRanks, overrides).spec["network"]["classes"];
+}
+
+TEST(Resolve, OneHalfOverridesBothAndOneClassOverridesAll) {
+  const std::string none = R"({"model":"none"})";
+  const json reduce_only = network_of({"/network/gather/loss=" + none})["tp_forward"];
+  EXPECT_EQ(reduce_only["gather"]["loss"]["model"], "none");
+  EXPECT_EQ(reduce_only["reduce"]["loss"]["model"], "bernoulli");
+  // A class's `loss` speaks of both its halves again.
+  const json both = network_of(
+      {"/network/gather/loss=" + none, R"(/network/classes/tp_forward/loss={"model":"bernoulli","loss_rate":0.25})"});
+  EXPECT_EQ(both["tp_forward"]["gather"]["loss"]["loss_rate"], 0.25);
+  EXPECT_EQ(both["tp_backward"]["gather"]["loss"]["model"], "none");
+  // Keys that a class does not name stay as they are for all.
+  const json keyed = network_of({"/network/payload_bytes=64", "/network/classes/tp_forward/consistency=shared"});
+  EXPECT_EQ(keyed["tp_forward"]["payload_bytes"], 64);
+  EXPECT_EQ(keyed["tp_forward"]["consistency"], "shared");
+  EXPECT_EQ(keyed["tp_backward"]["consistency"], "per_receiver");
+}
+
+TEST(Resolve, AFillGoesToTheHalvesWhereItHasAMeaning) {
+  const auto fills = [](const std::string& fill) {
+    const json forward = network_of({"/network/fill=" + fill})["tp_forward"];
+    return forward["reduce"]["fill"].get<std::string>() + " " + forward["gather"]["fill"].get<std::string>();
+  };
+  EXPECT_EQ(fills("zero"), "zero zero");
+  EXPECT_EQ(fills("count_rescale"), "count_rescale zero");
+  EXPECT_EQ(fills("inverse_probability"), "inverse_probability zero");
+  EXPECT_EQ(fills("stale"), "stale stale");
+  EXPECT_EQ(fills("own"), "zero own");
+}
+
+TEST(Resolve, OnContributionTheLossIsTheReduceHalfs) {
+  const json forward = network_of({"/network/path=contribution"})["tp_forward"];
+  EXPECT_EQ(forward["reduce"]["loss"]["model"], "bernoulli");
+  EXPECT_EQ(forward["gather"]["loss"]["model"], "none");
+}
+
+TEST(Resolve, OnlyClassesThatCanLosePacketsAreThere) {
+  EXPECT_EQ(network_of({"/network/loss={\"model\":\"none\"}"}), json::object());
+  EXPECT_EQ(network_of({"/parallel/tensor=1"}), json::object()) << "one rank sends nothing";
+  EXPECT_EQ(network_of({"/network/classes/tp_forward/loss={\"model\":\"none\"}"}).size(), 1U);
+  // A rate of 0 was asked for: packets are counted, none is lost.
+  EXPECT_EQ(network_of({"/network/loss/loss_rate=0"}).size(), 2U);
+}
+
+TEST(Resolve, GilbertElliottKeepsTheParametersItWasGivenBy) {
+  const json by_rate = network_of({R"(/network/loss={"model":"gilbert_elliott","loss_rate":"20%",)"
+                                   R"("mean_burst_packets":8})"})["tp_forward"]["reduce"]["loss"];
+  EXPECT_EQ(canonical_json(by_rate), R"({"loss_rate":0.2,"mean_burst_packets":8.0,"model":"gilbert_elliott"})");
+  const json by_four = network_of({R"(/network/loss={"model":"gilbert_elliott","p_good_to_bad":"1%",)"
+                                   R"("p_bad_to_good":0.25,"loss_bad":"90%"})"})["tp_forward"]["reduce"]["loss"];
+  EXPECT_EQ(canonical_json(by_four),
+            R"({"loss_bad":0.9,"loss_good":0.0,"model":"gilbert_elliott","p_bad_to_good":0.25,"p_good_to_bad":0.01})");
+}
+
+TEST(Resolve, PercentIsTheSameNumberAsTheFraction) {
+  for (const auto& [percent, fraction] : std::vector<std::pair<std::string, std::string>>{
+           {"5%", "0.05"}, {"0.1%", "0.001"}, {"7%", "0.07"}, {"33.3%", "0.333"}, {"100%", "1"}, {"1e-3%", "1e-5"}}) {
+    EXPECT_EQ(id({"/network/loss/loss_rate=\"" + percent + "\""}), id({"/network/loss/loss_rate=" + fraction}))
+        << percent;
+  }
+}
+
+TEST(RunId, IsStable) {
+  // Golden: a change of it makes every recorded run a stranger; tests/experiments/test_run_id.py computes it with
+  // Python's hashlib from the resolved spec.
+  EXPECT_EQ(id({}), "5a6aacf4ab801b37");
+}
+
+TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
+  const std::string base = id({});
+  EXPECT_EQ(resolved(R"({"network": {"loss": {"loss_rate": 5.0e-2, "model": "bernoulli"}}, "parallel": {"tensor": 2.0},
+                         "data": {"text": "a.txt"}, "name": "t"})")
+                .run_id,
+            base);
+  for (const char* same :
+       {"/name=other", "/description=words", "/record/every_steps=1", "/record/sample_every_steps=7",
+        "/record/links=include", "/record/weights=none", "/backend/timeout_seconds=5", "/backend/threads_per_rank=2",
+        R"(/backend/rendezvous={"kind":"redis"})", "/seed=1", "/model/preset=nano", "/model/width=128",
+        "/training/sequence_tokens=128", "/training/final_learning_rate=0.0001", "/training/steps=3e2",
+        "/network/path=direct", "/network/fill=zero", "/data/format=uint16", "/repeat={\"seeds\":1}"}) {
+    EXPECT_EQ(id({same}), base) << same;
+  }
+}
+
+TEST(RunId, DependsOnEverythingElse) {
+  std::set<std::string> ids = {id({})};
+  const std::vector<std::string> changes = {"/seed=2",
+                                            "/model/preset=micro",
+                                            "/model/layers=5",
+                                            "/model/width=256",
+                                            "/model/heads=2",
+                                            "/model/context=129",
+                                            "/model/vocabulary=257",
+                                            "/model/weights=w",
+                                            "/data/text=b.txt",
+                                            "/data/validation_fraction=0.2",
+                                            "/parallel/tensor=4",
+                                            "/backend/name=gloo",
+                                            "/network/path=contribution",
+                                            "/network/payload_bytes=1400",
+                                            "/network/consistency=shared",
+                                            "/network/burst_scope=message",
+                                            "/network/loss/loss_rate=0.050000000000000003",
+                                            "/network/loss/loss_rate=0.05000000000000001",
+                                            "/network/fill=stale",
+                                            "/network/reduce/fill=stale",
+                                            "/network/gather/fill=stale",
+                                            "/network/gather/loss={\"model\":\"none\"}",
+                                            "/network/classes/tp_forward/loss={\"model\":\"none\"}",
+                                            "/training/steps=301",
+                                            "/training/batch_sequences=9",
+                                            "/training/sequence_tokens=127",
+                                            "/training/accumulation=2",
+                                            "/training/learning_rate=0.002",
+                                            "/training/final_learning_rate=0",
+                                            "/training/warmup_steps=1",
+                                            "/training/weight_decay=0",
+                                            "/training/beta1=0.8",
+                                            "/training/beta2=0.9",
+                                            "/training/epsilon=1e-7",
+                                            "/training/gradient_clip=2",
+                                            "/validation/every_steps=49",
+                                            "/validation/tokens=65537",
+                                            "/validation/network=lossy"};
+  std::size_t equal = 0;
+  for (const std::string& change : changes) equal += ids.insert(id({change})).second ? 0 : 1;
+  EXPECT_EQ(equal, 1U) << "only 0.050000000000000003 is the same double as 0.05";
+  EXPECT_NE(id({"/data/text=null", "/data/tokens=a.txt"}), id({}));
+}
+
+TEST(RunId, SaysWhatItLeavesOut) {
+  EXPECT_FALSE(changes_results("/record/links"));
+  EXPECT_FALSE(changes_results("/record"));
+  EXPECT_TRUE(changes_results("/recording"));
+  EXPECT_TRUE(changes_results("/backend"));
+  EXPECT_TRUE(changes_results("/backend/name"));
+  EXPECT_FALSE(changes_results("/backend/threads_per_rank"));
+  EXPECT_TRUE(changes_results("/network/loss"));
+}
+
+}  // namespace
+}  // namespace droptest::experiments

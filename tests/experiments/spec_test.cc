@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Good and bad specs, with the whole text of each error.
+#include "experiments/spec/spec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "experiments/spec/json_text.h"
+#include "experiments/spec/sweep_plan.h"
+#include "tests/experiments/error_text.h"
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+constexpr const char* kMinimal = R"({"name": "t", "data": {"text": "a.txt"}})";
+
+std::string error_of(const std::string& text) {
+  return config_error_of([&text] { (void)parse_spec(text, "s.json"); });
+}
+
+/// The error of the minimal spec with these overrides.
+std::string error_with(const std::vector<std::string>& overrides) {
+  return config_error_of([&overrides] { (void)parse_spec(kMinimal, "s.json", overrides); });
+}
+
+TEST(Spec, TheSmallestSpecIsAccepted) {
+  const Spec spec = parse_spec(kMinimal, "s.json");
+  EXPECT_EQ(spec.document, parse_json(kMinimal, "s"));
+  EXPECT_EQ(spec.where, "s.json");
+}
+
+TEST(Spec, EveryReadySpecIsAcceptedAndNamedAfterItsFile) {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(DROPTEST_SPECS)) {
+    const SweepPlan plan = plan_sweep(load_spec(entry.path()));
+    EXPECT_EQ(plan.name + ".json", entry.path().filename());
+    EXPECT_FALSE(plan.description.empty()) << entry.path();
+    ++count;
+  }
+  EXPECT_GE(count, 9U);
+}
+
+TEST(Spec, ErrorsNameFilePointerValueAndWhatIsAllowed) {
+  EXPECT_EQ(
+      error_of("{}"),
+      "s.json: /name: got nothing, want a name of letters, digits, '.', '_' and '-' that does not start with '.'\n"
+      "s.json: /data: got nothing, want an object");
+  EXPECT_EQ(error_of("[]"), "s.json: /: got [], want an object");
+  EXPECT_EQ(error_of(R"({"name": "../up", "data": {"text": "t"}})"),
+            "s.json: /name: got \"../up\", want a name of letters, digits, '.', '_' and '-' that does not start with "
+            "'.'");
+  EXPECT_EQ(error_of(R"({"name": "t", "data": {}})"),
+            "s.json: /data: got no members, want exactly one of \"text\" or \"tokens\"");
+  EXPECT_EQ(error_of(R"({"name": "t", "data": {"text": "a", "tokens": "b"}})"),
+            "s.json: /data: got \"text\", \"tokens\", want exactly one of \"text\" or \"tokens\"");
+  EXPECT_EQ(error_with({"/training/steps=0"}), "s.json: /training/steps: got 0, want an integer in [1, 1000000000000]");
+  EXPECT_EQ(error_with({"/network/payload_bytes=1404"}),
+            "s.json: /network/payload_bytes: got 1404, want an integer in [8, 1073741824], a multiple of 8");
+  EXPECT_EQ(error_with({"/backend/name=glo"}),
+            "s.json: /backend/name: got \"glo\", want one of \"local\", \"gloo\", \"nccl\", \"udp\"; did you mean "
+            "\"gloo\"?");
+  EXPECT_EQ(error_with({"/parallel/tensor=65535"}),
+            "s.json: /parallel/tensor: got 65535, want an integer in [1, 65534]");
+  EXPECT_EQ(error_with({"/seed=-1"}), "s.json: /seed: got -1, want an integer in [0, 18446744073709551615]");
+  EXPECT_EQ(error_with({R"(/network/loss={"model": "bernoulli", "loss_rate": 1.5})"}),
+            "s.json: /network/loss/loss_rate: got 1.5, want a fraction in [0, 1], or percent as text (\"5%\")");
+  EXPECT_EQ(error_of(R"({"name": "t", "data": {"text": "a"}, "netwrok": {}, "seeds": 3})"),
+            "s.json: /netwrok: got an unknown key; did you mean \"network\"? known keys: backend, data, description, "
+            "model, name, network, parallel, record, repeat, seed, sweep, training, validation\n"
+            "s.json: /seeds: got an unknown key; did you mean \"seed\"? known keys: backend, data, description, model, "
+            "name, network, parallel, record, repeat, seed, sweep, training, validation");
+}
+
+TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
+  EXPECT_EQ(error_with({"/parallel/tensor=8"}), "s.json: /parallel/tensor: got 8, want at most 4, the model's heads");
+  EXPECT_EQ(error_with({"/model/heads=3"}), "s.json: /model/heads: got 3, want a divisor of the width 128");
+  EXPECT_EQ(error_with({"/training/sequence_tokens=129"}),
+            "s.json: /training/sequence_tokens: got 129, want at most 128, the model's context");
+  EXPECT_EQ(error_with({"/model/vocabulary=255"}),
+            "s.json: /model/vocabulary: got 255, want at least 256, a token for each byte of data.text");
+  EXPECT_EQ(error_with({"/parallel/tensor=4", "/network/reduce/fill=own",
+                        R"(/network/loss={"model": "bernoulli", "loss_rate": 0.1})"}),
+            "s.json: /network/reduce/fill: got \"own\", which has no meaning in this half, want one of \"zero\", "
+            "\"count_rescale\", \"inverse_probability\", \"stale\"");
+  EXPECT_EQ(error_with({"/parallel/tensor=4", "/network/classes/tp_forward/gather/fill=count_rescale"}),
+            "s.json: /network/classes/tp_forward/gather/fill: got \"count_rescale\", which has no meaning in this "
+            "half, want one of \"zero\", \"stale\", \"own\"");
+  EXPECT_THAT(error_with({R"(/network/classes={"dp_gradient": {"path": "direct"}})"}),
+              HasSubstr("s.json: /network/classes/dp_gradient: got a network, but no run of this version"));
+  EXPECT_EQ(error_with({"/parallel/tensor=8", "/training/sequence_tokens=1000"}),
+            "s.json: /parallel/tensor: got 8, want at most 4, the model's heads\n"
+            "s.json: /training/sequence_tokens: got 1000, want at most 128, the model's context");
+}
+
+TEST(Spec, LossProcessesThatCannotBeAreRefusedWithTheirPlace) {
+  // A burst of mean 1 cannot lose 90 %: the good state would have to last less than a packet.
+  const std::string error =
+      error_with({"/parallel/tensor=2",
+                  R"(/network/loss={"model": "gilbert_elliott", "loss_rate": 0.9, "mean_burst_packets": 1})"});
+  EXPECT_THAT(error, testing::StartsWith("s.json: /network/loss"));
+}
+
+TEST(Spec, OverridesAreJsonIfTheyParseAndTextIfNot) {
+  const Spec spec =
+      parse_spec(kMinimal, "s.json",
+                 std::vector<std::string>{"/training/steps=17", "/description=two words", "/data/text=\"q.txt\"",
+                                          "/network/loss={\"model\": \"bernoulli\", \"loss_rate\": 0.5}",
+                                          "/network/loss/loss_rate=5%", "/seed=18446744073709551615"});
+  EXPECT_EQ(canonical_json(spec.document),
+            R"({"data":{"text":"q.txt"},"description":"two words","name":"t","network":{"loss":)"
+            R"({"loss_rate":"5%","model":"bernoulli"}},"seed":18446744073709551615,"training":{"steps":17}})");
+}
+
+TEST(Spec, NullTakesAMemberAway) {
+  const Spec spec =
+      parse_spec(kMinimal, "s.json", std::vector<std::string>{"/data/text=null", "/data/tokens=f.bin", "/sweep=null"});
+  EXPECT_EQ(canonical_json(spec.document), R"({"data":{"tokens":"f.bin"},"name":"t"})");
+}
+
+TEST(Spec, BadOverridesSayWhy) {
+  EXPECT_EQ(error_with({"/training/steps"}), "--set /training/steps: want /pointer=value, such as /training/steps=100");
+  EXPECT_EQ(error_with({"training.steps=3"}),
+            "--set training.steps=3: got \"training.steps\", want a JSON pointer such as \"/network/loss\"");
+  EXPECT_EQ(error_with({"/training/step=3"}),
+            "--set /training/step=3: no member \"step\" in /training; did you mean \"steps\"? known keys: "
+            "accumulation, batch_sequences, beta1, beta2, epsilon, final_learning_rate, gradient_clip, learning_rate, "
+            "sequence_tokens, steps, warmup_steps, weight_decay");
+  EXPECT_EQ(error_with({"/seed/x=3"}), "--set /seed/x=3: /seed has no members");
+  EXPECT_EQ(error_with({"/network=5", "/network/loss=0"}),
+            "--set /network/loss=0: /network is 5, want an object to set members of");
+  EXPECT_THAT(error_with({"/a~2=3"}), HasSubstr("in which ~0 stands for ~ and ~1 for /"));
+  EXPECT_THAT(error_with({"/description=\xff"}), HasSubstr("the value is not UTF-8"));
+  EXPECT_THAT(error_with({"=3"}), HasSubstr("want a JSON pointer"));
+}
+
+TEST(Spec, UnreadableFilesAreNamedWithTheReason) {
+  EXPECT_EQ(config_error_of([] { (void)load_spec("/nowhere/s.json"); }),
+            "read /nowhere/s.json: No such file or directory");
+  EXPECT_EQ(config_error_of([] { (void)load_spec("/"); }), "read /: Is a directory");
+}
+
+}  // namespace
+}  // namespace droptest::experiments

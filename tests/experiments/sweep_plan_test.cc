@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/sweep_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "experiments/spec/json_text.h"
+#include "tests/experiments/error_text.h"
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+std::string spec_text(const std::string& rest) {
+  return R"({"name": "t", "data": {"text": "a"}, "parallel": {"tensor": 2})" + rest + "}";
+}
+
+SweepPlan plan(const std::string& rest) { return plan_sweep({parse_json(spec_text(rest), "s"), "s.json"}); }
+
+std::string error_of(const std::string& rest) {
+  return config_error_of([&rest] { (void)plan(rest); });
+}
+
+/// "POINT seed" of each run.
+std::vector<std::string> order(const SweepPlan& plan) {
+  std::vector<std::string> lines;
+  for (const PlannedRun& run : plan.runs) {
+    lines.push_back(canonical_json(run.point) + " " + std::to_string(run.seed));
+  }
+  return lines;
+}
+
+TEST(SweepPlan, WithoutASweepThereIsOneRun) {
+  const SweepPlan one = plan(R"(, "seed": 7, "description": "why")");
+  ASSERT_EQ(one.runs.size(), 1U);
+  EXPECT_EQ(one.runs[0].seed, 7U);
+  EXPECT_EQ(one.runs[0].point, json::object());
+  EXPECT_EQ(one.runs[0].run.config.seed, 7U);
+  EXPECT_EQ(one.name, "t");
+  EXPECT_EQ(one.description, "why");
+}
+
+TEST(SweepPlan, CrossTakesEveryCombinationTheLastPointerFastest) {
+  const SweepPlan crossed = plan(R"(, "sweep": {"cross": {"/training/steps": [1, 2], "/model/layers": [3, 4, 5]}})");
+  EXPECT_EQ(order(crossed), (std::vector<std::string>{
+                                R"({"/model/layers":3,"/training/steps":1} 1)",
+                                R"({"/model/layers":3,"/training/steps":2} 1)",
+                                R"({"/model/layers":4,"/training/steps":1} 1)",
+                                R"({"/model/layers":4,"/training/steps":2} 1)",
+                                R"({"/model/layers":5,"/training/steps":1} 1)",
+                                R"({"/model/layers":5,"/training/steps":2} 1)",
+                            }));
+  EXPECT_EQ(crossed.runs[3].run.config.model.layers, 4);
+  EXPECT_EQ(crossed.runs[3].run.config.training.steps, 2U);
+}
+
+TEST(SweepPlan, ZipTakesElementByElementAndIsCrossedWithCross) {
+  EXPECT_EQ(order(plan(R"(, "sweep": {"zip": {"/training/steps": [1, 2], "/model/layers": [3, 4]},
+                                      "cross": {"/training/warmup_steps": [0, 9]}})")),
+            (std::vector<std::string>{
+                R"({"/model/layers":3,"/training/steps":1,"/training/warmup_steps":0} 1)",
+                R"({"/model/layers":3,"/training/steps":1,"/training/warmup_steps":9} 1)",
+                R"({"/model/layers":4,"/training/steps":2,"/training/warmup_steps":0} 1)",
+                R"({"/model/layers":4,"/training/steps":2,"/training/warmup_steps":9} 1)",
+            }));
+}
+
+TEST(SweepPlan, RepeatsArePairedSeedsAndComeAsWholePasses) {
+  const SweepPlan repeated =
+      plan(R"(, "seed": 10, "repeat": {"seeds": 2}, "sweep": {"cross": {"/model/layers": [3, 4]}})");
+  EXPECT_EQ(order(repeated), (std::vector<std::string>{R"({"/model/layers":3} 10)", R"({"/model/layers":4} 10)",
+                                                       R"({"/model/layers":3} 11)", R"({"/model/layers":4} 11)"}));
+  EXPECT_EQ(repeated.runs[2].run.config.seed, 11U);
+  EXPECT_EQ(repeated.runs[2].run.config.network.seed, 11U);
+  EXPECT_NE(repeated.runs[0].run.run_id, repeated.runs[2].run.run_id);
+  const SweepPlan alone = plan(R"(, "seed": 11, "model": {"layers": 3})");
+  EXPECT_EQ(repeated.runs[2].run.run_id, alone.runs[0].run.run_id) << "a repeat is the run of its seed";
+  EXPECT_EQ(repeated.runs[2].run.spec, alone.runs[0].run.spec);
+}
+
+TEST(SweepPlan, PointsThatMeanTheSameShareOneRunAndStayListed) {
+  const SweepPlan same = plan(R"(, "sweep": {"cross": {
+      "/network/loss": [{"model": "none"}, {"model": "bernoulli", "loss_rate": "5%"}],
+      "/network/fill": ["zero", "count_rescale"]}})");
+  ASSERT_EQ(same.runs.size(), 4U);
+  // fill varies slowest: zero+none, zero+5 %, rescale+none, rescale+5 %.
+  EXPECT_EQ(same.runs[0].run.run_id, same.runs[2].run.run_id);
+  EXPECT_EQ(same.runs[2].same_as, 0U);
+  EXPECT_EQ(same.runs[1].same_as, 1U);
+  EXPECT_EQ(same.runs[3].same_as, 3U);
+  EXPECT_NE(same.runs[1].run.run_id, same.runs[3].run.run_id);
+  EXPECT_NE(same.runs[0].point, same.runs[2].point);
+}
+
+TEST(SweepPlan, AMemberOfASweptObjectCanBeSweptToo) {
+  const SweepPlan nested = plan(R"(, "sweep": {"cross": {
+      "/network/loss": [{"model": "bernoulli", "loss_rate": 0.9}], "/network/loss/loss_rate": [0.1, 0.2]}})");
+  ASSERT_EQ(nested.runs.size(), 2U);
+  EXPECT_EQ(nested.runs[0].run.spec["network"]["classes"]["tp_forward"]["reduce"]["loss"]["loss_rate"], 0.1);
+  EXPECT_EQ(nested.runs[1].run.spec["network"]["classes"]["tp_forward"]["reduce"]["loss"]["loss_rate"], 0.2);
+}
+
+TEST(SweepPlan, AskingTwiceGivesTheSamePlan) {
+  const std::string rest = R"(, "repeat": {"seeds": 3}, "sweep": {"cross": {"/model/layers": [1, 2]}})";
+  const SweepPlan first = plan(rest);
+  const SweepPlan second = plan(rest);
+  ASSERT_EQ(order(first), order(second));
+  for (std::size_t i = 0; i < first.runs.size(); ++i) EXPECT_EQ(first.runs[i].run.run_id, second.runs[i].run.run_id);
+}
+
+TEST(SweepPlan, SweepsWithoutMeaningAreRefused) {
+  EXPECT_EQ(error_of(R"(, "sweep": {"zip": {"/model/layers": [1, 2, 3], "/training/steps": [1, 2]}})"),
+            "s.json: /sweep/zip/~1training~1steps: got 2 values, want 3 as /model/layers has");
+  EXPECT_EQ(error_of(R"(, "sweep": {"zip": {"/model/layers": [1]}, "cross": {"/model/layers": [1]}})"),
+            "s.json: /sweep/cross/~1model~1layers: is in both zip and cross; want it in one of them");
+  for (const char* pointer : {"/name", "/description", "/record", "/record/links", "/backend/timeout_seconds",
+                              "/backend/rendezvous/kind", "/sweep/cross", "/repeat/seeds", "/sweep"}) {
+    EXPECT_THAT(error_of(R"(, "sweep": {"cross": {")" + std::string(pointer) + R"(": [1]}})"),
+                HasSubstr("cannot be swept: it changes no result"))
+        << pointer;
+  }
+  EXPECT_THAT(error_of(R"(, "sweep": {"cross": {"/network/los": [1]}})"),
+              HasSubstr("s.json: /sweep/cross/~1network~1los: no member \"los\" in /network; did you mean \"loss\"?"));
+  EXPECT_THAT(error_of(R"(, "sweep": {"cross": {"network": [1]}})"),
+              HasSubstr("s.json: /sweep/cross/network: got the key \"network\", want a JSON pointer such as"));
+  EXPECT_EQ(error_of(R"(, "sweep": {"cross": {"/model/layers": []}})"),
+            "s.json: /sweep/cross/~1model~1layers: got [], want a list that is not empty");
+  EXPECT_EQ(error_of(R"(, "seed": 18446744073709551615, "repeat": {"seeds": 2})"),
+            "s.json: /repeat/seeds: got 2, want at most 1 from seed 18446744073709551615");
+}
+
+TEST(SweepPlan, TooManyRunsAreRefusedBeforeAnyIsPlanned) {
+  std::string list = "[1";
+  for (int i = 2; i <= 1000; ++i) list += "," + std::to_string(i);
+  list += "]";
+  EXPECT_EQ(error_of(R"(, "sweep": {"cross": {"/training/steps": )" + list + R"(, "/training/warmup_steps": )" + list +
+                     R"(, "/training/accumulation": )" + list + R"(, "/validation/tokens": )" + list + "}}"),
+            "s.json: /sweep: asks for more than 10000 runs");
+}
+
+TEST(SweepPlan, AnErrorOfSomePointsNamesTheFirstOfThem) {
+  EXPECT_EQ(error_of(R"(, "sweep": {"cross": {"/parallel/tensor": [2, 3, 8]}})"),
+            "s.json: /parallel/tensor: got 8, want at most 4, the model's heads (at point {\"/parallel/tensor\":8})");
+  EXPECT_EQ(error_of(R"(, "sweep": {"cross": {"/training/steps": [1, "x"]}})"),
+            "s.json: /training/steps: got \"x\", want an integer in [1, 1000000000000] (at point "
+            "{\"/training/steps\":\"x\"})");
+  EXPECT_EQ(error_of(R"(, "model": {"heads": 3}, "sweep": {"cross": {"/training/steps": [1, 2]}})"),
+            "s.json: /model/heads: got 3, want a divisor of the width 128")
+      << "what all points share is said once";
+}
+
+}  // namespace
+}  // namespace droptest::experiments

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program's own interpreter of the schemas and Python's jsonschema find the same documents valid."""
+
+import copy
+import json
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMAS = ROOT / "experiments" / "schema"
+NAMES = ["spec", "resolved_spec", "metrics", "loss_statistics", "summary", "sweep"]
+
+
+def program():
+    binary = os.environ.get("DROPTEST_BINARY")
+    if not binary:
+        pytest.skip("DROPTEST_BINARY does not name the droptest command of a build")
+    checker = Path(binary).resolve().parents[1] / "tests" / "experiments" / "droptest_schema_check"
+    if not checker.exists():
+        pytest.skip(f"{checker} was not built")
+    return checker
+
+
+def validators():
+    schemas = {f"{name}.schema.json": json.loads((SCHEMAS / f"{name}.schema.json").read_text()) for name in NAMES}
+    result = {}
+    for name in NAMES:
+        schema = schemas[f"{name}.schema.json"]
+        jsonschema.Draft202012Validator.check_schema(schema)
+        # Our references name files without a folder, as they lie beside each other.
+        resolver = jsonschema.RefResolver(base_uri=f"{name}.schema.json", referrer=schema, store=dict(schemas))
+        result[name] = jsonschema.Draft202012Validator(schema, resolver=resolver)
+    return result
+
+
+HALF_COUNTS = {
+    **{key: 3 for key in ("messages", "packets", "bytes", "lost", "lost_bytes")},
+    **{key: 0.25 for key in ("configured_rate", "realised_rate", "z", "mean_burst_packets")},
+    "configured_mean_burst_packets": 1.5,
+}
+HALF = {**HALF_COUNTS, "loss": "none", "fill": "zero", "burst_histogram": [{"length": 1, "count": 2, "expected": None}]}
+CLASS = {
+    **HALF_COUNTS,
+    **{key: 2 for key in ("collectives", "sampled_calls")},
+    **{key: 0.5 for key in ("untouched_share", "nmse", "cosine", "divergence_max", "divergence_rms")},
+    "digest": "0123456789abcdef",
+    "path": "direct",
+    "halves": {"reduce": HALF, "gather": HALF},
+}
+LINK = {
+    "class": "tp_forward",
+    "half": "reduce",
+    "source": 0,
+    "destination": None,
+    **{key: 3 for key in ("packets", "lost")},
+    **{key: 0.25 for key in ("realised_rate", "z", "mean_burst_packets")},
+    "digest": "0123456789abcdef",
+}
+LOSS = {"model": "bernoulli", "loss_rate": 0.25, "mean_burst_packets": 1.5}
+EVERYTHING = json.loads((ROOT / "tests" / "fuzz" / "seeds" / "fuzz_spec" / "everything.json").read_text())
+RESOLVED = {
+    "name": "t",
+    "description": "",
+    "seed": 1,
+    "model": {"layers": 4, "width": 128, "heads": 4, "context": 128, "vocabulary": 256},
+    "data": {"text": "a", "validation_fraction": 0.1},
+    "parallel": {"tensor": 2},
+    "backend": {"name": "local", "timeout_seconds": 60, "threads_per_rank": 1, "rendezvous": {"kind": "file"}},
+    "network": {
+        "classes": {
+            "tp_forward": {
+                "path": "direct",
+                "payload_bytes": 1408,
+                "consistency": "shared",
+                "burst_scope": "link",
+                "reduce": {"loss": {"model": "bernoulli", "loss_rate": 0.05}, "fill": "zero"},
+                "gather": {
+                    "loss": {"model": "gilbert_elliott", "loss_rate": 0.05, "mean_burst_packets": 8},
+                    "fill": "own",
+                },
+            }
+        }
+    },
+    "training": {
+        **{"steps": 1, "batch_sequences": 1, "sequence_tokens": 8, "accumulation": 1, "warmup_steps": 0},
+        **{"learning_rate": 0.1, "final_learning_rate": 0, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95},
+        **{"epsilon": 1e-8, "gradient_clip": 1},
+    },
+    "validation": {"every_steps": 1, "tokens": 1, "network": "lossless"},
+    "record": {"every_steps": 1, "sample_every_steps": 0, "links": "omit", "weights": "none"},
+}
+SUMMARY = {
+    "schema_version": 1,
+    "run_id": "0123456789abcdef",
+    "name": "t",
+    "status": "completed",
+    "error": None,
+    "diverged_step": None,
+    "seed": 18446744073709551615,
+    "point": {"/network/loss": {"model": "none"}},
+    "steps": 1,
+    "tokens": 1,
+    "train": {"final_loss": 2.5},
+    "validation": {"final_loss": None, "best_loss": 2.5, "tokens": 1},
+    "tokens_per_second": 1.5,
+    "seconds": 1,
+    "loss": {"tp_forward": {"reduce": LOSS, "gather": LOSS}},
+    "provenance": {
+        **{"version": "0.1.0", "commit": "c", "host": "h", "compiler": "g", "libraries": {"Eigen": "3.4.0"}},
+        **{"started": "2025-01-01T00:00:00Z", "finished": "2025-01-01T00:00:01Z"},
+    },
+}
+METRICS = {
+    **{"step": 10, "tokens": 1, "seconds": 0.5, "train_loss": None, "learning_rate": 0.1, "gradient_norm": 1},
+    "validation_loss": 2.5,
+    "divergence": {"max": 0.1, "rms": None, "groups": {"bias": {"max": 0, "rms": 0}}},
+    "classes": {"tp_forward": {"nmse": 0.1, "cosine": None}},
+}
+SWEEP = {
+    **{"schema_version": 1, "name": "t", "description": "", "spec": EVERYTHING},
+    "runs": [{"run_id": "0123456789abcdef", "point": {}, "seed": 1}],
+}
+VALID = {
+    "spec": [EVERYTHING, {"name": "t", "data": {"text": "a"}}]
+    + [json.loads(path.read_text()) for path in sorted((ROOT / "experiments" / "specs").glob("*.json"))],
+    "resolved_spec": [RESOLVED],
+    "metrics": [METRICS, {"step": 0, "tokens": 0, "seconds": 0}],
+    "loss_statistics": [
+        {"schema_version": 1, "classes": {}},
+        {"schema_version": 1, "classes": {"tp_forward": CLASS}, "links": [LINK, {**LINK, "destination": 3}]},
+    ],
+    "summary": [SUMMARY],
+    "sweep": [SWEEP],
+}
+VALUES = [
+    *[None, True, False, 0, 1, -1, 2, 3.0, 0.5, 1.5, -0.5, 8, 12, 1408.0, 65534, 65535, 1e12, 1e300],
+    *[18446744073709551615, 18446744073709551616, "", "x", "5%", "101%", "100.0%", "zero", "own", "direct", "none"],
+    *["bernoulli", "gilbert_elliott", "a/b", ".x", "0123456789abcdef", "0123456789ABCDEF", [], [1], {}],
+    *[{"model": "none"}, {"kind": "redis"}, {"model": "bernoulli", "loss_rate": 0.1}, {"text": "a"}],
+]
+KEYS = ["model", "loss_rate", "extra", "loss", "fill", "text", "tokens", "kind", "port", "/x", "tp_forward", "steps"]
+
+
+def places(value, path=()):
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, member in items:
+        yield from places(member, (*path, key))
+
+
+def mutated(document, rng):
+    """The document with one to three values replaced, removed or added."""
+    document = copy.deepcopy(document)
+    for _ in range(rng.randint(1, 3)):
+        path = rng.choice(list(places(document)))
+        parent = document
+        for key in path[:-1]:
+            parent = parent[key]
+        target = parent[path[-1]] if path else document
+        action = rng.choice(["replace", "remove", "add"])
+        if action == "add" and isinstance(target, dict):
+            target[rng.choice(KEYS)] = rng.choice(VALUES)
+        elif action == "remove" and path:
+            del parent[path[-1]]
+        elif path:
+            parent[path[-1]] = copy.deepcopy(rng.choice(VALUES))
+    return document
+
+
+def verdicts_of_program(documents):
+    lines = "".join(json.dumps({"schema": name, "document": document}) + "\n" for name, document in documents)
+    run = subprocess.run([program()], input=lines, capture_output=True, text=True, timeout=300, check=True)
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def test_valid_documents_are_valid_to_both():
+    documents = [(name, document) for name in NAMES for document in VALID[name]]
+    both = validators()
+    for (name, document), pointers in zip(documents, verdicts_of_program(documents)):
+        assert pointers == []
+        assert list(both[name].iter_errors(document)) == []
+
+
+def test_verdicts_agree_on_mutated_documents():
+    rng = random.Random(1)
+    documents = [(name, mutated(rng.choice(VALID[name]), rng)) for name in NAMES for _ in range(400)]
+    both = validators()
+    rejected = 0
+    for (name, document), pointers in zip(documents, verdicts_of_program(documents)):
+        expected = both[name].is_valid(document)
+        assert (pointers == []) == expected, f"{name}: {json.dumps(document)}: program says {pointers}"
+        rejected += not expected
+    assert len(documents) * 0.3 < rejected < len(documents) * 0.99

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Any bytes as a spec: read, checked, swept, resolved. Only ConfigError may come out, and what resolves does so again.
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "experiments/spec/json_text.h"
+#include "experiments/spec/sweep_plan.h"
+#include "sim/error.h"
+
+namespace {
+
+/// Large sweeps are slow under the sanitizers and take no other way through the code.
+bool is_large(const nlohmann::json& document) {
+  constexpr std::size_t kMostPoints = 64;
+  if (!document.is_object() || !document.contains("sweep") || !document["sweep"].is_object()) return false;
+  std::size_t points = 1;
+  for (const nlohmann::json& axes : document["sweep"]) {
+    if (!axes.is_structured()) continue;
+    for (const nlohmann::json& list : axes) {
+      points *= list.is_array() && !list.empty() ? list.size() : 1;
+      if (points > kMostPoints) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace droptest::experiments;  // NOLINT: the whole program is about one namespace
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  try {
+    const nlohmann::json document = parse_json(text, "fuzz");
+    DROPTEST_CHECK(parse_json(canonical_json(document), "fuzz") == document, "canonical text reads back");
+    if (is_large(document)) return 0;
+    const SweepPlan plan = plan_sweep(parse_spec(text, "fuzz"));
+    const ResolvedRun again = resolve(plan.runs.front().run.spec, "fuzz");
+    DROPTEST_CHECK(again.run_id == plan.runs.front().run.run_id, "a resolved spec resolves to itself");
+  } catch (const droptest::ConfigError&) {
+    return 0;
+  }
+  return 0;
+}
