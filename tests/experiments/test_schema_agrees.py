@@ -181,7 +181,7 @@ def verdicts_of_program(documents):
 def test_valid_documents_are_valid_to_both():
     documents = [(name, document) for name in NAMES for document in VALID[name]]
     both = validators()
-    for (name, document), pointers in zip(documents, verdicts_of_program(documents)):
+    for (name, document), pointers in zip(documents, verdicts_of_program(documents), strict=True):
         assert pointers == []
         assert list(both[name].iter_errors(document)) == []
 
@@ -191,7 +191,7 @@ def test_verdicts_agree_on_mutated_documents():
     documents = [(name, mutated(rng.choice(VALID[name]), rng)) for name in NAMES for _ in range(400)]
     both = validators()
     rejected = 0
-    for (name, document), pointers in zip(documents, verdicts_of_program(documents)):
+    for (name, document), pointers in zip(documents, verdicts_of_program(documents), strict=True):
         expected = both[name].is_valid(document)
         assert (pointers == []) == expected, f"{name}: {json.dumps(document)}: program says {pointers}"
         rejected += not expected
