@@ -2,6 +2,7 @@
 #include "experiments/data/token_source.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -143,6 +144,13 @@ Tokens read_tokens(const DataConfig& data, int vocabulary) {
   Tokens tokens = parse_tokens(read_file_bytes(data.tokens), data.format, data.tokens);
   check_vocabulary(tokens, vocabulary, data.tokens);
   return tokens;
+}
+
+bool has_llmc_magic(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::array<char, 4> first{};
+  if (!stream.read(first.data(), first.size())) return false;
+  return int32_at(std::as_bytes(std::span<const char>(first)), 0) == kLlmcMagic;
 }
 
 std::vector<std::byte> read_file_bytes(const std::string& path) {

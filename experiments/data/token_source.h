@@ -31,6 +31,9 @@ void check_vocabulary(std::span<const std::uint16_t> tokens, int vocabulary, con
 /// Throws: ConfigError as above; for a text where vocabulary < 256; for a file that cannot be read.
 Tokens read_tokens(const DataConfig& data, int vocabulary);
 
+/// Whether the file begins with the magic number of llm.c's layout; false where it cannot be read.
+bool has_llmc_magic(const std::string& path);
+
 /// A file's bytes. Throws: ConfigError naming the path and the system's reason.
 std::vector<std::byte> read_file_bytes(const std::string& path);
 

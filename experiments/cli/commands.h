@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The subcommands of `droptest`, one file each: <name>_command.cc. docs/cli.md shows them.
+#pragma once
+
+#include <functional>
+
+namespace CLI {
+class App;
+}
+
+namespace droptest::cli {
+
+/// Exit codes that scripts may rely on.
+inline constexpr int kExitSuccess = 0;
+inline constexpr int kExitFailedRun = 1;      ///< a run failed; what it left says why
+inline constexpr int kExitUserError = 2;      ///< a spec, flag or file is wrong: nothing was run
+inline constexpr int kExitInterrupted = 130;  ///< Ctrl-C, as shells report it
+
+/// What the parsed command line asks for; returns an exit code. Errors are thrown.
+using Action = std::function<int()>;
+
+/// Each adds its subcommand to `app`; parsing it stores what to do in `chosen`.
+void add_run_command(CLI::App& app, Action& chosen);
+void add_worker_command(CLI::App& app, Action& chosen);
+void add_sweep_command(CLI::App& app, Action& chosen);
+void add_validate_command(CLI::App& app, Action& chosen);
+void add_report_command(CLI::App& app, Action& chosen);
+void add_export_command(CLI::App& app, Action& chosen);
+void add_eval_command(CLI::App& app, Action& chosen);
+void add_list_command(CLI::App& app, Action& chosen);
+void add_info_command(CLI::App& app, Action& chosen);
+void add_fates_command(CLI::App& app, Action& chosen);
+void add_collective_command(CLI::App& app, Action& chosen);
+
+}  // namespace droptest::cli

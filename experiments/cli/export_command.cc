@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// droptest export
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+
+#include "experiments/cli/commands.h"
+#include "experiments/cli/spec_options.h"
+#include "experiments/records/run_records.h"
+#include "experiments/run/single_rank.h"
+#include "models/files/safetensors.h"
+#include "sim/error.h"
+
+namespace droptest::cli {
+namespace {
+
+struct ExportOptions {
+  SpecOptions source;  ///< a run's folder, or with --initial a spec
+  bool initial = false;
+  std::string out;
+};
+
+models::StoredTensors final_weights(const std::string& folder) {
+  const experiments::RunDirectory run{folder};
+  if (!std::filesystem::is_directory(folder)) {
+    throw ConfigError(folder +
+                      ": no such folder; want a run's, e.g. results/quickstart/<run_id> (or --initial and a spec)");
+  }
+  if (!std::filesystem::exists(run.weights())) {
+    throw ConfigError(
+        folder + ": has no weights.safetensors; the run has not finished, or its spec says /record/weights: \"none\"");
+  }
+  return models::read_safetensors(run.weights());
+}
+
+int export_weights(const ExportOptions& options) {
+  std::string what = "final weights of " + options.source.file;
+  models::StoredTensors tensors;
+  if (options.initial) {
+    const experiments::SweepPlan plan = load_plan(options.source);
+    const experiments::PlannedRun& first = plan.runs.front();
+    tensors = experiments::initial_weights(first.run.config);
+    what = "initial weights of " + options.source.file + ", seed " + std::to_string(first.seed);
+  } else {
+    tensors = final_weights(options.source.file);
+  }
+  models::write_safetensors(options.out, tensors, {{"format", "pt"}});
+  std::cout << "wrote " << options.out << ": " << what << ", " << tensors.size() << " tensors\n";
+  return kExitSuccess;
+}
+
+}  // namespace
+
+void add_export_command(CLI::App& app, Action& chosen) {
+  CLI::App* command = app.add_subcommand("export", "Write a run's weights as safetensors");
+  const auto options = std::make_shared<ExportOptions>();  // shared by CLI11's bindings and the action
+  command->add_option("RUN", options->source.file, "Folder of a run; with --initial a spec")->required();
+  command->add_flag("--initial", options->initial, "The weights that the spec's first run would start from");
+  command->add_option("--out", options->out, "File to write")->required();
+  add_set_option(*command, options->source);
+  command->footer(
+      "Names and layout are Hugging Face's for GPT-2.\n\n"
+      "Examples:\n"
+      "  droptest export results/quickstart/0123456789abcdef --out final.safetensors\n"
+      "  droptest export experiments/specs/quickstart.json --initial --set /seed=2 --out initial.safetensors");
+  command->callback([options, &chosen] { chosen = [options] { return export_weights(*options); }; });
+}
+
+}  // namespace droptest::cli

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// droptest fates: the oracle that a user can question.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "experiments/cli/commands.h"
+#include "experiments/cli/outcome_text.h"
+#include "experiments/cli/spec_options.h"
+#include "experiments/spec/parameters_from_json.h"
+#include "sim/loss/fate_report.h"
+#include "sim/loss/loss_registry.h"
+#include "sim/traffic_class.h"
+
+namespace droptest::cli {
+namespace {
+
+struct FatesOptions {
+  std::string loss;
+  std::uint64_t seed = 1;
+  std::string traffic_class;
+  std::uint16_t source = 0;
+  std::uint16_t destination = 1;
+  std::string half = "reduce";
+  std::uint64_t first = 0;
+  std::uint64_t count = 0;
+  std::string format = "runs";
+};
+
+nlohmann::ordered_json report_json(const FatesOptions& options, const sim::LossProcess& process,
+                                   const sim::FateReport& report) {
+  char digest[17];
+  std::snprintf(digest, sizeof digest, "%016llx", static_cast<unsigned long long>(report.digest));
+  return {{"loss", process.describe()},
+          {"seed", options.seed},
+          {"class", options.traffic_class},
+          {"half", options.half},
+          {"source", options.source},
+          {"destination", options.destination},
+          {"first", report.first_packet},
+          {"packets", report.packets},
+          {"lost", report.lost},
+          {"bursts", report.bursts},
+          {"loss_rate", report.configured_rate},
+          {"realised_rate", report.realised_rate},
+          {"configured_mean_burst_packets", finite_or_null(report.configured_mean_burst_packets)},
+          {"mean_burst_packets", report.mean_burst_packets},
+          {"z", finite_or_null(report.z)},
+          {"digest", digest}};
+}
+
+int fates(const FatesOptions& options) {
+  const nlohmann::json loss = parse_json_option(options.loss, "--loss");
+  const std::unique_ptr<sim::LossProcess> process =
+      sim::make_loss_process(experiments::parameters_from_json(loss, "--loss"));
+  sim::Link link;
+  link.traffic_class = sim::traffic_class_from_name(options.traffic_class);
+  link.half = options.half == "reduce" ? sim::Half::kReduce : sim::Half::kGather;
+  link.source = options.source;
+  link.destination = options.destination;
+  const sim::FateReport report = sim::report_fates(*process, options.seed, link, options.first, options.count);
+  if (options.format == "json") {
+    std::cout << report_json(options, *process, report).dump() << "\n";
+    return kExitSuccess;
+  }
+  std::fputs((options.format == "bits" ? sim::render_bits(report) : sim::render_runs(report)).c_str(), stdout);
+  std::printf(
+      "# %llu of %llu packets lost: rate %.6f (configured %.6f, z %+.2f), mean burst %.3f packets (configured %.3f)\n",
+      static_cast<unsigned long long>(report.lost), static_cast<unsigned long long>(report.packets),
+      report.realised_rate, report.configured_rate, report.z, report.mean_burst_packets,
+      report.configured_mean_burst_packets);
+  return kExitSuccess;
+}
+
+}  // namespace
+
+void add_fates_command(CLI::App& app, Action& chosen) {
+  CLI::App* command = app.add_subcommand("fates", "Print which packets of a link are lost");
+  const auto options = std::make_shared<FatesOptions>();  // shared by CLI11's bindings and the action
+  command->add_option("--loss", options->loss, "Loss process, as JSON (docs/specs.md)")->required();
+  command->add_option("--seed", options->seed, "Seed of the experiment")->capture_default_str();
+  command->add_option("--class", options->traffic_class, "Traffic class, e.g. tp_forward")->required();
+  command->add_option("--src", options->source, "World rank that sends")
+      ->check(CLI::Range(0, 65534))
+      ->capture_default_str();
+  command->add_option("--dst", options->destination, "World rank that receives; 65535: every receiver")
+      ->check(CLI::Range(0, 65535))
+      ->capture_default_str();
+  command->add_option("--half", options->half, "Half of the collective")
+      ->check(CLI::IsMember({"reduce", "gather"}))
+      ->capture_default_str();
+  command->add_option("--first", options->first, "Index of the first packet")->capture_default_str();
+  command->add_option("--count", options->count, "Number of packets")->required();
+  command->add_option("--format", options->format, "runs: a line for each burst; bits: a character for each packet")
+      ->check(CLI::IsMember({"runs", "bits", "json"}))
+      ->capture_default_str();
+  command->footer(
+      "Fates are a pure function of (seed, link, packet): a run with this loss and seed loses exactly these "
+      "packets.\n\n"
+      "Examples:\n"
+      "  droptest fates --loss '{\"model\": \"bernoulli\", \"loss_rate\": 0.05}' --seed 7 --class tp_forward --src 0 "
+      "\\\n"
+      "    --dst 1 --first 0 --count 1000000 --format json\n"
+      "  droptest fates --loss '{\"model\": \"gilbert_elliott\", \"loss_rate\": \"5%\", \"mean_burst_packets\": 8}' "
+      "\\\n"
+      "    --class tp_backward --src 2 --dst 3 --half gather --first 4096 --count 640 --format bits");
+  command->callback([options, &chosen] { chosen = [options] { return fates(*options); }; });
+}
+
+}  // namespace droptest::cli

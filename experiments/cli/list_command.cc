@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// droptest list
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "comm/backend_registry.h"
+#include "comm/lossy/network.h"
+#include "comm/lossy/path_registry.h"
+#include "experiments/cli/commands.h"
+#include "experiments/cli/outcome_text.h"
+#include "models/gpt2/gpt2_config.h"
+#include "sim/loss/loss_registry.h"
+
+namespace droptest::cli {
+namespace {
+
+/// What specs can name, by kind; each entry has `name`, `summary` and what else is known of it.
+nlohmann::ordered_json everything() {
+  nlohmann::ordered_json list;
+  for (const models::Gpt2Preset& preset : models::gpt2_presets()) {
+    const models::Gpt2Config& c = preset.config;
+    list["models"].push_back({{"name", preset.name},
+                              {"summary", preset.summary},
+                              {"layers", c.layers},
+                              {"width", c.width},
+                              {"heads", c.heads},
+                              {"context", c.context},
+                              {"vocabulary", c.vocabulary},
+                              {"parameters", models::parameter_count(c)}});
+  }
+  for (const sim::LossProcessEntry& entry : sim::loss_processes()) {
+    list["loss_processes"].push_back({{"name", entry.model}, {"summary", entry.summary}});
+  }
+  for (const comm::PathEntry& entry : comm::paths()) {
+    list["paths"].push_back({{"name", entry.name}, {"summary", entry.summary}});
+  }
+  for (const comm::FillEntry& entry : comm::fills()) {
+    nlohmann::ordered_json halves = nlohmann::ordered_json::array();
+    if (entry.reduce_half) halves.push_back("reduce");
+    if (entry.gather_half) halves.push_back("gather");
+    list["fills"].push_back({{"name", entry.name}, {"summary", entry.summary}, {"halves", halves}});
+  }
+  for (const comm::BackendEntry& entry : comm::backends()) {
+    const char* ranks = entry.rank_kind == comm::RankKind::kThreads ? "threads" : "processes";
+    list["backends"].push_back(
+        {{"name", entry.name}, {"summary", entry.summary}, {"ranks", ranks}, {"built", entry.built}});
+  }
+  return list;
+}
+
+/// What is worth a word beside the summary.
+std::string remark(const nlohmann::ordered_json& entry) {
+  if (entry.contains("parameters")) return " (" + entry.at("parameters").dump() + " parameters)";
+  if (entry.contains("built") && !entry.at("built").get<bool>()) return " (not built)";
+  if (entry.contains("halves") && entry.at("halves").size() == 1) {
+    return " (" + entry.at("halves").at(0).get<std::string>() + " half only)";
+  }
+  return "";
+}
+
+struct ListOptions {
+  bool json = false;
+};
+
+int list(const ListOptions& options) {
+  const nlohmann::ordered_json all = everything();
+  if (options.json) {
+    std::cout << all.dump(2) << "\n";
+    return kExitSuccess;
+  }
+  for (const auto& [kind, entries] : all.items()) {
+    std::string heading = kind;
+    std::replace(heading.begin(), heading.end(), '_', ' ');
+    std::cout << heading << ":\n";
+    std::vector<std::vector<std::string>> rows;
+    for (const nlohmann::ordered_json& entry : entries) {
+      rows.push_back(
+          {"  " + entry.at("name").get<std::string>(), entry.at("summary").get<std::string>() + remark(entry)});
+    }
+    std::cout << table_text(rows);
+  }
+  return kExitSuccess;
+}
+
+}  // namespace
+
+void add_list_command(CLI::App& app, Action& chosen) {
+  CLI::App* command =
+      app.add_subcommand("list", "Models, loss processes, paths, fills and backends that specs can name");
+  const auto options = std::make_shared<ListOptions>();  // shared by CLI11's bindings and the action
+  command->add_flag("--json", options->json, "Print JSON");
+  command->footer("Examples:\n  droptest list\n  droptest list --json");
+  command->callback([options, &chosen] { chosen = [options] { return list(*options); }; });
+}
+
+}  // namespace droptest::cli

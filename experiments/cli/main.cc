@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The `droptest` command: parses the command line, runs one subcommand, turns errors into a line and an exit code.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <iostream>
+#include <sstream>
+#include <string>
+
+#include "experiments/cli/commands.h"
+#include "experiments/records/provenance.h"
+#include "sim/error.h"
+
+namespace {
+
+/// Each line of the message under the program's name: a spec can be wrong in several places.
+void print_error(const std::string& message) {
+  std::istringstream lines(message);
+  for (std::string line; std::getline(lines, line);) std::cerr << "droptest: error: " << line << "\n";
+}
+
+/// Ends without unwinding: after an error, a rank thread that stalled may still be using what is alive.
+[[noreturn]] void end_at_once(int code) {
+  std::cout.flush();
+  std::cerr.flush();
+  std::_Exit(code);
+}
+
+std::string version_text() {
+  const droptest::experiments::Provenance build = droptest::experiments::build_provenance();
+  return "droptest " + build.version + " (" + build.commit + ")";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace droptest::cli;
+  CLI::App app{
+      "Trains GPT-2 with tensor parallelism over collectives whose packets get lost.\n"
+      "A spec says what to run (docs/specs.md); JSON records come out (docs/records.md).",
+      "droptest"};
+  app.set_version_flag("--version", version_text());
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  droptest validate experiments/specs/quickstart.json\n"
+      "  droptest sweep experiments/specs/quickstart.json\n"
+      "  droptest report results/quickstart\n"
+      "  droptest fates --loss '{\"model\": \"bernoulli\", \"loss_rate\": \"5%\"}' --seed 1 --class tp_forward \\\n"
+      "    --src 0 --dst 1 --first 0 --count 100\n"
+      "`droptest COMMAND --help` explains a command.");
+  Action chosen;
+  add_run_command(app, chosen);
+  add_sweep_command(app, chosen);
+  add_validate_command(app, chosen);
+  add_report_command(app, chosen);
+  add_export_command(app, chosen);
+  add_eval_command(app, chosen);
+  add_list_command(app, chosen);
+  add_info_command(app, chosen);
+  add_fates_command(app, chosen);
+  add_collective_command(app, chosen);
+  add_worker_command(app, chosen);
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
+    print_error(error.what());
+    std::cerr << "droptest: see droptest --help\n";
+    return kExitUserError;
+  }
+  try {
+    return chosen();
+  } catch (const droptest::ConfigError& error) {
+    print_error(error.what());
+    end_at_once(kExitUserError);
+  } catch (const std::exception& error) {
+    print_error(error.what());
+    end_at_once(kExitFailedRun);
+  }
+}

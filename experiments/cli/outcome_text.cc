@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/cli/outcome_text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace droptest::cli {
+namespace {
+
+std::string format(const char* pattern, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, pattern, value);
+  return text;
+}
+
+std::string value_text(const nlohmann::json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_object() || !value.contains("model") || !value.at("model").is_string()) return value.dump();
+  std::string text = value.at("model").get<std::string>();
+  for (const auto& [name, member] : value.items()) {
+    if (name == "model") continue;
+    text += " " + name + "=" + (member.is_string() ? member.get<std::string>() : member.dump());
+  }
+  return text;
+}
+
+}  // namespace
+
+nlohmann::json finite_or_null(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(); }
+
+std::string loss_text(const nlohmann::json& value) {
+  return value.is_number() ? format("%.4f", value.get<double>()) : "-";
+}
+
+std::string duration_text(double seconds) {
+  const auto whole = static_cast<long long>(std::llround(std::max(0.0, seconds)));
+  char text[64];
+  if (whole >= 3600) {
+    std::snprintf(text, sizeof text, "%lld h %02lld min", whole / 3600, whole % 3600 / 60);
+  } else if (whole >= 60) {
+    std::snprintf(text, sizeof text, "%lld min %02lld s", whole / 60, whole % 60);
+  } else {
+    std::snprintf(text, sizeof text, "%lld s", whole);
+  }
+  return text;
+}
+
+std::string outcome_text(const nlohmann::json& summary) {
+  const std::string status = summary.value("status", "unknown");
+  std::string text = status;
+  if (status == "failed") return text + ": " + summary.value("error", "");
+  if (status == "diverged") text += " at step " + summary.at("diverged_step").dump();
+  const nlohmann::json& validation = summary.at("validation");
+  return text + ": validation loss " + loss_text(validation.at("final_loss")) + " (best " +
+         loss_text(validation.at("best_loss")) + "), train loss " + loss_text(summary.at("train").at("final_loss")) +
+         ", " + summary.at("steps").dump() + " steps, " +
+         format("%.0f", summary.at("tokens_per_second").get<double>()) + " tokens/s, " +
+         duration_text(summary.at("seconds").get<double>());
+}
+
+std::string point_text(const nlohmann::json& point) {
+  std::string text;
+  for (const auto& [pointer, value] : point.items()) {
+    text += (text.empty() ? "" : ", ") + pointer.substr(pointer.rfind('/') + 1) + ": " + value_text(value);
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::string table_text(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const std::vector<std::string>& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text;
+  for (const std::vector<std::string>& row : rows) {
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      line += row[c];
+      if (c + 1 < row.size()) line += std::string(widths[c] - row[c].size() + 2, ' ');
+    }
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace droptest::cli

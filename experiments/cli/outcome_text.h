@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers and outcomes as people read them.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace droptest::cli {
+
+/// The number; null where JSON has none for it (NaN and infinities), as in records.
+nlohmann::json finite_or_null(double value);
+
+/// "2.4310", or "-" where the value is null or absent.
+std::string loss_text(const nlohmann::json& value);
+
+/// "1 h 02 min", "3 min 20 s", "12 s".
+std::string duration_text(double seconds);
+
+/// One line on a finished run, from its summary: "completed: validation loss 2.4310 (best 2.4290), ...".
+std::string outcome_text(const nlohmann::json& summary);
+
+/// The loss process of a sweep point in short: "bernoulli 5%"; other values as JSON.
+std::string point_text(const nlohmann::json& point);
+
+/// Columns aligned, two spaces apart; the first row is the heading.
+std::string table_text(const std::vector<std::vector<std::string>>& rows);
+
+}  // namespace droptest::cli

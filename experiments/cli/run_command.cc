@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// droptest run, and the hidden `worker` that runs one folder's run for it and for sweeps.
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+
+#include "comm/launch_environment.h"
+#include "experiments/cli/commands.h"
+#include "experiments/cli/outcome_text.h"
+#include "experiments/cli/spec_options.h"
+#include "experiments/run/child_process.h"
+#include "experiments/run/execute_run.h"
+#include "experiments/spec/json_text.h"
+#include "sim/error.h"
+
+namespace droptest::cli {
+namespace {
+
+using experiments::RunDirectory;
+
+struct RunOptions {
+  SpecOptions spec;
+  std::string out = "results";
+  bool quiet = false;
+};
+
+struct WorkerOptions {
+  std::string directory;
+  std::string point = "{}";
+};
+
+std::vector<std::string> worker_command() { return {experiments::this_program(), "worker"}; }
+
+int run(const RunOptions& options) {
+  const experiments::SweepPlan plan = load_plan(options.spec);
+  if (plan.runs.size() > 1) {
+    throw ConfigError(options.spec.file + ": asks for " + std::to_string(plan.runs.size()) +
+                      " runs; use: droptest sweep " + options.spec.file);
+  }
+  const experiments::PlannedRun& planned = plan.runs.front();
+  const RunDirectory directory = experiments::run_directory(options.out, plan.name, planned.run.run_id);
+  const bool launched =
+      planned.run.config.backend.name != "local" && comm::launch_environment(comm::process_environment()).has_value();
+  // Under a launcher the ranks decide together, once they are connected.
+  if (!launched && experiments::has_result(directory)) {
+    if (!options.quiet) {
+      std::cout << outcome_text(*experiments::read_summary(directory)) << "\n"
+                << "nothing to do: the records are in " << directory.path << "\n";
+    }
+    return kExitSuccess;
+  }
+  const nlohmann::json summary = experiments::execute_run(planned.run, directory, {planned.point, worker_command()});
+  if (!options.quiet && !summary.is_null()) {
+    std::cout << outcome_text(summary) << "\nthe records are in " << directory.path << "\n";
+  }
+  return kExitSuccess;
+}
+
+int work(const WorkerOptions& options) {
+  const RunDirectory directory{options.directory};
+  const experiments::ResolvedRun resolved =
+      experiments::resolve(experiments::load_json(directory.spec()), directory.spec());
+  experiments::execute_run(resolved, directory, {parse_json_option(options.point, "--point"), worker_command()});
+  return kExitSuccess;
+}
+
+}  // namespace
+
+void add_run_command(CLI::App& app, Action& chosen) {
+  CLI::App* command = app.add_subcommand("run", "Train one run and write its records");
+  const auto options = std::make_shared<RunOptions>();  // shared by CLI11's bindings and the action
+  add_spec_options(*command, options->spec);
+  command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
+  command->add_flag("--quiet", options->quiet, "Print nothing but errors");
+  command->footer(
+      "A run that has its result already is not repeated. Ranks of the gloo backend are started here, or by mpirun,\n"
+      "srun or torchrun-style variables (RANK, WORLD_SIZE, LOCAL_RANK).\n\n"
+      "Examples:\n"
+      "  droptest run experiments/specs/gloo.json\n"
+      "  droptest run spec.json --set /training/steps=100 --set /network/loss/loss_rate=5%\n"
+      "  mpirun -np 4 droptest run experiments/specs/gloo.json");
+  command->callback([options, &chosen] { chosen = [options] { return run(*options); }; });
+}
+
+void add_worker_command(CLI::App& app, Action& chosen) {
+  CLI::App* command = app.add_subcommand("worker", "Run the run of a folder's spec.json")->group("");
+  const auto options = std::make_shared<WorkerOptions>();  // shared by CLI11's bindings and the action
+  command->add_option("FOLDER", options->directory)->required();
+  command->add_option("--point", options->point);
+  command->callback([options, &chosen] { chosen = [options] { return work(*options); }; });
+}
+
+}  // namespace droptest::cli

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options of the commands that take a spec.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "experiments/spec/sweep_plan.h"
+
+namespace CLI {
+class App;
+}
+
+namespace droptest::cli {
+
+struct SpecOptions {
+  std::string file;
+  std::vector<std::string> overrides;  ///< "/pointer=value"
+};
+
+/// Adds SPEC and --set. `options` outlives the parsing.
+void add_spec_options(CLI::App& command, SpecOptions& options);
+/// Adds --set alone, for commands that name their spec otherwise.
+void add_set_option(CLI::App& command, SpecOptions& options);
+
+/// The runs that the spec asks for. Throws: ConfigError.
+experiments::SweepPlan load_plan(const SpecOptions& options);
+
+/// A loss process given on the command line. Throws: ConfigError, naming the option.
+nlohmann::json parse_json_option(const std::string& text, const std::string& option);
+
+}  // namespace droptest::cli

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// droptest sweep
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <iostream>
+#include <memory>
+#include <thread>
+
+#include "experiments/cli/commands.h"
+#include "experiments/cli/outcome_text.h"
+#include "experiments/cli/progress_display.h"
+#include "experiments/cli/spec_options.h"
+#include "experiments/run/child_process.h"
+#include "experiments/run/sweep_runner.h"
+
+namespace droptest::cli {
+namespace {
+
+using experiments::SweepProgress;
+using experiments::SweepRun;
+
+struct SweepCommandOptions {
+  SpecOptions spec;
+  std::string out = "results";
+  int jobs = 0;  ///< 0: one for each core
+  bool quiet = false;
+};
+
+// The one thing that a signal handler may touch.
+volatile std::sig_atomic_t stop_signal = 0;
+
+extern "C" void remember_signal(int signal) { stop_signal = signal; }
+
+void catch_stop_signals() {
+  struct sigaction action {};
+  action.sa_handler = remember_signal;
+  sigemptyset(&action.sa_mask);
+  // A second Ctrl-C ends the program at once; its runs end with it.
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+std::string summary_table(const experiments::SweepPlan& plan, const SweepProgress& progress) {
+  std::vector<std::vector<std::string>> rows = {{"point", "seed", "status", "validation loss", "run"}};
+  for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+    const nlohmann::json& summary = progress.runs[i].summary;
+    if (summary.is_null()) continue;
+    rows.push_back({point_text(plan.runs[i].point), std::to_string(plan.runs[i].seed), summary.value("status", ""),
+                    loss_text(summary.at("validation").at("final_loss")), plan.runs[i].run.run_id});
+  }
+  return table_text(rows);
+}
+
+void print_failures(const experiments::SweepPlan& plan, const SweepProgress& progress) {
+  for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+    const SweepRun& run = progress.runs[i];
+    if (run.state != SweepRun::State::kFailed) continue;
+    std::cerr << "droptest: error: run " << plan.runs[i].run.run_id << " (" << point_text(plan.runs[i].point)
+              << ", seed " << plan.runs[i].seed << ") failed: " << run.error << "\n";
+  }
+}
+
+int sweep(const SweepCommandOptions& options) {
+  const experiments::SweepPlan plan = load_plan(options.spec);
+  experiments::SweepOptions sweep_options;
+  sweep_options.out = options.out;
+  sweep_options.jobs =
+      options.jobs > 0 ? options.jobs : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  sweep_options.worker_command = {experiments::this_program(), "worker"};
+
+  catch_stop_signals();
+  ProgressDisplay display(options.quiet ? ProgressDisplay::Mode::kQuiet : ProgressDisplay::mode_of_stderr());
+  const SweepProgress progress = experiments::run_sweep(
+      plan, sweep_options, [&display](const SweepProgress& now) { display.show(now); },
+      [] { return stop_signal != 0; });
+  display.close();
+
+  const std::string folder = options.out + "/" + plan.name;
+  if (!options.quiet) std::cout << summary_table(plan, progress);
+  print_failures(plan, progress);
+  if (progress.ended() < plan.runs.size()) {
+    std::cerr << "droptest: stopped: " << progress.ended() << " of " << plan.runs.size() << " runs are kept in "
+              << folder << "; the same command continues with the others\n";
+    return kExitInterrupted;
+  }
+  if (!options.quiet) {
+    std::cout << plan.runs.size() << (plan.runs.size() == 1 ? " run" : " runs") << " in " << folder
+              << "; next: droptest report " << folder << "\n";
+  }
+  return progress.failed() == 0 ? kExitSuccess : kExitFailedRun;
+}
+
+}  // namespace
+
+void add_sweep_command(CLI::App& app, Action& chosen) {
+  CLI::App* command = app.add_subcommand("sweep", "Train all runs of a spec, several at once");
+  const auto options = std::make_shared<SweepCommandOptions>();  // shared by CLI11's bindings and the action
+  add_spec_options(*command, options->spec);
+  command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
+  command->add_option("--jobs,-j", options->jobs, "Runs at once; default: one for each core")
+      ->check(CLI::Range(1, 4096));
+  command->add_flag("--quiet", options->quiet, "Print nothing but errors");
+  command->footer(
+      "Runs that have their result already are not repeated, so a sweep that was stopped is continued by the same\n"
+      "command. A run that fails is recorded, and the others go on; the exit code is then 1.\n\n"
+      "Examples:\n"
+      "  droptest sweep experiments/specs/quickstart.json\n"
+      "  droptest sweep spec.json --jobs 8 --out /scratch/results --set /repeat/seeds=5");
+  command->callback([options, &chosen] { chosen = [options] { return sweep(*options); }; });
+}
+
+}  // namespace droptest::cli

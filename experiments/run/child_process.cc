@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/run/child_process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "sim/error.h"
+
+extern char** environ;
+
+namespace droptest::experiments {
+namespace {
+
+constexpr int kExecFailed = 127;
+
+std::vector<std::string> merged_environment(const std::map<std::string, std::string>& changes) {
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    if (!changes.contains(text.substr(0, text.find('=')))) result.push_back(text);
+  }
+  for (const auto& [name, value] : changes) result.push_back(name + "=" + value);
+  return result;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+}  // namespace
+
+std::string ExitStatus::describe() const {
+  if (signal == 0) return "ended with exit code " + std::to_string(code);
+  const char* name = ::strsignal(signal);
+  return "was killed by signal " + std::to_string(signal) + (name == nullptr ? "" : " (" + std::string(name) + ")");
+}
+
+ChildProcess ChildProcess::start(const Options& options) {
+  DROPTEST_CHECK(!options.arguments.empty(), "no program to start");
+  std::vector<std::string> arguments = options.arguments;
+  std::vector<std::string> environment = merged_environment(options.environment);
+  // Everything that allocates comes before the fork: after it, the child of a process with threads may not.
+  const std::vector<char*> argv = pointers(arguments);
+  const std::vector<char*> envp = pointers(environment);
+  const std::string log_path = options.log.empty() ? "/dev/null" : options.log;
+  const int log = ::open(log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (log < 0) throw ConfigError(log_path + ": cannot write: " + reason(errno));
+  const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(kExecFailed);  // the parent was gone before the request above
+    ::setpgid(0, 0);
+    ::signal(SIGINT, SIG_DFL);
+    ::signal(SIGTERM, SIG_DFL);
+    ::dup2(input, STDIN_FILENO);
+    ::dup2(log, STDOUT_FILENO);
+    ::dup2(log, STDERR_FILENO);
+    ::execve(argv[0], argv.data(), envp.data());
+    ::_exit(kExecFailed);
+  }
+  const int error = errno;
+  ::close(log);
+  if (input >= 0) ::close(input);
+  if (pid < 0) throw CommError("cannot start " + options.arguments[0] + ": " + reason(error));
+  return ChildProcess(pid);
+}
+
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, 0)), status_(std::exchange(other.status_, std::nullopt)) {}
+
+ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
+  std::swap(pid_, other.pid_);
+  std::swap(status_, other.status_);
+  return *this;
+}
+
+ChildProcess::~ChildProcess() {
+  if (pid_ == 0 || status_) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+std::optional<ExitStatus> ChildProcess::poll() {
+  if (status_ || pid_ == 0) return status_;
+  int status = 0;
+  const pid_t result = ::waitpid(pid_, &status, WNOHANG);
+  if (result == pid_) {
+    status_ = WIFSIGNALED(status) ? ExitStatus{0, WTERMSIG(status)} : ExitStatus{WEXITSTATUS(status), 0};
+  } else if (result < 0 && errno != EINTR) {
+    status_ = ExitStatus{kExecFailed, 0};
+  }
+  return status_;
+}
+
+std::optional<ExitStatus> ChildProcess::wait_for(std::chrono::milliseconds longest) {
+  const auto deadline = std::chrono::steady_clock::now() + longest;
+  while (!poll() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return status_;
+}
+
+ExitStatus ChildProcess::stop(std::chrono::milliseconds grace) {
+  if (!poll()) ::kill(pid_, SIGTERM);
+  if (!wait_for(grace)) ::kill(pid_, SIGKILL);
+  while (!wait_for(std::chrono::seconds(1))) {
+  }
+  return *status_;
+}
+
+std::string this_program() {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) throw CommError("cannot find this program's own path: /proc/self/exe: " + error.message());
+  return path.string();
+}
+
+}  // namespace droptest::experiments

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// A process that this one started, and that never outlives it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace droptest::experiments {
+
+/// How a process ended.
+struct ExitStatus {
+  int code = 0;    ///< where signal is 0
+  int signal = 0;  ///< that killed it, or 0
+  bool succeeded() const { return code == 0 && signal == 0; }
+  /// "ended with exit code 3", "was killed by signal 9 (Killed)".
+  std::string describe() const;
+};
+
+/// Owner: the object; its destructor kills and reaps a process that still runs. The kernel kills the process when the
+/// thread that started it ends, however it ends. It has a process group of its own, so that Ctrl-C reaches the parent
+/// alone, which decides.
+class ChildProcess {
+ public:
+  struct Options {
+    std::vector<std::string> arguments;              ///< the program's path first
+    std::map<std::string, std::string> environment;  ///< beside, or instead of, this process's variables
+    std::string log;                                 ///< file for its output and errors, written anew
+  };
+
+  /// Throws: CommError naming the program and the system's reason.
+  static ChildProcess start(const Options& options);
+
+  ChildProcess(ChildProcess&& other) noexcept;
+  ChildProcess& operator=(ChildProcess&& other) noexcept;
+  ~ChildProcess();
+
+  /// The status once it has ended; does not block.
+  std::optional<ExitStatus> poll();
+  /// Blocks at most that long.
+  std::optional<ExitStatus> wait_for(std::chrono::milliseconds longest);
+  /// Asks it to end, and kills it where it has not within `grace`. Blocks.
+  ExitStatus stop(std::chrono::milliseconds grace);
+
+ private:
+  explicit ChildProcess(pid_t pid) : pid_(pid) {}
+  pid_t pid_ = 0;  ///< 0: moved from
+  std::optional<ExitStatus> status_;
+};
+
+/// The path of this program, to start it again.
+std::string this_program();
+
+}  // namespace droptest::experiments

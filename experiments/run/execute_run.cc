@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/run/execute_run.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <system_error>
+
+#include "comm/backend_registry.h"
+#include "comm/launch_environment.h"
+#include "comm/run_ranks.h"
+#include "experiments/data/corpus.h"
+#include "experiments/records/atomic_file.h"
+#include "experiments/run/rank_processes.h"
+#include "experiments/run/run_recorder.h"
+#include "experiments/run/trainer.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+/// What the rank threads of a run use. It outlives a thread that stalled and was left behind.
+struct ThreadedRun {
+  ThreadedRun(const ResolvedRun& resolved, const RunDirectory& directory, const nlohmann::json& point)
+      : run(resolved), recorder(run, directory, point), corpus(load_corpus(run.config)) {}
+  const ResolvedRun run;
+  RunRecorder recorder;
+  const Corpus corpus;
+  TrainingOutcome outcome;
+};
+
+nlohmann::json run_threads(const ResolvedRun& run, const RunDirectory& directory, const nlohmann::json& point) {
+  // Shared by the caller and the rank threads.
+  const auto shared = std::make_shared<ThreadedRun>(run, directory, point);
+  comm::run_ranks(run.config.tensor_parallel, run.config.backend.timeout, [shared](comm::Communicator& group) {
+    TrainingOutcome outcome = train(shared->run.config, shared->corpus, group,
+                                    [&shared](const MetricsLine& line) { shared->recorder.append(line); });
+    if (group.rank() == 0) shared->outcome = std::move(outcome);
+  });
+  return shared->recorder.finish(shared->outcome);
+}
+
+/// Where ranks meet when the spec names no place.
+std::string default_rendezvous(const RunDirectory& directory) { return directory.path + "/rendezvous"; }
+
+/// This process is one rank. Returns the summary on rank 0, null elsewhere.
+nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory, const nlohmann::json& point,
+                           const comm::LaunchEnvironment& launch) {
+  const RunConfig& config = run.config;
+  if (launch.world_size != config.tensor_parallel) {
+    throw ConfigError("/parallel/tensor: got " + std::to_string(config.tensor_parallel) + ", but " + launch.launcher +
+                      " started " + std::to_string(launch.world_size) + " processes; start one for each rank");
+  }
+  comm::ProcessGroupOptions options;
+  options.rank = launch.rank;
+  options.world_size = launch.world_size;
+  options.timeout = config.backend.timeout;
+  options.rendezvous = config.backend.rendezvous;
+  options.rendezvous.launch_id = run.run_id + (launch.launch_id.empty() ? "" : "." + launch.launch_id);
+  if (options.rendezvous.kind == comm::Rendezvous::Kind::kFile && options.rendezvous.directory.empty()) {
+    options.rendezvous.directory = default_rendezvous(directory);
+  }
+  if (options.rendezvous.kind == comm::Rendezvous::Kind::kFile) make_directories(options.rendezvous.directory);
+
+  std::unique_ptr<comm::Communicator> group = comm::backend_entry(config.backend.name).connect(options);
+  try {
+    // Only rank 0's disk need have the records, so it decides for all whether they are there already.
+    std::uint64_t finished = launch.rank == 0 && has_result(directory) ? 1 : 0;
+    group->broadcast(comm::Tensor(std::span<std::uint64_t>(&finished, 1)), 0,
+                     {sim::TrafficClass::kControl, "has a result", -1});
+    if (finished != 0) return launch.rank == 0 ? *read_summary(directory) : nlohmann::json();
+    std::optional<RunRecorder> recorder;
+    if (launch.rank == 0) recorder.emplace(run, directory, point);
+    const Corpus corpus = load_corpus(config);
+    const TrainingOutcome outcome =
+        train(config, corpus, *group, [&recorder](const MetricsLine& line) { recorder->append(line); });
+    nlohmann::json summary = recorder ? recorder->finish(outcome) : nlohmann::json();
+    // Nobody leaves before the records are there: a failed disk of rank 0 is everyone's failure.
+    group->barrier({sim::TrafficClass::kControl, "end of run", -1});
+    group.reset();
+    // Removed by the last rank to come here: a folder that is not empty stays.
+    std::error_code ignored;
+    std::filesystem::remove(default_rendezvous(directory), ignored);
+    return summary;
+  } catch (const std::exception& error) {
+    if (group) group->abort(error.what());
+    throw;
+  }
+}
+
+/// A folder that is of no use once its scope ends.
+class RemovedAtEnd {
+ public:
+  explicit RemovedAtEnd(std::string path) : path_(std::move(path)) {}
+  ~RemovedAtEnd() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  RemovedAtEnd(const RemovedAtEnd&) = delete;
+  RemovedAtEnd& operator=(const RemovedAtEnd&) = delete;
+
+ private:
+  std::string path_;
+};
+
+/// Starts a process for each rank and waits for them.
+nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options) {
+  DROPTEST_CHECK(!options.worker_command.empty(), "no command to start ranks with");
+  make_directories(directory.path);
+  write_spec_record(directory, run);
+  RankProcessesOptions ranks;
+  ranks.command = options.worker_command;
+  ranks.command.push_back(directory.path);
+  ranks.command.push_back("--point");
+  ranks.command.push_back(options.point.dump());
+  ranks.world_size = run.config.tensor_parallel;
+  ranks.log_directory = directory.path + "/ranks";
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+  ranks.launch_id = std::to_string(::getpid()) + "-" + std::to_string(now);
+  const RemovedAtEnd rendezvous(default_rendezvous(directory));
+  run_rank_processes(ranks);
+  const std::optional<nlohmann::json> summary = read_summary(directory);
+  if (!summary) throw CommError("all ranks ended without an error, but rank 0 wrote no " + directory.summary());
+  return *summary;
+}
+
+}  // namespace
+
+nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options) {
+  const comm::BackendEntry& backend = comm::backend_entry(run.config.backend.name);
+  if (!backend.built) backend.connect({});  // throws, and says what is built
+  std::optional<comm::LaunchEnvironment> launch;
+  if (backend.rank_kind == comm::RankKind::kProcesses) launch = comm::launch_environment(comm::process_environment());
+  try {
+    if (backend.rank_kind == comm::RankKind::kThreads) return run_threads(run, directory, options.point);
+    if (launch) return run_as_rank(run, directory, options.point, *launch);
+    return run_processes(run, directory, options);
+  } catch (const std::exception& error) {
+    if (!launch || launch->rank == 0) record_failure(run, directory, options.point, error.what());
+    throw;
+  }
+}
+
+}  // namespace droptest::experiments

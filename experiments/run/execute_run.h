@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// A resolved run -> a folder of records.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "experiments/records/run_records.h"
+#include "experiments/spec/resolve.h"
+
+namespace droptest::experiments {
+
+struct ExecuteOptions {
+  nlohmann::json point = nlohmann::json::object();  ///< of the sweep that the run belongs to, for its summary
+  /// Command that, with a run's folder and its sweep point appended, runs the run that its spec.json describes: what
+  /// the ranks of a run are that are processes, where no launcher started them.
+  std::vector<std::string> worker_command;
+};
+
+/// Trains the run and writes its records. Ranks are threads of this process, or processes: then this process is one
+/// of them where a launcher says so (comm/launch_environment.h), else it starts them and waits.
+/// Records are written by rank 0; the summary is written last, also where the run fails, with status `failed`.
+/// Returns the summary. A run that diverges is a result. Throws: what made the run fail, after the summary is written.
+/// A rank that stalled may have left its thread behind: after an error the process should end without unwinding.
+nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options);
+
+}  // namespace droptest::experiments

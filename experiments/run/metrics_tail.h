@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Follows a metrics.jsonl that another process is writing.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace droptest::experiments {
+
+/// Reads only what was appended since the last look.
+class MetricsTail {
+ public:
+  explicit MetricsTail(std::string path) : path_(std::move(path)) {}
+
+  /// Takes in the whole lines that are new; a file that is not there yet is an empty one.
+  void update();
+
+  std::uint64_t step() const { return step_; }
+  /// The last finite training loss.
+  std::optional<double> train_loss() const { return train_loss_; }
+
+ private:
+  std::string path_;
+  std::streamoff offset_ = 0;
+  std::uint64_t step_ = 0;
+  std::optional<double> train_loss_;
+};
+
+}  // namespace droptest::experiments

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/run/rank_processes.h"
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <system_error>
+#include <thread>
+
+#include "experiments/records/atomic_file.h"
+#include "experiments/run/child_process.h"
+#include "experiments/run/last_words.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+constexpr std::chrono::milliseconds kRankPollInterval{10};
+
+/// A rank's failure; a kill is a cause, an exit code may be the echo of a peer's end.
+struct Failure {
+  std::size_t rank;
+  ExitStatus status;
+};
+
+/// The failures so far, kills first.
+std::optional<Failure> first_failure(std::vector<ChildProcess>& ranks) {
+  std::optional<Failure> found;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const std::optional<ExitStatus> status = ranks[r].poll();
+    if (!status || status->succeeded()) continue;
+    if (!found || (found->status.signal == 0 && status->signal != 0)) found = Failure{r, *status};
+  }
+  return found;
+}
+
+bool all_ended(std::vector<ChildProcess>& ranks) {
+  bool all = true;
+  for (ChildProcess& rank : ranks) all = rank.poll().has_value() && all;
+  return all;
+}
+
+}  // namespace
+
+void run_rank_processes(const RankProcessesOptions& options) {
+  make_directories(options.log_directory);
+  const auto log = [&](std::size_t rank) { return options.log_directory + "/rank_" + std::to_string(rank) + ".log"; };
+
+  // The variables that torchrun sets: a rank need not know who started it.
+  std::vector<ChildProcess> ranks;
+  for (int r = 0; r < options.world_size; ++r) {
+    ranks.push_back(ChildProcess::start({options.command,
+                                         {{"RANK", std::to_string(r)},
+                                          {"WORLD_SIZE", std::to_string(options.world_size)},
+                                          {"LOCAL_RANK", std::to_string(r)},
+                                          {"TORCHELASTIC_RUN_ID", options.launch_id}},
+                                         log(static_cast<std::size_t>(r))}));
+  }
+  std::optional<Failure> failure;
+  while (!(failure = first_failure(ranks)) && !all_ended(ranks)) std::this_thread::sleep_for(kRankPollInterval);
+  if (!failure) {
+    std::error_code ignored;
+    std::filesystem::remove_all(options.log_directory, ignored);
+    return;
+  }
+
+  const auto deadline = std::chrono::steady_clock::now() + options.grace;
+  while (!all_ended(ranks) && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(kRankPollInterval);
+  std::string stopped;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].poll()) continue;
+    stopped += (stopped.empty() ? "" : ", ") + std::to_string(r);
+    ranks[r].stop(std::chrono::milliseconds(500));
+  }
+  const std::string words = last_words(log(failure->rank));
+  throw CommError("rank " + std::to_string(failure->rank) + " of " + std::to_string(options.world_size) + " " +
+                  failure->status.describe() + (words.empty() ? "" : ": " + words) +
+                  (stopped.empty() ? "" : "; ranks stopped since they did not end: " + stopped) +
+                  " (logs: " + options.log_directory + ")");
+}
+
+}  // namespace droptest::experiments

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks as processes that this one starts and watches, where no launcher did.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace droptest::experiments {
+
+struct RankProcessesOptions {
+  std::vector<std::string> command;  ///< what each rank runs, the program's path first
+  int world_size = 1;
+  std::string launch_id;      ///< tells this launch apart from others that use the same rendezvous
+  std::string log_directory;  ///< gets rank_<r>.log for each rank; removed when all succeed
+  /// After the first failure, how long the other ranks may take to notice and say so before they are stopped.
+  std::chrono::milliseconds grace{5000};
+};
+
+/// Starts world_size processes with torchrun's variables set, and waits for all. When one fails, the others
+/// get `grace`, then are stopped: none is left when this returns or throws, and none outlives this process.
+/// Throws: CommError that names the rank that failed first, how it ended and its own last words.
+void run_rank_processes(const RankProcessesOptions& options);
+
+}  // namespace droptest::experiments

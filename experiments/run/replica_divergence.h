@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far apart the ranks' copies of parameters are that ought to be equal.
+#pragma once
+
+#include <map>
+#include <span>
+#include <string>
+
+#include "comm/communicator.h"
+#include "experiments/records/metrics.h"
+#include "models/parameter.h"
+
+namespace droptest::experiments {
+
+struct ReplicaDivergence {
+  Divergence all;
+  std::map<std::string, Divergence> groups;  ///< by Parameter::group; groups with replicated parameters only
+};
+
+/// Compares the replicated parameters of all ranks, element by element; exactly zero where they are equal, and for one
+/// rank. `max` is the largest absolute difference between any two ranks, `rms` the root mean square over elements and
+/// pairs of ranks.
+/// Ranks: all, with the same parameters; the result is the same on each. Traffic is of class control.
+ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<float>> parameters,
+                                             comm::Communicator& group);
+
+}  // namespace droptest::experiments

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/run/run_recorder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <system_error>
+
+#include "experiments/records/atomic_file.h"
+#include "models/files/safetensors.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+using SystemClock = std::chrono::system_clock;
+
+/// Makes the folder ready for a new attempt: nothing in it may be taken for a result of this one.
+MetricsWriter start_records(const ResolvedRun& run, const RunDirectory& directory) {
+  make_directories(directory.path);
+  for (const std::string& stale : {directory.summary(), directory.loss_statistics(), directory.weights()}) {
+    std::error_code error;
+    std::filesystem::remove(stale, error);
+    if (error) throw ConfigError(stale + ": cannot remove: " + error.message());
+  }
+  write_spec_record(directory, run);
+  return MetricsWriter::create(directory.metrics());
+}
+
+Provenance provenance_from(SystemClock::time_point started) {
+  Provenance provenance = build_provenance();
+  provenance.started = utc_text(started);
+  provenance.finished = utc_text(SystemClock::now());
+  return provenance;
+}
+
+/// When the run's spec was written; now, where it was not.
+SystemClock::time_point start_of(const RunDirectory& directory) {
+  std::error_code error;
+  const auto written = std::filesystem::last_write_time(directory.spec(), error);
+  if (error) return SystemClock::now();
+  return std::chrono::time_point_cast<SystemClock::duration>(std::chrono::file_clock::to_sys(written));
+}
+
+}  // namespace
+
+RunRecorder::RunRecorder(const ResolvedRun& run, const RunDirectory& directory, nlohmann::json point)
+    : run_(run),
+      directory_(directory),
+      point_(std::move(point)),
+      started_(SystemClock::now()),
+      metrics_(start_records(run, directory)) {}
+
+nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
+  if (!outcome.weights.empty()) {
+    models::write_safetensors(directory_.weights(), outcome.weights, {{"format", "pt"}, {"run_id", run_.run_id}});
+  }
+  write_loss_statistics_record(directory_, loss_statistics_json(outcome.statistics, run_.config.network));
+
+  RunSummary summary;
+  summary.status = outcome.diverged_step ? RunStatus::kDiverged : RunStatus::kCompleted;
+  summary.diverged_step = outcome.diverged_step;
+  summary.point = point_;
+  summary.steps = outcome.steps;
+  summary.tokens = outcome.tokens;
+  summary.train_final_loss = outcome.train_final_loss;
+  summary.validation_final_loss = outcome.validation_final_loss;
+  summary.validation_best_loss = outcome.validation_best_loss;
+  summary.validation_tokens = outcome.validation_tokens;
+  summary.tokens_per_second = outcome.tokens_per_second;
+  summary.seconds = outcome.seconds;
+  summary.provenance = provenance_from(started_);
+  nlohmann::json record = summary_json(run_, summary);
+  write_summary_record(directory_, record);
+  return record;
+}
+
+void record_failure(const ResolvedRun& run, const RunDirectory& directory, const nlohmann::json& point,
+                    const std::string& error) {
+  RunSummary summary;
+  summary.status = RunStatus::kFailed;
+  summary.error = error;
+  summary.point = point;
+  if (std::filesystem::exists(directory.metrics())) {
+    for (const nlohmann::json& line : read_metrics(directory.metrics())) {
+      summary.steps = line.at("step").get<std::uint64_t>();
+      summary.tokens = line.at("tokens").get<std::uint64_t>();
+      summary.seconds = line.at("seconds").get<double>();
+      if (!line.contains("validation_loss") || !line.at("validation_loss").is_number()) continue;
+      const double loss = line.at("validation_loss").get<double>();
+      summary.validation_final_loss = loss;
+      summary.validation_best_loss = std::min(loss, summary.validation_best_loss.value_or(loss));
+    }
+  }
+  summary.provenance = provenance_from(start_of(directory));
+  make_directories(directory.path);
+  write_summary_record(directory, summary_json(run, summary));
+}
+
+}  // namespace droptest::experiments

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/run/sweep_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <list>
+#include <system_error>
+#include <thread>
+
+#include "experiments/records/atomic_file.h"
+#include "experiments/run/child_process.h"
+#include "experiments/run/last_words.h"
+#include "experiments/run/metrics_tail.h"
+#include "experiments/run/run_recorder.h"
+
+namespace droptest::experiments {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kSweepPollInterval{20};
+constexpr std::chrono::milliseconds kProgressInterval{250};
+constexpr std::chrono::milliseconds kStopGrace{2000};
+
+/// A run that is going on.
+struct RunningRun {
+  std::size_t index;
+  RunDirectory directory;
+  ChildProcess process;
+  MetricsTail metrics;
+};
+
+class SweepRunner {
+ public:
+  SweepRunner(const SweepPlan& plan, const SweepOptions& options) : plan_(plan), options_(options) {
+    progress_.runs.resize(plan.runs.size());
+    for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+      SweepRun& run = progress_.runs[i];
+      run.steps = plan.runs[i].run.config.training.steps;
+      run.same_as = plan.runs[i].same_as;
+      if (run.same_as != i) continue;
+      if (has_result(directory_of(i))) {
+        take_result(i, SweepRun::State::kFoundFinished);
+      } else {
+        waiting_.push_back(i);
+      }
+    }
+  }
+
+  SweepProgress run(const std::function<void(const SweepProgress&)>& on_progress,
+                    const std::function<bool()>& stop_requested) {
+    Clock::time_point last_report = start_;
+    while ((!waiting_.empty() || !running_.empty()) && !stop_requested()) {
+      while (!waiting_.empty() && running_.size() < static_cast<std::size_t>(options_.jobs)) start_next();
+      const bool ended = take_ended();
+      if (ended || Clock::now() - last_report >= kProgressInterval) {
+        last_report = Clock::now();
+        report(on_progress);
+      }
+      if (!ended) std::this_thread::sleep_for(kSweepPollInterval);
+    }
+    stop_running();
+    report(on_progress);
+    return progress_;
+  }
+
+ private:
+  RunDirectory directory_of(std::size_t index) const {
+    return run_directory(options_.out, plan_.name, plan_.runs[index].run.run_id);
+  }
+
+  static std::string log_of(const RunDirectory& directory) { return directory.path + "/run.log"; }
+
+  void start_next() {
+    const std::size_t index = waiting_.front();
+    waiting_.pop_front();
+    const PlannedRun& planned = plan_.runs[index];
+    const RunDirectory directory = directory_of(index);
+    write_spec_record(directory, planned.run);
+    std::error_code ignored;
+    std::filesystem::remove(directory.summary(), ignored);
+    std::filesystem::remove(directory.metrics(), ignored);
+    std::vector<std::string> command = options_.worker_command;
+    command.insert(command.end(), {directory.path, "--point", planned.point.dump()});
+    progress_.runs[index].state = SweepRun::State::kRunning;
+    running_.push_back(
+        {index, directory, ChildProcess::start({command, {}, log_of(directory)}), MetricsTail(directory.metrics())});
+  }
+
+  /// Whether any run ended.
+  bool take_ended() {
+    bool any = false;
+    for (auto run = running_.begin(); run != running_.end();) {
+      const std::optional<ExitStatus> status = run->process.poll();
+      if (!status) {
+        ++run;
+        continue;
+      }
+      any = true;
+      settle(*run, *status);
+      run = running_.erase(run);
+    }
+    return any;
+  }
+
+  void settle(const RunningRun& ended, const ExitStatus& status) {
+    if (status.succeeded() && has_result(ended.directory)) {
+      std::error_code ignored;
+      std::filesystem::remove(log_of(ended.directory), ignored);
+      take_result(ended.index, SweepRun::State::kFinished);
+      return;
+    }
+    // A run that ends by itself writes its summary; one that is killed cannot.
+    std::optional<nlohmann::json> summary = read_summary(ended.directory);
+    if (!summary || summary->value("status", "") != run_status_name(RunStatus::kFailed)) {
+      const std::string words = last_words(log_of(ended.directory));
+      record_failure(plan_.runs[ended.index].run, ended.directory, plan_.runs[ended.index].point,
+                     "the run's process " + status.describe() + (words.empty() ? "" : ": " + words));
+      summary = read_summary(ended.directory);
+    }
+    SweepRun& run = progress_.runs[ended.index];
+    run.state = SweepRun::State::kFailed;
+    run.summary = *summary;
+    run.error = summary->value("error", "");
+  }
+
+  void take_result(std::size_t index, SweepRun::State state) {
+    SweepRun& run = progress_.runs[index];
+    run.state = state;
+    run.summary = *read_summary(directory_of(index));
+    run.step = run.summary.value("steps", std::uint64_t{0});
+    if (run.summary.contains("train") && run.summary.at("train").at("final_loss").is_number()) {
+      run.train_loss = run.summary.at("train").at("final_loss").get<double>();
+    }
+  }
+
+  void stop_running() {
+    for (RunningRun& run : running_) {
+      run.process.stop(kStopGrace);
+      std::error_code ignored;
+      std::filesystem::remove(log_of(run.directory), ignored);
+      progress_.runs[run.index].state = SweepRun::State::kWaiting;
+    }
+    running_.clear();
+  }
+
+  void report(const std::function<void(const SweepProgress&)>& on_progress) {
+    for (RunningRun& run : running_) {
+      run.metrics.update();
+      progress_.runs[run.index].step = run.metrics.step();
+      progress_.runs[run.index].train_loss = run.metrics.train_loss();
+    }
+    for (SweepRun& run : progress_.runs) {
+      const SweepRun& original = progress_.runs[run.same_as];
+      if (&original != &run) run = original;
+    }
+    progress_.seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+    on_progress(progress_);
+  }
+
+  const SweepPlan& plan_;
+  const SweepOptions& options_;
+  const Clock::time_point start_ = Clock::now();
+  SweepProgress progress_;
+  std::list<std::size_t> waiting_;
+  std::list<RunningRun> running_;
+};
+
+bool has_ended(const SweepRun& run) {
+  return run.state != SweepRun::State::kWaiting && run.state != SweepRun::State::kRunning;
+}
+
+}  // namespace
+
+std::size_t SweepProgress::ended() const {
+  return static_cast<std::size_t>(std::count_if(runs.begin(), runs.end(), has_ended));
+}
+
+std::size_t SweepProgress::failed() const {
+  return static_cast<std::size_t>(
+      std::count_if(runs.begin(), runs.end(), [](const SweepRun& r) { return r.state == SweepRun::State::kFailed; }));
+}
+
+double SweepProgress::steps_per_second() const {
+  std::uint64_t done = 0;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].same_as == i && runs[i].state != SweepRun::State::kFoundFinished) done += runs[i].step;
+  }
+  return seconds > 0 ? static_cast<double>(done) / seconds : 0;
+}
+
+std::optional<double> SweepProgress::seconds_left() const {
+  std::uint64_t left = 0;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].same_as == i && !has_ended(runs[i])) left += runs[i].steps - std::min(runs[i].steps, runs[i].step);
+  }
+  const double rate = steps_per_second();
+  if (rate == 0) return std::nullopt;
+  return static_cast<double>(left) / rate;
+}
+
+SweepProgress run_sweep(const SweepPlan& plan, const SweepOptions& options,
+                        const std::function<void(const SweepProgress&)>& on_progress,
+                        const std::function<bool()>& stop_requested) {
+  write_sweep_record(options.out, plan);
+  return SweepRunner(plan, options).run(on_progress, stop_requested);
+}
+
+}  // namespace droptest::experiments

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/run/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <deque>
+#include <numeric>
+#include <optional>
+
+#include "comm/lossy/lossy_communicator.h"
+#include "experiments/run/evaluation.h"
+#include "experiments/run/rank_agreement.h"
+#include "experiments/run/replica_divergence.h"
+#include "models/gpt2/gpt2.h"
+#include "models/gpt2/gpt2_weights.h"
+#include "models/optimizer.h"
+
+namespace droptest::experiments {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kFinalLossLines = 10;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+comm::LossyOptions lossy_options(const RunConfig& config) {
+  comm::LossyOptions options;
+  options.network = config.network;
+  options.network.seed = config.seed;
+  options.sample_every_steps = config.record.sample_every_steps;
+  return options;
+}
+
+bool is_multiple(std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; }
+
+/// One rank's run: the objects of training, and what has been seen of it so far.
+class Trainer {
+ public:
+  Trainer(const RunConfig& config, const Corpus& corpus, comm::Communicator& group,
+          const std::function<void(const MetricsLine&)>& on_line)
+      : config_(config),
+        group_(group),
+        on_line_(on_line),
+        network_(group, lossy_options(config)),
+        model_(config.model, network_, config.backend.threads_per_rank),
+        optimizer_(model_.parameters(), config.training.adamw),
+        batches_(corpus.training, config.seed, config.training.batch_sequences, config.training.sequence_tokens),
+        validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
+                    config.training.sequence_tokens) {
+    if (config.initial_weights.empty()) {
+      model_.initialize(config.seed);
+    } else {
+      models::load_gpt2_weights(model_, group, models::read_safetensors(config.initial_weights),
+                                config.initial_weights);
+    }
+  }
+
+  TrainingOutcome run() {
+    start_ = Clock::now();
+    MetricsLine first;
+    validate(first);
+    log(first);
+    while (outcome_.steps < config_.training.steps && !outcome_.diverged_step) take_step();
+    finish();
+    return std::move(outcome_);
+  }
+
+ private:
+  void take_step() {
+    const TrainingConfig& training = config_.training;
+    const std::uint64_t step = outcome_.steps + 1;
+    MetricsLine line;
+    line.step = step;
+
+    const Clock::time_point step_start = Clock::now();
+    network_.begin_step(step);
+    model_.zero_gradients();
+    double loss_sum = 0;
+    for (int m = 0; m < training.accumulation; ++m) {
+      const Batch batch = batches_.batch(step, m);
+      loss_sum += model_.forward(batch.tokens, batch.targets, batch.sequences, batch.length);
+      model_.backward(1.0 / training.accumulation);
+    }
+    const double train_loss = agree_on_mean(loss_sum / training.accumulation, group_, "train_loss");
+    const double norm = models::global_gradient_norm<float>(model_.parameters(), group_);
+    line.train_loss = train_loss;
+    line.gradient_norm = norm;
+    line.learning_rate = training.learning_rate.at(step - 1);
+    if (!std::isfinite(train_loss) || !std::isfinite(norm)) {
+      // The step is not taken: its update could only spread what is not finite.
+      outcome_.diverged_step = step;
+      line.tokens = outcome_.tokens;
+      log(line);
+      return;
+    }
+    optimizer_.step(*line.learning_rate,
+                    training.gradient_clip > 0 ? models::clip_scale(norm, training.gradient_clip) : 1.0);
+    training_seconds_ += seconds_since(step_start);
+
+    outcome_.steps = step;
+    outcome_.tokens += static_cast<std::uint64_t>(training.accumulation) *
+                       static_cast<std::uint64_t>(training.batch_sequences) *
+                       static_cast<std::uint64_t>(training.sequence_tokens);
+    const bool last = step == training.steps;
+    const bool sampled = is_multiple(step, config_.record.sample_every_steps);
+    const bool validated = last || is_multiple(step, config_.validation.every_steps);
+    if (sampled) sample(line);
+    if (validated) validate(line);
+    if (last || sampled || validated || is_multiple(step, config_.record.every_steps)) log(line);
+  }
+
+  /// Measures the validation loss, and compares the ranks' views of the fates so far.
+  void validate(MetricsLine& line) {
+    std::optional<comm::LossyCommunicator::LosslessScope> lossless;
+    if (config_.validation.network == ValidationConfig::Network::kLossless) lossless.emplace(network_);
+    const double loss = agree_on_mean(mean_loss(model_, validation_), group_, "validation_loss");
+    lossless.reset();
+    network_.verify_fates();
+    line.validation_loss = loss;
+    outcome_.validation_final_loss = loss;
+    outcome_.validation_tokens = validation_.count_targets();
+    if (!std::isfinite(loss)) {
+      outcome_.diverged_step = line.step;
+    } else if (!outcome_.validation_best_loss || loss < *outcome_.validation_best_loss) {
+      outcome_.validation_best_loss = loss;
+    }
+  }
+
+  /// Samples the replicas' divergence, and each class's error since the last sample.
+  void sample(MetricsLine& line) {
+    const ReplicaDivergence divergence = measure_replica_divergence(model_.parameters(), group_);
+    line.divergence = divergence.all;
+    line.divergence_groups = divergence.groups;
+    for (const comm::ClassStatistics& now : network_.collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit)) {
+      comm::ClassStatistics& before = sampled_[now.traffic_class];
+      if (now.sampled_calls > before.sampled_calls) {
+        comm::ClassStatistics fresh;
+        fresh.sampled_calls = now.sampled_calls - before.sampled_calls;
+        fresh.error_energy = now.error_energy - before.error_energy;
+        fresh.exact_energy = now.exact_energy - before.exact_energy;
+        fresh.result_energy = now.result_energy - before.result_energy;
+        fresh.inner_product = now.inner_product - before.inner_product;
+        line.classes[std::string(sim::traffic_class_name(now.traffic_class))] = {fresh.nmse(), fresh.cosine()};
+      }
+      before = now;
+    }
+  }
+
+  void log(MetricsLine& line) {
+    line.tokens = outcome_.tokens;
+    line.seconds = seconds_since(start_);
+    if (line.train_loss) {
+      last_losses_.push_back(*line.train_loss);
+      if (last_losses_.size() > kFinalLossLines) last_losses_.pop_front();
+    }
+    if (group_.rank() == 0) on_line_(line);
+  }
+
+  void finish() {
+    network_.verify_fates();
+    outcome_.statistics = network_.collect_statistics(config_.record.links == RecordConfig::Links::kInclude
+                                                          ? comm::LossyCommunicator::LinkDetail::kInclude
+                                                          : comm::LossyCommunicator::LinkDetail::kOmit);
+    if (config_.record.weights == RecordConfig::Weights::kFinal) {
+      outcome_.weights = models::gather_gpt2_weights(model_, group_);
+    }
+    if (!last_losses_.empty()) {
+      outcome_.train_final_loss =
+          std::accumulate(last_losses_.begin(), last_losses_.end(), 0.0) / static_cast<double>(last_losses_.size());
+    }
+    outcome_.seconds = seconds_since(start_);
+    if (training_seconds_ > 0) {
+      outcome_.tokens_per_second = static_cast<double>(outcome_.tokens) / training_seconds_;
+    }
+  }
+
+  const RunConfig& config_;
+  comm::Communicator& group_;
+  const std::function<void(const MetricsLine&)>& on_line_;
+  comm::LossyCommunicator network_;
+  models::Gpt2<float> model_;
+  models::AdamW<float> optimizer_;
+  TrainingBatches batches_;
+  EvaluationBatches validation_;
+
+  Clock::time_point start_;
+  double training_seconds_ = 0;
+  std::deque<double> last_losses_;
+  std::map<sim::TrafficClass, comm::ClassStatistics> sampled_;
+  TrainingOutcome outcome_;
+};
+
+}  // namespace
+
+TrainingOutcome train(const RunConfig& config, const Corpus& corpus, comm::Communicator& group,
+                      const std::function<void(const MetricsLine&)>& on_line) {
+  models::validate(config.model, group.world_size());
+  return Trainer(config, corpus, group, on_line).run();
+}
+
+}  // namespace droptest::experiments

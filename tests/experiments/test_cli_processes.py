@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that are processes: started by droptest itself, by torchrun-style variables, by mpirun."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+from cli_harness import (
+    BINARY,
+    CLEAN_ENVIRONMENT,
+    losses_of,
+    metrics_of,
+    processes_with,
+    run,
+    run_folders,
+    start,
+    summary_of,
+    wait_until,
+    write_spec,
+)
+
+
+def built(backend, folder):
+    return f"{backend} (not built)" not in run("info", cwd=folder).out
+
+
+@pytest.fixture(autouse=True)
+def _needs_gloo(tmp_path):
+    if not built("gloo", tmp_path):
+        pytest.skip("the gloo backend was not built")
+
+
+def gloo(**changes):
+    return {"backend": {"name": "gloo", "timeout_seconds": 5}, **changes}
+
+
+def endless():
+    return {"training": {"steps": 1000000, "batch_sequences": 2, "learning_rate": 0.001}}
+
+
+def test_ranks_are_started_and_agree_with_local(tmp_path):
+    write_spec(tmp_path, **gloo())
+    result = run("run", "spec.json", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    assert summary_of(folder)["status"] == "completed" and folder.name in result.out
+    assert not {"ranks", "rendezvous"} & {p.name for p in folder.iterdir()}
+    run("run", "spec.json", "--out", "local", "--set", "/backend/name=local", cwd=tmp_path)
+    (local,) = run_folders(tmp_path, out="local")
+    for step, losses in losses_of(local).items():
+        for ours, theirs in zip(losses_of(folder)[step], losses, strict=True):
+            assert ours == theirs or ours == pytest.approx(theirs, abs=1e-5)
+    assert "nothing to do" in run("run", "spec.json", cwd=tmp_path).out
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_killed_rank_fails_the_run_and_is_named(tmp_path, victim):
+    write_spec(tmp_path, **gloo(parallel={"tensor": 4}, **endless()))
+    launcher = start("run", "spec.json", "--out", tmp_path / "out", cwd=tmp_path)
+    folder = wait_until(lambda: run_folders(tmp_path, out="out"))[0]
+    wait_until(lambda: (folder / "metrics.jsonl").exists() and len(metrics_of(folder)) > 1)
+    ranks = processes_with(f"worker {tmp_path}/out")
+    assert len(ranks) == 4
+    by_rank = {}
+    for pid in ranks:
+        environment = open(f"/proc/{pid}/environ", "rb").read().decode().split("\0")
+        by_rank[next(int(v.split("=")[1]) for v in environment if v.startswith("RANK="))] = pid
+    started = time.monotonic()
+    os.kill(by_rank[victim], signal.SIGKILL)
+    _, err = launcher.communicate(timeout=40)
+    assert launcher.returncode == 1
+    assert time.monotonic() - started < 15
+    assert f"rank {victim} of 4 was killed by signal 9" in err
+    assert not processes_with(f"worker {tmp_path}/out")
+    summary = summary_of(folder)
+    assert summary["status"] == "failed" and f"rank {victim} of 4" in summary["error"]
+
+
+def test_a_rank_that_stalls_is_named_within_the_timeout(tmp_path):
+    write_spec(tmp_path, **gloo(**endless()))
+    launcher = start("run", "spec.json", "--out", tmp_path / "out", "--set", "/backend/timeout_seconds=2", cwd=tmp_path)
+    folder = wait_until(lambda: run_folders(tmp_path, out="out"))[0]
+    wait_until(lambda: (folder / "metrics.jsonl").exists() and len(metrics_of(folder)) > 1)
+    for pid in processes_with(f"worker {tmp_path}/out"):
+        if b"\0RANK=1\0" in b"\0" + open(f"/proc/{pid}/environ", "rb").read():
+            os.kill(pid, signal.SIGSTOP)
+    _, err = launcher.communicate(timeout=40)
+    assert launcher.returncode == 1
+    assert "rank 1" in err
+    assert not processes_with(f"worker {tmp_path}/out")
+
+
+def test_ranks_do_not_outlive_their_launcher(tmp_path):
+    write_spec(tmp_path, **gloo(**endless()))
+    launcher = start("run", "spec.json", "--out", tmp_path / "out", cwd=tmp_path)
+    wait_until(lambda: len(processes_with(f"worker {tmp_path}/out")) == 2)
+    launcher.kill()
+    launcher.communicate()
+    wait_until(lambda: not processes_with(f"worker {tmp_path}/out"), seconds=10)
+
+
+def test_an_error_on_all_ranks_is_said_once_and_clearly(tmp_path):
+    write_spec(tmp_path, **gloo(data={"text": "nowhere.txt"}))
+    result = run("run", "spec.json", cwd=tmp_path, expect=1)
+    assert "nowhere.txt: cannot open" in result.err and len(result.err.splitlines()) == 1
+
+
+def launch_by_variables(folder, world_size, ranks, launch="one"):
+    environment = {"WORLD_SIZE": str(world_size), "TORCHELASTIC_RUN_ID": launch}
+    return [
+        start("run", "spec.json", cwd=folder, environment={**environment, "RANK": str(r), "LOCAL_RANK": str(r)})
+        for r in ranks
+    ]
+
+
+def test_rank_and_world_size_come_from_torchrun_variables(tmp_path):
+    write_spec(tmp_path, **gloo())
+    ranks = launch_by_variables(tmp_path, 2, range(2))
+    outputs = [rank.communicate(timeout=60) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs
+    (folder,) = run_folders(tmp_path)
+    assert summary_of(folder)["status"] == "completed"
+    assert folder.name in outputs[0][0] and outputs[1][0] == ""
+
+    # Launched again: all ranks agree that there is nothing to do.
+    before = (folder / "summary.json").stat().st_mtime_ns
+    ranks = launch_by_variables(tmp_path, 2, range(2), launch="two")
+    for rank in ranks:
+        rank.communicate(timeout=60)
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    assert (folder / "summary.json").stat().st_mtime_ns == before
+
+
+def test_a_wrong_world_size_is_refused(tmp_path):
+    write_spec(tmp_path, **gloo())
+    (rank,) = launch_by_variables(tmp_path, 3, [0])
+    _, err = rank.communicate(timeout=30)
+    assert rank.returncode == 2
+    assert "/parallel/tensor: got 2" in err and "started 3 processes" in err
+
+
+def test_a_rank_that_never_comes_is_named(tmp_path):
+    write_spec(tmp_path, **gloo(backend={"name": "gloo", "timeout_seconds": 2}))
+    (rank,) = launch_by_variables(tmp_path, 2, [0])
+    _, err = rank.communicate(timeout=30)
+    assert rank.returncode == 1
+    assert "rank 1" in err
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
+def test_rank_and_world_size_come_from_mpirun(tmp_path):
+    write_spec(tmp_path, **gloo())
+    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", BINARY, "run", "spec.json"]
+    result = subprocess.run(command, cwd=tmp_path, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert summary_of(run_folders(tmp_path)[0])["status"] == "completed"
+
+
+def test_a_backend_that_is_not_built_says_what_is(tmp_path):
+    write_spec(tmp_path, backend={"name": "udp"})
+    result = run("run", "spec.json", cwd=tmp_path, expect=2)
+    assert "udp" in result.err and "local" in result.err

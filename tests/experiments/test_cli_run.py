@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""droptest run, validate, export and eval with local ranks."""
+
+import json
+import math
+import struct
+
+import pytest
+from cli_harness import losses_of, metrics_of, run, run_folders, summary_of, tiny_spec, write_spec
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with one finished run of the tiny spec."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_spec(folder)
+    result = run("run", "spec.json", cwd=folder)
+    (run_folder,) = run_folders(folder)
+    assert run_folder.name in result.out
+    return folder, run_folder
+
+
+def test_a_run_leaves_its_records(finished):
+    _, run_folder = finished
+    names = {p.name for p in run_folder.iterdir()}
+    assert names == {"spec.json", "metrics.jsonl", "loss_statistics.json", "summary.json", "weights.safetensors"}
+    summary = summary_of(run_folder)
+    assert summary["status"] == "completed"
+    assert summary["steps"] == 12
+    assert summary["tokens"] == 12 * 4 * 32
+    assert summary["tokens_per_second"] > 0
+    assert summary["validation"]["best_loss"] <= summary["validation"]["final_loss"] < math.log(256)
+    lines = metrics_of(run_folder)
+    assert [m["step"] for m in lines] == [0, 2, 4, 6, 8, 10, 12]
+    trained = [m["train_loss"] for m in lines if "train_loss" in m]
+    assert summary["train"]["final_loss"] == pytest.approx(sum(trained[-10:]) / len(trained[-10:]))
+    assert trained[-1] < trained[0]
+    statistics = json.loads((run_folder / "loss_statistics.json").read_text())
+    for name in ("tp_forward", "tp_backward"):
+        entry = statistics["classes"][name]
+        assert entry["configured_rate"] == pytest.approx(0.05)
+        assert entry["realised_rate"] == pytest.approx(entry["lost"] / entry["packets"])
+        assert abs(entry["z"]) < 4
+        assert entry["mean_burst_packets"] >= 1
+
+
+def test_a_finished_run_is_not_repeated(finished):
+    folder, run_folder = finished
+    before = (run_folder / "summary.json").stat().st_mtime_ns
+    result = run("run", "spec.json", cwd=folder)
+    assert "nothing to do" in result.out
+    assert (run_folder / "summary.json").stat().st_mtime_ns == before
+    assert run("run", "spec.json", "--quiet", cwd=folder).out == ""
+
+
+def test_equal_specs_give_equal_losses_bit_for_bit(finished):
+    folder, run_folder = finished
+    run("run", "spec.json", "--out", "again", "--set", "/backend/threads_per_rank=3", cwd=folder)
+    (again,) = run_folders(folder, out="again")
+    assert losses_of(again) == losses_of(run_folder)
+    run("run", "spec.json", "--out", "other", "--set", "/seed=2", cwd=folder)
+    (other,) = run_folders(folder, out="other")
+    assert losses_of(other) != losses_of(run_folder)
+
+
+def test_loss_zero_is_the_bare_backend_bit_for_bit(finished):
+    folder, _ = finished
+    run("run", "spec.json", "--out", "zero", "--set", "/network/loss/loss_rate=0", cwd=folder)
+    run("run", "spec.json", "--out", "bare", "--set", "/network={}", cwd=folder)
+    assert losses_of(run_folders(folder, out="zero")[0]) == losses_of(run_folders(folder, out="bare")[0])
+
+
+def test_divergence_is_a_recorded_result(tmp_path):
+    training = {"steps": 50, "batch_sequences": 2, "learning_rate": 1000, "gradient_clip": 0}
+    write_spec(tmp_path, training=training)
+    result = run("run", "spec.json", cwd=tmp_path)
+    assert "diverged at step" in result.out
+    summary = summary_of(run_folders(tmp_path)[0])
+    assert summary["status"] == "diverged"
+    assert 1 <= summary["diverged_step"] <= 50
+    assert "nothing to do" in run("run", "spec.json", cwd=tmp_path).out
+
+
+def test_a_missing_corpus_is_a_user_error(tmp_path):
+    write_spec(tmp_path, data={"text": "nowhere.txt"})
+    result = run("run", "spec.json", cwd=tmp_path, expect=2)
+    assert result.err.startswith("droptest: error: ") and "nowhere.txt" in result.err
+    summary = summary_of(run_folders(tmp_path)[0])
+    assert summary["status"] == "failed" and "nowhere.txt" in summary["error"]
+
+
+def test_a_failed_run_is_tried_again(tmp_path):
+    write_spec(tmp_path, data={"text": "later.txt"})
+    run("run", "spec.json", cwd=tmp_path, expect=2)
+    (tmp_path / "corpus.txt").rename(tmp_path / "later.txt")
+    run("run", "spec.json", cwd=tmp_path)
+    assert summary_of(run_folders(tmp_path)[0])["status"] == "completed"
+
+
+def test_a_short_corpus_is_refused_with_what_is_needed(tmp_path):
+    write_spec(tmp_path)
+    (tmp_path / "corpus.txt").write_text("too short")
+    assert "want at least 33" in run("run", "spec.json", cwd=tmp_path, expect=2).err
+
+
+def test_run_on_a_sweep_names_the_sweep_command(tmp_path):
+    write_spec(tmp_path, repeat={"seeds": 2})
+    assert "droptest sweep spec.json" in run("run", "spec.json", cwd=tmp_path, expect=2).err
+
+
+def test_validate_says_everything_that_is_wrong(tmp_path):
+    write_spec(tmp_path, "good.json")
+    write_spec(tmp_path, "bad.json", seed=-1, trainig={"steps": 3})
+    write_spec(tmp_path, "worse.json", parallel={"tensor": 0})
+    result = run("validate", "good.json", "bad.json", "worse.json", cwd=tmp_path, expect=2)
+    assert "good.json: ok, 1 run" in result.out
+    assert all(line.startswith("droptest: error: ") for line in result.err.splitlines())
+    for part in ("bad.json: /seed: got -1", "trainig", "worse.json: /parallel/tensor: got 0"):
+        assert part in result.err
+    override = run("validate", "good.json", "--set", "/network/loss/loss_rate=120%", cwd=tmp_path, expect=2)
+    assert "/network/loss/loss_rate" in override.err
+    assert "nowhere.json: No such file" in run("validate", "nowhere.json", cwd=tmp_path, expect=2).err
+
+
+def test_export_and_eval_round_trip(finished):
+    folder, run_folder = finished
+    run("export", run_folder, "--out", "final.safetensors", cwd=folder)
+    run("export", "spec.json", "--initial", "--out", "initial.safetensors", cwd=folder)
+    assert (folder / "final.safetensors").stat().st_size > 4 * 32 * 256
+
+    # The run's own validation text: its end, 256 tokens predicted in sequences of 32.
+    text = (folder / "corpus.txt").read_bytes()
+    validation = text[len(text) - round(0.1 * len(text)) :][:257]
+    (folder / "validation.txt").write_bytes(validation)
+    losses = {m["step"]: m["validation_loss"] for m in metrics_of(run_folder) if "validation_loss" in m}
+    for weights, step in (("initial", 0), ("final", 12)):
+        result = run(
+            "eval", "--model", f"{weights}.safetensors", "--config", "spec.json", "--tokens", "validation.txt",
+            "--json", cwd=folder,
+        )  # fmt: skip
+        evaluated = json.loads(result.out)
+        assert evaluated["tokens"] == 256
+        assert evaluated["mean_loss"] == pytest.approx(losses[step], abs=2e-5 if step == 0 else 2e-3)
+
+    # The same tokens as a token file, and in words.
+    header = struct.pack("<256i", 20240520, 1, len(validation), *([0] * 253))
+    (folder / "validation.bin").write_bytes(header + struct.pack(f"<{len(validation)}H", *validation))
+    words = run(
+        "eval", "--model", "final.safetensors", "--config", "spec.json", "--tokens", "validation.bin", cwd=folder
+    )
+    assert words.out == f"mean loss {evaluated['mean_loss']:.6f} nats per token over 256 tokens\n"
+
+
+def test_export_of_what_is_not_there_is_refused(tmp_path):
+    write_spec(tmp_path)
+    assert "no such folder" in run("export", "nowhere", "--out", "x", cwd=tmp_path, expect=2).err
+    (tmp_path / "empty").mkdir()
+    assert "weights.safetensors" in run("export", "empty", "--out", "x", cwd=tmp_path, expect=2).err
+    (tmp_path / "bad.safetensors").write_bytes(b"no weights")
+    result = run(
+        "eval", "--model", "bad.safetensors", "--config", "spec.json", "--tokens", "corpus.txt", cwd=tmp_path, expect=2
+    )
+    assert "bad.safetensors" in result.err
+
+
+def test_training_starts_from_exported_weights(finished):
+    folder, run_folder = finished
+    run("export", "spec.json", "--initial", "--out", "start.safetensors", cwd=folder)
+    run("run", "spec.json", "--out", "loaded", "--set", "/model/weights=start.safetensors", cwd=folder)
+    assert losses_of(run_folders(folder, out="loaded")[0]) == losses_of(run_folder)
+
+
+def test_token_files_train_too(tmp_path):
+    write_spec(tmp_path)
+    text = (tmp_path / "corpus.txt").read_bytes()
+    (tmp_path / "tokens.bin").write_bytes(struct.pack(f"<{len(text)}H", *text))
+    run("run", "spec.json", cwd=tmp_path)
+    (tmp_path / "spec.json").write_text(json.dumps(tiny_spec(name="tokens", data={"tokens": "tokens.bin"})))
+    run("run", "spec.json", cwd=tmp_path)
+    assert losses_of(run_folders(tmp_path, "tokens")[0]) == losses_of(run_folders(tmp_path)[0])

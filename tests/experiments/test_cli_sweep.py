@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""droptest sweep: several runs at once, failures, Ctrl-C, and going on."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+
+from cli_harness import (
+    BINARY,
+    CLEAN_ENVIRONMENT,
+    metrics_of,
+    processes_with,
+    run,
+    run_folders,
+    start,
+    summary_of,
+    wait_until,
+    write_spec,
+)
+
+RATES = [0, 0.05, 0.2]
+
+
+def loss_sweep():
+    """Three loss rates and two seeds."""
+    return {"sweep": {"cross": {"/network/loss/loss_rate": RATES}}, "repeat": {"seeds": 2}}
+
+
+def test_a_sweep_runs_every_point_once(tmp_path):
+    write_spec(tmp_path, **loss_sweep())
+    result = run("sweep", "spec.json", "--jobs", "2", cwd=tmp_path)
+    folders = run_folders(tmp_path)
+    assert len(folders) == 6
+    assert {summary_of(f)["status"] for f in folders} == {"completed"}
+    assert sorted(p.name for p in folders[0].iterdir()) == [
+        "loss_statistics.json", "metrics.jsonl", "spec.json", "summary.json", "weights.safetensors"
+    ]  # fmt: skip
+    index = json.loads((tmp_path / "results/tiny/sweep.json").read_text())
+    assert {r["run_id"] for r in index["runs"]} == {f.name for f in folders}
+    by_point = {(r["point"]["/network/loss/loss_rate"], r["seed"]) for r in index["runs"]}
+    assert by_point == {(rate, seed) for rate in RATES for seed in (1, 2)}
+    for folder in folders:
+        assert summary_of(folder)["point"] in [r["point"] for r in index["runs"] if r["run_id"] == folder.name]
+
+    # The table has a line for each run, with its loss.
+    for folder in folders:
+        loss = f"{summary_of(folder)['validation']['final_loss']:.4f}"
+        assert re.search(rf"completed +{loss} +{folder.name}", result.out)
+    # Without a terminal: a line for each run that ends, and no control characters.
+    lines = result.err.splitlines()
+    assert "6/6 runs" in lines[-1] and not set(result.err) & {"\r", "\x1b"}
+
+    # Paired seeds: at step 0, before any packet is lost, equal seeds have equal losses.
+    first = {}
+    for folder in folders:
+        first.setdefault(summary_of(folder)["seed"], set()).add(metrics_of(folder)[0]["validation_loss"])
+    assert [len(losses) for losses in first.values()] == [1, 1]
+
+    # The second call finds everything done.
+    times = [(f / "summary.json").stat().st_mtime_ns for f in folders]
+    run("sweep", "spec.json", cwd=tmp_path)
+    assert times == [(f / "summary.json").stat().st_mtime_ns for f in folders]
+
+
+def test_a_run_and_a_sweep_of_one_agree_on_the_folder(tmp_path):
+    write_spec(tmp_path)
+    run("sweep", "spec.json", cwd=tmp_path)
+    assert "nothing to do" in run("run", "spec.json", cwd=tmp_path).out
+
+
+def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
+    write_spec(tmp_path, sweep={"cross": {"/data/text": ["corpus.txt", "nowhere.txt"]}}, repeat={"seeds": 2})
+    result = run("sweep", "spec.json", "--jobs", "2", cwd=tmp_path, expect=1)
+    summaries = [summary_of(f) for f in run_folders(tmp_path)]
+    assert sorted(s["status"] for s in summaries) == ["completed", "completed", "failed", "failed"]
+    for summary in summaries:
+        assert (summary["status"] == "failed") == ("nowhere.txt" in json.dumps(summary["point"]))
+        assert summary["status"] != "failed" or "nowhere.txt: cannot open" in summary["error"]
+    errors = [line for line in result.err.splitlines() if line.startswith("droptest: error: run ")]
+    assert len(errors) == 2 and all("nowhere.txt" in line for line in errors)
+
+    # What was missing is there now: only the failed runs are run.
+    (tmp_path / "nowhere.txt").write_bytes((tmp_path / "corpus.txt").read_bytes())
+    run("sweep", "spec.json", cwd=tmp_path)
+    assert {summary_of(f)["status"] for f in run_folders(tmp_path)} == {"completed"}
+
+
+def test_a_run_that_is_killed_is_recorded(tmp_path):
+    write_spec(tmp_path, training={"steps": 100000, "batch_sequences": 2, "learning_rate": 0.001})
+    sweep = start("sweep", "spec.json", cwd=tmp_path)
+    folder = wait_until(lambda: run_folders(tmp_path))[0]
+    wait_until(lambda: (folder / "metrics.jsonl").exists() and len(metrics_of(folder)) > 2)
+    (worker,) = processes_with(f"worker results/tiny/{folder.name}")
+    os.kill(worker, signal.SIGKILL)
+    _, err = sweep.communicate(timeout=30)
+    assert sweep.returncode == 1
+    assert "was killed by signal 9" in err
+    summary = summary_of(folder)
+    assert summary["status"] == "failed" and "signal 9" in summary["error"]
+    assert summary["steps"] > 0
+
+
+def test_ctrl_c_keeps_what_is_finished_and_a_second_call_goes_on(tmp_path):
+    # The first point is short, the second would take very long.
+    write_spec(tmp_path, sweep={"cross": {"/training/steps": [4, 1000000]}})
+    sweep = start("sweep", "spec.json", "--jobs", "1", cwd=tmp_path)
+
+    def second_runs():
+        folders = run_folders(tmp_path)
+        return len(folders) == 2 and processes_with(f"worker results/tiny/")
+
+    wait_until(second_runs)
+    (worker,) = wait_until(second_runs)
+    sweep.send_signal(signal.SIGINT)
+    out, err = sweep.communicate(timeout=30)
+    assert sweep.returncode == 130
+    assert "1 of 2 runs are kept" in err and "the same command continues" in err
+    assert not os.path.exists(f"/proc/{worker}")
+    statuses = [summary_of(f)["status"] for f in run_folders(tmp_path) if (f / "summary.json").exists()]
+    assert statuses == ["completed"]
+
+    # Going on: the finished run is kept, the other one is run from its start.
+    again = start("sweep", "spec.json", "--jobs", "1", cwd=tmp_path)
+    wait_until(lambda: processes_with("worker results/tiny/"))
+    again.send_signal(signal.SIGTERM)
+    _, err = again.communicate(timeout=30)
+    assert again.returncode == 130 and "1 of 2 runs are kept" in err
+
+
+def test_runs_do_not_outlive_a_sweep_that_is_killed(tmp_path):
+    write_spec(tmp_path, training={"steps": 1000000, "batch_sequences": 2, "learning_rate": 0.001})
+    sweep = start("sweep", "spec.json", "--out", tmp_path / "here", cwd=tmp_path)
+    wait_until(lambda: processes_with(f"worker {tmp_path}/here"))
+    sweep.kill()
+    sweep.communicate()
+    wait_until(lambda: not processes_with(f"worker {tmp_path}/here"), seconds=10)
+
+
+def test_a_terminal_gets_one_progress_line(tmp_path):
+    write_spec(tmp_path, **loss_sweep())
+    parent, child = pty.openpty()
+    sweep = subprocess.Popen(
+        [BINARY, "sweep", "spec.json"], cwd=tmp_path, env=CLEAN_ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=child
+    )
+    os.close(child)
+    text = b""
+    while True:
+        try:
+            chunk = os.read(parent, 4096)
+        except OSError:
+            break
+        if not chunk:
+            break
+        text += chunk
+    os.close(parent)
+    assert sweep.wait(timeout=60) == 0
+    shown = text.decode()
+    assert shown.count("\n") == 1 and shown.count("\r\x1b") + shown.count("\r[") > 2
+    assert "[####################] 6/6 runs" in shown
+    assert "steps/s" in shown
+
+
+def test_divergence_is_no_failure(tmp_path):
+    training = {"steps": 50, "batch_sequences": 2, "learning_rate": 1000, "gradient_clip": 0}
+    write_spec(tmp_path, training=training, repeat={"seeds": 2})
+    result = run("sweep", "spec.json", cwd=tmp_path)
+    assert result.out.count("diverged") == 2
+
+
+def test_jobs_must_be_positive(tmp_path):
+    write_spec(tmp_path)
+    assert run("sweep", "spec.json", "--jobs", "0", cwd=tmp_path, expect=2).err.startswith("droptest: error: ")

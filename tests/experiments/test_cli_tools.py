@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""droptest fates, collective, list, info, report, and what all commands share."""
+
+import json
+import math
+
+import pytest
+from cli_harness import run, write_spec
+
+COMMANDS = ["run", "sweep", "validate", "report", "export", "eval", "list", "info", "fates", "collective"]
+
+
+def fates(folder, loss, *arguments, expect=0, seed=7, dst=1, first=0, count=10000):
+    return run(
+        "fates", "--loss", json.dumps(loss), "--seed", seed, "--class", "tp_forward", "--src", 0, "--dst", dst,
+        "--first", first, "--count", count, *arguments, cwd=folder, expect=expect,
+    )  # fmt: skip
+
+
+def bits_of(out):
+    return "".join(line for line in out.splitlines() if not line.startswith("#"))
+
+
+def test_help_and_version(tmp_path):
+    top = run("--help", cwd=tmp_path).out
+    assert "Examples:" in top and "worker" not in top
+    for command in COMMANDS:
+        assert command in top
+        text = run(command, "--help", cwd=tmp_path).out
+        assert "Example" in text and f"droptest {command}" in text
+    assert run("--version", cwd=tmp_path).out.startswith("droptest 0.")
+
+
+@pytest.mark.parametrize("arguments", [[], ["rnu"], ["run"], ["run", "--nonsense", "x"], ["fates", "--count", "x"]])
+def test_a_wrong_command_line_is_one_clear_error(tmp_path, arguments):
+    result = run(*arguments, cwd=tmp_path, expect=2)
+    assert result.err.startswith("droptest: error: ") and result.out == ""
+
+
+def test_fates_agree_in_every_format(tmp_path):
+    loss = {"model": "gilbert_elliott", "loss_rate": "5%", "mean_burst_packets": 8}
+    bits = bits_of(fates(tmp_path, loss, "--format", "bits").out)
+    assert len(bits) == 10000
+    report = json.loads(fates(tmp_path, loss, "--format", "json").out)
+    assert report["packets"] == 10000 and report["lost"] == bits.count("1")
+    assert report["realised_rate"] == pytest.approx(bits.count("1") / 10000)
+    bursts = [b for b in bits.split("0") if b]
+    assert report["mean_burst_packets"] == pytest.approx(sum(map(len, bursts)) / len(bursts))
+    assert report["loss_rate"] == pytest.approx(0.05)
+    assert abs(report["z"]) < 4
+
+    runs = [list(map(int, line.split())) for line in fates(tmp_path, loss).out.splitlines() if line[0].isdigit()]
+    rebuilt = ["0"] * 10000
+    for first, length in runs:
+        rebuilt[first : first + length] = ["1"] * length
+    assert "".join(rebuilt) == bits
+
+
+def test_fates_are_random_access_and_monotone(tmp_path):
+    def bits(rate, *arguments, count=640, **link):
+        loss = {"model": "bernoulli", "loss_rate": rate}
+        return bits_of(fates(tmp_path, loss, "--format", "bits", *arguments, count=count, **link).out)
+
+    whole = bits(0.2)
+    assert bits(0.2, first=100, count=540) == whole[100:]
+    assert all(low <= high for low, high in zip(bits(0.05), whole, strict=True))
+    assert bits(0.2, "--half", "gather") != whole
+    assert bits(0.2, seed=8) != whole
+    assert bits(0.2, dst=2) != whole
+    assert set(bits(0)) == {"0"} and set(bits(1)) == {"1"}
+
+
+@pytest.mark.parametrize("loss", [{"model": "bernoulli", "loss_rate": 2}, {"model": "nope"}, {"loss_rate": 0.1}, 3])
+def test_a_wrong_loss_process_is_refused(tmp_path, loss):
+    assert "--loss" in fates(tmp_path, loss, expect=2).err
+    result = run("collective", "--loss", json.dumps(loss), cwd=tmp_path, expect=2)
+    assert "--loss" in result.err
+
+
+def test_loss_that_is_not_json_is_refused(tmp_path):
+    result = run("fates", "--loss", "{", "--class", "tp_forward", "--count", "1", cwd=tmp_path, expect=2)
+    assert "--loss" in result.err
+
+
+def test_collective_measures_what_theory_expects(tmp_path):
+    result = run(
+        "collective", "--path", "direct", "--ranks", "4", "--elements", "4096", "--payload-bytes", "64", "--loss",
+        '{"model": "bernoulli", "loss_rate": 0.1}', "--fill", "zero", "--inputs", "independent", "--trials", "40",
+        cwd=tmp_path,
+    )  # fmt: skip
+    report = json.loads(result.out)
+    for name in ("nmse", "survival"):
+        estimate = report[name]
+        assert set(estimate) == {"measured", "standard_error", "expected"}
+        assert abs(estimate["measured"] - estimate["expected"]) < 4 * estimate["standard_error"], (name, estimate)
+    assert abs(report["loss"]["z"]) < 4
+
+
+def test_collective_halves_have_their_own_loss(tmp_path):
+    report = json.loads(
+        run(
+            "collective", "--ranks", "3", "--elements", "600", "--payload-bytes", "64", "--trials", "3",
+            "--reduce-loss", '{"model": "bernoulli", "loss_rate": 1}', "--reduce-fill", "zero", cwd=tmp_path,
+        ).out  # fmt: skip
+    )
+    # All foreign contributions are lost; the own one of three always counts.
+    assert report["survival_reduce"]["measured"] == pytest.approx(1 / 3)
+    assert report["survival_gather"]["measured"] == 1
+
+
+def test_collective_without_loss_is_exact(tmp_path):
+    report = json.loads(run("collective", "--ranks", "2", "--elements", "100", "--trials", "2", cwd=tmp_path).out)
+    # The result is a float, the exact sum is not.
+    assert report["nmse"]["measured"] < 1e-12 and report["survival"]["measured"] == 1
+
+
+def test_list_names_what_specs_can_name(tmp_path):
+    listed = json.loads(run("list", "--json", cwd=tmp_path).out)
+    names = {kind: [e["name"] for e in entries] for kind, entries in listed.items()}
+    assert names["models"] == ["nano", "micro", "small", "medium", "large", "xl"]
+    assert {"none", "bernoulli", "gilbert_elliott"} <= set(names["loss_processes"])
+    assert {"contribution", "direct"} <= set(names["paths"])
+    assert names["fills"] == ["zero", "count_rescale", "inverse_probability", "stale", "own"]
+    assert names["backends"] == ["local", "gloo", "nccl", "udp"]
+    small = next(m for m in listed["models"] if m["name"] == "small")
+    assert small["parameters"] == 124439808
+    text = run("list", cwd=tmp_path).out
+    for entries in names.values():
+        assert all(name in text for name in entries)
+
+
+def test_info_names_versions_and_what_was_built(tmp_path):
+    info = json.loads(run("info", "--json", cwd=tmp_path).out)
+    assert {"version", "commit", "compiler", "libraries", "backends", "cuda"} <= set(info)
+    assert info["backends"]["local"] is True and info["backends"]["nccl"] is False
+    assert isinstance(info["cuda"], bool)
+    assert info["version"] in run("info", cwd=tmp_path).out
+
+
+def test_report_says_what_it_cannot_do(tmp_path):
+    assert "no such folder" in run("report", "nowhere", cwd=tmp_path, expect=2).err
+    (tmp_path / "results").mkdir()
+    result = run("report", "results", cwd=tmp_path, expect=2, environment={"DROPTEST_HOME": str(tmp_path)})
+    assert "DROPTEST_HOME" in result.err
+    result = run("report", "results", cwd=tmp_path, expect=2, environment={"DROPTEST_PYTHON": "/no/python"})
+    assert "/no/python" in result.err
+
+
+def test_report_writes_a_page(tmp_path):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("pandas")
+    write_spec(tmp_path, sweep={"cross": {"/network/loss/loss_rate": [0, 0.2]}})
+    run("sweep", "spec.json", cwd=tmp_path)
+    run("report", "results/tiny", cwd=tmp_path)
+    assert "<html" in (tmp_path / "results/tiny/report.html").read_text().lower() or list(
+        (tmp_path / "results/tiny").rglob("report.html")
+    )
+
+
+def test_numbers_that_are_not_finite_are_null(tmp_path):
+    report = json.loads(fates(tmp_path, {"model": "bernoulli", "loss_rate": 1}, "--format", "json", count=10).out)
+    assert report["configured_mean_burst_packets"] is None
+    assert report["lost"] == 10 and math.isfinite(report["z"])

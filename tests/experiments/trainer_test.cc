@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/run/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "experiments/run/rank_agreement.h"
+#include "experiments/run/replica_divergence.h"
+#include "tests/experiments/tiny_run.h"
+
+namespace droptest::experiments {
+namespace {
+
+using sim::TrafficClass;
+using ::testing::ElementsAre;
+
+TEST(Trainer, LearnsTheText) {
+  RunConfig config = tiny_config();
+  config.training.steps = 60;
+  config.training.learning_rate.total_steps = 60;
+  const TinyResult result = train_locally(config, tiny_corpus());
+  const double first = *result.lines.front().validation_loss;
+  EXPECT_NEAR(first, std::log(64.0), 0.3);  // random weights know nothing
+  EXPECT_LT(*result.outcome.validation_final_loss, 1.0);
+  EXPECT_LT(*result.outcome.train_final_loss, first);
+  EXPECT_LE(*result.outcome.validation_best_loss, *result.outcome.validation_final_loss);
+  EXPECT_FALSE(result.outcome.diverged_step);
+  EXPECT_EQ(result.outcome.steps, 60U);
+  EXPECT_EQ(result.outcome.tokens, 60U * 64U);
+  EXPECT_GT(result.outcome.tokens_per_second, 0);
+}
+
+TEST(Trainer, LogsTheStepsThatItIsAskedFor) {
+  RunConfig config = tiny_config();
+  config.training.steps = 10;
+  config.record.sample_every_steps = 5;
+  const TinyResult result = train_locally(config, tiny_corpus());
+  std::vector<std::uint64_t> steps, validated, sampled;
+  for (const MetricsLine& line : result.lines) {
+    steps.push_back(line.step);
+    if (line.validation_loss) validated.push_back(line.step);
+    if (line.divergence) sampled.push_back(line.step);
+    EXPECT_EQ(line.train_loss.has_value(), line.step > 0);
+    EXPECT_EQ(line.tokens, line.step * 64);
+  }
+  EXPECT_THAT(steps, ElementsAre(0, 3, 4, 5, 6, 8, 9, 10));
+  EXPECT_THAT(validated, ElementsAre(0, 4, 8, 10));
+  EXPECT_THAT(sampled, ElementsAre(5, 10));
+  EXPECT_EQ(result.outcome.validation_tokens, 64U);
+}
+
+TEST(Trainer, RepeatsBitForBit) {
+  RunConfig config = tiny_config();
+  lose(config, TrafficClass::kTpForward, 0.1);
+  lose(config, TrafficClass::kTpBackward, 0.1);
+  const Corpus corpus = tiny_corpus();
+  const std::vector<double> once = trace_of(train_locally(config, corpus));
+  EXPECT_EQ(trace_of(train_locally(config, corpus)), once);
+  config.backend.threads_per_rank = 3;
+  EXPECT_EQ(trace_of(train_locally(config, corpus)), once);
+  config.seed = 4;
+  EXPECT_NE(trace_of(train_locally(config, corpus)), once);
+}
+
+TEST(Trainer, LossOfNothingIsTheBareBackendBitForBit) {
+  const Corpus corpus = tiny_corpus();
+  RunConfig config = tiny_config();
+  config.tensor_parallel = 4;
+  const TinyResult bare = train_locally(config, corpus);
+  EXPECT_TRUE(bare.outcome.statistics.empty());
+  for (const char* path : {"direct", "contribution"}) {
+    RunConfig layered = config;
+    lose(layered, TrafficClass::kTpForward, 0);
+    lose(layered, TrafficClass::kTpBackward, 0);
+    for (const TrafficClass c : {TrafficClass::kTpForward, TrafficClass::kTpBackward}) {
+      layered.network.of(c)->path = path;
+      if (std::string_view(path) == "contribution") layered.network.of(c)->gather.loss = nullptr;
+    }
+    EXPECT_EQ(trace_of(train_locally(layered, corpus)), trace_of(bare)) << path;
+  }
+}
+
+TEST(Trainer, LossIsCountedAndHurts) {
+  const Corpus corpus = tiny_corpus();
+  RunConfig config = tiny_config();
+  config.training.steps = 40;
+  config.training.learning_rate.total_steps = 40;
+  const double clean = *train_locally(config, corpus).outcome.validation_final_loss;
+  lose(config, TrafficClass::kTpForward, 0.4);
+  config.record.sample_every_steps = 20;
+  const TinyResult lossy = train_locally(config, corpus);
+  EXPECT_GT(*lossy.outcome.validation_final_loss, clean);
+  ASSERT_EQ(lossy.outcome.statistics.size(), 1U);
+  const comm::ClassStatistics& statistics = lossy.outcome.statistics[0];
+  EXPECT_EQ(statistics.traffic_class, TrafficClass::kTpForward);
+  EXPECT_NEAR(statistics.total().realised_rate(), 0.4, 0.05);
+  EXPECT_LT(std::abs(statistics.total().z()), 4);
+  const MetricsLine& last = lossy.lines.back();
+  ASSERT_TRUE(last.divergence);
+  EXPECT_GT(last.divergence->max, 0);  // receivers lose different packets
+  EXPECT_GE(last.divergence->max, last.divergence->rms);
+  EXPECT_GT(last.classes.at("tp_forward").nmse, 0.05);
+  EXPECT_LT(last.classes.at("tp_forward").cosine, 1);
+}
+
+TEST(Trainer, EvaluationLosesNothingUnlessAsked) {
+  const Corpus corpus = tiny_corpus();
+  RunConfig config = tiny_config();
+  config.training.steps = 1;
+  const double clean = *train_locally(config, corpus).lines.front().validation_loss;
+  lose(config, TrafficClass::kTpForward, 0.5);
+  EXPECT_EQ(*train_locally(config, corpus).lines.front().validation_loss, clean);
+  config.validation.network = ValidationConfig::Network::kLossy;
+  EXPECT_NE(*train_locally(config, corpus).lines.front().validation_loss, clean);
+}
+
+TEST(Trainer, ReplicasStayEqualWithoutLoss) {
+  RunConfig config = tiny_config();
+  config.record.sample_every_steps = 12;
+  const TinyResult result = train_locally(config, tiny_corpus());
+  ASSERT_TRUE(result.lines.back().divergence);
+  EXPECT_EQ(result.lines.back().divergence->max, 0);
+  EXPECT_EQ(result.lines.back().divergence->rms, 0);
+  EXPECT_TRUE(result.lines.back().divergence_groups.contains("layer_norm"));
+}
+
+TEST(Trainer, MicroBatchesAddUpToOneBatch) {
+  const Corpus corpus = tiny_corpus();
+  RunConfig config = tiny_config();
+  const std::vector<double> whole = trace_of(train_locally(config, corpus));
+  config.training.accumulation = 4;
+  config.training.batch_sequences = 1;
+  const std::vector<double> parts = trace_of(train_locally(config, corpus));
+  ASSERT_EQ(parts.size(), whole.size());
+  // Same text, same weights; the sums only round differently, and training spreads that.
+  for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_NEAR(parts[i], whole[i], 2e-4) << i;
+  EXPECT_NE(parts, whole);
+}
+
+TEST(Trainer, DivergenceIsAResultOnEveryRank) {
+  RunConfig config = tiny_config();
+  config.training.steps = 200;
+  config.training.learning_rate = {.peak = 1e30, .floor = 1e30, .warmup_steps = 0, .total_steps = 200};
+  config.training.gradient_clip = 0;
+  const TinyResult result = train_locally(config, tiny_corpus());
+  ASSERT_TRUE(result.outcome.diverged_step);
+  EXPECT_LT(*result.outcome.diverged_step, 10U);
+  EXPECT_EQ(result.lines.back().step, *result.outcome.diverged_step);
+  for (const TrainingOutcome& outcome : result.by_rank) EXPECT_EQ(outcome.diverged_step, result.outcome.diverged_step);
+}
+
+TEST(Trainer, WeightsAreKeptWhereAskedFor) {
+  RunConfig config = tiny_config();
+  config.record.weights = RecordConfig::Weights::kFinal;
+  const TinyResult result = train_locally(config, tiny_corpus());
+  EXPECT_TRUE(result.outcome.weights.contains("wte.weight"));
+  EXPECT_TRUE(result.by_rank[1].weights.empty());
+}
+
+TEST(RankAgreement, IsTheMeanAndExactWhereAllAgree) {
+  comm::run_ranks(3, std::chrono::seconds(10), [](comm::Communicator& group) {
+    EXPECT_EQ(agree_on_mean(0.1, group, "x"), 0.1);
+    EXPECT_DOUBLE_EQ(agree_on_mean(group.rank(), group, "x"), 1.0);
+    const double infinity = std::numeric_limits<double>::infinity();
+    EXPECT_FALSE(std::isfinite(agree_on_mean(group.rank() == 2 ? infinity : 1.0, group, "x")));
+    EXPECT_FALSE(std::isfinite(agree_on_mean(group.rank() == 0 ? infinity : 1.0, group, "x")));
+    EXPECT_TRUE(std::isnan(agree_on_mean(group.rank() == 1 ? std::nan("") : 1.0, group, "x")));
+  });
+}
+
+TEST(ReplicaDivergence, IsTheSpreadOverRanks) {
+  comm::run_ranks(3, std::chrono::seconds(10), [](comm::Communicator& group) {
+    const auto r = static_cast<float>(group.rank());
+    std::vector<float> replicated = {0.1F, r};  // differences 1, 2, 1 in the second element
+    std::vector<float> equal = {0.3F, 0.7F, -1.0F};
+    std::vector<float> sharded = {100 * r};
+    std::vector<models::Parameter<float>> parameters(3);
+    parameters[0] = {"a", "bias", {2}, models::Placement::kReplicated, models::Decay::kKeeps, replicated, {}};
+    parameters[1] = {"b", "layer_norm", {3}, models::Placement::kReplicated, models::Decay::kKeeps, equal, {}};
+    parameters[2] = {"c", "matrix", {1}, models::Placement::kSharded, models::Decay::kDecays, sharded, {}};
+    const ReplicaDivergence divergence = measure_replica_divergence(parameters, group);
+    EXPECT_EQ(divergence.groups.size(), 2U);
+    EXPECT_EQ(divergence.groups.at("layer_norm").max, 0);
+    EXPECT_EQ(divergence.groups.at("layer_norm").rms, 0);
+    EXPECT_EQ(divergence.groups.at("bias").max, 2);
+    EXPECT_DOUBLE_EQ(divergence.groups.at("bias").rms, 1.0);  // (1 + 4 + 1) / (2 elements x 3 pairs)
+    EXPECT_EQ(divergence.all.max, 2);
+    EXPECT_DOUBLE_EQ(divergence.all.rms, std::sqrt(6.0 / 15.0));
+  });
+}
+
+}  // namespace
+}  // namespace droptest::experiments
