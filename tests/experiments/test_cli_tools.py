@@ -89,10 +89,13 @@ def test_collective_measures_what_theory_expects(tmp_path):
         cwd=tmp_path,
     )  # fmt: skip
     report = json.loads(result.out)
-    for name in ("nmse", "survival"):
+    for name in ("nmse", "survival", "survival_gather", "survival_end_to_end"):
         estimate = report[name]
         assert set(estimate) == {"measured", "standard_error", "expected"}
         assert abs(estimate["measured"] - estimate["expected"]) < 4 * estimate["standard_error"], (name, estimate)
+    # Of 4 contributions the own one always arrives, and likewise for the sums that come back.
+    assert report["survival"]["expected"] == pytest.approx(1 - 0.1 * 3 / 4)
+    assert report["survival_end_to_end"]["expected"] == pytest.approx((1 - 0.1 * 3 / 4) ** 2)
     assert abs(report["loss"]["z"]) < 4
 
 
@@ -104,7 +107,7 @@ def test_collective_halves_have_their_own_loss(tmp_path):
         ).out  # fmt: skip
     )
     # All foreign contributions are lost; the own one of three always counts.
-    assert report["survival_reduce"]["measured"] == pytest.approx(1 / 3)
+    assert report["survival"]["measured"] == pytest.approx(1 / 3)
     assert report["survival_gather"]["measured"] == 1
 
 
