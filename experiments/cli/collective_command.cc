@@ -10,6 +10,7 @@
 #include "experiments/cli/commands.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
+#include "experiments/spec/json_text.h"
 #include "experiments/spec/parameters_from_json.h"
 #include "experiments/spec/resolve_network.h"
 #include "sim/error.h"
@@ -80,9 +81,9 @@ comm::ClassNetwork class_network(const CollectiveOptions& options, json& resolve
 }
 
 json estimate_json(const comm::Estimate& estimate) {
-  return {{"measured", finite_or_null(estimate.measured)},
-          {"standard_error", finite_or_null(estimate.standard_error)},
-          {"expected", estimate.expected ? finite_or_null(*estimate.expected) : json()}};
+  return {{"measured", experiments::finite_or_null(estimate.measured)},
+          {"standard_error", experiments::finite_or_null(estimate.standard_error)},
+          {"expected", estimate.expected ? experiments::finite_or_null(*estimate.expected) : json()}};
 }
 
 int collective(const CollectiveOptions& options) {
@@ -111,7 +112,7 @@ int collective(const CollectiveOptions& options) {
                                            {"lost", total.lost_packets},
                                            {"configured_rate", total.configured_rate()},
                                            {"realised_rate", total.realised_rate()},
-                                           {"z", finite_or_null(total.z())},
+                                           {"z", experiments::finite_or_null(total.z())},
                                            {"mean_burst_packets", total.mean_burst_packets()}}}};
   std::cout << report.dump(2) << "\n";
   return kExitSuccess;

@@ -9,6 +9,7 @@
 #include "experiments/cli/commands.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
+#include "experiments/spec/json_text.h"
 #include "experiments/spec/parameters_from_json.h"
 #include "sim/loss/fate_report.h"
 #include "sim/loss/loss_registry.h"
@@ -45,9 +46,9 @@ nlohmann::ordered_json report_json(const FatesOptions& options, const sim::LossP
           {"bursts", report.bursts},
           {"loss_rate", report.configured_rate},
           {"realised_rate", report.realised_rate},
-          {"configured_mean_burst_packets", finite_or_null(report.configured_mean_burst_packets)},
+          {"configured_mean_burst_packets", experiments::finite_or_null(report.configured_mean_burst_packets)},
           {"mean_burst_packets", report.mean_burst_packets},
-          {"z", finite_or_null(report.z)},
+          {"z", experiments::finite_or_null(report.z)},
           {"digest", digest}};
 }
 

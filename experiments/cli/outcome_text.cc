@@ -27,8 +27,6 @@ std::string value_text(const nlohmann::json& value) {
 
 }  // namespace
 
-nlohmann::json finite_or_null(double value) { return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(); }
-
 std::string loss_text(const nlohmann::json& value) {
   return value.is_number() ? format("%.4f", value.get<double>()) : "-";
 }

@@ -8,9 +8,6 @@
 
 namespace droptest::cli {
 
-/// The number; null where JSON has none for it (NaN and infinities), as in records.
-nlohmann::json finite_or_null(double value);
-
 /// "2.4310", or "-" where the value is null or absent.
 std::string loss_text(const nlohmann::json& value);
 

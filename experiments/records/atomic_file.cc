@@ -16,10 +16,6 @@
 namespace droptest::experiments {
 namespace {
 
-[[noreturn]] void fail(const std::string& operation, const std::string& path, int error) {
-  throw ConfigError(operation + " " + path + ": " + std::generic_category().message(error));
-}
-
 /// An open file that closes itself.
 class Descriptor {
  public:
@@ -74,7 +70,11 @@ int write_all(int descriptor, std::string_view content) {
 void make_directories(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) fail("create directory", path, error.value());
+  if (error) fail_on_file("create directory", path, error.value());
+}
+
+void fail_on_file(std::string_view operation, const std::string& path, int error) {
+  throw ConfigError(std::string(operation) + " " + path + ": " + std::generic_category().message(error));
 }
 
 void write_file_atomically(const std::string& path, std::string_view content) {
@@ -88,32 +88,32 @@ void write_file_atomically(const std::string& path, std::string_view content) {
   for (int attempt = 0; descriptor < 0; ++attempt) {
     temporary = path + ".tmp." + std::to_string(::getpid()) + "." + std::to_string(attempt);
     descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor < 0 && errno != EEXIST) fail("write", path, errno);
+    if (descriptor < 0 && errno != EEXIST) fail_on_file("write", path, errno);
   }
   Descriptor file(descriptor);
   TemporaryFile guard(temporary);
-  if (const int error = write_all(file.value(), content)) fail("write", path, error);
-  if (::fsync(file.value()) != 0) fail("sync", path, errno);
-  if (const int error = file.close()) fail("write", path, error);
-  if (::rename(temporary.c_str(), path.c_str()) != 0) fail("rename to", path, errno);
+  if (const int error = write_all(file.value(), content)) fail_on_file("write", path, error);
+  if (::fsync(file.value()) != 0) fail_on_file("sync", path, errno);
+  if (const int error = file.close()) fail_on_file("write", path, error);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) fail_on_file("rename to", path, errno);
   guard.keep();
 
   const Descriptor folder(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.value() < 0) fail("sync", directory, errno);
+  if (folder.value() < 0) fail_on_file("sync", directory, errno);
   // Some file systems cannot sync a directory and say so with EINVAL; the rename has happened all the same.
-  if (::fsync(folder.value()) != 0 && errno != EINVAL) fail("sync", directory, errno);
+  if (::fsync(folder.value()) != 0 && errno != EINVAL) fail_on_file("sync", directory, errno);
 }
 
 std::string read_file(const std::string& path) {
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.value() < 0) fail("read", path, errno);
+  if (file.value() < 0) fail_on_file("read", path, errno);
   std::string content;
   std::array<char, 1 << 16> block{};
   for (;;) {
     const ssize_t got = ::read(file.value(), block.data(), block.size());
     if (got < 0) {
       if (errno == EINTR) continue;
-      fail("read", path, errno);
+      fail_on_file("read", path, errno);
     }
     if (got == 0) return content;
     content.append(block.data(), static_cast<std::size_t>(got));

@@ -18,14 +18,8 @@ namespace {
 
 using nlohmann::json;
 
-json finite_or_null(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
-
 json to_json(const Divergence& divergence) {
   return {{"max", finite_or_null(divergence.max)}, {"rms", finite_or_null(divergence.rms)}};
-}
-
-[[noreturn]] void fail(const std::string& operation, const std::string& path, int error) {
-  throw ConfigError(operation + " " + path + ": " + std::generic_category().message(error));
 }
 
 /// The lines that end with a newline, and where the text after the last newline starts.
@@ -71,7 +65,7 @@ MetricsWriter::MetricsWriter(std::string path, int descriptor) : path_(std::move
 
 MetricsWriter MetricsWriter::create(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-  if (descriptor < 0) fail("write", path, errno);
+  if (descriptor < 0) fail_on_file("write", path, errno);
   return {path, descriptor};
 }
 
@@ -88,9 +82,9 @@ MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step)
     keep = static_cast<std::size_t>(lines[i].data() - text.data()) + lines[i].size() + 1;
   }
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (descriptor < 0) fail("write", path, errno);
+  if (descriptor < 0) fail_on_file("write", path, errno);
   MetricsWriter writer(path, descriptor);
-  if (::ftruncate(descriptor, static_cast<off_t>(keep)) != 0) fail("truncate", path, errno);
+  if (::ftruncate(descriptor, static_cast<off_t>(keep)) != 0) fail_on_file("truncate", path, errno);
   return writer;
 }
 
@@ -118,7 +112,7 @@ void MetricsWriter::append(const MetricsLine& line) {
       const int error = errno;
       // Where even this fails, readers leave the torn line out.
       if (before >= 0) (void)!::ftruncate(descriptor_, before);
-      fail("write", path_, error);
+      fail_on_file("write", path_, error);
     }
     rest.remove_prefix(static_cast<std::size_t>(written));
   }

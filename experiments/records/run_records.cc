@@ -19,7 +19,6 @@ using nlohmann::json;
 constexpr int kSchemaVersion = 1;
 constexpr std::array kHalfNames = {"reduce", "gather"};
 
-json finite_or_null(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
 json finite_or_null(const std::optional<double>& value) { return value ? finite_or_null(*value) : json(nullptr); }
 
 std::string hex16(std::uint64_t value) {

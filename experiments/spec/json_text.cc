@@ -172,6 +172,10 @@ std::string canonical_json(const json& value) {
   return out;
 }
 
+nlohmann::json finite_or_null(double value) {
+  return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
+}
+
 std::string quote_json(const json& value, std::size_t longest) {
   std::string text = canonical_json(value);
   if (text.size() <= longest) return text;

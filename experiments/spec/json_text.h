@@ -25,6 +25,9 @@ nlohmann::json load_json(const std::string& path);
 /// anyone can check a run id.
 std::string canonical_json(const nlohmann::json& value);
 
+/// JSON has no number for infinities and NaN: they become null.
+nlohmann::json finite_or_null(double value);
+
 /// The value as messages quote it: one line, at most `longest` bytes.
 std::string quote_json(const nlohmann::json& value, std::size_t longest = 120);
 
