@@ -19,7 +19,7 @@ using nlohmann::json;
 constexpr int kSchemaVersion = 1;
 constexpr std::array kHalfNames = {"reduce", "gather"};
 
-json finite_or_null(const std::optional<double>& value) { return value ? finite_or_null(*value) : json(nullptr); }
+json measured_or_null(const std::optional<double>& value) { return value ? finite_or_null(*value) : json(nullptr); }
 
 std::string hex16(std::uint64_t value) {
   constexpr std::string_view kDigits = "0123456789abcdef";
@@ -164,10 +164,10 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
           {"point", summary.point},
           {"steps", summary.steps},
           {"tokens", summary.tokens},
-          {"train", {{"final_loss", finite_or_null(summary.train_final_loss)}}},
+          {"train", {{"final_loss", measured_or_null(summary.train_final_loss)}}},
           {"validation",
-           {{"final_loss", finite_or_null(summary.validation_final_loss)},
-            {"best_loss", finite_or_null(summary.validation_best_loss)},
+           {{"final_loss", measured_or_null(summary.validation_final_loss)},
+            {"best_loss", measured_or_null(summary.validation_best_loss)},
             {"tokens", summary.validation_tokens}}},
           {"tokens_per_second", finite_or_null(summary.tokens_per_second)},
           {"seconds", finite_or_null(summary.seconds)},
