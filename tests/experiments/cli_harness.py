@@ -47,7 +47,8 @@ def run(*arguments, cwd, expect=0, environment=None, timeout=120):
 
 def write_corpus(path, size=20000):
     """English-like text: the same for every test."""
-    words = "the quick brown fox jumps over a lazy dog while small rivers carry old songs to the wide sea".split()
+    text_words = "the quick brown fox jumps over a lazy dog while small rivers carry old songs to the wide sea"
+    words = text_words.split()
     text, state = [], 1
     length = 0
     while length < size:

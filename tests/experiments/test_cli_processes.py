@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from cli_harness import (
@@ -65,7 +66,7 @@ def test_a_killed_rank_fails_the_run_and_is_named(tmp_path, victim):
     assert len(ranks) == 4
     by_rank = {}
     for pid in ranks:
-        environment = open(f"/proc/{pid}/environ", "rb").read().decode().split("\0")
+        environment = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
         by_rank[next(int(v.split("=")[1]) for v in environment if v.startswith("RANK="))] = pid
     started = time.monotonic()
     os.kill(by_rank[victim], signal.SIGKILL)
@@ -84,7 +85,7 @@ def test_a_rank_that_stalls_is_named_within_the_timeout(tmp_path):
     folder = wait_until(lambda: run_folders(tmp_path, out="out"))[0]
     wait_until(lambda: (folder / "metrics.jsonl").exists() and len(metrics_of(folder)) > 1)
     for pid in processes_with(f"worker {tmp_path}/out"):
-        if b"\0RANK=1\0" in b"\0" + open(f"/proc/{pid}/environ", "rb").read():
+        if b"\0RANK=1\0" in b"\0" + Path(f"/proc/{pid}/environ").read_bytes():
             os.kill(pid, signal.SIGSTOP)
     _, err = launcher.communicate(timeout=40)
     assert launcher.returncode == 1

@@ -110,12 +110,12 @@ def test_ctrl_c_keeps_what_is_finished_and_a_second_call_goes_on(tmp_path):
 
     def second_runs():
         folders = run_folders(tmp_path)
-        return len(folders) == 2 and processes_with(f"worker results/tiny/")
+        return len(folders) == 2 and processes_with("worker results/tiny/")
 
     wait_until(second_runs)
     (worker,) = wait_until(second_runs)
     sweep.send_signal(signal.SIGINT)
-    out, err = sweep.communicate(timeout=30)
+    _, err = sweep.communicate(timeout=30)
     assert sweep.returncode == 130
     assert "1 of 2 runs are kept" in err and "the same command continues" in err
     assert not os.path.exists(f"/proc/{worker}")

@@ -102,9 +102,21 @@ def test_collective_measures_what_theory_expects(tmp_path):
 def test_collective_halves_have_their_own_loss(tmp_path):
     report = json.loads(
         run(
-            "collective", "--ranks", "3", "--elements", "600", "--payload-bytes", "64", "--trials", "3",
-            "--reduce-loss", '{"model": "bernoulli", "loss_rate": 1}', "--reduce-fill", "zero", cwd=tmp_path,
-        ).out  # fmt: skip
+            "collective",
+            "--ranks",
+            "3",
+            "--elements",
+            "600",
+            "--payload-bytes",
+            "64",
+            "--trials",
+            "3",
+            "--reduce-loss",
+            '{"model": "bernoulli", "loss_rate": 1}',
+            "--reduce-fill",
+            "zero",
+            cwd=tmp_path,
+        ).out
     )
     # All foreign contributions are lost; the own one of three always counts.
     assert report["survival"]["measured"] == pytest.approx(1 / 3)
