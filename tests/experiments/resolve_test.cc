@@ -165,6 +165,13 @@ TEST(Resolve, OnContributionTheLossIsTheReduceHalfs) {
   const json forward = network_of({"/network/path=contribution"})["tp_forward"];
   EXPECT_EQ(forward["reduce"]["loss"]["model"], "bernoulli");
   EXPECT_EQ(forward["gather"]["loss"]["model"], "none");
+  // The other half loses packets where it is named, and a class's own `loss` takes that back.
+  const json named =
+      network_of({"/network/path=contribution", R"(/network/gather/loss={"model":"bernoulli","loss_rate":0.5})",
+                  R"(/network/classes/tp_forward/loss={"model":"bernoulli","loss_rate":0.25})"});
+  EXPECT_EQ(named["tp_backward"]["gather"]["loss"]["loss_rate"], 0.5);
+  EXPECT_EQ(named["tp_forward"]["reduce"]["loss"]["loss_rate"], 0.25);
+  EXPECT_EQ(named["tp_forward"]["gather"]["loss"]["model"], "none");
 }
 
 TEST(Resolve, OnlyClassesThatCanLosePacketsAreThere) {
