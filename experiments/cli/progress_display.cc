@@ -43,7 +43,9 @@ std::string progress_line(const SweepProgress& progress, std::size_t columns) {
   std::string line = "[" + std::string(filled, '#') + std::string(kBarWidth - filled, '-') + "] " +
                      std::to_string(progress.ended()) + "/" + std::to_string(progress.runs.size()) + " runs";
   if (progress.failed() != 0) line += " (" + std::to_string(progress.failed()) + " failed)";
-  line += ", " + std::to_string(std::llround(progress.steps_per_second())) + " steps/s";
+  if (const double rate = progress.steps_per_second(); rate > 0) {
+    line += ", " + std::to_string(std::llround(rate)) + " steps/s";
+  }
   if (const auto left = progress.seconds_left(); left && *left > 0) line += ", " + duration_text(*left) + " left";
   std::string losses;
   for (std::size_t i = 0; i < progress.runs.size(); ++i) {

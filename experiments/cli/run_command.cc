@@ -76,9 +76,9 @@ void add_run_command(CLI::App& app, Action& chosen) {
       "A run that has its result already is not repeated. Ranks of the gloo backend are started here, or by mpirun,\n"
       "srun or torchrun-style variables (RANK, WORLD_SIZE, LOCAL_RANK).\n\n"
       "Examples:\n"
-      "  droptest run experiments/specs/gloo.json\n"
       "  droptest run spec.json --set /training/steps=100 --set /network/loss/loss_rate=5%\n"
-      "  mpirun -np 4 droptest run experiments/specs/gloo.json");
+      "  droptest run spec.json --set /backend/name=gloo\n"
+      "  mpirun -np 4 droptest run spec.json --set /backend/name=gloo");
   command->callback([options, &chosen] { chosen = [options] { return run(*options); }; });
 }
 
