@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <set>
 
 #include "sim/error.h"
 
@@ -19,16 +18,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPoll{20};       ///< of the store while something is awaited from it
-constexpr milliseconds kWatch{100};     ///< of the store while all is well
-constexpr milliseconds kSettle{300};    ///< how long a cause may take to appear after its rank closed its connections
-constexpr milliseconds kAnswer{1000};   ///< how long a living rank may take to say what it is doing
-constexpr milliseconds kResolve{2500};  ///< how long to wait for the rank that finds out who stalls
+constexpr milliseconds kPoll{20};                             ///< of the store while something is awaited from it
+constexpr milliseconds kWatch{100};                           ///< of the store while all is well
 constexpr milliseconds kForever = std::chrono::hours(10000);  ///< Gloo's own timeouts close all connections: not used
 constexpr std::size_t kBufferedBytesMost = std::size_t{16} << 20;
-
-constexpr std::string_view kFailureKey = "failure";
-constexpr std::string_view kStallKey = "stall";
 
 std::string key_of(std::string_view kind, int rank) { return std::string(kind) + "/" + std::to_string(rank); }
 
@@ -36,29 +29,6 @@ int number_at_start(const std::string& text) {
   int number = -1;
   std::from_chars(text.data(), text.data() + text.size(), number);
   return number;
-}
-
-// The rest of a text after its first line.
-std::string after_line(const std::string& text) {
-  const std::size_t end = text.find('\n');
-  return end == std::string::npos ? "" : text.substr(end + 1);
-}
-
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
-std::string encode(const Failure& failure) {
-  return std::to_string(failure.reporter) + "\n" + failure.reporter_at + "\n" + failure.cause;
-}
-
-Failure decode(const std::string& text) {
-  const std::string rest = after_line(text);
-  return {number_at_start(text), first_line(rest), after_line(rest)};
-}
-
-// Gloo's messages begin with the place in its source: "[/path/pair.cc:598] Connection closed by peer".
-std::string without_place(const std::string& message) {
-  const std::size_t end = message.find("] ");
-  return message.starts_with('[') && end != std::string::npos ? message.substr(end + 2) : message;
 }
 
 // What Gloo needs to exchange its addresses, over our store: exact deadlines, and keys that tell launches apart.
@@ -210,8 +180,8 @@ void GlooMesh::connect(const std::string& interface_address) {
     GlooStore store(*store_, timeout_);
     context_->connectFullMesh(store, device);
   } catch (const std::exception& error) {
-    const Failure settled =
-        settle({rank_, "connect", "rank " + std::to_string(rank_) + " cannot connect: " + without_place(error.what())});
+    const Failure settled = settle(
+        {rank_, "connect", "rank " + std::to_string(rank_) + " cannot connect: " + without_gloo_place(error.what())});
     throw CommError("gloo: rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + settled.cause);
   }
 }
@@ -234,7 +204,7 @@ void GlooMesh::watch() {
     bool asked = false;
     try {
       posted = posted_failure();
-      asked = store_->get(std::string(kStallKey)).has_value();
+      asked = stall_is_asked_about();
     } catch (const std::exception&) {
       // Without the store the connections still work; failures are then found by each rank alone.
     }
@@ -314,121 +284,6 @@ void GlooMesh::send_buffered(std::vector<std::byte> bytes, int peer, std::uint64
   Transfer transfer = start_send(bytes, peer, slot);  // moving the vector does not move its elements
   buffered_.push_back({std::move(bytes), std::move(transfer)});
   buffered_bytes_ += size_bytes;
-}
-
-std::optional<Failure> GlooMesh::posted_failure() {
-  const std::optional<std::string> text = store_->get(std::string(kFailureKey));
-  if (!text) return std::nullopt;
-  return decode(*text);
-}
-
-// Writes the failure that was found, unless another one stands already; returns the one that stands.
-Failure GlooMesh::settle(const Failure& found) {
-  if (store_ == nullptr) return found;
-  try {
-    if (store_->set_if_absent(std::string(kFailureKey), encode(found))) return found;
-    if (const auto posted = posted_failure()) return *posted;
-  } catch (const std::exception&) {
-    // The store is gone: this rank reports what it found itself.
-  }
-  return found;
-}
-
-void GlooMesh::post_status() {
-  std::string status;
-  {
-    const std::lock_guard lock(mutex_);
-    if (status_posted_) return;
-    status_posted_ = true;
-    status = std::to_string(wait_.transfer == nullptr ? -1 : wait_.transfer->peer_) + "\n";
-    if (call_) status += describe(*call_);
-  }
-  try {
-    store_->set_if_absent(key_of("status", rank_), status);
-  } catch (const std::exception&) {
-    // The rank that asks takes silence for an answer.
-  }
-}
-
-// A peer's connection is closed. It has died, or it has left, or it gave up because of a failure that it wrote to the
-// store before: then that one is the cause.
-Failure GlooMesh::connection_lost(int peer, const std::string& reason) {
-  const std::string name = "rank " + std::to_string(peer);
-  std::string cause = name + " died or lost its connection: " + without_place(reason);
-  std::string at;
-  {
-    const std::lock_guard lock(mutex_);
-    if (call_) {
-      at = operation_name(call_->operation);
-      cause += " " + call_context(*call_);
-    }
-  }
-  try {
-    const auto deadline = Clock::now() + kSettle;
-    while (Clock::now() < deadline) {
-      if (const auto posted = posted_failure()) return *posted;
-      if (store_->get(key_of("left", peer))) {
-        cause = name + " has left the group without taking part";
-        break;
-      }
-      std::this_thread::sleep_for(kPoll);
-    }
-  } catch (const std::exception&) {
-    // Without the store, what this rank sees is all there is.
-  }
-  return {rank_, at, cause};
-}
-
-// No data for the whole timeout. The peer may itself wait for a third rank, so all ranks are asked what they are doing:
-// the culprit is the rank at the end of the chain, which does not answer (dead, stopped, cut off) or is in no call.
-Failure GlooMesh::stalled(int peer) {
-  Call call;
-  {
-    const std::lock_guard lock(mutex_);
-    if (call_) call = *call_;
-  }
-  const std::string where(operation_name(call.operation));
-  const std::string no_data = " for " + std::to_string(timeout_.count()) + " ms " + call_context(call);
-  try {
-    const bool first = store_->set_if_absent(std::string(kStallKey), std::to_string(rank_));
-    post_status();
-    const auto deadline = Clock::now() + (first ? kAnswer : kResolve);
-    std::vector<std::optional<std::string>> answers(static_cast<std::size_t>(size_));
-    for (bool complete = false; !complete && Clock::now() < deadline;) {
-      if (const auto posted = posted_failure()) return *posted;
-      complete = first;
-      for (int r = 0; r < size_; ++r) {
-        auto& answer = answers[static_cast<std::size_t>(r)];
-        if (!answer) answer = store_->get(key_of("status", r));
-        complete = complete && answer.has_value();
-      }
-      if (!complete) std::this_thread::sleep_for(kPoll);
-    }
-    std::set<int> seen = {rank_};
-    std::string chain;
-    for (int suspect = peer;;) {
-      const std::string name = "rank " + std::to_string(suspect);
-      const auto& answer = answers[static_cast<std::size_t>(suspect)];
-      if (!answer) {
-        return {rank_, where,
-                "no data from " + name + no_data + ", and it does not answer; is " + name + " alive?" + chain};
-      }
-      const int next = number_at_start(*answer);
-      if (next < 0) {
-        return {rank_, where, "no data from " + name + no_data + "; it lives, but has not called" + chain};
-      }
-      chain += "; " + name + " is in " + after_line(*answer) + " and waits for rank " + std::to_string(next);
-      if (!seen.insert(suspect).second || next == rank_) {
-        return {rank_, where,
-                "no data from rank " + std::to_string(peer) + no_data + ": the ranks wait for each other" + chain};
-      }
-      suspect = next;
-    }
-  } catch (const std::exception&) {
-    // Without the store nobody can be asked: name the rank that this one waits for.
-  }
-  const std::string name = "rank " + std::to_string(peer);
-  return {rank_, where, "no data from " + name + no_data + "; is " + name + " alive?"};
 }
 
 void GlooMesh::end_with(const Failure& found) {

@@ -30,6 +30,9 @@ class UnboundBuffer;
 
 namespace droptest::comm {
 
+/// Gloo's message without the place in its source that it begins with: "[/path/pair.cc:598] Connection closed by peer".
+std::string without_gloo_place(const std::string& message);
+
 /// A full mesh of TCP connections. All errors end the whole mesh: the first cause that any rank finds is written to the
 /// launch store before connections close, and every rank reports that one. A thread of the mesh watches the store and
 /// the deadline of the wait that goes on, so that ranks learn of failures between third parties, and none waits for
@@ -112,7 +115,9 @@ class GlooMesh {
   void interrupt_wait();
   void wait_for(Transfer& transfer);
   void close_connections() noexcept;
+  // In gloo_mesh_failure.cc.
   std::optional<Failure> posted_failure();
+  bool stall_is_asked_about();
   Failure settle(const Failure& found);
   void post_status();
   Failure connection_lost(int peer, const std::string& reason);
