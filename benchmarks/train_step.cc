@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole training steps of GPT-2 on random tokens: forward, backward, gradient norm, clipping and AdamW; ranks are threads
+// of this process. Prints one JSON object. Its peer is peers/pytorch_gpt2.py; compare_peers.py runs both in turns.
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "comm/lossy/lossy_communicator.h"
+#include "comm/run_ranks.h"
+#include "models/gpt2/gpt2.h"
+#include "models/optimizer.h"
+#include "sim/loss/bernoulli.h"
+#include "sim/random/philox.h"
+
+namespace droptest {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  models::Gpt2Config model{12, 768, 12, 64, 50257};
+  int batch = 4;
+  int length = 64;
+  int ranks = 1;
+  int threads = 2;
+  int steps = 5;
+  std::optional<double> loss_rate;
+};
+
+Options parsed(int argc, char** argv) {
+  Options o;
+  CLI::App app("Whole training steps of GPT-2 on random tokens");
+  app.add_option("--layers", o.model.layers)->capture_default_str();
+  app.add_option("--width", o.model.width)->capture_default_str();
+  app.add_option("--heads", o.model.heads)->capture_default_str();
+  app.add_option("--vocabulary", o.model.vocabulary)->capture_default_str();
+  app.add_option("--batch", o.batch)->capture_default_str();
+  app.add_option("--length", o.length)->capture_default_str();
+  app.add_option("--ranks", o.ranks, "tensor-parallel ranks")->capture_default_str();
+  app.add_option("--threads", o.threads, "threads of each rank")->capture_default_str();
+  app.add_option("--steps", o.steps, "measured, after one that is not")->capture_default_str();
+  app.add_option("--loss-rate", o.loss_rate, "Bernoulli loss in both directions of tensor parallelism, count_rescale");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  o.model.context = o.length;
+  return o;
+}
+
+comm::LossyOptions network(double loss_rate) {
+  comm::LossyOptions options;
+  options.network.seed = 1;
+  comm::ClassNetwork network;
+  comm::apply_loss(network, std::make_shared<sim::Bernoulli>(loss_rate));
+  comm::apply_fill(network, comm::Fill::kCountRescale);
+  options.network.of(sim::TrafficClass::kTpForward) = network;
+  options.network.of(sim::TrafficClass::kTpBackward) = network;
+  return options;
+}
+
+std::vector<std::int32_t> random_tokens(const Options& o) {
+  sim::PhiloxEngine engine(1, sim::Purpose::kWeights, 0);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(o.batch * o.length + 1));
+  for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(engine() % static_cast<unsigned>(o.model.vocabulary));
+  return tokens;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Result {
+  double step_seconds = 0;
+  double final_loss = 0;
+};
+
+Result train(const Options& o) {
+  const std::vector<std::int32_t> tokens = random_tokens(o);
+  const auto inputs = std::span(tokens).first(tokens.size() - 1);
+  const auto targets = std::span(tokens).last(tokens.size() - 1);
+  Result result;
+  comm::run_ranks(o.ranks, std::chrono::minutes(10), [&](comm::Communicator& inner) {
+    std::optional<comm::LossyCommunicator> lossy;
+    if (o.loss_rate) lossy.emplace(inner, network(*o.loss_rate));
+    comm::Communicator& group = lossy ? static_cast<comm::Communicator&>(*lossy) : inner;
+    models::Gpt2<float> model(o.model, group, o.threads);
+    model.initialize(1);
+    models::AdamW<float> adamw(model.parameters(), {}, o.threads);
+    std::vector<double> seconds;
+    double loss = 0;
+    for (int step = 0; step <= o.steps; ++step) {
+      inner.barrier({});
+      const auto start = Clock::now();
+      group.begin_step(static_cast<std::uint64_t>(step) + 1);
+      model.zero_gradients();
+      loss = model.forward(inputs, targets, o.batch, o.length);
+      model.backward(1.0);
+      const double norm = models::global_gradient_norm<float>(model.parameters(), group);
+      adamw.step(1e-3, models::clip_scale(norm, 1.0));
+      inner.barrier({});
+      if (step > 0) seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+    }
+    if (inner.rank() == 0) result = {median(seconds), loss};
+  });
+  return result;
+}
+
+double peak_mebibytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+}  // namespace
+}  // namespace droptest
+
+int main(int argc, char** argv) {
+  const droptest::Options o = droptest::parsed(argc, argv);
+  const droptest::Result result = droptest::train(o);
+  std::cout << nlohmann::json{{"program", "droptest"},
+                              {"step_seconds", result.step_seconds},
+                              {"tokens_per_second", o.batch * o.length / result.step_seconds},
+                              {"peak_mebibytes", droptest::peak_mebibytes()},
+                              {"final_loss", result.final_loss}}
+                   .dump()
+            << "\n";
+}
