@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the cores give right now: a loop of fused multiply-adds that touches no memory, so that what lowers its rate is
+// the machine (another process, a hypervisor that takes a core away, two cores that share one) and nothing else.
+#pragma once
+
+#include <vector>
+
+namespace droptest::benchmarks {
+
+/// Rates of the windows of one probe, in GFLOP/s over all threads.
+struct FmaRates {
+  double median = 0;
+  double lowest = 0;
+  double share_of_dips = 0;  ///< of windows below three quarters of the median, in [0, 1]
+};
+
+/// Runs `windows` windows of about 25 ms on that many threads, and waits for the slowest in each. Uses AVX-512, AVX2 or
+/// neither, as the processor has them.
+FmaRates probe_fma(int threads, int windows);
+
+}  // namespace droptest::benchmarks
