@@ -3,8 +3,8 @@
 """Whole training steps of GPT-2 in plain PyTorch: forward, backward, clipping and AdamW, on random tokens.
 
 The peer of benchmarks/train_step: the same model, the same batch, the same work per step. Prints one JSON object. The
-settings that make PyTorch fast (BLAS library, malloc, waiting threads) are environment variables that must stand before it
-starts: benchmarks/compare_peers.py sets them.
+settings that make PyTorch fast (BLAS library, malloc, waiting threads) are environment variables that must stand before
+it starts: benchmarks/compare_peers.py sets them.
 """
 
 import argparse
