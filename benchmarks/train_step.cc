@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole training steps of GPT-2 on random tokens: forward, backward, gradient norm, clipping and AdamW; ranks are threads
-// of this process. Prints one JSON object. Its peer is peers/pytorch_gpt2.py; compare_peers.py runs both in turns.
+// Whole training steps of GPT-2 on random tokens: forward, backward, gradient norm, clipping and AdamW; ranks are
+// threads of this process. Prints one JSON object. Its peer is peers/pytorch_gpt2.py; compare_peers.py runs both in
+// turns.
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +17,7 @@
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
 #include "models/gpt2/gpt2.h"
+#include "models/host_buffer.h"
 #include "models/optimizer.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/random/philox.h"
@@ -71,7 +73,8 @@ comm::LossyOptions network(double loss_rate) {
 std::vector<std::int32_t> random_tokens(const Options& o) {
   sim::PhiloxEngine engine(1, sim::Purpose::kWeights, 0);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(o.batch * o.length + 1));
-  for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(engine() % static_cast<unsigned>(o.model.vocabulary));
+  for (std::int32_t& token : tokens)
+    token = static_cast<std::int32_t>(engine() % static_cast<unsigned>(o.model.vocabulary));
   return tokens;
 }
 
@@ -104,9 +107,8 @@ Result train(const Options& o) {
       const auto start = Clock::now();
       group.begin_step(static_cast<std::uint64_t>(step) + 1);
       model.zero_gradients();
-      loss = model.forward(inputs, targets, o.batch, o.length);
-      model.backward(1.0);
-      const double norm = models::global_gradient_norm<float>(model.parameters(), group);
+      loss = model.forward_backward(inputs, targets, o.batch, o.length, 1.0);
+      const double norm = models::global_gradient_norm<float>(model.parameters(), group, o.threads);
       adamw.step(1e-3, models::clip_scale(norm, 1.0));
       inner.barrier({});
       if (step > 0) seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
@@ -126,6 +128,7 @@ double peak_mebibytes() {
 }  // namespace droptest
 
 int main(int argc, char** argv) {
+  droptest::models::keep_freed_memory();
   const droptest::Options o = droptest::parsed(argc, argv);
   const droptest::Result result = droptest::train(o);
   std::cout << nlohmann::json{{"program", "droptest"},

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/optimizer.h"
 
+#include <array>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
 #include "models/kernels/adamw.h"
+#include "models/kernels/chunks.h"
 #include "models/kernels/lanes.h"
 
 namespace droptest::models {
@@ -13,8 +16,8 @@ template <class T>
 AdamW<T>::AdamW(std::span<Parameter<T>> parameters, const AdamWConfig& config, int threads)
     : parameters_(parameters), config_(config), threads_(threads) {
   for (const Parameter<T>& parameter : parameters) {
-    first_moments_.emplace_back(parameter.value.size(), T(0));
-    second_moments_.emplace_back(parameter.value.size(), T(0));
+    first_moments_.emplace_back(parameter.value.size());
+    second_moments_.emplace_back(parameter.value.size());
   }
 }
 
@@ -32,19 +35,36 @@ void AdamW<T>::step(double learning_rate, double gradient_scale) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter<T>& parameter = parameters_[i];
     update.weight_decay = parameter.decay == Decay::kDecays ? config_.weight_decay : 0.0;
-    adamw_update<T>(parameter.value, parameter.gradient, first_moments_[i], second_moments_[i], update, threads_);
+    adamw_update<T>(parameter.value, parameter.gradient, first_moments_[i].elems(), second_moments_[i].elems(), update,
+                    threads_);
   }
 }
 
+namespace {
+
+/// Sum of squares, in chunks whose sums are added in order.
 template <class T>
-double global_gradient_norm(std::span<const Parameter<T>> parameters, comm::Communicator& tensor_group) {
+double sum_of_squares(std::span<const T> values, int threads) {
+  constexpr std::int64_t kMostChunks = 64;
+  const auto count = static_cast<std::int64_t>(values.size());
+  const std::int64_t chunk = chunk_items(count, 16384, kMostChunks);
+  std::array<double, kMostChunks> sums{};
+  for_vector_chunks(count, chunk, threads, [&](std::int64_t begin, std::int64_t end) {
+    const T* v = values.data() + begin;
+    sums[static_cast<std::size_t>(begin / chunk)] = lane_sum<double>(
+        end - begin, [v](std::int64_t i) { return static_cast<double>(v[i]) * static_cast<double>(v[i]); });
+  });
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
+}
+
+}  // namespace
+
+template <class T>
+double global_gradient_norm(std::span<const Parameter<T>> parameters, comm::Communicator& tensor_group, int threads) {
   double squares = 0;
   for (const Parameter<T>& parameter : parameters) {
     if (parameter.placement == Placement::kReplicated && tensor_group.rank() != 0) continue;
-    const T* gradient = parameter.gradient.data();
-    squares += lane_sum<double>(static_cast<std::int64_t>(parameter.gradient.size()), [gradient](std::int64_t i) {
-      return static_cast<double>(gradient[i]) * static_cast<double>(gradient[i]);
-    });
+    squares += sum_of_squares<T>(parameter.gradient, threads);
   }
   tensor_group.all_reduce(std::span<double>(&squares, 1), comm::ReduceOp::kSum,
                           {sim::TrafficClass::kControl, "gradient_norm", -1});
@@ -66,7 +86,7 @@ double LearningRateSchedule::at(std::uint64_t step) const {
 
 template class AdamW<float>;
 template class AdamW<double>;
-template double global_gradient_norm<float>(std::span<const Parameter<float>>, comm::Communicator&);
-template double global_gradient_norm<double>(std::span<const Parameter<double>>, comm::Communicator&);
+template double global_gradient_norm<float>(std::span<const Parameter<float>>, comm::Communicator&, int);
+template double global_gradient_norm<double>(std::span<const Parameter<double>>, comm::Communicator&, int);
 
 }  // namespace droptest::models

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "models/host_buffer.h"
 #include "models/parameter.h"
 
 namespace droptest::models {
@@ -32,14 +33,16 @@ class AdamW {
   AdamWConfig config_;
   int threads_;
   std::uint64_t step_ = 0;
-  std::vector<std::vector<T>> first_moments_;
-  std::vector<std::vector<T>> second_moments_;
+  std::vector<HostBuffer<T>> first_moments_;
+  std::vector<HostBuffer<T>> second_moments_;
 };
 
 /// L2 norm of the whole model's gradient: sharded parts of all ranks, replicated ones once (rank 0's).
-/// Ranks: all. Accumulates in double, in parameter order. The same value on every rank.
+/// Ranks: all. Accumulates in double, in parameter order; `threads` do not change its bits. The same value on every
+/// rank.
 template <class T>
-double global_gradient_norm(std::span<const Parameter<T>> parameters, comm::Communicator& tensor_group);
+double global_gradient_norm(std::span<const Parameter<T>> parameters, comm::Communicator& tensor_group,
+                            int threads = 1);
 
 /// What to multiply gradients by so that their norm is at most max_norm: max_norm / (norm + 1e-6), at most 1.
 double clip_scale(double norm, double max_norm);

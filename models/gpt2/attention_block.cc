@@ -20,24 +20,25 @@ AttentionShape AttentionBlock<T>::attention_shape(const BatchShape& shape) const
 }
 
 template <class T>
-void AttentionBlock<T>::forward(std::span<const T> input, const BatchShape& shape, BlockScratch<T>& scratch,
-                                std::span<T> output) {
+Branch<T> AttentionBlock<T>::forward(std::span<const T> residual, const Branch<T>& branch, const BatchShape& shape,
+                                     BlockScratch<T>& scratch, std::span<T> stream) {
   const std::int64_t rows = shape.rows();
   const auto mixed_elems = static_cast<std::size_t>(rows * heads_ * head_width_);
   normalized_.resize(static_cast<std::size_t>(rows * width_));
   qkv_.resize(3 * mixed_elems);
-  probabilities_.resize(attention_probability_elems(attention_shape(shape)));
+  row_statistics_.resize(attention_statistics_elems(attention_shape(shape)));
+  scratch.attention.resize(attention_scratch_elems(attention_shape(shape), execution_.threads));
   mixed_.resize(mixed_elems);
   scratch.sum.resize(static_cast<std::size_t>(rows * width_));
 
-  ln_1_.forward(input, rows, normalized_);
+  ln_1_.forward(residual, branch, rows, stream, normalized_);
   c_attn_.forward(normalized_, rows, qkv_);
-  attention_forward<T>(qkv_, attention_shape(shape), probabilities_, mixed_, execution_.threads);
-  c_proj_.forward(mixed_, input, rows, scratch.sum, output);
+  attention_forward<T>(qkv_, attention_shape(shape), row_statistics_, mixed_, scratch.attention, execution_.threads);
+  return c_proj_.forward(mixed_, rows, scratch.sum);
 }
 
 template <class T>
-void AttentionBlock<T>::backward(std::span<const T> input, const BatchShape& shape, BlockScratch<T>& scratch,
+void AttentionBlock<T>::backward(std::span<const T> stream, const BatchShape& shape, BlockScratch<T>& scratch,
                                  std::span<T> gradient) const {
   const std::int64_t rows = shape.rows();
   scratch.grad_branch.resize(mixed_.size());
@@ -46,10 +47,10 @@ void AttentionBlock<T>::backward(std::span<const T> input, const BatchShape& sha
   scratch.attention.resize(attention_scratch_elems(attention_shape(shape), execution_.threads));
 
   c_proj_.backward(mixed_, gradient, rows, scratch.grad_branch);
-  attention_backward<T>(scratch.grad_branch, qkv_, probabilities_, attention_shape(shape), scratch.grad_qkv,
+  attention_backward<T>(scratch.grad_branch, qkv_, row_statistics_, attention_shape(shape), scratch.grad_qkv,
                         scratch.attention, execution_.threads);
   c_attn_.backward(normalized_, scratch.grad_qkv, rows, scratch.grad_normalized);
-  ln_1_.backward(scratch.grad_normalized, input, rows, gradient);
+  ln_1_.backward(scratch.grad_normalized, stream, rows, gradient);
 }
 
 template class AttentionBlock<float>;

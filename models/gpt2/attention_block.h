@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attention half of a block: x + c_proj(attention(c_attn(ln_1(x)))).
+// The attention half of a block: c_proj(attention(c_attn(ln_1(x)))), to be added to the stream x.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,13 @@ class AttentionBlock {
   AttentionBlock(std::span<Parameter<T>> parameters, std::int64_t heads, std::int64_t head_width,
                  const Execution& execution, int layer);
 
-  /// Ranks: all; one all_reduce. Shapes: input, output [rows, width].
-  void forward(std::span<const T> input, const BatchShape& shape, BlockScratch<T>& scratch, std::span<T> output);
-  /// `gradient` of the output becomes that of the input; `input` as in forward. Ranks: all; one all_reduce.
-  void backward(std::span<const T> input, const BatchShape& shape, BlockScratch<T>& scratch,
+  /// stream = residual + branch (which may lie in scratch.sum), or the residual where there is no branch; returns what
+  /// this half adds to it, in scratch.sum. Ranks: all; one all_reduce. Shapes: residual, stream [rows, width].
+  Branch<T> forward(std::span<const T> residual, const Branch<T>& branch, const BatchShape& shape,
+                    BlockScratch<T>& scratch, std::span<T> stream);
+  /// `gradient` of the stream behind this half becomes that of the stream before it, which is `stream`. Ranks: all; one
+  /// all_reduce.
+  void backward(std::span<const T> stream, const BatchShape& shape, BlockScratch<T>& scratch,
                 std::span<T> gradient) const;
 
  private:
@@ -40,7 +43,7 @@ class AttentionBlock {
   RowParallelLinear<T> c_proj_;
   std::vector<T> normalized_;
   std::vector<T> qkv_;
-  std::vector<T> probabilities_;
+  std::vector<T> row_statistics_;
   std::vector<T> mixed_;
 };
 

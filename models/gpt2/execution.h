@@ -8,10 +8,15 @@
 
 namespace droptest::models {
 
+/// Whether a backward pass adds to the gradients or sets them: the first one after zero_gradients() sets those of the
+/// matrices, which saves writing zeros and reading them again.
+enum class GradientMode : std::uint8_t { kSet, kAdd };
+
 /// Where and with what a layer computes. Borrowed by the layers, owned by the model.
 struct Execution {
   comm::Communicator& tensor_group;
   int threads = 1;
+  GradientMode gradient_mode = GradientMode::kAdd;
 };
 
 /// The extents of one forward pass.

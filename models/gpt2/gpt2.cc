@@ -10,11 +10,11 @@
 #include "models/gpt2/execution.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/layer_norm.h"
+#include "models/gpt2/lm_head.h"
 #include "models/gpt2/mlp_block.h"
-#include "models/gpt2/parallel_cross_entropy.h"
 #include "models/gpt2/parallel_embedding.h"
+#include "models/host_buffer.h"
 #include "models/kernels/chunks.h"
-#include "models/kernels/matmul.h"
 #include "sim/error.h"
 #include "sim/random/philox.h"
 
@@ -51,6 +51,13 @@ const Gpt2Config& validated(const Gpt2Config& config, const comm::Communicator& 
   return config;
 }
 
+/// Whether a product of the backward pass covers the gradient: that of a matrix other than the positions. (Rows of wte
+/// that only pad it have no gradient at any time.)
+template <class T>
+bool is_set_by_products(const Parameter<T>& parameter) {
+  return parameter.shape.size() == 2 && parameter.name != "wpe.weight";
+}
+
 }  // namespace
 
 template <class T>
@@ -64,7 +71,8 @@ class Gpt2<T>::Impl {
         parameters_(allocate()),
         embedding_(parameters_[0], parameters_[1], token_range(part_.vocabulary), execution_),
         ln_f_(parameters_[parameters_.size() - 2], parameters_[parameters_.size() - 1], execution_),
-        cross_entropy_(token_range(part_.vocabulary), execution_) {
+        head_(parameters_[0], token_range(part_.vocabulary), static_cast<std::int64_t>(parameters_[0].shape[0]),
+              execution_) {
     const auto heads = static_cast<std::int64_t>(part_.heads.count);
     const std::span<Parameter<T>> all(parameters_);
     for (int layer = 0; layer < config.layers; ++layer) {
@@ -78,43 +86,42 @@ class Gpt2<T>::Impl {
   }
 
   const Gpt2Config& config() const { return config_; }
-  std::span<Parameter<T>> parameters() { return parameters_; }
-  void zero_gradients() { std::fill(gradients_.begin(), gradients_.end(), T(0)); }
+  std::span<Parameter<T>> parameters();
+  void zero_gradients() { gradients_are_zero_ = true; }
 
   void initialize(std::uint64_t seed);
   double forward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
   void backward(double scale);
+  double forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                          const BatchShape& shape, double scale);
 
  private:
   std::vector<Parameter<T>> allocate();
-  ConstMatrix<T> head_weight() const {
-    return {parameters_[0].value.data(), static_cast<std::int64_t>(part_.vocabulary.count), config_.width,
-            config_.width};
-  }
-
-  enum class Logits : std::uint8_t { kNone, kExponentials, kGradient };
+  void run_blocks(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
+  void begin_backward();
+  void run_blocks_backward();
 
   Gpt2Config config_;
   Gpt2Part part_;
   std::vector<Gpt2Tensor> tensors_;
   Execution execution_;
-  std::vector<T> values_;
-  std::vector<T> gradients_;
+  HostBuffer<T> values_;
+  HostBuffer<T> gradients_;
+  bool gradients_are_zero_ = false;  ///< and not yet written as zeros
   std::vector<Parameter<T>> parameters_;
 
   ParallelEmbedding<T> embedding_;
   std::vector<AttentionBlock<T>> attention_;
   std::vector<MlpBlock<T>> mlp_;
   LayerNorm<T> ln_f_;
-  ParallelCrossEntropy<T> cross_entropy_;
+  LmHead<T> head_;
 
   BatchShape shape_;
   std::vector<std::int32_t> tokens_;
   std::vector<std::int32_t> targets_;
   std::vector<std::vector<T>> stream_;
   std::vector<T> normalized_;
-  std::vector<T> logits_;
-  Logits logits_hold_ = Logits::kNone;
+  bool has_forward_ = false;
   std::vector<T> grad_stream_;
   BlockScratch<T> scratch_;
 };
@@ -127,17 +134,22 @@ std::vector<Parameter<T>> Gpt2<T>::Impl::allocate() {
     offsets.push_back(elems);
     elems += (tensor.slice.local_elems() + kAlignmentElems - 1) / kAlignmentElems * kAlignmentElems;
   }
-  values_.assign(elems, T(0));
-  gradients_.assign(elems, T(0));
+  values_ = HostBuffer<T>(elems);
+  gradients_ = HostBuffer<T>(elems);
   std::vector<Parameter<T>> parameters;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const Gpt2Tensor& tensor = tensors_[i];
     const std::uint64_t count = tensor.slice.local_elems();
     parameters.push_back({tensor.name, tensor.group, tensor.slice.local_shape(), tensor.placement, tensor.decay,
-                          std::span<T>(values_).subspan(offsets[i], count),
-                          std::span<T>(gradients_).subspan(offsets[i], count)});
+                          values_.elems().subspan(offsets[i], count), gradients_.elems().subspan(offsets[i], count)});
   }
   return parameters;
+}
+
+template <class T>
+std::span<Parameter<T>> Gpt2<T>::Impl::parameters() {
+  if (gradients_are_zero_) std::fill(gradients_.elems().begin(), gradients_.elems().end(), T(0));
+  return parameters_;
 }
 
 template <class T>
@@ -164,8 +176,8 @@ void Gpt2<T>::Impl::initialize(std::uint64_t seed) {
 }
 
 template <class T>
-double Gpt2<T>::Impl::forward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                              const BatchShape& shape) {
+void Gpt2<T>::Impl::run_blocks(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                               const BatchShape& shape) {
   const std::int64_t rows = shape.rows();
   if (shape.batch < 1 || shape.length < 1 || shape.length > config_.context) {
     throw ConfigError(
@@ -186,48 +198,68 @@ double Gpt2<T>::Impl::forward(std::span<const std::int32_t> tokens, std::span<co
   const auto stream_elems = static_cast<std::size_t>(rows * config_.width);
   for (std::vector<T>& stream : stream_) stream.resize(stream_elems);
   normalized_.resize(stream_elems);
-  logits_.resize(static_cast<std::size_t>(rows) * part_.vocabulary.count);
-  logits_hold_ = Logits::kNone;
 
   embedding_.forward(tokens_, shape, stream_[0]);
-  for (std::size_t layer = 0; layer < attention_.size(); ++layer) {
-    attention_[layer].forward(stream_[2 * layer], shape, scratch_, stream_[2 * layer + 1]);
-    mlp_[layer].forward(stream_[2 * layer + 1], shape, scratch_, stream_[2 * layer + 2]);
+  Branch<T> branch;
+  for (std::size_t half = 0; half + 1 < stream_.size(); ++half) {
+    // The first half finds the stream as the embedding left it; each other one makes it from what lies before.
+    const std::vector<T>& residual = stream_[half == 0 ? 0 : half - 1];
+    branch = half % 2 == 0 ? attention_[half / 2].forward(residual, branch, shape, scratch_, stream_[half])
+                           : mlp_[half / 2].forward(residual, branch, shape, scratch_, stream_[half]);
   }
-  ln_f_.forward(stream_.back(), rows, normalized_);
-  matmul<T>(Transpose::kNo, dense<T>(std::as_const(normalized_).data(), rows, config_.width), Transpose::kYes,
-            head_weight(), T(1), T(0), dense(logits_.data(), rows, static_cast<std::int64_t>(part_.vocabulary.count)),
-            execution_.threads);
-  const double loss = cross_entropy_.forward(logits_, targets_);
-  logits_hold_ = Logits::kExponentials;
+  ln_f_.forward(stream_[stream_.size() - 2], branch, rows, stream_.back(), normalized_);
+}
+
+template <class T>
+double Gpt2<T>::Impl::forward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                              const BatchShape& shape) {
+  has_forward_ = false;
+  run_blocks(tokens, targets, shape);
+  const SingleThreadedLibraries single_threaded;
+  const double loss = head_.forward(normalized_, targets_);
+  has_forward_ = true;
   return loss;
 }
 
 template <class T>
 void Gpt2<T>::Impl::backward(double scale) {
-  DROPTEST_CHECK(logits_hold_ != Logits::kNone, "backward without a forward pass before it");
+  DROPTEST_CHECK(has_forward_, "backward without a forward pass before it");
   const SingleThreadedLibraries single_threaded;
-  if (logits_hold_ == Logits::kExponentials) {
-    cross_entropy_.to_gradient(logits_, targets_);
-    logits_hold_ = Logits::kGradient;
-  }
-  const std::int64_t rows = shape_.rows();
-  const std::int64_t width = config_.width;
-  const auto columns = static_cast<std::int64_t>(part_.vocabulary.count);
-  const auto stream_elems = static_cast<std::size_t>(rows * width);
+  begin_backward();
+  head_.backward(normalized_, targets_, scale, scratch_.grad_normalized);
+  run_blocks_backward();
+}
+
+template <class T>
+double Gpt2<T>::Impl::forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                                       const BatchShape& shape, double scale) {
+  has_forward_ = false;
+  run_blocks(tokens, targets, shape);
+  const SingleThreadedLibraries single_threaded;
+  begin_backward();
+  const double loss = head_.forward_backward(normalized_, targets_, scale, scratch_.grad_normalized);
+  run_blocks_backward();
+  has_forward_ = true;
+  return loss;
+}
+
+template <class T>
+void Gpt2<T>::Impl::begin_backward() {
+  const auto stream_elems = static_cast<std::size_t>(shape_.rows() * config_.width);
   grad_stream_.resize(stream_elems);
   scratch_.grad_normalized.resize(stream_elems);
+  execution_.gradient_mode = gradients_are_zero_ ? GradientMode::kSet : GradientMode::kAdd;
+  if (gradients_are_zero_) {
+    for (Parameter<T>& parameter : parameters_) {
+      if (!is_set_by_products(parameter)) std::fill(parameter.gradient.begin(), parameter.gradient.end(), T(0));
+    }
+  }
+  gradients_are_zero_ = false;
+}
 
-  // The mean over rows and the caller's scale enter here, as the factor of both products.
-  const auto factor = static_cast<T>(scale / static_cast<double>(rows));
-  const ConstMatrix<T> grad_logits = dense<T>(std::as_const(logits_).data(), rows, columns);
-  matmul<T>(Transpose::kYes, grad_logits, Transpose::kNo, dense<T>(std::as_const(normalized_).data(), rows, width),
-            factor, T(1), {parameters_[0].gradient.data(), columns, width, width}, execution_.threads);
-  matmul<T>(Transpose::kNo, grad_logits, Transpose::kNo, head_weight(), factor, T(0),
-            dense(scratch_.grad_normalized.data(), rows, width), execution_.threads);
-  execution_.tensor_group.all_reduce(std::span<T>(scratch_.grad_normalized), comm::ReduceOp::kSum,
-                                     {sim::TrafficClass::kTpBackward, "lm_head.backward", -1});
-
+template <class T>
+void Gpt2<T>::Impl::run_blocks_backward() {
+  const std::int64_t rows = shape_.rows();
   std::fill(grad_stream_.begin(), grad_stream_.end(), T(0));
   ln_f_.backward(scratch_.grad_normalized, stream_.back(), rows, grad_stream_);
   for (std::size_t layer = attention_.size(); layer-- > 0;) {
@@ -263,6 +295,12 @@ double Gpt2<T>::forward(std::span<const std::int32_t> tokens, std::span<const st
 template <class T>
 void Gpt2<T>::backward(double scale) {
   impl_->backward(scale);
+}
+
+template <class T>
+double Gpt2<T>::forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, int batch,
+                                 int length, double scale) {
+  return impl_->forward_backward(tokens, targets, {batch, length}, scale);
 }
 
 template <class T>

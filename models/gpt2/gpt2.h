@@ -36,6 +36,12 @@ class Gpt2 {
   /// Adds scale x d(loss of the last forward) / d(parameter) to every gradient.
   void backward(double scale);
 
+  /// forward and backward(scale) in one call, which computes the logits of a large vocabulary once, not twice.
+  double forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, int batch,
+                          int length, double scale);
+
+  /// The next backward pass starts from zeros. The gradients themselves are written then, or when parameters() is
+  /// called.
   void zero_gradients();
 
   /// This rank's parameters in a fixed order, equal on all ranks.

@@ -10,11 +10,18 @@ LayerNorm<T>::LayerNorm(Parameter<T>& gain, Parameter<T>& bias, const Execution&
     : gain_(gain), bias_(bias), execution_(execution) {}
 
 template <class T>
-void LayerNorm<T>::forward(std::span<const T> input, std::int64_t rows, std::span<T> output) {
+void LayerNorm<T>::forward(std::span<const T> residual, const Branch<T>& branch, std::int64_t rows, std::span<T> stream,
+                           std::span<T> output) {
+  const auto width = static_cast<std::int64_t>(gain_.value.size());
   mean_.resize(static_cast<std::size_t>(rows));
   inverse_deviation_.resize(static_cast<std::size_t>(rows));
-  layernorm_forward<T>(input, gain_.value, bias_.value, rows, static_cast<std::int64_t>(gain_.value.size()), output,
-                       mean_, inverse_deviation_, execution_.threads);
+  if (branch.sum.empty()) {
+    layernorm_forward<T>(residual, gain_.value, bias_.value, rows, width, output, mean_, inverse_deviation_,
+                         execution_.threads);
+  } else {
+    residual_layernorm_forward<T>(residual, branch.sum, branch.bias, gain_.value, bias_.value, rows, width, stream,
+                                  output, mean_, inverse_deviation_, execution_.threads);
+  }
 }
 
 template <class T>

@@ -15,31 +15,31 @@ MlpBlock<T>::MlpBlock(std::span<Parameter<T>> parameters, const Execution& execu
       c_proj_(parameters[4], parameters[5], execution, layer) {}
 
 template <class T>
-void MlpBlock<T>::forward(std::span<const T> input, const BatchShape& shape, BlockScratch<T>& scratch,
-                          std::span<T> output) {
+Branch<T> MlpBlock<T>::forward(std::span<const T> residual, const Branch<T>& branch, const BatchShape& shape,
+                               BlockScratch<T>& scratch, std::span<T> stream) {
   const std::int64_t rows = shape.rows();
   normalized_.resize(static_cast<std::size_t>(rows * width_));
-  before_gelu_.resize(static_cast<std::size_t>(rows * hidden_));
-  after_gelu_.resize(before_gelu_.size());
+  gelu_slopes_.resize(static_cast<std::size_t>(rows * hidden_));
+  after_gelu_.resize(gelu_slopes_.size());
   scratch.sum.resize(static_cast<std::size_t>(rows * width_));
 
-  ln_2_.forward(input, rows, normalized_);
-  c_fc_.forward(normalized_, rows, before_gelu_);
-  gelu_forward<T>(before_gelu_, after_gelu_, execution_.threads);
-  c_proj_.forward(after_gelu_, input, rows, scratch.sum, output);
+  ln_2_.forward(residual, branch, rows, stream, normalized_);
+  c_fc_.forward_without_bias(normalized_, rows, gelu_slopes_);
+  bias_gelu_forward<T>(c_fc_.bias().value, rows, gelu_slopes_, after_gelu_, execution_.threads);
+  return c_proj_.forward(after_gelu_, rows, scratch.sum);
 }
 
 template <class T>
-void MlpBlock<T>::backward(std::span<const T> input, const BatchShape& shape, BlockScratch<T>& scratch,
+void MlpBlock<T>::backward(std::span<const T> stream, const BatchShape& shape, BlockScratch<T>& scratch,
                            std::span<T> gradient) const {
   const std::int64_t rows = shape.rows();
   scratch.grad_branch.resize(after_gelu_.size());
   scratch.grad_normalized.resize(normalized_.size());
 
   c_proj_.backward(after_gelu_, gradient, rows, scratch.grad_branch);
-  gelu_backward<T>(before_gelu_, scratch.grad_branch, execution_.threads);
-  c_fc_.backward(normalized_, scratch.grad_branch, rows, scratch.grad_normalized);
-  ln_2_.backward(scratch.grad_normalized, input, rows, gradient);
+  bias_gelu_backward<T>(gelu_slopes_, rows, scratch.grad_branch, c_fc_.bias_gradient(), execution_.threads);
+  c_fc_.backward_without_bias(normalized_, scratch.grad_branch, rows, scratch.grad_normalized);
+  ln_2_.backward(scratch.grad_normalized, stream, rows, gradient);
 }
 
 template class MlpBlock<float>;

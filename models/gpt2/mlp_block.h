@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The second half of a block: x + c_proj(gelu(c_fc(ln_2(x)))).
+// The second half of a block: c_proj(gelu(c_fc(ln_2(x)))), to be added to the stream x.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,13 @@ class MlpBlock {
   /// `parameters`: ln_2, c_fc and c_proj, weight before bias.
   MlpBlock(std::span<Parameter<T>> parameters, const Execution& execution, int layer);
 
-  /// Ranks: all; one all_reduce. Shapes: input, output [rows, width].
-  void forward(std::span<const T> input, const BatchShape& shape, BlockScratch<T>& scratch, std::span<T> output);
-  /// `gradient` of the output becomes that of the input; `input` as in forward. Ranks: all; one all_reduce.
-  void backward(std::span<const T> input, const BatchShape& shape, BlockScratch<T>& scratch,
+  /// stream = residual + branch (which may lie in scratch.sum); returns what this half adds to it, in scratch.sum.
+  /// Ranks: all; one all_reduce. Shapes: residual, stream [rows, width].
+  Branch<T> forward(std::span<const T> residual, const Branch<T>& branch, const BatchShape& shape,
+                    BlockScratch<T>& scratch, std::span<T> stream);
+  /// `gradient` of the stream behind this half becomes that of the stream before it, which is `stream`. Ranks: all; one
+  /// all_reduce.
+  void backward(std::span<const T> stream, const BatchShape& shape, BlockScratch<T>& scratch,
                 std::span<T> gradient) const;
 
  private:
@@ -34,7 +37,7 @@ class MlpBlock {
   ColumnParallelLinear<T> c_fc_;
   RowParallelLinear<T> c_proj_;
   std::vector<T> normalized_;
-  std::vector<T> before_gelu_;
+  std::vector<T> gelu_slopes_;
   std::vector<T> after_gelu_;
 };
 

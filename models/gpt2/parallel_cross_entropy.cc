@@ -2,6 +2,7 @@
 #include "models/gpt2/parallel_cross_entropy.h"
 
 #include <cmath>
+#include <utility>
 
 #include "models/kernels/cross_entropy.h"
 
@@ -12,28 +13,59 @@ ParallelCrossEntropy<T>::ParallelCrossEntropy(TokenRange range, const Execution&
     : range_(range), execution_(execution) {}
 
 template <class T>
-double ParallelCrossEntropy<T>::forward(std::span<T> logits, std::span<const std::int32_t> targets) {
-  largest_.resize(targets.size());
-  sums_.resize(targets.size());
-  predicted_.resize(targets.size());
-  const auto reduce = [&](std::vector<T>& values, comm::ReduceOp op, const char* name) {
-    execution_.tensor_group.all_reduce(std::span<T>(values), op, {sim::TrafficClass::kControl, name, -1});
+void ParallelCrossEntropy<T>::start(std::size_t rows) {
+  largest_.resize(rows);
+  sums_.resize(rows);
+  predicted_.resize(rows);
+}
+
+template <class T>
+double ParallelCrossEntropy<T>::forward_rows(std::size_t first_row, std::span<T> logits,
+                                             std::span<const std::int32_t> targets) {
+  const auto largest = std::span(largest_).subspan(first_row, targets.size());
+  const auto sums = std::span(sums_).subspan(first_row, targets.size());
+  const auto predicted = std::span(predicted_).subspan(first_row, targets.size());
+  const auto reduce = [&](std::span<T> values, comm::ReduceOp op, const char* name) {
+    execution_.tensor_group.all_reduce(values, op, {sim::TrafficClass::kControl, name, -1});
   };
-  row_maxima<T>(logits, range_.count, largest_, execution_.threads);
-  reduce(largest_, comm::ReduceOp::kMax, "cross_entropy.max");
-  exponentials<T>(logits, range_, targets, largest_, sums_, predicted_, execution_.threads);
-  reduce(sums_, comm::ReduceOp::kSum, "cross_entropy.sum_exp");
-  reduce(predicted_, comm::ReduceOp::kSum, "cross_entropy.predicted");
+  row_maxima<T>(logits, range_.count, largest, execution_.threads);
+  reduce(largest, comm::ReduceOp::kMax, "cross_entropy.max");
+  exponentials<T>(logits, range_, targets, largest, sums, predicted, execution_.threads);
+  reduce(sums, comm::ReduceOp::kSum, "cross_entropy.sum_exp");
+  reduce(predicted, comm::ReduceOp::kSum, "cross_entropy.predicted");
   double loss = 0;
   for (std::size_t i = 0; i < targets.size(); ++i) {
-    loss += std::log(static_cast<double>(sums_[i])) - static_cast<double>(predicted_[i]);
+    loss += std::log(static_cast<double>(sums[i])) - static_cast<double>(predicted[i]);
   }
-  return loss / static_cast<double>(targets.size());
+  return loss;
+}
+
+template <class T>
+void ParallelCrossEntropy<T>::repeat_rows(std::size_t first_row, std::span<T> logits,
+                                          std::span<const std::int32_t> targets) {
+  // Sums and targets' logits of this rank alone: those of all ranks are kept.
+  own_sums_.resize(targets.size());
+  own_predicted_.resize(targets.size());
+  exponentials<T>(logits, range_, targets, std::span(std::as_const(largest_)).subspan(first_row, targets.size()),
+                  own_sums_, own_predicted_, execution_.threads);
+}
+
+template <class T>
+void ParallelCrossEntropy<T>::to_gradient_rows(std::size_t first_row, std::span<T> logits,
+                                               std::span<const std::int32_t> targets) const {
+  exponentials_to_gradient<T>(logits, range_, targets, std::span(sums_).subspan(first_row, targets.size()),
+                              execution_.threads);
+}
+
+template <class T>
+double ParallelCrossEntropy<T>::forward(std::span<T> logits, std::span<const std::int32_t> targets) {
+  start(targets.size());
+  return forward_rows(0, logits, targets) / static_cast<double>(targets.size());
 }
 
 template <class T>
 void ParallelCrossEntropy<T>::to_gradient(std::span<T> logits, std::span<const std::int32_t> targets) const {
-  exponentials_to_gradient<T>(logits, range_, targets, sums_, execution_.threads);
+  to_gradient_rows(0, logits, targets);
 }
 
 template class ParallelCrossEntropy<float>;

@@ -26,12 +26,25 @@ class ParallelCrossEntropy {
   /// Turns what forward left into the gradient of the sum of the rows' losses by the logits. Call once.
   void to_gradient(std::span<T> logits, std::span<const std::int32_t> targets) const;
 
+  // The same in chunks of rows, so that the logits of all rows are never in memory at once.
+
+  /// Makes room for what is kept of each of `rows` rows.
+  void start(std::size_t rows);
+  /// forward() for rows first_row, first_row + 1, ...; returns the sum of their losses.
+  double forward_rows(std::size_t first_row, std::span<T> logits, std::span<const std::int32_t> targets);
+  /// Turns freshly computed logits of rows whose forward_rows() has been into what that had left. No communication.
+  void repeat_rows(std::size_t first_row, std::span<T> logits, std::span<const std::int32_t> targets);
+  /// to_gradient() for these rows.
+  void to_gradient_rows(std::size_t first_row, std::span<T> logits, std::span<const std::int32_t> targets) const;
+
  private:
   TokenRange range_;
   const Execution& execution_;
   std::vector<T> largest_;
   std::vector<T> sums_;
   std::vector<T> predicted_;
+  std::vector<T> own_sums_;
+  std::vector<T> own_predicted_;
 };
 
 }  // namespace droptest::models

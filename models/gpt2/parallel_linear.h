@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "models/gpt2/block_scratch.h"
 #include "models/gpt2/execution.h"
 #include "models/parameter.h"
 
@@ -21,9 +22,17 @@ class ColumnParallelLinear {
 
   /// Shapes: input [rows, inputs], output [rows, outputs here].
   void forward(std::span<const T> input, std::int64_t rows, std::span<T> output) const;
+  /// x W_r, for a caller that adds the bias in a pass of its own.
+  void forward_without_bias(std::span<const T> input, std::int64_t rows, std::span<T> output) const;
+  const Parameter<T>& bias() const { return bias_; }
+
   /// Adds to the parameters' gradients and sets grad_input. Ranks: all; one all_reduce of grad_input.
   void backward(std::span<const T> input, std::span<const T> grad_output, std::int64_t rows,
                 std::span<T> grad_input) const;
+  /// The same where the caller has added to the bias' gradient.
+  void backward_without_bias(std::span<const T> input, std::span<const T> grad_output, std::int64_t rows,
+                             std::span<T> grad_input) const;
+  std::span<T> bias_gradient() const { return bias_.gradient; }
 
  private:
   Parameter<T>& weight_;
@@ -41,10 +50,9 @@ class RowParallelLinear {
   /// Shapes: weight [inputs here, outputs], bias [outputs] (a copy on every rank).
   RowParallelLinear(Parameter<T>& weight, Parameter<T>& bias, const Execution& execution, int layer);
 
-  /// output = residual + x W + bias. Ranks: all; one all_reduce of `sum`, which is overwritten.
-  /// Shapes: input [rows, inputs here]; residual, sum, output [rows, outputs].
-  void forward(std::span<const T> input, std::span<const T> residual, std::int64_t rows, std::span<T> sum,
-               std::span<T> output) const;
+  /// The sum, and the bias that is to be added to it. Ranks: all; one all_reduce of `sum`.
+  /// Shapes: input [rows, inputs here]; sum [rows, outputs].
+  Branch<T> forward(std::span<const T> input, std::int64_t rows, std::span<T> sum) const;
   /// Adds to the parameters' gradients and sets grad_input; no communication. The bias' gradient is the same on every
   /// rank because grad_output is.
   void backward(std::span<const T> input, std::span<const T> grad_output, std::int64_t rows,

@@ -26,7 +26,7 @@ void adamw_update(std::span<T> value, std::span<const T> gradient, std::span<T> 
   const T* g = gradient.data();
   T* m = first_moment.data();
   T* v = second_moment.data();
-  for_chunks(count, chunk_items(count, 16384), threads, [=](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(count, chunk_items(count, 16384), threads, [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const T d = g[i] * scale;
       m[i] = beta1 * m[i] + new1 * d;

@@ -16,21 +16,21 @@ struct AttentionShape {
   std::int64_t head_width = 0;
 };
 
-/// Elements of `probabilities`: B x NH x T x T.
-std::uint64_t attention_probability_elems(const AttentionShape& shape);
-/// Elements of `scratch` that attention_backward needs.
+/// Elements of `row_statistics`: 2 x B x NH x T.
+std::uint64_t attention_statistics_elems(const AttentionShape& shape);
+/// Elements of `scratch`, forward and backward: a few rows of scores for each thread, never T x T.
 std::uint64_t attention_scratch_elems(const AttentionShape& shape, int threads);
 
-/// output = softmax(mask(Q K' / sqrt(D))) V per sequence and head. Shapes: see AttentionShape; probabilities
-/// [B, NH, T, T] keep the softmax for backward (where a key lies in the future: 0 or not written).
-/// Call under SingleThreadedLibraries.
+/// output = softmax(mask(Q K' / sqrt(D))) V per sequence and head. Shapes: see AttentionShape; row_statistics
+/// [B, NH, T, 2] keeps each row's largest score and the inverse of its sum of exponentials, from which backward
+/// computes the probabilities again. Call under SingleThreadedLibraries.
 template <class T>
-void attention_forward(std::span<const T> qkv, const AttentionShape& shape, std::span<T> probabilities,
-                       std::span<T> output, int threads);
+void attention_forward(std::span<const T> qkv, const AttentionShape& shape, std::span<T> row_statistics,
+                       std::span<T> output, std::span<T> scratch, int threads);
 
 /// grad_qkv = the gradient of qkv. Shapes: as forward.
 template <class T>
-void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, std::span<const T> probabilities,
+void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, std::span<const T> row_statistics,
                         const AttentionShape& shape, std::span<T> grad_qkv, std::span<T> scratch, int threads);
 
 }  // namespace droptest::models

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "models/kernels/vector_width.h"
+
 namespace droptest::models {
 
 /// Chunks of at least `grain` items, and at most `max_chunks` of them.
@@ -24,8 +26,18 @@ void for_chunks(std::int64_t items, std::int64_t chunk, int threads, const Body&
     for (std::int64_t begin = 0; begin < items; begin += chunk) body(begin, std::min(items, begin + chunk));
     return;
   }
-#pragma omp parallel for num_threads(threads) schedule(static)
+  // Chunks are handed out one by one: a thread that lost its core for a while holds up one chunk, not its share of all.
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
   for (std::int64_t c = 0; c < chunks; ++c) body(c * chunk, std::min(items, (c + 1) * chunk));
+}
+
+/// for_chunks whose bodies are plain loops over elements, compiled for the processor's widest vectors.
+template <class Body>
+void for_vector_chunks(std::int64_t items, std::int64_t chunk, int threads, const Body& body) {
+  const VectorWidth width = widest_vectors();
+  for_chunks(items, chunk, threads, [width, &body](std::int64_t begin, std::int64_t end) {
+    run_vectorised(width, [&body, begin, end] { body(begin, end); });
+  });
 }
 
 /// While alive, libraries called from this thread and its teams start no threads of their own.

@@ -10,7 +10,7 @@ namespace droptest::models {
 template <class T>
 void row_maxima(std::span<const T> logits, std::int64_t columns, std::span<T> largest, int threads) {
   const auto rows = static_cast<std::int64_t>(largest.size());
-  for_chunks(rows, chunk_items(rows, 16), threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(rows, chunk_items(rows, 16), threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) largest[i] = lane_max(logits.data() + i * columns, columns);
   });
 }
@@ -19,7 +19,7 @@ template <class T>
 void exponentials(std::span<T> logits, TokenRange range, std::span<const std::int32_t> targets,
                   std::span<const T> largest, std::span<T> sums, std::span<T> predicted, int threads) {
   const auto rows = static_cast<std::int64_t>(targets.size());
-  for_chunks(rows, chunk_items(rows, 16), threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(rows, chunk_items(rows, 16), threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       T* row = logits.data() + i * range.count;
       const T top = largest[i];
@@ -35,7 +35,7 @@ template <class T>
 void exponentials_to_gradient(std::span<T> exponentials, TokenRange range, std::span<const std::int32_t> targets,
                               std::span<const T> sums, int threads) {
   const auto rows = static_cast<std::int64_t>(targets.size());
-  for_chunks(rows, chunk_items(rows, 16), threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(rows, chunk_items(rows, 16), threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       T* row = exponentials.data() + i * range.count;
       const T inverse = T(1) / sums[i];

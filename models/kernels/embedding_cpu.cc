@@ -11,7 +11,7 @@ template <class T>
 void embedding_forward(std::span<const std::int32_t> tokens, TokenRange range, std::span<const T> table,
                        std::int64_t width, std::span<T> output, int threads) {
   const auto rows = static_cast<std::int64_t>(tokens.size());
-  for_chunks(rows, chunk_items(rows, 32), threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(rows, chunk_items(rows, 32), threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = tokens[i] - range.first;
       T* y = output.data() + i * width;
@@ -29,7 +29,7 @@ void embedding_backward(std::span<const std::int32_t> tokens, TokenRange range, 
                         std::int64_t width, std::span<T> grad_table, int threads) {
   const auto rows = static_cast<std::int64_t>(tokens.size());
   // Columns are cut, not rows: two rows may name the same token.
-  for_chunks(width, 64, threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(width, 64, threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = 0; i < rows; ++i) {
       const std::int64_t row = tokens[i] - range.first;
       if (row < 0 || row >= range.count) continue;
@@ -44,7 +44,7 @@ template <class T>
 void add_positions(std::span<const T> table, std::int64_t batch, std::int64_t length, std::int64_t width,
                    std::span<T> values, int threads) {
   const std::int64_t rows = batch * length;
-  for_chunks(rows, chunk_items(rows, 32), threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(rows, chunk_items(rows, 32), threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const T* position = table.data() + i % length * width;
       T* y = values.data() + i * width;
@@ -56,7 +56,7 @@ void add_positions(std::span<const T> table, std::int64_t batch, std::int64_t le
 template <class T>
 void positions_backward(std::span<const T> grad_values, std::int64_t batch, std::int64_t length, std::int64_t width,
                         std::span<T> grad_table, int threads) {
-  for_chunks(length, chunk_items(length, 16), threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(length, chunk_items(length, 16), threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t b = 0; b < batch; ++b) {
       const T* dy = grad_values.data() + b * length * width;
       T* dw = grad_table.data();

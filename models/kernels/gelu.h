@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// GELU in its tanh form, as GPT-2 has it.
+// GELU in its tanh form, as GPT-2 has it, with the bias before it.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 namespace droptest::models {
 
-/// output = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))). Shapes: equal, any. Source: Hendrycks and Gimpel 2016.
+/// With x = values + bias: output = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), and values becomes the slope
+/// d output / d x, which is all that backward needs. Shapes: values, output [rows, width]; bias [width].
+/// Source: Hendrycks and Gimpel 2016.
 template <class T>
-void gelu_forward(std::span<const T> input, std::span<T> output, int threads);
+void bias_gelu_forward(std::span<const T> bias, std::int64_t rows, std::span<T> values, std::span<T> output,
+                       int threads);
 
-/// gradient *= d gelu(input) / d input.
+/// gradient *= slopes, and bias_gradient += the rows of the product added up in order.
 template <class T>
-void gelu_backward(std::span<const T> input, std::span<T> gradient, int threads);
+void bias_gelu_backward(std::span<const T> slopes, std::int64_t rows, std::span<T> gradient, std::span<T> bias_gradient,
+                        int threads);
 
 }  // namespace droptest::models

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/kernels/gelu.h"
 
-#include <cstdint>
-
 #include "models/kernels/chunks.h"
 #include "models/kernels/exp_math.h"
 
@@ -22,33 +20,49 @@ T gate(T x) {
 }  // namespace
 
 template <class T>
-void gelu_forward(std::span<const T> input, std::span<T> output, int threads) {
-  const auto count = static_cast<std::int64_t>(input.size());
-  const T* x = input.data();
-  T* y = output.data();
-  for_chunks(count, chunk_items(count, 4096), threads, [=](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin; i < end; ++i) y[i] = x[i] * gate(x[i]);
-  });
-}
-
-template <class T>
-void gelu_backward(std::span<const T> input, std::span<T> gradient, int threads) {
-  const auto count = static_cast<std::int64_t>(input.size());
-  const T* x = input.data();
-  T* dy = gradient.data();
-  for_chunks(count, chunk_items(count, 4096), threads, [=](std::int64_t begin, std::int64_t end) {
+void bias_gelu_forward(std::span<const T> bias, std::int64_t rows, std::span<T> values, std::span<T> output,
+                       int threads) {
+  const auto width = static_cast<std::int64_t>(bias.size());
+  for_vector_chunks(rows, chunk_items(rows, 8), threads, [&](std::int64_t begin, std::int64_t end) {
+    const T* b = bias.data();
     for (std::int64_t i = begin; i < end; ++i) {
-      // d(x s(2u)) = s + x s (1 - s) d(2u)/dx.
-      const T s = gate(x[i]);
-      const T slope = static_cast<T>(kTwiceSqrtTwoOverPi) * (T(1) + T(3) * static_cast<T>(kCubic) * x[i] * x[i]);
-      dy[i] *= s + x[i] * s * (T(1) - s) * slope;
+      T* v = values.data() + i * width;
+      T* y = output.data() + i * width;
+      for (std::int64_t j = 0; j < width; ++j) {
+        // d(x s(2u)) = s + x s (1 - s) d(2u)/dx.
+        const T x = v[j] + b[j];
+        const T s = gate(x);
+        const T slope = static_cast<T>(kTwiceSqrtTwoOverPi) * (T(1) + T(3) * static_cast<T>(kCubic) * x * x);
+        y[j] = x * s;
+        v[j] = s + x * s * (T(1) - s) * slope;
+      }
     }
   });
 }
 
-template void gelu_forward<float>(std::span<const float>, std::span<float>, int);
-template void gelu_forward<double>(std::span<const double>, std::span<double>, int);
-template void gelu_backward<float>(std::span<const float>, std::span<float>, int);
-template void gelu_backward<double>(std::span<const double>, std::span<double>, int);
+template <class T>
+void bias_gelu_backward(std::span<const T> slopes, std::int64_t rows, std::span<T> gradient, std::span<T> bias_gradient,
+                        int threads) {
+  const auto width = static_cast<std::int64_t>(bias_gradient.size());
+  // Columns are cut, so that each sum runs over all rows in order.
+  for_vector_chunks(width, 64, threads, [&](std::int64_t begin, std::int64_t end) {
+    T* db = bias_gradient.data();
+    for (std::int64_t i = 0; i < rows; ++i) {
+      const T* s = slopes.data() + i * width;
+      T* g = gradient.data() + i * width;
+      for (std::int64_t j = begin; j < end; ++j) {
+        g[j] *= s[j];
+        db[j] += g[j];
+      }
+    }
+  });
+}
+
+template void bias_gelu_forward<float>(std::span<const float>, std::int64_t, std::span<float>, std::span<float>, int);
+template void bias_gelu_forward<double>(std::span<const double>, std::int64_t, std::span<double>, std::span<double>,
+                                        int);
+template void bias_gelu_backward<float>(std::span<const float>, std::int64_t, std::span<float>, std::span<float>, int);
+template void bias_gelu_backward<double>(std::span<const double>, std::int64_t, std::span<double>, std::span<double>,
+                                         int);
 
 }  // namespace droptest::models

@@ -16,6 +16,15 @@ void layernorm_forward(std::span<const T> input, std::span<const T> gain, std::s
                        std::int64_t width, std::span<T> output, std::span<T> mean, std::span<T> inverse_deviation,
                        int threads);
 
+/// stream = residual + (branch + branch_bias), and layernorm_forward of the stream, in one pass over the rows.
+/// Shapes: residual, branch, stream, output [rows, width]; branch_bias, gain, bias [width]; the stream may be the
+/// residual.
+template <class T>
+void residual_layernorm_forward(std::span<const T> residual, std::span<const T> branch, std::span<const T> branch_bias,
+                                std::span<const T> gain, std::span<const T> bias, std::int64_t rows, std::int64_t width,
+                                std::span<T> stream, std::span<T> output, std::span<T> mean,
+                                std::span<T> inverse_deviation, int threads);
+
 /// Adds the gradients of input, gain and bias to grad_input, grad_gain and grad_bias.
 template <class T>
 void layernorm_backward(std::span<const T> grad_output, std::span<const T> input, std::span<const T> gain,

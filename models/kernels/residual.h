@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Biases and the residual stream.
+// Biases and their gradients.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,6 @@ namespace droptest::models {
 /// Every row becomes the bias. Shapes: rows_out [rows, width], bias [width].
 template <class T>
 void fill_rows(std::span<const T> bias, std::int64_t rows, std::span<T> rows_out, int threads);
-
-/// output = residual + branch + bias. Shapes: [rows, width], bias [width]; output may be any of the inputs.
-template <class T>
-void add_branch(std::span<const T> residual, std::span<const T> branch, std::span<const T> bias, std::int64_t rows,
-                std::span<T> output, int threads);
 
 /// sums += the rows added up in order. Shapes: values [rows, width], sums [width].
 template <class T>

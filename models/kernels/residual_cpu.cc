@@ -9,30 +9,15 @@ namespace droptest::models {
 
 template <class T>
 void fill_rows(std::span<const T> bias, std::int64_t rows, std::span<T> rows_out, int threads) {
-  for_chunks(rows, chunk_items(rows, 32), threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(rows, chunk_items(rows, 32), threads, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) std::copy(bias.begin(), bias.end(), rows_out.data() + i * bias.size());
-  });
-}
-
-template <class T>
-void add_branch(std::span<const T> residual, std::span<const T> branch, std::span<const T> bias, std::int64_t rows,
-                std::span<T> output, int threads) {
-  const auto width = static_cast<std::int64_t>(bias.size());
-  for_chunks(rows, chunk_items(rows, 32), threads, [&](std::int64_t begin, std::int64_t end) {
-    const T* c = bias.data();
-    for (std::int64_t i = begin; i < end; ++i) {
-      const T* a = residual.data() + i * width;
-      const T* b = branch.data() + i * width;
-      T* y = output.data() + i * width;
-      for (std::int64_t j = 0; j < width; ++j) y[j] = a[j] + (b[j] + c[j]);
-    }
   });
 }
 
 template <class T>
 void add_column_sums(std::span<const T> values, std::int64_t rows, std::span<T> sums, int threads) {
   const auto width = static_cast<std::int64_t>(sums.size());
-  for_chunks(width, 64, threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(width, 64, threads, [&](std::int64_t begin, std::int64_t end) {
     T* s = sums.data();
     for (std::int64_t i = 0; i < rows; ++i) {
       const T* v = values.data() + i * width;
@@ -43,10 +28,6 @@ void add_column_sums(std::span<const T> values, std::int64_t rows, std::span<T> 
 
 template void fill_rows<float>(std::span<const float>, std::int64_t, std::span<float>, int);
 template void fill_rows<double>(std::span<const double>, std::int64_t, std::span<double>, int);
-template void add_branch<float>(std::span<const float>, std::span<const float>, std::span<const float>, std::int64_t,
-                                std::span<float>, int);
-template void add_branch<double>(std::span<const double>, std::span<const double>, std::span<const double>,
-                                 std::int64_t, std::span<double>, int);
 template void add_column_sums<float>(std::span<const float>, std::int64_t, std::span<float>, int);
 template void add_column_sums<double>(std::span<const double>, std::int64_t, std::span<double>, int);
 

@@ -140,6 +140,33 @@ TEST(Gpt2, BackwardAccumulatesWithItsScale) {
   });
 }
 
+TEST(Gpt2, ForwardBackwardHasTheBitsOfForwardThenBackward) {
+  for (const int ranks : {1, 2}) {
+    comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
+      Gpt2<float> model(kTiny, group, 1);
+      set_formula_weights(model, group);
+      const auto gradients = [&] {
+        std::vector<float> all;
+        for (const auto& parameter : model.parameters()) {
+          all.insert(all.end(), parameter.gradient.begin(), parameter.gradient.end());
+        }
+        return all;
+      };
+      const auto tokens = formula_tokens(0, 24, 97);
+      const auto targets = formula_tokens(1, 24, 97);
+      const double loss = model.forward(tokens, targets, 2, 12);
+      model.backward(0.5);
+      const std::vector<float> want = gradients();
+      model.zero_gradients();
+      EXPECT_EQ(model.forward_backward(tokens, targets, 2, 12, 0.5), loss);
+      EXPECT_EQ(gradients(), want);
+      // After it, backward() adds once more.
+      model.backward(0.5);
+      EXPECT_NE(gradients(), want);
+    });
+  }
+}
+
 TEST(Gpt2, PaddingRowsStayZeroThroughTraining) {
   comm::run_ranks(4, kTestTimeout, [&](comm::Communicator& group) {
     Gpt2<float> model({1, 32, 4, 12, 5}, group, 1);

@@ -10,9 +10,11 @@
 #include "models/kernels/embedding.h"
 #include "models/kernels/exp_math.h"
 #include "models/kernels/gelu.h"
+#include "models/kernels/lanes.h"
 #include "models/kernels/layernorm.h"
 #include "models/kernels/matmul.h"
 #include "models/kernels/residual.h"
+#include "models/kernels/vector_width.h"
 #include "tests/models/formula_model.h"
 
 namespace droptest::models {
@@ -113,9 +115,11 @@ TYPED_TEST(Kernels, GeluAndItsSlope) {
   using T = TypeParam;
   std::vector<T> x = {0, T(1e-4), T(-1e-4), 1, -1, 3, -3, 12, -12, 60, -60};
   std::vector<T> y(x.size());
+  std::vector<T> values = x;
+  bias_gelu_forward<T>(std::vector<T>{T(0)}, static_cast<std::int64_t>(x.size()), values, y, 2);
   std::vector<T> slope(x.size(), T(2));
-  gelu_forward<T>(x, y, 1);
-  gelu_backward<T>(x, slope, 2);
+  std::vector<T> bias_gradient(1);
+  bias_gelu_backward<T>(values, static_cast<std::int64_t>(x.size()), slope, bias_gradient, 2);
   for (std::size_t i = 0; i < x.size(); ++i) {
     const auto gelu = [](long double z) {
       return 0.5L * z * (1 + std::tanh(std::sqrt(2 / 3.14159265358979323846L) * (z + 0.044715L * z * z * z)));
@@ -125,7 +129,96 @@ TYPED_TEST(Kernels, GeluAndItsSlope) {
     EXPECT_NEAR(slope[i], static_cast<double>((gelu(x[i] + h) - gelu(x[i] - h)) / h), std::max(kBound<T>, 1e-9))
         << x[i];
   }
-  gelu_forward<T>({}, {}, 2);
+  bias_gelu_forward<T>({}, 0, {}, {}, 2);
+}
+
+TYPED_TEST(Kernels, GeluAddsTheBiasFirstAndItsGradientSumsColumns) {
+  using T = TypeParam;
+  const std::int64_t rows = 21;
+  const std::int64_t width = 131;
+  const auto before = numbers<T>(1, rows * width);
+  const auto bias = numbers<T>(2, width);
+  std::vector<T> sums = before;
+  for (std::int64_t k = 0; k < rows * width; ++k) sums[k] += bias[k % width];
+  std::vector<T> want(before.size());
+  std::vector<T> want_slopes = sums;
+  bias_gelu_forward<T>(std::vector<T>(width), rows, want_slopes, want, 1);
+  std::vector<T> got(before.size());
+  std::vector<T> slopes = before;
+  bias_gelu_forward<T>(bias, rows, slopes, got, 2);
+  EXPECT_EQ(got, want);
+  EXPECT_EQ(slopes, want_slopes);
+  const auto dy = numbers<T>(3, rows * width);
+  std::vector<T> want_gradient = dy;
+  std::vector<T> want_bias(width, T(1));
+  for (std::int64_t k = 0; k < rows * width; ++k) {
+    want_gradient[k] *= slopes[k];
+    want_bias[k % width] += want_gradient[k];
+  }
+  for (const int threads : {1, 3}) {
+    std::vector<T> gradient = dy;
+    std::vector<T> bias_gradient(width, T(1));
+    bias_gelu_backward<T>(slopes, rows, gradient, bias_gradient, threads);
+    EXPECT_EQ(gradient, want_gradient);
+    EXPECT_EQ(bias_gradient, want_bias);
+  }
+}
+
+TYPED_TEST(Kernels, LayerNormOfAStreamThatTakesABranch) {
+  using T = TypeParam;
+  for (const std::int64_t width : {1, 33, 130}) {
+    const std::int64_t rows = 19;
+    const auto residual = numbers<T>(1, rows * width);
+    const auto branch = numbers<T>(2, rows * width);
+    const auto branch_bias = numbers<T>(3, width);
+    const auto gain = numbers<T>(4, width);
+    const auto bias = numbers<T>(5, width);
+    std::vector<T> want_stream(residual.size());
+    for (std::int64_t k = 0; k < rows * width; ++k) {
+      want_stream[k] = residual[k] + (branch[k] + branch_bias[k % width]);
+    }
+    std::vector<T> want(residual.size());
+    std::vector<T> want_mean(rows);
+    std::vector<T> want_deviation(rows);
+    layernorm_forward<T>(want_stream, gain, bias, rows, width, want, want_mean, want_deviation, 1);
+    std::vector<T> stream = residual;
+    std::vector<T> got(residual.size());
+    std::vector<T> mean(rows);
+    std::vector<T> deviation(rows);
+    residual_layernorm_forward<T>(stream, branch, branch_bias, gain, bias, rows, width, stream, got, mean, deviation,
+                                  2);
+    EXPECT_EQ(stream, want_stream);
+    EXPECT_EQ(got, want);
+    EXPECT_EQ(mean, want_mean);
+    EXPECT_EQ(deviation, want_deviation);
+  }
+}
+
+/// Sums by lanes, exponentials and their like: what the vector widths must agree on.
+template <class T>
+std::vector<T> loops_of_all_kinds(VectorWidth width, const std::vector<T>& x) {
+  std::vector<T> out(x.size() + 2);
+  const auto count = static_cast<std::int64_t>(x.size());
+  run_vectorised(width, [&] {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = exp_plain(x[i] * T(3)) * x[i] + std::sqrt(x[i] * x[i]) / T(7);
+    out[count] = lane_sum<T>(count, [&](std::int64_t i) { return x[i] * out[i]; });
+    out[count + 1] = lane_max(x.data(), count);
+  });
+  return out;
+}
+
+TYPED_TEST(Kernels, EveryVectorWidthGivesTheSameBits) {
+  using T = TypeParam;
+  for (const std::int64_t count : {1, 15, 16, 17, 333}) {
+    const auto x = numbers<T>(1, count);
+    const auto plain = loops_of_all_kinds(VectorWidth::kBaseline, x);
+    if (widest_vectors() >= VectorWidth::kAvx2) {
+      EXPECT_EQ(loops_of_all_kinds(VectorWidth::kAvx2, x), plain);
+    }
+    if (widest_vectors() >= VectorWidth::kAvx512) {
+      EXPECT_EQ(loops_of_all_kinds(VectorWidth::kAvx512, x), plain);
+    }
+  }
 }
 
 TYPED_TEST(Kernels, LayerNormForwardAndSlope) {
@@ -231,12 +324,12 @@ TYPED_TEST(Kernels, AttentionForwardAndSlope) {
     std::vector<T> first_out;
     std::vector<T> first_grad;
     for (const int threads : {1, 2, 3}) {
-      std::vector<T> probabilities(attention_probability_elems(shape), std::numeric_limits<T>::quiet_NaN());
+      std::vector<T> statistics(attention_statistics_elems(shape), std::numeric_limits<T>::quiet_NaN());
       std::vector<T> out(static_cast<std::size_t>(rows * part));
       std::vector<T> grad(qkv.size(), std::numeric_limits<T>::quiet_NaN());
-      std::vector<T> scratch(attention_scratch_elems(shape, threads));
-      attention_forward<T>(qkv, shape, probabilities, out, threads);
-      attention_backward<T>(dout, qkv, probabilities, shape, grad, scratch, threads);
+      std::vector<T> scratch(attention_scratch_elems(shape, threads), std::numeric_limits<T>::quiet_NaN());
+      attention_forward<T>(qkv, shape, statistics, out, scratch, threads);
+      attention_backward<T>(dout, qkv, statistics, shape, grad, scratch, threads);
       if (threads == 1) {
         first_out = out;
         first_grad = grad;
@@ -265,12 +358,13 @@ TYPED_TEST(Kernels, AttentionDoesNotSeeTheFuture) {
   const SingleThreadedLibraries single_threaded;
   const AttentionShape shape{1, 70, 2, 4};
   auto qkv = numbers<T>(1, 70 * 24);
-  std::vector<T> probabilities(attention_probability_elems(shape));
+  std::vector<T> statistics(attention_statistics_elems(shape));
+  std::vector<T> scratch(attention_scratch_elems(shape, 1));
   std::vector<T> before(70 * 8);
   std::vector<T> after(70 * 8);
-  attention_forward<T>(qkv, shape, probabilities, before, 1);
+  attention_forward<T>(qkv, shape, statistics, before, scratch, 1);
   for (std::size_t i = 66 * 24; i < qkv.size(); ++i) qkv[i] = T(3) - qkv[i];
-  attention_forward<T>(qkv, shape, probabilities, after, 1);
+  attention_forward<T>(qkv, shape, statistics, after, scratch, 1);
   EXPECT_TRUE(std::equal(before.begin(), before.begin() + 66 * 8, after.begin()));
   EXPECT_FALSE(std::equal(before.begin() + 66 * 8, before.end(), after.begin() + 66 * 8));
 }
@@ -304,11 +398,8 @@ TYPED_TEST(Kernels, BiasesPositionsAndColumnSums) {
   const std::int64_t length = 41;
   const std::int64_t width = 70;
   const auto residual = numbers<T>(1, batch * length * width);
-  const auto branch = numbers<T>(2, batch * length * width);
   const auto bias = numbers<T>(3, width);
   const auto table = numbers<T>(4, length * width);
-  std::vector<T> sum(residual.size());
-  add_branch<T>(residual, branch, bias, batch * length, sum, 2);
   std::vector<T> filled(residual.size());
   fill_rows<T>(bias, batch * length, filled, 2);
   std::vector<T> placed = residual;
@@ -323,7 +414,6 @@ TYPED_TEST(Kernels, BiasesPositionsAndColumnSums) {
     for (std::int64_t j = 0; j < width; ++j) {
       const std::size_t k = static_cast<std::size_t>(i * width + j);
       const std::size_t p = static_cast<std::size_t>(i % length * width + j);
-      EXPECT_EQ(sum[k], residual[k] + (branch[k] + bias[j]));
       EXPECT_EQ(filled[k], bias[j]);
       EXPECT_EQ(placed[k], residual[k] + table[p]);
       want_sums[j] += residual[k];
