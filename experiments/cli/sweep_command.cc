@@ -4,13 +4,13 @@
 #include <csignal>
 #include <iostream>
 #include <memory>
-#include <thread>
 
 #include "experiments/cli/commands.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/progress_display.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/run/child_process.h"
+#include "experiments/run/core_shares.h"
 #include "experiments/run/sweep_runner.h"
 
 namespace droptest::cli {
@@ -22,7 +22,8 @@ using experiments::SweepRun;
 struct SweepCommandOptions {
   SpecOptions spec;
   std::string out = "results";
-  int jobs = 0;  ///< 0: one for each core
+  int jobs = 0;  ///< 0: one for each core that this process may use
+  std::string pin = "cores";
   bool quiet = false;
 };
 
@@ -65,8 +66,9 @@ int sweep(const SweepCommandOptions& options) {
   const experiments::SweepPlan plan = load_plan(options.spec);
   experiments::SweepOptions sweep_options;
   sweep_options.out = options.out;
-  sweep_options.jobs =
-      options.jobs > 0 ? options.jobs : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  sweep_options.jobs = options.jobs > 0 ? options.jobs : static_cast<int>(experiments::allowed_cores().size());
+  using Pin = experiments::SweepOptions::Pin;
+  sweep_options.pin = options.pin == "cores" ? Pin::kCores : Pin::kNone;
   sweep_options.worker_command = {experiments::this_program(), "worker"};
 
   catch_stop_signals();
@@ -98,8 +100,14 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
   const auto options = std::make_shared<SweepCommandOptions>();  // shared by CLI11's bindings and the action
   add_spec_options(*command, options->spec);
   command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
-  command->add_option("--jobs,-j", options->jobs, "Runs at once; default: one for each core")
+  command->add_option("--jobs,-j", options->jobs, "Runs at once; default: one for each core that this process may use")
       ->check(CLI::Range(1, 4096));
+  command
+      ->add_option("--pin", options->pin,
+                   "cores: each run has cores of its own, unless more runs at once than cores are asked for;\n"
+                   "none: the kernel places all threads")
+      ->check(CLI::IsMember({"cores", "none"}))
+      ->capture_default_str();
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");
   command->footer(
       "Runs that have their result already are not repeated, so a sweep that was stopped is continued by the same\n"

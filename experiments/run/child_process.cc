@@ -2,13 +2,16 @@
 #include "experiments/run/child_process.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <filesystem>
 #include <system_error>
 #include <thread>
@@ -40,6 +43,24 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
+/// The kernel's mask of these cores: one bit each.
+std::vector<unsigned long> mask_of(const std::vector<int>& cores) {
+  constexpr std::size_t kBits = 8 * sizeof(unsigned long);
+  std::vector<unsigned long> mask;
+  for (const int core : cores) {
+    const auto bit = static_cast<std::size_t>(core);
+    mask.resize(std::max(mask.size(), bit / kBits + 1));
+    mask[bit / kBits] |= 1UL << (bit % kBits);
+  }
+  return mask;
+}
+
+/// May be called between fork and exec. A failure is no error: cores can be taken away at any time.
+void run_on(pid_t thread, const std::vector<unsigned long>& mask) {
+  if (mask.empty()) return;
+  ::sched_setaffinity(thread, mask.size() * sizeof(unsigned long), reinterpret_cast<const cpu_set_t*>(mask.data()));
+}
+
 std::string reason(int error) { return std::generic_category().message(error); }
 
 }  // namespace
@@ -57,6 +78,7 @@ ChildProcess ChildProcess::start(const Options& options) {
   // Everything that allocates comes before the fork: after it, the child of a process with threads may not.
   const std::vector<char*> argv = pointers(arguments);
   const std::vector<char*> envp = pointers(environment);
+  const std::vector<unsigned long> core_mask = mask_of(options.cores);
   const std::string log_path = options.log.empty() ? "/dev/null" : options.log;
   const int log = ::open(log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (log < 0) throw ConfigError(log_path + ": cannot write: " + reason(errno));
@@ -68,6 +90,7 @@ ChildProcess ChildProcess::start(const Options& options) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(kExecFailed);  // the parent was gone before the request above
     ::setpgid(0, 0);
+    run_on(0, core_mask);
     ::signal(SIGINT, SIG_DFL);
     ::signal(SIGTERM, SIG_DFL);
     ::dup2(input, STDIN_FILENO);
@@ -116,6 +139,22 @@ std::optional<ExitStatus> ChildProcess::wait_for(std::chrono::milliseconds longe
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return status_;
+}
+
+void ChildProcess::move_to(const std::vector<int>& cores) {
+  if (poll() || pid_ == 0) return;
+  const std::vector<unsigned long> mask = mask_of(cores);
+  // Twice: a thread that is started meanwhile inherits the cores of the one that starts it.
+  for (int pass = 0; pass < 2; ++pass) {
+    std::error_code ended;
+    std::filesystem::directory_iterator threads("/proc/" + std::to_string(pid_) + "/task", ended);
+    for (; !ended && threads != std::filesystem::directory_iterator(); threads.increment(ended)) {
+      const std::string name = threads->path().filename().string();
+      pid_t thread = 0;
+      std::from_chars(name.data(), name.data() + name.size(), thread);
+      if (thread > 0) run_on(thread, mask);
+    }
+  }
 }
 
 ExitStatus ChildProcess::stop(std::chrono::milliseconds grace) {

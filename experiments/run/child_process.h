@@ -30,6 +30,8 @@ class ChildProcess {
     std::vector<std::string> arguments;              ///< the program's path first
     std::map<std::string, std::string> environment;  ///< beside, or instead of, this process's variables
     std::string log;                                 ///< file for its output and errors, written anew
+    /// It and its threads run on these alone, as far as the kernel agrees; empty: where this thread may run.
+    std::vector<int> cores{};
   };
 
   /// Throws: CommError naming the program and the system's reason.
@@ -43,6 +45,8 @@ class ChildProcess {
   std::optional<ExitStatus> poll();
   /// Blocks at most that long.
   std::optional<ExitStatus> wait_for(std::chrono::milliseconds longest);
+  /// Lets it run on these cores from now on, all threads that it has. Does nothing where the kernel does not agree.
+  void move_to(const std::vector<int>& cores);
   /// Asks it to end, and kills it where it has not within `grace`. Blocks.
   ExitStatus stop(std::chrono::milliseconds grace);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <list>
 #include <system_error>
@@ -10,6 +11,7 @@
 
 #include "experiments/records/atomic_file.h"
 #include "experiments/run/child_process.h"
+#include "experiments/run/core_shares.h"
 #include "experiments/run/last_words.h"
 #include "experiments/run/metrics_tail.h"
 #include "experiments/run/run_recorder.h"
@@ -29,11 +31,22 @@ struct RunningRun {
   RunDirectory directory;
   ChildProcess process;
   MetricsTail metrics;
+  std::size_t core_share;
 };
+
+/// A thread that waits for others must not spin where other runs want its core. What the user set goes before.
+std::map<std::string, std::string> worker_environment(const SweepOptions& options) {
+  if (options.jobs == 1 || std::getenv("OMP_WAIT_POLICY") != nullptr) return {};
+  return {{"OMP_WAIT_POLICY", "passive"}};
+}
 
 class SweepRunner {
  public:
-  SweepRunner(const SweepPlan& plan, const SweepOptions& options) : plan_(plan), options_(options) {
+  SweepRunner(const SweepPlan& plan, const SweepOptions& options)
+      : plan_(plan),
+        options_(options),
+        cores_(options.pin == SweepOptions::Pin::kCores ? allowed_cores() : std::vector<int>()),
+        core_shares_(cores_, 0) {
     progress_.runs.resize(plan.runs.size());
     for (std::size_t i = 0; i < plan.runs.size(); ++i) {
       SweepRun& run = progress_.runs[i];
@@ -46,6 +59,7 @@ class SweepRunner {
         waiting_.push_back(i);
       }
     }
+    core_shares_ = CoreShares(cores_, std::min(static_cast<std::size_t>(options.jobs), waiting_.size()));
   }
 
   SweepProgress run(const std::function<void(const SweepProgress&)>& on_progress,
@@ -84,8 +98,11 @@ class SweepRunner {
     std::vector<std::string> command = options_.worker_command;
     command.insert(command.end(), {directory.path, "--point", planned.point.dump()});
     progress_.runs[index].state = SweepRun::State::kRunning;
+    const std::size_t share = core_shares_.take();
     running_.push_back(
-        {index, directory, ChildProcess::start({command, {}, log_of(directory)}), MetricsTail(directory.metrics())});
+        {index, directory,
+         ChildProcess::start({command, worker_environment(options_), log_of(directory), core_shares_.cores(share)}),
+         MetricsTail(directory.metrics()), share});
   }
 
   /// Whether any run ended.
@@ -99,9 +116,19 @@ class SweepRunner {
       }
       any = true;
       settle(*run, *status);
+      core_shares_.give_back(run->core_share);
       run = running_.erase(run);
     }
+    if (any && waiting_.empty()) share_free_cores();
     return any;
+  }
+
+  /// No run is left that would take a free share of the cores: those that still run get all of them.
+  void share_free_cores() {
+    if (running_.empty()) return;
+    const CoreShares wider(cores_, running_.size());
+    std::size_t place = 0;
+    for (RunningRun& run : running_) run.process.move_to(wider.cores(place++));
   }
 
   void settle(const RunningRun& ended, const ExitStatus& status) {
@@ -162,6 +189,8 @@ class SweepRunner {
   const SweepPlan& plan_;
   const SweepOptions& options_;
   const Clock::time_point start_ = Clock::now();
+  const std::vector<int> cores_;  ///< to hand out; empty: none
+  CoreShares core_shares_;
   SweepProgress progress_;
   std::list<std::size_t> waiting_;
   std::list<RunningRun> running_;

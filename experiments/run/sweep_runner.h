@@ -17,6 +17,8 @@ namespace droptest::experiments {
 struct SweepOptions {
   std::string out;  ///< root folder of results
   int jobs = 1;     ///< runs at once
+  /// Whether each run gets cores of its own, where there are enough for all, and the last runs those that fall free.
+  enum class Pin : std::uint8_t { kNone, kCores } pin = Pin::kCores;
   /// Command that runs the run of a folder's spec.json; folder and sweep point are appended.
   std::vector<std::string> worker_command;
 };
