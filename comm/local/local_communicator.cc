@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/local/local_communicator.h"
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <vector>
@@ -18,6 +19,26 @@ std::uint64_t sum_of(std::span<const std::uint64_t> counts) {
   return sum_before(counts, static_cast<int>(counts.size()));
 }
 
+// Elements of part `rank` when `count_elems` are cut as even_counts() cuts them.
+sim::ElementRange even_part(std::uint64_t count_elems, int rank, int world_size) {
+  const auto r = static_cast<std::uint64_t>(rank);
+  const auto parts = static_cast<std::uint64_t>(world_size);
+  const std::uint64_t longer_parts = count_elems % parts;
+  const std::uint64_t begin = r * (count_elems / parts) + std::min(r, longer_parts);
+  return {begin, begin + count_elems / parts + (r < longer_parts ? 1 : 0)};
+}
+
+// A function as a share; the function lives on the stack of the rank that waits for it.
+template <class Run>
+class Share final : public LocalShare {
+ public:
+  explicit Share(const Run& run) : run_(run) {}
+  void run() override { run_(); }
+
+ private:
+  const Run& run_;
+};
+
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
 }
@@ -25,8 +46,23 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 }  // namespace
 
 LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank)
-    : group_(std::move(group)), rank_(rank) {}
+    : group_(std::move(group)),
+      rank_(rank),
+      inputs_(static_cast<std::size_t>(group_->size())),
+      outputs_(static_cast<std::size_t>(group_->size())) {}
 
+// Points inputs_ and outputs_ at those elements of what the ranks show, and returns how many they are.
+std::uint64_t LocalCommunicator::show_parts(sim::ElementRange elements) {
+  for (int r = 0; r < world_size(); ++r) {
+    const LocalCall& shown = group_->call_of(r);
+    const std::size_t begin_bytes = elements.begin * element_bytes(shown.input.type);
+    inputs_[static_cast<std::size_t>(r)] = shown.input.bytes.data() + begin_bytes;
+    outputs_[static_cast<std::size_t>(r)] = shown.output.bytes.data() + begin_bytes;
+  }
+  return elements.size();
+}
+
+// Rank r's share is part r, written to everyone: no other share touches part r, so that in-place calls are safe.
 void LocalCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
   Call call(Operation::kAllReduce, input.type, input.count_elems(), message, *step_);
   call.reduce_op = op;
@@ -34,18 +70,12 @@ void LocalCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op
   check.shape(input, call.count_elems, "input");
   check.shape(output, call.count_elems, "output");
   check.same_or_apart(input, output);
-  group_->arrive(rank_, {.call = call, .input = input, .output = output});
-  // Rank r reduces part r and writes it to everyone: only rank r touches part r, so that in-place calls are safe.
-  const std::vector<std::uint64_t> counts = even_counts(call.count_elems, world_size());
-  const std::size_t begin_bytes = sum_before(counts, rank_) * element_bytes(call.type);
-  std::vector<const std::byte*> inputs;
-  std::vector<std::byte*> outputs;
-  for (int r = 0; r < world_size(); ++r) {
-    inputs.push_back(group_->call_of(r).input.bytes.data() + begin_bytes);
-    outputs.push_back(group_->call_of(r).output.bytes.data() + begin_bytes);
-  }
-  reduce_in_rank_order(op, call.type, inputs, outputs, counts[static_cast<std::size_t>(rank_)]);
-  group_->leave(rank_);
+  const auto run = [&] {
+    const std::uint64_t count_elems = show_parts(even_part(call.count_elems, rank_, world_size()));
+    reduce_in_rank_order(op, call.type, inputs_, outputs_, count_elems);
+  };
+  Share share(run);
+  group_->meet(rank_, {.call = call, .input = input, .output = output}, &share);
 }
 
 void LocalCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
@@ -58,13 +88,14 @@ void LocalCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::sp
   check.shape(input, sum_of(counts), "input");
   check.shape(output, counts[static_cast<std::size_t>(rank_)], "output");
   check.own_part_or_apart(output, input, sum_before(counts, rank_));
-  group_->arrive(rank_, {.call = call, .input = input, .output = output});
-  const std::size_t begin_bytes = sum_before(counts, rank_) * element_bytes(call.type);
-  std::vector<const std::byte*> inputs;
-  for (int r = 0; r < world_size(); ++r) inputs.push_back(group_->call_of(r).input.bytes.data() + begin_bytes);
-  std::byte* const outputs[] = {output.bytes.data()};
-  reduce_in_rank_order(op, call.type, inputs, outputs, counts[static_cast<std::size_t>(rank_)]);
-  group_->leave(rank_);
+  const auto run = [&] {
+    const std::uint64_t begin = sum_before(counts, rank_);
+    const std::uint64_t count_elems = show_parts({begin, begin + output.count_elems()});
+    std::byte* const outputs[] = {output.bytes.data()};
+    reduce_in_rank_order(op, call.type, inputs_, outputs, count_elems);
+  };
+  Share share(run);
+  group_->meet(rank_, {.call = call, .input = input, .output = output}, &share);
 }
 
 void LocalCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
@@ -76,15 +107,17 @@ void LocalCommunicator::all_gather(ConstTensor input, Tensor output, std::span<c
   check.shape(input, counts[static_cast<std::size_t>(rank_)], "input");
   check.shape(output, sum_of(counts), "output");
   check.own_part_or_apart(input, output, sum_before(counts, rank_));
-  group_->arrive(rank_, {.call = call, .input = input, .output = output});
-  // Each rank writes its own output only; a part that another rank reads in place is never written.
-  std::byte* to = output.bytes.data();
-  for (int r = 0; r < world_size(); ++r) {
-    const std::span<const std::byte> part = group_->call_of(r).input.bytes;
-    copy_bytes(to, part.data(), part.size());
-    to += part.size();
-  }
-  group_->leave(rank_);
+  // Each share writes its rank's output only; a part that another one reads in place is never written.
+  const auto run = [&] {
+    std::byte* to = output.bytes.data();
+    for (int r = 0; r < world_size(); ++r) {
+      const std::span<const std::byte> part = group_->call_of(r).input.bytes;
+      copy_bytes(to, part.data(), part.size());
+      to += part.size();
+    }
+  };
+  Share share(run);
+  group_->meet(rank_, {.call = call, .input = input, .output = output}, &share);
 }
 
 void LocalCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
@@ -101,17 +134,21 @@ void LocalCommunicator::all_to_all(ConstTensor input, std::span<const std::uint6
     input_copy.assign(input.bytes.begin(), input.bytes.end());
     input.bytes = input_copy;
   }
-  group_->arrive(
+  const auto run = [&] {
+    std::byte* to = output.bytes.data();
+    for (int s = 0; s < world_size(); ++s) {
+      const LocalCall& source = group_->call_of(s);
+      const std::size_t begin_bytes = sum_before(source.send_counts, rank_) * element_bytes(call.type);
+      const std::size_t bytes = receive_counts[static_cast<std::size_t>(s)] * element_bytes(call.type);
+      copy_bytes(to, source.input.bytes.data() + begin_bytes, bytes);
+      to += bytes;
+    }
+  };
+  Share share(run);
+  group_->meet(
       rank_,
-      {.call = call, .input = input, .output = output, .send_counts = send_counts, .receive_counts = receive_counts});
-  std::byte* to = output.bytes.data();
-  for (int s = 0; s < world_size(); ++s) {
-    const LocalCall& source = group_->call_of(s);
-    const std::size_t bytes = receive_counts[static_cast<std::size_t>(s)] * element_bytes(call.type);
-    copy_bytes(to, source.input.bytes.data() + sum_before(source.send_counts, rank_) * element_bytes(call.type), bytes);
-    to += bytes;
-  }
-  group_->leave(rank_);
+      {.call = call, .input = input, .output = output, .send_counts = send_counts, .receive_counts = receive_counts},
+      &share);
 }
 
 void LocalCommunicator::broadcast(Tensor data, int root, const Message& message) {
@@ -120,9 +157,9 @@ void LocalCommunicator::broadcast(Tensor data, int root, const Message& message)
   const ArgumentCheck check(*this, call);
   check.peer(root, "root");
   check.shape(data, call.count_elems, "data");
-  group_->arrive(rank_, {.call = call, .input = data, .output = data});
-  copy_bytes(data.bytes.data(), group_->call_of(root).input.bytes.data(), data.bytes.size());
-  group_->leave(rank_);
+  const auto run = [&] { copy_bytes(data.bytes.data(), group_->call_of(root).input.bytes.data(), data.bytes.size()); };
+  Share share(run);
+  group_->meet(rank_, {.call = call, .input = data, .output = data}, rank_ == root ? nullptr : &share);
 }
 
 void LocalCommunicator::send(ConstTensor data, int destination, const Message& message) {
@@ -142,15 +179,15 @@ void LocalCommunicator::recv(Tensor data, int source, const Message& message) {
 }
 
 void LocalCommunicator::barrier(const Message& message) {
-  group_->arrive(rank_, {.call = Call(Operation::kBarrier, ElementType::kFloat32, 0, message, *step_)});
-  group_->leave(rank_);
+  group_->meet(rank_, {.call = Call(Operation::kBarrier, ElementType::kFloat32, 0, message, *step_)}, nullptr);
 }
 
 std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
   const Call call(Operation::kSplit, ElementType::kFloat32, 0, {.name = "split"}, *step_);
-  group_->arrive(rank_, {.call = call, .color = color, .key = key});
-  std::shared_ptr<LocalGroup> part = color < 0 ? nullptr : group_->part_of(color);
-  group_->leave(rank_);
+  std::shared_ptr<LocalGroup> part;
+  const auto run = [&] { part = group_->part_of(color); };
+  Share share(run);
+  group_->meet(rank_, {.call = call, .color = color, .key = key}, color < 0 ? nullptr : &share);
   if (part == nullptr) return nullptr;
   int part_rank = 0;
   while (part->world_rank(part_rank) != world_rank(rank_)) ++part_rank;

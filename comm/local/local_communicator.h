@@ -6,13 +6,16 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "comm/local/local_group.h"
+#include "sim/packets/packetizer.h"
 
 namespace droptest::comm {
 
-/// One rank of a LocalGroup. Data is copied once, straight from the inputs to the outputs of the ranks.
+/// One rank of a LocalGroup. Data is copied once, straight from the inputs to the outputs of the ranks; a rank that
+/// waits for the others sleeps, and one that is awake does the work of those that sleep.
 /// Determinism: reductions go in rank order for each element, so results do not depend on timing or thread count.
 class LocalCommunicator final : public Communicator {
  public:
@@ -42,8 +45,12 @@ class LocalCommunicator final : public Communicator {
   void abort(std::string_view reason) noexcept override;
 
  private:
+  std::uint64_t show_parts(sim::ElementRange elements);
+
   std::shared_ptr<LocalGroup> group_;
   int rank_;
+  std::vector<const std::byte*> inputs_;  ///< of the current reduction: where the part begins in each rank's input
+  std::vector<std::byte*> outputs_;       ///< and in each rank's output
   std::shared_ptr<std::uint64_t> step_ = std::make_shared<std::uint64_t>(0);  ///< shared with the parts of a split
 };
 

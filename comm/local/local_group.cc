@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 #include <set>
+#include <thread>
 
 #include "sim/error.h"
 
@@ -13,11 +14,15 @@ namespace {
 
 std::string milliseconds_text(std::chrono::milliseconds time) { return std::to_string(time.count()) + " ms"; }
 
+// A rank's input and output together, below which one thread is done before another one is awake.
+constexpr std::size_t kBytesWorthWaking = 32768;
+
 std::string operation_text(const Call& call) { return std::string(operation_name(call.operation)); }
 
 }  // namespace
 
-LocalWorld::LocalWorld(int world_size, std::chrono::milliseconds timeout) : timeout_(timeout) {
+LocalWorld::LocalWorld(int world_size, std::chrono::milliseconds timeout)
+    : timeout_(timeout), cores_(static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))) {
   if (world_size < 1) throw ConfigError("local: world size " + std::to_string(world_size) + ", want at least 1");
   if (timeout.count() < 1) throw ConfigError("local: timeout " + milliseconds_text(timeout) + ", want at least 1 ms");
   ranks_.resize(static_cast<std::size_t>(world_size));
@@ -52,6 +57,17 @@ void LocalWorld::throw_failure(const Lock& /*lock*/, const Call& call, int world
 std::vector<int> LocalWorld::awaited(const Wait& wait) const {
   if (wait.peer >= 0) return {wait.group->world_rank(wait.peer)};
   return wait.group->missing();
+}
+
+int LocalWorld::ended_rank(const Wait& wait) const {
+  const auto has_ended = [this](int world_rank) { return ranks_[static_cast<std::size_t>(world_rank)].ended; };
+  if (wait.peer >= 0) return has_ended(wait.group->world_rank(wait.peer)) ? wait.group->world_rank(wait.peer) : -1;
+  for (int r = 0; r < wait.group->size(); ++r) {
+    if (!wait.group->arrived_[static_cast<std::size_t>(r)] && has_ended(wait.group->world_rank(r))) {
+      return wait.group->world_rank(r);
+    }
+  }
+  return -1;
 }
 
 // The ranks that a rank waits for may be waiting themselves. The culprits are those at the end of the chain: ranks that
@@ -93,12 +109,9 @@ void LocalWorld::wait_until(Lock& lock, int world_rank, const Wait& wait, const 
   const auto deadline = std::chrono::steady_clock::now() + timeout_;
   self.wait = wait;
   while (!done() && !failure_) {
-    const std::vector<int> ranks = awaited(wait);
-    const auto gone = std::find_if(ranks.begin(), ranks.end(),
-                                   [this](int rank) { return ranks_[static_cast<std::size_t>(rank)].ended; });
-    if (gone != ranks.end()) {
+    if (const int gone = ended_rank(wait); gone >= 0) {
       fail(lock, {world_rank, operation_text(wait.call),
-                  "rank " + std::to_string(*gone) + " has ended without taking part " + call_context(wait.call)});
+                  "rank " + std::to_string(gone) + " has ended without taking part " + call_context(wait.call)});
     } else if (self.wake.wait_until(lock, deadline) == std::cv_status::timeout && !done() && !failure_) {
       fail(lock, stalled(world_rank, wait));
     }
@@ -111,6 +124,8 @@ LocalGroup::LocalGroup(std::shared_ptr<LocalWorld> world, std::vector<int> world
     : world_(std::move(world)),
       world_ranks_(std::move(world_ranks)),
       calls_(world_ranks_.size()),
+      shares_(world_ranks_.size(), nullptr),
+      thrown_(world_ranks_.size()),
       arrived_(world_ranks_.size(), false) {}
 
 std::vector<int> LocalGroup::missing() const {
@@ -122,42 +137,67 @@ std::vector<int> LocalGroup::missing() const {
 }
 
 std::string LocalGroup::disagreement() const {
-  std::vector<Call> calls;
-  for (const LocalCall& call : calls_) calls.push_back(call.call);
-  const auto differs = [&calls](const Call& call) { return !calls_agree(calls[0], call); };
-  if (std::any_of(calls.begin(), calls.end(), differs)) {
+  const Call& first = calls_[0].call;
+  const auto differs = [&first](const LocalCall& other) { return !calls_agree(first, other.call); };
+  if (std::any_of(calls_.begin() + 1, calls_.end(), differs)) {
+    std::vector<Call> calls;
+    for (const LocalCall& call : calls_) calls.push_back(call.call);
     return "the ranks call different things: " + describe_disagreement(calls, world_ranks_);
   }
-  if (calls[0].operation != Operation::kAllToAll) return "";
+  if (first.operation != Operation::kAllToAll) return "";
   for (std::size_t s = 0; s < calls_.size(); ++s) {
     for (std::size_t d = 0; d < calls_.size(); ++d) {
       if (calls_[s].send_counts[d] == calls_[d].receive_counts[s]) continue;
       return "rank " + std::to_string(world_ranks_[s]) + " sends " + std::to_string(calls_[s].send_counts[d]) +
              " elements to rank " + std::to_string(world_ranks_[d]) + ", which expects " +
-             std::to_string(calls_[d].receive_counts[s]) + " " + call_context(calls[0]);
+             std::to_string(calls_[d].receive_counts[s]) + " " + call_context(first);
     }
   }
   return "";
 }
 
-void LocalGroup::wake_others(int rank) const {
-  for (const int other : world_ranks_) {
-    if (other != world_rank(rank)) world_->ranks_[static_cast<std::size_t>(other)].wake.notify_all();
-  }
+// Wakes the next `count` ranks after `rank`. Called without the lock, so that they need not wait for it at once.
+void LocalGroup::wake_after(int rank, int count) const {
+  for (int i = 1; i <= count; ++i) world_->wake_of(world_rank((rank + i) % size())).notify_one();
 }
 
-void LocalGroup::arrive(int rank, const LocalCall& call) {
+void LocalGroup::meet(int rank, const LocalCall& call, LocalShare* share) {
   const auto r = static_cast<std::size_t>(rank);
   LocalWorld::Lock lock(world_->mutex_);
   if (world_->failure_) world_->throw_failure(lock, call.call, world_rank(rank));
   calls_[r] = call;
+  shares_[r] = share;
   arrived_[r] = true;
+  const std::uint64_t meeting = started_;
   if (++arrived_count_ < size()) {
-    const std::uint64_t before = arrivals_;
-    return world_->wait_until(lock, world_rank(rank), {this, -1, call.call}, [&] { return arrivals_ != before; });
+    world_->wait_until(lock, world_rank(rank), {this, -1, call.call}, [&] { return started_ != meeting; });
+  } else {
+    start(lock, rank);
   }
-  // Nobody can have failed meanwhile, so once all are here all go through to leave(), whatever happens elsewhere: no
-  // rank can drop out of a collective while another one reads its memory.
+  // From here on all go through to the end, whatever happens elsewhere: no rank can drop out of a collective while
+  // another one reads its memory. No deadline: shares wait for nothing.
+  run_shares(lock);
+  if (finished_ == meeting && shares_left_ == 0) {
+    ++finished_;
+    if (!share_has_thrown_) {
+      lock.unlock();
+      return wake_after(rank, size() - 1);
+    }
+    wake_after(rank, size() - 1);
+  } else {
+    world_->wake_of(world_rank(rank)).wait(lock, [&] { return finished_ != meeting; });
+  }
+  if (!share_has_thrown_) return;
+  if (const std::exception_ptr thrown = std::exchange(thrown_[r], nullptr)) {
+    lock.unlock();
+    std::rethrow_exception(thrown);
+  }
+  world_->throw_failure(lock, call.call, world_rank(rank));
+}
+
+// All are here. Nobody can have failed meanwhile, but they may disagree.
+void LocalGroup::start(LocalWorld::Lock& lock, int rank) {
+  const LocalCall& call = call_of(rank);
   const std::string wrong = disagreement();
   if (!wrong.empty()) {
     world_->fail(lock, {world_rank(rank), operation_text(call.call), wrong});
@@ -165,23 +205,47 @@ void LocalGroup::arrive(int rank, const LocalCall& call) {
   }
   arrived_.assign(arrived_.size(), false);
   arrived_count_ = 0;
-  ++arrivals_;
+  ++started_;
+  next_share_ = 0;
+  shares_left_ = shares_.size();
   parts_.clear();
-  wake_others(rank);
+  // The other ranks sleep. Waking one takes longer than a small share, and more of them than cores would only take
+  // turns, so most sleep on until the end.
+  const bool worth_waking = call.input.bytes.size() + call.output.bytes.size() >= kBytesWorthWaking;
+  const int helpers = std::min(world_->cores_, size()) - 1;
+  if (!worth_waking || helpers == 0) return;
+  lock.unlock();
+  wake_after(rank, helpers);
+  lock.lock();
 }
 
-void LocalGroup::leave(int rank) {
-  LocalWorld::Lock lock(world_->mutex_);
-  if (++left_count_ == size()) {
-    left_count_ = 0;
-    ++departures_;
-    wake_others(rank);
-    return;
+void LocalGroup::run_shares(LocalWorld::Lock& lock) {
+  while (next_share_ < shares_.size()) {
+    const std::size_t r = next_share_++;
+    if (shares_[r] != nullptr) run_share(lock, r);
+    --shares_left_;
   }
-  // No deadline: every rank has arrived, and none waits for anything between arrive() and leave().
-  const std::uint64_t before = departures_;
-  std::condition_variable& wake = world_->ranks_[static_cast<std::size_t>(world_rank(rank))].wake;
-  wake.wait(lock, [&] { return departures_ != before; });
+}
+
+void LocalGroup::run_share(LocalWorld::Lock& lock, std::size_t rank) {
+  lock.unlock();
+  std::exception_ptr thrown;
+  std::string reason;
+  try {
+    shares_[rank]->run();
+  } catch (const std::exception& error) {
+    thrown = std::current_exception();
+    reason = error.what();
+  } catch (...) {
+    thrown = std::current_exception();
+    reason = "an exception that is not a std::exception";
+  }
+  lock.lock();
+  if (thrown == nullptr) return;
+  const int thrower = world_ranks_[rank];
+  thrown_[rank] = std::move(thrown);
+  share_has_thrown_ = true;
+  world_->fail(lock, {thrower, "", "rank " + std::to_string(thrower) + " failed: " + reason});
 }
 
 std::shared_ptr<LocalGroup> LocalGroup::part_of(int color) {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -63,15 +64,18 @@ class LocalWorld {
   template <class Done>
   void wait_until(Lock& lock, int world_rank, const Wait& wait, const Done& done);
   std::vector<int> awaited(const Wait& wait) const;
+  int ended_rank(const Wait& wait) const;  ///< one that is awaited but has ended; -1: none
+  std::condition_variable& wake_of(int world_rank) { return ranks_[static_cast<std::size_t>(world_rank)].wake; }
   Failure stalled(int world_rank, const Wait& wait) const;
 
   const std::chrono::milliseconds timeout_;
+  const int cores_;
   mutable std::mutex mutex_;
   std::deque<Rank> ranks_;  ///< a deque, because condition variables do not move
   std::optional<Failure> failure_;
 };
 
-/// What a rank shows to the others while a collective runs. The pointers are valid from arrive() to leave().
+/// What a rank shows to the others while a collective runs. The pointers are valid while the rank is in meet().
 struct LocalCall {
   Call call{};
   ConstTensor input{};
@@ -80,6 +84,15 @@ struct LocalCall {
   std::span<const std::uint64_t> receive_counts{};  ///< all_to_all
   int color = 0;                                    ///< split
   int key = 0;                                      ///< split
+};
+
+/// One rank's share of a collective, done when all ranks have arrived.
+class LocalShare {
+ public:
+  virtual ~LocalShare() = default;
+  /// May read and write what all ranks of the group show. Runs on the thread of any rank of the group, while its own
+  /// rank waits: it must not call a communicator, nor wait for anything else.
+  virtual void run() = 0;
 };
 
 /// The ranks of one communicator.
@@ -92,14 +105,16 @@ class LocalGroup {
   int world_rank(int rank) const { return world_ranks_[static_cast<std::size_t>(rank)]; }
   LocalWorld& world() const { return *world_; }
 
-  /// Waits until every rank of the group is here with a call that agrees. Afterwards the calls of all may be read until
-  /// leave(). Throws: CommError, on every rank, where one fails, ends, calls something else or does not come in time.
-  void arrive(int rank, const LocalCall& call);
+  /// Waits until every rank of the group is here with a call that agrees, and returns when each rank's share has run
+  /// once. Null: a rank that has nothing to do. Shares run on whichever of the ranks' threads are awake, so that a rank
+  /// need not be woken before the collective is over. Throws: CommError, on every rank, where one fails, ends, calls
+  /// something else or does not come in time. A share that throws fails the world: its own rank gets the exception,
+  /// the others a CommError that names it, when all other shares have run.
+  void meet(int rank, const LocalCall& call, LocalShare* share);
+  /// What a rank shows, while shares run.
   const LocalCall& call_of(int rank) const { return calls_[static_cast<std::size_t>(rank)]; }
-  /// Waits until every rank has read and written what it needs.
-  void leave(int rank);
 
-  /// Between arrive() and leave() of a split: the new group of that color, the same one for all its ranks.
+  /// While the shares of a split run: the new group of that color, the same one for all its ranks.
   std::shared_ptr<LocalGroup> part_of(int color);
 
   /// Leaves a copy of the data for `destination`; never waits.
@@ -117,17 +132,24 @@ class LocalGroup {
 
   std::vector<int> missing() const;  ///< world ranks that have not arrived
   std::string disagreement() const;  ///< empty where all calls agree
-  void wake_others(int rank) const;
+  void start(LocalWorld::Lock& lock, int rank);
+  void run_shares(LocalWorld::Lock& lock);
+  void run_share(LocalWorld::Lock& lock, std::size_t rank);
+  void wake_after(int rank, int count) const;
 
   std::shared_ptr<LocalWorld> world_;
   const std::vector<int> world_ranks_;
-  // All of the following is guarded by the world's mutex; calls_ also by the protocol of arrive() and leave().
+  // All of the following is guarded by the world's mutex; calls_ also by the protocol of meet().
   std::vector<LocalCall> calls_;
+  std::vector<LocalShare*> shares_;
+  std::vector<std::exception_ptr> thrown_;  ///< by shares
   std::vector<bool> arrived_;
   int arrived_count_ = 0;
-  int left_count_ = 0;
-  std::uint64_t arrivals_ = 0;    ///< how often all have arrived
-  std::uint64_t departures_ = 0;  ///< how often all have left
+  std::size_t next_share_ = 0;     ///< of the meeting that goes on: the first one that nobody has begun
+  std::size_t shares_left_ = 0;    ///< that have not been finished
+  std::uint64_t started_ = 0;      ///< meetings that all have come to
+  std::uint64_t finished_ = 0;     ///< meetings whose shares have all run
+  bool share_has_thrown_ = false;  ///< stays: the world has failed
   std::map<std::pair<int, int>, std::deque<Posted>> posted_;
   std::map<int, std::weak_ptr<LocalGroup>> parts_;  ///< of the split that is going on, by color
 };
