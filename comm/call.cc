@@ -61,6 +61,10 @@ std::string_view operation_name(Operation operation) {
       return "barrier";
     case Operation::kSplit:
       return "split";
+    case Operation::kAllReduceWith:
+      return "all_reduce_with";
+    case Operation::kReduceScatterWith:
+      return "reduce_scatter_with";
   }
   return "unknown operation";
 }

@@ -23,6 +23,8 @@ enum class Operation : std::uint8_t {
   kRecv,
   kBarrier,
   kSplit,
+  kAllReduceWith,
+  kReduceScatterWith,
 };
 
 /// "all_reduce", ...

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/communicator.h"
 
+#include <numeric>
+
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -23,6 +25,35 @@ std::vector<std::uint64_t> even_counts(std::uint64_t count_elems, int world_size
   std::vector<std::uint64_t> counts(parts, count_elems / parts);
   for (std::uint64_t r = 0; r < count_elems % parts; ++r) ++counts[r];
   return counts;
+}
+
+void Communicator::all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message) {
+  DROPTEST_CHECK(
+      input.bytes.size() == output.bytes.size(),
+      "input of " + std::to_string(input.bytes.size()) + " bytes, output of " + std::to_string(output.bytes.size()));
+  const std::vector<std::uint64_t> counts = even_counts(input.count_elems(), world_size());
+  const auto own = counts.begin() + rank();
+  const std::size_t size = element_bytes(output.type);
+  const std::uint64_t begin = std::accumulate(counts.begin(), own, std::uint64_t{0});
+  // In place this overwrites a part of the input, which nobody needs any more when it is reduced.
+  const Tensor part(output.type, output.bytes.subspan(begin * size, *own * size));
+  reduce_scatter_with(input, part, counts, reduction, message);
+  all_gather(part, output, counts, message);
+}
+
+void Communicator::reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                       PartReduction& reduction, const Message& message) {
+  const auto ranks = static_cast<std::size_t>(world_size());
+  const std::uint64_t count = output.count_elems();
+  const std::vector<std::uint64_t> receive_counts(ranks, count);
+  const std::size_t received_bytes = ranks * output.bytes.size();
+  const auto buffer = std::make_unique_for_overwrite<std::byte[]>(received_bytes);
+  const Tensor received(input.type, {buffer.get(), received_bytes});
+  all_to_all(input, counts, received, receive_counts, message);
+  std::vector<const std::byte*> contributions(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) contributions[r] = buffer.get() + r * output.bytes.size();
+  std::byte* const results[] = {output.bytes.data()};
+  reduction.reduce(contributions, results);
 }
 
 }  // namespace droptest::comm

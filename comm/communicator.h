@@ -12,6 +12,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "comm/part_reduction.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::comm {
@@ -114,6 +115,15 @@ class Communicator {
   /// rank's own part of the input.
   virtual void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
                               const Message& message) = 0;
+
+  /// all_reduce and reduce_scatter with a reduction of the caller's own: rank r's `reduction` reduces part r, which it
+  /// reads from all ranks' inputs, in place where the backend can. all_reduce_with cuts the parts as even_counts()
+  /// does. Ranks: all give a reduction, for parts of any size, and the operation has a name of its own in errors. A
+  /// reduction that throws is a rank that fails: its rank gets the exception, the others a CommError that names it,
+  /// from this call or the next one. Default: all_to_all, the reduction, all_gather.
+  virtual void all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message);
+  virtual void reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                   PartReduction& reduction, const Message& message);
 
   /// Every rank gets all parts in rank order. Shapes: input counts[rank()], output sum(counts); the input may be the
   /// rank's own part of the output.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/rank_order_reduction.h"
+#include "sim/packets/packetizer.h"
 
 namespace droptest::comm {
 namespace {
@@ -51,36 +52,46 @@ LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank
       inputs_(static_cast<std::size_t>(group_->size())),
       outputs_(static_cast<std::size_t>(group_->size())) {}
 
-// Points inputs_ and outputs_ at those elements of what the ranks show, and returns how many they are.
-std::uint64_t LocalCommunicator::show_parts(sim::ElementRange elements) {
+void LocalCommunicator::show_inputs(std::uint64_t begin_elems) {
   for (int r = 0; r < world_size(); ++r) {
-    const LocalCall& shown = group_->call_of(r);
-    const std::size_t begin_bytes = elements.begin * element_bytes(shown.input.type);
-    inputs_[static_cast<std::size_t>(r)] = shown.input.bytes.data() + begin_bytes;
-    outputs_[static_cast<std::size_t>(r)] = shown.output.bytes.data() + begin_bytes;
+    const ConstTensor shown = group_->call_of(r).input;
+    inputs_[static_cast<std::size_t>(r)] = shown.bytes.data() + begin_elems * element_bytes(shown.type);
   }
-  return elements.size();
+}
+
+void LocalCommunicator::show_outputs(std::uint64_t begin_elems) {
+  for (int r = 0; r < world_size(); ++r) {
+    const Tensor shown = group_->call_of(r).output;
+    outputs_[static_cast<std::size_t>(r)] = shown.bytes.data() + begin_elems * element_bytes(shown.type);
+  }
 }
 
 // Rank r's share is part r, written to everyone: no other share touches part r, so that in-place calls are safe.
-void LocalCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  Call call(Operation::kAllReduce, input.type, input.count_elems(), message, *step_);
+// `reduce` gets the number of elements, and finds them in inputs_ and outputs_.
+template <class Reduce>
+void LocalCommunicator::reduce_parts(Operation operation, ReduceOp op, ConstTensor input, Tensor output,
+                                     const Message& message, const Reduce& reduce) {
+  Call call(operation, input.type, input.count_elems(), message, *step_);
   call.reduce_op = op;
   const ArgumentCheck check(*this, call);
   check.shape(input, call.count_elems, "input");
   check.shape(output, call.count_elems, "output");
   check.same_or_apart(input, output);
   const auto run = [&] {
-    const std::uint64_t count_elems = show_parts(even_part(call.count_elems, rank_, world_size()));
-    reduce_in_rank_order(op, call.type, inputs_, outputs_, count_elems);
+    const sim::ElementRange part = even_part(call.count_elems, rank_, world_size());
+    show_inputs(part.begin);
+    show_outputs(part.begin);
+    reduce(part.size());
   };
   Share share(run);
   group_->meet(rank_, {.call = call, .input = input, .output = output}, &share);
 }
 
-void LocalCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                       ReduceOp op, const Message& message) {
-  Call call(Operation::kReduceScatter, input.type, input.count_elems(), message, *step_);
+template <class Reduce>
+void LocalCommunicator::reduce_and_scatter(Operation operation, ReduceOp op, ConstTensor input, Tensor output,
+                                           std::span<const std::uint64_t> counts, const Message& message,
+                                           const Reduce& reduce) {
+  Call call(operation, input.type, input.count_elems(), message, *step_);
   call.reduce_op = op;
   call.counts_digest = digest_of_counts(counts);
   const ArgumentCheck check(*this, call);
@@ -89,13 +100,40 @@ void LocalCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::sp
   check.shape(output, counts[static_cast<std::size_t>(rank_)], "output");
   check.own_part_or_apart(output, input, sum_before(counts, rank_));
   const auto run = [&] {
-    const std::uint64_t begin = sum_before(counts, rank_);
-    const std::uint64_t count_elems = show_parts({begin, begin + output.count_elems()});
-    std::byte* const outputs[] = {output.bytes.data()};
-    reduce_in_rank_order(op, call.type, inputs_, outputs, count_elems);
+    show_inputs(sum_before(counts, rank_));
+    reduce(output.count_elems());
   };
   Share share(run);
   group_->meet(rank_, {.call = call, .input = input, .output = output}, &share);
+}
+
+void LocalCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
+  reduce_parts(Operation::kAllReduce, op, input, output, message, [&](std::uint64_t count_elems) {
+    reduce_in_rank_order(op, input.type, inputs_, outputs_, count_elems);
+  });
+}
+
+void LocalCommunicator::all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction,
+                                        const Message& message) {
+  reduce_parts(Operation::kAllReduceWith, ReduceOp::kSum, input, output, message,
+               [&](std::uint64_t /*count_elems*/) { reduction.reduce(inputs_, outputs_); });
+}
+
+void LocalCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                       ReduceOp op, const Message& message) {
+  reduce_and_scatter(Operation::kReduceScatter, op, input, output, counts, message, [&](std::uint64_t count_elems) {
+    std::byte* const outputs[] = {output.bytes.data()};
+    reduce_in_rank_order(op, input.type, inputs_, outputs, count_elems);
+  });
+}
+
+void LocalCommunicator::reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                            PartReduction& reduction, const Message& message) {
+  reduce_and_scatter(Operation::kReduceScatterWith, ReduceOp::kSum, input, output, counts, message,
+                     [&](std::uint64_t /*count_elems*/) {
+                       std::byte* const outputs[] = {output.bytes.data()};
+                       reduction.reduce(inputs_, outputs);
+                     });
 }
 
 void LocalCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,

@@ -10,7 +10,6 @@
 
 #include "comm/communicator.h"
 #include "comm/local/local_group.h"
-#include "sim/packets/packetizer.h"
 
 namespace droptest::comm {
 
@@ -32,6 +31,10 @@ class LocalCommunicator final : public Communicator {
   void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
   void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
                       const Message& message) override;
+  /// Without a copy: the reduction reads the ranks' inputs and writes their outputs.
+  void all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message) override;
+  void reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                           PartReduction& reduction, const Message& message) override;
   void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                   const Message& message) override;
   void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
@@ -45,7 +48,14 @@ class LocalCommunicator final : public Communicator {
   void abort(std::string_view reason) noexcept override;
 
  private:
-  std::uint64_t show_parts(sim::ElementRange elements);
+  template <class Reduce>
+  void reduce_parts(Operation operation, ReduceOp op, ConstTensor input, Tensor output, const Message& message,
+                    const Reduce& reduce);
+  template <class Reduce>
+  void reduce_and_scatter(Operation operation, ReduceOp op, ConstTensor input, Tensor output,
+                          std::span<const std::uint64_t> counts, const Message& message, const Reduce& reduce);
+  void show_inputs(std::uint64_t begin_elems);
+  void show_outputs(std::uint64_t begin_elems);
 
   std::shared_ptr<LocalGroup> group_;
   int rank_;

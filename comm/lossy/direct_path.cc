@@ -1,12 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/direct_path.h"
 
-#include <array>
-
 #include "comm/lossy/packet_runs.h"
+#include "comm/lossy/reduction_fill.h"
 #include "comm/rank_order_reduction.h"
 
 namespace droptest::comm {
+
+// Lives on the stack of the rank that waits for its call.
+class DirectPath::Part final : public PartReduction {
+ public:
+  Part(DirectPath& path, ReduceOp op, ElementType type, std::uint64_t count_elems, Tensor remembered,
+       const Message& message)
+      : path_(path),
+        op_(op),
+        type_(type),
+        packets_(count_elems, element_bytes(type), path.context_.network.payload_bytes),
+        remembered_(remembered),
+        message_(message) {}
+
+  void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> results) override {
+    path_.reduce_part(*this, contributions, results);
+  }
+
+  ReduceOp op() const { return op_; }
+  ElementType type() const { return type_; }
+  const sim::Packetizer& packets() const { return packets_; }
+  Tensor remembered() const { return remembered_; }
+  const Message& message() const { return message_; }
+
+ private:
+  DirectPath& path_;
+  ReduceOp op_;
+  ElementType type_;
+  sim::Packetizer packets_;
+  Tensor remembered_;  // each source's last values, one after the other; empty where the fill does not need them
+  const Message& message_;
+};
 
 DirectPath::DirectPath(const PathContext& context)
     : context_(context), one_hop_(context, context.network.consistency) {}
@@ -34,85 +64,67 @@ void DirectPath::draw_outgoing(std::span<const std::uint64_t> counts, ElementTyp
   }
 }
 
-// All contributions arrived: one pass in rank order.
-void DirectPath::reduce_all(ConstTensor received, Tensor part, ReduceOp op) {
-  contributions_.clear();
-  for (int source = 0; source < context_.inner.world_size(); ++source) {
-    contributions_.push_back(received.bytes.data() + static_cast<std::size_t>(source) * part.bytes.size());
-  }
-  const std::array<std::byte*, 1> outputs = {part.bytes.data()};
-  reduce_in_rank_order(op, part.type, contributions_, outputs, part.count_elems());
+Tensor DirectPath::remembered_contributions(StaleMemory::Use use, ElementType type, std::uint64_t part_elems,
+                                            const Message& message) {
+  const HalfNetwork& half = context_.network.reduce;
+  if (!can_lose(half) || half.fill != Fill::kStale) return {type, {}};
+  const auto ranks = static_cast<std::uint64_t>(context_.inner.world_size());
+  return context_.stale.of(use, message, type, ranks * part_elems);
 }
 
-void DirectPath::reduce(ConstTensor input, Tensor part, std::span<const std::uint64_t> counts, ReduceOp op,
-                        StaleMemory::Use use, const Message& message) {
+void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const> contributions,
+                             std::span<std::byte* const> results) {
   const HalfNetwork& half = context_.network.reduce;
-  check_reduction(half.fill, op, input.type, message);
   const int world_size = context_.inner.world_size();
-  const int me = context_.inner.rank();
-  const std::uint64_t count = counts[me];
-  const sim::Packetizer packets(count, element_bytes(input.type), context_.network.payload_bytes);
-
-  const auto ranks = static_cast<std::uint64_t>(world_size);
-  const Tensor received = context_.scratch.take(Scratch::Slot::kReceived, input.type, ranks * count);
-  receive_counts_.assign(ranks, count);
-  context_.inner.all_to_all(input, counts, received, receive_counts_, message);
-
-  const bool lossy = can_lose(half);
-  if (!lossy) {
-    for (int source = 0; source < world_size; ++source) fates_of_contribution(source, packets, message);
-    reduce_all(received, part, op);
-    draw_outgoing(counts, input.type, message);
-    return;
-  }
-  const bool stale = half.fill == Fill::kStale;
-  Tensor remembered;
-  if (stale) remembered = context_.stale.of(use, message, input.type, ranks * count);
-  const double factor = half.fill == Fill::kInverseProbability ? inverse_probability_factor(half) : 1;
-  lost_contributions_.start(packets.packets());
-
-  // The sum runs in rank order over contributions of which some packets may be missing, so it starts from what the
-  // reduction leaves out wherever the first one is.
+  delivered_.start(part.packets(), world_size);
   for (int source = 0; source < world_size; ++source) {
-    const auto s = static_cast<std::uint64_t>(source);
-    const sim::ElementRange elements{s * count, (s + 1) * count};
-    Tensor contribution = slice(received, elements);
-    const sim::PacketMask* lost = fates_of_contribution(source, packets, message);
-    lost_contributions_.add(lost);
-    if (stale) {
-      const Tensor last = slice(remembered, elements);
-      copy_delivered(contribution, last, lost, packets);
-      contribution = last;
-      lost = nullptr;
-    }
-    if (factor != 1 && source != me) scale(contribution, factor);
-    if (source > 0) {
-      reduce_delivered(contribution, part, op, lost, packets);
-    } else {
-      copy(contribution, part);
-      op == ReduceOp::kSum ? zero_lost(part, lost, packets) : lowest_lost(part, lost, packets);
-    }
+    delivered_.lose(source, fates_of_contribution(source, part.packets(), part.message()));
   }
-  if (half.fill == Fill::kCountRescale) lost_contributions_.rescale(part, 0, packets, world_size);
-  draw_outgoing(counts, input.type, message);
+  const std::uint64_t count = part.packets().count_elems();
+  if (!part.remembered().bytes.empty()) {
+    // What is lost is replaced by what arrived earlier, so that nothing is missing in the sum.
+    const std::size_t bytes = count * element_bytes(part.type());
+    contributions_.clear();
+    for (int source = 0; source < world_size; ++source) {
+      const auto s = static_cast<std::size_t>(source);
+      const Tensor last(part.type(), part.remembered().bytes.subspan(s * bytes, bytes));
+      copy_delivered({part.type(), {contributions[s], bytes}}, last, delivered_.lost_of(source), part.packets());
+      contributions_.push_back(last.bytes.data());
+    }
+    return reduce_in_rank_order(part.op(), part.type(), contributions_, results, count);
+  }
+  DeliveredReduction::Scaling scaling;
+  if (half.fill == Fill::kCountRescale) scaling.sums = DeliveredReduction::Scaling::Sums::kByCount;
+  if (half.fill == Fill::kInverseProbability) scaling.contributions = inverse_probability_factor(half);
+  scaling.exempt = context_.inner.rank();
+  delivered_.reduce(part.op(), part.type(), scaling, contributions, results);
 }
 
 void DirectPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  const int world_size = context_.inner.world_size();
-  const auto ranks = static_cast<std::uint64_t>(world_size);
+  check_reduction(context_.network.reduce.fill, op, input.type, message);
+  const auto ranks = static_cast<std::uint64_t>(context_.inner.world_size());
   const std::uint64_t count = input.count_elems();
   part_counts_.assign(ranks, count / ranks);
   for (std::uint64_t r = 0; r < count % ranks; ++r) ++part_counts_[r];
 
   const ConstTensor own_values = one_hop_.keep_for_own(input);
-  const Tensor part = context_.scratch.take(Scratch::Slot::kPart, input.type, part_counts_[context_.inner.rank()]);
-  reduce(input, part, part_counts_, op, StaleMemory::Use::kReduceContributions, message);
-  one_hop_.gather_results(part, output, part_counts_, own_values, message);
+  const std::uint64_t part_elems = part_counts_[context_.inner.rank()];
+  Part part(*this, op, input.type, part_elems,
+            remembered_contributions(StaleMemory::Use::kReduceContributions, input.type, part_elems, message), message);
+  context_.inner.all_reduce_with(input, output, part, message);
+  draw_outgoing(part_counts_, input.type, message);
+  one_hop_.lose_results(output, part_counts_, own_values, message);
 }
 
 void DirectPath::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
                                 const Message& message) {
-  reduce(input, output, counts, op, StaleMemory::Use::kReduceScatterContributions, message);
+  check_reduction(context_.network.reduce.fill, op, input.type, message);
+  const std::uint64_t part_elems = output.count_elems();
+  Part part(*this, op, input.type, part_elems,
+            remembered_contributions(StaleMemory::Use::kReduceScatterContributions, input.type, part_elems, message),
+            message);
+  context_.inner.reduce_scatter_with(input, output, counts, part, message);
+  draw_outgoing(counts, input.type, message);
 }
 
 void DirectPath::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "comm/lossy/delivered_reduction.h"
 #include "comm/lossy/one_hop.h"
 #include "comm/lossy/path.h"
-#include "comm/lossy/reduction_fill.h"
 
 namespace droptest::comm {
 
@@ -32,18 +32,20 @@ class DirectPath final : public Path {
   void recv(Tensor data, int source, const Message& message) override;
 
  private:
-  void reduce(ConstTensor input, Tensor part, std::span<const std::uint64_t> counts, ReduceOp op, StaleMemory::Use use,
-              const Message& message);
-  void reduce_all(ConstTensor received, Tensor part, ReduceOp op);
+  class Part;  // what this rank makes of its part
+
+  void reduce_part(const Part& part, std::span<const std::byte* const> contributions,
+                   std::span<std::byte* const> results);
+  Tensor remembered_contributions(StaleMemory::Use use, ElementType type, std::uint64_t part_elems,
+                                  const Message& message);
   const sim::PacketMask* fates_of_contribution(int source, const sim::Packetizer& packets, const Message& message);
   void draw_outgoing(std::span<const std::uint64_t> counts, ElementType type, const Message& message);
 
   PathContext context_;
   OneHop one_hop_;
-  LostContributions lost_contributions_;
-  std::vector<std::uint64_t> part_counts_;  // of the current all-reduce, by rank
-  std::vector<const std::byte*> contributions_;
-  std::vector<std::uint64_t> receive_counts_;  // of the current exchange: my part from each rank
+  DeliveredReduction delivered_;
+  std::vector<std::uint64_t> part_counts_;       // of the current all-reduce, by rank
+  std::vector<const std::byte*> contributions_;  // remembered ones
 };
 
 }  // namespace droptest::comm

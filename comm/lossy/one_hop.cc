@@ -70,9 +70,8 @@ const sim::PacketMask* OneHop::fates_of_copy(int source, const sim::Packetizer& 
   return nullptr;
 }
 
-void OneHop::gather(ConstTensor part, Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values,
-                    Tensor memory, const Message& message) {
-  context_.inner.all_gather(part, output, counts, message);
+void OneHop::lose_parts(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values, Tensor memory,
+                        const Message& message) {
   std::uint64_t begin = 0;
   for (int source = 0; source < context_.inner.world_size(); ++source) {
     const sim::ElementRange elements{begin, begin + counts[source]};
@@ -87,12 +86,15 @@ void OneHop::gather(ConstTensor part, Tensor output, std::span<const std::uint64
 void OneHop::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                         const Message& message) {
   const ConstTensor own_values = keep_for_own(output);
-  gather(input, output, counts, own_values, memory(StaleMemory::Use::kAllGather, message, output, -1), message);
+  const Tensor remembered = memory(StaleMemory::Use::kAllGather, message, output, -1);
+  context_.inner.all_gather(input, output, counts, message);
+  lose_parts(output, counts, own_values, remembered, message);
 }
 
-void OneHop::gather_results(ConstTensor part, Tensor output, std::span<const std::uint64_t> counts,
-                            ConstTensor own_values, const Message& message) {
-  gather(part, output, counts, own_values, memory(StaleMemory::Use::kAllReduceResult, message, output, -1), message);
+void OneHop::lose_results(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values,
+                          const Message& message) {
+  const Tensor remembered = memory(StaleMemory::Use::kAllReduceResult, message, output, -1);
+  lose_parts(output, counts, own_values, remembered, message);
 }
 
 void OneHop::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,

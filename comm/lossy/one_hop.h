@@ -26,10 +26,10 @@ class OneHop {
   void send(ConstTensor data, int destination, const Message& message);
   void recv(Tensor data, int source, const Message& message);
 
-  /// The gather half of an all-reduce: as all_gather, where `own` keeps `own_values`, which has the shape of the output
-  /// and does not overlap it.
-  void gather_results(ConstTensor part, Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values,
-                      const Message& message);
+  /// The gather half of an all-reduce whose results are in `output` already: takes out what this rank's links lost of
+  /// them, as all_gather does. `own` keeps `own_values`, which has the shape of the output and does not overlap it.
+  void lose_results(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values,
+                    const Message& message);
 
   /// What `own` needs to keep of `values` before they are overwritten: a copy in scratch where that fill is in use and
   /// something can be lost, else an empty tensor.
@@ -43,8 +43,8 @@ class OneHop {
   Tensor memory(StaleMemory::Use use, const Message& message, ConstTensor values, int peer);
 
  private:
-  void gather(ConstTensor part, Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values,
-              Tensor memory, const Message& message);
+  void lose_parts(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values, Tensor memory,
+                  const Message& message);
   const sim::PacketMask* fates_of_copy(int source, const sim::Packetizer& packets, const Message& message);
   sim::Packetizer packets(ConstTensor data) const;
   sim::Link link(int source, int destination, const Message& message) const;

@@ -2,14 +2,12 @@
 #include "comm/lossy/packet_runs.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
 #include <span>
 #include <string>
 
-#include "comm/rank_order_reduction.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -52,12 +50,6 @@ void set_lowest(Tensor data) {
   }
 }
 
-void reduce_run(ConstTensor from, Tensor data, ReduceOp op) {
-  const std::array<const std::byte*, 2> inputs = {data.bytes.data(), from.bytes.data()};
-  const std::array<std::byte*, 1> outputs = {data.bytes.data()};
-  reduce_in_rank_order(op, data.type, inputs, outputs, data.count_elems());
-}
-
 }  // namespace
 
 bool PacketRunCursor::next(PacketRun& run) {
@@ -88,6 +80,11 @@ void lowest_lost(Tensor data, const sim::PacketMask* lost, const sim::Packetizer
   }
 }
 
+void set_left_out(Tensor data, ReduceOp op) {
+  if (op == ReduceOp::kMax) return set_lowest(data);
+  if (!data.bytes.empty()) std::memset(data.bytes.data(), 0, data.bytes.size());
+}
+
 void copy_lost(ConstTensor from, Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets) {
   if (lost == nullptr) return;
   PacketRunCursor cursor(lost, packets);
@@ -100,14 +97,6 @@ void copy_delivered(ConstTensor from, Tensor data, const sim::PacketMask* lost, 
   PacketRunCursor cursor(lost, packets);
   for (PacketRun run; cursor.next(run);) {
     if (run.fate == PacketRun::Fate::kDelivered) copy(slice(from, run.elements), slice(data, run.elements));
-  }
-}
-
-void reduce_delivered(ConstTensor from, Tensor data, ReduceOp op, const sim::PacketMask* lost,
-                      const sim::Packetizer& packets) {
-  PacketRunCursor cursor(lost, packets);
-  for (PacketRun run; cursor.next(run);) {
-    if (run.fate == PacketRun::Fate::kDelivered) reduce_run(slice(from, run.elements), slice(data, run.elements), op);
   }
 }
 

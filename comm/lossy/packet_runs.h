@@ -39,13 +39,12 @@ class PacketRunCursor {
 void zero_lost(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets);
 /// Sets lost elements to the lowest value of the type: what a maximum leaves out.
 void lowest_lost(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets);
+/// Sets all elements to what a reduction leaves out: zero in a sum, the lowest value in a maximum.
+void set_left_out(Tensor data, ReduceOp op);
 /// Copies lost elements from `from`.
 void copy_lost(ConstTensor from, Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets);
 /// Copies delivered elements from `from`.
 void copy_delivered(ConstTensor from, Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets);
-/// data = data op from, on delivered elements.
-void reduce_delivered(ConstTensor from, Tensor data, ReduceOp op, const sim::PacketMask* lost,
-                      const sim::Packetizer& packets);
 
 /// data *= factor, rounded to the type first. Throws: CheckError for integers.
 void scale(Tensor data, double factor);

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// A reduction of contributions of which packets are missing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/lossy/packet_runs.h"
+#include "sim/loss/packet_mask.h"
+#include "sim/packets/packetizer.h"
+
+namespace droptest::comm {
+
+/// Sums, or takes the maxima of, what arrived of each contribution, in rank order and in one pass over the memory.
+/// Buffers are kept between reductions.
+/// Determinism: each element goes through the operations of its arrived contributions in rank order. Where the first
+/// one is lost they begin with what the reduction leaves out: 0, or the lowest value.
+class DeliveredReduction {
+ public:
+  /// Starts a reduction of messages that are cut as `packets` says, from that many ranks, with nothing lost.
+  void start(const sim::Packetizer& packets, int contributions);
+  /// Takes the fates of one rank's message, a copy; null: all arrived.
+  void lose(int source, const sim::PacketMask* lost);
+  /// The fates that were taken; null: all arrived.
+  const sim::PacketMask* lost_of(int source) const;
+
+  /// What is multiplied, rounded to the type each time. Sums of floats only, unless nothing is.
+  struct Scaling {
+    enum class Sums : std::uint8_t { kAsTheyAre, kByCount };
+    double contributions = 1;      ///< each contribution, before it is added
+    int exempt = -1;               ///< but for this one
+    Sums sums = Sums::kAsTheyAre;  ///< kByCount: by contributions / arrived where some are missing; 0 without any
+  };
+  /// The contract of PartReduction::reduce().
+  void reduce(ReduceOp op, ElementType type, const Scaling& scaling, std::span<const std::byte* const> contributions,
+              std::span<std::byte* const> results);
+
+ private:
+  struct Source {
+    PacketRunCursor cursor;
+    PacketRun run;
+  };
+  void reduce_run(ReduceOp op, ElementType type, const Scaling& scaling, sim::ElementRange elements,
+                  std::span<const std::byte* const> contributions, std::span<std::byte* const> results);
+  void reduce_block(ReduceOp op, const Scaling& scaling, std::size_t offset_bytes, Tensor block,
+                    std::span<const std::byte* const> contributions);
+
+  sim::Packetizer packets_{0, 1, 1};
+  std::vector<sim::PacketMask> masks_;     // by source; of size 0 where all arrived
+  std::vector<Source> sources_;            // where the walk over the message is
+  std::vector<const std::byte*> arrived_;  // inputs of the run or block at hand
+  std::vector<std::byte*> outputs_;
+  std::vector<std::byte> block_;
+  std::vector<std::byte> left_out_;
+  std::vector<std::byte> scaled_;  // a block for each source
+};
+
+}  // namespace droptest::comm
