@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reductions with holes against the plainest loop, bit for bit.
+#include "comm/lossy/delivered_reduction.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "comm/rank_order_reduction.h"
+#include "sim/loss/bernoulli.h"
+
+namespace droptest::comm {
+namespace {
+
+using Scaling = DeliveredReduction::Scaling;
+
+template <class T>
+using PerSource = std::vector<std::vector<T>>;
+
+// Magnitudes that differ, negative zeros, and in floating-point maxima a NaN here and there.
+template <class T>
+PerSource<T> inputs_of(int sources, std::uint64_t count, ReduceOp op) {
+  PerSource<T> inputs(static_cast<std::size_t>(sources), std::vector<T>(count));
+  for (int s = 0; s < sources; ++s) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const double x = std::sin(static_cast<double>(i + 1) * (s + 1)) * std::pow(10, (s + static_cast<int>(i)) % 9);
+      T& value = inputs[static_cast<std::size_t>(s)][i];
+      if constexpr (std::is_integral_v<T>) {
+        value = static_cast<T>(std::fabs(x)) * 0x9e3779b97f4a7c15U;
+      } else {
+        value = static_cast<T>(x);
+        if (i % 11 == 3) value = static_cast<T>(-0.0);
+        if (op == ReduceOp::kMax && (i + static_cast<std::uint64_t>(s)) % 97 == 5) {
+          value = std::numeric_limits<T>::quiet_NaN();
+        }
+      }
+    }
+  }
+  return inputs;
+}
+
+template <class T>
+T folded(ReduceOp op, T a, T b) {
+  if (op == ReduceOp::kSum) return a + b;
+  return (a < b || b != b) ? b : a;
+}
+
+template <class T>
+std::vector<const std::byte*> starts(const PerSource<T>& inputs) {
+  std::vector<const std::byte*> result;
+  for (const std::vector<T>& input : inputs) result.push_back(reinterpret_cast<const std::byte*>(input.data()));
+  return result;
+}
+
+template <class T>
+void expect_bits(const std::vector<T>& want, const std::vector<T>& got, const std::string& what) {
+  ASSERT_EQ(want.size(), got.size());
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    ASSERT_EQ(std::memcmp(&want[i], &got[i], sizeof(T)), 0)
+        << what << ": element " << i << " is " << got[i] << ", want " << want[i];
+  }
+}
+
+std::vector<std::optional<sim::PacketMask>> fates_of(int sources, std::uint64_t packets, double p, int exempt) {
+  std::vector<std::optional<sim::PacketMask>> fates(static_cast<std::size_t>(sources));
+  const sim::Bernoulli process(p);
+  for (int s = 0; s < sources; ++s) {
+    if (s == exempt || packets == 0) continue;
+    const sim::Link link{sim::TrafficClass::kTpForward, sim::Half::kReduce, static_cast<std::uint16_t>(s), 77};
+    fates[static_cast<std::size_t>(s)].emplace(packets);
+    process.draw(5, link, 0, *fates[static_cast<std::size_t>(s)]);
+  }
+  return fates;
+}
+
+template <class T>
+std::vector<T> reference(ReduceOp op, const Scaling& scaling, const PerSource<T>& inputs,
+                         const sim::Packetizer& packets, const std::vector<std::optional<sim::PacketMask>>& fates) {
+  using Limits = std::numeric_limits<T>;
+  const T lowest = Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+  std::vector<T> results(packets.count_elems());
+  for (std::uint64_t i = 0; i < results.size(); ++i) {
+    T result{};
+    std::size_t missing = 0;
+    for (std::size_t s = 0; s < inputs.size(); ++s) {
+      const bool lost = fates[s] && fates[s]->lost(packets.packet_of(i));
+      missing += lost ? 1 : 0;
+      T value = inputs[s][i];
+      if (scaling.contributions != 1 && static_cast<int>(s) != scaling.exempt) {
+        value *= static_cast<T>(scaling.contributions);
+      }
+      if (s == 0) {
+        result = lost ? (op == ReduceOp::kSum ? T{} : lowest) : value;
+      } else if (!lost) {
+        result = folded(op, result, value);
+      }
+    }
+    if (scaling.sums == Scaling::Sums::kByCount && missing > 0) {
+      const auto all = static_cast<double>(inputs.size());
+      result = missing == inputs.size() ? T{} : result * static_cast<T>(all / (all - static_cast<double>(missing)));
+    }
+    results[i] = result;
+  }
+  return results;
+}
+
+template <class T>
+void check(ReduceOp op, const Scaling& scaling) {
+  DeliveredReduction reduction;  // one for all, as a path has: nothing may be left over from an earlier call
+  for (const int sources : {1, 2, 3, 4, 5, 9}) {
+    for (const std::uint64_t count : {0, 1, 7, 8, 9, 1003, 5000}) {
+      for (const std::uint64_t payload : {8U, 64U, 20000U}) {
+        for (const double p : {0.0, 0.01, 0.4, 0.9, 1.0}) {
+          const sim::Packetizer packets(count, sizeof(T), payload);
+          const auto fates = fates_of(sources, packets.packets(), p, scaling.exempt);
+          PerSource<T> inputs = inputs_of<T>(sources, count, op);
+          const std::vector<T> want = reference(op, scaling, inputs, packets, fates);
+          const std::string what = std::to_string(sources) + " sources, " + std::to_string(count) + " elements, " +
+                                   std::to_string(payload) + " bytes a packet, loss " + std::to_string(p);
+          reduction.start(packets, sources);
+          for (int s = 0; s < sources; ++s) {
+            const auto& mask = fates[static_cast<std::size_t>(s)];
+            reduction.lose(s, mask && mask->any_lost() ? &*mask : nullptr);
+          }
+          std::vector<T> first(count);
+          std::vector<T> second(count);
+          const PerSource<T> before = inputs;
+          const std::vector<std::byte*> apart = {reinterpret_cast<std::byte*>(first.data()),
+                                                 reinterpret_cast<std::byte*>(second.data())};
+          reduction.reduce(op, element_type_of<T>(), scaling, starts(inputs), apart);
+          expect_bits(want, first, what);
+          expect_bits(want, second, what);
+          for (std::size_t s = 0; s < inputs.size(); ++s) expect_bits(before[s], inputs[s], what + ", an input");
+
+          std::vector<std::byte*> in_place;
+          for (std::vector<T>& input : inputs) in_place.push_back(reinterpret_cast<std::byte*>(input.data()));
+          reduction.reduce(op, element_type_of<T>(), scaling, starts(inputs), in_place);
+          for (const std::vector<T>& input : inputs) expect_bits(want, input, what + ", in place");
+          if (::testing::Test::HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+class DeliveredReductions : public ::testing::Test {};
+using Elements = ::testing::Types<float, double, std::uint64_t>;
+TYPED_TEST_SUITE(DeliveredReductions, Elements);
+
+TYPED_TEST(DeliveredReductions, SumsAndMaximaLeaveOutWhatIsLost) {
+  check<TypeParam>(ReduceOp::kSum, {});
+  check<TypeParam>(ReduceOp::kMax, {});
+  check<TypeParam>(ReduceOp::kSum, {.exempt = 1});
+}
+
+TYPED_TEST(DeliveredReductions, ScaleContributionsOrSumsOfFloats) {
+  if constexpr (!std::is_integral_v<TypeParam>) {
+    check<TypeParam>(ReduceOp::kSum, {.contributions = 1 / 0.6, .exempt = 0});
+    check<TypeParam>(ReduceOp::kSum, {.contributions = 1 / 0.6, .exempt = 2});
+    check<TypeParam>(ReduceOp::kSum, {.sums = Scaling::Sums::kByCount});
+    check<TypeParam>(ReduceOp::kSum, {.exempt = 0, .sums = Scaling::Sums::kByCount});
+  }
+}
+
+// More inputs than one pass takes, and counts around those of a vector and a block.
+TYPED_TEST(DeliveredReductions, RankOrderHoldsForAnyNumberOfInputs) {
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+    for (int sources = 1; sources <= 13; ++sources) {
+      for (const std::uint64_t count : {0, 1, 15, 16, 17, 1023, 1025, 2048, 2049}) {
+        const PerSource<TypeParam> inputs = inputs_of<TypeParam>(sources, count, op);
+        std::vector<TypeParam> want = inputs[0];
+        for (std::size_t s = 1; s < inputs.size(); ++s) {
+          for (std::uint64_t i = 0; i < count; ++i) want[i] = folded(op, want[i], inputs[s][i]);
+        }
+        std::vector<TypeParam> got(count);
+        const std::vector<std::byte*> outputs = {reinterpret_cast<std::byte*>(got.data())};
+        reduce_in_rank_order(op, element_type_of<TypeParam>(), starts(inputs), outputs, count);
+        expect_bits(want, got, std::to_string(sources) + " inputs, " + std::to_string(count) + " elements");
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace droptest::comm
