@@ -34,6 +34,7 @@ struct Options {
   int ranks = 1;
   int threads = 2;
   int steps = 5;
+  std::string precision = "float32";
   std::optional<double> loss_rate;
 };
 
@@ -50,6 +51,9 @@ Options parsed(int argc, char** argv) {
   app.add_option("--threads", o.threads, "threads of each rank")->capture_default_str();
   app.add_option("--steps", o.steps, "measured, after one that is not")->capture_default_str();
   app.add_option("--loss-rate", o.loss_rate, "Bernoulli loss in both directions of tensor parallelism, count_rescale");
+  app.add_option("--precision", o.precision, "of products with weights")
+      ->check(CLI::IsMember({"float32", "bfloat16"}))
+      ->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -97,7 +101,8 @@ Result train(const Options& o) {
     std::optional<comm::LossyCommunicator> lossy;
     if (o.loss_rate) lossy.emplace(inner, network(*o.loss_rate));
     comm::Communicator& group = lossy ? static_cast<comm::Communicator&>(*lossy) : inner;
-    models::Gpt2<float> model(o.model, group, o.threads);
+    models::Gpt2<float> model(o.model, group, o.threads,
+                              o.precision == "bfloat16" ? models::Precision::kBfloat16 : models::Precision::kFloat32);
     model.initialize(1);
     models::AdamW<float> adamw(model.parameters(), {}, o.threads);
     std::vector<double> seconds;

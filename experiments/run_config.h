@@ -8,6 +8,7 @@
 
 #include "comm/backend_registry.h"
 #include "comm/lossy/network.h"
+#include "models/gpt2/execution.h"
 #include "models/gpt2/gpt2_config.h"
 #include "models/optimizer.h"
 
@@ -32,6 +33,7 @@ struct TrainingConfig {
   int batch_sequences = 8;  ///< sequences per micro-batch
   int sequence_tokens = 128;
   int accumulation = 1;  ///< micro-batches per step
+  models::Precision precision = models::Precision::kFloat32;
   models::LearningRateSchedule learning_rate;
   models::AdamWConfig adamw;
   double gradient_clip = 1.0;  ///< largest global norm; 0: no clipping

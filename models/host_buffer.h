@@ -28,7 +28,7 @@ class ZeroedMemory {
 /// An owned array of `count` elements that starts as zeros.
 template <class T>
 class HostBuffer {
-  static_assert(std::is_arithmetic_v<T>, "elements are numbers: all bits zero is the value zero");
+  static_assert(std::is_trivially_copyable_v<T>, "elements are numbers: all bits zero is the value zero");
 
  public:
   HostBuffer() = default;

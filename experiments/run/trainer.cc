@@ -44,7 +44,7 @@ class Trainer {
         group_(group),
         on_line_(on_line),
         network_(group, lossy_options(config)),
-        model_(config.model, network_, config.backend.threads_per_rank),
+        model_(config.model, network_, config.backend.threads_per_rank, config.training.precision),
         optimizer_(model_.parameters(), config.training.adamw, config.backend.threads_per_rank),
         batches_(corpus.training, config.seed, config.training.batch_sequences, config.training.sequence_tokens),
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,

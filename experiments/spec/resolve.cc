@@ -127,6 +127,8 @@ class Resolver {
       report("/training/sequence_tokens", "got " + quote_json(training["sequence_tokens"]) + ", want at most " +
                                               std::to_string(context) + ", the model's context");
     }
+    // Equal runs have equal resolved specs, with or without the word for what is usual.
+    if (training.value("precision", "") == "float32") training.erase("precision");
     if (!training.contains("final_learning_rate")) {
       training["final_learning_rate"] = training["learning_rate"].get<double>() / 10;
     }
@@ -198,6 +200,7 @@ class Resolver {
     config.batch_sequences = to_int(training["batch_sequences"]);
     config.sequence_tokens = to_int(training["sequence_tokens"]);
     config.accumulation = to_int(training["accumulation"]);
+    if (training.contains("precision")) config.precision = models::Precision::kBfloat16;
     config.learning_rate.peak = training["learning_rate"].get<double>();
     config.learning_rate.floor = training["final_learning_rate"].get<double>();
     config.learning_rate.warmup_steps = training["warmup_steps"].get<std::uint64_t>();

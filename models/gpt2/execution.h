@@ -8,6 +8,11 @@
 
 namespace droptest::models {
 
+class Bf16Products;
+
+/// What products are computed with; parameters, gradients, moments, sums and all else are float.
+enum class Precision : std::uint8_t { kFloat32, kBfloat16 };
+
 /// Whether a backward pass adds to the gradients or sets them: the first one after zero_gradients() sets those of the
 /// matrices, which saves writing zeros and reading them again.
 enum class GradientMode : std::uint8_t { kSet, kAdd };
@@ -17,6 +22,7 @@ struct Execution {
   comm::Communicator& tensor_group;
   int threads = 1;
   GradientMode gradient_mode = GradientMode::kAdd;
+  Bf16Products* bf16 = nullptr;  ///< null: products of float numbers
 };
 
 /// The extents of one forward pass.

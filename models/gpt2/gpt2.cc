@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "models/gpt2/attention_block.h"
+#include "models/gpt2/bf16_products.h"
 #include "models/gpt2/block_scratch.h"
 #include "models/gpt2/execution.h"
 #include "models/gpt2/gpt2_tensors.h"
@@ -42,11 +43,21 @@ void check_tokens(std::span<const std::int32_t> tokens, const char* what, const 
   }
 }
 
-const Gpt2Config& validated(const Gpt2Config& config, const comm::Communicator& tensor_group, int threads) {
+template <class T>
+const Gpt2Config& validated(const Gpt2Config& config, const comm::Communicator& tensor_group, int threads,
+                            Precision precision) {
   validate(config, tensor_group.world_size());
   if (threads < 1) {
     throw ConfigError("GPT-2: threads of rank " + std::to_string(tensor_group.rank()) + ": got " +
                       std::to_string(threads) + ", want at least 1");
+  }
+  if (precision == Precision::kBfloat16 && !std::is_same_v<T, float>) {
+    throw ConfigError("GPT-2: precision bfloat16: got a model of double numbers, want float");
+  }
+  if (precision == Precision::kBfloat16 && !has_bf16_products()) {
+    throw ConfigError(
+        "GPT-2: precision bfloat16: this processor has no AVX512-BF16 instructions; want float32 here, or another "
+        "processor");
   }
   return config;
 }
@@ -63,12 +74,12 @@ bool is_set_by_products(const Parameter<T>& parameter) {
 template <class T>
 class Gpt2<T>::Impl {
  public:
-  Impl(const Gpt2Config& config, comm::Communicator& tensor_group, int threads)
-      : config_(validated(config, tensor_group, threads)),
+  Impl(const Gpt2Config& config, comm::Communicator& tensor_group, int threads, Precision precision)
+      : config_(validated<T>(config, tensor_group, threads, precision)),
         part_(gpt2_part(config, tensor_group.world_size(), tensor_group.rank())),
         tensors_(gpt2_tensors(config, tensor_group.world_size(), tensor_group.rank())),
         execution_{tensor_group, threads},
-        parameters_(allocate()),
+        parameters_(allocate(precision)),
         embedding_(parameters_[0], parameters_[1], token_range(part_.vocabulary), execution_),
         ln_f_(parameters_[parameters_.size() - 2], parameters_[parameters_.size() - 1], execution_),
         head_(parameters_[0], token_range(part_.vocabulary), static_cast<std::int64_t>(parameters_[0].shape[0]),
@@ -81,6 +92,7 @@ class Gpt2<T>::Impl {
                               layer);
       mlp_.emplace_back(all.subspan(first + kTensorsPerHalf, kTensorsPerHalf), execution_, layer);
     }
+    if (precision == Precision::kBfloat16) execution_.bf16 = &bf16_products_;
     // The stream before each half of each block, and after the last.
     stream_.resize(2 * static_cast<std::size_t>(config.layers) + 1);
   }
@@ -96,7 +108,8 @@ class Gpt2<T>::Impl {
                           const BatchShape& shape, double scale);
 
  private:
-  std::vector<Parameter<T>> allocate();
+  std::vector<Parameter<T>> allocate(Precision precision);
+  void round_weights();
   void run_blocks(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
   void begin_backward();
   void run_blocks_backward();
@@ -107,6 +120,8 @@ class Gpt2<T>::Impl {
   Execution execution_;
   HostBuffer<T> values_;
   HostBuffer<T> gradients_;
+  HostBuffer<Bf16> rounded_values_;  ///< empty unless the model multiplies in bfloat16
+  Bf16Products bf16_products_;
   bool gradients_are_zero_ = false;  ///< and not yet written as zeros
   std::vector<Parameter<T>> parameters_;
 
@@ -127,7 +142,7 @@ class Gpt2<T>::Impl {
 };
 
 template <class T>
-std::vector<Parameter<T>> Gpt2<T>::Impl::allocate() {
+std::vector<Parameter<T>> Gpt2<T>::Impl::allocate(Precision precision) {
   std::uint64_t elems = 0;
   std::vector<std::uint64_t> offsets;
   for (const Gpt2Tensor& tensor : tensors_) {
@@ -136,14 +151,37 @@ std::vector<Parameter<T>> Gpt2<T>::Impl::allocate() {
   }
   values_ = HostBuffer<T>(elems);
   gradients_ = HostBuffer<T>(elems);
+  if (precision == Precision::kBfloat16) rounded_values_ = HostBuffer<Bf16>(elems);
   std::vector<Parameter<T>> parameters;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     const Gpt2Tensor& tensor = tensors_[i];
     const std::uint64_t count = tensor.slice.local_elems();
-    parameters.push_back({tensor.name, tensor.group, tensor.slice.local_shape(), tensor.placement, tensor.decay,
-                          values_.elems().subspan(offsets[i], count), gradients_.elems().subspan(offsets[i], count)});
+    parameters.push_back({tensor.name,
+                          tensor.group,
+                          tensor.slice.local_shape(),
+                          tensor.placement,
+                          tensor.decay,
+                          values_.elems().subspan(offsets[i], count),
+                          gradients_.elems().subspan(offsets[i], count),
+                          {}});
+    if (precision == Precision::kBfloat16 && is_set_by_products(parameters.back())) {
+      parameters.back().bf16_value = rounded_values_.elems().subspan(offsets[i], count);
+    }
   }
   return parameters;
+}
+
+// Weights change between passes in more ways than one: each pass rounds those that it multiplies.
+template <class T>
+void Gpt2<T>::Impl::round_weights() {
+  if constexpr (std::is_same_v<T, float>) {
+    for (const Parameter<T>& parameter : parameters_) {
+      if (parameter.bf16_value.empty()) continue;
+      const auto offset = static_cast<std::size_t>(parameter.bf16_value.data() - rounded_values_.elems().data());
+      to_bf16(parameter.value, 1.0F, rounded_values_.elems().subspan(offset, parameter.value.size()),
+              execution_.threads);
+    }
+  }
 }
 
 template <class T>
@@ -198,6 +236,8 @@ void Gpt2<T>::Impl::run_blocks(std::span<const std::int32_t> tokens, std::span<c
   const auto stream_elems = static_cast<std::size_t>(rows * config_.width);
   for (std::vector<T>& stream : stream_) stream.resize(stream_elems);
   normalized_.resize(stream_elems);
+
+  round_weights();
 
   embedding_.forward(tokens_, shape, stream_[0]);
   Branch<T> branch;
@@ -270,8 +310,8 @@ void Gpt2<T>::Impl::run_blocks_backward() {
 }
 
 template <class T>
-Gpt2<T>::Gpt2(const Gpt2Config& config, comm::Communicator& tensor_group, int threads)
-    : impl_(std::make_unique<Impl>(config, tensor_group, threads)) {}
+Gpt2<T>::Gpt2(const Gpt2Config& config, comm::Communicator& tensor_group, int threads, Precision precision)
+    : impl_(std::make_unique<Impl>(config, tensor_group, threads, precision)) {}
 
 template <class T>
 Gpt2<T>::~Gpt2() = default;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "models/gpt2/execution.h"
 #include "models/gpt2/gpt2_config.h"
 #include "models/parameter.h"
 
@@ -21,7 +22,10 @@ template <class T>
 class Gpt2 {
  public:
   /// `tensor_group` is borrowed and outlives the model. `threads`: CPU threads this rank may use, at least 1.
-  Gpt2(const Gpt2Config& config, comm::Communicator& tensor_group, int threads);
+  /// `precision`: of the products with weight matrices. Throws: ConfigError for kBfloat16 where T is double or the
+  /// processor has no AVX512-BF16.
+  Gpt2(const Gpt2Config& config, comm::Communicator& tensor_group, int threads,
+       Precision precision = Precision::kFloat32);
   ~Gpt2();
 
   const Gpt2Config& config() const;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "models/kernels/matmul.h"
+#include "models/gpt2/weight_products.h"
 
 namespace droptest::models {
 namespace {
@@ -38,6 +38,11 @@ void LmHead<T>::for_each_chunk(std::int64_t rows, const Body& body) const {
 }
 
 template <class T>
+LinearShape LmHead<T>::shape_of(Chunk chunk) const {
+  return {chunk.rows, width_, columns_, WeightLayout::kOutputsByInputs};
+}
+
+template <class T>
 std::span<T> LmHead<T>::logits(Chunk chunk) {
   return std::span(logits_).first(static_cast<std::size_t>(chunk.rows * columns_));
 }
@@ -46,9 +51,8 @@ template <class T>
 void LmHead<T>::compute_logits(std::span<const T> normalized, Chunk chunk) {
   const auto most = static_cast<std::size_t>(chunk.rows * columns_);
   if (logits_.size() < most) logits_.resize(most);
-  matmul<T>(Transpose::kNo, dense(normalized.data() + chunk.first_row * width_, chunk.rows, width_), Transpose::kYes,
-            {wte_.value.data(), columns_, width_, width_}, T(1), T(0), dense(logits_.data(), chunk.rows, columns_),
-            execution_.threads);
+  product<T>(wte_, shape_of(chunk), normalized.subspan(static_cast<std::size_t>(chunk.first_row * width_)),
+             Output::kSet, logits(chunk), execution_);
 }
 
 template <class T>
@@ -75,13 +79,10 @@ void LmHead<T>::chunk_backward(std::span<const T> normalized, std::span<const st
     cross_entropy_.to_gradient_rows(first_row, logits(chunk), chunk_targets);
     hold_ = Hold::kGradient;
   }
-  const std::int64_t offset = chunk.first_row * width_;
-  const ConstMatrix<T> grad_logits{logits_.data(), chunk.rows, columns_, columns_};
-  const bool sets = execution_.gradient_mode == GradientMode::kSet && chunk.first_row == 0;
-  matmul<T>(Transpose::kYes, grad_logits, Transpose::kNo, dense(normalized.data() + offset, chunk.rows, width_), factor,
-            sets ? T(0) : T(1), {wte_.gradient.data(), columns_, width_, width_}, execution_.threads);
-  matmul<T>(Transpose::kNo, grad_logits, Transpose::kNo, {wte_.value.data(), columns_, width_, width_}, factor, T(0),
-            dense(grad_normalized.data() + offset, chunk.rows, width_), execution_.threads);
+  const auto offset = static_cast<std::size_t>(chunk.first_row * width_);
+  const GradientMode mode = chunk.first_row == 0 ? execution_.gradient_mode : GradientMode::kAdd;
+  product_backward<T>(wte_, shape_of(chunk), normalized.subspan(offset), logits(chunk), factor, mode,
+                      grad_normalized.subspan(offset), execution_);
 }
 
 template <class T>

@@ -8,6 +8,7 @@
 
 #include "models/gpt2/execution.h"
 #include "models/gpt2/parallel_cross_entropy.h"
+#include "models/gpt2/weight_products.h"
 #include "models/kernels/embedding.h"
 #include "models/parameter.h"
 
@@ -55,6 +56,7 @@ class LmHead {
   void chunk_backward(std::span<const T> normalized, std::span<const std::int32_t> targets, Chunk chunk, T factor,
                       std::span<T> grad_normalized);
   std::span<T> logits(Chunk chunk);
+  LinearShape shape_of(Chunk chunk) const;
   void sum_over_ranks(std::span<T> grad_normalized) const;
 
   Parameter<T>& wte_;

@@ -10,6 +10,11 @@ namespace {
 /// "h.3.attn.c_proj" of "h.3.attn.c_proj.weight".
 std::string layer_name(const std::string& weight_name) { return weight_name.substr(0, weight_name.rfind('.')); }
 
+template <class T>
+LinearShape shape_of(const Parameter<T>& weight, std::int64_t rows) {
+  return {rows, static_cast<std::int64_t>(weight.shape[0]), static_cast<std::int64_t>(weight.shape[1])};
+}
+
 }  // namespace
 
 template <class T>
@@ -24,13 +29,13 @@ ColumnParallelLinear<T>::ColumnParallelLinear(Parameter<T>& weight, Parameter<T>
 template <class T>
 void ColumnParallelLinear<T>::forward(std::span<const T> input, std::int64_t rows, std::span<T> output) const {
   fill_rows<T>(bias_.value, rows, output, execution_.threads);
-  add_product(weight_, input, rows, output, execution_);
+  product(weight_, shape_of(weight_, rows), input, Output::kAdd, output, execution_);
 }
 
 template <class T>
 void ColumnParallelLinear<T>::forward_without_bias(std::span<const T> input, std::int64_t rows,
                                                    std::span<T> output) const {
-  product(weight_, input, rows, output, execution_);
+  product(weight_, shape_of(weight_, rows), input, Output::kSet, output, execution_);
 }
 
 template <class T>
@@ -43,7 +48,8 @@ void ColumnParallelLinear<T>::backward(std::span<const T> input, std::span<const
 template <class T>
 void ColumnParallelLinear<T>::backward_without_bias(std::span<const T> input, std::span<const T> grad_output,
                                                     std::int64_t rows, std::span<T> grad_input) const {
-  product_backward(weight_, input, grad_output, rows, grad_input, execution_);
+  product_backward(weight_, shape_of(weight_, rows), input, grad_output, T(1), execution_.gradient_mode, grad_input,
+                   execution_);
   execution_.tensor_group.all_reduce(grad_input.first(static_cast<std::size_t>(rows) * weight_.shape[0]),
                                      comm::ReduceOp::kSum, {sim::TrafficClass::kTpBackward, backward_name_, layer_});
 }
@@ -55,7 +61,7 @@ RowParallelLinear<T>::RowParallelLinear(Parameter<T>& weight, Parameter<T>& bias
 template <class T>
 Branch<T> RowParallelLinear<T>::forward(std::span<const T> input, std::int64_t rows, std::span<T> sum) const {
   const std::span<T> reduced = sum.first(static_cast<std::size_t>(rows) * weight_.shape[1]);
-  product(weight_, input, rows, reduced, execution_);
+  product(weight_, shape_of(weight_, rows), input, Output::kSet, reduced, execution_);
   execution_.tensor_group.all_reduce(reduced, comm::ReduceOp::kSum,
                                      {sim::TrafficClass::kTpForward, forward_name_, layer_});
   return {reduced, bias_.value};
@@ -65,7 +71,8 @@ template <class T>
 void RowParallelLinear<T>::backward(std::span<const T> input, std::span<const T> grad_output, std::int64_t rows,
                                     std::span<T> grad_input) const {
   add_column_sums<T>(grad_output, rows, bias_.gradient, execution_.threads);
-  product_backward(weight_, input, grad_output, rows, grad_input, execution_);
+  product_backward(weight_, shape_of(weight_, rows), input, grad_output, T(1), execution_.gradient_mode, grad_input,
+                   execution_);
 }
 
 template class ColumnParallelLinear<float>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of a linear layer with its weight matrix.
+// The products of a linear layer with its weight matrix, in the precision that the model computes with.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,29 @@
 
 namespace droptest::models {
 
-/// output = input W. Shapes: input [rows, inputs], output [rows, outputs], W [inputs, outputs].
-template <class T>
-void product(const Parameter<T>& weight, std::span<const T> input, std::int64_t rows, std::span<T> output,
-             const Execution& execution);
+/// How a weight lies in memory: [inputs, outputs] as GPT-2's layers have it, or [outputs, inputs] as the embedding that
+/// is also the head.
+enum class WeightLayout : std::uint8_t { kInputsByOutputs, kOutputsByInputs };
 
-/// output += input W.
-template <class T>
-void add_product(const Parameter<T>& weight, std::span<const T> input, std::int64_t rows, std::span<T> output,
-                 const Execution& execution);
+struct LinearShape {
+  std::int64_t rows = 0;
+  std::int64_t inputs = 0;
+  std::int64_t outputs = 0;  ///< may be fewer than the embedding has rows
+  WeightLayout layout = WeightLayout::kInputsByOutputs;
+};
 
-/// Sets or adds input' grad_output to the weight's gradient, as the execution's gradient mode says, and sets
-/// grad_input = grad_output W'. Shapes: as product().
+enum class Output : std::uint8_t { kSet, kAdd };
+
+/// output = input W, or += where `mode` is kAdd. Shapes: input [rows, inputs], output [rows, outputs].
 template <class T>
-void product_backward(const Parameter<T>& weight, std::span<const T> input, std::span<const T> grad_output,
-                      std::int64_t rows, std::span<T> grad_input, const Execution& execution);
+void product(const Parameter<T>& weight, const LinearShape& shape, std::span<const T> input, Output mode,
+             std::span<T> output, const Execution& execution);
+
+/// The weight's gradient is set to, or gets added, factor x input' grad_output; grad_input = factor x grad_output W'.
+/// Shapes: as product().
+template <class T>
+void product_backward(const Parameter<T>& weight, const LinearShape& shape, std::span<const T> input,
+                      std::span<const T> grad_output, T factor, GradientMode mode, std::span<T> grad_input,
+                      const Execution& execution);
 
 }  // namespace droptest::models

@@ -35,6 +35,9 @@ Matrix<T> dense(T* data, std::int64_t rows, std::int64_t columns) {
   return {data, rows, columns, columns};
 }
 
+/// How many rows or columns of a result of `items` one thread computes at a time: a function of the shape alone.
+std::int64_t product_chunk(std::int64_t items);
+
 /// result = alpha op(a) op(b) + beta result; with beta = 0 the old result is not read. float by oneDNN, double by
 /// Eigen. Shapes: op(a) [m, k], op(b) [k, n], result [m, n]; any may be zero. Determinism: bits depend on shapes and
 /// values, not on `threads`. Call under SingleThreadedLibraries.

@@ -55,6 +55,11 @@ void scale_only(T beta, const Matrix<T>& result) {
 
 }  // namespace
 
+std::int64_t product_chunk(std::int64_t items) {
+  constexpr std::int64_t kGrain = 128;
+  return chunk_items(items, kGrain, 32);
+}
+
 template <class T>
 void matmul(Transpose transpose_a, const ConstMatrix<T>& a, Transpose transpose_b, const ConstMatrix<T>& b, T alpha,
             T beta, const Matrix<T>& result, int threads) {
@@ -74,9 +79,8 @@ void matmul(Transpose transpose_a, const ConstMatrix<T>& a, Transpose transpose_
   }
   std::atomic<bool> ok = true;
   // The longer side of the result is cut: packing the other operand again for each chunk then costs least.
-  constexpr std::int64_t kGrain = 128;
   if (m >= n) {
-    for_chunks(m, chunk_items(m, kGrain, 32), threads, [&](std::int64_t begin, std::int64_t end) {
+    for_chunks(m, product_chunk(m), threads, [&](std::int64_t begin, std::int64_t end) {
       ConstMatrix<T> part_a = a;
       part_a.data += ta ? begin : begin * a.stride;
       (ta ? part_a.columns : part_a.rows) = end - begin;
@@ -84,7 +88,7 @@ void matmul(Transpose transpose_a, const ConstMatrix<T>& a, Transpose transpose_
       if (!product(ta, part_a, tb, b, alpha, beta, part)) ok = false;
     });
   } else {
-    for_chunks(n, chunk_items(n, kGrain, 32), threads, [&](std::int64_t begin, std::int64_t end) {
+    for_chunks(n, product_chunk(n), threads, [&](std::int64_t begin, std::int64_t end) {
       ConstMatrix<T> part_b = b;
       part_b.data += tb ? begin * b.stride : begin;
       (tb ? part_b.rows : part_b.columns) = end - begin;

@@ -216,7 +216,7 @@ TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
        {"/name=other", "/description=words", "/record/every_steps=1", "/record/sample_every_steps=7",
         "/record/links=include", "/record/weights=none", "/backend/timeout_seconds=5", "/backend/threads_per_rank=2",
         R"(/backend/rendezvous={"kind":"redis"})", "/seed=1", "/model/preset=nano", "/model/width=128",
-        "/training/sequence_tokens=128", "/training/final_learning_rate=0.0001", "/training/steps=3e2",
+        "/training/sequence_tokens=128", "/training/final_learning_rate=0.0001", "/training/precision=float32", "/training/steps=3e2",
         "/network/path=direct", "/network/fill=zero", "/data/format=uint16", "/repeat={\"seeds\":1}"}) {
     EXPECT_EQ(id({same}), base) << same;
   }
@@ -251,6 +251,7 @@ TEST(RunId, DependsOnEverythingElse) {
                                             "/training/batch_sequences=9",
                                             "/training/sequence_tokens=127",
                                             "/training/accumulation=2",
+                                            "/training/precision=bfloat16",
                                             "/training/learning_rate=0.002",
                                             "/training/final_learning_rate=0",
                                             "/training/warmup_steps=1",

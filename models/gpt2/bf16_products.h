@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a model needs to multiply in bfloat16: the library's code for its shapes, and room for rounded operands.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "models/kernels/bf16.h"
+#include "models/kernels/matmul_bf16.h"
+
+namespace droptest::models {
+
+/// Owned by one rank's model and used by one thread at a time. An operand lasts until the next one of its kind.
+class Bf16Products {
+ public:
+  /// The values rounded, as a matrix with that many columns.
+  ConstMatrix<Bf16> input(std::span<const float> values, std::int64_t columns, int threads) {
+    return rounded(values, 1.0F, columns, threads, input_);
+  }
+  ConstMatrix<Bf16> grad_output(std::span<const float> values, float factor, std::int64_t columns, int threads) {
+    return rounded(values, factor, columns, threads, grad_output_);
+  }
+
+  Bf16Matmul matmul;
+
+ private:
+  static ConstMatrix<Bf16> rounded(std::span<const float> values, float factor, std::int64_t columns, int threads,
+                                   std::vector<Bf16>& buffer) {
+    if (buffer.size() < values.size()) buffer.resize(values.size());
+    to_bf16(values, factor, std::span(buffer).first(values.size()), threads);
+    const auto rows = columns == 0 ? 0 : static_cast<std::int64_t>(values.size()) / columns;
+    return {buffer.data(), rows, columns, columns};
+  }
+
+  std::vector<Bf16> input_;
+  std::vector<Bf16> grad_output_;
+};
+
+}  // namespace droptest::models

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrix products of bfloat16 numbers with sums in float, by oneDNN.
+#pragma once
+
+#include <memory>
+
+#include "models/kernels/bf16.h"
+#include "models/kernels/matmul.h"
+
+namespace droptest::models {
+
+/// Makes the library's code for each shape once and keeps it. Owned by one rank; used by one thread at a time.
+class Bf16Matmul {
+ public:
+  Bf16Matmul();
+  ~Bf16Matmul();
+
+  /// result = op(a) op(b), or += where `keep` is kAdd; products and sums in float. Shapes: as matmul(). Determinism:
+  /// bits depend on shapes and values, not on `threads`. Call under SingleThreadedLibraries.
+  enum class Keep : std::uint8_t { kSet, kAdd };
+  void operator()(Transpose transpose_a, const ConstMatrix<Bf16>& a, Transpose transpose_b, const ConstMatrix<Bf16>& b,
+                  Keep keep, const Matrix<float>& result, int threads);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace droptest::models
