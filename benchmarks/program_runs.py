@@ -9,7 +9,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import machine
@@ -49,6 +50,22 @@ def _own_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
+@contextmanager
+def machine_meanwhile() -> Iterator[dict]:
+    """What the machine did while the block ran; the values are there once it has ended.
+
+    Units: other_cpus and stolen_cpus are processors kept busy by others, and by the hypervisor, on average.
+    """
+    found: dict[str, float] = {"load_average_before": round(machine.load_average(), 2)}
+    start, (busy, stolen), own = time.monotonic(), _cpu_seconds(), _own_seconds()
+    yield found
+    seconds = max(time.monotonic() - start, 1e-9)
+    busy_now, stolen_now = _cpu_seconds()
+    found["other_cpus"] = round(max(0.0, (busy_now - busy - (_own_seconds() - own)) / seconds), 2)
+    found["stolen_cpus"] = round((stolen_now - stolen) / seconds, 2)
+    found["seconds"] = round(seconds, 3)
+
+
 def program(path: Path, target: str) -> Path:
     """The path, if it can be run. Raises: ProgramError that says how to build it."""
     if not os.access(path, os.X_OK) or not path.is_file():
@@ -59,15 +76,9 @@ def program(path: Path, target: str) -> Path:
     return path
 
 
-def run(command: Sequence[object], changes: Mapping[str, str] | None = None, timeout: float = 900) -> dict:
-    """The program's JSON object; beside it, under "machine_meanwhile", the load before and what others used.
-
-    Units: other_cpus and stolen_cpus are processors kept busy by others, on average over the run.
-    Raises: ProgramError with the end of what it printed.
-    """
-    words = [str(word) for word in command]
-    load = machine.load_average()
-    start, (busy, stolen), own = time.monotonic(), _cpu_seconds(), _own_seconds()
+def output_of(words: Sequence[str], changes: Mapping[str, str] | None = None, timeout: float = 900) -> str:
+    """What the program prints. Raises: ProgramError with the end of its errors."""
+    command = " ".join(words)
     try:
         done = subprocess.run(
             words, env=environment(changes or {}), stdin=subprocess.DEVNULL, capture_output=True, text=True,
@@ -76,23 +87,23 @@ def run(command: Sequence[object], changes: Mapping[str, str] | None = None, tim
     except OSError as error:
         raise ProgramError(f"{words[0]}: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        raise ProgramError(f"{' '.join(words)}: still running after {timeout:g} s (--timeout)") from error
-    seconds = max(time.monotonic() - start, 1e-9)
-    busy_now, stolen_now = _cpu_seconds()
+        raise ProgramError(f"{command}: still running after {timeout:g} s (--timeout)") from error
     if done.returncode != 0:
         last = " / ".join(done.stderr.strip().splitlines()[-3:]) or "it printed no error"
-        raise ProgramError(f"{' '.join(words)}: exit code {done.returncode}: {last}")
+        raise ProgramError(f"{command}: exit code {done.returncode}: {last}")
+    return done.stdout
+
+
+def run(command: Sequence[object], changes: Mapping[str, str] | None = None, timeout: float = 900) -> dict:
+    """The program's JSON object, and beside it "machine_meanwhile". Raises: ProgramError."""
+    words = [str(word) for word in command]
+    with machine_meanwhile() as meanwhile:
+        text = output_of(words, changes, timeout)
     try:
-        result = json.loads(done.stdout)
+        result = json.loads(text)
     except json.JSONDecodeError as error:
         raise ProgramError(f"{' '.join(words)}: did not print JSON: {error}") from error
-    result["machine_meanwhile"] = {
-        "load_average_before": round(load, 2),
-        "other_cpus": round(max(0.0, (busy_now - busy - (_own_seconds() - own)) / seconds), 2),
-        "stolen_cpus": round((stolen_now - stolen) / seconds, 2),
-        "seconds": round(seconds, 2),
-    }
-    return result
+    return result | {"machine_meanwhile": meanwhile}
 
 
 def median(values: Sequence[float]) -> float | None:

@@ -10,14 +10,12 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import machine
-from program_runs import ProgramError, environment, median, program, ratios, run, say, write_json
+from program_runs import ProgramError, machine_meanwhile, median, output_of, program, ratios, run, say, write_json
 
 
 def parsed() -> argparse.Namespace:
@@ -65,23 +63,27 @@ def spec(args: argparse.Namespace, tensor: int) -> dict:
     }
 
 
-def sweep(droptest: Path, args: argparse.Namespace, tensor: int, cores: list[int], options: list[str]) -> float:
-    """Seconds of one sweep, from nothing. Raises: ProgramError."""
+def sweep(droptest: Path, args: argparse.Namespace, tensor: int, cores: list[int], options: list[str]) -> dict:
+    """What the machine did during one sweep, from nothing, and its seconds. Raises: ProgramError."""
     with tempfile.TemporaryDirectory(prefix="droptest-throughput-") as folder:
         file = Path(folder) / "spec.json"
         file.write_text(json.dumps(spec(args, tensor)))
         command = ["taskset", "-c", ",".join(map(str, cores)), str(droptest), "sweep", str(file), "--quiet"]
-        command += ["--out", f"{folder}/results", *options]
-        start = time.monotonic()
-        try:
-            done = subprocess.run(command, env=environment({}), stdin=subprocess.DEVNULL, capture_output=True,
-                                  text=True, timeout=args.timeout, check=False)  # fmt: skip
-        except subprocess.TimeoutExpired as error:
-            raise ProgramError(f"{' '.join(command)}: still running after {args.timeout:g} s (--timeout)") from error
-        seconds = time.monotonic() - start
-    if done.returncode != 0:
-        raise ProgramError(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.strip()}")
-    return seconds
+        with machine_meanwhile() as meanwhile:
+            output_of([*command, "--out", f"{folder}/results", *options], timeout=args.timeout)
+    return meanwhile
+
+
+def compared(args: argparse.Namespace, samples: dict[str, list[dict]]) -> dict:
+    """All samples of one sweep, and how each way compares with one core."""
+    seconds = {way: [sample["seconds"] for sample in list_] for way, list_ in samples.items()}
+    return {
+        "samples": samples,
+        "runs_per_minute": {way: 60 * args.runs / median(values) for way, values in seconds.items()},
+        "times_faster_than_one_core": {
+            way: ratios(seconds["one_core"], values) for way, values in seconds.items() if way != "one_core"
+        },
+    }
 
 
 def main() -> int:
@@ -92,34 +94,23 @@ def main() -> int:
     ways = {"one_core": (cores[:1], ["--jobs", "1"])}
     ways |= {f"all_cores_pin_{pin}": (cores, ["--pin", pin]) for pin in args.pin}
     samples = {f"tp{tensor}": {way: [] for way in ways} for tensor in args.tensor}
-    loads, probes = [], []
+    probes = []
     for number in range(args.rounds):
         if matmul_rate.exists():
             probes.append(run([matmul_rate, "--probe", "--threads", len(cores)]))
         for tensor in args.tensor:
             for way, (allowed, options) in ways.items():
-                loads.append(round(machine.load_average(), 2))
-                seconds = sweep(droptest, args, tensor, allowed, options)
-                samples[f"tp{tensor}"][way].append(seconds)
-                say(f"round {number + 1} of {args.rounds}: tp{tensor} {way}: {seconds:.2f} s for {args.runs} runs")
+                sample = sweep(droptest, args, tensor, allowed, options)
+                samples[f"tp{tensor}"][way].append(sample)
+                say(f"round {number + 1} of {args.rounds}: tp{tensor} {way}: {sample['seconds']:.2f} s")
     result = {
         "machine": machine.describe(),
         "commit": machine.commit(),
         "build": machine.build(args.build),
         "runs": args.runs,
         "steps": args.steps,
-        "load_average_before": loads,
         "probe": probes,
-        "sweeps": {
-            name: {
-                "seconds": seconds,
-                "runs_per_minute": {way: 60 * args.runs / median(values) for way, values in seconds.items()},
-                "times_faster_than_one_core": {
-                    way: ratios(seconds["one_core"], values) for way, values in seconds.items() if way != "one_core"
-                },
-            }
-            for name, seconds in samples.items()
-        },
+        "sweeps": {name: compared(args, ways_) for name, ways_ in samples.items()},
     }
     write_json(result, args.out)
     return 0

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benchmark scripts decide by themselves: settings, environments, ratios, and what they refuse."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+sys.path.insert(0, str(FOLDER))
+
+import machine  # noqa: E402
+import program_runs  # noqa: E402
+import torch_settings  # noqa: E402
+
+
+def script(name, *arguments):
+    return subprocess.run([sys.executable, str(FOLDER / name), *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_tuning_keeps_what_is_faster_and_steps_over_what_cannot_run():
+    def measure(setting):
+        if "GLIBC_TUNABLES" in setting.variables:
+            raise program_runs.ProgramError("no huge pages")
+        keeps_memory = "MALLOC_MMAP_MAX_" in setting.variables
+        return 100 + 50 * keeps_memory - 10 * ("OMP_WAIT_POLICY" in setting.variables) - 5 * (setting.threads == 1)
+
+    best, trials = torch_settings.tune(measure, threads=2)
+    assert best.variables == torch_settings.KEEP_MEMORY and best.threads == 2 and not best.options
+    assert [t["error"] for t in trials if "error" in t] == ["no huge pages"]
+    assert trials[0] == {"threads": 2, "variables": {}, "options": [], "tokens_per_second": 100}
+
+
+def test_a_program_sees_none_of_the_users_settings_of_speed(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/old")
+    found = program_runs.environment({"LD_LIBRARY_PATH": "/new", "MALLOC_MMAP_MAX_": "0"})
+    assert "OMP_NUM_THREADS" not in found and "GLIBC_TUNABLES" not in found
+    assert found["LD_LIBRARY_PATH"] == "/new:/old" and found["MALLOC_MMAP_MAX_"] == "0" and "PATH" in found
+
+
+def test_ratios_are_taken_round_by_round():
+    # The quotient of the medians would be 4 / 3.
+    assert program_runs.ratios([2, 4, 9], [1, 4, 3]) == {"median": 2.0, "rounds": [2.0, 1.0, 3.0]}
+
+
+def test_a_sample_says_what_the_machine_did_meanwhile():
+    sample = program_runs.run([sys.executable, "-c", "print('{\"a\": 1}')"])
+    assert sample["a"] == 1
+    assert set(sample["machine_meanwhile"]) == {"load_average_before", "other_cpus", "stolen_cpus", "seconds"}
+
+
+@pytest.mark.parametrize(
+    "code, reason",
+    [
+        ("raise SystemExit('no memory')", "exit code 1: no memory"),
+        ("print('hello')", "did not print JSON"),
+        ("import time; time.sleep(60)", "still running after 0.5 s"),
+    ],
+)
+def test_programs_that_fail_are_errors_that_say_why(code, reason):
+    with pytest.raises(program_runs.ProgramError, match=reason):
+        program_runs.run([sys.executable, "-c", code], timeout=0.5 if "sleep" in code else 60)
+
+
+def test_the_build_is_read_from_its_folder(tmp_path):
+    (tmp_path / "CMakeCache.txt").write_text("CMAKE_BUILD_TYPE:STRING=Release\nCMAKE_CXX_FLAGS_RELEASE:STRING=-O2\n")
+    folder = tmp_path / "CMakeFiles" / "3.25.1"
+    folder.mkdir(parents=True)
+    (folder / "CMakeCXXCompiler.cmake").write_text(
+        'set(CMAKE_CXX_COMPILER_ID "GNU")\nset(CMAKE_CXX_COMPILER_VERSION "12.2.0")\n'
+    )
+    assert machine.build(tmp_path) == {"compiler": "GNU 12.2.0", "type": "Release", "flags": "-O2"}
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (
+            ("compare_peers.py", "--build", "/nowhere"),
+            "/nowhere/benchmarks/train_step: no such program; build it: cmake",
+        ),
+        (("compare_peers.py", "--cases", "small,nano"), "--cases: got small, want some of small_b4_t64"),
+        (("compare_peers.py", "--rounds", "0"), "--rounds: got 0, want at least 1"),
+        (("scaling.py", "--build", "/nowhere"), "/nowhere/benchmarks/train_step: no such program"),
+        (("scaling.py", "--widths", "100"), "--widths: got 100, want multiples of 64"),
+        (("scaling.py", "--ranks", "3"), "--ranks: got 3, want some of 1, 2, 4, 8"),
+        (("scaling.py", "--lengths", "x"), "got x, want integers of at least 1"),
+        (("sweep_throughput.py", "--text", "/nowhere"), "/nowhere: no such file; ./scripts/prepare-corpus makes it"),
+    ],
+)
+def test_bad_calls_get_a_clear_error(arguments, message):
+    done = script(*arguments)
+    assert done.returncode in (1, 2) and message in done.stderr and "Traceback" not in done.stderr
