@@ -9,16 +9,18 @@
 #include <chrono>
 #include <cstdint>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
 #include "models/gpt2/gpt2.h"
-#include "models/host_buffer.h"
 #include "models/optimizer.h"
+#include "models/process_settings.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/random/philox.h"
 
@@ -35,6 +37,7 @@ struct Options {
   int threads = 2;
   int steps = 5;
   std::string precision = "float32";
+  bool profile = false;
   std::optional<double> loss_rate;
 };
 
@@ -54,6 +57,7 @@ Options parsed(int argc, char** argv) {
   app.add_option("--precision", o.precision, "of products with weights")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str();
+  app.add_flag("--profile", o.profile, "adds the seconds that rank 0 spends in each phase of a step");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -90,7 +94,12 @@ double median(std::vector<double> values) {
 struct Result {
   double step_seconds = 0;
   double final_loss = 0;
+  std::map<std::string, double> phases;  ///< mean seconds per step
 };
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
 
 Result train(const Options& o) {
   const std::vector<std::int32_t> tokens = random_tokens(o);
@@ -101,8 +110,12 @@ Result train(const Options& o) {
     std::optional<comm::LossyCommunicator> lossy;
     if (o.loss_rate) lossy.emplace(inner, network(*o.loss_rate));
     comm::Communicator& group = lossy ? static_cast<comm::Communicator&>(*lossy) : inner;
+    models::PhaseTimes times;
+    double norm_seconds = 0;
+    double update_seconds = 0;
     models::Gpt2<float> model(o.model, group, o.threads,
-                              o.precision == "bfloat16" ? models::Precision::kBfloat16 : models::Precision::kFloat32);
+                              o.precision == "bfloat16" ? models::Precision::kBfloat16 : models::Precision::kFloat32,
+                              o.profile ? &times : nullptr);
     model.initialize(1);
     models::AdamW<float> adamw(model.parameters(), {}, o.threads);
     std::vector<double> seconds;
@@ -113,12 +126,28 @@ Result train(const Options& o) {
       group.begin_step(static_cast<std::uint64_t>(step) + 1);
       model.zero_gradients();
       loss = model.forward_backward(inputs, targets, o.batch, o.length, 1.0);
+      const auto norm_start = Clock::now();
       const double norm = models::global_gradient_norm<float>(model.parameters(), group, o.threads);
+      const auto update_start = Clock::now();
       adamw.step(1e-3, models::clip_scale(norm, 1.0));
+      if (step > 0) {
+        norm_seconds += seconds_between(norm_start, update_start);
+        update_seconds += seconds_between(update_start, Clock::now());
+      } else {
+        times = {};
+      }
       inner.barrier({});
-      if (step > 0) seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+      if (step > 0) seconds.push_back(seconds_between(start, Clock::now()));
     }
-    if (inner.rank() == 0) result = {median(seconds), loss};
+    if (inner.rank() != 0) return;
+    result.step_seconds = median(seconds);
+    result.final_loss = loss;
+    if (!o.profile) return;
+    for (std::size_t phase = 0; phase < times.seconds.size(); ++phase) {
+      result.phases[std::string(models::kPhaseNames[phase])] = times.seconds[phase] / o.steps;
+    }
+    result.phases["gradient_norm"] = norm_seconds / o.steps;
+    result.phases["adamw"] = update_seconds / o.steps;
   });
   return result;
 }
@@ -133,14 +162,15 @@ double peak_mebibytes() {
 }  // namespace droptest
 
 int main(int argc, char** argv) {
+  droptest::models::let_waiting_threads_sleep(argv);
   droptest::models::keep_freed_memory();
   const droptest::Options o = droptest::parsed(argc, argv);
   const droptest::Result result = droptest::train(o);
-  std::cout << nlohmann::json{{"program", "droptest"},
-                              {"step_seconds", result.step_seconds},
-                              {"tokens_per_second", o.batch * o.length / result.step_seconds},
-                              {"peak_mebibytes", droptest::peak_mebibytes()},
-                              {"final_loss", result.final_loss}}
-                   .dump()
-            << "\n";
+  nlohmann::json report = {{"program", "droptest"},
+                           {"step_seconds", result.step_seconds},
+                           {"tokens_per_second", o.batch * o.length / result.step_seconds},
+                           {"peak_mebibytes", droptest::peak_mebibytes()},
+                           {"final_loss", result.final_loss}};
+  if (o.profile) report["phase_seconds"] = result.phases;
+  std::cout << report.dump() << "\n";
 }

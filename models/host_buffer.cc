@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/host_buffer.h"
 
-#include <malloc.h>
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -30,13 +29,5 @@ ZeroedMemory::ZeroedMemory(std::size_t bytes) {
 }
 
 void ZeroedMemory::Free::operator()(std::byte* data) const { std::free(data); }
-
-void keep_freed_memory() {
-#if defined(__GLIBC__)
-  constexpr int kLargestKeptBytes = 1 << 30;
-  mallopt(M_MMAP_THRESHOLD, kLargestKeptBytes);
-  mallopt(M_TRIM_THRESHOLD, kLargestKeptBytes);
-#endif
-}
 
 }  // namespace droptest::models

@@ -41,9 +41,4 @@ class HostBuffer {
   std::size_t count_ = 0;
 };
 
-/// Tells the C library to keep memory that was freed for the next call instead of giving it back to the system. oneDNN
-/// allocates working memory in every product; without this, each one waits for fresh pages. For programs, before the
-/// first product; it holds for the whole process.
-void keep_freed_memory();
-
 }  // namespace droptest::models

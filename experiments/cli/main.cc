@@ -10,6 +10,7 @@
 
 #include "experiments/cli/commands.h"
 #include "experiments/records/provenance.h"
+#include "models/process_settings.h"
 #include "sim/error.h"
 
 namespace {
@@ -36,6 +37,8 @@ std::string version_text() {
 
 int main(int argc, char** argv) {
   using namespace droptest::cli;
+  droptest::models::let_waiting_threads_sleep(argv);
+  droptest::models::keep_freed_memory();
   CLI::App app{
       "Trains GPT-2 with tensor parallelism over collectives whose packets get lost.\n"
       "A spec says what to run (docs/specs.md); JSON records come out (docs/records.md).",

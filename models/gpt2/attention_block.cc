@@ -33,7 +33,10 @@ Branch<T> AttentionBlock<T>::forward(std::span<const T> residual, const Branch<T
 
   ln_1_.forward(residual, branch, rows, stream, normalized_);
   c_attn_.forward(normalized_, rows, qkv_);
-  attention_forward<T>(qkv_, attention_shape(shape), row_statistics_, mixed_, scratch.attention, execution_.threads);
+  {
+    const PhaseScope scope(execution_.times, Phase::kAttention);
+    attention_forward<T>(qkv_, attention_shape(shape), row_statistics_, mixed_, scratch.attention, execution_.threads);
+  }
   return c_proj_.forward(mixed_, rows, scratch.sum);
 }
 
@@ -47,8 +50,11 @@ void AttentionBlock<T>::backward(std::span<const T> stream, const BatchShape& sh
   scratch.attention.resize(attention_scratch_elems(attention_shape(shape), execution_.threads));
 
   c_proj_.backward(mixed_, gradient, rows, scratch.grad_branch);
-  attention_backward<T>(scratch.grad_branch, qkv_, row_statistics_, attention_shape(shape), scratch.grad_qkv,
-                        scratch.attention, execution_.threads);
+  {
+    const PhaseScope scope(execution_.times, Phase::kAttention);
+    attention_backward<T>(scratch.grad_branch, qkv_, row_statistics_, attention_shape(shape), scratch.grad_qkv,
+                          scratch.attention, execution_.threads);
+  }
   c_attn_.backward(normalized_, scratch.grad_qkv, rows, scratch.grad_normalized);
   ln_1_.backward(scratch.grad_normalized, stream, rows, gradient);
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "comm/communicator.h"
+#include "models/phase_times.h"
 
 namespace droptest::models {
 
@@ -23,6 +24,7 @@ struct Execution {
   int threads = 1;
   GradientMode gradient_mode = GradientMode::kAdd;
   Bf16Products* bf16 = nullptr;  ///< null: products of float numbers
+  PhaseTimes* times = nullptr;   ///< null: nobody asked
 };
 
 /// The extents of one forward pass.

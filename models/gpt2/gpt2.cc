@@ -74,11 +74,11 @@ bool is_set_by_products(const Parameter<T>& parameter) {
 template <class T>
 class Gpt2<T>::Impl {
  public:
-  Impl(const Gpt2Config& config, comm::Communicator& tensor_group, int threads, Precision precision)
+  Impl(const Gpt2Config& config, comm::Communicator& tensor_group, int threads, Precision precision, PhaseTimes* times)
       : config_(validated<T>(config, tensor_group, threads, precision)),
         part_(gpt2_part(config, tensor_group.world_size(), tensor_group.rank())),
         tensors_(gpt2_tensors(config, tensor_group.world_size(), tensor_group.rank())),
-        execution_{tensor_group, threads},
+        execution_{.tensor_group = tensor_group, .threads = threads, .times = times},
         parameters_(allocate(precision)),
         embedding_(parameters_[0], parameters_[1], token_range(part_.vocabulary), execution_),
         ln_f_(parameters_[parameters_.size() - 2], parameters_[parameters_.size() - 1], execution_),
@@ -310,8 +310,9 @@ void Gpt2<T>::Impl::run_blocks_backward() {
 }
 
 template <class T>
-Gpt2<T>::Gpt2(const Gpt2Config& config, comm::Communicator& tensor_group, int threads, Precision precision)
-    : impl_(std::make_unique<Impl>(config, tensor_group, threads, precision)) {}
+Gpt2<T>::Gpt2(const Gpt2Config& config, comm::Communicator& tensor_group, int threads, Precision precision,
+              PhaseTimes* times)
+    : impl_(std::make_unique<Impl>(config, tensor_group, threads, precision, times)) {}
 
 template <class T>
 Gpt2<T>::~Gpt2() = default;

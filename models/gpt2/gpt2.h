@@ -22,10 +22,11 @@ template <class T>
 class Gpt2 {
  public:
   /// `tensor_group` is borrowed and outlives the model. `threads`: CPU threads this rank may use, at least 1.
+  /// `times`: gets the time of each phase added, where given; it outlives the model.
   /// `precision`: of the products with weight matrices. Throws: ConfigError for kBfloat16 where T is double or the
   /// processor has no AVX512-BF16.
   Gpt2(const Gpt2Config& config, comm::Communicator& tensor_group, int threads,
-       Precision precision = Precision::kFloat32);
+       Precision precision = Precision::kFloat32, PhaseTimes* times = nullptr);
   ~Gpt2();
 
   const Gpt2Config& config() const;

@@ -12,6 +12,7 @@ LayerNorm<T>::LayerNorm(Parameter<T>& gain, Parameter<T>& bias, const Execution&
 template <class T>
 void LayerNorm<T>::forward(std::span<const T> residual, const Branch<T>& branch, std::int64_t rows, std::span<T> stream,
                            std::span<T> output) {
+  const PhaseScope scope(execution_.times, Phase::kLayerNorm);
   const auto width = static_cast<std::int64_t>(gain_.value.size());
   mean_.resize(static_cast<std::size_t>(rows));
   inverse_deviation_.resize(static_cast<std::size_t>(rows));
@@ -27,6 +28,7 @@ void LayerNorm<T>::forward(std::span<const T> residual, const Branch<T>& branch,
 template <class T>
 void LayerNorm<T>::backward(std::span<const T> grad_output, std::span<const T> input, std::int64_t rows,
                             std::span<T> grad_input) const {
+  const PhaseScope scope(execution_.times, Phase::kLayerNorm);
   layernorm_backward<T>(grad_output, input, gain_.value, mean_, inverse_deviation_, rows,
                         static_cast<std::int64_t>(gain_.value.size()), grad_input, gain_.gradient, bias_.gradient,
                         execution_.threads);

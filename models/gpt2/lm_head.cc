@@ -60,6 +60,7 @@ double LmHead<T>::chunk_forward(std::span<const T> normalized, std::span<const s
   compute_logits(normalized, chunk);
   hold_ = Hold::kExponentials;
   held_first_row_ = chunk.first_row;
+  const PhaseScope scope(execution_.times, Phase::kCrossEntropy);
   return cross_entropy_.forward_rows(static_cast<std::size_t>(chunk.first_row), logits(chunk),
                                      rows_of(targets, chunk.first_row, chunk.rows));
 }
@@ -71,11 +72,13 @@ void LmHead<T>::chunk_backward(std::span<const T> normalized, std::span<const st
   const std::span<const std::int32_t> chunk_targets = rows_of(targets, chunk.first_row, chunk.rows);
   if (hold_ == Hold::kNothing || held_first_row_ != chunk.first_row) {
     compute_logits(normalized, chunk);
+    const PhaseScope scope(execution_.times, Phase::kCrossEntropy);
     cross_entropy_.repeat_rows(first_row, logits(chunk), chunk_targets);
     hold_ = Hold::kExponentials;
     held_first_row_ = chunk.first_row;
   }
   if (hold_ == Hold::kExponentials) {
+    const PhaseScope scope(execution_.times, Phase::kCrossEntropy);
     cross_entropy_.to_gradient_rows(first_row, logits(chunk), chunk_targets);
     hold_ = Hold::kGradient;
   }
@@ -87,6 +90,7 @@ void LmHead<T>::chunk_backward(std::span<const T> normalized, std::span<const st
 
 template <class T>
 void LmHead<T>::sum_over_ranks(std::span<T> grad_normalized) const {
+  const PhaseScope scope(execution_.times, Phase::kReductions);
   execution_.tensor_group.all_reduce(grad_normalized, comm::ReduceOp::kSum,
                                      {sim::TrafficClass::kTpBackward, "lm_head.backward", -1});
 }

@@ -25,7 +25,10 @@ Branch<T> MlpBlock<T>::forward(std::span<const T> residual, const Branch<T>& bra
 
   ln_2_.forward(residual, branch, rows, stream, normalized_);
   c_fc_.forward_without_bias(normalized_, rows, gelu_slopes_);
-  bias_gelu_forward<T>(c_fc_.bias().value, rows, gelu_slopes_, after_gelu_, execution_.threads);
+  {
+    const PhaseScope scope(execution_.times, Phase::kGelu);
+    bias_gelu_forward<T>(c_fc_.bias().value, rows, gelu_slopes_, after_gelu_, execution_.threads);
+  }
   return c_proj_.forward(after_gelu_, rows, scratch.sum);
 }
 
@@ -37,7 +40,10 @@ void MlpBlock<T>::backward(std::span<const T> stream, const BatchShape& shape, B
   scratch.grad_normalized.resize(normalized_.size());
 
   c_proj_.backward(after_gelu_, gradient, rows, scratch.grad_branch);
-  bias_gelu_backward<T>(gelu_slopes_, rows, scratch.grad_branch, c_fc_.bias_gradient(), execution_.threads);
+  {
+    const PhaseScope scope(execution_.times, Phase::kGelu);
+    bias_gelu_backward<T>(gelu_slopes_, rows, scratch.grad_branch, c_fc_.bias_gradient(), execution_.threads);
+  }
   c_fc_.backward_without_bias(normalized_, scratch.grad_branch, rows, scratch.grad_normalized);
   ln_2_.backward(scratch.grad_normalized, stream, rows, gradient);
 }

@@ -12,8 +12,15 @@ template <class T>
 void ParallelEmbedding<T>::forward(std::span<const std::int32_t> tokens, const BatchShape& shape,
                                    std::span<T> output) const {
   const auto width = static_cast<std::int64_t>(wte_.shape[1]);
-  embedding_forward<T>(tokens, range_, wte_.value, width, output, execution_.threads);
-  execution_.tensor_group.all_reduce(output, comm::ReduceOp::kSum, {sim::TrafficClass::kTpForward, "wte", -1});
+  {
+    const PhaseScope scope(execution_.times, Phase::kEmbedding);
+    embedding_forward<T>(tokens, range_, wte_.value, width, output, execution_.threads);
+  }
+  {
+    const PhaseScope scope(execution_.times, Phase::kReductions);
+    execution_.tensor_group.all_reduce(output, comm::ReduceOp::kSum, {sim::TrafficClass::kTpForward, "wte", -1});
+  }
+  const PhaseScope scope(execution_.times, Phase::kEmbedding);
   add_positions<T>(wpe_.value, shape.batch, shape.length, width, output, execution_.threads);
 }
 
@@ -21,6 +28,7 @@ template <class T>
 void ParallelEmbedding<T>::backward(std::span<const std::int32_t> tokens, std::span<const T> grad_output,
                                     const BatchShape& shape) const {
   const auto width = static_cast<std::int64_t>(wte_.shape[1]);
+  const PhaseScope scope(execution_.times, Phase::kEmbedding);
   positions_backward<T>(grad_output, shape.batch, shape.length, width, wpe_.gradient, execution_.threads);
   embedding_backward<T>(tokens, range_, grad_output, width, wte_.gradient, execution_.threads);
 }

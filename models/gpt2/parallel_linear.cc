@@ -28,7 +28,10 @@ ColumnParallelLinear<T>::ColumnParallelLinear(Parameter<T>& weight, Parameter<T>
 
 template <class T>
 void ColumnParallelLinear<T>::forward(std::span<const T> input, std::int64_t rows, std::span<T> output) const {
-  fill_rows<T>(bias_.value, rows, output, execution_.threads);
+  {
+    const PhaseScope scope(execution_.times, Phase::kBias);
+    fill_rows<T>(bias_.value, rows, output, execution_.threads);
+  }
   product(weight_, shape_of(weight_, rows), input, Output::kAdd, output, execution_);
 }
 
@@ -41,7 +44,10 @@ void ColumnParallelLinear<T>::forward_without_bias(std::span<const T> input, std
 template <class T>
 void ColumnParallelLinear<T>::backward(std::span<const T> input, std::span<const T> grad_output, std::int64_t rows,
                                        std::span<T> grad_input) const {
-  add_column_sums<T>(grad_output, rows, bias_.gradient, execution_.threads);
+  {
+    const PhaseScope scope(execution_.times, Phase::kBias);
+    add_column_sums<T>(grad_output, rows, bias_.gradient, execution_.threads);
+  }
   backward_without_bias(input, grad_output, rows, grad_input);
 }
 
@@ -50,6 +56,7 @@ void ColumnParallelLinear<T>::backward_without_bias(std::span<const T> input, st
                                                     std::int64_t rows, std::span<T> grad_input) const {
   product_backward(weight_, shape_of(weight_, rows), input, grad_output, T(1), execution_.gradient_mode, grad_input,
                    execution_);
+  const PhaseScope scope(execution_.times, Phase::kReductions);
   execution_.tensor_group.all_reduce(grad_input.first(static_cast<std::size_t>(rows) * weight_.shape[0]),
                                      comm::ReduceOp::kSum, {sim::TrafficClass::kTpBackward, backward_name_, layer_});
 }
@@ -62,6 +69,7 @@ template <class T>
 Branch<T> RowParallelLinear<T>::forward(std::span<const T> input, std::int64_t rows, std::span<T> sum) const {
   const std::span<T> reduced = sum.first(static_cast<std::size_t>(rows) * weight_.shape[1]);
   product(weight_, shape_of(weight_, rows), input, Output::kSet, reduced, execution_);
+  const PhaseScope scope(execution_.times, Phase::kReductions);
   execution_.tensor_group.all_reduce(reduced, comm::ReduceOp::kSum,
                                      {sim::TrafficClass::kTpForward, forward_name_, layer_});
   return {reduced, bias_.value};
@@ -70,7 +78,10 @@ Branch<T> RowParallelLinear<T>::forward(std::span<const T> input, std::int64_t r
 template <class T>
 void RowParallelLinear<T>::backward(std::span<const T> input, std::span<const T> grad_output, std::int64_t rows,
                                     std::span<T> grad_input) const {
-  add_column_sums<T>(grad_output, rows, bias_.gradient, execution_.threads);
+  {
+    const PhaseScope scope(execution_.times, Phase::kBias);
+    add_column_sums<T>(grad_output, rows, bias_.gradient, execution_.threads);
+  }
   product_backward(weight_, shape_of(weight_, rows), input, grad_output, T(1), execution_.gradient_mode, grad_input,
                    execution_);
 }

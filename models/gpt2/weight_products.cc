@@ -28,6 +28,7 @@ Transpose transposed_if(bool yes) { return yes ? Transpose::kYes : Transpose::kN
 template <class T>
 void product(const Parameter<T>& weight, const LinearShape& shape, std::span<const T> input, Output mode,
              std::span<T> output, const Execution& execution) {
+  const PhaseScope scope(execution.times, Phase::kProducts);
   const bool outputs_first = shape.layout == WeightLayout::kOutputsByInputs;
   const Matrix<T> y = dense(output.data(), shape.rows, shape.outputs);
   if constexpr (std::is_same_v<T, float>) {
@@ -50,6 +51,7 @@ template <class T>
 void product_backward(const Parameter<T>& weight, const LinearShape& shape, std::span<const T> input,
                       std::span<const T> grad_output, T factor, GradientMode mode, std::span<T> grad_input,
                       const Execution& execution) {
+  const PhaseScope scope(execution.times, Phase::kProducts);
   const bool outputs_first = shape.layout == WeightLayout::kOutputsByInputs;
   const Matrix<T> grad_w = as_stored(weight.gradient.data(), shape);
   const Matrix<T> grad_x = dense(grad_input.data(), shape.rows, shape.inputs);
