@@ -23,9 +23,10 @@ ContributionPath::ContributionPath(const PathContext& context)
       aggregation_point_(static_cast<std::uint16_t>(lowest_world_rank(context.inner))) {}
 
 // Draws the fates of all contributions, and returns this rank's as it reaches the aggregation point: the input itself
-// where nothing of it is lost.
-ConstTensor ContributionPath::what_arrives(ConstTensor input, ReduceOp op, const sim::Packetizer& packets,
-                                           StaleMemory::Use use, const Message& message) {
+// where nothing of it is lost, else what is left of it in `masked`, which may be the input.
+ConstTensor ContributionPath::what_arrives(ConstTensor input, Tensor masked, ReduceOp op,
+                                           const sim::Packetizer& packets, StaleMemory::Use use,
+                                           const Message& message) {
   const HalfNetwork& half = context_.network.reduce;
   check_reduction(half.fill, op, input.type, message);
   const bool lossy = can_lose(half);
@@ -45,7 +46,6 @@ ConstTensor ContributionPath::what_arrives(ConstTensor input, ReduceOp op, const
       copy_delivered(input, last, lost, packets);
       arrives = last;
     } else if (lost != nullptr) {
-      const Tensor masked = context_.scratch.take(Scratch::Slot::kMasked, input.type, input.count_elems());
       copy_delivered(input, masked, lost, packets);
       op == ReduceOp::kSum ? zero_lost(masked, lost, packets) : lowest_lost(masked, lost, packets);
       arrives = masked;
@@ -85,7 +85,8 @@ const sim::PacketMask* ContributionPath::fates_of_results(const sim::Packetizer&
 void ContributionPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
   const sim::Packetizer packets(input.count_elems(), element_bytes(input.type), context_.network.payload_bytes);
   const ConstTensor own_values = one_hop_.keep_for_own(input);
-  const ConstTensor arrives = what_arrives(input, op, packets, StaleMemory::Use::kReduceContributions, message);
+  // The output is overwritten in any case, so what arrives may stand in it: in place nothing is copied.
+  const ConstTensor arrives = what_arrives(input, output, op, packets, StaleMemory::Use::kReduceContributions, message);
   context_.inner.all_reduce(arrives, output, op, message);
   finish(output, 0, op, packets);
 
@@ -98,7 +99,9 @@ void ContributionPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op,
 void ContributionPath::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                       ReduceOp op, const Message& message) {
   const sim::Packetizer packets(input.count_elems(), element_bytes(input.type), context_.network.payload_bytes);
-  const ConstTensor arrives = what_arrives(input, op, packets, StaleMemory::Use::kReduceScatterContributions, message);
+  const Tensor masked = context_.scratch.take(Scratch::Slot::kMasked, input.type, input.count_elems());
+  const ConstTensor arrives =
+      what_arrives(input, masked, op, packets, StaleMemory::Use::kReduceScatterContributions, message);
   context_.inner.reduce_scatter(arrives, output, counts, op, message);
   const auto mine = counts.begin() + context_.inner.rank();
   finish(output, std::accumulate(counts.begin(), mine, std::uint64_t{0}), op, packets);

@@ -12,11 +12,10 @@
 namespace droptest::comm {
 
 /// A packet of a contribution travels on the link (source, every destination) to the aggregation point; lost, it is
-/// missing from everyone's result, its sender's too. Each rank takes its losses out of a copy of its input and hands
-/// that to the backend's own collective, so all ranks get equal bits. Every rank draws the fates of all contributions.
-/// The gather half of an all-reduce, where it is configured apart, is the way from the aggregation point, named by the
-/// group's lowest world rank, to each receiver (that rank too).
-/// Reduction order: the backend's.
+/// missing from everyone's result, its sender's too. Each rank takes its losses out of what it hands to the backend's
+/// own collective, so all ranks get equal bits. Every rank draws the fates of all contributions. The gather half of an
+/// all-reduce, where it is configured apart, is the way from the aggregation point, named by the group's lowest world
+/// rank, to each receiver (that rank too). Reduction order: the backend's.
 class ContributionPath final : public Path {
  public:
   explicit ContributionPath(const PathContext& context);
@@ -33,8 +32,8 @@ class ContributionPath final : public Path {
   void recv(Tensor data, int source, const Message& message) override;
 
  private:
-  ConstTensor what_arrives(ConstTensor input, ReduceOp op, const sim::Packetizer& packets, StaleMemory::Use use,
-                           const Message& message);
+  ConstTensor what_arrives(ConstTensor input, Tensor masked, ReduceOp op, const sim::Packetizer& packets,
+                           StaleMemory::Use use, const Message& message);
   void finish(Tensor results, std::uint64_t first_element, ReduceOp op, const sim::Packetizer& packets);
   const sim::PacketMask* fates_of_results(const sim::Packetizer& packets, const Message& message);
 

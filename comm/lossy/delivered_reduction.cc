@@ -30,10 +30,9 @@ const sim::PacketMask* DeliveredReduction::lost_of(int source) const {
   return mask.size() == 0 ? nullptr : &mask;
 }
 
-// The message is walked in runs within which the same contributions are missing. Runs of which nothing is missing go
-// straight to the results; the others by way of a block.
-void DeliveredReduction::reduce(ReduceOp op, ElementType type, const Scaling& scaling,
-                                std::span<const std::byte* const> contributions, std::span<std::byte* const> results) {
+// The message is walked in runs within which the same contributions are missing.
+template <class ReduceRun>
+void DeliveredReduction::walk(const ReduceRun& reduce_run) {
   sources_.clear();
   for (std::size_t s = 0; s < masks_.size(); ++s) {
     sources_.push_back({PacketRunCursor(lost_of(static_cast<int>(s)), packets_), {}});
@@ -44,11 +43,39 @@ void DeliveredReduction::reduce(ReduceOp op, ElementType type, const Scaling& sc
       if (source.run.elements.end == begin) source.cursor.next(source.run);
       end = std::min(end, source.run.elements.end);
     }
-    reduce_run(op, type, scaling, {begin, end}, contributions, results);
+    reduce_run(sim::ElementRange{begin, end});
     begin = end;
   }
 }
 
+void DeliveredReduction::reduce(ReduceOp op, ElementType type, const Scaling& scaling,
+                                std::span<const std::byte* const> contributions, std::span<std::byte* const> results) {
+  walk([&](sim::ElementRange run) { reduce_run(op, type, scaling, run, contributions, results); });
+}
+
+void DeliveredReduction::reduce_with_last(ReduceOp op, Tensor remembered,
+                                          std::span<const std::byte* const> contributions,
+                                          std::span<std::byte* const> results) {
+  const std::size_t size = element_bytes(remembered.type);
+  const std::uint64_t block_elems = kBlockBytes / size;
+  walk([&](sim::ElementRange run) {
+    for (std::uint64_t begin = run.begin; begin < run.end; begin += block_elems) {
+      const std::uint64_t count = std::min(block_elems, run.end - begin);
+      arrived_.clear();
+      outputs_.clear();
+      for (std::size_t s = 0; s < sources_.size(); ++s) {
+        std::byte* last = remembered.bytes.data() + (s * packets_.count_elems() + begin) * size;
+        const bool arrived = sources_[s].run.fate == PacketRun::Fate::kDelivered;
+        if (arrived) std::memcpy(last, contributions[s] + begin * size, count * size);
+        arrived_.push_back(last);
+      }
+      for (std::byte* result : results) outputs_.push_back(result + begin * size);
+      reduce_in_rank_order(op, remembered.type, arrived_, outputs_, count);
+    }
+  });
+}
+
+// A run of which nothing is missing goes straight to the results; others by way of a block.
 void DeliveredReduction::reduce_run(ReduceOp op, ElementType type, const Scaling& scaling, sim::ElementRange elements,
                                     std::span<const std::byte* const> contributions,
                                     std::span<std::byte* const> results) {

@@ -38,11 +38,18 @@ class DeliveredReduction {
   void reduce(ReduceOp op, ElementType type, const Scaling& scaling, std::span<const std::byte* const> contributions,
               std::span<std::byte* const> results);
 
+  /// The same, where what is lost is replaced by what arrived last, so that nothing is missing. `remembered` has that
+  /// of each source, one after the other, and afterwards this reduction's in its place.
+  void reduce_with_last(ReduceOp op, Tensor remembered, std::span<const std::byte* const> contributions,
+                        std::span<std::byte* const> results);
+
  private:
   struct Source {
     PacketRunCursor cursor;
     PacketRun run;
   };
+  template <class ReduceRun>
+  void walk(const ReduceRun& reduce_run);
   void reduce_run(ReduceOp op, ElementType type, const Scaling& scaling, sim::ElementRange elements,
                   std::span<const std::byte* const> contributions, std::span<std::byte* const> results);
   void reduce_block(ReduceOp op, const Scaling& scaling, std::size_t offset_bytes, Tensor block,

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/direct_path.h"
 
-#include "comm/lossy/packet_runs.h"
 #include "comm/lossy/reduction_fill.h"
-#include "comm/rank_order_reduction.h"
 
 namespace droptest::comm {
 
@@ -80,18 +78,8 @@ void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const>
   for (int source = 0; source < world_size; ++source) {
     delivered_.lose(source, fates_of_contribution(source, part.packets(), part.message()));
   }
-  const std::uint64_t count = part.packets().count_elems();
   if (!part.remembered().bytes.empty()) {
-    // What is lost is replaced by what arrived earlier, so that nothing is missing in the sum.
-    const std::size_t bytes = count * element_bytes(part.type());
-    contributions_.clear();
-    for (int source = 0; source < world_size; ++source) {
-      const auto s = static_cast<std::size_t>(source);
-      const Tensor last(part.type(), part.remembered().bytes.subspan(s * bytes, bytes));
-      copy_delivered({part.type(), {contributions[s], bytes}}, last, delivered_.lost_of(source), part.packets());
-      contributions_.push_back(last.bytes.data());
-    }
-    return reduce_in_rank_order(part.op(), part.type(), contributions_, results, count);
+    return delivered_.reduce_with_last(part.op(), part.remembered(), contributions, results);
   }
   DeliveredReduction::Scaling scaling;
   if (half.fill == Fill::kCountRescale) scaling.sums = DeliveredReduction::Scaling::Sums::kByCount;

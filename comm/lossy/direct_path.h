@@ -44,8 +44,7 @@ class DirectPath final : public Path {
   PathContext context_;
   OneHop one_hop_;
   DeliveredReduction delivered_;
-  std::vector<std::uint64_t> part_counts_;       // of the current all-reduce, by rank
-  std::vector<const std::byte*> contributions_;  // remembered ones
+  std::vector<std::uint64_t> part_counts_;  // of the current all-reduce, by rank
 };
 
 }  // namespace droptest::comm

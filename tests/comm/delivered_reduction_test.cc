@@ -169,6 +169,45 @@ TYPED_TEST(DeliveredReductions, ScaleContributionsOrSumsOfFloats) {
   }
 }
 
+TYPED_TEST(DeliveredReductions, PutTheLastValuesInThePlaceOfWhatIsLost) {
+  for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+    for (const int sources : {1, 2, 4, 5}) {
+      for (const std::uint64_t count : {0, 1, 9, 5000}) {
+        const sim::Packetizer packets(count, sizeof(TypeParam), 64);
+        std::vector<TypeParam> remembered(static_cast<std::size_t>(sources) * count);
+        PerSource<TypeParam> last(static_cast<std::size_t>(sources), std::vector<TypeParam>(count));
+        DeliveredReduction reduction;
+        for (const double p : {0.4, 1.0, 0.0, 0.1}) {
+          PerSource<TypeParam> inputs = inputs_of<TypeParam>(sources, count, op);
+          for (std::vector<TypeParam>& input : inputs) {
+            for (TypeParam& x : input) x += static_cast<TypeParam>(10 * p);  // another call, other values
+          }
+          const auto fates = fates_of(sources, packets.packets(), p, 1);
+          reduction.start(packets, sources);
+          for (std::size_t s = 0; s < inputs.size(); ++s) {
+            reduction.lose(static_cast<int>(s), fates[s] ? &*fates[s] : nullptr);
+            for (std::uint64_t i = 0; i < count; ++i) {
+              if (!fates[s] || !fates[s]->lost(packets.packet_of(i))) last[s][i] = inputs[s][i];
+            }
+          }
+          std::vector<TypeParam> want = last[0];
+          for (std::size_t s = 1; s < inputs.size(); ++s) {
+            for (std::uint64_t i = 0; i < count; ++i) want[i] = folded(op, want[i], last[s][i]);
+          }
+          std::vector<std::byte*> in_place;
+          for (auto& input : inputs) in_place.push_back(reinterpret_cast<std::byte*>(input.data()));
+          reduction.reduce_with_last(op, Tensor(std::span(remembered)), starts(inputs), in_place);
+          const std::string what = std::to_string(sources) + " sources, loss " + std::to_string(p);
+          for (const auto& input : inputs) expect_bits(want, input, what);
+          std::vector<TypeParam> all_last;
+          for (const auto& values : last) all_last.insert(all_last.end(), values.begin(), values.end());
+          expect_bits(all_last, remembered, what + ", the memory");
+        }
+      }
+    }
+  }
+}
+
 // More inputs than one pass takes, and counts around those of a vector and a block.
 TYPED_TEST(DeliveredReductions, RankOrderHoldsForAnyNumberOfInputs) {
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
