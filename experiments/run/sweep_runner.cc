@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <list>
 #include <system_error>
@@ -33,12 +32,6 @@ struct RunningRun {
   MetricsTail metrics;
   std::size_t core_share;
 };
-
-/// A thread that waits for others must not spin where other runs want its core. What the user set goes before.
-std::map<std::string, std::string> worker_environment(const SweepOptions& options) {
-  if (options.jobs == 1 || std::getenv("OMP_WAIT_POLICY") != nullptr) return {};
-  return {{"OMP_WAIT_POLICY", "passive"}};
-}
 
 class SweepRunner {
  public:
@@ -99,10 +92,9 @@ class SweepRunner {
     command.insert(command.end(), {directory.path, "--point", planned.point.dump()});
     progress_.runs[index].state = SweepRun::State::kRunning;
     const std::size_t share = core_shares_.take();
-    running_.push_back(
-        {index, directory,
-         ChildProcess::start({command, worker_environment(options_), log_of(directory), core_shares_.cores(share)}),
-         MetricsTail(directory.metrics()), share});
+    running_.push_back({index, directory,
+                        ChildProcess::start({command, {}, log_of(directory), core_shares_.cores(share)}),
+                        MetricsTail(directory.metrics()), share});
   }
 
   /// Whether any run ended.

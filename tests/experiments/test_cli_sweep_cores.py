@@ -10,6 +10,7 @@ import pytest
 from cli_harness import BINARY, CLEAN_ENVIRONMENT, metrics_of, processes_with, run, run_folders, wait_until, write_spec
 
 ALL = os.sched_getaffinity(0)
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 LONG = {"steps": 10_000_000, "batch_sequences": 2, "learning_rate": 0.001}
 
 needs_two_cores = pytest.mark.skipif(len(ALL) < 2, reason="needs two cores")
@@ -18,7 +19,7 @@ needs_two_cores = pytest.mark.skipif(len(ALL) < 2, reason="needs two cores")
 @contextmanager
 def sweeping(folder, *options, cores=ALL, environment=None):
     """A sweep that goes on until the block ends, allowed to use these cores alone."""
-    variables = {k: v for k, v in CLEAN_ENVIRONMENT.items() if k != "OMP_WAIT_POLICY"} | (environment or {})
+    variables = {k: v for k, v in CLEAN_ENVIRONMENT.items() if k not in WAITING} | (environment or {})
     command = [BINARY, "sweep", "spec.json", "--quiet", "--out", str(folder / "results"), *options]
     old = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
@@ -109,19 +110,11 @@ def test_more_runs_at_once_than_cores_are_left_to_the_kernel(tmp_path):
         assert all(cores == core for process in processes for cores in cores_of(process))
 
 
-def test_threads_of_runs_at_once_do_not_spin_while_they_wait(tmp_path):
+@pytest.mark.parametrize("chosen, wanted", [(None, "passive"), ("active", "active")])
+def test_threads_of_runs_do_not_spin_while_they_wait_unless_the_user_says_so(tmp_path, chosen, wanted):
     write_spec(tmp_path, training=LONG, repeat={"seeds": 2})
-    with sweeping(tmp_path, "--jobs", "2"):
-        assert {variable_of(process, "OMP_WAIT_POLICY") for process in workers(tmp_path, 2)} == {"passive"}
-
-
-@pytest.mark.parametrize("options, wanted", [(["--jobs", "2"], "active"), (["--jobs", "1"], None)])
-def test_waiting_is_the_users_choice_and_a_run_alone_waits_as_ever(tmp_path, options, wanted):
-    write_spec(tmp_path, training=LONG, repeat={"seeds": 2})
-    environment = {"OMP_WAIT_POLICY": wanted} if wanted else {}
-    with sweeping(tmp_path, *options, environment=environment):
-        found = workers(tmp_path, int(options[1]))
-        assert {variable_of(process, "OMP_WAIT_POLICY") for process in found} == {wanted}
+    with sweeping(tmp_path, "--jobs", "2", environment={"OMP_WAIT_POLICY": chosen} if chosen else {}):
+        assert {variable_of(process, "OMP_WAIT_POLICY") for process in workers(tmp_path, 2)} == {wanted}
 
 
 def test_an_unknown_way_to_pin_is_refused(tmp_path):
