@@ -212,12 +212,26 @@ TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
                          "data": {"text": "a.txt"}, "name": "t"})")
                 .run_id,
             base);
-  for (const char* same :
-       {"/name=other", "/description=words", "/record/every_steps=1", "/record/sample_every_steps=7",
-        "/record/links=include", "/record/weights=none", "/backend/timeout_seconds=5", "/backend/threads_per_rank=2",
-        R"(/backend/rendezvous={"kind":"redis"})", "/seed=1", "/model/preset=nano", "/model/width=128",
-        "/training/sequence_tokens=128", "/training/final_learning_rate=0.0001", "/training/precision=float32", "/training/steps=3e2",
-        "/network/path=direct", "/network/fill=zero", "/data/format=uint16", "/repeat={\"seeds\":1}"}) {
+  for (const char* same : {"/name=other",
+                           "/description=words",
+                           "/record/every_steps=1",
+                           "/record/sample_every_steps=7",
+                           "/record/links=include",
+                           "/record/weights=none",
+                           "/backend/timeout_seconds=5",
+                           "/backend/threads_per_rank=2",
+                           R"(/backend/rendezvous={"kind":"redis"})",
+                           "/seed=1",
+                           "/model/preset=nano",
+                           "/model/width=128",
+                           "/training/sequence_tokens=128",
+                           "/training/final_learning_rate=0.0001",
+                           "/training/precision=float32",
+                           "/training/steps=3e2",
+                           "/network/path=direct",
+                           "/network/fill=zero",
+                           "/data/format=uint16",
+                           "/repeat={\"seeds\":1}"}) {
     EXPECT_EQ(id({same}), base) << same;
   }
 }
