@@ -117,7 +117,7 @@ Result train(const Options& o) {
                               o.precision == "bfloat16" ? models::Precision::kBfloat16 : models::Precision::kFloat32,
                               o.profile ? &times : nullptr);
     model.initialize(1);
-    models::AdamW<float> adamw(model.parameters(), {}, o.threads);
+    models::AdamW<float> adamw(model.parameters(), {}, model.team());
     std::vector<double> seconds;
     double loss = 0;
     for (int step = 0; step <= o.steps; ++step) {
@@ -127,7 +127,7 @@ Result train(const Options& o) {
       model.zero_gradients();
       loss = model.forward_backward(inputs, targets, o.batch, o.length, 1.0);
       const auto norm_start = Clock::now();
-      const double norm = models::global_gradient_norm<float>(model.parameters(), group, o.threads);
+      const double norm = models::global_gradient_norm<float>(model.parameters(), group, model.team());
       const auto update_start = Clock::now();
       adamw.step(1e-3, models::clip_scale(norm, 1.0));
       if (step > 0) {
@@ -162,7 +162,6 @@ double peak_mebibytes() {
 }  // namespace droptest
 
 int main(int argc, char** argv) {
-  droptest::models::let_waiting_threads_sleep(argv);
   droptest::models::keep_freed_memory();
   const droptest::Options o = droptest::parsed(argc, argv);
   const droptest::Result result = droptest::train(o);

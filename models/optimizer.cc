@@ -13,8 +13,8 @@
 namespace droptest::models {
 
 template <class T>
-AdamW<T>::AdamW(std::span<Parameter<T>> parameters, const AdamWConfig& config, int threads)
-    : parameters_(parameters), config_(config), threads_(threads) {
+AdamW<T>::AdamW(std::span<Parameter<T>> parameters, const AdamWConfig& config, const Team& team)
+    : parameters_(parameters), config_(config), team_(team) {
   for (const Parameter<T>& parameter : parameters) {
     first_moments_.emplace_back(parameter.value.size());
     second_moments_.emplace_back(parameter.value.size());
@@ -36,7 +36,7 @@ void AdamW<T>::step(double learning_rate, double gradient_scale) {
     const Parameter<T>& parameter = parameters_[i];
     update.weight_decay = parameter.decay == Decay::kDecays ? config_.weight_decay : 0.0;
     adamw_update<T>(parameter.value, parameter.gradient, first_moments_[i].elems(), second_moments_[i].elems(), update,
-                    threads_);
+                    team_);
   }
 }
 
@@ -44,12 +44,12 @@ namespace {
 
 /// Sum of squares, in chunks whose sums are added in order.
 template <class T>
-double sum_of_squares(std::span<const T> values, int threads) {
+double sum_of_squares(std::span<const T> values, const Team& team) {
   constexpr std::int64_t kMostChunks = 64;
   const auto count = static_cast<std::int64_t>(values.size());
   const std::int64_t chunk = chunk_items(count, 16384, kMostChunks);
   std::array<double, kMostChunks> sums{};
-  for_vector_chunks(count, chunk, threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(count, chunk, team, [&](std::int64_t begin, std::int64_t end) {
     const T* v = values.data() + begin;
     sums[static_cast<std::size_t>(begin / chunk)] = lane_sum<double>(
         end - begin, [v](std::int64_t i) { return static_cast<double>(v[i]) * static_cast<double>(v[i]); });
@@ -60,11 +60,12 @@ double sum_of_squares(std::span<const T> values, int threads) {
 }  // namespace
 
 template <class T>
-double global_gradient_norm(std::span<const Parameter<T>> parameters, comm::Communicator& tensor_group, int threads) {
+double global_gradient_norm(std::span<const Parameter<T>> parameters, comm::Communicator& tensor_group,
+                            const Team& team) {
   double squares = 0;
   for (const Parameter<T>& parameter : parameters) {
     if (parameter.placement == Placement::kReplicated && tensor_group.rank() != 0) continue;
-    squares += sum_of_squares<T>(parameter.gradient, threads);
+    squares += sum_of_squares<T>(parameter.gradient, team);
   }
   tensor_group.all_reduce(std::span<double>(&squares, 1), comm::ReduceOp::kSum,
                           {sim::TrafficClass::kControl, "gradient_norm", -1});
@@ -86,7 +87,7 @@ double LearningRateSchedule::at(std::uint64_t step) const {
 
 template class AdamW<float>;
 template class AdamW<double>;
-template double global_gradient_norm<float>(std::span<const Parameter<float>>, comm::Communicator&, int);
-template double global_gradient_norm<double>(std::span<const Parameter<double>>, comm::Communicator&, int);
+template double global_gradient_norm<float>(std::span<const Parameter<float>>, comm::Communicator&, const Team&);
+template double global_gradient_norm<double>(std::span<const Parameter<double>>, comm::Communicator&, const Team&);
 
 }  // namespace droptest::models

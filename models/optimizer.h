@@ -9,6 +9,7 @@
 #include "comm/communicator.h"
 #include "models/host_buffer.h"
 #include "models/parameter.h"
+#include "models/team.h"
 
 namespace droptest::models {
 
@@ -23,26 +24,26 @@ struct AdamWConfig {
 template <class T>
 class AdamW {
  public:
-  /// The parameters are borrowed. `threads`: CPU threads that step may use; they do not change its bits.
-  AdamW(std::span<Parameter<T>> parameters, const AdamWConfig& config, int threads = 1);
+  /// The parameters are borrowed. `team`: the threads that step may use; they do not change its bits.
+  AdamW(std::span<Parameter<T>> parameters, const AdamWConfig& config, const Team& team = 1);
   /// One update with gradients multiplied by gradient_scale (clipping). The first call is step 1.
   void step(double learning_rate, double gradient_scale);
 
  private:
   std::span<Parameter<T>> parameters_;
   AdamWConfig config_;
-  int threads_;
+  Team team_;
   std::uint64_t step_ = 0;
   std::vector<HostBuffer<T>> first_moments_;
   std::vector<HostBuffer<T>> second_moments_;
 };
 
 /// L2 norm of the whole model's gradient: sharded parts of all ranks, replicated ones once (rank 0's).
-/// Ranks: all. Accumulates in double, in parameter order; `threads` do not change its bits. The same value on every
+/// Ranks: all. Accumulates in double, in parameter order; the team does not change its bits. The same value on every
 /// rank.
 template <class T>
 double global_gradient_norm(std::span<const Parameter<T>> parameters, comm::Communicator& tensor_group,
-                            int threads = 1);
+                            const Team& team = 1);
 
 /// What to multiply gradients by so that their norm is at most max_norm: max_norm / (norm + 1e-6), at most 1.
 double clip_scale(double norm, double max_norm);

@@ -37,7 +37,6 @@ std::string version_text() {
 
 int main(int argc, char** argv) {
   using namespace droptest::cli;
-  droptest::models::let_waiting_threads_sleep(argv);
   droptest::models::keep_freed_memory();
   CLI::App app{
       "Trains GPT-2 with tensor parallelism over collectives whose packets get lost.\n"

@@ -45,7 +45,7 @@ class Trainer {
         on_line_(on_line),
         network_(group, lossy_options(config)),
         model_(config.model, network_, config.backend.threads_per_rank, config.training.precision),
-        optimizer_(model_.parameters(), config.training.adamw, config.backend.threads_per_rank),
+        optimizer_(model_.parameters(), config.training.adamw, model_.team()),
         batches_(corpus.training, config.seed, config.training.batch_sequences, config.training.sequence_tokens),
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
                     config.training.sequence_tokens) {
@@ -84,8 +84,7 @@ class Trainer {
                                           1.0 / training.accumulation);
     }
     const double train_loss = agree_on_mean(loss_sum / training.accumulation, group_, "train_loss");
-    const double norm =
-        models::global_gradient_norm<float>(model_.parameters(), group_, config_.backend.threads_per_rank);
+    const double norm = models::global_gradient_norm<float>(model_.parameters(), group_, model_.team());
     line.train_loss = train_loss;
     line.gradient_norm = norm;
     line.learning_rate = training.learning_rate.at(step - 1);

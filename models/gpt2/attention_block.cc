@@ -27,7 +27,7 @@ Branch<T> AttentionBlock<T>::forward(std::span<const T> residual, const Branch<T
   normalized_.resize(static_cast<std::size_t>(rows * width_));
   qkv_.resize(3 * mixed_elems);
   row_statistics_.resize(attention_statistics_elems(attention_shape(shape)));
-  scratch.attention.resize(attention_scratch_elems(attention_shape(shape), execution_.threads));
+  scratch.attention.resize(attention_scratch_elems(attention_shape(shape), execution_.team.threads()));
   mixed_.resize(mixed_elems);
   scratch.sum.resize(static_cast<std::size_t>(rows * width_));
 
@@ -35,7 +35,7 @@ Branch<T> AttentionBlock<T>::forward(std::span<const T> residual, const Branch<T
   c_attn_.forward(normalized_, rows, qkv_);
   {
     const PhaseScope scope(execution_.times, Phase::kAttention);
-    attention_forward<T>(qkv_, attention_shape(shape), row_statistics_, mixed_, scratch.attention, execution_.threads);
+    attention_forward<T>(qkv_, attention_shape(shape), row_statistics_, mixed_, scratch.attention, execution_.team);
   }
   return c_proj_.forward(mixed_, rows, scratch.sum);
 }
@@ -47,13 +47,13 @@ void AttentionBlock<T>::backward(std::span<const T> stream, const BatchShape& sh
   scratch.grad_branch.resize(mixed_.size());
   scratch.grad_qkv.resize(qkv_.size());
   scratch.grad_normalized.resize(normalized_.size());
-  scratch.attention.resize(attention_scratch_elems(attention_shape(shape), execution_.threads));
+  scratch.attention.resize(attention_scratch_elems(attention_shape(shape), execution_.team.threads()));
 
   c_proj_.backward(mixed_, gradient, rows, scratch.grad_branch);
   {
     const PhaseScope scope(execution_.times, Phase::kAttention);
     attention_backward<T>(scratch.grad_branch, qkv_, row_statistics_, attention_shape(shape), scratch.grad_qkv,
-                          scratch.attention, execution_.threads);
+                          scratch.attention, execution_.team);
   }
   c_attn_.backward(normalized_, scratch.grad_qkv, rows, scratch.grad_normalized);
   ln_1_.backward(scratch.grad_normalized, stream, rows, gradient);

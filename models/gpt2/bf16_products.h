@@ -15,20 +15,20 @@ namespace droptest::models {
 class Bf16Products {
  public:
   /// The values rounded, as a matrix with that many columns.
-  ConstMatrix<Bf16> input(std::span<const float> values, std::int64_t columns, int threads) {
-    return rounded(values, 1.0F, columns, threads, input_);
+  ConstMatrix<Bf16> input(std::span<const float> values, std::int64_t columns, const Team& team) {
+    return rounded(values, 1.0F, columns, team, input_);
   }
-  ConstMatrix<Bf16> grad_output(std::span<const float> values, float factor, std::int64_t columns, int threads) {
-    return rounded(values, factor, columns, threads, grad_output_);
+  ConstMatrix<Bf16> grad_output(std::span<const float> values, float factor, std::int64_t columns, const Team& team) {
+    return rounded(values, factor, columns, team, grad_output_);
   }
 
   Bf16Matmul matmul;
 
  private:
-  static ConstMatrix<Bf16> rounded(std::span<const float> values, float factor, std::int64_t columns, int threads,
+  static ConstMatrix<Bf16> rounded(std::span<const float> values, float factor, std::int64_t columns, const Team& team,
                                    std::vector<Bf16>& buffer) {
     if (buffer.size() < values.size()) buffer.resize(values.size());
-    to_bf16(values, factor, std::span(buffer).first(values.size()), threads);
+    to_bf16(values, factor, std::span(buffer).first(values.size()), team);
     const auto rows = columns == 0 ? 0 : static_cast<std::int64_t>(values.size()) / columns;
     return {buffer.data(), rows, columns, columns};
   }

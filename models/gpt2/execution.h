@@ -6,6 +6,7 @@
 
 #include "comm/communicator.h"
 #include "models/phase_times.h"
+#include "models/team.h"
 
 namespace droptest::models {
 
@@ -21,7 +22,7 @@ enum class GradientMode : std::uint8_t { kSet, kAdd };
 /// Where and with what a layer computes. Borrowed by the layers, owned by the model.
 struct Execution {
   comm::Communicator& tensor_group;
-  int threads = 1;
+  Team team = 1;
   GradientMode gradient_mode = GradientMode::kAdd;
   Bf16Products* bf16 = nullptr;  ///< null: products of float numbers
   PhaseTimes* times = nullptr;   ///< null: nobody asked

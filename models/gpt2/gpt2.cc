@@ -78,7 +78,7 @@ class Gpt2<T>::Impl {
       : config_(validated<T>(config, tensor_group, threads, precision)),
         part_(gpt2_part(config, tensor_group.world_size(), tensor_group.rank())),
         tensors_(gpt2_tensors(config, tensor_group.world_size(), tensor_group.rank())),
-        execution_{.tensor_group = tensor_group, .threads = threads, .times = times},
+        execution_{.tensor_group = tensor_group, .team = threads, .times = times},
         parameters_(allocate(precision)),
         embedding_(parameters_[0], parameters_[1], token_range(part_.vocabulary), execution_),
         ln_f_(parameters_[parameters_.size() - 2], parameters_[parameters_.size() - 1], execution_),
@@ -98,6 +98,7 @@ class Gpt2<T>::Impl {
   }
 
   const Gpt2Config& config() const { return config_; }
+  const Team& team() const { return execution_.team; }
   std::span<Parameter<T>> parameters();
   void zero_gradients() { gradients_are_zero_ = true; }
 
@@ -178,8 +179,7 @@ void Gpt2<T>::Impl::round_weights() {
     for (const Parameter<T>& parameter : parameters_) {
       if (parameter.bf16_value.empty()) continue;
       const auto offset = static_cast<std::size_t>(parameter.bf16_value.data() - rounded_values_.elems().data());
-      to_bf16(parameter.value, 1.0F, rounded_values_.elems().subspan(offset, parameter.value.size()),
-              execution_.threads);
+      to_bf16(parameter.value, 1.0F, rounded_values_.elems().subspan(offset, parameter.value.size()), execution_.team);
     }
   }
 }
@@ -320,6 +320,11 @@ Gpt2<T>::~Gpt2() = default;
 template <class T>
 const Gpt2Config& Gpt2<T>::config() const {
   return impl_->config();
+}
+
+template <class T>
+const Team& Gpt2<T>::team() const {
+  return impl_->team();
 }
 
 template <class T>

@@ -30,6 +30,8 @@ class Gpt2 {
   ~Gpt2();
 
   const Gpt2Config& config() const;
+  /// The threads that this rank computes with, for the optimizer to share.
+  const Team& team() const;
 
   /// GPT-2's initial weights; they do not depend on the tensor-parallel size.
   void initialize(std::uint64_t seed);

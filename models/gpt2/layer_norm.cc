@@ -18,10 +18,10 @@ void LayerNorm<T>::forward(std::span<const T> residual, const Branch<T>& branch,
   inverse_deviation_.resize(static_cast<std::size_t>(rows));
   if (branch.sum.empty()) {
     layernorm_forward<T>(residual, gain_.value, bias_.value, rows, width, output, mean_, inverse_deviation_,
-                         execution_.threads);
+                         execution_.team);
   } else {
     residual_layernorm_forward<T>(residual, branch.sum, branch.bias, gain_.value, bias_.value, rows, width, stream,
-                                  output, mean_, inverse_deviation_, execution_.threads);
+                                  output, mean_, inverse_deviation_, execution_.team);
   }
 }
 
@@ -31,7 +31,7 @@ void LayerNorm<T>::backward(std::span<const T> grad_output, std::span<const T> i
   const PhaseScope scope(execution_.times, Phase::kLayerNorm);
   layernorm_backward<T>(grad_output, input, gain_.value, mean_, inverse_deviation_, rows,
                         static_cast<std::int64_t>(gain_.value.size()), grad_input, gain_.gradient, bias_.gradient,
-                        execution_.threads);
+                        execution_.team);
 }
 
 template class LayerNorm<float>;

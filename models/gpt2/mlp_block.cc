@@ -27,7 +27,7 @@ Branch<T> MlpBlock<T>::forward(std::span<const T> residual, const Branch<T>& bra
   c_fc_.forward_without_bias(normalized_, rows, gelu_slopes_);
   {
     const PhaseScope scope(execution_.times, Phase::kGelu);
-    bias_gelu_forward<T>(c_fc_.bias().value, rows, gelu_slopes_, after_gelu_, execution_.threads);
+    bias_gelu_forward<T>(c_fc_.bias().value, rows, gelu_slopes_, after_gelu_, execution_.team);
   }
   return c_proj_.forward(after_gelu_, rows, scratch.sum);
 }
@@ -42,7 +42,7 @@ void MlpBlock<T>::backward(std::span<const T> stream, const BatchShape& shape, B
   c_proj_.backward(after_gelu_, gradient, rows, scratch.grad_branch);
   {
     const PhaseScope scope(execution_.times, Phase::kGelu);
-    bias_gelu_backward<T>(gelu_slopes_, rows, scratch.grad_branch, c_fc_.bias_gradient(), execution_.threads);
+    bias_gelu_backward<T>(gelu_slopes_, rows, scratch.grad_branch, c_fc_.bias_gradient(), execution_.team);
   }
   c_fc_.backward_without_bias(normalized_, scratch.grad_branch, rows, scratch.grad_normalized);
   ln_2_.backward(scratch.grad_normalized, stream, rows, gradient);

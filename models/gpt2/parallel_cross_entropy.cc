@@ -28,9 +28,9 @@ double ParallelCrossEntropy<T>::forward_rows(std::size_t first_row, std::span<T>
   const auto reduce = [&](std::span<T> values, comm::ReduceOp op, const char* name) {
     execution_.tensor_group.all_reduce(values, op, {sim::TrafficClass::kControl, name, -1});
   };
-  row_maxima<T>(logits, range_.count, largest, execution_.threads);
+  row_maxima<T>(logits, range_.count, largest, execution_.team);
   reduce(largest, comm::ReduceOp::kMax, "cross_entropy.max");
-  exponentials<T>(logits, range_, targets, largest, sums, predicted, execution_.threads);
+  exponentials<T>(logits, range_, targets, largest, sums, predicted, execution_.team);
   reduce(sums, comm::ReduceOp::kSum, "cross_entropy.sum_exp");
   reduce(predicted, comm::ReduceOp::kSum, "cross_entropy.predicted");
   double loss = 0;
@@ -47,14 +47,14 @@ void ParallelCrossEntropy<T>::repeat_rows(std::size_t first_row, std::span<T> lo
   own_sums_.resize(targets.size());
   own_predicted_.resize(targets.size());
   exponentials<T>(logits, range_, targets, std::span(std::as_const(largest_)).subspan(first_row, targets.size()),
-                  own_sums_, own_predicted_, execution_.threads);
+                  own_sums_, own_predicted_, execution_.team);
 }
 
 template <class T>
 void ParallelCrossEntropy<T>::to_gradient_rows(std::size_t first_row, std::span<T> logits,
                                                std::span<const std::int32_t> targets) const {
   exponentials_to_gradient<T>(logits, range_, targets, std::span(sums_).subspan(first_row, targets.size()),
-                              execution_.threads);
+                              execution_.team);
 }
 
 template <class T>

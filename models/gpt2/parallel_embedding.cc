@@ -14,14 +14,14 @@ void ParallelEmbedding<T>::forward(std::span<const std::int32_t> tokens, const B
   const auto width = static_cast<std::int64_t>(wte_.shape[1]);
   {
     const PhaseScope scope(execution_.times, Phase::kEmbedding);
-    embedding_forward<T>(tokens, range_, wte_.value, width, output, execution_.threads);
+    embedding_forward<T>(tokens, range_, wte_.value, width, output, execution_.team);
   }
   {
     const PhaseScope scope(execution_.times, Phase::kReductions);
     execution_.tensor_group.all_reduce(output, comm::ReduceOp::kSum, {sim::TrafficClass::kTpForward, "wte", -1});
   }
   const PhaseScope scope(execution_.times, Phase::kEmbedding);
-  add_positions<T>(wpe_.value, shape.batch, shape.length, width, output, execution_.threads);
+  add_positions<T>(wpe_.value, shape.batch, shape.length, width, output, execution_.team);
 }
 
 template <class T>
@@ -29,8 +29,8 @@ void ParallelEmbedding<T>::backward(std::span<const std::int32_t> tokens, std::s
                                     const BatchShape& shape) const {
   const auto width = static_cast<std::int64_t>(wte_.shape[1]);
   const PhaseScope scope(execution_.times, Phase::kEmbedding);
-  positions_backward<T>(grad_output, shape.batch, shape.length, width, wpe_.gradient, execution_.threads);
-  embedding_backward<T>(tokens, range_, grad_output, width, wte_.gradient, execution_.threads);
+  positions_backward<T>(grad_output, shape.batch, shape.length, width, wpe_.gradient, execution_.team);
+  embedding_backward<T>(tokens, range_, grad_output, width, wte_.gradient, execution_.team);
 }
 
 template class ParallelEmbedding<float>;

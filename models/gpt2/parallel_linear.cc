@@ -30,7 +30,7 @@ template <class T>
 void ColumnParallelLinear<T>::forward(std::span<const T> input, std::int64_t rows, std::span<T> output) const {
   {
     const PhaseScope scope(execution_.times, Phase::kBias);
-    fill_rows<T>(bias_.value, rows, output, execution_.threads);
+    fill_rows<T>(bias_.value, rows, output, execution_.team);
   }
   product(weight_, shape_of(weight_, rows), input, Output::kAdd, output, execution_);
 }
@@ -46,7 +46,7 @@ void ColumnParallelLinear<T>::backward(std::span<const T> input, std::span<const
                                        std::span<T> grad_input) const {
   {
     const PhaseScope scope(execution_.times, Phase::kBias);
-    add_column_sums<T>(grad_output, rows, bias_.gradient, execution_.threads);
+    add_column_sums<T>(grad_output, rows, bias_.gradient, execution_.team);
   }
   backward_without_bias(input, grad_output, rows, grad_input);
 }
@@ -80,7 +80,7 @@ void RowParallelLinear<T>::backward(std::span<const T> input, std::span<const T>
                                     std::span<T> grad_input) const {
   {
     const PhaseScope scope(execution_.times, Phase::kBias);
-    add_column_sums<T>(grad_output, rows, bias_.gradient, execution_.threads);
+    add_column_sums<T>(grad_output, rows, bias_.gradient, execution_.team);
   }
   product_backward(weight_, shape_of(weight_, rows), input, grad_output, T(1), execution_.gradient_mode, grad_input,
                    execution_);

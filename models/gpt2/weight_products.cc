@@ -35,16 +35,15 @@ void product(const Parameter<T>& weight, const LinearShape& shape, std::span<con
     if (execution.bf16 != nullptr) {
       execution.bf16->matmul(Transpose::kNo,
                              execution.bf16->input(input.first(static_cast<std::size_t>(shape.rows * shape.inputs)),
-                                                   shape.inputs, execution.threads),
+                                                   shape.inputs, execution.team),
                              transposed_if(outputs_first), as_stored(weight.bf16_value.data(), shape),
-                             mode == Output::kSet ? Bf16Matmul::Keep::kSet : Bf16Matmul::Keep::kAdd, y,
-                             execution.threads);
+                             mode == Output::kSet ? Bf16Matmul::Keep::kSet : Bf16Matmul::Keep::kAdd, y, execution.team);
       return;
     }
   }
   const T* value = weight.value.data();
   matmul<T>(Transpose::kNo, dense(input.data(), shape.rows, shape.inputs), transposed_if(outputs_first),
-            as_stored(value, shape), T(1), mode == Output::kSet ? T(0) : T(1), y, execution.threads);
+            as_stored(value, shape), T(1), mode == Output::kSet ? T(0) : T(1), y, execution.team);
 }
 
 template <class T>
@@ -59,15 +58,15 @@ void product_backward(const Parameter<T>& weight, const LinearShape& shape, std:
     if (execution.bf16 != nullptr) {
       Bf16Products& bf16 = *execution.bf16;
       const ConstMatrix<Bf16> x =
-          bf16.input(input.first(static_cast<std::size_t>(shape.rows * shape.inputs)), shape.inputs, execution.threads);
+          bf16.input(input.first(static_cast<std::size_t>(shape.rows * shape.inputs)), shape.inputs, execution.team);
       const ConstMatrix<Bf16> dy =
           bf16.grad_output(grad_output.first(static_cast<std::size_t>(shape.rows * shape.outputs)), factor,
-                           shape.outputs, execution.threads);
+                           shape.outputs, execution.team);
       const auto keep = mode == GradientMode::kSet ? Bf16Matmul::Keep::kSet : Bf16Matmul::Keep::kAdd;
       bf16.matmul(Transpose::kYes, outputs_first ? dy : x, Transpose::kNo, outputs_first ? x : dy, keep, grad_w,
-                  execution.threads);
+                  execution.team);
       bf16.matmul(Transpose::kNo, dy, transposed_if(!outputs_first), as_stored(weight.bf16_value.data(), shape),
-                  Bf16Matmul::Keep::kSet, grad_x, execution.threads);
+                  Bf16Matmul::Keep::kSet, grad_x, execution.team);
       return;
     }
   }
@@ -75,9 +74,9 @@ void product_backward(const Parameter<T>& weight, const LinearShape& shape, std:
   const ConstMatrix<T> dy = dense(grad_output.data(), shape.rows, shape.outputs);
   const T* value = weight.value.data();
   matmul<T>(Transpose::kYes, outputs_first ? dy : x, Transpose::kNo, outputs_first ? x : dy, factor,
-            mode == GradientMode::kSet ? T(0) : T(1), grad_w, execution.threads);
+            mode == GradientMode::kSet ? T(0) : T(1), grad_w, execution.team);
   matmul<T>(Transpose::kNo, dy, transposed_if(!outputs_first), as_stored(value, shape), factor, T(0), grad_x,
-            execution.threads);
+            execution.team);
 }
 
 template void product<float>(const Parameter<float>&, const LinearShape&, std::span<const float>, Output,

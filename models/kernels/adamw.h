@@ -4,6 +4,8 @@
 
 #include <span>
 
+#include "models/team.h"
+
 namespace droptest::models {
 
 /// The scalars of one update; the bias corrections are 1 - beta^step.
@@ -22,6 +24,6 @@ struct AdamWStep {
 /// Shapes: all equal. Source: Loshchilov and Hutter 2019, Algorithm 2.
 template <class T>
 void adamw_update(std::span<T> value, std::span<const T> gradient, std::span<T> first_moment,
-                  std::span<T> second_moment, const AdamWStep& step, int threads);
+                  std::span<T> second_moment, const AdamWStep& step, const Team& team);
 
 }  // namespace droptest::models

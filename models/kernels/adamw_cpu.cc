@@ -10,7 +10,7 @@ namespace droptest::models {
 
 template <class T>
 void adamw_update(std::span<T> value, std::span<const T> gradient, std::span<T> first_moment,
-                  std::span<T> second_moment, const AdamWStep& step, int threads) {
+                  std::span<T> second_moment, const AdamWStep& step, const Team& team) {
   const auto count = static_cast<std::int64_t>(value.size());
   // Scalars are formed in double and rounded once.
   const auto scale = static_cast<T>(step.gradient_scale);
@@ -26,7 +26,7 @@ void adamw_update(std::span<T> value, std::span<const T> gradient, std::span<T> 
   const T* g = gradient.data();
   T* m = first_moment.data();
   T* v = second_moment.data();
-  for_vector_chunks(count, chunk_items(count, 16384), threads, [=](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(count, chunk_items(count, 16384), team, [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const T d = g[i] * scale;
       m[i] = beta1 * m[i] + new1 * d;
@@ -37,8 +37,8 @@ void adamw_update(std::span<T> value, std::span<const T> gradient, std::span<T> 
 }
 
 template void adamw_update<float>(std::span<float>, std::span<const float>, std::span<float>, std::span<float>,
-                                  const AdamWStep&, int);
+                                  const AdamWStep&, const Team&);
 template void adamw_update<double>(std::span<double>, std::span<const double>, std::span<double>, std::span<double>,
-                                   const AdamWStep&, int);
+                                   const AdamWStep&, const Team&);
 
 }  // namespace droptest::models

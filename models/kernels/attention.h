@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "models/team.h"
+
 namespace droptest::models {
 
 /// B = batch, T = length, NH = heads here, D = head_width. A row of qkv holds the queries of all heads, then the keys,
@@ -26,11 +28,11 @@ std::uint64_t attention_scratch_elems(const AttentionShape& shape, int threads);
 /// computes the probabilities again. Call under SingleThreadedLibraries.
 template <class T>
 void attention_forward(std::span<const T> qkv, const AttentionShape& shape, std::span<T> row_statistics,
-                       std::span<T> output, std::span<T> scratch, int threads);
+                       std::span<T> output, std::span<T> scratch, const Team& team);
 
 /// grad_qkv = the gradient of qkv. Shapes: as forward.
 template <class T>
 void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, std::span<const T> row_statistics,
-                        const AttentionShape& shape, std::span<T> grad_qkv, std::span<T> scratch, int threads);
+                        const AttentionShape& shape, std::span<T> grad_qkv, std::span<T> scratch, const Team& team);
 
 }  // namespace droptest::models

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/kernels/attention.h"
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -46,8 +44,8 @@ Head<T> head_of(std::span<const T> qkv, const AttentionShape& shape, std::int64_
 
 /// Two strips of scores for each thread.
 template <class T>
-T* own_scratch(std::span<T> scratch, const AttentionShape& shape, int threads) {
-  return scratch.data() + (threads <= 1 ? 0 : 2 * omp_get_thread_num() * kStripRows * shape.length);
+T* own_scratch(std::span<T> scratch, const AttentionShape& shape, Team::Worker worker) {
+  return scratch.data() + 2 * worker * kStripRows * shape.length;
 }
 
 /// Turns scores of the queries first_row, first_row + 1, ... into probabilities, 0 for future keys, and keeps each
@@ -109,14 +107,14 @@ std::uint64_t attention_scratch_elems(const AttentionShape& shape, int threads) 
 
 template <class T>
 void attention_forward(std::span<const T> qkv, const AttentionShape& shape, std::span<T> row_statistics,
-                       std::span<T> output, std::span<T> scratch, int threads) {
+                       std::span<T> output, std::span<T> scratch, const Team& team) {
   const std::int64_t length = shape.length;
   const std::int64_t width = shape.head_width;
-  for_chunks(shape.batch * shape.heads, 1, threads, [&](std::int64_t index, std::int64_t) {
+  for_chunks_by_worker(shape.batch * shape.heads, 1, team, [&](Team::Worker worker, std::int64_t index, std::int64_t) {
     const Head<T> head = head_of(qkv, shape, index);
     T* statistics = row_statistics.data() + 2 * index * length;
     T* o = output.data() + head.output_offset;
-    T* strip = own_scratch(scratch, shape, threads);
+    T* strip = own_scratch(scratch, shape, worker);
     for (std::int64_t row = 0; row < length; row += kStripRows) {
       const std::int64_t rows = std::min(kStripRows, length - row);
       const std::int64_t keys = row + rows;
@@ -132,12 +130,12 @@ void attention_forward(std::span<const T> qkv, const AttentionShape& shape, std:
 
 template <class T>
 void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, std::span<const T> row_statistics,
-                        const AttentionShape& shape, std::span<T> grad_qkv, std::span<T> scratch, int threads) {
+                        const AttentionShape& shape, std::span<T> grad_qkv, std::span<T> scratch, const Team& team) {
   const std::int64_t part = shape.heads * shape.head_width;
   const std::int64_t length = shape.length;
   const std::int64_t width = shape.head_width;
   const T scale = score_scale<T>(shape);
-  for_chunks(shape.batch * shape.heads, 1, threads, [&](std::int64_t index, std::int64_t) {
+  for_chunks_by_worker(shape.batch * shape.heads, 1, team, [&](Team::Worker worker, std::int64_t index, std::int64_t) {
     const Head<T> head = head_of(qkv, shape, index);
     const std::int64_t stride = head.qkv_stride;
     T* dq = grad_qkv.data() + head.qkv_offset;
@@ -145,7 +143,7 @@ void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, 
     T* dv = dk + part;
     const T* dout = grad_output.data() + head.output_offset;
     const T* statistics = row_statistics.data() + 2 * index * length;
-    T* p_strip = own_scratch(scratch, shape, threads);
+    T* p_strip = own_scratch(scratch, shape, worker);
     T* ds_strip = p_strip + kStripRows * length;
     // From the last strip, which reaches all keys and so sets every row of dk and dv, back to the first.
     for (std::int64_t row = (length - 1) / kStripRows * kStripRows; row >= 0; row -= kStripRows) {
@@ -171,12 +169,12 @@ void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, 
 }
 
 template void attention_forward<float>(std::span<const float>, const AttentionShape&, std::span<float>,
-                                       std::span<float>, std::span<float>, int);
+                                       std::span<float>, std::span<float>, const Team&);
 template void attention_forward<double>(std::span<const double>, const AttentionShape&, std::span<double>,
-                                        std::span<double>, std::span<double>, int);
+                                        std::span<double>, std::span<double>, const Team&);
 template void attention_backward<float>(std::span<const float>, std::span<const float>, std::span<const float>,
-                                        const AttentionShape&, std::span<float>, std::span<float>, int);
+                                        const AttentionShape&, std::span<float>, std::span<float>, const Team&);
 template void attention_backward<double>(std::span<const double>, std::span<const double>, std::span<const double>,
-                                         const AttentionShape&, std::span<double>, std::span<double>, int);
+                                         const AttentionShape&, std::span<double>, std::span<double>, const Team&);
 
 }  // namespace droptest::models

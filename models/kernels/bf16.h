@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "models/team.h"
+
 namespace droptest::models {
 
 /// One bfloat16 number, as its bits.
@@ -16,7 +18,7 @@ struct Bf16 {
 bool has_bf16_products();
 
 /// output = scale x input, rounded to the nearest bfloat16, ties to even; a NaN stays one. Shapes: equal.
-void to_bf16(std::span<const float> input, float scale, std::span<Bf16> output, int threads);
+void to_bf16(std::span<const float> input, float scale, std::span<Bf16> output, const Team& team);
 
 /// The number as a float: exact.
 float from_bf16(Bf16 value);

@@ -28,11 +28,11 @@ bool has_bf16_products() {
 #endif
 }
 
-void to_bf16(std::span<const float> input, float scale, std::span<Bf16> output, int threads) {
+void to_bf16(std::span<const float> input, float scale, std::span<Bf16> output, const Team& team) {
   const auto count = static_cast<std::int64_t>(input.size());
   const float* x = input.data();
   Bf16* y = output.data();
-  for_vector_chunks(count, chunk_items(count, 16384), threads, [=](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(count, chunk_items(count, 16384), team, [=](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) y[i].bits = rounded(scale * x[i]);
   });
 }

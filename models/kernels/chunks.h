@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "models/kernels/vector_width.h"
+#include "models/team.h"
 
 namespace droptest::models {
 
@@ -16,26 +17,28 @@ inline std::int64_t chunk_items(std::int64_t items, std::int64_t grain, std::int
   return std::max(grain, (items + max_chunks - 1) / max_chunks);
 }
 
-/// Calls body(begin, end) for consecutive ranges of `chunk` items that cover [0, items); on up to `threads` threads.
-/// The body must not throw. Determinism: the ranges are the same for any number of threads.
+/// Calls body(worker, begin, end) for consecutive ranges of `chunk` items that cover [0, items), on the threads of the
+/// team. The body must not throw. Determinism: the ranges are the same for any team; which worker gets which is not.
 template <class Body>
-void for_chunks(std::int64_t items, std::int64_t chunk, int threads, const Body& body) {
-  const std::int64_t chunks = (items + chunk - 1) / chunk;
-  // Without OpenMP where one thread suffices: nested calls stay plain loops, and sanitizers see no foreign runtime.
-  if (threads <= 1 || chunks <= 1) {
-    for (std::int64_t begin = 0; begin < items; begin += chunk) body(begin, std::min(items, begin + chunk));
-    return;
-  }
-  // Chunks are handed out one by one: a thread that lost its core for a while holds up one chunk, not its share of all.
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-  for (std::int64_t c = 0; c < chunks; ++c) body(c * chunk, std::min(items, (c + 1) * chunk));
+void for_chunks_by_worker(std::int64_t items, std::int64_t chunk, const Team& team, const Body& body) {
+  // Handed out one by one: a thread that lost its core for a while holds up one chunk, not its share of all.
+  team.run((items + chunk - 1) / chunk, [&](Team::Worker worker, std::int64_t part) {
+    body(worker, part * chunk, std::min(items, (part + 1) * chunk));
+  });
+}
+
+/// The same for a body(begin, end) that need not know its worker.
+template <class Body>
+void for_chunks(std::int64_t items, std::int64_t chunk, const Team& team, const Body& body) {
+  for_chunks_by_worker(items, chunk, team,
+                       [&body](Team::Worker, std::int64_t begin, std::int64_t end) { body(begin, end); });
 }
 
 /// for_chunks whose bodies are plain loops over elements, compiled for the processor's widest vectors.
 template <class Body>
-void for_vector_chunks(std::int64_t items, std::int64_t chunk, int threads, const Body& body) {
+void for_vector_chunks(std::int64_t items, std::int64_t chunk, const Team& team, const Body& body) {
   const VectorWidth width = widest_vectors();
-  for_chunks(items, chunk, threads, [width, &body](std::int64_t begin, std::int64_t end) {
+  for_chunks(items, chunk, team, [width, &body](std::int64_t begin, std::int64_t end) {
     run_vectorised(width, [&body, begin, end] { body(begin, end); });
   });
 }

@@ -8,18 +8,18 @@
 namespace droptest::models {
 
 template <class T>
-void row_maxima(std::span<const T> logits, std::int64_t columns, std::span<T> largest, int threads) {
+void row_maxima(std::span<const T> logits, std::int64_t columns, std::span<T> largest, const Team& team) {
   const auto rows = static_cast<std::int64_t>(largest.size());
-  for_vector_chunks(rows, chunk_items(rows, 16), threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(rows, chunk_items(rows, 16), team, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) largest[i] = lane_max(logits.data() + i * columns, columns);
   });
 }
 
 template <class T>
 void exponentials(std::span<T> logits, TokenRange range, std::span<const std::int32_t> targets,
-                  std::span<const T> largest, std::span<T> sums, std::span<T> predicted, int threads) {
+                  std::span<const T> largest, std::span<T> sums, std::span<T> predicted, const Team& team) {
   const auto rows = static_cast<std::int64_t>(targets.size());
-  for_vector_chunks(rows, chunk_items(rows, 16), threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(rows, chunk_items(rows, 16), team, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       T* row = logits.data() + i * range.count;
       const T top = largest[i];
@@ -33,9 +33,9 @@ void exponentials(std::span<T> logits, TokenRange range, std::span<const std::in
 
 template <class T>
 void exponentials_to_gradient(std::span<T> exponentials, TokenRange range, std::span<const std::int32_t> targets,
-                              std::span<const T> sums, int threads) {
+                              std::span<const T> sums, const Team& team) {
   const auto rows = static_cast<std::int64_t>(targets.size());
-  for_vector_chunks(rows, chunk_items(rows, 16), threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(rows, chunk_items(rows, 16), team, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       T* row = exponentials.data() + i * range.count;
       const T inverse = T(1) / sums[i];
@@ -46,15 +46,15 @@ void exponentials_to_gradient(std::span<T> exponentials, TokenRange range, std::
   });
 }
 
-template void row_maxima<float>(std::span<const float>, std::int64_t, std::span<float>, int);
-template void row_maxima<double>(std::span<const double>, std::int64_t, std::span<double>, int);
+template void row_maxima<float>(std::span<const float>, std::int64_t, std::span<float>, const Team&);
+template void row_maxima<double>(std::span<const double>, std::int64_t, std::span<double>, const Team&);
 template void exponentials<float>(std::span<float>, TokenRange, std::span<const std::int32_t>, std::span<const float>,
-                                  std::span<float>, std::span<float>, int);
+                                  std::span<float>, std::span<float>, const Team&);
 template void exponentials<double>(std::span<double>, TokenRange, std::span<const std::int32_t>,
-                                   std::span<const double>, std::span<double>, std::span<double>, int);
+                                   std::span<const double>, std::span<double>, std::span<double>, const Team&);
 template void exponentials_to_gradient<float>(std::span<float>, TokenRange, std::span<const std::int32_t>,
-                                              std::span<const float>, int);
+                                              std::span<const float>, const Team&);
 template void exponentials_to_gradient<double>(std::span<double>, TokenRange, std::span<const std::int32_t>,
-                                               std::span<const double>, int);
+                                               std::span<const double>, const Team&);
 
 }  // namespace droptest::models

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "models/team.h"
+
 namespace droptest::models {
 
 /// The tokens first, first + 1, ..., first + count - 1: those whose rows a rank has.
@@ -17,21 +19,21 @@ struct TokenRange {
 /// Shapes: tokens [rows], table [at least range.count, width], output [rows, width].
 template <class T>
 void embedding_forward(std::span<const std::int32_t> tokens, TokenRange range, std::span<const T> table,
-                       std::int64_t width, std::span<T> output, int threads);
+                       std::int64_t width, std::span<T> output, const Team& team);
 
 /// grad_table[tokens[i] - range.first] += grad_output[i] for tokens in range, in the order of i.
 template <class T>
 void embedding_backward(std::span<const std::int32_t> tokens, TokenRange range, std::span<const T> grad_output,
-                        std::int64_t width, std::span<T> grad_table, int threads);
+                        std::int64_t width, std::span<T> grad_table, const Team& team);
 
 /// values[b, t] += table[t]. Shapes: values [batch, length, width], table [at least length, width].
 template <class T>
 void add_positions(std::span<const T> table, std::int64_t batch, std::int64_t length, std::int64_t width,
-                   std::span<T> values, int threads);
+                   std::span<T> values, const Team& team);
 
 /// grad_table[t] += the sum over b of grad_values[b, t].
 template <class T>
 void positions_backward(std::span<const T> grad_values, std::int64_t batch, std::int64_t length, std::int64_t width,
-                        std::span<T> grad_table, int threads);
+                        std::span<T> grad_table, const Team& team);
 
 }  // namespace droptest::models

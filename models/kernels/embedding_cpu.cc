@@ -9,9 +9,9 @@ namespace droptest::models {
 
 template <class T>
 void embedding_forward(std::span<const std::int32_t> tokens, TokenRange range, std::span<const T> table,
-                       std::int64_t width, std::span<T> output, int threads) {
+                       std::int64_t width, std::span<T> output, const Team& team) {
   const auto rows = static_cast<std::int64_t>(tokens.size());
-  for_vector_chunks(rows, chunk_items(rows, 32), threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(rows, chunk_items(rows, 32), team, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const std::int64_t row = tokens[i] - range.first;
       T* y = output.data() + i * width;
@@ -26,10 +26,10 @@ void embedding_forward(std::span<const std::int32_t> tokens, TokenRange range, s
 
 template <class T>
 void embedding_backward(std::span<const std::int32_t> tokens, TokenRange range, std::span<const T> grad_output,
-                        std::int64_t width, std::span<T> grad_table, int threads) {
+                        std::int64_t width, std::span<T> grad_table, const Team& team) {
   const auto rows = static_cast<std::int64_t>(tokens.size());
   // Columns are cut, not rows: two rows may name the same token.
-  for_vector_chunks(width, 64, threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(width, 64, team, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = 0; i < rows; ++i) {
       const std::int64_t row = tokens[i] - range.first;
       if (row < 0 || row >= range.count) continue;
@@ -42,9 +42,9 @@ void embedding_backward(std::span<const std::int32_t> tokens, TokenRange range, 
 
 template <class T>
 void add_positions(std::span<const T> table, std::int64_t batch, std::int64_t length, std::int64_t width,
-                   std::span<T> values, int threads) {
+                   std::span<T> values, const Team& team) {
   const std::int64_t rows = batch * length;
-  for_vector_chunks(rows, chunk_items(rows, 32), threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(rows, chunk_items(rows, 32), team, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const T* position = table.data() + i % length * width;
       T* y = values.data() + i * width;
@@ -55,8 +55,8 @@ void add_positions(std::span<const T> table, std::int64_t batch, std::int64_t le
 
 template <class T>
 void positions_backward(std::span<const T> grad_values, std::int64_t batch, std::int64_t length, std::int64_t width,
-                        std::span<T> grad_table, int threads) {
-  for_vector_chunks(length, chunk_items(length, 16), threads, [&](std::int64_t begin, std::int64_t end) {
+                        std::span<T> grad_table, const Team& team) {
+  for_vector_chunks(length, chunk_items(length, 16), team, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t b = 0; b < batch; ++b) {
       const T* dy = grad_values.data() + b * length * width;
       T* dw = grad_table.data();
@@ -66,20 +66,20 @@ void positions_backward(std::span<const T> grad_values, std::int64_t batch, std:
 }
 
 template void embedding_forward<float>(std::span<const std::int32_t>, TokenRange, std::span<const float>, std::int64_t,
-                                       std::span<float>, int);
+                                       std::span<float>, const Team&);
 template void embedding_forward<double>(std::span<const std::int32_t>, TokenRange, std::span<const double>,
-                                        std::int64_t, std::span<double>, int);
+                                        std::int64_t, std::span<double>, const Team&);
 template void embedding_backward<float>(std::span<const std::int32_t>, TokenRange, std::span<const float>, std::int64_t,
-                                        std::span<float>, int);
+                                        std::span<float>, const Team&);
 template void embedding_backward<double>(std::span<const std::int32_t>, TokenRange, std::span<const double>,
-                                         std::int64_t, std::span<double>, int);
+                                         std::int64_t, std::span<double>, const Team&);
 template void add_positions<float>(std::span<const float>, std::int64_t, std::int64_t, std::int64_t, std::span<float>,
-                                   int);
+                                   const Team&);
 template void add_positions<double>(std::span<const double>, std::int64_t, std::int64_t, std::int64_t,
-                                    std::span<double>, int);
+                                    std::span<double>, const Team&);
 template void positions_backward<float>(std::span<const float>, std::int64_t, std::int64_t, std::int64_t,
-                                        std::span<float>, int);
+                                        std::span<float>, const Team&);
 template void positions_backward<double>(std::span<const double>, std::int64_t, std::int64_t, std::int64_t,
-                                         std::span<double>, int);
+                                         std::span<double>, const Team&);
 
 }  // namespace droptest::models

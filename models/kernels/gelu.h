@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "models/team.h"
+
 namespace droptest::models {
 
 /// With x = values + bias: output = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), and values becomes the slope
@@ -12,11 +14,11 @@ namespace droptest::models {
 /// Source: Hendrycks and Gimpel 2016.
 template <class T>
 void bias_gelu_forward(std::span<const T> bias, std::int64_t rows, std::span<T> values, std::span<T> output,
-                       int threads);
+                       const Team& team);
 
 /// gradient *= slopes, and bias_gradient += the rows of the product added up in order.
 template <class T>
 void bias_gelu_backward(std::span<const T> slopes, std::int64_t rows, std::span<T> gradient, std::span<T> bias_gradient,
-                        int threads);
+                        const Team& team);
 
 }  // namespace droptest::models

@@ -21,9 +21,9 @@ T gate(T x) {
 
 template <class T>
 void bias_gelu_forward(std::span<const T> bias, std::int64_t rows, std::span<T> values, std::span<T> output,
-                       int threads) {
+                       const Team& team) {
   const auto width = static_cast<std::int64_t>(bias.size());
-  for_vector_chunks(rows, chunk_items(rows, 8), threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(rows, chunk_items(rows, 8), team, [&](std::int64_t begin, std::int64_t end) {
     const T* b = bias.data();
     for (std::int64_t i = begin; i < end; ++i) {
       T* v = values.data() + i * width;
@@ -42,10 +42,10 @@ void bias_gelu_forward(std::span<const T> bias, std::int64_t rows, std::span<T> 
 
 template <class T>
 void bias_gelu_backward(std::span<const T> slopes, std::int64_t rows, std::span<T> gradient, std::span<T> bias_gradient,
-                        int threads) {
+                        const Team& team) {
   const auto width = static_cast<std::int64_t>(bias_gradient.size());
   // Columns are cut, so that each sum runs over all rows in order.
-  for_vector_chunks(width, 64, threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(width, 64, team, [&](std::int64_t begin, std::int64_t end) {
     T* db = bias_gradient.data();
     for (std::int64_t i = 0; i < rows; ++i) {
       const T* s = slopes.data() + i * width;
@@ -58,11 +58,13 @@ void bias_gelu_backward(std::span<const T> slopes, std::int64_t rows, std::span<
   });
 }
 
-template void bias_gelu_forward<float>(std::span<const float>, std::int64_t, std::span<float>, std::span<float>, int);
+template void bias_gelu_forward<float>(std::span<const float>, std::int64_t, std::span<float>, std::span<float>,
+                                       const Team&);
 template void bias_gelu_forward<double>(std::span<const double>, std::int64_t, std::span<double>, std::span<double>,
-                                        int);
-template void bias_gelu_backward<float>(std::span<const float>, std::int64_t, std::span<float>, std::span<float>, int);
+                                        const Team&);
+template void bias_gelu_backward<float>(std::span<const float>, std::int64_t, std::span<float>, std::span<float>,
+                                        const Team&);
 template void bias_gelu_backward<double>(std::span<const double>, std::int64_t, std::span<double>, std::span<double>,
-                                         int);
+                                         const Team&);
 
 }  // namespace droptest::models

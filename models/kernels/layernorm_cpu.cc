@@ -31,8 +31,8 @@ RowMoments<T> normalise_row(const T* x, const T* gain, const T* bias, std::int64
 template <class T>
 void layernorm_forward(std::span<const T> input, std::span<const T> gain, std::span<const T> bias, std::int64_t rows,
                        std::int64_t width, std::span<T> output, std::span<T> mean, std::span<T> inverse_deviation,
-                       int threads) {
-  for_vector_chunks(rows, chunk_items(rows, 16), threads, [&](std::int64_t begin, std::int64_t end) {
+                       const Team& team) {
+  for_vector_chunks(rows, chunk_items(rows, 16), team, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const RowMoments<T> moments =
           normalise_row(input.data() + i * width, gain.data(), bias.data(), width, output.data() + i * width);
@@ -46,8 +46,8 @@ template <class T>
 void residual_layernorm_forward(std::span<const T> residual, std::span<const T> branch, std::span<const T> branch_bias,
                                 std::span<const T> gain, std::span<const T> bias, std::int64_t rows, std::int64_t width,
                                 std::span<T> stream, std::span<T> output, std::span<T> mean,
-                                std::span<T> inverse_deviation, int threads) {
-  for_vector_chunks(rows, chunk_items(rows, 16), threads, [&](std::int64_t begin, std::int64_t end) {
+                                std::span<T> inverse_deviation, const Team& team) {
+  for_vector_chunks(rows, chunk_items(rows, 16), team, [&](std::int64_t begin, std::int64_t end) {
     const T* c = branch_bias.data();
     for (std::int64_t i = begin; i < end; ++i) {
       const T* a = residual.data() + i * width;
@@ -65,10 +65,10 @@ template <class T>
 void layernorm_backward(std::span<const T> grad_output, std::span<const T> input, std::span<const T> gain,
                         std::span<const T> mean, std::span<const T> inverse_deviation, std::int64_t rows,
                         std::int64_t width, std::span<T> grad_input, std::span<T> grad_gain, std::span<T> grad_bias,
-                        int threads) {
+                        const Team& team) {
   // With n = (x - mean) r and d = grad_output x gain: grad_x = r (d - mean(d) - n mean(d n)).
   const T* g = gain.data();
-  for_vector_chunks(rows, chunk_items(rows, 16), threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(rows, chunk_items(rows, 16), team, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const T* x = input.data() + i * width;
       const T* dy = grad_output.data() + i * width;
@@ -82,7 +82,7 @@ void layernorm_backward(std::span<const T> grad_output, std::span<const T> input
     }
   });
   // Columns are cut here, so that each sum runs over all rows in order.
-  for_vector_chunks(width, 64, threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(width, 64, team, [&](std::int64_t begin, std::int64_t end) {
     T* dg = grad_gain.data();
     T* db = grad_bias.data();
     for (std::int64_t i = 0; i < rows; ++i) {
@@ -100,23 +100,23 @@ void layernorm_backward(std::span<const T> grad_output, std::span<const T> input
 
 template void layernorm_forward<float>(std::span<const float>, std::span<const float>, std::span<const float>,
                                        std::int64_t, std::int64_t, std::span<float>, std::span<float>, std::span<float>,
-                                       int);
+                                       const Team&);
 template void layernorm_forward<double>(std::span<const double>, std::span<const double>, std::span<const double>,
                                         std::int64_t, std::int64_t, std::span<double>, std::span<double>,
-                                        std::span<double>, int);
+                                        std::span<double>, const Team&);
 template void residual_layernorm_forward<float>(std::span<const float>, std::span<const float>, std::span<const float>,
                                                 std::span<const float>, std::span<const float>, std::int64_t,
                                                 std::int64_t, std::span<float>, std::span<float>, std::span<float>,
-                                                std::span<float>, int);
+                                                std::span<float>, const Team&);
 template void residual_layernorm_forward<double>(std::span<const double>, std::span<const double>,
                                                  std::span<const double>, std::span<const double>,
                                                  std::span<const double>, std::int64_t, std::int64_t, std::span<double>,
-                                                 std::span<double>, std::span<double>, std::span<double>, int);
+                                                 std::span<double>, std::span<double>, std::span<double>, const Team&);
 template void layernorm_backward<float>(std::span<const float>, std::span<const float>, std::span<const float>,
                                         std::span<const float>, std::span<const float>, std::int64_t, std::int64_t,
-                                        std::span<float>, std::span<float>, std::span<float>, int);
+                                        std::span<float>, std::span<float>, std::span<float>, const Team&);
 template void layernorm_backward<double>(std::span<const double>, std::span<const double>, std::span<const double>,
                                          std::span<const double>, std::span<const double>, std::int64_t, std::int64_t,
-                                         std::span<double>, std::span<double>, std::span<double>, int);
+                                         std::span<double>, std::span<double>, std::span<double>, const Team&);
 
 }  // namespace droptest::models

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "models/team.h"
+
 namespace droptest::models {
 
 enum class Transpose : std::uint8_t { kNo, kYes };
@@ -40,9 +42,9 @@ std::int64_t product_chunk(std::int64_t items);
 
 /// result = alpha op(a) op(b) + beta result; with beta = 0 the old result is not read. float by oneDNN, double by
 /// Eigen. Shapes: op(a) [m, k], op(b) [k, n], result [m, n]; any may be zero. Determinism: bits depend on shapes and
-/// values, not on `threads`. Call under SingleThreadedLibraries.
+/// values, not on the team. Call under SingleThreadedLibraries.
 template <class T>
 void matmul(Transpose transpose_a, const ConstMatrix<T>& a, Transpose transpose_b, const ConstMatrix<T>& b, T alpha,
-            T beta, const Matrix<T>& result, int threads);
+            T beta, const Matrix<T>& result, const Team& team);
 
 }  // namespace droptest::models

@@ -6,6 +6,7 @@
 
 #include "models/kernels/bf16.h"
 #include "models/kernels/matmul.h"
+#include "models/team.h"
 
 namespace droptest::models {
 
@@ -16,10 +17,10 @@ class Bf16Matmul {
   ~Bf16Matmul();
 
   /// result = op(a) op(b), or += where `keep` is kAdd; products and sums in float. Shapes: as matmul(). Determinism:
-  /// bits depend on shapes and values, not on `threads`. Call under SingleThreadedLibraries.
+  /// bits depend on shapes and values, not on the team. Call under SingleThreadedLibraries.
   enum class Keep : std::uint8_t { kSet, kAdd };
   void operator()(Transpose transpose_a, const ConstMatrix<Bf16>& a, Transpose transpose_b, const ConstMatrix<Bf16>& b,
-                  Keep keep, const Matrix<float>& result, int threads);
+                  Keep keep, const Matrix<float>& result, const Team& team);
 
  private:
   class Impl;

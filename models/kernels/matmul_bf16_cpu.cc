@@ -93,7 +93,7 @@ Bf16Matmul::Bf16Matmul() : impl_(std::make_unique<Impl>()) {}
 Bf16Matmul::~Bf16Matmul() = default;
 
 void Bf16Matmul::operator()(Transpose transpose_a, const ConstMatrix<Bf16>& a, Transpose transpose_b,
-                            const ConstMatrix<Bf16>& b, Keep keep, const Matrix<float>& result, int threads) {
+                            const ConstMatrix<Bf16>& b, Keep keep, const Matrix<float>& result, const Team& team) {
   const bool ta = transpose_a == Transpose::kYes;
   const bool tb = transpose_b == Transpose::kYes;
   const std::int64_t inner = ta ? a.rows : a.columns;
@@ -128,7 +128,7 @@ void Bf16Matmul::operator()(Transpose transpose_a, const ConstMatrix<Bf16>& a, T
         impl_->product_of({extents(ta, part_a), extents(tb, part_b), extents(false, part), keep == Keep::kAdd});
     parts.push_back({&product, part_a.data, part_b.data, part.data});
   }
-  for_chunks(static_cast<std::int64_t>(parts.size()), 1, threads,
+  for_chunks(static_cast<std::int64_t>(parts.size()), 1, team,
              [&](std::int64_t part, std::int64_t) { execute(impl_->engine(), parts[static_cast<std::size_t>(part)]); });
 }
 

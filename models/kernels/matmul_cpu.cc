@@ -62,7 +62,7 @@ std::int64_t product_chunk(std::int64_t items) {
 
 template <class T>
 void matmul(Transpose transpose_a, const ConstMatrix<T>& a, Transpose transpose_b, const ConstMatrix<T>& b, T alpha,
-            T beta, const Matrix<T>& result, int threads) {
+            T beta, const Matrix<T>& result, const Team& team) {
   const bool ta = transpose_a == Transpose::kYes;
   const bool tb = transpose_b == Transpose::kYes;
   const std::int64_t m = ta ? a.columns : a.rows;
@@ -80,7 +80,7 @@ void matmul(Transpose transpose_a, const ConstMatrix<T>& a, Transpose transpose_
   std::atomic<bool> ok = true;
   // The longer side of the result is cut: packing the other operand again for each chunk then costs least.
   if (m >= n) {
-    for_chunks(m, product_chunk(m), threads, [&](std::int64_t begin, std::int64_t end) {
+    for_chunks(m, product_chunk(m), team, [&](std::int64_t begin, std::int64_t end) {
       ConstMatrix<T> part_a = a;
       part_a.data += ta ? begin : begin * a.stride;
       (ta ? part_a.columns : part_a.rows) = end - begin;
@@ -88,7 +88,7 @@ void matmul(Transpose transpose_a, const ConstMatrix<T>& a, Transpose transpose_
       if (!product(ta, part_a, tb, b, alpha, beta, part)) ok = false;
     });
   } else {
-    for_chunks(n, product_chunk(n), threads, [&](std::int64_t begin, std::int64_t end) {
+    for_chunks(n, product_chunk(n), team, [&](std::int64_t begin, std::int64_t end) {
       ConstMatrix<T> part_b = b;
       part_b.data += tb ? begin * b.stride : begin;
       (tb ? part_b.rows : part_b.columns) = end - begin;
@@ -101,8 +101,8 @@ void matmul(Transpose transpose_a, const ConstMatrix<T>& a, Transpose transpose_
 }
 
 template void matmul<float>(Transpose, const ConstMatrix<float>&, Transpose, const ConstMatrix<float>&, float, float,
-                            const Matrix<float>&, int);
+                            const Matrix<float>&, const Team&);
 template void matmul<double>(Transpose, const ConstMatrix<double>&, Transpose, const ConstMatrix<double>&, double,
-                             double, const Matrix<double>&, int);
+                             double, const Matrix<double>&, const Team&);
 
 }  // namespace droptest::models

@@ -8,16 +8,16 @@
 namespace droptest::models {
 
 template <class T>
-void fill_rows(std::span<const T> bias, std::int64_t rows, std::span<T> rows_out, int threads) {
-  for_vector_chunks(rows, chunk_items(rows, 32), threads, [&](std::int64_t begin, std::int64_t end) {
+void fill_rows(std::span<const T> bias, std::int64_t rows, std::span<T> rows_out, const Team& team) {
+  for_vector_chunks(rows, chunk_items(rows, 32), team, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) std::copy(bias.begin(), bias.end(), rows_out.data() + i * bias.size());
   });
 }
 
 template <class T>
-void add_column_sums(std::span<const T> values, std::int64_t rows, std::span<T> sums, int threads) {
+void add_column_sums(std::span<const T> values, std::int64_t rows, std::span<T> sums, const Team& team) {
   const auto width = static_cast<std::int64_t>(sums.size());
-  for_vector_chunks(width, 64, threads, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(width, 64, team, [&](std::int64_t begin, std::int64_t end) {
     T* s = sums.data();
     for (std::int64_t i = 0; i < rows; ++i) {
       const T* v = values.data() + i * width;
@@ -26,9 +26,9 @@ void add_column_sums(std::span<const T> values, std::int64_t rows, std::span<T> 
   });
 }
 
-template void fill_rows<float>(std::span<const float>, std::int64_t, std::span<float>, int);
-template void fill_rows<double>(std::span<const double>, std::int64_t, std::span<double>, int);
-template void add_column_sums<float>(std::span<const float>, std::int64_t, std::span<float>, int);
-template void add_column_sums<double>(std::span<const double>, std::int64_t, std::span<double>, int);
+template void fill_rows<float>(std::span<const float>, std::int64_t, std::span<float>, const Team&);
+template void fill_rows<double>(std::span<const double>, std::int64_t, std::span<double>, const Team&);
+template void add_column_sums<float>(std::span<const float>, std::int64_t, std::span<float>, const Team&);
+template void add_column_sums<double>(std::span<const double>, std::int64_t, std::span<double>, const Team&);
 
 }  // namespace droptest::models

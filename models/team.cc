@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/team.h"
+
+#include <omp.h>
+#include <sched.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "sim/error.h"
+
+namespace droptest::models {
+namespace {
+
+// How long a thread looks for work before it sleeps: longer than what lies between two loops of a pass or two steps. A
+// core of a virtual machine whose last thread sleeps is given back to the host, and waking it up costs more than the
+// loop.
+constexpr auto kPatience = std::chrono::milliseconds(5);
+constexpr int kLooksBetweenYields = 64;
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+/// Whether found() came true before patience ended. Between looks others may have the core.
+template <class Found>
+bool look_for(const Found& found) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  do {
+    for (int look = 0; look < kLooksBetweenYields; ++look) {
+      if (found()) return true;
+      relax();
+    }
+    sched_yield();
+  } while (std::chrono::steady_clock::now() < deadline);
+  return found();
+}
+
+}  // namespace
+
+// The ticket says which loop is on and which of its parts is the next to be taken: (loop number, part), or (loop
+// number, kClosed) between loops. Whoever moves it from one part to the next has that part. The job is written only
+// while the ticket is closed, so whoever took a part of a loop has read that loop's job: had the loop ended since, the
+// ticket would have changed.
+class Team::Crew {
+ public:
+  explicit Crew(int workers) {
+    for (int worker = 1; worker <= workers; ++worker) {
+      threads_.emplace_back([this, worker] { serve(worker); });
+    }
+  }
+
+  ~Crew() {
+    ending_.store(true);
+    wake();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+
+  void run(std::int64_t parts, const Job& job) {
+    DROPTEST_CHECK(parts < static_cast<std::int64_t>(kClosed), "too many parts of a loop");
+    const std::uint64_t loop = (ticket_.load(std::memory_order_relaxed) >> kPartBits) + 1;
+    call_.store(job.call, std::memory_order_relaxed);
+    context_.store(job.context, std::memory_order_relaxed);
+    parts_.store(static_cast<std::uint64_t>(parts), std::memory_order_relaxed);
+    ended_.store(0, std::memory_order_relaxed);
+    ticket_.store(loop << kPartBits);
+    if (sleepers_.load() > 0) wake();
+    take_parts(0);
+    const auto all = static_cast<std::uint32_t>(parts);
+    const auto all_ended = [&] { return ended_.load(std::memory_order_acquire) == all; };
+    if (!look_for(all_ended)) {
+      for (std::uint32_t ended = ended_.load(std::memory_order_acquire); ended != all;
+           ended = ended_.load(std::memory_order_acquire)) {
+        ended_.wait(ended, std::memory_order_acquire);
+      }
+    }
+    // An exchange, because the next job must not be written before it.
+    ticket_.exchange((loop << kPartBits) | kClosed, std::memory_order_acq_rel);
+  }
+
+ private:
+  static constexpr int kPartBits = 24;
+  static constexpr std::uint64_t kClosed = (std::uint64_t{1} << kPartBits) - 1;
+
+  bool is_open(std::uint64_t ticket) const {
+    return (ticket & kClosed) < parts_.load(std::memory_order_relaxed) && (ticket & kClosed) != kClosed;
+  }
+
+  void take_parts(Worker worker) {
+    std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
+    while (true) {
+      const auto call = call_.load(std::memory_order_relaxed);
+      const void* context = context_.load(std::memory_order_relaxed);
+      const std::uint64_t parts = parts_.load(std::memory_order_relaxed);
+      const std::uint64_t part = ticket & kClosed;
+      if (part == kClosed || part >= parts) return;
+      if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel, std::memory_order_acquire)) {
+        continue;
+      }
+      call(context, worker, static_cast<std::int64_t>(part));
+      if (ended_.fetch_add(1, std::memory_order_acq_rel) + 1 == parts) ended_.notify_one();
+      ticket = ticket_.load(std::memory_order_acquire);
+    }
+  }
+
+  void serve(Worker worker) {
+    omp_set_num_threads(1);  // the libraries' own teams
+    while (!ending_.load()) {
+      if (look_for([this] { return is_open(ticket_.load(std::memory_order_acquire)) || ending_.load(); })) {
+        take_parts(worker);
+        continue;
+      }
+      // Announced before the last look: whoever opens a loop after it sees the sleeper and wakes it.
+      sleepers_.fetch_add(1);
+      const std::uint32_t call = calls_.load();
+      if (!is_open(ticket_.load()) && !ending_.load()) calls_.wait(call);
+      sleepers_.fetch_sub(1);
+    }
+  }
+
+  void wake() {
+    calls_.fetch_add(1);
+    calls_.notify_all();
+  }
+
+  std::atomic<std::uint64_t> ticket_{kClosed};
+  std::atomic<void (*)(const void*, Worker, std::int64_t)> call_{nullptr};
+  std::atomic<const void*> context_{nullptr};
+  std::atomic<std::uint64_t> parts_{0};
+  std::atomic<std::uint32_t> ended_{0};  ///< parts of the loop that have ended
+  std::atomic<std::uint32_t> calls_{0};  ///< changes whenever sleepers are to wake up
+  std::atomic<std::uint32_t> sleepers_{0};
+  std::atomic<bool> ending_{false};
+  std::vector<std::thread> threads_;
+};
+
+Team::Team(int threads) : threads_(threads < 1 ? 1 : threads) {
+  if (threads_ > 1) crew_ = std::make_shared<Crew>(threads_ - 1);
+}
+
+void Team::run_together(std::int64_t parts, const Job& job) const { crew_->run(parts, job); }
+
+}  // namespace droptest::models

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The threads with which one rank computes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace droptest::models {
+
+/// A caller and the workers that help it with loops whose parts are handed out one by one. OpenMP's teams are not used:
+/// theirs either spin for milliseconds on a core that somebody else needs, or sleep between any two loops. Here a
+/// thread that waits offers its core to others all the time and sleeps after some milliseconds, and a worker that comes
+/// late is not waited for: the caller does its parts. Copies share the workers; one thread calls at a time.
+class Team {
+ public:
+  /// The caller and threads - 1 workers. Not explicit: 1 stands for the caller alone.
+  Team(int threads);  // NOLINT(google-explicit-constructor)
+
+  int threads() const { return threads_; }
+
+  /// Which thread of the team runs a part: the caller is 0.
+  using Worker = int;
+
+  /// Calls body(worker, part) once for each part in [0, parts), in any order, and returns when all have ended. The body
+  /// must not throw, nor call this team. Libraries that the body calls use one thread (as under
+  /// SingleThreadedLibraries).
+  template <class Body>
+  void run(std::int64_t parts, const Body& body) const {
+    if (crew_ == nullptr || parts <= 1) {
+      for (std::int64_t part = 0; part < parts; ++part) body(Worker{0}, part);
+      return;
+    }
+    run_together(parts, {[](const void* context, Worker worker, std::int64_t part) {
+                           (*static_cast<const Body*>(context))(worker, part);
+                         },
+                         &body});
+  }
+
+ private:
+  struct Job {
+    void (*call)(const void* context, Worker worker, std::int64_t part) = nullptr;
+    const void* context = nullptr;
+  };
+  class Crew;
+  void run_together(std::int64_t parts, const Job& job) const;
+
+  int threads_;
+  std::shared_ptr<Crew> crew_;  ///< shared by the copies of a team; null where the caller is alone
+};
+
+}  // namespace droptest::models
