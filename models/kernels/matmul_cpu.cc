@@ -4,6 +4,7 @@
 #include <dnnl.h>
 
 #include <Eigen/Core>
+#include <algorithm>
 #include <atomic>
 #include <string>
 
@@ -56,8 +57,14 @@ void scale_only(T beta, const Matrix<T>& result) {
 }  // namespace
 
 std::int64_t product_chunk(std::int64_t items) {
-  constexpr std::int64_t kGrain = 128;
-  return chunk_items(items, kGrain, 32);
+  // Narrow chunks spend their time packing the other operand; an even number of equal ones keeps two threads busy to
+  // the end.
+  constexpr std::int64_t kGrain = 384;
+  constexpr std::int64_t kMostPairs = 16;
+  constexpr std::int64_t kVectorElems = 16;
+  const std::int64_t pairs = std::clamp<std::int64_t>((items + kGrain) / (2 * kGrain), 1, kMostPairs);
+  const std::int64_t even = (items + 2 * pairs - 1) / (2 * pairs);
+  return std::max<std::int64_t>(4 * kVectorElems, (even + kVectorElems - 1) / kVectorElems * kVectorElems);
 }
 
 template <class T>
