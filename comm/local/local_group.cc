@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/local/local_group.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -16,6 +18,9 @@ std::string milliseconds_text(std::chrono::milliseconds time) { return std::to_s
 
 // A rank's input and output together, below which one thread is done before another one is awake.
 constexpr std::size_t kBytesWorthWaking = 32768;
+
+// How long a rank looks out before it sleeps.
+constexpr auto kPatience = std::chrono::milliseconds(1);
 
 std::string operation_text(const Call& call) { return std::string(operation_name(call.operation)); }
 
@@ -47,6 +52,7 @@ std::optional<Failure> LocalWorld::failure() const {
 void LocalWorld::fail(const Lock& /*lock*/, Failure failure) {
   if (failure_) return;
   failure_ = std::move(failure);
+  failed_ = true;
   for (Rank& rank : ranks_) rank.wake.notify_all();
 }
 
@@ -156,6 +162,18 @@ std::string LocalGroup::disagreement() const {
   return "";
 }
 
+// Before it sleeps, a rank looks out for what it waits for, and lets others have the core between looks: the rank that
+// it waits for, or another program. A core whose last thread sleeps takes long to wake up, longer still in a virtual
+// machine. On one core there is nothing to look at while nobody else runs.
+template <class Seen>
+void LocalGroup::look_out(LocalWorld::Lock& lock, const Seen& seen) const {
+  if (world_->cores_ < 2 || seen()) return;
+  lock.unlock();
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!seen() && !world_->failed_ && std::chrono::steady_clock::now() < deadline) sched_yield();
+  lock.lock();
+}
+
 // Wakes the next `count` ranks after `rank`. Called without the lock, so that they need not wait for it at once.
 void LocalGroup::wake_after(int rank, int count) const {
   for (int i = 1; i <= count; ++i) world_->wake_of(world_rank((rank + i) % size())).notify_one();
@@ -170,7 +188,9 @@ void LocalGroup::meet(int rank, const LocalCall& call, LocalShare* share) {
   arrived_[r] = true;
   const std::uint64_t meeting = started_;
   if (++arrived_count_ < size()) {
-    world_->wait_until(lock, world_rank(rank), {this, -1, call.call}, [&] { return started_ != meeting; });
+    const auto has_started = [&] { return started_ != meeting; };
+    look_out(lock, has_started);
+    world_->wait_until(lock, world_rank(rank), {this, -1, call.call}, has_started);
   } else {
     start(lock, rank);
   }
@@ -185,7 +205,9 @@ void LocalGroup::meet(int rank, const LocalCall& call, LocalShare* share) {
     }
     wake_after(rank, size() - 1);
   } else {
-    world_->wake_of(world_rank(rank)).wait(lock, [&] { return finished_ != meeting; });
+    const auto has_finished = [&] { return finished_ != meeting; };
+    look_out(lock, has_finished);
+    world_->wake_of(world_rank(rank)).wait(lock, has_finished);
   }
   if (!share_has_thrown_) return;
   if (const std::exception_ptr thrown = std::exchange(thrown_[r], nullptr)) {

@@ -2,6 +2,7 @@
 // Where the threads of one process meet: the state that the ranks of a world and of its groups share.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -73,6 +74,7 @@ class LocalWorld {
   mutable std::mutex mutex_;
   std::deque<Rank> ranks_;  ///< a deque, because condition variables do not move
   std::optional<Failure> failure_;
+  std::atomic<bool> failed_ = false;  ///< whether there is a failure: for ranks that look without the mutex
 };
 
 /// What a rank shows to the others while a collective runs. The pointers are valid while the rank is in meet().
@@ -136,6 +138,8 @@ class LocalGroup {
   void run_shares(LocalWorld::Lock& lock);
   void run_share(LocalWorld::Lock& lock, std::size_t rank);
   void wake_after(int rank, int count) const;
+  template <class Seen>
+  void look_out(LocalWorld::Lock& lock, const Seen& seen) const;
 
   std::shared_ptr<LocalWorld> world_;
   const std::vector<int> world_ranks_;
@@ -145,11 +149,12 @@ class LocalGroup {
   std::vector<std::exception_ptr> thrown_;  ///< by shares
   std::vector<bool> arrived_;
   int arrived_count_ = 0;
-  std::size_t next_share_ = 0;     ///< of the meeting that goes on: the first one that nobody has begun
-  std::size_t shares_left_ = 0;    ///< that have not been finished
-  std::uint64_t started_ = 0;      ///< meetings that all have come to
-  std::uint64_t finished_ = 0;     ///< meetings whose shares have all run
-  bool share_has_thrown_ = false;  ///< stays: the world has failed
+  std::size_t next_share_ = 0;   ///< of the meeting that goes on: the first one that nobody has begun
+  std::size_t shares_left_ = 0;  ///< that have not been finished
+  // Written under the mutex as all else here; read without it by ranks that have not gone to sleep yet.
+  std::atomic<std::uint64_t> started_ = 0;   ///< meetings that all have come to
+  std::atomic<std::uint64_t> finished_ = 0;  ///< meetings whose shares have all run
+  bool share_has_thrown_ = false;            ///< stays: the world has failed
   std::map<std::pair<int, int>, std::deque<Posted>> posted_;
   std::map<int, std::weak_ptr<LocalGroup>> parts_;  ///< of the split that is going on, by color
 };
