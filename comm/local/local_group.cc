@@ -19,8 +19,9 @@ std::string milliseconds_text(std::chrono::milliseconds time) { return std::to_s
 // A rank's input and output together, below which one thread is done before another one is awake.
 constexpr std::size_t kBytesWorthWaking = 32768;
 
-// How long a rank looks out before it sleeps.
-constexpr auto kPatience = std::chrono::milliseconds(1);
+// How long a rank looks out before it sleeps: longer than what ranks of a model of hundreds of megabytes compute
+// between two collectives.
+constexpr auto kPatience = std::chrono::milliseconds(20);
 
 std::string operation_text(const Call& call) { return std::string(operation_name(call.operation)); }
 
