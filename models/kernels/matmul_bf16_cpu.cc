@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/kernels/matmul_bf16.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <dnnl.hpp>
 #include <map>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "models/kernels/chunks.h"
+#include "models/host_buffer.h"
 #include "sim/error.h"
 
 namespace droptest::models {
@@ -35,6 +37,7 @@ struct Product {
   memory::desc a;
   memory::desc b;
   memory::desc result;
+  memory::desc scratch;
 };
 
 }  // namespace
@@ -49,22 +52,38 @@ class Bf16Matmul::Impl {
     product.a = description(a, memory::data_type::bf16);
     product.b = description(b, memory::data_type::bf16);
     product.result = description(result, memory::data_type::f32);
+    // The library's own working memory is not safe where threads run one product at the same time.
     dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (adds) {
       dnnl::post_ops sum;
       sum.append_sum(1.0F);
       attributes.set_post_ops(sum);
     }
-    product.primitive = dnnl::matmul(
-        dnnl::matmul::primitive_desc(dnnl::matmul::desc(product.a, product.b, product.result), attributes, engine_));
+    const dnnl::matmul::primitive_desc chosen(dnnl::matmul::desc(product.a, product.b, product.result), attributes,
+                                              engine_);
+    product.primitive = dnnl::matmul(chosen);
+    product.scratch = chosen.scratchpad_desc();
+    scratch_bytes_ = std::max(scratch_bytes_, product.scratch.get_size());
     return products_.emplace(key, std::move(product)).first->second;
   }
 
   const dnnl::engine& engine() const { return engine_; }
 
+  /// Working memory for any product made so far, for each thread of a team.
+  void make_room(int threads) {
+    if (scratch_.size() < static_cast<std::size_t>(threads)) scratch_.resize(static_cast<std::size_t>(threads));
+    for (HostBuffer<std::byte>& own : scratch_) {
+      if (own.elems().size() < scratch_bytes_) own = HostBuffer<std::byte>(scratch_bytes_);
+    }
+  }
+  std::byte* scratch_of(Team::Worker worker) { return scratch_[static_cast<std::size_t>(worker)].elems().data(); }
+
  private:
   dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
   std::map<Key, Product> products_;
+  std::size_t scratch_bytes_ = 0;
+  std::vector<HostBuffer<std::byte>> scratch_;
 };
 
 namespace {
@@ -77,13 +96,14 @@ struct Part {
   float* result;
 };
 
-void execute(const dnnl::engine& engine, const Part& part) {
+void execute(const dnnl::engine& engine, const Part& part, std::byte* scratch) {
   dnnl::stream stream(engine);
   // oneDNN takes inputs through pointers to mutable memory and does not write them.
   part.product->primitive.execute(stream,
                                   {{DNNL_ARG_SRC, memory(part.product->a, engine, const_cast<Bf16*>(part.a))},
                                    {DNNL_ARG_WEIGHTS, memory(part.product->b, engine, const_cast<Bf16*>(part.b))},
-                                   {DNNL_ARG_DST, memory(part.product->result, engine, part.result)}});
+                                   {DNNL_ARG_DST, memory(part.product->result, engine, part.result)},
+                                   {DNNL_ARG_SCRATCHPAD, memory(part.product->scratch, engine, scratch)}});
   stream.wait();
 }
 
@@ -128,8 +148,10 @@ void Bf16Matmul::operator()(Transpose transpose_a, const ConstMatrix<Bf16>& a, T
         impl_->product_of({extents(ta, part_a), extents(tb, part_b), extents(false, part), keep == Keep::kAdd});
     parts.push_back({&product, part_a.data, part_b.data, part.data});
   }
-  for_chunks(static_cast<std::int64_t>(parts.size()), 1, team,
-             [&](std::int64_t part, std::int64_t) { execute(impl_->engine(), parts[static_cast<std::size_t>(part)]); });
+  impl_->make_room(team.threads());
+  team.run(static_cast<std::int64_t>(parts.size()), [&](Team::Worker worker, std::int64_t part) {
+    execute(impl_->engine(), parts[static_cast<std::size_t>(part)], impl_->scratch_of(worker));
+  });
 }
 
 }  // namespace droptest::models

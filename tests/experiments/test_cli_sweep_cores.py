@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""droptest sweep: how many runs at once, on which cores, and how their threads wait."""
+"""droptest sweep: how many runs at once, and on which cores."""
 
 import os
 import subprocess
@@ -10,21 +10,19 @@ import pytest
 from cli_harness import BINARY, CLEAN_ENVIRONMENT, metrics_of, processes_with, run, run_folders, wait_until, write_spec
 
 ALL = os.sched_getaffinity(0)
-WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 LONG = {"steps": 10_000_000, "batch_sequences": 2, "learning_rate": 0.001}
 
 needs_two_cores = pytest.mark.skipif(len(ALL) < 2, reason="needs two cores")
 
 
 @contextmanager
-def sweeping(folder, *options, cores=ALL, environment=None):
+def sweeping(folder, *options, cores=ALL):
     """A sweep that goes on until the block ends, allowed to use these cores alone."""
-    variables = {k: v for k, v in CLEAN_ENVIRONMENT.items() if k not in WAITING} | (environment or {})
     command = [BINARY, "sweep", "spec.json", "--quiet", "--out", str(folder / "results"), *options]
     old = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
-        sweep = subprocess.Popen(command, cwd=folder, env=variables)
+        sweep = subprocess.Popen(command, cwd=folder, env=CLEAN_ENVIRONMENT)
     finally:
         os.sched_setaffinity(0, old)
     try:
@@ -48,11 +46,6 @@ def workers(folder, count):
 def cores_of(process):
     """The cores of each thread of a process."""
     return [os.sched_getaffinity(int(thread.name)) for thread in Path(f"/proc/{process}/task").iterdir()]
-
-
-def variable_of(process, name):
-    entries = Path(f"/proc/{process}/environ").read_bytes().decode().split("\0")
-    return dict(entry.split("=", 1) for entry in entries if "=" in entry).get(name)
 
 
 @needs_two_cores
@@ -108,13 +101,6 @@ def test_more_runs_at_once_than_cores_are_left_to_the_kernel(tmp_path):
         processes = workers(tmp_path, 2)
         assert len(processes) == 2
         assert all(cores == core for process in processes for cores in cores_of(process))
-
-
-@pytest.mark.parametrize("chosen, wanted", [(None, "passive"), ("active", "active")])
-def test_threads_of_runs_do_not_spin_while_they_wait_unless_the_user_says_so(tmp_path, chosen, wanted):
-    write_spec(tmp_path, training=LONG, repeat={"seeds": 2})
-    with sweeping(tmp_path, "--jobs", "2", environment={"OMP_WAIT_POLICY": chosen} if chosen else {}):
-        assert {variable_of(process, "OMP_WAIT_POLICY") for process in workers(tmp_path, 2)} == {wanted}
 
 
 def test_an_unknown_way_to_pin_is_refused(tmp_path):
