@@ -49,22 +49,25 @@ bool look_for(const Found& found) {
 class Team::Crew {
  public:
   explicit Crew(int workers) {
-    for (int worker = 1; worker <= workers; ++worker) {
-      threads_.emplace_back([this, worker] { serve(worker); });
+    try {
+      for (int worker = 1; worker <= workers; ++worker) {
+        threads_.emplace_back([this, worker] { serve(worker); });
+      }
+    } catch (...) {
+      end();
+      throw;
     }
   }
 
-  ~Crew() {
-    ending_.store(true);
-    wake();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Crew() { end(); }
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
 
   void run(std::int64_t parts, const Job& job) {
     DROPTEST_CHECK(parts < static_cast<std::int64_t>(kClosed), "too many parts of a loop");
-    const std::uint64_t loop = (ticket_.load(std::memory_order_relaxed) >> kPartBits) + 1;
+    const std::uint64_t before = ticket_.load(std::memory_order_relaxed);
+    DROPTEST_CHECK((before & kClosed) == kClosed, "a loop inside a loop of the same team, or from a second thread");
+    const std::uint64_t loop = (before >> kPartBits) + 1;
     call_.store(job.call, std::memory_order_relaxed);
     context_.store(job.context, std::memory_order_relaxed);
     parts_.store(static_cast<std::uint64_t>(parts), std::memory_order_relaxed);
@@ -88,11 +91,18 @@ class Team::Crew {
   static constexpr int kPartBits = 24;
   static constexpr std::uint64_t kClosed = (std::uint64_t{1} << kPartBits) - 1;
 
+  void end() {
+    ending_.store(true);
+    wake();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
   bool is_open(std::uint64_t ticket) const {
     return (ticket & kClosed) < parts_.load(std::memory_order_relaxed) && (ticket & kClosed) != kClosed;
   }
 
-  void take_parts(Worker worker) {
+  // A body that throws ends the program: its loop could not be left while others run parts of it.
+  void take_parts(Worker worker) noexcept {
     std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
     while (true) {
       const auto call = call_.load(std::memory_order_relaxed);
@@ -129,12 +139,13 @@ class Team::Crew {
     calls_.notify_all();
   }
 
-  std::atomic<std::uint64_t> ticket_{kClosed};
+  // What is written for each part stands apart from what waiting threads look at all the time.
+  alignas(64) std::atomic<std::uint64_t> ticket_{kClosed};
   std::atomic<void (*)(const void*, Worker, std::int64_t)> call_{nullptr};
   std::atomic<const void*> context_{nullptr};
   std::atomic<std::uint64_t> parts_{0};
-  std::atomic<std::uint32_t> ended_{0};  ///< parts of the loop that have ended
-  std::atomic<std::uint32_t> calls_{0};  ///< changes whenever sleepers are to wake up
+  alignas(64) std::atomic<std::uint32_t> ended_{0};  ///< parts of the loop that have ended
+  alignas(64) std::atomic<std::uint32_t> calls_{0};  ///< changes whenever sleepers are to wake up
   std::atomic<std::uint32_t> sleepers_{0};
   std::atomic<bool> ending_{false};
   std::vector<std::thread> threads_;

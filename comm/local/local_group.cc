@@ -42,6 +42,7 @@ void LocalWorld::abort(int world_rank, std::string_view reason) {
 void LocalWorld::end(int world_rank) {
   const Lock lock(mutex_);
   ranks_[static_cast<std::size_t>(world_rank)].ended = true;
+  needs_attention_ = true;
   for (Rank& rank : ranks_) rank.wake.notify_all();
 }
 
@@ -53,7 +54,7 @@ std::optional<Failure> LocalWorld::failure() const {
 void LocalWorld::fail(const Lock& /*lock*/, Failure failure) {
   if (failure_) return;
   failure_ = std::move(failure);
-  failed_ = true;
+  needs_attention_ = true;
   for (Rank& rank : ranks_) rank.wake.notify_all();
 }
 
@@ -110,11 +111,15 @@ Failure LocalWorld::stalled(int world_rank, const Wait& wait) const {
               (culprits.size() == 1 ? "is " + rank_list(culprits) : "are " + rank_list(culprits)) + " alive?" + chain};
 }
 
+LocalWorld::Deadline LocalWorld::begin_wait(const Lock& /*lock*/, int world_rank, const Wait& wait) {
+  ranks_[static_cast<std::size_t>(world_rank)].wait = wait;
+  return std::chrono::steady_clock::now() + timeout_;
+}
+
 template <class Done>
-void LocalWorld::wait_until(Lock& lock, int world_rank, const Wait& wait, const Done& done) {
+void LocalWorld::wait_until(Lock& lock, int world_rank, Deadline deadline, const Done& done) {
   Rank& self = ranks_[static_cast<std::size_t>(world_rank)];
-  const auto deadline = std::chrono::steady_clock::now() + timeout_;
-  self.wait = wait;
+  const Wait wait = self.wait;
   while (!done() && !failure_) {
     if (const int gone = ended_rank(wait); gone >= 0) {
       fail(lock, {world_rank, operation_text(wait.call),
@@ -167,11 +172,11 @@ std::string LocalGroup::disagreement() const {
 // it waits for, or another program. A core whose last thread sleeps takes long to wake up, longer still in a virtual
 // machine. On one core there is nothing to look at while nobody else runs.
 template <class Seen>
-void LocalGroup::look_out(LocalWorld::Lock& lock, const Seen& seen) const {
+void LocalGroup::look_out(LocalWorld::Lock& lock, LocalWorld::Deadline deadline, const Seen& seen) const {
   if (world_->cores_ < 2 || seen()) return;
   lock.unlock();
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (!seen() && !world_->failed_ && std::chrono::steady_clock::now() < deadline) sched_yield();
+  const auto end = std::min(deadline, std::chrono::steady_clock::now() + kPatience);
+  while (!seen() && !world_->needs_attention_ && std::chrono::steady_clock::now() < end) sched_yield();
   lock.lock();
 }
 
@@ -190,8 +195,9 @@ void LocalGroup::meet(int rank, const LocalCall& call, LocalShare* share) {
   const std::uint64_t meeting = started_;
   if (++arrived_count_ < size()) {
     const auto has_started = [&] { return started_ != meeting; };
-    look_out(lock, has_started);
-    world_->wait_until(lock, world_rank(rank), {this, -1, call.call}, has_started);
+    const LocalWorld::Deadline deadline = world_->begin_wait(lock, world_rank(rank), {this, -1, call.call});
+    look_out(lock, deadline, has_started);
+    world_->wait_until(lock, world_rank(rank), deadline, has_started);
   } else {
     start(lock, rank);
   }
@@ -207,7 +213,7 @@ void LocalGroup::meet(int rank, const LocalCall& call, LocalShare* share) {
     wake_after(rank, size() - 1);
   } else {
     const auto has_finished = [&] { return finished_ != meeting; };
-    look_out(lock, has_finished);
+    look_out(lock, LocalWorld::Deadline::max(), has_finished);
     world_->wake_of(world_rank(rank)).wait(lock, has_finished);
   }
   if (!share_has_thrown_) return;
@@ -297,7 +303,8 @@ void LocalGroup::take(int source, int destination, const LocalCall& call) {
   LocalWorld::Lock lock(world_->mutex_);
   std::deque<Posted>& queue = posted_[{source, destination}];
   if (queue.empty() && world_->failure_) world_->throw_failure(lock, call.call, world_rank(destination));
-  world_->wait_until(lock, world_rank(destination), {this, source, call.call}, [&] { return !queue.empty(); });
+  const LocalWorld::Deadline deadline = world_->begin_wait(lock, world_rank(destination), {this, source, call.call});
+  world_->wait_until(lock, world_rank(destination), deadline, [&] { return !queue.empty(); });
   Call wanted = call.call;
   wanted.operation = Operation::kSend;
   const Posted posted = std::move(queue.front());

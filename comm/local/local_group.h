@@ -58,12 +58,15 @@ class LocalWorld {
     bool ended = false;
   };
   using Lock = std::unique_lock<std::mutex>;
+  using Deadline = std::chrono::steady_clock::time_point;
 
   void fail(const Lock& lock, Failure failure);
   [[noreturn]] void throw_failure(const Lock& lock, const Call& call, int world_rank) const;
-  /// Waits as `wait` says until done() or until the group can be given up; throws CommError then.
+  /// Says what the rank waits for; the deadline counts from here.
+  Deadline begin_wait(const Lock& lock, int world_rank, const Wait& wait);
+  /// Waits as begin_wait() has said until done() or until the group can be given up; throws CommError then.
   template <class Done>
-  void wait_until(Lock& lock, int world_rank, const Wait& wait, const Done& done);
+  void wait_until(Lock& lock, int world_rank, Deadline deadline, const Done& done);
   std::vector<int> awaited(const Wait& wait) const;
   int ended_rank(const Wait& wait) const;  ///< one that is awaited but has ended; -1: none
   std::condition_variable& wake_of(int world_rank) { return ranks_[static_cast<std::size_t>(world_rank)].wake; }
@@ -74,7 +77,8 @@ class LocalWorld {
   mutable std::mutex mutex_;
   std::deque<Rank> ranks_;  ///< a deque, because condition variables do not move
   std::optional<Failure> failure_;
-  std::atomic<bool> failed_ = false;  ///< whether there is a failure: for ranks that look without the mutex
+  std::atomic<bool> needs_attention_ =
+      false;  ///< a failure, or a rank has ended: for ranks that look without the mutex
 };
 
 /// What a rank shows to the others while a collective runs. The pointers are valid while the rank is in meet().
@@ -139,7 +143,7 @@ class LocalGroup {
   void run_share(LocalWorld::Lock& lock, std::size_t rank);
   void wake_after(int rank, int count) const;
   template <class Seen>
-  void look_out(LocalWorld::Lock& lock, const Seen& seen) const;
+  void look_out(LocalWorld::Lock& lock, LocalWorld::Deadline deadline, const Seen& seen) const;
 
   std::shared_ptr<LocalWorld> world_;
   const std::vector<int> world_ranks_;

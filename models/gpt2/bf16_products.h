@@ -14,22 +14,24 @@ namespace droptest::models {
 /// Owned by one rank's model and used by one thread at a time. An operand lasts until the next one of its kind.
 class Bf16Products {
  public:
-  /// The values rounded, as a matrix with that many columns.
-  ConstMatrix<Bf16> input(std::span<const float> values, std::int64_t columns, const Team& team) {
-    return rounded(values, 1.0F, columns, team, input_);
+  /// The values [rows, columns] rounded.
+  ConstMatrix<Bf16> input(std::span<const float> values, std::int64_t rows, std::int64_t columns, const Team& team) {
+    return rounded(values, 1.0F, rows, columns, team, input_);
   }
-  ConstMatrix<Bf16> grad_output(std::span<const float> values, float factor, std::int64_t columns, const Team& team) {
-    return rounded(values, factor, columns, team, grad_output_);
+  /// factor x the values [rows, columns], rounded.
+  ConstMatrix<Bf16> grad_output(std::span<const float> values, float factor, std::int64_t rows, std::int64_t columns,
+                                const Team& team) {
+    return rounded(values, factor, rows, columns, team, grad_output_);
   }
 
   Bf16Matmul matmul;
 
  private:
-  static ConstMatrix<Bf16> rounded(std::span<const float> values, float factor, std::int64_t columns, const Team& team,
-                                   std::vector<Bf16>& buffer) {
-    if (buffer.size() < values.size()) buffer.resize(values.size());
-    to_bf16(values, factor, std::span(buffer).first(values.size()), team);
-    const auto rows = columns == 0 ? 0 : static_cast<std::int64_t>(values.size()) / columns;
+  static ConstMatrix<Bf16> rounded(std::span<const float> values, float factor, std::int64_t rows, std::int64_t columns,
+                                   const Team& team, std::vector<Bf16>& buffer) {
+    const auto count = static_cast<std::size_t>(rows * columns);
+    if (buffer.size() < count) buffer.resize(count);
+    to_bf16(values.first(count), factor, std::span(buffer).first(count), team);
     return {buffer.data(), rows, columns, columns};
   }
 

@@ -100,7 +100,7 @@ class Gpt2<T>::Impl {
   const Gpt2Config& config() const { return config_; }
   const Team& team() const { return execution_.team; }
   std::span<Parameter<T>> parameters();
-  void zero_gradients() { gradients_are_zero_ = true; }
+  void zero_gradients() { zeros_are_owed_ = true; }
 
   void initialize(std::uint64_t seed);
   double forward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
@@ -123,7 +123,7 @@ class Gpt2<T>::Impl {
   HostBuffer<T> gradients_;
   HostBuffer<Bf16> rounded_values_;  ///< empty unless the model multiplies in bfloat16
   Bf16Products bf16_products_;
-  bool gradients_are_zero_ = false;  ///< and not yet written as zeros
+  bool zeros_are_owed_ = false;  ///< the gradients count as zero, but nobody has written zeros yet
   std::vector<Parameter<T>> parameters_;
 
   ParallelEmbedding<T> embedding_;
@@ -186,7 +186,8 @@ void Gpt2<T>::Impl::round_weights() {
 
 template <class T>
 std::span<Parameter<T>> Gpt2<T>::Impl::parameters() {
-  if (gradients_are_zero_) std::fill(gradients_.elems().begin(), gradients_.elems().end(), T(0));
+  if (zeros_are_owed_) std::fill(gradients_.elems().begin(), gradients_.elems().end(), T(0));
+  zeros_are_owed_ = false;
   return parameters_;
 }
 
@@ -288,13 +289,13 @@ void Gpt2<T>::Impl::begin_backward() {
   const auto stream_elems = static_cast<std::size_t>(shape_.rows() * config_.width);
   grad_stream_.resize(stream_elems);
   scratch_.grad_normalized.resize(stream_elems);
-  execution_.gradient_mode = gradients_are_zero_ ? GradientMode::kSet : GradientMode::kAdd;
-  if (gradients_are_zero_) {
+  execution_.gradient_mode = zeros_are_owed_ ? GradientMode::kSet : GradientMode::kAdd;
+  if (zeros_are_owed_) {
     for (Parameter<T>& parameter : parameters_) {
       if (!is_set_by_products(parameter)) std::fill(parameter.gradient.begin(), parameter.gradient.end(), T(0));
     }
   }
-  gradients_are_zero_ = false;
+  zeros_are_owed_ = false;
 }
 
 template <class T>

@@ -48,7 +48,7 @@ class Gpt2 {
                           int length, double scale);
 
   /// The next backward pass starts from zeros. The gradients themselves are written then, or when parameters() is
-  /// called.
+  /// called; until then spans that were taken before show the old ones.
   void zero_gradients();
 
   /// This rank's parameters in a fixed order, equal on all ranks.

@@ -26,7 +26,7 @@ LmHead<T>::LmHead(Parameter<T>& wte, TokenRange range, std::int64_t largest_part
 
 template <class T>
 std::int64_t LmHead<T>::rows_per_chunk(std::int64_t rows) const {
-  const std::int64_t chunks = (rows + most_rows_ - 1) / most_rows_;
+  const std::int64_t chunks = std::max<std::int64_t>(1, (rows + most_rows_ - 1) / most_rows_);
   return (rows + chunks - 1) / chunks;
 }
 

@@ -32,8 +32,8 @@ class LmHead {
   double forward(std::span<const T> normalized, std::span<const std::int32_t> targets);
 
   /// For the arguments of the last forward: adds scale x d(loss)/d(wte), or sets it, as the gradient mode says, and
-  /// sets grad_normalized to scale x d(loss)/d(normalized). Computes the logits again but for the last chunk's. Ranks:
-  /// all; one all_reduce of grad_normalized.
+  /// sets grad_normalized to scale x d(loss)/d(normalized). Computes the logits again unless all rows are one chunk.
+  /// Ranks: all; one all_reduce of grad_normalized.
   void backward(std::span<const T> normalized, std::span<const std::int32_t> targets, double scale,
                 std::span<T> grad_normalized);
 

@@ -33,9 +33,7 @@ void product(const Parameter<T>& weight, const LinearShape& shape, std::span<con
   const Matrix<T> y = dense(output.data(), shape.rows, shape.outputs);
   if constexpr (std::is_same_v<T, float>) {
     if (execution.bf16 != nullptr) {
-      execution.bf16->matmul(Transpose::kNo,
-                             execution.bf16->input(input.first(static_cast<std::size_t>(shape.rows * shape.inputs)),
-                                                   shape.inputs, execution.team),
+      execution.bf16->matmul(Transpose::kNo, execution.bf16->input(input, shape.rows, shape.inputs, execution.team),
                              transposed_if(outputs_first), as_stored(weight.bf16_value.data(), shape),
                              mode == Output::kSet ? Bf16Matmul::Keep::kSet : Bf16Matmul::Keep::kAdd, y, execution.team);
       return;
@@ -57,11 +55,8 @@ void product_backward(const Parameter<T>& weight, const LinearShape& shape, std:
   if constexpr (std::is_same_v<T, float>) {
     if (execution.bf16 != nullptr) {
       Bf16Products& bf16 = *execution.bf16;
-      const ConstMatrix<Bf16> x =
-          bf16.input(input.first(static_cast<std::size_t>(shape.rows * shape.inputs)), shape.inputs, execution.team);
-      const ConstMatrix<Bf16> dy =
-          bf16.grad_output(grad_output.first(static_cast<std::size_t>(shape.rows * shape.outputs)), factor,
-                           shape.outputs, execution.team);
+      const ConstMatrix<Bf16> x = bf16.input(input, shape.rows, shape.inputs, execution.team);
+      const ConstMatrix<Bf16> dy = bf16.grad_output(grad_output, factor, shape.rows, shape.outputs, execution.team);
       const auto keep = mode == GradientMode::kSet ? Bf16Matmul::Keep::kSet : Bf16Matmul::Keep::kAdd;
       bf16.matmul(Transpose::kYes, outputs_first ? dy : x, Transpose::kNo, outputs_first ? x : dy, keep, grad_w,
                   execution.team);

@@ -34,6 +34,14 @@ void for_chunks(std::int64_t items, std::int64_t chunk, const Team& team, const 
                        [&body](Team::Worker, std::int64_t begin, std::int64_t end) { body(begin, end); });
 }
 
+/// Columns of a chunk where each one's sum runs over all rows in order: wide enough to stream along the rows.
+inline std::int64_t chunk_columns(std::int64_t width) {
+  constexpr std::int64_t kGrain = 64;
+  constexpr std::int64_t kChunks = 8;
+  const std::int64_t even = (width + kChunks - 1) / kChunks;
+  return std::max<std::int64_t>(1, (even + kGrain - 1) / kGrain) * kGrain;
+}
+
 /// for_chunks whose bodies are plain loops over elements, compiled for the processor's widest vectors.
 template <class Body>
 void for_vector_chunks(std::int64_t items, std::int64_t chunk, const Team& team, const Body& body) {

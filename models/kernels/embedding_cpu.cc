@@ -29,7 +29,7 @@ void embedding_backward(std::span<const std::int32_t> tokens, TokenRange range, 
                         std::int64_t width, std::span<T> grad_table, const Team& team) {
   const auto rows = static_cast<std::int64_t>(tokens.size());
   // Columns are cut, not rows: two rows may name the same token.
-  for_vector_chunks(width, 64, team, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(width, chunk_columns(width), team, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = 0; i < rows; ++i) {
       const std::int64_t row = tokens[i] - range.first;
       if (row < 0 || row >= range.count) continue;

@@ -45,7 +45,7 @@ void bias_gelu_backward(std::span<const T> slopes, std::int64_t rows, std::span<
                         const Team& team) {
   const auto width = static_cast<std::int64_t>(bias_gradient.size());
   // Columns are cut, so that each sum runs over all rows in order.
-  for_vector_chunks(width, 64, team, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(width, chunk_columns(width), team, [&](std::int64_t begin, std::int64_t end) {
     T* db = bias_gradient.data();
     for (std::int64_t i = 0; i < rows; ++i) {
       const T* s = slopes.data() + i * width;

@@ -82,7 +82,7 @@ void layernorm_backward(std::span<const T> grad_output, std::span<const T> input
     }
   });
   // Columns are cut here, so that each sum runs over all rows in order.
-  for_vector_chunks(width, 64, team, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(width, chunk_columns(width), team, [&](std::int64_t begin, std::int64_t end) {
     T* dg = grad_gain.data();
     T* db = grad_bias.data();
     for (std::int64_t i = 0; i < rows; ++i) {

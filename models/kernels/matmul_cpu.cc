@@ -57,8 +57,8 @@ void scale_only(T beta, const Matrix<T>& result) {
 }  // namespace
 
 std::int64_t product_chunk(std::int64_t items) {
-  // Narrow chunks spend their time packing the other operand; an even number of equal ones keeps two threads busy to
-  // the end.
+  // Narrow chunks spend their time packing the other operand; an even number of nearly equal ones keeps two threads
+  // busy to the end.
   constexpr std::int64_t kGrain = 384;
   constexpr std::int64_t kMostPairs = 16;
   constexpr std::int64_t kVectorElems = 16;

@@ -17,7 +17,7 @@ void fill_rows(std::span<const T> bias, std::int64_t rows, std::span<T> rows_out
 template <class T>
 void add_column_sums(std::span<const T> values, std::int64_t rows, std::span<T> sums, const Team& team) {
   const auto width = static_cast<std::int64_t>(sums.size());
-  for_vector_chunks(width, 64, team, [&](std::int64_t begin, std::int64_t end) {
+  for_vector_chunks(width, chunk_columns(width), team, [&](std::int64_t begin, std::int64_t end) {
     T* s = sums.data();
     for (std::int64_t i = 0; i < rows; ++i) {
       const T* v = values.data() + i * width;

@@ -15,6 +15,11 @@ VectorWidth widest_vectors();
 const char* vector_width_name(VectorWidth width);
 
 #if defined(__x86_64__)
+#if defined(__clang__)
+#define DROPTEST_AVX512 "avx512f,avx512bw,avx512dq,avx512vl"
+#else
+#define DROPTEST_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"
+#endif
 // `flatten` draws the loops and all that they call into the function, so that they are compiled for its instructions;
 // what is not drawn in stays plain code, which runs everywhere.
 template <class Loops>
@@ -22,8 +27,7 @@ template <class Loops>
   loops();
 }
 template <class Loops>
-[[gnu::target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"), gnu::flatten]] void run_avx512(
-    const Loops& loops) {
+[[gnu::target(DROPTEST_AVX512), gnu::flatten]] void run_avx512(const Loops& loops) {
   loops();
 }
 #endif

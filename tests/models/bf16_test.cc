@@ -151,6 +151,28 @@ TEST_F(Bf16Products, TrainAModelAsFloat32DoesWithinTheirRounding) {
   }
 }
 
+TEST_F(Bf16Products, WorkOnARankThatHasNoTokens) {
+  // 9 tokens over 4 ranks are 3, 3, 3 and none.
+  std::vector<double> losses;
+  for (const int ranks : {1, 4}) {
+    comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
+      Gpt2<float> model({1, 32, 4, 12, 9}, group, 1, Precision::kBfloat16);
+      model.initialize(3);
+      const auto tokens = formula_tokens(0, 12, 9);
+      AdamW<float> adamw(model.parameters(), {});
+      double loss = 0;
+      for (int step = 0; step < 3; ++step) {
+        model.zero_gradients();
+        loss = model.forward_backward(tokens, tokens, 1, 12, 1.0);
+        adamw.step(1e-2, 1.0);
+      }
+      if (group.rank() == 0) losses.push_back(loss);
+    });
+  }
+  ASSERT_EQ(losses.size(), 2U);
+  EXPECT_NEAR(losses[1], losses[0], 0.02);
+}
+
 TEST_F(Bf16Products, HaveTheSameBitsForAnyThreadsAndEveryRun) {
   const Trace one = training(Precision::kBfloat16, 2, 1);
   EXPECT_EQ(training(Precision::kBfloat16, 2, 1).losses, one.losses);

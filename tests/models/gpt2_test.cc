@@ -167,6 +167,24 @@ TEST(Gpt2, ForwardBackwardHasTheBitsOfForwardThenBackward) {
   }
 }
 
+TEST(Gpt2, GradientsThatCountAsZeroAreZerosWhereverTheyAreRead) {
+  with_tiny_model([](Gpt2<float>& model) {
+    const auto tokens = formula_tokens(0, 24, 97);
+    model.forward_backward(tokens, tokens, 2, 12, 1.0);
+    model.zero_gradients();
+    const std::span<Parameter<float>> parameters = model.parameters();
+    for (const auto& parameter : parameters) EXPECT_THAT(parameter.gradient, testing::Each(0.0F)) << parameter.name;
+    // What a caller writes then is kept, and backward() adds to it.
+    parameters[2].gradient[0] = 5.0F;
+    EXPECT_EQ(model.parameters()[2].gradient[0], 5.0F);
+    model.forward_backward(tokens, tokens, 2, 12, 1.0);
+    const float added = model.parameters()[2].gradient[0];
+    model.zero_gradients();
+    model.forward_backward(tokens, tokens, 2, 12, 1.0);
+    EXPECT_EQ(added, 5.0F + model.parameters()[2].gradient[0]);
+  });
+}
+
 TEST(Gpt2, PaddingRowsStayZeroThroughTraining) {
   comm::run_ranks(4, kTestTimeout, [&](comm::Communicator& group) {
     Gpt2<float> model({1, 32, 4, 12, 5}, group, 1);
