@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "models/kernels/chunks.h"
 #include "models/kernels/exp_math.h"
@@ -48,6 +49,15 @@ T* own_scratch(std::span<T> scratch, const AttentionShape& shape, Team::Worker w
   return scratch.data() + 2 * worker * kStripRows * shape.length;
 }
 
+/// Whole vectors of keys that cover the visible ones of a row: those among them that lie in the future score minus
+/// infinity and so get probability 0, and no loop has a remainder.
+template <class T>
+std::int64_t cover_visible(T* row, std::int64_t visible, std::int64_t columns) {
+  const std::int64_t covered = std::min((visible + kLanes - 1) / kLanes * kLanes, columns);
+  for (std::int64_t j = visible; j < covered; ++j) row[j] = -std::numeric_limits<T>::infinity();
+  return covered;
+}
+
 /// Turns scores of the queries first_row, first_row + 1, ... into probabilities, 0 for future keys, and keeps each
 /// row's largest score and inverse sum.
 template <class T>
@@ -55,12 +65,12 @@ void causal_softmax(const Matrix<T>& scores, std::int64_t first_row, T* statisti
   run_vectorised(widest_vectors(), [=] {
     for (std::int64_t i = 0; i < scores.rows; ++i) {
       T* row = scores.data + i * scores.stride;
-      const std::int64_t visible = first_row + i + 1;
-      const T largest = lane_max(row, visible);
-      for (std::int64_t j = 0; j < visible; ++j) row[j] = exp_plain(row[j] - largest);
-      const T inverse = T(1) / lane_sum<T>(visible, [row](std::int64_t j) { return row[j]; });
-      for (std::int64_t j = 0; j < visible; ++j) row[j] *= inverse;
-      for (std::int64_t j = visible; j < scores.columns; ++j) row[j] = T(0);
+      const std::int64_t covered = cover_visible(row, first_row + i + 1, scores.columns);
+      const T largest = lane_max(row, covered);
+      for (std::int64_t j = 0; j < covered; ++j) row[j] = exp_plain(row[j] - largest);
+      const T inverse = T(1) / lane_sum<T>(covered, [row](std::int64_t j) { return row[j]; });
+      for (std::int64_t j = 0; j < covered; ++j) row[j] *= inverse;
+      for (std::int64_t j = covered; j < scores.columns; ++j) row[j] = T(0);
       statistics[2 * i] = largest;
       statistics[2 * i + 1] = inverse;
     }
@@ -73,11 +83,11 @@ void causal_softmax_again(const Matrix<T>& scores, std::int64_t first_row, const
   run_vectorised(widest_vectors(), [=] {
     for (std::int64_t i = 0; i < scores.rows; ++i) {
       T* row = scores.data + i * scores.stride;
-      const std::int64_t visible = first_row + i + 1;
+      const std::int64_t covered = cover_visible(row, first_row + i + 1, scores.columns);
       const T largest = statistics[2 * i];
       const T inverse = statistics[2 * i + 1];
-      for (std::int64_t j = 0; j < visible; ++j) row[j] = exp_plain(row[j] - largest) * inverse;
-      for (std::int64_t j = visible; j < scores.columns; ++j) row[j] = T(0);
+      for (std::int64_t j = 0; j < covered; ++j) row[j] = exp_plain(row[j] - largest) * inverse;
+      for (std::int64_t j = covered; j < scores.columns; ++j) row[j] = T(0);
     }
   });
 }
