@@ -57,17 +57,6 @@ void ParallelCrossEntropy<T>::to_gradient_rows(std::size_t first_row, std::span<
                               execution_.team);
 }
 
-template <class T>
-double ParallelCrossEntropy<T>::forward(std::span<T> logits, std::span<const std::int32_t> targets) {
-  start(targets.size());
-  return forward_rows(0, logits, targets) / static_cast<double>(targets.size());
-}
-
-template <class T>
-void ParallelCrossEntropy<T>::to_gradient(std::span<T> logits, std::span<const std::int32_t> targets) const {
-  to_gradient_rows(0, logits, targets);
-}
-
 template class ParallelCrossEntropy<float>;
 template class ParallelCrossEntropy<double>;
 

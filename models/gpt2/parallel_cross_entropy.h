@@ -12,29 +12,24 @@
 namespace droptest::models {
 
 /// loss = log(sum of exp) - target's logit, both relative to the row's largest logit. Source: Megatron-LM's
-/// vocabulary-parallel cross-entropy; the three reductions are small and travel as `control`.
+/// vocabulary-parallel cross-entropy; the three reductions are small and travel as `control`. Rows come in chunks, so
+/// that the logits of all rows are never in memory at once.
 template <class T>
 class ParallelCrossEntropy {
  public:
   /// `range`: the true tokens that this rank's columns stand for; padding has no column.
   ParallelCrossEntropy(TokenRange range, const Execution& execution);
 
-  /// Mean loss in nats over all rows; the same on every rank. Overwrites the logits with what backward needs.
-  /// Ranks: all; all_reduce of [rows] maxima, sums and targets' logits. Shapes: logits [rows, range.count].
-  double forward(std::span<T> logits, std::span<const std::int32_t> targets);
-
-  /// Turns what forward left into the gradient of the sum of the rows' losses by the logits. Call once.
-  void to_gradient(std::span<T> logits, std::span<const std::int32_t> targets) const;
-
-  // The same in chunks of rows, so that the logits of all rows are never in memory at once.
-
   /// Makes room for what is kept of each of `rows` rows.
   void start(std::size_t rows);
-  /// forward() for rows first_row, first_row + 1, ...; returns the sum of their losses.
+  /// Sum of the losses in nats of rows first_row, first_row + 1, ...; the same on every rank. Overwrites the logits
+  /// with what backward needs. Ranks: all; all_reduce of [rows] maxima, sums and targets' logits.
+  /// Shapes: logits [rows, range.count].
   double forward_rows(std::size_t first_row, std::span<T> logits, std::span<const std::int32_t> targets);
   /// Turns freshly computed logits of rows whose forward_rows() has been into what that had left. No communication.
   void repeat_rows(std::size_t first_row, std::span<T> logits, std::span<const std::int32_t> targets);
-  /// to_gradient() for these rows.
+  /// Turns what forward_rows or repeat_rows left into the gradient of the sum of the rows' losses by the logits. Call
+  /// once.
   void to_gradient_rows(std::size_t first_row, std::span<T> logits, std::span<const std::int32_t> targets) const;
 
  private:

@@ -34,8 +34,9 @@ Result on_ranks(const std::vector<double>& logits, const std::vector<std::int32_
     ParallelCrossEntropy<T> cross_entropy(
         {static_cast<std::int64_t>(part.first), static_cast<std::int64_t>(part.count)}, execution);
     const auto rank = static_cast<std::size_t>(group.rank());
-    result.losses[rank] = cross_entropy.forward(own, targets);
-    cross_entropy.to_gradient(own, targets);
+    cross_entropy.start(targets.size());
+    result.losses[rank] = cross_entropy.forward_rows(0, own, targets) / static_cast<double>(targets.size());
+    cross_entropy.to_gradient_rows(0, own, targets);
     result.gradients[rank].assign(own.begin(), own.end());
   });
   return result;
