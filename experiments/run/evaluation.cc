@@ -7,7 +7,7 @@ double mean_loss(models::Gpt2<float>& model, const EvaluationBatches& batches) {
   double sum = 0;
   for (std::uint64_t i = 0; i < batches.batches(); ++i) {
     const Batch batch = batches.batch(i);
-    sum += model.forward(batch.tokens, batch.targets, batch.sequences, batch.length) *
+    sum += model.evaluate(batch.tokens, batch.targets, batch.sequences, batch.length) *
            static_cast<double>(batch.targets.size());
   }
   return sum / static_cast<double>(batches.count_targets());

@@ -24,38 +24,41 @@ Branch<T> AttentionBlock<T>::forward(std::span<const T> residual, const Branch<T
                                      BlockScratch<T>& scratch, std::span<T> stream) {
   const std::int64_t rows = shape.rows();
   const auto mixed_elems = static_cast<std::size_t>(rows * heads_ * head_width_);
-  normalized_.resize(static_cast<std::size_t>(rows * width_));
-  qkv_.resize(3 * mixed_elems);
-  row_statistics_.resize(attention_statistics_elems(attention_shape(shape)));
+  AttentionActivations<T>& kept = execution_.keep == Keep::kNothing ? scratch.attention_activations : activations_;
+  kept.normalized.resize(static_cast<std::size_t>(rows * width_));
+  kept.qkv.resize(3 * mixed_elems);
+  kept.row_statistics.resize(attention_statistics_elems(attention_shape(shape)));
   scratch.attention.resize(attention_scratch_elems(attention_shape(shape), execution_.team.threads()));
-  mixed_.resize(mixed_elems);
+  kept.mixed.resize(mixed_elems);
   scratch.sum.resize(static_cast<std::size_t>(rows * width_));
 
-  ln_1_.forward(residual, branch, rows, stream, normalized_);
-  c_attn_.forward(normalized_, rows, qkv_);
+  ln_1_.forward(residual, branch, rows, stream, kept.normalized);
+  c_attn_.forward(kept.normalized, rows, kept.qkv);
   {
     const PhaseScope scope(execution_.times, Phase::kAttention);
-    attention_forward<T>(qkv_, attention_shape(shape), row_statistics_, mixed_, scratch.attention, execution_.team);
+    attention_forward<T>(kept.qkv, attention_shape(shape), kept.row_statistics, kept.mixed, scratch.attention,
+                         execution_.team);
   }
-  return c_proj_.forward(mixed_, rows, scratch.sum);
+  return c_proj_.forward(kept.mixed, rows, scratch.sum);
 }
 
 template <class T>
 void AttentionBlock<T>::backward(std::span<const T> stream, const BatchShape& shape, BlockScratch<T>& scratch,
                                  std::span<T> gradient) const {
   const std::int64_t rows = shape.rows();
-  scratch.grad_branch.resize(mixed_.size());
-  scratch.grad_qkv.resize(qkv_.size());
-  scratch.grad_normalized.resize(normalized_.size());
+  const auto& [normalized, qkv, row_statistics, mixed] = activations_;
+  scratch.grad_branch.resize(mixed.size());
+  scratch.grad_qkv.resize(qkv.size());
+  scratch.grad_normalized.resize(normalized.size());
   scratch.attention.resize(attention_scratch_elems(attention_shape(shape), execution_.team.threads()));
 
-  c_proj_.backward(mixed_, gradient, rows, scratch.grad_branch);
+  c_proj_.backward(mixed, gradient, rows, scratch.grad_branch);
   {
     const PhaseScope scope(execution_.times, Phase::kAttention);
-    attention_backward<T>(scratch.grad_branch, qkv_, row_statistics_, attention_shape(shape), scratch.grad_qkv,
+    attention_backward<T>(scratch.grad_branch, qkv, row_statistics, attention_shape(shape), scratch.grad_qkv,
                           scratch.attention, execution_.team);
   }
-  c_attn_.backward(normalized_, scratch.grad_qkv, rows, scratch.grad_normalized);
+  c_attn_.backward(normalized, scratch.grad_qkv, rows, scratch.grad_normalized);
   ln_1_.backward(scratch.grad_normalized, stream, rows, gradient);
 }
 

@@ -41,10 +41,7 @@ class AttentionBlock {
   LayerNorm<T> ln_1_;
   ColumnParallelLinear<T> c_attn_;
   RowParallelLinear<T> c_proj_;
-  std::vector<T> normalized_;
-  std::vector<T> qkv_;
-  std::vector<T> row_statistics_;
-  std::vector<T> mixed_;
+  AttentionActivations<T> activations_;
 };
 
 }  // namespace droptest::models

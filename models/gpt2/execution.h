@@ -19,11 +19,15 @@ enum class Precision : std::uint8_t { kFloat32, kBfloat16 };
 /// matrices, which saves writing zeros and reading them again.
 enum class GradientMode : std::uint8_t { kSet, kAdd };
 
+/// Whether a forward pass leaves what a backward pass needs; one that does not uses the memory of one block for all.
+enum class Keep : std::uint8_t { kForBackward, kNothing };
+
 /// Where and with what a layer computes. Borrowed by the layers, owned by the model.
 struct Execution {
   comm::Communicator& tensor_group;
   Team team = 1;
   GradientMode gradient_mode = GradientMode::kAdd;
+  Keep keep = Keep::kForBackward;
   Bf16Products* bf16 = nullptr;  ///< null: products of float numbers
   PhaseTimes* times = nullptr;   ///< null: nobody asked
 };

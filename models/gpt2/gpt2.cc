@@ -104,6 +104,7 @@ class Gpt2<T>::Impl {
 
   void initialize(std::uint64_t seed);
   double forward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
+  double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
   void backward(double scale);
   double forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                           const BatchShape& shape, double scale);
@@ -111,7 +112,8 @@ class Gpt2<T>::Impl {
  private:
   std::vector<Parameter<T>> allocate(Precision precision);
   void round_weights();
-  void run_blocks(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
+  void run_blocks(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape,
+                  Keep keep);
   void begin_backward();
   void run_blocks_backward();
 
@@ -216,7 +218,7 @@ void Gpt2<T>::Impl::initialize(std::uint64_t seed) {
 
 template <class T>
 void Gpt2<T>::Impl::run_blocks(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                               const BatchShape& shape) {
+                               const BatchShape& shape, Keep keep) {
   const std::int64_t rows = shape.rows();
   if (shape.batch < 1 || shape.length < 1 || shape.length > config_.context) {
     throw ConfigError(
@@ -231,11 +233,15 @@ void Gpt2<T>::Impl::run_blocks(std::span<const std::int32_t> tokens, std::span<c
   check_tokens(targets, "targets", config_);
 
   const SingleThreadedLibraries single_threaded;
+  execution_.keep = keep;
   shape_ = shape;
   tokens_.assign(tokens.begin(), tokens.end());
   targets_.assign(targets.begin(), targets.end());
   const auto stream_elems = static_cast<std::size_t>(rows * config_.width);
-  for (std::vector<T>& stream : stream_) stream.resize(stream_elems);
+  // Without a backward pass two of them take turns.
+  const std::size_t streams = keep == Keep::kNothing ? 2 : stream_.size();
+  const auto stream_of = [&](std::size_t half) -> std::vector<T>& { return stream_[half % streams]; };
+  for (std::size_t i = 0; i < streams; ++i) stream_[i].resize(stream_elems);
   normalized_.resize(stream_elems);
 
   round_weights();
@@ -244,22 +250,32 @@ void Gpt2<T>::Impl::run_blocks(std::span<const std::int32_t> tokens, std::span<c
   Branch<T> branch;
   for (std::size_t half = 0; half + 1 < stream_.size(); ++half) {
     // The first half finds the stream as the embedding left it; each other one makes it from what lies before.
-    const std::vector<T>& residual = stream_[half == 0 ? 0 : half - 1];
-    branch = half % 2 == 0 ? attention_[half / 2].forward(residual, branch, shape, scratch_, stream_[half])
-                           : mlp_[half / 2].forward(residual, branch, shape, scratch_, stream_[half]);
+    const std::vector<T>& residual = stream_of(half == 0 ? 0 : half - 1);
+    branch = half % 2 == 0 ? attention_[half / 2].forward(residual, branch, shape, scratch_, stream_of(half))
+                           : mlp_[half / 2].forward(residual, branch, shape, scratch_, stream_of(half));
   }
-  ln_f_.forward(stream_[stream_.size() - 2], branch, rows, stream_.back(), normalized_);
+  const std::size_t last = stream_.size() - 1;
+  ln_f_.forward(stream_of(last - 1), branch, rows, stream_of(last), normalized_);
 }
 
 template <class T>
 double Gpt2<T>::Impl::forward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                               const BatchShape& shape) {
   has_forward_ = false;
-  run_blocks(tokens, targets, shape);
+  run_blocks(tokens, targets, shape, Keep::kForBackward);
   const SingleThreadedLibraries single_threaded;
   const double loss = head_.forward(normalized_, targets_);
   has_forward_ = true;
   return loss;
+}
+
+template <class T>
+double Gpt2<T>::Impl::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                               const BatchShape& shape) {
+  has_forward_ = false;
+  run_blocks(tokens, targets, shape, Keep::kNothing);
+  const SingleThreadedLibraries single_threaded;
+  return head_.forward(normalized_, targets_);
 }
 
 template <class T>
@@ -275,7 +291,7 @@ template <class T>
 double Gpt2<T>::Impl::forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                                        const BatchShape& shape, double scale) {
   has_forward_ = false;
-  run_blocks(tokens, targets, shape);
+  run_blocks(tokens, targets, shape, Keep::kForBackward);
   const SingleThreadedLibraries single_threaded;
   begin_backward();
   const double loss = head_.forward_backward(normalized_, targets_, scale, scratch_.grad_normalized);
@@ -337,6 +353,12 @@ template <class T>
 double Gpt2<T>::forward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, int batch,
                         int length) {
   return impl_->forward(tokens, targets, {batch, length});
+}
+
+template <class T>
+double Gpt2<T>::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, int batch,
+                         int length) {
+  return impl_->evaluate(tokens, targets, {batch, length});
 }
 
 template <class T>

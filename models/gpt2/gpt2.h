@@ -40,6 +40,9 @@ class Gpt2 {
   /// Shapes: tokens and targets [batch, length], length <= context, each in [0, vocabulary).
   double forward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, int batch, int length);
 
+  /// The same loss, bit for bit, in the memory of one block: nothing is kept, and no backward pass can follow.
+  double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, int batch, int length);
+
   /// Adds scale x d(loss of the last forward) / d(parameter) to every gradient.
   void backward(double scale);
 

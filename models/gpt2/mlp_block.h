@@ -36,9 +36,7 @@ class MlpBlock {
   LayerNorm<T> ln_2_;
   ColumnParallelLinear<T> c_fc_;
   RowParallelLinear<T> c_proj_;
-  std::vector<T> normalized_;
-  std::vector<T> gelu_slopes_;
-  std::vector<T> after_gelu_;
+  MlpActivations<T> activations_;
 };
 
 }  // namespace droptest::models

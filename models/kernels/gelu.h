@@ -16,6 +16,10 @@ template <class T>
 void bias_gelu_forward(std::span<const T> bias, std::int64_t rows, std::span<T> values, std::span<T> output,
                        const Team& team);
 
+/// values become x/2 (1 + tanh(...)) as above, the same bits as bias_gelu_forward's output; no slope is left.
+template <class T>
+void bias_gelu(std::span<const T> bias, std::int64_t rows, std::span<T> values, const Team& team);
+
 /// gradient *= slopes, and bias_gradient += the rows of the product added up in order.
 template <class T>
 void bias_gelu_backward(std::span<const T> slopes, std::int64_t rows, std::span<T> gradient, std::span<T> bias_gradient,

@@ -41,6 +41,21 @@ void bias_gelu_forward(std::span<const T> bias, std::int64_t rows, std::span<T> 
 }
 
 template <class T>
+void bias_gelu(std::span<const T> bias, std::int64_t rows, std::span<T> values, const Team& team) {
+  const auto width = static_cast<std::int64_t>(bias.size());
+  for_vector_chunks(rows, chunk_items(rows, 8), team, [&](std::int64_t begin, std::int64_t end) {
+    const T* b = bias.data();
+    for (std::int64_t i = begin; i < end; ++i) {
+      T* v = values.data() + i * width;
+      for (std::int64_t j = 0; j < width; ++j) {
+        const T x = v[j] + b[j];
+        v[j] = x * gate(x);
+      }
+    }
+  });
+}
+
+template <class T>
 void bias_gelu_backward(std::span<const T> slopes, std::int64_t rows, std::span<T> gradient, std::span<T> bias_gradient,
                         const Team& team) {
   const auto width = static_cast<std::int64_t>(bias_gradient.size());
@@ -62,6 +77,8 @@ template void bias_gelu_forward<float>(std::span<const float>, std::int64_t, std
                                        const Team&);
 template void bias_gelu_forward<double>(std::span<const double>, std::int64_t, std::span<double>, std::span<double>,
                                         const Team&);
+template void bias_gelu<float>(std::span<const float>, std::int64_t, std::span<float>, const Team&);
+template void bias_gelu<double>(std::span<const double>, std::int64_t, std::span<double>, const Team&);
 template void bias_gelu_backward<float>(std::span<const float>, std::int64_t, std::span<float>, std::span<float>,
                                         const Team&);
 template void bias_gelu_backward<double>(std::span<const double>, std::int64_t, std::span<double>, std::span<double>,

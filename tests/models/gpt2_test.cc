@@ -167,6 +167,33 @@ TEST(Gpt2, ForwardBackwardHasTheBitsOfForwardThenBackward) {
   }
 }
 
+TEST(Gpt2, EvaluationHasTheBitsOfForwardAndLeavesNothingBehind) {
+  for (const int ranks : {1, 2}) {
+    comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
+      Gpt2<float> model({3, 32, 4, 12, 97}, group, 1);
+      set_formula_weights(model, group);
+      const auto tokens = formula_tokens(0, 24, 97);
+      const auto targets = formula_tokens(1, 24, 97);
+      const auto gradients_of_a_step = [&] {
+        model.zero_gradients();
+        model.forward(tokens, targets, 2, 12);
+        model.backward(1.0);
+        std::vector<float> all;
+        for (const auto& parameter : model.parameters()) {
+          all.insert(all.end(), parameter.gradient.begin(), parameter.gradient.end());
+        }
+        return all;
+      };
+      const double fresh = model.evaluate(tokens, targets, 2, 12);
+      EXPECT_EQ(model.forward(tokens, targets, 2, 12), fresh);
+      const std::vector<float> want = gradients_of_a_step();
+      EXPECT_EQ(model.evaluate(tokens, targets, 2, 12), fresh);
+      EXPECT_THROW(model.backward(1.0), CheckError) << "nothing was kept for it";
+      EXPECT_EQ(gradients_of_a_step(), want);
+    });
+  }
+}
+
 TEST(Gpt2, GradientsThatCountAsZeroAreZerosWhereverTheyAreRead) {
   with_tiny_model([](Gpt2<float>& model) {
     const auto tokens = formula_tokens(0, 24, 97);

@@ -128,6 +128,9 @@ TYPED_TEST(Kernels, GeluAddsTheBiasFirstAndItsGradientSumsColumns) {
   bias_gelu_forward<T>(bias, rows, slopes, got, 2);
   EXPECT_EQ(got, want);
   EXPECT_EQ(slopes, want_slopes);
+  std::vector<T> in_place = before;
+  bias_gelu<T>(bias, rows, in_place, 2);
+  EXPECT_EQ(in_place, want);
   const auto dy = numbers<T>(3, rows * width);
   std::vector<T> want_gradient = dy;
   std::vector<T> want_bias(width, T(1));
