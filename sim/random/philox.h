@@ -12,13 +12,15 @@ namespace droptest::sim {
 /// What a draw decides. Fixed values, never renumbered or reused: two decisions must not share a stream.
 /// Values below 16 draw along links (link_counter), the others through PhiloxEngine.
 enum class Purpose : std::uint16_t {
-  kLossTransition = 1,   ///< the state of a loss process; for Bernoulli the fate itself
-  kLossEmission = 2,     ///< whether a packet is lost in its state
-  kDigestWord = 3,       ///< no draw: mixes 64 fates into a link's digest
-  kDigestRange = 4,      ///< no draw: mixes a range of packets into a link's digest
-  kWeights = 16,         ///< initial weights
-  kBatches = 17,         ///< which text a training step reads
-  kSyntheticInput = 18,  ///< inputs of `droptest collective`
+  kLossTransition = 1,      ///< the state of a loss process; for Bernoulli the fate itself
+  kLossEmission = 2,        ///< whether a packet is lost in its state
+  kDigestWord = 3,          ///< no draw: mixes 64 fates into a link's digest
+  kDigestRange = 4,         ///< no draw: mixes a range of packets into a link's digest
+  kWeights = 16,            ///< initial weights
+  kBatches = 17,            ///< which text a training step reads
+  kSyntheticInput = 18,     ///< inputs of `droptest collective`
+  kComputeStraggler = 32,   ///< how much longer than usual a rank computes in a step
+  kTransferStraggler = 33,  ///< how much longer than usual a hop takes
 };
 
 /// The experiment's 64-bit seed is the key; see docs/fates.md for the counter's fields.

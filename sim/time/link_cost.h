@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a link costs: the alpha-beta model, for each class of links.
+#pragma once
+
+#include <cstdint>
+
+namespace droptest::sim {
+
+/// Time of a message of n bytes: latency + n / bandwidth. Source: Hockney, Parallel Computing 20 (1994); alpha is the
+/// latency, beta the inverse of the bandwidth.
+struct LinkCost {
+  double latency_seconds = 0;
+  double bytes_per_second = 1;  ///< positive
+
+  double transfer_seconds(double bytes) const { return bytes / bytes_per_second; }
+  /// Time from a packet's loss to the sender's knowledge of it by a negative acknowledgement: there and back.
+  double round_trip_seconds() const { return 2 * latency_seconds; }
+};
+
+/// The links of a group: ranks in groups of `group_ranks` consecutive ones share a node; 0: all links are alike.
+struct LinkClasses {
+  LinkCost within;
+  LinkCost between;
+  int group_ranks = 0;
+
+  const LinkCost& of(int source, int destination) const {
+    return group_ranks == 0 || source / group_ranks == destination / group_ranks ? within : between;
+  }
+};
+
+}  // namespace droptest::sim

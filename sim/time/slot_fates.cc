@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/time/slot_fates.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace droptest::sim {
+namespace {
+
+constexpr std::uint64_t kBlockSlots = 1024;
+constexpr std::uint64_t kWordSlots = 64;
+
+}  // namespace
+
+SlotFates::SlotFates(const LossProcess& process, std::uint64_t seed, const Link& link, std::uint64_t first_slot)
+    : process_(process), seed_(seed), link_(link), first_slot_(first_slot) {}
+
+const PacketMask& SlotFates::block_at(std::uint64_t slot) {
+  const std::uint64_t block = slot / kBlockSlots;
+  if (mask_.size() == 0 || block != block_) {
+    block_ = block;
+    mask_.resize(kBlockSlots);
+    process_.draw(seed_, link_, first_slot_ + block * kBlockSlots, mask_);
+  }
+  return mask_;
+}
+
+std::uint64_t SlotFates::lost_count(std::uint64_t slot, std::uint64_t count) {
+  std::uint64_t lost = 0;
+  for (const std::uint64_t end = slot + count; slot < end;) {
+    const std::uint64_t word = block_at(slot).words()[slot % kBlockSlots / kWordSlots];
+    const std::uint64_t taken = std::min(end - slot, kWordSlots - slot % kWordSlots);
+    const std::uint64_t kept = taken == kWordSlots ? ~std::uint64_t{0} : (std::uint64_t{1} << taken) - 1;
+    lost += static_cast<std::uint64_t>(std::popcount(word >> slot % kWordSlots & kept));
+    slot += taken;
+  }
+  return lost;
+}
+
+std::uint64_t SlotFates::first_lost(std::uint64_t slot, std::uint64_t count) {
+  const std::uint64_t end = slot + count;
+  while (slot < end) {
+    const std::uint64_t word = block_at(slot).words()[slot % kBlockSlots / kWordSlots] >> slot % kWordSlots;
+    if (word != 0) return std::min(end, slot + static_cast<std::uint64_t>(std::countr_zero(word)));
+    slot += kWordSlots - slot % kWordSlots;
+  }
+  return end;
+}
+
+}  // namespace droptest::sim

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/time/hop_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "sim/error.h"
+#include "sim/loss/bernoulli.h"
+#include "sim/time/link_cost.h"
+#include "sim/time/retransmission.h"
+#include "sim/time/straggler.h"
+#include "sim/time/timing_theory.h"
+#include "tests/sim/vector_file.h"
+
+namespace droptest::sim {
+namespace {
+
+constexpr LinkCost kLink{5e-6, 1e9};
+constexpr double kElementBytes = 4;
+
+// N - 1 rounds to the right-hand neighbour for each half.
+HopSchedule ring(int ranks, std::uint64_t elements) {
+  HopSchedule schedule;
+  for (const Half half : {Half::kReduce, Half::kGather}) {
+    for (int round = 1; round < ranks; ++round) {
+      HopRound& hops = schedule.emplace_back();
+      for (int r = 0; r < ranks; ++r) hops.push_back({r, (r + 1) % ranks, elements / ranks, half});
+    }
+  }
+  return schedule;
+}
+
+HopSchedule halving_doubling(int ranks, std::uint64_t elements) {
+  HopSchedule schedule;
+  const auto round = [&](int distance, std::uint64_t part, Half half) {
+    HopRound& hops = schedule.emplace_back();
+    for (int r = 0; r < ranks; ++r) hops.push_back({r, r ^ distance, part, half});
+  };
+  std::uint64_t part = elements;
+  for (int distance = ranks / 2; distance > 0; distance /= 2) round(distance, part /= 2, Half::kReduce);
+  for (int distance = 1; distance < ranks; distance *= 2, part *= 2) round(distance, part, Half::kGather);
+  return schedule;
+}
+
+HopSchedule direct(int ranks, std::uint64_t elements) {
+  HopSchedule schedule;
+  for (const Half half : {Half::kReduce, Half::kGather}) {
+    HopRound& hops = schedule.emplace_back();
+    for (int distance = 1; distance < ranks; ++distance) {
+      for (int r = 0; r < ranks; ++r) hops.push_back({r, (r + distance) % ranks, elements / ranks, half});
+    }
+  }
+  return schedule;
+}
+
+CostOfHop cost_over(const LinkCost& link, std::uint64_t packet_elements = 352) {
+  return [link, packet_elements](const Hop& hop, std::size_t) -> HopCost {
+    return {link.latency_seconds, link.transfer_seconds(static_cast<double>(hop.elements) * kElementBytes),
+            (hop.elements + packet_elements - 1) / packet_elements};
+  };
+}
+
+double latest(const ScheduleOutcome& outcome) {
+  return *std::max_element(outcome.finish_seconds.begin(), outcome.finish_seconds.end());
+}
+
+TEST(HopSchedule, RanksThatStartTogetherFinishAsTheClosedFormsSay) {
+  constexpr std::uint64_t kElements = 1 << 20;
+  for (const int ranks : {2, 4, 8, 16}) {
+    const std::vector<double> start(static_cast<std::size_t>(ranks), 0.25);
+    const double bytes = kElements * kElementBytes;
+    const auto finish = [&](const HopSchedule& schedule) {
+      const ScheduleOutcome outcome = play_schedule(schedule, start, cost_over(kLink));
+      for (const double f : outcome.finish_seconds) EXPECT_NEAR(f, outcome.finish_seconds[0], 1e-12);
+      return latest(outcome) - 0.25;
+    };
+    EXPECT_NEAR(finish(ring(ranks, kElements)), ring_all_reduce_seconds(ranks, bytes, kLink), 1e-12) << ranks;
+    EXPECT_NEAR(finish(halving_doubling(ranks, kElements)), halving_doubling_seconds(ranks, bytes, kLink), 1e-12)
+        << ranks;
+    EXPECT_NEAR(finish(direct(ranks, kElements)), direct_all_reduce_seconds(ranks, bytes, kLink), 1e-12) << ranks;
+  }
+}
+
+TEST(HopSchedule, ARankThatIsLateDelaysThoseThatWaitForIt) {
+  // 0 -> 1 -> 2: each hop takes 1 s and 0.5 s of latency.
+  const HopSchedule chain = {{{0, 1, 1, Half::kGather}}, {{1, 2, 1, Half::kGather}}};
+  const CostOfHop cost = [](const Hop&, std::size_t) -> HopCost { return {0.5, 1, 1}; };
+  const std::vector<double> early = {0, 2, 1};
+  EXPECT_EQ(play_schedule(chain, early, cost).finish_seconds, (std::vector<double>{1, 3, 3.5}));
+  const std::vector<double> late = {10, 2, 1};
+  EXPECT_EQ(play_schedule(chain, late, cost).finish_seconds, (std::vector<double>{11, 12.5, 13}));
+}
+
+TEST(HopSchedule, APortCarriesOneHopAtATime) {
+  const CostOfHop cost = [](const Hop&, std::size_t) -> HopCost { return {0.5, 1, 1}; };
+  const std::vector<double> start = {0, 0, 0};
+  const HopSchedule one_sender = {{{0, 1, 1, Half::kReduce}, {0, 2, 1, Half::kReduce}}};
+  EXPECT_EQ(play_schedule(one_sender, start, cost).finish_seconds, (std::vector<double>{2, 1.5, 2.5}));
+  const HopSchedule incast = {{{0, 2, 1, Half::kReduce}, {1, 2, 1, Half::kReduce}}};
+  EXPECT_EQ(play_schedule(incast, start, cost).finish_seconds, (std::vector<double>{1, 2, 2.5}));
+}
+
+TEST(HopSchedule, WhatArrivesAfterTheDeadlineIsLateAndNobodyWaitsForIt) {
+  // Ten packets in 1 s, after 0.5 s of latency: at 1.2 s seven of them are there.
+  const CostOfHop cost = [](const Hop&, std::size_t) -> HopCost { return {0.5, 1, 10}; };
+  const HopSchedule one = {{{0, 1, 1, Half::kReduce}}};
+  const std::vector<double> together = {0, 0};
+  ScheduleOutcome outcome = play_schedule(one, together, cost, 1.2);
+  EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{7}));
+  EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{1, 1.2}));
+  outcome = play_schedule(one, together, cost, 1.5);
+  EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{10}));
+  EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{1, 1.5}));
+  // A sender that starts a second later than its receiver is late by that second.
+  const std::vector<double> apart = {1, 0};
+  outcome = play_schedule(one, apart, cost, 1.7);
+  EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{2}));
+  EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{2, 1.7}));
+  outcome = play_schedule(one, apart, cost, 1.4);
+  EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{0}));
+  // Without a deadline everything arrives.
+  outcome = play_schedule(one, apart, cost);
+  EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{10}));
+  EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{2, 2.5}));
+}
+
+TEST(HopSchedule, TheDeadlineCountsRoundsSinceTheLastArrival) {
+  const CostOfHop cost = [](const Hop& hop, std::size_t) -> HopCost {
+    return {0, hop.half == Half::kReduce ? 5.0 : 1.0, 10};
+  };
+  const HopSchedule there_and_back = {{{0, 1, 1, Half::kReduce}}, {{1, 0, 1, Half::kGather}}};
+  const std::vector<double> start = {0, 0};
+  // Rank 1 goes on at 2 s with four of ten packets. Rank 0 waits for it, up to two deadlines.
+  ScheduleOutcome outcome = play_schedule(there_and_back, start, cost, 2);
+  EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{4, 10}));
+  EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{3, 3}));
+  // A round in which a rank received something starts its wait anew.
+  const HopSchedule twice = {{{0, 1, 1, Half::kGather}}, {{0, 1, 1, Half::kReduce}}};
+  outcome = play_schedule(twice, start, cost, 2);
+  EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{10, 4}));
+  EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{4, 3}));
+}
+
+TEST(HopSchedule, GoBackNSlowsARingAsMuchAsTheAnchorSays) {
+  const auto anchor = read_vectors("retransmission.json").at("all_reduce_slowdown");
+  const LinkCost link{5e-6, 25e9};
+  constexpr double kBytes = 100e6;
+  constexpr int kRanks = 8;
+  const double lossless = ring_all_reduce_seconds(kRanks, kBytes, link);
+  EXPECT_NEAR(lossless, anchor.at("lossless_seconds").get<double>(), 5e-6);
+  Parameters::Members members;
+  members.emplace("protocol", Parameters(std::string("go_back_n"), "test"));
+  const auto go_back = make_retransmission(Parameters(std::move(members), "test"));
+  const LinkTiming timing{link.transfer_seconds(4096), link.round_trip_seconds()};
+  const auto packets = static_cast<std::uint64_t>(std::ceil(kBytes / kRanks / 4096));
+  for (const auto& row : anchor.at("rows")) {
+    // The anchor has the mean of one hop times their number, without the maximum over the links of a round.
+    const double p = row.at("p");
+    const double extra = 2 * (kRanks - 1) * go_back->expected_extra_seconds(p, packets, timing);
+    EXPECT_NEAR(1 + extra / lossless, row.at("factor").get<double>(), 0.01) << row;
+    // Played out, each round waits for its slowest link: at least as slow as the mean, and never twice as slow here.
+    const Bernoulli process(p);
+    std::uint64_t hop_number = 0;
+    const CostOfHop cost = [&](const Hop& hop, std::size_t) -> HopCost {
+      const Link wire{TrafficClass::kTpForward, hop.half, static_cast<std::uint16_t>(hop.source),
+                      static_cast<std::uint16_t>(hop.destination)};
+      SlotFates fates(process, 1, wire, hop_number++ << 32);
+      const double more = go_back->deliver(fates, packets, timing).extra_seconds(packets, timing.slot_seconds);
+      return {link.latency_seconds, link.transfer_seconds(kBytes / kRanks) + more, packets};
+    };
+    const std::vector<double> start(kRanks, 0);
+    const double played = latest(play_schedule(ring(kRanks, 25'000'000), start, cost));
+    EXPECT_GT(played, lossless + 0.8 * extra);
+    EXPECT_LT(played, lossless + 2 * extra);
+  }
+}
+
+TEST(Straggler, HasTheMedianAndTheTailThatItWasGiven) {
+  for (const double ratio : {1.5, 3.0}) {
+    const Straggler straggler(ratio);
+    constexpr int kDraws = 100000;
+    std::vector<double> factors;
+    double log_sum = 0;
+    double sum = 0;
+    for (int i = 0; i < kDraws; ++i) {
+      factors.push_back(straggler.factor(3, Purpose::kTransferStraggler, 5, static_cast<std::uint64_t>(i)));
+      log_sum += std::log(factors.back());
+      sum += factors.back();
+    }
+    std::sort(factors.begin(), factors.end());
+    // Mean of the logarithms 0, their deviation sigma; the share above p99 is binomial.
+    EXPECT_LT(std::abs(log_sum / kDraws), 4 * straggler.sigma() / std::sqrt(kDraws));
+    const auto above = static_cast<double>(factors.end() - std::upper_bound(factors.begin(), factors.end(), ratio));
+    EXPECT_LT(std::abs(above - 0.01 * kDraws), 4 * std::sqrt(kDraws * 0.01 * 0.99));
+    const double deviation = straggler.mean() * std::sqrt(std::expm1(straggler.sigma() * straggler.sigma()));
+    EXPECT_LT(std::abs(sum / kDraws - straggler.mean()), 4 * deviation / std::sqrt(kDraws));
+  }
+}
+
+TEST(Straggler, IsAPureFunctionAndAbsentAtRatio1) {
+  const Straggler straggler(2);
+  const double factor = straggler.factor(1, Purpose::kComputeStraggler, 2, 3);
+  EXPECT_EQ(straggler.factor(1, Purpose::kComputeStraggler, 2, 3), factor);
+  EXPECT_NE(straggler.factor(1, Purpose::kComputeStraggler, 2, 4), factor);
+  EXPECT_NE(straggler.factor(1, Purpose::kComputeStraggler, 3, 3), factor);
+  EXPECT_NE(straggler.factor(1, Purpose::kTransferStraggler, 2, 3), factor);
+  EXPECT_NE(straggler.factor(2, Purpose::kComputeStraggler, 2, 3), factor);
+  EXPECT_EQ(Straggler(1).factor(1, Purpose::kComputeStraggler, 2, 3), 1);
+  EXPECT_THROW(Straggler(0.9), CheckError);
+}
+
+TEST(LinkClasses, RanksOfOneNodeHaveTheInnerLink) {
+  const LinkClasses links{{1e-6, 1e11}, {5e-6, 1e9}, 4};
+  EXPECT_EQ(links.of(0, 3).latency_seconds, 1e-6);
+  EXPECT_EQ(links.of(3, 4).latency_seconds, 5e-6);
+  EXPECT_EQ(links.of(5, 6).latency_seconds, 1e-6);
+  const LinkClasses alike{{1e-6, 1e11}, {5e-6, 1e9}, 0};
+  EXPECT_EQ(alike.of(0, 7).latency_seconds, 1e-6);
+}
+
+}  // namespace
+}  // namespace droptest::sim

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// Each protocol's walk along the fates of a link, against the closed forms of tests/vectors/retransmission.json.
+#include "sim/time/retransmission.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "sim/error.h"
+#include "sim/loss/bernoulli.h"
+#include "sim/loss/gilbert_elliott.h"
+#include "sim/time/retransmission_rounds.h"
+#include "sim/time/timing_theory.h"
+#include "tests/sim/vector_file.h"
+
+namespace droptest::sim {
+namespace {
+
+constexpr std::uint64_t kSeed = 7;
+constexpr Link kLink{TrafficClass::kTpForward, Half::kReduce, 0, 1};
+// Slots that one message never reaches, so that messages are independent.
+constexpr int kMessageShift = 36;
+
+Parameters protocol(const std::string& name,
+                    std::initializer_list<std::pair<const char*, Parameters::Value>> more = {}) {
+  Parameters::Members members;
+  members.emplace("protocol", Parameters(name, "spec.json: /time/reliable/protocol"));
+  for (const auto& entry : more) {
+    members.emplace(entry.first, Parameters(entry.second, "spec.json: /time/reliable/" + std::string(entry.first)));
+  }
+  return {std::move(members), "spec.json: /time/reliable"};
+}
+
+// Mean over messages, with its standard error.
+struct Mean {
+  double sum = 0;
+  double squares = 0;
+  double n = 0;
+  void add(double x) {
+    sum += x;
+    squares += x * x;
+    ++n;
+  }
+  double mean() const { return sum / n; }
+  double z(double expected) const {
+    const double variance = (squares / n - mean() * mean()) / (n - 1);
+    return (mean() - expected) / std::sqrt(variance);
+  }
+};
+
+template <class Value>
+Mean over_messages(const RetransmissionProtocol& protocol, const LossProcess& process, std::uint64_t packets,
+                   const LinkTiming& timing, std::uint64_t messages, const Value& value) {
+  Mean mean;
+  for (std::uint64_t message = 0; message < messages; ++message) {
+    SlotFates fates(process, kSeed, kLink, message << kMessageShift);
+    mean.add(value(protocol.deliver(fates, packets, timing)));
+  }
+  return mean;
+}
+
+TEST(Retransmission, RoundsOfSelectiveRepeatFollowTheOracle) {
+  for (const auto& row : read_vectors("retransmission.json").at("selective_repeat_rounds")) {
+    const double p = row.at("p");
+    const std::uint64_t packets = row.at("packets");
+    EXPECT_NEAR(expected_rounds(p, packets), row.at("rounds").get<double>(), 6e-9);
+    const auto selective = make_retransmission(protocol("selective_repeat"));
+    const std::uint64_t messages = packets > 10000 ? 400 : 4000;
+    const Mean rounds = over_messages(*selective, Bernoulli(p), packets, {1, 10}, messages,
+                                      [](const Delivery& d) { return static_cast<double>(d.timeouts + 1); });
+    EXPECT_LT(std::abs(rounds.z(row.at("rounds"))), 4) << row;
+  }
+}
+
+TEST(Retransmission, SelectiveRepeatSendsEachPacketAGeometricNumberOfTimes) {
+  const auto selective = make_retransmission(protocol("selective_repeat"));
+  const LinkTiming timing{2e-6, 50e-6};
+  const Bernoulli process(0.1);
+  const Mean sent = over_messages(*selective, process, 100, timing, 4000,
+                                  [](const Delivery& d) { return static_cast<double>(d.packets_sent); });
+  EXPECT_LT(std::abs(sent.z(100 / 0.9)), 4);
+  const Mean extra = over_messages(*selective, process, 100, timing, 4000,
+                                   [](const Delivery& d) { return d.extra_seconds(100, 2e-6); });
+  EXPECT_LT(std::abs(extra.z(selective->expected_extra_seconds(0.1, 100, timing))), 4);
+  EXPECT_NEAR(selective->expected_extra_seconds(0.1, 100, timing), 100 * 2e-6 / 9 + 1.74021022 * 50e-6, 1e-12);
+}
+
+TEST(Retransmission, ATimeoutTakesThePlaceOfTheRoundTrip) {
+  const auto acknowledged = make_retransmission(protocol("selective_repeat"));
+  const auto timed = make_retransmission(protocol("selective_repeat", {{"timeout_microseconds", 100.0}}));
+  const LinkTiming timing{1e-6, 10e-6};
+  const Bernoulli process(0.05);
+  SlotFates a(process, kSeed, kLink, 0);
+  SlotFates b(process, kSeed, kLink, 0);
+  const Delivery quick = acknowledged->deliver(a, 500, timing);
+  const Delivery slow = timed->deliver(b, 500, timing);
+  ASSERT_GE(quick.timeouts, 1U);
+  EXPECT_NEAR(quick.waiting_seconds, static_cast<double>(quick.timeouts) * 10e-6, 1e-15);
+  EXPECT_NEAR(slow.waiting_seconds, static_cast<double>(slow.timeouts) * 100e-6, 1e-15);
+}
+
+TEST(Retransmission, SlotsOfGoBackNFollowTheOracle) {
+  for (const auto& row : read_vectors("retransmission.json").at("go_back_n_slots")) {
+    const double p = row.at("p");
+    const std::uint64_t packets = row.at("packets");
+    const std::int64_t window = row.at("window");
+    const double slots = row.at("slots");
+    const auto go_back = make_retransmission(protocol("go_back_n", {{"window_packets", window}}));
+    EXPECT_NEAR(go_back->expected_extra_seconds(p, packets, {1, 0}) + static_cast<double>(packets), slots, 0.005);
+    const Mean mean = over_messages(*go_back, Bernoulli(p), packets, {1, 0}, 2000,
+                                    [](const Delivery& d) { return static_cast<double>(d.slots); });
+    EXPECT_LT(std::abs(mean.z(slots)), 4) << row;
+  }
+}
+
+TEST(Retransmission, TheWindowOfGoBackNIsARoundTripUnlessGiven) {
+  const auto given = make_retransmission(protocol("go_back_n", {{"window_packets", std::int64_t{26}}}));
+  const auto by_round_trip = make_retransmission(protocol("go_back_n"));
+  const LinkTiming timing{2e-6, 50e-6};
+  EXPECT_EQ(by_round_trip->expected_extra_seconds(0.01, 1000, timing),
+            given->expected_extra_seconds(0.01, 1000, timing));
+}
+
+TEST(Retransmission, SlotsOfGoBack0FollowTheOracle) {
+  for (const auto& row : read_vectors("retransmission.json").at("go_back_0_slots")) {
+    const double p = row.at("p");
+    const std::uint64_t packets = row.at("packets");
+    const double slots = row.at("slots");
+    const auto restart = make_retransmission(protocol("go_back_0", {{"window_packets", std::int64_t{1}}}));
+    EXPECT_NEAR(restart->expected_extra_seconds(p, packets, {1, 0}) + static_cast<double>(packets), slots, 0.0006);
+    const Mean mean = over_messages(*restart, Bernoulli(p), packets, {1, 0}, 2000,
+                                    [](const Delivery& d) { return static_cast<double>(d.slots); });
+    EXPECT_LT(std::abs(mean.z(slots)), 4) << row;
+  }
+  const auto wide = make_retransmission(protocol("go_back_0", {{"window_packets", std::int64_t{20}}}));
+  const Mean extra = over_messages(*wide, Bernoulli(0.01), 100, {1, 0}, 4000,
+                                   [](const Delivery& d) { return d.extra_seconds(100, 1); });
+  EXPECT_LT(std::abs(extra.z(wide->expected_extra_seconds(0.01, 100, {1, 0}))), 4);
+}
+
+TEST(Retransmission, TimersThatDoubleFollowTheOracle) {
+  const auto row = read_vectors("retransmission.json").at("backoff_waits").at(0);
+  const double p = row.at("p");
+  const auto timeout = make_retransmission(protocol("timeout", {{"timeout_microseconds", 1e6}}));
+  const LinkTiming timing{1e-9, 0};
+  EXPECT_NEAR(timeout->expected_extra_seconds(p, 1, timing), row.at("timeouts").get<double>(), 1e-9);
+  const Mean one =
+      over_messages(*timeout, Bernoulli(p), 1, timing, 40000, [](const Delivery& d) { return d.waiting_seconds; });
+  EXPECT_LT(std::abs(one.z(row.at("timeouts"))), 4);
+  const Mean many = over_messages(*timeout, Bernoulli(p), 50, timing, 20000,
+                                  [](const Delivery& d) { return d.extra_seconds(50, 1e-9); });
+  EXPECT_LT(std::abs(many.z(timeout->expected_extra_seconds(p, 50, timing))), 4);
+  EXPECT_EQ(timeout->expected_extra_seconds(0.5, 1, timing), std::numeric_limits<double>::infinity());
+}
+
+TEST(Retransmission, RepetitionsMeetTheBurstThatLostThePacket) {
+  for (const auto& row : read_vectors("retransmission.json").at("gilbert_transmissions")) {
+    const GilbertElliott process({row.at("p_good_to_bad"), row.at("p_bad_to_good"), 0, 1});
+    const std::uint64_t between = row.at("slots_between");
+    const double expected = row.at("transmissions");
+    EXPECT_NEAR(gilbert_mean_transmissions(row.at("p_good_to_bad"), row.at("p_bad_to_good"), between), expected, 6e-9);
+    // One packet, and a round trip such that its repetition comes that many slots later.
+    const auto selective = make_retransmission(protocol("selective_repeat"));
+    const Mean sent = over_messages(*selective, process, 1, {1, static_cast<double>(between - 1)}, 20000,
+                                    [](const Delivery& d) { return static_cast<double>(d.packets_sent); });
+    EXPECT_LT(std::abs(sent.z(expected)), 4) << row;
+  }
+}
+
+TEST(Retransmission, ALosslessLinkTakesTheSlotsOfThePackets) {
+  const Bernoulli lossless(0);
+  for (const RetransmissionEntry& entry : retransmission_protocols()) {
+    const bool timed = entry.protocol == "timeout";
+    const auto made =
+        make_retransmission(timed ? protocol(std::string(entry.protocol), {{"timeout_microseconds", 100.0}})
+                                  : protocol(std::string(entry.protocol)));
+    SlotFates fates(lossless, kSeed, kLink, 0);
+    const Delivery delivery = made->deliver(fates, 3000, {1e-6, 1e-5});
+    EXPECT_EQ(delivery.slots, 3000U) << entry.protocol;
+    EXPECT_EQ(delivery.packets_sent, 3000U) << entry.protocol;
+    EXPECT_EQ(delivery.timeouts, 0U) << entry.protocol;
+    EXPECT_EQ(delivery.extra_seconds(3000, 1e-6), 0) << entry.protocol;
+    EXPECT_EQ(made->expected_extra_seconds(0, 3000, {1e-6, 1e-5}), 0) << entry.protocol;
+    SlotFates none(lossless, kSeed, kLink, 0);
+    EXPECT_EQ(made->deliver(none, 0, {1e-6, 1e-5}).slots, 0U) << entry.protocol;
+  }
+}
+
+TEST(Retransmission, WrongProtocolsSayWhatIsAllowed) {
+  const auto error_of = [](const Parameters& parameters) -> std::string {
+    try {
+      make_retransmission(parameters);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of(protocol("tcp")),
+            "spec.json: /time/reliable/protocol: got \"tcp\", want one of selective_repeat, go_back_n, go_back_0, "
+            "timeout");
+  EXPECT_EQ(error_of(protocol("timeout")), "spec.json: /time/reliable/timeout_microseconds: is missing");
+  EXPECT_NE(error_of(protocol("go_back_n", {{"window_packets", std::int64_t{0}}})).find("window_packets"),
+            std::string::npos);
+  EXPECT_NE(error_of(protocol("selective_repeat", {{"window_packets", std::int64_t{9}}})).find("window_packets"),
+            std::string::npos);
+}
+
+TEST(SlotFates, AreTheProcessesOwnInAnyOrder) {
+  const Bernoulli process(0.02);
+  constexpr std::uint64_t kFirst = 12345;
+  PacketMask mask(5000);
+  process.draw(kSeed, kLink, kFirst, mask);
+  SlotFates fates(process, kSeed, kLink, kFirst);
+  for (const auto& [begin, count] :
+       {std::pair<std::uint64_t, std::uint64_t>{0, 5000}, {4000, 1000}, {63, 2}, {100, 900}, {1023, 2}, {17, 0}}) {
+    std::uint64_t lost = 0;
+    std::uint64_t first = begin + count;
+    for (std::uint64_t i = begin + count; i-- > begin;) {
+      if (!mask.lost(i)) continue;
+      ++lost;
+      first = i;
+    }
+    EXPECT_EQ(fates.lost_count(begin, count), lost) << begin;
+    EXPECT_EQ(fates.first_lost(begin, count), first) << begin;
+  }
+}
+
+}  // namespace
+}  // namespace droptest::sim
