@@ -4,10 +4,12 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "comm/backend_registry.h"
 #include "comm/lossy/network.h"
+#include "comm/lossy/time_model.h"
 #include "models/gpt2/execution.h"
 #include "models/gpt2/gpt2_config.h"
 #include "models/optimizer.h"
@@ -68,6 +70,7 @@ struct RunConfig {
   int tensor_parallel = 1;
   BackendConfig backend;
   comm::Network network;
+  std::optional<comm::TimeModel> time;  ///< absent: no virtual clock
   TrainingConfig training;
   ValidationConfig validation;
   RecordConfig record;

@@ -76,7 +76,17 @@ const sim::PacketMask* FlowLedger::next_message(const sim::Link& link, GroupNumb
   flow.packets += count;
   ++flow.messages;
   if (count > 0) flow.counts.bytes += (count - 1) * packets.payload_bytes(0) + packets.payload_bytes(count - 1);
-  return lost;
+  return arrivals_ == nullptr ? lost : with_late(link, count, lost);
+}
+
+const sim::PacketMask* FlowLedger::with_late(const sim::Link& link, std::uint64_t packets,
+                                             const sim::PacketMask* lost) {
+  const std::uint64_t in_time = arrivals_->take(link, packets);
+  if (in_time == packets) return lost;
+  if (lost == nullptr) mask_.resize(packets);
+  for (std::uint64_t packet = in_time; packet < packets; ++packet) mask_.set_lost(packet);
+  touch_ = Touch::kTouched;
+  return &mask_;
 }
 
 FlowLedger::Touch FlowLedger::take_touch() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 
+#include "comm/lossy/arrivals.h"
 #include "comm/lossy/loss_statistics.h"
 #include "comm/lossy/network.h"
 #include "sim/loss/burst_histogram.h"
@@ -61,6 +62,10 @@ class FlowLedger {
   const sim::PacketMask* next_message(const sim::Link& link, GroupNumber group, const sim::Packetizer& packets,
                                       Tally tally);
 
+  /// What misses a deadline is lost too, whatever its fate: `arrivals` says what does, and is borrowed. Late packets
+  /// are in the masks, but not in the counts and digests, which are the loss process's.
+  void lose_late(Arrivals* arrivals) { arrivals_ = arrivals; }
+
   /// Whether any packet was lost, as far as this rank draws fates, since the last call of this function.
   enum class Touch : std::uint8_t { kUntouched, kTouched };
   Touch take_touch();
@@ -73,11 +78,13 @@ class FlowLedger {
 
  private:
   const sim::LossProcess* process_of(const sim::Link& link) const;
+  const sim::PacketMask* with_late(const sim::Link& link, std::uint64_t packets, const sim::PacketMask* lost);
   std::uint64_t first_packet(const Flow& flow, const FlowKey& key, std::uint64_t packets, BurstScope scope) const;
 
   Network network_;
   std::map<FlowKey, Flow> flows_;
   sim::PacketMask mask_;
+  Arrivals* arrivals_ = nullptr;
   Touch touch_ = Touch::kUntouched;
 };
 

@@ -10,11 +10,13 @@
 
 #include "comm/lossy/fate_verification.h"
 #include "comm/lossy/flow_ledger.h"
+#include "comm/lossy/group_timeline.h"
 #include "comm/lossy/packet_runs.h"
 #include "comm/lossy/path_registry.h"
 #include "comm/lossy/result_sampler.h"
 #include "comm/lossy/statistics_collection.h"
 #include "comm/lossy/touched_calls.h"
+#include "comm/lossy/virtual_clock.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -24,10 +26,17 @@ const Message kSplit{sim::TrafficClass::kControl, "number of a split group"};
 
 // What all communicators of one rank share: its links do not know groups.
 struct RankState {
-  explicit RankState(const LossyOptions& options)
-      : ledger(options.network), sample_every_steps(options.sample_every_steps) {}
+  RankState(const LossyOptions& options, int world_rank)
+      : ledger(options.time ? residual_network(options.network, *options.time) : options.network),
+        sample_every_steps(options.sample_every_steps) {
+    if (!options.time) return;
+    clock.emplace(options.network, *options.time, world_rank);
+    if (options.time->deadline_seconds) ledger.lose_late(&clock->arrivals());
+  }
+  VirtualClock* clock_or_null() { return clock ? &*clock : nullptr; }
 
   FlowLedger ledger;
+  std::optional<VirtualClock> clock;
   TouchedCalls calls;
   ResultSampler sampler;
   std::uint64_t sample_every_steps;
@@ -55,6 +64,10 @@ class LossyCommunicator::Impl {
       throw ConfigError("loss layer: world rank " + std::to_string(inner.world_rank(r)) + ", want at most 65534");
     }
     identity_ = {number, static_cast<std::uint16_t>(lowest_world_rank(inner))};
+    if (state->clock) {
+      VirtualClock& clock = *state->clock;
+      timeline.emplace(inner, group_, clock.network(), clock.model(), clock.time(), clock.arrivals());
+    }
     for (const sim::TrafficClass c : sim::kAllTrafficClasses) {
       const auto& network = state->ledger.network().of(c);
       if (!network.has_value()) continue;
@@ -140,6 +153,7 @@ class LossyCommunicator::Impl {
  public:
   Communicator& inner;
   std::shared_ptr<RankState> state;  // shared by this rank's communicator and those split from it
+  std::optional<GroupTimeline> timeline;
 
  private:
   GroupNumber group_;
@@ -152,7 +166,8 @@ class LossyCommunicator::Impl {
 };
 
 LossyCommunicator::LossyCommunicator(Communicator& inner, const LossyOptions& options)
-    : impl_(std::make_unique<Impl>(inner, nullptr, std::make_shared<RankState>(options), GroupNumber{0})) {}
+    : impl_(std::make_unique<Impl>(inner, nullptr, std::make_shared<RankState>(options, inner.world_rank(inner.rank())),
+                                   GroupNumber{0})) {}
 
 LossyCommunicator::LossyCommunicator(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
@@ -167,13 +182,16 @@ void LossyCommunicator::begin_step(std::uint64_t step) {
   RankState& state = *impl_->state;
   state.step = step;
   state.step_is_sampled = state.sample_every_steps > 0 && step % state.sample_every_steps == 0;
+  if (state.clock) state.clock->begin_step(step);
   impl_->begin_step();
 }
 
 void LossyCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.all_reduce(input, output, op, message);
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->check_shapes("all_reduce", message, input, output, input.count_elems(), input.count_elems());
+  if (impl_->timeline) impl_->timeline->all_reduce(input.count_elems(), input.type, message);
   if (!impl_->samples(input.type)) {
     path->all_reduce(input, output, op, message);
     return impl_->note_collective(message);
@@ -189,8 +207,10 @@ void LossyCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::sp
                                        ReduceOp op, const Message& message) {
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.reduce_scatter(input, output, counts, op, message);
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->check_counts("reduce_scatter", message, input, counts);
   impl_->check_shapes("reduce_scatter", message, input, output, input.count_elems(), counts[rank()]);
+  if (impl_->timeline) impl_->timeline->reduce_scatter(counts, input.type, message);
   const bool sampled = impl_->samples(input.type);
   const Tensor exact = sampled ? impl_->exact_like(output) : Tensor();
   if (sampled) impl_->inner.reduce_scatter(input, exact, counts, op, message);
@@ -203,8 +223,10 @@ void LossyCommunicator::all_gather(ConstTensor input, Tensor output, std::span<c
                                    const Message& message) {
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.all_gather(input, output, counts, message);
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->check_counts("all_gather", message, output, counts);
   impl_->check_shapes("all_gather", message, input, output, counts[rank()], output.count_elems());
+  if (impl_->timeline) impl_->timeline->all_gather(counts, input.type, message);
   const bool sampled = impl_->samples(input.type);
   const Tensor exact = sampled ? impl_->exact_like(output) : Tensor();
   if (sampled) impl_->inner.all_gather(input, exact, counts, message);
@@ -217,9 +239,11 @@ void LossyCommunicator::all_to_all(ConstTensor input, std::span<const std::uint6
                                    std::span<const std::uint64_t> receive_counts, const Message& message) {
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.all_to_all(input, send_counts, output, receive_counts, message);
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->check_counts("all_to_all", message, input, send_counts);
   impl_->check_counts("all_to_all", message, output, receive_counts);
   impl_->check_shapes("all_to_all", message, input, output, input.count_elems(), output.count_elems());
+  if (impl_->timeline) impl_->timeline->all_to_all(send_counts, input.type, message);
   const bool sampled = impl_->samples(input.type);
   const Tensor exact = sampled ? impl_->exact_like(output) : Tensor();
   if (sampled) impl_->inner.all_to_all(input, send_counts, exact, receive_counts, message);
@@ -231,6 +255,8 @@ void LossyCommunicator::all_to_all(ConstTensor input, std::span<const std::uint6
 void LossyCommunicator::broadcast(Tensor data, int root, const Message& message) {
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.broadcast(data, root, message);
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
+  if (impl_->timeline) impl_->timeline->broadcast(root, data.count_elems(), data.type, message);
   const bool sampled = impl_->samples(data.type);
   const Tensor exact = sampled ? impl_->exact_like(data) : Tensor();
   if (sampled) {
@@ -245,6 +271,8 @@ void LossyCommunicator::broadcast(Tensor data, int root, const Message& message)
 void LossyCommunicator::send(ConstTensor data, int destination, const Message& message) {
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.send(data, destination, message);
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
+  if (impl_->timeline) impl_->timeline->send(destination, data.count_elems(), data.type, message);
   path->send(data, destination, message);
   impl_->state->ledger.take_touch();  // the receiver says whether the message was touched
   if (impl_->samples(data.type)) impl_->inner.send(data, destination, message);
@@ -253,6 +281,8 @@ void LossyCommunicator::send(ConstTensor data, int destination, const Message& m
 void LossyCommunicator::recv(Tensor data, int source, const Message& message) {
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.recv(data, source, message);
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
+  if (impl_->timeline) impl_->timeline->recv(source, data.count_elems(), data.type, message);
   path->recv(data, source, message);
   impl_->state->calls.note_message(message.traffic_class, impl_->state->ledger.take_touch());
   if (!impl_->samples(data.type)) return;
@@ -267,7 +297,9 @@ std::unique_ptr<Communicator> LossyCommunicator::split(int color, int key) { ret
 
 void LossyCommunicator::abort(std::string_view reason) noexcept { impl_->inner.abort(reason); }
 
-LossyCommunicator::LosslessScope::LosslessScope(LossyCommunicator& communicator) : communicator_(communicator) {
+LossyCommunicator::LosslessScope::LosslessScope(LossyCommunicator& communicator)
+    : communicator_(communicator),
+      pause_(std::make_unique<VirtualClock::Pause>(communicator.impl_->state->clock_or_null())) {
   ++communicator_.impl_->state->lossless_scopes;
 }
 
@@ -290,6 +322,12 @@ std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail de
 
 std::vector<ClassSample> LossyCommunicator::take_samples() {
   return comm::take_samples(impl_->inner, impl_->state->ledger, impl_->state->sampler);
+}
+
+std::optional<VirtualTime> LossyCommunicator::collect_time() {
+  if (!impl_->state->clock) return std::nullopt;
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
+  return comm::collect_time(impl_->inner, impl_->state->clock->time());
 }
 
 }  // namespace droptest::comm

@@ -4,11 +4,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "comm/lossy/loss_statistics.h"
 #include "comm/lossy/network.h"
+#include "comm/lossy/time_model.h"
+#include "comm/lossy/virtual_clock.h"
 
 namespace droptest::comm {
 
@@ -16,6 +19,8 @@ struct LossyOptions {
   Network network;
   /// Steps between samples of NMSE and divergence (each costs an exact collective beside the lossy one); 0: never.
   std::uint64_t sample_every_steps = 0;
+  /// Absent: no clock runs, and no collective says anything about time.
+  std::optional<TimeModel> time;
 };
 
 /// Decorates any communicator: classes with a network lose packets on their path, the others, barriers and groups of
@@ -51,7 +56,7 @@ class LossyCommunicator final : public Communicator {
   void abort(std::string_view reason) noexcept override;
 
   /// While alive, everything of this rank, in groups split from here too, goes straight to the inner communicator and
-  /// nothing is counted: evaluation. Ranks: all, around the same calls.
+  /// nothing is counted, nor does virtual time pass: evaluation. Ranks: all, around the same calls.
   class LosslessScope {
    public:
     explicit LosslessScope(LossyCommunicator& communicator);
@@ -61,6 +66,7 @@ class LossyCommunicator final : public Communicator {
 
    private:
     LossyCommunicator& communicator_;
+    std::unique_ptr<VirtualClock::Pause> pause_;
   };
 
   /// Compares, over the reliable inner communicator, the digest of each link's fates at its two ends.
@@ -76,6 +82,10 @@ class LossyCommunicator final : public Communicator {
   /// NMSE, cosine and divergence of the steps sampled since the last call, added up over ranks; one entry per class
   /// that was sampled, the same on every rank. Ranks: all.
   std::vector<ClassSample> take_samples();
+
+  /// The group's virtual time: the latest clock, mean compute time, sums of counts; absent without a time model.
+  /// Ranks: all.
+  std::optional<VirtualTime> collect_time();
 
  private:
   class Impl;

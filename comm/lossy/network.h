@@ -39,6 +39,7 @@ Fill fill_from_name(std::string_view name);
 struct HalfNetwork {
   std::shared_ptr<const sim::LossProcess> loss;  ///< shared by the classes and ranks it was given to; null: reliable
   Fill fill = Fill::kZero;
+  bool deadline = false;  ///< packets may be lost for coming late, besides
 };
 
 /// One traffic class.

@@ -35,10 +35,10 @@ void check_reduction(Fill fill, ReduceOp op, ElementType type, const Message& me
   }
 }
 
-bool can_lose(const HalfNetwork& half) { return half.loss != nullptr && half.loss->can_lose(); }
+bool can_lose(const HalfNetwork& half) { return half.deadline || (half.loss != nullptr && half.loss->can_lose()); }
 
 double inverse_probability_factor(const HalfNetwork& half) {
-  if (!can_lose(half)) return 1;
+  if (half.loss == nullptr) return 1;
   const double arrives = 1 - half.loss->loss_rate();
   return arrives > 0 ? 1 / arrives : 0;
 }

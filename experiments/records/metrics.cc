@@ -44,6 +44,7 @@ json to_json_line(const MetricsLine& line) {
   const auto put = [&out](const char* name, const std::optional<double>& value) {
     if (value) out[name] = finite_or_null(*value);
   };
+  put("virtual_seconds", line.virtual_seconds);
   put("train_loss", line.train_loss);
   put("learning_rate", line.learning_rate);
   put("gradient_norm", line.gradient_norm);

@@ -28,6 +28,7 @@ struct MetricsLine {
   std::uint64_t step = 0;  ///< finished optimizer steps
   std::uint64_t tokens = 0;
   double seconds = 0;
+  std::optional<double> virtual_seconds;  ///< the latest clock; absent without a time model
   std::optional<double> train_loss;
   std::optional<double> learning_rate;
   std::optional<double> gradient_norm;

@@ -114,6 +114,12 @@ json link_json(const comm::LinkStatistics& link) {
           {"digest", hex16(link.digest)}};
 }
 
+json time_json(const comm::VirtualTime& time) {
+  return {{"virtual_seconds", time.seconds}, {"compute_seconds", time.compute_seconds},
+          {"packets", time.packets},         {"repeated_packets", time.repeated},
+          {"timeouts", time.timeouts},       {"late_packets", time.late}};
+}
+
 void write_record(SchemaKind kind, const std::string& path, const json& record) {
   const std::vector<Violation> violations = schema_of(kind).check(record);
   DROPTEST_CHECK(violations.empty(), path + ": " + violations.at(0).pointer + ": " + violations.at(0).message);
@@ -154,25 +160,27 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
           {"mean_burst_packets", finite_or_null(mean_burst(configured))}};
     }
   }
-  return {{"schema_version", kSchemaVersion},
-          {"run_id", run.run_id},
-          {"name", run.config.name},
-          {"status", run_status_name(summary.status)},
-          {"error", summary.status == RunStatus::kFailed ? json(summary.error) : json(nullptr)},
-          {"diverged_step", summary.diverged_step ? json(*summary.diverged_step) : json(nullptr)},
-          {"seed", run.config.seed},
-          {"point", summary.point},
-          {"steps", summary.steps},
-          {"tokens", summary.tokens},
-          {"train", {{"final_loss", measured_or_null(summary.train_final_loss)}}},
-          {"validation",
-           {{"final_loss", measured_or_null(summary.validation_final_loss)},
-            {"best_loss", measured_or_null(summary.validation_best_loss)},
-            {"tokens", summary.validation_tokens}}},
-          {"tokens_per_second", finite_or_null(summary.tokens_per_second)},
-          {"seconds", finite_or_null(summary.seconds)},
-          {"loss", std::move(loss)},
-          {"provenance", to_json(summary.provenance)}};
+  json out = {{"schema_version", kSchemaVersion},
+              {"run_id", run.run_id},
+              {"name", run.config.name},
+              {"status", run_status_name(summary.status)},
+              {"error", summary.status == RunStatus::kFailed ? json(summary.error) : json(nullptr)},
+              {"diverged_step", summary.diverged_step ? json(*summary.diverged_step) : json(nullptr)},
+              {"seed", run.config.seed},
+              {"point", summary.point},
+              {"steps", summary.steps},
+              {"tokens", summary.tokens},
+              {"train", {{"final_loss", measured_or_null(summary.train_final_loss)}}},
+              {"validation",
+               {{"final_loss", measured_or_null(summary.validation_final_loss)},
+                {"best_loss", measured_or_null(summary.validation_best_loss)},
+                {"tokens", summary.validation_tokens}}},
+              {"tokens_per_second", finite_or_null(summary.tokens_per_second)},
+              {"seconds", finite_or_null(summary.seconds)},
+              {"loss", std::move(loss)},
+              {"provenance", to_json(summary.provenance)}};
+  if (summary.time) out["time"] = time_json(*summary.time);
+  return out;
 }
 
 json loss_statistics_json(const std::vector<comm::ClassStatistics>& statistics, const comm::Network& network) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/lossy/loss_statistics.h"
+#include "comm/lossy/time_model.h"
 #include "experiments/records/provenance.h"
 #include "experiments/spec/resolve.h"
 #include "experiments/spec/sweep_plan.h"
@@ -46,6 +47,7 @@ struct RunSummary {
   std::uint64_t validation_tokens = 0;
   double tokens_per_second = 0;
   double seconds = 0;
+  std::optional<comm::VirtualTime> time;
   Provenance provenance;
 };
 

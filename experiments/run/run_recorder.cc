@@ -69,6 +69,7 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   summary.validation_tokens = outcome.validation_tokens;
   summary.tokens_per_second = outcome.tokens_per_second;
   summary.seconds = outcome.seconds;
+  summary.time = outcome.time;
   summary.provenance = provenance_from(started_);
   nlohmann::json record = summary_json(run_, summary);
   write_summary_record(directory_, record);

@@ -30,6 +30,7 @@ comm::LossyOptions lossy_options(const RunConfig& config) {
   options.network = config.network;
   options.network.seed = config.seed;
   options.sample_every_steps = config.record.sample_every_steps;
+  options.time = config.time;
   return options;
 }
 
@@ -151,6 +152,8 @@ class Trainer {
   void log(MetricsLine& line) {
     line.tokens = outcome_.tokens;
     line.seconds = seconds_since(start_);
+    outcome_.time = network_.collect_time();
+    if (outcome_.time) line.virtual_seconds = outcome_.time->seconds;
     if (line.train_loss) {
       last_losses_.push_back(*line.train_loss);
       if (last_losses_.size() > kFinalLossLines) last_losses_.pop_front();

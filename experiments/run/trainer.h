@@ -9,6 +9,7 @@
 
 #include "comm/communicator.h"
 #include "comm/lossy/loss_statistics.h"
+#include "comm/lossy/time_model.h"
 #include "experiments/data/corpus.h"
 #include "experiments/records/metrics.h"
 #include "experiments/run_config.h"
@@ -29,6 +30,7 @@ struct TrainingOutcome {
   double seconds = 0;
   double tokens_per_second = 0;  ///< of the training steps alone: evaluation and sampling take no part
   std::vector<comm::ClassStatistics> statistics;
+  std::optional<comm::VirtualTime> time;  ///< absent without a time model
   models::StoredTensors weights;  ///< rank 0, where the config keeps them: the final weights
 };
 

@@ -7,6 +7,7 @@
 
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/resolve_network.h"
+#include "experiments/spec/resolve_time.h"
 #include "experiments/spec/schema.h"
 #include "experiments/spec/sha256.h"
 #include "sim/error.h"
@@ -50,6 +51,7 @@ class Resolver {
     resolve_data();
     resolve_training();
     resolve_network_section();
+    resolve_time_section();
     if (!errors_.empty()) throw_errors();
     ResolvedRun run;
     run.spec = full_;
@@ -143,11 +145,23 @@ class Resolver {
                "got a network, but no run of this version has such traffic; want tp_forward or tp_backward");
       }
     }
-    ResolvedNetwork resolved =
-        resolve_network(network, classes_in_use(config_.tensor_parallel), full_["seed"].get<std::uint64_t>(), where_);
+    ResolvedNetwork resolved = resolve_network(network, classes_in_use(config_.tensor_parallel),
+                                               full_["seed"].get<std::uint64_t>(), where_, network_use());
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);
+  }
+
+  NetworkUse network_use() const {
+    if (!full_.contains("time")) return NetworkUse::kLossOnly;
+    return full_["time"].contains("deadline_microseconds") ? NetworkUse::kDeadline : NetworkUse::kTimed;
+  }
+
+  void resolve_time_section() {
+    if (!full_.contains("time") || !errors_.empty()) return;
+    ResolvedTime resolved = resolve_time(full_["time"], config_.network, where_);
+    errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
+    config_.time = std::move(resolved.model);
   }
 
   void fill_config(RunConfig& config) const {

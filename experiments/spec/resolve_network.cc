@@ -28,7 +28,7 @@ bool is_none(const json& loss) { return loss["model"] == "none"; }
 /// Builds the classes one by one; processes that are written alike are made once and shared.
 class NetworkResolver {
  public:
-  explicit NetworkResolver(const std::string& where) : where_(where) {}
+  NetworkResolver(const std::string& where, NetworkUse use) : where_(where), use_(use) {}
 
   void add(sim::TrafficClass traffic_class, const json& all, ResolvedNetwork& result) {
     const std::string name(sim::traffic_class_name(traffic_class));
@@ -51,7 +51,7 @@ class NetworkResolver {
     network.burst_scope = resolved["burst_scope"] == "message" ? comm::BurstScope::kMessage : comm::BurstScope::kLink;
     network.reduce = make_half(resolved["reduce"], "reduce");
     network.gather = make_half(resolved["gather"], "gather");
-    if (!network.reduce.loss && !network.gather.loss) return;
+    if (use_ == NetworkUse::kLossOnly && !network.reduce.loss && !network.gather.loss) return;
     result.network.of(traffic_class) = network;
     result.classes[name] = std::move(resolved);
   }
@@ -112,7 +112,9 @@ class NetworkResolver {
   comm::HalfNetwork make_half(json& half, const std::string& name) {
     comm::HalfNetwork network;
     if (is_none(half["loss"])) {
-      half["fill"] = "zero";  // nothing is ever missing: a fill that cannot act is not part of the run's identity
+      // Nothing is ever missing: a fill that cannot act is not part of the run's identity.
+      if (use_ != NetworkUse::kDeadline) half["fill"] = "zero";
+      network.fill = comm::fill_from_name(half["fill"].get<std::string>());
       return network;
     }
     network.fill = comm::fill_from_name(half["fill"].get<std::string>());
@@ -142,6 +144,7 @@ class NetworkResolver {
   }
 
   const std::string& where_;
+  NetworkUse use_;
   std::vector<std::string> errors_;
   std::map<std::string, std::shared_ptr<const sim::LossProcess>> processes_;
   std::map<std::string, std::string> loss_places_;  ///< where the loss of each half was written
@@ -151,11 +154,11 @@ class NetworkResolver {
 }  // namespace
 
 ResolvedNetwork resolve_network(const json& network, const std::vector<sim::TrafficClass>& in_use, std::uint64_t seed,
-                                const std::string& where) {
+                                const std::string& where, NetworkUse use) {
   ResolvedNetwork result;
   result.classes = json::object();
   result.network.seed = seed;
-  NetworkResolver resolver(where);
+  NetworkResolver resolver(where, use);
   for (const sim::TrafficClass traffic_class : in_use) resolver.add(traffic_class, network, result);
   result.errors = resolver.take_errors();
   return result;

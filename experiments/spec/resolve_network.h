@@ -2,6 +2,7 @@
 // The network section of a spec -> the network of each traffic class, with both halves spelled out.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -12,8 +13,15 @@
 
 namespace droptest::experiments {
 
+/// What a network does besides losing packets by its processes.
+enum class NetworkUse : std::uint8_t {
+  kLossOnly,  ///< nothing: a class without loss is left out, and a fill that cannot act
+  kTimed,     ///< it takes time, so classes without loss matter too
+  kDeadline,  ///< it takes time, and what is late is lost
+};
+
 struct ResolvedNetwork {
-  nlohmann::json classes;  ///< by name of a traffic class; a class that cannot lose packets is absent
+  nlohmann::json classes;  ///< by name of a traffic class; one that does not matter (NetworkUse) is absent
   comm::Network network;
   std::vector<std::string> errors;  ///< complete messages; not empty: the other members mean nothing
 };
@@ -22,6 +30,6 @@ struct ResolvedNetwork {
 /// and at each of the two levels what is said of one half overrides what is said of both.
 /// `in_use`: the classes that the run has traffic of. `where` names the document in messages.
 ResolvedNetwork resolve_network(const nlohmann::json& network, const std::vector<sim::TrafficClass>& in_use,
-                                std::uint64_t seed, const std::string& where);
+                                std::uint64_t seed, const std::string& where, NetworkUse use = NetworkUse::kLossOnly);
 
 }  // namespace droptest::experiments

@@ -7,7 +7,7 @@
 namespace droptest::sim {
 namespace {
 
-constexpr std::uint64_t kBlockSlots = 1024;
+constexpr std::uint64_t kBlockSlots = 256;
 constexpr std::uint64_t kWordSlots = 64;
 
 }  // namespace

@@ -30,6 +30,7 @@ struct RankResult {
   std::uint64_t lost = 0;
   std::uint64_t untouched = 0;
   double nmse = 0;
+  double virtual_seconds = 0;
 };
 
 RankResult program(Communicator& inner, const LossyOptions& options) {
@@ -55,6 +56,7 @@ RankResult program(Communicator& inner, const LossyOptions& options) {
   result.lost = statistics.total().lost_packets;
   result.untouched = statistics.untouched;
   result.nmse = statistics.nmse();
+  result.virtual_seconds = lossy.collect_time()->seconds;
   return result;
 }
 
@@ -89,6 +91,11 @@ TEST(LossyGloo, HasTheFatesOfTheLocalBackendAndItsResultsToRounding) {
     for (const Fill fill : {Fill::kZero, Fill::kCountRescale, Fill::kStale}) {
       LossyOptions options;
       options.sample_every_steps = 2;
+      options.time.emplace();
+      options.time->links = {{1e-6, 1e9}, {5e-6, 1e8}, 2};
+      options.time->compute_seconds = 1e-3;
+      options.time->compute_p99_over_p50 = 1.5;
+      options.time->transfer_p99_over_p50 = 3;
       options.network.seed = 31;
       ClassNetwork network;
       network.path = path;
@@ -106,6 +113,8 @@ TEST(LossyGloo, HasTheFatesOfTheLocalBackendAndItsResultsToRounding) {
         EXPECT_EQ(gloo[r].lost, local[r].lost);
         EXPECT_EQ(gloo[r].untouched, local[r].untouched);
         EXPECT_GT(gloo[r].lost, 0U);
+        EXPECT_EQ(gloo[r].virtual_seconds, local[r].virtual_seconds);
+        EXPECT_GT(gloo[r].virtual_seconds, 6e-3);
         EXPECT_NEAR(gloo[r].nmse, local[r].nmse, 1e-6);
         ASSERT_EQ(gloo[r].data.size(), local[r].data.size());
         for (std::size_t i = 0; i < local[r].data.size(); ++i) {

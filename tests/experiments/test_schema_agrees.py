@@ -86,6 +86,12 @@ RESOLVED = {
             }
         }
     },
+    "time": {
+        "link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 100.5},
+        **{"header_bytes": 0, "compute_milliseconds": 12.5, "deadline_microseconds": 50},
+        "stragglers": {"compute_p99_over_p50": 1.5, "transfer_p99_over_p50": 2},
+        "retransmission": {"protocol": "none"},
+    },
     "training": {
         **{"steps": 1, "batch_sequences": 1, "sequence_tokens": 8, "accumulation": 1, "warmup_steps": 0},
         "precision": "bfloat16",
@@ -110,6 +116,10 @@ SUMMARY = {
     "validation": {"final_loss": None, "best_loss": 2.5, "tokens": 1},
     "tokens_per_second": 1.5,
     "seconds": 1,
+    "time": {
+        **{"virtual_seconds": 1.5, "compute_seconds": 1, "packets": 3, "repeated_packets": 2, "timeouts": 1},
+        "late_packets": 0,
+    },
     "loss": {"tp_forward": {"reduce": LOSS, "gather": LOSS}},
     "provenance": {
         **{"version": "0.1.0", "commit": "c", "host": "h", "compiler": "g", "libraries": {"Eigen": "3.4.0"}},
@@ -119,6 +129,7 @@ SUMMARY = {
 METRICS = {
     **{"step": 10, "tokens": 1, "seconds": 0.5, "train_loss": None, "learning_rate": 0.1, "gradient_norm": 1},
     "validation_loss": 2.5,
+    "virtual_seconds": 0.25,
     "divergence": {"max": 0.1, "rms": None, "groups": {"bias": {"max": 0, "rms": 0}}},
     "classes": {"tp_forward": {"nmse": 0.1, "cosine": None}},
 }

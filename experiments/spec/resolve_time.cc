@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/resolve_time.h"
+
+#include "experiments/spec/json_text.h"
+#include "experiments/spec/parameters_from_json.h"
+#include "sim/error.h"
+#include "sim/time/retransmission.h"
+#include "sim/traffic_class.h"
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+
+constexpr double kSecondsPerMicrosecond = 1e-6;
+constexpr double kBytesPerGigabit = 1e9 / 8;
+
+sim::LinkCost link_cost(const json& link) {
+  return {link["latency_microseconds"].get<double>() * kSecondsPerMicrosecond,
+          link["bandwidth_gbit_per_second"].get<double>() * kBytesPerGigabit};
+}
+
+bool loses_everything(const comm::HalfNetwork& half) { return half.loss && half.loss->loss_rate() >= 1; }
+
+}  // namespace
+
+ResolvedTime resolve_time(const json& time, const comm::Network& network, const std::string& where) {
+  ResolvedTime result;
+  comm::TimeModel& model = result.model;
+  const auto report = [&](const std::string& pointer, const std::string& message) {
+    result.errors.push_back(where + ": " + pointer + ": " + message);
+  };
+  model.links.between = link_cost(time["link"]);
+  model.links.within = model.links.between;
+  if (time.contains("groups")) {
+    model.links.group_ranks = time["groups"]["ranks"].get<int>();
+    model.links.within = link_cost(time["groups"]["link"]);
+  }
+  model.header_bytes = time["header_bytes"].get<std::uint64_t>();
+  const json& compute = time["compute_milliseconds"];
+  if (compute.is_number()) model.compute_seconds = compute.get<double>() * 1e-3;
+  model.compute_p99_over_p50 = time["stragglers"]["compute_p99_over_p50"].get<double>();
+  model.transfer_p99_over_p50 = time["stragglers"]["transfer_p99_over_p50"].get<double>();
+  if (time.contains("deadline_microseconds")) {
+    model.deadline_seconds = time["deadline_microseconds"].get<double>() * kSecondsPerMicrosecond;
+  }
+
+  const json& retransmission = time["retransmission"];
+  if (retransmission["protocol"] == "none") return result;
+  try {
+    model.reliable = sim::make_retransmission(parameters_from_json(retransmission, where + ": /time/retransmission"));
+  } catch (const ConfigError& error) {
+    result.errors.emplace_back(error.what());
+  }
+  if (model.deadline_seconds) {
+    report("/time/deadline_microseconds",
+           "got " + quote_json(time["deadline_microseconds"]) + ", but " + quote_json(retransmission["protocol"]) +
+               " repeats what is lost until all has arrived; want no deadline, or the protocol \"none\"");
+  }
+  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    const auto& of_class = network.of(traffic_class);
+    if (!of_class || !(loses_everything(of_class->reduce) || loses_everything(of_class->gather))) continue;
+    report("/time/retransmission", "got " + quote_json(retransmission["protocol"]) + ", but " +
+                                       std::string(sim::traffic_class_name(traffic_class)) +
+                                       " loses every packet, repeated ones too; want a loss rate below 1");
+  }
+  return result;
+}
+
+}  // namespace droptest::experiments

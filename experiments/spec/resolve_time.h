@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The time section of a spec -> the rules of the virtual clock.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "comm/lossy/network.h"
+#include "comm/lossy/time_model.h"
+
+namespace droptest::experiments {
+
+struct ResolvedTime {
+  comm::TimeModel model;
+  std::vector<std::string> errors;  ///< complete messages; not empty: the model means nothing
+};
+
+/// `time` is the spec's section with defaults, `network` what the run's classes lose. `where` names the document.
+ResolvedTime resolve_time(const nlohmann::json& time, const comm::Network& network, const std::string& where);
+
+}  // namespace droptest::experiments

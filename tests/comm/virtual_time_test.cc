@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+// The virtual clock of the lossy communicator: closed forms of each path, retransmission, deadlines, stragglers.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/lossy/lossy_communicator.h"
+#include "comm/run_ranks.h"
+#include "sim/error.h"
+#include "sim/loss/bernoulli.h"
+#include "sim/time/straggler.h"
+#include "sim/time/timing_theory.h"
+
+namespace droptest::comm {
+namespace {
+
+constexpr auto kClass = sim::TrafficClass::kTpForward;
+constexpr std::chrono::milliseconds kTimeout{20000};
+const Message kMessage{kClass, "activation", 0};
+constexpr std::uint64_t kElements = 8192;
+constexpr sim::LinkCost kLink{5e-6, 1e9};
+
+TimeModel model_of(double compute_seconds = 0) {
+  TimeModel model;
+  model.links = {kLink, kLink, 0};
+  model.compute_seconds = compute_seconds;
+  return model;
+}
+
+LossyOptions options_of(std::string_view path, double p, const TimeModel& model) {
+  LossyOptions options;
+  options.network.seed = 11;
+  ClassNetwork network;
+  network.path = path;
+  network.payload_bytes = 256;
+  apply_loss(network, std::make_shared<sim::Bernoulli>(p));
+  options.network.of(kClass) = network;
+  options.time = model;
+  return options;
+}
+
+std::shared_ptr<const sim::RetransmissionProtocol> protocol(const std::string& name) {
+  sim::Parameters::Members members;
+  members.emplace("protocol", sim::Parameters(name, "test"));
+  return sim::make_retransmission(sim::Parameters(std::move(members), "test"));
+}
+
+struct Outcome {
+  VirtualTime time;
+  std::vector<std::vector<float>> data;  // by rank
+};
+
+// What each rank does with its communicator, and its data.
+template <class Program>
+Outcome run(int ranks, const LossyOptions& options, const Program& program) {
+  Outcome outcome;
+  outcome.data.resize(static_cast<std::size_t>(ranks));
+  run_ranks(ranks, kTimeout, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    std::vector<float>& data = outcome.data[static_cast<std::size_t>(inner.rank())];
+    data.resize(kElements);
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = std::sin(static_cast<float>(i) + inner.rank());
+    program(lossy, data);
+    lossy.verify_fates();
+    const auto time = lossy.collect_time();
+    if (inner.rank() == 0 && time) outcome.time = *time;
+  });
+  return outcome;
+}
+
+void all_reduce(LossyCommunicator& lossy, std::vector<float>& data) {
+  lossy.all_reduce(Tensor(std::span(data)), ReduceOp::kSum, kMessage);
+}
+
+TEST(VirtualTime, AnAllReduceTakesWhatTheClosedFormSays) {
+  constexpr double kBytes = kElements * sizeof(float);
+  for (const int ranks : {2, 4, 8}) {
+    EXPECT_NEAR(run(ranks, options_of("direct", 0.1, model_of()), all_reduce).time.seconds,
+                sim::direct_all_reduce_seconds(ranks, kBytes, kLink), 1e-12);
+    EXPECT_NEAR(run(ranks, options_of("contribution", 0.1, model_of()), all_reduce).time.seconds,
+                sim::aggregation_seconds(kBytes, kLink), 1e-12);
+  }
+}
+
+TEST(VirtualTime, HeadersTravelToo) {
+  TimeModel model = model_of();
+  model.header_bytes = 64;
+  // 256 bytes of payload and 64 of headers.
+  EXPECT_NEAR(run(4, options_of("direct", 0, model), all_reduce).time.seconds,
+              sim::direct_all_reduce_seconds(4, kElements * sizeof(float) * 1.25, kLink), 1e-12);
+}
+
+TEST(VirtualTime, EveryCollectiveTakesItsHops) {
+  const double transfer = kLink.transfer_seconds(kElements * sizeof(float));
+  const LossyOptions options = options_of("direct", 0, model_of());
+  const std::vector<std::uint64_t> quarters(4, kElements / 4);
+  const auto seconds = [&](const auto& program) { return run(4, options, program).time.seconds; };
+  EXPECT_NEAR(seconds([&](LossyCommunicator& lossy, std::vector<float>& data) {
+                lossy.reduce_scatter(ConstTensor(std::span<const float>(data)),
+                                     Tensor(std::span(data).subspan(0, kElements / 4)), quarters, ReduceOp::kSum,
+                                     kMessage);
+              }),
+              kLink.latency_seconds + 0.75 * transfer, 1e-12);
+  EXPECT_NEAR(seconds([&](LossyCommunicator& lossy, std::vector<float>& data) {
+                const std::vector<float> part(kElements / 4);
+                lossy.all_gather(ConstTensor(std::span<const float>(part)), Tensor(std::span(data)), quarters,
+                                 kMessage);
+              }),
+              kLink.latency_seconds + 0.75 * transfer, 1e-12);
+  EXPECT_NEAR(seconds([&](LossyCommunicator& lossy, std::vector<float>& data) {
+                std::vector<float> received(kElements);
+                lossy.all_to_all(ConstTensor(std::span<const float>(data)), quarters, Tensor(std::span(received)),
+                                 quarters, kMessage);
+              }),
+              kLink.latency_seconds + 0.75 * transfer, 1e-12);
+  // The root sends three times, one after the other.
+  EXPECT_NEAR(seconds([&](LossyCommunicator& lossy, std::vector<float>& data) {
+                lossy.broadcast(Tensor(std::span(data)), 1, kMessage);
+              }),
+              kLink.latency_seconds + 3 * transfer, 1e-12);
+  EXPECT_NEAR(seconds([&](LossyCommunicator& lossy, std::vector<float>& data) {
+                if (lossy.rank() == 2) lossy.send(ConstTensor(std::span<const float>(data)), 3, kMessage);
+                if (lossy.rank() == 3) lossy.recv(Tensor(std::span(data)), 2, kMessage);
+              }),
+              kLink.latency_seconds + transfer, 1e-12);
+}
+
+TEST(VirtualTime, StepsTakeTheirComputeTimeAndTheSlowestRankSetsThePace) {
+  TimeModel model = model_of(0.25);
+  const auto two_steps = [](LossyCommunicator& lossy, std::vector<float>& data) {
+    for (const std::uint64_t step : {1, 2}) {
+      lossy.begin_step(step);
+      all_reduce(lossy, data);
+    }
+  };
+  const double collective = sim::direct_all_reduce_seconds(4, kElements * sizeof(float), kLink);
+  VirtualTime time = run(4, options_of("direct", 0, model), two_steps).time;
+  EXPECT_NEAR(time.seconds, 2 * (0.25 + collective), 1e-12);
+  EXPECT_NEAR(time.compute_seconds, 0.5, 1e-12);
+
+  model.compute_p99_over_p50 = 2;
+  const sim::Straggler straggler(2);
+  double slowest = 0;
+  for (const std::uint64_t step : {1, 2}) {
+    double factor = 0;
+    for (std::uint64_t rank = 0; rank < 4; ++rank) {
+      factor = std::max(factor, straggler.factor(11, sim::Purpose::kComputeStraggler, rank, step));
+    }
+    slowest += 0.25 * factor;
+  }
+  time = run(4, options_of("direct", 0, model), two_steps).time;
+  EXPECT_GE(time.seconds, slowest);
+  EXPECT_LE(time.seconds, slowest + 2 * collective + 1e-12);
+}
+
+TEST(VirtualTime, MeasuredComputeIsTheProcessorTimeBetweenCollectives) {
+  TimeModel model = model_of();
+  model.compute_seconds.reset();
+  const VirtualTime time =
+      run(2, options_of("direct", 0, model), [](LossyCommunicator& lossy, std::vector<float>& data) {
+        lossy.begin_step(1);
+        volatile double work = 1;
+        for (int i = 0; i < 3'000'000; ++i) work = work * 1.0000001;
+        all_reduce(lossy, data);
+        all_reduce(lossy, data);
+      }).time;
+  EXPECT_GT(time.compute_seconds, 1e-3);
+  const double collective = sim::direct_all_reduce_seconds(2, kElements * sizeof(float), kLink);
+  EXPECT_GE(time.seconds, 2 * collective + time.compute_seconds);
+}
+
+TEST(VirtualTime, AReliableNetworkLosesNothingButTime) {
+  const auto ten = [](LossyCommunicator& lossy, std::vector<float>& data) {
+    for (int i = 0; i < 10; ++i) all_reduce(lossy, data);
+  };
+  TimeModel reliable = model_of();
+  reliable.reliable = protocol("selective_repeat");
+  for (const std::string path : {"direct", "contribution"}) {
+    const Outcome lossless = run(4, options_of(path, 0, model_of()), ten);
+    const Outcome repeated = run(4, options_of(path, 0.05, reliable), ten);
+    EXPECT_EQ(repeated.data, lossless.data) << path;
+    EXPECT_GT(repeated.time.seconds, lossless.time.seconds) << path;
+    EXPECT_EQ(repeated.time.packets, lossless.time.packets) << path;
+    EXPECT_EQ(lossless.time.repeated, 0U) << path;
+  }
+  // 12 hops of a half, 2 halves, 32 packets a hop, 10 calls: transmissions are geometric.
+  const VirtualTime time = run(4, options_of("direct", 0.05, reliable), ten).time;
+  constexpr double kPackets = 12 * 2 * 32 * 10;
+  EXPECT_EQ(time.packets, static_cast<std::uint64_t>(kPackets));
+  const double expected = kPackets * 0.05 / 0.95;
+  EXPECT_LT(std::abs(static_cast<double>(time.repeated) - expected), 4 * std::sqrt(kPackets * 0.05) / 0.95);
+  // The slots of a link run on from call to call, so no two calls cost the same by design.
+  const VirtualTime once = run(4, options_of("direct", 0.05, reliable), all_reduce).time;
+  EXPECT_NE(time.repeated, 10 * once.repeated);
+}
+
+TEST(VirtualTime, OneHopTakesItsExpectedTime) {
+  // A message over one link: the mean over many is the protocol's closed form.
+  TimeModel model = model_of();
+  for (const std::string name : {"selective_repeat", "go_back_n"}) {
+    model.reliable = protocol(name);
+    constexpr int kCalls = 400;
+    const VirtualTime time =
+        run(2, options_of("direct", 0.02, model), [](LossyCommunicator& lossy, std::vector<float>& data) {
+          for (int i = 0; i < kCalls; ++i) {
+            if (lossy.rank() == 0) lossy.send(ConstTensor(std::span<const float>(data)), 1, kMessage);
+            if (lossy.rank() == 1) lossy.recv(Tensor(std::span(data)), 0, kMessage);
+          }
+        }).time;
+    const sim::LinkTiming timing{kLink.transfer_seconds(256), kLink.round_trip_seconds()};
+    const double transfer = kLink.transfer_seconds(kElements * sizeof(float));
+    const double extra = model.reliable->expected_extra_seconds(0.02, kElements * sizeof(float) / 256, timing);
+    // The sender's port is busy for the whole of each message; the last one arrives a latency later.
+    const double measured = (time.seconds - kLink.latency_seconds) / kCalls - transfer;
+    EXPECT_NEAR(measured / extra, 1, 0.2) << name;
+  }
+}
+
+TEST(VirtualTime, WhatMissesTheDeadlineIsLost) {
+  const double whole = sim::direct_all_reduce_seconds(4, kElements * sizeof(float), kLink);
+  TimeModel model = model_of();
+  model.deadline_seconds = whole;
+  const Outcome patient = run(4, options_of("direct", 0, model), all_reduce);
+  const Outcome lossless = run(4, options_of("direct", 0, model_of()), all_reduce);
+  EXPECT_EQ(patient.data, lossless.data);
+  EXPECT_EQ(patient.time.late, 0U);
+  EXPECT_EQ(patient.time.seconds, lossless.time.seconds);
+
+  // A round is over before the third of its three hops has come.
+  const double third = kLink.transfer_seconds(kElements / 4 * sizeof(float));
+  model.deadline_seconds = kLink.latency_seconds + 2.5 * third;
+  const Outcome hasty = run(4, options_of("direct", 0, model), all_reduce);
+  EXPECT_NEAR(hasty.time.seconds, 2 * (kLink.latency_seconds + 2.5 * third), 1e-12);
+  EXPECT_EQ(hasty.time.late, 4U * 2 * 16);  // of each rank, in each half, the second half of the last message
+  EXPECT_NE(hasty.data, lossless.data);
+  // Rank 0's own part lacks the second half of rank 1's contribution: its last sender.
+  const auto part = [](int rank, std::size_t i) { return std::sin(static_cast<float>(i) + static_cast<float>(rank)); };
+  const std::size_t late_element = kElements / 4 - 1;
+  EXPECT_FLOAT_EQ(hasty.data[0][late_element], (part(0, late_element) + part(2, late_element)) + part(3, late_element));
+  EXPECT_EQ(hasty.data[0][0], lossless.data[0][0]);
+}
+
+TEST(VirtualTime, SharedFatesShareTheDeadline) {
+  TimeModel model = model_of();
+  const double third = kLink.transfer_seconds(kElements / 4 * sizeof(float));
+  model.deadline_seconds = kLink.latency_seconds + 2.5 * third;
+  LossyOptions options = options_of("direct", 0, model);
+  options.network.of(kClass)->consistency = Consistency::kShared;
+  const Outcome shared = run(4, options, all_reduce);
+  for (const auto& data : shared.data) EXPECT_EQ(data, shared.data[0]);
+  const Outcome aggregated = run(4, options_of("contribution", 0, model), all_reduce);
+  for (const auto& data : aggregated.data) EXPECT_EQ(data, aggregated.data[0]);
+  EXPECT_GT(aggregated.time.late, 0U);
+}
+
+TEST(VirtualTime, StragglersStretchHopsAndADeadlineCutsTheTail) {
+  const auto calls = [](LossyCommunicator& lossy, std::vector<float>& data) {
+    for (int i = 0; i < 50; ++i) all_reduce(lossy, data);
+  };
+  const double plain = run(8, options_of("direct", 0, model_of()), calls).time.seconds;
+  TimeModel model = model_of();
+  model.transfer_p99_over_p50 = 3;
+  const double stretched = run(8, options_of("direct", 0, model), calls).time.seconds;
+  EXPECT_GT(stretched, 1.1 * plain);
+  model.deadline_seconds = sim::direct_all_reduce_seconds(8, kElements * sizeof(float), kLink) / 2 * 1.05;
+  const VirtualTime cut = run(8, options_of("direct", 0, model), calls).time;
+  EXPECT_LT(cut.seconds, 1.06 * plain);
+  EXPECT_GT(cut.late, 0U);
+}
+
+TEST(VirtualTime, NeitherEvaluationNorItsAbsenceChangesAnything) {
+  const auto evaluate = [](LossyCommunicator& lossy, std::vector<float>& data) {
+    const LossyCommunicator::LosslessScope scope(lossy);
+    all_reduce(lossy, data);
+  };
+  EXPECT_EQ(run(2, options_of("direct", 0.1, model_of()), evaluate).time.seconds, 0);
+  // The losses of a tolerant network are those without a clock.
+  LossyOptions timed = options_of("direct", 0.1, model_of());
+  const Outcome with = run(4, timed, all_reduce);
+  timed.time.reset();
+  EXPECT_EQ(run(4, timed, all_reduce).data, with.data);
+}
+
+TEST(VirtualTime, GroupsOfARankShareItsClock) {
+  const LossyOptions options = options_of("direct", 0, model_of());
+  const double pair = sim::direct_all_reduce_seconds(2, kElements * sizeof(float), kLink);
+  const double all = sim::direct_all_reduce_seconds(4, kElements * sizeof(float), kLink);
+  const Outcome outcome = run(4, options, [](LossyCommunicator& lossy, std::vector<float>& data) {
+    const auto half = lossy.split(lossy.rank() / 2, 0);
+    // Two calls of one pair, one of the other; then all wait for the slower pair.
+    for (int i = 0; i < 2 - lossy.rank() / 2; ++i) half->all_reduce(Tensor(std::span(data)), ReduceOp::kSum, kMessage);
+    all_reduce(lossy, data);
+  });
+  EXPECT_NEAR(outcome.time.seconds, 2 * pair + all, 1e-12);
+}
+
+TEST(VirtualTime, WrongModelsAreRefused) {
+  TimeModel model = model_of();
+  model.deadline_seconds = 1;
+  model.reliable = protocol("go_back_n");
+  EXPECT_THROW(validate(model), ConfigError);
+  model = model_of();
+  model.links.between.bytes_per_second = 0;
+  EXPECT_THROW(validate(model), ConfigError);
+  model = model_of();
+  model.transfer_p99_over_p50 = 0.5;
+  EXPECT_THROW(validate(model), ConfigError);
+}
+
+}  // namespace
+}  // namespace droptest::comm
