@@ -10,7 +10,9 @@
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
+#include "sim/packets/packetizer.h"
 #include "sim/random/philox.h"
+#include "sim/time/timing_theory.h"
 
 namespace droptest::comm {
 namespace {
@@ -25,6 +27,7 @@ struct Trial {
   double exact_energy = 0;           // of one rank's result
   double survival_reduce = 1;
   double survival_gather = 1;
+  double seconds = 0;
 };
 
 void require_positive(const char* name, std::uint64_t value) {
@@ -58,6 +61,8 @@ double survival_of_gather(const CollectiveExperiment& experiment, double lost) {
   }
   return 1 - lost * losers / (static_cast<double>(experiment.elements) * ranks);
 }
+
+double time_of(const std::optional<VirtualTime>& time) { return time ? time->seconds : 0; }
 
 // Mean of `values` with its standard error.
 Estimate mean_of(const std::vector<double>& values, std::optional<double> expected) {
@@ -97,11 +102,31 @@ Estimate product_of(const Estimate& a, const Estimate& b) {
   return product;
 }
 
+std::optional<double> expected_seconds(const CollectiveExperiment& experiment) {
+  const TimeModel& model = *experiment.time;
+  const bool plain = model.reliable == nullptr && !model.deadline_seconds && model.transfer_p99_over_p50 == 1 &&
+                     model.links.group_ranks == 0 &&
+                     experiment.elements % static_cast<std::uint64_t>(experiment.ranks) == 0;
+  if (!plain) return std::nullopt;
+  if (experiment.ranks == 1) return 0;
+  const auto bytes_of = [&](std::uint64_t elements) {
+    const sim::Packetizer cut(elements, sizeof(float), experiment.network.payload_bytes);
+    return static_cast<double>(elements * sizeof(float) + cut.packets() * model.header_bytes);
+  };
+  const sim::LinkCost& link = model.links.between;
+  if (experiment.network.path == "contribution") return sim::aggregation_seconds(bytes_of(experiment.elements), link);
+  if (experiment.network.path != "direct") return std::nullopt;
+  const auto ranks = static_cast<std::uint64_t>(experiment.ranks);
+  const double all_parts = static_cast<double>(ranks) * bytes_of(experiment.elements / ranks);
+  return sim::direct_all_reduce_seconds(experiment.ranks, all_parts, link);
+}
+
 void run_trials(const CollectiveExperiment& experiment, Communicator& inner, std::vector<Trial>& trials,
-                ClassStatistics& statistics) {
+                ClassStatistics& statistics, std::optional<VirtualTime>& time) {
   LossyOptions options;
   options.network.seed = experiment.seed;
   options.network.of(kClass) = experiment.network;
+  options.time = experiment.time;
   LossyCommunicator lossy(inner, options);
 
   std::vector<float> input(experiment.elements);
@@ -122,11 +147,14 @@ void run_trials(const CollectiveExperiment& experiment, Communicator& inner, std
       error_energy += error * error;
       exact_energy += exact[i] * exact[i];
     }
+    const std::optional<VirtualTime> now = lossy.collect_time();
     Trial& trial = trials[t];
     trial.error_energy[inner.rank()] = error_energy;  // each rank writes its own element
     const std::vector<ClassStatistics> so_far = lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit);
     if (inner.rank() != 0) continue;
     trial.exact_energy = exact_energy;
+    trial.seconds = time_of(now) - time_of(time);
+    time = now;
     if (so_far.empty()) continue;  // a group of one loses nothing
     const auto reduce = static_cast<double>(lost_elems(so_far[0].halves[0]));
     const auto gather = static_cast<double>(lost_elems(so_far[0].halves[1]));
@@ -152,12 +180,13 @@ CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment&
   std::vector<Trial> trials(experiment.trials, empty);
   CollectiveExperimentResult result;
   run_ranks(experiment.ranks, experiment.timeout,
-            [&](Communicator& inner) { run_trials(experiment, inner, trials, result.statistics); });
+            [&](Communicator& inner) { run_trials(experiment, inner, trials, result.statistics, result.time); });
 
   std::vector<double> errors;
   std::vector<double> energies;
   std::vector<double> reduce;
   std::vector<double> gather;
+  std::vector<double> seconds;
   for (const Trial& trial : trials) {
     double error = 0;
     for (const double e : trial.error_energy) error += e;
@@ -165,6 +194,7 @@ CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment&
     energies.push_back(trial.exact_energy * experiment.ranks);
     reduce.push_back(trial.survival_reduce);
     gather.push_back(trial.survival_gather);
+    seconds.push_back(trial.seconds);
     result.nmse_by_trial.push_back(errors.back() / energies.back());
   }
   const LossyAllReduce theory = all_reduce_case(experiment.network, experiment.ranks, experiment.inputs);
@@ -172,6 +202,7 @@ CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment&
   const auto expected = [&](double Survival::*half) {
     return survival.has_value() ? std::optional<double>((*survival).*half) : std::nullopt;
   };
+  if (experiment.time) result.seconds = mean_of(seconds, expected_seconds(experiment));
   result.nmse = ratio_of(errors, energies, expected_nmse(theory));
   result.survival_reduce = mean_of(reduce, expected(&Survival::reduce));
   result.survival_gather = mean_of(gather, expected(&Survival::gather));

@@ -10,6 +10,7 @@
 #include "comm/lossy/collective_theory.h"
 #include "comm/lossy/loss_statistics.h"
 #include "comm/lossy/network.h"
+#include "comm/lossy/time_model.h"
 
 namespace droptest::comm {
 
@@ -20,6 +21,7 @@ struct CollectiveExperiment {
   Inputs inputs = Inputs::kIndependent;
   std::uint64_t trials = 100;
   std::uint64_t seed = 1;
+  std::optional<TimeModel> time;             ///< absent: without a clock
   std::chrono::milliseconds timeout{60000};  ///< longest wait for a rank
 };
 
@@ -41,6 +43,10 @@ struct CollectiveExperimentResult {
   Estimate survival;
   ClassStatistics statistics;  ///< of all trials
   std::vector<double> nmse_by_trial;
+  /// With a clock: virtual seconds of one all-reduce, by the latest rank. Exact are tolerant networks without deadline
+  /// and stragglers, whose links are alike; what the slowest of many links takes has no closed form.
+  std::optional<Estimate> seconds;
+  std::optional<VirtualTime> time;  ///< of all trials
 };
 
 /// Runs the trials on local ranks (threads). Inputs are standard normal, from Purpose::kSyntheticInput.

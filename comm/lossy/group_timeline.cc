@@ -23,8 +23,8 @@ constexpr std::uint64_t kMessageSlots = std::uint64_t{1} << 47U;
 constexpr std::size_t kMessageRound = 0xffff;
 
 // Each rank to each other one, nearest first, so that no two hops meet at a port.
-sim::HopRound exchange_round(int ranks, sim::Half half, const auto& elements_of) {
-  sim::HopRound round;
+sim::TimedRound exchange_round(int ranks, sim::Half half, const auto& elements_of) {
+  sim::TimedRound round;
   for (int distance = 1; distance < ranks; ++distance) {
     for (int source = 0; source < ranks; ++source) {
       const int destination = (source + distance) % ranks;
@@ -66,7 +66,7 @@ sim::Link GroupTimeline::link(const Wire& wire, sim::Half half, int source, int 
           static_cast<std::uint16_t>(inner_.world_rank(destination))};
 }
 
-GroupTimeline::Costed GroupTimeline::cost_of(const Wire& wire, const sim::Hop& hop, const Draws& draws) const {
+GroupTimeline::Costed GroupTimeline::cost_of(const Wire& wire, const sim::TimedHop& hop, const Draws& draws) const {
   const sim::Packetizer cut(hop.elements, wire.element_bytes, wire.network.payload_bytes);
   const sim::Link on = link(wire, hop.half, hop.source, hop.destination);
   const sim::LinkCost& cost = model_.links.of(on.source, on.destination);
@@ -95,12 +95,12 @@ GroupTimeline::Costed GroupTimeline::cost_of(const Wire& wire, const sim::Hop& h
   return costed;
 }
 
-GroupTimeline::Costed GroupTimeline::cost_in_collective(const Wire& wire, const sim::Hop& hop, std::size_t round) {
+GroupTimeline::Costed GroupTimeline::cost_in_collective(const Wire& wire, const sim::TimedHop& hop, std::size_t round) {
   DROPTEST_CHECK(round < kMessageRound, "a collective of " + std::to_string(round) + " rounds");
   return cost_of(wire, hop, {next_slot_, 0, round, collectives_});
 }
 
-GroupTimeline::Costed GroupTimeline::cost_of_message(const Wire& wire, const sim::Hop& hop) {
+GroupTimeline::Costed GroupTimeline::cost_of_message(const Wire& wire, const sim::TimedHop& hop) {
   const std::uint64_t number = messages_[link(wire, hop.half, hop.source, hop.destination)]++;
   return cost_of(wire, hop, {next_message_slot_, kMessageSlots, kMessageRound, number});
 }
@@ -112,13 +112,13 @@ void GroupTimeline::count(const Costed& costed, std::uint64_t in_time) {
   time_.late += costed.cost.packets - in_time;
 }
 
-void GroupTimeline::note_arrivals(const Wire& wire, const sim::HopSchedule& schedule,
+void GroupTimeline::note_arrivals(const Wire& wire, const sim::TimedRounds& schedule,
                                   std::span<const std::uint64_t> in_time) {
   const bool shared = wire.network.consistency == Consistency::kShared || wire.network.path == "contribution";
   std::map<sim::Link, std::uint64_t> of_all;
   std::size_t index = 0;
-  for (const sim::HopRound& round : schedule) {
-    for (const sim::Hop& hop : round) {
+  for (const sim::TimedRound& round : schedule) {
+    for (const sim::TimedHop& hop : round) {
       sim::Link on = link(wire, hop.half, hop.source, hop.destination);
       const std::uint64_t arrived = in_time[index++];
       if (!shared || hop.half == sim::Half::kReduce) {
@@ -134,12 +134,12 @@ void GroupTimeline::note_arrivals(const Wire& wire, const sim::HopSchedule& sche
   for (const auto& [on, arrived] : of_all) arrivals_.add(on, arrived);
 }
 
-void GroupTimeline::play(const Wire& wire, const sim::HopSchedule& schedule) {
+void GroupTimeline::play(const Wire& wire, const sim::TimedRounds& schedule) {
   const std::vector<double> start = exchange_clocks();
   std::vector<Costed> mine;  // hops to this rank
   std::vector<std::size_t> mine_at;
   std::size_t index = 0;
-  const sim::CostOfHop cost = [&](const sim::Hop& hop, std::size_t round) {
+  const sim::CostOfHop cost = [&](const sim::TimedHop& hop, std::size_t round) {
     const Costed costed = cost_in_collective(wire, hop, round);
     if (hop.destination == inner_.rank()) {
       mine.push_back(costed);
@@ -148,7 +148,7 @@ void GroupTimeline::play(const Wire& wire, const sim::HopSchedule& schedule) {
     ++index;
     return costed.cost;
   };
-  const sim::ScheduleOutcome outcome = sim::play_schedule(schedule, start, cost, model_.deadline_seconds);
+  const sim::RoundsOutcome outcome = sim::play_rounds(schedule, start, cost, model_.deadline_seconds);
   time_.seconds = outcome.finish_seconds[static_cast<std::size_t>(inner_.rank())];
   for (std::size_t i = 0; i < mine.size(); ++i) count(mine[i], outcome.in_time[mine_at[i]]);
   arrivals_.clear();
@@ -166,7 +166,7 @@ void GroupTimeline::aggregate(const Wire& wire, std::uint64_t count_elems) {
   double complete = first;
   // Hops to the aggregation point are those of the group's first rank; its own takes as long as any.
   for (int source = 0; source < inner_.world_size(); ++source) {
-    const sim::Hop hop{source, source == 0 ? inner_.world_size() - 1 : 0, count_elems, sim::Half::kReduce};
+    const sim::TimedHop hop{source, source == 0 ? inner_.world_size() - 1 : 0, count_elems, sim::Half::kReduce};
     const Costed up = cost_in_collective(wire, hop, 0);
     const double first_bit = start[static_cast<std::size_t>(source)] + up.cost.latency_seconds;
     const std::uint64_t in_time = sim::packets_in_time(up.cost, first_bit, limit);
@@ -181,7 +181,7 @@ void GroupTimeline::aggregate(const Wire& wire, std::uint64_t count_elems) {
   const int me = inner_.rank();
   double finish = complete;
   for (int receiver = 0; receiver < inner_.world_size(); ++receiver) {
-    const sim::Hop down{receiver == 0 ? inner_.world_size() - 1 : 0, receiver, count_elems, sim::Half::kGather};
+    const sim::TimedHop down{receiver == 0 ? inner_.world_size() - 1 : 0, receiver, count_elems, sim::Half::kGather};
     const Costed costed = cost_in_collective(wire, down, 1);
     if (receiver != me) continue;
     const sim::LinkCost& lossless = model_.links.of(inner_.world_rank(down.source), inner_.world_rank(receiver));
@@ -232,7 +232,7 @@ void GroupTimeline::all_to_all(std::span<const std::uint64_t> send_counts, Eleme
 
 void GroupTimeline::broadcast(int root, std::uint64_t count_elems, ElementType type, const Message& message) {
   const Wire wire = wire_of(type, message);
-  sim::HopRound round;
+  sim::TimedRound round;
   for (int r = 0; r < inner_.world_size(); ++r) {
     if (r != root) round.push_back({root, r, count_elems, sim::Half::kGather});
   }
@@ -244,7 +244,7 @@ void GroupTimeline::send(int destination, std::uint64_t count_elems, ElementType
   const std::array<double, 1> clock = {time_.seconds};
   inner_.send(ConstTensor(std::span<const double>(clock)), destination, kClocks);
   const Wire wire = wire_of(type, message);
-  const sim::Hop hop{inner_.rank(), destination, count_elems, sim::Half::kGather};
+  const sim::TimedHop hop{inner_.rank(), destination, count_elems, sim::Half::kGather};
   const Costed costed = cost_of_message(wire, hop);
   time_.seconds += costed.cost.transfer_seconds;
 }
@@ -253,7 +253,7 @@ void GroupTimeline::recv(int source, std::uint64_t count_elems, ElementType type
   std::array<double, 1> clock = {0};
   inner_.recv(Tensor(std::span<double>(clock)), source, kClocks);
   const Wire wire = wire_of(type, message);
-  const sim::Hop hop{source, inner_.rank(), count_elems, sim::Half::kGather};
+  const sim::TimedHop hop{source, inner_.rank(), count_elems, sim::Half::kGather};
   const Costed costed = cost_of_message(wire, hop);
   const double arrival = clock[0] + costed.cost.latency_seconds + costed.cost.transfer_seconds;
   time_.seconds = std::max(time_.seconds, arrival);

@@ -12,7 +12,7 @@
 #include "comm/lossy/flow_ledger.h"
 #include "comm/lossy/network.h"
 #include "comm/lossy/time_model.h"
-#include "sim/time/hop_schedule.h"
+#include "sim/time/hop_timing.h"
 #include "sim/time/straggler.h"
 
 namespace droptest::comm {
@@ -60,13 +60,13 @@ class GroupTimeline {
   Wire wire_of(ElementType type, const Message& message) const;
   std::vector<double> exchange_clocks();
   sim::Link link(const Wire& wire, sim::Half half, int source, int destination) const;
-  Costed cost_of(const Wire& wire, const sim::Hop& hop, const Draws& draws) const;
-  Costed cost_in_collective(const Wire& wire, const sim::Hop& hop, std::size_t round);
-  Costed cost_of_message(const Wire& wire, const sim::Hop& hop);
-  void play(const Wire& wire, const sim::HopSchedule& schedule);
+  Costed cost_of(const Wire& wire, const sim::TimedHop& hop, const Draws& draws) const;
+  Costed cost_in_collective(const Wire& wire, const sim::TimedHop& hop, std::size_t round);
+  Costed cost_of_message(const Wire& wire, const sim::TimedHop& hop);
+  void play(const Wire& wire, const sim::TimedRounds& schedule);
   void aggregate(const Wire& wire, std::uint64_t count_elems);
   void count(const Costed& costed, std::uint64_t in_time);
-  void note_arrivals(const Wire& wire, const sim::HopSchedule& schedule, std::span<const std::uint64_t> in_time);
+  void note_arrivals(const Wire& wire, const sim::TimedRounds& schedule, std::span<const std::uint64_t> in_time);
 
   Communicator& inner_;
   GroupNumber group_;

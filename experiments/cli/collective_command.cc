@@ -13,6 +13,8 @@
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/parameters_from_json.h"
 #include "experiments/spec/resolve_network.h"
+#include "experiments/spec/resolve_time.h"
+#include "experiments/spec/schema.h"
 #include "sim/error.h"
 #include "sim/loss/loss_registry.h"
 
@@ -37,6 +39,7 @@ struct CollectiveOptions {
   std::string inputs = "independent";
   std::uint64_t trials = 100;
   std::uint64_t seed = 1;
+  std::string time;
 };
 
 /// A loss process, checked here so that messages name the option.
@@ -64,8 +67,9 @@ json network_section(const CollectiveOptions& options) {
 /// One class with that network, lossless where nothing can be lost.
 comm::ClassNetwork class_network(const CollectiveOptions& options, json& resolved) {
   constexpr sim::TrafficClass kClass = sim::TrafficClass::kTpForward;
-  const experiments::ResolvedNetwork network =
-      experiments::resolve_network(network_section(options), {kClass}, options.seed, "collective");
+  const experiments::ResolvedNetwork network = experiments::resolve_network(
+      network_section(options), {kClass}, options.seed, "collective",
+      options.time.empty() ? experiments::NetworkUse::kLossOnly : experiments::NetworkUse::kDeadline);
   std::string errors;
   for (const std::string& error : network.errors) errors += (errors.empty() ? "" : "\n") + error;
   if (!errors.empty()) throw ConfigError(errors);
@@ -78,6 +82,30 @@ comm::ClassNetwork class_network(const CollectiveOptions& options, json& resolve
   lossless.payload_bytes = options.payload_bytes;
   resolved = network_section(options);
   return lossless;
+}
+
+/// The option as the time section of a spec: the schema's rules, with defaults.
+json time_section(const std::string& text) {
+  const json spec = {{"name", "collective"}, {"data", {{"text", "none"}}}, {"time", parse_json_option(text, "--time")}};
+  experiments::require_valid(experiments::SchemaKind::kSpec, spec, "--time");
+  return experiments::schema_of(experiments::SchemaKind::kSpec).with_defaults(spec)["time"];
+}
+
+comm::TimeModel time_model(const json& section, const comm::ClassNetwork& network) {
+  comm::Network all;
+  all.of(sim::TrafficClass::kTpForward) = network;
+  const experiments::ResolvedTime resolved = experiments::resolve_time(section, all, "--time");
+  std::string errors;
+  for (const std::string& error : resolved.errors) errors += (errors.empty() ? "" : "\n") + error;
+  if (!errors.empty()) throw ConfigError(errors);
+  return resolved.model;
+}
+
+json time_json(const comm::VirtualTime& time) {
+  return {{"packets", time.packets},
+          {"repeated_packets", time.repeated},
+          {"timeouts", time.timeouts},
+          {"late_packets", time.late}};
 }
 
 json estimate_json(const comm::Estimate& estimate) {
@@ -95,25 +123,35 @@ int collective(const CollectiveOptions& options) {
   experiment.inputs = options.inputs == "identical" ? comm::Inputs::kIdentical : comm::Inputs::kIndependent;
   experiment.trials = options.trials;
   experiment.seed = options.seed;
+  json section;
+  if (!options.time.empty()) {
+    section = time_section(options.time);
+    experiment.time = time_model(section, experiment.network);
+  }
   const comm::CollectiveExperimentResult result = comm::run_collective_experiment(experiment);
   const comm::LossCounts total = result.statistics.total();
-  const nlohmann::ordered_json report = {{"ranks", options.ranks},
-                                         {"elements", options.elements},
-                                         {"inputs", options.inputs},
-                                         {"trials", options.trials},
-                                         {"seed", options.seed},
-                                         {"network", resolved},
-                                         {"nmse", estimate_json(result.nmse)},
-                                         {"survival", estimate_json(result.survival_reduce)},
-                                         {"survival_gather", estimate_json(result.survival_gather)},
-                                         {"survival_end_to_end", estimate_json(result.survival)},
-                                         {"loss",
-                                          {{"packets", total.packets},
-                                           {"lost", total.lost_packets},
-                                           {"configured_rate", total.configured_rate()},
-                                           {"realised_rate", total.realised_rate()},
-                                           {"z", experiments::finite_or_null(total.z())},
-                                           {"mean_burst_packets", total.mean_burst_packets()}}}};
+  nlohmann::ordered_json report = {{"ranks", options.ranks},
+                                   {"elements", options.elements},
+                                   {"inputs", options.inputs},
+                                   {"trials", options.trials},
+                                   {"seed", options.seed},
+                                   {"network", resolved},
+                                   {"nmse", estimate_json(result.nmse)},
+                                   {"survival", estimate_json(result.survival_reduce)},
+                                   {"survival_gather", estimate_json(result.survival_gather)},
+                                   {"survival_end_to_end", estimate_json(result.survival)},
+                                   {"loss",
+                                    {{"packets", total.packets},
+                                     {"lost", total.lost_packets},
+                                     {"configured_rate", total.configured_rate()},
+                                     {"realised_rate", total.realised_rate()},
+                                     {"z", experiments::finite_or_null(total.z())},
+                                     {"mean_burst_packets", total.mean_burst_packets()}}}};
+  if (result.seconds) {
+    report["seconds"] = estimate_json(*result.seconds);
+    report["time"] = time_json(*result.time);
+    report["time"]["model"] = section;
+  }
   std::cout << report.dump(2) << "\n";
   return kExitSuccess;
 }
@@ -144,6 +182,7 @@ void add_collective_command(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   command->add_option("--trials", options->trials, "Collectives to run")->capture_default_str();
   command->add_option("--seed", options->seed, "Seed of fates and inputs")->capture_default_str();
+  command->add_option("--time", options->time, "Virtual clock, as JSON: the time section of a spec (docs/time.md)");
   command->footer(
       "Prints the error (nmse) and the share of contributions that survive, each with its standard error and, where a\n"
       "closed form exists, what it ought to be.\n\n"

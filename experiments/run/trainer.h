@@ -31,7 +31,7 @@ struct TrainingOutcome {
   double tokens_per_second = 0;  ///< of the training steps alone: evaluation and sampling take no part
   std::vector<comm::ClassStatistics> statistics;
   std::optional<comm::VirtualTime> time;  ///< absent without a time model
-  models::StoredTensors weights;  ///< rank 0, where the config keeps them: the final weights
+  models::StoredTensors weights;          ///< rank 0, where the config keeps them: the final weights
 };
 
 /// Trains the run over `group`, with the losses of config.network between the ranks.

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/lossy/collective_experiment.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
@@ -50,6 +51,8 @@ std::shared_ptr<const sim::RetransmissionProtocol> protocol(const std::string& n
   return sim::make_retransmission(sim::Parameters(std::move(members), "test"));
 }
 
+float value_of(int rank, std::size_t i) { return std::sin(static_cast<float>(i) + static_cast<float>(rank)); }
+
 struct Outcome {
   VirtualTime time;
   std::vector<std::vector<float>> data;  // by rank
@@ -64,7 +67,7 @@ Outcome run(int ranks, const LossyOptions& options, const Program& program) {
     LossyCommunicator lossy(inner, options);
     std::vector<float>& data = outcome.data[static_cast<std::size_t>(inner.rank())];
     data.resize(kElements);
-    for (std::size_t i = 0; i < data.size(); ++i) data[i] = std::sin(static_cast<float>(i) + inner.rank());
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = value_of(inner.rank(), i);
     program(lossy, data);
     lossy.verify_fates();
     const auto time = lossy.collect_time();
@@ -101,9 +104,9 @@ TEST(VirtualTime, EveryCollectiveTakesItsHops) {
   const std::vector<std::uint64_t> quarters(4, kElements / 4);
   const auto seconds = [&](const auto& program) { return run(4, options, program).time.seconds; };
   EXPECT_NEAR(seconds([&](LossyCommunicator& lossy, std::vector<float>& data) {
-                lossy.reduce_scatter(ConstTensor(std::span<const float>(data)),
-                                     Tensor(std::span(data).subspan(0, kElements / 4)), quarters, ReduceOp::kSum,
-                                     kMessage);
+                std::vector<float> part(kElements / 4);
+                lossy.reduce_scatter(ConstTensor(std::span<const float>(data)), Tensor(std::span(part)), quarters,
+                                     ReduceOp::kSum, kMessage);
               }),
               kLink.latency_seconds + 0.75 * transfer, 1e-12);
   EXPECT_NEAR(seconds([&](LossyCommunicator& lossy, std::vector<float>& data) {
@@ -239,9 +242,9 @@ TEST(VirtualTime, WhatMissesTheDeadlineIsLost) {
   EXPECT_EQ(hasty.time.late, 4U * 2 * 16);  // of each rank, in each half, the second half of the last message
   EXPECT_NE(hasty.data, lossless.data);
   // Rank 0's own part lacks the second half of rank 1's contribution: its last sender.
-  const auto part = [](int rank, std::size_t i) { return std::sin(static_cast<float>(i) + static_cast<float>(rank)); };
   const std::size_t late_element = kElements / 4 - 1;
-  EXPECT_FLOAT_EQ(hasty.data[0][late_element], (part(0, late_element) + part(2, late_element)) + part(3, late_element));
+  EXPECT_FLOAT_EQ(hasty.data[0][late_element],
+                  (value_of(0, late_element) + value_of(2, late_element)) + value_of(3, late_element));
   EXPECT_EQ(hasty.data[0][0], lossless.data[0][0]);
 }
 
@@ -297,6 +300,26 @@ TEST(VirtualTime, GroupsOfARankShareItsClock) {
     all_reduce(lossy, data);
   });
   EXPECT_NEAR(outcome.time.seconds, 2 * pair + all, 1e-12);
+}
+
+TEST(VirtualTime, TheCollectiveExperimentMeasuresItBesideTheClosedForm) {
+  CollectiveExperiment experiment;
+  experiment.network = *options_of("direct", 0.05, model_of()).network.of(kClass);
+  experiment.ranks = 4;
+  experiment.elements = kElements;
+  experiment.trials = 20;
+  EXPECT_FALSE(run_collective_experiment(experiment).seconds.has_value());
+  experiment.time = model_of();
+  CollectiveExperimentResult result = run_collective_experiment(experiment);
+  ASSERT_TRUE(result.seconds && result.seconds->expected);
+  EXPECT_NEAR(result.seconds->measured, *result.seconds->expected, 1e-12);
+  const double lossless = result.seconds->measured;
+  experiment.time->reliable = protocol("selective_repeat");
+  result = run_collective_experiment(experiment);
+  EXPECT_EQ(result.nmse.measured < 1e-12, true);
+  EXPECT_GT(result.seconds->measured, lossless + 4 * result.seconds->standard_error);
+  EXPECT_FALSE(result.seconds->expected.has_value());  // the slowest of many links has no closed form
+  EXPECT_GT(result.time->repeated, 0U);
 }
 
 TEST(VirtualTime, WrongModelsAreRefused) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/time/hop_schedule.h"
+#include "sim/time/hop_timing.h"
 
 #include <gtest/gtest.h>
 
@@ -22,21 +22,21 @@ constexpr LinkCost kLink{5e-6, 1e9};
 constexpr double kElementBytes = 4;
 
 // N - 1 rounds to the right-hand neighbour for each half.
-HopSchedule ring(int ranks, std::uint64_t elements) {
-  HopSchedule schedule;
+TimedRounds ring(int ranks, std::uint64_t elements) {
+  TimedRounds schedule;
   for (const Half half : {Half::kReduce, Half::kGather}) {
     for (int round = 1; round < ranks; ++round) {
-      HopRound& hops = schedule.emplace_back();
+      TimedRound& hops = schedule.emplace_back();
       for (int r = 0; r < ranks; ++r) hops.push_back({r, (r + 1) % ranks, elements / ranks, half});
     }
   }
   return schedule;
 }
 
-HopSchedule halving_doubling(int ranks, std::uint64_t elements) {
-  HopSchedule schedule;
+TimedRounds halving_doubling(int ranks, std::uint64_t elements) {
+  TimedRounds schedule;
   const auto round = [&](int distance, std::uint64_t part, Half half) {
-    HopRound& hops = schedule.emplace_back();
+    TimedRound& hops = schedule.emplace_back();
     for (int r = 0; r < ranks; ++r) hops.push_back({r, r ^ distance, part, half});
   };
   std::uint64_t part = elements;
@@ -45,10 +45,10 @@ HopSchedule halving_doubling(int ranks, std::uint64_t elements) {
   return schedule;
 }
 
-HopSchedule direct(int ranks, std::uint64_t elements) {
-  HopSchedule schedule;
+TimedRounds direct(int ranks, std::uint64_t elements) {
+  TimedRounds schedule;
   for (const Half half : {Half::kReduce, Half::kGather}) {
-    HopRound& hops = schedule.emplace_back();
+    TimedRound& hops = schedule.emplace_back();
     for (int distance = 1; distance < ranks; ++distance) {
       for (int r = 0; r < ranks; ++r) hops.push_back({r, (r + distance) % ranks, elements / ranks, half});
     }
@@ -57,23 +57,23 @@ HopSchedule direct(int ranks, std::uint64_t elements) {
 }
 
 CostOfHop cost_over(const LinkCost& link, std::uint64_t packet_elements = 352) {
-  return [link, packet_elements](const Hop& hop, std::size_t) -> HopCost {
+  return [link, packet_elements](const TimedHop& hop, std::size_t) -> HopCost {
     return {link.latency_seconds, link.transfer_seconds(static_cast<double>(hop.elements) * kElementBytes),
             (hop.elements + packet_elements - 1) / packet_elements};
   };
 }
 
-double latest(const ScheduleOutcome& outcome) {
+double latest(const RoundsOutcome& outcome) {
   return *std::max_element(outcome.finish_seconds.begin(), outcome.finish_seconds.end());
 }
 
-TEST(HopSchedule, RanksThatStartTogetherFinishAsTheClosedFormsSay) {
+TEST(HopTiming, RanksThatStartTogetherFinishAsTheClosedFormsSay) {
   constexpr std::uint64_t kElements = 1 << 20;
   for (const int ranks : {2, 4, 8, 16}) {
     const std::vector<double> start(static_cast<std::size_t>(ranks), 0.25);
     const double bytes = kElements * kElementBytes;
-    const auto finish = [&](const HopSchedule& schedule) {
-      const ScheduleOutcome outcome = play_schedule(schedule, start, cost_over(kLink));
+    const auto finish = [&](const TimedRounds& schedule) {
+      const RoundsOutcome outcome = play_rounds(schedule, start, cost_over(kLink));
       for (const double f : outcome.finish_seconds) EXPECT_NEAR(f, outcome.finish_seconds[0], 1e-12);
       return latest(outcome) - 0.25;
     };
@@ -84,67 +84,67 @@ TEST(HopSchedule, RanksThatStartTogetherFinishAsTheClosedFormsSay) {
   }
 }
 
-TEST(HopSchedule, ARankThatIsLateDelaysThoseThatWaitForIt) {
+TEST(HopTiming, ARankThatIsLateDelaysThoseThatWaitForIt) {
   // 0 -> 1 -> 2: each hop takes 1 s and 0.5 s of latency.
-  const HopSchedule chain = {{{0, 1, 1, Half::kGather}}, {{1, 2, 1, Half::kGather}}};
-  const CostOfHop cost = [](const Hop&, std::size_t) -> HopCost { return {0.5, 1, 1}; };
+  const TimedRounds chain = {{{0, 1, 1, Half::kGather}}, {{1, 2, 1, Half::kGather}}};
+  const CostOfHop cost = [](const TimedHop&, std::size_t) -> HopCost { return {0.5, 1, 1}; };
   const std::vector<double> early = {0, 2, 1};
-  EXPECT_EQ(play_schedule(chain, early, cost).finish_seconds, (std::vector<double>{1, 3, 3.5}));
+  EXPECT_EQ(play_rounds(chain, early, cost).finish_seconds, (std::vector<double>{1, 3, 3.5}));
   const std::vector<double> late = {10, 2, 1};
-  EXPECT_EQ(play_schedule(chain, late, cost).finish_seconds, (std::vector<double>{11, 12.5, 13}));
+  EXPECT_EQ(play_rounds(chain, late, cost).finish_seconds, (std::vector<double>{11, 12.5, 13}));
 }
 
-TEST(HopSchedule, APortCarriesOneHopAtATime) {
-  const CostOfHop cost = [](const Hop&, std::size_t) -> HopCost { return {0.5, 1, 1}; };
+TEST(HopTiming, APortCarriesOneHopAtATime) {
+  const CostOfHop cost = [](const TimedHop&, std::size_t) -> HopCost { return {0.5, 1, 1}; };
   const std::vector<double> start = {0, 0, 0};
-  const HopSchedule one_sender = {{{0, 1, 1, Half::kReduce}, {0, 2, 1, Half::kReduce}}};
-  EXPECT_EQ(play_schedule(one_sender, start, cost).finish_seconds, (std::vector<double>{2, 1.5, 2.5}));
-  const HopSchedule incast = {{{0, 2, 1, Half::kReduce}, {1, 2, 1, Half::kReduce}}};
-  EXPECT_EQ(play_schedule(incast, start, cost).finish_seconds, (std::vector<double>{1, 2, 2.5}));
+  const TimedRounds one_sender = {{{0, 1, 1, Half::kReduce}, {0, 2, 1, Half::kReduce}}};
+  EXPECT_EQ(play_rounds(one_sender, start, cost).finish_seconds, (std::vector<double>{2, 1.5, 2.5}));
+  const TimedRounds incast = {{{0, 2, 1, Half::kReduce}, {1, 2, 1, Half::kReduce}}};
+  EXPECT_EQ(play_rounds(incast, start, cost).finish_seconds, (std::vector<double>{1, 2, 2.5}));
 }
 
-TEST(HopSchedule, WhatArrivesAfterTheDeadlineIsLateAndNobodyWaitsForIt) {
+TEST(HopTiming, WhatArrivesAfterTheDeadlineIsLateAndNobodyWaitsForIt) {
   // Ten packets in 1 s, after 0.5 s of latency: at 1.2 s seven of them are there.
-  const CostOfHop cost = [](const Hop&, std::size_t) -> HopCost { return {0.5, 1, 10}; };
-  const HopSchedule one = {{{0, 1, 1, Half::kReduce}}};
+  const CostOfHop cost = [](const TimedHop&, std::size_t) -> HopCost { return {0.5, 1, 10}; };
+  const TimedRounds one = {{{0, 1, 1, Half::kReduce}}};
   const std::vector<double> together = {0, 0};
-  ScheduleOutcome outcome = play_schedule(one, together, cost, 1.2);
+  RoundsOutcome outcome = play_rounds(one, together, cost, 1.2);
   EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{7}));
   EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{1, 1.2}));
-  outcome = play_schedule(one, together, cost, 1.5);
+  outcome = play_rounds(one, together, cost, 1.5);
   EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{10}));
   EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{1, 1.5}));
   // A sender that starts a second later than its receiver is late by that second.
   const std::vector<double> apart = {1, 0};
-  outcome = play_schedule(one, apart, cost, 1.7);
+  outcome = play_rounds(one, apart, cost, 1.7);
   EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{2}));
   EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{2, 1.7}));
-  outcome = play_schedule(one, apart, cost, 1.4);
+  outcome = play_rounds(one, apart, cost, 1.4);
   EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{0}));
   // Without a deadline everything arrives.
-  outcome = play_schedule(one, apart, cost);
+  outcome = play_rounds(one, apart, cost);
   EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{10}));
   EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{2, 2.5}));
 }
 
-TEST(HopSchedule, TheDeadlineCountsRoundsSinceTheLastArrival) {
-  const CostOfHop cost = [](const Hop& hop, std::size_t) -> HopCost {
+TEST(HopTiming, TheDeadlineCountsRoundsSinceTheLastArrival) {
+  const CostOfHop cost = [](const TimedHop& hop, std::size_t) -> HopCost {
     return {0, hop.half == Half::kReduce ? 5.0 : 1.0, 10};
   };
-  const HopSchedule there_and_back = {{{0, 1, 1, Half::kReduce}}, {{1, 0, 1, Half::kGather}}};
+  const TimedRounds there_and_back = {{{0, 1, 1, Half::kReduce}}, {{1, 0, 1, Half::kGather}}};
   const std::vector<double> start = {0, 0};
   // Rank 1 goes on at 2 s with four of ten packets. Rank 0 waits for it, up to two deadlines.
-  ScheduleOutcome outcome = play_schedule(there_and_back, start, cost, 2);
+  RoundsOutcome outcome = play_rounds(there_and_back, start, cost, 2);
   EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{4, 10}));
   EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{3, 3}));
   // A round in which a rank received something starts its wait anew.
-  const HopSchedule twice = {{{0, 1, 1, Half::kGather}}, {{0, 1, 1, Half::kReduce}}};
-  outcome = play_schedule(twice, start, cost, 2);
+  const TimedRounds twice = {{{0, 1, 1, Half::kGather}}, {{0, 1, 1, Half::kReduce}}};
+  outcome = play_rounds(twice, start, cost, 2);
   EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{10, 4}));
   EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{4, 3}));
 }
 
-TEST(HopSchedule, GoBackNSlowsARingAsMuchAsTheAnchorSays) {
+TEST(HopTiming, GoBackNSlowsARingAsMuchAsTheAnchorSays) {
   const auto anchor = read_vectors("retransmission.json").at("all_reduce_slowdown");
   const LinkCost link{5e-6, 25e9};
   constexpr double kBytes = 100e6;
@@ -164,7 +164,7 @@ TEST(HopSchedule, GoBackNSlowsARingAsMuchAsTheAnchorSays) {
     // Played out, each round waits for its slowest link: at least as slow as the mean, and never twice as slow here.
     const Bernoulli process(p);
     std::uint64_t hop_number = 0;
-    const CostOfHop cost = [&](const Hop& hop, std::size_t) -> HopCost {
+    const CostOfHop cost = [&](const TimedHop& hop, std::size_t) -> HopCost {
       const Link wire{TrafficClass::kTpForward, hop.half, static_cast<std::uint16_t>(hop.source),
                       static_cast<std::uint16_t>(hop.destination)};
       SlotFates fates(process, 1, wire, hop_number++ << 32);
@@ -172,7 +172,7 @@ TEST(HopSchedule, GoBackNSlowsARingAsMuchAsTheAnchorSays) {
       return {link.latency_seconds, link.transfer_seconds(kBytes / kRanks) + more, packets};
     };
     const std::vector<double> start(kRanks, 0);
-    const double played = latest(play_schedule(ring(kRanks, 25'000'000), start, cost));
+    const double played = latest(play_rounds(ring(kRanks, 25'000'000), start, cost));
     EXPECT_GT(played, lossless + 0.8 * extra);
     EXPECT_LT(played, lossless + 2 * extra);
   }
