@@ -18,7 +18,7 @@ __all__ = ["MalformedRecord", "MissingRecord", "RecordError", "Records", "experi
 
 NAN = float("nan")
 METRIC_COLUMNS = (
-    "tokens", "seconds", "train_loss", "learning_rate", "gradient_norm", "validation_loss",
+    "tokens", "seconds", "virtual_seconds", "train_loss", "learning_rate", "gradient_norm", "validation_loss",
 )  # fmt: skip
 COUNT_COLUMNS = (
     "messages", "packets", "bytes", "lost", "lost_bytes", "configured_rate", "realised_rate", "z",
@@ -41,8 +41,9 @@ class Records:
         twin: run_id of the lossless run with the same spec and seed, or None;
         difference: final validation loss minus the twin's, nats per token;
         diverged_step, steps, last_step, tokens, tokens_per_second, seconds, path, point.
-    metrics: one row per logged step: step, tokens, seconds, train_loss and validation_loss (nats per token),
-        learning_rate, gradient_norm, divergence_max, divergence_rms (units of the parameters).
+    metrics: one row per logged step: step, tokens, seconds, virtual_seconds (where there is a clock),
+        train_loss and validation_loss (nats per token), learning_rate, gradient_norm, divergence_max, divergence_rms
+        (units of the parameters).
     divergence: step, group (parameter group, or "all"), max, rms: difference between replicas.
     samples: step, class, nmse (fraction of energy), cosine: of collectives' results against the exact ones.
     loss_statistics: one row per class and half ("both" is the whole class): messages, packets, bytes, lost,

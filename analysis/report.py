@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from analysis import page
+from analysis import page, virtual_time
 from analysis.files import RUN_FILES, RecordError, object_of
 from analysis.loss_model import percent
 from analysis.page import Markup
@@ -45,7 +45,8 @@ def write_report(records: Records, out: Path) -> Written:
             try:
                 paths = style.save(plots.draw(name, records), out / "plots", name)
             except plots.NothingToDraw as reason:
-                not_drawn.append(f"{module.TITLE}: {reason}")
+                if not isinstance(reason, plots.NotMeant):
+                    not_drawn.append(f"{module.TITLE}: {reason}")
                 for extension in style.FORMATS:  # one of an earlier report would be out of date
                     (out / "plots" / f"{name}.{extension}").unlink(missing_ok=True)
                 continue
@@ -126,6 +127,9 @@ def _sections(records: Records, out: Path, figures: list[tuple[str, str, Path]],
     if not_drawn:
         yield page.element("p", "Not drawn:")
         yield page.bullets(not_drawn)
+    if virtual_time.has_virtual_time(records):
+        yield page.element("h2", "Virtual time")
+        yield _virtual_time(records)
     yield page.element("h2", "Loss statistics")
     yield _loss_statistics(records)
     yield page.element("h2", "What is missing")
@@ -182,6 +186,27 @@ def _summary(every: list[Group]) -> Markup:
         [HEADER[i] for i in kept], [[row[i] for i in kept] for row in rows],
         [position for position, i in enumerate(kept) if i not in texts],
     )  # fmt: skip
+
+
+def _virtual_time(records: Records) -> Markup:
+    """The final clocks, the times to the target loss, and the break-even rates."""
+    target = virtual_time.default_target(records)
+    if math.isnan(target):
+        return page.element("p", "No lossless or reliable run has finished, so there is no target loss.")
+    every = virtual_time.curves(records, target)
+    rows = [
+        (curve.series, "reliable" if curve.reliable else "tolerant", percent(rate), len(times),
+         with_interval(curve.interval(rate)) if math.isfinite(curve.interval(rate).mean) else "never")
+        for curve in every for rate, times in curve.times.items()
+    ]  # fmt: skip
+    header = ("series", "network", "loss rate", "seeds", f"virtual seconds to a validation loss of {target:.4g}")
+    found = [f"{b.tolerant}, tolerant, against {b.reliable}: {virtual_time.in_words(b)}."
+             for b in virtual_time.break_evens(every)]  # fmt: skip
+    return page.joined([page.table(header, rows, (2, 3, 4)), page.bullets(found) if found else "", page.element("p", (
+        "The target is 5 % above the worst final validation loss of the lossless runs. Break-even: the rate from which "
+        "a tolerant network needs longer than a reliable one, ln(time ratio) paired by seed and interpolated over the "
+        "logarithm of the rate; its interval has the rates at which a paired t test does not reject equal times."
+    ), class_="soft")])  # fmt: skip
 
 
 def _loss_statistics(records: Records) -> Markup:

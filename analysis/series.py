@@ -26,11 +26,12 @@ KNOWN_POINTERS = {
     "/network/consistency": "consistency",
     "/backend/name": "backend",
     "/validation/network": "validation",
+    "/time/retransmission/protocol": "retransmission",
 }
 RATE_KEYS = ("loss_rate", "p_good_to_bad")
 LOSSLESS = "lossless"
-# What cannot change the result of a lossless run, so that twins may differ in it.
-INDIFFERENT = ("network", "seed", "name", "description", "record", "sweep", "repeat", "schema_version")
+# What cannot change the result of a lossless run (a virtual clock runs beside it), so that twins may differ in it.
+INDIFFERENT = ("network", "time", "seed", "name", "description", "record", "sweep", "repeat", "schema_version")
 INDIFFERENT_BACKEND = ("timeout_seconds", "rendezvous", "threads_per_rank")
 
 
@@ -205,7 +206,8 @@ class SeriesNamer:
         return self._models[run.run_id]
 
     def lossless(self, run: Run) -> bool:
-        return is_lossless(self._models[run.run_id])
+        late = "deadline_microseconds" in object_of(run.spec.get("time"))  # packets are lost without any process
+        return is_lossless(self._models[run.run_id]) and not late
 
     def rate(self, run: Run) -> float:
         """The run's place on the loss axis, a fraction; NaN where nothing says it."""

@@ -10,14 +10,31 @@ from __future__ import annotations
 from types import ModuleType
 
 from analysis import style  # first: it sets up matplotlib's cache
-from analysis.plots import burst_lengths, divergence, final_loss, loss_rate_check, training_curves
-from analysis.plots.nothing import NothingToDraw
+from analysis.plots import (
+    burst_lengths,
+    divergence,
+    final_loss,
+    loss_over_time,
+    loss_rate_check,
+    time_to_target,
+    training_curves,
+)  # fmt: skip
+from analysis.plots.nothing import NothingToDraw, NotMeant
 from analysis.records import Records
 
-__all__ = ["FIGURES", "NothingToDraw", "draw"]
+__all__ = ["FIGURES", "NotMeant", "NothingToDraw", "draw"]
 
 FIGURES: dict[str, ModuleType] = {
-    module.NAME: module for module in (final_loss, training_curves, divergence, burst_lengths, loss_rate_check)
+    module.NAME: module
+    for module in (
+        final_loss,
+        training_curves,
+        loss_over_time,
+        time_to_target,
+        divergence,
+        burst_lengths,
+        loss_rate_check,
+    )
 }
 
 

@@ -4,3 +4,7 @@
 
 class NothingToDraw(Exception):
     """The records do not have what the figure shows; the message says what is missing."""
+
+
+class NotMeant(NothingToDraw):
+    """The runs were not meant to have what the figure shows: not worth a word in the report."""

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+import pytest
+import synthetic
+from scipy import stats
+from synthetic import NONE, bernoulli
+
+import analysis
+from analysis import plots, virtual_time
+from analysis.plots import loss_over_time, time_to_target
+from analysis.report import write_report
+from analysis.virtual_time import Curve, break_even, crossing
+
+RATES = (0.01, 0.02, 0.05, 0.1, 0.14)
+TIME = {
+    "link": {"latency_microseconds": 5.0, "bandwidth_gbit_per_second": 100.0},
+    "compute_milliseconds": 1.0,
+    "retransmission": {"protocol": "none"},
+}
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory):
+    folder = synthetic.write_sweep(
+        tmp_path_factory.mktemp("timed"),
+        {
+            "/network/loss": [NONE, *(bernoulli(rate) for rate in RATES)],
+            "/time/retransmission": [{"protocol": "none"}, {"protocol": "selective_repeat"}],
+        },
+        name="timed",
+        time=TIME,
+        training={"steps": 400},
+        validation={"every_steps": 5},
+    )
+    return analysis.load(folder)
+
+
+def test_time_to_target_is_interpolated():
+    assert virtual_time.time_to_target([0, 10, 20], [3.0, 2.0, 1.0], 1.75) == pytest.approx(12.5)
+    assert virtual_time.time_to_target([0, 10, 20], [3.0, 2.0, 1.0], 2.0) == 10
+    assert virtual_time.time_to_target([5, 10], [1.0, 2.0], 1.5) == 5
+    assert virtual_time.time_to_target([0, 10, 20], [3.0, 2.0, 1.0], 0.5) == math.inf
+    # The first crossing counts, and what is not finite is left out.
+    assert virtual_time.time_to_target([0, 1, 2, 3], [3.0, 1.0, 3.0, 1.0], 2.0) == 0.5
+    assert virtual_time.time_to_target([0, 1, 2], [3.0, math.nan, 1.0], 2.0) == 1
+
+
+def test_crossings_are_interpolated_over_the_logarithm_of_the_rate():
+    assert crossing([0.01, 0.1], [-1.0, 1.0]) == pytest.approx(math.sqrt(0.001))
+    assert crossing([0.01, 0.1], [-1.0, 3.0]) == pytest.approx(0.01 * 10**0.25)
+    assert crossing([0.01, 0.1], [1.0, 2.0]) == 0
+    assert crossing([0.01, 0.1], [-1.0, -2.0]) == math.inf
+    assert crossing([0.01, 0.1], [-1.0, 0.0]) == math.inf
+    # Never reached at 10 %: nothing says how far beyond.
+    assert crossing([0.01, 0.1], [-1.0, math.inf]) == pytest.approx(math.sqrt(0.001))
+    # The last change of sign counts.
+    assert crossing([0.01, 0.1, 1.0], [1.0, -1.0, 1.0]) == pytest.approx(math.sqrt(0.1))
+
+
+def curve(series, reliable, times):
+    return Curve(series, reliable, "same", times)
+
+
+def test_break_even_is_exact_where_the_advantage_is_linear():
+    # D = 2 ln(rate / 3 %) + noise of the seed, whose mean is zero.
+    noise = {1: -0.2, 2: 0.0, 3: 0.2}
+    rates = (0.01, 0.02, 0.05, 0.2)
+    tolerant = curve("t", False, {r: {s: (r / 0.03) ** 2 * math.exp(e) for s, e in noise.items()} for r in rates})
+    reliable = curve("r", True, {r: dict.fromkeys(noise, 1.0) for r in rates})
+    result = break_even(tolerant, reliable)
+    assert result.rate == pytest.approx(0.03)
+    # Half width t(2) s / sqrt(3) of the mean of D, over its slope of 2.
+    half = stats.t.ppf(0.975, 2) * 0.2 / math.sqrt(3) / 2
+    assert result.low == pytest.approx(0.03 * math.exp(-half))
+    assert result.high == pytest.approx(0.03 * math.exp(half))
+    assert "break-even at 3 %" in virtual_time.in_words(result)
+
+
+def test_break_even_pairs_seeds_and_says_what_it_cannot():
+    # A seed that is slow on both networks says nothing: only the ratio counts.
+    slow = {1: 1.0, 2: 50.0}
+    tolerant = curve("t", False, {r: {s: f * r / 0.03 for s, f in slow.items()} for r in (0.01, 0.1)})
+    reliable = curve("r", True, {r: dict(slow) for r in (0.01, 0.1)})
+    result = break_even(tolerant, reliable)
+    assert (result.rate, result.low, result.high) == pytest.approx((0.03, 0.03, 0.03))
+    one_seed = break_even(curve("t", False, {0.01: {1: 1.0}}), curve("r", True, {0.01: {1: 2.0}}))
+    assert one_seed.rate == math.inf and math.isnan(one_seed.low)
+    assert "faster or equal at the highest rate" in virtual_time.in_words(one_seed)
+    never = break_even(curve("t", False, {0.01: {1: 9.0, 2: 9.0}, 0.1: {1: math.inf, 2: 9.0}}),
+                       curve("r", True, {0.01: {1: 10.0, 2: 10.0}, 0.1: {1: 10.0, 2: 10.0}}))  # fmt: skip
+    assert never.rate == pytest.approx(math.sqrt(0.001))
+    slower = break_even(curve("t", False, {0.01: {1: 3.0}}), curve("r", True, {0.01: {1: 2.0}}))
+    assert slower.rate == 0
+    assert "slower at every rate" in virtual_time.in_words(slower)
+
+
+def test_records_of_known_times_give_their_break_even(timed):
+    assert virtual_time.has_virtual_time(timed)
+    target = virtual_time.default_target(timed)
+    assert target == pytest.approx(1.05 * 1.2)
+    every = virtual_time.curves(timed, target)
+    assert [c.reliable for c in every] == [False, True]
+    tolerant, reliable = every
+    steps = (3 - target) / 0.01
+    assert tolerant.times[0.0] == pytest.approx(dict.fromkeys((1, 2, 3), steps))
+    for rate in RATES:
+        assert reliable.times[rate] == pytest.approx(dict.fromkeys((1, 2, 3), steps * (1 + 5 * rate)))
+    assert tolerant.times[0.01][3] == pytest.approx(steps / (1 - 40 * 0.01**2) / 0.99)
+    assert tolerant.times[0.14] == dict.fromkeys((1, 2, 3), math.inf)  # the steps are too few
+    assert tolerant.interval(0.14).mean == math.inf
+    [result] = virtual_time.break_evens(every)
+    # D is ln(1 / (1 - 40 x^2) / (1 + 5 x)) but for the seeds' factors: -0.1178 at 5 %, +0.1054 at 10 %.
+    low, high = (math.log(1 / (1 - 40 * x * x) / (1 + 5 * x)) for x in (0.05, 0.1))
+    assert result.advantages[0.05].mean == pytest.approx(low, abs=1e-4)
+    assert result.rate == pytest.approx(0.05 * 2 ** (-low / (high - low)), rel=1e-3)
+    assert 0.05 < result.low < result.rate < result.high < 0.1
+
+
+def test_figures_and_report_show_virtual_time(timed, tmp_path):
+    figure = plots.draw("time_to_target", timed)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert any("break-even at" in label for label in labels)
+    figure = plots.draw("loss_over_time", timed)
+    assert "virtual time (s)" in {ax.get_xlabel() for ax in figure.axes}
+    written = write_report(timed, tmp_path)
+    text = written.report.read_text(encoding="utf-8")
+    assert "Virtual time" in text and "break-even at" in text and "never" in text
+    assert (tmp_path / "plots" / "time_to_target.png").is_file()
+
+
+def test_records_without_a_clock_say_nothing_of_time(mixed, tmp_path):
+    records = analysis.load(mixed)
+    assert not virtual_time.has_virtual_time(records)
+    for module in (loss_over_time, time_to_target):
+        with pytest.raises(plots.NotMeant):
+            module.draw(records)
+    written = write_report(records, tmp_path)
+    text = written.report.read_text(encoding="utf-8")
+    assert "irtual" not in text
+    assert not any("time" in warning for warning in written.warnings)
+    assert not (tmp_path / "plots" / "time_to_target.png").exists()
+
+
+def test_a_deadline_makes_a_run_without_loss_lossy(tmp_path):
+    spec = synthetic.BASE | {"name": "late", "time": TIME | {"deadline_microseconds": 5.0}}
+    synthetic.write_run(tmp_path / "late", spec)
+    assert not analysis.load(tmp_path / "late").runs["lossless"].any()
