@@ -138,6 +138,7 @@ void run_trials(const CollectiveExperiment& experiment, Communicator& inner, std
     draw_inputs(experiment, t, inner.rank(), input);
     exact.assign(input.begin(), input.end());
     inner.all_reduce(Tensor(std::span(exact)), ReduceOp::kSum, kExact);
+    lossy.begin_step(t);  // for losses that change over steps
     lossy.all_reduce(ConstTensor(std::span<const float>(input)), Tensor(std::span(result)), ReduceOp::kSum, kTrial);
 
     double error_energy = 0;
@@ -198,12 +199,14 @@ CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment&
     result.nmse_by_trial.push_back(errors.back() / energies.back());
   }
   const LossyAllReduce theory = all_reduce_case(experiment.network, experiment.ranks, experiment.inputs);
-  const std::optional<Survival> survival = expected_survival(theory);
+  // The closed forms are those of equal links.
+  const bool one_rate = has_one_process(experiment.network.reduce) && has_one_process(experiment.network.gather);
+  const std::optional<Survival> survival = one_rate ? expected_survival(theory) : std::nullopt;
   const auto expected = [&](double Survival::*half) {
     return survival.has_value() ? std::optional<double>((*survival).*half) : std::nullopt;
   };
   if (experiment.time) result.seconds = mean_of(seconds, expected_seconds(experiment));
-  result.nmse = ratio_of(errors, energies, expected_nmse(theory));
+  result.nmse = ratio_of(errors, energies, one_rate ? expected_nmse(theory) : std::nullopt);
   result.survival_reduce = mean_of(reduce, expected(&Survival::reduce));
   result.survival_gather = mean_of(gather, expected(&Survival::gather));
   result.survival = product_of(result.survival_reduce, result.survival_gather);

@@ -90,7 +90,7 @@ void ContributionPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op,
   context_.inner.all_reduce(arrives, output, op, message);
   finish(output, 0, op, packets);
 
-  if (context_.network.gather.loss == nullptr) return;
+  if (context_.network.gather.loss == nullptr && context_.network.gather.links.empty()) return;
   const Tensor remembered = one_hop_.memory(StaleMemory::Use::kAllReduceResult, message, output, -1);
   const sim::PacketMask* lost = fates_of_results(packets, message);
   one_hop_.fill(output, lost, packets, own_values, remembered);

@@ -25,57 +25,71 @@ std::string name_of(const sim::Link& link) {
 const sim::LossProcess* FlowLedger::process_of(const sim::Link& link) const {
   const auto& network = network_.of(link.traffic_class);
   DROPTEST_CHECK(network.has_value(), name_of(link) + " has no network");
-  return (link.half == sim::Half::kReduce ? network->reduce : network->gather).loss.get();
+  const HalfNetwork& half = link.half == sim::Half::kReduce ? network->reduce : network->gather;
+  return loss_of_link(half.links, link, half.loss.get());
 }
 
-std::uint64_t FlowLedger::first_packet(const Flow& flow, const FlowKey& key, std::uint64_t packets,
-                                       BurstScope scope) const {
+sim::MessagePlace FlowLedger::place_of(const Flow& flow, const FlowKey& key, std::uint64_t packets, BurstScope scope) {
   const std::uint64_t group = key.group;
   if (scope == BurstScope::kLink) {
     DROPTEST_CHECK((flow.packets + packets) >> kGroupShift == 0, name_of(key.link) + " ran out of packet indices");
-    return group << kGroupShift | flow.packets;
+    const std::uint64_t origin = group << kGroupShift;
+    return {origin + flow.packets, origin, flow.messages, std::nullopt};
   }
   const bool fits = packets >> kMessageShift == 0 && flow.messages >> kMessageShift == 0 && group < 256 &&
                     (group == 0 || flow.messages >> (kMessageGroupShift - kMessageShift) == 0);
   DROPTEST_CHECK(fits, name_of(key.link) + " ran out of packet indices: message " + std::to_string(flow.messages) +
                            " of " + std::to_string(packets) + " packets in group " + std::to_string(group));
-  return group << kMessageGroupShift | flow.messages << kMessageShift;
+  const std::uint64_t origin = group << kMessageGroupShift | flow.messages << kMessageShift;
+  return {origin, origin, 0, std::nullopt};
+}
+
+void FlowLedger::note_losses(FlowTally& tally, const sim::LossProcess& process, const sim::Link& link,
+                             const sim::MessagePlace& place, const sim::Packetizer& packets, BurstScope scope,
+                             std::uint64_t lost_packets) const {
+  const std::uint64_t count = packets.packets();
+  if (scope == BurstScope::kMessage) tally.bursts.interrupt();
+  tally.bursts.add(mask_);
+  tally.theory.add(process, network_.seed, link, place, count);
+  if (lost_packets == 0) return;
+  tally.lost_packets += lost_packets;
+  // All packets are full but perhaps the last.
+  tally.lost_bytes += lost_packets * packets.payload_bytes(0);
+  if (mask_.lost(count - 1)) tally.lost_bytes -= packets.payload_bytes(0) - packets.payload_bytes(count - 1);
 }
 
 const sim::PacketMask* FlowLedger::next_message(const sim::Link& link, GroupNumber group,
                                                 const sim::Packetizer& packets, Tally tally) {
   const FlowKey key{link, link.destination == sim::Link::kEveryDestination ? group : GroupNumber{0}};
-  Flow& flow = flows_.try_emplace(key, link).first->second;
-  flow.tally = tally;
-  const sim::LossProcess* process = process_of(link);
+  auto found = flows_.find(key);
+  if (found == flows_.end()) found = flows_.try_emplace(key, link, process_of(link)).first;
+  Flow& flow = found->second;
+  if (tally == Tally::kCounted && flow.tally == nullptr) flow.tally = std::make_unique<FlowTally>();
   const std::uint64_t count = packets.packets();
-  const BurstScope scope = network_.of(link.traffic_class)->burst_scope;
   const sim::PacketMask* lost = nullptr;
-  if (process != nullptr && process->can_lose() && count > 0) {
-    mask_.resize(count);
-    const std::uint64_t first = first_packet(flow, key, count, scope);
-    process->draw(network_.seed, link, first, mask_);
-    flow.digest.add(first, mask_);
-    if (tally == Tally::kCounted) {
-      if (scope == BurstScope::kMessage) {
-        flow.bursts.interrupt();
-        ++flow.message_sizes[count];
+  if (count > 0) {
+    const sim::LossProcess* process = flow.process == nullptr ? nullptr : &flow.process->at_step(step_);
+    if (process != nullptr && process->can_lose()) {
+      const BurstScope scope = network_.of(link.traffic_class)->burst_scope;
+      const sim::MessagePlace place = place_of(flow, key, count, scope);
+      mask_.resize(count);
+      process->draw_message(network_.seed, link, place, mask_);
+      flow.digest.add(place.first_packet, mask_);
+      const std::uint64_t lost_packets = mask_.lost_count();
+      if (tally == Tally::kCounted) note_losses(*flow.tally, *process, link, place, packets, scope, lost_packets);
+      if (lost_packets > 0) {
+        lost = &mask_;
+        touch_ = Touch::kTouched;
       }
-      flow.bursts.add(mask_);
+    } else if (flow.tally != nullptr) {
+      flow.tally->bursts.interrupt();
     }
-    const std::uint64_t lost_packets = mask_.lost_count();
-    if (lost_packets > 0) {
-      lost = &mask_;
-      touch_ = Touch::kTouched;
-      flow.counts.lost_packets += lost_packets;
-      // All packets are full but perhaps the last.
-      flow.counts.lost_bytes += lost_packets * packets.payload_bytes(0);
-      if (mask_.lost(count - 1)) flow.counts.lost_bytes -= packets.payload_bytes(0) - packets.payload_bytes(count - 1);
+    if (flow.tally != nullptr) {
+      flow.tally->bytes += (count - 1) * packets.payload_bytes(0) + packets.payload_bytes(count - 1);
     }
   }
   flow.packets += count;
   ++flow.messages;
-  if (count > 0) flow.counts.bytes += (count - 1) * packets.payload_bytes(0) + packets.payload_bytes(count - 1);
   return arrivals_ == nullptr ? lost : with_late(link, count, lost);
 }
 
@@ -95,22 +109,19 @@ FlowLedger::Touch FlowLedger::take_touch() {
   return touch;
 }
 
-LossCounts FlowLedger::counts_of(const FlowKey& key, const Flow& flow) const {
-  LossCounts counts = flow.counts;
+LossCounts FlowLedger::counts_of(const Flow& flow) {
+  LossCounts counts;
+  if (flow.tally == nullptr) return counts;
+  const FlowTally& tally = *flow.tally;
   counts.messages = flow.messages;
   counts.packets = flow.packets;
-  const sim::LossProcess* process = process_of(key.link);
-  if (process == nullptr) return counts;
-  counts.expected_lost = static_cast<double>(flow.packets) * process->loss_rate();
-  if (network_.of(key.link.traffic_class)->burst_scope == BurstScope::kLink) {
-    counts.expected_lost_variance = process->lost_count_variance(flow.packets);
-  } else {
-    // Messages start far apart in the index, so their losses are independent.
-    for (const auto& [size, number] : flow.message_sizes) {
-      counts.expected_lost_variance += static_cast<double>(number) * process->lost_count_variance(size);
-    }
-  }
-  counts.bursts = flow.bursts.counts();
+  counts.bytes = tally.bytes;
+  counts.lost_packets = tally.lost_packets;
+  counts.lost_bytes = tally.lost_bytes;
+  const sim::LostCount expected = tally.theory.total();
+  counts.expected_lost = expected.mean;
+  counts.expected_lost_variance = expected.variance;
+  counts.bursts = tally.bursts.counts();
   return counts;
 }
 

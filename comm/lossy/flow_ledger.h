@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <memory>
 
 #include "comm/lossy/arrivals.h"
 #include "comm/lossy/loss_statistics.h"
@@ -12,6 +13,7 @@
 #include "sim/loss/burst_histogram.h"
 #include "sim/loss/fate_digest.h"
 #include "sim/loss/link.h"
+#include "sim/loss/lost_count_theory.h"
 #include "sim/loss/packet_mask.h"
 #include "sim/packets/packetizer.h"
 
@@ -33,18 +35,24 @@ struct FlowKey {
   friend auto operator<=>(const FlowKey&, const FlowKey&) = default;
 };
 
-/// State and counts of one flow.
-struct Flow {
-  explicit Flow(const sim::Link& link) : digest(link) {}
+/// What the rank that counts a link knows beside its fates.
+struct FlowTally {
+  std::uint64_t bytes = 0;
+  std::uint64_t lost_packets = 0;
+  std::uint64_t lost_bytes = 0;
+  sim::BurstHistogram bursts;
+  sim::LostCountTheory theory;
+};
 
+/// State of one flow. A rank has several for each of its peers, so it is small on all but the rank that counts it.
+struct Flow {
+  Flow(const sim::Link& link, const sim::LossProcess* configured) : process(configured), digest(link) {}
+
+  const sim::LossProcess* process;  ///< of the link, for all steps; null: reliable
   std::uint64_t messages = 0;
   std::uint64_t packets = 0;  ///< so far; the index of the next one where indices run on along the link
   sim::FateDigest digest;
-  Tally tally = Tally::kOtherEnd;
-  LossCounts counts;  ///< without the members that counts_of() fills in
-  sim::BurstHistogram bursts;
-  /// Message size in packets -> how many; only where indices start anew with each message.
-  std::map<std::uint64_t, std::uint64_t> message_sizes;
+  std::unique_ptr<FlowTally> tally;  ///< null where another rank counts the link
 };
 
 /// Hands out packet indices and draws the fates of each message.
@@ -62,6 +70,9 @@ class FlowLedger {
   const sim::PacketMask* next_message(const sim::Link& link, GroupNumber group, const sim::Packetizer& packets,
                                       Tally tally);
 
+  /// The training step that the next messages belong to; the loss of a link may change with it.
+  void begin_step(std::uint64_t step) { step_ = step; }
+
   /// What misses a deadline is lost too, whatever its fate: `arrivals` says what does, and is borrowed. Late packets
   /// are in the masks, but not in the counts and digests, which are the loss process's.
   void lose_late(Arrivals* arrivals) { arrivals_ = arrivals; }
@@ -73,15 +84,19 @@ class FlowLedger {
   const std::map<FlowKey, Flow>& flows() const { return flows_; }
   const Network& network() const { return network_; }
 
-  /// The counts of a flow with expected losses, their variance and bursts.
-  LossCounts counts_of(const FlowKey& key, const Flow& flow) const;
+  /// The counts of a flow with expected losses, their variance and bursts; none where another rank counts it.
+  static LossCounts counts_of(const Flow& flow);
 
  private:
   const sim::LossProcess* process_of(const sim::Link& link) const;
+  static sim::MessagePlace place_of(const Flow& flow, const FlowKey& key, std::uint64_t packets, BurstScope scope);
+  void note_losses(FlowTally& tally, const sim::LossProcess& process, const sim::Link& link,
+                   const sim::MessagePlace& place, const sim::Packetizer& packets, BurstScope scope,
+                   std::uint64_t lost_packets) const;
   const sim::PacketMask* with_late(const sim::Link& link, std::uint64_t packets, const sim::PacketMask* lost);
-  std::uint64_t first_packet(const Flow& flow, const FlowKey& key, std::uint64_t packets, BurstScope scope) const;
 
   Network network_;
+  std::uint64_t step_ = 0;
   std::map<FlowKey, Flow> flows_;
   sim::PacketMask mask_;
   Arrivals* arrivals_ = nullptr;

@@ -80,12 +80,14 @@ GroupTimeline::Costed GroupTimeline::cost_of(const Wire& wire, const sim::TimedH
   costed.cost = {factor * cost.latency_seconds, factor * cost.transfer_seconds(bytes), cut.packets()};
 
   const HalfNetwork& half = hop.half == sim::Half::kReduce ? wire.network.reduce : wire.network.gather;
-  if (model_.reliable == nullptr || !half.loss || !half.loss->can_lose() || cut.packets() == 0) return costed;
+  const sim::LossProcess* loss = loss_of_link(half.links, on, half.loss.get());
+  if (loss != nullptr) loss = &loss->at_step(step_);
+  if (model_.reliable == nullptr || loss == nullptr || !loss->can_lose() || cut.packets() == 0) return costed;
   const auto packet_bytes = static_cast<double>(wire.network.payload_bytes + model_.header_bytes);
   const sim::LinkTiming timing{factor * cost.transfer_seconds(packet_bytes), factor * cost.round_trip_seconds()};
   std::uint64_t& slot = draws.next_slot[on];
   const std::uint64_t first = static_cast<std::uint64_t>(group_) << kGroupShift | (draws.first_slot + slot);
-  sim::SlotFates fates(*half.loss, network_.seed, on, first);
+  sim::SlotFates fates(*loss, network_.seed, on, first);
   const sim::Delivery delivery = model_.reliable->deliver(fates, cut.packets(), timing);
   costed.cost.transfer_seconds += delivery.extra_seconds(cut.packets(), timing.slot_seconds);
   costed.repeated = delivery.packets_sent - cut.packets();

@@ -36,6 +36,9 @@ class GroupTimeline {
   void send(int destination, std::uint64_t count_elems, ElementType type, const Message& message);
   void recv(int source, std::uint64_t count_elems, ElementType type, const Message& message);
 
+  /// The training step that the next collectives belong to; the loss of a link may change with it.
+  void begin_step(std::uint64_t step) { step_ = step; }
+
  private:
   // What a message of a class takes on its way.
   struct Wire {
@@ -75,6 +78,7 @@ class GroupTimeline {
   VirtualTime& time_;
   Arrivals& arrivals_;
   sim::Straggler straggler_;
+  std::uint64_t step_ = 0;
   std::uint64_t collectives_ = 0;
   // Where loss decides on repetitions. All ranks of the group see all its collectives; of what goes from send to recv
   // only the two ends know, so it has slots of its own.

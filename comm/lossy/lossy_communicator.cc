@@ -87,6 +87,7 @@ class LossyCommunicator::Impl {
   void begin_step() {
     steps_begun_ = state->step;
     inner.begin_step(state->step);
+    if (timeline) timeline->begin_step(state->step);
   }
 
   bool samples(ElementType type) const { return state->step_is_sampled && type != ElementType::kUint64; }
@@ -181,6 +182,7 @@ std::string_view LossyCommunicator::backend() const { return impl_->inner.backen
 void LossyCommunicator::begin_step(std::uint64_t step) {
   RankState& state = *impl_->state;
   state.step = step;
+  state.ledger.begin_step(step);
   state.step_is_sampled = state.sample_every_steps > 0 && step % state.sample_every_steps == 0;
   if (state.clock) state.clock->begin_step(step);
   impl_->begin_step();

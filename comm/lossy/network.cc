@@ -36,6 +36,23 @@ Fill fill_from_name(std::string_view name) {
   throw ConfigError("fill: got \"" + std::string(name) + "\", want one of " + known);
 }
 
+bool has_one_process(const HalfNetwork& half) {
+  return half.links.empty() && (half.loss == nullptr || &half.loss->at_step(0) == half.loss.get());
+}
+
+namespace {
+
+void require_destinations(const HalfNetwork& half, std::string_view name, std::string_view why) {
+  for (std::size_t i = 0; i < half.links.size(); ++i) {
+    if (!half.links[i].needs_destination()) continue;
+    throw ConfigError("links/" + std::to_string(i) + " of the " + std::string(name) +
+                      " half: got destinations or groups, but " + std::string(why) +
+                      ", so its links have a source only; want sources");
+  }
+}
+
+}  // namespace
+
 void apply_loss(ClassNetwork& network, const std::shared_ptr<const sim::LossProcess>& loss) {
   const LossShorthand halves = path_entry(network.path).shorthand;
   network.reduce.loss = loss;
@@ -61,6 +78,17 @@ void validate(const ClassNetwork& network) {
     throw ConfigError("fill of the gather half: got " + std::string(gather.name) +
                       ", but each value there has one source, so nothing is summed that could be rescaled; "
                       "want zero, stale or own");
+  }
+  if (network.path == "contribution") {
+    require_destinations(network.reduce, "reduce", "a contribution that is lost is missed by all ranks");
+  }
+  if (network.consistency == Consistency::kShared) {
+    require_destinations(network.gather, "gather", "with shared fates all receivers miss the same packets");
+  }
+  if (network.reduce.fill == Fill::kInverseProbability && !has_one_process(network.reduce)) {
+    throw ConfigError(
+        "fill of the reduce half: got inverse_probability, which scales every contribution by one loss rate, but the "
+        "rate differs between links or steps; want zero, count_rescale or stale");
   }
   if (network.payload_bytes == 0 || network.payload_bytes % 8 != 0) {
     throw ConfigError("payload_bytes: got " + std::to_string(network.payload_bytes) +

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/lossy/link_overrides.h"
 #include "sim/loss/loss_process.h"
 #include "sim/traffic_class.h"
 
@@ -40,7 +41,11 @@ struct HalfNetwork {
   std::shared_ptr<const sim::LossProcess> loss;  ///< shared by the classes and ranks it was given to; null: reliable
   Fill fill = Fill::kZero;
   bool deadline = false;  ///< packets may be lost for coming late, besides
+  std::vector<LinkOverride> links = {};  ///< links with a loss of their own; the last one that matches counts
 };
+
+/// Whether every link of the half has one loss process, the same in all steps: what closed forms need.
+bool has_one_process(const HalfNetwork& half);
 
 /// One traffic class.
 struct ClassNetwork {
@@ -68,8 +73,10 @@ void apply_loss(ClassNetwork& network, const std::shared_ptr<const sim::LossProc
 /// Gives each half `fill` where it has a meaning, and `zero` elsewhere.
 void apply_fill(ClassNetwork& network, Fill fill);
 
-/// Throws: ConfigError for an unknown path, a fill that has no meaning in its half (with the reason), or a payload that
-/// is not a positive multiple of 8 bytes (a whole number of elements of every type).
+/// Throws: ConfigError for an unknown path, a fill that has no meaning in its half (with the reason), a payload that
+/// is not a positive multiple of 8 bytes (a whole number of elements of every type), an override of links that speaks
+/// of destinations where all receivers share a packet's fate, and inverse_probability where the loss rate is not one
+/// number.
 void validate(const ClassNetwork& network);
 
 }  // namespace droptest::comm

@@ -35,9 +35,14 @@ void check_reduction(Fill fill, ReduceOp op, ElementType type, const Message& me
   }
 }
 
-bool can_lose(const HalfNetwork& half) { return half.deadline || (half.loss != nullptr && half.loss->can_lose()); }
+bool can_lose(const HalfNetwork& half) {
+  const auto loses = [](const std::shared_ptr<const sim::LossProcess>& loss) { return loss && loss->can_lose(); };
+  return half.deadline || loses(half.loss) ||
+         std::any_of(half.links.begin(), half.links.end(), [&loses](const LinkOverride& o) { return loses(o.loss); });
+}
 
 double inverse_probability_factor(const HalfNetwork& half) {
+  DROPTEST_CHECK(has_one_process(half), "inverse_probability with several loss processes");
   if (half.loss == nullptr) return 1;
   const double arrives = 1 - half.loss->loss_rate();
   return arrives > 0 ? 1 / arrives : 0;

@@ -133,7 +133,7 @@ void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedge
     for (const std::uint64_t word : of_group.touched) out.put(word);
   }
   const auto is_mine = [traffic_class](const auto& entry) {
-    return entry.first.link.traffic_class == traffic_class && entry.second.tally == Tally::kCounted;
+    return entry.first.link.traffic_class == traffic_class && entry.second.tally != nullptr;
   };
   out.put(static_cast<std::uint64_t>(std::ranges::count_if(ledger.flows(), is_mine)));
   for (const auto& entry : ledger.flows()) {
@@ -143,7 +143,7 @@ void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedge
     out.put(link.source);
     out.put(link.destination);
     out.put(entry.second.digest.value());
-    put_counts(out, ledger.counts_of(entry.first, entry.second));
+    put_counts(out, FlowLedger::counts_of(entry.second));
   }
 }
 

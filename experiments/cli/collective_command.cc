@@ -11,12 +11,11 @@
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/spec/json_text.h"
-#include "experiments/spec/parameters_from_json.h"
+#include "experiments/spec/loss_from_json.h"
 #include "experiments/spec/resolve_network.h"
 #include "experiments/spec/resolve_time.h"
 #include "experiments/spec/schema.h"
 #include "sim/error.h"
-#include "sim/loss/loss_registry.h"
 
 namespace droptest::cli {
 namespace {
@@ -29,6 +28,7 @@ struct CollectiveOptions {
   std::uint64_t elements = 65536;
   std::uint64_t payload_bytes = 1408;
   std::string loss;
+  std::string links;
   std::string reduce_loss;
   std::string gather_loss;
   std::string fill = "zero";
@@ -45,8 +45,17 @@ struct CollectiveOptions {
 /// A loss process, checked here so that messages name the option.
 json loss_option(const std::string& text, const std::string& option) {
   json loss = parse_json_option(text, option);
-  sim::make_loss_process(experiments::parameters_from_json(loss, option));
+  json resolved = loss;
+  experiments::loss_from_json(resolved, option);
   return loss;
+}
+
+/// Overrides of links, by the rules of a spec's network section.
+json links_option(const std::string& text) {
+  json links = parse_json_option(text, "--links");
+  const json spec = {{"name", "collective"}, {"data", {{"text", "none"}}}, {"network", {{"links", links}}}};
+  experiments::require_valid(experiments::SchemaKind::kSpec, spec, "--links");
+  return experiments::schema_of(experiments::SchemaKind::kSpec).with_defaults(spec)["network"]["links"];
 }
 
 /// The options as the network section of a spec, so that they mean the same here and there.
@@ -57,6 +66,7 @@ json network_section(const CollectiveOptions& options) {
                   {"burst_scope", options.burst_scope},
                   {"loss", options.loss.empty() ? json{{"model", "none"}} : loss_option(options.loss, "--loss")},
                   {"fill", options.fill}};
+  if (!options.links.empty()) network["links"] = links_option(options.links);
   if (!options.reduce_loss.empty()) network["reduce"]["loss"] = loss_option(options.reduce_loss, "--reduce-loss");
   if (!options.gather_loss.empty()) network["gather"]["loss"] = loss_option(options.gather_loss, "--gather-loss");
   if (!options.reduce_fill.empty()) network["reduce"]["fill"] = options.reduce_fill;
@@ -68,7 +78,7 @@ json network_section(const CollectiveOptions& options) {
 comm::ClassNetwork class_network(const CollectiveOptions& options, json& resolved) {
   constexpr sim::TrafficClass kClass = sim::TrafficClass::kTpForward;
   const experiments::ResolvedNetwork network = experiments::resolve_network(
-      network_section(options), {kClass}, options.seed, "collective",
+      network_section(options), {kClass}, options.seed, "collective", options.ranks,
       options.time.empty() ? experiments::NetworkUse::kLossOnly : experiments::NetworkUse::kDeadline);
   std::string errors;
   for (const std::string& error : network.errors) errors += (errors.empty() ? "" : "\n") + error;
@@ -166,6 +176,7 @@ void add_collective_command(CLI::App& app, Action& chosen) {
   command->add_option("--elements", options->elements, "Elements (float) of each rank's input")->capture_default_str();
   command->add_option("--payload-bytes", options->payload_bytes, "Payload of a packet")->capture_default_str();
   command->add_option("--loss", options->loss, "Loss process, as JSON (docs/specs.md); default none");
+  command->add_option("--links", options->links, "Links with a loss of their own, as JSON (docs/specs.md)");
   command->add_option("--reduce-loss", options->reduce_loss, "Of the reduce half alone");
   command->add_option("--gather-loss", options->gather_loss, "Of the gather half alone");
   command->add_option("--fill", options->fill, "What receivers put where nothing arrived")->capture_default_str();

@@ -10,9 +10,8 @@
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/spec/json_text.h"
-#include "experiments/spec/parameters_from_json.h"
+#include "experiments/spec/loss_from_json.h"
 #include "sim/loss/fate_report.h"
-#include "sim/loss/loss_registry.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::cli {
@@ -26,6 +25,8 @@ struct FatesOptions {
   std::uint16_t destination = 1;
   std::string half = "reduce";
   std::uint64_t first = 0;
+  std::uint64_t step = 0;
+  std::uint64_t message = 0;
   std::uint64_t count = 0;
   std::string format = "runs";
 };
@@ -53,17 +54,18 @@ nlohmann::ordered_json report_json(const FatesOptions& options, const sim::LossP
 }
 
 int fates(const FatesOptions& options) {
-  const nlohmann::json loss = parse_json_option(options.loss, "--loss");
-  const std::unique_ptr<sim::LossProcess> process =
-      sim::make_loss_process(experiments::parameters_from_json(loss, "--loss"));
+  nlohmann::json loss = parse_json_option(options.loss, "--loss");
+  const std::unique_ptr<sim::LossProcess> configured = experiments::loss_from_json(loss, "--loss");
+  const sim::LossProcess& process = configured->at_step(options.step);
   sim::Link link;
   link.traffic_class = sim::traffic_class_from_name(options.traffic_class);
   link.half = options.half == "reduce" ? sim::Half::kReduce : sim::Half::kGather;
   link.source = options.source;
   link.destination = options.destination;
-  const sim::FateReport report = sim::report_fates(*process, options.seed, link, options.first, options.count);
+  const sim::FateReport report =
+      sim::report_fates(process, options.seed, link, {options.first, 0, options.message, std::nullopt}, options.count);
   if (options.format == "json") {
-    std::cout << report_json(options, *process, report).dump() << "\n";
+    std::cout << report_json(options, process, report).dump() << "\n";
     return kExitSuccess;
   }
   std::fputs((options.format == "bits" ? sim::render_bits(report) : sim::render_runs(report)).c_str(), stdout);
@@ -94,6 +96,10 @@ void add_fates_command(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   command->add_option("--first", options->first, "Index of the first packet")->capture_default_str();
   command->add_option("--count", options->count, "Number of packets")->required();
+  command->add_option("--step", options->step, "Training step, for losses that change over steps")
+      ->capture_default_str();
+  command->add_option("--message", options->message, "Messages of the link before, for losses that change over time")
+      ->capture_default_str();
   command->add_option("--format", options->format, "runs: a line for each burst; bits: a character for each packet")
       ->check(CLI::IsMember({"runs", "bits", "json"}))
       ->capture_default_str();

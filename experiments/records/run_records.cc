@@ -32,7 +32,21 @@ const comm::HalfNetwork& half_of(const comm::ClassNetwork& network, std::size_t 
   return half == static_cast<std::size_t>(sim::Half::kReduce) ? network.reduce : network.gather;
 }
 
-double mean_burst(const comm::HalfNetwork& half) { return half.loss ? half.loss->mean_burst_packets() : 0; }
+/// In theory; without a number where links or steps differ.
+double mean_burst(const comm::HalfNetwork& half) {
+  if (!comm::has_one_process(half)) return std::numeric_limits<double>::quiet_NaN();
+  return half.loss ? half.loss->mean_burst_packets() : 0;
+}
+
+double burst_share(const comm::HalfNetwork& half, std::uint64_t length) {
+  if (!comm::has_one_process(half)) return std::numeric_limits<double>::quiet_NaN();
+  return half.loss ? half.loss->burst_at_least(length) - half.loss->burst_at_least(length + 1) : 0;
+}
+
+std::string loss_text(const comm::HalfNetwork& half) {
+  const std::string loss = half.loss ? half.loss->describe() : "none";
+  return half.links.empty() ? loss : loss + ", with " + std::to_string(half.links.size()) + " overrides of links";
+}
 
 json counts_json(const comm::LossCounts& counts) {
   return {{"messages", counts.messages},
@@ -53,7 +67,7 @@ json burst_histogram(const comm::LossCounts& counts, const comm::HalfNetwork& ha
   for (const auto& [length, count] : counts.bursts) bursts += static_cast<double>(count);
   json histogram = json::array();
   for (const auto& [length, count] : counts.bursts) {
-    const double share = half.loss ? half.loss->burst_at_least(length) - half.loss->burst_at_least(length + 1) : 0;
+    const double share = burst_share(half, length);
     histogram.push_back({{"length", length}, {"count", count}, {"expected", finite_or_null(bursts * share)}});
   }
   return histogram;
@@ -62,7 +76,7 @@ json burst_histogram(const comm::LossCounts& counts, const comm::HalfNetwork& ha
 json half_json(const comm::LossCounts& counts, const comm::HalfNetwork& half) {
   json out = counts_json(counts);
   out["configured_mean_burst_packets"] = finite_or_null(mean_burst(half));
-  out["loss"] = half.loss ? half.loss->describe() : "none";
+  out["loss"] = loss_text(half);
   out["fill"] = comm::fill_entry(half.fill).name;
   out["burst_histogram"] = burst_histogram(counts, half);
   return out;

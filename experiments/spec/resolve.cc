@@ -146,7 +146,8 @@ class Resolver {
       }
     }
     ResolvedNetwork resolved = resolve_network(network, classes_in_use(config_.tensor_parallel),
-                                               full_["seed"].get<std::uint64_t>(), where_, network_use());
+                                               full_["seed"].get<std::uint64_t>(), where_, config_.tensor_parallel,
+                                               network_use());
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);

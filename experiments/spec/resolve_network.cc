@@ -8,9 +8,9 @@
 
 #include "comm/lossy/path_registry.h"
 #include "experiments/spec/json_text.h"
-#include "experiments/spec/parameters_from_json.h"
+#include "experiments/spec/loss_from_json.h"
+#include "experiments/spec/resolve_links.h"
 #include "sim/error.h"
-#include "sim/loss/loss_registry.h"
 
 namespace droptest::experiments {
 namespace {
@@ -28,20 +28,23 @@ bool is_none(const json& loss) { return loss["model"] == "none"; }
 /// Builds the classes one by one; processes that are written alike are made once and shared.
 class NetworkResolver {
  public:
-  NetworkResolver(const std::string& where, NetworkUse use) : where_(where), use_(use) {}
+  NetworkResolver(const std::string& where, int world_size, NetworkUse use)
+      : where_(where), world_size_(world_size), use_(use) {}
 
   void add(sim::TrafficClass traffic_class, const json& all, ResolvedNetwork& result) {
     const std::string name(sim::traffic_class_name(traffic_class));
     json resolved = json::object();
     gather_loss_named_ = false;
+    gather_links_named_ = false;
     apply(all, "/network", resolved);
     if (all.contains("classes") && all["classes"].contains(name)) {
       apply(all["classes"][name], "/network/classes/" + name, resolved);
     }
     const comm::PathEntry& path = comm::path_entry(resolved["path"].get<std::string>());
     // `loss` of both halves is the reduce half's alone where nothing travels in the other one.
-    if (path.shorthand == comm::LossShorthand::kReduceHalf && !gather_loss_named_) {
-      resolved["gather"]["loss"] = {{"model", "none"}};
+    if (path.shorthand == comm::LossShorthand::kReduceHalf) {
+      if (!gather_loss_named_) resolved["gather"]["loss"] = {{"model", "none"}};
+      if (!gather_links_named_) resolved["gather"].erase("links");
     }
     comm::ClassNetwork network;
     network.path = path.name;
@@ -51,7 +54,9 @@ class NetworkResolver {
     network.burst_scope = resolved["burst_scope"] == "message" ? comm::BurstScope::kMessage : comm::BurstScope::kLink;
     network.reduce = make_half(resolved["reduce"], "reduce");
     network.gather = make_half(resolved["gather"], "gather");
-    if (use_ == NetworkUse::kLossOnly && !network.reduce.loss && !network.gather.loss) return;
+    const auto is_reliable = [](const comm::HalfNetwork& half) { return !half.loss && half.links.empty(); };
+    if (use_ == NetworkUse::kLossOnly && is_reliable(network.reduce) && is_reliable(network.gather)) return;
+    check(network, name);
     result.network.of(traffic_class) = network;
     result.classes[name] = std::move(resolved);
   }
@@ -71,6 +76,7 @@ class NetworkResolver {
     for (const auto& [half, has_meaning] : halves()) {
       json& target = resolved[half];
       if (layer.contains("loss")) set_loss(target, layer["loss"], pointer + "/loss", half);
+      if (layer.contains("links")) set_links(target, layer["links"], pointer + "/links", half);
       if (layer.contains("fill")) {
         const bool meant = fill_of(layer["fill"]).*has_meaning;
         target["fill"] = meant ? layer["fill"] : json("zero");
@@ -79,6 +85,7 @@ class NetworkResolver {
       const json& own = layer[half];
       const std::string place = pointer + "/" + half;
       if (own.contains("loss")) set_loss(target, own["loss"], place + "/loss", half);
+      if (own.contains("links")) set_links(target, own["links"], place + "/links", half);
       if (own.contains("fill")) {
         target["fill"] = own["fill"];
         if (!(fill_of(own["fill"]).*has_meaning)) report_fill(own["fill"], place + "/fill", has_meaning);
@@ -86,48 +93,89 @@ class NetworkResolver {
     }
     // What is said of a class speaks of both halves again.
     if (layer.contains("loss")) gather_loss_named_ = false;
+    if (layer.contains("links")) gather_links_named_ = false;
     if (layer.contains("gather") && layer["gather"].contains("loss")) gather_loss_named_ = true;
+    if (layer.contains("gather") && layer["gather"].contains("links")) gather_links_named_ = true;
   }
 
   void set_loss(json& half, const json& loss, const std::string& pointer, const char* name) {
-    half["loss"] = with_fractions(loss, pointer);
-    loss_places_[name] = pointer;
+    half["loss"] = fractions(loss, pointer);
+    places_[name] = pointer;
+  }
+
+  void set_links(json& half, const json& links, const std::string& pointer, const std::string& name) {
+    half["links"] = links;
+    for (std::size_t i = 0; i < links.size(); ++i) {
+      half["links"][i]["loss"] = fractions(links[i]["loss"], pointer + "/" + std::to_string(i) + "/loss");
+    }
+    places_[name + "/links"] = pointer;
   }
 
   /// The process with every probability as a fraction, whichever way it was written.
-  json with_fractions(const json& loss, const std::string& pointer) {
-    json result = loss;
-    const sim::Parameters parameters = parameters_from_json(loss, where_ + ": " + pointer);
-    for (auto& [name, value] : result.items()) {
-      if (name == "model" || !value.is_string()) continue;
-      try {
-        value = parameters.probability(name);
-      } catch (const ConfigError& error) {
-        report(error.what());
-      }
-    }
+  json fractions(const json& loss, const std::string& pointer) {
+    std::vector<std::string> errors;
+    json result = with_fractions(loss, where_ + ": " + pointer, errors);
+    for (const std::string& error : errors) report(error);
     return result;
   }
 
   comm::HalfNetwork make_half(json& half, const std::string& name) {
     comm::HalfNetwork network;
-    if (is_none(half["loss"])) {
+    network.links = make_links(half, name);
+    if (is_none(half["loss"]) && network.links.empty()) {
       // Nothing is ever missing: a fill that cannot act is not part of the run's identity.
       if (use_ != NetworkUse::kDeadline) half["fill"] = "zero";
       network.fill = comm::fill_from_name(half["fill"].get<std::string>());
       return network;
     }
     network.fill = comm::fill_from_name(half["fill"].get<std::string>());
-    std::shared_ptr<const sim::LossProcess>& process = processes_[canonical_json(half["loss"])];
-    if (!process) {
+    network.loss = make_process(half["loss"], places_[name]);
+    return network;
+  }
+
+  /// Overrides that say nothing, and those of a half in which nothing can be lost, are taken out of `half`.
+  std::vector<comm::LinkOverride> make_links(json& half, const std::string& name) {
+    std::vector<comm::LinkOverride> links;
+    if (!half.contains("links")) return links;
+    bool can_lose = !is_none(half["loss"]);
+    for (std::size_t i = 0; i < half["links"].size(); ++i) {
+      json& one = half["links"][i];
+      const std::string pointer = places_[name + "/links"] + "/" + std::to_string(i);
+      std::vector<std::string> errors;
+      links.push_back(links_of(one, world_size_, where_ + ": " + pointer, errors));
+      for (const std::string& error : errors) report(error);
+      links.back().loss = make_process(one["loss"], pointer + "/loss");
+      can_lose = can_lose || !is_none(one["loss"]);
+    }
+    if (!can_lose) links.clear();
+    if (links.empty()) half.erase("links");
+    return links;
+  }
+
+  /// Null for a reliable link, and where an error was reported.
+  std::shared_ptr<const sim::LossProcess> make_process(json& loss, const std::string& pointer) {
+    if (is_none(loss)) return nullptr;
+    Made& made = processes_[canonical_json(loss)];
+    if (!made.process) {
+      made.loss = loss;
       try {
-        process = sim::make_loss_process(parameters_from_json(half["loss"], where_ + ": " + loss_places_[name]));
+        made.process = loss_from_json(made.loss, where_ + ": " + pointer);
       } catch (const ConfigError& error) {
         report(error.what());
       }
     }
-    network.loss = process;
-    return network;
+    loss = made.loss;
+    return made.process;
+  }
+
+  /// What only the whole of a class can tell. What is said of its parts comes first.
+  void check(const comm::ClassNetwork& network, const std::string& name) {
+    if (!errors_.empty()) return;
+    try {
+      comm::validate(network);
+    } catch (const ConfigError& error) {
+      report(where_ + ": /network, for the class " + name + ": " + error.what());
+    }
   }
 
   static const comm::FillEntry& fill_of(const json& name) {
@@ -143,22 +191,30 @@ class NetworkResolver {
            known);
   }
 
+  /// A process, and how the resolved spec writes it.
+  struct Made {
+    std::shared_ptr<const sim::LossProcess> process;
+    json loss;
+  };
+
   const std::string& where_;
+  int world_size_;
   NetworkUse use_;
   std::vector<std::string> errors_;
-  std::map<std::string, std::shared_ptr<const sim::LossProcess>> processes_;
-  std::map<std::string, std::string> loss_places_;  ///< where the loss of each half was written
+  std::map<std::string, Made> processes_;
+  std::map<std::string, std::string> places_;  ///< where the loss and the links of each half were written
   bool gather_loss_named_ = false;
+  bool gather_links_named_ = false;
 };
 
 }  // namespace
 
 ResolvedNetwork resolve_network(const json& network, const std::vector<sim::TrafficClass>& in_use, std::uint64_t seed,
-                                const std::string& where, NetworkUse use) {
+                                const std::string& where, int world_size, NetworkUse use) {
   ResolvedNetwork result;
   result.classes = json::object();
   result.network.seed = seed;
-  NetworkResolver resolver(where, use);
+  NetworkResolver resolver(where, world_size, use);
   for (const sim::TrafficClass traffic_class : in_use) resolver.add(traffic_class, network, result);
   result.errors = resolver.take_errors();
   return result;

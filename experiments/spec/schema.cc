@@ -145,6 +145,9 @@ void Schema::complete(const json& rule, json& value) const {
       value = static_cast<std::uint64_t>(number);
     }
   }
+  if (value.is_array() && rule.contains("items")) {
+    for (json& item : value) complete(rule["items"], item);
+  }
   if (!value.is_object()) return;
   if (rule.contains("properties")) {
     for (const auto& [name, property] : rule["properties"].items()) {

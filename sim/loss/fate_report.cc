@@ -12,22 +12,27 @@ namespace droptest::sim {
 
 FateReport report_fates(const LossProcess& process, std::uint64_t seed, const Link& link, std::uint64_t first_packet,
                         std::uint64_t packets) {
+  return report_fates(process, seed, link, MessagePlace{first_packet, 0, 0, std::nullopt}, packets);
+}
+
+FateReport report_fates(const LossProcess& process, std::uint64_t seed, const Link& link, const MessagePlace& place,
+                        std::uint64_t packets) {
   if (packets > kMostReportedPackets) {
     throw ConfigError("fates: count: got " + std::to_string(packets) + " packets, want at most " +
                       std::to_string(kMostReportedPackets));
   }
   FateReport report;
-  report.first_packet = first_packet;
+  report.first_packet = place.first_packet;
   report.packets = packets;
   report.fates.resize(packets);
-  process.draw(seed, link, first_packet, report.fates);
+  process.draw_message(seed, link, place, report.fates);
   report.lost = report.fates.lost_count();
 
   BurstHistogram histogram;
   histogram.add(report.fates);
   report.bursts = histogram.bursts();
   FateDigest digest(link);
-  digest.add(first_packet, report.fates);
+  digest.add(place.first_packet, report.fates);
   report.digest = digest.value();
 
   report.configured_rate = process.loss_rate();
@@ -36,10 +41,11 @@ FateReport report_fates(const LossProcess& process, std::uint64_t seed, const Li
   const auto count = static_cast<double>(packets);
   if (packets > 0) report.realised_rate = lost / count;
   if (report.bursts > 0) report.mean_burst_packets = lost / static_cast<double>(report.bursts);
-  const double deviation = lost - count * process.loss_rate();
-  const double variance = process.lost_count_variance(packets);
-  if (variance > 0) {
-    report.z = deviation / std::sqrt(variance);
+  CountMemory memory;
+  const LostCount expected = process.message_count(seed, link, place, packets, memory);
+  const double deviation = lost - expected.mean;
+  if (expected.variance > 0) {
+    report.z = deviation / std::sqrt(expected.variance);
   } else if (deviation != 0) {
     report.z = std::copysign(std::numeric_limits<double>::infinity(), deviation);
   }

@@ -35,6 +35,10 @@ inline constexpr std::uint64_t kMostReportedPackets = std::uint64_t{1} << 33;
 FateReport report_fates(const LossProcess& process, std::uint64_t seed, const Link& link, std::uint64_t first_packet,
                         std::uint64_t packets);
 
+/// The same for one message of `packets` packets at a place; z by the process's message_count().
+FateReport report_fates(const LossProcess& process, std::uint64_t seed, const Link& link, const MessagePlace& place,
+                        std::uint64_t packets);
+
 /// One line per burst, "<index of its first packet> <length in packets>", below a line that names the columns.
 std::string render_runs(const FateReport& report);
 

@@ -3,12 +3,36 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "sim/loss/link.h"
 #include "sim/loss/packet_mask.h"
 
 namespace droptest::sim {
+
+/// Where a message lies on its link.
+struct MessagePlace {
+  std::uint64_t first_packet = 0;  ///< index of the message's first packet
+  std::uint64_t origin = 0;        ///< the index from which this link counts: that of its first packet since then
+  std::uint64_t message = 0;       ///< messages of the link since the origin
+  /// When the first packet leaves, in microseconds since the origin. Absent: a process whose clock is time takes it
+  /// from the packets and messages before.
+  std::optional<double> start_microseconds;
+};
+
+/// Mean and variance of a number of lost packets.
+struct LostCount {
+  double mean = 0;
+  double variance = 0;
+};
+
+/// What message_count() keeps of the messages before, where losses are correlated with theirs.
+struct CountMemory {
+  std::uint64_t origin = 0;
+  std::uint64_t place = 0;
+  double weight = 0;
+};
 
 /// The loss on a link as a pure function of (seed, link, packet index).
 /// Determinism: equal arguments give equal fates on every rank, thread count, device and query order.
@@ -21,8 +45,17 @@ class LossProcess {
   /// Shapes: lost.size() packets, any number, zero too. A mask of n is a prefix of the mask of n + m.
   virtual void draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const = 0;
 
-  /// False where no packet can ever be lost (loss_rate() == 0): callers skip the loss layer.
-  bool can_lose() const { return loss_rate() > 0; }
+  /// The fates of one message, as draw(), for processes that look at more than the index: a pattern begins at the
+  /// origin, and a clock runs on between messages.
+  virtual void draw_message(std::uint64_t seed, const Link& link, const MessagePlace& place, PacketMask& lost) const {
+    draw(seed, link, place.first_packet, lost);
+  }
+
+  /// The process in force in a training step; valid as long as this one. Only a schedule differs from step to step.
+  virtual const LossProcess& at_step(std::uint64_t /*step*/) const { return *this; }
+
+  /// False where no packet can ever be lost, in any step: callers skip the loss layer.
+  virtual bool can_lose() const { return loss_rate() > 0; }
 
   /// Long-run fraction of packets lost, in [0, 1].
   virtual double loss_rate() const = 0;
@@ -40,6 +73,17 @@ class LossProcess {
   /// Variance of the number lost among n consecutive packets; the scale of every test of a realised rate.
   /// Source: Hasslinger and Hohlfeld 2008, second-order statistics.
   virtual double lost_count_variance(std::uint64_t n) const = 0;
+
+  /// Whether the law of a message's losses depends on its place, so that message_count() must be asked for each one;
+  /// else the losses of n consecutive packets have mean n * loss_rate() and variance lost_count_variance(n) anywhere.
+  virtual bool counts_by_message() const { return false; }
+
+  /// What the n packets of a message add to the mean and the variance of the number lost so far. Messages are given in
+  /// their order, with one `memory` for all. Where a place fixes the fates, this is their count with variance 0.
+  virtual LostCount message_count(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePlace& /*place*/,
+                                  std::uint64_t n, CountMemory& /*memory*/) const {
+    return {static_cast<double>(n) * loss_rate(), lost_count_variance(n)};
+  }
 
   /// The parameters in words for people, e.g. "bernoulli(loss_rate=0.01)".
   virtual std::string describe() const = 0;

@@ -77,6 +77,15 @@ using WordDraws = std::uint32_t[4][kBlocks];
   }
 }
 
+[[gnu::always_inline]] inline void values_of_word(const Stream& stream, std::array<std::uint32_t, 64>& values) {
+  WordDraws draws;
+  draw_word(stream, 0, draws);
+  for (std::uint32_t j = 0; j < kBlocks; ++j) {
+    for (std::uint32_t k = 0; k < 4; ++k) values[4 * j + k] = draws[k][j];
+  }
+}
+
+void values_baseline(const Stream& s, std::array<std::uint32_t, 64>& values) { values_of_word(s, values); }
 void one_baseline(const Stream& s, std::uint32_t largest, std::span<std::uint64_t> below) {
   one_threshold(s, largest, below);
 }
@@ -94,11 +103,15 @@ void two_baseline(const Stream& s, std::uint32_t largest_a, std::uint64_t* below
                                       std::uint32_t largest_b, std::span<std::uint64_t> below_b) {
   two_thresholds(s, largest_a, below_a, largest_b, below_b);
 }
+[[gnu::target("avx2")]] void values_avx2(const Stream& s, std::array<std::uint32_t, 64>& values) {
+  values_of_word(s, values);
+}
 bool has_avx2() { return __builtin_cpu_supports("avx2") != 0; }
 #else
 bool has_avx2() { return false; }
 const auto one_avx2 = one_baseline;
 const auto two_avx2 = two_baseline;
+const auto values_avx2 = values_baseline;
 #endif
 
 Stream stream_of(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t first_word) {
@@ -136,6 +149,12 @@ void draws_below(std::uint64_t seed, const Link& link, Purpose purpose, std::uin
   const Stream stream = stream_of(seed, link, purpose, first_word);
   (has_avx2() ? two_avx2 : two_baseline)(stream, largest_below(threshold_a), below_a.data(), largest_below(threshold_b),
                                          below_b);
+}
+
+std::array<std::uint32_t, 64> draw_values(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t word) {
+  std::array<std::uint32_t, 64> values;
+  (has_avx2() ? values_avx2 : values_baseline)(stream_of(seed, link, purpose, word), values);
+  return values;
 }
 
 }  // namespace droptest::sim

@@ -2,6 +2,7 @@
 // The draws of a link, 64 packets at a time, as bit masks: the inner loop of every loss process.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -20,5 +21,8 @@ void draws_below(std::uint64_t seed, const Link& link, Purpose purpose, std::uin
 void draws_below(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t first_word,
                  std::uint64_t threshold_a, std::span<std::uint64_t> below_a, std::uint64_t threshold_b,
                  std::span<std::uint64_t> below_b);
+
+/// The draws themselves, of packets 64 * word onwards.
+std::array<std::uint32_t, 64> draw_values(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t word);
 
 }  // namespace droptest::sim

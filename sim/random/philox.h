@@ -16,6 +16,7 @@ enum class Purpose : std::uint16_t {
   kLossEmission = 2,        ///< whether a packet is lost in its state
   kDigestWord = 3,          ///< no draw: mixes 64 fates into a link's digest
   kDigestRange = 4,         ///< no draw: mixes a range of packets into a link's digest
+  kTraceStart = 5,          ///< where in a trace a link begins
   kWeights = 16,            ///< initial weights
   kBatches = 17,            ///< which text a training step reads
   kSyntheticInput = 18,     ///< inputs of `droptest collective`

@@ -124,16 +124,20 @@ TEST(Schema, OneOfPicksTheBranchByItsTag) {
   EXPECT_THAT(loss(R"({"model": "bernoulli", "loss_rate": 0.5})"), IsEmpty());
   EXPECT_THAT(loss(R"({"model": "bernouli", "loss_rate": 0.5})"),
               ElementsAre("/network/loss/model: got \"bernouli\", want one of \"none\", \"bernoulli\", "
-                          "\"gilbert_elliott\"; did you mean \"bernoulli\"?"));
+                          "\"gilbert_elliott\", \"four_state\", \"timed_gilbert_elliott\", \"trace\", "
+                          "\"pattern\", \"outage\", \"schedule\"; did you mean \"bernoulli\"?"));
   EXPECT_THAT(loss("{}"), ElementsAre("/network/loss/model: got nothing, want one of \"none\", \"bernoulli\", "
-                                      "\"gilbert_elliott\""));
+                                      "\"gilbert_elliott\", \"four_state\", \"timed_gilbert_elliott\", "
+                                      "\"trace\", \"pattern\", \"outage\", \"schedule\""));
   EXPECT_THAT(loss(R"({"model": "bernoulli"})"),
               ElementsAre("/network/loss/loss_rate: got nothing, want a fraction in [0, 1], or percent as text "
                           "(\"5%\")"));
   EXPECT_THAT(loss(R"({"model": "none", "loss_rate": 0})"),
               ElementsAre("/network/loss/loss_rate: got an unknown key; known keys: model"));
   EXPECT_THAT(loss("5"), ElementsAre("/network/loss: got 5, want a loss process: an object with \"model\" \"none\", "
-                                     "\"bernoulli\" or \"gilbert_elliott\""));
+                                     "\"bernoulli\", \"gilbert_elliott\", \"four_state\", "
+                                     "\"timed_gilbert_elliott\", \"trace\", \"pattern\", \"outage\" or "
+                                     "\"schedule\""));
 }
 
 TEST(Schema, OneOfPicksBetweenTwoWaysToSayOneThing) {

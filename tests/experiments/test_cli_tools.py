@@ -70,6 +70,52 @@ def test_fates_are_random_access_and_monotone(tmp_path):
     assert set(bits(0)) == {"0"} and set(bits(1)) == {"1"}
 
 
+@pytest.mark.parametrize(
+    "loss",
+    [
+        {"model": "four_state", "p13": "1%", "p31": 0.3, "p32": 0.2, "p23": 0.6, "p14": 0.002},
+        {
+            "model": "timed_gilbert_elliott",
+            "mean_good_microseconds": 100,
+            "mean_bad_microseconds": 10,
+            "packet_microseconds": 0.5,
+        },
+        {"model": "pattern", "every": 9, "offset": 2},
+        {"model": "pattern", "lost_packets": 4, "delivered_packets": 40},
+        {"model": "trace", "file": "trace.txt"},
+        {"model": "trace", "file": "trace.txt", "start": "random"},
+    ],
+)
+def test_every_process_is_random_access_and_says_its_deviation(tmp_path, loss):
+    (tmp_path / "trace.txt").write_text("0000100110\n# comment\n0001\n")
+    whole = bits_of(fates(tmp_path, loss, "--format", "bits").out)
+    piece = bits_of(fates(tmp_path, loss, "--format", "bits", first=777, count=500).out)
+    assert piece == whole[777:1277]
+    report = json.loads(fates(tmp_path, loss, "--format", "json").out)
+    assert report["lost"] == whole.count("1") > 0
+    assert abs(report["z"]) < 4
+
+
+def test_fates_of_a_step(tmp_path):
+    windows = [{"from_step": 2, "to_step": 4}]
+    loss = {"model": "outage", "windows": windows, "otherwise": {"model": "pattern", "every": 2}}
+    for step, bits in [(1, "1010"), (2, "1111"), (3, "1111"), (4, "1010")]:
+        assert bits_of(fates(tmp_path, loss, "--format", "bits", "--step", str(step), count=4).out) == bits
+
+
+def test_links_of_a_collective(tmp_path):
+    links = [{"sources": [1], "destinations": [0], "loss": {"model": "bernoulli", "loss_rate": 1}}]
+    arguments = ["--ranks", "4", "--trials", "3", "--elements", "4096", "--links"]
+    report = json.loads(run("collective", *arguments, json.dumps(links), cwd=tmp_path).out)
+    # Of 4 x 4 pairs of a result's part and a contribution one is missing.
+    assert report["survival"]["measured"] == pytest.approx(15 / 16)
+    assert report["survival_gather"]["measured"] == pytest.approx(15 / 16)
+    assert report["survival"]["expected"] is None
+    links[0]["sources"] = [4]
+    wrong = run("collective", *arguments, json.dumps(links), cwd=tmp_path, expect=2)
+    assert "/network/links/0/sources/0: got 4, want ranks from 0 to 3" in wrong.err
+
+
 @pytest.mark.parametrize("loss", [{"model": "bernoulli", "loss_rate": 2}, {"model": "nope"}, {"loss_rate": 0.1}, 3])
 def test_a_wrong_loss_process_is_refused(tmp_path, loss):
     assert "--loss" in fates(tmp_path, loss, expect=2).err

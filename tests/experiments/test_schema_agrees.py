@@ -101,6 +101,53 @@ RESOLVED = {
     "validation": {"every_steps": 1, "tokens": 1, "network": "lossless"},
     "record": {"every_steps": 1, "sample_every_steps": 0, "links": "omit", "weights": "none"},
 }
+BERNOULLI = {"model": "bernoulli", "loss_rate": 0.05}
+RESOLVED_PROCESSES = copy.deepcopy(RESOLVED)
+RESOLVED_PROCESSES["network"]["classes"] = {
+    "tp_forward": {
+        **RESOLVED["network"]["classes"]["tp_forward"],
+        "reduce": {
+            "loss": {"model": "four_state", "p13": 0.1, "p32": 0, "p23": 1, "p14": 0},
+            "fill": "zero",
+            "links": [
+                {"sources": [0, "1-2"], "destinations": [3], "loss": {"model": "pattern", "every": 3, "offset": 0}},
+                {
+                    "within_groups_of": 2,
+                    "loss": {"model": "trace", "file": "t", "start": "random", "sha256": "01234567" * 8},
+                },
+            ],
+        },
+        "gather": {
+            "loss": {
+                "model": "schedule",
+                "phases": [
+                    {
+                        "from_step": 3,
+                        "loss": {
+                            "model": "outage",
+                            "windows": [{"from_step": 1, "to_step": 2}],
+                            "loss_rate": 1,
+                            "otherwise": BERNOULLI,
+                        },
+                    },
+                    {
+                        "from_step": 4,
+                        "loss": {
+                            "model": "timed_gilbert_elliott",
+                            "mean_good_microseconds": 100,
+                            "mean_bad_microseconds": 10,
+                            "packet_microseconds": 0.5,
+                            "gap_microseconds": 0,
+                            "loss_good": 0,
+                            "loss_bad": 1,
+                        },
+                    },
+                ],
+            },
+            "fill": "own",
+        },
+    }
+}
 SUMMARY = {
     "schema_version": 1,
     "run_id": "0123456789abcdef",
@@ -140,7 +187,7 @@ SWEEP = {
 VALID = {
     "spec": [EVERYTHING, {"name": "t", "data": {"text": "a"}}]
     + [json.loads(path.read_text()) for path in sorted((ROOT / "experiments" / "specs").glob("*.json"))],
-    "resolved_spec": [RESOLVED],
+    "resolved_spec": [RESOLVED, RESOLVED_PROCESSES],
     "metrics": [METRICS, {"step": 0, "tokens": 0, "seconds": 0}],
     "loss_statistics": [
         {"schema_version": 1, "classes": {}},

@@ -51,12 +51,13 @@ TEST(LossRegistry, MakesEachProcess) {
       loss({{"model", kGilbertElliott}, {"loss_rate", 0.05}, {"mean_burst_packets", std::int64_t{8}}}));
   EXPECT_NEAR(burst->loss_rate(), 0.05, 1e-16);
   EXPECT_DOUBLE_EQ(burst->mean_burst_packets(), 8);
-  EXPECT_EQ(loss_processes().size(), 3U);
+  EXPECT_EQ(loss_processes().size(), 9U);
 }
 
 TEST(LossRegistry, UnknownModelListsTheKnown) {
   EXPECT_EQ(error_of({{"model", std::string("gilbert")}}),
-            "spec.json: /loss/model: got \"gilbert\", want one of none, bernoulli, gilbert_elliott");
+            "spec.json: /loss/model: got \"gilbert\", want one of none, bernoulli, gilbert_elliott, four_state, "
+            "timed_gilbert_elliott, trace, pattern, outage, schedule");
   EXPECT_EQ(error_of({{"loss_rate", 0.1}}), "spec.json: /loss/model: is missing");
   EXPECT_THROW(make_loss_process(Parameters(0.1, "spec.json: /loss")), ConfigError);
 }
