@@ -28,6 +28,11 @@ const sim::LossProcess* FlowLedger::process_of(const sim::Link& link) const {
   return (link.half == sim::Half::kReduce ? network->reduce : network->gather).loss.get();
 }
 
+double FlowLedger::loss_rate(const sim::Link& link) const {
+  const sim::LossProcess* process = process_of(link);
+  return process == nullptr ? 0 : process->loss_rate();
+}
+
 std::uint64_t FlowLedger::first_packet(const Flow& flow, const FlowKey& key, std::uint64_t packets,
                                        BurstScope scope) const {
   const std::uint64_t group = key.group;
