@@ -45,6 +45,8 @@ class NetworkResolver {
     }
     comm::ClassNetwork network;
     network.path = path.name;
+    resolve_groups(path, resolved, network);
+    check_consistency(path, resolved);
     network.payload_bytes = resolved["payload_bytes"].get<std::uint64_t>();
     network.consistency =
         resolved["consistency"] == "shared" ? comm::Consistency::kShared : comm::Consistency::kPerReceiver;
@@ -65,8 +67,10 @@ class NetworkResolver {
 
  private:
   void apply(const json& layer, const std::string& pointer, json& resolved) {
-    for (const char* key : {"path", "payload_bytes", "consistency", "burst_scope"}) {
-      if (layer.contains(key)) resolved[key] = layer[key];
+    for (const char* key : {"path", "group_ranks", "payload_bytes", "consistency", "burst_scope"}) {
+      if (!layer.contains(key)) continue;
+      resolved[key] = layer[key];
+      places_[key] = pointer + "/" + key;
     }
     for (const auto& [half, has_meaning] : halves()) {
       json& target = resolved[half];
@@ -87,6 +91,25 @@ class NetworkResolver {
     // What is said of a class speaks of both halves again.
     if (layer.contains("loss")) gather_loss_named_ = false;
     if (layer.contains("gather") && layer["gather"].contains("loss")) gather_loss_named_ = true;
+  }
+
+  /// On a path without groups their size says nothing, so it is not part of the run's identity.
+  void resolve_groups(const comm::PathEntry& path, json& resolved, comm::ClassNetwork& network) {
+    if (!path.has_groups) {
+      resolved.erase("group_ranks");
+    } else if (resolved.contains("group_ranks")) {
+      network.group_ranks = resolved["group_ranks"].get<int>();
+    } else {
+      const std::string section = places_["path"].substr(0, places_["path"].rfind('/'));
+      report(where_ + ": " + section + "/group_ranks: is missing, but path " + std::string(path.name) +
+             " needs the number of ranks in a group");
+    }
+  }
+
+  void check_consistency(const comm::PathEntry& path, const json& resolved) {
+    if (path.can_share || resolved["consistency"] != "shared") return;
+    report(where_ + ": " + places_["consistency"] + ": got \"shared\", which has no meaning on path " +
+           std::string(path.name) + " (" + std::string(comm::kSharesNoFates) + "), want \"per_receiver\"");
   }
 
   void set_loss(json& half, const json& loss, const std::string& pointer, const char* name) {
@@ -148,6 +171,7 @@ class NetworkResolver {
   std::vector<std::string> errors_;
   std::map<std::string, std::shared_ptr<const sim::LossProcess>> processes_;
   std::map<std::string, std::string> loss_places_;  ///< where the loss of each half was written
+  std::map<std::string, std::string> places_;       ///< where the other members were written
   bool gather_loss_named_ = false;
 };
 
