@@ -6,8 +6,11 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <utility>
 
+#include "comm/lossy/fate_simulation.h"
 #include "comm/lossy/lossy_communicator.h"
+#include "comm/lossy/virtual_clock.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "sim/packets/packetizer.h"
@@ -25,8 +28,6 @@ const Message kExact{sim::TrafficClass::kControl, "exact result"};
 struct Trial {
   std::vector<double> error_energy;  // by rank
   double exact_energy = 0;           // of one rank's result
-  double survival_reduce = 1;
-  double survival_gather = 1;
   double seconds = 0;
 };
 
@@ -40,26 +41,6 @@ void draw_inputs(const CollectiveExperiment& experiment, std::uint64_t trial, in
   sim::PhiloxEngine engine(experiment.seed, sim::Purpose::kSyntheticInput, stream);
   boost::random::normal_distribution<double> normal;
   for (float& x : input) x = static_cast<float>(normal(engine));
-}
-
-std::uint64_t lost_elems(const LossCounts& counts) { return counts.lost_bytes / sizeof(float); }
-
-// Fraction of (result, contribution) pairs that arrived, from the elements lost so far on all reduce links. On `direct`
-// a lost element is one pair of N; on `contribution` a contribution that all results miss.
-double survival_of_reduce(const CollectiveExperiment& experiment, double lost) {
-  return 1 - lost / (static_cast<double>(experiment.elements) * experiment.ranks);
-}
-
-// Fraction of (element, receiver) pairs that arrived. A packet to every destination is lost by all ranks, except that
-// an owner under `own` keeps its value.
-double survival_of_gather(const CollectiveExperiment& experiment, double lost) {
-  const double ranks = experiment.ranks;
-  double losers = 1;
-  if (experiment.network.consistency == Consistency::kShared) {
-    const bool owner_keeps = experiment.network.path == "direct" && experiment.network.gather.fill == Fill::kOwn;
-    losers = owner_keeps ? ranks - 1 : ranks;
-  }
-  return 1 - lost * losers / (static_cast<double>(experiment.elements) * ranks);
 }
 
 double time_of(const std::optional<VirtualTime>& time) { return time ? time->seconds : 0; }
@@ -115,13 +96,20 @@ std::optional<double> expected_seconds(const CollectiveExperiment& experiment) {
   };
   const sim::LinkCost& link = model.links.between;
   if (experiment.network.path == "contribution") return sim::aggregation_seconds(bytes_of(experiment.elements), link);
-  if (experiment.network.path != "direct") return std::nullopt;
   const auto ranks = static_cast<std::uint64_t>(experiment.ranks);
   const double all_parts = static_cast<double>(ranks) * bytes_of(experiment.elements / ranks);
-  return sim::direct_all_reduce_seconds(experiment.ranks, all_parts, link);
+  if (experiment.network.path == "direct") return sim::direct_all_reduce_seconds(experiment.ranks, all_parts, link);
+  if (experiment.network.path == "ring") return sim::ring_all_reduce_seconds(experiment.ranks, all_parts, link);
+  return std::nullopt;
 }
 
-void run_trials(const CollectiveExperiment& experiment, Communicator& inner, std::vector<Trial>& trials,
+// What the ranks, threads of one process, show each other.
+struct Shared {
+  std::vector<std::span<const float>> inputs;  // by rank
+  std::vector<double> exact;
+};
+
+void run_trials(const CollectiveExperiment& experiment, Communicator& inner, Shared& shared, std::vector<Trial>& trials,
                 ClassStatistics& statistics, std::optional<VirtualTime>& time) {
   LossyOptions options;
   options.network.seed = experiment.seed;
@@ -129,87 +117,118 @@ void run_trials(const CollectiveExperiment& experiment, Communicator& inner, std
   options.time = experiment.time;
   LossyCommunicator lossy(inner, options);
 
+  const auto rank = static_cast<std::size_t>(inner.rank());
   std::vector<float> input(experiment.elements);
   std::vector<float> result(experiment.elements);
-  std::vector<double> exact(experiment.elements);
-  double lost_reduce = 0;
-  double lost_gather = 0;
+  shared.inputs[rank] = input;
+  std::uint64_t begin = 0;
+  const std::vector<std::uint64_t> counts = even_counts(experiment.elements, inner.world_size());
+  for (std::size_t r = 0; r < rank; ++r) begin += counts[r];
   for (std::uint64_t t = 0; t < experiment.trials; ++t) {
     draw_inputs(experiment, t, inner.rank(), input);
-    exact.assign(input.begin(), input.end());
-    inner.all_reduce(Tensor(std::span(exact)), ReduceOp::kSum, kExact);
+    inner.barrier(kExact);
+    for (std::uint64_t i = begin; i < begin + counts[rank]; ++i) {
+      double sum = 0;
+      for (const std::span<const float> of_rank : shared.inputs) sum += of_rank[i];
+      shared.exact[i] = sum;
+    }
+    inner.barrier(kExact);
     lossy.begin_step(t);  // for losses that change over steps
     lossy.all_reduce(ConstTensor(std::span<const float>(input)), Tensor(std::span(result)), ReduceOp::kSum, kTrial);
 
     double error_energy = 0;
     double exact_energy = 0;
-    for (std::size_t i = 0; i < exact.size(); ++i) {
-      const double error = static_cast<double>(result[i]) - exact[i];
+    for (std::size_t i = 0; i < shared.exact.size(); ++i) {
+      const double error = static_cast<double>(result[i]) - shared.exact[i];
       error_energy += error * error;
-      exact_energy += exact[i] * exact[i];
+      exact_energy += shared.exact[i] * shared.exact[i];
     }
+    trials[t].error_energy[rank] = error_energy;  // each rank writes its own element
     const std::optional<VirtualTime> now = lossy.collect_time();
-    Trial& trial = trials[t];
-    trial.error_energy[inner.rank()] = error_energy;  // each rank writes its own element
-    const std::vector<ClassStatistics> so_far = lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit);
     if (inner.rank() != 0) continue;
-    trial.exact_energy = exact_energy;
-    trial.seconds = time_of(now) - time_of(time);
+    trials[t].exact_energy = exact_energy;
+    trials[t].seconds = time_of(now) - time_of(time);
     time = now;
-    if (so_far.empty()) continue;  // a group of one loses nothing
-    const auto reduce = static_cast<double>(lost_elems(so_far[0].halves[0]));
-    const auto gather = static_cast<double>(lost_elems(so_far[0].halves[1]));
-    trial.survival_reduce = survival_of_reduce(experiment, reduce - lost_reduce);
-    trial.survival_gather = survival_of_gather(experiment, gather - lost_gather);
-    lost_reduce = reduce;
-    lost_gather = gather;
-    statistics = so_far[0];
   }
   lossy.verify_fates();
+  const std::vector<ClassStatistics> collected = lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit);
+  if (inner.rank() == 0 && !collected.empty()) statistics = collected[0];  // a group of one loses nothing
+}
+
+// What a path sees of the network: a reliable one loses nothing.
+ClassNetwork seen_network(const CollectiveExperiment& experiment) {
+  if (!experiment.time) return experiment.network;
+  Network network;
+  network.of(kClass) = experiment.network;
+  return *residual_network(network, *experiment.time).of(kClass);
+}
+
+// What the trials lose, from the fates alone. What comes too late for a deadline is not among it.
+void simulate_losses(const CollectiveExperiment& experiment, CollectiveExperimentResult& result) {
+  const ClassNetwork network = seen_network(experiment);
+  SimulatedFates fates =
+      simulate_fates({network, kClass, experiment.ranks, experiment.elements, experiment.trials, experiment.seed});
+  const LossyAllReduce theory = all_reduce_case(network, experiment.ranks, experiment.inputs);
+  // The closed forms are those of equal links.
+  const bool one_rate = has_one_process(network.reduce) && has_one_process(network.gather);
+  const std::optional<Survival> survival = one_rate ? expected_survival(theory) : std::nullopt;
+  const auto expected = [&](double Survival::*half) {
+    return survival.has_value() ? std::optional<double>((*survival).*half) : std::nullopt;
+  };
+  if (one_rate) result.nmse.expected = expected_nmse(theory);
+  result.survival_reduce = mean_of(fates.survival_reduce, expected(&Survival::reduce));
+  result.survival_gather = mean_of(fates.survival_gather, expected(&Survival::gather));
+  result.survival = product_of(result.survival_reduce, result.survival_gather);
+  result.statistics = std::move(fates.statistics);
+}
+
+void check(const CollectiveExperiment& experiment) {
+  require_positive("ranks", experiment.ranks > 0 ? 1 : 0);
+  require_positive("elements", experiment.elements);
+  require_positive("trials", experiment.trials);
+  validate(experiment.network);
 }
 
 }  // namespace
 
 CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment& experiment) {
-  require_positive("ranks", experiment.ranks > 0 ? 1 : 0);
-  require_positive("elements", experiment.elements);
-  require_positive("trials", experiment.trials);
-  validate(experiment.network);
-
+  check(experiment);
   Trial empty;
   empty.error_energy.resize(static_cast<std::size_t>(experiment.ranks));
   std::vector<Trial> trials(experiment.trials, empty);
+  Shared shared;
+  shared.inputs.resize(static_cast<std::size_t>(experiment.ranks));
+  shared.exact.resize(experiment.elements);
+  ClassStatistics counted;
   CollectiveExperimentResult result;
   run_ranks(experiment.ranks, experiment.timeout,
-            [&](Communicator& inner) { run_trials(experiment, inner, trials, result.statistics, result.time); });
+            [&](Communicator& inner) { run_trials(experiment, inner, shared, trials, counted, result.time); });
 
+  simulate_losses(experiment, result);
+  DROPTEST_CHECK(result.statistics.digest == counted.digest, "the ranks had other fates than the simulation");
+  result.statistics = counted;
   std::vector<double> errors;
   std::vector<double> energies;
-  std::vector<double> reduce;
-  std::vector<double> gather;
   std::vector<double> seconds;
   for (const Trial& trial : trials) {
     double error = 0;
     for (const double e : trial.error_energy) error += e;
     errors.push_back(error);
     energies.push_back(trial.exact_energy * experiment.ranks);
-    reduce.push_back(trial.survival_reduce);
-    gather.push_back(trial.survival_gather);
     seconds.push_back(trial.seconds);
     result.nmse_by_trial.push_back(errors.back() / energies.back());
   }
-  const LossyAllReduce theory = all_reduce_case(experiment.network, experiment.ranks, experiment.inputs);
-  // The closed forms are those of equal links.
-  const bool one_rate = has_one_process(experiment.network.reduce) && has_one_process(experiment.network.gather);
-  const std::optional<Survival> survival = one_rate ? expected_survival(theory) : std::nullopt;
-  const auto expected = [&](double Survival::*half) {
-    return survival.has_value() ? std::optional<double>((*survival).*half) : std::nullopt;
-  };
+  result.nmse = ratio_of(errors, energies, result.nmse.expected);
   if (experiment.time) result.seconds = mean_of(seconds, expected_seconds(experiment));
-  result.nmse = ratio_of(errors, energies, one_rate ? expected_nmse(theory) : std::nullopt);
-  result.survival_reduce = mean_of(reduce, expected(&Survival::reduce));
-  result.survival_gather = mean_of(gather, expected(&Survival::gather));
-  result.survival = product_of(result.survival_reduce, result.survival_gather);
+  return result;
+}
+
+CollectiveExperimentResult simulate_collective_experiment(const CollectiveExperiment& experiment) {
+  check(experiment);
+  CollectiveExperimentResult result;
+  simulate_losses(experiment, result);
+  result.nmse.measured = std::numeric_limits<double>::quiet_NaN();
+  result.nmse.standard_error = std::numeric_limits<double>::quiet_NaN();
   return result;
 }
 

@@ -54,4 +54,8 @@ struct CollectiveExperimentResult {
 /// Throws: ConfigError for no ranks, elements or trials, and for a network that has no meaning.
 CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment& experiment);
 
+/// The same without tensors: survival and losses from the fates alone, for as many ranks as there are world ranks.
+/// `nmse` has its expected value only. The fates are those of the trials that run_collective_experiment() would run.
+CollectiveExperimentResult simulate_collective_experiment(const CollectiveExperiment& experiment);
+
 }  // namespace droptest::comm

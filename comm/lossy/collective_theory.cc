@@ -7,13 +7,25 @@
 
 #include <cmath>
 
+#include "comm/lossy/path_registry.h"
+#include "comm/lossy/schedule_theory.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
 namespace {
 
 bool is_direct(const LossyAllReduce& c) { return c.path == "direct"; }
-bool is_known(const LossyAllReduce& c) { return is_direct(c) || c.path == "contribution"; }
+bool has_closed_form(const LossyAllReduce& c) { return is_direct(c) || c.path == "contribution"; }
+
+// Of a path whose expectations are computed over its hops; nothing for other paths.
+std::optional<ScheduleExpectation> over_schedule(const LossyAllReduce& c) {
+  if (c.ranks < 1 || path_entry(c.path).schedule == nullptr) return std::nullopt;
+  const auto schedule = path_entry(c.path).schedule({sim::Collective::kAllReduce, c.ranks, 0, c.group_ranks});
+  const LinkRate rate = [&c](sim::Half half, int /*source*/, int /*destination*/) {
+    return half == sim::Half::kReduce ? c.reduce_loss_rate : c.gather_loss_rate;
+  };
+  return expected_all_reduce(*schedule, c, rate, Links::kAlike);
+}
 
 // M: contributions that travel.
 double exposed(const LossyAllReduce& c) { return is_direct(c) ? c.ranks - 1 : c.ranks; }
@@ -89,13 +101,16 @@ LossyAllReduce all_reduce_case(const ClassNetwork& network, int ranks, Inputs in
     return half.loss == nullptr || ranks == 1 ? 0 : half.loss->loss_rate();
   };
   return {
-      network.path,        ranks, rate(network.reduce), rate(network.gather), network.reduce.fill, network.gather.fill,
-      network.consistency, inputs};
+      network.path,        ranks,  rate(network.reduce), rate(network.gather), network.reduce.fill, network.gather.fill,
+      network.consistency, inputs, network.group_ranks};
 }
 
 std::optional<Survival> expected_survival(const LossyAllReduce& c) {
-  if (!is_known(c)) return std::nullopt;
   DROPTEST_CHECK(c.ranks >= 1, "ranks");
+  if (!has_closed_form(c)) {
+    const std::optional<ScheduleExpectation> expectation = over_schedule(c);
+    return expectation.has_value() ? std::optional(expectation->survival) : std::nullopt;
+  }
   const double n = c.ranks;
   // A result's owner on `direct` keeps it, except where it gives up what its receivers lost.
   const bool owner_keeps = is_direct(c) && (c.consistency == Consistency::kPerReceiver || c.gather_fill == Fill::kOwn);
@@ -106,8 +121,11 @@ std::optional<Survival> expected_survival(const LossyAllReduce& c) {
 }
 
 std::optional<double> expected_nmse(const LossyAllReduce& c) {
+  if (!has_closed_form(c)) {
+    const std::optional<ScheduleExpectation> expectation = over_schedule(c);
+    return expectation.has_value() ? expectation->nmse : std::nullopt;
+  }
   const std::optional<Survival> survival = expected_survival(c);
-  if (!survival.has_value()) return std::nullopt;
   const bool identical = c.inputs == Inputs::kIdentical;
   const double n = c.ranks;
   std::optional<double> reduce = 0;

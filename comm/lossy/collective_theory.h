@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an all-reduce under loss gives on average, in closed form.
+// What an all-reduce under loss gives on average: closed forms, or an exact computation over the path's hops.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,7 @@ struct LossyAllReduce {
   Fill gather_fill = Fill::kZero;
   Consistency consistency = Consistency::kPerReceiver;
   Inputs inputs = Inputs::kIndependent;
+  int group_ranks = 0;  ///< of a path with groups
 };
 
 /// The case of a configured network.
@@ -34,11 +35,11 @@ struct Survival {
   double reduce = 1;  ///< of the contributions to a result
   double gather = 1;  ///< of the results at a receiver
 };
-/// Nothing for a path without closed forms.
+/// Nothing for a path without closed forms and hops. Throws: ConfigError for an unknown path.
 std::optional<Survival> expected_survival(const LossyAllReduce& all_reduce);
 
-/// E|result - exact|^2 / E|exact|^2 over elements and ranks. Nothing where there is no closed form: `stale`, whose
-/// error depends on the calls before.
+/// E|result - exact|^2 / E|exact|^2 over elements and ranks. Nothing for `stale`, whose error depends on the calls
+/// before, and for count_rescale over so many ranks that the distribution of the counts would take minutes.
 std::optional<double> expected_nmse(const LossyAllReduce& all_reduce);
 
 }  // namespace droptest::comm

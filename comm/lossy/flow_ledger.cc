@@ -29,6 +29,11 @@ const sim::LossProcess* FlowLedger::process_of(const sim::Link& link) const {
   return loss_of_link(half.links, link, half.loss.get());
 }
 
+double FlowLedger::loss_rate(const sim::Link& link) const {
+  const sim::LossProcess* process = process_of(link);
+  return process == nullptr ? 0 : process->loss_rate();
+}
+
 sim::MessagePlace FlowLedger::place_of(const Flow& flow, const FlowKey& key, std::uint64_t packets, BurstScope scope) {
   const std::uint64_t group = key.group;
   if (scope == BurstScope::kLink) {

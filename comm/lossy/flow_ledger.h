@@ -81,6 +81,9 @@ class FlowLedger {
   enum class Touch : std::uint8_t { kUntouched, kTouched };
   Touch take_touch();
 
+  /// Long-run fraction of a link's packets that is lost.
+  double loss_rate(const sim::Link& link) const;
+
   const std::map<FlowKey, Flow>& flows() const { return flows_; }
   const Network& network() const { return network_; }
 

@@ -7,6 +7,7 @@
 #include <limits>
 #include <string>
 
+#include "comm/lossy/path_registry.h"
 #include "sim/error.h"
 #include "sim/packets/packetizer.h"
 #include "sim/time/slot_fates.h"
@@ -158,6 +159,35 @@ void GroupTimeline::play(const Wire& wire, const sim::TimedRounds& schedule) {
   ++collectives_;
 }
 
+// On a path of hops: plays its schedule, with the elements cut by `counts`, evenly where there is one for all parts.
+// False on other paths, whose rounds are made here, in an order in which no two hops meet at a port.
+bool GroupTimeline::play_hops(const Wire& wire, sim::Collective collective, std::span<const std::uint64_t> counts,
+                              int root) {
+  const PathEntry& path = path_entry(wire.network.path);
+  if (path.schedule == nullptr || path.name == "direct") return false;
+  const int ranks = inner_.world_size();
+  const auto schedule = path.schedule({collective, ranks, root, wire.network.group_ranks});
+  const std::vector<std::uint64_t> cut = collective == sim::Collective::kAllReduce
+                                             ? even_counts(counts[0], schedule->parts())
+                                             : std::vector<std::uint64_t>(counts.begin(), counts.end());
+  std::vector<std::uint64_t> begins = {0};
+  for (const std::uint64_t count : cut) begins.push_back(begins.back() + count);
+  sim::TimedRounds rounds(static_cast<std::size_t>(schedule->rounds()));
+  std::vector<sim::Hop> hops;
+  for (int round = 0; round < schedule->rounds(); ++round) {
+    hops.clear();
+    for (int rank = 0; rank < ranks; ++rank) schedule->sends(round, rank, hops);
+    for (const sim::Hop& hop : hops) {
+      const std::uint64_t elements =
+          begins[static_cast<std::size_t>(hop.end_part)] - begins[static_cast<std::size_t>(hop.first_part)];
+      if (elements == 0) continue;  // nothing is sent
+      rounds[static_cast<std::size_t>(round)].push_back({hop.source, hop.destination, elements, hop.half});
+    }
+  }
+  play(wire, rounds);
+  return true;
+}
+
 // Packets are summed as they arrive and go on at once: latency + transfer up, latency down. The way down carries what
 // the gather half repeats besides. The aggregation point waits one deadline from when the first rank begins.
 void GroupTimeline::aggregate(const Wire& wire, std::uint64_t count_elems) {
@@ -201,6 +231,7 @@ void GroupTimeline::aggregate(const Wire& wire, std::uint64_t count_elems) {
 void GroupTimeline::all_reduce(std::uint64_t count_elems, ElementType type, const Message& message) {
   const Wire wire = wire_of(type, message);
   if (wire.network.path == "contribution") return aggregate(wire, count_elems);
+  if (play_hops(wire, sim::Collective::kAllReduce, std::array{count_elems})) return;
   const std::vector<std::uint64_t> counts = even_counts(count_elems, inner_.world_size());
   play(wire, {exchange_round(inner_.world_size(), sim::Half::kReduce, [&](int, int owner) { return counts[owner]; }),
               exchange_round(inner_.world_size(), sim::Half::kGather, [&](int owner, int) { return counts[owner]; })});
@@ -213,11 +244,13 @@ void GroupTimeline::reduce_scatter(std::span<const std::uint64_t> counts, Elemen
     for (const std::uint64_t c : counts) count_elems += c;
     return aggregate(wire, count_elems);
   }
+  if (play_hops(wire, sim::Collective::kReduceScatter, counts)) return;
   play(wire, {exchange_round(inner_.world_size(), sim::Half::kReduce, [&](int, int owner) { return counts[owner]; })});
 }
 
 void GroupTimeline::all_gather(std::span<const std::uint64_t> counts, ElementType type, const Message& message) {
   const Wire wire = wire_of(type, message);
+  if (play_hops(wire, sim::Collective::kAllGather, counts)) return;
   play(wire, {exchange_round(inner_.world_size(), sim::Half::kGather, [&](int owner, int) { return counts[owner]; })});
 }
 
@@ -234,6 +267,7 @@ void GroupTimeline::all_to_all(std::span<const std::uint64_t> send_counts, Eleme
 
 void GroupTimeline::broadcast(int root, std::uint64_t count_elems, ElementType type, const Message& message) {
   const Wire wire = wire_of(type, message);
+  if (play_hops(wire, sim::Collective::kBroadcast, std::array{count_elems}, root)) return;
   sim::TimedRound round;
   for (int r = 0; r < inner_.world_size(); ++r) {
     if (r != root) round.push_back({root, r, count_elems, sim::Half::kGather});

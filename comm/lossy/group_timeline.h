@@ -12,6 +12,7 @@
 #include "comm/lossy/flow_ledger.h"
 #include "comm/lossy/network.h"
 #include "comm/lossy/time_model.h"
+#include "sim/schedules/hop_schedule.h"
 #include "sim/time/hop_timing.h"
 #include "sim/time/straggler.h"
 
@@ -67,6 +68,7 @@ class GroupTimeline {
   Costed cost_in_collective(const Wire& wire, const sim::TimedHop& hop, std::size_t round);
   Costed cost_of_message(const Wire& wire, const sim::TimedHop& hop);
   void play(const Wire& wire, const sim::TimedRounds& schedule);
+  bool play_hops(const Wire& wire, sim::Collective collective, std::span<const std::uint64_t> counts, int root = 0);
   void aggregate(const Wire& wire, std::uint64_t count_elems);
   void count(const Costed& costed, std::uint64_t in_time);
   void note_arrivals(const Wire& wire, const sim::TimedRounds& schedule, std::span<const std::uint64_t> in_time);

@@ -66,7 +66,15 @@ void apply_fill(ClassNetwork& network, Fill fill) {
 }
 
 void validate(const ClassNetwork& network) {
-  path_entry(network.path);
+  const PathEntry& path = path_entry(network.path);
+  if (network.consistency == Consistency::kShared && !path.can_share) {
+    throw ConfigError("consistency: got shared, but on path " + std::string(path.name) + " " +
+                      std::string(kSharesNoFates) + "; want per_receiver");
+  }
+  if (path.has_groups && network.group_ranks < 1) {
+    throw ConfigError("group_ranks: got " + std::to_string(network.group_ranks) + ", but path " +
+                      std::string(path.name) + " needs the number of ranks in a group; want at least 1");
+  }
   const FillEntry& reduce = fill_entry(network.reduce.fill);
   if (!reduce.reduce_half) {
     throw ConfigError("fill of the reduce half: got " + std::string(reduce.name) +

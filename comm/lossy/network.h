@@ -55,6 +55,7 @@ struct ClassNetwork {
   Consistency consistency = Consistency::kPerReceiver;
   BurstScope burst_scope = BurstScope::kLink;
   std::uint64_t payload_bytes = 1408;
+  int group_ranks = 0;  ///< consecutive ranks in one group, on a path that has groups; 0 on others
 };
 
 /// The network of an experiment. A class that is absent is reliable and goes straight to the backend.
@@ -73,10 +74,10 @@ void apply_loss(ClassNetwork& network, const std::shared_ptr<const sim::LossProc
 /// Gives each half `fill` where it has a meaning, and `zero` elsewhere.
 void apply_fill(ClassNetwork& network, Fill fill);
 
-/// Throws: ConfigError for an unknown path, a fill that has no meaning in its half (with the reason), a payload that
-/// is not a positive multiple of 8 bytes (a whole number of elements of every type), an override of links that speaks
-/// of destinations where all receivers share a packet's fate, and inverse_probability where the loss rate is not one
-/// number.
+/// Throws: ConfigError for an unknown path, a fill that has no meaning in its half or a consistency that has none on
+/// its path (with the reason), a path with groups without their size, a payload that is not a positive multiple of 8
+/// bytes (a whole number of elements of every type), an override of links that speaks of destinations where all
+/// receivers share a packet's fate, and inverse_probability where the loss rate is not one number.
 void validate(const ClassNetwork& network);
 
 }  // namespace droptest::comm

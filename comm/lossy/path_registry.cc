@@ -5,6 +5,7 @@
 
 #include "comm/lossy/contribution_path.h"
 #include "comm/lossy/direct_path.h"
+#include "comm/lossy/hop_path.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -20,9 +21,21 @@ std::unique_ptr<Path> make(const PathContext& context) {
 const std::vector<PathEntry>& paths() {
   static const std::vector<PathEntry> entries = {
       {"contribution", "in-network aggregation: a packet of one rank never reaches the aggregation point, all miss it",
-       RankEquality::kStayEqual, LossShorthand::kReduceHalf, &make<ContributionPath>},
+       RankEquality::kStayEqual, LossShorthand::kReduceHalf, &make<ContributionPath>, nullptr, true},
       {"direct", "reduce-scatter by direct exchange, then all-gather; one (source, destination) packet at a time",
-       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<DirectPath>},
+       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<DirectPath>, &sim::make_direct_schedule, true},
+      {"ring", "partial sums go round a ring, then results: a lost hop loses all that it carries",
+       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make_hop_path<sim::make_ring_schedule>,
+       &sim::make_ring_schedule},
+      {"halving_doubling", "recursive halving, then doubling: log2 N hops; other sizes fold onto a power of two",
+       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make_hop_path<sim::make_halving_doubling_schedule>,
+       &sim::make_halving_doubling_schedule},
+      {"tree", "double binary tree: each half of the data goes up one of two trees, and its sums down again",
+       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make_hop_path<sim::make_tree_schedule>,
+       &sim::make_tree_schedule},
+      {"hierarchical", "groups of group_ranks: sums to each group's leader, a ring of leaders, results to the members",
+       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make_hop_path<sim::make_hierarchical_schedule>,
+       &sim::make_hierarchical_schedule, false, true},
   };
   return entries;
 }

@@ -8,11 +8,16 @@
 #include <vector>
 
 #include "comm/lossy/path.h"
+#include "sim/schedules/hop_schedule.h"
 
 namespace droptest::comm {
 
 /// Which halves a spec's `loss` stands for where it names no half.
 enum class LossShorthand : std::uint8_t { kBothHalves, kReduceHalf };
+
+/// Why `shared` has no meaning on some paths.
+inline constexpr std::string_view kSharesNoFates =
+    "each packet travels to one rank, which sends on what it has, so there are no receivers that could share a fate";
 
 /// Whether the ranks of a group end with equal results where a lossless collective gives equal ones.
 enum class RankEquality : std::uint8_t {
@@ -26,6 +31,10 @@ struct PathEntry {
   RankEquality equality;
   LossShorthand shorthand;
   std::unique_ptr<Path> (*make)(const PathContext&);
+  /// The hops of its collectives; null for a path that has none, since its packets do not travel from rank to rank.
+  std::unique_ptr<sim::HopSchedule> (*schedule)(const sim::ScheduleRequest&);
+  bool can_share = false;   ///< several ranks receive one packet, so `shared` has a meaning
+  bool has_groups = false;  ///< needs ClassNetwork::group_ranks
 };
 
 /// All known paths, in the order in which they are listed.

@@ -28,6 +28,7 @@ class StaleMemory {
     kAllToAll,
     kBroadcast,
     kReceive,
+    kReduceScatterResult,
   };
 
   /// The memory of `count_elems` elements for a message. `peer` tells roots and senders apart, where that matters.

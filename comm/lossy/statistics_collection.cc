@@ -115,11 +115,6 @@ struct ClassMerge {
   std::map<sim::Link, LinkStatistics> links;
 };
 
-std::uint64_t mix(std::uint64_t digest, std::uint64_t next) {
-  // An odd multiplier and a rotation: the order of the links matters, and no link can be left out unseen.
-  return std::rotl(digest, 23) * 0x9e3779b97f4a7c15U + next;
-}
-
 void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedger& ledger, const TouchedCalls& calls,
                const ResultSampler& sampler) {
   put_samples(out, sampler.total(traffic_class));
@@ -169,7 +164,7 @@ void merge_class(WordReader& in, sim::TrafficClass traffic_class, ClassMerge& me
     link.destination = static_cast<std::uint16_t>(in.take());
     LinkStatistics& merged = merge.links[link];
     merged.link = link;
-    merged.digest = mix(merged.digest, in.take());
+    merged.digest = with_link_digest(merged.digest, in.take());
     merged.counts.add(take_counts(in));
   }
 }
@@ -202,7 +197,7 @@ ClassStatistics finish(sim::TrafficClass traffic_class, const ClassMerge& merge)
   }
   for (const auto& [link, of_link] : merge.links) {
     statistics.halves[static_cast<std::size_t>(link.half)].add(of_link.counts);
-    statistics.digest = mix(statistics.digest, of_link.digest);
+    statistics.digest = with_link_digest(statistics.digest, of_link.digest);
     statistics.links.push_back(of_link);
   }
   statistics.sampled_calls = merge.samples.calls;
@@ -216,6 +211,11 @@ ClassStatistics finish(sim::TrafficClass traffic_class, const ClassMerge& merge)
 }
 
 }  // namespace
+
+std::uint64_t with_link_digest(std::uint64_t digest, std::uint64_t next) {
+  // An odd multiplier and a rotation: the order of the links matters, and no link can be left out unseen.
+  return std::rotl(digest, 23) * 0x9e3779b97f4a7c15U + next;
+}
 
 std::vector<ClassStatistics> collect_statistics(Communicator& group, const FlowLedger& ledger, TouchedCalls& calls,
                                                 const ResultSampler& sampler, Settling settling) {

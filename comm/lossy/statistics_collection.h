@@ -25,4 +25,7 @@ std::vector<ClassStatistics> collect_statistics(Communicator& group, const FlowL
 /// Samples since the last call, added up over ranks; one entry per class that was sampled. Ranks: all of the group.
 std::vector<ClassSample> take_samples(Communicator& group, const FlowLedger& ledger, ResultSampler& sampler);
 
+/// The digest of links so far with that of the next one, in the order of sim::Link.
+std::uint64_t with_link_digest(std::uint64_t digest, std::uint64_t next);
+
 }  // namespace droptest::comm

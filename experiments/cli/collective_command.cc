@@ -25,6 +25,7 @@ using nlohmann::json;
 struct CollectiveOptions {
   std::string path = "direct";
   int ranks = 8;
+  int group_ranks = 0;
   std::uint64_t elements = 65536;
   std::uint64_t payload_bytes = 1408;
   std::string loss;
@@ -40,7 +41,10 @@ struct CollectiveOptions {
   std::uint64_t trials = 100;
   std::uint64_t seed = 1;
   std::string time;
+  bool dry = false;
 };
+
+constexpr int kMostThreads = 1024;
 
 /// A loss process, checked here so that messages name the option.
 json loss_option(const std::string& text, const std::string& option) {
@@ -67,6 +71,7 @@ json network_section(const CollectiveOptions& options) {
                   {"loss", options.loss.empty() ? json{{"model", "none"}} : loss_option(options.loss, "--loss")},
                   {"fill", options.fill}};
   if (!options.links.empty()) network["links"] = links_option(options.links);
+  if (options.group_ranks > 0) network["group_ranks"] = options.group_ranks;
   if (!options.reduce_loss.empty()) network["reduce"]["loss"] = loss_option(options.reduce_loss, "--reduce-loss");
   if (!options.gather_loss.empty()) network["gather"]["loss"] = loss_option(options.gather_loss, "--gather-loss");
   if (!options.reduce_fill.empty()) network["reduce"]["fill"] = options.reduce_fill;
@@ -90,6 +95,7 @@ comm::ClassNetwork class_network(const CollectiveOptions& options, json& resolve
   comm::ClassNetwork lossless;
   lossless.path = comm::path_entry(options.path).name;
   lossless.payload_bytes = options.payload_bytes;
+  lossless.group_ranks = options.group_ranks;
   resolved = network_section(options);
   return lossless;
 }
@@ -138,13 +144,21 @@ int collective(const CollectiveOptions& options) {
     section = time_section(options.time);
     experiment.time = time_model(section, experiment.network);
   }
-  const comm::CollectiveExperimentResult result = comm::run_collective_experiment(experiment);
+  if (!options.dry && options.ranks > kMostThreads) {
+    throw ConfigError("--ranks: got " + std::to_string(options.ranks) + ", want at most " +
+                      std::to_string(kMostThreads) + ", or --dry, which needs no threads");
+  }
+  if (options.dry && experiment.time)
+    throw ConfigError("--time: got it with --dry, which has no clocks; want one of the two");
+  const comm::CollectiveExperimentResult result =
+      options.dry ? comm::simulate_collective_experiment(experiment) : comm::run_collective_experiment(experiment);
   const comm::LossCounts total = result.statistics.total();
   nlohmann::ordered_json report = {{"ranks", options.ranks},
                                    {"elements", options.elements},
                                    {"inputs", options.inputs},
                                    {"trials", options.trials},
                                    {"seed", options.seed},
+                                   {"dry", options.dry},
                                    {"network", resolved},
                                    {"nmse", estimate_json(result.nmse)},
                                    {"survival", estimate_json(result.survival_reduce)},
@@ -172,7 +186,11 @@ void add_collective_command(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand("collective", "Measure an all-reduce under loss, beside theory, as JSON");
   const auto options = std::make_shared<CollectiveOptions>();  // shared by CLI11's bindings and the action
   command->add_option("--path", options->path, "What physically travels; see droptest list")->capture_default_str();
-  command->add_option("--ranks", options->ranks, "Ranks")->check(CLI::Range(1, 1024))->capture_default_str();
+  command->add_option("--ranks", options->ranks, "Ranks; without --dry at most 1024")
+      ->check(CLI::Range(1, 65534))
+      ->capture_default_str();
+  command->add_option("--group-ranks", options->group_ranks, "Ranks of a group, on path hierarchical")
+      ->check(CLI::Range(1, 65534));
   command->add_option("--elements", options->elements, "Elements (float) of each rank's input")->capture_default_str();
   command->add_option("--payload-bytes", options->payload_bytes, "Payload of a packet")->capture_default_str();
   command->add_option("--loss", options->loss, "Loss process, as JSON (docs/specs.md); default none");
@@ -194,10 +212,13 @@ void add_collective_command(CLI::App& app, Action& chosen) {
   command->add_option("--trials", options->trials, "Collectives to run")->capture_default_str();
   command->add_option("--seed", options->seed, "Seed of fates and inputs")->capture_default_str();
   command->add_option("--time", options->time, "Virtual clock, as JSON: the time section of a spec (docs/time.md)");
+  command->add_flag("--dry", options->dry, "Fates and survival only: no tensors, no threads, any number of ranks");
   command->footer(
       "Prints the error (nmse) and the share of contributions that survive, each with its standard error and, where a\n"
       "closed form exists, what it ought to be.\n\n"
-      "Example:\n"
+      "Examples:\n"
+      "  droptest collective --dry --path ring --ranks 4096 --trials 1 \\\n"
+      "    --loss '{\"model\": \"bernoulli\", \"loss_rate\": \"0.01%\"}'\n"
       "  droptest collective --path direct --ranks 8 --elements 65536 --payload-bytes 1408 \\\n"
       "    --loss '{\"model\": \"bernoulli\", \"loss_rate\": \"5%\"}' --fill zero --inputs independent --trials 100");
   command->callback([options, &chosen] { chosen = [options] { return collective(*options); }; });

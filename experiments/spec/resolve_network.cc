@@ -48,6 +48,8 @@ class NetworkResolver {
     }
     comm::ClassNetwork network;
     network.path = path.name;
+    resolve_groups(path, resolved, network);
+    check_consistency(path, resolved);
     network.payload_bytes = resolved["payload_bytes"].get<std::uint64_t>();
     network.consistency =
         resolved["consistency"] == "shared" ? comm::Consistency::kShared : comm::Consistency::kPerReceiver;
@@ -70,8 +72,10 @@ class NetworkResolver {
 
  private:
   void apply(const json& layer, const std::string& pointer, json& resolved) {
-    for (const char* key : {"path", "payload_bytes", "consistency", "burst_scope"}) {
-      if (layer.contains(key)) resolved[key] = layer[key];
+    for (const char* key : {"path", "group_ranks", "payload_bytes", "consistency", "burst_scope"}) {
+      if (!layer.contains(key)) continue;
+      resolved[key] = layer[key];
+      places_[key] = pointer + "/" + key;
     }
     for (const auto& [half, has_meaning] : halves()) {
       json& target = resolved[half];
@@ -96,6 +100,25 @@ class NetworkResolver {
     if (layer.contains("links")) gather_links_named_ = false;
     if (layer.contains("gather") && layer["gather"].contains("loss")) gather_loss_named_ = true;
     if (layer.contains("gather") && layer["gather"].contains("links")) gather_links_named_ = true;
+  }
+
+  /// On a path without groups their size says nothing, so it is not part of the run's identity.
+  void resolve_groups(const comm::PathEntry& path, json& resolved, comm::ClassNetwork& network) {
+    if (!path.has_groups) {
+      resolved.erase("group_ranks");
+    } else if (resolved.contains("group_ranks")) {
+      network.group_ranks = resolved["group_ranks"].get<int>();
+    } else {
+      const std::string section = places_["path"].substr(0, places_["path"].rfind('/'));
+      report(where_ + ": " + section + "/group_ranks: is missing, but path " + std::string(path.name) +
+             " needs the number of ranks in a group");
+    }
+  }
+
+  void check_consistency(const comm::PathEntry& path, const json& resolved) {
+    if (path.can_share || resolved["consistency"] != "shared") return;
+    report(where_ + ": " + places_["consistency"] + ": got \"shared\", which has no meaning on path " +
+           std::string(path.name) + " (" + std::string(comm::kSharesNoFates) + "), want \"per_receiver\"");
   }
 
   void set_loss(json& half, const json& loss, const std::string& pointer, const char* name) {
@@ -202,7 +225,7 @@ class NetworkResolver {
   NetworkUse use_;
   std::vector<std::string> errors_;
   std::map<std::string, Made> processes_;
-  std::map<std::string, std::string> places_;  ///< where the loss and the links of each half were written
+  std::map<std::string, std::string> places_;  ///< where the loss, the links and other members were written
   bool gather_loss_named_ = false;
   bool gather_links_named_ = false;
 };

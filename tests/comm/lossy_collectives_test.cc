@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/lossy/lossy_communicator.h"
+#include "comm/lossy/path_registry.h"
 #include "comm/run_ranks.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/gilbert_elliott.h"
@@ -37,17 +38,20 @@ struct NamedNetwork {
   ClassNetwork network;
 };
 
-// Both paths with each pair of fills, both consistencies and both burst scopes.
+// Every path with each pair of fills, both consistencies where they have a meaning, and both burst scopes.
 std::vector<NamedNetwork> networks() {
   std::vector<NamedNetwork> result;
-  for (const std::string_view path : {"direct", "contribution"}) {
+  for (const PathEntry& entry : paths()) {
+    const std::string_view path = entry.name;
     for (const Consistency consistency : {Consistency::kPerReceiver, Consistency::kShared}) {
+      if (consistency == Consistency::kShared && !entry.can_share) continue;
       for (const BurstScope scope : {BurstScope::kLink, BurstScope::kMessage}) {
         for (const FillEntry& reduce : fills()) {
           for (const FillEntry& gather : fills()) {
             if (!reduce.reduce_half || !gather.gather_half) continue;
             ClassNetwork network;
             network.path = path;
+            network.group_ranks = entry.has_groups ? 2 : 0;
             network.reduce = {scope == BurstScope::kLink ? bernoulli(0.4) : bursts(), reduce.fill};
             network.gather = {scope == BurstScope::kLink ? bursts() : bernoulli(0.3), gather.fill};
             network.consistency = consistency;

@@ -11,6 +11,7 @@
 
 #include "comm/backend_registry.h"
 #include "comm/lossy/lossy_communicator.h"
+#include "comm/lossy/path_registry.h"
 #include "comm/run_ranks.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/gilbert_elliott.h"
@@ -87,8 +88,12 @@ std::vector<RankResult> over_gloo(const LossyOptions& options) {
 }
 
 TEST(LossyGloo, HasTheFatesOfTheLocalBackendAndItsResultsToRounding) {
-  for (const std::string_view path : {"direct", "contribution"}) {
+  for (const PathEntry& entry : paths()) {
+    const std::string_view path = entry.name;
+    // A path of hops does its own arithmetic, so that not even the backend's order of additions shows.
+    const double tolerance = path == "direct" || path == "contribution" ? 1e-5 : 0;
     for (const Fill fill : {Fill::kZero, Fill::kCountRescale, Fill::kStale}) {
+      if (tolerance == 0 && fill == Fill::kZero) continue;  // the others show more of a path of hops
       LossyOptions options;
       options.sample_every_steps = 2;
       options.time.emplace();
@@ -99,6 +104,7 @@ TEST(LossyGloo, HasTheFatesOfTheLocalBackendAndItsResultsToRounding) {
       options.network.seed = 31;
       ClassNetwork network;
       network.path = path;
+      network.group_ranks = entry.has_groups ? 2 : 0;
       network.reduce.loss = std::make_shared<sim::Bernoulli>(0.2);
       network.gather.loss = std::make_shared<sim::GilbertElliott>(sim::rates_of_burst(0.1, 3));
       apply_fill(network, fill);
@@ -119,7 +125,7 @@ TEST(LossyGloo, HasTheFatesOfTheLocalBackendAndItsResultsToRounding) {
         ASSERT_EQ(gloo[r].data.size(), local[r].data.size());
         for (std::size_t i = 0; i < local[r].data.size(); ++i) {
           // Sums of at most nine values below 3, each to float rounding.
-          ASSERT_NEAR(gloo[r].data[i], local[r].data[i], 1e-5) << path << " rank " << r << " element " << i;
+          ASSERT_NEAR(gloo[r].data[i], local[r].data[i], tolerance) << path << " rank " << r << " element " << i;
         }
       }
     }

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "comm/lossy/path_registry.h"
+
 namespace droptest::comm {
 namespace {
 
@@ -19,7 +21,11 @@ std::vector<std::uint64_t> begins(const std::vector<std::uint64_t>& counts) {
 
 LossyReference::LossyReference(const ClassNetwork& network, std::uint64_t seed, sim::TrafficClass traffic_class,
                                int ranks)
-    : network_(network), seed_(seed), traffic_class_(traffic_class), ranks_(ranks) {}
+    : hops_(network, seed, traffic_class, ranks),
+      network_(network),
+      seed_(seed),
+      traffic_class_(traffic_class),
+      ranks_(ranks) {}
 
 std::vector<bool> LossyReference::next_message(sim::Half half, int source, int destination, std::uint64_t elems) {
   const std::uint64_t elems_per_packet = network_.payload_bytes / sizeof(double);
@@ -87,6 +93,11 @@ void LossyReference::fill_gathered(std::vector<double>& received, std::uint64_t 
 
 LossyReference::Values LossyReference::all_reduce(const Values& inputs, ReduceOp op) {
   const std::uint64_t n = inputs[0].size();
+  if (hops()) {
+    const auto schedule =
+        path_entry(network_.path).schedule({sim::Collective::kAllReduce, ranks_, 0, network_.group_ranks});
+    return hops_.run(sim::Collective::kAllReduce, 0, inputs, even_counts(n, schedule->parts()), op);
+  }
   Values outputs(ranks_);
   if (contribution()) {
     Lost lost;
@@ -138,6 +149,14 @@ LossyReference::Values LossyReference::all_reduce(const Values& inputs, ReduceOp
 LossyReference::Values LossyReference::reduce_scatter(const Values& inputs, const Counts& counts, ReduceOp op) {
   const auto begin = begins(counts);
   Values outputs(ranks_);
+  if (hops()) {
+    const Values work = hops_.run(sim::Collective::kReduceScatter, 0, inputs, counts, op);
+    for (int r = 0; r < ranks_; ++r) {
+      const auto first = work[r].begin() + static_cast<std::ptrdiff_t>(begin[r]);
+      outputs[r].assign(first, first + static_cast<std::ptrdiff_t>(counts[r]));
+    }
+    return outputs;
+  }
   Lost whole;
   for (int s = 0; s < ranks_ && contribution(); ++s) {
     whole.push_back(next_message(sim::Half::kReduce, s, kAll, inputs[0].size()));
@@ -159,6 +178,13 @@ LossyReference::Values LossyReference::reduce_scatter(const Values& inputs, cons
 
 LossyReference::Values LossyReference::all_gather(const Values& inputs, const Counts& counts, const Values& before) {
   const auto begin = begins(counts);
+  if (hops()) {
+    Values work = before;
+    for (int r = 0; r < ranks_; ++r) {
+      std::copy(inputs[r].begin(), inputs[r].end(), work[r].begin() + static_cast<std::ptrdiff_t>(begin[r]));
+    }
+    return hops_.run(sim::Collective::kAllGather, 0, work, counts, ReduceOp::kSum);
+  }
   const bool shared = contribution() || network_.consistency == Consistency::kShared;
   Values outputs(ranks_);
   for (int r = 0; r < ranks_; ++r) outputs[r].resize(begin.back());
@@ -192,6 +218,7 @@ LossyReference::Values LossyReference::all_to_all(const std::vector<Values>& par
 }
 
 LossyReference::Values LossyReference::broadcast(int root, const Values& before) {
+  if (hops()) return hops_.run(sim::Collective::kBroadcast, root, before, {before[root].size()}, ReduceOp::kSum);
   const bool shared = contribution() || network_.consistency == Consistency::kShared;
   const std::uint64_t n = before[root].size();
   Values outputs(ranks_, before[root]);

@@ -10,6 +10,7 @@
 #include "comm/communicator.h"
 #include "comm/lossy/network.h"
 #include "sim/loss/link.h"
+#include "tests/comm/hop_reference.h"
 
 namespace droptest::comm {
 
@@ -35,6 +36,7 @@ class LossyReference {
   using Lost = std::vector<std::vector<bool>>;  // by element
 
   bool contribution() const { return network_.path == "contribution"; }
+  bool hops() const { return !contribution() && network_.path != "direct"; }
   std::vector<bool> next_message(sim::Half half, int source, int destination, std::uint64_t elems);
   // Reduced values of [begin, end) as rank `owner` gets them; for contribution the owner does not matter.
   std::vector<double> reduce(const Values& inputs, std::uint64_t begin, std::uint64_t end, int owner, const Lost& lost,
@@ -42,6 +44,7 @@ class LossyReference {
   void fill_gathered(std::vector<double>& received, std::uint64_t begin, std::uint64_t elems, int receiver,
                      const std::vector<bool>& lost, const std::vector<double>& own, Memory memory);
 
+  HopReference hops_;  // of paths that are schedules of hops
   ClassNetwork network_;
   std::uint64_t seed_;
   sim::TrafficClass traffic_class_;

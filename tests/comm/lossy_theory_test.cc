@@ -10,6 +10,7 @@
 
 #include "comm/lossy/collective_experiment.h"
 #include "comm/lossy/collective_theory.h"
+#include "comm/lossy/path_registry.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/gilbert_elliott.h"
@@ -17,15 +18,18 @@
 namespace droptest::comm {
 namespace {
 
-nlohmann::json direct_rows() {
+nlohmann::json rows() {
   std::ifstream file(DROPTEST_VECTORS "/collectives_under_loss.json");
-  nlohmann::json rows = nlohmann::json::array();
-  const nlohmann::json vectors = nlohmann::json::parse(file);
-  for (const auto& row : vectors.at("rows")) {
-    if (row.at("algorithm") == "direct") rows.push_back(row);
+  return nlohmann::json::parse(file).at("rows");
+}
+
+nlohmann::json direct_rows() {
+  nlohmann::json result = nlohmann::json::array();
+  for (const auto& row : rows()) {
+    if (row.at("algorithm") == "direct") result.push_back(row);
   }
-  EXPECT_EQ(rows.size(), 12U);
-  return rows;
+  EXPECT_EQ(result.size(), 12U);
+  return result;
 }
 
 // "to 1e-12": absolute, for values of order one.
@@ -153,14 +157,47 @@ TEST(CollectiveExperiment, DirectAgreesWithTheVectors) {
   }
 }
 
-TEST(CollectiveExperiment, EveryPathAndFillAgreesWithItsClosedForm) {
-  for (const std::string_view path : {"direct", "contribution"}) {
+// The other algorithms' rows, as far as they are quick; scripts/check_collectives.py runs all of them.
+TEST(CollectiveExperiment, PathsOfHopsAgreeWithTheVectors) {
+  for (const auto& row : rows()) {
+    const int ranks = row.at("ranks");
+    const double p = row.at("p");
+    const std::string algorithm = row.at("algorithm");
+    if (algorithm == "direct" || ranks > 8 || p < 0.01) continue;
+    CollectiveExperiment experiment = experiment_of(ranks, p, p);
+    experiment.network.path = path_entry(algorithm == "binary_tree" ? "tree" : algorithm).name;
+    experiment.elements = 8192;
+    for (const Inputs inputs : {Inputs::kIndependent, Inputs::kIdentical}) {
+      experiment.inputs = inputs;
+      const CollectiveExperimentResult result = run_collective_experiment(experiment);
+      const char* key = inputs == Inputs::kIdentical ? "nmse_identical_zero_fill" : "nmse_independent_zero_fill";
+      expect_equal(*result.nmse.expected, row, key);
+      expect_equal(*result.survival_reduce.expected, row, "survival_reduce_scatter");
+      expect_equal(*result.survival_gather.expected, row, "survival_all_gather");
+      expect_within(result.nmse, row.dump());
+      expect_within(result.survival_reduce, row.dump());
+      expect_within(result.survival_gather, row.dump());
+    }
+    experiment.inputs = Inputs::kIndependent;
+    experiment.network.gather.loss = nullptr;
+    experiment.network.reduce.fill = Fill::kCountRescale;
+    const CollectiveExperimentResult result = run_collective_experiment(experiment);
+    expect_equal(*result.nmse.expected, row, "nmse_independent_count_rescale_reduce_scatter_only");
+    expect_within(result.nmse, row.dump());
+  }
+}
+
+TEST(CollectiveExperiment, EveryPathAndFillAgreesWithItsExpectation) {
+  for (const PathEntry& entry : paths()) {
+    const std::string_view path = entry.name;
     for (const Consistency consistency : {Consistency::kPerReceiver, Consistency::kShared}) {
+      if (consistency == Consistency::kShared && !entry.can_share) continue;
       for (const Fill reduce : {Fill::kZero, Fill::kCountRescale, Fill::kInverseProbability}) {
         for (const Fill gather : {Fill::kZero, Fill::kOwn}) {
           for (const Inputs inputs : {Inputs::kIndependent, Inputs::kIdentical}) {
             CollectiveExperiment experiment = experiment_of(3, 0.15, 0.1);
             experiment.network.path = path;
+            experiment.network.group_ranks = entry.has_groups ? 2 : 0;
             experiment.network.consistency = consistency;
             experiment.network.reduce.fill = reduce;
             experiment.network.gather.fill = gather;

@@ -11,12 +11,14 @@
 #include "experiments/spec/sha256.h"
 #include "experiments/spec/spec.h"
 #include "experiments/spec/sweep_plan.h"
+#include "sim/error.h"
 #include "tests/experiments/error_text.h"
 
 namespace droptest::experiments {
 namespace {
 
 using nlohmann::json;
+using ::testing::HasSubstr;
 
 const char* const kTwoRanks = R"({"name": "t", "data": {"text": "a.txt"}, "parallel": {"tensor": 2},
     "network": {"loss": {"model": "bernoulli", "loss_rate": "5%"}}})";
@@ -175,6 +177,40 @@ TEST(Resolve, OnContributionTheLossIsTheReduceHalfs) {
   EXPECT_EQ(named["tp_backward"]["gather"]["loss"]["loss_rate"], 0.5);
   EXPECT_EQ(named["tp_forward"]["reduce"]["loss"]["loss_rate"], 0.25);
   EXPECT_EQ(named["tp_forward"]["gather"]["loss"]["model"], "none");
+}
+
+TEST(Resolve, GroupsBelongToThePathThatHasThem) {
+  const ResolvedRun grouped = resolved(kTwoRanks, {"/network/path=hierarchical", "/network/group_ranks=2"});
+  EXPECT_EQ(grouped.config.network.of(sim::TrafficClass::kTpForward)->group_ranks, 2);
+  EXPECT_EQ(grouped.spec["network"]["classes"]["tp_forward"]["group_ranks"], 2);
+  EXPECT_NE(grouped.run_id, id({"/network/path=hierarchical", "/network/group_ranks=1"}));
+  // Elsewhere they change nothing, so that a sweep over paths can have them.
+  EXPECT_FALSE(
+      resolved(kTwoRanks, {"/network/group_ranks=2"}).spec["network"]["classes"]["tp_forward"].contains("group_ranks"));
+  EXPECT_EQ(id({"/network/group_ranks=2"}), id({}));
+}
+
+TEST(Resolve, WhatHasNoMeaningOnAPathIsRefusedWithItsPlace) {
+  const auto error_of = [](const std::vector<std::string>& overrides) {
+    try {
+      resolved(kTwoRanks, overrides);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(error_of({"/network/path=hierarchical"}),
+              HasSubstr("s.json: /network/group_ranks: is missing, but path hierarchical needs"));
+  EXPECT_THAT(error_of({R"(/network/classes/tp_backward={"path": "hierarchical"})"}),
+              HasSubstr("s.json: /network/classes/tp_backward/group_ranks: is missing"));
+  EXPECT_THAT(error_of({"/network/path=hierarchical", "/network/group_ranks=0"}),
+              HasSubstr("/network/group_ranks: got 0"));
+  for (const char* path : {"ring", "halving_doubling", "tree"}) {
+    EXPECT_THAT(
+        error_of({std::string("/network/path=") + path, "/network/consistency=shared"}),
+        HasSubstr("s.json: /network/consistency: got \"shared\", which has no meaning on path " + std::string(path)));
+  }
+  EXPECT_THAT(error_of({"/network/path=loop"}), HasSubstr("ring"));
 }
 
 TEST(Resolve, OnlyClassesThatCanLosePacketsAreThere) {

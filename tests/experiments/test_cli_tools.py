@@ -169,6 +169,29 @@ def test_collective_halves_have_their_own_loss(tmp_path):
     assert report["survival_gather"]["measured"] == 1
 
 
+def test_collective_measures_paths_of_hops(tmp_path):
+    for path in ("ring", "halving_doubling", "tree", "hierarchical"):
+        groups = ["--group-ranks", "3"] if path == "hierarchical" else []
+        options = ["collective", "--path", path, *groups, "--ranks", "6", "--elements", "4096", "--payload-bytes", "64"]
+        options += ["--loss", '{"model": "bernoulli", "loss_rate": 0.1}', "--trials", "40"]
+        report = json.loads(run(*options, cwd=tmp_path).out)
+        for name in ("nmse", "survival", "survival_gather"):
+            estimate = report[name]
+            assert abs(estimate["measured"] - estimate["expected"]) < 4 * estimate["standard_error"], (path, name)
+        # Without tensors: the same fates, so the same losses and survival.
+        dry = json.loads(run(*options, "--dry", cwd=tmp_path).out)
+        assert dry["nmse"]["measured"] is None and dry["nmse"]["expected"] == report["nmse"]["expected"]
+        for name in ("survival", "survival_gather", "survival_end_to_end", "loss"):
+            assert dry[name] == report[name], (path, name)
+
+
+def test_collective_refuses_threads_for_thousands_of_ranks(tmp_path):
+    assert "--dry" in run("collective", "--ranks", "1025", cwd=tmp_path, expect=2).err
+    tree = ["--path", "tree", "--trials", "1", "--loss", '{"model": "bernoulli", "loss_rate": 0.001}']
+    report = json.loads(run("collective", "--ranks", "4096", "--dry", *tree, cwd=tmp_path).out)
+    assert report["loss"]["packets"] > 4096
+
+
 def test_collective_without_loss_is_exact(tmp_path):
     report = json.loads(run("collective", "--ranks", "2", "--elements", "100", "--trials", "2", cwd=tmp_path).out)
     # The result is a float, the exact sum is not.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "comm/lossy/path_registry.h"
 #include "experiments/run/rank_agreement.h"
 #include "experiments/run/replica_divergence.h"
 #include "tests/experiments/tiny_run.h"
@@ -104,6 +105,31 @@ TEST(Trainer, LossIsCountedAndHurts) {
   EXPECT_GE(last.divergence->max, last.divergence->rms);
   EXPECT_GT(last.classes.at("tp_forward").nmse, 0.05);
   EXPECT_LT(last.classes.at("tp_forward").cosine, 1);
+}
+
+// Four ranks on every path: what is lost is counted at the configured rate, replicas drift, and it still learns.
+TEST(Trainer, EveryPathTrainsUnderLoss) {
+  for (const comm::PathEntry& path : comm::paths()) {
+    RunConfig config = tiny_config();
+    config.tensor_parallel = 4;
+    config.training.steps = 40;
+    config.training.learning_rate.total_steps = 40;
+    for (const TrafficClass traffic_class : {TrafficClass::kTpForward, TrafficClass::kTpBackward}) {
+      lose(config, traffic_class, 0.02);
+      config.network.of(traffic_class)->path = path.name;
+      config.network.of(traffic_class)->group_ranks = path.has_groups ? 2 : 0;
+    }
+    const TinyResult result = train_locally(config, tiny_corpus());
+    EXPECT_FALSE(result.outcome.diverged_step) << path.name;
+    EXPECT_LT(*result.outcome.validation_final_loss, *result.lines.front().validation_loss - 1) << path.name;
+    ASSERT_EQ(result.outcome.statistics.size(), 2U) << path.name;
+    for (const comm::ClassStatistics& losses : result.outcome.statistics) {
+      EXPECT_LT(std::abs(losses.total().z()), 4) << path.name;
+      EXPECT_GT(losses.total().lost_packets, 0U) << path.name;
+    }
+    // The same run again, bit for bit.
+    EXPECT_EQ(trace_of(train_locally(config, tiny_corpus())), trace_of(result)) << path.name;
+  }
 }
 
 TEST(Trainer, EvaluationLosesNothingUnlessAsked) {

@@ -1,0 +1,267 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/hop_path.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "comm/lossy/packet_runs.h"
+#include "comm/lossy/reduction_fill.h"
+#include "comm/rank_order_reduction.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+// work = work op sum
+void add_sum(ReduceOp op, ConstTensor sum, Tensor work) {
+  const std::array<const std::byte*, 2> inputs = {work.bytes.data(), sum.bytes.data()};
+  const std::array<std::byte*, 1> outputs = {work.bytes.data()};
+  reduce_in_rank_order(op, work.type, inputs, outputs, work.count_elems());
+}
+
+}  // namespace
+
+HopPath::HopPath(const PathContext& context, ScheduleMaker make_schedule)
+    : context_(context),
+      make_schedule_(make_schedule),
+      transport_(context),
+      one_hop_(context, Consistency::kPerReceiver) {}
+
+const sim::HopSchedule& HopPath::schedule(sim::Collective collective, int root) {
+  const auto index = static_cast<std::size_t>(collective) + static_cast<std::size_t>(root);
+  if (schedules_.size() <= index) schedules_.resize(index + 1);
+  if (schedules_[index] == nullptr) {
+    schedules_[index] = make_schedule_({collective, context_.inner.world_size(), root, context_.network.group_ranks});
+  }
+  return *schedules_[index];
+}
+
+void HopPath::cut(const sim::HopSchedule& schedule, std::span<const std::uint64_t> counts) {
+  DROPTEST_CHECK(counts.size() == static_cast<std::size_t>(schedule.parts()), "one count for each part");
+  begins_.assign(1, 0);
+  for (const std::uint64_t count : counts) begins_.push_back(begins_.back() + count);
+}
+
+sim::ElementRange HopPath::elements(const sim::Hop& hop) const {
+  return {begins_[static_cast<std::size_t>(hop.first_part)], begins_[static_cast<std::size_t>(hop.end_part)]};
+}
+
+Tensor HopPath::memory_of_sums(StaleMemory::Use use, const sim::HopSchedule& schedule, ElementType type,
+                               const Message& message) {
+  const HalfNetwork& half = context_.network.reduce;
+  if (!can_lose(half) || half.fill != Fill::kStale) return {type, {}};
+  std::uint64_t received = 0;
+  for (int round = 0; round < schedule.reduce_rounds(); ++round) {
+    hops_.clear();
+    schedule.receives(round, context_.inner.rank(), hops_);
+    for (const sim::Hop& hop : hops_) received += elements(hop).size();
+  }
+  return context_.stale.of(use, message, type, received);
+}
+
+bool HopPath::counts_travel() const {
+  const HalfNetwork& half = context_.network.reduce;
+  return can_lose(half) && half.fill == Fill::kCountRescale;
+}
+
+void HopPath::carry_out(Run& run) {
+  const int me = context_.inner.rank();
+  const sim::HopSchedule& schedule = run.schedule;
+  const bool counting = schedule.reduce_rounds() > 0 && counts_travel();
+  if (counting) counts_.start(run.work.count_elems());
+  for (int round = 0; round < schedule.rounds(); ++round) {
+    if (counting && round == schedule.reduce_rounds()) rescale_owned(run);
+    hops_.clear();
+    schedule.sends(round, me, hops_);
+    for (const sim::Hop& hop : hops_) send_hop(run, hop);
+    hops_.clear();
+    schedule.receives(round, me, hops_);
+    for (const sim::Hop& hop : hops_) {
+      if (elements(hop).size() == 0) continue;  // both ends know that there is nothing to send
+      hop.half == sim::Half::kReduce ? receive_sum(run, hop) : receive_value(run, hop);
+    }
+  }
+  if (counting && schedule.rounds() == schedule.reduce_rounds()) rescale_owned(run);
+}
+
+void HopPath::send_hop(const Run& run, const sim::Hop& hop) {
+  const sim::ElementRange sent = elements(hop);
+  if (sent.size() == 0) return;
+  transport_.send(hop.half, hop.destination, slice(run.work, sent), run.message);
+  if (hop.half == sim::Half::kReduce && counts_travel()) send_counts(hop.destination, sent, run.message);
+}
+
+void HopPath::receive_sum(Run& run, const sim::Hop& hop) {
+  const sim::ElementRange range = elements(hop);
+  const Tensor work = slice(run.work, range);
+  const Tensor received = context_.scratch.take(Scratch::Slot::kReceived, work.type, range.size());
+  const sim::PacketMask* lost = transport_.receive(hop.half, hop.source, received, run.message);
+  const sim::Packetizer packets = transport_.packets(received);
+  if (counts_travel()) receive_counts(hop.source, range, lost, packets, run.message);
+  if (!run.last_sums.bytes.empty()) {
+    const Tensor last = slice(run.last_sums, {run.sums_received, run.sums_received + range.size()});
+    run.sums_received += range.size();
+    copy_delivered(received, last, lost, packets);
+    return add_sum(run.op, last, work);
+  }
+  double factor = 1;
+  if (context_.network.reduce.fill == Fill::kInverseProbability) {
+    const double arrives = 1 - transport_.loss_rate(hop.half, hop.source, context_.inner.rank(), run.message);
+    if (arrives > 0) factor = 1 / arrives;
+  }
+  if (factor != 1) scale(received, factor);
+  PacketRunCursor cursor(lost, packets);
+  for (PacketRun part; cursor.next(part);) {
+    if (part.fate == PacketRun::Fate::kLost) continue;
+    add_sum(run.op, slice(received, part.elements), slice(work, part.elements));
+  }
+}
+
+void HopPath::receive_value(Run& run, const sim::Hop& hop) {
+  const HalfNetwork& half = context_.network.gather;
+  const sim::ElementRange range = elements(hop);
+  const Tensor work = slice(run.work, range);
+  if (can_lose(half) && half.fill == Fill::kOwn) {
+    const Tensor received = context_.scratch.take(Scratch::Slot::kReceived, work.type, range.size());
+    const sim::PacketMask* lost = transport_.receive(hop.half, hop.source, received, run.message);
+    return copy_delivered(received, work, lost, transport_.packets(work));
+  }
+  const sim::PacketMask* lost = transport_.receive(hop.half, hop.source, work, run.message);
+  const Tensor last = run.last_values.bytes.empty() ? run.last_values : slice(run.last_values, range);
+  one_hop_.fill(work, lost, transport_.packets(work), {work.type, {}}, last);
+}
+
+void HopPath::rescale_owned(Run& run) {
+  const auto ranks = static_cast<std::uint64_t>(context_.inner.world_size());
+  for (int part = 0; part < run.schedule.parts(); ++part) {
+    if (run.schedule.owner(part) != context_.inner.rank()) continue;
+    std::uint64_t begin = begins_[static_cast<std::size_t>(part)];
+    for (const CountRun& counted : counts_.of({begin, begins_[static_cast<std::size_t>(part) + 1]})) {
+      const sim::ElementRange range{begin, begin + counted.elems};
+      begin = range.end;
+      if (counted.contributions == ranks) continue;
+      scale(slice(run.work, range), static_cast<double>(ranks) / static_cast<double>(counted.contributions));
+    }
+  }
+}
+
+// Counts are part of the packets that they belong to: they use up no packets, and are lost with them. A word that is
+// odd is the count of all elements; an even one says how many runs follow.
+void HopPath::send_counts(int destination, sim::ElementRange elements, const Message& message) {
+  const std::vector<CountRun> runs = counts_.of(elements);
+  words_.assign(1, runs.size() == 1 ? runs[0].contributions << 1 | 1 : runs.size() << 1);
+  context_.inner.send(ConstTensor(std::span<const std::uint64_t>(words_)), destination, message);
+  if (runs.size() == 1) return;
+  words_.clear();
+  for (const CountRun& run : runs) words_.insert(words_.end(), {run.elems, run.contributions});
+  context_.inner.send(ConstTensor(std::span<const std::uint64_t>(words_)), destination, message);
+}
+
+void HopPath::receive_counts(int source, sim::ElementRange elements, const sim::PacketMask* lost,
+                             const sim::Packetizer& packets, const Message& message) {
+  words_.resize(1);
+  context_.inner.recv(Tensor(std::span(words_)), source, message);
+  ContributionCounts sent;
+  if ((words_[0] & 1) != 0) {
+    words_ = {elements.size(), words_[0] >> 1};
+  } else {
+    words_.resize(2 * (words_[0] >> 1));
+    context_.inner.recv(Tensor(std::span(words_)), source, message);
+  }
+  // What was lost adds nothing.
+  std::vector<CountRun> arrived;
+  PacketRunCursor cursor(lost, packets);
+  PacketRun fate;
+  std::uint64_t begin = 0;
+  std::uint64_t fate_end = 0;
+  for (std::size_t w = 0; w < words_.size(); w += 2) {
+    for (const std::uint64_t end = begin + words_[w]; begin < end;) {
+      if (begin == fate_end) {
+        DROPTEST_CHECK(cursor.next(fate), "more counts than elements");
+        fate_end = fate.elements.end;
+      }
+      const std::uint64_t until = std::min(end, fate_end);
+      arrived.push_back({until - begin, fate.fate == PacketRun::Fate::kLost ? 0 : words_[w + 1]});
+      begin = until;
+    }
+  }
+  counts_.add(elements, arrived);
+}
+
+void HopPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
+  check_reduction(context_.network.reduce.fill, op, input.type, message);
+  const sim::HopSchedule& hops = schedule(sim::Collective::kAllReduce);
+  cut(hops, even_counts(input.count_elems(), hops.parts()));
+  copy(input, output);
+  Run run{hops,
+          output,
+          op,
+          message,
+          memory_of_sums(StaleMemory::Use::kReduceContributions, hops, input.type, message),
+          one_hop_.memory(StaleMemory::Use::kAllReduceResult, message, output, -1)};
+  carry_out(run);
+}
+
+void HopPath::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
+                             const Message& message) {
+  check_reduction(context_.network.reduce.fill, op, input.type, message);
+  const sim::HopSchedule& hops = schedule(sim::Collective::kReduceScatter);
+  cut(hops, counts);
+  const Tensor work = context_.scratch.take(Scratch::Slot::kPart, input.type, input.count_elems());
+  copy(input, work);
+  Run run{hops,
+          work,
+          op,
+          message,
+          memory_of_sums(StaleMemory::Use::kReduceScatterContributions, hops, input.type, message),
+          one_hop_.memory(StaleMemory::Use::kReduceScatterResult, message, work, -1)};
+  carry_out(run);
+  const auto mine = static_cast<std::size_t>(context_.inner.rank());
+  copy(slice(work, {begins_[mine], begins_[mine + 1]}), output);
+}
+
+void HopPath::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                         const Message& message) {
+  const sim::HopSchedule& hops = schedule(sim::Collective::kAllGather);
+  cut(hops, counts);
+  const auto mine = static_cast<std::size_t>(context_.inner.rank());
+  copy(input, slice(output, {begins_[mine], begins_[mine + 1]}));
+  Run run{hops,
+          output,
+          ReduceOp::kSum,
+          message,
+          Tensor(output.type, {}),
+          one_hop_.memory(StaleMemory::Use::kAllGather, message, output, -1)};
+  carry_out(run);
+}
+
+void HopPath::broadcast(Tensor data, int root, const Message& message) {
+  const int ranks = context_.inner.world_size();
+  if (root < 0 || root >= ranks) {
+    throw ConfigError("broadcast: message \"" + std::string(message.name) + "\": got root " + std::to_string(root) +
+                      ", want a rank from 0 to " + std::to_string(ranks - 1));
+  }
+  const sim::HopSchedule& hops = schedule(sim::Collective::kBroadcast, root);
+  cut(hops, std::array<std::uint64_t, 1>{data.count_elems()});
+  Run run{hops,
+          data,
+          ReduceOp::kSum,
+          message,
+          Tensor(data.type, {}),
+          one_hop_.memory(StaleMemory::Use::kBroadcast, message, data, root)};
+  carry_out(run);
+}
+
+void HopPath::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                         std::span<const std::uint64_t> receive_counts, const Message& message) {
+  one_hop_.all_to_all(input, send_counts, output, receive_counts, message);
+}
+
+void HopPath::send(ConstTensor data, int destination, const Message& message) {
+  one_hop_.send(data, destination, message);
+}
+
+void HopPath::recv(Tensor data, int source, const Message& message) { one_hop_.recv(data, source, message); }
+
+}  // namespace droptest::comm

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/hop_transport.h"
+
+namespace droptest::comm {
+
+sim::Packetizer HopTransport::packets(ConstTensor values) const {
+  return {values.count_elems(), element_bytes(values.type), context_.network.payload_bytes};
+}
+
+sim::Link HopTransport::link(sim::Half half, int source, int destination, const Message& message) const {
+  return {message.traffic_class, half, static_cast<std::uint16_t>(context_.inner.world_rank(source)),
+          static_cast<std::uint16_t>(context_.inner.world_rank(destination))};
+}
+
+double HopTransport::loss_rate(sim::Half half, int source, int destination, const Message& message) const {
+  return context_.ledger.loss_rate(link(half, source, destination, message));
+}
+
+void HopTransport::send(sim::Half half, int destination, ConstTensor values, const Message& message) {
+  context_.inner.send(values, destination, message);
+  context_.ledger.next_message(link(half, context_.inner.rank(), destination, message), context_.group, packets(values),
+                               Tally::kOtherEnd);
+}
+
+const sim::PacketMask* HopTransport::receive(sim::Half half, int source, Tensor values, const Message& message) {
+  context_.inner.recv(values, source, message);
+  return context_.ledger.next_message(link(half, source, context_.inner.rank(), message), context_.group,
+                                      packets(values), Tally::kCounted);
+}
+
+}  // namespace droptest::comm

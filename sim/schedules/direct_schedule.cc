@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Direct exchange: every rank sends each other rank that one's part in one round, and each owner its result to all in
+// another. A broadcast is one round from the root to all.
+// Source: transpose all-reduce of OptiReduce, NSDI 2025.
+#include "sim/schedules/hop_schedule.h"
+
+namespace droptest::sim {
+namespace {
+
+class DirectSchedule final : public HopSchedule {
+ public:
+  explicit DirectSchedule(const ScheduleRequest& request) : HopSchedule(request, usual_parts(request, request.ranks)) {}
+
+  int rounds() const override {
+    if (ranks() == 1) return 0;
+    return collective() == Collective::kAllReduce ? 2 : 1;
+  }
+  int reduce_rounds() const override {
+    if (ranks() == 1) return 0;
+    return collective() == Collective::kAllReduce || collective() == Collective::kReduceScatter ? 1 : 0;
+  }
+
+  void sends(int round, int rank, std::vector<Hop>& hops) const override {
+    for (int peer = 0; peer < ranks(); ++peer) add(round, rank, peer, hops);
+  }
+  void receives(int round, int rank, std::vector<Hop>& hops) const override {
+    for (int peer = 0; peer < ranks(); ++peer) add(round, peer, rank, hops);
+  }
+
+  int owner(int part) const override { return collective() == Collective::kBroadcast ? request().root : part; }
+  int distinct_parts() const override { return 1; }
+
+ private:
+  void add(int round, int source, int destination, std::vector<Hop>& hops) const {
+    if (source == destination) return;
+    if (round < reduce_rounds()) {
+      hops.push_back({source, destination, Half::kReduce, destination, destination + 1});
+    } else if (collective() != Collective::kBroadcast) {
+      hops.push_back({source, destination, Half::kGather, source, source + 1});
+    } else if (source == request().root) {
+      hops.push_back({source, destination, Half::kGather, 0, 1});
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<HopSchedule> make_direct_schedule(const ScheduleRequest& request) {
+  return std::make_unique<DirectSchedule>(request);
+}
+
+}  // namespace droptest::sim

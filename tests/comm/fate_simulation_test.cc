@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fates without tensors against ranks that carry them: the same digest and losses, and the survival that sums show.
+#include "comm/lossy/fate_simulation.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "comm/lossy/collective_experiment.h"
+#include "comm/lossy/lossy_communicator.h"
+#include "comm/lossy/path_registry.h"
+#include "comm/run_ranks.h"
+#include "sim/error.h"
+#include "sim/loss/bernoulli.h"
+#include "sim/loss/gilbert_elliott.h"
+
+namespace droptest::comm {
+namespace {
+
+constexpr auto kClass = sim::TrafficClass::kTpForward;
+constexpr std::chrono::milliseconds kTimeout{20000};
+const Message kMessage{kClass, "trial"};
+
+FateSimulation simulation_of(const PathEntry& path, int ranks, Consistency consistency) {
+  FateSimulation simulation;
+  simulation.network.path = path.name;
+  simulation.network.group_ranks = path.has_groups ? 3 : 0;
+  simulation.network.payload_bytes = 24;
+  simulation.network.consistency = consistency;
+  simulation.network.reduce.loss = std::make_shared<sim::Bernoulli>(0.2);
+  simulation.network.gather.loss = std::make_shared<sim::GilbertElliott>(sim::rates_of_burst(0.1, 3));
+  simulation.ranks = ranks;
+  simulation.elements = 211;
+  simulation.trials = 3;
+  simulation.seed = 9;
+  return simulation;
+}
+
+struct Carried {
+  ClassStatistics statistics;
+  std::vector<double> sums;  // of all ranks' results, by trial
+};
+
+Carried carry(const FateSimulation& simulation) {
+  LossyOptions options;
+  options.network.seed = simulation.seed;
+  options.network.of(kClass) = simulation.network;
+  Carried carried;
+  carried.sums.assign(simulation.trials, 0);
+  std::mutex mutex;
+  run_ranks(simulation.ranks, kTimeout, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    std::vector<float> result(simulation.elements);
+    for (std::uint64_t t = 0; t < simulation.trials; ++t) {
+      const std::vector<float> ones(simulation.elements, 1.0F);
+      lossy.all_reduce(ConstTensor(std::span<const float>(ones)), Tensor(std::span(result)), ReduceOp::kSum, kMessage);
+      const std::lock_guard lock(mutex);
+      for (const float x : result) carried.sums[t] += x;  // small integers: exact
+    }
+    const auto statistics = lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit);
+    if (inner.rank() == 0) carried.statistics = statistics.at(0);
+  });
+  return carried;
+}
+
+// With ones a result is the number of contributions that arrived, and with one half alone the sum over ranks is what
+// that half lets through.
+TEST(FateSimulation, HasTheDigestAndTheSurvivalOfRanksThatCarryTensors) {
+  for (const PathEntry& path : paths()) {
+    for (const Consistency consistency : {Consistency::kPerReceiver, Consistency::kShared}) {
+      if (consistency == Consistency::kShared && !path.can_share) continue;
+      for (const int ranks : {2, 5, 8}) {
+        const std::string what = std::string(path.name) + " " + std::to_string(ranks);
+        FateSimulation simulation = simulation_of(path, ranks, consistency);
+        const SimulatedFates both = simulate_fates(simulation);
+        const Carried carried = carry(simulation);
+        EXPECT_EQ(both.statistics.digest, carried.statistics.digest) << what;
+        EXPECT_EQ(both.statistics.collectives, carried.statistics.collectives);
+        EXPECT_EQ(both.statistics.untouched, carried.statistics.untouched);
+        for (std::size_t half = 0; half < 2; ++half) {
+          const LossCounts& got = both.statistics.halves[half];
+          const LossCounts& want = carried.statistics.halves[half];
+          EXPECT_EQ(got.packets, want.packets) << what;
+          EXPECT_EQ(got.messages, want.messages) << what;
+          EXPECT_EQ(got.lost_packets, want.lost_packets) << what;
+          EXPECT_EQ(got.lost_bytes, want.lost_bytes) << what;
+          EXPECT_EQ(got.bursts, want.bursts) << what;
+        }
+        const double everything = static_cast<double>(simulation.elements) * ranks * ranks;
+        FateSimulation half = simulation;
+        half.network.gather.loss = nullptr;
+        const std::vector<double> reduced = carry(half).sums;
+        const SimulatedFates reduce = simulate_fates(half);
+        half = simulation;
+        half.network.reduce.loss = nullptr;
+        const std::vector<double> gathered = carry(half).sums;
+        const SimulatedFates gather = simulate_fates(half);
+        for (std::size_t t = 0; t < simulation.trials; ++t) {
+          EXPECT_NEAR(reduce.survival_reduce[t], reduced[t] / everything, 1e-12) << what;
+          EXPECT_NEAR(gather.survival_gather[t], gathered[t] / everything, 1e-12) << what;
+          // The other half draws from other links, so it changes nothing.
+          EXPECT_EQ(both.survival_reduce[t], reduce.survival_reduce[t]) << what;
+          EXPECT_EQ(both.survival_gather[t], gather.survival_gather[t]) << what;
+          EXPECT_LT(both.survival_reduce[t], 1) << what;
+        }
+      }
+    }
+  }
+}
+
+TEST(FateSimulation, ThousandsOfRanksAgreeWithTheory) {
+  for (const std::string_view path : {"halving_doubling", "tree", "hierarchical"}) {
+    CollectiveExperiment experiment;
+    experiment.network.path = path;
+    experiment.network.group_ranks = 16;
+    experiment.network.payload_bytes = 64;
+    experiment.network.reduce.loss = std::make_shared<sim::Bernoulli>(0.001);
+    experiment.network.gather.loss = std::make_shared<sim::Bernoulli>(0.001);
+    experiment.ranks = 2048;
+    experiment.elements = 16384;
+    experiment.trials = 5;
+    const CollectiveExperimentResult result = simulate_collective_experiment(experiment);
+    EXPECT_TRUE(std::isnan(result.nmse.measured));
+    EXPECT_TRUE(result.nmse.expected.has_value());
+    // Four standard errors of five trials: Student's t, so eight.
+    for (const Estimate& estimate : {result.survival_reduce, result.survival_gather}) {
+      EXPECT_NEAR(estimate.measured, *estimate.expected, 8 * estimate.standard_error) << path;
+      EXPECT_GT(estimate.standard_error, 0) << path;
+    }
+  }
+}
+
+TEST(FateSimulation, OneRankLosesNothingAndTooManyCountsAreRefused) {
+  FateSimulation simulation = simulation_of(path_entry("ring"), 1, Consistency::kPerReceiver);
+  const SimulatedFates alone = simulate_fates(simulation);
+  EXPECT_EQ(alone.survival_reduce, (std::vector<double>{1, 1, 1}));
+  EXPECT_EQ(alone.statistics.collectives, 0U);
+  simulation = simulation_of(path_entry("tree"), 8192, Consistency::kPerReceiver);
+  simulation.elements = 1200000;  // 600,000 pieces for each of 8192 ranks
+  simulation.network.payload_bytes = 8;
+  EXPECT_THROW(simulate_fates(simulation), ConfigError);
+}
+
+}  // namespace
+}  // namespace droptest::comm

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// A schedule of hops under loss once more, element by element and without ranks: what HopPath is tested against.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/lossy/network.h"
+#include "sim/schedules/hop_schedule.h"
+
+namespace droptest::comm {
+
+/// All ranks of one group of world ranks 0 to ranks - 1. It shares with the loss layer the schedules, which have tests
+/// of their own, and LossProcess::draw, which it asks for one packet at a time.
+class HopReference {
+ public:
+  using Values = std::vector<std::vector<double>>;  // by rank, then element
+  using Counts = std::vector<std::uint64_t>;
+
+  HopReference(const ClassNetwork& network, std::uint64_t seed, sim::TrafficClass traffic_class, int ranks);
+
+  /// Carries a collective out on what each rank has, `work`; the elements are cut by `counts`.
+  Values run(sim::Collective collective, int root, Values work, const Counts& counts, ReduceOp op);
+
+ private:
+  std::vector<bool> next_message(const sim::Hop& hop, std::uint64_t elems);
+
+  ClassNetwork network_;
+  std::uint64_t seed_;
+  sim::TrafficClass traffic_class_;
+  int ranks_;
+  std::map<std::tuple<int, int, int>, std::pair<std::uint64_t, std::uint64_t>> links_;  // next packet, next message
+  // What arrived last, by collective, half, receiver, source and round (0 for values), element.
+  std::map<std::tuple<int, int, int, int, int, std::uint64_t>, double> last_;
+};
+
+}  // namespace droptest::comm
