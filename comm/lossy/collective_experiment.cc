@@ -8,6 +8,7 @@
 #include <string>
 
 #include "comm/lossy/lossy_communicator.h"
+#include "comm/lossy/residual_theory.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "sim/packets/packetizer.h"
@@ -42,7 +43,7 @@ void draw_inputs(const CollectiveExperiment& experiment, std::uint64_t trial, in
   for (float& x : input) x = static_cast<float>(normal(engine));
 }
 
-std::uint64_t lost_elems(const LossCounts& counts) { return counts.lost_bytes / sizeof(float); }
+std::uint64_t lost_elems(const LossCounts& counts) { return counts.residual_bytes / sizeof(float); }
 
 // Fraction of (result, contribution) pairs that arrived, from the elements lost so far on all reduce links. On `direct`
 // a lost element is one pair of N; on `contribution` a contribution that all results miss.
@@ -197,13 +198,14 @@ CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment&
     seconds.push_back(trial.seconds);
     result.nmse_by_trial.push_back(errors.back() / energies.back());
   }
-  const LossyAllReduce theory = all_reduce_case(experiment.network, experiment.ranks, experiment.inputs);
-  const std::optional<Survival> survival = expected_survival(theory);
+  const ExpectedAllReduce theory =
+      expected_all_reduce(experiment.network, experiment.ranks, experiment.inputs, experiment.elements, sizeof(float));
+  const std::optional<Survival>& survival = theory.survival;
   const auto expected = [&](double Survival::*half) {
     return survival.has_value() ? std::optional<double>((*survival).*half) : std::nullopt;
   };
   if (experiment.time) result.seconds = mean_of(seconds, expected_seconds(experiment));
-  result.nmse = ratio_of(errors, energies, expected_nmse(theory));
+  result.nmse = ratio_of(errors, energies, theory.nmse);
   result.survival_reduce = mean_of(reduce, expected(&Survival::reduce));
   result.survival_gather = mean_of(gather, expected(&Survival::gather));
   result.survival = product_of(result.survival_reduce, result.survival_gather);

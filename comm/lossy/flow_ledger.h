@@ -35,16 +35,23 @@ struct FlowKey {
 
 /// State and counts of one flow.
 struct Flow {
-  explicit Flow(const sim::Link& link) : digest(link) {}
+  explicit Flow(const sim::Link& link);
+
+  /// Of all fates, and of what stayed missing where there is a recovery.
+  std::uint64_t digest_value() const { return digest.value() + missing_digest.value(); }
 
   std::uint64_t messages = 0;
-  std::uint64_t packets = 0;  ///< so far; the index of the next one where indices run on along the link
+  std::uint64_t packets = 0;          ///< so far; the index of the next one where indices run on along the link
+  std::uint64_t exposed_packets = 0;  ///< of these, those whose fates were drawn: all but those of protected messages
   sim::FateDigest digest;
+  sim::FateDigest missing_digest;
   Tally tally = Tally::kOtherEnd;
   LossCounts counts;  ///< without the members that counts_of() fills in
   sim::BurstHistogram bursts;
-  /// Message size in packets -> how many; only where indices start anew with each message.
-  std::map<std::uint64_t, std::uint64_t> message_sizes;
+  /// Lengths in packets -> how many, of the stretches of neighbours whose fates were drawn and that have ended: single
+  /// messages where indices start anew with each one, else all between two protected messages.
+  std::map<std::uint64_t, std::uint64_t> stretches;
+  std::uint64_t open_stretch = 0;  ///< length of the one that has not ended
 };
 
 /// Hands out packet indices and draws the fates of each message.
@@ -55,9 +62,11 @@ class FlowLedger {
   /// The processes of `network` are shared with it.
   explicit FlowLedger(const Network& network) : network_(network) {}
 
-  /// Uses up the packets of one message on a link, and returns their fates: null where all are delivered, else a mask
-  /// of packets.packets() bits that is valid until the next call. `group` matters for links to every destination.
-  /// Determinism: the fates are LossProcess::draw(seed, link, first, ...) with `first` from docs/paths.md.
+  /// Uses up the packets of one message on a link, and returns those that are missing once the half's recovery has done
+  /// what it can: null where all arrive, else a mask of packets.packets() bits that is valid until the next call.
+  /// `group` matters for links to every destination.
+  /// Determinism: the fates are LossProcess::draw(seed, link, first, ...) with `first` from docs/paths.md; those of
+  /// packets that are sent again follow from docs/fates.md.
   /// Throws: CheckError when a link runs out of packet indices.
   const sim::PacketMask* next_message(const sim::Link& link, GroupNumber group, const sim::Packetizer& packets,
                                       Tally tally);
@@ -66,7 +75,12 @@ class FlowLedger {
   /// are in the masks, but not in the counts and digests, which are the loss process's.
   void lose_late(Arrivals* arrivals) { arrivals_ = arrivals; }
 
-  /// Whether any packet was lost, as far as this rank draws fates, since the last call of this function.
+  /// How the next messages fare, until it is said otherwise. Certain: they arrive, and use up their packets like
+  /// others.
+  enum class Arrival : std::uint8_t { kByFate, kCertain };
+  void set_arrival(Arrival arrival) { arrival_ = arrival; }
+
+  /// Whether any packet stayed missing, as far as this rank draws fates, since the last call of this function.
   enum class Touch : std::uint8_t { kUntouched, kTouched };
   Touch take_touch();
 
@@ -77,14 +91,20 @@ class FlowLedger {
   LossCounts counts_of(const FlowKey& key, const Flow& flow) const;
 
  private:
-  const sim::LossProcess* process_of(const sim::Link& link) const;
   const sim::PacketMask* with_late(const sim::Link& link, std::uint64_t packets, const sim::PacketMask* lost);
+  const HalfNetwork& half_of(const sim::Link& link) const;
+  const sim::PacketMask* lose(Flow& flow, const FlowKey& key, const HalfNetwork& half, const sim::Packetizer& packets,
+                              std::uint64_t count);
+  const sim::PacketMask* recover(Flow& flow, const FlowKey& key, const HalfNetwork& half,
+                                 const sim::Packetizer& packets, std::uint64_t first);
   std::uint64_t first_packet(const Flow& flow, const FlowKey& key, std::uint64_t packets, BurstScope scope) const;
 
   Network network_;
   std::map<FlowKey, Flow> flows_;
   sim::PacketMask mask_;
   Arrivals* arrivals_ = nullptr;
+  sim::PacketMask missing_;
+  Arrival arrival_ = Arrival::kByFate;
   Touch touch_ = Touch::kUntouched;
 };
 

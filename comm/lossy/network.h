@@ -9,7 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/lossy/protection.h"
 #include "sim/loss/loss_process.h"
+#include "sim/recovery/link_recovery.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::comm {
@@ -39,7 +41,17 @@ Fill fill_from_name(std::string_view name);
 struct HalfNetwork {
   std::shared_ptr<const sim::LossProcess> loss;  ///< shared by the classes and ranks it was given to; null: reliable
   Fill fill = Fill::kZero;
-  bool deadline = false;  ///< packets may be lost for coming late, besides
+  std::shared_ptr<const sim::LinkRecovery> recovery = nullptr;  ///< shared like the loss; null: what is lost is missing
+  bool deadline = false;                                        ///< packets may be lost for coming late, besides
+};
+
+/// What acts on whole messages of a class (docs/recovery.md).
+struct ClassRecovery {
+  enum class ErrorFeedback : std::uint8_t { kOff, kOn };
+  std::uint64_t interleave_packets = 1;    ///< 1: elements stay in order
+  std::uint64_t hadamard_block_elems = 0;  ///< 0: no transform
+  ErrorFeedback error_feedback = ErrorFeedback::kOff;
+  Protection protect;
 };
 
 /// One traffic class.
@@ -50,6 +62,7 @@ struct ClassNetwork {
   Consistency consistency = Consistency::kPerReceiver;
   BurstScope burst_scope = BurstScope::kLink;
   std::uint64_t payload_bytes = 1408;
+  ClassRecovery recovery{};
 };
 
 /// The network of an experiment. A class that is absent is reliable and goes straight to the backend.
@@ -68,8 +81,8 @@ void apply_loss(ClassNetwork& network, const std::shared_ptr<const sim::LossProc
 /// Gives each half `fill` where it has a meaning, and `zero` elsewhere.
 void apply_fill(ClassNetwork& network, Fill fill);
 
-/// Throws: ConfigError for an unknown path, a fill that has no meaning in its half (with the reason), or a payload that
-/// is not a positive multiple of 8 bytes (a whole number of elements of every type).
+/// Throws: ConfigError for an unknown path, a fill or a recovery that has no meaning where it is (with the reason), or
+/// a payload that is not a positive multiple of 8 bytes (a whole number of elements of every type).
 void validate(const ClassNetwork& network);
 
 }  // namespace droptest::comm

@@ -20,9 +20,9 @@ std::unique_ptr<Path> make(const PathContext& context) {
 const std::vector<PathEntry>& paths() {
   static const std::vector<PathEntry> entries = {
       {"contribution", "in-network aggregation: a packet of one rank never reaches the aggregation point, all miss it",
-       RankEquality::kStayEqual, LossShorthand::kReduceHalf, &make<ContributionPath>},
+       RankEquality::kStayEqual, LossShorthand::kReduceHalf, &make<ContributionPath>, SenderFeedback::kCorrectsSends},
       {"direct", "reduce-scatter by direct exchange, then all-gather; one (source, destination) packet at a time",
-       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<DirectPath>},
+       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<DirectPath>, SenderFeedback::kCorrectsSends},
   };
   return entries;
 }

@@ -20,12 +20,16 @@ enum class RankEquality : std::uint8_t {
   kReduceHalfOnly,  ///< gather-half loss per receiver makes them differ; `shared` keeps them equal
 };
 
+/// Whether a path corrects its sends by PathContext::feedback.
+enum class SenderFeedback : std::uint8_t { kNone, kCorrectsSends };
+
 struct PathEntry {
   std::string_view name;
   std::string_view summary;
   RankEquality equality;
   LossShorthand shorthand;
   std::unique_ptr<Path> (*make)(const PathContext&);
+  SenderFeedback feedback = SenderFeedback::kNone;
 };
 
 /// All known paths, in the order in which they are listed.

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "comm/lossy/packet_runs.h"
+#include "comm/lossy/recovery_rules.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -37,10 +39,23 @@ void check_reduction(Fill fill, ReduceOp op, ElementType type, const Message& me
 
 bool can_lose(const HalfNetwork& half) { return half.deadline || (half.loss != nullptr && half.loss->can_lose()); }
 
+namespace {
+
+double factor_of(const HalfNetwork& half, std::optional<double> missing_rate) {
+  DROPTEST_CHECK(missing_rate.has_value(), "no residual rate of " + half.recovery->describe());
+  return *missing_rate < 1 ? 1 / (1 - *missing_rate) : 0;
+}
+
+}  // namespace
+
+double inverse_probability_factor(const HalfNetwork& half, std::uint64_t packets) {
+  if (!can_lose(half)) return 1;
+  return factor_of(half, residual_rate(half, packets));
+}
+
 double inverse_probability_factor(const HalfNetwork& half) {
-  if (half.loss == nullptr) return 1;
-  const double arrives = 1 - half.loss->loss_rate();
-  return arrives > 0 ? 1 / arrives : 0;
+  if (!can_lose(half)) return 1;
+  return factor_of(half, residual_rate(half));
 }
 
 void LostContributions::start(std::uint64_t packets) {

@@ -28,6 +28,8 @@ class StaleMemory {
     kAllToAll,
     kBroadcast,
     kReceive,
+    kAllReduceFeedback,
+    kReduceScatterFeedback,
   };
 
   /// The memory of `count_elems` elements for a message. `peer` tells roots and senders apart, where that matters.

@@ -14,7 +14,7 @@
 namespace droptest::sim {
 
 /// What one message cost beside its first transmission.
-struct Delivery {
+struct Repair {
   std::uint64_t lost_data_packets = 0;  ///< at first
   std::uint64_t resent_packets = 0;     ///< each as often as it was sent again
   std::uint64_t rounds = 1;             ///< times that the sender sent, the first one too
@@ -41,7 +41,7 @@ class LinkRecovery {
   virtual std::uint64_t position(std::uint64_t data_packet, std::uint64_t data_packets) const = 0;
 
   /// Sets the data packets that stay missing. Shapes: `lost` has first_packets(missing.size()) bits.
-  virtual Delivery recover(const PacketMask& lost, const DrawAgain& draw_again, PacketMask& missing) const = 0;
+  virtual Repair recover(const PacketMask& lost, const DrawAgain& draw_again, PacketMask& missing) const = 0;
 
   /// Long-run fraction of the data packets of such messages that stay missing on a link with that loss; nothing where
   /// no closed form is known. Independent processes per attempt are assumed, which docs/fates.md grants.

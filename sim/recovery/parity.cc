@@ -100,9 +100,9 @@ std::uint64_t Parity::parity_position(std::uint64_t block, std::uint64_t parity_
 }
 
 // Groups without a loss, nearly all of them, cost a look at their words.
-Delivery Parity::recover(const PacketMask& lost, const DrawAgain& /*draw_again*/, PacketMask& missing) const {
+Repair Parity::recover(const PacketMask& lost, const DrawAgain& /*draw_again*/, PacketMask& missing) const {
   const std::uint64_t n = missing.size();
-  Delivery delivery;
+  Repair repair;
   for (std::uint64_t first_block = 0; first_block < blocks(n); first_block += code_.depth) {
     const Group group = group_of(first_block, n);
     const std::uint64_t begin = group.first_data + first_block * code_.parity;
@@ -113,7 +113,7 @@ Delivery Parity::recover(const PacketMask& lost, const DrawAgain& /*draw_again*/
       std::uint64_t losses = 0;
       for (std::uint64_t i = first; i < end; ++i) losses += lost.lost(position(i, n)) ? 1 : 0;
       if (losses == 0) continue;
-      delivery.lost_data_packets += losses;
+      repair.lost_data_packets += losses;
       for (std::uint64_t j = 0; j < code_.parity; ++j) losses += lost.lost(parity_position(block, j, n)) ? 1 : 0;
       if (losses <= code_.parity) continue;
       for (std::uint64_t i = first; i < end; ++i) {
@@ -121,7 +121,7 @@ Delivery Parity::recover(const PacketMask& lost, const DrawAgain& /*draw_again*/
       }
     }
   }
-  return delivery;
+  return repair;
 }
 
 // Expected number of data packets that a block keeps missing. The chain runs over the block's packets in the order in

@@ -59,16 +59,16 @@ void SelectiveRepeat::drop_repaired(const std::vector<std::uint64_t>& parity_los
   missing = std::move(kept);
 }
 
-Delivery SelectiveRepeat::recover(const PacketMask& lost, const DrawAgain& draw_again, PacketMask& missing) const {
+Repair SelectiveRepeat::recover(const PacketMask& lost, const DrawAgain& draw_again, PacketMask& missing) const {
   const std::uint64_t n = missing.size();
-  Delivery delivery;
-  if (!lost.any_lost()) return delivery;
+  Repair repair;
+  if (!lost.any_lost()) return repair;
   std::vector<std::uint64_t> parity_lost;
   if (parity_.has_value()) {
     for (std::uint64_t i = 0; i < n; ++i) {
       if (lost.lost(parity_->position(i, n))) missing.set_lost(i);
     }
-    delivery.lost_data_packets = missing.lost_count();
+    repair.lost_data_packets = missing.lost_count();
     parity_lost.resize(parity_->blocks(n));
     for (std::uint64_t block = 0; block < parity_lost.size(); ++block) {
       for (std::uint64_t j = 0; j < parity_->code().parity; ++j) {
@@ -78,14 +78,14 @@ Delivery SelectiveRepeat::recover(const PacketMask& lost, const DrawAgain& draw_
     drop_repaired(parity_lost, missing);
   } else {
     missing = lost;
-    delivery.lost_data_packets = missing.lost_count();
+    repair.lost_data_packets = missing.lost_count();
   }
   PacketMask again;
   for (std::uint64_t attempt = 1; attempt <= most_rounds(rounds_); ++attempt) {
     const std::uint64_t sent = missing.lost_count();
-    if (sent == 0) return delivery;
-    delivery.resent_packets += sent;
-    ++delivery.rounds;
+    if (sent == 0) return repair;
+    repair.resent_packets += sent;
+    ++repair.rounds;
     // Fates are drawn from the first missing packet on; those of packets that arrived have no effect.
     const std::uint64_t begin = first_lost(missing) & ~std::uint64_t{63};
     again.resize(n - begin);
@@ -95,7 +95,7 @@ Delivery SelectiveRepeat::recover(const PacketMask& lost, const DrawAgain& draw_
     if (parity_.has_value()) drop_repaired(parity_lost, missing);
   }
   if (is_reliable()) missing.resize(n);
-  return delivery;
+  return repair;
 }
 
 std::optional<double> SelectiveRepeat::residual_rate(const LossProcess& process) const {
@@ -117,15 +117,15 @@ GoBackN::GoBackN(RoundBudget rounds, std::uint64_t window_packets) : rounds_(rou
   if (window_packets == 0) throw ConfigError("window_packets: got 0, want at least 1");
 }
 
-Delivery GoBackN::recover(const PacketMask& lost, const DrawAgain& draw_again, PacketMask& missing) const {
+Repair GoBackN::recover(const PacketMask& lost, const DrawAgain& draw_again, PacketMask& missing) const {
   const std::uint64_t n = missing.size();
-  Delivery delivery;
-  delivery.lost_data_packets = lost.lost_count();
+  Repair repair;
+  repair.lost_data_packets = lost.lost_count();
   std::uint64_t base = first_lost(lost);                       // packets before it were taken
   std::uint64_t beyond = std::min(n, base + window_packets_);  // packets before it were sent
   PacketMask tile;
   for (std::uint64_t attempt = 1; base < n && attempt <= most_rounds(rounds_); ++attempt) {
-    ++delivery.rounds;
+    ++repair.rounds;
     const std::uint64_t begin = base;
     while (base < n) {
       tile.resize(std::min(kTilePackets, n - base));
@@ -135,12 +135,12 @@ Delivery GoBackN::recover(const PacketMask& lost, const DrawAgain& draw_again, P
       if (taken < tile.size()) break;
     }
     const std::uint64_t end = base < n ? std::min(n, base + window_packets_) : n;
-    delivery.resent_packets += std::min(end, beyond) - begin;  // the others go out for the first time
+    repair.resent_packets += std::min(end, beyond) - begin;  // the others go out for the first time
     beyond = std::max(beyond, end);
   }
-  if (is_reliable()) return delivery;
+  if (is_reliable()) return repair;
   for (std::uint64_t i = base; i < n; ++i) missing.set_lost(i);
-  return delivery;
+  return repair;
 }
 
 std::optional<double> GoBackN::residual_rate(const LossProcess& /*process*/) const {

@@ -25,7 +25,7 @@ class SelectiveRepeat final : public LinkRecovery {
 
   std::uint64_t first_packets(std::uint64_t data_packets) const override;
   std::uint64_t position(std::uint64_t data_packet, std::uint64_t data_packets) const override;
-  Delivery recover(const PacketMask& lost, const DrawAgain& draw_again, PacketMask& missing) const override;
+  Repair recover(const PacketMask& lost, const DrawAgain& draw_again, PacketMask& missing) const override;
   /// p^(rounds + 1) for Bernoulli and Gilbert-Elliott; nothing beside a parity code, unless unlimited (0).
   std::optional<double> residual_rate(const LossProcess& process, std::uint64_t data_packets) const override;
   std::optional<double> residual_rate(const LossProcess& process) const override;
@@ -52,7 +52,7 @@ class GoBackN final : public LinkRecovery {
   std::uint64_t position(std::uint64_t data_packet, std::uint64_t /*data_packets*/) const override {
     return data_packet;
   }
-  Delivery recover(const PacketMask& lost, const DrawAgain& draw_again, PacketMask& missing) const override;
+  Repair recover(const PacketMask& lost, const DrawAgain& draw_again, PacketMask& missing) const override;
   /// Nothing, unless unlimited (0): which packets are missing depends on all before them.
   std::optional<double> residual_rate(const LossProcess& process, std::uint64_t data_packets) const override;
   std::optional<double> residual_rate(const LossProcess& process) const override;

@@ -83,13 +83,13 @@ TEST(Parity, RepairsUpToItsParityAndNothingMore) {
       if ((pattern >> i & 1) != 0) lost.set_lost(i);
     }
     PacketMask missing(n);
-    const Delivery delivery = parity.recover(lost, kNoDraws, missing);
+    const Repair repair = parity.recover(lost, kNoDraws, missing);
     const bool first_fails = __builtin_popcount(pattern & 0xfU) > 1;
     const bool second_fails = __builtin_popcount(pattern >> 4) > 1;
     for (std::uint64_t i = 0; i < 3; ++i) EXPECT_EQ(missing.lost(i), first_fails && lost.lost(i)) << pattern;
     for (std::uint64_t i = 3; i < 5; ++i) EXPECT_EQ(missing.lost(i), second_fails && lost.lost(i + 1)) << pattern;
-    EXPECT_EQ(delivery.resent_packets, 0U);
-    EXPECT_EQ(delivery.lost_data_packets, static_cast<std::uint64_t>(__builtin_popcount(pattern & 0x37U)));
+    EXPECT_EQ(repair.resent_packets, 0U);
+    EXPECT_EQ(repair.lost_data_packets, static_cast<std::uint64_t>(__builtin_popcount(pattern & 0x37U)));
   }
 }
 
@@ -196,12 +196,12 @@ TEST(SelectiveRepeat, RoundsAreTheMaximumOfGeometrics) {
     PacketMask lost(100);
     process.draw(kSeed, kLink, first, lost);
     PacketMask missing(100);
-    const Delivery delivery = recovery.recover(lost, draws_of(process, first), missing);
+    const Repair repair = recovery.recover(lost, draws_of(process, first), missing);
     EXPECT_FALSE(missing.any_lost());
-    const auto r = static_cast<double>(delivery.rounds);
+    const auto r = static_cast<double>(repair.rounds);
     rounds += r / messages;
     squares += r * r / messages;
-    sent += 1 + static_cast<double>(delivery.resent_packets) / 100;
+    sent += 1 + static_cast<double>(repair.resent_packets) / 100;
   }
   EXPECT_LT(std::abs(rounds - 2.74021022) / std::sqrt((squares - rounds * rounds) / messages), 4);
   // Transmissions per packet are geometric: mean 1 / (1 - p), variance p / (1 - p)^2.
@@ -220,10 +220,10 @@ TEST(SelectiveRepeat, SendsOnlyWhatABlockStillNeeds) {
     fates.set_lost(2 - first_packet);  // packet 0 arrives, 2 does not: the parity packet gives it back
   };
   PacketMask missing(6);
-  const Delivery delivery = recovery.recover(lost, again, missing);
+  const Repair repair = recovery.recover(lost, again, missing);
   EXPECT_EQ(rounds, 1);
-  EXPECT_EQ(delivery.resent_packets, 2U);
-  EXPECT_EQ(delivery.lost_data_packets, 3U);
+  EXPECT_EQ(repair.resent_packets, 2U);
+  EXPECT_EQ(repair.lost_data_packets, 3U);
   EXPECT_FALSE(missing.any_lost());
 }
 
@@ -240,12 +240,12 @@ TEST(GoBackN, TakesTheSlotsOfItsClosedForm) {
     PacketMask lost(2000);
     process.draw(kSeed, kLink, first, lost);
     PacketMask missing(2000);
-    const Delivery delivery = recovery.recover(lost, draws_of(process, first), missing);
+    const Repair repair = recovery.recover(lost, draws_of(process, first), missing);
     EXPECT_FALSE(missing.any_lost());
-    const double s = 2000 + 100 * static_cast<double>(delivery.rounds - 1);
+    const double s = 2000 + 100 * static_cast<double>(repair.rounds - 1);
     slots += s / messages;
     squares += s * s / messages;
-    EXPECT_LE(delivery.resent_packets, 100 * (delivery.rounds - 1));
+    EXPECT_LE(repair.resent_packets, 100 * (repair.rounds - 1));
   }
   EXPECT_LT(std::abs(slots - 4020.20) / std::sqrt((squares - slots * slots) / messages), 4);
 }
@@ -255,7 +255,7 @@ TEST(GoBackN, DropsWhatIsBehindALossAndSendsTheWindowAgain) {
   lost.set_lost(4);
   const auto arrive = [](std::uint64_t, std::uint64_t, PacketMask&) {};
   PacketMask missing(10);
-  const Delivery repaired = GoBackN(1, 3).recover(lost, arrive, missing);
+  const Repair repaired = GoBackN(1, 3).recover(lost, arrive, missing);
   EXPECT_FALSE(missing.any_lost());
   EXPECT_EQ(repaired.resent_packets, 3U) << "4, and 5 and 6 that were on their way";
   EXPECT_EQ(repaired.rounds, 2U);
@@ -263,7 +263,7 @@ TEST(GoBackN, DropsWhatIsBehindALossAndSendsTheWindowAgain) {
   const auto lose_six = [](std::uint64_t, std::uint64_t first_packet, PacketMask& fates) {
     fates.set_lost(6 - first_packet);
   };
-  const Delivery spent = GoBackN(1, 3).recover(lost, lose_six, missing);
+  const Repair spent = GoBackN(1, 3).recover(lost, lose_six, missing);
   EXPECT_EQ(spent.resent_packets, 3U);
   for (std::uint64_t i = 0; i < 10; ++i) EXPECT_EQ(missing.lost(i), i >= 6) << i;
 }
