@@ -7,10 +7,13 @@
 #include <memory>
 
 #include "comm/lossy/path_registry.h"
+#include "comm/lossy/recovery_rules.h"
+#include "experiments/spec/class_recovery.h"
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/parameters_from_json.h"
 #include "sim/error.h"
 #include "sim/loss/loss_registry.h"
+#include "sim/recovery/recovery_registry.h"
 
 namespace droptest::experiments {
 namespace {
@@ -52,6 +55,13 @@ class NetworkResolver {
     network.reduce = make_half(resolved["reduce"], "reduce");
     network.gather = make_half(resolved["gather"], "gather");
     if (use_ == NetworkUse::kLossOnly && !network.reduce.loss && !network.gather.loss) return;
+    if (resolved.contains("recovery")) {
+      // Only what is sent in the reduce half is sent again with the next message.
+      if (!network.reduce.loss && use_ != NetworkUse::kDeadline) resolved["recovery"].erase("error_feedback");
+      network.recovery = class_recovery(resolved["recovery"]);
+      if (resolved["recovery"].empty()) resolved.erase("recovery");
+    }
+    for (const comm::RecoveryRefusal& refusal : comm::recovery_refusals(network)) report_recovery(refusal);
     result.network.of(traffic_class) = network;
     result.classes[name] = std::move(resolved);
   }
@@ -68,6 +78,7 @@ class NetworkResolver {
     for (const char* key : {"path", "payload_bytes", "consistency", "burst_scope"}) {
       if (layer.contains(key)) resolved[key] = layer[key];
     }
+    if (layer.contains("recovery")) apply_recovery(layer["recovery"], pointer + "/recovery", resolved);
     for (const auto& [half, has_meaning] : halves()) {
       json& target = resolved[half];
       if (layer.contains("loss")) set_loss(target, layer["loss"], pointer + "/loss", half);
@@ -79,6 +90,10 @@ class NetworkResolver {
       const json& own = layer[half];
       const std::string place = pointer + "/" + half;
       if (own.contains("loss")) set_loss(target, own["loss"], place + "/loss", half);
+      if (own.contains("recovery")) {
+        target["recovery"] = own["recovery"];
+        recovery_places_[half] = place + "/recovery";
+      }
       if (own.contains("fill")) {
         target["fill"] = own["fill"];
         if (!(fill_of(own["fill"]).*has_meaning)) report_fill(own["fill"], place + "/fill", has_meaning);
@@ -87,6 +102,31 @@ class NetworkResolver {
     // What is said of a class speaks of both halves again.
     if (layer.contains("loss")) gather_loss_named_ = false;
     if (layer.contains("gather") && layer["gather"].contains("loss")) gather_loss_named_ = true;
+  }
+
+  /// A section's recovery replaces what was said of it before; what acts on links is spelled out for both halves.
+  void apply_recovery(const json& recovery, const std::string& pointer, json& resolved) {
+    json of_class = recovery;
+    json of_links = json::object();
+    for (const char* name : {"parity", "retransmit"}) {
+      if (!recovery.contains(name)) continue;
+      of_links[name] = recovery[name];
+      of_class.erase(name);
+    }
+    resolved["recovery"] = normal_recovery(std::move(of_class));
+    recovery_places_[""] = pointer;
+    for (const auto& [half, has_meaning] : halves()) {
+      resolved[half]["recovery"] = of_links;
+      recovery_places_[half] = pointer;
+    }
+  }
+
+  void report_recovery(const comm::RecoveryRefusal& refusal) {
+    // "/reduce/recovery/parity" -> half "reduce", "/parity"; "/recovery/hadamard" -> no half, "/hadamard".
+    const std::string key = "/recovery";
+    const std::size_t at = refusal.pointer.find(key);
+    const std::string half = at == 0 ? "" : refusal.pointer.substr(1, at - 1);
+    report(where_ + ": " + recovery_places_[half] + refusal.pointer.substr(at + key.size()) + ": " + refusal.reason);
   }
 
   void set_loss(json& half, const json& loss, const std::string& pointer, const char* name) {
@@ -114,6 +154,7 @@ class NetworkResolver {
     if (is_none(half["loss"])) {
       // Nothing is ever missing: a fill that cannot act is not part of the run's identity.
       if (use_ != NetworkUse::kDeadline) half["fill"] = "zero";
+      half.erase("recovery");
       network.fill = comm::fill_from_name(half["fill"].get<std::string>());
       return network;
     }
@@ -127,7 +168,22 @@ class NetworkResolver {
       }
     }
     network.loss = process;
+    network.recovery = make_recovery(half, name);
     return network;
+  }
+
+  std::shared_ptr<const sim::LinkRecovery> make_recovery(json& half, const std::string& name) {
+    if (!half.contains("recovery")) return nullptr;
+    if (half["recovery"].empty()) {
+      half.erase("recovery");
+      return nullptr;
+    }
+    try {
+      return sim::make_link_recovery(parameters_from_json(half["recovery"], where_ + ": " + recovery_places_[name]));
+    } catch (const ConfigError& error) {
+      report(error.what());
+      return nullptr;
+    }
   }
 
   static const comm::FillEntry& fill_of(const json& name) {
@@ -147,7 +203,8 @@ class NetworkResolver {
   NetworkUse use_;
   std::vector<std::string> errors_;
   std::map<std::string, std::shared_ptr<const sim::LossProcess>> processes_;
-  std::map<std::string, std::string> loss_places_;  ///< where the loss of each half was written
+  std::map<std::string, std::string> loss_places_;      ///< where the loss of each half was written
+  std::map<std::string, std::string> recovery_places_;  ///< likewise; "": of the class
   bool gather_loss_named_ = false;
 };
 
