@@ -11,11 +11,11 @@
 
 namespace droptest::sim {
 
-/// A systematic code over blocks of k data and m parity packets of equal size: any k packets of a block give back all.
-/// m = 1 is the XOR of the data. m > 1 is Reed-Solomon over GF(2^8) with a Cauchy matrix, every square part of which
-/// can be inverted, so every pattern of at most m losses is repaired. Source: Blomer et al., ICSI TR-95-048 (1995),
-/// Cauchy Reed-Solomon; arithmetic by ISA-L. Thread safety: const methods may be called from any thread at once.
-/// Determinism: bitwise.
+/// A systematic code over blocks of k data and m parity packets of equal size: any k packets of a block give back
+/// all. m = 1 is the XOR of the data. m > 1 is Reed-Solomon over GF(2^8) with a Cauchy matrix, every square part of
+/// which can be inverted, so every pattern of at most m losses is repaired.
+/// Source: Blomer et al., ICSI TR-95-048 (1995), Cauchy Reed-Solomon; arithmetic by ISA-L.
+/// Thread safety: const methods may be called from any thread at once. Determinism: bitwise.
 class ErasureCodec {
  public:
   /// Throws: ConfigError for sizes that no code has (Parity's rules).

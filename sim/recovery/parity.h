@@ -19,11 +19,11 @@ struct ParityCode {
   std::uint64_t depth = 1;
 };
 
-/// Every `data` packets of a message (fewer in its last block) are followed by `parity` packets of full size; a block
-/// is repaired where at most `parity` of its packets are lost. Otherwise its lost data packets stay missing: the code
-/// is systematic, so what arrived of them is used as it is. With depth d, the blocks of each group of d go out packet
-/// by packet in turn, all data before all parity. Source: maximum distance separable codes; Reed and Solomon, J. SIAM 8
-/// (1960).
+/// Every `data` packets of a message (fewer in its last block) are followed by `parity` packets of full size. A
+/// block is repaired where at most `parity` of its packets are lost; otherwise its lost data packets stay missing:
+/// the code is systematic, so what arrived of them is used as it is.
+/// With depth d, the blocks of each group of d go out packet by packet in turn, all data before all parity.
+/// Source: maximum distance separable codes; Reed and Solomon, J. SIAM 8 (1960).
 class Parity final : public LinkRecovery {
  public:
   /// Throws: ConfigError for sizes that no code has.
