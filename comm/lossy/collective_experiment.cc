@@ -10,6 +10,7 @@
 
 #include "comm/lossy/fate_simulation.h"
 #include "comm/lossy/lossy_communicator.h"
+#include "comm/lossy/residual_theory.h"
 #include "comm/lossy/virtual_clock.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
@@ -168,14 +169,15 @@ void simulate_losses(const CollectiveExperiment& experiment, CollectiveExperimen
   const ClassNetwork network = seen_network(experiment);
   SimulatedFates fates =
       simulate_fates({network, kClass, experiment.ranks, experiment.elements, experiment.trials, experiment.seed});
-  const LossyAllReduce theory = all_reduce_case(network, experiment.ranks, experiment.inputs);
-  // The closed forms are those of equal links.
-  const bool one_rate = has_one_process(network.reduce) && has_one_process(network.gather);
-  const std::optional<Survival> survival = one_rate ? expected_survival(theory) : std::nullopt;
+  // The closed forms are those of equal links, in all steps.
+  ExpectedAllReduce theory;
+  if (has_one_process(network.reduce) && has_one_process(network.gather) && network.recovery.protect.empty()) {
+    theory = expected_all_reduce(network, experiment.ranks, experiment.inputs, experiment.elements, sizeof(float));
+  }
   const auto expected = [&](double Survival::*half) {
-    return survival.has_value() ? std::optional<double>((*survival).*half) : std::nullopt;
+    return theory.survival.has_value() ? std::optional<double>((*theory.survival).*half) : std::nullopt;
   };
-  if (one_rate) result.nmse.expected = expected_nmse(theory);
+  result.nmse.expected = theory.nmse;
   result.survival_reduce = mean_of(fates.survival_reduce, expected(&Survival::reduce));
   result.survival_gather = mean_of(fates.survival_gather, expected(&Survival::gather));
   result.survival = product_of(result.survival_reduce, result.survival_gather);

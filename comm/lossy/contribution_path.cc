@@ -25,12 +25,12 @@ ContributionPath::ContributionPath(const PathContext& context)
 // Draws the fates of all contributions, and returns this rank's as it reaches the aggregation point: the input itself
 // where nothing of it is lost, else what is left of it in `masked`, which may be the input.
 ConstTensor ContributionPath::what_arrives(ConstTensor input, Tensor masked, ReduceOp op,
-                                           const sim::Packetizer& packets, StaleMemory::Use use,
-                                           const Message& message) {
+                                           const sim::Packetizer& packets, Uses uses, const Message& message) {
   const HalfNetwork& half = context_.network.reduce;
   check_reduction(half.fill, op, input.type, message);
   const bool lossy = can_lose(half);
   if (lossy) lost_contributions_.start(packets.packets());
+  if (context_.feedback != nullptr) input = context_.feedback->correct(input, op, uses.feedback, message);
   ConstTensor arrives = input;
   for (int source = 0; source < context_.inner.world_size(); ++source) {
     const bool mine = source == context_.inner.rank();
@@ -41,8 +41,9 @@ ConstTensor ContributionPath::what_arrives(ConstTensor input, Tensor masked, Red
     if (!lossy) continue;
     lost_contributions_.add(lost);
     if (!mine) continue;
+    if (context_.feedback != nullptr) context_.feedback->undelivered(0, input, lost, packets);
     if (half.fill == Fill::kStale) {
-      const Tensor last = context_.stale.of(use, message, input.type, input.count_elems());
+      const Tensor last = context_.stale.of(uses.stale, message, input.type, input.count_elems());
       copy_delivered(input, last, lost, packets);
       arrives = last;
     } else if (lost != nullptr) {
@@ -61,7 +62,7 @@ void ContributionPath::finish(Tensor results, std::uint64_t first_element, Reduc
   if (half.fill == Fill::kCountRescale) {
     lost_contributions_.rescale(results, first_element, packets, context_.inner.world_size());
   } else if (half.fill == Fill::kInverseProbability) {
-    scale(results, inverse_probability_factor(half));
+    scale(results, inverse_probability_factor(half, packets.packets()));
   } else if (half.fill == Fill::kZero && op == ReduceOp::kMax) {
     lost_contributions_.zero_where_all_lost(results, first_element, packets, context_.inner.world_size());
   }
@@ -86,7 +87,8 @@ void ContributionPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op,
   const sim::Packetizer packets(input.count_elems(), element_bytes(input.type), context_.network.payload_bytes);
   const ConstTensor own_values = one_hop_.keep_for_own(input);
   // The output is overwritten in any case, so what arrives may stand in it: in place nothing is copied.
-  const ConstTensor arrives = what_arrives(input, output, op, packets, StaleMemory::Use::kReduceContributions, message);
+  constexpr Uses kUses{StaleMemory::Use::kReduceContributions, StaleMemory::Use::kAllReduceFeedback};
+  const ConstTensor arrives = what_arrives(input, output, op, packets, kUses, message);
   context_.inner.all_reduce(arrives, output, op, message);
   finish(output, 0, op, packets);
 
@@ -100,8 +102,8 @@ void ContributionPath::reduce_scatter(ConstTensor input, Tensor output, std::spa
                                       ReduceOp op, const Message& message) {
   const sim::Packetizer packets(input.count_elems(), element_bytes(input.type), context_.network.payload_bytes);
   const Tensor masked = context_.scratch.take(Scratch::Slot::kMasked, input.type, input.count_elems());
-  const ConstTensor arrives =
-      what_arrives(input, masked, op, packets, StaleMemory::Use::kReduceScatterContributions, message);
+  constexpr Uses kUses{StaleMemory::Use::kReduceScatterContributions, StaleMemory::Use::kReduceScatterFeedback};
+  const ConstTensor arrives = what_arrives(input, masked, op, packets, kUses, message);
   context_.inner.reduce_scatter(arrives, output, counts, op, message);
   const auto mine = counts.begin() + context_.inner.rank();
   finish(output, std::accumulate(counts.begin(), mine, std::uint64_t{0}), op, packets);

@@ -32,8 +32,12 @@ class ContributionPath final : public Path {
   void recv(Tensor data, int source, const Message& message) override;
 
  private:
-  ConstTensor what_arrives(ConstTensor input, Tensor masked, ReduceOp op, const sim::Packetizer& packets,
-                           StaleMemory::Use use, const Message& message);
+  struct Uses {
+    StaleMemory::Use stale;
+    StaleMemory::Use feedback;
+  };
+  ConstTensor what_arrives(ConstTensor input, Tensor masked, ReduceOp op, const sim::Packetizer& packets, Uses uses,
+                           const Message& message);
   void finish(Tensor results, std::uint64_t first_element, ReduceOp op, const sim::Packetizer& packets);
   const sim::PacketMask* fates_of_results(const sim::Packetizer& packets, const Message& message);
 

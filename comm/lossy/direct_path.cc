@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/direct_path.h"
 
+#include "comm/lossy/packet_runs.h"
 #include "comm/lossy/reduction_fill.h"
 
 namespace droptest::comm {
@@ -50,16 +51,24 @@ const sim::PacketMask* DirectPath::fates_of_contribution(int source, const sim::
   return context_.ledger.next_message(link, context_.group, packets, Tally::kCounted);
 }
 
-void DirectPath::draw_outgoing(std::span<const std::uint64_t> counts, ElementType type, const Message& message) {
+void DirectPath::draw_outgoing(ConstTensor sent, std::span<const std::uint64_t> counts, const Message& message) {
   const int me = context_.inner.rank();
+  std::uint64_t begin = 0;
   for (int owner = 0; owner < context_.inner.world_size(); ++owner) {
+    const sim::ElementRange part{begin, begin + counts[owner]};
+    begin = part.end;
     if (owner == me) continue;
     const sim::Link link{message.traffic_class, sim::Half::kReduce,
                          static_cast<std::uint16_t>(context_.inner.world_rank(me)),
                          static_cast<std::uint16_t>(context_.inner.world_rank(owner))};
-    const sim::Packetizer packets(counts[owner], element_bytes(type), context_.network.payload_bytes);
-    context_.ledger.next_message(link, context_.group, packets, Tally::kOtherEnd);
+    const sim::Packetizer packets(part.size(), element_bytes(sent.type), context_.network.payload_bytes);
+    const sim::PacketMask* lost = context_.ledger.next_message(link, context_.group, packets, Tally::kOtherEnd);
+    if (context_.feedback != nullptr) context_.feedback->undelivered(part.begin, slice(sent, part), lost, packets);
   }
+}
+
+ConstTensor DirectPath::corrected(ConstTensor input, ReduceOp op, StaleMemory::Use use, const Message& message) {
+  return context_.feedback == nullptr ? input : context_.feedback->correct(input, op, use, message);
 }
 
 Tensor DirectPath::remembered_contributions(StaleMemory::Use use, ElementType type, std::uint64_t part_elems,
@@ -83,7 +92,9 @@ void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const>
   }
   DeliveredReduction::Scaling scaling;
   if (half.fill == Fill::kCountRescale) scaling.sums = DeliveredReduction::Scaling::Sums::kByCount;
-  if (half.fill == Fill::kInverseProbability) scaling.contributions = inverse_probability_factor(half);
+  if (half.fill == Fill::kInverseProbability) {
+    scaling.contributions = inverse_probability_factor(half, part.packets().packets());
+  }
   scaling.exempt = context_.inner.rank();
   delivered_.reduce(part.op(), part.type(), scaling, contributions, results);
 }
@@ -99,8 +110,9 @@ void DirectPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const
   const std::uint64_t part_elems = part_counts_[context_.inner.rank()];
   Part part(*this, op, input.type, part_elems,
             remembered_contributions(StaleMemory::Use::kReduceContributions, input.type, part_elems, message), message);
-  context_.inner.all_reduce_with(input, output, part, message);
-  draw_outgoing(part_counts_, input.type, message);
+  const ConstTensor sent = corrected(input, op, StaleMemory::Use::kAllReduceFeedback, message);
+  context_.inner.all_reduce_with(sent, output, part, message);
+  draw_outgoing(sent, part_counts_, message);
   one_hop_.lose_results(output, part_counts_, own_values, message);
 }
 
@@ -111,8 +123,9 @@ void DirectPath::reduce_scatter(ConstTensor input, Tensor output, std::span<cons
   Part part(*this, op, input.type, part_elems,
             remembered_contributions(StaleMemory::Use::kReduceScatterContributions, input.type, part_elems, message),
             message);
-  context_.inner.reduce_scatter_with(input, output, counts, part, message);
-  draw_outgoing(counts, input.type, message);
+  const ConstTensor sent = corrected(input, op, StaleMemory::Use::kReduceScatterFeedback, message);
+  context_.inner.reduce_scatter_with(sent, output, counts, part, message);
+  draw_outgoing(sent, counts, message);
 }
 
 void DirectPath::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,

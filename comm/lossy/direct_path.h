@@ -39,7 +39,8 @@ class DirectPath final : public Path {
   Tensor remembered_contributions(StaleMemory::Use use, ElementType type, std::uint64_t part_elems,
                                   const Message& message);
   const sim::PacketMask* fates_of_contribution(int source, const sim::Packetizer& packets, const Message& message);
-  void draw_outgoing(std::span<const std::uint64_t> counts, ElementType type, const Message& message);
+  void draw_outgoing(ConstTensor sent, std::span<const std::uint64_t> counts, const Message& message);
+  ConstTensor corrected(ConstTensor input, ReduceOp op, StaleMemory::Use use, const Message& message);
 
   PathContext context_;
   OneHop one_hop_;

@@ -11,7 +11,6 @@
 #include "comm/communicator.h"
 #include "comm/lossy/flow_ledger.h"
 #include "comm/lossy/path_registry.h"
-#include "comm/lossy/reduction_fill.h"
 #include "comm/lossy/statistics_collection.h"
 #include "sim/error.h"
 
@@ -96,7 +95,7 @@ class Simulation {
     if (schedule_ == nullptr) {
       if (half == sim::Half::kReduce) return visit(kAll, what_.elements);
       // From the aggregation point, which is named by the lowest rank.
-      if (source != 0 || !can_lose(what_.network.gather)) return;
+      if (source != 0 || (what_.network.gather.loss == nullptr && what_.network.gather.links.empty())) return;
       if (shares(half)) return visit(kAll, what_.elements);
       for (int receiver = 0; receiver < ranks_; ++receiver) visit(receiver, what_.elements);
       return;
@@ -125,6 +124,8 @@ class Simulation {
       FlowLedger ledger(network_);
       for (std::uint64_t trial = 0; trial < what_.trials; ++trial) {
         ledger.begin_step(trial);
+        const bool certain = what_.network.recovery.protect.covers({what_.traffic_class, what_.message_name}, trial);
+        ledger.set_arrival(certain ? FlowLedger::Arrival::kCertain : FlowLedger::Arrival::kByFate);
         messages(half, source, [&](int destination, std::uint64_t elems) {
           const sim::Link link{what_.traffic_class, half, static_cast<std::uint16_t>(source),
                                static_cast<std::uint16_t>(destination)};
@@ -142,7 +143,7 @@ class Simulation {
       for (const auto& [key, flow] : ledger.flows()) {
         counts.add(FlowLedger::counts_of(flow));
         result_.statistics.digest =
-            with_link_digest(result_.statistics.digest, with_link_digest(0, flow.digest.value()));
+            with_link_digest(result_.statistics.digest, with_link_digest(0, flow.digest_value()));
       }
     }
     std::vector<double>& survival = half == sim::Half::kReduce ? result_.survival_reduce : result_.survival_gather;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "comm/lossy/loss_statistics.h"
@@ -18,6 +19,7 @@ struct FateSimulation {
   std::uint64_t elements = 65536;
   std::uint64_t trials = 1;
   std::uint64_t seed = 1;
+  std::string_view message_name = "trial";  ///< which some may be protected by; a trial is a step
 };
 
 struct SimulatedFates {

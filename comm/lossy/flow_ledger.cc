@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/flow_ledger.h"
 
+#include <algorithm>
 #include <string>
 
 #include "sim/error.h"
@@ -14,6 +15,23 @@ constexpr int kGroupShift = 48;
 constexpr int kMessageShift = 32;
 constexpr int kMessageGroupShift = 56;
 
+// Packets that are sent again look at other places of the link each time, so that a process that does not tell attempts
+// apart (a trace, a pattern) does not lose the same packets for ever.
+constexpr std::uint64_t kAttemptStride = 1000003;
+
+sim::Link link_of_attempt(sim::Link link, std::uint64_t attempt) {
+  link.attempt = static_cast<std::uint8_t>(1 + (attempt - 1) % sim::Link::kMostAttempts);
+  return link;
+}
+
+// Payload of the lost packets of `mask`, of which there are `number`: all are full but the message's last data packet,
+// which is at `last`.
+std::uint64_t lost_bytes(const sim::PacketMask& mask, std::uint64_t number, std::uint64_t last,
+                         const sim::Packetizer& packets) {
+  const std::uint64_t full = packets.payload_bytes(0);
+  return number * full - (mask.lost(last) ? full - packets.payload_bytes(packets.packets() - 1) : 0);
+}
+
 std::string name_of(const sim::Link& link) {
   return "link " + std::to_string(link.source) + " -> " +
          (link.destination == sim::Link::kEveryDestination ? "all" : std::to_string(link.destination)) + " of class " +
@@ -22,16 +40,25 @@ std::string name_of(const sim::Link& link) {
 
 }  // namespace
 
-const sim::LossProcess* FlowLedger::process_of(const sim::Link& link) const {
+const HalfNetwork& FlowLedger::half_of(const sim::Link& link) const {
   const auto& network = network_.of(link.traffic_class);
   DROPTEST_CHECK(network.has_value(), name_of(link) + " has no network");
-  const HalfNetwork& half = link.half == sim::Half::kReduce ? network->reduce : network->gather;
+  return link.half == sim::Half::kReduce ? network->reduce : network->gather;
+}
+
+const sim::LossProcess* FlowLedger::process_of(const sim::Link& link) const {
+  const HalfNetwork& half = half_of(link);
   return loss_of_link(half.links, link, half.loss.get());
 }
 
-double FlowLedger::loss_rate(const sim::Link& link) const {
+double FlowLedger::missing_rate(const sim::Link& link, std::uint64_t packets) const {
   const sim::LossProcess* process = process_of(link);
-  return process == nullptr ? 0 : process->loss_rate();
+  if (process == nullptr) return 0;
+  const HalfNetwork& half = half_of(link);
+  if (half.recovery == nullptr) return process->loss_rate();
+  const std::optional<double> rate = half.recovery->residual_rate(*process, packets);
+  DROPTEST_CHECK(rate.has_value(), name_of(link) + ": no residual rate of " + half.recovery->describe());
+  return *rate;
 }
 
 sim::MessagePlace FlowLedger::place_of(const Flow& flow, const FlowKey& key, std::uint64_t packets, BurstScope scope) {
@@ -49,20 +76,6 @@ sim::MessagePlace FlowLedger::place_of(const Flow& flow, const FlowKey& key, std
   return {origin, origin, 0, std::nullopt};
 }
 
-void FlowLedger::note_losses(FlowTally& tally, const sim::LossProcess& process, const sim::Link& link,
-                             const sim::MessagePlace& place, const sim::Packetizer& packets, BurstScope scope,
-                             std::uint64_t lost_packets) const {
-  const std::uint64_t count = packets.packets();
-  if (scope == BurstScope::kMessage) tally.bursts.interrupt();
-  tally.bursts.add(mask_);
-  tally.theory.add(process, network_.seed, link, place, count);
-  if (lost_packets == 0) return;
-  tally.lost_packets += lost_packets;
-  // All packets are full but perhaps the last.
-  tally.lost_bytes += lost_packets * packets.payload_bytes(0);
-  if (mask_.lost(count - 1)) tally.lost_bytes -= packets.payload_bytes(0) - packets.payload_bytes(count - 1);
-}
-
 const sim::PacketMask* FlowLedger::next_message(const sim::Link& link, GroupNumber group,
                                                 const sim::Packetizer& packets, Tally tally) {
   const FlowKey key{link, link.destination == sim::Link::kEveryDestination ? group : GroupNumber{0}};
@@ -70,42 +83,98 @@ const sim::PacketMask* FlowLedger::next_message(const sim::Link& link, GroupNumb
   if (found == flows_.end()) found = flows_.try_emplace(key, link, process_of(link)).first;
   Flow& flow = found->second;
   if (tally == Tally::kCounted && flow.tally == nullptr) flow.tally = std::make_unique<FlowTally>();
-  const std::uint64_t count = packets.packets();
-  const sim::PacketMask* lost = nullptr;
+  const sim::LinkRecovery* recovery = half_of(link).recovery.get();
+  const std::uint64_t data = packets.packets();
+  const std::uint64_t count = recovery == nullptr ? data : recovery->first_packets(data);
+  const sim::PacketMask* missing = nullptr;
   if (count > 0) {
     const sim::LossProcess* process = flow.process == nullptr ? nullptr : &flow.process->at_step(step_);
-    if (process != nullptr && process->can_lose()) {
-      const BurstScope scope = network_.of(link.traffic_class)->burst_scope;
-      const sim::MessagePlace place = place_of(flow, key, count, scope);
-      mask_.resize(count);
-      process->draw_message(network_.seed, link, place, mask_);
-      flow.digest.add(place.first_packet, mask_);
-      const std::uint64_t lost_packets = mask_.lost_count();
-      if (tally == Tally::kCounted) note_losses(*flow.tally, *process, link, place, packets, scope, lost_packets);
-      if (lost_packets > 0) {
-        lost = &mask_;
-        touch_ = Touch::kTouched;
-      }
+    if (process != nullptr && process->can_lose() && arrival_ == Arrival::kByFate) {
+      missing = lose(flow, key, *process, packets, count);
     } else if (flow.tally != nullptr) {
       flow.tally->bursts.interrupt();
     }
     if (flow.tally != nullptr) {
-      flow.tally->bytes += (count - 1) * packets.payload_bytes(0) + packets.payload_bytes(count - 1);
+      flow.tally->counts.bytes += (count - 1) * packets.payload_bytes(0) + packets.payload_bytes(data - 1);
     }
   }
   flow.packets += count;
   ++flow.messages;
-  return arrivals_ == nullptr ? lost : with_late(link, count, lost);
+  return arrivals_ == nullptr ? missing : with_late(link, data, missing);
 }
 
+// Packets that come too late are missing whatever the recovery did, and what had to arrive is waited for.
 const sim::PacketMask* FlowLedger::with_late(const sim::Link& link, std::uint64_t packets,
-                                             const sim::PacketMask* lost) {
+                                             const sim::PacketMask* missing) {
   const std::uint64_t in_time = arrivals_->take(link, packets);
-  if (in_time == packets) return lost;
-  if (lost == nullptr) mask_.resize(packets);
-  for (std::uint64_t packet = in_time; packet < packets; ++packet) mask_.set_lost(packet);
+  if (in_time == packets || arrival_ == Arrival::kCertain) return missing;
+  if (missing == nullptr) {
+    missing_.resize(packets);
+  } else if (missing != &missing_) {
+    missing_ = *missing;
+  }
+  for (std::uint64_t packet = in_time; packet < packets; ++packet) missing_.set_lost(packet);
   touch_ = Touch::kTouched;
-  return &mask_;
+  return &missing_;
+}
+
+// Draws the fates of a message that is sent as `count` packets.
+const sim::PacketMask* FlowLedger::lose(Flow& flow, const FlowKey& key, const sim::LossProcess& process,
+                                        const sim::Packetizer& packets, std::uint64_t count) {
+  const BurstScope scope = network_.of(key.link.traffic_class)->burst_scope;
+  const sim::MessagePlace place = place_of(flow, key, count, scope);
+  mask_.resize(count);
+  process.draw_message(network_.seed, key.link, place, mask_);
+  flow.digest.add(place.first_packet, mask_);
+  FlowTally* tally = flow.tally.get();
+  if (tally != nullptr) {
+    if (scope == BurstScope::kMessage) tally->bursts.interrupt();
+    tally->bursts.add(mask_);
+    tally->theory.add(process, network_.seed, key.link, place, count);
+  }
+  const std::uint64_t lost = mask_.lost_count();
+  if (lost == 0) return nullptr;
+  const sim::LinkRecovery* recovery = half_of(key.link).recovery.get();
+  const std::uint64_t data = packets.packets();
+  if (tally != nullptr) {
+    const std::uint64_t last = recovery == nullptr ? data - 1 : recovery->position(data - 1, data);
+    tally->counts.lost_packets += lost;
+    tally->counts.lost_bytes += lost_bytes(mask_, lost, last, packets);
+  }
+  const sim::PacketMask* missing =
+      recovery == nullptr ? &mask_ : recover(flow, key, process, *recovery, packets, place.first_packet);
+  if (missing == nullptr) return nullptr;
+  touch_ = Touch::kTouched;
+  if (tally != nullptr) {
+    const std::uint64_t residual = recovery == nullptr ? lost : missing->lost_count();
+    tally->counts.residual_packets += residual;
+    tally->counts.residual_bytes += lost_bytes(*missing, residual, data - 1, packets);
+  }
+  return missing;
+}
+
+const sim::PacketMask* FlowLedger::recover(Flow& flow, const FlowKey& key, const sim::LossProcess& process,
+                                           const sim::LinkRecovery& recovery, const sim::Packetizer& packets,
+                                           std::uint64_t first) {
+  missing_.resize(packets.packets());
+  const auto draw_again = [&](std::uint64_t attempt, std::uint64_t first_data, sim::PacketMask& lost) {
+    process.draw(network_.seed, link_of_attempt(key.link, attempt), first + first_data + attempt * kAttemptStride,
+                 lost);
+  };
+  const sim::Repair repair = recovery.recover(mask_, draw_again, missing_);
+  if (flow.tally != nullptr) {
+    LossCounts& counts = flow.tally->counts;
+    // Go-back-N drops packets that were not lost, so that more can be missing than were lost.
+    counts.repaired_packets += repair.lost_data_packets - std::min(repair.lost_data_packets, missing_.lost_count());
+    counts.resent_packets += repair.resent_packets;
+    counts.resend_rounds += repair.rounds - 1;
+  }
+  if (!missing_.any_lost()) return nullptr;
+  if (flow.missing_digest == nullptr) {
+    flow.missing_digest = std::make_unique<sim::FateDigest>(link_of_attempt(key.link, sim::Link::kMostAttempts));
+  }
+  flow.missing_digest->add(first, missing_);
+  return &missing_;
 }
 
 FlowLedger::Touch FlowLedger::take_touch() {
@@ -115,14 +184,11 @@ FlowLedger::Touch FlowLedger::take_touch() {
 }
 
 LossCounts FlowLedger::counts_of(const Flow& flow) {
-  LossCounts counts;
-  if (flow.tally == nullptr) return counts;
+  if (flow.tally == nullptr) return {};
   const FlowTally& tally = *flow.tally;
+  LossCounts counts = tally.counts;
   counts.messages = flow.messages;
   counts.packets = flow.packets;
-  counts.bytes = tally.bytes;
-  counts.lost_packets = tally.lost_packets;
-  counts.lost_bytes = tally.lost_bytes;
   const sim::LostCount expected = tally.theory.total();
   counts.expected_lost = expected.mean;
   counts.expected_lost_variance = expected.variance;

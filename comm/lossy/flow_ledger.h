@@ -37,9 +37,7 @@ struct FlowKey {
 
 /// What the rank that counts a link knows beside its fates.
 struct FlowTally {
-  std::uint64_t bytes = 0;
-  std::uint64_t lost_packets = 0;
-  std::uint64_t lost_bytes = 0;
+  LossCounts counts;  ///< without the members that counts_of() fills in
   sim::BurstHistogram bursts;
   sim::LostCountTheory theory;
 };
@@ -48,10 +46,16 @@ struct FlowTally {
 struct Flow {
   Flow(const sim::Link& link, const sim::LossProcess* configured) : process(configured), digest(link) {}
 
+  /// Of all fates, and of what stayed missing where there is a recovery.
+  std::uint64_t digest_value() const {
+    return digest.value() + (missing_digest == nullptr ? 0 : missing_digest->value());
+  }
+
   const sim::LossProcess* process;  ///< of the link, for all steps; null: reliable
   std::uint64_t messages = 0;
   std::uint64_t packets = 0;  ///< so far; the index of the next one where indices run on along the link
   sim::FateDigest digest;
+  std::unique_ptr<sim::FateDigest> missing_digest;  ///< null while nothing stayed missing in spite of a recovery
   std::unique_ptr<FlowTally> tally;  ///< null where another rank counts the link
 };
 
@@ -63,9 +67,11 @@ class FlowLedger {
   /// The processes of `network` are shared with it.
   explicit FlowLedger(const Network& network) : network_(network) {}
 
-  /// Uses up the packets of one message on a link, and returns their fates: null where all are delivered, else a mask
-  /// of packets.packets() bits that is valid until the next call. `group` matters for links to every destination.
-  /// Determinism: the fates are LossProcess::draw(seed, link, first, ...) with `first` from docs/paths.md.
+  /// Uses up the packets of one message on a link, and returns those that are missing once the half's recovery has done
+  /// what it can: null where all arrive, else a mask of packets.packets() bits that is valid until the next call.
+  /// `group` matters for links to every destination.
+  /// Determinism: the fates are LossProcess::draw(seed, link, first, ...) with `first` from docs/paths.md; those of
+  /// packets that are sent again follow from docs/fates.md.
   /// Throws: CheckError when a link runs out of packet indices.
   const sim::PacketMask* next_message(const sim::Link& link, GroupNumber group, const sim::Packetizer& packets,
                                       Tally tally);
@@ -77,12 +83,18 @@ class FlowLedger {
   /// are in the masks, but not in the counts and digests, which are the loss process's.
   void lose_late(Arrivals* arrivals) { arrivals_ = arrivals; }
 
-  /// Whether any packet was lost, as far as this rank draws fates, since the last call of this function.
+  /// How the next messages fare, until it is said otherwise. Certain: they arrive, and use up their packets like
+  /// others.
+  enum class Arrival : std::uint8_t { kByFate, kCertain };
+  void set_arrival(Arrival arrival) { arrival_ = arrival; }
+
+  /// Whether any packet stayed missing, as far as this rank draws fates, since the last call of this function.
   enum class Touch : std::uint8_t { kUntouched, kTouched };
   Touch take_touch();
 
-  /// Long-run fraction of a link's packets that is lost.
-  double loss_rate(const sim::Link& link) const;
+  /// Long-run fraction of a link's packets that stays missing, in messages of so many packets.
+  /// Throws: CheckError where its recovery knows no closed form, which validate() refuses beside the fills that ask.
+  double missing_rate(const sim::Link& link, std::uint64_t packets) const;
 
   const std::map<FlowKey, Flow>& flows() const { return flows_; }
   const Network& network() const { return network_; }
@@ -91,18 +103,23 @@ class FlowLedger {
   static LossCounts counts_of(const Flow& flow);
 
  private:
+  const HalfNetwork& half_of(const sim::Link& link) const;
   const sim::LossProcess* process_of(const sim::Link& link) const;
   static sim::MessagePlace place_of(const Flow& flow, const FlowKey& key, std::uint64_t packets, BurstScope scope);
-  void note_losses(FlowTally& tally, const sim::LossProcess& process, const sim::Link& link,
-                   const sim::MessagePlace& place, const sim::Packetizer& packets, BurstScope scope,
-                   std::uint64_t lost_packets) const;
-  const sim::PacketMask* with_late(const sim::Link& link, std::uint64_t packets, const sim::PacketMask* lost);
+  const sim::PacketMask* lose(Flow& flow, const FlowKey& key, const sim::LossProcess& process,
+                              const sim::Packetizer& packets, std::uint64_t count);
+  const sim::PacketMask* recover(Flow& flow, const FlowKey& key, const sim::LossProcess& process,
+                                 const sim::LinkRecovery& recovery, const sim::Packetizer& packets,
+                                 std::uint64_t first);
+  const sim::PacketMask* with_late(const sim::Link& link, std::uint64_t packets, const sim::PacketMask* missing);
 
   Network network_;
   std::uint64_t step_ = 0;
   std::map<FlowKey, Flow> flows_;
   sim::PacketMask mask_;
   Arrivals* arrivals_ = nullptr;
+  sim::PacketMask missing_;
+  Arrival arrival_ = Arrival::kByFate;
   Touch touch_ = Touch::kUntouched;
 };
 

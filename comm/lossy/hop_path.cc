@@ -107,7 +107,7 @@ void HopPath::receive_sum(Run& run, const sim::Hop& hop) {
   }
   double factor = 1;
   if (context_.network.reduce.fill == Fill::kInverseProbability) {
-    const double arrives = 1 - transport_.loss_rate(hop.half, hop.source, context_.inner.rank(), run.message);
+    const double arrives = 1 - transport_.missing_rate(hop.half, hop.source, received, run.message);
     if (arrives > 0) factor = 1 / arrives;
   }
   if (factor != 1) scale(received, factor);

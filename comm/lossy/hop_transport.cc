@@ -12,8 +12,8 @@ sim::Link HopTransport::link(sim::Half half, int source, int destination, const 
           static_cast<std::uint16_t>(context_.inner.world_rank(destination))};
 }
 
-double HopTransport::loss_rate(sim::Half half, int source, int destination, const Message& message) const {
-  return context_.ledger.loss_rate(link(half, source, destination, message));
+double HopTransport::missing_rate(sim::Half half, int source, ConstTensor values, const Message& message) const {
+  return context_.ledger.missing_rate(link(half, source, context_.inner.rank(), message), packets(values).packets());
 }
 
 void HopTransport::send(sim::Half half, int destination, ConstTensor values, const Message& message) {

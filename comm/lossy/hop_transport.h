@@ -27,8 +27,8 @@ class HopTransport {
   /// How a message of those elements is cut.
   sim::Packetizer packets(ConstTensor values) const;
 
-  /// Long-run fraction of a link's packets that is lost.
-  double loss_rate(sim::Half half, int source, int destination, const Message& message) const;
+  /// Long-run fraction of the packets of such messages from group rank `source` that stays missing.
+  double missing_rate(sim::Half half, int source, ConstTensor values, const Message& message) const;
 
  private:
   sim::Link link(sim::Half half, int source, int destination, const Message& message) const;

@@ -36,6 +36,11 @@ void LossCounts::add(const LossCounts& other) {
   bytes += other.bytes;
   lost_packets += other.lost_packets;
   lost_bytes += other.lost_bytes;
+  repaired_packets += other.repaired_packets;
+  residual_packets += other.residual_packets;
+  residual_bytes += other.residual_bytes;
+  resent_packets += other.resent_packets;
+  resend_rounds += other.resend_rounds;
   expected_lost += other.expected_lost;
   expected_lost_variance += other.expected_lost_variance;
   for (const auto& [length, count] : other.bursts) bursts[length] += count;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "comm/lossy/result_sampler.h"
 #include "comm/lossy/statistics_collection.h"
 #include "comm/lossy/touched_calls.h"
+#include "comm/lossy/transformed_path.h"
 #include "comm/lossy/virtual_clock.h"
 #include "sim/error.h"
 
@@ -72,16 +74,37 @@ class LossyCommunicator::Impl {
       const auto& network = state->ledger.network().of(c);
       if (!network.has_value()) continue;
       validate(*network);
-      paths_[static_cast<std::size_t>(c)] =
-          path_entry(network->path).make({inner, state->ledger, group_, *network, stale_, scratch_});
+      add_paths(static_cast<std::size_t>(c), *network);
     }
+  }
+
+  // Of a class and, where the fill acts on messages that arrive whole too, of its protected messages.
+  void add_paths(std::size_t traffic_class, const ClassNetwork& network) {
+    paths_[traffic_class] = make_path(network);
+    if (network.recovery.protect.empty() || network.reduce.fill != Fill::kInverseProbability) return;
+    ClassNetwork& certain = certain_networks_[traffic_class].emplace(network);
+    certain.reduce.fill = Fill::kZero;
+    certain_paths_[traffic_class] = make_path(certain);
+  }
+
+  std::unique_ptr<Path> make_path(const ClassNetwork& network) {
+    const bool feeds_back = network.recovery.error_feedback == ClassRecovery::ErrorFeedback::kOn;
+    const PathContext context{
+        inner, state->ledger, group_, network, stale_, scratch_, feeds_back ? &feedback_ : nullptr};
+    return with_transforms(path_entry(network.path).make(context), context, state->ledger.network().seed);
   }
 
   // The path that a message takes, or null where it goes straight to the inner communicator.
   Path* path_of(const Message& message) {
     if (state->lossless_scopes > 0 || inner.world_size() == 1) return nullptr;
     if (steps_begun_ != state->step) begin_step();
-    return paths_[static_cast<std::size_t>(message.traffic_class)].get();
+    const auto traffic_class = static_cast<std::size_t>(message.traffic_class);
+    Path* path = paths_[traffic_class].get();
+    if (path == nullptr) return nullptr;
+    const Protection& protect = state->ledger.network().of(message.traffic_class)->recovery.protect;
+    const bool certain = !protect.empty() && protect.covers(message, state->step);
+    state->ledger.set_arrival(certain ? FlowLedger::Arrival::kCertain : FlowLedger::Arrival::kByFate);
+    return certain && certain_paths_[traffic_class] != nullptr ? certain_paths_[traffic_class].get() : path;
   }
 
   void begin_step() {
@@ -163,7 +186,10 @@ class LossyCommunicator::Impl {
   StaleMemory stale_;
   Scratch scratch_;
   Scratch exact_;
+  ErrorFeedback feedback_{stale_, scratch_};
   std::array<std::unique_ptr<Path>, sim::kAllTrafficClasses.size()> paths_;
+  std::array<std::optional<ClassNetwork>, sim::kAllTrafficClasses.size()> certain_networks_;
+  std::array<std::unique_ptr<Path>, sim::kAllTrafficClasses.size()> certain_paths_;
 };
 
 LossyCommunicator::LossyCommunicator(Communicator& inner, const LossyOptions& options)

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "comm/lossy/path_registry.h"
+#include "comm/lossy/recovery_rules.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -102,6 +103,8 @@ void validate(const ClassNetwork& network) {
     throw ConfigError("payload_bytes: got " + std::to_string(network.payload_bytes) +
                       ", want a positive multiple of 8");
   }
+  const std::vector<RecoveryRefusal> refusals = recovery_refusals(network);
+  if (!refusals.empty()) throw ConfigError(refusals[0].pointer.substr(1) + ": " + refusals[0].reason);
 }
 
 }  // namespace droptest::comm

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "comm/lossy/link_overrides.h"
+#include "comm/lossy/protection.h"
 #include "sim/loss/loss_process.h"
+#include "sim/recovery/link_recovery.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::comm {
@@ -40,8 +42,18 @@ Fill fill_from_name(std::string_view name);
 struct HalfNetwork {
   std::shared_ptr<const sim::LossProcess> loss;  ///< shared by the classes and ranks it was given to; null: reliable
   Fill fill = Fill::kZero;
+  std::shared_ptr<const sim::LinkRecovery> recovery = nullptr;  ///< shared like the loss; null: what is lost is missing
   bool deadline = false;  ///< packets may be lost for coming late, besides
   std::vector<LinkOverride> links = {};  ///< links with a loss of their own; the last one that matches counts
+};
+
+/// What acts on whole messages of a class (docs/recovery.md).
+struct ClassRecovery {
+  enum class ErrorFeedback : std::uint8_t { kOff, kOn };
+  std::uint64_t interleave_packets = 1;    ///< 1: elements stay in order
+  std::uint64_t hadamard_block_elems = 0;  ///< 0: no transform
+  ErrorFeedback error_feedback = ErrorFeedback::kOff;
+  Protection protect;
 };
 
 /// Whether every link of the half has one loss process, the same in all steps: what closed forms need.
@@ -56,6 +68,7 @@ struct ClassNetwork {
   BurstScope burst_scope = BurstScope::kLink;
   std::uint64_t payload_bytes = 1408;
   int group_ranks = 0;  ///< consecutive ranks in one group, on a path that has groups; 0 on others
+  ClassRecovery recovery{};
 };
 
 /// The network of an experiment. A class that is absent is reliable and goes straight to the backend.
@@ -74,10 +87,10 @@ void apply_loss(ClassNetwork& network, const std::shared_ptr<const sim::LossProc
 /// Gives each half `fill` where it has a meaning, and `zero` elsewhere.
 void apply_fill(ClassNetwork& network, Fill fill);
 
-/// Throws: ConfigError for an unknown path, a fill that has no meaning in its half or a consistency that has none on
-/// its path (with the reason), a path with groups without their size, a payload that is not a positive multiple of 8
-/// bytes (a whole number of elements of every type), an override of links that speaks of destinations where all
-/// receivers share a packet's fate, and inverse_probability where the loss rate is not one number.
+/// Throws: ConfigError for an unknown path, a fill, a consistency or a recovery that has no meaning where it is (with the
+/// reason), a path with groups without their size, a payload that is not a positive multiple of 8 bytes (a whole number
+/// of elements of every type), an override of links that speaks of destinations where all receivers share a packet's
+/// fate, and inverse_probability where the loss rate is not one number.
 void validate(const ClassNetwork& network);
 
 }  // namespace droptest::comm

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "comm/communicator.h"
+#include "comm/lossy/error_feedback.h"
 #include "comm/lossy/flow_ledger.h"
 #include "comm/lossy/network.h"
 #include "comm/lossy/scratch.h"
@@ -15,12 +16,13 @@ namespace droptest::comm {
 
 /// What a path works with. All are borrowed and outlive the path.
 struct PathContext {
-  Communicator& inner;          ///< reliable transport of the group
-  FlowLedger& ledger;           ///< packet indices and fates of this rank's links, shared by the groups it is in
-  GroupNumber group;            ///< the group's own streams on links that many receivers share
-  const ClassNetwork& network;  ///< of the traffic class that the path serves
-  StaleMemory& stale;           ///< what arrived earlier, by message
-  Scratch& scratch;             ///< buffers kept between calls
+  Communicator& inner;                ///< reliable transport of the group
+  FlowLedger& ledger;                 ///< packet indices and fates of this rank's links, shared by the groups it is in
+  GroupNumber group;                  ///< the group's own streams on links that many receivers share
+  const ClassNetwork& network;        ///< of the traffic class that the path serves
+  StaleMemory& stale;                 ///< what arrived earlier, by message
+  Scratch& scratch;                   ///< buffers kept between calls
+  ErrorFeedback* feedback = nullptr;  ///< null: what is lost is not sent again with the next message
 };
 
 /// The collectives of one traffic class of one group as one algorithm carries them out under loss.

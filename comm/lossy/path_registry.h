@@ -25,6 +25,9 @@ enum class RankEquality : std::uint8_t {
   kReduceHalfOnly,  ///< gather-half loss per receiver makes them differ; `shared` keeps them equal
 };
 
+/// Whether a path corrects its sends by PathContext::feedback.
+enum class SenderFeedback : std::uint8_t { kNone, kCorrectsSends };
+
 struct PathEntry {
   std::string_view name;
   std::string_view summary;
@@ -35,6 +38,7 @@ struct PathEntry {
   std::unique_ptr<sim::HopSchedule> (*schedule)(const sim::ScheduleRequest&);
   bool can_share = false;   ///< several ranks receive one packet, so `shared` has a meaning
   bool has_groups = false;  ///< needs ClassNetwork::group_ranks
+  SenderFeedback feedback = SenderFeedback::kNone;
 };
 
 /// All known paths, in the order in which they are listed.

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "comm/lossy/packet_runs.h"
+#include "comm/lossy/recovery_rules.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -41,11 +43,24 @@ bool can_lose(const HalfNetwork& half) {
          std::any_of(half.links.begin(), half.links.end(), [&loses](const LinkOverride& o) { return loses(o.loss); });
 }
 
+namespace {
+
+double factor_of(const HalfNetwork& half, std::optional<double> missing_rate) {
+  DROPTEST_CHECK(missing_rate.has_value(), "no residual rate of " + half.recovery->describe());
+  return *missing_rate < 1 ? 1 / (1 - *missing_rate) : 0;
+}
+
+}  // namespace
+
+double inverse_probability_factor(const HalfNetwork& half, std::uint64_t packets) {
+  if (!can_lose(half)) return 1;
+  return factor_of(half, residual_rate(half, packets));
+}
+
 double inverse_probability_factor(const HalfNetwork& half) {
   DROPTEST_CHECK(has_one_process(half), "inverse_probability with several loss processes");
-  if (half.loss == nullptr) return 1;
-  const double arrives = 1 - half.loss->loss_rate();
-  return arrives > 0 ? 1 / arrives : 0;
+  if (!can_lose(half)) return 1;
+  return factor_of(half, residual_rate(half));
 }
 
 void LostContributions::start(std::uint64_t packets) {

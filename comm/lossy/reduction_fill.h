@@ -18,7 +18,9 @@ void check_reduction(Fill fill, ReduceOp op, ElementType type, const Message& me
 /// Whether a half can lose anything.
 bool can_lose(const HalfNetwork& half);
 
-/// 1 / (1 - loss rate), the factor of inverse_probability; 0 at loss rate 1, where nothing arrives to be scaled.
+/// 1 / (1 - rate at which packets stay missing), the factor of inverse_probability; 0 at rate 1, where nothing arrives
+/// to be scaled. The rate is that of a message of so many packets; without, of a long one.
+double inverse_probability_factor(const HalfNetwork& half, std::uint64_t packets);
 double inverse_probability_factor(const HalfNetwork& half);
 
 /// How many contributions each packet of a reduction lost.

@@ -14,7 +14,7 @@ namespace droptest::comm {
 /// Named buffers that only grow. A slot's content lasts until the slot is taken again.
 class Scratch {
  public:
-  enum class Slot : std::uint8_t { kReceived, kPart, kMasked, kInputCopy, kSentinel };
+  enum class Slot : std::uint8_t { kReceived, kPart, kMasked, kInputCopy, kTransformed, kCorrected, kSentinel };
 
   /// A tensor of count_elems elements, content unspecified.
   Tensor take(Slot slot, ElementType type, std::uint64_t count_elems) {

@@ -29,6 +29,8 @@ class StaleMemory {
     kBroadcast,
     kReceive,
     kReduceScatterResult,
+    kAllReduceFeedback,
+    kReduceScatterFeedback,
   };
 
   /// The memory of `count_elems` elements for a message. `peer` tells roots and senders apart, where that matters.

@@ -62,7 +62,8 @@ std::vector<std::vector<std::uint64_t>> gather_words(Communicator& group, const 
 
 void put_counts(WordWriter& out, const LossCounts& counts) {
   for (const std::uint64_t n :
-       {counts.messages, counts.packets, counts.bytes, counts.lost_packets, counts.lost_bytes}) {
+       {counts.messages, counts.packets, counts.bytes, counts.lost_packets, counts.lost_bytes, counts.repaired_packets,
+        counts.residual_packets, counts.residual_bytes, counts.resent_packets, counts.resend_rounds}) {
     out.put(n);
   }
   out.put_double(counts.expected_lost);
@@ -76,8 +77,9 @@ void put_counts(WordWriter& out, const LossCounts& counts) {
 
 LossCounts take_counts(WordReader& in) {
   LossCounts counts;
-  for (std::uint64_t* n :
-       {&counts.messages, &counts.packets, &counts.bytes, &counts.lost_packets, &counts.lost_bytes}) {
+  for (std::uint64_t* n : {&counts.messages, &counts.packets, &counts.bytes, &counts.lost_packets, &counts.lost_bytes,
+                           &counts.repaired_packets, &counts.residual_packets, &counts.residual_bytes,
+                           &counts.resent_packets, &counts.resend_rounds}) {
     *n = in.take();
   }
   counts.expected_lost = in.take_double();
@@ -137,7 +139,7 @@ void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedge
     out.put(static_cast<std::uint64_t>(link.half));
     out.put(link.source);
     out.put(link.destination);
-    out.put(entry.second.digest.value());
+    out.put(entry.second.digest_value());
     put_counts(out, FlowLedger::counts_of(entry.second));
   }
 }

@@ -37,6 +37,7 @@ struct CollectiveOptions {
   std::string gather_fill;
   std::string consistency = "per_receiver";
   std::string burst_scope = "link";
+  std::string recovery;
   std::string inputs = "independent";
   std::uint64_t trials = 100;
   std::uint64_t seed = 1;
@@ -76,6 +77,15 @@ json network_section(const CollectiveOptions& options) {
   if (!options.gather_loss.empty()) network["gather"]["loss"] = loss_option(options.gather_loss, "--gather-loss");
   if (!options.reduce_fill.empty()) network["reduce"]["fill"] = options.reduce_fill;
   if (!options.gather_fill.empty()) network["gather"]["fill"] = options.gather_fill;
+  if (!options.recovery.empty()) {
+    network["recovery"] = parse_json_option(options.recovery, "--recovery");
+    // The rules of a spec, in the smallest one that has this network.
+    const json spec = {
+        {"name", "collective"}, {"data", {{"text", "-"}}}, {"network", {{"recovery", network["recovery"]}}}};
+    experiments::require_valid(experiments::SchemaKind::kSpec, spec, "--recovery");
+    network["recovery"] =
+        experiments::schema_of(experiments::SchemaKind::kSpec).with_defaults(spec).at("network").at("recovery");
+  }
   return network;
 }
 
@@ -169,6 +179,9 @@ int collective(const CollectiveOptions& options) {
                                      {"lost", total.lost_packets},
                                      {"configured_rate", total.configured_rate()},
                                      {"realised_rate", total.realised_rate()},
+                                     {"repaired", total.repaired_packets},
+                                     {"missing", total.residual_packets},
+                                     {"resent", total.resent_packets},
                                      {"z", experiments::finite_or_null(total.z())},
                                      {"mean_burst_packets", total.mean_burst_packets()}}}};
   if (result.seconds) {
@@ -206,6 +219,7 @@ void add_collective_command(CLI::App& app, Action& chosen) {
   command->add_option("--burst-scope", options->burst_scope, "Whether packet indices run on or start anew")
       ->check(CLI::IsMember({"link", "message"}))
       ->capture_default_str();
+  command->add_option("--recovery", options->recovery, "What is done about losses, as JSON (docs/recovery.md)");
   command->add_option("--inputs", options->inputs, "Whether the ranks' inputs are equal")
       ->check(CLI::IsMember({"independent", "identical"}))
       ->capture_default_str();

@@ -13,6 +13,7 @@
 #include "experiments/cli/outcome_text.h"
 #include "models/gpt2/gpt2_config.h"
 #include "sim/loss/loss_registry.h"
+#include "sim/recovery/recovery_registry.h"
 #include "sim/time/retransmission.h"
 
 namespace droptest::cli {
@@ -43,6 +44,11 @@ nlohmann::ordered_json everything() {
     if (entry.reduce_half) halves.push_back("reduce");
     if (entry.gather_half) halves.push_back("gather");
     list["fills"].push_back({{"name", entry.name}, {"summary", entry.summary}, {"halves", halves}});
+  }
+  for (const sim::RecoveryEntry& entry : sim::recoveries()) {
+    list["recoveries"].push_back({{"name", entry.name},
+                                  {"summary", entry.summary},
+                                  {"acts_on", entry.place == sim::RecoveryPlace::kLink ? "links" : "messages"}});
   }
   for (const sim::RetransmissionEntry& entry : sim::retransmission_protocols()) {
     list["retransmission_protocols"].push_back({{"name", entry.protocol}, {"summary", entry.summary}});
@@ -92,8 +98,8 @@ int list(const ListOptions& options) {
 }  // namespace
 
 void add_list_command(CLI::App& app, Action& chosen) {
-  CLI::App* command =
-      app.add_subcommand("list", "Models, loss processes, paths, fills, protocols and backends that specs can name");
+  CLI::App* command = app.add_subcommand(
+      "list", "Models, loss processes, paths, fills, recoveries, protocols and backends that specs can name");
   const auto options = std::make_shared<ListOptions>();  // shared by CLI11's bindings and the action
   command->add_flag("--json", options->json, "Print JSON");
   command->footer("Examples:\n  droptest list\n  droptest list --json");

@@ -78,6 +78,11 @@ json half_json(const comm::LossCounts& counts, const comm::HalfNetwork& half) {
   out["configured_mean_burst_packets"] = finite_or_null(mean_burst(half));
   out["loss"] = loss_text(half);
   out["fill"] = comm::fill_entry(half.fill).name;
+  if (half.recovery != nullptr) {
+    out["recovery"] = {{"policy", half.recovery->describe()}, {"repaired", counts.repaired_packets},
+                       {"residual", counts.residual_packets}, {"residual_bytes", counts.residual_bytes},
+                       {"resent", counts.resent_packets},     {"resend_rounds", counts.resend_rounds}};
+  }
   out["burst_histogram"] = burst_histogram(counts, half);
   return out;
 }

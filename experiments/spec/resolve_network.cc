@@ -7,10 +7,14 @@
 #include <memory>
 
 #include "comm/lossy/path_registry.h"
+#include "comm/lossy/recovery_rules.h"
+#include "experiments/spec/class_recovery.h"
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/loss_from_json.h"
+#include "experiments/spec/parameters_from_json.h"
 #include "experiments/spec/resolve_links.h"
 #include "sim/error.h"
+#include "sim/recovery/recovery_registry.h"
 
 namespace droptest::experiments {
 namespace {
@@ -58,6 +62,13 @@ class NetworkResolver {
     network.gather = make_half(resolved["gather"], "gather");
     const auto is_reliable = [](const comm::HalfNetwork& half) { return !half.loss && half.links.empty(); };
     if (use_ == NetworkUse::kLossOnly && is_reliable(network.reduce) && is_reliable(network.gather)) return;
+    if (resolved.contains("recovery")) {
+      // Only what is sent in the reduce half is sent again with the next message.
+      if (is_reliable(network.reduce) && use_ != NetworkUse::kDeadline) resolved["recovery"].erase("error_feedback");
+      network.recovery = class_recovery(resolved["recovery"]);
+      if (resolved["recovery"].empty()) resolved.erase("recovery");
+    }
+    for (const comm::RecoveryRefusal& refusal : comm::recovery_refusals(network)) report_recovery(refusal);
     check(network, name);
     result.network.of(traffic_class) = network;
     result.classes[name] = std::move(resolved);
@@ -77,6 +88,7 @@ class NetworkResolver {
       resolved[key] = layer[key];
       places_[key] = pointer + "/" + key;
     }
+    if (layer.contains("recovery")) apply_recovery(layer["recovery"], pointer + "/recovery", resolved);
     for (const auto& [half, has_meaning] : halves()) {
       json& target = resolved[half];
       if (layer.contains("loss")) set_loss(target, layer["loss"], pointer + "/loss", half);
@@ -90,6 +102,10 @@ class NetworkResolver {
       const std::string place = pointer + "/" + half;
       if (own.contains("loss")) set_loss(target, own["loss"], place + "/loss", half);
       if (own.contains("links")) set_links(target, own["links"], place + "/links", half);
+      if (own.contains("recovery")) {
+        target["recovery"] = own["recovery"];
+        recovery_places_[half] = place + "/recovery";
+      }
       if (own.contains("fill")) {
         target["fill"] = own["fill"];
         if (!(fill_of(own["fill"]).*has_meaning)) report_fill(own["fill"], place + "/fill", has_meaning);
@@ -121,6 +137,31 @@ class NetworkResolver {
            std::string(path.name) + " (" + std::string(comm::kSharesNoFates) + "), want \"per_receiver\"");
   }
 
+  /// A section's recovery replaces what was said of it before; what acts on links is spelled out for both halves.
+  void apply_recovery(const json& recovery, const std::string& pointer, json& resolved) {
+    json of_class = recovery;
+    json of_links = json::object();
+    for (const char* name : {"parity", "retransmit"}) {
+      if (!recovery.contains(name)) continue;
+      of_links[name] = recovery[name];
+      of_class.erase(name);
+    }
+    resolved["recovery"] = normal_recovery(std::move(of_class));
+    recovery_places_[""] = pointer;
+    for (const auto& [half, has_meaning] : halves()) {
+      resolved[half]["recovery"] = of_links;
+      recovery_places_[half] = pointer;
+    }
+  }
+
+  void report_recovery(const comm::RecoveryRefusal& refusal) {
+    // "/reduce/recovery/parity" -> half "reduce", "/parity"; "/recovery/hadamard" -> no half, "/hadamard".
+    const std::string key = "/recovery";
+    const std::size_t at = refusal.pointer.find(key);
+    const std::string half = at == 0 ? "" : refusal.pointer.substr(1, at - 1);
+    report(where_ + ": " + recovery_places_[half] + refusal.pointer.substr(at + key.size()) + ": " + refusal.reason);
+  }
+
   void set_loss(json& half, const json& loss, const std::string& pointer, const char* name) {
     half["loss"] = fractions(loss, pointer);
     places_[name] = pointer;
@@ -148,11 +189,13 @@ class NetworkResolver {
     if (is_none(half["loss"]) && network.links.empty()) {
       // Nothing is ever missing: a fill that cannot act is not part of the run's identity.
       if (use_ != NetworkUse::kDeadline) half["fill"] = "zero";
+      half.erase("recovery");
       network.fill = comm::fill_from_name(half["fill"].get<std::string>());
       return network;
     }
     network.fill = comm::fill_from_name(half["fill"].get<std::string>());
     network.loss = make_process(half["loss"], places_[name]);
+    network.recovery = make_recovery(half, name);
     return network;
   }
 
@@ -201,6 +244,20 @@ class NetworkResolver {
     }
   }
 
+  std::shared_ptr<const sim::LinkRecovery> make_recovery(json& half, const std::string& name) {
+    if (!half.contains("recovery")) return nullptr;
+    if (half["recovery"].empty()) {
+      half.erase("recovery");
+      return nullptr;
+    }
+    try {
+      return sim::make_link_recovery(parameters_from_json(half["recovery"], where_ + ": " + recovery_places_[name]));
+    } catch (const ConfigError& error) {
+      report(error.what());
+      return nullptr;
+    }
+  }
+
   static const comm::FillEntry& fill_of(const json& name) {
     return comm::fill_entry(comm::fill_from_name(name.get<std::string>()));
   }
@@ -226,6 +283,7 @@ class NetworkResolver {
   std::vector<std::string> errors_;
   std::map<std::string, Made> processes_;
   std::map<std::string, std::string> places_;  ///< where the loss, the links and other members were written
+  std::map<std::string, std::string> recovery_places_;  ///< of each half; "": of the class
   bool gather_loss_named_ = false;
   bool gather_links_named_ = false;
 };

@@ -45,6 +45,13 @@ ResolvedTime resolve_time(const json& time, const comm::Network& network, const 
     model.deadline_seconds = time["deadline_microseconds"].get<double>() * kSecondsPerMicrosecond;
   }
 
+  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    const auto& of_class = network.of(traffic_class);
+    if (!of_class || !(of_class->reduce.recovery || of_class->gather.recovery)) continue;
+    report("/time", "got a clock, but links of " + std::string(sim::traffic_class_name(traffic_class)) +
+                        " have a recovery, whose parity packets and repetitions the clock does not count; want no "
+                        "parity or retransmit in recovery, or no time");
+  }
   const json& retransmission = time["retransmission"];
   if (retransmission["protocol"] == "none") return result;
   try {

@@ -25,6 +25,9 @@ struct Link {
   Half half = Half::kReduce;
   std::uint16_t source = 0;
   std::uint16_t destination = kEveryDestination;
+  /// Which transmission of its packets, at most kMostAttempts: each has draws of its own. 0: the first one.
+  std::uint8_t attempt = 0;
+  static constexpr std::uint8_t kMostAttempts = 127;
 
   friend auto operator<=>(const Link&, const Link&) = default;
 };

@@ -31,8 +31,8 @@ PhiloxCounter link_counter(const Link& link, Purpose purpose, std::uint64_t pack
   const std::uint64_t block = packet_block & ((std::uint64_t{1} << 62) - 1);
   return {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
           static_cast<std::uint32_t>(link.source) << 16 | link.destination,
-          static_cast<std::uint32_t>(purpose_value(purpose)) << 16 | static_cast<std::uint32_t>(link.half) << 8 |
-              static_cast<std::uint32_t>(link.traffic_class)};
+          static_cast<std::uint32_t>(purpose_value(purpose)) << 16 | static_cast<std::uint32_t>(link.attempt) << 9 |
+              static_cast<std::uint32_t>(link.half) << 8 | static_cast<std::uint32_t>(link.traffic_class)};
 }
 
 PhiloxEngine::PhiloxEngine(std::uint64_t seed, Purpose purpose, std::uint64_t stream)

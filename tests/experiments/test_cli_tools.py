@@ -145,6 +145,30 @@ def test_collective_measures_what_theory_expects(tmp_path):
     assert abs(report["loss"]["z"]) < 4
 
 
+def test_collective_recovers_as_theory_expects(tmp_path):
+    arguments = [
+        "collective", "--ranks", "4", "--elements", "16384", "--payload-bytes", "64", "--trials", "30", "--loss",
+        '{"model": "bernoulli", "loss_rate": 0.1}', "--recovery",
+    ]  # fmt: skip
+    recovery = {"parity": {"data": 4, "parity": 1}, "interleave": 4}
+    report = json.loads(run(*arguments, json.dumps(recovery), cwd=tmp_path).out)
+    # 0.1 (1 - 0.9^4) of the packets stay missing, on 3 of 4 links.
+    assert report["survival"]["expected"] == pytest.approx(1 - 0.03439 * 3 / 4)
+    for name in ("nmse", "survival", "survival_gather"):
+        estimate = report[name]
+        assert abs(estimate["measured"] - estimate["expected"]) < 4 * estimate["standard_error"], (name, estimate)
+    assert 0 < report["loss"]["missing"] < report["loss"]["repaired"] < report["loss"]["lost"]
+    assert report["network"]["recovery"] == {"interleave": 4}
+
+    recovery = {"retransmit": {"protocol": "selective_repeat"}}
+    report = json.loads(run(*arguments, json.dumps(recovery), cwd=tmp_path).out)
+    assert report["nmse"]["measured"] < 1e-12 and report["loss"]["missing"] == 0
+    assert report["loss"]["resent"] > report["loss"]["lost"] == report["loss"]["repaired"]
+
+    error = run(*arguments, '{"parity": {"data": 8, "partiy": 2}}', cwd=tmp_path, expect=2).err
+    assert "--recovery" in error and "/network/recovery/parity/partiy" in error
+
+
 def test_collective_halves_have_their_own_loss(tmp_path):
     report = json.loads(
         run(
@@ -205,6 +229,8 @@ def test_list_names_what_specs_can_name(tmp_path):
     assert {"none", "bernoulli", "gilbert_elliott"} <= set(names["loss_processes"])
     assert {"contribution", "direct"} <= set(names["paths"])
     assert names["fills"] == ["zero", "count_rescale", "inverse_probability", "stale", "own"]
+    recoveries = ["parity", "retransmit", "interleave", "hadamard", "error_feedback", "protect"]
+    assert names["recoveries"] == recoveries
     assert names["backends"] == ["local", "gloo", "nccl", "udp"]
     small = next(m for m in listed["models"] if m["name"] == "small")
     assert small["parameters"] == 124439808

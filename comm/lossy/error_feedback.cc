@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/error_feedback.h"
+
+#include <cstring>
+#include <string>
+
+#include "comm/lossy/packet_runs.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+template <class T>
+void add_elems(std::span<const T> from, std::span<T> to) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+}
+
+// to += from
+void add(ConstTensor from, Tensor to) {
+  if (to.type == ElementType::kFloat32) {
+    add_elems(from.as<float>(), to.as<float>());
+  } else {
+    add_elems(from.as<double>(), to.as<double>());
+  }
+}
+
+}  // namespace
+
+ConstTensor ErrorFeedback::correct(ConstTensor input, ReduceOp op, StaleMemory::Use use, const Message& message) {
+  if (op == ReduceOp::kMax || input.type == ElementType::kUint64) {
+    throw ConfigError("message \"" + std::string(message.name) + "\" of class " +
+                      std::string(sim::traffic_class_name(message.traffic_class)) +
+                      ": recovery error_feedback adds what was lost to the next message, but this reduction is " +
+                      (op == ReduceOp::kMax ? "a maximum" : "of integers") +
+                      "; want a sum of floats, or the class control");
+  }
+  memory_ = stale_.of(use, message, input.type, input.count_elems());
+  const Tensor corrected = scratch_.take(Scratch::Slot::kCorrected, input.type, input.count_elems());
+  copy(input, corrected);
+  add(memory_, corrected);
+  if (!memory_.bytes.empty()) std::memset(memory_.bytes.data(), 0, memory_.bytes.size());
+  return corrected;
+}
+
+void ErrorFeedback::undelivered(std::uint64_t first_element, ConstTensor values, const sim::PacketMask* lost,
+                                const sim::Packetizer& packets) {
+  if (lost == nullptr) return;
+  PacketRunCursor cursor(lost, packets);
+  for (PacketRun run; cursor.next(run);) {
+    if (run.fate != PacketRun::Fate::kLost) continue;
+    add(slice(values, run.elements),
+        slice(memory_, {first_element + run.elements.begin, first_element + run.elements.end}));
+  }
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a sender failed to deliver goes out again with its next message.
+#pragma once
+
+#include <cstdint>
+
+#include "comm/communicator.h"
+#include "comm/lossy/scratch.h"
+#include "comm/lossy/stale_memory.h"
+#include "sim/loss/packet_mask.h"
+#include "sim/packets/packetizer.h"
+
+namespace droptest::comm {
+
+/// One rank's memory, per message, of what of its sends never arrived; zero before the first. A path corrects its input
+/// at the start of a reduction, sends that, and reports what each of its own sends lost; the next message of the same
+/// class, name, layer, type and size carries it. So the sum over time of what arrives falls short of the sum of the
+/// inputs by no more than what the memories hold.
+/// Paths whose hops send partial sums report the values that the hop sent: they go out again on the same elements.
+/// Source: Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019, algorithm 2, with loss as the compressor.
+class ErrorFeedback {
+ public:
+  /// `stale` and `scratch` are borrowed and outlive this; the memories live in `stale`.
+  ErrorFeedback(StaleMemory& stale, Scratch& scratch) : stale_(stale), scratch_(scratch) {}
+
+  /// input + what the last message of this kind failed to deliver, in a buffer that stays valid until the next call.
+  /// `use` tells collectives apart. Throws: ConfigError for a maximum and for integers, to which nothing can be added.
+  ConstTensor correct(ConstTensor input, ReduceOp op, StaleMemory::Use use, const Message& message);
+
+  /// Remembers what of a send did not arrive: `values` are its elements, which begin at `first_element` of the message.
+  /// Null `lost`: all arrived.
+  void undelivered(std::uint64_t first_element, ConstTensor values, const sim::PacketMask* lost,
+                   const sim::Packetizer& packets);
+
+ private:
+  StaleMemory& stale_;
+  Scratch& scratch_;
+  Tensor memory_;  // of the message at hand
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which messages of a class always arrive.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace droptest::comm {
+
+/// A message is protected if any of these names it. It uses up its packets like any other, so that the rest see the
+/// fates that they would have seen.
+struct Protection {
+  /// Steps from <= step < until.
+  struct Steps {
+    std::uint64_t from = 0;
+    std::uint64_t until = 0;
+  };
+  std::vector<int> layers;  ///< transformer blocks
+  std::optional<Steps> steps;
+  std::vector<std::string> names;  ///< of messages; `*` stands for any characters
+
+  bool covers(const Message& message, std::uint64_t step) const;
+  bool empty() const { return layers.empty() && !steps.has_value() && names.empty(); }
+};
+
+/// Whether `name` is what `pattern` describes, in which `*` stands for any number of any characters.
+bool matches_pattern(std::string_view pattern, std::string_view name);
+
+}  // namespace droptest::comm

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What recovery leaves missing on average, and which combinations have no meaning.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/lossy/network.h"
+
+namespace droptest::comm {
+
+/// Long-run fraction of data packets that stay missing in a half: the loss rate, or what its recovery leaves of it.
+/// Nothing where no closed form is known. The second form is that of messages of so many packets.
+std::optional<double> residual_rate(const HalfNetwork& half);
+std::optional<double> residual_rate(const HalfNetwork& half, std::uint64_t packets);
+
+/// A member of a class's network that has no meaning beside the others.
+struct RecoveryRefusal {
+  std::string pointer;  ///< within the class's network: "/recovery/hadamard"
+  std::string reason;   ///< "got ..., want ..." or why not
+};
+
+/// All such members; empty where the recovery of the network has a meaning. The path is known.
+std::vector<RecoveryRefusal> recovery_refusals(const ClassNetwork& network);
+
+}  // namespace droptest::comm

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the two ends of a link do about lost packets before anybody sees a hole. Smallest example: retransmission.h.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "sim/loss/loss_process.h"
+#include "sim/loss/packet_mask.h"
+
+namespace droptest::sim {
+
+/// What one message cost beside its first transmission.
+struct Repair {
+  std::uint64_t lost_data_packets = 0;  ///< at first
+  std::uint64_t resent_packets = 0;     ///< each as often as it was sent again
+  std::uint64_t rounds = 1;             ///< times that the sender sent, the first one too
+};
+
+/// A way to repair a message on its link. A message of n data packets goes out as first_packets(n) packets, data and
+/// redundancy, in an order that the recovery says; what is lost of them is made up for as far as the recovery can.
+/// Thread safety: all methods may be called from any thread at once.
+/// Determinism: a pure function of its arguments. Monotone: where losses become fewer, so does what is missing.
+class LinkRecovery {
+ public:
+  /// Sets the fates of data packets first_packet onwards in transmission `attempt` >= 1 of them; each attempt has draws
+  /// of its own.
+  using DrawAgain = std::function<void(std::uint64_t attempt, std::uint64_t first_packet, PacketMask& lost)>;
+  /// Where a budget is unlimited, what is missing after so many rounds arrives uncounted.
+  static constexpr std::uint64_t kMostRounds = 100000;
+
+  virtual ~LinkRecovery() = default;
+
+  /// Packets that go out at first for a message of that many data packets: at least as many.
+  virtual std::uint64_t first_packets(std::uint64_t data_packets) const = 0;
+
+  /// Index of a data packet among first_packets(data_packets).
+  virtual std::uint64_t position(std::uint64_t data_packet, std::uint64_t data_packets) const = 0;
+
+  /// Sets the data packets that stay missing. Shapes: `lost` has first_packets(missing.size()) bits.
+  virtual Repair recover(const PacketMask& lost, const DrawAgain& draw_again, PacketMask& missing) const = 0;
+
+  /// Long-run fraction of the data packets of such messages that stay missing on a link with that loss; nothing where
+  /// no closed form is known. Independent processes per attempt are assumed, which docs/fates.md grants.
+  virtual std::optional<double> residual_rate(const LossProcess& process, std::uint64_t data_packets) const = 0;
+
+  /// The same for a long message: its last, shorter block does not matter.
+  virtual std::optional<double> residual_rate(const LossProcess& process) const = 0;
+
+  /// Whether every data packet arrives in the end, unless nothing ever does.
+  virtual bool is_reliable() const { return false; }
+
+  /// The parameters in words for people, e.g. "parity(data=8, parity=2)".
+  virtual std::string describe() const = 0;
+};
+
+/// A loss process as the two-state chain of gilbert_elliott.h, which Bernoulli is a case of; nothing for others.
+struct LossChain {
+  double bad_share = 0;  ///< stationary
+  double memory = 0;     ///< lambda = 1 - p - r: correlation of the states of neighbours
+  double loss_good = 0;
+  double loss_bad = 0;
+};
+std::optional<LossChain> loss_chain(const LossProcess& process);
+
+}  // namespace droptest::sim

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recovery policies by name, and those of a link made from their parameters: the one list that a new one is added to.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "sim/parameters.h"
+#include "sim/recovery/link_recovery.h"
+
+namespace droptest::sim {
+
+/// Where a policy acts, and so where a spec can name it.
+enum class RecoveryPlace : std::uint8_t {
+  kLink,   ///< on each link: of a class, or of one half
+  kClass,  ///< on whole messages: of a class
+};
+
+struct RecoveryEntry {
+  std::string_view name;
+  RecoveryPlace place;
+  std::string_view summary;  ///< what it does, with its parameters
+};
+
+/// All known policies, in the order in which they are listed.
+const std::vector<RecoveryEntry>& recoveries();
+
+/// What {"parity": {...}, "retransmit": {...}} describes, either or both; null for neither.
+/// Throws: ConfigError for unknown, missing or out-of-range parameters, and for go_back_n beside parity.
+std::shared_ptr<const LinkRecovery> make_link_recovery(const Parameters& parameters);
+
+}  // namespace droptest::sim
