@@ -12,6 +12,7 @@ import pandas as pd
 
 from analysis import loss_model
 from analysis.files import MalformedRecord, MissingRecord, RecordError, Run, is_run, object_of, read_json, read_run
+from analysis.search import Search, read_search
 from analysis.series import LOSSLESS, SeriesNamer, twin_key
 
 __all__ = ["MalformedRecord", "MissingRecord", "RecordError", "Records", "experiments_in", "load", "load_all"]
@@ -68,6 +69,7 @@ class Records:
     planned: int | None  # runs in sweep.json; None without it
     varied: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    search: Search | None = None  # search.json, where a search was made
     rate_pointer: str | None = None  # the loss whose rate is `loss_rate`, where several vary on their own
     files: dict[str, Run] = field(default_factory=dict)  # by run_id, as read
     # Loss processes that are two-state chains, by (run_id, class, half).
@@ -81,7 +83,9 @@ class Records:
 def _is_experiment(path: Path) -> bool:
     if not path.is_dir():
         return False
-    return (path / "sweep.json").is_file() or any(is_run(child) for child in sorted(path.iterdir()))
+    return any((path / name).is_file() for name in ("sweep.json", "search.json")) or any(
+        is_run(child) for child in sorted(path.iterdir())
+    )
 
 
 def experiments_in(path: str | Path) -> list[Path]:
@@ -96,7 +100,7 @@ def experiments_in(path: str | Path) -> list[Path]:
         return [path]
     found = [child for child in sorted(path.iterdir()) if _is_experiment(child)]
     if not found:
-        raise MissingRecord(f"{path}: no records here (no sweep.json, and no folder with a spec.json)")
+        raise MissingRecord(f"{path}: no records here (no sweep.json or search.json, and no folder with a spec.json)")
     return found
 
 
@@ -109,8 +113,9 @@ def load(path: str | Path) -> Records:
     """The experiment in `path`: results/<name>, or the folder of one run.
 
     A sweep that is not finished loads too: `runs` has a row for each planned run. A run whose files are damaged gets
-    status `unreadable` and a warning. Where sweep.json lists runs, folders that it does not list are left out.
-    Raises: MissingRecord, MalformedRecord (sweep.json), RecordError where `path` holds several experiments.
+    status `unreadable` and a warning. Where sweep.json or search.json list runs, folders that neither lists are left
+    out.
+    Raises: MissingRecord, MalformedRecord (sweep.json, search.json), RecordError where `path` holds experiments.
     """
     path = Path(path)
     folders = experiments_in(path)
@@ -119,11 +124,13 @@ def load(path: str | Path) -> Records:
         raise RecordError(f"{path}: holds several experiments ({names}); load one of them, or use load_all")
     warnings: list[str] = []
     sweep: dict[str, Any] = {}
+    search = None if is_run(path) else read_search(path)
     if is_run(path):
         runs = [read_run(path)]
-    elif (path / "sweep.json").is_file():
-        sweep = read_json(path / "sweep.json")
-        runs = _planned_runs(path, sweep, warnings)
+    elif search is not None or (path / "sweep.json").is_file():
+        if (path / "sweep.json").is_file():
+            sweep = read_json(path / "sweep.json")
+        runs = _planned_runs(path, sweep, search, warnings)
     else:
         runs = [read_run(child) for child in sorted(path.iterdir()) if is_run(child)]
     for run in runs:
@@ -138,13 +145,17 @@ def load(path: str | Path) -> Records:
         object_of(sweep.get("spec")) or first.spec,
         runs,
         len(runs) if sweep else None,
+        search,
         warnings,
     )
 
 
-def _planned_runs(path: Path, sweep: dict[str, Any], warnings: list[str]) -> list[Run]:
-    """The runs of sweep.json in its order. Points that resolve to the same run (as lossless ones do) are one run."""
-    planned = sweep.get("runs")
+def _planned_runs(path: Path, sweep: dict[str, Any], search: Search | None, warnings: list[str]) -> list[Run]:
+    """The runs of sweep.json in its order, then those of search.json.
+
+    Points that resolve to the same run (as lossless ones do) are one run.
+    """
+    planned = sweep.get("runs") if sweep else []
     if not isinstance(planned, list):
         raise MalformedRecord(f"{path / 'sweep.json'}: /runs: got {type(planned).__name__}, want a list")
     runs: dict[str, Run] = {}
@@ -159,9 +170,19 @@ def _planned_runs(path: Path, sweep: dict[str, Any], warnings: list[str]) -> lis
         if run.seed is None and type(entry.get("seed")) is int:
             run.seed = entry["seed"]
         runs[run_id] = run
+    for run_id, seed in search.run_ids if search is not None else ():
+        if Path(run_id).name != run_id:
+            raise MalformedRecord(f"{path / 'search.json'}: got run_id {run_id!r}, want a folder's name")
+        run = runs.setdefault(run_id, read_run(path / run_id))
+        run.seed = seed if run.seed is None else run.seed
+    if search is not None:
+        # A sweep's points and a search's name other members: the resolved specs name what all runs differ in.
+        for run in runs.values():
+            run.point = {} if run.spec else run.point
     extra = [child.name for child in sorted(path.iterdir()) if is_run(child) and child.name not in runs]
     if extra:
-        warnings.append(f"{len(extra)} run(s) here are not part of sweep.json and were left out: {', '.join(extra)}")
+        lists = " or ".join(name for name in ("sweep.json", "search.json") if (path / name).is_file())
+        warnings.append(f"{len(extra)} run(s) here are not part of {lists} and were left out: {', '.join(extra)}")
     return list(runs.values())
 
 
@@ -217,7 +238,7 @@ def _run_row(run: Run, namer: SeriesNamer) -> dict[str, Any]:
 
 def _frames(
     path: Path, name: str, description: str, spec: dict[str, Any], runs: list[Run], planned: int | None,
-    warnings: list[str],
+    search: Search | None, warnings: list[str],
 ) -> Records:  # fmt: skip
     namer = SeriesNamer(runs)
     keys = {run.run_id: dict(zip(("series", "loss_rate", "seed"),
@@ -259,7 +280,7 @@ def _frames(
     frames = {kind: _typed(pd.DataFrame(rows[kind], columns=columns[kind])) for kind in rows}
     return Records(
         path=path, name=name, description=description, spec=spec, runs=frame, planned=planned, varied=namer.varied,
-        rate_pointer=namer.rate_pointer,
+        rate_pointer=namer.rate_pointer, search=search,
         warnings=warnings, files={run.run_id: run for run in runs}, chains={
             (run.run_id, *key): m.chain for run in runs for key, m in namer.models(run).items() if m.chain is not None
         }, **frames,

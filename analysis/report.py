@@ -108,7 +108,8 @@ def _sections(records: Records, out: Path, figures: list[tuple[str, str, Path]],
     yield page.element("p", _outcome(records) + ".")
     if records.warnings:
         yield page.element("div", page.bullets(records.warnings), class_="warnings")
-    findings = list(_findings(every))
+    findings = [records.search.in_words()] if records.search is not None else []
+    findings += _findings(every)
     if findings:
         yield page.element("h2", "In short")
         yield page.bullets(findings)

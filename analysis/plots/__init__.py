@@ -16,6 +16,7 @@ from analysis.plots import (
     final_loss,
     loss_over_time,
     loss_rate_check,
+    threshold,
     time_to_target,
     training_curves,
 )  # fmt: skip
@@ -28,6 +29,7 @@ FIGURES: dict[str, ModuleType] = {
     module.NAME: module
     for module in (
         final_loss,
+        threshold,
         training_curves,
         loss_over_time,
         time_to_target,

@@ -23,6 +23,7 @@ using Action = std::function<int()>;
 void add_run_command(CLI::App& app, Action& chosen);
 void add_worker_command(CLI::App& app, Action& chosen);
 void add_sweep_command(CLI::App& app, Action& chosen);
+void add_search_command(CLI::App& app, Action& chosen);
 void add_validate_command(CLI::App& app, Action& chosen);
 void add_report_command(CLI::App& app, Action& chosen);
 void add_export_command(CLI::App& app, Action& chosen);

@@ -55,6 +55,7 @@ int main(int argc, char** argv) {
   Action chosen;
   add_run_command(app, chosen);
   add_sweep_command(app, chosen);
+  add_search_command(app, chosen);
   add_validate_command(app, chosen);
   add_report_command(app, chosen);
   add_export_command(app, chosen);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // droptest sweep
 #include <CLI/CLI.hpp>
-#include <csignal>
 #include <iostream>
 #include <memory>
 
@@ -9,6 +8,7 @@
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/progress_display.h"
 #include "experiments/cli/spec_options.h"
+#include "experiments/cli/stop_signal.h"
 #include "experiments/run/child_process.h"
 #include "experiments/run/core_shares.h"
 #include "experiments/run/sweep_runner.h"
@@ -26,21 +26,6 @@ struct SweepCommandOptions {
   std::string pin = "cores";
   bool quiet = false;
 };
-
-// The one thing that a signal handler may touch.
-volatile std::sig_atomic_t stop_signal = 0;
-
-extern "C" void remember_signal(int signal) { stop_signal = signal; }
-
-void catch_stop_signals() {
-  struct sigaction action {};
-  action.sa_handler = remember_signal;
-  sigemptyset(&action.sa_mask);
-  // A second Ctrl-C ends the program at once; its runs end with it.
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
 
 std::string summary_table(const experiments::SweepPlan& plan, const SweepProgress& progress) {
   std::vector<std::vector<std::string>> rows = {{"point", "seed", "status", "validation loss", "run"}};
@@ -75,7 +60,7 @@ int sweep(const SweepCommandOptions& options) {
   ProgressDisplay display(options.quiet ? ProgressDisplay::Mode::kQuiet : ProgressDisplay::mode_of_stderr());
   const SweepProgress progress = experiments::run_sweep(
       plan, sweep_options, [&display](const SweepProgress& now) { display.show(now); },
-      [] { return stop_signal != 0; });
+      [] { return stop_requested(); });
   display.close();
 
   const std::string folder = options.out + "/" + plan.name;

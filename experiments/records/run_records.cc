@@ -139,12 +139,6 @@ json time_json(const comm::VirtualTime& time) {
           {"timeouts", time.timeouts},       {"late_packets", time.late}};
 }
 
-void write_record(SchemaKind kind, const std::string& path, const json& record) {
-  const std::vector<Violation> violations = schema_of(kind).check(record);
-  DROPTEST_CHECK(violations.empty(), path + ": " + violations.at(0).pointer + ": " + violations.at(0).message);
-  write_file_atomically(path, record.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
-}
-
 }  // namespace
 
 RunDirectory run_directory(const std::string& out, std::string_view name, std::string_view run_id) {
@@ -224,6 +218,12 @@ json sweep_json(const SweepPlan& plan) {
           {"description", plan.description},
           {"spec", plan.spec},
           {"runs", std::move(runs)}};
+}
+
+void write_record(SchemaKind kind, const std::string& path, const json& record) {
+  const std::vector<Violation> violations = schema_of(kind).check(record);
+  DROPTEST_CHECK(violations.empty(), path + ": " + violations.at(0).pointer + ": " + violations.at(0).message);
+  write_file_atomically(path, record.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 void write_spec_record(const RunDirectory& directory, const ResolvedRun& run) {

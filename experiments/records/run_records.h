@@ -13,6 +13,7 @@
 #include "comm/lossy/time_model.h"
 #include "experiments/records/provenance.h"
 #include "experiments/spec/resolve.h"
+#include "experiments/spec/schema.h"
 #include "experiments/spec/sweep_plan.h"
 
 namespace droptest::experiments {
@@ -59,7 +60,8 @@ nlohmann::json loss_statistics_json(const std::vector<comm::ClassStatistics>& st
 
 nlohmann::json sweep_json(const SweepPlan& plan);
 
-/// Checks the record against its schema (CheckError: a bug of ours) and writes it whole or not at all.
+/// Checks a record against its schema (CheckError: a bug of ours) and writes it whole or not at all.
+void write_record(SchemaKind kind, const std::string& path, const nlohmann::json& record);
 void write_spec_record(const RunDirectory& directory, const ResolvedRun& run);
 void write_loss_statistics_record(const RunDirectory& directory, const nlohmann::json& record);
 void write_summary_record(const RunDirectory& directory, const nlohmann::json& record);

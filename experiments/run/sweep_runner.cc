@@ -225,6 +225,12 @@ SweepProgress run_sweep(const SweepPlan& plan, const SweepOptions& options,
                         const std::function<void(const SweepProgress&)>& on_progress,
                         const std::function<bool()>& stop_requested) {
   write_sweep_record(options.out, plan);
+  return run_planned(plan, options, on_progress, stop_requested);
+}
+
+SweepProgress run_planned(const SweepPlan& plan, const SweepOptions& options,
+                          const std::function<void(const SweepProgress&)>& on_progress,
+                          const std::function<bool()>& stop_requested) {
   return SweepRunner(plan, options).run(on_progress, stop_requested);
 }
 

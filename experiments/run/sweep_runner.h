@@ -62,4 +62,9 @@ SweepProgress run_sweep(const SweepPlan& plan, const SweepOptions& options,
                         const std::function<void(const SweepProgress&)>& on_progress,
                         const std::function<bool()>& stop_requested);
 
+/// The same without sweep.json: runs that something else lists.
+SweepProgress run_planned(const SweepPlan& plan, const SweepOptions& options,
+                          const std::function<void(const SweepProgress&)>& on_progress,
+                          const std::function<bool()>& stop_requested);
+
 }  // namespace droptest::experiments

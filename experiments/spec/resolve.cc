@@ -45,8 +45,8 @@ class Resolver {
   ResolvedRun resolve() {
     if (full_.contains("sweep")) report("/sweep", "got a sweep, want a spec of one run");
     if (full_.contains("repeat") && full_["repeat"]["seeds"] != 1) report("/repeat", "got repeats, want one run");
-    full_.erase("sweep");
-    full_.erase("repeat");
+    if (full_.contains("search")) report("/search", "got a search, want a spec of one run");
+    for (const char* several : {"sweep", "repeat", "search"}) full_.erase(several);
     resolve_model();
     resolve_data();
     resolve_training();

@@ -12,7 +12,15 @@
 namespace droptest::experiments {
 
 /// The files of experiments/schema/.
-enum class SchemaKind : std::uint8_t { kSpec, kResolvedSpec, kMetrics, kLossStatistics, kSummary, kSweep };
+enum class SchemaKind : std::uint8_t {
+  kSpec,
+  kResolvedSpec,
+  kMetrics,
+  kLossStatistics,
+  kSummary,
+  kSweep,
+  kSearch,
+};
 
 /// One broken rule.
 struct Violation {

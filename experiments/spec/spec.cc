@@ -7,6 +7,7 @@
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/schema.h"
 #include "experiments/spec/schema_checker.h"
+#include "experiments/spec/search_plan.h"
 #include "experiments/spec/sweep_plan.h"
 #include "sim/error.h"
 
@@ -87,6 +88,7 @@ Spec parse_spec(std::string_view text, const std::string& where, std::span<const
   Spec spec{parse_json(text, where), where};
   for (const std::string& assignment : overrides) apply_override(spec.document, assignment);
   (void)plan_sweep(spec);
+  if (spec.document.contains("search")) (void)SearchPlan(spec);
   return spec;
 }
 

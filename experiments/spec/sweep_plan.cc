@@ -33,8 +33,7 @@ class Planner {
     require_valid(SchemaKind::kSpec, document, spec_.where);
     const json complete = schema_of(SchemaKind::kSpec).with_defaults(document);
     base_ = document;
-    base_.erase("sweep");
-    base_.erase("repeat");
+    for (const char* several : {"sweep", "repeat", "search"}) base_.erase(several);
     seeds_ = complete.contains("repeat") ? complete["repeat"]["seeds"].get<std::uint64_t>() : 1;
     if (document.contains("sweep")) {
       find_axes("zip");
@@ -73,7 +72,7 @@ class Planner {
         violations_.push_back({place, reason});
         continue;
       }
-      if (tokens[0] == "sweep" || tokens[0] == "repeat" || !changes_results(pointer)) {
+      if (tokens[0] == "sweep" || tokens[0] == "repeat" || tokens[0] == "search" || !changes_results(pointer)) {
         violations_.push_back({place, "cannot be swept: it changes no result"});
         continue;
       }

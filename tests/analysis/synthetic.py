@@ -308,6 +308,27 @@ def write_sweep(out, cross, seeds=3, base=BASE, outcomes=None, final_losses=None
     return folder
 
 
+def write_search(folder, judged, twins, threshold=0.12, interval=(0.05, 0.4), tolerance=1.0, **changes):
+    """A search.json in an experiment's folder.
+
+    judged: rate -> (verdict, mean, low, high, [(run_id, seed, difference)]); twins: [(run_id, seed)].
+    """
+    run = lambda run_id, seed: {"run_id": run_id, "seed": seed, "status": "completed", "loss": 2.5}  # noqa: E731
+    rates = [
+        {"rate": rate, "verdict": verdict, "pairs": len(runs), "mean_percent": mean, "low_percent": low,
+         "high_percent": high,
+         "runs": [{**run(run_id, seed), "difference_percent": difference} for run_id, seed, difference in runs]}
+        for rate, (verdict, mean, low, high, runs) in judged.items()
+    ]  # fmt: skip
+    record = {
+        "schema_version": 1, "name": Path(folder).name, "description": "", "spec": {}, "status": "found", "remark": "",
+        "settings": {"pointer": "/network/loss/loss_rate", "tolerance_percent": tolerance},
+        "threshold": threshold, "interval": dict(zip(("low", "high"), interval, strict=True)), "monotone": True,
+        "runs": 12, "twins": [run(*twin) for twin in twins], "rates": rates,
+    }  # fmt: skip
+    write_json(Path(folder) / "search.json", record | changes)
+
+
 QUICKSTART_LOSSES = [
     NONE,
     *(bernoulli(rate) for rate in (0.01, "5%", 0.2, 0.4)),

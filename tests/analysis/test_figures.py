@@ -23,8 +23,14 @@ LOSSES = [NONE, bernoulli(0.05), bernoulli(0.4), gilbert_elliott(0.05, 8), gilbe
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("figures")
-    return synthetic.write_sweep(folder, {"/network/loss": LOSSES}, seeds=2)
+    folder = synthetic.write_sweep(tmp_path_factory.mktemp("figures"), {"/network/loss": LOSSES}, seeds=2)
+    runs = json.loads((folder / "sweep.json").read_text())["runs"]
+    of = {i: [(run["run_id"], run["seed"]) for run in runs[2 * i : 2 * i + 2]] for i in range(len(LOSSES))}
+    low, high = ([(*run, value) for run, value in zip(of[i], values, strict=True)]
+                 for i, values in ((1, (0.4, 0.6)), (2, (30.0, 34.0))))  # fmt: skip
+    judged = {0.05: ("passes", 0.5, 0.1, 0.9, low), 0.4: ("fails", 32.0, 10.0, 54.0, high)}
+    synthetic.write_search(folder, judged, of[0])
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +50,7 @@ def labels(figure):
         ("final_loss", ["final validation loss (nats per token)", "packet loss rate (%)",
                         "difference to lossless twin (nats per token)"]),
         ("training_curves", ["validation loss (nats per token)", "training loss (nats per token)", "step"]),
+        ("threshold", ["packet loss rate (%)", "above lossless twin (% of its validation loss)"]),
         ("divergence", ["RMS difference (parameter units)", "step"]),
         ("burst_lengths", ["burst length (packets)", "number of bursts"]),
         ("loss_rate_check", ["configured packet loss rate (%)", "realised packet loss rate (%)",
@@ -165,7 +172,7 @@ def test_figures_say_why_there_is_nothing_to_draw(tmp_path):
 
 
 def test_an_unknown_figure_lists_the_known_ones(experiment):
-    with pytest.raises(KeyError, match="final_loss, training_curves"):
+    with pytest.raises(KeyError, match="final_loss, threshold, training_curves"):
         plots.draw("pie", analysis.load(experiment))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = ROOT / "experiments" / "schema"
-NAMES = ["spec", "resolved_spec", "metrics", "loss_statistics", "summary", "sweep"]
+NAMES = ["spec", "resolved_spec", "metrics", "loss_statistics", "summary", "sweep", "search"]
 
 
 def program():
@@ -184,6 +184,23 @@ SWEEP = {
     **{"schema_version": 1, "name": "t", "description": "", "spec": EVERYTHING},
     "runs": [{"run_id": "0123456789abcdef", "point": {}, "seed": 1}],
 }
+JUDGED_RUN = {"run_id": "0123456789abcdef", "seed": 1, "status": "completed", "loss": 2.5}
+SEARCH = {
+    **{"schema_version": 1, "name": "t", "description": "", "spec": EVERYTHING, "status": "found", "remark": "r"},
+    "settings": {
+        **{"pointer": "/network/loss/loss_rate", "low": 0.01, "high": 0.5, "tolerance_percent": 1, "resolution": 0.1},
+        **{"confidence": 0.95, "seeds": 3, "max_seeds": 9, "max_runs": 40},
+    },
+    **{"threshold": 0.1, "interval": {"low": None, "high": 0.2}, "monotone": True, "runs": 12},
+    "twins": [JUDGED_RUN],
+    "rates": [
+        {
+            **{"rate": 0.05, "verdict": "undecided", "pairs": 1},
+            **{"mean_percent": 0.5, "low_percent": None, "high_percent": None},
+            "runs": [{**JUDGED_RUN, "difference_percent": 0.5}],
+        }
+    ],
+}
 VALID = {
     "spec": [EVERYTHING, {"name": "t", "data": {"text": "a"}}]
     + [json.loads(path.read_text()) for path in sorted((ROOT / "experiments" / "specs").glob("*.json"))],
@@ -195,6 +212,7 @@ VALID = {
     ],
     "summary": [SUMMARY],
     "sweep": [SWEEP],
+    "search": [SEARCH, {**SEARCH, "threshold": None, "status": "searching", "rates": [], "twins": []}],
 }
 VALUES = [
     *[None, True, False, 0, 1, -1, 2, 3.0, 0.5, 1.5, -0.5, 8, 12, 1408.0, 65534, 65535, 1e12, 1e300],

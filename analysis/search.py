@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""search.json: the highest loss rate that a training tolerates, and the rates that were tried for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.files import MalformedRecord, object_of, read_json
+from analysis.loss_model import percent
+
+VERDICTS = ("passes", "undecided", "fails")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A rate that was judged. rate: fraction; mean, low, high, differences: percent of the lossless twin's loss.
+
+    mean, low and high are None where a run diverged; `runs` counts those that were judged.
+    """
+
+    rate: float
+    verdict: str
+    mean: float | None
+    low: float | None
+    high: float | None
+    differences: tuple[float, ...]
+    runs: int
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search as its record tells it. Rates are fractions; threshold, low and high are None where not known."""
+
+    pointer: str
+    tolerance_percent: float
+    status: str
+    remark: str
+    threshold: float | None
+    low: float | None
+    high: float | None
+    monotone: bool
+    judged: tuple[Judged, ...]
+    run_ids: tuple[tuple[str, int], ...]  # every run with its seed, the lossless twins first
+
+    def in_words(self) -> str:
+        """What was found, in a sentence."""
+        low = percent(self.low) if self.low is not None else "?"
+        high = percent(self.high) if self.high is not None else "?"
+        text = f"Highest {self.pointer} that keeps the final validation loss within {self.tolerance_percent:g} % of "
+        text += f"the lossless twin's: between {low} (surely passes) and {high} (surely fails)"
+        if self.threshold is not None:
+            text += f", estimate {100 * self.threshold:.3g} %"
+        if self.remark:
+            text += f"; {self.remark}"
+        if not self.monotone:
+            text += "; a rate fails below one that passes, so the curve is not monotone"
+        return text + "."
+
+
+def read_search(path: Path) -> Search | None:
+    """The search.json of an experiment's folder; None where there is none. Raises: MalformedRecord."""
+    file = path / "search.json"
+    if not file.is_file():
+        return None
+    record = read_json(file)
+    try:
+        return _search_of(record)
+    except (KeyError, TypeError, ValueError) as error:
+        raise MalformedRecord(f"{file}: not what docs/records.md says: {error!r}") from error
+
+
+def _search_of(record: dict[str, Any]) -> Search:
+    settings, interval = object_of(record["settings"]), object_of(record["interval"])
+    runs = [*record["twins"], *(run for rate in record["rates"] for run in rate["runs"])]
+    judged = []
+    for rate in record["rates"]:
+        if rate["verdict"] not in VERDICTS:
+            continue
+        differences = [run["difference_percent"] for run in rate["runs"]]
+        judged.append(
+            Judged(
+                rate["rate"], rate["verdict"], rate["mean_percent"], rate["low_percent"], rate["high_percent"],
+                tuple(float(d) for d in differences if d is not None), len(differences),
+            )
+        )  # fmt: skip
+    return Search(
+        settings["pointer"], float(settings["tolerance_percent"]), record["status"], record["remark"],
+        record["threshold"], interval["low"], interval["high"], bool(record["monotone"]), tuple(judged),
+        tuple((str(run["run_id"]), int(run["seed"])) for run in runs),
+    )  # fmt: skip

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// droptest search
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <memory>
+
+#include "experiments/cli/commands.h"
+#include "experiments/cli/outcome_text.h"
+#include "experiments/cli/progress_display.h"
+#include "experiments/cli/spec_options.h"
+#include "experiments/cli/stop_signal.h"
+#include "experiments/records/search_record.h"
+#include "experiments/run/child_process.h"
+#include "experiments/run/core_shares.h"
+#include "experiments/run/sweep_runner.h"
+#include "experiments/run/threshold_search.h"
+#include "experiments/spec/search_plan.h"
+#include "experiments/spec/spec.h"
+
+namespace droptest::cli {
+namespace {
+
+using experiments::RateJudgement;
+using experiments::SearchProgress;
+using experiments::SweepRun;
+using experiments::Trial;
+using experiments::TrialRequest;
+using experiments::Verdict;
+
+struct SearchCommandOptions {
+  SpecOptions spec;
+  std::string out = "results";
+  int jobs = 0;  ///< 0: one for each core that this process may use
+  bool quiet = false;
+};
+
+std::string number_text(const char* pattern, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, pattern, value);
+  return text;
+}
+
+/// "5.2 %".
+std::string rate_text(double rate) { return number_text("%.4g %%", 100 * rate); }
+
+std::string percent_text(double percent) { return std::isfinite(percent) ? number_text("%+.3f", percent) : "-"; }
+
+Trial trial_of(const SweepRun& run) {
+  Trial trial;
+  if (run.state == SweepRun::State::kFailed) {
+    trial.status = Trial::Status::kFailed;
+    trial.error = run.error;
+  } else if (run.state == SweepRun::State::kFinished || run.state == SweepRun::State::kFoundFinished) {
+    const nlohmann::json& loss = run.summary.at("validation").at("final_loss");
+    const bool completed = run.summary.value("status", "") == "completed" && loss.is_number();
+    trial.status = completed ? Trial::Status::kCompleted : Trial::Status::kDiverged;
+    if (completed) trial.loss = loss.get<double>();
+  }
+  return trial;
+}
+
+/// The runs of one round as a sweep; two requests can mean the same run.
+experiments::SweepPlan round_of(const experiments::SearchPlan& plan, const std::vector<TrialRequest>& requests) {
+  experiments::SweepPlan round{plan.name(), plan.description(), plan.spec(), {}};
+  std::map<std::string, std::size_t> by_id;
+  for (const TrialRequest& request : requests) {
+    round.runs.push_back(request.rate ? plan.at(*request.rate, request.repeat) : plan.lossless(request.repeat));
+    experiments::PlannedRun& planned = round.runs.back();
+    planned.same_as = by_id.try_emplace(planned.run.run_id, round.runs.size() - 1).first->second;
+  }
+  return round;
+}
+
+std::string judgements_table(const SearchProgress& progress) {
+  std::vector<std::vector<std::string>> rows = {{"rate", "difference %", "from", "to", "seeds", "verdict"}};
+  for (const auto& [rate, judgement] : progress.rates) {
+    if (judgement.verdict == Verdict::kNotJudged) continue;
+    rows.push_back({rate_text(rate), percent_text(judgement.mean_percent), percent_text(judgement.low_percent),
+                    percent_text(judgement.high_percent), std::to_string(judgement.trials.size()),
+                    std::string(experiments::verdict_name(judgement.verdict))});
+  }
+  return table_text(rows);
+}
+
+std::string conclusion(const SearchProgress& progress) {
+  std::string text;
+  if (progress.threshold) text = "threshold " + rate_text(*progress.threshold) + ", between ";
+  if (!progress.threshold) text = "threshold between ";
+  text +=
+      progress.surely_passes ? rate_text(*progress.surely_passes) + " (surely passes)" : "? (no rate surely passes)";
+  text += " and ";
+  text += progress.surely_fails ? rate_text(*progress.surely_fails) + " (surely fails)" : "? (no rate surely fails)";
+  text += "; " + std::to_string(progress.runs) + " runs";
+  if (!progress.remark.empty()) text += "; " + progress.remark;
+  if (!progress.monotone) text += "; a rate fails below one that passes: the loss is no monotone curve here";
+  return text + "\n";
+}
+
+int search(const SearchCommandOptions& options) {
+  const experiments::SearchPlan plan(experiments::load_spec(options.spec.file, options.spec.overrides));
+  experiments::SweepOptions sweep_options;
+  sweep_options.out = options.out;
+  sweep_options.jobs = options.jobs > 0 ? options.jobs : static_cast<int>(experiments::allowed_cores().size());
+  sweep_options.worker_command = {experiments::this_program(), "worker"};
+
+  catch_stop_signals();
+  ProgressDisplay display(options.quiet ? ProgressDisplay::Mode::kQuiet : ProgressDisplay::mode_of_stderr());
+  const auto run_round = [&](const std::vector<TrialRequest>& requests) {
+    const experiments::SweepProgress done = experiments::run_planned(
+        round_of(plan, requests), sweep_options,
+        [&display](const experiments::SweepProgress& now) { display.show(now); }, [] { return stop_requested(); });
+    display.close();
+    std::vector<Trial> trials;
+    for (const SweepRun& run : done.runs) trials.push_back(trial_of(run));
+    return trials;
+  };
+  std::map<double, std::size_t> told;
+  const auto on_change = [&](const SearchProgress& now) {
+    experiments::write_search_record(options.out, plan, now);
+    for (const auto& [rate, judgement] : now.rates) {
+      if (options.quiet || judgement.verdict == Verdict::kNotJudged || told[rate] == judgement.trials.size()) continue;
+      told[rate] = judgement.trials.size();
+      std::cerr << "rate " << rate_text(rate) << ": " << percent_text(judgement.mean_percent)
+                << " % of the lossless loss [" << percent_text(judgement.low_percent) << ", "
+                << percent_text(judgement.high_percent) << "], " << experiments::verdict_name(judgement.verdict) << "\n"
+                << std::flush;
+    }
+  };
+  const SearchProgress found = search_threshold(plan.settings(), sweep_options.jobs, run_round, on_change);
+
+  const std::string folder = options.out + "/" + plan.name();
+  if (!options.quiet) {
+    std::cout << judgements_table(found) << conclusion(found) << "the record is " << folder
+              << "/search.json; next: droptest report " << folder << "\n";
+  }
+  if (found.status == SearchProgress::Status::kFailed) {
+    std::cerr << "droptest: error: " << found.remark << "\n";
+    return kExitFailedRun;
+  }
+  if (found.status == SearchProgress::Status::kStopped) {
+    std::cerr << "droptest: " << found.remark << "\n";
+    return kExitInterrupted;
+  }
+  return kExitSuccess;
+}
+
+}  // namespace
+
+void add_search_command(CLI::App& app, Action& chosen) {
+  CLI::App* command = app.add_subcommand("search", "Find the highest loss rate that training tolerates");
+  const auto options = std::make_shared<SearchCommandOptions>();  // shared by CLI11's bindings and the action
+  add_spec_options(*command, options->spec);
+  command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
+  command->add_option("--jobs,-j", options->jobs, "Runs at once; default: one for each core that this process may use")
+      ->check(CLI::Range(1, 4096));
+  command->add_flag("--quiet", options->quiet, "Print nothing but errors");
+  command->footer(
+      "Bisection over paired runs: each rate has the seeds of the lossless twin. The spec's `search` section says "
+      "what\n"
+      "is searched (docs/specs.md); its members have defaults. Runs that have their result already are not "
+      "repeated.\n\n"
+      "Examples:\n"
+      "  droptest search experiments/specs/threshold.json\n"
+      "  droptest search spec.json --set /search/tolerance_percent=2 --set /search/high=20%");
+  command->callback([options, &chosen] { chosen = [options] { return search(*options); }; });
+}
+
+}  // namespace droptest::cli

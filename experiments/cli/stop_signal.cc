@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/cli/stop_signal.h"
+
+#include <csignal>
+
+namespace droptest::cli {
+namespace {
+
+// The one thing that a signal handler may touch.
+volatile std::sig_atomic_t stop_signal = 0;
+
+extern "C" void remember_signal(int signal) { stop_signal = signal; }
+
+}  // namespace
+
+void catch_stop_signals() {
+  struct sigaction action {};
+  action.sa_handler = remember_signal;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+bool stop_requested() { return stop_signal != 0; }
+
+}  // namespace droptest::cli

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/search_plan.h"
+
+#include "experiments/spec/json_text.h"
+#include "experiments/spec/parameters_from_json.h"
+#include "experiments/spec/resolve.h"
+#include "experiments/spec/schema.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+SearchSettings read_settings(const nlohmann::json& section, const std::string& where) {
+  const sim::Parameters rates = parameters_from_json(section, where + ": /search");
+  SearchSettings settings;
+  settings.pointer = section.at("pointer").get<std::string>();
+  settings.low = rates.probability("low");
+  settings.high = rates.probability("high");
+  settings.tolerance_percent = section.at("tolerance_percent").get<double>();
+  settings.resolution = section.at("resolution").get<double>();
+  settings.confidence = section.at("confidence").get<double>();
+  settings.seeds = section.at("seeds").get<std::uint64_t>();
+  settings.max_seeds =
+      section.contains("max_seeds") ? section.at("max_seeds").get<std::uint64_t>() : 3 * settings.seeds;
+  settings.max_runs = section.at("max_runs").get<std::uint64_t>();
+  return settings;
+}
+
+std::vector<Violation> contradictions(const SearchSettings& settings, const nlohmann::json& section) {
+  std::vector<Violation> found;
+  if (settings.low <= 0) {
+    found.push_back({"/search/low", "got " + quote_json(section.at("low")) +
+                                        ", want a rate above 0: at 0 nothing is lost, which is the lossless twin"});
+  }
+  if (settings.high <= settings.low) {
+    found.push_back({"/search/high", "got " + quote_json(section.at("high")) + ", want more than low, which is " +
+                                         quote_json(section.at("low"))});
+  }
+  if (settings.max_seeds < settings.seeds) {
+    found.push_back({"/search/max_seeds", "got " + std::to_string(settings.max_seeds) + ", want at least seeds, " +
+                                              std::to_string(settings.seeds)});
+  }
+  if (settings.max_runs < 3 * settings.seeds) {
+    found.push_back({"/search/max_runs", "got " + std::to_string(settings.max_runs) + ", want at least " +
+                                             std::to_string(3 * settings.seeds) +
+                                             ": the lossless twin, low and high with each of the seeds"});
+  }
+  return found;
+}
+
+}  // namespace
+
+SearchPlan::SearchPlan(const Spec& spec) : where_(spec.where), spec_(spec.document) {
+  require_valid(SchemaKind::kSpec, spec.document, where_);
+  base_ = spec.document;
+  for (const char* several : {"sweep", "repeat", "search"}) base_.erase(several);
+  nlohmann::json asking = spec.document;
+  if (!asking.contains("search")) asking["search"] = nlohmann::json::object();
+  const nlohmann::json complete = schema_of(SchemaKind::kSpec).with_defaults(asking);
+  name_ = complete.at("name").get<std::string>();
+  description_ = complete.at("description").get<std::string>();
+  settings_ = read_settings(complete.at("search"), where_);
+  std::vector<Violation> violations = contradictions(settings_, complete.at("search"));
+  if (spec.document.contains("sweep")) {
+    violations.push_back({"/sweep", "got a sweep, want a spec of one run to search from; --set /sweep=null leaves it"});
+  }
+  tokens_ = pointer_tokens(settings_.pointer, where_ + ": /search/pointer");
+  const std::string reason = schema_of(SchemaKind::kSpec).unknown_pointer(tokens_);
+  if (!reason.empty()) {
+    violations.push_back({"/search/pointer", reason});
+  } else if (tokens_[0] != "network") {
+    violations.push_back(
+        {"/search/pointer", "got " + quote_json(settings_.pointer) + ", want the place of a rate in /network"});
+  }
+  if (!violations.empty()) throw_violations(violations, where_);
+
+  nlohmann::json lossless = base_;
+  lossless.erase("network");
+  twin_.run = resolve(lossless, where_);
+  twin_.point = {{"/network", nlohmann::json::object()}};
+  const std::uint64_t first = twin_.run.config.seed;
+  if (first + (settings_.max_seeds - 1) < first) {
+    throw ConfigError(where_ + ": /search/max_seeds: got " + std::to_string(settings_.max_seeds) + ", want at most " +
+                      std::to_string(std::uint64_t{0} - first) + " from seed " + std::to_string(first));
+  }
+  if (at(settings_.low, 0).run.run_id == at(settings_.high, 0).run.run_id) {
+    throw ConfigError(where_ + ": /search/pointer: got " + quote_json(settings_.pointer) +
+                      ", which changes nothing in this run (another part of /network overrides it, or the run has no "
+                      "such traffic), want the place of a rate that is in use");
+  }
+}
+
+PlannedRun SearchPlan::repeated(PlannedRun run, std::uint64_t repeat) const {
+  run.seed = seed(repeat);
+  if (repeat > 0) reseed(run.run, run.seed);
+  return run;
+}
+
+PlannedRun SearchPlan::at(double rate, std::uint64_t repeat) const {
+  PlannedRun planned;
+  nlohmann::json document = base_;
+  set_member(document, tokens_, rate, where_ + ": " + settings_.pointer);
+  try {
+    planned.run = resolve(document, where_);
+  } catch (const ConfigError& error) {
+    throw ConfigError(std::string(error.what()) + " (at " + settings_.pointer + " = " + quote_json(rate) + ")");
+  }
+  planned.point = {{settings_.pointer, rate}};
+  return repeated(std::move(planned), repeat);
+}
+
+PlannedRun SearchPlan::lossless(std::uint64_t repeat) const { return repeated(twin_, repeat); }
+
+}  // namespace droptest::experiments

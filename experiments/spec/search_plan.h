@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// A spec as a search for the highest tolerable loss rate: its settings, its lossless twin, and the run at any rate.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "experiments/spec/spec.h"
+#include "experiments/spec/sweep_plan.h"
+
+namespace droptest::experiments {
+
+/// The `search` section of a spec; docs/specs.md says what each member means.
+struct SearchSettings {
+  std::string pointer;           ///< JSON pointer of the rate
+  double low = 0;                ///< fraction, above 0
+  double high = 0;               ///< fraction, above low
+  double tolerance_percent = 1;  ///< of the lossless twin's final validation loss
+  double resolution = 0.1;       ///< a gap between two rates a < b is closed where (b - a) / b is at most this
+  double confidence = 0.95;      ///< of the interval that a rate is judged by
+  std::uint64_t seeds = 3;       ///< that each rate begins with
+  std::uint64_t max_seeds = 9;   ///< that a rate which stays undecided gets
+  std::uint64_t max_runs = 60;   ///< lossless twins and runs found finished counted
+};
+
+/// A search, all of whose runs are known to resolve.
+class SearchPlan {
+ public:
+  /// Throws: ConfigError that names the JSON pointer: a spec with a sweep, bounds without meaning, a pointer that no
+  /// spec has, or that does not change the run.
+  explicit SearchPlan(const Spec& spec);
+
+  const std::string& name() const { return name_; }
+  const std::string& description() const { return description_; }
+  const nlohmann::json& spec() const { return spec_; }  ///< as given
+  const SearchSettings& settings() const { return settings_; }
+
+  /// The seed of a repeat: the spec's, and those that follow it.
+  std::uint64_t seed(std::uint64_t repeat) const { return twin_.run.config.seed + repeat; }
+  /// The run at `rate`. Throws: ConfigError where the spec has no meaning at that rate.
+  PlannedRun at(double rate, std::uint64_t repeat) const;
+  /// The same run without its network: nothing is lost.
+  PlannedRun lossless(std::uint64_t repeat) const;
+
+ private:
+  PlannedRun repeated(PlannedRun run, std::uint64_t repeat) const;
+
+  std::string name_;
+  std::string description_;
+  std::string where_;
+  nlohmann::json spec_;
+  nlohmann::json base_;  ///< the spec of one run
+  SearchSettings settings_;
+  std::vector<std::string> tokens_;
+  PlannedRun twin_;
+};
+
+}  // namespace droptest::experiments
