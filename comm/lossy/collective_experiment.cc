@@ -3,7 +3,6 @@
 
 #include <boost/random/normal_distribution.hpp>
 #include <cmath>
-#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -45,35 +44,6 @@ void draw_inputs(const CollectiveExperiment& experiment, std::uint64_t trial, in
 }
 
 double time_of(const std::optional<VirtualTime>& time) { return time ? time->seconds : 0; }
-
-// Mean of `values` with its standard error.
-Estimate mean_of(const std::vector<double>& values, std::optional<double> expected) {
-  const auto n = static_cast<double>(values.size());
-  double sum = 0;
-  for (const double v : values) sum += v;
-  const double mean = sum / n;
-  double squares = 0;
-  for (const double v : values) squares += (v - mean) * (v - mean);
-  const double error = n > 1 ? std::sqrt(squares / (n * (n - 1))) : std::numeric_limits<double>::quiet_NaN();
-  return {mean, error, expected};
-}
-
-// Ratio of sums R = sum a / sum b; by the delta method its variance is that of the mean of (a - R b) / mean(b).
-Estimate ratio_of(const std::vector<double>& a, const std::vector<double>& b, std::optional<double> expected) {
-  const auto n = static_cast<double>(a.size());
-  double sum_a = 0;
-  double sum_b = 0;
-  for (std::size_t t = 0; t < a.size(); ++t) {
-    sum_a += a[t];
-    sum_b += b[t];
-  }
-  const double ratio = sum_a / sum_b;
-  double squares = 0;
-  for (std::size_t t = 0; t < a.size(); ++t) squares += (a[t] - ratio * b[t]) * (a[t] - ratio * b[t]);
-  const double error =
-      n > 1 ? std::sqrt(squares / (n * (n - 1))) / (sum_b / n) : std::numeric_limits<double>::quiet_NaN();
-  return {ratio, error, expected};
-}
 
 // The halves draw from different links, so their means are independent.
 Estimate product_of(const Estimate& a, const Estimate& b) {

@@ -4,10 +4,10 @@
 
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "comm/lossy/collective_theory.h"
+#include "comm/lossy/estimate.h"
 #include "comm/lossy/loss_statistics.h"
 #include "comm/lossy/network.h"
 #include "comm/lossy/time_model.h"
@@ -23,13 +23,6 @@ struct CollectiveExperiment {
   std::uint64_t seed = 1;
   std::optional<TimeModel> time;             ///< absent: without a clock
   std::chrono::milliseconds timeout{60000};  ///< longest wait for a rank
-};
-
-/// A mean over trials. `standard_error` is NaN for a single trial.
-struct Estimate {
-  double measured = 0;
-  double standard_error = 0;
-  std::optional<double> expected;  ///< exact, where a closed form exists
 };
 
 struct CollectiveExperimentResult {
