@@ -56,7 +56,7 @@ struct Flow {
   std::uint64_t packets = 0;  ///< so far; the index of the next one where indices run on along the link
   sim::FateDigest digest;
   std::unique_ptr<sim::FateDigest> missing_digest;  ///< null while nothing stayed missing in spite of a recovery
-  std::unique_ptr<FlowTally> tally;  ///< null where another rank counts the link
+  std::unique_ptr<FlowTally> tally;                 ///< null where another rank counts the link
 };
 
 /// Hands out packet indices and draws the fates of each message.

@@ -43,7 +43,7 @@ struct HalfNetwork {
   std::shared_ptr<const sim::LossProcess> loss;  ///< shared by the classes and ranks it was given to; null: reliable
   Fill fill = Fill::kZero;
   std::shared_ptr<const sim::LinkRecovery> recovery = nullptr;  ///< shared like the loss; null: what is lost is missing
-  bool deadline = false;  ///< packets may be lost for coming late, besides
+  bool deadline = false;                                        ///< packets may be lost for coming late, besides
   std::vector<LinkOverride> links = {};  ///< links with a loss of their own; the last one that matches counts
 };
 
@@ -87,10 +87,10 @@ void apply_loss(ClassNetwork& network, const std::shared_ptr<const sim::LossProc
 /// Gives each half `fill` where it has a meaning, and `zero` elsewhere.
 void apply_fill(ClassNetwork& network, Fill fill);
 
-/// Throws: ConfigError for an unknown path, a fill, a consistency or a recovery that has no meaning where it is (with the
-/// reason), a path with groups without their size, a payload that is not a positive multiple of 8 bytes (a whole number
-/// of elements of every type), an override of links that speaks of destinations where all receivers share a packet's
-/// fate, and inverse_probability where the loss rate is not one number.
+/// Throws: ConfigError for an unknown path, a fill, a consistency or a recovery that has no meaning where it is (with
+/// the reason), a path with groups without their size, a payload that is not a positive multiple of 8 bytes (a whole
+/// number of elements of every type), an override of links that speaks of destinations where all receivers share a
+/// packet's fate, and inverse_probability where the loss rate is not one number.
 void validate(const ClassNetwork& network);
 
 }  // namespace droptest::comm

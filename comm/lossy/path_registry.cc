@@ -21,9 +21,11 @@ std::unique_ptr<Path> make(const PathContext& context) {
 const std::vector<PathEntry>& paths() {
   static const std::vector<PathEntry> entries = {
       {"contribution", "in-network aggregation: a packet of one rank never reaches the aggregation point, all miss it",
-       RankEquality::kStayEqual, LossShorthand::kReduceHalf, &make<ContributionPath>, nullptr, true, false, SenderFeedback::kCorrectsSends},
+       RankEquality::kStayEqual, LossShorthand::kReduceHalf, &make<ContributionPath>, nullptr, true, false,
+       SenderFeedback::kCorrectsSends},
       {"direct", "reduce-scatter by direct exchange, then all-gather; one (source, destination) packet at a time",
-       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<DirectPath>, &sim::make_direct_schedule, true, false, SenderFeedback::kCorrectsSends},
+       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<DirectPath>, &sim::make_direct_schedule, true,
+       false, SenderFeedback::kCorrectsSends},
       {"ring", "partial sums go round a ring, then results: a lost hop loses all that it carries",
        RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make_hop_path<sim::make_ring_schedule>,
        &sim::make_ring_schedule},

@@ -145,9 +145,9 @@ class Resolver {
                "got a network, but no run of this version has such traffic; want tp_forward or tp_backward");
       }
     }
-    ResolvedNetwork resolved = resolve_network(network, classes_in_use(config_.tensor_parallel),
-                                               full_["seed"].get<std::uint64_t>(), where_, config_.tensor_parallel,
-                                               network_use());
+    ResolvedNetwork resolved =
+        resolve_network(network, classes_in_use(config_.tensor_parallel), full_["seed"].get<std::uint64_t>(), where_,
+                        config_.tensor_parallel, network_use());
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);

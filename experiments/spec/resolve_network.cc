@@ -282,7 +282,7 @@ class NetworkResolver {
   NetworkUse use_;
   std::vector<std::string> errors_;
   std::map<std::string, Made> processes_;
-  std::map<std::string, std::string> places_;  ///< where the loss, the links and other members were written
+  std::map<std::string, std::string> places_;           ///< where the loss, the links and other members were written
   std::map<std::string, std::string> recovery_places_;  ///< of each half; "": of the class
   bool gather_loss_named_ = false;
   bool gather_links_named_ = false;
