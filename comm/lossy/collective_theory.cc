@@ -68,6 +68,7 @@ std::optional<double> reduce_nmse_independent(const LossyAllReduce& c) {
     }
     case Fill::kStale:
     case Fill::kOwn:
+    case Fill::kOwnScaled:
       break;
   }
   return std::nullopt;
@@ -88,6 +89,7 @@ std::optional<double> reduce_nmse_identical(const LossyAllReduce& c) {
       return is_direct(c) ? 0 : std::pow(p, n);  // exact but for K = 0
     case Fill::kStale:
     case Fill::kOwn:
+    case Fill::kOwnScaled:
       break;
   }
   return std::nullopt;
@@ -113,7 +115,7 @@ std::optional<Survival> expected_survival(const LossyAllReduce& c) {
   }
   const double n = c.ranks;
   // A result's owner on `direct` keeps it, except where it gives up what its receivers lost.
-  const bool owner_keeps = is_direct(c) && (c.consistency == Consistency::kPerReceiver || c.gather_fill == Fill::kOwn);
+  const bool owner_keeps = is_direct(c) && (c.consistency == Consistency::kPerReceiver || keeps_own(c.gather_fill));
   Survival survival;
   survival.reduce = 1 - c.reduce_loss_rate * exposed(c) / n;
   survival.gather = 1 - c.gather_loss_rate * (owner_keeps ? n - 1 : n) / n;
@@ -138,6 +140,9 @@ std::optional<double> expected_nmse(const LossyAllReduce& c) {
     replaced = 1;
   } else if (c.gather_fill == Fill::kOwn) {
     replaced = identical ? (n - 1) * (n - 1) / (n * n) : (n - 1) / n;  // x_r in the place of S
+  } else if (c.gather_fill == Fill::kOwnScaled) {
+    // sqrt(N) x_r in the place of S: (sqrt(N) - 1)^2 + N - 1 over N, or (sqrt(N) - N)^2 over N^2.
+    replaced = identical ? (1 - std::sqrt(1 / n)) * (1 - std::sqrt(1 / n)) : 2 - 2 / std::sqrt(n);
   } else {
     return std::nullopt;
   }

@@ -85,7 +85,7 @@ const sim::PacketMask* ContributionPath::fates_of_results(const sim::Packetizer&
 
 void ContributionPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
   const sim::Packetizer packets(input.count_elems(), element_bytes(input.type), context_.network.payload_bytes);
-  const ConstTensor own_values = one_hop_.keep_for_own(input);
+  const ConstTensor own_values = one_hop_.keep_contribution(input, op);
   // The output is overwritten in any case, so what arrives may stand in it: in place nothing is copied.
   constexpr Uses kUses{StaleMemory::Use::kReduceContributions, StaleMemory::Use::kAllReduceFeedback};
   const ConstTensor arrives = what_arrives(input, output, op, packets, kUses, message);

@@ -106,7 +106,7 @@ void DirectPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const
   part_counts_.assign(ranks, count / ranks);
   for (std::uint64_t r = 0; r < count % ranks; ++r) ++part_counts_[r];
 
-  const ConstTensor own_values = one_hop_.keep_for_own(input);
+  const ConstTensor own_values = one_hop_.keep_contribution(input, op);
   const std::uint64_t part_elems = part_counts_[context_.inner.rank()];
   Part part(*this, op, input.type, part_elems,
             remembered_contributions(StaleMemory::Use::kReduceContributions, input.type, part_elems, message), message);

@@ -157,7 +157,7 @@ class Simulation {
   // `own` keeps its value. A lost contribution to an aggregation point is one contribution that all results miss.
   double losers(sim::Half half) const {
     if (!shares(half)) return 1;
-    return schedule_ != nullptr && what_.network.gather.fill == Fill::kOwn ? ranks_ - 1 : ranks_;
+    return schedule_ != nullptr && keeps_own(what_.network.gather.fill) ? ranks_ - 1 : ranks_;
   }
 
   // The ends of the pieces.

@@ -17,6 +17,8 @@ const std::vector<FillEntry>& fills() {
        "contributions that could be lost x 1 / (1 - loss rate): unbiased"},
       {"stale", Fill::kStale, true, true, "the last value that arrived at this position; zero before the first"},
       {"own", Fill::kOwn, false, true, "the rank keeps what it has: its own input, or the output's earlier content"},
+      {"own_scaled", Fill::kOwnScaled, false, true,
+       "own x sqrt(ranks) for results of a sum, which has the spread of independent contributions; else own"},
   };
   return entries;
 }
@@ -86,7 +88,11 @@ void validate(const ClassNetwork& network) {
   if (!gather.gather_half) {
     throw ConfigError("fill of the gather half: got " + std::string(gather.name) +
                       ", but each value there has one source, so nothing is summed that could be rescaled; "
-                      "want zero, stale or own");
+                      "want zero, stale, own or own_scaled");
+  }
+  if (network.gather.fill == Fill::kOwnScaled && !path_entry(network.path).can_share) {
+    throw ConfigError("fill of the gather half: got own_scaled on path " + std::string(network.path) +
+                      ", where a rank has partial sums of several ranks, whose spread is not that of one; want own");
   }
   if (network.path == "contribution") {
     require_destinations(network.reduce, "reduce", "a contribution that is lost is missed by all ranks");

@@ -18,13 +18,16 @@
 namespace droptest::comm {
 
 /// What a receiver puts where nothing arrived (docs/recovery.md).
-enum class Fill : std::uint8_t { kZero, kCountRescale, kInverseProbability, kStale, kOwn };
+enum class Fill : std::uint8_t { kZero, kCountRescale, kInverseProbability, kStale, kOwn, kOwnScaled };
 
 /// Whether all receivers of one packet share its fate.
 enum class Consistency : std::uint8_t { kPerReceiver, kShared };
 
 /// Whether packet indices run on along a link or start anew with each message.
 enum class BurstScope : std::uint8_t { kLink, kMessage };
+
+/// Whether a receiver keeps what it has.
+constexpr bool keeps_own(Fill fill) { return fill == Fill::kOwn || fill == Fill::kOwnScaled; }
 
 struct FillEntry {
   std::string_view name;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/one_hop.h"
 
+#include <cmath>
+
 #include "comm/lossy/packet_runs.h"
 #include "comm/lossy/reduction_fill.h"
 
@@ -16,10 +18,21 @@ ConstTensor slice_if_any(ConstTensor data, sim::ElementRange elements) {
 
 }  // namespace
 
-ConstTensor OneHop::keep_for_own(ConstTensor values) {
-  if (!can_lose(context_.network.gather) || context_.network.gather.fill != Fill::kOwn) return {values.type, {}};
+Tensor OneHop::copy_for_own(ConstTensor values) {
+  if (!can_lose(context_.network.gather) || !keeps_own(context_.network.gather.fill)) return {values.type, {}};
   const Tensor kept = context_.scratch.take(Scratch::Slot::kInputCopy, values.type, values.count_elems());
   copy(values, kept);
+  return kept;
+}
+
+ConstTensor OneHop::keep_for_own(ConstTensor values) { return copy_for_own(values); }
+
+ConstTensor OneHop::keep_contribution(ConstTensor input, ReduceOp op) {
+  const Tensor kept = copy_for_own(input);
+  const bool is_sum = op == ReduceOp::kSum && input.type != ElementType::kUint64;
+  if (is_sum && !kept.bytes.empty() && context_.network.gather.fill == Fill::kOwnScaled) {
+    scale(kept, std::sqrt(static_cast<double>(context_.inner.world_size())));
+  }
   return kept;
 }
 
@@ -58,7 +71,7 @@ const sim::PacketMask* OneHop::fates_of_copy(int source, const sim::Packetizer& 
     to_all.destination = sim::Link::kEveryDestination;
     const sim::PacketMask* lost = context_.ledger.next_message(to_all, context_.group, packets,
                                                                source == me ? Tally::kCounted : Tally::kOtherEnd);
-    return source == me && context_.network.gather.fill == Fill::kOwn ? nullptr : lost;
+    return source == me && keeps_own(context_.network.gather.fill) ? nullptr : lost;
   }
   if (source != me) {
     return context_.ledger.next_message(link(source, me, message), context_.group, packets, Tally::kCounted);

@@ -34,6 +34,8 @@ class OneHop {
   /// What `own` needs to keep of `values` before they are overwritten: a copy in scratch where that fill is in use and
   /// something can be lost, else an empty tensor.
   ConstTensor keep_for_own(ConstTensor values);
+  /// The same of an input to a reduction: `own_scaled` multiplies it by sqrt(ranks) in sums of floats.
+  ConstTensor keep_contribution(ConstTensor input, ReduceOp op);
 
   /// Fills the holes of `data`. Null `lost`: all arrived. `own_values` and `memory` have the shape of `data`, or are
   /// empty where the fill does not need them.
@@ -43,6 +45,7 @@ class OneHop {
   Tensor memory(StaleMemory::Use use, const Message& message, ConstTensor values, int peer);
 
  private:
+  Tensor copy_for_own(ConstTensor values);
   void lose_parts(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values, Tensor memory,
                   const Message& message);
   const sim::PacketMask* fates_of_copy(int source, const sim::Packetizer& packets, const Message& message);

@@ -43,7 +43,7 @@ class TransformedPath final : public Path {
   enum class Turn : std::uint8_t { kIn, kOut };
   void interleave(Tensor part, Turn turn);
   ConstTensor transformed(ConstTensor input, Counts parts);
-  bool fill_keeps_output() const { return context_.network.gather.fill == Fill::kOwn; }
+  bool fill_keeps_output() const { return keeps_own(context_.network.gather.fill); }
 
   std::unique_ptr<Path> path_;
   PathContext context_;

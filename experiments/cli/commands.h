@@ -32,5 +32,6 @@ void add_list_command(CLI::App& app, Action& chosen);
 void add_info_command(CLI::App& app, Action& chosen);
 void add_fates_command(CLI::App& app, Action& chosen);
 void add_collective_command(CLI::App& app, Action& chosen);
+void add_drift_command(CLI::App& app, Action& chosen);
 
 }  // namespace droptest::cli

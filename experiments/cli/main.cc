@@ -64,6 +64,7 @@ int main(int argc, char** argv) {
   add_info_command(app, chosen);
   add_fates_command(app, chosen);
   add_collective_command(app, chosen);
+  add_drift_command(app, chosen);
   add_worker_command(app, chosen);
 
   try {

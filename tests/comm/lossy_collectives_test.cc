@@ -49,6 +49,7 @@ std::vector<NamedNetwork> networks() {
         for (const FillEntry& reduce : fills()) {
           for (const FillEntry& gather : fills()) {
             if (!reduce.reduce_half || !gather.gather_half) continue;
+            if (gather.fill == Fill::kOwnScaled && !entry.can_share) continue;
             ClassNetwork network;
             network.path = path;
             network.group_ranks = entry.has_groups ? 2 : 0;

@@ -370,7 +370,7 @@ TEST(Hadamard, HasTheErrorOfItsFillUnderEveryFill) {
   for (const std::string_view path : {"direct", "contribution"}) {
     for (const Inputs inputs : {Inputs::kIndependent, Inputs::kIdentical}) {
       for (const Fill reduce : {Fill::kZero, Fill::kCountRescale, Fill::kInverseProbability}) {
-        for (const Fill gather : {Fill::kZero, Fill::kOwn}) {
+        for (const Fill gather : {Fill::kZero, Fill::kOwn, Fill::kOwnScaled}) {
           CollectiveExperiment experiment;
           experiment.network = network_of(path, 0.15, 0.1);
           experiment.network.reduce.fill = reduce;

@@ -2,6 +2,7 @@
 #include "tests/comm/lossy_reference.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "comm/lossy/path_registry.h"
@@ -91,6 +92,14 @@ void LossyReference::fill_gathered(std::vector<double>& received, std::uint64_t 
   }
 }
 
+std::vector<double> LossyReference::own_contribution(const std::vector<double>& input, ReduceOp op) const {
+  std::vector<double> own = input;
+  if (network_.gather.fill == Fill::kOwnScaled && op == ReduceOp::kSum) {
+    for (double& x : own) x *= std::sqrt(static_cast<double>(ranks_));
+  }
+  return own;
+}
+
 LossyReference::Values LossyReference::all_reduce(const Values& inputs, ReduceOp op) {
   const std::uint64_t n = inputs[0].size();
   if (hops()) {
@@ -112,7 +121,7 @@ LossyReference::Values LossyReference::all_reduce(const Values& inputs, ReduceOp
       } else if (r == 0) {
         result_lost = next_message(sim::Half::kGather, 0, kAll, n);
       }
-      fill_gathered(outputs[r], 0, n, r, result_lost, inputs[r], Memory::kResult);
+      fill_gathered(outputs[r], 0, n, r, result_lost, own_contribution(inputs[r], op), Memory::kResult);
     }
     return outputs;
   }
@@ -134,13 +143,13 @@ LossyReference::Values LossyReference::all_reduce(const Values& inputs, ReduceOp
     for (int r = 0; r < ranks_; ++r) {
       std::copy(parts[o].begin(), parts[o].end(), outputs[r].begin() + static_cast<std::ptrdiff_t>(begin[o]));
       const bool mine =
-          r == o && (network_.consistency == Consistency::kPerReceiver || network_.gather.fill == Fill::kOwn);
+          r == o && (network_.consistency == Consistency::kPerReceiver || keeps_own(network_.gather.fill));
       std::vector<bool> here = lost;
       if (network_.consistency == Consistency::kPerReceiver && r != o) {
         here = next_message(sim::Half::kGather, o, r, counts[o]);
       }
       if (mine) here.assign(counts[o], false);
-      fill_gathered(outputs[r], begin[o], counts[o], r, here, inputs[r], Memory::kResult);
+      fill_gathered(outputs[r], begin[o], counts[o], r, here, own_contribution(inputs[r], op), Memory::kResult);
     }
   }
   return outputs;
@@ -195,7 +204,7 @@ LossyReference::Values LossyReference::all_gather(const Values& inputs, const Co
       std::copy(inputs[o].begin(), inputs[o].end(), outputs[r].begin() + static_cast<std::ptrdiff_t>(begin[o]));
       std::vector<bool> here = lost;
       if (!shared && r != o) here = next_message(sim::Half::kGather, o, r, counts[o]);
-      if (r == o && (!shared || network_.gather.fill == Fill::kOwn)) here.assign(counts[o], false);
+      if (r == o && (!shared || keeps_own(network_.gather.fill))) here.assign(counts[o], false);
       fill_gathered(outputs[r], begin[o], counts[o], r, here, before[r], Memory::kGather);
     }
   }
@@ -227,7 +236,7 @@ LossyReference::Values LossyReference::broadcast(int root, const Values& before)
   for (int r = 0; r < ranks_; ++r) {
     std::vector<bool> here = lost;
     if (!shared && r != root) here = next_message(sim::Half::kGather, root, r, n);
-    if (r == root && (!shared || network_.gather.fill == Fill::kOwn)) here.assign(n, false);
+    if (r == root && (!shared || keeps_own(network_.gather.fill))) here.assign(n, false);
     fill_gathered(outputs[r], 0, n, r, here, before[r], Memory::kBroadcast);
   }
   return outputs;

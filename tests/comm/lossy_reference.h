@@ -41,6 +41,7 @@ class LossyReference {
   // Reduced values of [begin, end) as rank `owner` gets them; for contribution the owner does not matter.
   std::vector<double> reduce(const Values& inputs, std::uint64_t begin, std::uint64_t end, int owner, const Lost& lost,
                              ReduceOp op, Memory memory);
+  std::vector<double> own_contribution(const std::vector<double>& input, ReduceOp op) const;
   void fill_gathered(std::vector<double>& received, std::uint64_t begin, std::uint64_t elems, int receiver,
                      const std::vector<bool>& lost, const std::vector<double>& own, Memory memory);
 

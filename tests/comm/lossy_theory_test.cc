@@ -187,13 +187,21 @@ TEST(CollectiveExperiment, PathsOfHopsAgreeWithTheVectors) {
   }
 }
 
+TEST(CollectiveExperiment, AScaledContributionHasNoMeaningWherePartialSumsTravel) {
+  CollectiveExperiment experiment = experiment_of(3, 0.15, 0.1);
+  experiment.network.path = "ring";
+  experiment.network.gather.fill = Fill::kOwnScaled;
+  EXPECT_THROW(run_collective_experiment(experiment), ConfigError);
+}
+
 TEST(CollectiveExperiment, EveryPathAndFillAgreesWithItsExpectation) {
   for (const PathEntry& entry : paths()) {
     const std::string_view path = entry.name;
     for (const Consistency consistency : {Consistency::kPerReceiver, Consistency::kShared}) {
       if (consistency == Consistency::kShared && !entry.can_share) continue;
       for (const Fill reduce : {Fill::kZero, Fill::kCountRescale, Fill::kInverseProbability}) {
-        for (const Fill gather : {Fill::kZero, Fill::kOwn}) {
+        for (const Fill gather : {Fill::kZero, Fill::kOwn, Fill::kOwnScaled}) {
+          if (gather == Fill::kOwnScaled && !entry.can_share) continue;
           for (const Inputs inputs : {Inputs::kIndependent, Inputs::kIdentical}) {
             CollectiveExperiment experiment = experiment_of(3, 0.15, 0.1);
             experiment.network.path = path;

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/cli/network_options.h"
+
+#include <CLI/CLI.hpp>
+
+#include "comm/lossy/path_registry.h"
+#include "experiments/cli/spec_options.h"
+#include "experiments/spec/json_text.h"
+#include "experiments/spec/loss_from_json.h"
+#include "experiments/spec/schema.h"
+#include "sim/error.h"
+
+namespace droptest::cli {
+namespace {
+
+using nlohmann::json;
+
+/// A loss process, checked here so that messages name the option.
+json loss_option(const std::string& text, const std::string& option) {
+  json loss = parse_json_option(text, option);
+  json resolved = loss;
+  experiments::loss_from_json(resolved, option);
+  return loss;
+}
+
+/// Overrides of links, by the rules of a spec's network section.
+json links_option(const std::string& text) {
+  json links = parse_json_option(text, "--links");
+  const json spec = {{"name", "collective"}, {"data", {{"text", "none"}}}, {"network", {{"links", links}}}};
+  experiments::require_valid(experiments::SchemaKind::kSpec, spec, "--links");
+  return experiments::schema_of(experiments::SchemaKind::kSpec).with_defaults(spec)["network"]["links"];
+}
+
+/// The options as the network section of a spec, so that they mean the same here and there.
+json network_section(const NetworkOptions& options) {
+  json network = {{"path", options.path},
+                  {"payload_bytes", options.payload_bytes},
+                  {"consistency", options.consistency},
+                  {"burst_scope", options.burst_scope},
+                  {"loss", options.loss.empty() ? json{{"model", "none"}} : loss_option(options.loss, "--loss")},
+                  {"fill", options.fill}};
+  if (!options.links.empty()) network["links"] = links_option(options.links);
+  if (options.group_ranks > 0) network["group_ranks"] = options.group_ranks;
+  if (!options.reduce_loss.empty()) network["reduce"]["loss"] = loss_option(options.reduce_loss, "--reduce-loss");
+  if (!options.gather_loss.empty()) network["gather"]["loss"] = loss_option(options.gather_loss, "--gather-loss");
+  if (!options.reduce_fill.empty()) network["reduce"]["fill"] = options.reduce_fill;
+  if (!options.gather_fill.empty()) network["gather"]["fill"] = options.gather_fill;
+  if (!options.recovery.empty()) {
+    network["recovery"] = parse_json_option(options.recovery, "--recovery");
+    // The rules of a spec, in the smallest one that has this network.
+    const json spec = {
+        {"name", "collective"}, {"data", {{"text", "-"}}}, {"network", {{"recovery", network["recovery"]}}}};
+    experiments::require_valid(experiments::SchemaKind::kSpec, spec, "--recovery");
+    network["recovery"] =
+        experiments::schema_of(experiments::SchemaKind::kSpec).with_defaults(spec).at("network").at("recovery");
+  }
+  return network;
+}
+
+}  // namespace
+
+ClassNetworkOption class_network(const NetworkOptions& options, experiments::NetworkUse use) {
+  constexpr sim::TrafficClass kClass = sim::TrafficClass::kTpForward;
+  const experiments::ResolvedNetwork network = experiments::resolve_network(
+      network_section(options), {kClass}, options.seed, options.command, options.ranks, use);
+  std::string errors;
+  for (const std::string& error : network.errors) errors += (errors.empty() ? "" : "\n") + error;
+  if (!errors.empty()) throw ConfigError(errors);
+  if (network.network.of(kClass)) {
+    return {*network.network.of(kClass), network.classes.at(std::string(sim::traffic_class_name(kClass)))};
+  }
+  comm::ClassNetwork lossless;
+  lossless.path = comm::path_entry(options.path).name;
+  lossless.payload_bytes = options.payload_bytes;
+  lossless.group_ranks = options.group_ranks;
+  return {lossless, network_section(options)};
+}
+
+json estimate_json(const comm::Estimate& estimate) {
+  return {{"measured", experiments::finite_or_null(estimate.measured)},
+          {"standard_error", experiments::finite_or_null(estimate.standard_error)},
+          {"expected", estimate.expected ? experiments::finite_or_null(*estimate.expected) : json()}};
+}
+
+void add_network_options(CLI::App& command, NetworkOptions& options) {
+  command.add_option("--path", options.path, "What physically travels; see droptest list")->capture_default_str();
+  command.add_option("--ranks", options.ranks, "Ranks")->check(CLI::Range(1, 65534))->capture_default_str();
+  command.add_option("--group-ranks", options.group_ranks, "Ranks of a group, on path hierarchical")
+      ->check(CLI::Range(1, 65534));
+  command.add_option("--payload-bytes", options.payload_bytes, "Payload of a packet")->capture_default_str();
+  command.add_option("--loss", options.loss, "Loss process, as JSON (docs/specs.md); default none");
+  command.add_option("--links", options.links, "Links with a loss of their own, as JSON (docs/specs.md)");
+  command.add_option("--reduce-loss", options.reduce_loss, "Of the reduce half alone");
+  command.add_option("--gather-loss", options.gather_loss, "Of the gather half alone");
+  command.add_option("--fill", options.fill, "What receivers put where nothing arrived")->capture_default_str();
+  command.add_option("--reduce-fill", options.reduce_fill, "Of the reduce half alone");
+  command.add_option("--gather-fill", options.gather_fill, "Of the gather half alone");
+  command.add_option("--consistency", options.consistency, "Whether receivers of the gather half share fates")
+      ->check(CLI::IsMember({"per_receiver", "shared"}))
+      ->capture_default_str();
+  command.add_option("--burst-scope", options.burst_scope, "Whether packet indices run on or start anew")
+      ->check(CLI::IsMember({"link", "message"}))
+      ->capture_default_str();
+  command.add_option("--recovery", options.recovery, "What is done about losses, as JSON (docs/recovery.md)");
+}
+
+}  // namespace droptest::cli

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The network section of a spec as options of a command.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "comm/lossy/estimate.h"
+#include "comm/lossy/network.h"
+#include "experiments/spec/resolve_network.h"
+
+namespace CLI {
+class App;
+}
+
+namespace droptest::cli {
+
+/// Texts are empty where nothing was given.
+struct NetworkOptions {
+  std::string command;  ///< for messages
+  std::string path = "direct";
+  int ranks = 8;
+  int group_ranks = 0;
+  std::uint64_t payload_bytes = 1408;
+  std::string loss;
+  std::string links;
+  std::string reduce_loss;
+  std::string gather_loss;
+  std::string fill = "zero";
+  std::string reduce_fill;
+  std::string gather_fill;
+  std::string consistency = "per_receiver";
+  std::string burst_scope = "link";
+  std::string recovery;
+  std::uint64_t seed = 1;
+};
+
+/// Adds the options but the seed's; `options` outlives the command and holds the defaults.
+void add_network_options(CLI::App& command, NetworkOptions& options);
+
+/// {"measured", "standard_error", "expected"}; null where there is none.
+nlohmann::json estimate_json(const comm::Estimate& estimate);
+
+struct ClassNetworkOption {
+  comm::ClassNetwork network;
+  nlohmann::json resolved;  ///< as records write it
+};
+
+/// One class with that network, lossless where nothing can be lost. The rules are those of a spec.
+/// Throws: ConfigError that names the option, or all that is wrong by its place in the section.
+ClassNetworkOption class_network(const NetworkOptions& options, experiments::NetworkUse use);
+
+}  // namespace droptest::cli
