@@ -121,11 +121,11 @@ class BreakEven:
     advantages: Mapping[float, Interval]
 
 
-def crossing(rates: Sequence[float], values: Sequence[float]) -> float:
+def crossing(rates: Sequence[float], values: Sequence[float], unknown: float = 0.5) -> float:
     """Where the values last go from negative to positive, interpolated over the logarithm of the rate.
 
-    0 where none is negative, infinity where the last is not positive. An infinite value counts as far above zero: the
-    crossing is then half way, as nothing says how far.
+    0 where none is negative, infinity where the last is not positive. Before an infinite value nothing says where the
+    crossing is: it is taken at the share `unknown` of the way, half way, or 0 or 1 for the ends of an interval.
     """
     if not len(rates) or all(v >= 0 for v in values):
         return 0.0
@@ -133,7 +133,7 @@ def crossing(rates: Sequence[float], values: Sequence[float]) -> float:
         return math.inf
     last = max(i for i, v in enumerate(values) if v < 0)
     below, above = values[last], values[last + 1]
-    share = 0.5 if math.isinf(above) or math.isinf(below) else -below / (above - below)
+    share = unknown if math.isinf(above) else -below / (above - below)
     return float(math.exp(math.log(rates[last]) + share * math.log(rates[last + 1] / rates[last])))
 
 
@@ -157,8 +157,8 @@ def break_even(tolerant: Curve, reliable: Curve) -> BreakEven:
     low = high = math.nan
     if all(i.n > 1 for i in advantages.values()):
         widths = [0.0 if math.isinf(i.mean) else i.half_width for i in advantages.values()]
-        low = crossing(rates, [m + w for m, w in zip(means, widths, strict=True)])
-        high = crossing(rates, [m - w for m, w in zip(means, widths, strict=True)])
+        low = crossing(rates, [m + w for m, w in zip(means, widths, strict=True)], 0.0)
+        high = crossing(rates, [m - w for m, w in zip(means, widths, strict=True)], 1.0)
     return BreakEven(tolerant.series, reliable.series, crossing(rates, means), low, high, advantages)
 
 

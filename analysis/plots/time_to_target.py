@@ -40,9 +40,10 @@ def draw(records: Records) -> Figure:
         handles.append(_curve(ax, curve, marks[curve.series]))
         labels.append(curve.series)
     style.percent_axis(ax, [rate for curve in every for rate in curve.times], records.rate_pointer)
-    for result in virtual_time.break_evens(every):
+    found = virtual_time.break_evens(every)
+    for result in found:
         handles.append(_break_even(ax, result, marks[result.tolerant].color))
-        labels.append(f"{virtual_time.in_words(result)}: {result.tolerant} against {result.reliable}")
+        labels.append(virtual_time.in_words(result) + (f": {result.tolerant}" if len(found) > 1 else ""))
     ax.set_ylabel(f"virtual time to a validation loss of {target:.4g} (s)")
     style.plain_ticks(ax)
     ax.set_ylim(bottom=0)
