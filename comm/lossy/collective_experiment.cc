@@ -24,6 +24,10 @@ constexpr sim::TrafficClass kClass = sim::TrafficClass::kTpForward;
 const Message kTrial{kClass, "trial"};
 const Message kExact{sim::TrafficClass::kControl, "exact result"};
 
+// Collecting statistics gives each rank those of all links. Larger groups verify their fates link by link, and take the
+// counts of the simulation, which are the same.
+constexpr int kMostRanksThatCollect = 128;
+
 // What one trial showed.
 struct Trial {
   std::vector<double> error_energy;  // by rank
@@ -122,6 +126,7 @@ void run_trials(const CollectiveExperiment& experiment, Communicator& inner, Sha
     time = now;
   }
   lossy.verify_fates();
+  if (experiment.ranks > kMostRanksThatCollect) return;
   const std::vector<ClassStatistics> collected = lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit);
   if (inner.rank() == 0 && !collected.empty()) statistics = collected[0];  // a group of one loses nothing
 }
@@ -144,10 +149,11 @@ void simulate_losses(const CollectiveExperiment& experiment, CollectiveExperimen
   if (has_one_process(network.reduce) && has_one_process(network.gather) && network.recovery.protect.empty()) {
     theory = expected_all_reduce(network, experiment.ranks, experiment.inputs, experiment.elements, sizeof(float));
   }
+  const bool may_be_late = experiment.time && experiment.time->deadline_seconds;
   const auto expected = [&](double Survival::*half) {
     return theory.survival.has_value() ? std::optional<double>((*theory.survival).*half) : std::nullopt;
   };
-  result.nmse.expected = theory.nmse;
+  if (!may_be_late) result.nmse.expected = theory.nmse;
   result.survival_reduce = mean_of(fates.survival_reduce, expected(&Survival::reduce));
   result.survival_gather = mean_of(fates.survival_gather, expected(&Survival::gather));
   result.survival = product_of(result.survival_reduce, result.survival_gather);
@@ -177,8 +183,10 @@ CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment&
             [&](Communicator& inner) { run_trials(experiment, inner, shared, trials, counted, result.time); });
 
   simulate_losses(experiment, result);
-  DROPTEST_CHECK(result.statistics.digest == counted.digest, "the ranks had other fates than the simulation");
-  result.statistics = counted;
+  if (experiment.ranks <= kMostRanksThatCollect) {
+    DROPTEST_CHECK(result.statistics.digest == counted.digest, "the ranks had other fates than the simulation");
+    result.statistics = counted;
+  }
   std::vector<double> errors;
   std::vector<double> energies;
   std::vector<double> seconds;

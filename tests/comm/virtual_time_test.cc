@@ -322,6 +322,29 @@ TEST(VirtualTime, TheCollectiveExperimentMeasuresItBesideTheClosedForm) {
   EXPECT_GT(result.time->repeated, 0U);
 }
 
+// Hops of a schedule take what its closed form says, and lateness makes holes in what they carry.
+TEST(VirtualTime, PathsOfHopsTakeTheirClosedForms) {
+  CollectiveExperiment experiment;
+  experiment.network = *options_of("ring", 0.05, model_of()).network.of(kClass);
+  experiment.ranks = 4;
+  experiment.elements = kElements;
+  experiment.trials = 2;
+  experiment.time = model_of();
+  CollectiveExperimentResult result = run_collective_experiment(experiment);
+  EXPECT_NEAR(result.seconds->measured, sim::ring_all_reduce_seconds(4, kElements * sizeof(float), kLink), 1e-12);
+  EXPECT_EQ(*result.seconds->expected, sim::ring_all_reduce_seconds(4, kElements * sizeof(float), kLink));
+  experiment.network.path = "halving_doubling";
+  result = run_collective_experiment(experiment);
+  EXPECT_NEAR(result.seconds->measured, sim::halving_doubling_seconds(4, kElements * sizeof(float), kLink), 1e-12);
+  experiment.network.reduce.loss = nullptr;
+  experiment.network.gather.loss = nullptr;
+  experiment.time->deadline_seconds = kLink.latency_seconds;  // hardly more than the first bit arrives in time
+  result = run_collective_experiment(experiment);
+  EXPECT_GT(result.nmse.measured, 0.5);
+  EXPECT_FALSE(result.nmse.expected.has_value());
+  EXPECT_GT(result.time->late, 0U);
+}
+
 TEST(VirtualTime, WrongModelsAreRefused) {
   TimeModel model = model_of();
   model.deadline_seconds = 1;
