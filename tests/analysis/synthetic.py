@@ -154,7 +154,7 @@ def diagnostics(rng, resolved):
         rate = max(rates, default=0.0)
         layers = [
             {"layer": layer, "steps": 200, "untouched_steps": 50, "untouched_share": 0.25, "sampled_calls": 8,
-             "bias": -0.1 * rate * float(rng.normal()), "nmse": rate * (1 + (layer or 0)) * float(rng.uniform(0.9, 1.1)),
+             "bias": -0.1 * rate * float(rng.normal()), "nmse": rate * (1 + (layer or 0)) * rng.uniform(0.9, 1.1),
              "cosine": 1 - rate, "divergence_max": rate, "divergence_rms": rate / 10}
             for layer in (None, *range(4))
         ]  # fmt: skip
