@@ -213,7 +213,7 @@ SEARCH = {
 }
 VALID = {
     "spec": [EVERYTHING, {"name": "t", "data": {"text": "a"}}]
-    + [json.loads(path.read_text()) for path in sorted((ROOT / "experiments" / "specs").glob("*.json"))],
+    + [json.loads(path.read_text()) for path in sorted((ROOT / "experiments" / "specs").rglob("*.json"))],
     "resolved_spec": [RESOLVED, RESOLVED_PROCESSES],
     "metrics": [METRICS, {"step": 0, "tokens": 0, "seconds": 0}],
     "loss_statistics": [
