@@ -23,12 +23,12 @@ struct LossCounts {
   std::uint64_t repaired_packets = 0;  ///< data packets that were lost at first and arrived or were restored
   std::uint64_t residual_packets = 0;  ///< data packets that stay missing
   std::uint64_t residual_bytes = 0;
-  std::uint64_t resent_packets = 0;               ///< beside `packets`: each as often as it was sent again
-  std::uint64_t resend_rounds = 0;                ///< summed over messages
-  double expected_lost = 0;                       ///< sum over links of packets x loss rate
-  double expected_lost_variance = 0;              ///< sum over links of the process's count variance
-  std::map<std::uint64_t, std::uint64_t> bursts;  ///< burst length in packets -> how many ended or are open
-  std::vector<std::uint64_t> gaps;  ///< gaps of 2^i to 2^(i + 1) - 1 packets between two losses, by i
+  std::uint64_t resent_packets = 0;                  ///< beside `packets`: each as often as it was sent again
+  std::uint64_t resend_rounds = 0;                   ///< summed over messages
+  double expected_lost = 0;                          ///< sum over links of packets x loss rate
+  double expected_lost_variance = 0;                 ///< sum over links of the process's count variance
+  std::map<std::uint64_t, std::uint64_t> bursts;     ///< burst length in packets -> how many ended or are open
+  std::vector<std::uint64_t> gaps;                   ///< gaps of 2^i to 2^(i + 1) - 1 packets between two losses, by i
   std::map<std::uint64_t, std::uint64_t> stretches;  ///< of neighbouring packets: length -> how many
 
   /// Configured loss rate: expected_lost / packets; 0 without packets.

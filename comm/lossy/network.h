@@ -91,7 +91,12 @@ void apply_loss(ClassNetwork& network, const std::shared_ptr<const sim::LossProc
 void apply_fill(ClassNetwork& network, Fill fill);
 
 /// Why a selection of lost packets has no meaning where it is; absent: it has.
+struct SelectionRefusal {
+  std::string_view half;
+  std::string reason;
+};
 std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network);
+
 /// Throws: ConfigError for an unknown path, a fill, a consistency or a recovery that has no meaning where it is (with
 /// the reason), a path with groups without their size, a payload that is not a positive multiple of 8 bytes (a whole
 /// number of elements of every type), an override of links that speaks of destinations where all receivers share a
