@@ -38,9 +38,8 @@ def draw(records: Records) -> Figure:
     classes = sorted(dict.fromkeys(frame["class"]), reverse=True)
     marks = panels.rate_marks(shown)
     rows = [(series, column) for series in shown for column in ("nmse", "bias")]
-    figure, axes = style.figure(
-        min(style.DOUBLE_COLUMN, 0.9 + 2.6 * len(classes)), 0.6 + 1.5 * len(rows), len(rows), len(classes), sharex=True
-    )
+    width = style.DOUBLE_COLUMN if len(classes) > 1 else style.SINGLE_COLUMN
+    figure, axes = style.figure(width, 0.6 + 1.5 * len(rows), len(rows), len(classes), sharex=True)
     handles: dict[str, object] = {}
     for row, (series, column) in enumerate(rows):
         interval = geometric_interval if column == "nmse" else mean_interval
