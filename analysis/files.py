@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA_VERSION = 1
-RUN_FILES = ("spec.json", "metrics.jsonl", "loss_statistics.json", "summary.json")
+RUN_FILES = ("spec.json", "metrics.jsonl", "loss_statistics.json", "diagnostics.json", "summary.json")
 FINISHED = ("completed", "diverged", "failed")
 
 
@@ -99,6 +99,7 @@ class Run:
     summary: dict[str, Any] = field(default_factory=dict)
     metrics: list[dict[str, Any]] = field(default_factory=list)
     loss_statistics: dict[str, Any] = field(default_factory=dict)
+    diagnostics: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
 
@@ -135,6 +136,7 @@ def read_run(path: Path) -> Run:
         return {}
 
     run.spec, run.summary, run.loss_statistics = read("spec.json"), read("summary.json"), read("loss_statistics.json")
+    run.diagnostics = read("diagnostics.json")
     try:
         metrics = read_metrics(path / "metrics.jsonl")
         run.metrics = metrics.lines

@@ -27,6 +27,9 @@ COUNT_COLUMNS = (
 )  # fmt: skip
 CLASS_COLUMNS = ("collectives", "untouched_share", "nmse", "cosine", "divergence_max", "divergence_rms")
 NUMBERS = frozenset({*METRIC_COLUMNS, *COUNT_COLUMNS, *CLASS_COLUMNS, "loss_rate", "max", "rms", "expected"})
+LAYER_COLUMNS = (
+    "steps", "untouched_share", "sampled_calls", "bias", "nmse", "cosine", "divergence_max", "divergence_rms",
+)  # fmt: skip
 LINK_COLUMNS = ("packets", "lost", "realised_rate", "z", "mean_burst_packets")
 
 
@@ -52,6 +55,9 @@ class Records:
         configured_mean_burst_packets, collectives, untouched_share, nmse, cosine, divergence_max, divergence_rms,
         path, loss, fill, digest.
     bursts: class, half, length (packets), count, expected (by the theory).
+    layers: class, layer (of the model; -1: messages of none), steps, untouched_share (of steps), sampled_calls, bias
+        (mean error by the RMS of the exact results), nmse, cosine, divergence_max, divergence_rms.
+    gaps: class, half, from, to (packets), count, expected (by the theory; NaN: not known): runs of deliveries.
     links: class, half, source, destination, packets, lost, realised_rate, z, mean_burst_packets (where recorded).
     """
 
@@ -65,6 +71,8 @@ class Records:
     samples: pd.DataFrame
     loss_statistics: pd.DataFrame
     bursts: pd.DataFrame
+    layers: pd.DataFrame
+    gaps: pd.DataFrame
     links: pd.DataFrame
     planned: int | None  # runs in sweep.json; None without it
     varied: list[str] = field(default_factory=list)
@@ -245,7 +253,8 @@ def _frames(
                                  (namer.series(run), namer.rate(run), run.seed), strict=True))
             for run in runs}  # fmt: skip
     rows: dict[str, list[dict[str, Any]]] = {
-        kind: [] for kind in ("metrics", "divergence", "samples", "loss_statistics", "bursts", "links")
+        kind: []
+        for kind in ("metrics", "divergence", "samples", "loss_statistics", "bursts", "layers", "gaps", "links")
     }
     for run in runs:
         key = {"run_id": run.run_id, **keys[run.run_id]}
@@ -255,6 +264,8 @@ def _frames(
             _add_metrics(rows, key, line)
         for traffic_class, statistics in object_of(run.loss_statistics.get("classes")).items():
             _add_class(rows, key, traffic_class, object_of(statistics))
+        for traffic_class, diagnostics in object_of(run.diagnostics.get("classes")).items():
+            _add_diagnostics(rows, {**key, "class": traffic_class}, object_of(diagnostics))
         for link in run.loss_statistics.get("links") or ():
             ends = {column: link.get(column) for column in ("class", "half", "source", "destination")}
             rows["links"].append({**key, **ends, **{c: _number(link.get(c)) for c in LINK_COLUMNS}})
@@ -275,6 +286,8 @@ def _frames(
         "samples": [*keyed, "step", "class", "nmse", "cosine"],
         "loss_statistics": [*keyed, "class", "half", *COUNT_COLUMNS, *CLASS_COLUMNS, "path", "loss", "fill", "digest"],
         "bursts": [*keyed, "class", "half", "length", "count", "expected"],
+        "layers": [*keyed, "class", "layer", *LAYER_COLUMNS],
+        "gaps": [*keyed, "class", "half", "from", "to", "count", "expected"],
         "links": [*keyed, "class", "half", "source", "destination", *LINK_COLUMNS],
     }
     frames = {kind: _typed(pd.DataFrame(rows[kind], columns=columns[kind])) for kind in rows}
@@ -336,6 +349,18 @@ def _add_class(
                 {**key, "class": traffic_class, "half": half, "length": int(entry["length"]),
                  "count": int(entry["count"]), "expected": _number(entry.get("expected"))}
             )  # fmt: skip
+
+
+def _add_diagnostics(rows: dict[str, list[dict[str, Any]]], key: dict[str, Any], diagnostics: dict[str, Any]) -> None:
+    for layer in diagnostics.get("layers") or ():
+        number = layer.get("layer")
+        rows["layers"].append(
+            {**key, "layer": -1 if number is None else number, **{c: _number(layer.get(c)) for c in LAYER_COLUMNS}}
+        )
+    for half, counts in sorted(object_of(diagnostics.get("halves")).items()):
+        for entry in object_of(counts).get("gap_histogram") or ():
+            lengths = {"from": int(entry["from"]), "to": int(entry["to"]), "count": int(entry["count"])}
+            rows["gaps"].append({**key, "half": half, **lengths, "expected": _number(entry.get("expected"))})
 
 
 def _loss_words(value: Any) -> str:

@@ -14,6 +14,7 @@ from analysis.plots import (
     burst_lengths,
     divergence,
     final_loss,
+    layers,
     loss_over_time,
     loss_rate_check,
     threshold,
@@ -34,6 +35,7 @@ FIGURES: dict[str, ModuleType] = {
         loss_over_time,
         time_to_target,
         divergence,
+        layers,
         burst_lengths,
         loss_rate_check,
     )

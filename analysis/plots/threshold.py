@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from analysis import style
 from analysis.plots.nothing import NothingToDraw, NotMeant
@@ -45,7 +46,9 @@ def draw(records: Records) -> Figure:
     # Few seeds have wide intervals, which must not hide where the means lie.
     seen = [value for judged in search.judged for value in (judged.mean, *judged.differences) if value is not None]
     largest = max([abs(value) for value in seen] + [search.tolerance_percent])
-    ax.set_yscale("symlog", linthresh=max(2 * search.tolerance_percent, largest / 50))
+    if largest > 10 * search.tolerance_percent:
+        ax.set_yscale("symlog", linthresh=2 * search.tolerance_percent)
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.set_ylim(min([*seen, 0]) - search.tolerance_percent, 1.3 * max([*seen, search.tolerance_percent]))
     tolerance = ax.axhline(search.tolerance_percent, color="0.2", linestyle="--", linewidth=1)
     left = 100 * search.low if search.low is not None else ax.get_xlim()[0]

@@ -63,7 +63,11 @@ void DirectPath::draw_outgoing(ConstTensor sent, std::span<const std::uint64_t> 
                          static_cast<std::uint16_t>(context_.inner.world_rank(owner))};
     const sim::Packetizer packets(part.size(), element_bytes(sent.type), context_.network.payload_bytes);
     const sim::PacketMask* lost = context_.ledger.next_message(link, context_.group, packets, Tally::kOtherEnd);
-    if (context_.feedback != nullptr) context_.feedback->undelivered(part.begin, slice(sent, part), lost, packets);
+    if (context_.feedback == nullptr) continue;
+    if (context_.network.reduce.selection == LossSelection::kLargestNorm) {
+      lost = adversary_.hit(lost, slice(sent, part), packets);
+    }
+    context_.feedback->undelivered(part.begin, slice(sent, part), lost, packets);
   }
 }
 
@@ -85,7 +89,12 @@ void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const>
   const int world_size = context_.inner.world_size();
   delivered_.start(part.packets(), world_size);
   for (int source = 0; source < world_size; ++source) {
-    delivered_.lose(source, fates_of_contribution(source, part.packets(), part.message()));
+    const sim::PacketMask* lost = fates_of_contribution(source, part.packets(), part.message());
+    if (half.selection == LossSelection::kLargestNorm) {
+      const std::size_t bytes = part.packets().count_elems() * element_bytes(part.type());
+      lost = adversary_.hit(lost, {part.type(), {contributions[source], bytes}}, part.packets());
+    }
+    delivered_.lose(source, lost);
   }
   if (!part.remembered().bytes.empty()) {
     return delivered_.reduce_with_last(part.op(), part.remembered(), contributions, results);

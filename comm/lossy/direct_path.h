@@ -45,6 +45,7 @@ class DirectPath final : public Path {
   PathContext context_;
   OneHop one_hop_;
   DeliveredReduction delivered_;
+  LargestNorm adversary_;
   std::vector<std::uint64_t> part_counts_;  // of the current all-reduce, by rank
 };
 

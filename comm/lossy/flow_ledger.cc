@@ -193,6 +193,8 @@ LossCounts FlowLedger::counts_of(const Flow& flow) {
   counts.expected_lost = expected.mean;
   counts.expected_lost_variance = expected.variance;
   counts.bursts = tally.bursts.counts();
+  counts.gaps = tally.bursts.gaps();
+  counts.stretches = tally.bursts.stretches();
   return counts;
 }
 

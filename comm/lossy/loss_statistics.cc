@@ -44,6 +44,13 @@ void LossCounts::add(const LossCounts& other) {
   expected_lost += other.expected_lost;
   expected_lost_variance += other.expected_lost_variance;
   for (const auto& [length, count] : other.bursts) bursts[length] += count;
+  if (gaps.size() < other.gaps.size()) gaps.resize(other.gaps.size());
+  for (std::size_t bin = 0; bin < other.gaps.size(); ++bin) gaps[bin] += other.gaps[bin];
+  for (const auto& [length, count] : other.stretches) stretches[length] += count;
+}
+
+double LayerStatistics::untouched_share() const {
+  return steps == 0 ? 1 : static_cast<double>(untouched_steps) / static_cast<double>(steps);
 }
 
 LossCounts ClassStatistics::total() const {

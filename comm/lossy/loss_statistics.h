@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "comm/lossy/sample_sums.h"
 #include "sim/loss/link.h"
 
 namespace droptest::comm {
@@ -22,11 +23,13 @@ struct LossCounts {
   std::uint64_t repaired_packets = 0;  ///< data packets that were lost at first and arrived or were restored
   std::uint64_t residual_packets = 0;  ///< data packets that stay missing
   std::uint64_t residual_bytes = 0;
-  std::uint64_t resent_packets = 0;               ///< beside `packets`: each as often as it was sent again
-  std::uint64_t resend_rounds = 0;                ///< summed over messages
-  double expected_lost = 0;                       ///< sum over links of packets x loss rate
-  double expected_lost_variance = 0;              ///< sum over links of the process's count variance
-  std::map<std::uint64_t, std::uint64_t> bursts;  ///< burst length in packets -> how many ended or are open
+  std::uint64_t resent_packets = 0;                  ///< beside `packets`: each as often as it was sent again
+  std::uint64_t resend_rounds = 0;                   ///< summed over messages
+  double expected_lost = 0;                          ///< sum over links of packets x loss rate
+  double expected_lost_variance = 0;                 ///< sum over links of the process's count variance
+  std::map<std::uint64_t, std::uint64_t> bursts;     ///< burst length in packets -> how many ended or are open
+  std::vector<std::uint64_t> gaps;                   ///< gaps of 2^i to 2^(i + 1) - 1 packets between two losses, by i
+  std::map<std::uint64_t, std::uint64_t> stretches;  ///< of neighbouring packets: length -> how many
 
   /// Configured loss rate: expected_lost / packets; 0 without packets.
   double configured_rate() const;
@@ -44,6 +47,17 @@ struct LinkStatistics {
   std::uint64_t digest = 0;  ///< of all fates of the link so far, equal at both ends
 };
 
+/// The messages of one class in one transformer block. On sampled steps, summed over ranks and calls; steps count
+/// whether sampled or not.
+struct LayerStatistics {
+  int layer = -1;  ///< -1: messages of no block
+  SampleSums samples;
+  std::uint64_t steps = 0;            ///< with traffic of the layer
+  std::uint64_t untouched_steps = 0;  ///< of these, those in which no rank lost a packet of it
+
+  double untouched_share() const;  ///< 1 without steps
+};
+
 struct ClassStatistics {
   sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
   std::array<LossCounts, 2> halves;  ///< by sim::Half
@@ -59,7 +73,8 @@ struct ClassStatistics {
   /// root mean square, over elements and ranks, of the difference to the mean over ranks.
   double divergence_max = 0;
   double divergence_rms = 0;
-  std::uint64_t digest = 0;  ///< of all links' digests
+  std::uint64_t digest = 0;             ///< of all links' digests
+  std::vector<LayerStatistics> layers;  ///< in ascending order
   std::vector<LinkStatistics> links;
 
   LossCounts total() const;

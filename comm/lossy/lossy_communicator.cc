@@ -17,6 +17,7 @@
 #include "comm/lossy/result_sampler.h"
 #include "comm/lossy/statistics_collection.h"
 #include "comm/lossy/touched_calls.h"
+#include "comm/lossy/touched_steps.h"
 #include "comm/lossy/transformed_path.h"
 #include "comm/lossy/virtual_clock.h"
 #include "sim/error.h"
@@ -40,6 +41,7 @@ struct RankState {
   FlowLedger ledger;
   std::optional<VirtualClock> clock;
   TouchedCalls calls;
+  TouchedSteps steps;
   ResultSampler sampler;
   std::uint64_t sample_every_steps;
   std::uint64_t step = 0;
@@ -123,13 +125,21 @@ class LossyCommunicator::Impl {
   enum class Replicas : std::uint8_t { kOughtToBeEqual, kDiffer };
   void compare(const Message& message, ConstTensor exact, ConstTensor result, Replicas replicas) {
     using CountCall = ResultSampler::CountCall;
-    state->sampler.compare(message.traffic_class, exact, result,
-                           inner.rank() == 0 ? CountCall::kHere : CountCall::kElsewhere);
-    if (replicas == Replicas::kOughtToBeEqual) state->sampler.compare_ranks(inner, message.traffic_class, result);
+    const LayerKey key{message.traffic_class, message.layer};
+    state->sampler.compare(key, exact, result, inner.rank() == 0 ? CountCall::kHere : CountCall::kElsewhere);
+    if (replicas == Replicas::kOughtToBeEqual) state->sampler.compare_ranks(inner, key, result);
   }
 
   void note_collective(const Message& message) {
-    state->calls.note_collective(message.traffic_class, identity_, state->ledger.take_touch());
+    const FlowLedger::Touch touch = state->ledger.take_touch();
+    state->calls.note_collective(message.traffic_class, identity_, touch);
+    state->steps.note({message.traffic_class, message.layer}, state->step, touch);
+  }
+
+  void note_message(const Message& message) {
+    const FlowLedger::Touch touch = state->ledger.take_touch();
+    state->calls.note_message(message.traffic_class, touch);
+    state->steps.note({message.traffic_class, message.layer}, state->step, touch);
   }
 
   [[noreturn]] void refuse(std::string_view operation, const Message& message, const std::string& got,
@@ -312,11 +322,11 @@ void LossyCommunicator::recv(Tensor data, int source, const Message& message) {
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
   if (impl_->timeline) impl_->timeline->recv(source, data.count_elems(), data.type, message);
   path->recv(data, source, message);
-  impl_->state->calls.note_message(message.traffic_class, impl_->state->ledger.take_touch());
+  impl_->note_message(message);
   if (!impl_->samples(data.type)) return;
   const Tensor exact = impl_->exact_like(data);
   impl_->inner.recv(exact, source, message);
-  impl_->state->sampler.compare(message.traffic_class, exact, data, ResultSampler::CountCall::kHere);
+  impl_->state->sampler.compare({message.traffic_class, message.layer}, exact, data, ResultSampler::CountCall::kHere);
 }
 
 void LossyCommunicator::barrier(const Message& message) { impl_->inner.barrier(message); }
@@ -340,8 +350,8 @@ void LossyCommunicator::verify_fates() {
 std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail detail) {
   RankState& state = *impl_->state;
   const Settling settling = impl_->group() == 0 ? Settling::kSettle : Settling::kKeep;
-  std::vector<ClassStatistics> statistics =
-      comm::collect_statistics(impl_->inner, state.ledger, state.calls, state.sampler, settling);
+  std::vector<ClassStatistics> statistics = comm::collect_statistics(
+      impl_->inner, {state.ledger, state.calls, state.steps, state.sampler, state.step}, settling);
   if (detail == LinkDetail::kOmit) {
     for (ClassStatistics& of_class : statistics) of_class.links.clear();
   }

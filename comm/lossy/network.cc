@@ -68,6 +68,19 @@ void apply_fill(ClassNetwork& network, Fill fill) {
   network.gather.fill = entry.gather_half ? fill : Fill::kZero;
 }
 
+// An adversary's losses follow from a message's content: both ends of the link must have it, and nobody else may need
+// them.
+std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network) {
+  if (network.gather.selection != LossSelection::kByFate) {
+    return SelectionRefusal{"gather",
+                            "got \"largest_norm\", which is defined for contributions to a sum; want \"by_fate\""};
+  }
+  if (network.reduce.selection == LossSelection::kByFate || network.path == "direct") return std::nullopt;
+  return SelectionRefusal{"reduce", "got \"largest_norm\" on path " + std::string(network.path) +
+                                        ", where ranks must know the losses of contributions whose content they do not "
+                                        "have; want the path direct, or \"by_fate\""};
+}
+
 void validate(const ClassNetwork& network) {
   const PathEntry& path = path_entry(network.path);
   if (network.consistency == Consistency::kShared && !path.can_share) {
@@ -104,6 +117,9 @@ void validate(const ClassNetwork& network) {
     throw ConfigError(
         "fill of the reduce half: got inverse_probability, which scales every contribution by one loss rate, but the "
         "rate differs between links or steps; want zero, count_rescale or stale");
+  }
+  if (const std::optional<SelectionRefusal> refusal = selection_refusal(network)) {
+    throw ConfigError("selection of the " + std::string(refusal->half) + " half: " + refusal->reason);
   }
   if (network.payload_bytes == 0 || network.payload_bytes % 8 != 0) {
     throw ConfigError("payload_bytes: got " + std::to_string(network.payload_bytes) +

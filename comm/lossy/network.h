@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "comm/lossy/link_overrides.h"
+#include "comm/lossy/loss_selection.h"
 #include "comm/lossy/protection.h"
 #include "sim/loss/loss_process.h"
 #include "sim/recovery/link_recovery.h"
@@ -47,6 +49,7 @@ struct HalfNetwork {
   Fill fill = Fill::kZero;
   std::shared_ptr<const sim::LinkRecovery> recovery = nullptr;  ///< shared like the loss; null: what is lost is missing
   bool deadline = false;                                        ///< packets may be lost for coming late, besides
+  LossSelection selection = LossSelection::kByFate;             ///< another one: in the reduce half of `direct` alone
   std::vector<LinkOverride> links = {};  ///< links with a loss of their own; the last one that matches counts
 };
 
@@ -89,6 +92,13 @@ void apply_loss(ClassNetwork& network, const std::shared_ptr<const sim::LossProc
 
 /// Gives each half `fill` where it has a meaning, and `zero` elsewhere.
 void apply_fill(ClassNetwork& network, Fill fill);
+
+/// Why a selection of lost packets has no meaning where it is; absent: it has.
+struct SelectionRefusal {
+  std::string_view half;
+  std::string reason;
+};
+std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network);
 
 /// Throws: ConfigError for an unknown path, a fill, a consistency or a recovery that has no meaning where it is (with
 /// the reason), a path with groups without their size, a payload that is not a positive multiple of 8 bytes (a whole

@@ -19,7 +19,9 @@ void add_errors(std::span<const T> exact, std::span<const T> result, SampleSums&
     sums.exact_energy += e * e;
     sums.result_energy += r * r;
     sums.inner_product += e * r;
+    sums.error_sum += r - e;
   }
+  sums.elems += static_cast<double>(exact.size());
 }
 
 void to_double(ConstTensor values, std::vector<double>& out) {
@@ -33,35 +35,13 @@ void to_double(ConstTensor values, std::vector<double>& out) {
 
 }  // namespace
 
-void SampleSums::add(const SampleSums& other) {
-  calls += other.calls;
-  error_energy += other.error_energy;
-  exact_energy += other.exact_energy;
-  result_energy += other.result_energy;
-  inner_product += other.inner_product;
-  divergence_max = std::max(divergence_max, other.divergence_max);
-  divergence_energy += other.divergence_energy;
-  divergence_elems += other.divergence_elems;
+void ResultSampler::add(const LayerKey& key, const SampleSums& sums) {
+  total_[index(key.traffic_class)].add(sums);
+  interval_[index(key.traffic_class)].add(sums);
+  layers_[key].add(sums);
 }
 
-double SampleSums::nmse() const { return exact_energy == 0 ? 0 : error_energy / exact_energy; }
-
-double SampleSums::cosine() const {
-  if (exact_energy == 0 && result_energy == 0) return 1;
-  const double product = std::sqrt(exact_energy) * std::sqrt(result_energy);
-  return product == 0 ? 0 : inner_product / product;
-}
-
-double SampleSums::divergence_rms() const {
-  return divergence_elems == 0 ? 0 : std::sqrt(divergence_energy / divergence_elems);
-}
-
-void ResultSampler::add(sim::TrafficClass traffic_class, const SampleSums& sums) {
-  total_[index(traffic_class)].add(sums);
-  interval_[index(traffic_class)].add(sums);
-}
-
-void ResultSampler::compare(sim::TrafficClass traffic_class, ConstTensor exact, ConstTensor result, CountCall count) {
+void ResultSampler::compare(const LayerKey& key, ConstTensor exact, ConstTensor result, CountCall count) {
   SampleSums sums;
   sums.calls = count == CountCall::kHere ? 1 : 0;
   if (exact.type == ElementType::kFloat32) {
@@ -71,10 +51,10 @@ void ResultSampler::compare(sim::TrafficClass traffic_class, ConstTensor exact, 
   } else {
     return;
   }
-  add(traffic_class, sums);
+  add(key, sums);
 }
 
-void ResultSampler::compare_ranks(Communicator& group, sim::TrafficClass traffic_class, ConstTensor result) {
+void ResultSampler::compare_ranks(Communicator& group, const LayerKey& key, ConstTensor result) {
   if (result.type == ElementType::kUint64 || result.count_elems() == 0) return;
   // Differences to rank 0's values are exact zeros where ranks agree; a mean of the values themselves would round.
   to_double(result, difference_);
@@ -100,7 +80,7 @@ void ResultSampler::compare_ranks(Communicator& group, sim::TrafficClass traffic
     sums.divergence_max = std::max(sums.divergence_max, extremes_[i] + extremes_[count + i]);
   }
   sums.divergence_elems = static_cast<double>(count);
-  add(traffic_class, sums);
+  add(key, sums);
 }
 
 SampleSums ResultSampler::take_interval(sim::TrafficClass traffic_class) {

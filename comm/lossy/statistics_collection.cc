@@ -5,60 +5,12 @@
 #include <array>
 #include <bit>
 #include <map>
-#include <span>
 
-#include "sim/error.h"
+#include "comm/lossy/layer_collection.h"
+#include "comm/lossy/word_stream.h"
 
 namespace droptest::comm {
 namespace {
-
-const Message kCollection{sim::TrafficClass::kControl, "loss statistics"};
-
-// Numbers as 64-bit words, which every backend carries unchanged.
-class WordWriter {
- public:
-  void put(std::uint64_t word) { words_.push_back(word); }
-  void put_double(double number) { put(std::bit_cast<std::uint64_t>(number)); }
-  const std::vector<std::uint64_t>& words() const { return words_; }
-
- private:
-  std::vector<std::uint64_t> words_;
-};
-
-class WordReader {
- public:
-  explicit WordReader(std::span<const std::uint64_t> words) : words_(words) {}
-  std::uint64_t take() {
-    DROPTEST_CHECK(next_ < words_.size(), "statistics end early");
-    return words_[next_++];
-  }
-  double take_double() { return std::bit_cast<double>(take()); }
-
- private:
-  std::span<const std::uint64_t> words_;
-  std::size_t next_ = 0;
-};
-
-// Each rank's words, in rank order.
-std::vector<std::vector<std::uint64_t>> gather_words(Communicator& group, const std::vector<std::uint64_t>& words) {
-  const auto ranks = static_cast<std::size_t>(group.world_size());
-  const std::array<std::uint64_t, 1> size = {words.size()};
-  std::vector<std::uint64_t> sizes(ranks);
-  group.all_gather(ConstTensor(std::span<const std::uint64_t>(size)), Tensor(std::span(sizes)),
-                   std::vector<std::uint64_t>(ranks, 1), kCollection);
-  std::uint64_t total = 0;
-  for (const std::uint64_t s : sizes) total += s;
-  std::vector<std::uint64_t> all(total);
-  group.all_gather(ConstTensor(std::span<const std::uint64_t>(words)), Tensor(std::span(all)), sizes, kCollection);
-  std::vector<std::vector<std::uint64_t>> by_rank;
-  auto begin = all.begin();
-  for (const std::uint64_t s : sizes) {
-    const auto end = begin + static_cast<std::ptrdiff_t>(s);
-    by_rank.emplace_back(begin, end);
-    begin = end;
-  }
-  return by_rank;
-}
 
 void put_counts(WordWriter& out, const LossCounts& counts) {
   for (const std::uint64_t n :
@@ -70,6 +22,13 @@ void put_counts(WordWriter& out, const LossCounts& counts) {
   out.put_double(counts.expected_lost_variance);
   out.put(counts.bursts.size());
   for (const auto& [length, number] : counts.bursts) {
+    out.put(length);
+    out.put(number);
+  }
+  out.put(counts.gaps.size());
+  for (const std::uint64_t number : counts.gaps) out.put(number);
+  out.put(counts.stretches.size());
+  for (const auto& [length, number] : counts.stretches) {
     out.put(length);
     out.put(number);
   }
@@ -88,25 +47,13 @@ LossCounts take_counts(WordReader& in) {
     const std::uint64_t length = in.take();
     counts.bursts[length] = in.take();
   }
+  counts.gaps.resize(in.take());
+  for (std::uint64_t& number : counts.gaps) number = in.take();
+  for (std::uint64_t left = in.take(); left > 0; --left) {
+    const std::uint64_t length = in.take();
+    counts.stretches[length] = in.take();
+  }
   return counts;
-}
-
-void put_samples(WordWriter& out, const SampleSums& sums) {
-  out.put(sums.calls);
-  for (const double x : {sums.error_energy, sums.exact_energy, sums.result_energy, sums.inner_product,
-                         sums.divergence_max, sums.divergence_energy, sums.divergence_elems}) {
-    out.put_double(x);
-  }
-}
-
-SampleSums take_samples(WordReader& in) {
-  SampleSums sums;
-  sums.calls = in.take();
-  for (double* x : {&sums.error_energy, &sums.exact_energy, &sums.result_energy, &sums.inner_product,
-                    &sums.divergence_max, &sums.divergence_energy, &sums.divergence_elems}) {
-    *x = in.take_double();
-  }
-  return sums;
 }
 
 // One class while ranks are added up.
@@ -219,21 +166,24 @@ std::uint64_t with_link_digest(std::uint64_t digest, std::uint64_t next) {
   return std::rotl(digest, 23) * 0x9e3779b97f4a7c15U + next;
 }
 
-std::vector<ClassStatistics> collect_statistics(Communicator& group, const FlowLedger& ledger, TouchedCalls& calls,
-                                                const ResultSampler& sampler, Settling settling) {
+std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankCounts& counts, Settling settling) {
+  const FlowLedger& ledger = counts.ledger;
   WordWriter out;
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
-    if (ledger.network().of(traffic_class).has_value()) put_class(out, traffic_class, ledger, calls, sampler);
+    if (ledger.network().of(traffic_class).has_value())
+      put_class(out, traffic_class, ledger, counts.calls, counts.sampler);
   }
   const auto by_rank = gather_words(group, out.words());
   std::vector<WordReader> readers(by_rank.begin(), by_rank.end());
+  std::map<sim::TrafficClass, std::vector<LayerStatistics>> layers = collect_layers(group, counts, settling);
   std::vector<ClassStatistics> collected;
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
     if (!ledger.network().of(traffic_class).has_value()) continue;
     ClassMerge merge;
     for (WordReader& reader : readers) merge_class(reader, traffic_class, merge);
-    if (settling == Settling::kSettle) settle(calls, traffic_class, merge, group.world_rank(group.rank()));
+    if (settling == Settling::kSettle) settle(counts.calls, traffic_class, merge, group.world_rank(group.rank()));
     ClassStatistics statistics = finish(traffic_class, merge);
+    statistics.layers = std::move(layers[traffic_class]);
     if (statistics.collectives > 0) collected.push_back(std::move(statistics));
   }
   return collected;

@@ -10,6 +10,7 @@
 #include "comm/lossy/loss_statistics.h"
 #include "comm/lossy/result_sampler.h"
 #include "comm/lossy/touched_calls.h"
+#include "comm/lossy/touched_steps.h"
 
 namespace droptest::comm {
 
@@ -17,10 +18,18 @@ namespace droptest::comm {
 /// that is missing could have lost something.
 enum class Settling : std::uint8_t { kSettle, kKeep };
 
+/// What one rank has counted.
+struct RankCounts {
+  const FlowLedger& ledger;
+  TouchedCalls& calls;
+  TouchedSteps& steps;
+  const ResultSampler& sampler;
+  std::uint64_t step;  ///< that is going on: its verdicts stay open
+};
+
 /// One entry per class that has a network and made calls, with all its links, equal on every rank: counts are added in
 /// rank order, so that their bits do not depend on who asks. Ranks: all of the group.
-std::vector<ClassStatistics> collect_statistics(Communicator& group, const FlowLedger& ledger, TouchedCalls& calls,
-                                                const ResultSampler& sampler, Settling settling);
+std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankCounts& counts, Settling settling);
 
 /// Samples since the last call, added up over ranks; one entry per class that was sampled. Ranks: all of the group.
 std::vector<ClassSample> take_samples(Communicator& group, const FlowLedger& ledger, ResultSampler& sampler);

@@ -24,6 +24,7 @@ struct RunDirectory {
   std::string spec() const { return path + "/spec.json"; }
   std::string metrics() const { return path + "/metrics.jsonl"; }
   std::string loss_statistics() const { return path + "/loss_statistics.json"; }
+  std::string diagnostics() const { return path + "/diagnostics.json"; }
   std::string summary() const { return path + "/summary.json"; }
   std::string weights() const { return path + "/weights.safetensors"; }
 };

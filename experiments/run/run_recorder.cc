@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "experiments/records/atomic_file.h"
+#include "experiments/records/diagnostics_record.h"
 #include "models/files/safetensors.h"
 #include "sim/error.h"
 
@@ -18,7 +19,8 @@ using SystemClock = std::chrono::system_clock;
 /// Makes the folder ready for a new attempt: nothing in it may be taken for a result of this one.
 MetricsWriter start_records(const ResolvedRun& run, const RunDirectory& directory) {
   make_directories(directory.path);
-  for (const std::string& stale : {directory.summary(), directory.loss_statistics(), directory.weights()}) {
+  for (const std::string& stale :
+       {directory.summary(), directory.loss_statistics(), directory.diagnostics(), directory.weights()}) {
     std::error_code error;
     std::filesystem::remove(stale, error);
     if (error) throw ConfigError(stale + ": cannot remove: " + error.message());
@@ -56,6 +58,7 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
     models::write_safetensors(directory_.weights(), outcome.weights, {{"format", "pt"}, {"run_id", run_.run_id}});
   }
   write_loss_statistics_record(directory_, loss_statistics_json(outcome.statistics, run_.config.network));
+  write_diagnostics_record(directory_, diagnostics_json(outcome.statistics, run_.config.network));
 
   RunSummary summary;
   summary.status = outcome.diverged_step ? RunStatus::kDiverged : RunStatus::kCompleted;

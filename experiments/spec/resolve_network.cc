@@ -69,6 +69,9 @@ class NetworkResolver {
       if (resolved["recovery"].empty()) resolved.erase("recovery");
     }
     for (const comm::RecoveryRefusal& refusal : comm::recovery_refusals(network)) report_recovery(refusal);
+    if (const std::optional<comm::SelectionRefusal> refusal = comm::selection_refusal(network)) {
+      report(where_ + ": " + places_[std::string(refusal->half) + "/selection"] + ": " + refusal->reason);
+    }
     check(network, name);
     result.network.of(traffic_class) = network;
     result.classes[name] = std::move(resolved);
@@ -102,6 +105,10 @@ class NetworkResolver {
       const std::string place = pointer + "/" + half;
       if (own.contains("loss")) set_loss(target, own["loss"], place + "/loss", half);
       if (own.contains("links")) set_links(target, own["links"], place + "/links", half);
+      if (own.contains("selection")) {
+        target["selection"] = own["selection"];
+        places_[std::string(half) + "/selection"] = place + "/selection";
+      }
       if (own.contains("recovery")) {
         target["recovery"] = own["recovery"];
         recovery_places_[half] = place + "/recovery";
@@ -190,12 +197,19 @@ class NetworkResolver {
       // Nothing is ever missing: a fill that cannot act is not part of the run's identity.
       if (use_ != NetworkUse::kDeadline) half["fill"] = "zero";
       half.erase("recovery");
+      half.erase("selection");
       network.fill = comm::fill_from_name(half["fill"].get<std::string>());
       return network;
     }
     network.fill = comm::fill_from_name(half["fill"].get<std::string>());
     network.loss = make_process(half["loss"], places_[name]);
     network.recovery = make_recovery(half, name);
+    // Equal runs have equal resolved specs, with or without the word for what is usual.
+    if (half.value("selection", "by_fate") == "by_fate") {
+      half.erase("selection");
+    } else {
+      network.selection = comm::LossSelection::kLargestNorm;
+    }
     return network;
   }
 

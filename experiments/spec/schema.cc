@@ -218,7 +218,7 @@ std::string Schema::unknown_pointer(const std::vector<std::string>& tokens) cons
 const Schema& schema_of(SchemaKind kind) {
   static const std::array kFiles = {
       "spec.schema.json",    "resolved_spec.schema.json", "metrics.schema.json", "loss_statistics.schema.json",
-      "summary.schema.json", "sweep.schema.json",         "search.schema.json"};
+      "summary.schema.json", "sweep.schema.json",         "search.schema.json",  "diagnostics.schema.json"};
   static const std::vector<Schema> kSchemas = [] {
     std::vector<std::pair<std::string, json>> files;
     for (const auto& [name, text] : embedded_schemas()) {

@@ -20,6 +20,7 @@ enum class SchemaKind : std::uint8_t {
   kSummary,
   kSweep,
   kSearch,
+  kDiagnostics,
 };
 
 /// One broken rule.

@@ -38,6 +38,10 @@ double Bernoulli::burst_at_least(std::uint64_t packets) const {
   return p_ == 0 ? 0 : std::pow(p_, static_cast<double>(packets) - 1);
 }
 
+double Bernoulli::gap_at_least(std::uint64_t packets) const {
+  return p_ == 1 ? 0 : std::exp((static_cast<double>(packets) - 1) * std::log1p(-p_));
+}
+
 double Bernoulli::lost_count_variance(std::uint64_t n) const { return static_cast<double>(n) * p_ * (1 - p_); }
 
 std::string Bernoulli::describe() const { return "bernoulli(loss_rate=" + shortest_text(p_) + ")"; }

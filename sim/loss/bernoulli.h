@@ -23,6 +23,7 @@ class Bernoulli final : public LossProcess {
   double mean_burst_packets() const override;
   double mean_gap_packets() const override;
   double burst_at_least(std::uint64_t packets) const override;
+  double gap_at_least(std::uint64_t packets) const override;
   double lost_count_variance(std::uint64_t n) const override;
   std::string describe() const override;
 

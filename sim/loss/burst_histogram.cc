@@ -8,23 +8,27 @@ namespace droptest::sim {
 
 void BurstHistogram::add(const PacketMask& lost) {
   std::uint64_t left = lost.size();
+  stretch_ += left;
   for (std::uint64_t word : lost.words()) {
     const int packets = static_cast<int>(std::min<std::uint64_t>(left, 64));
     left -= static_cast<std::uint64_t>(packets);
     if (word == 0) {
-      interrupt();
+      end_burst();
+      delivered_ += static_cast<std::uint64_t>(packets);
       continue;
     }
     for (int next = 0; next < packets;) {
       // Bits shifted in at the top are clear, and so are those past the mask: a run of ones ends at the last packet.
       const int ones = std::countr_one(word);
+      if (ones > 0 && open_ == 0) begin_burst();
       open_ += static_cast<std::uint64_t>(ones);
       next += ones;
       if (next >= packets) break;
-      interrupt();
+      end_burst();
       word >>= ones;
+      const int zeros = word == 0 ? packets - next : std::countr_zero(word);
+      delivered_ += static_cast<std::uint64_t>(zeros);
       if (word == 0) break;
-      const int zeros = std::countr_zero(word);
       word >>= zeros;
       next += zeros;
     }
@@ -32,8 +36,33 @@ void BurstHistogram::add(const PacketMask& lost) {
 }
 
 void BurstHistogram::interrupt() {
+  end_burst();
+  if (stretch_ > 0) ++stretches_[stretch_];
+  stretch_ = 0;
+  delivered_ = 0;
+  losses_ = Losses::kNone;
+}
+
+void BurstHistogram::end_burst() {
   if (open_ > 0) count(open_);
   open_ = 0;
+}
+
+// The gap before it is over. Two bursts are never neighbours, so that a gap has at least one packet.
+void BurstHistogram::begin_burst() {
+  if (losses_ == Losses::kSome) {
+    const auto bin = static_cast<std::size_t>(std::bit_width(delivered_) - 1);
+    if (gaps_.size() <= bin) gaps_.resize(bin + 1);
+    ++gaps_[bin];
+  }
+  losses_ = Losses::kSome;
+  delivered_ = 0;
+}
+
+std::map<std::uint64_t, std::uint64_t> BurstHistogram::stretches() const {
+  std::map<std::uint64_t, std::uint64_t> all = stretches_;
+  if (stretch_ > 0) ++all[stretch_];
+  return all;
 }
 
 void BurstHistogram::count(std::uint64_t length) {

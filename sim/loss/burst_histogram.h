@@ -1,23 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the bursts of a link are.
+// How long the bursts of a link are, and the gaps between them.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <map>
+#include <vector>
 
 #include "sim/loss/packet_mask.h"
 
 namespace droptest::sim {
 
-/// Counts runs of consecutive losses by length. The masks of one link are given in the order of its packets; a run may
-/// span masks, and the counts do not depend on how the packets were cut into masks.
+/// Counts runs of consecutive losses (bursts) and of consecutive deliveries between two losses (gaps) by length. The
+/// masks of one link are given in the order of its packets; a run may span masks, and the counts do not depend on how
+/// the packets were cut into masks.
 class BurstHistogram {
  public:
   /// Takes the fates of the link's next packets.
   void add(const PacketMask& lost);
 
-  /// Ends a run that is open: the next packet is not the neighbour of the last one.
+  /// Ends the stretch of neighbouring packets, and a burst that is open in it: the next packet is not the neighbour of
+  /// the last one.
   void interrupt();
 
   /// Burst length in packets -> how many; a run that is open counts with its length so far.
@@ -26,13 +29,27 @@ class BurstHistogram {
   /// Number of bursts, an open one too.
   std::uint64_t bursts() const { return bursts_ + (open_ > 0 ? 1 : 0); }
 
+  /// Number of gaps of 2^i to 2^(i + 1) - 1 packets, by i. A gap counts where it lies between two losses of one
+  /// stretch: of one that a stretch begins or ends with, the length is not known.
+  const std::vector<std::uint64_t>& gaps() const { return gaps_; }
+
+  /// Length of a stretch in packets -> how many, the open one too: what theory needs to expect a number of gaps.
+  std::map<std::uint64_t, std::uint64_t> stretches() const;
+
  private:
   void count(std::uint64_t length);
+  void end_burst();
+  void begin_burst();
 
   std::array<std::uint64_t, 64> short_{};        ///< counts of lengths below 64, where nearly all are
   std::map<std::uint64_t, std::uint64_t> long_;  ///< of the others
   std::uint64_t bursts_ = 0;
   std::uint64_t open_ = 0;  ///< length of the run that the last packet is in; 0 if it was delivered
+  std::vector<std::uint64_t> gaps_;
+  enum class Losses : std::uint8_t { kNone, kSome } losses_ = Losses::kNone;  ///< of the open stretch
+  std::uint64_t delivered_ = 0;                                               ///< packets since its last loss
+  std::uint64_t stretch_ = 0;                                                 ///< its packets so far
+  std::map<std::uint64_t, std::uint64_t> stretches_;                          ///< ended ones
 };
 
 }  // namespace droptest::sim

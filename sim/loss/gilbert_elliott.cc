@@ -60,6 +60,22 @@ TwoByTwo power(TwoByTwo base, std::uint64_t exponent) {
   return result;
 }
 
+/// P(a run of consecutive losses is at least `packets` long) in a chain whose runs end.
+double run_at_least(const GilbertElliottRates& rates, std::uint64_t packets) {
+  if (packets <= 1) return 1;
+  const auto& [p, r, g, b] = rates;
+  const std::uint64_t more = packets - 1;
+  // Where one state loses nothing a burst stays in the other: one geometric law.
+  if (g == 0) return std::exp(static_cast<double>(more) * (std::log1p(-r) + std::log(b)));
+  if (b == 0) return std::exp(static_cast<double>(more) * (std::log1p(-p) + std::log(g)));
+  // A burst begins after a delivered packet: state shares after it, then one step of the chain and one loss per packet.
+  const double good = r * (1 - g) * (1 - p) + p * (1 - b) * r;
+  const double bad = r * (1 - g) * p + p * (1 - b) * (1 - r);
+  const TwoByTwo lose_and_step{g * (1 - p), g * p, b * r, b * (1 - r)};
+  const TwoByTwo all = power(lose_and_step, more);
+  return (good * (all.a * g + all.b * b) + bad * (all.c * g + all.d * b)) / (good * g + bad * b);
+}
+
 /// Sum of (n - j) x^j over 0 < j < n, for x = 1 - s with 0 < s <= 1: (n s - (1 - x^n)) x / s^2.
 double weighted_geometric_sum(double n, double s) {
   if (s >= 1) return 0;
@@ -198,19 +214,15 @@ double GilbertElliott::mean_gap_packets() const {
 }
 
 double GilbertElliott::burst_at_least(std::uint64_t packets) const {
-  const auto& [p, r, g, b] = rates_;
   if (loss_rate() == 0) return 0;
-  if (p_burst_ends() == 0 || packets <= 1) return 1;
-  const std::uint64_t more = packets - 1;
-  // Where one state loses nothing a burst stays in the other: one geometric law.
-  if (g == 0) return std::exp(static_cast<double>(more) * (std::log1p(-r) + std::log(b)));
-  if (b == 0) return std::exp(static_cast<double>(more) * (std::log1p(-p) + std::log(g)));
-  // A burst begins after a delivered packet: state shares after it, then one step of the chain and one loss per packet.
-  const double good = r * (1 - g) * (1 - p) + p * (1 - b) * r;
-  const double bad = r * (1 - g) * p + p * (1 - b) * (1 - r);
-  const TwoByTwo lose_and_step{g * (1 - p), g * p, b * r, b * (1 - r)};
-  const TwoByTwo all = power(lose_and_step, more);
-  return (good * (all.a * g + all.b * b) + bad * (all.c * g + all.d * b)) / (good * g + bad * b);
+  return p_burst_ends() == 0 ? 1 : run_at_least(rates_, packets);
+}
+
+// A gap is a run of the chain that delivers what this one loses.
+double GilbertElliott::gap_at_least(std::uint64_t packets) const {
+  if (p_delivered() == 0) return 0;
+  const auto& [p, r, g, b] = rates_;
+  return p_burst_ends() == 0 ? 1 : run_at_least({p, r, 1 - g, 1 - b}, packets);
 }
 
 // Var = n P(1 - P) + 2 A sum over 0 < j < n of (n - j) lambda^j, with A = pi_G pi_B (b - g)^2 and lambda = 1 - p - r.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -69,6 +70,10 @@ class LossProcess {
 
   /// P(a run of consecutive losses is at least `packets` long), for packets >= 1.
   virtual double burst_at_least(std::uint64_t packets) const = 0;
+
+  /// P(a run of consecutive deliveries between two losses is at least `packets` long), for packets >= 1. NaN where no
+  /// form of it is known: then nothing is said of how many gaps theory expects.
+  virtual double gap_at_least(std::uint64_t /*packets*/) const { return std::numeric_limits<double>::quiet_NaN(); }
 
   /// Variance of the number lost among n consecutive packets; the scale of every test of a realised rate.
   /// Source: Hasslinger and Hohlfeld 2008, second-order statistics.

@@ -145,6 +145,24 @@ def loss_statistics(rng, resolved, packets=200_000):
     return {"schema_version": 1, "classes": classes, "links": []}
 
 
+def diagnostics(rng, resolved):
+    """Errors that grow with the layer, and gaps as theory expects them."""
+    classes = {}
+    for name, network in resolved["network"]["classes"].items():
+        rates = [chain_of(network[half]["loss"]).loss_rate for half in ("reduce", "gather")
+                 if is_lossy(network[half]["loss"])]  # fmt: skip
+        rate = max(rates, default=0.0)
+        layers = [
+            {"layer": layer, "steps": 200, "untouched_steps": 50, "untouched_share": 0.25, "sampled_calls": 8,
+             "bias": -0.1 * rate * float(rng.normal()), "nmse": rate * (1 + (layer or 0)) * rng.uniform(0.9, 1.1),
+             "cosine": 1 - rate, "divergence_max": rate, "divergence_rms": rate / 10}
+            for layer in (None, *range(4))
+        ]  # fmt: skip
+        gaps = [{"from": 1, "to": 1, "count": 9, "expected": 10.5}, {"from": 2, "to": 3, "count": 4, "expected": None}]
+        classes[name] = {"layers": layers, "halves": {half: {"gap_histogram": gaps} for half in ("reduce", "gather")}}
+    return {"schema_version": 1, "classes": classes}
+
+
 def damage(resolved):
     """How much the made-up model suffers, in nats."""
     harm = 0.0
@@ -275,6 +293,7 @@ def write_run(folder, spec, point=None, outcome="completed", final_loss=None):
     (path / "metrics.jsonl").write_text(text, encoding="utf-8")
     if outcome in ("completed", "diverged"):
         write_json(path / "loss_statistics.json", loss_statistics(rng, resolved))
+        write_json(path / "diagnostics.json", diagnostics(np.random.default_rng(7), resolved))
     if outcome != "unfinished":
         error = "all_reduce: rank 1 of 4: rank 2 <is gone>" if outcome == "failed" else None
         summary = summary_of(resolved, point or {}, lines, outcome, error, half if outcome == "diverged" else None)

@@ -51,6 +51,7 @@ def labels(figure):
                         "difference to lossless twin (nats per token)"]),
         ("training_curves", ["validation loss (nats per token)", "training loss (nats per token)", "step"]),
         ("threshold", ["packet loss rate (%)", "above lossless twin (% of its validation loss)"]),
+        ("layers", ["NMSE (fraction)", "bias (RMS of exact)", "layer"]),
         ("divergence", ["RMS difference (parameter units)", "step"]),
         ("burst_lengths", ["burst length (packets)", "number of bursts"]),
         ("loss_rate_check", ["configured packet loss rate (%)", "realised packet loss rate (%)",

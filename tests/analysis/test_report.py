@@ -58,7 +58,7 @@ def test_report_says_what_it_wrote_and_warns(reported):
     assert f"report: {out / 'report.html'}" in done.stdout
     assert "warning:" in done.stdout
     assert re.search(r"Bernoulli +1 % .* 2/3 +2\.76\d\d ± ", done.stdout)
-    names = ("final_loss", "training_curves", "divergence", "burst_lengths", "loss_rate_check")
+    names = ("final_loss", "training_curves", "divergence", "layers", "burst_lengths", "loss_rate_check")
     assert {p.name for p in (out / "plots").iterdir()} == {f"{n}.{e}" for n in names for e in ("png", "svg")}
 
 
@@ -79,7 +79,7 @@ def test_page_is_self_contained(reported, mixed):
     assert "url(" not in text
     assert "@import" not in text
     sources = [value for tag, key, value in page.attributes if key == "src"]
-    assert len(sources) == 5
+    assert len(sources) == 6
     assert all(source.startswith("data:image/svg+xml;base64,") for source in sources)
     assert not {"link", "script", "iframe", "object"} & set(page.tags)
     links = [value for tag, key, value in page.attributes if tag == "a" and key == "href"]

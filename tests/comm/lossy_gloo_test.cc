@@ -32,6 +32,10 @@ struct RankResult {
   std::uint64_t untouched = 0;
   double nmse = 0;
   double virtual_seconds = 0;
+  double bias = 0;  // of the layer, as are the steps
+  std::uint64_t steps = 0;
+  std::uint64_t untouched_steps = 0;
+  std::vector<std::uint64_t> gaps;
 };
 
 RankResult program(Communicator& inner, const LossyOptions& options) {
@@ -58,6 +62,11 @@ RankResult program(Communicator& inner, const LossyOptions& options) {
   result.untouched = statistics.untouched;
   result.nmse = statistics.nmse();
   result.virtual_seconds = lossy.collect_time()->seconds;
+  EXPECT_EQ(statistics.layers.size(), 1U);
+  result.bias = statistics.layers.at(0).samples.bias();
+  result.steps = statistics.layers[0].steps;
+  result.untouched_steps = statistics.layers[0].untouched_steps;
+  result.gaps = statistics.total().gaps;
   return result;
 }
 
@@ -122,6 +131,12 @@ TEST(LossyGloo, HasTheFatesOfTheLocalBackendAndItsResultsToRounding) {
         EXPECT_EQ(gloo[r].virtual_seconds, local[r].virtual_seconds);
         EXPECT_GT(gloo[r].virtual_seconds, 6e-3);
         EXPECT_NEAR(gloo[r].nmse, local[r].nmse, 1e-6);
+        EXPECT_NEAR(gloo[r].bias, local[r].bias, 1e-6);
+        EXPECT_NE(local[r].bias, 0);
+        EXPECT_EQ(gloo[r].steps, 6U);
+        EXPECT_EQ(gloo[r].untouched_steps, local[r].untouched_steps);
+        EXPECT_EQ(gloo[r].gaps, local[r].gaps);
+        EXPECT_FALSE(local[r].gaps.empty());
         ASSERT_EQ(gloo[r].data.size(), local[r].data.size());
         for (std::size_t i = 0; i < local[r].data.size(); ++i) {
           // Sums of at most nine values below 3, each to float rounding.

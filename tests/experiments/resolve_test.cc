@@ -58,7 +58,7 @@ TEST(Resolve, WritesEverythingOut) {
 
 TEST(Resolve, AResolvedSpecResolvesToItself) {
   std::filesystem::current_path(DROPTEST_SPECS "/../..");  // specs name files from the repository's root
-  for (const auto& entry : std::filesystem::directory_iterator(DROPTEST_SPECS)) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(DROPTEST_SPECS)) {
     if (entry.path().extension() != ".json") continue;
     for (const PlannedRun& planned : plan_sweep(load_spec(entry.path())).runs) {
       const ResolvedRun again = resolve(parse_json(planned.run.spec.dump(), "spec.json"), "spec.json");
@@ -67,6 +67,27 @@ TEST(Resolve, AResolvedSpecResolvesToItself) {
       ASSERT_TRUE(schema_of(SchemaKind::kResolvedSpec).check(again.spec).empty());
     }
   }
+}
+
+TEST(Resolve, AnAdversaryIsPartOfTheRunWhereItHasAMeaning) {
+  const std::string selection = "/network/reduce/selection=";
+  EXPECT_EQ(id({selection + "by_fate"}), id({})) << "the word for what is usual";
+  EXPECT_NE(id({selection + "largest_norm"}), id({}));
+  EXPECT_EQ(id({selection + "largest_norm", R"(/network/reduce/loss={"model": "none"})"}),
+            id({R"(/network/reduce/loss={"model": "none"})"}));
+  EXPECT_EQ(resolved(kTwoRanks, {selection + "largest_norm"})
+                .config.network.of(sim::TrafficClass::kTpForward)
+                ->reduce.selection,
+            comm::LossSelection::kLargestNorm);
+  const auto error = [&](const std::vector<std::string>& overrides) {
+    return config_error_of([&overrides] { (void)resolved(kTwoRanks, overrides); });
+  };
+  EXPECT_THAT(error({selection + "largest_norm", "/network/path=contribution"}),
+              HasSubstr("s.json: /network/reduce/selection: got \"largest_norm\" on path contribution, where ranks"));
+  EXPECT_THAT(
+      error({"/network/classes/tp_forward/gather/selection=largest_norm"}),
+      HasSubstr("s.json: /network/classes/tp_forward/gather/selection: got \"largest_norm\", which is defined"));
+  EXPECT_THAT(error({selection + "smallest"}), HasSubstr("s.json: /network/reduce/selection: got \"smallest\""));
 }
 
 TEST(Resolve, TheConfigurationSaysWhatTheSpecSays) {

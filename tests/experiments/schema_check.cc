@@ -11,7 +11,8 @@
 
 int main() {
   using namespace droptest::experiments;  // NOLINT: the whole program is about one namespace
-  constexpr std::array kNames = {"spec", "resolved_spec", "metrics", "loss_statistics", "summary", "sweep", "search"};
+  constexpr std::array kNames = {"spec",    "resolved_spec", "metrics", "loss_statistics",
+                                 "summary", "sweep",         "search",  "diagnostics"};
   std::string line;
   while (std::getline(std::cin, line)) {
     const nlohmann::json request = parse_json(line, "stdin");

@@ -37,7 +37,7 @@ TEST(Spec, TheSmallestSpecIsAccepted) {
 TEST(Spec, EveryReadySpecIsAcceptedAndNamedAfterItsFile) {
   std::filesystem::current_path(DROPTEST_SPECS "/../..");  // specs name files from the repository's root
   std::size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(DROPTEST_SPECS)) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(DROPTEST_SPECS)) {
     if (entry.path().extension() != ".json") continue;
     const SweepPlan plan = plan_sweep(load_spec(entry.path()));
     EXPECT_EQ(plan.name + ".json", entry.path().filename());

@@ -23,7 +23,8 @@ def finished(tmp_path_factory):
 def test_a_run_leaves_its_records(finished):
     _, run_folder = finished
     names = {p.name for p in run_folder.iterdir()}
-    assert names == {"spec.json", "metrics.jsonl", "loss_statistics.json", "summary.json", "weights.safetensors"}
+    records = {"spec.json", "metrics.jsonl", "loss_statistics.json", "diagnostics.json", "summary.json"}
+    assert names == records | {"weights.safetensors"}
     summary = summary_of(run_folder)
     assert summary["status"] == "completed"
     assert summary["steps"] == 12

@@ -36,7 +36,7 @@ def test_a_sweep_runs_every_point_once(tmp_path):
     assert len(folders) == 6
     assert {summary_of(f)["status"] for f in folders} == {"completed"}
     assert sorted(p.name for p in folders[0].iterdir()) == [
-        "loss_statistics.json", "metrics.jsonl", "spec.json", "summary.json", "weights.safetensors"
+        "diagnostics.json", "loss_statistics.json", "metrics.jsonl", "spec.json", "summary.json", "weights.safetensors"
     ]  # fmt: skip
     index = json.loads((tmp_path / "results/tiny/sweep.json").read_text())
     assert {r["run_id"] for r in index["runs"]} == {f.name for f in folders}

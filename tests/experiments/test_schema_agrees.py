@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMAS = ROOT / "experiments" / "schema"
-NAMES = ["spec", "resolved_spec", "metrics", "loss_statistics", "summary", "sweep", "search"]
+NAMES = ["spec", "resolved_spec", "metrics", "loss_statistics", "summary", "sweep", "search", "diagnostics"]
 
 
 def program():
@@ -184,6 +184,16 @@ SWEEP = {
     **{"schema_version": 1, "name": "t", "description": "", "spec": EVERYTHING},
     "runs": [{"run_id": "0123456789abcdef", "point": {}, "seed": 1}],
 }
+GAPS = {"gap_histogram": [{"from": 2, "to": 3, "count": 5, "expected": None}]}
+LAYERS = {
+    "layers": [
+        {
+            **{"layer": None, "steps": 3, "untouched_steps": 1, "untouched_share": 0.5, "sampled_calls": 2},
+            **{"bias": -0.1, "nmse": 0.1, "cosine": 0.9, "divergence_max": 0, "divergence_rms": None},
+        }
+    ],
+    "halves": {"reduce": GAPS, "gather": {"gap_histogram": []}},
+}
 JUDGED_RUN = {"run_id": "0123456789abcdef", "seed": 1, "status": "completed", "loss": 2.5}
 SEARCH = {
     **{"schema_version": 1, "name": "t", "description": "", "spec": EVERYTHING, "status": "found", "remark": "r"},
@@ -203,7 +213,7 @@ SEARCH = {
 }
 VALID = {
     "spec": [EVERYTHING, {"name": "t", "data": {"text": "a"}}]
-    + [json.loads(path.read_text()) for path in sorted((ROOT / "experiments" / "specs").glob("*.json"))],
+    + [json.loads(path.read_text()) for path in sorted((ROOT / "experiments" / "specs").rglob("*.json"))],
     "resolved_spec": [RESOLVED, RESOLVED_PROCESSES],
     "metrics": [METRICS, {"step": 0, "tokens": 0, "seconds": 0}],
     "loss_statistics": [
@@ -212,6 +222,7 @@ VALID = {
     ],
     "summary": [SUMMARY],
     "sweep": [SWEEP],
+    "diagnostics": [{"schema_version": 1, "classes": {}}, {"schema_version": 1, "classes": {"tp_forward": LAYERS}}],
     "search": [SEARCH, {**SEARCH, "threshold": None, "status": "searching", "rates": [], "twins": []}],
 }
 VALUES = [

@@ -45,6 +45,27 @@ BurstHistogram in_pieces(const std::vector<bool>& lost, const std::vector<std::s
   return histogram;
 }
 
+TEST(BurstHistogram, GapsAreCountedBetweenLossesOfOneStretch) {
+  // Two delivered at the start and three at the end are no gaps; 1, 3 and 4 packets are.
+  const std::vector<bool> lost = {0, 0, 1, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0};
+  for (const std::vector<std::size_t>& sizes : {std::vector<std::size_t>{18}, {1}, {3, 0, 5}}) {
+    BurstHistogram histogram = in_pieces(lost, sizes);
+    EXPECT_EQ(histogram.gaps(), (std::vector<std::uint64_t>{1, 1, 1}));
+    EXPECT_EQ(histogram.stretches(), (Counts{{18, 1}}));
+    // Behind an interruption nothing is the neighbour of what was before.
+    histogram.interrupt();
+    PacketMask next(2);
+    next.set_lost(1);
+    histogram.add(next);
+    EXPECT_EQ(histogram.gaps(), (std::vector<std::uint64_t>{1, 1, 1}));
+    EXPECT_EQ(histogram.stretches(), (Counts{{2, 1}, {18, 1}}));
+  }
+  // Over words: 2^7 - 1 packets between two losses.
+  std::vector<bool> far(200, false);
+  far[10] = far[138] = true;
+  EXPECT_EQ(in_pieces(far, {200}).gaps(), (std::vector<std::uint64_t>{0, 0, 0, 0, 0, 0, 1}));
+}
+
 TEST(BurstHistogram, DoesNotDependOnHowPacketsAreCut) {
   for (const GilbertElliottRates& rates :
        {GilbertElliottRates{0.01, 0.25, 0, 1}, GilbertElliottRates{0.02, 0.005, 0.01, 0.999},

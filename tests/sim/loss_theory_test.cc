@@ -39,6 +39,8 @@ TEST(LossTheory, EqualsTheOracle) {
     check(chain.burst_at_least(1) - chain.burst_at_least(2), "P_run_eq1");
     check(chain.burst_at_least(2) - chain.burst_at_least(3), "P_run_eq2");
     check(chain.burst_at_least(5), "P_run_ge5");
+    check(chain.gap_at_least(100), "P_gap_ge100");
+    EXPECT_EQ(chain.gap_at_least(1), 1);
     check(chain.lost_count_variance(100), "Var100");
     check(chain.lost_count_variance(1000), "Var1000");
     // The limits, from a count so long that the ends no longer matter.
@@ -57,6 +59,7 @@ TEST(LossTheory, BernoulliEqualsSetA) {
   expect_close(process.mean_burst_packets(), set["mean_loss_run"], 1e-12, "mean_loss_run");
   expect_close(process.mean_gap_packets(), set["mean_gap"], 1e-12, "mean_gap");
   expect_close(process.burst_at_least(5), set["P_run_ge5"], 1e-12, "P_run_ge5");
+  expect_close(process.gap_at_least(100), set["P_gap_ge100"], 1e-12, "P_gap_ge100");
   expect_close(process.lost_count_variance(100), set["Var100"], 1e-12, "Var100");
   expect_close(process.lost_count_variance(1000), set["Var1000"], 1e-12, "Var1000");
 }

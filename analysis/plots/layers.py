@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The error of each transformer block's collectives, by traffic class and loss rate."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from analysis import style
+from analysis.plots import panels
+from analysis.plots.nothing import NothingToDraw
+from analysis.records import Records
+from analysis.statistics import geometric_interval, mean_interval
+
+NAME = "layers"
+TITLE = "Error by layer"
+CAPTION = (
+    "Error of the collectives' results on sampled steps, by transformer block: energy of the error over energy of the "
+    "exact results (NMSE, above) and mean error over the root mean square of the exact results (bias, below). Lines: "
+    "geometric mean (NMSE) and mean (bias) over seeds; bands: 95 % interval (Student t)."
+)
+MOST_SERIES = 2  # a row of panels each for NMSE and bias
+
+
+def draw(records: Records) -> Figure:
+    """Raises: NothingToDraw where no layer was sampled with an error."""
+    frame = records.layers[(records.layers["layer"] >= 0) & (records.layers["nmse"] > 0)]
+    shown, remark = panels.thinned_rates(*panels.shown_curves(records))
+    shown = {series: [g for g in groups if frame["run_id"].isin(g.run_ids).any()] for series, groups in shown.items()}
+    shown = {series: groups for series, groups in shown.items() if groups}
+    if not shown:
+        raise NothingToDraw("no run's collectives were sampled by layer and had an error")
+    if len(shown) > MOST_SERIES:
+        remark = f"{remark}; " if remark else ""
+        remark += f"first {MOST_SERIES} of {len(shown)} series"
+        shown = dict(list(shown.items())[:MOST_SERIES])
+    classes = sorted(dict.fromkeys(frame["class"]), reverse=True)
+    marks = panels.rate_marks(shown)
+    rows = [(series, column) for series in shown for column in ("nmse", "bias")]
+    width = style.DOUBLE_COLUMN if len(classes) > 1 else style.SINGLE_COLUMN
+    figure, axes = style.figure(width, 0.6 + 1.5 * len(rows), len(rows), len(classes), sharex=True)
+    handles: dict[str, object] = {}
+    for row, (series, column) in enumerate(rows):
+        interval = geometric_interval if column == "nmse" else mean_interval
+        for place, traffic_class in enumerate(classes):
+            ax = axes[row][place]
+            for group in shown[series]:
+                name = panels.rate_label(group)
+                one = frame[(frame["class"] == traffic_class) & frame["run_id"].isin(group.run_ids)]
+                table = one.pivot_table(index="layer", columns="run_id", values=column, dropna=False).dropna()
+                line = panels.band(ax, table, interval, marks[name], name)
+                if line is not None:
+                    handles.setdefault(name, line)
+            if column == "nmse":
+                ax.set_yscale("log")
+            else:
+                ax.axhline(0, color="0.3", linestyle=":", linewidth=1)
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+            if row == 0:
+                ax.set_title(traffic_class)
+            if row == len(rows) - 1:
+                ax.set_xlabel("layer")
+        title = panels.panel_title(series, 24) + "\n" if column == "nmse" else ""
+        axes[row][0].set_ylabel(
+            f"{title}{'NMSE (fraction)' if column == 'nmse' else 'bias (RMS of exact)'}", fontsize=7
+        )
+    if remark:
+        figure.suptitle(remark, fontsize=7)
+    names = [name for name in marks if name in handles and np.any(handles[name].get_ydata())]
+    style.legend_below(figure, [handles[name] for name in names], names, "packet loss rate")
+    return figure

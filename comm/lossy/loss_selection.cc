@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/loss_selection.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include "comm/lossy/packet_runs.h"
+
+namespace droptest::comm {
+namespace {
+
+template <class T>
+double energy_of(std::span<const T> elements) {
+  double energy = 0;
+  for (const T element : elements) energy += static_cast<double>(element) * static_cast<double>(element);
+  return std::isnan(energy) ? std::numeric_limits<double>::infinity() : energy;
+}
+
+double energy_of(ConstTensor data) {
+  switch (data.type) {
+    case ElementType::kFloat32:
+      return energy_of(data.as<float>());
+    case ElementType::kFloat64:
+      return energy_of(data.as<double>());
+    case ElementType::kUint64:
+      return energy_of(data.as<std::uint64_t>());
+  }
+  return 0;
+}
+
+}  // namespace
+
+const sim::PacketMask* LargestNorm::hit(const sim::PacketMask* lost, ConstTensor message,
+                                        const sim::Packetizer& packets) {
+  if (lost == nullptr) return nullptr;
+  const std::uint64_t count = packets.packets();
+  const std::uint64_t hits = lost->lost_count();
+  energies_.clear();
+  for (std::uint64_t packet = 0; packet < count; ++packet) {
+    energies_.emplace_back(energy_of(slice(message, packets.elements(packet))), packet);
+  }
+  const auto larger = [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  };
+  const auto end = energies_.begin() + static_cast<std::ptrdiff_t>(hits);
+  if (end != energies_.end()) std::nth_element(energies_.begin(), end, energies_.end(), larger);
+  mask_.resize(count);
+  for (auto hit = energies_.begin(); hit != end; ++hit) mask_.set_lost(hit->second);
+  return &mask_;
+}
+
+}  // namespace droptest::comm

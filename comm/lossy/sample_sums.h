@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far lossy results are from exact ones, and from each other, as sums that can be added up.
+#pragma once
+
+#include <cstdint>
+
+namespace droptest::comm {
+
+/// Sums over sampled calls of one traffic class, or of one of its layers, of one rank or added up over ranks.
+struct SampleSums {
+  std::uint64_t calls = 0;  ///< counted on one rank of the group
+  double error_energy = 0;
+  double exact_energy = 0;
+  double result_energy = 0;
+  double inner_product = 0;
+  double elems = 0;      ///< elements x ranks in these sums
+  double error_sum = 0;  ///< sum of result - exact
+  double divergence_max = 0;
+  double divergence_energy = 0;  ///< sum over elements and ranks of |value - mean over ranks|^2
+  double divergence_elems = 0;   ///< elements x ranks in that sum
+
+  void add(const SampleSums& other);
+  double nmse() const;    ///< error_energy / exact_energy; 0 without samples
+  double cosine() const;  ///< 1 without samples
+  /// Mean error by the root mean square of the exact results; 0 without samples. Loss that is filled with zero has an
+  /// error against the sign of each value: where values have no sign in common, there is no bias.
+  double bias() const;
+  double divergence_rms() const;  ///< 0 without samples
+};
+
+}  // namespace droptest::comm
