@@ -91,7 +91,7 @@ TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
             "\"count_rescale\", \"inverse_probability\", \"stale\"");
   EXPECT_EQ(error_with({"/parallel/tensor=4", "/network/classes/tp_forward/gather/fill=count_rescale"}),
             "s.json: /network/classes/tp_forward/gather/fill: got \"count_rescale\", which has no meaning in this "
-            "half, want one of \"zero\", \"stale\", \"own\"");
+            "half, want one of \"zero\", \"stale\", \"own\", \"own_scaled\"");
   EXPECT_THAT(error_with({R"(/network/classes={"dp_gradient": {"path": "direct"}})"}),
               HasSubstr("s.json: /network/classes/dp_gradient: got a network, but no run of this version"));
   EXPECT_EQ(error_with({"/parallel/tensor=8", "/training/sequence_tokens=1000"}),
