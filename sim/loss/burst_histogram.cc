@@ -67,7 +67,10 @@ std::map<std::uint64_t, std::uint64_t> BurstHistogram::stretches() const {
 
 void BurstHistogram::count(std::uint64_t length) {
   ++bursts_;
-  if (length < short_.size()) {
+  constexpr std::uint64_t kShort = 64;
+  if (length < kShort) {
+    // As long as the longest so far: most links of a large group see a few lengths only.
+    if (length >= short_.size()) short_.resize(length + 1);
     ++short_[length];
   } else {
     ++long_[length];

@@ -2,7 +2,6 @@
 // How long the bursts of a link are, and the gaps between them.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -41,7 +40,7 @@ class BurstHistogram {
   void end_burst();
   void begin_burst();
 
-  std::array<std::uint64_t, 64> short_{};        ///< counts of lengths below 64, where nearly all are
+  std::vector<std::uint64_t> short_;             ///< counts of lengths below 64, where nearly all are, by length
   std::map<std::uint64_t, std::uint64_t> long_;  ///< of the others
   std::uint64_t bursts_ = 0;
   std::uint64_t open_ = 0;  ///< length of the run that the last packet is in; 0 if it was delivered

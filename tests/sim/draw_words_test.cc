@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "sim/error.h"
+#include "sim/random/draw_kernels.h"
 #include "sim/random/threshold.h"
 #include "tests/sim/naive_fates.h"
 
@@ -54,6 +58,41 @@ TEST(DrawsBelow, TwoThresholdsAreTwiceOne) {
       draws_below(kSeed, kLink, Purpose::kLossEmission, 11, a, below_a, b, below_b);
       EXPECT_EQ(below_a, naive_words(11, a, 5));
       EXPECT_EQ(below_b, naive_words(11, b, 5));
+    }
+  }
+}
+
+TEST(DrawValues, AreTheDrawsOfAWord) {
+  for (const std::uint64_t word : {std::uint64_t{3}, (std::uint64_t{1} << 28) - 1, (std::uint64_t{1} << 58) - 1}) {
+    const std::array<std::uint32_t, 64> values = draw_values(kSeed, kLink, Purpose::kLossEmission, word);
+    for (std::uint64_t i = 0; i < 64; ++i) {
+      ASSERT_EQ(values[i], naive_draw(kSeed, kLink, Purpose::kLossEmission, 64 * word + i)) << word << " " << i;
+    }
+  }
+}
+
+TEST(DrawKernels, EveryWidthOfVectorsGivesTheSameBits) {
+  const std::span<const DrawKernels> usable = usable_draw_kernels();
+  EXPECT_EQ(usable.front().name, "baseline");
+  for (const DrawKernels& kernels : usable) {
+    SCOPED_TRACE(std::string(kernels.name));
+    for (const std::uint64_t first_word :
+         {std::uint64_t{3}, (std::uint64_t{1} << 28) - 2, (std::uint64_t{1} << 58) - 3}) {
+      const DrawStream stream{kSeed, link_counter(kLink, Purpose::kLossEmission, 0), first_word};
+      for (const std::uint32_t largest : {0U, 5U, 0x7fffffffU, 0x80000000U, 0xfffffffeU}) {
+        const std::vector<std::uint64_t> expected = naive_words(first_word, std::uint64_t{largest} + 1, 5);
+        std::vector<std::uint64_t> a(5), b(5);
+        kernels.one(stream, largest, a);
+        EXPECT_EQ(a, expected);
+        kernels.two(stream, largest, a.data(), 0x40000000U, b);
+        EXPECT_EQ(a, expected);
+        EXPECT_EQ(b, naive_words(first_word, 0x40000001U, 5));
+      }
+      std::array<std::uint32_t, 64> values;
+      kernels.values(stream, values);
+      for (std::uint64_t i = 0; i < 64; ++i) {
+        ASSERT_EQ(values[i], naive_draw(kSeed, kLink, Purpose::kLossEmission, 64 * first_word + i));
+      }
     }
   }
 }

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inner loops of draw_words.h, once for each width of vectors. All give the same bits.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "sim/random/philox.h"
+
+namespace droptest::sim {
+
+/// What all words of one call share.
+struct DrawStream {
+  std::uint64_t seed;
+  PhiloxCounter counter;  ///< of block 0: its first two fields are 0
+  std::uint64_t first_word;
+
+  /// The first Philox block of a word, of 16; blocks are counted modulo 2^62. It is a multiple of 16, so adding a lane
+  /// to its low half never carries.
+  std::uint64_t first_block(std::uint64_t word) const { return (first_word + word) << 6 >> 2; }
+};
+
+/// `largest` is the largest draw that counts as below a threshold, so that compares need 32 bits only.
+struct DrawKernels {
+  std::string_view name;
+  void (*one)(const DrawStream& stream, std::uint32_t largest, std::span<std::uint64_t> below);
+  void (*two)(const DrawStream& stream, std::uint32_t largest_a, std::uint64_t* below_a, std::uint32_t largest_b,
+              std::span<std::uint64_t> below_b);
+  void (*values)(const DrawStream& stream, std::array<std::uint32_t, 64>& values);  ///< of the first word
+};
+
+/// Those that this processor can run, the fastest last; the first runs on any.
+std::span<const DrawKernels> usable_draw_kernels();
+
+/// With vectors of 512 bits. Null where the compiler or the processor has none.
+const DrawKernels* avx512_draw_kernels();
+
+}  // namespace droptest::sim
