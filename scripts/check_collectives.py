@@ -49,7 +49,7 @@ def deviations(program: str, row: dict, arguments: argparse.Namespace) -> dict[s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", metavar="DROPTEST")
-    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--elements", type=int, default=16384)
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
