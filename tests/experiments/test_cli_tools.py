@@ -7,7 +7,20 @@ import math
 import pytest
 from cli_harness import run, write_spec
 
-COMMANDS = ["run", "sweep", "validate", "report", "export", "eval", "list", "info", "fates", "collective"]
+COMMANDS = [
+    "run",
+    "sweep",
+    "validate",
+    "report",
+    "export",
+    "eval",
+    "list",
+    "info",
+    "fates",
+    "collective",
+    "drift",
+    "search",
+]
 
 
 def fates(folder, loss, *arguments, expect=0, seed=7, dst=1, first=0, count=10000):
@@ -228,7 +241,7 @@ def test_list_names_what_specs_can_name(tmp_path):
     assert names["models"] == ["nano", "micro", "small", "medium", "large", "xl"]
     assert {"none", "bernoulli", "gilbert_elliott"} <= set(names["loss_processes"])
     assert {"contribution", "direct"} <= set(names["paths"])
-    assert names["fills"] == ["zero", "count_rescale", "inverse_probability", "stale", "own"]
+    assert names["fills"] == ["zero", "count_rescale", "inverse_probability", "stale", "own", "own_scaled"]
     recoveries = ["parity", "retransmit", "interleave", "hadamard", "error_feedback", "protect"]
     assert names["recoveries"] == recoveries
     assert names["backends"] == ["local", "gloo", "nccl", "udp"]
@@ -271,3 +284,16 @@ def test_numbers_that_are_not_finite_are_null(tmp_path):
     report = json.loads(fates(tmp_path, {"model": "bernoulli", "loss_rate": 1}, "--format", "json", count=10).out)
     assert report["configured_mean_burst_packets"] is None
     assert report["lost"] == 10 and math.isfinite(report["z"])
+
+
+def test_drift_stands_beside_its_closed_form(tmp_path):
+    result = run(
+        "drift", "--ranks", "4", "--elements", "512", "--payload-bytes", "64", "--trials", "8", "--steps", "30",
+        "--loss", '{"model": "bernoulli", "loss_rate": "20%"}', cwd=tmp_path,
+    )  # fmt: skip
+    drift = json.loads(result.out)
+    assert drift["network"]["reduce"]["fill"] == "inverse_probability" and drift["network"]["gather"]["fill"] == "stale"
+    between = drift["drift_between_replicas"]
+    assert between["expected"] == pytest.approx(2 * 0.2 / (1 - 0.2**2))
+    assert abs(between["measured"] - between["expected"]) < 5 * between["standard_error"]
+    assert drift["squared_step"]["expected"] == pytest.approx((1 + 3 / 0.8) / 4)
