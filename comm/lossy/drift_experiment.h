@@ -33,7 +33,7 @@ struct DriftExperimentResult {
 
 /// Expected mean squares for independent losses of rate q of the gather half under `stale`: a replica is as old as its
 /// run of losses, which is geometric, so that two replicas differ by |a - b| steps: 2q / (1 - q^2), and a replica from
-/// the owner by a: q / (1 - q). Source: geometric ages; docs/paths.md.
+/// the owner by a: q / (1 - q). Source: geometric ages; docs/cli.md.
 /// Errors: q < 1, else infinity.
 double expected_drift_between_replicas(double loss_rate);
 double expected_drift_from_owner(double loss_rate);
