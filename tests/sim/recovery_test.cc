@@ -106,6 +106,8 @@ TEST(Parity, ResidualRateOfBernoulliIsTheBinomialTail) {
   EXPECT_EQ(*Parity({4, 1, 1}).residual_rate(NoLoss()), 0);
 }
 
+bool is_set(unsigned bits, unsigned i) { return ((bits >> i) & 1U) != 0; }
+
 /// Gilbert-Elliott by adding up every path of states and losses of a block of (2, 1).
 double enumerated_residual(const GilbertElliottRates& rates, std::uint64_t gap) {
   const double share = rates.p_good_to_bad / (rates.p_good_to_bad + rates.p_bad_to_good);
@@ -115,12 +117,15 @@ double enumerated_residual(const GilbertElliottRates& rates, std::uint64_t gap) 
     for (unsigned losses = 0; losses < 8; ++losses) {
       double probability = 1;
       for (unsigned i = 0; i < 3; ++i) {
-        const bool bad = (states >> i & 1) != 0;
+        const bool bad = is_set(states, i);
         const double stationary = bad ? share : 1 - share;
-        const bool same = i > 0 && bad == ((states >> (i - 1) & 1) != 0);
-        probability *= i == 0 ? stationary : (same ? kept : 0) + stationary * (1 - kept);
+        if (i == 0) {
+          probability *= stationary;
+        } else {
+          probability *= (bad == is_set(states, i - 1) ? kept : 0.0) + stationary * (1 - kept);
+        }
         const double loss = bad ? rates.loss_bad : rates.loss_good;
-        probability *= (losses >> i & 1) != 0 ? loss : 1 - loss;
+        probability *= is_set(losses, i) ? loss : 1 - loss;
       }
       if (__builtin_popcount(losses) > 1) missing += probability * __builtin_popcount(losses & 3U);
     }

@@ -63,7 +63,8 @@ Mean over_messages(const RetransmissionProtocol& protocol, const LossProcess& pr
 }
 
 TEST(Retransmission, RoundsOfSelectiveRepeatFollowTheOracle) {
-  for (const auto& row : read_vectors("retransmission.json").at("selective_repeat_rounds")) {
+  const auto vectors = read_vectors("retransmission.json");
+  for (const auto& row : vectors.at("selective_repeat_rounds")) {
     const double p = row.at("p");
     const std::uint64_t packets = row.at("packets");
     EXPECT_NEAR(expected_rounds(p, packets), row.at("rounds").get<double>(), 6e-9);
@@ -103,7 +104,8 @@ TEST(Retransmission, ATimeoutTakesThePlaceOfTheRoundTrip) {
 }
 
 TEST(Retransmission, SlotsOfGoBackNFollowTheOracle) {
-  for (const auto& row : read_vectors("retransmission.json").at("go_back_n_slots")) {
+  const auto vectors = read_vectors("retransmission.json");
+  for (const auto& row : vectors.at("go_back_n_slots")) {
     const double p = row.at("p");
     const std::uint64_t packets = row.at("packets");
     const std::int64_t window = row.at("window");
@@ -125,7 +127,8 @@ TEST(Retransmission, TheWindowOfGoBackNIsARoundTripUnlessGiven) {
 }
 
 TEST(Retransmission, SlotsOfGoBack0FollowTheOracle) {
-  for (const auto& row : read_vectors("retransmission.json").at("go_back_0_slots")) {
+  const auto vectors = read_vectors("retransmission.json");
+  for (const auto& row : vectors.at("go_back_0_slots")) {
     const double p = row.at("p");
     const std::uint64_t packets = row.at("packets");
     const double slots = row.at("slots");
@@ -157,7 +160,8 @@ TEST(Retransmission, TimersThatDoubleFollowTheOracle) {
 }
 
 TEST(Retransmission, RepetitionsMeetTheBurstThatLostThePacket) {
-  for (const auto& row : read_vectors("retransmission.json").at("gilbert_transmissions")) {
+  const auto vectors = read_vectors("retransmission.json");
+  for (const auto& row : vectors.at("gilbert_transmissions")) {
     const GilbertElliott process({row.at("p_good_to_bad"), row.at("p_bad_to_good"), 0, 1});
     const std::uint64_t between = row.at("slots_between");
     const double expected = row.at("transmissions");
