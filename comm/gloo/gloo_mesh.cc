@@ -97,8 +97,10 @@ GlooMesh::GlooMesh(const ProcessGroupOptions& options)
   check_options(options);
   if (size_ == 1) return;
   store_ = open_launch_store(options.rendezvous, timeout_);
-  meet();
+  meet("here", "come");
   connect(options.interface_address);
+  // A rank that left at once would take the connection from one that is still about to use it.
+  meet("connected", "connect");
   watcher_ = std::thread([this] { watch(); });
 }
 
@@ -142,9 +144,9 @@ void GlooMesh::check_options(const ProcessGroupOptions& options) const {
 }
 
 // Every rank writes its name and waits for all others': a rank that does not come is named before Gloo is asked.
-void GlooMesh::meet() {
+void GlooMesh::meet(std::string_view stage, std::string_view verb) {
   const std::string here = "gloo: rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": ";
-  if (!store_->set_if_absent(key_of("here", rank_), std::to_string(size_))) {
+  if (!store_->set_if_absent(key_of(stage, rank_), std::to_string(size_))) {
     throw ConfigError(here + "there was a rank " + std::to_string(rank_) + " before in " + store_->where() +
                       "; give each launch an id of its own, and each process a rank of its own");
   }
@@ -152,7 +154,7 @@ void GlooMesh::meet() {
   for (;;) {
     std::vector<int> missing;
     for (int r = 0; r < size_; ++r) {
-      const std::optional<std::string> their_size = store_->get(key_of("here", r));
+      const std::optional<std::string> their_size = store_->get(key_of(stage, r));
       if (!their_size) {
         missing.push_back(r);
       } else if (number_at_start(*their_size) != size_) {
@@ -163,7 +165,7 @@ void GlooMesh::meet() {
     if (const auto failure = posted_failure()) throw CommError(here + failure->cause);
     if (Clock::now() > deadline) {
       const Failure settled = settle({rank_, "connect",
-                                      rank_list(missing) + " did not come within " + std::to_string(timeout_.count()) +
+                                      rank_list(missing) + " did not " + std::string(verb) + " within " + std::to_string(timeout_.count()) +
                                           " ms to " + store_->where()});
       throw CommError(here + settled.cause);
     }

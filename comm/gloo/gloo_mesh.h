@@ -109,7 +109,7 @@ class GlooMesh {
   };
 
   void check_options(const ProcessGroupOptions& options) const;
-  void meet();
+  void meet(std::string_view stage, std::string_view verb);
   void connect(const std::string& interface_address);
   void watch();
   void interrupt_wait();
