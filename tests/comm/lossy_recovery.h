@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks that talk over a lossy communicator with recovery, for tests of what comes of it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "comm/lossy/lossy_communicator.h"
+
+namespace droptest::comm {
+
+constexpr auto kRecoveryClass = sim::TrafficClass::kTpForward;
+constexpr std::chrono::milliseconds kRecoveryTimeout{20000};
+using Floats = std::vector<float>;
+
+std::shared_ptr<const sim::LossProcess> bernoulli(double p);
+
+/// Packets of 16 floats on `path`, with these loss rates in the halves.
+ClassNetwork recovery_network(std::string_view path, double p_reduce, double p_gather);
+
+LossyOptions recovery_options(const ClassNetwork& network);
+
+/// Runs `body` on each rank with a lossy communicator and its inner one; afterwards both ends of each link agree.
+ClassStatistics run_lossy(int ranks, const ClassNetwork& network,
+                          const std::function<void(LossyCommunicator&, Communicator&)>& body);
+
+/// Other values for each call, rank and element, of both signs.
+Floats recovery_values(int call, int rank, std::size_t count);
+
+Floats all_reduce(Communicator& group, Floats data, const Message& message = {kRecoveryClass, "m", 1});
+
+/// What loss does to an all-reduce of two ranks' values.
+struct Damage {
+  double energy = 0;      ///< sum of squared errors
+  double worst = 0;       ///< largest error
+  std::size_t wrong = 0;  ///< elements that are off by more than rounding
+};
+Damage damage_of(const ClassNetwork& network, std::size_t elems);
+
+}  // namespace droptest::comm
