@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/collective_experiment.h"
 
+#include <algorithm>
 #include <boost/random/normal_distribution.hpp>
 #include <cmath>
 #include <span>
@@ -10,6 +11,7 @@
 #include "comm/lossy/fate_simulation.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/lossy/residual_theory.h"
+#include "comm/lossy/time_simulation.h"
 #include "comm/lossy/virtual_clock.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
@@ -31,6 +33,7 @@ constexpr int kMostRanksThatCollect = 128;
 // What one trial showed.
 struct Trial {
   std::vector<double> error_energy;  // by rank
+  std::vector<double> peak_error;    // by rank
   double exact_energy = 0;           // of one rank's result
   double seconds = 0;
 };
@@ -90,6 +93,8 @@ void run_trials(const CollectiveExperiment& experiment, Communicator& inner, Sha
   options.network.seed = experiment.seed;
   options.network.of(kClass) = experiment.network;
   options.time = experiment.time;
+  const bool collects = experiment.ranks <= kMostRanksThatCollect;
+  options.counting = collects ? Counting::kOn : Counting::kOff;
   LossyCommunicator lossy(inner, options);
 
   const auto rank = static_cast<std::size_t>(inner.rank());
@@ -113,12 +118,15 @@ void run_trials(const CollectiveExperiment& experiment, Communicator& inner, Sha
 
     double error_energy = 0;
     double exact_energy = 0;
+    double peak_error = 0;
     for (std::size_t i = 0; i < shared.exact.size(); ++i) {
       const double error = static_cast<double>(result[i]) - shared.exact[i];
       error_energy += error * error;
+      peak_error = std::max(peak_error, std::abs(error));
       exact_energy += shared.exact[i] * shared.exact[i];
     }
     trials[t].error_energy[rank] = error_energy;  // each rank writes its own element
+    trials[t].peak_error[rank] = peak_error;
     const std::optional<VirtualTime> now = lossy.collect_time();
     if (inner.rank() != 0) continue;
     trials[t].exact_energy = exact_energy;
@@ -126,7 +134,7 @@ void run_trials(const CollectiveExperiment& experiment, Communicator& inner, Sha
     time = now;
   }
   lossy.verify_fates();
-  if (experiment.ranks > kMostRanksThatCollect) return;
+  if (!collects) return;
   const std::vector<ClassStatistics> collected = lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit);
   if (inner.rank() == 0 && !collected.empty()) statistics = collected[0];  // a group of one loses nothing
 }
@@ -139,11 +147,14 @@ ClassNetwork seen_network(const CollectiveExperiment& experiment) {
   return *residual_network(network, *experiment.time).of(kClass);
 }
 
+FateSimulation simulation_of(const CollectiveExperiment& experiment, const ClassNetwork& network) {
+  return {network, kClass, experiment.ranks, experiment.elements, experiment.trials, experiment.seed};
+}
+
 // What the trials lose, from the fates alone. What comes too late for a deadline is not among it.
 void simulate_losses(const CollectiveExperiment& experiment, CollectiveExperimentResult& result) {
   const ClassNetwork network = seen_network(experiment);
-  SimulatedFates fates =
-      simulate_fates({network, kClass, experiment.ranks, experiment.elements, experiment.trials, experiment.seed});
+  SimulatedFates fates = simulate_fates(simulation_of(experiment, network));
   // The closed forms are those of equal links, in all steps.
   ExpectedAllReduce theory;
   if (has_one_process(network.reduce) && has_one_process(network.gather) && network.recovery.protect.empty()) {
@@ -173,6 +184,7 @@ CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment&
   check(experiment);
   Trial empty;
   empty.error_energy.resize(static_cast<std::size_t>(experiment.ranks));
+  empty.peak_error.resize(empty.error_energy.size());
   std::vector<Trial> trials(experiment.trials, empty);
   Shared shared;
   shared.inputs.resize(static_cast<std::size_t>(experiment.ranks));
@@ -189,16 +201,20 @@ CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment&
   }
   std::vector<double> errors;
   std::vector<double> energies;
+  std::vector<double> peaks;
   std::vector<double> seconds;
   for (const Trial& trial : trials) {
     double error = 0;
     for (const double e : trial.error_energy) error += e;
     errors.push_back(error);
     energies.push_back(trial.exact_energy * experiment.ranks);
+    const double exact_rms = std::sqrt(trial.exact_energy / static_cast<double>(experiment.elements));
+    peaks.push_back(*std::ranges::max_element(trial.peak_error) / exact_rms);
     seconds.push_back(trial.seconds);
     result.nmse_by_trial.push_back(errors.back() / energies.back());
   }
   result.nmse = ratio_of(errors, energies, result.nmse.expected);
+  result.peak_error = mean_of(peaks, std::nullopt);
   if (experiment.time) result.seconds = mean_of(seconds, expected_seconds(experiment));
   return result;
 }
@@ -207,8 +223,15 @@ CollectiveExperimentResult simulate_collective_experiment(const CollectiveExperi
   check(experiment);
   CollectiveExperimentResult result;
   simulate_losses(experiment, result);
-  result.nmse.measured = std::numeric_limits<double>::quiet_NaN();
-  result.nmse.standard_error = std::numeric_limits<double>::quiet_NaN();
+  if (experiment.time) {
+    SimulatedTime times = simulate_time(simulation_of(experiment, experiment.network), *experiment.time);
+    result.seconds = mean_of(times.seconds, expected_seconds(experiment));
+    result.time = times.total;
+  }
+  for (Estimate* unknown : {&result.nmse, &result.peak_error}) {
+    unknown->measured = std::numeric_limits<double>::quiet_NaN();
+    unknown->standard_error = std::numeric_limits<double>::quiet_NaN();
+  }
   return result;
 }
 

@@ -29,6 +29,9 @@ struct CollectiveExperimentResult {
   /// sum of |result - exact|^2 over sum of |exact|^2, over elements, ranks and trials. Its standard error is that of a
   /// ratio of means (delta method), with trials as independent samples.
   Estimate nmse;
+  /// Largest |result - exact| of an element of any rank over the root mean square of the exact result, mean over
+  /// trials: what a transform flattens while the NMSE stays.
+  Estimate peak_error;
   /// Fraction of contributions that reach a result and of results that reach a receiver, own ones included; and the
   /// product of the two.
   Estimate survival_reduce;
@@ -47,8 +50,9 @@ struct CollectiveExperimentResult {
 /// Throws: ConfigError for no ranks, elements or trials, and for a network that has no meaning.
 CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment& experiment);
 
-/// The same without tensors: survival and losses from the fates alone, for as many ranks as there are world ranks.
-/// `nmse` has its expected value only. The fates are those of the trials that run_collective_experiment() would run.
+/// The same without tensors: survival, losses and virtual time from the fates alone, for as many ranks as there are
+/// world ranks. `nmse` has its expected value only. Fates and clocks are those of the trials that
+/// run_collective_experiment() would run; compute time that is to be measured is none.
 CollectiveExperimentResult simulate_collective_experiment(const CollectiveExperiment& experiment);
 
 }  // namespace droptest::comm

@@ -30,7 +30,7 @@ const Message kSplit{sim::TrafficClass::kControl, "number of a split group"};
 // What all communicators of one rank share: its links do not know groups.
 struct RankState {
   RankState(const LossyOptions& options, int world_rank)
-      : ledger(options.time ? residual_network(options.network, *options.time) : options.network),
+      : ledger(options.time ? residual_network(options.network, *options.time) : options.network, options.counting),
         sample_every_steps(options.sample_every_steps) {
     if (!options.time) return;
     clock.emplace(options.network, *options.time, world_rank);
@@ -113,6 +113,11 @@ class LossyCommunicator::Impl {
     steps_begun_ = state->step;
     inner.begin_step(state->step);
     if (timeline) timeline->begin_step(state->step);
+  }
+
+  void pass_time(sim::Collective collective, std::span<const std::uint64_t> counts, int root, ElementType type,
+                 const Message& message) {
+    if (timeline) timeline->collective(collective, counts, root, type, message);
   }
 
   bool samples(ElementType type) const { return state->step_is_sampled && type != ElementType::kUint64; }
@@ -229,7 +234,7 @@ void LossyCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op
   if (path == nullptr) return impl_->inner.all_reduce(input, output, op, message);
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->check_shapes("all_reduce", message, input, output, input.count_elems(), input.count_elems());
-  if (impl_->timeline) impl_->timeline->all_reduce(input.count_elems(), input.type, message);
+  impl_->pass_time(sim::Collective::kAllReduce, std::array{input.count_elems()}, 0, input.type, message);
   if (!impl_->samples(input.type)) {
     path->all_reduce(input, output, op, message);
     return impl_->note_collective(message);
@@ -248,7 +253,7 @@ void LossyCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::sp
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->check_counts("reduce_scatter", message, input, counts);
   impl_->check_shapes("reduce_scatter", message, input, output, input.count_elems(), counts[rank()]);
-  if (impl_->timeline) impl_->timeline->reduce_scatter(counts, input.type, message);
+  impl_->pass_time(sim::Collective::kReduceScatter, counts, 0, input.type, message);
   const bool sampled = impl_->samples(input.type);
   const Tensor exact = sampled ? impl_->exact_like(output) : Tensor();
   if (sampled) impl_->inner.reduce_scatter(input, exact, counts, op, message);
@@ -264,7 +269,7 @@ void LossyCommunicator::all_gather(ConstTensor input, Tensor output, std::span<c
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->check_counts("all_gather", message, output, counts);
   impl_->check_shapes("all_gather", message, input, output, counts[rank()], output.count_elems());
-  if (impl_->timeline) impl_->timeline->all_gather(counts, input.type, message);
+  impl_->pass_time(sim::Collective::kAllGather, counts, 0, input.type, message);
   const bool sampled = impl_->samples(input.type);
   const Tensor exact = sampled ? impl_->exact_like(output) : Tensor();
   if (sampled) impl_->inner.all_gather(input, exact, counts, message);
@@ -294,7 +299,7 @@ void LossyCommunicator::broadcast(Tensor data, int root, const Message& message)
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.broadcast(data, root, message);
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
-  if (impl_->timeline) impl_->timeline->broadcast(root, data.count_elems(), data.type, message);
+  impl_->pass_time(sim::Collective::kBroadcast, std::array{data.count_elems()}, root, data.type, message);
   const bool sampled = impl_->samples(data.type);
   const Tensor exact = sampled ? impl_->exact_like(data) : Tensor();
   if (sampled) {

@@ -57,7 +57,10 @@ Network residual_network(const Network& network, const TimeModel& model) {
   for (auto& of_class : residual.classes) {
     if (!of_class) continue;
     for (HalfNetwork* half : {&of_class->reduce, &of_class->gather}) {
-      if (model.reliable != nullptr) half->loss = nullptr;
+      if (model.reliable != nullptr) {
+        half->loss = nullptr;
+        half->links.clear();
+      }
       half->deadline = model.deadline_seconds.has_value();
     }
   }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/spec/resolve_time.h"
 
+#include <functional>
+#include <string>
+
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/parameters_from_json.h"
 #include "sim/error.h"
@@ -21,6 +24,34 @@ sim::LinkCost link_cost(const json& link) {
 }
 
 bool loses_everything(const comm::HalfNetwork& half) { return half.loss && half.loss->loss_rate() >= 1; }
+
+using Report = std::function<void(const std::string& pointer, const std::string& message)>;
+
+// The clock knows what a link sends at first, parity packets too, and repetitions of its own protocols.
+void check_recovery(const comm::TimeModel& model, const comm::Network& network, const Report& report) {
+  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    const auto& of_class = network.of(traffic_class);
+    if (!of_class) continue;
+    for (const comm::HalfNetwork* half : {&of_class->reduce, &of_class->gather}) {
+      if (half->recovery == nullptr) continue;
+      const std::string got = "got a clock, but links of " + std::string(sim::traffic_class_name(traffic_class)) +
+                              " have the recovery " + half->recovery->describe();
+      if (half->recovery->sends_again()) {
+        return report("/time", got +
+                                   ", whose repetitions it does not count; want parity alone in recovery, or a "
+                                   "protocol in /time/retransmission, which repeats until all has arrived");
+      }
+      if (model.reliable != nullptr) {
+        return report("/time/retransmission",
+                      got + ", and a protocol that repeats whatever is lost; want one of the two");
+      }
+      if (model.deadline_seconds) {
+        return report("/time/deadline_microseconds",
+                      got + ", which does not know what is late; want no deadline, or no recovery on links");
+      }
+    }
+  }
+}
 
 }  // namespace
 
@@ -45,15 +76,11 @@ ResolvedTime resolve_time(const json& time, const comm::Network& network, const 
     model.deadline_seconds = time["deadline_microseconds"].get<double>() * kSecondsPerMicrosecond;
   }
 
-  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
-    const auto& of_class = network.of(traffic_class);
-    if (!of_class || !(of_class->reduce.recovery || of_class->gather.recovery)) continue;
-    report("/time", "got a clock, but links of " + std::string(sim::traffic_class_name(traffic_class)) +
-                        " have a recovery, whose parity packets and repetitions the clock does not count; want no "
-                        "parity or retransmit in recovery, or no time");
-  }
   const json& retransmission = time["retransmission"];
-  if (retransmission["protocol"] == "none") return result;
+  if (retransmission["protocol"] == "none") {
+    check_recovery(model, network, report);
+    return result;
+  }
   try {
     model.reliable = sim::make_retransmission(parameters_from_json(retransmission, where + ": /time/retransmission"));
   } catch (const ConfigError& error) {
@@ -71,6 +98,7 @@ ResolvedTime resolve_time(const json& time, const comm::Network& network, const 
                                        std::string(sim::traffic_class_name(traffic_class)) +
                                        " loses every packet, repeated ones too; want a loss rate below 1");
   }
+  check_recovery(model, network, report);
   return result;
 }
 

@@ -53,6 +53,9 @@ class LinkRecovery {
   /// Whether every data packet arrives in the end, unless nothing ever does.
   virtual bool is_reliable() const { return false; }
 
+  /// Whether the sender may send more than first_packets(), which takes time.
+  virtual bool sends_again() const { return false; }
+
   /// The parameters in words for people, e.g. "parity(data=8, parity=2)".
   virtual std::string describe() const = 0;
 };

@@ -30,6 +30,7 @@ class SelectiveRepeat final : public LinkRecovery {
   std::optional<double> residual_rate(const LossProcess& process, std::uint64_t data_packets) const override;
   std::optional<double> residual_rate(const LossProcess& process) const override;
   bool is_reliable() const override { return !rounds_.has_value(); }
+  bool sends_again() const override { return true; }
   std::string describe() const override;
 
  private:
@@ -57,6 +58,7 @@ class GoBackN final : public LinkRecovery {
   std::optional<double> residual_rate(const LossProcess& process, std::uint64_t data_packets) const override;
   std::optional<double> residual_rate(const LossProcess& process) const override;
   bool is_reliable() const override { return !rounds_.has_value(); }
+  bool sends_again() const override { return true; }
   std::string describe() const override;
 
  private:

@@ -27,6 +27,18 @@ class DirectSchedule final : public HopSchedule {
     for (int peer = 0; peer < ranks(); ++peer) add(round, peer, rank, hops);
   }
 
+  // Each rank to each other one, nearest first, so that no two meet at a port.
+  void for_each_hop(int round, const std::function<void(const Hop&)>& visit) const override {
+    std::vector<Hop> hop;
+    for (int distance = 1; distance < ranks(); ++distance) {
+      for (int source = 0; source < ranks(); ++source) {
+        hop.clear();
+        add(round, source, (source + distance) % ranks(), hop);
+        if (!hop.empty()) visit(hop.front());
+      }
+    }
+  }
+
   int owner(int part) const override { return collective() == Collective::kBroadcast ? request().root : part; }
   int distinct_parts() const override { return 1; }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -57,6 +58,10 @@ class HopSchedule {
   /// in the same order in both.
   virtual void sends(int round, int rank, std::vector<Hop>& hops) const = 0;
   virtual void receives(int round, int rank, std::vector<Hop>& hops) const = 0;
+
+  /// All hops of a round, in the order in which ports that carry one message at a time take them: the first that each
+  /// rank sends, then the second of each, and so on.
+  virtual void for_each_hop(int round, const std::function<void(const Hop&)>& visit) const;
 
   /// The rank at which the reduction of a part ends, or that has its values to begin with.
   virtual int owner(int part) const = 0;

@@ -11,9 +11,11 @@
 
 #include "comm/lossy/collective_experiment.h"
 #include "comm/lossy/lossy_communicator.h"
+#include "comm/lossy/path_registry.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
+#include "sim/recovery/parity.h"
 #include "sim/time/straggler.h"
 #include "sim/time/timing_theory.h"
 
@@ -343,6 +345,80 @@ TEST(VirtualTime, PathsOfHopsTakeTheirClosedForms) {
   EXPECT_GT(result.nmse.measured, 0.5);
   EXPECT_FALSE(result.nmse.expected.has_value());
   EXPECT_GT(result.time->late, 0U);
+}
+
+// Without ranks the clocks are the same, bit for bit, on every path and under each model.
+TEST(VirtualTime, TheSimulationHasTheClocksOfTheRanks) {
+  const auto expect_equal = [](const CollectiveExperiment& experiment, const std::string& what) {
+    const CollectiveExperimentResult run = run_collective_experiment(experiment);
+    const CollectiveExperimentResult dry = simulate_collective_experiment(experiment);
+    ASSERT_TRUE(dry.seconds && dry.time) << what;
+    EXPECT_EQ(dry.seconds->measured, run.seconds->measured) << what;
+    EXPECT_EQ(dry.seconds->standard_error, run.seconds->standard_error) << what;
+    EXPECT_EQ(dry.seconds->expected, run.seconds->expected) << what;
+    EXPECT_EQ(dry.time->seconds, run.time->seconds) << what;
+    EXPECT_NEAR(dry.time->compute_seconds, run.time->compute_seconds, 1e-12) << what;
+    EXPECT_EQ(dry.time->packets, run.time->packets) << what;
+    EXPECT_EQ(dry.time->repeated, run.time->repeated) << what;
+    EXPECT_EQ(dry.time->timeouts, run.time->timeouts) << what;
+    EXPECT_EQ(dry.time->late, run.time->late) << what;
+  };
+  for (const PathEntry& entry : paths()) {
+    CollectiveExperiment experiment;
+    experiment.network = *options_of(entry.name, 0.1, model_of()).network.of(kClass);
+    experiment.network.group_ranks = entry.has_groups ? 2 : 0;
+    experiment.ranks = 5;
+    experiment.elements = 5000;
+    experiment.trials = 3;
+    experiment.time = model_of(1e-4);
+    experiment.time->links = {{1e-6, 1e10}, kLink, 2};
+    experiment.time->compute_p99_over_p50 = 1.5;
+    experiment.time->transfer_p99_over_p50 = 2;
+    const std::string name(entry.name);
+    expect_equal(experiment, name);
+    experiment.time->deadline_seconds = 8e-6;
+    expect_equal(experiment, name + " with a deadline");
+    EXPECT_GT(simulate_collective_experiment(experiment).time->late, 0U) << name;
+    experiment.time->deadline_seconds = std::nullopt;
+    experiment.time->reliable = protocol("selective_repeat");
+    expect_equal(experiment, name + " on a reliable network");
+    EXPECT_GT(simulate_collective_experiment(experiment).time->repeated, 0U) << name;
+  }
+}
+
+TEST(VirtualTime, ParityPacketsTakeTheirTime) {
+  CollectiveExperiment experiment;
+  experiment.network = *options_of("direct", 0.05, model_of()).network.of(kClass);
+  experiment.ranks = 4;
+  experiment.elements = kElements;  // 32 packets of 256 bytes to each rank
+  experiment.trials = 1;
+  experiment.time = model_of();
+  const double plain = simulate_collective_experiment(experiment).seconds->measured;
+  experiment.network.reduce.recovery = experiment.network.gather.recovery =
+      std::make_shared<sim::Parity>(sim::ParityCode{8, 2, 1});
+  const CollectiveExperimentResult coded = run_collective_experiment(experiment);
+  // Ten packets for eight: the two latencies stay, the transfers take a quarter more.
+  const double transfers = plain - 2 * kLink.latency_seconds;
+  EXPECT_NEAR(coded.seconds->measured, plain + transfers / 4, 1e-12);
+  EXPECT_EQ(coded.time->packets, 2U * 4 * 3 * 40);
+}
+
+TEST(VirtualTime, AReliableNetworkRepeatsWhatSingleLinksLose) {
+  CollectiveExperiment experiment;
+  experiment.network = *options_of("direct", 0, model_of()).network.of(kClass);
+  LinkOverride bad;
+  bad.sources.ranges = {{1, 1}};
+  bad.loss = std::make_shared<sim::Bernoulli>(0.3);
+  experiment.network.reduce.links = experiment.network.gather.links = {bad};
+  experiment.ranks = 3;
+  experiment.elements = kElements;
+  experiment.trials = 2;
+  experiment.time = model_of();
+  EXPECT_GT(run_collective_experiment(experiment).nmse.measured, 0.01);
+  experiment.time->reliable = protocol("selective_repeat");
+  const CollectiveExperimentResult result = run_collective_experiment(experiment);
+  EXPECT_LT(result.nmse.measured, 1e-12);
+  EXPECT_GT(result.time->repeated, 0U);
 }
 
 TEST(VirtualTime, WrongModelsAreRefused) {

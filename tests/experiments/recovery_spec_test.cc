@@ -114,8 +114,9 @@ TEST(RecoverySpec, ErrorsNameTheirPlace) {
                         R"(/network/classes/tp_backward/loss={"model": "bernoulli", "loss_rate": 1})"}),
               HasSubstr("s.json: /network/classes/tp_backward/recovery/retransmit: got no budget of rounds"));
   const std::string time = R"(/time={"link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 100}})";
-  EXPECT_THAT(error_of({R"(/network/recovery={"parity": {"data": 4, "parity": 1}})", time}),
-              HasSubstr("s.json: /time: got a clock, but links of tp_forward have a recovery"));
+  EXPECT_EQ(error_of({R"(/network/recovery={"parity": {"data": 4, "parity": 1}})", time}), "");
+  EXPECT_THAT(error_of({R"(/network/recovery={"retransmit": {"protocol": "selective_repeat"}})", time}),
+              HasSubstr("s.json: /time: got a clock, but links of tp_forward have the recovery selective_repeat"));
   EXPECT_EQ(error_of({R"(/network/recovery={"hadamard": {"block": 64}})", time}), "");
   EXPECT_THAT(error_of({R"(/network/gather/recovery={"hadamard": {"block": 64}})"}),
               HasSubstr("/network/gather/recovery/hadamard"));

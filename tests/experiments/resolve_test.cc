@@ -314,6 +314,16 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
               ::testing::HasSubstr("s.json: /time/deadline_microseconds: got 5.0, but \"go_back_n\" repeats"));
   EXPECT_THAT(error({R"(/time/retransmission={"protocol": "go_back_n"})", "/network/loss/loss_rate=1"}),
               ::testing::HasSubstr("tp_forward loses every packet"));
+  const char* const parity = R"(/network/recovery={"parity": {"data": 4, "parity": 1}})";
+  EXPECT_EQ(error({parity}), "(no error)");
+  EXPECT_THAT(
+      error({parity, "/time/deadline_microseconds=5"}),
+      ::testing::AllOf(::testing::HasSubstr("s.json: /time/deadline_microseconds: got a clock, but links of tp_"),
+                       ::testing::HasSubstr("does not know what is late")));
+  EXPECT_THAT(error({parity, R"(/time/retransmission={"protocol": "go_back_n"})"}),
+              ::testing::HasSubstr("want one of the two"));
+  EXPECT_THAT(error({R"(/network/recovery={"retransmit": {"protocol": "selective_repeat", "rounds": 1}})"}),
+              ::testing::HasSubstr("whose repetitions it does not count"));
 }
 
 TEST(RunId, IsStable) {

@@ -222,6 +222,17 @@ def test_collective_measures_paths_of_hops(tmp_path):
             assert dry[name] == report[name], (path, name)
 
 
+def test_collective_without_tensors_has_the_clocks_of_the_run(tmp_path):
+    link = {"latency_microseconds": 5, "bandwidth_gbit_per_second": 10}
+    model = {"link": link, "compute_milliseconds": 0.1, "stragglers": {"transfer_p99_over_p50": 2}}
+    options = ["collective", "--path", "tree", "--ranks", "6", "--elements", "4096", "--payload-bytes", "64"]
+    options += ["--loss", '{"model": "bernoulli", "loss_rate": 0.1}', "--trials", "3", "--time", json.dumps(model)]
+    report = json.loads(run(*options, cwd=tmp_path).out)
+    dry = json.loads(run(*options, "--dry", cwd=tmp_path).out)
+    assert dry["seconds"] == report["seconds"] and dry["time"] == report["time"]
+    assert dry["seconds"]["measured"] > 1e-4
+
+
 def test_collective_refuses_threads_for_thousands_of_ranks(tmp_path):
     assert "--dry" in run("collective", "--ranks", "1025", cwd=tmp_path, expect=2).err
     tree = ["--path", "tree", "--trials", "1", "--loss", '{"model": "bernoulli", "loss_rate": 0.001}']

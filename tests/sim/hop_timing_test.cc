@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "sim/error.h"
@@ -20,6 +23,28 @@ namespace {
 
 constexpr LinkCost kLink{5e-6, 1e9};
 constexpr double kElementBytes = 4;
+
+using TimedRound = std::vector<TimedHop>;
+using TimedRounds = std::vector<TimedRound>;
+using CostOfHop = std::function<HopCost(const TimedHop& hop)>;
+
+struct RoundsOutcome {
+  std::vector<double> finish_seconds;  // by rank
+  std::vector<std::uint64_t> in_time;  // by hop, in order
+};
+
+RoundsOutcome play_rounds(const TimedRounds& rounds, const std::vector<double>& start, const CostOfHop& cost,
+                          std::optional<double> deadline = std::nullopt) {
+  RoundClock clock(start, deadline);
+  RoundsOutcome outcome{start, {}};
+  for (const TimedRound& round : rounds) {
+    clock.begin_round();
+    for (const TimedHop& hop : round) outcome.in_time.push_back(clock.play(hop, cost(hop)));
+    clock.end_round();
+  }
+  clock.finish(outcome.finish_seconds);
+  return outcome;
+}
 
 // N - 1 rounds to the right-hand neighbour for each half.
 TimedRounds ring(int ranks, std::uint64_t elements) {
@@ -57,7 +82,7 @@ TimedRounds direct(int ranks, std::uint64_t elements) {
 }
 
 CostOfHop cost_over(const LinkCost& link, std::uint64_t packet_elements = 352) {
-  return [link, packet_elements](const TimedHop& hop, std::size_t) -> HopCost {
+  return [link, packet_elements](const TimedHop& hop) -> HopCost {
     return {link.latency_seconds, link.transfer_seconds(static_cast<double>(hop.elements) * kElementBytes),
             (hop.elements + packet_elements - 1) / packet_elements};
   };
@@ -87,7 +112,7 @@ TEST(HopTiming, RanksThatStartTogetherFinishAsTheClosedFormsSay) {
 TEST(HopTiming, ARankThatIsLateDelaysThoseThatWaitForIt) {
   // 0 -> 1 -> 2: each hop takes 1 s and 0.5 s of latency.
   const TimedRounds chain = {{{0, 1, 1, Half::kGather}}, {{1, 2, 1, Half::kGather}}};
-  const CostOfHop cost = [](const TimedHop&, std::size_t) -> HopCost { return {0.5, 1, 1}; };
+  const CostOfHop cost = [](const TimedHop&) -> HopCost { return {0.5, 1, 1}; };
   const std::vector<double> early = {0, 2, 1};
   EXPECT_EQ(play_rounds(chain, early, cost).finish_seconds, (std::vector<double>{1, 3, 3.5}));
   const std::vector<double> late = {10, 2, 1};
@@ -95,7 +120,7 @@ TEST(HopTiming, ARankThatIsLateDelaysThoseThatWaitForIt) {
 }
 
 TEST(HopTiming, APortCarriesOneHopAtATime) {
-  const CostOfHop cost = [](const TimedHop&, std::size_t) -> HopCost { return {0.5, 1, 1}; };
+  const CostOfHop cost = [](const TimedHop&) -> HopCost { return {0.5, 1, 1}; };
   const std::vector<double> start = {0, 0, 0};
   const TimedRounds one_sender = {{{0, 1, 1, Half::kReduce}, {0, 2, 1, Half::kReduce}}};
   EXPECT_EQ(play_rounds(one_sender, start, cost).finish_seconds, (std::vector<double>{2, 1.5, 2.5}));
@@ -105,7 +130,7 @@ TEST(HopTiming, APortCarriesOneHopAtATime) {
 
 TEST(HopTiming, WhatArrivesAfterTheDeadlineIsLateAndNobodyWaitsForIt) {
   // Ten packets in 1 s, after 0.5 s of latency: at 1.2 s seven of them are there.
-  const CostOfHop cost = [](const TimedHop&, std::size_t) -> HopCost { return {0.5, 1, 10}; };
+  const CostOfHop cost = [](const TimedHop&) -> HopCost { return {0.5, 1, 10}; };
   const TimedRounds one = {{{0, 1, 1, Half::kReduce}}};
   const std::vector<double> together = {0, 0};
   RoundsOutcome outcome = play_rounds(one, together, cost, 1.2);
@@ -128,9 +153,7 @@ TEST(HopTiming, WhatArrivesAfterTheDeadlineIsLateAndNobodyWaitsForIt) {
 }
 
 TEST(HopTiming, TheDeadlineCountsRoundsSinceTheLastArrival) {
-  const CostOfHop cost = [](const TimedHop& hop, std::size_t) -> HopCost {
-    return {0, hop.half == Half::kReduce ? 5.0 : 1.0, 10};
-  };
+  const CostOfHop cost = [](const TimedHop& hop) -> HopCost { return {0, hop.half == Half::kReduce ? 5.0 : 1.0, 10}; };
   const TimedRounds there_and_back = {{{0, 1, 1, Half::kReduce}}, {{1, 0, 1, Half::kGather}}};
   const std::vector<double> start = {0, 0};
   // Rank 1 goes on at 2 s with four of ten packets. Rank 0 waits for it, up to two deadlines.
@@ -164,7 +187,7 @@ TEST(HopTiming, GoBackNSlowsARingAsMuchAsTheAnchorSays) {
     // Played out, each round waits for its slowest link: at least as slow as the mean, and never twice as slow here.
     const Bernoulli process(p);
     std::uint64_t hop_number = 0;
-    const CostOfHop cost = [&](const TimedHop& hop, std::size_t) -> HopCost {
+    const CostOfHop cost = [&](const TimedHop& hop) -> HopCost {
       const Link wire{TrafficClass::kTpForward, hop.half, static_cast<std::uint16_t>(hop.source),
                       static_cast<std::uint16_t>(hop.destination)};
       SlotFates fates(process, 1, wire, hop_number++ << 32);

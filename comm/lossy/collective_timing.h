@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// When the ranks of a group are done with a collective, worked out from pure fates alone.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/lossy/flow_ledger.h"
+#include "comm/lossy/network.h"
+#include "comm/lossy/time_model.h"
+#include "sim/schedules/hop_schedule.h"
+#include "sim/time/hop_timing.h"
+#include "sim/time/straggler.h"
+
+namespace droptest::comm {
+
+/// One message of a collective with a clock.
+struct TimedMessage {
+  sim::Link link;
+  int counted_on = 0;  ///< rank of the group
+  sim::HopCost cost;
+  std::uint64_t repeated = 0;
+  std::uint64_t timeouts = 0;
+  std::optional<std::uint64_t>
+      in_time;  ///< its packets that arrive before the deadline; none where nobody waits for it
+};
+
+/// The collectives of one group, one after the other. Each moves the clocks of all its ranks, and shows the messages in
+/// the order in which ports carry them.
+/// Ranks: every rank of a group has one, or a simulation has one for all. Determinism: a pure function of (network,
+/// model, calls).
+class CollectiveTiming {
+ public:
+  using Visit = std::function<void(const TimedMessage&)>;
+
+  /// `network` and `model` are borrowed; the network has the loss that a reliable one repeats.
+  CollectiveTiming(const Network& network, const TimeModel& model, GroupNumber group, std::vector<int> world_ranks);
+
+  /// The training step that the next collectives belong to; the loss of a link may change with it.
+  void begin_step(std::uint64_t step) { step_ = step; }
+
+  struct What {
+    sim::TrafficClass traffic_class = sim::TrafficClass::kTpForward;
+    ElementType type = ElementType::kFloat32;
+  };
+  /// `counts`: the elements of an all-reduce or a broadcast, of each rank's part in the others. `clocks`: seconds by
+  /// rank, when it begins and afterwards when it is done.
+  void collective(sim::Collective collective, const What& what, std::span<const std::uint64_t> counts, int root,
+                  std::span<double> clocks, const Visit& visit);
+  /// `table`: elements from each rank to each other one, by source.
+  void all_to_all(const What& what, std::span<const std::uint64_t> table, std::span<double> clocks, const Visit& visit);
+  /// What goes from send to recv: only the two ends know of it.
+  TimedMessage message(const What& what, int source, int destination, std::uint64_t elements);
+
+ private:
+  // Where the draws of a message come from: its link's slots, and the number of what it belongs to.
+  struct Draws {
+    std::map<sim::Link, std::uint64_t>& next_slot;
+    std::uint64_t first_slot;
+    std::size_t round;
+    std::uint64_t index;
+  };
+
+  int ranks() const { return static_cast<int>(world_ranks_.size()); }
+  const ClassNetwork& network_of(const What& what) const;
+  sim::Link link(const What& what, sim::Half half, int source, int destination) const;
+  TimedMessage cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const;
+  TimedMessage cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round);
+  void play_hop(sim::RoundClock& clock, const What& what, const sim::TimedHop& hop, std::size_t round,
+                const Visit& visit);
+  void aggregate(const What& what, std::uint64_t count_elems, std::span<double> clocks, const Visit& visit);
+
+  const Network& network_;
+  const TimeModel& model_;
+  GroupNumber group_;
+  std::vector<int> world_ranks_;
+  sim::Straggler straggler_;
+  std::uint64_t step_ = 0;
+  std::uint64_t collectives_ = 0;
+  // Where loss decides on repetitions. All ranks of the group see all its collectives; of what goes from send to recv
+  // only the two ends know, so it has slots of its own.
+  std::map<sim::Link, std::uint64_t> next_slot_;
+  std::map<sim::Link, std::uint64_t> next_message_slot_;
+  std::map<sim::Link, std::uint64_t> messages_;
+};
+
+}  // namespace droptest::comm
