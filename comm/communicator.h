@@ -125,6 +125,9 @@ class Communicator {
   virtual void reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                    PartReduction& reduction, const Message& message);
 
+  /// Whether they read inputs in place, so that they cost what all_reduce and reduce_scatter do.
+  virtual bool reduces_in_place() const { return false; }
+
   /// Every rank gets all parts in rank order. Shapes: input counts[rank()], output sum(counts); the input may be the
   /// rank's own part of the output.
   virtual void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,

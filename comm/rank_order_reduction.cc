@@ -61,33 +61,57 @@ template <class Op, Pass kPass, class T>
 }
 
 template <class Op, class T>
+[[gnu::always_inline]] inline void fold_all(T* block, std::span<const std::byte* const> inputs,
+                                            std::size_t offset_bytes, std::size_t elems) {
+  fold<Op, Pass::kBegins>(block, inputs.first(std::min(kInputsOfPass, inputs.size())), offset_bytes, elems);
+  for (std::size_t r = kInputsOfPass; r < inputs.size(); r += kInputsOfPass) {
+    const std::size_t inputs_of_pass = std::min(kInputsOfPass, inputs.size() - r);
+    fold<Op, Pass::kGoesOn>(block, inputs.subspan(r, inputs_of_pass), offset_bytes, elems);
+  }
+}
+
+// Into an output that is none of the inputs.
+template <class Op, class T>
+[[gnu::always_inline]] inline void reduce_to_one(std::span<const std::byte* const> inputs, T* output,
+                                                 std::uint64_t count_elems) {
+  constexpr std::size_t kBlockElems = kBlockBytes / sizeof(T);
+  for (std::uint64_t begin = 0; begin < count_elems; begin += kBlockElems) {
+    const std::size_t elems = std::min<std::uint64_t>(kBlockElems, count_elems - begin);
+    fold_all<Op>(output + begin, inputs, begin * sizeof(T), elems);
+  }
+}
+
+template <class Op, class T>
 [[gnu::always_inline]] inline void reduce_blocks(std::span<const std::byte* const> inputs,
-                                                 std::span<std::byte* const> outputs, std::uint64_t count_elems) {
+                                                 std::span<std::byte* const> outputs, std::uint64_t count_elems,
+                                                 const ChangeBlock* change) {
+  const auto is_input = [&](const std::byte* output) { return std::ranges::find(inputs, output) != inputs.end(); };
+  if (change == nullptr && outputs.size() == 1 && !is_input(outputs[0])) {
+    return reduce_to_one<Op>(inputs, reinterpret_cast<T*>(outputs[0]), count_elems);
+  }
   constexpr std::size_t kBlockElems = kBlockBytes / sizeof(T);
   alignas(64) std::array<T, kBlockElems> block;
   for (std::uint64_t begin = 0; begin < count_elems; begin += kBlockElems) {
     const std::size_t elems = std::min<std::uint64_t>(kBlockElems, count_elems - begin);
     const std::size_t offset_bytes = begin * sizeof(T);
-    fold<Op, Pass::kBegins>(block.data(), inputs.first(std::min(kInputsOfPass, inputs.size())), offset_bytes, elems);
-    for (std::size_t r = kInputsOfPass; r < inputs.size(); r += kInputsOfPass) {
-      const std::size_t inputs_of_pass = std::min(kInputsOfPass, inputs.size() - r);
-      fold<Op, Pass::kGoesOn>(block.data(), inputs.subspan(r, inputs_of_pass), offset_bytes, elems);
-    }
+    fold_all<Op>(block.data(), inputs, offset_bytes, elems);
+    if (change != nullptr) (*change)(begin, Tensor(std::span<T>(block.data(), elems)));
     for (std::byte* output : outputs) std::memcpy(output + offset_bytes, block.data(), elems * sizeof(T));
   }
 }
 
 template <class T>
 [[gnu::always_inline]] inline void reduce_typed(ReduceOp op, std::span<const std::byte* const> inputs,
-                                                std::span<std::byte* const> outputs, std::uint64_t count_elems) {
-  op == ReduceOp::kSum ? reduce_blocks<Sum, T>(inputs, outputs, count_elems)
-                       : reduce_blocks<Maximum, T>(inputs, outputs, count_elems);
+                                                std::span<std::byte* const> outputs, std::uint64_t count_elems,
+                                                const ChangeBlock* change) {
+  op == ReduceOp::kSum ? reduce_blocks<Sum, T>(inputs, outputs, count_elems, change)
+                       : reduce_blocks<Maximum, T>(inputs, outputs, count_elems, change);
 }
 
 template <class T>
 void reduce_baseline(ReduceOp op, std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
-                     std::uint64_t count_elems) {
-  reduce_typed<T>(op, inputs, outputs, count_elems);
+                     std::uint64_t count_elems, const ChangeBlock* change) {
+  reduce_typed<T>(op, inputs, outputs, count_elems, change);
 }
 
 #if defined(__x86_64__)
@@ -95,13 +119,15 @@ void reduce_baseline(ReduceOp op, std::span<const std::byte* const> inputs, std:
 // so the results are the same.
 template <class T>
 [[gnu::target("avx2")]] void reduce_avx2(ReduceOp op, std::span<const std::byte* const> inputs,
-                                         std::span<std::byte* const> outputs, std::uint64_t count_elems) {
-  reduce_typed<T>(op, inputs, outputs, count_elems);
+                                         std::span<std::byte* const> outputs, std::uint64_t count_elems,
+                                         const ChangeBlock* change) {
+  reduce_typed<T>(op, inputs, outputs, count_elems, change);
 }
 template <class T>
 [[gnu::target("avx512f")]] void reduce_avx512(ReduceOp op, std::span<const std::byte* const> inputs,
-                                              std::span<std::byte* const> outputs, std::uint64_t count_elems) {
-  reduce_typed<T>(op, inputs, outputs, count_elems);
+                                              std::span<std::byte* const> outputs, std::uint64_t count_elems,
+                                              const ChangeBlock* change) {
+  reduce_typed<T>(op, inputs, outputs, count_elems, change);
 }
 template <class T>
 auto widest() {
@@ -115,20 +141,30 @@ auto widest() {
 }
 #endif
 
+void reduce(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
+            std::span<std::byte* const> outputs, std::uint64_t count_elems, const ChangeBlock* change) {
+  DROPTEST_CHECK(!inputs.empty(), "no inputs");
+  switch (type) {
+    case ElementType::kFloat32:
+      return widest<float>()(op, inputs, outputs, count_elems, change);
+    case ElementType::kFloat64:
+      return widest<double>()(op, inputs, outputs, count_elems, change);
+    case ElementType::kUint64:
+      return widest<std::uint64_t>()(op, inputs, outputs, count_elems, change);
+  }
+}
+
 }  // namespace
 
 void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
                           std::span<std::byte* const> outputs, std::uint64_t count_elems) {
-  DROPTEST_CHECK(!inputs.empty(), "no inputs");
   if (inputs.size() == 1 && outputs.size() == 1 && inputs[0] == outputs[0]) return;
-  switch (type) {
-    case ElementType::kFloat32:
-      return widest<float>()(op, inputs, outputs, count_elems);
-    case ElementType::kFloat64:
-      return widest<double>()(op, inputs, outputs, count_elems);
-    case ElementType::kUint64:
-      return widest<std::uint64_t>()(op, inputs, outputs, count_elems);
-  }
+  reduce(op, type, inputs, outputs, count_elems, nullptr);
+}
+
+void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
+                          std::span<std::byte* const> outputs, std::uint64_t count_elems, const ChangeBlock& change) {
+  reduce(op, type, inputs, outputs, count_elems, &change);
 }
 
 }  // namespace droptest::comm

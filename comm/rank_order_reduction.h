@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "comm/communicator.h"
@@ -15,5 +16,13 @@ namespace droptest::comm {
 /// Determinism: the order of the inputs is the order of the operations, for each element.
 void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
                           std::span<std::byte* const> outputs, std::uint64_t count_elems);
+
+/// Changes elements first_element onwards of a reduction while the inputs' values of them are still in the cache,
+/// before any output has them. It may read those of the inputs.
+using ChangeBlock = std::function<void(std::uint64_t first_element, Tensor block)>;
+
+/// The same with a last word on each block, in order.
+void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
+                          std::span<std::byte* const> outputs, std::uint64_t count_elems, const ChangeBlock& change);
 
 }  // namespace droptest::comm

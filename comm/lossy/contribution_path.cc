@@ -22,6 +22,14 @@ ContributionPath::ContributionPath(const PathContext& context)
       one_hop_(context, Consistency::kShared),
       aggregation_point_(static_cast<std::uint16_t>(lowest_world_rank(context.inner))) {}
 
+const sim::PacketMask* ContributionPath::fates_of_contribution(int source, const sim::Packetizer& packets,
+                                                               const Message& message) {
+  const sim::Link link{message.traffic_class, sim::Half::kReduce,
+                       static_cast<std::uint16_t>(context_.inner.world_rank(source)), sim::Link::kEveryDestination};
+  const bool mine = source == context_.inner.rank();
+  return context_.ledger.next_message(link, context_.group, packets, mine ? Tally::kCounted : Tally::kOtherEnd);
+}
+
 // Draws the fates of all contributions, and returns this rank's as it reaches the aggregation point: the input itself
 // where nothing of it is lost, else what is left of it in `masked`, which may be the input.
 ConstTensor ContributionPath::what_arrives(ConstTensor input, Tensor masked, ReduceOp op,
@@ -34,10 +42,7 @@ ConstTensor ContributionPath::what_arrives(ConstTensor input, Tensor masked, Red
   ConstTensor arrives = input;
   for (int source = 0; source < context_.inner.world_size(); ++source) {
     const bool mine = source == context_.inner.rank();
-    const sim::Link link{message.traffic_class, sim::Half::kReduce,
-                         static_cast<std::uint16_t>(context_.inner.world_rank(source)), sim::Link::kEveryDestination};
-    const sim::PacketMask* lost =
-        context_.ledger.next_message(link, context_.group, packets, mine ? Tally::kCounted : Tally::kOtherEnd);
+    const sim::PacketMask* lost = fates_of_contribution(source, packets, message);
     if (!lossy) continue;
     lost_contributions_.add(lost);
     if (!mine) continue;
@@ -53,6 +58,46 @@ ConstTensor ContributionPath::what_arrives(ConstTensor input, Tensor masked, Red
     }
   }
   return arrives;
+}
+
+// Lives on the stack of the rank that waits for its call.
+class ContributionPath::Part final : public PartReduction {
+ public:
+  Part(DeliveredReduction& delivered, ElementType type, const DeliveredReduction::Scaling& scaling)
+      : delivered_(delivered), type_(type), scaling_(scaling) {}
+
+  void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> results) override {
+    delivered_.reduce(ReduceOp::kSum, type_, scaling_, contributions, results);
+  }
+
+ private:
+  DeliveredReduction& delivered_;
+  ElementType type_;
+  DeliveredReduction::Scaling scaling_;
+};
+
+bool ContributionPath::reduces_in_parts(ReduceOp op) const {
+  const HalfNetwork& half = context_.network.reduce;
+  return context_.inner.reduces_in_place() && op == ReduceOp::kSum && context_.feedback == nullptr &&
+         (half.fill == Fill::kZero || half.fill == Fill::kCountRescale);
+}
+
+void ContributionPath::all_reduce_in_parts(ConstTensor input, Tensor output, const sim::Packetizer& packets,
+                                           const Message& message) {
+  const HalfNetwork& half = context_.network.reduce;
+  check_reduction(half.fill, ReduceOp::kSum, input.type, message);
+  const int ranks = context_.inner.world_size();
+  const std::vector<std::uint64_t> counts = even_counts(input.count_elems(), ranks);
+  const auto mine = counts.begin() + context_.inner.rank();
+  const std::uint64_t begin = std::accumulate(counts.begin(), mine, std::uint64_t{0});
+  delivered_.start(packets, ranks, {begin, begin + *mine});
+  for (int source = 0; source < ranks; ++source) {
+    delivered_.lose(source, fates_of_contribution(source, packets, message));
+  }
+  DeliveredReduction::Scaling scaling;
+  if (half.fill == Fill::kCountRescale) scaling.sums = DeliveredReduction::Scaling::Sums::kByCount;
+  Part part(delivered_, input.type, scaling);
+  context_.inner.all_reduce_with(input, output, part, message);
 }
 
 void ContributionPath::finish(Tensor results, std::uint64_t first_element, ReduceOp op,
@@ -77,7 +122,7 @@ const sim::PacketMask* ContributionPath::fates_of_results(const sim::Packetizer&
   }
   for (int receiver = 0; aggregates && receiver < context_.inner.world_size(); ++receiver) {
     link.destination = static_cast<std::uint16_t>(context_.inner.world_rank(receiver));
-    if (link.destination != me) context_.ledger.next_message(link, context_.group, packets, Tally::kOtherEnd);
+    if (link.destination != me) context_.ledger.pass_message(link, context_.group, packets);
   }
   link.destination = me;
   return context_.ledger.next_message(link, context_.group, packets, Tally::kCounted);
@@ -88,9 +133,13 @@ void ContributionPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op,
   const ConstTensor own_values = one_hop_.keep_contribution(input, op);
   // The output is overwritten in any case, so what arrives may stand in it: in place nothing is copied.
   constexpr Uses kUses{StaleMemory::Use::kReduceContributions, StaleMemory::Use::kAllReduceFeedback};
-  const ConstTensor arrives = what_arrives(input, output, op, packets, kUses, message);
-  context_.inner.all_reduce(arrives, output, op, message);
-  finish(output, 0, op, packets);
+  if (reduces_in_parts(op)) {
+    all_reduce_in_parts(input, output, packets, message);
+  } else {
+    const ConstTensor arrives = what_arrives(input, output, op, packets, kUses, message);
+    context_.inner.all_reduce(arrives, output, op, message);
+    finish(output, 0, op, packets);
+  }
 
   if (context_.network.gather.loss == nullptr && context_.network.gather.links.empty()) return;
   const Tensor remembered = one_hop_.memory(StaleMemory::Use::kAllReduceResult, message, output, -1);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "comm/lossy/delivered_reduction.h"
 #include "comm/lossy/one_hop.h"
 #include "comm/lossy/path.h"
 #include "comm/lossy/reduction_fill.h"
@@ -13,9 +14,10 @@ namespace droptest::comm {
 
 /// A packet of a contribution travels on the link (source, every destination) to the aggregation point; lost, it is
 /// missing from everyone's result, its sender's too. Each rank takes its losses out of what it hands to the backend's
-/// own collective, so all ranks get equal bits. Every rank draws the fates of all contributions. The gather half of an
-/// all-reduce, where it is configured apart, is the way from the aggregation point, named by the group's lowest world
-/// rank, to each receiver (that rank too). Reduction order: the backend's.
+/// own collective, so all ranks get equal bits; where the backend reduces in place, sums leave them out on the way,
+/// which is the same to the bit (but for the sign of zeros). Every rank draws the fates of all contributions. The
+/// gather half of an all-reduce, where it is configured apart, is the way from the aggregation point, named by the
+/// group's lowest world rank, to each receiver (that rank too). Reduction order: the backend's.
 class ContributionPath final : public Path {
  public:
   explicit ContributionPath(const PathContext& context);
@@ -38,12 +40,17 @@ class ContributionPath final : public Path {
   };
   ConstTensor what_arrives(ConstTensor input, Tensor masked, ReduceOp op, const sim::Packetizer& packets, Uses uses,
                            const Message& message);
+  class Part;
+  bool reduces_in_parts(ReduceOp op) const;
+  void all_reduce_in_parts(ConstTensor input, Tensor output, const sim::Packetizer& packets, const Message& message);
+  const sim::PacketMask* fates_of_contribution(int source, const sim::Packetizer& packets, const Message& message);
   void finish(Tensor results, std::uint64_t first_element, ReduceOp op, const sim::Packetizer& packets);
   const sim::PacketMask* fates_of_results(const sim::Packetizer& packets, const Message& message);
 
   PathContext context_;
   OneHop one_hop_;
   LostContributions lost_contributions_;
+  DeliveredReduction delivered_;
   std::uint16_t aggregation_point_;  // lowest world rank of the group
 };
 

@@ -16,7 +16,12 @@ constexpr std::size_t kBlockBytes = 8192;
 }  // namespace
 
 void DeliveredReduction::start(const sim::Packetizer& packets, int contributions) {
+  start(packets, contributions, {0, packets.count_elems()});
+}
+
+void DeliveredReduction::start(const sim::Packetizer& packets, int contributions, sim::ElementRange part) {
   packets_ = packets;
+  part_ = part;
   masks_.resize(static_cast<std::size_t>(contributions));
   for (sim::PacketMask& mask : masks_) mask.resize(0);
 }
@@ -30,27 +35,52 @@ const sim::PacketMask* DeliveredReduction::lost_of(int source) const {
   return mask.size() == 0 ? nullptr : &mask;
 }
 
-// The message is walked in runs within which the same contributions are missing.
-template <class ReduceRun>
-void DeliveredReduction::walk(const ReduceRun& reduce_run) {
+void DeliveredReduction::begin_walk() {
+  run_ = {part_.begin, part_.begin};
   sources_.clear();
+  if (part_.size() == 0) return;
+  const std::uint64_t first = packets_.packet_of(part_.begin);
   for (std::size_t s = 0; s < masks_.size(); ++s) {
-    sources_.push_back({PacketRunCursor(lost_of(static_cast<int>(s)), packets_), {}});
-  }
-  for (std::uint64_t begin = 0; begin < packets_.count_elems();) {
-    std::uint64_t end = packets_.count_elems();
-    for (Source& source : sources_) {
-      if (source.run.elements.end == begin) source.cursor.next(source.run);
-      end = std::min(end, source.run.elements.end);
-    }
-    reduce_run(sim::ElementRange{begin, end});
-    begin = end;
+    sources_.push_back({PacketRunCursor(lost_of(static_cast<int>(s)), packets_, first), {run_}});
   }
 }
 
+bool DeliveredReduction::next_run() {
+  if (run_.end == part_.end) return false;
+  run_ = {run_.end, part_.end};
+  for (Source& source : sources_) {
+    if (source.run.elements.end == run_.begin) source.cursor.next(source.run);
+    run_.end = std::min(run_.end, source.run.elements.end);
+  }
+  return true;
+}
+
+bool DeliveredReduction::run_is_whole() const {
+  return std::none_of(sources_.begin(), sources_.end(),
+                      [](const Source& source) { return source.run.fate == PacketRun::Fate::kLost; });
+}
+
+// All contributions stream by as if nothing were missing, so that memory is read in long stretches; where something is,
+// the sum is made again from the caches.
 void DeliveredReduction::reduce(ReduceOp op, ElementType type, const Scaling& scaling,
                                 std::span<const std::byte* const> contributions, std::span<std::byte* const> results) {
-  walk([&](sim::ElementRange run) { reduce_run(op, type, scaling, run, contributions, results); });
+  const std::size_t size = element_bytes(type);
+  begin_walk();
+  next_run();
+  const ChangeBlock mend = [&](std::uint64_t first_element, Tensor block) {
+    const std::uint64_t block_begin = part_.begin + first_element;
+    const std::uint64_t end = block_begin + block.count_elems();
+    for (std::uint64_t begin = block_begin; begin < end;) {
+      if (run_.end == begin) next_run();
+      const std::uint64_t part_end = std::min(run_.end, end);
+      if (scaling.contributions != 1 || !run_is_whole()) {
+        const Tensor sums(type, block.bytes.subspan((begin - block_begin) * size, (part_end - begin) * size));
+        reduce_run(op, scaling, (begin - part_.begin) * size, sums, contributions);
+      }
+      begin = part_end;
+    }
+  };
+  reduce_in_rank_order(op, type, contributions, results, part_.size(), mend);
 }
 
 void DeliveredReduction::reduce_with_last(ReduceOp op, Tensor remembered,
@@ -58,9 +88,9 @@ void DeliveredReduction::reduce_with_last(ReduceOp op, Tensor remembered,
                                           std::span<std::byte* const> results) {
   const std::size_t size = element_bytes(remembered.type);
   const std::uint64_t block_elems = kBlockBytes / size;
-  walk([&](sim::ElementRange run) {
-    for (std::uint64_t begin = run.begin; begin < run.end; begin += block_elems) {
-      const std::uint64_t count = std::min(block_elems, run.end - begin);
+  for (begin_walk(); next_run();) {
+    for (std::uint64_t begin = run_.begin; begin < run_.end; begin += block_elems) {
+      const std::uint64_t count = std::min(block_elems, run_.end - begin);
       arrived_.clear();
       outputs_.clear();
       for (std::size_t s = 0; s < sources_.size(); ++s) {
@@ -72,33 +102,11 @@ void DeliveredReduction::reduce_with_last(ReduceOp op, Tensor remembered,
       for (std::byte* result : results) outputs_.push_back(result + begin * size);
       reduce_in_rank_order(op, remembered.type, arrived_, outputs_, count);
     }
-  });
-}
-
-// A run of which nothing is missing goes straight to the results; others by way of a block.
-void DeliveredReduction::reduce_run(ReduceOp op, ElementType type, const Scaling& scaling, sim::ElementRange elements,
-                                    std::span<const std::byte* const> contributions,
-                                    std::span<std::byte* const> results) {
-  const auto is_missing = [](const Source& source) { return source.run.fate == PacketRun::Fate::kLost; };
-  const std::size_t size = element_bytes(type);
-  if (scaling.contributions == 1 && std::none_of(sources_.begin(), sources_.end(), is_missing)) {
-    arrived_.clear();
-    outputs_.clear();
-    for (const std::byte* contribution : contributions) arrived_.push_back(contribution + elements.begin * size);
-    for (std::byte* result : results) outputs_.push_back(result + elements.begin * size);
-    return reduce_in_rank_order(op, type, arrived_, outputs_, elements.size());
-  }
-  block_.resize(kBlockBytes);
-  for (std::uint64_t begin = elements.begin; begin < elements.end; begin += kBlockBytes / size) {
-    const std::uint64_t count = std::min<std::uint64_t>(kBlockBytes / size, elements.end - begin);
-    const Tensor block(type, std::span(block_).first(count * size));
-    reduce_block(op, scaling, begin * size, block, contributions);
-    for (std::byte* result : results) std::memcpy(result + begin * size, block.bytes.data(), block.bytes.size());
   }
 }
 
-void DeliveredReduction::reduce_block(ReduceOp op, const Scaling& scaling, std::size_t offset_bytes, Tensor block,
-                                      std::span<const std::byte* const> contributions) {
+void DeliveredReduction::reduce_run(ReduceOp op, const Scaling& scaling, std::size_t offset_bytes, Tensor block,
+                                    std::span<const std::byte* const> contributions) {
   const std::size_t bytes = block.bytes.size();
   arrived_.clear();
   if (sources_[0].run.fate == PacketRun::Fate::kLost) {

@@ -22,6 +22,9 @@ class DeliveredReduction {
  public:
   /// Starts a reduction of messages that are cut as `packets` says, from that many ranks, with nothing lost.
   void start(const sim::Packetizer& packets, int contributions);
+  /// The same of a part of the messages' elements. Fates are those of the whole messages, contributions and results those
+  /// of the part.
+  void start(const sim::Packetizer& packets, int contributions, sim::ElementRange part);
   /// Takes the fates of one rank's message, a copy; null: all arrived.
   void lose(int source, const sim::PacketMask* lost);
   /// The fates that were taken; null: all arrived.
@@ -48,19 +51,21 @@ class DeliveredReduction {
     PacketRunCursor cursor;
     PacketRun run;
   };
-  template <class ReduceRun>
-  void walk(const ReduceRun& reduce_run);
-  void reduce_run(ReduceOp op, ElementType type, const Scaling& scaling, sim::ElementRange elements,
-                  std::span<const std::byte* const> contributions, std::span<std::byte* const> results);
-  void reduce_block(ReduceOp op, const Scaling& scaling, std::size_t offset_bytes, Tensor block,
-                    std::span<const std::byte* const> contributions);
+  // The message is walked in runs within which the same contributions are missing.
+  void begin_walk();
+  bool next_run();
+  bool run_is_whole() const;
+  // Sums what arrived of the run at hand. `sums` may be at most a block.
+  void reduce_run(ReduceOp op, const Scaling& scaling, std::size_t offset_bytes, Tensor sums,
+                  std::span<const std::byte* const> contributions);
 
   sim::Packetizer packets_{0, 1, 1};
-  std::vector<sim::PacketMask> masks_;     // by source; of size 0 where all arrived
-  std::vector<Source> sources_;            // where the walk over the message is
+  sim::ElementRange part_;
+  std::vector<sim::PacketMask> masks_;  // by source; of size 0 where all arrived
+  std::vector<Source> sources_;         // where the walk over the message is
+  sim::ElementRange run_;
   std::vector<const std::byte*> arrived_;  // inputs of the run or block at hand
   std::vector<std::byte*> outputs_;
-  std::vector<std::byte> block_;
   std::vector<std::byte> left_out_;
   std::vector<std::byte> scaled_;  // a block for each source
 };

@@ -62,8 +62,11 @@ void DirectPath::draw_outgoing(ConstTensor sent, std::span<const std::uint64_t> 
                          static_cast<std::uint16_t>(context_.inner.world_rank(me)),
                          static_cast<std::uint16_t>(context_.inner.world_rank(owner))};
     const sim::Packetizer packets(part.size(), element_bytes(sent.type), context_.network.payload_bytes);
+    if (context_.feedback == nullptr) {
+      context_.ledger.pass_message(link, context_.group, packets);
+      continue;
+    }
     const sim::PacketMask* lost = context_.ledger.next_message(link, context_.group, packets, Tally::kOtherEnd);
-    if (context_.feedback == nullptr) continue;
     if (context_.network.reduce.selection == LossSelection::kLargestNorm) {
       lost = adversary_.hit(lost, slice(sent, part), packets);
     }

@@ -38,6 +38,15 @@ std::string name_of(const sim::Link& link) {
          std::string(sim::traffic_class_name(link.traffic_class));
 }
 
+FlowKey key_of(const sim::Link& link, GroupNumber group) {
+  return {link, link.destination == sim::Link::kEveryDestination ? group : GroupNumber{0}};
+}
+
+// Packets that a message of so many data packets goes out as.
+std::uint64_t packets_sent(const HalfNetwork& half, std::uint64_t data_packets) {
+  return half.recovery == nullptr ? data_packets : half.recovery->first_packets(data_packets);
+}
+
 }  // namespace
 
 const HalfNetwork& FlowLedger::half_of(const sim::Link& link) const {
@@ -76,16 +85,28 @@ sim::MessagePlace FlowLedger::place_of(const Flow& flow, const FlowKey& key, std
   return {origin, origin, 0, std::nullopt};
 }
 
+Flow& FlowLedger::flow_of(const FlowKey& key) {
+  const auto found = flows_.find(key);
+  return found != flows_.end() ? found->second : flows_.try_emplace(key, key.link, process_of(key.link)).first->second;
+}
+
+void FlowLedger::pass_message(const sim::Link& link, GroupNumber group, const sim::Packetizer& packets) {
+  Flow& flow = flow_of(key_of(link, group));
+  if (flow.messages % kMessagesPerCheck == 0) {
+    next_message(link, group, packets, Tally::kOtherEnd);
+    return;
+  }
+  flow.packets += packets_sent(half_of(link), packets.packets());
+  ++flow.messages;
+}
+
 const sim::PacketMask* FlowLedger::next_message(const sim::Link& link, GroupNumber group,
                                                 const sim::Packetizer& packets, Tally tally) {
-  const FlowKey key{link, link.destination == sim::Link::kEveryDestination ? group : GroupNumber{0}};
-  auto found = flows_.find(key);
-  if (found == flows_.end()) found = flows_.try_emplace(key, link, process_of(link)).first;
-  Flow& flow = found->second;
-  if (tally == Tally::kCounted && flow.tally == nullptr) flow.tally = std::make_unique<FlowTally>();
-  const sim::LinkRecovery* recovery = half_of(link).recovery.get();
+  const FlowKey key = key_of(link, group);
+  Flow& flow = flow_of(key);
+  if (tally == Tally::kCounted && counting_ == Counting::kOn && flow.tally == nullptr) flow.tally = std::make_unique<FlowTally>(link);
   const std::uint64_t data = packets.packets();
-  const std::uint64_t count = recovery == nullptr ? data : recovery->first_packets(data);
+  const std::uint64_t count = packets_sent(half_of(link), data);
   const sim::PacketMask* missing = nullptr;
   if (count > 0) {
     const sim::LossProcess* process = flow.process == nullptr ? nullptr : &flow.process->at_step(step_);
@@ -125,9 +146,10 @@ const sim::PacketMask* FlowLedger::lose(Flow& flow, const FlowKey& key, const si
   const sim::MessagePlace place = place_of(flow, key, count, scope);
   mask_.resize(count);
   process.draw_message(network_.seed, key.link, place, mask_);
-  flow.digest.add(place.first_packet, mask_);
+  if (flow.messages % kMessagesPerCheck == 0) flow.check.fates.add(place.first_packet, mask_);
   FlowTally* tally = flow.tally.get();
   if (tally != nullptr) {
+    tally->digest.fates.add(place.first_packet, mask_);
     if (scope == BurstScope::kMessage) tally->bursts.interrupt();
     tally->bursts.add(mask_);
     tally->theory.add(process, network_.seed, key.link, place, count);
@@ -170,11 +192,15 @@ const sim::PacketMask* FlowLedger::recover(Flow& flow, const FlowKey& key, const
     counts.resend_rounds += repair.rounds - 1;
   }
   if (!missing_.any_lost()) return nullptr;
-  if (flow.missing_digest == nullptr) {
-    flow.missing_digest = std::make_unique<sim::FateDigest>(link_of_attempt(key.link, sim::Link::kMostAttempts));
-  }
-  flow.missing_digest->add(first, missing_);
+  const sim::Link link = link_of_attempt(key.link, sim::Link::kMostAttempts);
+  if (flow.messages % kMessagesPerCheck == 0) flow.check.add_missing(link, first, missing_);
+  if (flow.tally != nullptr) flow.tally->digest.add_missing(link, first, missing_);
   return &missing_;
+}
+
+void FlowDigest::add_missing(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& lost) {
+  if (missing == nullptr) missing = std::make_unique<sim::FateDigest>(link);
+  missing->add(first_packet, lost);
 }
 
 FlowLedger::Touch FlowLedger::take_touch() {

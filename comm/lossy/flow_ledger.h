@@ -23,7 +23,7 @@ namespace droptest::comm {
 /// members of a group agree on it, and no rank is in two groups of one number.
 using GroupNumber = std::uint16_t;
 
-/// Each link is counted on exactly one rank; the others that draw its fates keep its index and digest only.
+/// Each link is counted on exactly one rank; the others keep its index, and a digest of some messages, only.
 enum class Tally : std::uint8_t { kCounted, kOtherEnd };
 
 /// A link as a stream of packets. A link with one destination is one flow, whatever group it is used in, because both
@@ -35,28 +35,37 @@ struct FlowKey {
   friend auto operator<=>(const FlowKey&, const FlowKey&) = default;
 };
 
+/// The digest of a flow's fates, or of some of them.
+struct FlowDigest {
+  explicit FlowDigest(const sim::Link& link) : fates(link) {}
+
+  std::uint64_t value() const { return fates.value() + (missing == nullptr ? 0 : missing->value()); }
+  /// Takes what stayed missing in spite of a recovery.
+  void add_missing(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& lost);
+
+  sim::FateDigest fates;
+  std::unique_ptr<sim::FateDigest> missing;  ///< null while nothing did
+};
+
 /// What the rank that counts a link knows beside its fates.
 struct FlowTally {
+  explicit FlowTally(const sim::Link& link) : digest(link) {}
+
   LossCounts counts;  ///< without the members that counts_of() fills in
   sim::BurstHistogram bursts;
   sim::LostCountTheory theory;
+  FlowDigest digest;  ///< of all fates
 };
 
 /// State of one flow. A rank has several for each of its peers, so it is small on all but the rank that counts it.
 struct Flow {
-  Flow(const sim::Link& link, const sim::LossProcess* configured) : process(configured), digest(link) {}
-
-  /// Of all fates, and of what stayed missing where there is a recovery.
-  std::uint64_t digest_value() const {
-    return digest.value() + (missing_digest == nullptr ? 0 : missing_digest->value());
-  }
+  Flow(const sim::Link& link, const sim::LossProcess* configured) : process(configured), check(link) {}
 
   const sim::LossProcess* process;  ///< of the link, for all steps; null: reliable
   std::uint64_t messages = 0;
-  std::uint64_t packets = 0;  ///< so far; the index of the next one where indices run on along the link
-  sim::FateDigest digest;
-  std::unique_ptr<sim::FateDigest> missing_digest;  ///< null while nothing stayed missing in spite of a recovery
-  std::unique_ptr<FlowTally> tally;                 ///< null where another rank counts the link
+  std::uint64_t packets = 0;         ///< so far; the index of the next one where indices run on along the link
+  FlowDigest check;                  ///< of the messages that both ends draw
+  std::unique_ptr<FlowTally> tally;  ///< null where another rank counts the link
 };
 
 /// Hands out packet indices and draws the fates of each message.
@@ -65,7 +74,8 @@ struct Flow {
 class FlowLedger {
  public:
   /// The processes of `network` are shared with it.
-  explicit FlowLedger(const Network& network) : network_(network) {}
+  explicit FlowLedger(const Network& network, Counting counting = Counting::kOn)
+      : network_(network), counting_(counting) {}
 
   /// Uses up the packets of one message on a link, and returns those that are missing once the half's recovery has done
   /// what it can: null where all arrive, else a mask of packets.packets() bits that is valid until the next call.
@@ -75,6 +85,10 @@ class FlowLedger {
   /// Throws: CheckError when a link runs out of packet indices.
   const sim::PacketMask* next_message(const sim::Link& link, GroupNumber group, const sim::Packetizer& packets,
                                       Tally tally);
+
+  /// Uses up the packets of a message whose fates are of no use to this rank. They are drawn for every 16th message of
+  /// the link only, so that its two ends can be compared.
+  void pass_message(const sim::Link& link, GroupNumber group, const sim::Packetizer& packets);
 
   /// The training step that the next messages belong to; the loss of a link may change with it.
   void begin_step(std::uint64_t step) { step_ = step; }
@@ -103,7 +117,10 @@ class FlowLedger {
   static LossCounts counts_of(const Flow& flow);
 
  private:
+  static constexpr std::uint64_t kMessagesPerCheck = 16;
+
   const HalfNetwork& half_of(const sim::Link& link) const;
+  Flow& flow_of(const FlowKey& key);
   const sim::LossProcess* process_of(const sim::Link& link) const;
   static sim::MessagePlace place_of(const Flow& flow, const FlowKey& key, std::uint64_t packets, BurstScope scope);
   const sim::PacketMask* lose(Flow& flow, const FlowKey& key, const sim::LossProcess& process,
@@ -114,6 +131,7 @@ class FlowLedger {
   const sim::PacketMask* with_late(const sim::Link& link, std::uint64_t packets, const sim::PacketMask* missing);
 
   Network network_;
+  Counting counting_;
   std::uint64_t step_ = 0;
   std::map<FlowKey, Flow> flows_;
   sim::PacketMask mask_;

@@ -18,8 +18,8 @@ double HopTransport::missing_rate(sim::Half half, int source, ConstTensor values
 
 void HopTransport::send(sim::Half half, int destination, ConstTensor values, const Message& message) {
   context_.inner.send(values, destination, message);
-  context_.ledger.next_message(link(half, context_.inner.rank(), destination, message), context_.group, packets(values),
-                               Tally::kOtherEnd);
+  context_.ledger.pass_message(link(half, context_.inner.rank(), destination, message), context_.group,
+                               packets(values));
 }
 
 const sim::PacketMask* HopTransport::receive(sim::Half half, int source, Tensor values, const Message& message) {

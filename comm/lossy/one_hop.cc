@@ -78,7 +78,7 @@ const sim::PacketMask* OneHop::fates_of_copy(int source, const sim::Packetizer& 
   }
   for (int destination = 0; destination < context_.inner.world_size(); ++destination) {
     if (destination == me) continue;
-    context_.ledger.next_message(link(me, destination, message), context_.group, packets, Tally::kOtherEnd);
+    context_.ledger.pass_message(link(me, destination, message), context_.group, packets);
   }
   return nullptr;
 }
@@ -127,7 +127,7 @@ void OneHop::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_c
         context_.ledger.next_message(link(peer, context_.inner.rank(), message), context_.group, cut, Tally::kCounted);
     fill(received, lost, cut, slice_if_any(own_values, elements), slice_if_any(remembered, elements));
     const sim::Packetizer sent(send_counts[peer], size, context_.network.payload_bytes);
-    context_.ledger.next_message(link(context_.inner.rank(), peer, message), context_.group, sent, Tally::kOtherEnd);
+    context_.ledger.pass_message(link(context_.inner.rank(), peer, message), context_.group, sent);
   }
 }
 
@@ -142,8 +142,7 @@ void OneHop::broadcast(Tensor data, int root, const Message& message) {
 
 void OneHop::send(ConstTensor data, int destination, const Message& message) {
   context_.inner.send(data, destination, message);
-  context_.ledger.next_message(link(context_.inner.rank(), destination, message), context_.group, packets(data),
-                               Tally::kOtherEnd);
+  context_.ledger.pass_message(link(context_.inner.rank(), destination, message), context_.group, packets(data));
 }
 
 void OneHop::recv(Tensor data, int source, const Message& message) {

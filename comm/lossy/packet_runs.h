@@ -21,7 +21,10 @@ struct PacketRun {
 class PacketRunCursor {
  public:
   /// `lost` has one bit per packet of `packets`; null: all delivered. Both are borrowed.
-  PacketRunCursor(const sim::PacketMask* lost, const sim::Packetizer& packets) : lost_(lost), packets_(packets) {}
+  PacketRunCursor(const sim::PacketMask* lost, const sim::Packetizer& packets) : PacketRunCursor(lost, packets, 0) {}
+  /// The same from packet `first_packet` on.
+  PacketRunCursor(const sim::PacketMask* lost, const sim::Packetizer& packets, std::uint64_t first_packet)
+      : lost_(lost), packets_(packets), packet_(first_packet) {}
 
   /// Sets `run` to the next run; false after the last one.
   bool next(PacketRun& run);
@@ -29,7 +32,7 @@ class PacketRunCursor {
  private:
   const sim::PacketMask* lost_;
   const sim::Packetizer& packets_;
-  std::uint64_t packet_ = 0;
+  std::uint64_t packet_;
 };
 
 /// The copies and fills below act on the elements of one message: `data` has packets.count_elems() elements.

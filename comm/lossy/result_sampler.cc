@@ -2,36 +2,101 @@
 #include "comm/lossy/result_sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
 #include <span>
+#include <type_traits>
+
+#include "comm/part_reduction.h"
 
 namespace droptest::comm {
 namespace {
 
 const Message kComparison{sim::TrafficClass::kControl, "divergence of results"};
 
+// Sums in as many lanes as compilers make vectors of; lanes are added up in order, so the bits depend on nothing else.
+constexpr std::size_t kLanes = 8;
+using Lanes = std::array<double, kLanes>;
+
+double sum(const Lanes& lanes) { return std::accumulate(lanes.begin(), lanes.end(), 0.0); }
+
+// Calls visit(begin, count) for ranges that cover `count` elements in order, of kLanes each but for the last.
+template <class Visit>
+void for_each_lane_range(std::size_t count, const Visit& visit) {
+  std::size_t begin = 0;
+  for (; begin + kLanes <= count; begin += kLanes) visit(begin, std::integral_constant<std::size_t, kLanes>());
+  if (begin < count) visit(begin, count - begin);
+}
+
 template <class T>
 void add_errors(std::span<const T> exact, std::span<const T> result, SampleSums& sums) {
-  for (std::size_t i = 0; i < exact.size(); ++i) {
-    const auto e = static_cast<double>(exact[i]);
-    const auto r = static_cast<double>(result[i]);
-    sums.error_energy += (r - e) * (r - e);
-    sums.exact_energy += e * e;
-    sums.result_energy += r * r;
-    sums.inner_product += e * r;
-    sums.error_sum += r - e;
-  }
+  Lanes error_energy{}, exact_energy{}, result_energy{}, inner_product{}, error_sum{};
+  for_each_lane_range(exact.size(), [&](std::size_t begin, auto count) {
+    for (std::size_t lane = 0; lane < count; ++lane) {
+      const auto e = static_cast<double>(exact[begin + lane]);
+      const auto r = static_cast<double>(result[begin + lane]);
+      error_energy[lane] += (r - e) * (r - e);
+      exact_energy[lane] += e * e;
+      result_energy[lane] += r * r;
+      inner_product[lane] += e * r;
+      error_sum[lane] += r - e;
+    }
+  });
+  sums.error_energy += sum(error_energy);
+  sums.exact_energy += sum(exact_energy);
+  sums.result_energy += sum(result_energy);
+  sums.inner_product += sum(inner_product);
+  sums.error_sum += sum(error_sum);
   sums.elems += static_cast<double>(exact.size());
 }
 
-void to_double(ConstTensor values, std::vector<double>& out) {
-  out.resize(values.count_elems());
-  if (values.type == ElementType::kFloat32) {
-    std::ranges::copy(values.as<float>(), out.begin());
-  } else {
-    std::ranges::copy(values.as<double>(), out.begin());
+// What ranks make of one part differs by how much: reads every rank's values once, writes no result.
+class DivergenceOfPart final : public PartReduction {
+ public:
+  DivergenceOfPart(ElementType type, std::size_t count, SampleSums& sums) : type_(type), count_(count), sums_(sums) {}
+
+  void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> /*results*/) override {
+    if (type_ == ElementType::kFloat32) {
+      add<float>(contributions);
+    } else {
+      add<double>(contributions);
+    }
   }
-}
+
+ private:
+  // Differences to rank 0's values are exact zeros where ranks agree; a mean of the values themselves would round.
+  template <class T>
+  void add(std::span<const std::byte* const> contributions) {
+    const auto ranks = static_cast<double>(contributions.size());
+    Lanes energy{}, widest{};
+    for_each_lane_range(count_, [&](std::size_t begin, auto count) {
+      Lanes differences{}, squares{}, lowest{}, highest{};
+      const T* reference = reinterpret_cast<const T*>(contributions[0]) + begin;
+      for (const std::byte* contribution : contributions.subspan(1)) {
+        const T* values = reinterpret_cast<const T*>(contribution) + begin;
+        for (std::size_t lane = 0; lane < count; ++lane) {
+          const double difference = static_cast<double>(values[lane]) - static_cast<double>(reference[lane]);
+          differences[lane] += difference;
+          squares[lane] += difference * difference;
+          lowest[lane] = std::min(lowest[lane], difference);
+          highest[lane] = std::max(highest[lane], difference);
+        }
+      }
+      for (std::size_t lane = 0; lane < count; ++lane) {
+        energy[lane] += squares[lane] - differences[lane] * differences[lane] / ranks;
+        widest[lane] = std::max(widest[lane], highest[lane] - lowest[lane]);
+      }
+    });
+    sums_.divergence_energy += sum(energy);
+    sums_.divergence_max = std::max(sums_.divergence_max, *std::ranges::max_element(widest));
+    sums_.divergence_elems += ranks * static_cast<double>(count_);
+  }
+
+  ElementType type_;
+  std::size_t count_;
+  SampleSums& sums_;
+};
 
 }  // namespace
 
@@ -56,30 +121,12 @@ void ResultSampler::compare(const LayerKey& key, ConstTensor exact, ConstTensor 
 
 void ResultSampler::compare_ranks(Communicator& group, const LayerKey& key, ConstTensor result) {
   if (result.type == ElementType::kUint64 || result.count_elems() == 0) return;
-  // Differences to rank 0's values are exact zeros where ranks agree; a mean of the values themselves would round.
-  to_double(result, difference_);
-  reference_ = difference_;
-  group.broadcast(Tensor(std::span(reference_)), 0, kComparison);
-  const std::size_t count = difference_.size();
-  for (std::size_t i = 0; i < count; ++i) difference_[i] -= reference_[i];
-
-  sums_ = difference_;
-  group.all_reduce(Tensor(std::span(sums_)), ReduceOp::kSum, kComparison);
-  extremes_.resize(2 * count);
-  for (std::size_t i = 0; i < count; ++i) {
-    extremes_[i] = difference_[i];
-    extremes_[count + i] = -difference_[i];
-  }
-  group.all_reduce(Tensor(std::span(extremes_)), ReduceOp::kMax, kComparison);
-
+  const std::vector<std::uint64_t> counts = even_counts(result.count_elems(), group.world_size());
+  const std::uint64_t part_elems = counts[static_cast<std::size_t>(group.rank())];
   SampleSums sums;
-  const auto ranks = static_cast<double>(group.world_size());
-  for (std::size_t i = 0; i < count; ++i) {
-    const double deviation = difference_[i] - sums_[i] / ranks;
-    sums.divergence_energy += deviation * deviation;
-    sums.divergence_max = std::max(sums.divergence_max, extremes_[i] + extremes_[count + i]);
-  }
-  sums.divergence_elems = static_cast<double>(count);
+  DivergenceOfPart divergence(result.type, part_elems, sums);
+  unused_.resize(part_elems * element_bytes(result.type));
+  group.reduce_scatter_with(result, {result.type, unused_}, counts, divergence, kComparison);
   add(key, sums);
 }
 

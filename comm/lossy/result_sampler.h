@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -23,8 +24,9 @@ class ResultSampler {
   /// Adds the error of `result` against `exact`, which have equal shapes. Integers are not sampled.
   void compare(const LayerKey& key, ConstTensor exact, ConstTensor result, CountCall count);
 
-  /// Adds the difference between ranks of results that ought to be equal. Ranks: all of `group`, with equal shapes.
-  /// Equal bits give exactly zero. Throws: what the reliable `group` throws.
+  /// Adds the difference between ranks of results that ought to be equal. Ranks: all of `group`, with equal shapes;
+  /// each adds what all ranks make of its part of the elements. Equal bits give exactly zero. Throws: what the reliable
+  /// `group` throws.
   void compare_ranks(Communicator& group, const LayerKey& key, ConstTensor result);
 
   const SampleSums& total(sim::TrafficClass traffic_class) const { return total_[index(traffic_class)]; }
@@ -40,10 +42,7 @@ class ResultSampler {
   std::array<SampleSums, sim::kAllTrafficClasses.size()> total_{};
   std::array<SampleSums, sim::kAllTrafficClasses.size()> interval_{};
   std::map<LayerKey, SampleSums> layers_;
-  std::vector<double> reference_;
-  std::vector<double> difference_;
-  std::vector<double> sums_;
-  std::vector<double> extremes_;
+  std::vector<std::byte> unused_;  // an output that a reduction leaves alone
 };
 
 }  // namespace droptest::comm

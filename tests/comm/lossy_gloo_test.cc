@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -15,6 +16,8 @@
 #include "comm/run_ranks.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/gilbert_elliott.h"
+#include "sim/recovery/parity.h"
+#include "sim/recovery/retransmission.h"
 #include "tests/comm/rank_processes.h"
 
 namespace droptest::comm {
@@ -29,6 +32,7 @@ struct RankResult {
   std::vector<float> data;
   std::uint64_t digest = 0;
   std::uint64_t lost = 0;
+  std::uint64_t residual = 0;
   std::uint64_t untouched = 0;
   double nmse = 0;
   double virtual_seconds = 0;
@@ -59,9 +63,10 @@ RankResult program(Communicator& inner, const LossyOptions& options) {
   const ClassStatistics statistics = lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit).at(0);
   result.digest = statistics.digest;
   result.lost = statistics.total().lost_packets;
+  result.residual = statistics.total().residual_packets;
   result.untouched = statistics.untouched;
   result.nmse = statistics.nmse();
-  result.virtual_seconds = lossy.collect_time()->seconds;
+  if (options.time) result.virtual_seconds = lossy.collect_time()->seconds;
   EXPECT_EQ(statistics.layers.size(), 1U);
   result.bias = statistics.layers.at(0).samples.bias();
   result.steps = statistics.layers[0].steps;
@@ -96,55 +101,91 @@ std::vector<RankResult> over_gloo(const LossyOptions& options) {
   return results;
 }
 
+// Runs the program on both backends. `tolerance`: of results, which differ by the order of additions where a path
+// leaves them to the backend.
+void expect_alike(const LossyOptions& options, double tolerance, const std::string& what) {
+  std::vector<RankResult> local(kRanks);
+  run_ranks(kRanks, kTimeout, [&](Communicator& inner) { local[inner.rank()] = program(inner, options); });
+  const std::vector<RankResult> gloo = over_gloo(options);
+  for (std::size_t r = 0; r < local.size(); ++r) {
+    EXPECT_EQ(gloo[r].digest, local[r].digest) << what;
+    EXPECT_EQ(gloo[r].lost, local[r].lost) << what;
+    EXPECT_EQ(gloo[r].residual, local[r].residual) << what;
+    EXPECT_EQ(gloo[r].untouched, local[r].untouched) << what;
+    EXPECT_GT(gloo[r].lost, 0U) << what;
+    EXPECT_EQ(gloo[r].virtual_seconds, local[r].virtual_seconds) << what;
+    EXPECT_NEAR(gloo[r].nmse, local[r].nmse, 1e-6) << what;
+    EXPECT_NEAR(gloo[r].bias, local[r].bias, 1e-6) << what;
+    EXPECT_NE(local[r].bias, 0) << what;
+    EXPECT_EQ(gloo[r].steps, 6U) << what;
+    EXPECT_EQ(gloo[r].untouched_steps, local[r].untouched_steps) << what;
+    EXPECT_EQ(gloo[r].gaps, local[r].gaps) << what;
+    EXPECT_FALSE(local[r].gaps.empty()) << what;
+    ASSERT_EQ(gloo[r].data.size(), local[r].data.size()) << what;
+    for (std::size_t i = 0; i < local[r].data.size(); ++i) {
+      ASSERT_NEAR(gloo[r].data[i], local[r].data[i], tolerance) << what << " rank " << r << " element " << i;
+    }
+  }
+}
+
+LossyOptions options_of(const ClassNetwork& network) {
+  LossyOptions options;
+  options.sample_every_steps = 2;
+  options.network.seed = 31;
+  options.network.of(kClass) = network;
+  return options;
+}
+
+ClassNetwork network_of(std::string_view path) {
+  ClassNetwork network;
+  network.path = path;
+  network.reduce.loss = std::make_shared<sim::Bernoulli>(0.2);
+  network.gather.loss = std::make_shared<sim::GilbertElliott>(sim::rates_of_burst(0.1, 3));
+  network.payload_bytes = 32;
+  return network;
+}
+
+// Sums of at most nine values below 3, each to float rounding.
+constexpr double kSumTolerance = 1e-5;
+
 TEST(LossyGloo, HasTheFatesOfTheLocalBackendAndItsResultsToRounding) {
   for (const PathEntry& entry : paths()) {
-    const std::string_view path = entry.name;
     // A path of hops does its own arithmetic, so that not even the backend's order of additions shows.
-    const double tolerance = path == "direct" || path == "contribution" ? 1e-5 : 0;
+    const bool adds_itself = entry.name != "direct" && entry.name != "contribution";
     for (const Fill fill : {Fill::kZero, Fill::kCountRescale, Fill::kStale}) {
-      if (tolerance == 0 && fill == Fill::kZero) continue;  // the others show more of a path of hops
-      LossyOptions options;
-      options.sample_every_steps = 2;
+      if (adds_itself && fill == Fill::kZero) continue;  // the others show more of a path of hops
+      ClassNetwork network = network_of(entry.name);
+      network.group_ranks = entry.has_groups ? 2 : 0;
+      apply_fill(network, fill);
+      LossyOptions options = options_of(network);
       options.time.emplace();
       options.time->links = {{1e-6, 1e9}, {5e-6, 1e8}, 2};
       options.time->compute_seconds = 1e-3;
       options.time->compute_p99_over_p50 = 1.5;
       options.time->transfer_p99_over_p50 = 3;
-      options.network.seed = 31;
-      ClassNetwork network;
-      network.path = path;
-      network.group_ranks = entry.has_groups ? 2 : 0;
-      network.reduce.loss = std::make_shared<sim::Bernoulli>(0.2);
-      network.gather.loss = std::make_shared<sim::GilbertElliott>(sim::rates_of_burst(0.1, 3));
-      apply_fill(network, fill);
-      network.payload_bytes = 32;
-      options.network.of(kClass) = network;
-
-      std::vector<RankResult> local(kRanks);
-      run_ranks(kRanks, kTimeout, [&](Communicator& inner) { local[inner.rank()] = program(inner, options); });
-      const std::vector<RankResult> gloo = over_gloo(options);
-      for (std::size_t r = 0; r < local.size(); ++r) {
-        EXPECT_EQ(gloo[r].digest, local[r].digest);
-        EXPECT_EQ(gloo[r].lost, local[r].lost);
-        EXPECT_EQ(gloo[r].untouched, local[r].untouched);
-        EXPECT_GT(gloo[r].lost, 0U);
-        EXPECT_EQ(gloo[r].virtual_seconds, local[r].virtual_seconds);
-        EXPECT_GT(gloo[r].virtual_seconds, 6e-3);
-        EXPECT_NEAR(gloo[r].nmse, local[r].nmse, 1e-6);
-        EXPECT_NEAR(gloo[r].bias, local[r].bias, 1e-6);
-        EXPECT_NE(local[r].bias, 0);
-        EXPECT_EQ(gloo[r].steps, 6U);
-        EXPECT_EQ(gloo[r].untouched_steps, local[r].untouched_steps);
-        EXPECT_EQ(gloo[r].gaps, local[r].gaps);
-        EXPECT_FALSE(local[r].gaps.empty());
-        ASSERT_EQ(gloo[r].data.size(), local[r].data.size());
-        for (std::size_t i = 0; i < local[r].data.size(); ++i) {
-          // Sums of at most nine values below 3, each to float rounding.
-          ASSERT_NEAR(gloo[r].data[i], local[r].data[i], tolerance) << path << " rank " << r << " element " << i;
-        }
-      }
+      expect_alike(options, adds_itself ? 0 : kSumTolerance, std::string(entry.name));
     }
   }
+}
+
+TEST(LossyGloo, RecoversWhatTheLocalBackendRecovers) {
+  const auto expect_with = [](const std::string& what, const std::function<void(ClassNetwork&)>& change) {
+    ClassNetwork network = network_of("direct");
+    change(network);
+    // The Hadamard transform adds up 32 values besides.
+    expect_alike(options_of(network), what == "hadamard" ? 10 * kSumTolerance : kSumTolerance, what);
+  };
+  const auto on_links = [](std::shared_ptr<const sim::LinkRecovery> recovery) {
+    return [recovery](ClassNetwork& network) { network.reduce.recovery = network.gather.recovery = recovery; };
+  };
+  expect_with("parity", on_links(std::make_shared<sim::Parity>(sim::ParityCode{4, 1, 2})));
+  expect_with("selective_repeat", on_links(std::make_shared<sim::SelectiveRepeat>(1)));
+  expect_with("interleave", [](ClassNetwork& network) { network.recovery.interleave_packets = 4; });
+  expect_with("hadamard", [](ClassNetwork& network) { network.recovery.hadamard_block_elems = 32; });
+  expect_with("error_feedback",
+              [](ClassNetwork& network) { network.recovery.error_feedback = ClassRecovery::ErrorFeedback::kOn; });
+  expect_with("protect", [](ClassNetwork& network) { network.recovery.protect.steps = {2, 4}; });
+  expect_with("largest_norm", [](ClassNetwork& network) { network.reduce.selection = LossSelection::kLargestNorm; });
 }
 
 }  // namespace
