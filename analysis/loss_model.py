@@ -49,6 +49,8 @@ class LossModel:
         return self.model == "none" or self.loss_rate == 0
 
 
+# What loses more at some steps than at others: only a run says what rate it comes to.
+CHANGING = ("outage", "schedule")
 NO_LOSS = LossModel("none", 0.0, 0.0, "lossless")
 
 
@@ -131,8 +133,42 @@ def from_spec(value: Any) -> LossModel:
                          GilbertElliott.bernoulli(rate) if 0 < rate < 1 else None)  # fmt: skip
     if model == "gilbert_elliott":
         return _gilbert_elliott(value, rate)
-    others = ", ".join(f"{key} {value[key]}" for key in sorted(value) if key not in ("model", "loss_rate"))
+    if model in CHANGING:
+        return LossModel(model, NAN, NAN, _changing_label(model, value))
+    hidden = ("model", "loss_rate", "sha256")
+    others = ", ".join(f"{key} {_short(key, value[key])}" for key in sorted(value) if key not in hidden)
     return LossModel(model, rate, NAN, f"{model}{', ' if others else ''}{others}")
+
+
+def _short(key: str, value: Any) -> str:
+    return str(value).rsplit("/", 1)[-1] if key == "file" else str(value)
+
+
+def _process_words(value: Any) -> str:
+    """A process with its rate, where it has one."""
+    model = from_spec(value)
+    return model.label if model.lossless or math.isnan(model.loss_rate) else f"{model.label} {percent(model.loss_rate)}"
+
+
+def _steps(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first} to {last}"
+
+
+def _changing_label(model: str, value: dict[str, Any]) -> str:
+    """An outage or a schedule with the steps in which it changes."""
+    parts = []
+    try:
+        if model == "outage":
+            parts.append(
+                f"outage in step {', '.join(_steps(w['from_step'], w['to_step'] - 1) for w in value['windows'])}"
+            )
+            if "otherwise" in value and not from_spec(value["otherwise"]).lossless:
+                parts.append(f"else {_process_words(value['otherwise'])}")
+        else:
+            parts += [f"from step {p['from_step']} {_process_words(p['loss'])}" for p in value["phases"]]
+    except (KeyError, TypeError):
+        return model
+    return "; ".join(parts)
 
 
 def _gilbert_elliott(value: dict[str, Any], rate: float) -> LossModel:
@@ -162,6 +198,7 @@ def of_summary(loss: dict[str, Any]) -> dict[tuple[str, str], LossModel]:
             if isinstance(process, dict):
                 model = from_spec(process)
                 rate, burst = probability(process.get("loss_rate")), probability(process.get("mean_burst_packets"))
+                rate = NAN if model.model in CHANGING else rate
                 models[traffic_class, half] = LossModel(model.model, rate, burst, model.label, model.chain)
     return models
 

@@ -14,7 +14,7 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
-from analysis import loss_model
+from analysis import link_losses, loss_model
 from analysis.files import Run, object_of
 from analysis.loss_model import NO_LOSS, LossModel, percent, probability
 
@@ -65,14 +65,16 @@ def loss_models(run: Run) -> dict[tuple[str, str], LossModel]:
     """The loss process of each (class, half) of a run; from the point where the run has no files yet."""
     summary = loss_model.of_summary(object_of(run.summary.get("loss")))
     spec = loss_model.of_network(object_of(run.spec.get("network")))
+    linked = _of_links(run, spec)
     if summary:
         # The spec has the parameters, the summary the rates: together they name the process and its rate.
-        return {
+        named = {
             key: replace(m, label=spec[key].label, chain=spec[key].chain) if key in spec else m
             for key, m in summary.items()
         }
+        return _with_rates_of_run(named | linked, run)
     if spec or run.spec or run.summary:
-        return spec
+        return spec | linked
     models = {}
     for pointer, value in leaves(run.point).items():
         if is_loss(value):
@@ -80,6 +82,31 @@ def loss_models(run: Run) -> dict[tuple[str, str], LossModel]:
         elif pointer.rsplit("/", 1)[-1] == "loss_rate":
             models["point", pointer] = LossModel("unknown", probability(value), math.nan, "unknown loss")
     return models
+
+
+def _with_rates_of_run(models: dict[tuple[str, str], LossModel], run: Run) -> dict[tuple[str, str], LossModel]:
+    """Where the process alone does not say the rate, the one that the run's packets had to expect."""
+    known = dict(models)
+    classes = object_of(run.loss_statistics.get("classes"))
+    for (name, half), model in models.items():
+        if model.model not in (*loss_model.CHANGING, "links"):
+            continue
+        counted = object_of(object_of(object_of(classes.get(name)).get("halves")).get(half))
+        if isinstance(counted.get("configured_rate"), int | float):
+            known[name, half] = replace(model, loss_rate=float(counted["configured_rate"]))
+    return known
+
+
+def _of_links(run: Run, spec: dict[tuple[str, str], LossModel]) -> dict[tuple[str, str], LossModel]:
+    """Those (class, half) of a run whose links have losses of their own."""
+    ranks = object_of(run.spec.get("parallel")).get("tensor", 1)
+    found = {}
+    for name, settings in object_of(object_of(run.spec.get("network")).get("classes")).items():
+        for half in ("reduce", "gather"):
+            links = object_of(object_of(settings).get(half)).get("links")
+            if link_losses.is_links(links):
+                found[name, half] = link_losses.model(links, spec.get((name, half), NO_LOSS), ranks)
+    return found
 
 
 def is_lossless(models: dict[tuple[str, str], LossModel]) -> bool:
@@ -158,7 +185,7 @@ class SeriesNamer:
             for pointer in pointers
             if len({canonical(found.get(pointer)) for found in self._leaves.values()}) > 1
         ]
-        lossy = [run.run_id for run in runs if not is_lossless(self._models[run.run_id])]
+        lossy = [run.run_id for run in runs if not self.lossless(run)]
         # A lossless run has no network settings, so what they share with nobody must not name every other curve.
         self._named = [
             pointer
@@ -241,7 +268,8 @@ class SeriesNamer:
         return ", ".join(words) or "all runs"
 
     def _is_loss_pointer(self, pointer: str) -> bool:
-        return any(is_loss(found.get(pointer)) for found in self._leaves.values())
+        values = [found.get(pointer) for found in self._leaves.values()]
+        return any(is_loss(value) or link_losses.is_links(value) for value in values)
 
     def _word(self, pointer: str, value: Any) -> str:
         last = pointer.rsplit("/", 1)[-1]
@@ -253,6 +281,8 @@ class SeriesNamer:
                 return ""  # the axis says it
             label = f"{model.label} {percent(model.loss_rate)}" if others_rate and not model.lossless else model.label
             return f"{place} {label}".strip()
+        if link_losses.is_links(value):
+            return link_losses.words(value)
         if last in RATE_KEYS:
             return f"{place} {percent(probability(value))}".strip() if others_rate else ""
         return f"{self._names[pointer]} {_text(value)}"

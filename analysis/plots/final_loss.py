@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from analysis import style
-from analysis.loss_model import percent
 from analysis.plots import panels
 from analysis.plots.nothing import NothingToDraw
 from analysis.records import Records
@@ -120,7 +119,7 @@ def _draw_by_series(shown: dict[str, list[Group]], paired: bool, remark: str) ->
         ax.set_xlabel(label.replace("\n", " "))
         if attribute == "difference":
             ax.axvline(0, color="0.3", linestyle=":", linewidth=1)
-    names = [g.series if g.lossless else f"{g.series}, {percent(g.loss_rate)}" for g in groups]
+    names = [panels.named_with_rate(g) for g in groups]
     axes[0][0].set_yticks(range(len(groups)), [panels.panel_title(name, 44) for name in names])
     axes[0][0].set_ylim(len(groups) - 0.5, -0.5)
     if remark:

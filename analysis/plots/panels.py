@@ -46,6 +46,11 @@ def rate_label(group: Group) -> str:
     return "lossless" if group.lossless else "rate ?" if math.isnan(group.loss_rate) else percent(group.loss_rate)
 
 
+def named_with_rate(group: Group) -> str:
+    """A row's name in figures with one row per series and loss rate."""
+    return group.series if group.lossless else f"{group.series}, {percent(group.loss_rate)}"
+
+
 def rate_marks(shown: dict[str, list[Group]]) -> dict[str, style.Mark]:
     """One mark per loss rate, the same in all panels, darkest for the smallest."""
     groups = sorted((g for row in shown.values() for g in row), key=lambda g: (not g.lossless, g.loss_rate))

@@ -36,7 +36,7 @@ def experiment(tmp_path_factory):
 @pytest.fixture(scope="module")
 def figures(experiment):
     records = analysis.load(experiment)
-    timed = {"loss_over_time", "time_to_target"}  # need a virtual clock: test_virtual_time.py
+    timed = {"loss_over_time", "time_to_target", "step_time"}  # need a virtual clock: test_virtual_time.py
     return {name: plots.draw(name, records) for name in plots.FIGURES if name not in timed}
 
 

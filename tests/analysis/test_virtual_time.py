@@ -147,3 +147,18 @@ def test_a_deadline_makes_a_run_without_loss_lossy(tmp_path):
     spec = synthetic.BASE | {"name": "late", "time": TIME | {"deadline_microseconds": 5.0}}
     synthetic.write_run(tmp_path / "late", spec)
     assert not analysis.load(tmp_path / "late").runs["lossless"].any()
+
+
+def test_step_time_is_the_clock_over_the_steps(timed):
+    figure = plots.draw("step_time", timed)
+    (axes,) = figure.axes
+    names = [text.get_text().replace("\n", " ") for text in axes.get_yticklabels()]
+    # A step takes 1 s, and on a reliable network 5 s more for a loss rate of 1 (synthetic.py).
+    rows = dict(
+        zip(names, (line.get_xdata()[0] for line in axes.get_lines() if line.get_marker() != "|"), strict=False)
+    )
+    assert len(rows) == len(names)
+    for name, milliseconds in rows.items():
+        reliable = "selective_repeat" in name and "lossless" not in name
+        rate = float(name.rsplit(",", 1)[-1].removesuffix("%").strip()) / 100 if reliable else 0
+        assert milliseconds == pytest.approx(1e3 * (1 + 5 * rate), rel=1e-6), name

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Losses of single links (a network's `links`): their words, and the loss rate over all links."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from analysis.loss_model import LossModel, from_spec, percent
+
+CONDITIONS = {
+    "sources": "from",
+    "destinations": "to",
+    "between_groups_of": "between groups of",
+    "within_groups_of": "within groups of",
+}
+
+
+def is_links(value: Any) -> bool:
+    """Whether a value of a spec is a list of overrides with at least one."""
+    return isinstance(value, list) and bool(value) and all(isinstance(v, dict) and "loss" in v for v in value)
+
+
+def words(links: list[dict[str, Any]]) -> str:
+    """The overrides for people, e.g. "from 3 Bernoulli 20 %"."""
+    parts = []
+    for override in links:
+        loss = from_spec(override["loss"])
+        named = [f"{word} {_ranks_text(override[key])}" for key, word in CONDITIONS.items() if key in override]
+        named.append(loss.label if loss.lossless or math.isnan(loss.loss_rate) else _process(loss))
+        parts.append(" ".join(named))
+    return "; ".join(parts)
+
+
+def model(links: list[dict[str, Any]], otherwise: LossModel, ranks: int) -> LossModel:
+    """One (class, half) with overrides, as one model: its rate is the mean over the links between `ranks` ranks.
+
+    Of several overrides that match a link the last one counts. A process whose rate its spec does not say gives NaN.
+    """
+    rates = [
+        next((from_spec(o["loss"]).loss_rate for o in reversed(links) if _matches(o, s, d)), otherwise.loss_rate)
+        for s in range(ranks)
+        for d in range(ranks)
+        if s != d
+    ]
+    rate = sum(rates) / len(rates) if rates else 0.0
+    return LossModel("links" if rate != 0 else "none", rate, math.nan, words(links))
+
+
+def _process(loss: LossModel) -> str:
+    return f"{loss.label} {percent(loss.loss_rate)}"
+
+
+def _ranks_text(value: Any) -> str:
+    return ", ".join(str(v) for v in value) if isinstance(value, list) else str(value)
+
+
+def _contains(ranks: list[int | str], rank: int) -> bool:
+    for entry in ranks:
+        first, _, last = str(entry).partition("-")
+        if int(first) <= rank <= int(last or first):
+            return True
+    return False
+
+
+def _matches(override: dict[str, Any], source: int, destination: int) -> bool:
+    between, within = override.get("between_groups_of"), override.get("within_groups_of")
+    return (
+        _contains(override.get("sources", [source]), source)
+        and _contains(override.get("destinations", [destination]), destination)
+        and (between is None or source // between != destination // between)
+        and (within is None or source // within == destination // within)
+    )
