@@ -165,8 +165,8 @@ void GlooMesh::meet(std::string_view stage, std::string_view verb) {
     if (const auto failure = posted_failure()) throw CommError(here + failure->cause);
     if (Clock::now() > deadline) {
       const Failure settled = settle({rank_, "connect",
-                                      rank_list(missing) + " did not " + std::string(verb) + " within " + std::to_string(timeout_.count()) +
-                                          " ms to " + store_->where()});
+                                      rank_list(missing) + " did not " + std::string(verb) + " within " +
+                                          std::to_string(timeout_.count()) + " ms to " + store_->where()});
       throw CommError(here + settled.cause);
     }
     std::this_thread::sleep_for(kPoll);

@@ -22,8 +22,8 @@ class DeliveredReduction {
  public:
   /// Starts a reduction of messages that are cut as `packets` says, from that many ranks, with nothing lost.
   void start(const sim::Packetizer& packets, int contributions);
-  /// The same of a part of the messages' elements. Fates are those of the whole messages, contributions and results those
-  /// of the part.
+  /// The same of a part of the messages' elements. Fates are those of the whole messages, contributions and results
+  /// those of the part.
   void start(const sim::Packetizer& packets, int contributions, sim::ElementRange part);
   /// Takes the fates of one rank's message, a copy; null: all arrived.
   void lose(int source, const sim::PacketMask* lost);

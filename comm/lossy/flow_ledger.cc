@@ -104,7 +104,8 @@ const sim::PacketMask* FlowLedger::next_message(const sim::Link& link, GroupNumb
                                                 const sim::Packetizer& packets, Tally tally) {
   const FlowKey key = key_of(link, group);
   Flow& flow = flow_of(key);
-  if (tally == Tally::kCounted && counting_ == Counting::kOn && flow.tally == nullptr) flow.tally = std::make_unique<FlowTally>(link);
+  if (tally == Tally::kCounted && counting_ == Counting::kOn && flow.tally == nullptr)
+    flow.tally = std::make_unique<FlowTally>(link);
   const std::uint64_t data = packets.packets();
   const std::uint64_t count = packets_sent(half_of(link), data);
   const sim::PacketMask* missing = nullptr;
