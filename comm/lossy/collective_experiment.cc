@@ -148,7 +148,13 @@ ClassNetwork seen_network(const CollectiveExperiment& experiment) {
 }
 
 FateSimulation simulation_of(const CollectiveExperiment& experiment, const ClassNetwork& network) {
-  return {network, kClass, experiment.ranks, experiment.elements, experiment.trials, experiment.seed};
+  return {network,
+          kClass,
+          experiment.ranks,
+          experiment.elements,
+          experiment.trials,
+          experiment.seed,
+          experiment.time ? &*experiment.time : nullptr};
 }
 
 // What the trials lose, from the fates alone. What comes too late for a deadline is not among it.

@@ -84,18 +84,22 @@ TimedMessage CollectiveTiming::cost_in_collective(const What& what, const sim::T
   return cost_of(what, hop, {next_slot_, 0, round, collectives_});
 }
 
-TimedMessage CollectiveTiming::message(const What& what, int source, int destination, std::uint64_t elements) {
+TimedMessage CollectiveTiming::message(const What& what, int source, int destination, std::uint64_t elements,
+                                       double clock) {
   const sim::TimedHop hop{source, destination, elements, sim::Half::kGather};
   const std::uint64_t number = messages_[link(what, hop.half, source, destination)]++;
   TimedMessage message = cost_of(what, hop, {next_message_slot_, kMessageSlots, kMessageRound, number});
   message.in_time = message.cost.packets;
+  message.departs_seconds = clock;
   return message;
 }
 
 void CollectiveTiming::play_hop(sim::RoundClock& clock, const What& what, const sim::TimedHop& hop, std::size_t round,
                                 const Visit& visit) {
   TimedMessage message = cost_in_collective(what, hop, round);
-  message.in_time = clock.play(hop, message.cost);
+  const sim::HopOutcome outcome = clock.play(hop, message.cost);
+  message.in_time = outcome.in_time;
+  message.departs_seconds = outcome.start_seconds;
   visit(message);
 }
 
@@ -164,6 +168,7 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
     complete = std::max(complete, std::min(limit, first_bit + up.cost.transfer_seconds));
     up.in_time = sim::packets_in_time(up.cost, first_bit, limit);
     up.counted_on = source;
+    up.departs_seconds = clocks[static_cast<std::size_t>(source)];
     up.link.destination = sim::Link::kEveryDestination;
     visit(up);
   }
@@ -178,9 +183,20 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
     clock = std::max(clock, complete + down.cost.latency_seconds +
                                 std::max(0.0, down.cost.transfer_seconds - lossless.transfer_seconds(bytes)));
     down.cost.packets = 0;  // the same ones that went up
+    down.departs_seconds = complete;
+    down.link.source = static_cast<std::uint16_t>(*std::ranges::min_element(world_ranks_));  // which names the point
     visit(down);
   }
   ++collectives_;
+}
+
+void note_time(const TimedMessage& message, const ClassNetwork& network, MessageTimes& times) {
+  const MessageTime time{message.departs_seconds, message.in_time};
+  // Beside an aggregation point values go to all at once, and what comes from it has no deadline.
+  const bool from_rank_to_all = network.path == "contribution" && message.in_time.has_value();
+  const bool to_all =
+      message.link.half == sim::Half::kGather && (network.consistency == Consistency::kShared || from_rank_to_all);
+  to_all ? times.add_shared(message.link, time) : times.add(message.link, time);
 }
 
 }  // namespace droptest::comm

@@ -11,6 +11,7 @@
 
 #include "comm/communicator.h"
 #include "comm/lossy/flow_ledger.h"
+#include "comm/lossy/message_times.h"
 #include "comm/lossy/network.h"
 #include "comm/lossy/time_model.h"
 #include "sim/schedules/hop_schedule.h"
@@ -24,6 +25,7 @@ struct TimedMessage {
   sim::Link link;
   int counted_on = 0;  ///< rank of the group
   sim::HopCost cost;
+  double departs_seconds = 0;
   std::uint64_t repeated = 0;
   std::uint64_t timeouts = 0;
   std::optional<std::uint64_t>
@@ -54,8 +56,8 @@ class CollectiveTiming {
                   std::span<double> clocks, const Visit& visit);
   /// `table`: elements from each rank to each other one, by source.
   void all_to_all(const What& what, std::span<const std::uint64_t> table, std::span<double> clocks, const Visit& visit);
-  /// What goes from send to recv: only the two ends know of it.
-  TimedMessage message(const What& what, int source, int destination, std::uint64_t elements);
+  /// What goes from send to recv, when the sender's clock says `clock`: only the two ends know of it.
+  TimedMessage message(const What& what, int source, int destination, std::uint64_t elements, double clock);
 
  private:
   // Where the draws of a message come from: its link's slots, and the number of what it belongs to.
@@ -88,5 +90,8 @@ class CollectiveTiming {
   std::map<sim::Link, std::uint64_t> next_message_slot_;
   std::map<sim::Link, std::uint64_t> messages_;
 };
+
+/// Notes a collective's message for the loss layer, on the link whose fates it has there.
+void note_time(const TimedMessage& message, const ClassNetwork& network, MessageTimes& times);
 
 }  // namespace droptest::comm

@@ -12,6 +12,7 @@
 #include "comm/lossy/flow_ledger.h"
 #include "comm/lossy/path_registry.h"
 #include "comm/lossy/statistics_collection.h"
+#include "comm/lossy/time_simulation.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -66,6 +67,7 @@ class Simulation {
     result_.statistics.traffic_class = what_.traffic_class;
     if (ranks_ == 1) return std::move(result_);
     if (travels_on()) cut_into_pieces();
+    if (what_.time != nullptr && keeps_time(network_)) note_times();
     touched_.assign(what_.trials, false);
     for (const sim::Half half : kHalves) draw(half);
     result_.statistics.collectives = what_.trials;
@@ -125,6 +127,7 @@ class Simulation {
       for (std::uint64_t trial = 0; trial < what_.trials; ++trial) {
         ledger.begin_step(trial);
         const bool certain = what_.network.recovery.protect.covers({what_.traffic_class, what_.message_name}, trial);
+        if (!times_.empty()) ledger.use_times(&times_[trial]);
         ledger.set_arrival(certain ? FlowLedger::Arrival::kCertain : FlowLedger::Arrival::kByFate);
         messages(half, source, [&](int destination, std::uint64_t elems) {
           const sim::Link link{what_.traffic_class, half, static_cast<std::uint16_t>(source),
@@ -151,6 +154,15 @@ class Simulation {
     for (std::uint64_t trial = 0; trial < what_.trials; ++trial) {
       survival[trial] = 1 - static_cast<double>(lost_elements[trial]) * losers(half) / pairs;
     }
+  }
+
+  // When each message leaves. What is late is no loss of a process, and not followed here.
+  void note_times() {
+    times_.resize(what_.trials);
+    simulate_time(what_, *what_.time, [this](std::uint64_t trial, TimedMessage message) {
+      message.in_time = message.in_time ? std::optional(message.cost.packets) : std::nullopt;
+      note_time(message, what_.network, times_[trial]);
+    });
   }
 
   // Ranks that miss an element of a lost packet: all of a packet to every destination, except that an owner under
@@ -262,6 +274,7 @@ class Simulation {
   std::vector<std::uint64_t> begins_;  // of the parts, and the number of elements
   Network network_;
   SimulatedFates result_;
+  std::vector<MessageTimes> times_;                 // by trial; empty where no process looks at them
   std::vector<bool> touched_;                       // by trial
   std::array<std::vector<BitQueue>, 2> lost_bits_;  // by half and source
   std::vector<std::uint64_t> piece_begins_;         // and the number of elements

@@ -8,6 +8,7 @@
 
 #include "comm/lossy/loss_statistics.h"
 #include "comm/lossy/network.h"
+#include "comm/lossy/time_model.h"
 
 namespace droptest::comm {
 
@@ -19,6 +20,7 @@ struct FateSimulation {
   std::uint64_t elements = 65536;
   std::uint64_t trials = 1;
   std::uint64_t seed = 1;
+  const TimeModel* time = nullptr;          ///< of the clock that processes look at; borrowed, null: none
   std::string_view message_name = "trial";  ///< which some may be protected by; a trial is a step
 };
 

@@ -9,6 +9,8 @@
 namespace droptest::comm {
 namespace {
 
+constexpr double kMicrosecondsPerSecond = 1e6;
+
 // The 64-bit packet index of docs/paths.md: an index that runs on leaves 48 bits for packets below the group's number;
 // one that starts anew has 32 bits for packets, 24 for the message's number and 8 for the group's.
 constexpr int kGroupShift = 48;
@@ -96,6 +98,7 @@ void FlowLedger::pass_message(const sim::Link& link, GroupNumber group, const si
     next_message(link, group, packets, Tally::kOtherEnd);
     return;
   }
+  if (times_ != nullptr) times_->take(link);
   flow.packets += packets_sent(half_of(link), packets.packets());
   ++flow.messages;
 }
@@ -108,11 +111,12 @@ const sim::PacketMask* FlowLedger::next_message(const sim::Link& link, GroupNumb
     flow.tally = std::make_unique<FlowTally>(link);
   const std::uint64_t data = packets.packets();
   const std::uint64_t count = packets_sent(half_of(link), data);
+  const std::optional<MessageTime> time = times_ == nullptr ? std::nullopt : times_->take(link);
   const sim::PacketMask* missing = nullptr;
   if (count > 0) {
     const sim::LossProcess* process = flow.process == nullptr ? nullptr : &flow.process->at_step(step_);
     if (process != nullptr && process->can_lose() && arrival_ == Arrival::kByFate) {
-      missing = lose(flow, key, *process, packets, count);
+      missing = lose(flow, key, *process, packets, count, time);
     } else if (flow.tally != nullptr) {
       flow.tally->bursts.interrupt();
     }
@@ -122,13 +126,12 @@ const sim::PacketMask* FlowLedger::next_message(const sim::Link& link, GroupNumb
   }
   flow.packets += count;
   ++flow.messages;
-  return arrivals_ == nullptr ? missing : with_late(link, data, missing);
+  return time && time->in_time ? with_late(std::min(*time->in_time, data), data, missing) : missing;
 }
 
 // Packets that come too late are missing whatever the recovery did, and what had to arrive is waited for.
-const sim::PacketMask* FlowLedger::with_late(const sim::Link& link, std::uint64_t packets,
+const sim::PacketMask* FlowLedger::with_late(std::uint64_t in_time, std::uint64_t packets,
                                              const sim::PacketMask* missing) {
-  const std::uint64_t in_time = arrivals_->take(link, packets);
   if (in_time == packets || arrival_ == Arrival::kCertain) return missing;
   if (missing == nullptr) {
     missing_.resize(packets);
@@ -142,9 +145,12 @@ const sim::PacketMask* FlowLedger::with_late(const sim::Link& link, std::uint64_
 
 // Draws the fates of a message that is sent as `count` packets.
 const sim::PacketMask* FlowLedger::lose(Flow& flow, const FlowKey& key, const sim::LossProcess& process,
-                                        const sim::Packetizer& packets, std::uint64_t count) {
+                                        const sim::Packetizer& packets, std::uint64_t count,
+                                        const std::optional<MessageTime>& time) {
   const BurstScope scope = network_.of(key.link.traffic_class)->burst_scope;
-  const sim::MessagePlace place = place_of(flow, key, count, scope);
+  sim::MessagePlace place = place_of(flow, key, count, scope);
+  // Where each message has fates of its own, no time passes between them.
+  if (time && scope == BurstScope::kLink) place.start_microseconds = time->departs_seconds * kMicrosecondsPerSecond;
   mask_.resize(count);
   process.draw_message(network_.seed, key.link, place, mask_);
   if (flow.messages % kMessagesPerCheck == 0) flow.check.fates.add(place.first_packet, mask_);

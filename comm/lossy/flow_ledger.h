@@ -6,9 +6,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 
-#include "comm/lossy/arrivals.h"
 #include "comm/lossy/loss_statistics.h"
+#include "comm/lossy/message_times.h"
 #include "comm/lossy/network.h"
 #include "sim/loss/burst_histogram.h"
 #include "sim/loss/fate_digest.h"
@@ -93,9 +94,10 @@ class FlowLedger {
   /// The training step that the next messages belong to; the loss of a link may change with it.
   void begin_step(std::uint64_t step) { step_ = step; }
 
-  /// What misses a deadline is lost too, whatever its fate: `arrivals` says what does, and is borrowed. Late packets
+  /// `times`, which is borrowed, says when messages leave, for processes that look at the time, and what misses a
+  /// deadline: that is lost too, whatever its fate. Late packets
   /// are in the masks, but not in the counts and digests, which are the loss process's.
-  void lose_late(Arrivals* arrivals) { arrivals_ = arrivals; }
+  void use_times(MessageTimes* times) { times_ = times; }
 
   /// How the next messages fare, until it is said otherwise. Certain: they arrive, and use up their packets like
   /// others.
@@ -124,18 +126,19 @@ class FlowLedger {
   const sim::LossProcess* process_of(const sim::Link& link) const;
   static sim::MessagePlace place_of(const Flow& flow, const FlowKey& key, std::uint64_t packets, BurstScope scope);
   const sim::PacketMask* lose(Flow& flow, const FlowKey& key, const sim::LossProcess& process,
-                              const sim::Packetizer& packets, std::uint64_t count);
+                              const sim::Packetizer& packets, std::uint64_t count,
+                              const std::optional<MessageTime>& time);
   const sim::PacketMask* recover(Flow& flow, const FlowKey& key, const sim::LossProcess& process,
                                  const sim::LinkRecovery& recovery, const sim::Packetizer& packets,
                                  std::uint64_t first);
-  const sim::PacketMask* with_late(const sim::Link& link, std::uint64_t packets, const sim::PacketMask* missing);
+  const sim::PacketMask* with_late(std::uint64_t in_time, std::uint64_t packets, const sim::PacketMask* missing);
 
   Network network_;
   Counting counting_;
   std::uint64_t step_ = 0;
   std::map<FlowKey, Flow> flows_;
   sim::PacketMask mask_;
-  Arrivals* arrivals_ = nullptr;
+  MessageTimes* times_ = nullptr;
   sim::PacketMask missing_;
   Arrival arrival_ = Arrival::kByFate;
   Touch touch_ = Touch::kUntouched;

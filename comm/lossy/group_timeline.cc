@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
-#include <numeric>
 
 namespace droptest::comm {
 namespace {
@@ -20,12 +18,13 @@ std::vector<int> world_ranks(const Communicator& group) {
 }  // namespace
 
 GroupTimeline::GroupTimeline(Communicator& inner, GroupNumber group, const Network& network, const TimeModel& model,
-                             VirtualTime& time, Arrivals& arrivals)
+                             VirtualTime& time, MessageTimes& times)
     : inner_(inner),
       network_(network),
       model_(model),
       time_(time),
-      arrivals_(arrivals),
+      times_(times),
+      notes_times_(model.deadline_seconds.has_value() || keeps_time(network)),
       timing_(network, model, group, world_ranks(inner)) {}
 
 std::vector<double> GroupTimeline::exchange_clocks() {
@@ -48,21 +47,19 @@ void GroupTimeline::count(const TimedMessage& message) {
 template <class Play>
 void GroupTimeline::pass(const CollectiveTiming::What& what, const Play& play) {
   std::vector<double> clocks = exchange_clocks();
-  arrivals_.clear();
+  times_.clear();
   const ClassNetwork& network = *network_.of(what.traffic_class);
-  const bool shared = network.consistency == Consistency::kShared || network.path == "contribution";
-  std::map<sim::Link, std::uint64_t> of_all;  // receivers that share fates share the shortest patience too
   play(std::span(clocks), [&](const TimedMessage& message) {
     count(message);
-    if (!model_.deadline_seconds || !message.in_time) return;
-    sim::Link link = message.link;
-    if (!shared || link.half == sim::Half::kReduce) return arrivals_.add(link, *message.in_time);
-    link.destination = sim::Link::kEveryDestination;
-    const auto known = of_all.try_emplace(link, *message.in_time).first;
-    known->second = std::min(known->second, *message.in_time);
+    if (notes_times_) note_time(message, network, times_);
   });
-  for (const auto& [link, in_time] : of_all) arrivals_.add(link, in_time);
   time_.seconds = clocks[static_cast<std::size_t>(inner_.rank())];
+}
+
+// From send to recv there is no deadline.
+void GroupTimeline::note_message(const TimedMessage& message) {
+  times_.clear();
+  if (notes_times_) times_.add(message.link, {message.departs_seconds, std::nullopt});
 }
 
 void GroupTimeline::collective(sim::Collective collective, std::span<const std::uint64_t> counts, int root,
@@ -88,14 +85,18 @@ void GroupTimeline::all_to_all(std::span<const std::uint64_t> send_counts, Eleme
 void GroupTimeline::send(int destination, std::uint64_t count_elems, ElementType type, const Message& message) {
   const std::array<double, 1> clock = {time_.seconds};
   inner_.send(ConstTensor(std::span<const double>(clock)), destination, kClocks);
-  const TimedMessage sent = timing_.message({message.traffic_class, type}, inner_.rank(), destination, count_elems);
+  const TimedMessage sent =
+      timing_.message({message.traffic_class, type}, inner_.rank(), destination, count_elems, time_.seconds);
+  note_message(sent);
   time_.seconds += sent.cost.transfer_seconds;
 }
 
 void GroupTimeline::recv(int source, std::uint64_t count_elems, ElementType type, const Message& message) {
   std::array<double, 1> clock = {0};
   inner_.recv(Tensor(std::span<double>(clock)), source, kClocks);
-  const TimedMessage received = timing_.message({message.traffic_class, type}, source, inner_.rank(), count_elems);
+  const TimedMessage received =
+      timing_.message({message.traffic_class, type}, source, inner_.rank(), count_elems, clock[0]);
+  note_message(received);
   const double arrival = clock[0] + received.cost.latency_seconds + received.cost.transfer_seconds;
   time_.seconds = std::max(time_.seconds, arrival);
   count(received);

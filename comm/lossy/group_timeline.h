@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/lossy/arrivals.h"
 #include "comm/lossy/collective_timing.h"
 #include "comm/lossy/flow_ledger.h"
+#include "comm/lossy/message_times.h"
 #include "comm/lossy/network.h"
 #include "comm/lossy/time_model.h"
 #include "sim/schedules/hop_schedule.h"
@@ -25,7 +25,7 @@ class GroupTimeline {
  public:
   /// All but `group` are borrowed, and outlive this. `network` has the loss that a reliable network repeats.
   GroupTimeline(Communicator& inner, GroupNumber group, const Network& network, const TimeModel& model,
-                VirtualTime& time, Arrivals& arrivals);
+                VirtualTime& time, MessageTimes& times);
 
   /// `counts` as for CollectiveTiming::collective().
   void collective(sim::Collective collective, std::span<const std::uint64_t> counts, int root, ElementType type,
@@ -43,12 +43,14 @@ class GroupTimeline {
   template <class Play>
   void pass(const CollectiveTiming::What& what, const Play& play);
   void count(const TimedMessage& message);
+  void note_message(const TimedMessage& message);
 
   Communicator& inner_;
   const Network& network_;
   const TimeModel& model_;
   VirtualTime& time_;
-  Arrivals& arrivals_;
+  MessageTimes& times_;
+  bool notes_times_;  // whether the loss layer asks for them
   CollectiveTiming timing_;
 };
 

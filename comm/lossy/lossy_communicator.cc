@@ -34,7 +34,7 @@ struct RankState {
         sample_every_steps(options.sample_every_steps) {
     if (!options.time) return;
     clock.emplace(options.network, *options.time, world_rank);
-    if (options.time->deadline_seconds) ledger.lose_late(&clock->arrivals());
+    ledger.use_times(&clock->message_times());
   }
   VirtualClock* clock_or_null() { return clock ? &*clock : nullptr; }
 
@@ -70,7 +70,7 @@ class LossyCommunicator::Impl {
     identity_ = {number, static_cast<std::uint16_t>(lowest_world_rank(inner))};
     if (state->clock) {
       VirtualClock& clock = *state->clock;
-      timeline.emplace(inner, group_, clock.network(), clock.model(), clock.time(), clock.arrivals());
+      timeline.emplace(inner, group_, clock.network(), clock.model(), clock.time(), clock.message_times());
     }
     for (const sim::TrafficClass c : sim::kAllTrafficClasses) {
       const auto& network = state->ledger.network().of(c);

@@ -129,4 +129,18 @@ void validate(const ClassNetwork& network) {
   if (!refusals.empty()) throw ConfigError(refusals[0].pointer.substr(1) + ": " + refusals[0].reason);
 }
 
+bool keeps_time(const Network& network) {
+  const auto looks = [](const sim::LossProcess* loss) { return loss != nullptr && loss->keeps_time(); };
+  for (const auto& of_class : network.classes) {
+    if (!of_class) continue;
+    for (const HalfNetwork* half : {&of_class->reduce, &of_class->gather}) {
+      if (looks(half->loss.get())) return true;
+      for (const LinkOverride& link : half->links) {
+        if (looks(link.loss.get())) return true;
+      }
+    }
+  }
+  return false;
+}
+
 }  // namespace droptest::comm

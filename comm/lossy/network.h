@@ -106,4 +106,7 @@ std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network);
 /// packet's fate, and inverse_probability where the loss rate is not one number.
 void validate(const ClassNetwork& network);
 
+/// Whether any loss process of the network looks at the time.
+bool keeps_time(const Network& network);
+
 }  // namespace droptest::comm

@@ -5,12 +5,16 @@
 #include <array>
 #include <numeric>
 
-#include "comm/lossy/collective_timing.h"
 #include "sim/time/straggler.h"
 
 namespace droptest::comm {
 
 SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& model) {
+  return simulate_time(simulation, model, [](std::uint64_t /*trial*/, const TimedMessage& /*message*/) {});
+}
+
+SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& model,
+                            const std::function<void(std::uint64_t trial, const TimedMessage&)>& visit) {
   validate(simulation.network);
   validate(model);
   Network network;
@@ -38,6 +42,7 @@ SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& m
                           result.total.repeated += message.repeated;
                           result.total.timeouts += message.timeouts;
                           if (message.in_time) result.total.late += message.cost.packets - *message.in_time;
+                          visit(trial, message);
                         });
     }
     const double latest = *std::max_element(clocks.begin(), clocks.end());

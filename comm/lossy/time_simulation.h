@@ -2,8 +2,10 @@
 // What all-reduces take, without tensors and without ranks: the virtual clocks alone, for any number of ranks.
 #pragma once
 
+#include <functional>
 #include <vector>
 
+#include "comm/lossy/collective_timing.h"
 #include "comm/lossy/fate_simulation.h"
 #include "comm/lossy/time_model.h"
 
@@ -18,5 +20,8 @@ struct SimulatedTime {
 /// are to be measured, nothing is computed. Cost: time in the number of messages, memory in the number of ranks; on a
 /// reliable network also in that of lossy links. Throws: ConfigError for a network or a model that has no meaning.
 SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& model);
+/// The same, and shows each message with its trial.
+SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& model,
+                            const std::function<void(std::uint64_t trial, const TimedMessage&)>& visit);
 
 }  // namespace droptest::comm

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "comm/communicator.h"
-#include "comm/lossy/arrivals.h"
+#include "comm/lossy/message_times.h"
 #include "comm/lossy/network.h"
 #include "comm/lossy/time_model.h"
 #include "sim/time/straggler.h"
@@ -22,7 +22,7 @@ class VirtualClock {
   const Network& network() const { return network_; }
   const TimeModel& model() const { return model_; }
   VirtualTime& time() { return time_; }
-  Arrivals& arrivals() { return arrivals_; }
+  MessageTimes& message_times() { return message_times_; }
 
   /// The rank goes on to another step. Given compute time passes at once, at the beginning of the step.
   void begin_step(std::uint64_t step);
@@ -48,7 +48,7 @@ class VirtualClock {
   int world_rank_;
   sim::Straggler straggler_;
   VirtualTime time_;
-  Arrivals arrivals_;
+  MessageTimes message_times_;
   std::optional<std::uint64_t> step_;
   int pauses_ = 0;
   double resumed_ = 0;  // thread time

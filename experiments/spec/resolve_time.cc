@@ -76,6 +76,12 @@ ResolvedTime resolve_time(const json& time, const comm::Network& network, const 
     model.deadline_seconds = time["deadline_microseconds"].get<double>() * kSecondsPerMicrosecond;
   }
 
+  if (!model.compute_seconds && comm::keeps_time(network)) {
+    report(
+        "/time/compute_milliseconds",
+        "got \"measured\" beside a loss process whose clock is time, so that fates would differ from run to run; want "
+        "milliseconds");
+  }
   const json& retransmission = time["retransmission"];
   if (retransmission["protocol"] == "none") {
     check_recovery(model, network, report);

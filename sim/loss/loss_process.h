@@ -52,6 +52,9 @@ class LossProcess {
     draw(seed, link, place.first_packet, lost);
   }
 
+  /// Whether it looks at MessagePlace::start_microseconds, in any step.
+  virtual bool keeps_time() const { return false; }
+
   /// The process in force in a training step; valid as long as this one. Only a schedule differs from step to step.
   virtual const LossProcess& at_step(std::uint64_t /*step*/) const { return *this; }
 

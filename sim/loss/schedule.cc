@@ -32,6 +32,10 @@ bool Schedule::can_lose() const {
   return std::any_of(phases_.begin(), phases_.end(), [](const Phase& phase) { return phase.loss->can_lose(); });
 }
 
+bool Schedule::keeps_time() const {
+  return std::any_of(phases_.begin(), phases_.end(), [](const Phase& phase) { return phase.loss->keeps_time(); });
+}
+
 void Schedule::draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const {
   last().draw(seed, link, first_packet, lost);
 }

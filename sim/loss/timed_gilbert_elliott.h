@@ -45,6 +45,7 @@ class TimedGilbertElliott final : public LossProcess {
   double burst_at_least(std::uint64_t packets) const override { return chain_.burst_at_least(packets); }
   double lost_count_variance(std::uint64_t n) const override { return chain_.lost_count_variance(n); }
   bool counts_by_message() const override { return true; }
+  bool keeps_time() const override { return true; }
   LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place, std::uint64_t n,
                           CountMemory& memory) const override;
   std::string describe() const override;

@@ -55,7 +55,7 @@ void RoundClock::begin_round() {
   }
 }
 
-std::uint64_t RoundClock::play(const TimedHop& hop, const HopCost& cost) {
+HopOutcome RoundClock::play(const TimedHop& hop, const HopCost& cost) {
   DROPTEST_CHECK(hop.source != hop.destination, "a hop from a rank to itself");
   Port& source = ports_.at(static_cast<std::size_t>(hop.source));
   Port& destination = ports_.at(static_cast<std::size_t>(hop.destination));
@@ -68,7 +68,7 @@ std::uint64_t RoundClock::play(const TimedHop& hop, const HopCost& cost) {
   destination.receives = std::max(destination.receives, arrival);
   destination.arrived = std::max(destination.arrived, arrival);
   destination.takes = Port::Takes::kSomething;
-  return packets_in_time(cost, first_bit, std::min(limit, given_up + cost.latency_seconds));
+  return {start, packets_in_time(cost, first_bit, std::min(limit, given_up + cost.latency_seconds))};
 }
 
 void RoundClock::end_round() {

@@ -15,6 +15,7 @@
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
+#include "sim/loss/timed_gilbert_elliott.h"
 #include "sim/recovery/parity.h"
 #include "sim/time/straggler.h"
 #include "sim/time/timing_theory.h"
@@ -383,6 +384,64 @@ TEST(VirtualTime, TheSimulationHasTheClocksOfTheRanks) {
     experiment.time->reliable = protocol("selective_repeat");
     expect_equal(experiment, name + " on a reliable network");
     EXPECT_GT(simulate_collective_experiment(experiment).time->repeated, 0U) << name;
+  }
+}
+
+// A link that is bad for 100 us on average: messages that follow on each other share its state, those of steps that
+// compute for long do not. The experiment itself compares the digests of the ranks and of the simulation.
+TEST(VirtualTime, AProcessWhoseClockIsTimeLooksAtIt) {
+  sim::TimedRates rates;
+  rates.mean_good_microseconds = 900;
+  rates.mean_bad_microseconds = 100;
+  rates.packet_microseconds = 0.25;
+  for (const std::string_view path : {"direct", "ring", "contribution"}) {
+    CollectiveExperiment experiment;
+    experiment.network = *options_of(path, 0, model_of()).network.of(kClass);
+    experiment.network.reduce.loss = std::make_shared<sim::TimedGilbertElliott>(rates);
+    experiment.network.gather.loss = path == "contribution" ? nullptr : experiment.network.reduce.loss;
+    experiment.ranks = 2;
+    experiment.elements = 64;
+    experiment.trials = 3000;
+    const auto mean_burst = [&](double compute_seconds) {
+      experiment.time = model_of(compute_seconds);
+      const LossCounts counts = run_collective_experiment(experiment).statistics.total();
+      EXPECT_LT(std::abs(counts.z()), 4) << path;
+      EXPECT_NEAR(counts.configured_rate(), 0.1, 1e-9) << path;
+      return counts.mean_burst_packets();
+    };
+    // States a time t apart have correlation lambda = exp(-t (1/900 + 1/100)); a burst goes on with 1 - 0.9 (1 -
+    // lambda).
+    const auto expected_burst = [](double microseconds) {
+      return 1 / (0.9 * -std::expm1(-microseconds * (1.0 / 900 + 1.0 / 100)));
+    };
+    experiment.time = model_of();
+    const double apart = simulate_collective_experiment(experiment).seconds->measured * 1e6;
+    // About 600 packets of each link are lost: their mean burst has an error of 1/10 or less.
+    EXPECT_NEAR(mean_burst(0) / expected_burst(apart), 1, 0.4) << path;
+    EXPECT_NEAR(mean_burst(10e-3) / expected_burst(10e3), 1, 0.1) << path;
+  }
+}
+
+TEST(VirtualTime, SendsAndSharedResultsHaveTheTimeAtBothEnds) {
+  sim::TimedRates rates;
+  rates.mean_good_microseconds = 90;
+  rates.mean_bad_microseconds = 30;
+  rates.packet_microseconds = 0.25;
+  LossyOptions options = options_of("direct", 0, model_of(3e-5));
+  ClassNetwork& network = *options.network.of(kClass);
+  network.reduce.loss = network.gather.loss = std::make_shared<sim::TimedGilbertElliott>(rates);
+  for (const Consistency consistency : {Consistency::kPerReceiver, Consistency::kShared}) {
+    network.consistency = consistency;
+    // verify_fates() in run() compares the ends of every link.
+    run(3, options, [](LossyCommunicator& lossy, std::vector<float>& data) {
+      for (std::uint64_t step = 0; step < 40; ++step) {
+        lossy.begin_step(step);
+        all_reduce(lossy, data);
+        lossy.broadcast(Tensor(std::span(data)), 1, kMessage);
+        if (lossy.rank() == 2) lossy.send(ConstTensor(std::span<const float>(data)), 0, kMessage);
+        if (lossy.rank() == 0) lossy.recv(Tensor(std::span(data)), 2, kMessage);
+      }
+    });
   }
 }
 

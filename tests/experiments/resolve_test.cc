@@ -314,6 +314,12 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
               ::testing::HasSubstr("s.json: /time/deadline_microseconds: got 5.0, but \"go_back_n\" repeats"));
   EXPECT_THAT(error({R"(/time/retransmission={"protocol": "go_back_n"})", "/network/loss/loss_rate=1"}),
               ::testing::HasSubstr("tp_forward loses every packet"));
+  const char* const timed =
+      R"(/network/loss={"model": "timed_gilbert_elliott", "mean_good_microseconds": 90, "mean_bad_microseconds": 10,)"
+      R"( "packet_microseconds": 0.5})";
+  EXPECT_EQ(error({timed}), "(no error)");
+  EXPECT_THAT(error({timed, "/time/compute_milliseconds=measured"}),
+              ::testing::HasSubstr("s.json: /time/compute_milliseconds: got \"measured\" beside a loss process whose"));
   const char* const parity = R"(/network/recovery={"parity": {"data": 4, "parity": 1}})";
   EXPECT_EQ(error({parity}), "(no error)");
   EXPECT_THAT(

@@ -39,7 +39,7 @@ RoundsOutcome play_rounds(const TimedRounds& rounds, const std::vector<double>& 
   RoundsOutcome outcome{start, {}};
   for (const TimedRound& round : rounds) {
     clock.begin_round();
-    for (const TimedHop& hop : round) outcome.in_time.push_back(clock.play(hop, cost(hop)));
+    for (const TimedHop& hop : round) outcome.in_time.push_back(clock.play(hop, cost(hop)).in_time);
     clock.end_round();
   }
   clock.finish(outcome.finish_seconds);

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// When the messages of a collective leave, and how much of them arrives before a deadline, by link.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+
+#include "sim/loss/link.h"
+
+namespace droptest::comm {
+
+/// What the virtual clock says of a message on its link.
+struct MessageTime {
+  double departs_seconds = 0;
+  std::optional<std::uint64_t> in_time;  ///< its first packets, that arrive before the deadline; absent: all
+};
+
+/// Filled before a collective, used up by it: messages of a link in their order.
+class MessageTimes {
+ public:
+  void clear() { times_.clear(); }
+
+  void add(const sim::Link& link, const MessageTime& time) { times_[link].push_back(time); }
+  /// The same of a packet that several receivers share: the first departure and the shortest patience of them count.
+  void add_shared(sim::Link link, const MessageTime& time);
+
+  /// That of the next message on the link; nothing, where nothing is known.
+  std::optional<MessageTime> take(const sim::Link& link);
+
+ private:
+  std::map<sim::Link, std::deque<MessageTime>> times_;
+};
+
+}  // namespace droptest::comm
