@@ -87,6 +87,8 @@ def loss_models(run: Run) -> dict[tuple[str, str], LossModel]:
 def _with_rates_of_run(models: dict[tuple[str, str], LossModel], run: Run) -> dict[tuple[str, str], LossModel]:
     """Where the process alone does not say the rate, the one that the run's packets had to expect."""
     known = dict(models)
+    if object_of(object_of(run.spec.get("time")).get("retransmission")).get("protocol", "none") != "none":
+        return known  # what a reliable network loses it repeats, and does not count
     classes = object_of(run.loss_statistics.get("classes"))
     for (name, half), model in models.items():
         if model.model not in (*loss_model.CHANGING, "links"):

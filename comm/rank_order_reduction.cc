@@ -10,9 +10,6 @@
 namespace droptest::comm {
 namespace {
 
-// A block of the sum stays in the first-level cache while every rank's input streams by once.
-constexpr std::size_t kBlockBytes = 8192;
-
 // Inputs that one pass over a block takes in.
 constexpr std::size_t kInputsOfPass = 4;
 
@@ -74,7 +71,7 @@ template <class Op, class T>
 template <class Op, class T>
 [[gnu::always_inline]] inline void reduce_to_one(std::span<const std::byte* const> inputs, T* output,
                                                  std::uint64_t count_elems) {
-  constexpr std::size_t kBlockElems = kBlockBytes / sizeof(T);
+  constexpr std::size_t kBlockElems = kReductionBlockBytes / sizeof(T);
   for (std::uint64_t begin = 0; begin < count_elems; begin += kBlockElems) {
     const std::size_t elems = std::min<std::uint64_t>(kBlockElems, count_elems - begin);
     fold_all<Op>(output + begin, inputs, begin * sizeof(T), elems);
@@ -89,7 +86,7 @@ template <class Op, class T>
   if (change == nullptr && outputs.size() == 1 && !is_input(outputs[0])) {
     return reduce_to_one<Op>(inputs, reinterpret_cast<T*>(outputs[0]), count_elems);
   }
-  constexpr std::size_t kBlockElems = kBlockBytes / sizeof(T);
+  constexpr std::size_t kBlockElems = kReductionBlockBytes / sizeof(T);
   alignas(64) std::array<T, kBlockElems> block;
   for (std::uint64_t begin = 0; begin < count_elems; begin += kBlockElems) {
     const std::size_t elems = std::min<std::uint64_t>(kBlockElems, count_elems - begin);

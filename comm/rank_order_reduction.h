@@ -11,6 +11,9 @@
 
 namespace droptest::comm {
 
+/// A block of the sum stays in the first-level cache while every rank's input streams by once.
+inline constexpr std::size_t kReductionBlockBytes = 8192;
+
 /// Writes ((x0 op x1) op x2) ... to every output. x_r starts at inputs[r], and each range has count_elems elements.
 /// An output may be one of the inputs; other overlaps are not allowed. A NaN is the maximum of anything.
 /// Determinism: the order of the inputs is the order of the operations, for each element.

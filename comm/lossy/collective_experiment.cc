@@ -10,6 +10,7 @@
 
 #include "comm/lossy/fate_simulation.h"
 #include "comm/lossy/lossy_communicator.h"
+#include "comm/lossy/path_registry.h"
 #include "comm/lossy/residual_theory.h"
 #include "comm/lossy/time_simulation.h"
 #include "comm/lossy/virtual_clock.h"
@@ -63,8 +64,11 @@ Estimate product_of(const Estimate& a, const Estimate& b) {
 
 std::optional<double> expected_seconds(const CollectiveExperiment& experiment) {
   const TimeModel& model = *experiment.time;
-  const bool plain = model.reliable == nullptr && !model.deadline_seconds && model.transfer_p99_over_p50 == 1 &&
-                     model.links.group_ranks == 0 &&
+  const ClassNetwork& network = experiment.network;
+  const bool coded = network.reduce.recovery != nullptr || network.gather.recovery != nullptr;
+  const bool computes = model.compute_seconds != 0.0;
+  const bool plain = !coded && !computes && model.reliable == nullptr && !model.deadline_seconds &&
+                     model.transfer_p99_over_p50 == 1 && model.links.group_ranks == 0 &&
                      experiment.elements % static_cast<std::uint64_t>(experiment.ranks) == 0;
   if (!plain) return std::nullopt;
   if (experiment.ranks == 1) return 0;
@@ -181,6 +185,15 @@ void check(const CollectiveExperiment& experiment) {
   require_positive("ranks", experiment.ranks > 0 ? 1 : 0);
   require_positive("elements", experiment.elements);
   require_positive("trials", experiment.trials);
+  const PathEntry& path = path_entry(experiment.network.path);
+  if (!experiment.time || path.schedule == nullptr) return validate(experiment.network);
+  const int groups = experiment.network.group_ranks;
+  const int rounds = path.schedule({sim::Collective::kAllReduce, experiment.ranks, 0, groups})->rounds();
+  if (rounds >= CollectiveTiming::kMostRounds) {
+    throw ConfigError("collective: got " + std::to_string(experiment.ranks) + " ranks, whose " +
+                      std::to_string(rounds) + " rounds the clock cannot tell apart; want fewer than " +
+                      std::to_string(CollectiveTiming::kMostRounds) + " rounds, or no clock");
+  }
   validate(experiment.network);
 }
 

@@ -51,7 +51,7 @@ struct CollectiveExperimentResult {
 CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment& experiment);
 
 /// The same without tensors: survival, losses and virtual time from the fates alone, for as many ranks as there are
-/// world ranks. `nmse` has its expected value only. Fates and clocks are those of the trials that
+/// world ranks. Errors are NaN: `nmse` has its expected value only. Fates and clocks are those of the trials that
 /// run_collective_experiment() would run; compute time that is to be measured is none.
 CollectiveExperimentResult simulate_collective_experiment(const CollectiveExperiment& experiment);
 

@@ -19,7 +19,7 @@ namespace {
 constexpr int kGroupShift = 48;
 constexpr std::uint64_t kMessageSlots = std::uint64_t{1} << 47U;
 // A collective's rounds have stragglers of their own; the last number is that of what goes from send to recv.
-constexpr std::size_t kMessageRound = 0xffff;
+constexpr std::size_t kMessageRound = CollectiveTiming::kMostRounds;
 
 }  // namespace
 
@@ -54,7 +54,8 @@ TimedMessage CollectiveTiming::cost_of(const What& what, const sim::TimedHop& ho
                                static_cast<std::uint64_t>(draws.round) << 32U |
                                static_cast<std::uint64_t>(on.source) << 16U | on.destination;
   const double factor = straggler_.factor(network_.seed, sim::Purpose::kTransferStraggler, stream, draws.index);
-  const std::uint64_t redundant_bytes = (packets - cut.packets()) * network.payload_bytes;
+  // A parity packet is as long as the longest of the message.
+  const std::uint64_t redundant_bytes = packets > cut.packets() ? (packets - cut.packets()) * cut.payload_bytes(0) : 0;
   const auto bytes =
       static_cast<double>(hop.elements * element_bytes(what.type) + redundant_bytes + packets * model_.header_bytes);
   TimedMessage message;
@@ -145,6 +146,7 @@ void CollectiveTiming::all_to_all(const What& what, std::span<const std::uint64_
     schedule->for_each_hop(round, [&](const sim::Hop& hop) {
       const std::uint64_t elements =
           table[static_cast<std::size_t>(hop.source) * world_ranks_.size() + static_cast<std::size_t>(hop.destination)];
+      if (elements == 0) return;  // nothing is sent
       play_hop(clock, what, {hop.source, hop.destination, elements, hop.half}, static_cast<std::size_t>(round), visit);
     });
     clock.end_round();

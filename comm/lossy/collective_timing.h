@@ -39,6 +39,8 @@ struct TimedMessage {
 class CollectiveTiming {
  public:
   using Visit = std::function<void(const TimedMessage&)>;
+  /// A collective has fewer rounds.
+  static constexpr int kMostRounds = 0xffff;
 
   /// `network` and `model` are borrowed; the network has the loss that a reliable one repeats.
   CollectiveTiming(const Network& network, const TimeModel& model, GroupNumber group, std::vector<int> world_ranks);

@@ -10,8 +10,7 @@
 namespace droptest::comm {
 namespace {
 
-// Stays in the first-level cache between its steps.
-constexpr std::size_t kBlockBytes = 8192;
+constexpr std::size_t kBlockBytes = kReductionBlockBytes;
 
 }  // namespace
 

@@ -21,7 +21,6 @@ GroupTimeline::GroupTimeline(Communicator& inner, GroupNumber group, const Netwo
                              VirtualTime& time, MessageTimes& times)
     : inner_(inner),
       network_(network),
-      model_(model),
       time_(time),
       times_(times),
       notes_times_(model.deadline_seconds.has_value() || keeps_time(network)),

@@ -47,7 +47,6 @@ class GroupTimeline {
 
   Communicator& inner_;
   const Network& network_;
-  const TimeModel& model_;
   VirtualTime& time_;
   MessageTimes& times_;
   bool notes_times_;  // whether the loss layer asks for them

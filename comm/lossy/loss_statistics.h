@@ -12,10 +12,10 @@
 
 namespace droptest::comm {
 
-/// Counts of one flow or of many flows added up. Each link is counted on exactly one rank.
 /// Whether ranks count what their links lose. Where nobody asks for statistics, a link needs a third of the memory.
 enum class Counting : std::uint8_t { kOff, kOn };
 
+/// Counts of one flow or of many flows added up. Each link is counted on exactly one rank.
 struct LossCounts {
   std::uint64_t messages = 0;
   std::uint64_t packets = 0;  ///< sent at first: data and parity; the others count these too

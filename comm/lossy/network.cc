@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/network.h"
 
+#include <algorithm>
 #include <string>
 
 #include "comm/lossy/path_registry.h"
@@ -127,6 +128,12 @@ void validate(const ClassNetwork& network) {
   }
   const std::vector<RecoveryRefusal> refusals = recovery_refusals(network);
   if (!refusals.empty()) throw ConfigError(refusals[0].pointer.substr(1) + ": " + refusals[0].reason);
+}
+
+bool can_lose_all(const HalfNetwork& half) {
+  const auto loses = [](const LinkOverride& link) { return link.loss != nullptr && link.loss->can_lose_all(); };
+  return (half.loss != nullptr && half.loss->can_lose_all()) ||
+         std::any_of(half.links.begin(), half.links.end(), loses);
 }
 
 bool keeps_time(const Network& network) {

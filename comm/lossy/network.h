@@ -106,6 +106,9 @@ std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network);
 /// packet's fate, and inverse_probability where the loss rate is not one number.
 void validate(const ClassNetwork& network);
 
+/// Whether any link of a half loses everything in some step.
+bool can_lose_all(const HalfNetwork& half);
+
 /// Whether any loss process of the network looks at the time.
 bool keeps_time(const Network& network);
 

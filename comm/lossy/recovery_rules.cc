@@ -11,13 +11,14 @@ namespace droptest::comm {
 namespace {
 
 void refuse_half(const HalfNetwork& half, const std::string& name, std::vector<RecoveryRefusal>& refusals) {
-  if (half.recovery == nullptr || half.loss == nullptr) return;
+  if (half.recovery == nullptr) return;
   const std::string pointer = "/" + name + "/recovery";
-  if (half.recovery->is_reliable() && half.loss->loss_rate() >= 1) {
+  if (half.recovery->is_reliable() && can_lose_all(half)) {
     refusals.push_back({pointer + "/retransmit",
                         "got no budget of rounds on links that lose everything, where no number of rounds is enough; "
                         "want rounds, or a loss rate below 1"});
   }
+  if (half.loss == nullptr) return;
   if (half.fill == Fill::kInverseProbability && !residual_rate(half).has_value()) {
     refusals.push_back({pointer, "got " + half.recovery->describe() + " under " + half.loss->describe() +
                                      ", whose rate of missing packets has no closed form, beside the fill " +

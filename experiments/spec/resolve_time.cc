@@ -23,8 +23,6 @@ sim::LinkCost link_cost(const json& link) {
           link["bandwidth_gbit_per_second"].get<double>() * kBytesPerGigabit};
 }
 
-bool loses_everything(const comm::HalfNetwork& half) { return half.loss && half.loss->loss_rate() >= 1; }
-
 using Report = std::function<void(const std::string& pointer, const std::string& message)>;
 
 // The clock knows what a link sends at first, parity packets too, and repetitions of its own protocols.
@@ -99,10 +97,11 @@ ResolvedTime resolve_time(const json& time, const comm::Network& network, const 
   }
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
     const auto& of_class = network.of(traffic_class);
-    if (!of_class || !(loses_everything(of_class->reduce) || loses_everything(of_class->gather))) continue;
-    report("/time/retransmission", "got " + quote_json(retransmission["protocol"]) + ", but " +
-                                       std::string(sim::traffic_class_name(traffic_class)) +
-                                       " loses every packet, repeated ones too; want a loss rate below 1");
+    if (!of_class || !(comm::can_lose_all(of_class->reduce) || comm::can_lose_all(of_class->gather))) continue;
+    report("/time/retransmission",
+           "got " + quote_json(retransmission["protocol"]) + ", but " +
+               std::string(sim::traffic_class_name(traffic_class)) +
+               " loses every packet of a link in some step, repeated ones too; want loss rates below 1");
   }
   check_recovery(model, network, report);
   return result;

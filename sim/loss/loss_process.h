@@ -52,6 +52,9 @@ class LossProcess {
     draw(seed, link, place.first_packet, lost);
   }
 
+  /// Whether everything is lost in some step: no number of repetitions helps then.
+  virtual bool can_lose_all() const { return loss_rate() >= 1; }
+
   /// Whether it looks at MessagePlace::start_microseconds, in any step.
   virtual bool keeps_time() const { return false; }
 

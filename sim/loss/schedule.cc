@@ -32,6 +32,10 @@ bool Schedule::can_lose() const {
   return std::any_of(phases_.begin(), phases_.end(), [](const Phase& phase) { return phase.loss->can_lose(); });
 }
 
+bool Schedule::can_lose_all() const {
+  return std::any_of(phases_.begin(), phases_.end(), [](const Phase& phase) { return phase.loss->can_lose_all(); });
+}
+
 bool Schedule::keeps_time() const {
   return std::any_of(phases_.begin(), phases_.end(), [](const Phase& phase) { return phase.loss->keeps_time(); });
 }

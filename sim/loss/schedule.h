@@ -28,6 +28,7 @@ class Schedule final : public LossProcess {
 
   const LossProcess& at_step(std::uint64_t step) const override;
   bool can_lose() const override;
+  bool can_lose_all() const override;
   bool keeps_time() const override;
 
   void draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const override;

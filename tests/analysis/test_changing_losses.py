@@ -86,6 +86,14 @@ def test_runs_that_lose_on_some_links_or_in_some_steps_are_not_lossless():
     assert namer.series(runs[2]) == "outage in step 2"
 
 
+def test_a_reliable_network_does_not_make_links_lossless():
+    links = [{"sources": [3], "loss": bernoulli(0.2)}]
+    run = run_of("b", {"/network/links": links}, {"loss": NONE, "links": links}, 0.0)
+    run.spec["time"] = {"retransmission": {"protocol": "selective_repeat"}}
+    assert not SeriesNamer([run]).lossless(run)
+    assert SeriesNamer([run]).rate(run) == pytest.approx(0.05)
+
+
 def test_a_deadline_alone_loses_packets_so_other_settings_name_the_series():
     runs = []
     for path in ("ring", "direct"):

@@ -149,6 +149,29 @@ void check(ReduceOp op, const Scaling& scaling) {
   }
 }
 
+// A part of a message, which may begin and end inside packets, has the bits of that part of the whole.
+template <class T>
+void check_parts(const Scaling& scaling) {
+  DeliveredReduction reduction;
+  const sim::Packetizer packets(1003, sizeof(T), 64);
+  const auto fates = fates_of(4, packets.packets(), 0.3, -1);
+  const PerSource<T> inputs = inputs_of<T>(4, 1003, ReduceOp::kSum);
+  const std::vector<T> whole = reference(ReduceOp::kSum, scaling, inputs, packets, fates);
+  for (const sim::ElementRange part : {sim::ElementRange{0, 1003}, {0, 1}, {5, 5}, {8, 16}, {7, 500}, {990, 1003}}) {
+    reduction.start(packets, 4, part);
+    std::vector<const std::byte*> begins;
+    for (int s = 0; s < 4; ++s) {
+      reduction.lose(s, &*fates[static_cast<std::size_t>(s)]);
+      begins.push_back(reinterpret_cast<const std::byte*>(inputs[static_cast<std::size_t>(s)].data() + part.begin));
+    }
+    std::vector<T> got(part.size());
+    const std::vector<std::byte*> outputs = {reinterpret_cast<std::byte*>(got.data())};
+    reduction.reduce(ReduceOp::kSum, element_type_of<T>(), scaling, begins, outputs);
+    const auto begin = whole.begin() + static_cast<std::ptrdiff_t>(part.begin);
+    expect_bits({begin, begin + static_cast<std::ptrdiff_t>(part.size())}, got, "from " + std::to_string(part.begin));
+  }
+}
+
 template <class T>
 class DeliveredReductions : public ::testing::Test {};
 using Elements = ::testing::Types<float, double, std::uint64_t>;
@@ -158,6 +181,11 @@ TYPED_TEST(DeliveredReductions, SumsAndMaximaLeaveOutWhatIsLost) {
   check<TypeParam>(ReduceOp::kSum, {});
   check<TypeParam>(ReduceOp::kMax, {});
   check<TypeParam>(ReduceOp::kSum, {.exempt = 1});
+}
+
+TYPED_TEST(DeliveredReductions, PartsAreThoseOfTheWhole) {
+  check_parts<TypeParam>({});
+  if constexpr (std::is_floating_point_v<TypeParam>) check_parts<TypeParam>({.sums = Scaling::Sums::kByCount});
 }
 
 TYPED_TEST(DeliveredReductions, ScaleContributionsOrSumsOfFloats) {

@@ -314,6 +314,11 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
               ::testing::HasSubstr("s.json: /time/deadline_microseconds: got 5.0, but \"go_back_n\" repeats"));
   EXPECT_THAT(error({R"(/time/retransmission={"protocol": "go_back_n"})", "/network/loss/loss_rate=1"}),
               ::testing::HasSubstr("tp_forward loses every packet"));
+  const char* const repeats = R"(/time/retransmission={"protocol": "selective_repeat"})";
+  EXPECT_THAT(error({repeats, R"(/network/loss={"model": "outage", "windows": [{"from_step": 3, "to_step": 4}]})"}),
+              ::testing::HasSubstr("tp_forward loses every packet of a link in some step"));
+  EXPECT_THAT(error({repeats, R"(/network/links=[{"sources": [0], "loss": {"model": "bernoulli", "loss_rate": 1}}])"}),
+              ::testing::HasSubstr("tp_forward loses every packet of a link in some step"));
   const char* const timed =
       R"(/network/loss={"model": "timed_gilbert_elliott", "mean_good_microseconds": 90, "mean_bad_microseconds": 10,)"
       R"( "packet_microseconds": 0.5})";

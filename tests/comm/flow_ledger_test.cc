@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state of links at their two ends: what is counted, what is compared.
+#include "comm/lossy/flow_ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "sim/loss/bernoulli.h"
+
+namespace droptest::comm {
+namespace {
+
+constexpr sim::Link kLink{sim::TrafficClass::kTpForward, sim::Half::kReduce, 0, 1};
+
+Network network_of(double p) {
+  Network network;
+  network.seed = 5;
+  ClassNetwork of_class;
+  of_class.path = "direct";
+  of_class.payload_bytes = 64;
+  of_class.reduce.loss = std::make_shared<sim::Bernoulli>(p);
+  network.of(kLink.traffic_class) = of_class;
+  return network;
+}
+
+const Flow& flow_of(const FlowLedger& ledger) { return ledger.flows().at({kLink, 0}); }
+
+TEST(FlowLedger, TheEndThatPassesMessagesChecksEverySixteenth) {
+  FlowLedger receiver(network_of(0.3));
+  FlowLedger sender(network_of(0.3));
+  const sim::Packetizer packets(4000, 4, 64);
+  for (int message = 0; message < 40; ++message) {
+    receiver.next_message(kLink, 0, packets, Tally::kCounted);
+    sender.pass_message(kLink, 0, packets);
+    EXPECT_EQ(flow_of(sender).packets, flow_of(receiver).packets);
+    EXPECT_EQ(flow_of(sender).check.value(), flow_of(receiver).check.value()) << message;
+  }
+  EXPECT_EQ(flow_of(sender).tally, nullptr);
+  EXPECT_EQ(flow_of(sender).check.fates.packets(), 3U * 250) << "messages 0, 16 and 32";
+  EXPECT_NE(flow_of(receiver).check.value(), flow_of(receiver).tally->digest.value());
+}
+
+TEST(FlowLedger, ACheckedMessageShowsThatTheEndsDiffer) {
+  FlowLedger receiver(network_of(0.3));
+  FlowLedger sender(network_of(0.3));
+  const sim::Packetizer packets(4000, 4, 64);
+  for (int message = 0; message < 33; ++message) {
+    if (message > 0) {
+      EXPECT_EQ(flow_of(sender).check.value(), flow_of(receiver).check.value());
+    }
+    receiver.next_message(kLink, 0, packets, Tally::kCounted);
+    sender.set_arrival(message == 32 ? FlowLedger::Arrival::kCertain : FlowLedger::Arrival::kByFate);
+    sender.pass_message(kLink, 0, packets);
+  }
+  EXPECT_NE(flow_of(sender).check.value(), flow_of(receiver).check.value());
+}
+
+TEST(FlowLedger, CountsNothingWhereNobodyAsks) {
+  FlowLedger ledger(network_of(1), Counting::kOff);
+  EXPECT_NE(ledger.next_message(kLink, 0, sim::Packetizer(100, 4, 64), Tally::kCounted), nullptr);
+  EXPECT_EQ(flow_of(ledger).tally, nullptr);
+  EXPECT_EQ(FlowLedger::counts_of(flow_of(ledger)).packets, 0U);
+}
+
+// What is in time is said message by message, and used up by those that are passed on too.
+TEST(FlowLedger, PassedMessagesUseUpTheirTimes) {
+  FlowLedger ledger(network_of(0));
+  MessageTimes times;
+  ledger.use_times(&times);
+  for (int message = 0; message < 18; ++message) {
+    // Two messages of a collective: one of two packets, one of one.
+    times.clear();
+    times.add(kLink, {0, 2});
+    times.add(kLink, {0, 1});
+    ledger.pass_message(kLink, 0, sim::Packetizer(32, 4, 64));
+    ledger.pass_message(kLink, 0, sim::Packetizer(16, 4, 64));
+  }
+  EXPECT_EQ(ledger.take_touch(), FlowLedger::Touch::kUntouched);
+}
+
+}  // namespace
+}  // namespace droptest::comm
