@@ -19,40 +19,13 @@
 #include "sim/recovery/parity.h"
 #include "sim/time/straggler.h"
 #include "sim/time/timing_theory.h"
+#include "tests/comm/timed_network.h"
 
 namespace droptest::comm {
 namespace {
 
-constexpr auto kClass = sim::TrafficClass::kTpForward;
 constexpr std::chrono::milliseconds kTimeout{20000};
 const Message kMessage{kClass, "activation", 0};
-constexpr std::uint64_t kElements = 8192;
-constexpr sim::LinkCost kLink{5e-6, 1e9};
-
-TimeModel model_of(double compute_seconds = 0) {
-  TimeModel model;
-  model.links = {kLink, kLink, 0};
-  model.compute_seconds = compute_seconds;
-  return model;
-}
-
-LossyOptions options_of(std::string_view path, double p, const TimeModel& model) {
-  LossyOptions options;
-  options.network.seed = 11;
-  ClassNetwork network;
-  network.path = path;
-  network.payload_bytes = 256;
-  apply_loss(network, std::make_shared<sim::Bernoulli>(p));
-  options.network.of(kClass) = network;
-  options.time = model;
-  return options;
-}
-
-std::shared_ptr<const sim::RetransmissionProtocol> protocol(const std::string& name) {
-  sim::Parameters::Members members;
-  members.emplace("protocol", sim::Parameters(name, "test"));
-  return sim::make_retransmission(sim::Parameters(std::move(members), "test"));
-}
 
 float value_of(int rank, std::size_t i) { return std::sin(static_cast<float>(i) + static_cast<float>(rank)); }
 
@@ -305,123 +278,6 @@ TEST(VirtualTime, GroupsOfARankShareItsClock) {
   EXPECT_NEAR(outcome.time.seconds, 2 * pair + all, 1e-12);
 }
 
-TEST(VirtualTime, TheCollectiveExperimentMeasuresItBesideTheClosedForm) {
-  CollectiveExperiment experiment;
-  experiment.network = *options_of("direct", 0.05, model_of()).network.of(kClass);
-  experiment.ranks = 4;
-  experiment.elements = kElements;
-  experiment.trials = 20;
-  EXPECT_FALSE(run_collective_experiment(experiment).seconds.has_value());
-  experiment.time = model_of();
-  CollectiveExperimentResult result = run_collective_experiment(experiment);
-  ASSERT_TRUE(result.seconds && result.seconds->expected);
-  EXPECT_NEAR(result.seconds->measured, *result.seconds->expected, 1e-12);
-  const double lossless = result.seconds->measured;
-  experiment.time->reliable = protocol("selective_repeat");
-  result = run_collective_experiment(experiment);
-  EXPECT_EQ(result.nmse.measured < 1e-12, true);
-  EXPECT_GT(result.seconds->measured, lossless + 4 * result.seconds->standard_error);
-  EXPECT_FALSE(result.seconds->expected.has_value());  // the slowest of many links has no closed form
-  EXPECT_GT(result.time->repeated, 0U);
-}
-
-// Hops of a schedule take what its closed form says, and lateness makes holes in what they carry.
-TEST(VirtualTime, PathsOfHopsTakeTheirClosedForms) {
-  CollectiveExperiment experiment;
-  experiment.network = *options_of("ring", 0.05, model_of()).network.of(kClass);
-  experiment.ranks = 4;
-  experiment.elements = kElements;
-  experiment.trials = 2;
-  experiment.time = model_of();
-  CollectiveExperimentResult result = run_collective_experiment(experiment);
-  EXPECT_NEAR(result.seconds->measured, sim::ring_all_reduce_seconds(4, kElements * sizeof(float), kLink), 1e-12);
-  EXPECT_EQ(*result.seconds->expected, sim::ring_all_reduce_seconds(4, kElements * sizeof(float), kLink));
-  experiment.network.path = "halving_doubling";
-  result = run_collective_experiment(experiment);
-  EXPECT_NEAR(result.seconds->measured, sim::halving_doubling_seconds(4, kElements * sizeof(float), kLink), 1e-12);
-  experiment.network.reduce.loss = nullptr;
-  experiment.network.gather.loss = nullptr;
-  experiment.time->deadline_seconds = kLink.latency_seconds;  // hardly more than the first bit arrives in time
-  result = run_collective_experiment(experiment);
-  EXPECT_GT(result.nmse.measured, 0.5);
-  EXPECT_FALSE(result.nmse.expected.has_value());
-  EXPECT_GT(result.time->late, 0U);
-}
-
-// Without ranks the clocks are the same, bit for bit, on every path and under each model.
-TEST(VirtualTime, TheSimulationHasTheClocksOfTheRanks) {
-  const auto expect_equal = [](const CollectiveExperiment& experiment, const std::string& what) {
-    const CollectiveExperimentResult run = run_collective_experiment(experiment);
-    const CollectiveExperimentResult dry = simulate_collective_experiment(experiment);
-    ASSERT_TRUE(dry.seconds && dry.time) << what;
-    EXPECT_EQ(dry.seconds->measured, run.seconds->measured) << what;
-    EXPECT_EQ(dry.seconds->standard_error, run.seconds->standard_error) << what;
-    EXPECT_EQ(dry.seconds->expected, run.seconds->expected) << what;
-    EXPECT_EQ(dry.time->seconds, run.time->seconds) << what;
-    EXPECT_NEAR(dry.time->compute_seconds, run.time->compute_seconds, 1e-12) << what;
-    EXPECT_EQ(dry.time->packets, run.time->packets) << what;
-    EXPECT_EQ(dry.time->repeated, run.time->repeated) << what;
-    EXPECT_EQ(dry.time->timeouts, run.time->timeouts) << what;
-    EXPECT_EQ(dry.time->late, run.time->late) << what;
-  };
-  for (const PathEntry& entry : paths()) {
-    CollectiveExperiment experiment;
-    experiment.network = *options_of(entry.name, 0.1, model_of()).network.of(kClass);
-    experiment.network.group_ranks = entry.has_groups ? 2 : 0;
-    experiment.ranks = 5;
-    experiment.elements = 5000;
-    experiment.trials = 3;
-    experiment.time = model_of(1e-4);
-    experiment.time->links = {{1e-6, 1e10}, kLink, 2};
-    experiment.time->compute_p99_over_p50 = 1.5;
-    experiment.time->transfer_p99_over_p50 = 2;
-    const std::string name(entry.name);
-    expect_equal(experiment, name);
-    experiment.time->deadline_seconds = 8e-6;
-    expect_equal(experiment, name + " with a deadline");
-    EXPECT_GT(simulate_collective_experiment(experiment).time->late, 0U) << name;
-    experiment.time->deadline_seconds = std::nullopt;
-    experiment.time->reliable = protocol("selective_repeat");
-    expect_equal(experiment, name + " on a reliable network");
-    EXPECT_GT(simulate_collective_experiment(experiment).time->repeated, 0U) << name;
-  }
-}
-
-// A link that is bad for 100 us on average: messages that follow on each other share its state, those of steps that
-// compute for long do not. The experiment itself compares the digests of the ranks and of the simulation.
-TEST(VirtualTime, AProcessWhoseClockIsTimeLooksAtIt) {
-  sim::TimedRates rates;
-  rates.mean_good_microseconds = 900;
-  rates.mean_bad_microseconds = 100;
-  rates.packet_microseconds = 0.25;
-  for (const std::string_view path : {"direct", "ring", "contribution"}) {
-    CollectiveExperiment experiment;
-    experiment.network = *options_of(path, 0, model_of()).network.of(kClass);
-    experiment.network.reduce.loss = std::make_shared<sim::TimedGilbertElliott>(rates);
-    experiment.network.gather.loss = path == "contribution" ? nullptr : experiment.network.reduce.loss;
-    experiment.ranks = 2;
-    experiment.elements = 64;
-    experiment.trials = 3000;
-    const auto mean_burst = [&](double compute_seconds) {
-      experiment.time = model_of(compute_seconds);
-      const LossCounts counts = run_collective_experiment(experiment).statistics.total();
-      EXPECT_LT(std::abs(counts.z()), 4) << path;
-      EXPECT_NEAR(counts.configured_rate(), 0.1, 1e-9) << path;
-      return counts.mean_burst_packets();
-    };
-    // States a time t apart have correlation lambda = exp(-t (1/900 + 1/100)); a burst goes on with 1 - 0.9 (1 -
-    // lambda).
-    const auto expected_burst = [](double microseconds) {
-      return 1 / (0.9 * -std::expm1(-microseconds * (1.0 / 900 + 1.0 / 100)));
-    };
-    experiment.time = model_of();
-    const double apart = simulate_collective_experiment(experiment).seconds->measured * 1e6;
-    // About 600 packets of each link are lost: their mean burst has an error of 1/10 or less.
-    EXPECT_NEAR(mean_burst(0) / expected_burst(apart), 1, 0.4) << path;
-    EXPECT_NEAR(mean_burst(10e-3) / expected_burst(10e3), 1, 0.1) << path;
-  }
-}
-
 TEST(VirtualTime, SendsAndSharedResultsHaveTheTimeAtBothEnds) {
   sim::TimedRates rates;
   rates.mean_good_microseconds = 90;
@@ -443,42 +299,6 @@ TEST(VirtualTime, SendsAndSharedResultsHaveTheTimeAtBothEnds) {
       }
     });
   }
-}
-
-TEST(VirtualTime, ParityPacketsTakeTheirTime) {
-  CollectiveExperiment experiment;
-  experiment.network = *options_of("direct", 0.05, model_of()).network.of(kClass);
-  experiment.ranks = 4;
-  experiment.elements = kElements;  // 32 packets of 256 bytes to each rank
-  experiment.trials = 1;
-  experiment.time = model_of();
-  const double plain = simulate_collective_experiment(experiment).seconds->measured;
-  experiment.network.reduce.recovery = experiment.network.gather.recovery =
-      std::make_shared<sim::Parity>(sim::ParityCode{8, 2, 1});
-  const CollectiveExperimentResult coded = run_collective_experiment(experiment);
-  // Ten packets for eight: the two latencies stay, the transfers take a quarter more.
-  const double transfers = plain - 2 * kLink.latency_seconds;
-  EXPECT_NEAR(coded.seconds->measured, plain + transfers / 4, 1e-12);
-  EXPECT_FALSE(coded.seconds->expected.has_value()) << "the closed form is that of uncoded messages";
-  EXPECT_EQ(coded.time->packets, 2U * 4 * 3 * 40);
-}
-
-TEST(VirtualTime, AReliableNetworkRepeatsWhatSingleLinksLose) {
-  CollectiveExperiment experiment;
-  experiment.network = *options_of("direct", 0, model_of()).network.of(kClass);
-  LinkOverride bad;
-  bad.sources.ranges = {{1, 1}};
-  bad.loss = std::make_shared<sim::Bernoulli>(0.3);
-  experiment.network.reduce.links = experiment.network.gather.links = {bad};
-  experiment.ranks = 3;
-  experiment.elements = kElements;
-  experiment.trials = 2;
-  experiment.time = model_of();
-  EXPECT_GT(run_collective_experiment(experiment).nmse.measured, 0.01);
-  experiment.time->reliable = protocol("selective_repeat");
-  const CollectiveExperimentResult result = run_collective_experiment(experiment);
-  EXPECT_LT(result.nmse.measured, 1e-12);
-  EXPECT_GT(result.time->repeated, 0U);
 }
 
 TEST(VirtualTime, WrongModelsAreRefused) {

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/comm/timed_network.h"
+
+#include <utility>
+
+#include "sim/loss/bernoulli.h"
+#include "sim/parameters.h"
+
+namespace droptest::comm {
+
+TimeModel model_of(double compute_seconds) {
+  TimeModel model;
+  model.links = {kLink, kLink, 0};
+  model.compute_seconds = compute_seconds;
+  return model;
+}
+
+LossyOptions options_of(std::string_view path, double p, const TimeModel& model) {
+  LossyOptions options;
+  options.network.seed = 11;
+  ClassNetwork network;
+  network.path = path;
+  network.payload_bytes = 256;
+  apply_loss(network, std::make_shared<sim::Bernoulli>(p));
+  options.network.of(kClass) = network;
+  options.time = model;
+  return options;
+}
+
+std::shared_ptr<const sim::RetransmissionProtocol> protocol(const std::string& name) {
+  sim::Parameters::Members members;
+  members.emplace("protocol", sim::Parameters(name, "test"));
+  return sim::make_retransmission(sim::Parameters(std::move(members), "test"));
+}
+
+}  // namespace droptest::comm

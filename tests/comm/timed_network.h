@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Networks with a virtual clock, for tests of what it says.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "comm/lossy/lossy_communicator.h"
+#include "sim/time/retransmission.h"
+
+namespace droptest::comm {
+
+constexpr auto kClass = sim::TrafficClass::kTpForward;
+constexpr std::uint64_t kElements = 8192;
+constexpr sim::LinkCost kLink{5e-6, 1e9};
+
+/// All links are kLink.
+TimeModel model_of(double compute_seconds = 0);
+
+/// Packets of 256 bytes, Bernoulli loss p where the path's shorthand puts it.
+LossyOptions options_of(std::string_view path, double p, const TimeModel& model);
+
+/// A retransmission protocol with its defaults.
+std::shared_ptr<const sim::RetransmissionProtocol> protocol(const std::string& name);
+
+}  // namespace droptest::comm

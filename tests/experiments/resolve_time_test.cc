@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/resolve_time.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/experiments/error_text.h"
+#include "tests/experiments/resolved_spec.h"
+
+namespace droptest::experiments {
+namespace {
+
+const char* const kTime =
+    R"(/time={"link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 100}, "compute_milliseconds": 12})";
+
+TEST(Resolve, TimeIsWrittenOutAndLosslessClassesStay) {
+  EXPECT_FALSE(resolved(kTwoRanks).spec.contains("time"));
+  EXPECT_FALSE(resolved(kTwoRanks).config.time.has_value());
+  const ResolvedRun run = resolved(kTwoRanks, {kTime, R"(/network/loss={"model": "none"})", "/network/fill=stale"});
+  EXPECT_EQ(canonical_json(run.spec["time"]),
+            R"({"compute_milliseconds":12.0,"header_bytes":0,"link":{"bandwidth_gbit_per_second":100.0,)"
+            R"("latency_microseconds":5.0},"retransmission":{"protocol":"none"},)"
+            R"("stragglers":{"compute_p99_over_p50":1.0,"transfer_p99_over_p50":1.0}})");
+  EXPECT_EQ(run.spec["network"]["classes"]["tp_forward"]["reduce"]["fill"], "zero");
+  EXPECT_EQ(resolve(run.spec, "again").run_id, run.run_id);
+  ASSERT_TRUE(run.config.time.has_value());
+  EXPECT_DOUBLE_EQ(run.config.time->links.within.latency_seconds, 5e-6);
+  EXPECT_DOUBLE_EQ(run.config.time->links.between.bytes_per_second, 12.5e9);
+  EXPECT_DOUBLE_EQ(*run.config.time->compute_seconds, 0.012);
+  EXPECT_EQ(run.config.time->reliable, nullptr);
+}
+
+TEST(Resolve, TimeHasGroupsOfRanksDeadlinesAndProtocols) {
+  const ResolvedRun run =
+      resolved(kTwoRanks,
+               {kTime, "/time/compute_milliseconds=measured", "/network/fill=stale", "/time/deadline_microseconds=50",
+                R"(/network/loss={"model": "none"})",
+                R"(/time/groups={"ranks": 4, "link": {"latency_microseconds": 1, "bandwidth_gbit_per_second": 800}})"});
+  EXPECT_FALSE(run.config.time->compute_seconds.has_value());
+  EXPECT_DOUBLE_EQ(*run.config.time->deadline_seconds, 50e-6);
+  EXPECT_EQ(run.config.time->links.group_ranks, 4);
+  EXPECT_DOUBLE_EQ(run.config.time->links.within.latency_seconds, 1e-6);
+  // What is late is lost, so the fill acts without any loss process.
+  EXPECT_EQ(run.config.network.of(sim::TrafficClass::kTpForward)->reduce.fill, comm::Fill::kStale);
+  const ResolvedRun reliable = resolved(kTwoRanks, {kTime, R"(/time/retransmission={"protocol": "go_back_n"})"});
+  EXPECT_NE(reliable.config.time->reliable, nullptr);
+}
+
+TEST(Resolve, TimeErrorsNameTheirPlace) {
+  const auto error = [](const std::vector<std::string>& overrides) {
+    std::vector<std::string> all = {kTime};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return config_error_of([&] { resolved(kTwoRanks, all); });
+  };
+  EXPECT_THAT(error({"/time/link/latency_microseconds=-1"}),
+              ::testing::HasSubstr("/time/link/latency_microseconds: got -1"));
+  EXPECT_THAT(error({"/time/link=null"}), ::testing::HasSubstr("/time"));
+  EXPECT_THAT(
+      error({"/time/retransmission/protocol=tcp"}),
+      ::testing::HasSubstr("/time/retransmission/protocol: got \"tcp\", want one of \"none\", \"selective_repeat\""));
+  EXPECT_THAT(error({"/time/compute_milliseconds=fast"}),
+              ::testing::HasSubstr("want milliseconds, at least 0, or \"measured\""));
+  EXPECT_THAT(error({R"(/time/retransmission={"protocol": "go_back_n"})", "/time/deadline_microseconds=5"}),
+              ::testing::HasSubstr("s.json: /time/deadline_microseconds: got 5.0, but \"go_back_n\" repeats"));
+  EXPECT_THAT(error({R"(/time/retransmission={"protocol": "go_back_n"})", "/network/loss/loss_rate=1"}),
+              ::testing::HasSubstr("tp_forward loses every packet"));
+  const char* const repeats = R"(/time/retransmission={"protocol": "selective_repeat"})";
+  EXPECT_THAT(error({repeats, R"(/network/loss={"model": "outage", "windows": [{"from_step": 3, "to_step": 4}]})"}),
+              ::testing::HasSubstr("tp_forward loses every packet of a link in some step"));
+  EXPECT_THAT(error({repeats, R"(/network/links=[{"sources": [0], "loss": {"model": "bernoulli", "loss_rate": 1}}])"}),
+              ::testing::HasSubstr("tp_forward loses every packet of a link in some step"));
+  const char* const timed =
+      R"(/network/loss={"model": "timed_gilbert_elliott", "mean_good_microseconds": 90, "mean_bad_microseconds": 10,)"
+      R"( "packet_microseconds": 0.5})";
+  EXPECT_EQ(error({timed}), "(no error)");
+  EXPECT_THAT(error({timed, "/time/compute_milliseconds=measured"}),
+              ::testing::HasSubstr("s.json: /time/compute_milliseconds: got \"measured\" beside a loss process whose"));
+  const char* const parity = R"(/network/recovery={"parity": {"data": 4, "parity": 1}})";
+  EXPECT_EQ(error({parity}), "(no error)");
+  EXPECT_THAT(
+      error({parity, "/time/deadline_microseconds=5"}),
+      ::testing::AllOf(::testing::HasSubstr("s.json: /time/deadline_microseconds: got a clock, but links of tp_"),
+                       ::testing::HasSubstr("does not know what is late")));
+  EXPECT_THAT(error({parity, R"(/time/retransmission={"protocol": "go_back_n"})"}),
+              ::testing::HasSubstr("want one of the two"));
+  EXPECT_THAT(error({R"(/network/recovery={"retransmit": {"protocol": "selective_repeat", "rounds": 1}})"}),
+              ::testing::HasSubstr("whose repetitions it does not count"));
+}
+
+}  // namespace
+}  // namespace droptest::experiments

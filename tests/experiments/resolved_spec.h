@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// A small spec for tests of what becomes of specs.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "experiments/spec/json_text.h"
+#include "experiments/spec/resolve.h"
+#include "experiments/spec/spec.h"
+
+namespace droptest::experiments {
+
+/// Two tensor-parallel ranks under 5 % of loss.
+inline const char* const kTwoRanks = R"({"name": "t", "data": {"text": "a.txt"}, "parallel": {"tensor": 2},
+    "network": {"loss": {"model": "bernoulli", "loss_rate": "5%"}}})";
+
+/// `text` as a spec, with overrides as of --set. Throws: ConfigError.
+inline ResolvedRun resolved(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  nlohmann::json document = parse_json(text, "s");
+  for (const std::string& assignment : overrides) apply_override(document, assignment);
+  return resolve(document, "s.json");
+}
+
+}  // namespace droptest::experiments
