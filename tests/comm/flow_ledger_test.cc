@@ -68,13 +68,14 @@ TEST(FlowLedger, PassedMessagesUseUpTheirTimes) {
   FlowLedger ledger(network_of(0));
   MessageTimes times;
   ledger.use_times(&times);
-  for (int message = 0; message < 18; ++message) {
-    // Two messages of a collective: one of two packets, one of one.
+  for (int collective = 0; collective < 8; ++collective) {
+    // Three messages of a collective: one of one packet, two of two. Message 16, which is drawn, is the second of its
+    // own.
     times.clear();
-    times.add(kLink, {0, 2});
-    times.add(kLink, {0, 1});
-    ledger.pass_message(kLink, 0, sim::Packetizer(32, 4, 64));
-    ledger.pass_message(kLink, 0, sim::Packetizer(16, 4, 64));
+    for (const std::uint64_t packets : {1U, 2U, 2U}) times.add(kLink, {0, packets});
+    for (const std::uint64_t packets : {1U, 2U, 2U}) {
+      ledger.pass_message(kLink, 0, sim::Packetizer(16 * packets, 4, 64));
+    }
   }
   EXPECT_EQ(ledger.take_touch(), FlowLedger::Touch::kUntouched);
 }
