@@ -95,13 +95,25 @@ TimedMessage CollectiveTiming::message(const What& what, int source, int destina
   return message;
 }
 
-void CollectiveTiming::play_hop(sim::RoundClock& clock, const What& what, const sim::TimedHop& hop, std::size_t round,
-                                const Visit& visit) {
-  TimedMessage message = cost_in_collective(what, hop, round);
-  const sim::HopOutcome outcome = clock.play(hop, message.cost);
-  message.in_time = outcome.in_time;
-  message.departs_seconds = outcome.start_seconds;
-  visit(message);
+void CollectiveTiming::play(const sim::HopSchedule& schedule, const What& what, const ElementsOf& elements_of,
+                            std::span<double> clocks, const Visit& visit) {
+  sim::RoundClock clock(clocks, model_.deadline_seconds);
+  for (int round = 0; round < schedule.rounds(); ++round) {
+    clock.begin_round();
+    schedule.for_each_hop(round, [&](const sim::Hop& hop) {
+      const std::uint64_t elements = elements_of(hop);
+      if (elements == 0) return;  // nothing is sent
+      const sim::TimedHop timed{hop.source, hop.destination, elements, hop.half};
+      TimedMessage message = cost_in_collective(what, timed, static_cast<std::size_t>(round));
+      const sim::HopOutcome outcome = clock.play(timed, message.cost);
+      message.in_time = outcome.in_time;
+      message.departs_seconds = outcome.start_seconds;
+      visit(message);
+    });
+    clock.end_round();
+  }
+  clock.finish(clocks);
+  ++collectives_;
 }
 
 void CollectiveTiming::collective(sim::Collective collective, const What& what, std::span<const std::uint64_t> counts,
@@ -122,37 +134,20 @@ void CollectiveTiming::collective(sim::Collective collective, const What& what, 
                                              : std::vector<std::uint64_t>(counts.begin(), counts.end());
   std::vector<std::uint64_t> begins = {0};
   for (const std::uint64_t count : cut) begins.push_back(begins.back() + count);
-  sim::RoundClock clock(clocks, model_.deadline_seconds);
-  for (int round = 0; round < schedule->rounds(); ++round) {
-    clock.begin_round();
-    schedule->for_each_hop(round, [&](const sim::Hop& hop) {
-      const std::uint64_t elements =
-          begins[static_cast<std::size_t>(hop.end_part)] - begins[static_cast<std::size_t>(hop.first_part)];
-      if (elements == 0) return;  // nothing is sent
-      play_hop(clock, what, {hop.source, hop.destination, elements, hop.half}, static_cast<std::size_t>(round), visit);
-    });
-    clock.end_round();
-  }
-  clock.finish(clocks);
-  ++collectives_;
+  const auto elements_of = [&](const sim::Hop& hop) {
+    return begins[static_cast<std::size_t>(hop.end_part)] - begins[static_cast<std::size_t>(hop.first_part)];
+  };
+  play(*schedule, what, elements_of, clocks, visit);
 }
 
 void CollectiveTiming::all_to_all(const What& what, std::span<const std::uint64_t> table, std::span<double> clocks,
                                   const Visit& visit) {
   const auto schedule = sim::make_direct_schedule({sim::Collective::kAllGather, ranks()});
-  sim::RoundClock clock(clocks, model_.deadline_seconds);
-  for (int round = 0; round < schedule->rounds(); ++round) {
-    clock.begin_round();
-    schedule->for_each_hop(round, [&](const sim::Hop& hop) {
-      const std::uint64_t elements =
-          table[static_cast<std::size_t>(hop.source) * world_ranks_.size() + static_cast<std::size_t>(hop.destination)];
-      if (elements == 0) return;  // nothing is sent
-      play_hop(clock, what, {hop.source, hop.destination, elements, hop.half}, static_cast<std::size_t>(round), visit);
-    });
-    clock.end_round();
-  }
-  clock.finish(clocks);
-  ++collectives_;
+  const auto elements_of = [&](const sim::Hop& hop) {
+    return table[static_cast<std::size_t>(hop.source) * world_ranks_.size() +
+                 static_cast<std::size_t>(hop.destination)];
+  };
+  play(*schedule, what, elements_of, clocks, visit);
 }
 
 // Packets are summed as they arrive and go on at once: latency + transfer up, latency down. The way down carries what
@@ -199,6 +194,13 @@ void note_time(const TimedMessage& message, const ClassNetwork& network, Message
   const bool to_all =
       message.link.half == sim::Half::kGather && (network.consistency == Consistency::kShared || from_rank_to_all);
   to_all ? times.add_shared(message.link, time) : times.add(message.link, time);
+}
+
+void count_message(const TimedMessage& message, VirtualTime& time) {
+  time.packets += message.cost.packets;
+  time.repeated += message.repeated;
+  time.timeouts += message.timeouts;
+  if (message.in_time) time.late += message.cost.packets - *message.in_time;
 }
 
 }  // namespace droptest::comm

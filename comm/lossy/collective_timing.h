@@ -75,8 +75,9 @@ class CollectiveTiming {
   sim::Link link(const What& what, sim::Half half, int source, int destination) const;
   TimedMessage cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const;
   TimedMessage cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round);
-  void play_hop(sim::RoundClock& clock, const What& what, const sim::TimedHop& hop, std::size_t round,
-                const Visit& visit);
+  using ElementsOf = std::function<std::uint64_t(const sim::Hop&)>;
+  void play(const sim::HopSchedule& schedule, const What& what, const ElementsOf& elements_of, std::span<double> clocks,
+            const Visit& visit);
   void aggregate(const What& what, std::uint64_t count_elems, std::span<double> clocks, const Visit& visit);
 
   const Network& network_;
@@ -95,5 +96,8 @@ class CollectiveTiming {
 
 /// Notes a collective's message for the loss layer, on the link whose fates it has there.
 void note_time(const TimedMessage& message, const ClassNetwork& network, MessageTimes& times);
+
+/// Adds a message to the counts of the rank that counts it.
+void count_message(const TimedMessage& message, VirtualTime& time);
 
 }  // namespace droptest::comm

@@ -35,21 +35,13 @@ std::vector<double> GroupTimeline::exchange_clocks() {
   return clocks;
 }
 
-void GroupTimeline::count(const TimedMessage& message) {
-  if (message.counted_on != inner_.rank()) return;
-  time_.packets += message.cost.packets;
-  time_.repeated += message.repeated;
-  time_.timeouts += message.timeouts;
-  if (message.in_time) time_.late += message.cost.packets - *message.in_time;
-}
-
 template <class Play>
 void GroupTimeline::pass(const CollectiveTiming::What& what, const Play& play) {
   std::vector<double> clocks = exchange_clocks();
   times_.clear();
   const ClassNetwork& network = *network_.of(what.traffic_class);
   play(std::span(clocks), [&](const TimedMessage& message) {
-    count(message);
+    if (message.counted_on == inner_.rank()) count_message(message, time_);
     if (notes_times_) note_time(message, network, times_);
   });
   time_.seconds = clocks[static_cast<std::size_t>(inner_.rank())];
@@ -98,7 +90,7 @@ void GroupTimeline::recv(int source, std::uint64_t count_elems, ElementType type
   note_message(received);
   const double arrival = clock[0] + received.cost.latency_seconds + received.cost.transfer_seconds;
   time_.seconds = std::max(time_.seconds, arrival);
-  count(received);
+  count_message(received, time_);
 }
 
 }  // namespace droptest::comm

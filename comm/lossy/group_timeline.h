@@ -42,7 +42,6 @@ class GroupTimeline {
   // Moves the clock on over a collective, which `play` works out from all ranks' clocks.
   template <class Play>
   void pass(const CollectiveTiming::What& what, const Play& play);
-  void count(const TimedMessage& message);
   void note_message(const TimedMessage& message);
 
   Communicator& inner_;

@@ -38,10 +38,7 @@ SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& m
     if (simulation.ranks > 1) {
       timing.collective(sim::Collective::kAllReduce, {simulation.traffic_class, ElementType::kFloat32},
                         std::array{simulation.elements}, 0, clocks, [&](const TimedMessage& message) {
-                          result.total.packets += message.cost.packets;
-                          result.total.repeated += message.repeated;
-                          result.total.timeouts += message.timeouts;
-                          if (message.in_time) result.total.late += message.cost.packets - *message.in_time;
+                          count_message(message, result.total);
                           visit(trial, message);
                         });
     }
