@@ -12,16 +12,18 @@
 #include <type_traits>
 #include <vector>
 
+#include "comm/bfloat16.h"
 #include "comm/part_reduction.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::comm {
 
-enum class ElementType : std::uint8_t { kFloat32, kFloat64, kUint64 };
+enum class ElementType : std::uint8_t { kFloat32, kFloat64, kUint64, kBfloat16 };
 
 std::size_t element_bytes(ElementType type);
 
-/// Sums and maxima, both in rank order where the backend says so. A NaN is the maximum of anything; uint64 sums wrap.
+/// Sums and maxima, both in rank order where the backend says so. A NaN is the maximum of anything; uint64 sums wrap;
+/// sums of bfloat16 are float until all is added, and are rounded once.
 enum class ReduceOp : std::uint8_t { kSum, kMax };
 
 template <class T>
@@ -38,14 +40,23 @@ template <>
 constexpr ElementType element_type_of<std::uint64_t>() {
   return ElementType::kUint64;
 }
+template <>
+constexpr ElementType element_type_of<Bf16>() {
+  return ElementType::kBfloat16;
+}
 
-/// A borrowed range of elements in host memory whose type is known at run time.
+class Stream;  // comm/device/stream.h
+
+/// A borrowed range of elements whose type, and whose memory, is known at run time: the host's, or with a stream that
+/// of the stream's device (comm/device/device_tensor.h makes those). What is done with device memory is done in the
+/// order of its stream.
 struct ConstTensor {
   ElementType type = ElementType::kFloat32;
   std::span<const std::byte> bytes;
+  Stream* stream = nullptr;  ///< null: host memory
 
   ConstTensor() = default;
-  ConstTensor(ElementType t, std::span<const std::byte> b) : type(t), bytes(b) {}
+  ConstTensor(ElementType t, std::span<const std::byte> b, Stream* s = nullptr) : type(t), bytes(b), stream(s) {}
   template <class T>
   ConstTensor(std::span<const T> elems) : type(element_type_of<T>()), bytes(std::as_bytes(elems)) {}  // NOLINT
   template <class T>
@@ -61,16 +72,17 @@ struct ConstTensor {
 struct Tensor {
   ElementType type = ElementType::kFloat32;
   std::span<std::byte> bytes;
+  Stream* stream = nullptr;  ///< null: host memory
 
   Tensor() = default;
-  Tensor(ElementType t, std::span<std::byte> b) : type(t), bytes(b) {}
+  Tensor(ElementType t, std::span<std::byte> b, Stream* s = nullptr) : type(t), bytes(b), stream(s) {}
   template <class T>
   Tensor(std::span<T> elems) : type(element_type_of<T>()), bytes(std::as_writable_bytes(elems)) {}  // NOLINT
   template <class T>
   std::span<T> as() const {
     return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
-  operator ConstTensor() const { return {type, bytes}; }  // NOLINT
+  operator ConstTensor() const { return {type, bytes, stream}; }  // NOLINT
   std::uint64_t count_elems() const { return bytes.size() / element_bytes(type); }
 };
 
@@ -88,7 +100,9 @@ std::vector<std::uint64_t> even_counts(std::uint64_t count_elems, int world_size
 /// A group of ranks that run the same collectives in the same order.
 ///
 /// Owner: each rank owns its communicator; it is used by one thread at a time. Blocking: a call returns when the
-/// rank's output is complete and its input may be reused. Order: all ranks of a group make the same calls with the same
+/// rank's output is complete and its input may be reused; with device memory it may return when the work is on the
+/// tensors' stream, which has it in its order. Memory: input and output of a call, and those of all ranks, are on the
+/// host or on devices together. Order: all ranks of a group make the same calls with the same
 /// counts, types and ops; messages of a group never overtake each other. Buffers: input and output are the same range
 /// or do not overlap; an input that is not the output is never written. Counts may be zero.
 /// Errors: CommError on every rank when a peer dies, throws, stalls beyond the timeout, or calls something else; it
