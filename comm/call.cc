@@ -27,6 +27,8 @@ std::string_view type_name(ElementType type) {
       return "float64";
     case ElementType::kUint64:
       return "uint64";
+    case ElementType::kBfloat16:
+      return "bfloat16";
   }
   return "unknown type";
 }

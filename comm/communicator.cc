@@ -15,6 +15,8 @@ std::size_t element_bytes(ElementType type) {
       return sizeof(double);
     case ElementType::kUint64:
       return sizeof(std::uint64_t);
+    case ElementType::kBfloat16:
+      return sizeof(Bf16);
   }
   DROPTEST_CHECK(false, "unknown element type");
 }

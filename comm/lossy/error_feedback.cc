@@ -5,6 +5,7 @@
 #include <string>
 
 #include "comm/lossy/packet_runs.h"
+#include "comm/visit_elements.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -15,13 +16,13 @@ void add_elems(std::span<const T> from, std::span<T> to) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
 }
 
+void add_elems(std::span<const Bf16> from, std::span<Bf16> to) {
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] = to_bf16(to_float(to[i]) + to_float(from[i]));
+}
+
 // to += from
 void add(ConstTensor from, Tensor to) {
-  if (to.type == ElementType::kFloat32) {
-    add_elems(from.as<float>(), to.as<float>());
-  } else {
-    add_elems(from.as<double>(), to.as<double>());
-  }
+  visit_elements(to.type, [&]<class T>(std::type_identity<T>) { add_elems(from.as<T>(), to.as<T>()); });
 }
 
 }  // namespace

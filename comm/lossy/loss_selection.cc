@@ -7,6 +7,7 @@
 #include <span>
 
 #include "comm/lossy/packet_runs.h"
+#include "comm/visit_elements.h"
 
 namespace droptest::comm {
 namespace {
@@ -14,20 +15,15 @@ namespace {
 template <class T>
 double energy_of(std::span<const T> elements) {
   double energy = 0;
-  for (const T element : elements) energy += static_cast<double>(element) * static_cast<double>(element);
+  for (const T element : elements) {
+    const double value = number_of(element);
+    energy += value * value;
+  }
   return std::isnan(energy) ? std::numeric_limits<double>::infinity() : energy;
 }
 
 double energy_of(ConstTensor data) {
-  switch (data.type) {
-    case ElementType::kFloat32:
-      return energy_of(data.as<float>());
-    case ElementType::kFloat64:
-      return energy_of(data.as<double>());
-    case ElementType::kUint64:
-      return energy_of(data.as<std::uint64_t>());
-  }
-  return 0;
+  return visit_elements(data.type, [&]<class T>(std::type_identity<T>) { return energy_of(data.as<T>()); });
 }
 
 }  // namespace

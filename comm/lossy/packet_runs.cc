@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "comm/visit_elements.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -33,6 +34,11 @@ void scale_elems(std::span<T> data, double factor) {
   for (T& x : data) x *= f;
 }
 
+void scale_elems(std::span<Bf16> data, double factor) {
+  const auto f = static_cast<float>(factor);
+  for (Bf16& x : data) x = to_bf16(to_float(x) * f);
+}
+
 template <class T>
 void set_lowest(std::span<T> data) {
   using Limits = std::numeric_limits<T>;
@@ -47,6 +53,9 @@ void set_lowest(Tensor data) {
       return set_lowest(data.as<double>());
     case ElementType::kUint64:
       return set_lowest(data.as<std::uint64_t>());
+    case ElementType::kBfloat16:
+      std::ranges::fill(data.as<Bf16>(), to_bf16(-std::numeric_limits<float>::infinity()));
+      return;
   }
 }
 
@@ -102,11 +111,7 @@ void copy_delivered(ConstTensor from, Tensor data, const sim::PacketMask* lost, 
 
 void scale(Tensor data, double factor) {
   DROPTEST_CHECK(data.type != ElementType::kUint64, "integers are not rescaled");
-  if (data.type == ElementType::kFloat32) {
-    scale_elems(data.as<float>(), factor);
-  } else {
-    scale_elems(data.as<double>(), factor);
-  }
+  visit_elements(data.type, [&]<class T>(std::type_identity<T>) { scale_elems(data.as<T>(), factor); });
 }
 
 Tensor slice(Tensor data, sim::ElementRange elements) {

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "comm/part_reduction.h"
+#include "comm/visit_elements.h"
 
 namespace droptest::comm {
 namespace {
@@ -34,8 +35,8 @@ void add_errors(std::span<const T> exact, std::span<const T> result, SampleSums&
   Lanes error_energy{}, exact_energy{}, result_energy{}, inner_product{}, error_sum{};
   for_each_lane_range(exact.size(), [&](std::size_t begin, auto count) {
     for (std::size_t lane = 0; lane < count; ++lane) {
-      const auto e = static_cast<double>(exact[begin + lane]);
-      const auto r = static_cast<double>(result[begin + lane]);
+      const double e = number_of(exact[begin + lane]);
+      const double r = number_of(result[begin + lane]);
       error_energy[lane] += (r - e) * (r - e);
       exact_energy[lane] += e * e;
       result_energy[lane] += r * r;
@@ -57,11 +58,7 @@ class DivergenceOfPart final : public PartReduction {
   DivergenceOfPart(ElementType type, std::size_t count, SampleSums& sums) : type_(type), count_(count), sums_(sums) {}
 
   void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> /*results*/) override {
-    if (type_ == ElementType::kFloat32) {
-      add<float>(contributions);
-    } else {
-      add<double>(contributions);
-    }
+    visit_elements(type_, [&]<class T>(std::type_identity<T>) { add<T>(contributions); });
   }
 
  private:
@@ -76,7 +73,7 @@ class DivergenceOfPart final : public PartReduction {
       for (const std::byte* contribution : contributions.subspan(1)) {
         const T* values = reinterpret_cast<const T*>(contribution) + begin;
         for (std::size_t lane = 0; lane < count; ++lane) {
-          const double difference = static_cast<double>(values[lane]) - static_cast<double>(reference[lane]);
+          const double difference = number_of(values[lane]) - number_of(reference[lane]);
           differences[lane] += difference;
           squares[lane] += difference * difference;
           lowest[lane] = std::min(lowest[lane], difference);
@@ -107,15 +104,10 @@ void ResultSampler::add(const LayerKey& key, const SampleSums& sums) {
 }
 
 void ResultSampler::compare(const LayerKey& key, ConstTensor exact, ConstTensor result, CountCall count) {
+  if (exact.type == ElementType::kUint64) return;
   SampleSums sums;
   sums.calls = count == CountCall::kHere ? 1 : 0;
-  if (exact.type == ElementType::kFloat32) {
-    add_errors(exact.as<float>(), result.as<float>(), sums);
-  } else if (exact.type == ElementType::kFloat64) {
-    add_errors(exact.as<double>(), result.as<double>(), sums);
-  } else {
-    return;
-  }
+  visit_elements(exact.type, [&]<class T>(std::type_identity<T>) { add_errors(exact.as<T>(), result.as<T>(), sums); });
   add(key, sums);
 }
 

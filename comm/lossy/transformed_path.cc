@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/transformed_path.h"
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <utility>
@@ -19,6 +20,19 @@ void for_each_part(Tensor data, std::span<const std::uint64_t> parts, const F& f
     if (count > 0) f(slice(data, {begin, begin + count}));
     begin += count;
   }
+}
+
+// In place on floats of a width that the transform knows; bfloat16 is widened, and rounded afterwards.
+template <class F>
+void transform(Tensor part, const F& f) {
+  if (part.type == ElementType::kFloat32) return f(part.as<float>());
+  if (part.type == ElementType::kFloat64) return f(part.as<double>());
+  DROPTEST_CHECK(part.type == ElementType::kBfloat16, "a transform of integers");
+  const std::span<Bf16> rounded = part.as<Bf16>();
+  std::vector<float> values(rounded.size());
+  std::ranges::transform(rounded, values.begin(), to_float);
+  f(std::span<float>(values));
+  std::ranges::transform(values, rounded.begin(), to_bf16);
 }
 
 }  // namespace
@@ -54,7 +68,7 @@ void TransformedPath::interleave(Tensor part, Turn turn) {
 void TransformedPath::forward(Tensor data, Counts parts) {
   for_each_part(data, parts, [this](Tensor part) {
     if (hadamard_.has_value()) {
-      part.type == ElementType::kFloat32 ? hadamard_->forward(part.as<float>()) : hadamard_->forward(part.as<double>());
+      transform(part, [this](auto values) { hadamard_->forward(values); });
     }
     if (context_.network.recovery.interleave_packets > 1) interleave(part, Turn::kIn);
   });
@@ -64,7 +78,7 @@ void TransformedPath::inverse(Tensor data, Counts parts) {
   for_each_part(data, parts, [this](Tensor part) {
     if (context_.network.recovery.interleave_packets > 1) interleave(part, Turn::kOut);
     if (hadamard_.has_value()) {
-      part.type == ElementType::kFloat32 ? hadamard_->inverse(part.as<float>()) : hadamard_->inverse(part.as<double>());
+      transform(part, [this](auto values) { hadamard_->inverse(values); });
     }
   });
 }
