@@ -67,6 +67,10 @@ double global_gradient_norm(std::span<const Parameter<T>> parameters, comm::Comm
     if (parameter.placement == Placement::kReplicated && tensor_group.rank() != 0) continue;
     squares += sum_of_squares<T>(parameter.gradient, team);
   }
+  return norm_over_ranks(squares, tensor_group);
+}
+
+double norm_over_ranks(double squares, comm::Communicator& tensor_group) {
   tensor_group.all_reduce(std::span<double>(&squares, 1), comm::ReduceOp::kSum,
                           {sim::TrafficClass::kControl, "gradient_norm", -1});
   return std::sqrt(squares);

@@ -45,6 +45,9 @@ template <class T>
 double global_gradient_norm(std::span<const Parameter<T>> parameters, comm::Communicator& tensor_group,
                             const Team& team = 1);
 
+/// The square root of the ranks' sums of squares, added up; the same value on every rank. Ranks: all.
+double norm_over_ranks(double squares, comm::Communicator& tensor_group);
+
 /// What to multiply gradients by so that their norm is at most max_norm: max_norm / (norm + 1e-6), at most 1.
 double clip_scale(double norm, double max_norm);
 

@@ -17,6 +17,7 @@
 #include "experiments/data/corpus.h"
 #include "experiments/records/atomic_file.h"
 #include "experiments/run/rank_processes.h"
+#include "experiments/run/run_device.h"
 #include "experiments/run/run_recorder.h"
 #include "experiments/run/trainer.h"
 #include "sim/error.h"
@@ -134,6 +135,7 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
 nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options) {
   const comm::BackendEntry& backend = comm::backend_entry(run.config.backend.name);
   if (!backend.built) backend.connect({});  // throws, and says what is built
+  require_run_device(run.config);
   std::optional<comm::LaunchEnvironment> launch;
   if (backend.rank_kind == comm::RankKind::kProcesses) launch = comm::launch_environment(comm::process_environment());
   try {
