@@ -6,8 +6,8 @@
 
 namespace droptest::experiments {
 
-/// Does nothing for a run on the CPU. Throws: what comm::require_device() throws where a run on CUDA finds no device, or
-/// this build has no CUDA code.
+/// Does nothing for a run on the CPU. Throws: what comm::require_device() throws where a run on CUDA finds no device,
+/// or this build has no CUDA code.
 void require_run_device(const RunConfig& config);
 
 }  // namespace droptest::experiments

@@ -15,9 +15,9 @@
 
 namespace droptest::models {
 
-/// What Gpt2 and AdamW are on the host: the same model, tensors, cut over ranks and collectives in the same order (under
-/// the same names and with as many elements), so that a network loses the same packets of both. Parameters, gradients
-/// and moments are float; activations, their sums over ranks and the inputs of products are of the precision.
+/// What Gpt2 and AdamW are on the host: the same model, tensors, cut over ranks and collectives in the same order
+/// (under the same names and with as many elements), so that a network loses the same packets of both. Parameters,
+/// gradients and moments are float; activations, their sums over ranks and the inputs of products are of the precision.
 /// Owner: one rank. Ranks: all ranks of the group call the same methods in the same order. Blocking: what puts work on
 /// the device does not wait for it, except where it says so. Determinism: the same bits on every run of one device.
 class Gpt2Cuda {
@@ -25,7 +25,7 @@ class Gpt2Cuda {
   struct Options {
     Precision precision = Precision::kFloat32;
     AdamWConfig adamw;
-    int device = 0;                                   ///< as the CUDA runtime numbers it
+    int device = 0;                                        ///< as the CUDA runtime numbers it
     std::uint64_t logits_bytes = std::uint64_t{1} << 30U;  ///< most memory for logits: rows come in chunks
   };
 
@@ -37,8 +37,8 @@ class Gpt2Cuda {
 
   const Gpt2Config& config() const;
 
-  /// Same as Gpt2's: mean cross-entropy, in the memory of one block. Waits for the device. It is forward_backward's loss
-  /// bit for bit where both cut the rows into the same chunks.
+  /// Same as Gpt2's: mean cross-entropy, in the memory of one block. Waits for the device. It is forward_backward's
+  /// loss bit for bit where both cut the rows into the same chunks.
   double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, int batch, int length);
 
   /// The next backward pass starts from zeros.

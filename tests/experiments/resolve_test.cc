@@ -92,7 +92,6 @@ TEST(Resolve, TheConfigurationSaysWhatTheSpecSays) {
                                                 "/data/tokens=t.bin",
                                                 "/data/format=uint16",
                                                 "/backend/name=gloo",
-                                            "/device=cuda",
                                                 "/backend/timeout_seconds=0.25",
                                                 "/backend/threads_per_rank=2",
                                                 R"(/backend/rendezvous={"kind": "redis", "host": "h", "port": 7000})",
@@ -316,7 +315,9 @@ TEST(Resolve, BackendsThatCannotUseTheDeviceAreRefused) {
               HasSubstr(R"(s.json: /device: got "cpu", want "cuda" with backend "nccl")"));
   for (const char* host_only : {"gloo", "udp"}) {
     const std::string backend = std::string("/backend/name=") + host_only;
-    EXPECT_THAT(config_error_of([&] { resolved(kTwoRanks, {backend, "/device=cuda"}); }),
+    EXPECT_THAT(config_error_of([&] {
+                  resolved(kTwoRanks, {backend, "/device=cuda"});
+                }),
                 HasSubstr(std::string("s.json: /backend/name: got \"") + host_only + "\" with device \"cuda\""));
   }
 }
@@ -334,6 +335,7 @@ TEST(RunId, DependsOnEverythingElse) {
                                             "/data/text=b.txt",
                                             "/data/validation_fraction=0.2",
                                             "/parallel/tensor=4",
+                                            "/device=cuda",
                                             "/backend/name=gloo",
                                             "/network/path=contribution",
                                             "/network/payload_bytes=1400",
