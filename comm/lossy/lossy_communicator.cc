@@ -123,9 +123,7 @@ class LossyCommunicator::Impl {
   bool samples(ElementType type) const { return state->step_is_sampled && type != ElementType::kUint64; }
 
   // A buffer for the exact result beside a lossy collective.
-  Tensor exact_like(ConstTensor result) {
-    return exact_.take(Scratch::Slot::kReceived, result.type, result.count_elems());
-  }
+  Tensor exact_like(ConstTensor result) { return exact_.take(Scratch::Slot::kReceived, result, result.count_elems()); }
 
   enum class Replicas : std::uint8_t { kOughtToBeEqual, kDiffer };
   void compare(const Message& message, ConstTensor exact, ConstTensor result, Replicas replicas) {
