@@ -37,10 +37,12 @@ class TokenGroups {
   }
 
   TokenRange range_;
+  std::size_t most_tokens_;
   std::size_t tokens_ = 0;
   std::size_t groups_ = 0;
   std::size_t grouped_ = 0;
-  std::vector<std::int32_t> ends_;  ///< of each token of the range: how many, then where its group ends
+  std::vector<std::int32_t>
+      places_;  ///< of each token of the range: how often it occurs, then where its next position goes
   comm::PinnedBuffer<std::int32_t> staged_;
   comm::DeviceBuffer<std::int32_t> table_;
   comm::Event copied_;
