@@ -8,6 +8,7 @@
 
 #include "comm/communicator.h"
 #include "models/host_buffer.h"
+#include "models/kernels/adamw.h"
 #include "models/parameter.h"
 #include "models/team.h"
 
@@ -19,6 +20,9 @@ struct AdamWConfig {
   double epsilon = 1e-8;
   double weight_decay = 0.1;  ///< decoupled, on matrices only
 };
+
+/// The scalars of update number `step`, which counts from 1, for tensors that decay.
+AdamWStep adamw_step(const AdamWConfig& config, std::uint64_t step, double learning_rate, double gradient_scale);
 
 /// Source: Loshchilov and Hutter 2019, Algorithm 2 (decay multiplied by the learning rate, as PyTorch does).
 template <class T>

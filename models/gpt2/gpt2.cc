@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "models/gpt2/attention_block.h"
+#include "models/gpt2/batch_check.h"
 #include "models/gpt2/bf16_products.h"
 #include "models/gpt2/block_scratch.h"
 #include "models/gpt2/execution.h"
@@ -28,16 +29,6 @@ constexpr std::size_t kTensorsPerHalf = 6;
 
 TokenRange token_range(const IndexRange& range) {
   return {static_cast<std::int64_t>(range.first), static_cast<std::int64_t>(range.count)};
-}
-
-void check_tokens(std::span<const std::int32_t> tokens, const char* what, const Gpt2Config& config) {
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] < 0 || tokens[i] >= config.vocabulary) {
-      throw ConfigError(std::string("GPT-2 forward: ") + what + "[" + std::to_string(i) + "]: got " +
-                        std::to_string(tokens[i]) +
-                        ", want a token in [0, vocabulary = " + std::to_string(config.vocabulary) + ")");
-    }
-  }
 }
 
 template <class T>
@@ -185,18 +176,7 @@ template <class T>
 void Gpt2<T>::Impl::run_blocks(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                                const BatchShape& shape, Keep keep) {
   const std::int64_t rows = shape.rows();
-  if (shape.batch < 1 || shape.length < 1 || shape.length > config_.context) {
-    throw ConfigError(
-        "GPT-2 forward: got batch " + std::to_string(shape.batch) + " of length " + std::to_string(shape.length) +
-        ", want a batch of at least 1 and a length in [1, context = " + std::to_string(config_.context) + "]");
-  }
-  if (static_cast<std::int64_t>(tokens.size()) != rows || static_cast<std::int64_t>(targets.size()) != rows) {
-    throw ConfigError("GPT-2 forward: got " + std::to_string(tokens.size()) + " tokens and " +
-                      std::to_string(targets.size()) + " targets, want batch x length = " + std::to_string(rows));
-  }
-  check_tokens(tokens, "tokens", config_);
-  check_tokens(targets, "targets", config_);
-
+  check_batch(tokens, targets, shape, config_);
   const SingleThreadedLibraries single_threaded;
   execution_.keep = keep;
   shape_ = shape;
