@@ -267,6 +267,44 @@ TEST(DeviceLosses, EveryRecoveryHasTheHostsBits) {
   expect_twins<float>(3, attacked, "largest norm");
 }
 
+// The loss layer keeps values of a call in buffers that its next call uses again, here on another stream.
+TEST(DeviceLosses, CallsOnTwoStreamsDoNotMix) {
+  DROPTEST_NEEDS_DEVICE();
+  constexpr std::size_t kElems = 640;
+  ClassNetwork network = recovery_network("direct", 0, 0.5);
+  network.gather.fill = Fill::kOwn;
+  const auto run = [&](Where where) {
+    std::vector<std::vector<float>> results(4);
+    run_ranks(2, kTimeout, [&](Communicator& inner) {
+      LossyCommunicator lossy(inner, recovery_options(network));
+      const int me = inner.rank();
+      std::vector<float>& first = results[static_cast<std::size_t>(2 * me)] = values<float>(1, me, kElems);
+      std::vector<float>& second = results[static_cast<std::size_t>(2 * me + 1)] = values<float>(2, me, kElems);
+      if (where == Where::kHost) {
+        lossy.all_reduce(Tensor(std::span(first)), ReduceOp::kSum, {kClass, "first"});
+        lossy.all_reduce(Tensor(std::span(second)), ReduceOp::kSum, {kClass, "second"});
+        return;
+      }
+      Stream streams[2];
+      DeviceBuffer<float> buffers[2] = {{kElems, "first"}, {kElems, "second"}};
+      copy_to_device(std::span<const float>(first), buffers[0].elems(), streams[0]);
+      copy_to_device(std::span<const float>(second), buffers[1].elems(), streams[1]);
+      lossy.all_reduce(device_tensor(buffers[0].elems(), streams[0]), ReduceOp::kSum, {kClass, "first"});
+      lossy.all_reduce(device_tensor(buffers[1].elems(), streams[1]), ReduceOp::kSum, {kClass, "second"});
+      // Rank 1 looks first, so that rank 0's streams advance as far as rank 1 needs and no further.
+      for (int turn = 1; turn >= 0; --turn) {
+        for (int s = 1; s >= 0 && turn == me; --s) {
+          copy_to_host(DeviceSpan<const float>(buffers[s].elems()), std::span(s == 0 ? first : second), streams[s]);
+          streams[s].synchronize();
+        }
+        inner.barrier({kClass, "turn"});
+      }
+    });
+    return results;
+  };
+  EXPECT_EQ(run(Where::kHost), run(Where::kDevice));
+}
+
 TEST(DeviceMemoryErrors, SayWhatWantedHowMuch) {
   DROPTEST_NEEDS_DEVICE();
   try {
