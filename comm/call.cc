@@ -27,6 +27,8 @@ std::string_view type_name(ElementType type) {
       return "float64";
     case ElementType::kUint64:
       return "uint64";
+    case ElementType::kBfloat16:
+      return "bfloat16";
   }
   return "unknown type";
 }
@@ -178,6 +180,11 @@ void ArgumentCheck::shape(ConstTensor tensor, std::uint64_t count, std::string_v
     fail(std::string(what) + " has " + std::to_string(tensor.bytes.size()) + " bytes, want " +
          std::to_string(count * element_bytes(call_.type)));
   }
+}
+
+void ArgumentCheck::on_host(ConstTensor tensor) const {
+  if (tensor.stream == nullptr) return;
+  fail("got a tensor in device memory, want host memory; the backends local and nccl take both");
 }
 
 void ArgumentCheck::same_or_apart(ConstTensor input, ConstTensor output) const {

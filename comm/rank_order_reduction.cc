@@ -97,6 +97,29 @@ template <class Op, class T>
   }
 }
 
+// Float until all inputs are in, then rounded once.
+void reduce_bfloat16(ReduceOp op, std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
+                     std::uint64_t count_elems, const ChangeBlock* change) {
+  constexpr std::size_t kBlockElems = kReductionBlockBytes / sizeof(float);
+  alignas(64) std::array<float, kBlockElems> folded;
+  std::array<Bf16, kBlockElems> block;
+  for (std::uint64_t begin = 0; begin < count_elems; begin += kBlockElems) {
+    const std::size_t elems = std::min<std::uint64_t>(kBlockElems, count_elems - begin);
+    for (std::size_t r = 0; r < inputs.size(); ++r) {
+      const Bf16* input = reinterpret_cast<const Bf16*>(inputs[r]) + begin;
+      for (std::size_t i = 0; i < elems; ++i) {
+        const float x = to_float(input[i]);
+        folded[i] = r == 0 ? x : op == ReduceOp::kSum ? Sum::of(folded[i], x) : Maximum::of(folded[i], x);
+      }
+    }
+    for (std::size_t i = 0; i < elems; ++i) block[i] = to_bf16(folded[i]);
+    if (change != nullptr) (*change)(begin, Tensor(std::span<Bf16>(block.data(), elems)));
+    for (std::byte* output : outputs) {
+      std::memcpy(output + begin * sizeof(Bf16), block.data(), elems * sizeof(Bf16));
+    }
+  }
+}
+
 template <class T>
 [[gnu::always_inline]] inline void reduce_typed(ReduceOp op, std::span<const std::byte* const> inputs,
                                                 std::span<std::byte* const> outputs, std::uint64_t count_elems,
@@ -148,6 +171,8 @@ void reduce(ReduceOp op, ElementType type, std::span<const std::byte* const> inp
       return widest<double>()(op, inputs, outputs, count_elems, change);
     case ElementType::kUint64:
       return widest<std::uint64_t>()(op, inputs, outputs, count_elems, change);
+    case ElementType::kBfloat16:
+      return reduce_bfloat16(op, inputs, outputs, count_elems, change);
   }
 }
 

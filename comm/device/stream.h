@@ -54,9 +54,8 @@ class Stream {
   void wait(const Event& event);
   CUstream_st* handle() const;
 
-  /// Copies a few bytes to the device, for work that is put on the stream next. The host range may change at once; the
-  /// result, at an address that is a multiple of 16, stays until the next 16 calls, or 1 MiB if that is less, were
-  /// staged on this stream.
+  /// Copies a few bytes to the device, for the work that is put on the stream next: before the next call of stage().
+  /// The host range may change at once. The result is at an address that is a multiple of 16.
   const void* stage(std::span<const std::byte> bytes);
 
  private:

@@ -6,7 +6,9 @@
 #include <limits>
 #include <span>
 
+#include "comm/device/tensor_operations.h"
 #include "comm/lossy/packet_runs.h"
+#include "comm/visit_elements.h"
 
 namespace droptest::comm {
 namespace {
@@ -14,20 +16,15 @@ namespace {
 template <class T>
 double energy_of(std::span<const T> elements) {
   double energy = 0;
-  for (const T element : elements) energy += static_cast<double>(element) * static_cast<double>(element);
+  for (const T element : elements) {
+    const double value = number_of(element);
+    energy += value * value;
+  }
   return std::isnan(energy) ? std::numeric_limits<double>::infinity() : energy;
 }
 
 double energy_of(ConstTensor data) {
-  switch (data.type) {
-    case ElementType::kFloat32:
-      return energy_of(data.as<float>());
-    case ElementType::kFloat64:
-      return energy_of(data.as<double>());
-    case ElementType::kUint64:
-      return energy_of(data.as<std::uint64_t>());
-  }
-  return 0;
+  return visit_elements(data.type, [&]<class T>(std::type_identity<T>) { return energy_of(data.as<T>()); });
 }
 
 }  // namespace
@@ -38,8 +35,13 @@ const sim::PacketMask* LargestNorm::hit(const sim::PacketMask* lost, ConstTensor
   const std::uint64_t count = packets.packets();
   const std::uint64_t hits = lost->lost_count();
   energies_.clear();
-  for (std::uint64_t packet = 0; packet < count; ++packet) {
-    energies_.emplace_back(energy_of(slice(message, packets.elements(packet))), packet);
+  if (message.stream != nullptr) {
+    const std::vector<double> energies = packet_energies_on_device(message, packets);
+    for (std::uint64_t packet = 0; packet < count; ++packet) energies_.emplace_back(energies[packet], packet);
+  } else {
+    for (std::uint64_t packet = 0; packet < count; ++packet) {
+      energies_.emplace_back(energy_of(slice(message, packets.elements(packet))), packet);
+    }
   }
   const auto larger = [](const auto& a, const auto& b) {
     return a.first != b.first ? a.first > b.first : a.second < b.second;

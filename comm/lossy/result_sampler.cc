@@ -8,7 +8,9 @@
 #include <span>
 #include <type_traits>
 
+#include "comm/device/tensor_operations.h"
 #include "comm/part_reduction.h"
+#include "comm/visit_elements.h"
 
 namespace droptest::comm {
 namespace {
@@ -34,8 +36,8 @@ void add_errors(std::span<const T> exact, std::span<const T> result, SampleSums&
   Lanes error_energy{}, exact_energy{}, result_energy{}, inner_product{}, error_sum{};
   for_each_lane_range(exact.size(), [&](std::size_t begin, auto count) {
     for (std::size_t lane = 0; lane < count; ++lane) {
-      const auto e = static_cast<double>(exact[begin + lane]);
-      const auto r = static_cast<double>(result[begin + lane]);
+      const double e = number_of(exact[begin + lane]);
+      const double r = number_of(result[begin + lane]);
       error_energy[lane] += (r - e) * (r - e);
       exact_energy[lane] += e * e;
       result_energy[lane] += r * r;
@@ -54,14 +56,17 @@ void add_errors(std::span<const T> exact, std::span<const T> result, SampleSums&
 // What ranks make of one part differs by how much: reads every rank's values once, writes no result.
 class DivergenceOfPart final : public PartReduction {
  public:
-  DivergenceOfPart(ElementType type, std::size_t count, SampleSums& sums) : type_(type), count_(count), sums_(sums) {}
+  DivergenceOfPart(ConstTensor like, std::size_t count, SampleSums& sums) : like_(like), count_(count), sums_(sums) {}
 
   void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> /*results*/) override {
-    if (type_ == ElementType::kFloat32) {
-      add<float>(contributions);
-    } else {
-      add<double>(contributions);
+    if (like_.stream != nullptr) {
+      const DivergenceSums divergence = divergence_sums_on_device(like_.type, count_, contributions, *like_.stream);
+      sums_.divergence_energy += divergence.energy;
+      sums_.divergence_max = std::max(sums_.divergence_max, divergence.max);
+      sums_.divergence_elems += static_cast<double>(contributions.size() * count_);
+      return;
     }
+    visit_elements(like_.type, [&]<class T>(std::type_identity<T>) { add<T>(contributions); });
   }
 
  private:
@@ -76,7 +81,7 @@ class DivergenceOfPart final : public PartReduction {
       for (const std::byte* contribution : contributions.subspan(1)) {
         const T* values = reinterpret_cast<const T*>(contribution) + begin;
         for (std::size_t lane = 0; lane < count; ++lane) {
-          const double difference = static_cast<double>(values[lane]) - static_cast<double>(reference[lane]);
+          const double difference = number_of(values[lane]) - number_of(reference[lane]);
           differences[lane] += difference;
           squares[lane] += difference * difference;
           lowest[lane] = std::min(lowest[lane], difference);
@@ -93,7 +98,7 @@ class DivergenceOfPart final : public PartReduction {
     sums_.divergence_elems += ranks * static_cast<double>(count_);
   }
 
-  ElementType type_;
+  ConstTensor like_;  // the type and the memory of contributions
   std::size_t count_;
   SampleSums& sums_;
 };
@@ -107,15 +112,20 @@ void ResultSampler::add(const LayerKey& key, const SampleSums& sums) {
 }
 
 void ResultSampler::compare(const LayerKey& key, ConstTensor exact, ConstTensor result, CountCall count) {
+  if (exact.type == ElementType::kUint64) return;
   SampleSums sums;
   sums.calls = count == CountCall::kHere ? 1 : 0;
-  if (exact.type == ElementType::kFloat32) {
-    add_errors(exact.as<float>(), result.as<float>(), sums);
-  } else if (exact.type == ElementType::kFloat64) {
-    add_errors(exact.as<double>(), result.as<double>(), sums);
-  } else {
-    return;
+  if (exact.stream != nullptr) {
+    const ErrorSums errors = error_sums_on_device(exact, result);
+    sums.error_energy = errors.error_energy;
+    sums.exact_energy = errors.exact_energy;
+    sums.result_energy = errors.result_energy;
+    sums.inner_product = errors.inner_product;
+    sums.error_sum = errors.error_sum;
+    sums.elems = static_cast<double>(exact.count_elems());
+    return add(key, sums);
   }
+  visit_elements(exact.type, [&]<class T>(std::type_identity<T>) { add_errors(exact.as<T>(), result.as<T>(), sums); });
   add(key, sums);
 }
 
@@ -124,9 +134,9 @@ void ResultSampler::compare_ranks(Communicator& group, const LayerKey& key, Cons
   const std::vector<std::uint64_t> counts = even_counts(result.count_elems(), group.world_size());
   const std::uint64_t part_elems = counts[static_cast<std::size_t>(group.rank())];
   SampleSums sums;
-  DivergenceOfPart divergence(result.type, part_elems, sums);
-  unused_.resize(part_elems * element_bytes(result.type));
-  group.reduce_scatter_with(result, {result.type, unused_}, counts, divergence, kComparison);
+  DivergenceOfPart divergence(result, part_elems, sums);
+  const Tensor unused = unused_.take(Scratch::Slot::kPart, result, part_elems);
+  group.reduce_scatter_with(result, unused, counts, divergence, kComparison);
   add(key, sums);
 }
 

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "comm/device/cuda_error.h"
+#include "comm/device/device_buffer.h"
+#include "comm/device/stream.h"
+
+namespace droptest::comm {
+
+Event::Event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
+
+Event::~Event() {
+  if (event_ != nullptr) cudaEventDestroy(event_);
+}
+
+Event::Event(Event&& other) noexcept : event_(std::exchange(other.event_, nullptr)) {}
+
+void Event::record(Stream& stream) { check_cuda(cudaEventRecord(event_, stream.handle()), "cudaEventRecord"); }
+
+bool Event::reached() const {
+  const cudaError_t status = cudaEventQuery(event_);
+  if (status == cudaErrorNotReady) return false;
+  check_cuda(status, "cudaEventQuery");
+  return true;
+}
+
+void Event::wait_on_host() const { check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+
+struct Stream::Handle {
+  explicit Handle(int on_device) : device(on_device) {
+    check_cuda(cudaSetDevice(device), "cudaSetDevice");
+    check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  }
+  ~Handle() {
+    cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  int device;
+  cudaStream_t stream = nullptr;
+};
+
+// Two halves in turns. A half is used again when the device has passed the point at which it was left: by then all work
+// that reads it is on the stream, since the work that needs a staged copy is put there before the next one is staged.
+class Stream::Staging {
+ public:
+  const void* stage(std::span<const std::byte> bytes, Stream& stream) {
+    const std::size_t wanted = (bytes.size() + kAlignment - 1) / kAlignment * kAlignment;
+    if (wanted > half_bytes_) grow(wanted, stream);
+    if (used_bytes_ + wanted > half_bytes_) turn(stream);
+    Half& half = halves_[current_];
+    const std::span<std::byte> pinned = half.pinned.elems().subspan(used_bytes_, bytes.size());
+    std::byte* on_device = half.on_device.elems().data() + used_bytes_;
+    if (!bytes.empty()) {
+      std::memcpy(pinned.data(), bytes.data(), bytes.size());
+      copy_to_device(std::span<const std::byte>(pinned), on_device, stream);
+    }
+    used_bytes_ += wanted;
+    return on_device;
+  }
+
+ private:
+  static constexpr std::size_t kAlignment = 16;
+  static constexpr std::size_t kFirstHalfBytes = std::size_t{256} * 1024;
+
+  struct Half {
+    PinnedBuffer<std::byte> pinned;
+    DeviceBuffer<std::byte> on_device;
+    std::optional<Event> left;
+  };
+
+  void grow(std::size_t wanted, Stream& stream) {
+    stream.synchronize();
+    half_bytes_ = std::max(kFirstHalfBytes, 2 * wanted);
+    for (Half& half : halves_) {
+      half.pinned = PinnedBuffer<std::byte>(half_bytes_);
+      half.on_device = DeviceBuffer<std::byte>(half_bytes_, "staged bytes of a stream");
+      half.left.reset();
+    }
+    used_bytes_ = 0;
+  }
+
+  void turn(Stream& stream) {
+    halves_[current_].left.emplace();
+    halves_[current_].left->record(stream);
+    current_ = 1 - current_;
+    if (halves_[current_].left) halves_[current_].left->wait_on_host();
+    used_bytes_ = 0;
+  }
+
+  std::array<Half, 2> halves_;
+  std::size_t current_ = 0;
+  std::size_t half_bytes_ = 0;
+  std::size_t used_bytes_ = 0;
+};
+
+Stream::Stream(int device) : handle_(std::make_unique<Handle>(device)), staging_(std::make_unique<Staging>()) {}
+
+// The staging's memory goes when the stream has done its work.
+Stream::~Stream() { cudaStreamSynchronize(handle_->stream); }
+
+int Stream::device() const { return handle_->device; }
+
+void Stream::synchronize() { check_cuda(cudaStreamSynchronize(handle_->stream), "cudaStreamSynchronize"); }
+
+void Stream::wait(const Event& event) {
+  check_cuda(cudaStreamWaitEvent(handle_->stream, event.handle(), 0), "cudaStreamWaitEvent");
+}
+
+CUstream_st* Stream::handle() const { return handle_->stream; }
+
+const void* Stream::stage(std::span<const std::byte> bytes) { return staging_->stage(bytes, *this); }
+
+}  // namespace droptest::comm
