@@ -226,6 +226,7 @@ void LocalCommunicator::all_to_all(ConstTensor input, std::span<const std::uint6
   check.shape(input, sum_of(send_counts), "input");
   check.shape(output, sum_of(receive_counts), "output");
   check.same_or_apart(input, output);
+  const StreamTurns::Turn turn(in_place_copy_turns_, input.stream);
   std::vector<std::byte> input_copy;  // in place, the output would overwrite what others have yet to read
   if (input.bytes.data() == output.bytes.data()) {
     if (Stream* stream = input.stream; stream != nullptr) {

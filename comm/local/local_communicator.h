@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/device/stream_turns.h"
 #include "comm/local/local_group.h"
 
 namespace droptest::comm {
@@ -66,7 +67,8 @@ class LocalCommunicator final : public Communicator {
   int rank_;
   std::vector<const std::byte*> inputs_;  ///< of the current reduction: where the part begins in each rank's input
   std::vector<std::byte*> outputs_;       ///< and in each rank's output
-  GrowingDeviceMemory in_place_copy_;     ///< of an all_to_all on a device
+  StreamTurns in_place_copy_turns_;
+  GrowingDeviceMemory in_place_copy_;                                         ///< of an all_to_all on a device
   std::shared_ptr<std::uint64_t> step_ = std::make_shared<std::uint64_t>(0);  ///< shared with the parts of a split
 };
 
