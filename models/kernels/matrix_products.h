@@ -34,7 +34,8 @@ class MatrixProducts {
   explicit MatrixProducts(comm::Stream& stream, Epilogues epilogues = Epilogues::kFused);
   ~MatrixProducts();
 
-  /// output = input W + bias; the bias [outputs] may be empty.
+  /// output = input W + bias; the bias [outputs] may be empty, and must be where rows of outputs
+  /// have gaps.
   template <class E>
   void forward(const ProductShape& shape, comm::DeviceSpan<const E> input, comm::DeviceSpan<const E> weight,
                comm::DeviceSpan<const E> bias, comm::DeviceSpan<E> output);
@@ -55,8 +56,8 @@ class MatrixProducts {
                            comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<const E> pre_gelu,
                            comm::DeviceSpan<E> grad_input);
 
-  /// grad_weight = factor x input' grad_output, and grad_bias = factor x the column sums of grad_output, or += with
-  /// kAdd; grad_bias may be empty.
+  /// grad_weight = factor x input' grad_output, and grad_bias = the column sums of grad_output, or += with kAdd;
+  /// grad_bias may be empty, and must be where the factor is not 1.
   template <class E>
   void backward_weight(const ProductShape& shape, comm::DeviceSpan<const E> input,
                        comm::DeviceSpan<const E> grad_output, float factor, GradientMode mode,
