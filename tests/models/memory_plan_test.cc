@@ -17,8 +17,8 @@ std::string fault_of(const MemoryPlan& plan) {
     for (std::size_t k = 0; k < i; ++k) {
       const bool at_once =
           buffers[i].first_time <= buffers[k].last_time && buffers[k].first_time <= buffers[i].last_time;
-      const bool apart = plan.offset(i) + buffers[i].bytes <= plan.offset(k) ||
-                         plan.offset(k) + buffers[k].bytes <= plan.offset(i);
+      const bool apart =
+          plan.offset(i) + buffers[i].bytes <= plan.offset(k) || plan.offset(k) + buffers[k].bytes <= plan.offset(i);
       if (at_once && !apart) return buffers[i].name + " lies on " + buffers[k].name;
     }
   }
