@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -215,8 +216,8 @@ class Examination {
     int wanted = 0;
     for (const PlannedRun& planned : plan.runs)
       wanted = std::max(wanted, wanted_devices(planned.run, launched_.launch));
-    const auto libraries = wanted > 0 ? comm::device_library_versions(survey_) : std::map<std::string, std::string>();
-    for (const Finding& finding : check_devices(wanted, survey_, libraries)) add(finding);
+    if (wanted > 0) libraries_ = comm::device_library_versions(survey_);
+    for (const Finding& finding : check_devices(wanted, survey_, libraries_)) add(finding);
   }
 
   std::uint64_t least_memory(const PlannedRun& planned) const {
@@ -272,6 +273,13 @@ class Examination {
         planned.run);
   }
 
+  /// Whatever address it has, ranks of one machine reach each other.
+  void accept_host_name() {
+    for (Finding& finding : report_.findings) {
+      if (finding.check == kHostNameCheck) finding = check_host_name(OtherMachines::kNone);
+    }
+  }
+
   /// This is where a rendezvous of another kind is looked at before the ranks use it.
   bool probe(const comm::Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
     try {
@@ -299,6 +307,7 @@ class Examination {
   /// What this rank says of itself, with what it found so far.
   RankFacts facts() const {
     RankFacts facts = own_facts();
+    for (const auto& [name, version] : libraries_) facts.build += ", " + name + " " + version;
     for (const Finding& finding : report_.findings) {
       if (finding.health != Health::kOk) facts.findings.push_back(finding);
     }
@@ -309,6 +318,7 @@ class Examination {
   void measure(const Examine& examine_ranks, const ResolvedRun& run) {
     try {
       const GroupReport group = examine_ranks();
+      if (on_one_host(group)) accept_host_name();
       for (Finding& finding : group_findings(group, run.config.backend.threads_per_rank)) {
         if (finding.about.empty()) finding.about = about_;
         add_new(finding);
@@ -318,8 +328,8 @@ class Examination {
       }
     } catch (const std::exception& error) {
       add_about({"all-reduce", "", Health::kFailed, error.what(),
-                 "see that every rank is started, and that machines reach each other; the timeout is "
-                 "/backend/timeout_seconds"});
+                 "see that every rank is started, that machines reach each other, and that the launch has an id of its "
+                 "own; the timeout is /backend/timeout_seconds"});
       report_.told_rank_0 = false;
     }
   }
@@ -327,6 +337,7 @@ class Examination {
   const DoctorOptions& options_;
   const LaunchChecks launched_;
   const comm::DeviceSurvey survey_;
+  std::map<std::string, std::string> libraries_;  ///< NVIDIA's, where devices are wanted
   MadeFolders made_;
   DoctorReport report_;
   std::string about_;  ///< the group that is looked at

@@ -272,12 +272,16 @@ GroupReport examine_group(comm::Communicator& group, const RankFacts& own, const
   return report;
 }
 
+bool on_one_host(const GroupReport& report) { return ranks_of_hosts(report.ranks).size() == 1; }
+
 std::vector<Finding> group_findings(const GroupReport& report, int threads_per_rank) {
   std::vector<Finding> findings = {hosts_finding(report.ranks), cores_finding(report.ranks, threads_per_rank),
                                    builds_finding(report.ranks), clocks_finding(report), all_reduce_finding(report)};
   const std::vector<Finding>& first = report.ranks.front().findings;
+  const bool one_host = on_one_host(report);
   for (std::size_t r = 1; r < report.ranks.size(); ++r) {
     for (Finding finding : report.ranks[r].findings) {
+      if (one_host && finding.check == kHostNameCheck) continue;
       const bool known = std::any_of(first.begin(), first.end(), [&finding](const Finding& other) {
         return other.check == finding.check && other.health == finding.health && other.seen == finding.seen;
       });

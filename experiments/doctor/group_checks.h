@@ -37,8 +37,11 @@ GroupReport group_report_from_json(const nlohmann::json& record);
 /// Ranks: all; rank 0's plan counts, and all get the same report. Throws: what the communicator throws.
 GroupReport examine_group(comm::Communicator& group, const RankFacts& own, const BandwidthPlan& plan);
 
+/// Whether all ranks are on one machine.
+bool on_one_host(const GroupReport& report);
+
 /// Findings "hosts", "cores", "builds", "clocks" and "all-reduce", and those of ranks other than 0 that rank 0 does not
-/// have, named after their rank.
+/// have, named after their rank; a host's name does not matter to ranks that are all on it.
 std::vector<Finding> group_findings(const GroupReport& report, int threads_per_rank);
 
 }  // namespace droptest::experiments

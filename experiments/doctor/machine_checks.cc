@@ -218,8 +218,9 @@ Finding check_host_name(OtherMachines others) {
   const std::string seen = resolved.error.empty()
                                ? host + " is " + resolved.address
                                : host + " does not resolve (" + resolved.error + "): 127.0.0.1 is used";
-  if (reachable || others == OtherMachines::kNone) return {"host name", "", Health::kOk, seen, ""};
-  return {"host name", "", Health::kWarning, seen + (resolved.loopback ? ", which other machines cannot reach" : ""),
+  if (reachable || others == OtherMachines::kNone) return {std::string(kHostNameCheck), "", Health::kOk, seen, ""};
+  return {std::string(kHostNameCheck), "", Health::kWarning,
+          seen + (resolved.loopback ? ", which other machines cannot reach" : ""),
           "where ranks run on several machines, give the name its network address in /etc/hosts or DNS"};
 }
 

@@ -51,6 +51,8 @@ std::optional<std::uint64_t> available_memory_bytes();
 /// Whether a run may have ranks on other machines.
 enum class OtherMachines : std::uint8_t { kNone, kMaybe };
 
+inline constexpr std::string_view kHostNameCheck = "host name";
+
 /// Finding "host name": whether it resolves, and to an address that other machines can reach.
 Finding check_host_name(OtherMachines others);
 
