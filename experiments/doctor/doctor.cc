@@ -61,7 +61,7 @@ class MadeFolders {
   std::vector<std::filesystem::path> missing_;
 };
 
-/// A folder of this process alone.
+/// A folder of this process alone, which goes with it unless it is kept.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -70,14 +70,16 @@ class TemporaryFolder {
   }
   ~TemporaryFolder() {
     std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
+    if (!kept_) std::filesystem::remove_all(path_, ignored);
   }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
   const std::string& path() const { return path_; }
+  void keep() { kept_ = true; }
 
  private:
   std::string path_;
+  bool kept_ = false;
 };
 
 std::string spec_copy(const std::string& folder) { return folder + "/spec.json"; }
@@ -127,7 +129,7 @@ GroupReport examine_threads(const RunConfig& config, const RankFacts& own, const
 /// Ranks as processes that this one starts.
 GroupReport examine_processes(const ResolvedRun& run, const comm::Rendezvous& rendezvous,
                               const DoctorOptions& options) {
-  const TemporaryFolder folder;
+  TemporaryFolder folder;
   nlohmann::json spec = run.spec;
   // The place where the run would meet, which is not known from the folder of the ranks' spec.
   if (rendezvous.kind == comm::Rendezvous::Kind::kFile) {
@@ -141,7 +143,12 @@ GroupReport examine_processes(const ResolvedRun& run, const comm::Rendezvous& re
   ranks.log_directory = folder.path() + "/ranks";
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   ranks.launch_id = std::to_string(::getpid()) + "-" + std::to_string(now);
-  run_rank_processes(ranks);
+  try {
+    run_rank_processes(ranks);
+  } catch (const CommError&) {
+    folder.keep();  // the error names the logs in it
+    throw;
+  }
   return group_report_from_json(load_json(group_report_file(folder.path())));
 }
 

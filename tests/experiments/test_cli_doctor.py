@@ -4,13 +4,14 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 from pathlib import Path
 
 import pytest
-from cli_harness import BINARY, CLEAN_ENVIRONMENT, run, start, wait_until, write_spec
+from cli_harness import BINARY, CLEAN_ENVIRONMENT, processes_with, run, start, wait_until, write_spec
 
 SMALL = ["--to-bytes", "4KiB", "--repetitions", "3"]
 SCHEMA = Path(__file__).parents[2] / "experiments/schema/spec.schema.json"
@@ -241,6 +242,25 @@ def test_a_rank_that_never_comes_is_named_within_the_timeout(tmp_path):
     assert "rank 1 did not come within 1000 ms" in the(report, "all-reduce")["seen"]
     ((out, err, code),) = launch(tmp_path, 2, [1], name="two")
     assert (out, code) == ("", 1) and "rank 0 did not come within 1000 ms" in err
+
+
+@pytest.mark.usefixtures("needs_gloo")
+def test_a_rank_that_is_killed_is_named_and_its_log_kept(tmp_path):
+    write_spec(tmp_path, **gloo())
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    # Enough repetitions of enough sizes that it cannot be over before the kill.
+    endless = ["--from-bytes", "1KiB", "--to-bytes", "64MiB", "--repetitions", "1000000"]
+    process = start("doctor", "spec.json", "--json", *endless, cwd=tmp_path, environment={"TMPDIR": str(temporary)})
+    ranks = wait_until(lambda: len(found := processes_with(f"{temporary}/droptest-doctor-")) == 2 and found)
+    os.kill(ranks[0], signal.SIGKILL)
+    out, _ = process.communicate(timeout=40)
+    assert process.returncode == 1
+    seen = the(json.loads(out), "all-reduce")["seen"]
+    assert "was killed by signal 9" in seen
+    logs = Path(seen.split("(logs: ")[1].split(")")[0])
+    assert logs.is_relative_to(temporary) and (logs / "rank_0.log").exists()
+    assert not processes_with(f"{temporary}/droptest-doctor-")
 
 
 @pytest.mark.usefixtures("needs_gloo")
