@@ -334,9 +334,11 @@ class Examination {
         report_.bandwidths.push_back({run.config.backend.name, run.config.tensor_parallel, group.points});
       }
     } catch (const std::exception& error) {
+      const bool by_file = run.config.backend.rendezvous.kind == comm::Rendezvous::Kind::kFile;
       add_about({"all-reduce", "", Health::kFailed, error.what(),
-                 "see that every rank is started, that machines reach each other, and that the launch has an id of its "
-                 "own; the timeout is /backend/timeout_seconds"});
+                 std::string("see that every rank is started, that machines reach each other, ") +
+                     (launched() && by_file ? "that the rendezvous directory is the same one on all of them, " : "") +
+                     "and that the launch has an id of its own; the timeout is /backend/timeout_seconds"});
       report_.told_rank_0 = false;
     }
   }
