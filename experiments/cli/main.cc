@@ -57,6 +57,7 @@ int main(int argc, char** argv) {
   add_sweep_command(app, chosen);
   add_search_command(app, chosen);
   add_validate_command(app, chosen);
+  add_doctor_command(app, chosen);
   add_report_command(app, chosen);
   add_export_command(app, chosen);
   add_eval_command(app, chosen);
@@ -66,6 +67,7 @@ int main(int argc, char** argv) {
   add_collective_command(app, chosen);
   add_drift_command(app, chosen);
   add_worker_command(app, chosen);
+  add_doctor_rank_command(app, chosen);
 
   try {
     app.parse(argc, argv);
