@@ -40,6 +40,16 @@ DeviceModel<E>::DeviceModel(const Gpt2Config& config, comm::Communicator& tensor
       host_numbers_(kNumbers) {}
 
 template <class E>
+DeviceModel<E>::~DeviceModel() {
+  try {
+    collectives_.join();
+    stream_.synchronize();
+  } catch (const DeviceError&) {
+    // A device that is broken works on nothing.
+  }
+}
+
+template <class E>
 std::vector<typename DeviceModel<E>::Half> DeviceModel<E>::halves_of(const Gpt2Config& config, const Gpt2Part& part) {
   // gpt2_tensors' order: two embeddings, then six tensors for each half of each block.
   constexpr std::size_t kBeforeBlocks = 2;

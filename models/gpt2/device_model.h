@@ -28,6 +28,10 @@ template <class E>
 class DeviceModel {
  public:
   DeviceModel(const Gpt2Config& config, comm::Communicator& tensor_group, const Gpt2Cuda::Options& options);
+  /// Waits for the device, which an error may have left at work in this model's memory.
+  ~DeviceModel();
+  DeviceModel(const DeviceModel&) = delete;
+  DeviceModel& operator=(const DeviceModel&) = delete;
 
   double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
   void zero_gradients();

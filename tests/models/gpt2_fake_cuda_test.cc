@@ -49,7 +49,7 @@ TEST(Gpt2OnFakeDevice, TheOptimizerIsOneLaunch) {
   const fake_cuda::Scope scope;
   const auto tokens = formula_tokens(0, 10, kConfig.vocabulary);
   comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
-    const auto model = formula_device_model(kConfig, group, {.precision = Precision::kBfloat16});
+    const auto model = formula_device_model(kConfig, group, options_of({.precision = Precision::kBfloat16}));
     model->zero_gradients();
     model->forward_backward(tokens, tokens, 2, 5, 1.0);
     model->step_sums();
