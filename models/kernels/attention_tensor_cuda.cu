@@ -16,7 +16,7 @@ constexpr float kMostRise = 8.0F;
 
 template <int W>
 __global__ void attention_forward_kernel(AttentionForward<Bfloat> work, float scale) {
-  Bfloat* q_tile = comm::dynamic_shared<Bfloat>();
+  Bfloat* q_tile = shared_tiles();
   Bfloat* k_tile = q_tile + kTileElems<W>;
   Bfloat* v_tile = k_tile + kTileElems<W>;
   const unsigned warp = threadIdx.x / kWarp;
@@ -82,7 +82,7 @@ __global__ void attention_forward_kernel(AttentionForward<Bfloat> work, float sc
 
 template <int W>
 __global__ void attention_grad_queries_kernel(AttentionBackward<Bfloat> work, float scale) {
-  Bfloat* q_tile = comm::dynamic_shared<Bfloat>();
+  Bfloat* q_tile = shared_tiles();
   Bfloat* grad_tile = q_tile + kTileElems<W>;
   Bfloat* k_tile = grad_tile + kTileElems<W>;
   Bfloat* v_tile = k_tile + kTileElems<W>;
@@ -134,7 +134,7 @@ __global__ void attention_grad_queries_kernel(AttentionBackward<Bfloat> work, fl
 
 template <int W>
 __global__ void attention_grad_keys_kernel(AttentionBackward<Bfloat> work, float scale) {
-  Bfloat* q_tile = comm::dynamic_shared<Bfloat>();
+  Bfloat* q_tile = shared_tiles();
   Bfloat* grad_tile = q_tile + kTileElems<W>;
   Bfloat* k_tile = grad_tile + kTileElems<W>;
   Bfloat* v_tile = k_tile + kTileElems<W>;
@@ -205,7 +205,7 @@ __global__ void attention_grad_keys_kernel(AttentionBackward<Bfloat> work, float
 comm::LaunchShape tiles_shape(const AttentionShape& shape, std::size_t tile_elems, std::size_t row_floats) {
   const std::int64_t tiles = (shape.length + kTile - 1) / kTile;
   return {std::min(static_cast<std::uint64_t>(shape.batch * shape.heads * tiles), kMostBlocks), kWarps * kWarp,
-          tile_elems * sizeof(Bfloat) + kWarps * kStripFloats * (sizeof(float) + sizeof(Bfloat)) +
+          kFragmentAlignment + tile_elems * sizeof(Bfloat) + kWarps * kStripFloats * (sizeof(float) + sizeof(Bfloat)) +
               row_floats * sizeof(float)};
 }
 

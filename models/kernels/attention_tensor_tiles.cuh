@@ -40,6 +40,14 @@ inline constexpr int kRowStride = W + 8;
 template <int W>
 inline constexpr int kTileElems = kRowStride<W>* kTile;
 
+/// The block's shared memory from where a fragment may begin, which is less than kFragmentAlignment from its start.
+inline constexpr std::size_t kFragmentAlignment = 32;
+__device__ inline Bfloat* shared_tiles() {
+  auto* start = comm::dynamic_shared<unsigned char>();
+  const std::size_t past = reinterpret_cast<std::uintptr_t>(start) % kFragmentAlignment;
+  return reinterpret_cast<Bfloat*>(start + (kFragmentAlignment - past) % kFragmentAlignment);
+}
+
 /// The running lane's place in a strip.
 struct Lane {
   int row = static_cast<int>(threadIdx.x % kWarp) / 2;
