@@ -10,19 +10,9 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/rendezvous/rendezvous.h"
 
 namespace droptest::comm {
-
-/// Where processes find each other.
-struct Rendezvous {
-  enum class Kind : std::uint8_t { kFile, kRedis };
-  Kind kind = Kind::kFile;
-  std::string directory;           ///< kFile: a directory that all ranks see
-  std::string host = "127.0.0.1";  ///< kRedis
-  int port = 6379;                 ///< kRedis
-  /// Tells launches apart that share a store: stale keys of an earlier launch are never read.
-  std::string launch_id;
-};
 
 /// What a process needs to join a group whose ranks are processes.
 struct ProcessGroupOptions {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 
 #include "sim/error.h"
 
@@ -96,7 +97,7 @@ GlooMesh::GlooMesh(const ProcessGroupOptions& options)
     : rank_(options.rank), size_(options.world_size), timeout_(options.timeout) {
   check_options(options);
   if (size_ == 1) return;
-  store_ = open_launch_store(options.rendezvous, timeout_);
+  store_ = open_launch_store(options.rendezvous, rank_, timeout_);
   meet("here", "come");
   connect(options.interface_address);
   // A rank that left at once would take the connection from one that is still about to use it.
@@ -151,16 +152,16 @@ void GlooMesh::meet(std::string_view stage, std::string_view verb) {
                       "; give each launch an id of its own, and each process a rank of its own");
   }
   const auto deadline = Clock::now() + timeout_;
+  std::vector<int> missing(static_cast<std::size_t>(size_));
+  std::iota(missing.begin(), missing.end(), 0);
   for (;;) {
-    std::vector<int> missing;
-    for (int r = 0; r < size_; ++r) {
+    std::erase_if(missing, [&](int r) {
       const std::optional<std::string> their_size = store_->get(key_of(stage, r));
-      if (!their_size) {
-        missing.push_back(r);
-      } else if (number_at_start(*their_size) != size_) {
+      if (their_size && number_at_start(*their_size) != size_) {
         throw ConfigError(here + "rank " + std::to_string(r) + " was told a world size of " + *their_size);
       }
-    }
+      return their_size.has_value();
+    });
     if (missing.empty()) return;
     if (const auto failure = posted_failure()) throw CommError(here + failure->cause);
     if (Clock::now() > deadline) {
@@ -208,7 +209,9 @@ void GlooMesh::watch() {
       posted = posted_failure();
       asked = stall_is_asked_about();
     } catch (const std::exception&) {
-      // Without the store the connections still work; failures are then found by each rank alone.
+      // Without the store the connections still work; failures are then found by each rank alone. But where the store
+      // was part of a rank, that rank is gone.
+      posted = lost_rank();
     }
     if (asked) post_status();
     lock.lock();
