@@ -20,8 +20,9 @@ struct ProcessGroupOptions {
   int world_size = 1;
   std::chrono::milliseconds timeout{60000};
   Rendezvous rendezvous;
-  /// Address that peers reach this rank at; empty: loopback when the host name does not resolve.
-  std::string interface_address;
+  /// Network interface at whose address peers reach this rank ("eth0"); empty: the address by which it reached a TCP
+  /// store, else that of the host's name, else loopback.
+  std::string interface_name;
 };
 
 /// How the ranks of a backend come to be.

@@ -61,9 +61,18 @@ class GlooStore final : public gloo::rendezvous::Store {
   const milliseconds timeout_;
 };
 
-std::shared_ptr<gloo::transport::Device> make_device(const std::string& interface_address) {
+std::shared_ptr<gloo::transport::Device> make_device(const std::string& interface_name, const std::string& address) {
   namespace tcp = gloo::transport::tcp;
-  if (!interface_address.empty()) return tcp::CreateDevice(tcp::attr(interface_address.c_str()));
+  if (!interface_name.empty()) {
+    tcp::attr attributes;
+    attributes.iface = interface_name;
+    try {
+      return tcp::CreateDevice(attributes);
+    } catch (const std::exception& error) {
+      throw ConfigError("interface " + interface_name + ": " + without_gloo_place(error.what()));
+    }
+  }
+  if (!address.empty()) return tcp::CreateDevice(tcp::attr(address.c_str()));
   try {
     return tcp::CreateDevice(tcp::attr());  // the host's name
   } catch (const std::exception&) {
@@ -99,7 +108,7 @@ GlooMesh::GlooMesh(const ProcessGroupOptions& options)
   if (size_ == 1) return;
   store_ = open_launch_store(options.rendezvous, rank_, timeout_);
   meet("here", "come");
-  connect(options.interface_address);
+  connect(options.interface_name);
   // A rank that left at once would take the connection from one that is still about to use it.
   meet("connected", "connect");
   watcher_ = std::thread([this] { watch(); });
@@ -174,10 +183,10 @@ void GlooMesh::meet(std::string_view stage, std::string_view verb) {
   }
 }
 
-void GlooMesh::connect(const std::string& interface_address) {
+void GlooMesh::connect(const std::string& interface_name) {
   try {
     const SigpipeBlocked sigpipe_blocked;  // for the thread of Gloo's device, too
-    std::shared_ptr<gloo::transport::Device> device = make_device(interface_address);
+    std::shared_ptr<gloo::transport::Device> device = make_device(interface_name, store_->own_address());
     context_ = std::make_shared<gloo::rendezvous::Context>(rank_, size_);
     context_->setTimeout(timeout_);
     GlooStore store(*store_, timeout_);

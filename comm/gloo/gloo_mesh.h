@@ -110,7 +110,7 @@ class GlooMesh {
 
   void check_options(const ProcessGroupOptions& options) const;
   void meet(std::string_view stage, std::string_view verb);
-  void connect(const std::string& interface_address);
+  void connect(const std::string& interface_name);
   void watch();
   void interrupt_wait();
   void wait_for(Transfer& transfer);

@@ -26,6 +26,9 @@ class LaunchStore {
   virtual void clear() = 0;
   /// Where it is, for errors: "directory /shared/run, launch 17".
   virtual const std::string& where() const = 0;
+  /// The address at which this machine talks to the other ranks about keys, so that they can reach it there; empty
+  /// where it does not talk to them directly.
+  virtual std::string own_address() { return ""; }
   /// Where the keys live in a rank's process, and that rank cannot be reached any more: an error's words for it, naming
   /// the rank. Nothing where the store is there, where the rank has left in order, or where no rank holds the keys.
   virtual std::optional<std::string> lost_rank() const { return std::nullopt; }

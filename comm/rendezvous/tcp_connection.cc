@@ -122,6 +122,8 @@ TcpConnection TcpConnection::open(const std::string& host, int port, Deadline de
   }
 }
 
+std::string TcpConnection::own_address() const { return own_address_of(socket_); }
+
 void TcpConnection::send(std::string_view bytes, Deadline deadline) {
   while (!bytes.empty()) {
     const ssize_t sent = ::send(socket_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -177,6 +179,27 @@ Socket listen_for(const std::string& host, int port) {
     if (error.code().value() != EAFNOSUPPORT && error.code().value() != EADDRNOTAVAIL) throw;
   }
   return listening(AF_INET, reinterpret_cast<const sockaddr*>(&v4), sizeof v4);  // a machine without IPv6
+}
+
+std::string own_address_of(const Socket& socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  char text[NI_MAXHOST];
+  if (::getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0) {
+    return "";
+  }
+  constexpr std::string_view kMapped = "::ffff:";  // an IPv4 connection to a socket that takes both
+  const std::string_view numeric(text);
+  return std::string(numeric.starts_with(kMapped) ? numeric.substr(kMapped.size()) : numeric);
+}
+
+int unused_port() {
+  const Socket socket = listen_for("127.0.0.1", 0);
+  sockaddr_in address{};
+  socklen_t size = sizeof address;
+  if (::getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) throw_errno("getsockname");
+  return ntohs(address.sin_port);
 }
 
 }  // namespace droptest::comm

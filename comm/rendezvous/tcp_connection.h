@@ -48,6 +48,9 @@ class TcpConnection {
   /// Tries each address of the host once. Throws: ConnectionBroken with the last one's reason, or the resolver's.
   static TcpConnection open(const std::string& host, int port, Deadline deadline);
 
+  /// own_address_of() this end.
+  std::string own_address() const;
+
   /// Throws: ConnectionBroken. After an error the connection must not be used again.
   void send(std::string_view bytes, Deadline deadline);
   /// Exactly `size` bytes. Throws: ConnectionBroken.
@@ -62,5 +65,11 @@ class TcpConnection {
 /// its addresses else, because the name of a machine may stand for another address here than elsewhere.
 /// Throws: std::system_error with the system's reason.
 Socket listen_for(const std::string& host, int port);
+
+/// The numeric address of this end of a connection: the one at which this machine can be reached from there.
+std::string own_address_of(const Socket& socket);
+
+/// A port of the loopback interface that nobody uses now.
+int unused_port();
 
 }  // namespace droptest::comm

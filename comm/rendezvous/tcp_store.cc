@@ -38,6 +38,7 @@ class ServedStore final : public LaunchStore {
   std::optional<std::string> get(const std::string& key) override { return server_.get(key); }
   void clear() override { server_.clear(); }
   const std::string& where() const override { return where_; }
+  std::string own_address() override { return server_.own_address(); }
 
  private:
   const std::string where_;
@@ -65,6 +66,10 @@ class TcpStore final : public LaunchStore {
   }
   void clear() override { ask({StoreRequest::Operation::kClear, {}, {}}); }
   const std::string& where() const override { return where_; }
+  std::string own_address() override {
+    const std::lock_guard lock(mutex_);
+    return connection_.own_address();
+  }
 
   std::optional<std::string> lost_rank() const override {
     const std::lock_guard lock(end_mutex_);

@@ -82,6 +82,19 @@ void TcpStoreServer::clear() {
   values_.clear();
 }
 
+std::string TcpStoreServer::own_address() {
+  const std::lock_guard lock(mutex_);
+  std::string found;
+  for (const Client& client : clients_) {
+    if (!client.greeted) continue;
+    const std::string address = own_address_of(client.socket);
+    const bool loopback = address.starts_with("127.") || address == "::1";
+    if (found.empty() || !loopback) found = address;
+    if (!loopback) break;
+  }
+  return found;
+}
+
 void TcpStoreServer::wait_for_clients(milliseconds patience) {
   const auto deadline = Clock::now() + patience;
   for (auto now = Clock::now(); now < deadline; now = Clock::now()) {

@@ -32,6 +32,10 @@ class TcpStoreServer {
   std::optional<std::string> get(const std::string& key);
   void clear();
 
+  /// The address at which clients reach this machine, one of another machine's clients if there is one; empty: no
+  /// client.
+  std::string own_address();
+
   /// Waits while there are clients that still ask: until all have closed their connections or have been silent for two
   /// seconds, at most for `patience`.
   void wait_for_clients(std::chrono::milliseconds patience);
