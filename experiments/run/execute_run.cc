@@ -20,6 +20,7 @@
 #include "experiments/run/choose_rendezvous.h"
 #include "experiments/run/rank_processes.h"
 #include "experiments/run/run_recorder.h"
+#include "experiments/run/sigterm_watch.h"
 #include "experiments/run/trainer.h"
 #include "sim/error.h"
 
@@ -52,7 +53,7 @@ std::string default_rendezvous(const RunDirectory& directory) { return directory
 
 /// This process is one rank. Returns the summary on rank 0, null elsewhere.
 nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory, const nlohmann::json& point,
-                           const comm::LaunchEnvironment& launch) {
+                           const comm::LaunchEnvironment& launch, SigtermWatch& sigterm) {
   const RunConfig& config = run.config;
   if (launch.world_size != config.tensor_parallel) {
     throw ConfigError("/parallel/tensor: got " + std::to_string(config.tensor_parallel) + ", but " + launch.launcher +
@@ -70,6 +71,7 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
   if (options.rendezvous.kind == comm::Rendezvous::Kind::kFile) make_directories(options.rendezvous.directory);
 
   std::unique_ptr<comm::Communicator> group = comm::backend_entry(config.backend.name).connect(options);
+  const SigtermWatch::Protection protection(sigterm, *group);
   try {
     // Only rank 0's disk need have the records, so it decides for all whether they are there already.
     std::uint64_t finished = launch.rank == 0 && has_result(directory) ? 1 : 0;
@@ -84,6 +86,7 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
     nlohmann::json summary = recorder ? recorder->finish(outcome) : nlohmann::json();
     // Nobody leaves before the records are there: a failed disk of rank 0 is everyone's failure.
     group->barrier({sim::TrafficClass::kControl, "end of run", -1});
+    sigterm.release();
     group.reset();
     // Removed by the last rank to come here: a folder that is not empty stays.
     std::error_code ignored;
@@ -150,9 +153,11 @@ nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory
     }
     launch.reset();
   }
+  std::optional<SigtermWatch> sigterm;
+  if (launch) sigterm.emplace();
   try {
     if (backend.rank_kind == comm::RankKind::kThreads) return run_threads(run, directory, options.point);
-    if (launch) return run_as_rank(run, directory, options.point, *launch);
+    if (launch) return run_as_rank(run, directory, options.point, *launch, *sigterm);
     return run_processes(run, directory, options);
   } catch (const std::exception& error) {
     if (!launch || launch->rank == 0) record_failure(run, directory, options.point, error.what());
