@@ -17,6 +17,9 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kRetry{50};
 constexpr milliseconds kGreeting{5000};  ///< longest wait for one, before the next try
+// A rank that is cut off from all others must not end before they have agreed that it is the culprit: its launcher
+// would end them before that.
+constexpr milliseconds kOthersAgree{1500};
 
 std::string address_of(const TcpStoreOptions& options) { return options.host + ":" + std::to_string(options.port); }
 
@@ -128,7 +131,7 @@ class TcpStore final : public LaunchStore {
       if (!end_.empty()) throw CommError(end_);
     }
     try {
-      const auto deadline = Clock::now() + options_.timeout;
+      const auto deadline = Clock::now() + options_.timeout + kOthersAgree;
       connection_.send(encode_request(request), deadline);
       const AnswerHead head = decode_answer_head(connection_.receive(kAnswerHeadBytes, deadline));
       std::string value = connection_.receive(head.value_bytes, deadline);

@@ -16,7 +16,8 @@ struct TcpStoreOptions {
   int port = 0;
   std::string launch_id;
   int rank = 0;
-  /// Longest way to the store, and longest wait for an answer.
+  /// Longest way to the store, and longest wait for an answer, less the time that other ranks take to agree on a
+  /// culprit.
   std::chrono::milliseconds timeout{60000};
 };
 

@@ -12,7 +12,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kPoll = 50ms;
-constexpr auto kOthersFirst = 300ms;  ///< for ranks that saw more than a signal: the first cause stands
+// For ranks that saw more than a signal: the first cause stands. A rank whose peer is gone takes 300 ms to be sure why;
+// launchers wait a second or more before they kill.
+constexpr auto kOthersFirst = 600ms;
 constexpr auto kEndMost = 2s;
 
 sigset_t only_sigterm() {
@@ -47,6 +49,7 @@ SigtermWatch::~SigtermWatch() {
 void SigtermWatch::set_group(comm::Communicator* group) {
   const std::lock_guard lock(mutex_);
   group_ = group;
+  had_group_ = true;
 }
 
 void SigtermWatch::watch() {
@@ -62,12 +65,12 @@ void SigtermWatch::end_group() {
     const auto deadline = std::chrono::steady_clock::now() + longest;
     while (!stop_ && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(kPoll / 5);
   };
-  bool grouped = false;
+  bool had_group = false;
   {
     const std::lock_guard lock(mutex_);
-    grouped = group_ != nullptr;
+    had_group = had_group_;
   }
-  if (grouped) {
+  if (had_group) {
     wait(kOthersFirst);
     {
       const std::lock_guard lock(mutex_);

@@ -45,8 +45,9 @@ class SigtermWatch {
   void end_group();
 
   sigset_t before_{};
-  std::mutex mutex_;  ///< guards group_
+  std::mutex mutex_;  ///< guards what follows
   comm::Communicator* group_ = nullptr;
+  bool had_group_ = false;  ///< a process whose group has been released is on its way to its end
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };

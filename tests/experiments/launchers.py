@@ -33,7 +33,7 @@ def missing(launcher):
     return f"{program} is not installed" if program and shutil.which(program) is None else ""
 
 
-def command_of(launcher, ranks, port, folder):
+def command_of(launcher, ranks, address, port, folder):
     if launcher == "mpirun":
         return ["mpirun", *(["--allow-run-as-root"] if os.getuid() == 0 else []), "--oversubscribe", "-n", str(ranks)]
     if launcher == "srun":
@@ -41,7 +41,8 @@ def command_of(launcher, ranks, port, folder):
     if launcher == "torchrun":
         # Debian's torch 1.13 under Python 3.11 fails without -r and -t.
         own = ["-r", "2", "-t", "2", "--log_dir", str(folder / "torchrun"), "--monitor_interval", "0.1"]
-        return ["torchrun", *own, "--no_python", f"--nproc_per_node={ranks}", f"--master_port={port}"]
+        master = [f"--master_addr={address}", f"--master_port={port}"]
+        return ["torchrun", *own, "--no_python", f"--nproc_per_node={ranks}", *master]
     return []
 
 
@@ -56,10 +57,11 @@ class Launch:
         script = self.errors_folder / "rank.sh"
         script.write_text(RANK_SCRIPT)
         script.chmod(0o755)
-        command = [*command_of(launcher, ranks, port, self.errors_folder), script, BINARY, *arguments]
+        address = (environment or {}).get("MASTER_ADDR", "127.0.0.1")
+        command = [*command_of(launcher, ranks, address, port, self.errors_folder), script, BINARY, *arguments]
         base = {**CLEAN_ENVIRONMENT, MARK: self.mark, "RANK_ERRORS": str(self.errors_folder)}
         if launcher != "torchrun":
-            base |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            base |= {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
         base |= environment or {}
         each = [{}]
         if launcher == "by_hand":
@@ -171,5 +173,7 @@ class CutNetwork:
         self.inside("ip", "link", "set", self.far, "down")
 
     def close(self):
+        # Connections that wait for their peers keep a namespace, and its end of the cable, for minutes.
+        subprocess.run(["ip", "link", "delete", self.near], check=False, capture_output=True)
         self.holder.kill()
         self.holder.wait()

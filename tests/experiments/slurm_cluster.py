@@ -2,6 +2,7 @@
 """A Slurm of four nodes on this machine, without systemd or root's folders: all of it lies in one folder."""
 
 import ctypes
+import itertools
 import os
 import shutil
 import signal
@@ -55,9 +56,13 @@ def path_of(program):
     return found
 
 
+_next_port = itertools.count(os.getpid() * 16)
+
+
 def free_ports(count):
-    """Neighbouring ports that nobody has, none of those that the system gives to connections."""
-    for first in range(12000 + os.getpid() % 1000 * 16, 32000, count):
+    """Neighbouring ports that nobody has, others at each call, and none of those that the system gives to connections."""
+    for _ in range(1000):
+        first = 12000 + max(next(_next_port) for _ in range(count)) % 20000 - count + 1
         sockets = [socket.socket() for _ in range(count)]
         try:
             for offset, probe in enumerate(sockets):
