@@ -28,6 +28,7 @@ struct Rendezvous {
 struct ProcessGroupOptions {
   int rank = 0;
   int world_size = 1;
+  int local_rank = -1;  ///< among the ranks of this host, for backends that give each a device; -1: they find out
   std::chrono::milliseconds timeout{60000};
   Rendezvous rendezvous;
   /// Address that peers reach this rank at; empty: loopback when the host name does not resolve.

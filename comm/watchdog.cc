@@ -9,8 +9,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kIdlePoll{100};      ///< while nothing is in flight
-constexpr std::chrono::milliseconds kEndPatience{10000}; ///< for a transport to end
+constexpr std::chrono::milliseconds kIdlePoll{100};       ///< while nothing is in flight
+constexpr std::chrono::milliseconds kEndPatience{10000};  ///< for a transport to end
 
 }  // namespace
 
@@ -34,8 +34,7 @@ struct Watchdog::State {
 
 Watchdog::Watchdog(std::shared_ptr<WatchedTransport> transport, std::chrono::milliseconds timeout,
                    std::chrono::milliseconds poll)
-    : state_(std::make_shared<State>(std::move(transport), timeout, poll)),
-      thread_([state = state_] { run(state); }) {}
+    : state_(std::make_shared<State>(std::move(transport), timeout, poll)), thread_([state = state_] { run(state); }) {}
 
 Watchdog::~Watchdog() {
   std::unique_lock lock(state_->mutex);
@@ -47,7 +46,7 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::watch(const void* queue, const Call& call, std::shared_ptr<const std::vector<int>> world_ranks,
-                     std::unique_ptr<OperationInFlight> operation) {
+                     std::shared_ptr<OperationInFlight> operation) {
   const std::lock_guard lock(state_->mutex);
   if (state_->ended) return;
   const bool was_idle = state_->queues.empty();

@@ -63,9 +63,9 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   /// `queue` tells apart what is done in order: a stream. `world_ranks` take part, and are shared by the calls of one
-  /// communicator.
+  /// communicator; the operation is shared with it.
   void watch(const void* queue, const Call& call, std::shared_ptr<const std::vector<int>> world_ranks,
-             std::unique_ptr<OperationInFlight> operation);
+             std::shared_ptr<OperationInFlight> operation);
 
   /// Ends the transport for this, unless it was ended before; returns when that is done, or has taken too long.
   void end(const Failure& failure);
@@ -81,7 +81,7 @@ class Watchdog {
   struct Entry {
     Call call;
     std::shared_ptr<const std::vector<int>> world_ranks;
-    std::unique_ptr<OperationInFlight> operation;
+    std::shared_ptr<OperationInFlight> operation;
     std::optional<std::chrono::steady_clock::time_point> deadline;  ///< none: not seen to have started
   };
   struct State;

@@ -37,8 +37,8 @@ std::string without_gloo_place(const std::string& message);
 /// A full mesh of TCP connections. All errors end the whole mesh: the first cause that any rank finds is written to the
 /// launch store before connections close, and every rank reports that one. A thread of the mesh watches the store and
 /// the deadline of the wait that goes on, so that ranks learn of failures between third parties, and none waits for
-/// ever. A backend that moves its data elsewhere shares its failures through a mesh, too. Thread safety: one thread makes
-/// calls; abort(), failure(), end(), report_activity() and call_roll() may be called from any.
+/// ever. A backend that moves its data elsewhere shares its failures through a mesh, too. Thread safety: one thread
+/// makes calls; abort(), failure(), end(), report_activity() and call_roll() may be called from any.
 class GlooMesh {
  public:
   /// Throws: ConfigError for options that are wrong, or a launch id that was used before; CommError that names the
@@ -104,9 +104,9 @@ class GlooMesh {
   void report_activity(std::function<std::string()> activity);
   /// What all ranks say when they are asked what they are doing, because something outside of the mesh does not go on.
   struct Roll {
-    std::vector<int> silent;  ///< do not answer within a second
-    std::vector<int> idle;    ///< are in no call, and have nothing under way
-    std::string doing;        ///< of the others: "rank 1: all_reduce(...); rank 3: barrier(...)"
+    std::vector<int> silent;         ///< do not answer within a second
+    std::vector<int> idle;           ///< are in no call, and have nothing under way
+    std::string doing;               ///< of the others: "rank 1: all_reduce(...); rank 3: barrier(...)"
     std::optional<Failure> failure;  ///< that another rank has found meanwhile; then the rest is empty
   };
   /// Takes up to a few seconds. Throws: CommError where the launch store is gone.
@@ -139,7 +139,8 @@ class GlooMesh {
   bool stall_is_asked_about();
   Failure settle(const Failure& found);
   void post_status();
-  /// What each rank says that it is doing; nothing of those that do not answer. The failure that stands, where one does.
+  /// What each rank says that it is doing; nothing of those that do not answer. The failure that stands, where one
+  /// does.
   struct Answers {
     std::vector<std::optional<std::string>> of_rank;
     std::optional<Failure> posted;

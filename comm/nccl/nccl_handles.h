@@ -8,11 +8,14 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "comm/call.h"
@@ -21,35 +24,36 @@
 
 namespace droptest::comm {
 
-/// What the ranks of a new NCCL communicator know it by, in words of host memory.
+/// What the ranks of a new NCCL communicator know it by, as words of host memory.
 using NcclId = std::array<std::uint64_t, NCCL_UNIQUE_ID_BYTES / sizeof(std::uint64_t)>;
 
-/// All communicators of a rank, on one device. They are made non-blocking: each call is handed to NCCL and asked after
-/// until NCCL has taken it, or the timeout has passed, or the group has failed. What a failure ends is never touched
-/// again, whichever thread ends it.
-/// Thread safety: one thread makes calls; the watchdog calls the rest.
+/// All NCCL communicators of a rank, on one device. They are made non-blocking: a call is handed to NCCL, which is then
+/// asked until it has taken it, or the timeout has passed, or the group has failed. What a failure ends is never
+/// touched again, whichever thread ends it. Thread safety: one thread makes calls; the methods of WatchedTransport are
+/// the watchdog's.
 class NcclHandles final : public WatchedTransport {
  public:
-  /// `mesh` is shared with the rank's communicators: failures of either end both.
+  /// `mesh` is shared with the rank's communicators: a failure of either ends both.
   NcclHandles(std::shared_ptr<GlooMesh> mesh, int device, std::chrono::milliseconds timeout)
       : mesh_(std::move(mesh)), device_(device), timeout_(timeout) {}
 
   struct Made {
     ncclComm_t comm = nullptr;
-    std::optional<Failure> failure;  ///< null, or why there is no communicator
+    std::optional<Failure> failure;  ///< why there is none
   };
   /// Ranks: all of the mesh, with the id that one of them made.
   Made connect(const NcclId& id);
-  /// Null for NCCL_SPLIT_NOCOLOR. Ranks: all of `parent`, which has nothing under way.
-  Made split(ncclComm_t parent, int color, int key);
+  /// No communicator for NCCL_SPLIT_NOCOLOR. Ranks: all of `parent`, which has nothing under way.
+  Made split(ncclComm_t parent, const std::vector<int>& world_ranks, int color, int key);
 
-  /// Makes a call, or a group of calls, that puts work of `comm` on streams, and returns when it is there. Returns why it
-  /// is not, where the group must be ended for that or is ended already.
+  /// Makes a call, or a group of calls, that puts work of `comm` on streams, and returns when it is there. Returns why
+  /// it is not, if so: then the group must be ended, or has been.
   std::optional<Failure> run(ncclComm_t comm, const Call& call, const std::vector<int>& world_ranks,
                              const std::function<ncclResult_t()>& enqueue);
 
-  /// Gives a communicator back when its work is done. Returns what went wrong, where the group must be ended for that.
-  std::optional<Failure> close(ncclComm_t comm);
+  /// Waits until the work of `comm` is done on all its ranks, and gives it back. Returns what went wrong, as run()
+  /// does.
+  std::optional<Failure> close(ncclComm_t comm, const std::vector<int>& world_ranks);
 
   std::optional<Failure> failure() override;
   Failure explain_stall(const Call& call, const std::vector<int>& world_ranks) override;
@@ -59,23 +63,28 @@ class NcclHandles final : public WatchedTransport {
  private:
   struct Live {
     ncclComm_t comm;
-    bool ready;  ///< false: being made, and watched by who makes it
+    bool ready;  ///< false: being made or closed, and watched by who does that
+  };
+  /// How a call came out. No result: the failure says why NCCL was not asked to the end.
+  struct Outcome {
+    ncclResult_t result = ncclSuccess;
+    std::optional<Failure> failure;
   };
 
-  /// Asks until the result of the last call on `comm` is known. Null: the group has ended, or the time is over.
-  std::optional<ncclResult_t> await(ncclComm_t comm, ncclResult_t result);
-  void add(ncclComm_t comm);
-  Made made(ncclComm_t comm, ncclResult_t result, const Call& call, const std::vector<int>& world_ranks);
-  Failure failed(const Call& call, const std::string& text);
-  std::string name() const;
+  Outcome await(ncclComm_t comm, ncclResult_t result, std::string_view doing, const std::string& context,
+                const std::vector<int>& world_ranks);
+  void set_ready(ncclComm_t comm, bool ready);
+  Failure stalled(std::string_view doing, const std::string& context, const std::vector<int>& world_ranks);
+  Failure failed(std::string_view doing, const std::string& text);
 
   const std::shared_ptr<GlooMesh> mesh_;
   const int device_;
   const std::chrono::milliseconds timeout_;
 
-  std::mutex mutex_;  ///< held during each call of NCCL except the last, which ends everything
+  std::mutex mutex_;  ///< held during each call of NCCL but the last, which ends everything
   std::vector<Live> live_;
   bool ended_ = false;
+  std::deque<ncclComm_t> parts_;  ///< where NCCL leaves the results of splits
 };
 
 }  // namespace droptest::comm
