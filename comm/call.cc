@@ -182,6 +182,11 @@ void ArgumentCheck::shape(ConstTensor tensor, std::uint64_t count, std::string_v
   }
 }
 
+void ArgumentCheck::on_host(ConstTensor tensor) const {
+  if (tensor.stream == nullptr) return;
+  fail("got a tensor in device memory, want host memory; the backends local and nccl take both");
+}
+
 void ArgumentCheck::same_or_apart(ConstTensor input, ConstTensor output) const {
   if (input.bytes.data() == output.bytes.data() || !overlap(input.bytes, output.bytes)) return;
   fail("input and output overlap in part; they must be the same range or not overlap");

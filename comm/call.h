@@ -90,6 +90,8 @@ class ArgumentCheck {
   void counts(std::span<const std::uint64_t> counts) const;
   /// `tensor` holds whole elements, exactly `count` of the call's type. `what` names it: "input".
   void shape(ConstTensor tensor, std::uint64_t count, std::string_view what) const;
+  /// `tensor` is in host memory.
+  void on_host(ConstTensor tensor) const;
   /// The ranges start at the same place or do not overlap.
   void same_or_apart(ConstTensor input, ConstTensor output) const;
   /// `part` lies offset_elems into `whole`, or they do not overlap.

@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "comm/device/device_buffer.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -38,7 +39,7 @@ void Communicator::all_reduce_with(ConstTensor input, Tensor output, PartReducti
   const std::size_t size = element_bytes(output.type);
   const std::uint64_t begin = std::accumulate(counts.begin(), own, std::uint64_t{0});
   // In place this overwrites a part of the input, which nobody needs any more when it is reduced.
-  const Tensor part(output.type, output.bytes.subspan(begin * size, *own * size));
+  const Tensor part(output.type, output.bytes.subspan(begin * size, *own * size), output.stream);
   reduce_scatter_with(input, part, counts, reduction, message);
   all_gather(part, output, counts, message);
 }
@@ -49,13 +50,17 @@ void Communicator::reduce_scatter_with(ConstTensor input, Tensor output, std::sp
   const std::uint64_t count = output.count_elems();
   const std::vector<std::uint64_t> receive_counts(ranks, count);
   const std::size_t received_bytes = ranks * output.bytes.size();
-  const auto buffer = std::make_unique_for_overwrite<std::byte[]>(received_bytes);
-  const Tensor received(input.type, {buffer.get(), received_bytes});
+  const bool on_device = input.stream != nullptr;
+  const auto host = std::make_unique_for_overwrite<std::byte[]>(on_device ? 0 : received_bytes);
+  const DeviceMemory device(on_device ? received_bytes : 0, "contributions to a reduction");
+  std::byte* const buffer = on_device ? device.data() : host.get();
+  const Tensor received(input.type, {buffer, received_bytes}, input.stream);
   all_to_all(input, counts, received, receive_counts, message);
   std::vector<const std::byte*> contributions(ranks);
-  for (std::size_t r = 0; r < ranks; ++r) contributions[r] = buffer.get() + r * output.bytes.size();
+  for (std::size_t r = 0; r < ranks; ++r) contributions[r] = buffer + r * output.bytes.size();
   std::byte* const results[] = {output.bytes.data()};
   reduction.reduce(contributions, results);
+  if (on_device) input.stream->synchronize();  // before the memory goes
 }
 
 }  // namespace droptest::comm

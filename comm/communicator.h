@@ -134,7 +134,8 @@ class Communicator {
   /// reads from all ranks' inputs, in place where the backend can. all_reduce_with cuts the parts as even_counts()
   /// does. Ranks: all give a reduction, for parts of any size, and the operation has a name of its own in errors. A
   /// reduction that throws is a rank that fails: its rank gets the exception, the others a CommError that names it,
-  /// from this call or the next one. Default: all_to_all, the reduction, all_gather.
+  /// from this call or the next one. Default: all_to_all, the reduction, all_gather; on a device it waits for the
+  /// stream.
   virtual void all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message);
   virtual void reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                    PartReduction& reduction, const Message& message);

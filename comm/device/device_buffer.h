@@ -52,6 +52,22 @@ class DeviceBuffer {
   std::size_t count_ = 0;
 };
 
+/// Bytes on a device that are allocated again when more are wanted than ever before.
+class GrowingDeviceMemory {
+ public:
+  /// Content unspecified; waits for the stream where it allocates, since queued work may use what it gives up.
+  std::byte* at_least(std::size_t bytes, Stream& stream) {
+    if (memory_.bytes() < bytes) {
+      stream.synchronize();
+      memory_ = DeviceMemory(bytes, "buffer of a collective");
+    }
+    return memory_.data();
+  }
+
+ private:
+  DeviceMemory memory_;
+};
+
 /// Page-locked host memory: copies from and to it do not hold up the host.
 class PinnedMemory {
  public:

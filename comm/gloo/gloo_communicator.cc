@@ -162,6 +162,7 @@ void GlooCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op,
   Call call(Operation::kAllReduce, input.type, input.count_elems(), message, mesh_->step);
   call.reduce_op = op;
   const ArgumentCheck check(*this, call);
+  check.on_host(input);
   check.shape(input, call.count_elems, "input");
   check.shape(output, call.count_elems, "output");
   check.same_or_apart(input, output);
@@ -180,6 +181,7 @@ void GlooCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::spa
   call.counts_digest = digest_of_counts(counts);
   const ArgumentCheck check(*this, call);
   check.counts(counts);
+  check.on_host(input);
   check.shape(input, sum_of(counts), "input");
   check.shape(output, counts[static_cast<std::size_t>(rank_)], "output");
   check.own_part_or_apart(output, input, sum_of(counts.first(static_cast<std::size_t>(rank_))));
@@ -194,6 +196,7 @@ void GlooCommunicator::all_gather(ConstTensor input, Tensor output, std::span<co
   call.counts_digest = digest_of_counts(counts);
   const ArgumentCheck check(*this, call);
   check.counts(counts);
+  check.on_host(input);
   check.shape(input, counts[static_cast<std::size_t>(rank_)], "input");
   check.shape(output, sum_of(counts), "output");
   check.own_part_or_apart(input, output, sum_of(counts.first(static_cast<std::size_t>(rank_))));
@@ -209,6 +212,7 @@ void GlooCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64
   const ArgumentCheck check(*this, call);
   check.counts(send_counts);
   check.counts(receive_counts);
+  check.on_host(input);
   check.shape(input, sum_of(send_counts), "input");
   check.shape(output, sum_of(receive_counts), "output");
   check.same_or_apart(input, output);
@@ -230,6 +234,7 @@ void GlooCommunicator::broadcast(Tensor data, int root, const Message& message) 
   call.root = root;
   const ArgumentCheck check(*this, call);
   check.peer(root, "root");
+  check.on_host(data);
   check.shape(data, call.count_elems, "data");
   const GlooMesh::CallScope scope(*mesh_, call);
   agree({.call = call}, {});
@@ -247,6 +252,7 @@ void GlooCommunicator::send(ConstTensor data, int destination, const Message& me
   const Call call(Operation::kSend, data.type, data.count_elems(), message, mesh_->step);
   const ArgumentCheck check(*this, call);
   check.peer(destination, "destination");
+  check.on_host(data);
   check.shape(data, call.count_elems, "data");
   const GlooMesh::CallScope scope(*mesh_, call);
   std::vector<std::byte> bytes(data.bytes.begin(), data.bytes.end());
@@ -300,6 +306,7 @@ void GlooCommunicator::recv(Tensor data, int source, const Message& message) {
   const Call call(Operation::kRecv, data.type, data.count_elems(), message, mesh_->step);
   const ArgumentCheck check(*this, call);
   check.peer(source, "source");
+  check.on_host(data);
   check.shape(data, call.count_elems, "data");
   const GlooMesh::CallScope scope(*mesh_, call);
   Call sent;

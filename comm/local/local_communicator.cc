@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "comm/device/tensor_operations.h"
 #include "comm/rank_order_reduction.h"
 #include "sim/packets/packetizer.h"
 
@@ -40,9 +41,58 @@ class Share final : public LocalShare {
   const Run& run_;
 };
 
-void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+// Of the host, or where there is a stream of its device.
+void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, Stream* stream) {
+  if (stream != nullptr) return copy_on_device(from, to, bytes, *stream);
   if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
 }
+
+// `like` tells the type and the memory.
+void reduce_where_they_are(ReduceOp op, ConstTensor like, std::span<const std::byte* const> inputs,
+                           std::span<std::byte* const> outputs, std::uint64_t count_elems) {
+  if (like.stream != nullptr) return reduce_on_device(op, like.type, inputs, outputs, count_elems, *like.stream);
+  reduce_in_rank_order(op, like.type, inputs, outputs, count_elems);
+}
+
+// The order of a collective's work on a device, where every rank has a share: a share waits in its rank's stream until
+// the streams of the others have come to the collective; and what the ranks put on their streams afterwards waits for
+// the shares of all. The host waits for neither. Does nothing for tensors in host memory.
+class DeviceOrder {
+ public:
+  DeviceOrder(LocalGroup& group, int rank, Stream* stream) : group_(group), rank_(rank), stream_(stream) {
+    if (stream_ != nullptr) group_.device_points(rank_).arrived.record(*stream_);
+  }
+
+  // Throws: ConfigError unless the tensors of all ranks are in one kind of memory.
+  void begin_share() const {
+    for (int r = 0; r < group_.size(); ++r) {
+      if ((group_.call_of(r).input.stream != nullptr) == (stream_ != nullptr)) continue;
+      const int on_host = stream_ == nullptr ? rank_ : r;
+      throw ConfigError(describe(group_.call_of(r).call) + ": rank " + std::to_string(group_.world_rank(on_host)) +
+                        " gives host memory, rank " + std::to_string(group_.world_rank(on_host == r ? rank_ : r)) +
+                        " device memory; want one of them on all ranks");
+    }
+    for_others([this](LocalGroup::DevicePoints& points) { stream_->wait(points.arrived); });
+  }
+  void end_share() const {
+    if (stream_ != nullptr) group_.device_points(rank_).done.record(*stream_);
+  }
+  void finish() const {
+    for_others([this](LocalGroup::DevicePoints& points) { stream_->wait(points.done); });
+  }
+
+ private:
+  template <class Visit>
+  void for_others(const Visit& visit) const {
+    for (int r = 0; stream_ != nullptr && r < group_.size(); ++r) {
+      if (r != rank_) visit(group_.device_points(r));
+    }
+  }
+
+  LocalGroup& group_;
+  int rank_;
+  Stream* stream_;
+};
 
 }  // namespace
 
@@ -51,6 +101,19 @@ LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank
       rank_(rank),
       inputs_(static_cast<std::size_t>(group_->size())),
       outputs_(static_cast<std::size_t>(group_->size())) {}
+
+template <class Run>
+void LocalCommunicator::meet(const LocalCall& call, const Run& run) {
+  const DeviceOrder order(*group_, rank_, call.input.stream);
+  const auto ordered = [&] {
+    order.begin_share();
+    run();
+    order.end_share();
+  };
+  Share share(ordered);
+  group_->meet(rank_, call, &share);
+  order.finish();
+}
 
 void LocalCommunicator::show_inputs(std::uint64_t begin_elems) {
   for (int r = 0; r < world_size(); ++r) {
@@ -83,8 +146,7 @@ void LocalCommunicator::reduce_parts(Operation operation, ReduceOp op, ConstTens
     show_outputs(part.begin);
     reduce(part.size());
   };
-  Share share(run);
-  group_->meet(rank_, {.call = call, .input = input, .output = output}, &share);
+  meet({.call = call, .input = input, .output = output}, run);
 }
 
 template <class Reduce>
@@ -103,14 +165,12 @@ void LocalCommunicator::reduce_and_scatter(Operation operation, ReduceOp op, Con
     show_inputs(sum_before(counts, rank_));
     reduce(output.count_elems());
   };
-  Share share(run);
-  group_->meet(rank_, {.call = call, .input = input, .output = output}, &share);
+  meet({.call = call, .input = input, .output = output}, run);
 }
 
 void LocalCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  reduce_parts(Operation::kAllReduce, op, input, output, message, [&](std::uint64_t count_elems) {
-    reduce_in_rank_order(op, input.type, inputs_, outputs_, count_elems);
-  });
+  reduce_parts(Operation::kAllReduce, op, input, output, message,
+               [&](std::uint64_t count_elems) { reduce_where_they_are(op, input, inputs_, outputs_, count_elems); });
 }
 
 void LocalCommunicator::all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction,
@@ -123,7 +183,7 @@ void LocalCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::sp
                                        ReduceOp op, const Message& message) {
   reduce_and_scatter(Operation::kReduceScatter, op, input, output, counts, message, [&](std::uint64_t count_elems) {
     std::byte* const outputs[] = {output.bytes.data()};
-    reduce_in_rank_order(op, input.type, inputs_, outputs, count_elems);
+    reduce_where_they_are(op, input, inputs_, outputs, count_elems);
   });
 }
 
@@ -150,12 +210,11 @@ void LocalCommunicator::all_gather(ConstTensor input, Tensor output, std::span<c
     std::byte* to = output.bytes.data();
     for (int r = 0; r < world_size(); ++r) {
       const std::span<const std::byte> part = group_->call_of(r).input.bytes;
-      copy_bytes(to, part.data(), part.size());
+      copy_bytes(to, part.data(), part.size(), output.stream);
       to += part.size();
     }
   };
-  Share share(run);
-  group_->meet(rank_, {.call = call, .input = input, .output = output}, &share);
+  meet({.call = call, .input = input, .output = output}, run);
 }
 
 void LocalCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
@@ -167,10 +226,17 @@ void LocalCommunicator::all_to_all(ConstTensor input, std::span<const std::uint6
   check.shape(input, sum_of(send_counts), "input");
   check.shape(output, sum_of(receive_counts), "output");
   check.same_or_apart(input, output);
+  const StreamTurns::Turn turn(in_place_copy_turns_, input.stream);
   std::vector<std::byte> input_copy;  // in place, the output would overwrite what others have yet to read
   if (input.bytes.data() == output.bytes.data()) {
-    input_copy.assign(input.bytes.begin(), input.bytes.end());
-    input.bytes = input_copy;
+    if (Stream* stream = input.stream; stream != nullptr) {
+      std::byte* copied = in_place_copy_.at_least(input.bytes.size(), *stream);
+      copy_on_device(input.bytes.data(), copied, input.bytes.size(), *stream);
+      input.bytes = {copied, input.bytes.size()};
+    } else {
+      input_copy.assign(input.bytes.begin(), input.bytes.end());
+      input.bytes = input_copy;
+    }
   }
   const auto run = [&] {
     std::byte* to = output.bytes.data();
@@ -178,15 +244,12 @@ void LocalCommunicator::all_to_all(ConstTensor input, std::span<const std::uint6
       const LocalCall& source = group_->call_of(s);
       const std::size_t begin_bytes = sum_before(source.send_counts, rank_) * element_bytes(call.type);
       const std::size_t bytes = receive_counts[static_cast<std::size_t>(s)] * element_bytes(call.type);
-      copy_bytes(to, source.input.bytes.data() + begin_bytes, bytes);
+      copy_bytes(to, source.input.bytes.data() + begin_bytes, bytes, output.stream);
       to += bytes;
     }
   };
-  Share share(run);
-  group_->meet(
-      rank_,
-      {.call = call, .input = input, .output = output, .send_counts = send_counts, .receive_counts = receive_counts},
-      &share);
+  meet({.call = call, .input = input, .output = output, .send_counts = send_counts, .receive_counts = receive_counts},
+       run);
 }
 
 void LocalCommunicator::broadcast(Tensor data, int root, const Message& message) {
@@ -195,9 +258,10 @@ void LocalCommunicator::broadcast(Tensor data, int root, const Message& message)
   const ArgumentCheck check(*this, call);
   check.peer(root, "root");
   check.shape(data, call.count_elems, "data");
-  const auto run = [&] { copy_bytes(data.bytes.data(), group_->call_of(root).input.bytes.data(), data.bytes.size()); };
-  Share share(run);
-  group_->meet(rank_, {.call = call, .input = data, .output = data}, rank_ == root ? nullptr : &share);
+  const auto run = [&] {
+    copy_bytes(data.bytes.data(), group_->call_of(root).input.bytes.data(), data.bytes.size(), data.stream);
+  };
+  meet({.call = call, .input = data, .output = data}, run);
 }
 
 void LocalCommunicator::send(ConstTensor data, int destination, const Message& message) {

@@ -9,12 +9,15 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/device/stream_turns.h"
 #include "comm/local/local_group.h"
 
 namespace droptest::comm {
 
 /// One rank of a LocalGroup. Data is copied once, straight from the inputs to the outputs of the ranks; a rank that
 /// waits for the others sleeps, and one that is awake does the work of those that sleep.
+/// Tensors in device memory, all on one device, are reduced and copied there: each rank's share is put on its own
+/// stream, in order with the streams of all, and the host waits for nothing but the other ranks' calls.
 /// Determinism: reductions go in rank order for each element, so results do not depend on timing or thread count.
 class LocalCommunicator final : public Communicator {
  public:
@@ -55,6 +58,8 @@ class LocalCommunicator final : public Communicator {
   template <class Reduce>
   void reduce_and_scatter(Operation operation, ReduceOp op, ConstTensor input, Tensor output,
                           std::span<const std::uint64_t> counts, const Message& message, const Reduce& reduce);
+  template <class Run>
+  void meet(const LocalCall& call, const Run& run);
   void show_inputs(std::uint64_t begin_elems);
   void show_outputs(std::uint64_t begin_elems);
 
@@ -62,6 +67,8 @@ class LocalCommunicator final : public Communicator {
   int rank_;
   std::vector<const std::byte*> inputs_;  ///< of the current reduction: where the part begins in each rank's input
   std::vector<std::byte*> outputs_;       ///< and in each rank's output
+  StreamTurns in_place_copy_turns_;
+  GrowingDeviceMemory in_place_copy_;                                         ///< of an all_to_all on a device
   std::shared_ptr<std::uint64_t> step_ = std::make_shared<std::uint64_t>(0);  ///< shared with the parts of a split
 };
 

@@ -138,7 +138,8 @@ LocalGroup::LocalGroup(std::shared_ptr<LocalWorld> world, std::vector<int> world
       calls_(world_ranks_.size()),
       shares_(world_ranks_.size(), nullptr),
       thrown_(world_ranks_.size()),
-      arrived_(world_ranks_.size(), false) {}
+      arrived_(world_ranks_.size(), false),
+      device_points_(world_ranks_.size()) {}
 
 std::vector<int> LocalGroup::missing() const {
   std::vector<int> ranks;
@@ -292,10 +293,39 @@ std::shared_ptr<LocalGroup> LocalGroup::part_of(int color) {
   return part;
 }
 
+LocalGroup::DevicePoints& LocalGroup::device_points(int rank) {
+  std::unique_ptr<DevicePoints>& points = device_points_[static_cast<std::size_t>(rank)];
+  if (points == nullptr) points = std::make_unique<DevicePoints>();
+  return *points;
+}
+
+// Under the world's mutex.
+std::unique_ptr<LocalGroup::DevicePost> LocalGroup::device_post(std::size_t bytes, Stream& stream) {
+  const auto fits = [bytes](const std::unique_ptr<DevicePost>& post) { return post->memory.bytes() == bytes; };
+  const auto found = std::ranges::find_if(taken_posts_, fits);
+  if (found == taken_posts_.end()) {
+    auto post = std::make_unique<DevicePost>();
+    post->memory = DeviceMemory(bytes, "message between ranks");
+    return post;
+  }
+  std::unique_ptr<DevicePost> post = std::move(*found);
+  taken_posts_.erase(found);
+  stream.wait(post->taken);
+  return post;
+}
+
 void LocalGroup::post(int source, int destination, const LocalCall& call) {
   LocalWorld::Lock lock(world_->mutex_);
   if (world_->failure_) world_->throw_failure(lock, call.call, world_rank(source));
-  posted_[{source, destination}].push_back({call.call, {call.input.bytes.begin(), call.input.bytes.end()}});
+  Posted posted{call.call, {}, nullptr};
+  if (Stream* stream = call.input.stream; stream != nullptr) {
+    posted.on_device = device_post(call.input.bytes.size(), *stream);
+    copy_on_device(call.input.bytes.data(), posted.on_device->memory.data(), call.input.bytes.size(), *stream);
+    posted.on_device->ready.record(*stream);
+  } else {
+    posted.bytes.assign(call.input.bytes.begin(), call.input.bytes.end());
+  }
+  posted_[{source, destination}].push_back(std::move(posted));
   world_->ranks_[static_cast<std::size_t>(world_rank(destination))].wake.notify_all();
 }
 
@@ -307,7 +337,7 @@ void LocalGroup::take(int source, int destination, const LocalCall& call) {
   world_->wait_until(lock, world_rank(destination), deadline, [&] { return !queue.empty(); });
   Call wanted = call.call;
   wanted.operation = Operation::kSend;
-  const Posted posted = std::move(queue.front());
+  Posted posted = std::move(queue.front());
   queue.pop_front();
   if (!calls_agree(wanted, posted.call)) {
     world_->fail(lock, {world_rank(destination), operation_text(call.call),
@@ -315,6 +345,15 @@ void LocalGroup::take(int source, int destination, const LocalCall& call) {
                             std::to_string(world_rank(destination)) + " calls " + describe(call.call)});
     world_->throw_failure(lock, call.call, world_rank(destination));
   }
+  if (Stream* stream = call.output.stream; stream != nullptr) {
+    DROPTEST_CHECK(posted.on_device != nullptr, "a message in host memory for a receiver in device memory");
+    stream->wait(posted.on_device->ready);
+    copy_on_device(posted.on_device->memory.data(), call.output.bytes.data(), call.output.bytes.size(), *stream);
+    posted.on_device->taken.record(*stream);
+    taken_posts_.push_back(std::move(posted.on_device));
+    return;
+  }
+  DROPTEST_CHECK(posted.on_device == nullptr, "a message in device memory for a receiver in host memory");
   lock.unlock();
   if (!posted.bytes.empty()) std::memcpy(call.output.bytes.data(), posted.bytes.data(), posted.bytes.size());
 }

@@ -21,6 +21,8 @@
 
 #include "comm/call.h"
 #include "comm/communicator.h"
+#include "comm/device/device_buffer.h"
+#include "comm/device/stream.h"
 
 namespace droptest::comm {
 
@@ -123,6 +125,14 @@ class LocalGroup {
   /// While the shares of a split run: the new group of that color, the same one for all its ranks.
   std::shared_ptr<LocalGroup> part_of(int color);
 
+  /// The points in a rank's stream between which others use its tensors in a collective on a device. Made by the rank
+  /// itself when it first calls one; the others use it in and after meet().
+  struct DevicePoints {
+    Event arrived;  ///< the rank's tensors hold what it contributes
+    Event done;     ///< its share of the work has been done
+  };
+  DevicePoints& device_points(int rank);
+
   /// Leaves a copy of the data for `destination`; never waits.
   void post(int source, int destination, const LocalCall& call);
   /// Waits for the next message of `source`. Throws: CommError where it is not the one that `call` names.
@@ -131,10 +141,18 @@ class LocalGroup {
  private:
   friend class LocalWorld;
 
+  // A message in device memory. It is used again when its receiver has copied it.
+  struct DevicePost {
+    DeviceMemory memory;
+    Event ready;
+    Event taken;
+  };
   struct Posted {
     Call call;
     std::vector<std::byte> bytes;
+    std::unique_ptr<DevicePost> on_device;  ///< null: in host memory
   };
+  std::unique_ptr<DevicePost> device_post(std::size_t bytes, Stream& stream);
 
   std::vector<int> missing() const;  ///< world ranks that have not arrived
   std::string disagreement() const;  ///< empty where all calls agree
@@ -160,7 +178,9 @@ class LocalGroup {
   std::atomic<std::uint64_t> finished_ = 0;  ///< meetings whose shares have all run
   bool share_has_thrown_ = false;            ///< stays: the world has failed
   std::map<std::pair<int, int>, std::deque<Posted>> posted_;
-  std::map<int, std::weak_ptr<LocalGroup>> parts_;  ///< of the split that is going on, by color
+  std::vector<std::unique_ptr<DevicePost>> taken_posts_;      ///< to be used again
+  std::vector<std::unique_ptr<DevicePoints>> device_points_;  ///< by rank; null until its first device collective
+  std::map<int, std::weak_ptr<LocalGroup>> parts_;            ///< of the split that is going on, by color
 };
 
 }  // namespace droptest::comm

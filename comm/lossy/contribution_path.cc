@@ -48,7 +48,7 @@ ConstTensor ContributionPath::what_arrives(ConstTensor input, Tensor masked, Red
     if (!mine) continue;
     if (context_.feedback != nullptr) context_.feedback->undelivered(0, input, lost, packets);
     if (half.fill == Fill::kStale) {
-      const Tensor last = context_.stale.of(uses.stale, message, input.type, input.count_elems());
+      const Tensor last = context_.stale.of(uses.stale, message, input, input.count_elems());
       copy_delivered(input, last, lost, packets);
       arrives = last;
     } else if (lost != nullptr) {
@@ -63,16 +63,16 @@ ConstTensor ContributionPath::what_arrives(ConstTensor input, Tensor masked, Red
 // Lives on the stack of the rank that waits for its call.
 class ContributionPath::Part final : public PartReduction {
  public:
-  Part(DeliveredReduction& delivered, ElementType type, const DeliveredReduction::Scaling& scaling)
-      : delivered_(delivered), type_(type), scaling_(scaling) {}
+  Part(DeliveredReduction& delivered, ConstTensor like, const DeliveredReduction::Scaling& scaling)
+      : delivered_(delivered), like_(like), scaling_(scaling) {}
 
   void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> results) override {
-    delivered_.reduce(ReduceOp::kSum, type_, scaling_, contributions, results);
+    delivered_.reduce(ReduceOp::kSum, like_, scaling_, contributions, results);
   }
 
  private:
   DeliveredReduction& delivered_;
-  ElementType type_;
+  ConstTensor like_;
   DeliveredReduction::Scaling scaling_;
 };
 
@@ -96,7 +96,7 @@ void ContributionPath::all_reduce_in_parts(ConstTensor input, Tensor output, con
   }
   DeliveredReduction::Scaling scaling;
   if (half.fill == Fill::kCountRescale) scaling.sums = DeliveredReduction::Scaling::Sums::kByCount;
-  Part part(delivered_, input.type, scaling);
+  Part part(delivered_, input, scaling);
   context_.inner.all_reduce_with(input, output, part, message);
 }
 
@@ -150,7 +150,7 @@ void ContributionPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op,
 void ContributionPath::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                       ReduceOp op, const Message& message) {
   const sim::Packetizer packets(input.count_elems(), element_bytes(input.type), context_.network.payload_bytes);
-  const Tensor masked = context_.scratch.take(Scratch::Slot::kMasked, input.type, input.count_elems());
+  const Tensor masked = context_.scratch.take(Scratch::Slot::kMasked, input, input.count_elems());
   constexpr Uses kUses{StaleMemory::Use::kReduceScatterContributions, StaleMemory::Use::kReduceScatterFeedback};
   const ConstTensor arrives = what_arrives(input, masked, op, packets, kUses, message);
   context_.inner.reduce_scatter(arrives, output, counts, op, message);

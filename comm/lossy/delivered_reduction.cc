@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 
+#include "comm/device/tensor_operations.h"
 #include "comm/rank_order_reduction.h"
 
 namespace droptest::comm {
@@ -61,8 +62,15 @@ bool DeliveredReduction::run_is_whole() const {
 
 // All contributions stream by as if nothing were missing, so that memory is read in long stretches; where something is,
 // the sum is made again from the caches.
-void DeliveredReduction::reduce(ReduceOp op, ElementType type, const Scaling& scaling,
+void DeliveredReduction::reduce(ReduceOp op, ConstTensor like, const Scaling& scaling,
                                 std::span<const std::byte* const> contributions, std::span<std::byte* const> results) {
+  const ElementType type = like.type;
+  if (like.stream != nullptr) {
+    const HoleRules rules{
+        scaling.contributions, scaling.exempt,
+        scaling.sums == Scaling::Sums::kByCount ? HoleRules::Sums::kByCount : HoleRules::Sums::kAsTheyAre};
+    return reduce_delivered_on_device(op, type, {packets_, part_, masks_}, rules, contributions, results, *like.stream);
+  }
   const std::size_t size = element_bytes(type);
   begin_walk();
   next_run();
@@ -85,6 +93,9 @@ void DeliveredReduction::reduce(ReduceOp op, ElementType type, const Scaling& sc
 void DeliveredReduction::reduce_with_last(ReduceOp op, Tensor remembered,
                                           std::span<const std::byte* const> contributions,
                                           std::span<std::byte* const> results) {
+  if (remembered.stream != nullptr) {
+    return reduce_with_last_on_device(op, {packets_, part_, masks_}, remembered, contributions, results);
+  }
   const std::size_t size = element_bytes(remembered.type);
   const std::uint64_t block_elems = kBlockBytes / size;
   for (begin_walk(); next_run();) {

@@ -37,8 +37,8 @@ class DeliveredReduction {
     int exempt = -1;               ///< but for this one
     Sums sums = Sums::kAsTheyAre;  ///< kByCount: by contributions / arrived where some are missing; 0 without any
   };
-  /// The contract of PartReduction::reduce().
-  void reduce(ReduceOp op, ElementType type, const Scaling& scaling, std::span<const std::byte* const> contributions,
+  /// The contract of PartReduction::reduce(). `like` tells the type, and with a stream that all is on its device.
+  void reduce(ReduceOp op, ConstTensor like, const Scaling& scaling, std::span<const std::byte* const> contributions,
               std::span<std::byte* const> results);
 
   /// The same, where what is lost is replaced by what arrived last, so that nothing is missing. `remembered` has that

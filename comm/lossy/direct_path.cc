@@ -9,12 +9,12 @@ namespace droptest::comm {
 // Lives on the stack of the rank that waits for its call.
 class DirectPath::Part final : public PartReduction {
  public:
-  Part(DirectPath& path, ReduceOp op, ElementType type, std::uint64_t count_elems, Tensor remembered,
+  Part(DirectPath& path, ReduceOp op, ConstTensor like, std::uint64_t count_elems, Tensor remembered,
        const Message& message)
       : path_(path),
         op_(op),
-        type_(type),
-        packets_(count_elems, element_bytes(type), path.context_.network.payload_bytes),
+        like_(like),
+        packets_(count_elems, element_bytes(like.type), path.context_.network.payload_bytes),
         remembered_(remembered),
         message_(message) {}
 
@@ -23,7 +23,7 @@ class DirectPath::Part final : public PartReduction {
   }
 
   ReduceOp op() const { return op_; }
-  ElementType type() const { return type_; }
+  ConstTensor like() const { return like_; }
   const sim::Packetizer& packets() const { return packets_; }
   Tensor remembered() const { return remembered_; }
   const Message& message() const { return message_; }
@@ -31,7 +31,7 @@ class DirectPath::Part final : public PartReduction {
  private:
   DirectPath& path_;
   ReduceOp op_;
-  ElementType type_;
+  ConstTensor like_;  // the type and the memory of contributions and results
   sim::Packetizer packets_;
   Tensor remembered_;  // each source's last values, one after the other; empty where the fill does not need them
   const Message& message_;
@@ -78,12 +78,12 @@ ConstTensor DirectPath::corrected(ConstTensor input, ReduceOp op, StaleMemory::U
   return context_.feedback == nullptr ? input : context_.feedback->correct(input, op, use, message);
 }
 
-Tensor DirectPath::remembered_contributions(StaleMemory::Use use, ElementType type, std::uint64_t part_elems,
+Tensor DirectPath::remembered_contributions(StaleMemory::Use use, ConstTensor like, std::uint64_t part_elems,
                                             const Message& message) {
   const HalfNetwork& half = context_.network.reduce;
-  if (!can_lose(half) || half.fill != Fill::kStale) return {type, {}};
+  if (!can_lose(half) || half.fill != Fill::kStale) return {like.type, {}};
   const auto ranks = static_cast<std::uint64_t>(context_.inner.world_size());
-  return context_.stale.of(use, message, type, ranks * part_elems);
+  return context_.stale.of(use, message, like, ranks * part_elems);
 }
 
 void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const> contributions,
@@ -94,8 +94,9 @@ void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const>
   for (int source = 0; source < world_size; ++source) {
     const sim::PacketMask* lost = fates_of_contribution(source, part.packets(), part.message());
     if (half.selection == LossSelection::kLargestNorm) {
-      const std::size_t bytes = part.packets().count_elems() * element_bytes(part.type());
-      lost = adversary_.hit(lost, {part.type(), {contributions[source], bytes}}, part.packets());
+      const ConstTensor like = part.like();
+      const std::size_t bytes = part.packets().count_elems() * element_bytes(like.type);
+      lost = adversary_.hit(lost, {like.type, {contributions[source], bytes}, like.stream}, part.packets());
     }
     delivered_.lose(source, lost);
   }
@@ -108,7 +109,7 @@ void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const>
     scaling.contributions = inverse_probability_factor(half, part.packets().packets());
   }
   scaling.exempt = context_.inner.rank();
-  delivered_.reduce(part.op(), part.type(), scaling, contributions, results);
+  delivered_.reduce(part.op(), part.like(), scaling, contributions, results);
 }
 
 void DirectPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
@@ -120,8 +121,8 @@ void DirectPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const
 
   const ConstTensor own_values = one_hop_.keep_contribution(input, op);
   const std::uint64_t part_elems = part_counts_[context_.inner.rank()];
-  Part part(*this, op, input.type, part_elems,
-            remembered_contributions(StaleMemory::Use::kReduceContributions, input.type, part_elems, message), message);
+  Part part(*this, op, input, part_elems,
+            remembered_contributions(StaleMemory::Use::kReduceContributions, input, part_elems, message), message);
   const ConstTensor sent = corrected(input, op, StaleMemory::Use::kAllReduceFeedback, message);
   context_.inner.all_reduce_with(sent, output, part, message);
   draw_outgoing(sent, part_counts_, message);
@@ -132,8 +133,8 @@ void DirectPath::reduce_scatter(ConstTensor input, Tensor output, std::span<cons
                                 const Message& message) {
   check_reduction(context_.network.reduce.fill, op, input.type, message);
   const std::uint64_t part_elems = output.count_elems();
-  Part part(*this, op, input.type, part_elems,
-            remembered_contributions(StaleMemory::Use::kReduceScatterContributions, input.type, part_elems, message),
+  Part part(*this, op, input, part_elems,
+            remembered_contributions(StaleMemory::Use::kReduceScatterContributions, input, part_elems, message),
             message);
   const ConstTensor sent = corrected(input, op, StaleMemory::Use::kReduceScatterFeedback, message);
   context_.inner.reduce_scatter_with(sent, output, counts, part, message);

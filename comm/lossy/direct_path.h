@@ -36,7 +36,7 @@ class DirectPath final : public Path {
 
   void reduce_part(const Part& part, std::span<const std::byte* const> contributions,
                    std::span<std::byte* const> results);
-  Tensor remembered_contributions(StaleMemory::Use use, ElementType type, std::uint64_t part_elems,
+  Tensor remembered_contributions(StaleMemory::Use use, ConstTensor like, std::uint64_t part_elems,
                                   const Message& message);
   const sim::PacketMask* fates_of_contribution(int source, const sim::Packetizer& packets, const Message& message);
   void draw_outgoing(ConstTensor sent, std::span<const std::uint64_t> counts, const Message& message);

@@ -7,20 +7,9 @@
 
 #include "comm/lossy/packet_runs.h"
 #include "comm/lossy/reduction_fill.h"
-#include "comm/rank_order_reduction.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
-namespace {
-
-// work = work op sum
-void add_sum(ReduceOp op, ConstTensor sum, Tensor work) {
-  const std::array<const std::byte*, 2> inputs = {work.bytes.data(), sum.bytes.data()};
-  const std::array<std::byte*, 1> outputs = {work.bytes.data()};
-  reduce_in_rank_order(op, work.type, inputs, outputs, work.count_elems());
-}
-
-}  // namespace
 
 HopPath::HopPath(const PathContext& context, ScheduleMaker make_schedule)
     : context_(context),
@@ -47,17 +36,17 @@ sim::ElementRange HopPath::elements(const sim::Hop& hop) const {
   return {begins_[static_cast<std::size_t>(hop.first_part)], begins_[static_cast<std::size_t>(hop.end_part)]};
 }
 
-Tensor HopPath::memory_of_sums(StaleMemory::Use use, const sim::HopSchedule& schedule, ElementType type,
+Tensor HopPath::memory_of_sums(StaleMemory::Use use, const sim::HopSchedule& schedule, ConstTensor like,
                                const Message& message) {
   const HalfNetwork& half = context_.network.reduce;
-  if (!can_lose(half) || half.fill != Fill::kStale) return {type, {}};
+  if (!can_lose(half) || half.fill != Fill::kStale) return {like.type, {}};
   std::uint64_t received = 0;
   for (int round = 0; round < schedule.reduce_rounds(); ++round) {
     hops_.clear();
     schedule.receives(round, context_.inner.rank(), hops_);
     for (const sim::Hop& hop : hops_) received += elements(hop).size();
   }
-  return context_.stale.of(use, message, type, received);
+  return context_.stale.of(use, message, like, received);
 }
 
 bool HopPath::counts_travel() const {
@@ -95,7 +84,7 @@ void HopPath::send_hop(const Run& run, const sim::Hop& hop) {
 void HopPath::receive_sum(Run& run, const sim::Hop& hop) {
   const sim::ElementRange range = elements(hop);
   const Tensor work = slice(run.work, range);
-  const Tensor received = context_.scratch.take(Scratch::Slot::kReceived, work.type, range.size());
+  const Tensor received = context_.scratch.take(Scratch::Slot::kReceived, work, range.size());
   const sim::PacketMask* lost = transport_.receive(hop.half, hop.source, received, run.message);
   const sim::Packetizer packets = transport_.packets(received);
   if (counts_travel()) receive_counts(hop.source, range, lost, packets, run.message);
@@ -103,7 +92,7 @@ void HopPath::receive_sum(Run& run, const sim::Hop& hop) {
     const Tensor last = slice(run.last_sums, {run.sums_received, run.sums_received + range.size()});
     run.sums_received += range.size();
     copy_delivered(received, last, lost, packets);
-    return add_sum(run.op, last, work);
+    return reduce_delivered(run.op, last, work, nullptr, packets);
   }
   double factor = 1;
   if (context_.network.reduce.fill == Fill::kInverseProbability) {
@@ -111,11 +100,7 @@ void HopPath::receive_sum(Run& run, const sim::Hop& hop) {
     if (arrives > 0) factor = 1 / arrives;
   }
   if (factor != 1) scale(received, factor);
-  PacketRunCursor cursor(lost, packets);
-  for (PacketRun part; cursor.next(part);) {
-    if (part.fate == PacketRun::Fate::kLost) continue;
-    add_sum(run.op, slice(received, part.elements), slice(work, part.elements));
-  }
+  reduce_delivered(run.op, received, work, lost, packets);
 }
 
 void HopPath::receive_value(Run& run, const sim::Hop& hop) {
@@ -123,7 +108,7 @@ void HopPath::receive_value(Run& run, const sim::Hop& hop) {
   const sim::ElementRange range = elements(hop);
   const Tensor work = slice(run.work, range);
   if (can_lose(half) && half.fill == Fill::kOwn) {
-    const Tensor received = context_.scratch.take(Scratch::Slot::kReceived, work.type, range.size());
+    const Tensor received = context_.scratch.take(Scratch::Slot::kReceived, work, range.size());
     const sim::PacketMask* lost = transport_.receive(hop.half, hop.source, received, run.message);
     return copy_delivered(received, work, lost, transport_.packets(work));
   }
@@ -198,7 +183,7 @@ void HopPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Me
           output,
           op,
           message,
-          memory_of_sums(StaleMemory::Use::kReduceContributions, hops, input.type, message),
+          memory_of_sums(StaleMemory::Use::kReduceContributions, hops, input, message),
           one_hop_.memory(StaleMemory::Use::kAllReduceResult, message, output, -1)};
   carry_out(run);
 }
@@ -208,13 +193,13 @@ void HopPath::reduce_scatter(ConstTensor input, Tensor output, std::span<const s
   check_reduction(context_.network.reduce.fill, op, input.type, message);
   const sim::HopSchedule& hops = schedule(sim::Collective::kReduceScatter);
   cut(hops, counts);
-  const Tensor work = context_.scratch.take(Scratch::Slot::kPart, input.type, input.count_elems());
+  const Tensor work = context_.scratch.take(Scratch::Slot::kPart, input, input.count_elems());
   copy(input, work);
   Run run{hops,
           work,
           op,
           message,
-          memory_of_sums(StaleMemory::Use::kReduceScatterContributions, hops, input.type, message),
+          memory_of_sums(StaleMemory::Use::kReduceScatterContributions, hops, input, message),
           one_hop_.memory(StaleMemory::Use::kReduceScatterResult, message, work, -1)};
   carry_out(run);
   const auto mine = static_cast<std::size_t>(context_.inner.rank());

@@ -59,7 +59,7 @@ class HopPath final : public Path {
   const sim::HopSchedule& schedule(sim::Collective collective, int root = 0);
   void cut(const sim::HopSchedule& schedule, std::span<const std::uint64_t> counts);
   sim::ElementRange elements(const sim::Hop& hop) const;
-  Tensor memory_of_sums(StaleMemory::Use use, const sim::HopSchedule& schedule, ElementType type,
+  Tensor memory_of_sums(StaleMemory::Use use, const sim::HopSchedule& schedule, ConstTensor like,
                         const Message& message);
   void carry_out(Run& run);
   void send_hop(const Run& run, const sim::Hop& hop);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <span>
 
+#include "comm/device/tensor_operations.h"
 #include "comm/lossy/packet_runs.h"
 #include "comm/visit_elements.h"
 
@@ -34,8 +35,13 @@ const sim::PacketMask* LargestNorm::hit(const sim::PacketMask* lost, ConstTensor
   const std::uint64_t count = packets.packets();
   const std::uint64_t hits = lost->lost_count();
   energies_.clear();
-  for (std::uint64_t packet = 0; packet < count; ++packet) {
-    energies_.emplace_back(energy_of(slice(message, packets.elements(packet))), packet);
+  if (message.stream != nullptr) {
+    const std::vector<double> energies = packet_energies_on_device(message, packets);
+    for (std::uint64_t packet = 0; packet < count; ++packet) energies_.emplace_back(energies[packet], packet);
+  } else {
+    for (std::uint64_t packet = 0; packet < count; ++packet) {
+      energies_.emplace_back(energy_of(slice(message, packets.elements(packet))), packet);
+    }
   }
   const auto larger = [](const auto& a, const auto& b) {
     return a.first != b.first ? a.first > b.first : a.second < b.second;

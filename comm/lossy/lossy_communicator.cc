@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "comm/device/stream_turns.h"
 #include "comm/lossy/fate_verification.h"
 #include "comm/lossy/flow_ledger.h"
 #include "comm/lossy/group_timeline.h"
@@ -123,9 +124,7 @@ class LossyCommunicator::Impl {
   bool samples(ElementType type) const { return state->step_is_sampled && type != ElementType::kUint64; }
 
   // A buffer for the exact result beside a lossy collective.
-  Tensor exact_like(ConstTensor result) {
-    return exact_.take(Scratch::Slot::kReceived, result.type, result.count_elems());
-  }
+  Tensor exact_like(ConstTensor result) { return exact_.take(Scratch::Slot::kReceived, result, result.count_elems()); }
 
   enum class Replicas : std::uint8_t { kOughtToBeEqual, kDiffer };
   void compare(const Message& message, ConstTensor exact, ConstTensor result, Replicas replicas) {
@@ -193,6 +192,7 @@ class LossyCommunicator::Impl {
   Communicator& inner;
   std::shared_ptr<RankState> state;  // shared by this rank's communicator and those split from it
   std::optional<GroupTimeline> timeline;
+  StreamTurns turns;  // of the buffers that calls share
 
  private:
   GroupNumber group_;
@@ -232,6 +232,7 @@ void LossyCommunicator::begin_step(std::uint64_t step) {
 void LossyCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.all_reduce(input, output, op, message);
+  const StreamTurns::Turn turn(impl_->turns, output.stream);
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->check_shapes("all_reduce", message, input, output, input.count_elems(), input.count_elems());
   impl_->pass_time(sim::Collective::kAllReduce, std::array{input.count_elems()}, 0, input.type, message);
@@ -250,6 +251,7 @@ void LossyCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::sp
                                        ReduceOp op, const Message& message) {
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.reduce_scatter(input, output, counts, op, message);
+  const StreamTurns::Turn turn(impl_->turns, output.stream);
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->check_counts("reduce_scatter", message, input, counts);
   impl_->check_shapes("reduce_scatter", message, input, output, input.count_elems(), counts[rank()]);
@@ -266,6 +268,7 @@ void LossyCommunicator::all_gather(ConstTensor input, Tensor output, std::span<c
                                    const Message& message) {
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.all_gather(input, output, counts, message);
+  const StreamTurns::Turn turn(impl_->turns, output.stream);
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->check_counts("all_gather", message, output, counts);
   impl_->check_shapes("all_gather", message, input, output, counts[rank()], output.count_elems());
@@ -282,6 +285,7 @@ void LossyCommunicator::all_to_all(ConstTensor input, std::span<const std::uint6
                                    std::span<const std::uint64_t> receive_counts, const Message& message) {
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.all_to_all(input, send_counts, output, receive_counts, message);
+  const StreamTurns::Turn turn(impl_->turns, output.stream);
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->check_counts("all_to_all", message, input, send_counts);
   impl_->check_counts("all_to_all", message, output, receive_counts);
@@ -298,6 +302,7 @@ void LossyCommunicator::all_to_all(ConstTensor input, std::span<const std::uint6
 void LossyCommunicator::broadcast(Tensor data, int root, const Message& message) {
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.broadcast(data, root, message);
+  const StreamTurns::Turn turn(impl_->turns, data.stream);
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->pass_time(sim::Collective::kBroadcast, std::array{data.count_elems()}, root, data.type, message);
   const bool sampled = impl_->samples(data.type);
@@ -314,6 +319,7 @@ void LossyCommunicator::broadcast(Tensor data, int root, const Message& message)
 void LossyCommunicator::send(ConstTensor data, int destination, const Message& message) {
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.send(data, destination, message);
+  const StreamTurns::Turn turn(impl_->turns, data.stream);
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
   if (impl_->timeline) impl_->timeline->send(destination, data.count_elems(), data.type, message);
   path->send(data, destination, message);
@@ -324,6 +330,7 @@ void LossyCommunicator::send(ConstTensor data, int destination, const Message& m
 void LossyCommunicator::recv(Tensor data, int source, const Message& message) {
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.recv(data, source, message);
+  const StreamTurns::Turn turn(impl_->turns, data.stream);
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
   if (impl_->timeline) impl_->timeline->recv(source, data.count_elems(), data.type, message);
   path->recv(data, source, message);

@@ -20,7 +20,7 @@ ConstTensor slice_if_any(ConstTensor data, sim::ElementRange elements) {
 
 Tensor OneHop::copy_for_own(ConstTensor values) {
   if (!can_lose(context_.network.gather) || !keeps_own(context_.network.gather.fill)) return {values.type, {}};
-  const Tensor kept = context_.scratch.take(Scratch::Slot::kInputCopy, values.type, values.count_elems());
+  const Tensor kept = context_.scratch.take(Scratch::Slot::kInputCopy, values, values.count_elems());
   copy(values, kept);
   return kept;
 }
@@ -38,7 +38,7 @@ ConstTensor OneHop::keep_contribution(ConstTensor input, ReduceOp op) {
 
 Tensor OneHop::memory(StaleMemory::Use use, const Message& message, ConstTensor values, int peer) {
   if (!can_lose(context_.network.gather) || context_.network.gather.fill != Fill::kStale) return {values.type, {}};
-  return context_.stale.of(use, message, values.type, values.count_elems(), peer);
+  return context_.stale.of(use, message, values, values.count_elems(), peer);
 }
 
 void OneHop::fill(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets, ConstTensor own_values,

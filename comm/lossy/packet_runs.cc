@@ -2,12 +2,17 @@
 #include "comm/lossy/packet_runs.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "comm/device/device_buffer.h"
+#include "comm/device/tensor_operations.h"
+#include "comm/rank_order_reduction.h"
 #include "comm/visit_elements.h"
 #include "sim/error.h"
 
@@ -46,6 +51,10 @@ void set_lowest(std::span<T> data) {
 }
 
 void set_lowest(Tensor data) {
+  if (data.stream != nullptr) {
+    const std::array<ElementRun, 1> all = {ElementRun{0, data.count_elems()}};
+    return change_runs_on_device(RunOperation::kLowest, {}, data, all);
+  }
   switch (data.type) {
     case ElementType::kFloat32:
       return set_lowest(data.as<float>());
@@ -57,6 +66,17 @@ void set_lowest(Tensor data) {
       std::ranges::fill(data.as<Bf16>(), to_bf16(-std::numeric_limits<float>::infinity()));
       return;
   }
+}
+
+// The runs of one fate, changed in one launch.
+void change(RunOperation operation, PacketRun::Fate fate, ConstTensor from, Tensor data, const sim::PacketMask* lost,
+            const sim::Packetizer& packets) {
+  std::vector<ElementRun> runs;
+  PacketRunCursor cursor(lost, packets);
+  for (PacketRun run; cursor.next(run);) {
+    if (run.fate == fate) runs.push_back({run.elements.begin, run.elements.end});
+  }
+  change_runs_on_device(operation, from, data, runs);
 }
 
 }  // namespace
@@ -73,6 +93,7 @@ bool PacketRunCursor::next(PacketRun& run) {
 
 void zero_lost(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets) {
   if (lost == nullptr) return;
+  if (data.stream != nullptr) return change(RunOperation::kZero, PacketRun::Fate::kLost, {}, data, lost, packets);
   PacketRunCursor cursor(lost, packets);
   for (PacketRun run; cursor.next(run);) {
     if (run.fate != PacketRun::Fate::kLost) continue;
@@ -83,19 +104,18 @@ void zero_lost(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& 
 
 void lowest_lost(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets) {
   if (lost == nullptr) return;
+  if (data.stream != nullptr) return change(RunOperation::kLowest, PacketRun::Fate::kLost, {}, data, lost, packets);
   PacketRunCursor cursor(lost, packets);
   for (PacketRun run; cursor.next(run);) {
     if (run.fate == PacketRun::Fate::kLost) set_lowest(slice(data, run.elements));
   }
 }
 
-void set_left_out(Tensor data, ReduceOp op) {
-  if (op == ReduceOp::kMax) return set_lowest(data);
-  if (!data.bytes.empty()) std::memset(data.bytes.data(), 0, data.bytes.size());
-}
+void set_left_out(Tensor data, ReduceOp op) { op == ReduceOp::kMax ? set_lowest(data) : zero(data); }
 
 void copy_lost(ConstTensor from, Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets) {
   if (lost == nullptr) return;
+  if (data.stream != nullptr) return change(RunOperation::kCopy, PacketRun::Fate::kLost, from, data, lost, packets);
   PacketRunCursor cursor(lost, packets);
   for (PacketRun run; cursor.next(run);) {
     if (run.fate == PacketRun::Fate::kLost) copy(slice(from, run.elements), slice(data, run.elements));
@@ -103,31 +123,65 @@ void copy_lost(ConstTensor from, Tensor data, const sim::PacketMask* lost, const
 }
 
 void copy_delivered(ConstTensor from, Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets) {
+  if (lost == nullptr) return copy(from, data);
+  if (data.stream != nullptr) {
+    return change(RunOperation::kCopy, PacketRun::Fate::kDelivered, from, data, lost, packets);
+  }
   PacketRunCursor cursor(lost, packets);
   for (PacketRun run; cursor.next(run);) {
     if (run.fate == PacketRun::Fate::kDelivered) copy(slice(from, run.elements), slice(data, run.elements));
   }
 }
 
+void reduce_delivered(ReduceOp op, ConstTensor from, Tensor data, const sim::PacketMask* lost,
+                      const sim::Packetizer& packets) {
+  if (data.stream != nullptr) {
+    const RunOperation operation = op == ReduceOp::kSum ? RunOperation::kSum : RunOperation::kMax;
+    return change(operation, PacketRun::Fate::kDelivered, from, data, lost, packets);
+  }
+  PacketRunCursor cursor(lost, packets);
+  for (PacketRun run; cursor.next(run);) {
+    if (run.fate == PacketRun::Fate::kLost) continue;
+    const Tensor work = slice(data, run.elements);
+    const std::array<const std::byte*, 2> inputs = {work.bytes.data(), slice(from, run.elements).bytes.data()};
+    const std::array<std::byte*, 1> outputs = {work.bytes.data()};
+    reduce_in_rank_order(op, work.type, inputs, outputs, work.count_elems());
+  }
+}
+
+void zero(Tensor data) {
+  if (data.bytes.empty()) return;
+  if (data.stream != nullptr) return zero_on_device(data.bytes.data(), data.bytes.size(), *data.stream);
+  std::memset(data.bytes.data(), 0, data.bytes.size());  // all bits zero is zero in every element type
+}
+
 void scale(Tensor data, double factor) {
   DROPTEST_CHECK(data.type != ElementType::kUint64, "integers are not rescaled");
+  if (data.stream != nullptr) {
+    const std::array<ElementRun, 1> all = {ElementRun{0, data.count_elems(), factor}};
+    return change_runs_on_device(RunOperation::kScale, {}, data, all);
+  }
   visit_elements(data.type, [&]<class T>(std::type_identity<T>) { scale_elems(data.as<T>(), factor); });
 }
 
 Tensor slice(Tensor data, sim::ElementRange elements) {
   const std::size_t size = element_bytes(data.type);
-  return {data.type, data.bytes.subspan(elements.begin * size, elements.size() * size)};
+  return {data.type, data.bytes.subspan(elements.begin * size, elements.size() * size), data.stream};
 }
 
 ConstTensor slice(ConstTensor data, sim::ElementRange elements) {
   const std::size_t size = element_bytes(data.type);
-  return {data.type, data.bytes.subspan(elements.begin * size, elements.size() * size)};
+  return {data.type, data.bytes.subspan(elements.begin * size, elements.size() * size), data.stream};
 }
 
 void copy(ConstTensor from, Tensor to) {
   DROPTEST_CHECK(from.bytes.size() == to.bytes.size(),
                  "copy of " + std::to_string(from.bytes.size()) + " bytes to " + std::to_string(to.bytes.size()));
   if (from.bytes.empty() || from.bytes.data() == to.bytes.data()) return;
+  if (to.stream != nullptr) {
+    DROPTEST_CHECK(from.stream != nullptr, "copy between host and device memory");
+    return copy_on_device(from.bytes.data(), to.bytes.data(), to.bytes.size(), *to.stream);
+  }
   std::memcpy(to.bytes.data(), from.bytes.data(), from.bytes.size());
 }
 

@@ -36,7 +36,8 @@ class PacketRunCursor {
 };
 
 /// The copies and fills below act on the elements of one message: `data` has packets.count_elems() elements.
-/// A null mask means that all was delivered.
+/// A null mask means that all was delivered. Tensors are in one memory; those on a device are changed in the order of
+/// their stream, by one launch.
 
 /// Sets lost elements to zero.
 void zero_lost(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets);
@@ -49,7 +50,14 @@ void copy_lost(ConstTensor from, Tensor data, const sim::PacketMask* lost, const
 /// Copies delivered elements from `from`.
 void copy_delivered(ConstTensor from, Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets);
 
-/// data *= factor, rounded to the type first. Throws: CheckError for integers.
+/// data = data op from, for delivered elements.
+void reduce_delivered(ReduceOp op, ConstTensor from, Tensor data, const sim::PacketMask* lost,
+                      const sim::Packetizer& packets);
+
+/// Sets all elements to zero.
+void zero(Tensor data);
+
+/// data *= factor, rounded to the type first (to float for bfloat16). Throws: CheckError for integers.
 void scale(Tensor data, double factor);
 
 /// The part of `data` of those elements.

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <optional>
 #include <string>
 
+#include "comm/device/tensor_operations.h"
 #include "comm/lossy/packet_runs.h"
 #include "comm/lossy/recovery_rules.h"
 #include "sim/error.h"
@@ -20,6 +20,41 @@ sim::ElementRange clip(sim::ElementRange elements, std::uint64_t first, std::uin
   const std::uint64_t end = std::clamp(elements.end, first, first + count);
   return {begin - first, end - first};
 }
+
+// Changes packets of a tensor that holds the message's elements from `first` on: at once on the host, in finish() on a
+// device.
+class Changes {
+ public:
+  Changes(Tensor data, std::uint64_t first, const sim::Packetizer& packets)
+      : data_(data), first_(first), packets_(packets) {}
+
+  void zero(std::uint64_t packet) {
+    const sim::ElementRange elements = of(packet);
+    if (data_.stream != nullptr) return zeroed_.push_back({elements.begin, elements.end});
+    comm::zero(slice(data_, elements));
+  }
+  void scale(std::uint64_t packet, double factor) {
+    const sim::ElementRange elements = of(packet);
+    if (data_.stream != nullptr) return scaled_.push_back({elements.begin, elements.end, factor});
+    comm::scale(slice(data_, elements), factor);
+  }
+  void finish() const {
+    if (data_.stream == nullptr) return;
+    change_runs_on_device(RunOperation::kZero, {}, data_, zeroed_);
+    change_runs_on_device(RunOperation::kScale, {}, data_, scaled_);
+  }
+
+ private:
+  sim::ElementRange of(std::uint64_t packet) const {
+    return clip(packets_.elements(packet), first_, data_.count_elems());
+  }
+
+  Tensor data_;
+  std::uint64_t first_;
+  const sim::Packetizer& packets_;
+  std::vector<ElementRun> zeroed_;
+  std::vector<ElementRun> scaled_;
+};
 
 }  // namespace
 
@@ -83,26 +118,26 @@ void LostContributions::rescale(Tensor sums, std::uint64_t first_element, const 
                                 int contributions) const {
   if (total_ == 0) return;
   const auto all = static_cast<std::uint32_t>(contributions);
+  Changes changes(sums, first_element, packets);
   for (std::uint64_t packet = 0; packet < lost_.size(); ++packet) {
     if (lost_[packet] == 0) continue;
-    const Tensor data = slice(sums, clip(packets.elements(packet), first_element, sums.count_elems()));
-    if (data.bytes.empty()) continue;
     if (lost_[packet] == all) {
-      std::memset(data.bytes.data(), 0, data.bytes.size());
+      changes.zero(packet);
     } else {
-      scale(data, static_cast<double>(all) / static_cast<double>(all - lost_[packet]));
+      changes.scale(packet, static_cast<double>(all) / static_cast<double>(all - lost_[packet]));
     }
   }
+  changes.finish();
 }
 
 void LostContributions::zero_where_all_lost(Tensor results, std::uint64_t first_element, const sim::Packetizer& packets,
                                             int contributions) const {
   if (total_ == 0) return;
+  Changes changes(results, first_element, packets);
   for (std::uint64_t packet = 0; packet < lost_.size(); ++packet) {
-    if (lost_[packet] != static_cast<std::uint32_t>(contributions)) continue;
-    const Tensor data = slice(results, clip(packets.elements(packet), first_element, results.count_elems()));
-    if (!data.bytes.empty()) std::memset(data.bytes.data(), 0, data.bytes.size());
+    if (lost_[packet] == static_cast<std::uint32_t>(contributions)) changes.zero(packet);
   }
+  changes.finish();
 }
 
 }  // namespace droptest::comm

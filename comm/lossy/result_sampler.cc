@@ -8,6 +8,7 @@
 #include <span>
 #include <type_traits>
 
+#include "comm/device/tensor_operations.h"
 #include "comm/part_reduction.h"
 #include "comm/visit_elements.h"
 
@@ -55,10 +56,17 @@ void add_errors(std::span<const T> exact, std::span<const T> result, SampleSums&
 // What ranks make of one part differs by how much: reads every rank's values once, writes no result.
 class DivergenceOfPart final : public PartReduction {
  public:
-  DivergenceOfPart(ElementType type, std::size_t count, SampleSums& sums) : type_(type), count_(count), sums_(sums) {}
+  DivergenceOfPart(ConstTensor like, std::size_t count, SampleSums& sums) : like_(like), count_(count), sums_(sums) {}
 
   void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> /*results*/) override {
-    visit_elements(type_, [&]<class T>(std::type_identity<T>) { add<T>(contributions); });
+    if (like_.stream != nullptr) {
+      const DivergenceSums divergence = divergence_sums_on_device(like_.type, count_, contributions, *like_.stream);
+      sums_.divergence_energy += divergence.energy;
+      sums_.divergence_max = std::max(sums_.divergence_max, divergence.max);
+      sums_.divergence_elems += static_cast<double>(contributions.size() * count_);
+      return;
+    }
+    visit_elements(like_.type, [&]<class T>(std::type_identity<T>) { add<T>(contributions); });
   }
 
  private:
@@ -90,7 +98,7 @@ class DivergenceOfPart final : public PartReduction {
     sums_.divergence_elems += ranks * static_cast<double>(count_);
   }
 
-  ElementType type_;
+  ConstTensor like_;  // the type and the memory of contributions
   std::size_t count_;
   SampleSums& sums_;
 };
@@ -107,6 +115,16 @@ void ResultSampler::compare(const LayerKey& key, ConstTensor exact, ConstTensor 
   if (exact.type == ElementType::kUint64) return;
   SampleSums sums;
   sums.calls = count == CountCall::kHere ? 1 : 0;
+  if (exact.stream != nullptr) {
+    const ErrorSums errors = error_sums_on_device(exact, result);
+    sums.error_energy = errors.error_energy;
+    sums.exact_energy = errors.exact_energy;
+    sums.result_energy = errors.result_energy;
+    sums.inner_product = errors.inner_product;
+    sums.error_sum = errors.error_sum;
+    sums.elems = static_cast<double>(exact.count_elems());
+    return add(key, sums);
+  }
   visit_elements(exact.type, [&]<class T>(std::type_identity<T>) { add_errors(exact.as<T>(), result.as<T>(), sums); });
   add(key, sums);
 }
@@ -116,9 +134,9 @@ void ResultSampler::compare_ranks(Communicator& group, const LayerKey& key, Cons
   const std::vector<std::uint64_t> counts = even_counts(result.count_elems(), group.world_size());
   const std::uint64_t part_elems = counts[static_cast<std::size_t>(group.rank())];
   SampleSums sums;
-  DivergenceOfPart divergence(result.type, part_elems, sums);
-  unused_.resize(part_elems * element_bytes(result.type));
-  group.reduce_scatter_with(result, {result.type, unused_}, counts, divergence, kComparison);
+  DivergenceOfPart divergence(result, part_elems, sums);
+  const Tensor unused = unused_.take(Scratch::Slot::kPart, result, part_elems);
+  group.reduce_scatter_with(result, unused, counts, divergence, kComparison);
   add(key, sums);
 }
 

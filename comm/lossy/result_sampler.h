@@ -3,13 +3,12 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <map>
-#include <vector>
 
 #include "comm/communicator.h"
 #include "comm/lossy/sample_sums.h"
+#include "comm/lossy/scratch.h"
 #include "comm/lossy/touched_steps.h"
 #include "sim/traffic_class.h"
 
@@ -42,7 +41,7 @@ class ResultSampler {
   std::array<SampleSums, sim::kAllTrafficClasses.size()> total_{};
   std::array<SampleSums, sim::kAllTrafficClasses.size()> interval_{};
   std::map<LayerKey, SampleSums> layers_;
-  std::vector<std::byte> unused_;  // an output that a reduction leaves alone
+  Scratch unused_;  // an output that a reduction leaves alone
 };
 
 }  // namespace droptest::comm

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/device/device_buffer.h"
 
 namespace droptest::comm {
 
@@ -16,16 +17,21 @@ class Scratch {
  public:
   enum class Slot : std::uint8_t { kReceived, kPart, kMasked, kInputCopy, kTransformed, kCorrected, kSentinel };
 
-  /// A tensor of count_elems elements, content unspecified.
-  Tensor take(Slot slot, ElementType type, std::uint64_t count_elems) {
-    std::vector<std::byte>& buffer = buffers_[static_cast<std::size_t>(slot)];
-    const std::size_t bytes = count_elems * element_bytes(type);
+  /// A tensor of count_elems elements of the type and in the memory of `like`, content unspecified.
+  Tensor take(Slot slot, ConstTensor like, std::uint64_t count_elems) {
+    const auto index = static_cast<std::size_t>(slot);
+    const std::size_t bytes = count_elems * element_bytes(like.type);
+    if (like.stream != nullptr)
+      return {like.type, {on_device_[index].at_least(bytes, *like.stream), bytes}, like.stream};
+    std::vector<std::byte>& buffer = buffers_[index];
     if (buffer.size() < bytes) buffer.resize(bytes);
-    return {type, std::span(buffer).first(bytes)};
+    return {like.type, std::span(buffer).first(bytes)};
   }
 
  private:
-  std::array<std::vector<std::byte>, static_cast<std::size_t>(Slot::kSentinel)> buffers_;
+  static constexpr auto kSlots = static_cast<std::size_t>(Slot::kSentinel);
+  std::array<std::vector<std::byte>, kSlots> buffers_;
+  std::array<GrowingDeviceMemory, kSlots> on_device_;
 };
 
 }  // namespace droptest::comm

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/device/device_buffer.h"
 
 namespace droptest::comm {
 
@@ -33,9 +34,9 @@ class StaleMemory {
     kReduceScatterFeedback,
   };
 
-  /// The memory of `count_elems` elements for a message. `peer` tells roots and senders apart, where that matters.
-  /// The range stays valid until the memory is destroyed.
-  Tensor of(Use use, const Message& message, ElementType type, std::uint64_t count_elems, int peer = -1);
+  /// The memory of `count_elems` elements for a message, of the type and in the memory of `like`. `peer` tells roots
+  /// and senders apart, where that matters. The range stays valid until the memory is destroyed.
+  Tensor of(Use use, const Message& message, ConstTensor like, std::uint64_t count_elems, int peer = -1);
 
  private:
   using Key = std::tuple<Use, sim::TrafficClass, int, int, ElementType, std::uint64_t, std::string>;
@@ -51,7 +52,11 @@ class StaleMemory {
       return view(a) < view(b);
     }
   };
-  std::map<Key, std::vector<std::byte>, Less> memories_;
+  struct Memory {
+    std::vector<std::byte> host;
+    DeviceMemory device;
+  };
+  std::map<Key, Memory, Less> memories_;
 };
 
 }  // namespace droptest::comm

@@ -6,20 +6,33 @@
 #include <string>
 #include <utility>
 
+#include "comm/device/device_buffer.h"
 #include "comm/lossy/packet_runs.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
 namespace {
 
-// The tensors of one rank after the other; f(part) for each that is not empty.
+// The tensors of one rank after the other; f(part) for each that is not empty. f works in host memory: what a device
+// has goes there and back, which waits for the stream.
 template <class F>
 void for_each_part(Tensor data, std::span<const std::uint64_t> parts, const F& f) {
+  std::vector<std::byte> host;
+  Tensor in_place = data;
+  if (data.stream != nullptr) {
+    host.resize(data.bytes.size());
+    copy_to_host(data.bytes.data(), host, *data.stream);
+    data.stream->synchronize();
+    in_place = {data.type, host};
+  }
   std::uint64_t begin = 0;
   for (const std::uint64_t count : parts) {
-    if (count > 0) f(slice(data, {begin, begin + count}));
+    if (count > 0) f(slice(in_place, {begin, begin + count}));
     begin += count;
   }
+  if (data.stream == nullptr) return;
+  copy_to_device(std::span<const std::byte>(host), data.bytes.data(), *data.stream);
+  data.stream->synchronize();  // the host's copy goes
 }
 
 // In place on floats of a width that the transform knows; bfloat16 is widened, and rounded afterwards.
@@ -85,7 +98,7 @@ void TransformedPath::inverse(Tensor data, Counts parts) {
 
 // The input stays as it is: a caller's input is never written.
 ConstTensor TransformedPath::transformed(ConstTensor input, Counts parts) {
-  const Tensor copied = context_.scratch.take(Scratch::Slot::kTransformed, input.type, input.count_elems());
+  const Tensor copied = context_.scratch.take(Scratch::Slot::kTransformed, input, input.count_elems());
   copy(input, copied);
   forward(copied, parts);
   return copied;

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // droptest info
 #include <CLI/CLI.hpp>
+#include <iomanip>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "comm/backend_registry.h"
+#include "comm/device/device_info.h"
+#include "comm/device/device_libraries.h"
 #include "experiments/cli/commands.h"
 #include "experiments/records/provenance.h"
+#include "sim/error.h"
 
 namespace droptest::cli {
 namespace {
@@ -16,6 +20,45 @@ namespace {
 struct InfoOptions {
   bool json = false;
 };
+
+nlohmann::ordered_json text_or_null(const std::string& text) {
+  return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text);
+}
+
+nlohmann::ordered_json device_json(const comm::DeviceInfo& device) {
+  nlohmann::ordered_json record;
+  record["index"] = device.index;
+  std::string trouble = device.trouble;
+  if (trouble.empty()) {
+    record["name"] = device.name;
+    record["compute_capability"] = std::to_string(device.compute_major) + "." + std::to_string(device.compute_minor);
+    record["multiprocessors"] = device.multiprocessors;
+    record["pci_bus_id"] = device.pci_bus_id;
+    record["total_bytes"] = device.total_bytes;
+    try {
+      record["free_bytes"] = comm::free_device_bytes(device.index);
+    } catch (const DeviceError& error) {
+      record["free_bytes"] = nullptr;
+      trouble = error.what();
+    }
+  }
+  record["trouble"] = text_or_null(trouble);
+  return record;
+}
+
+nlohmann::ordered_json cuda_json(const comm::DeviceSurvey& survey) {
+  nlohmann::ordered_json record;
+  record["built"] = survey.built;
+  record["architectures"] = text_or_null(survey.architectures);
+  record["runtime"] = text_or_null(survey.runtime_version);
+  record["driver"] = text_or_null(survey.driver_version);
+  record["libraries"] = nlohmann::ordered_json::object();
+  for (const auto& [name, version] : comm::device_library_versions(survey)) record["libraries"][name] = version;
+  record["absence"] = text_or_null(survey.absence);
+  record["devices"] = nlohmann::ordered_json::array();
+  for (const comm::DeviceInfo& device : survey.devices) record["devices"].push_back(device_json(device));
+  return record;
+}
 
 nlohmann::ordered_json build_info() {
   const experiments::Provenance build = experiments::build_provenance();
@@ -29,12 +72,40 @@ nlohmann::ordered_json build_info() {
   for (const auto& [name, version] : build.libraries) info["libraries"][name] = version;
   info["backends"] = nlohmann::ordered_json::object();
   for (const comm::BackendEntry& entry : comm::backends()) info["backends"][std::string(entry.name)] = entry.built;
-#ifdef DROPTEST_CUDA_BUILT
-  info["cuda"] = true;
-#else
-  info["cuda"] = false;
-#endif
+  info["cuda"] = cuda_json(comm::survey_devices());
   return info;
+}
+
+void print_cuda(const nlohmann::ordered_json& cuda) {
+  const auto text = [&cuda](const char* key) { return cuda[key].is_null() ? "none" : cuda[key].get<std::string>(); };
+  std::cout << "cuda       ";
+  if (cuda["built"].get<bool>()) {
+    std::cout << "built for " << text("architectures") << "; runtime " << text("runtime") << ", driver "
+              << text("driver");
+    for (const auto& [name, version] : cuda["libraries"].items()) {
+      std::cout << ", " << name << " " << version.get<std::string>();
+    }
+  } else {
+    std::cout << "not built";
+  }
+  std::cout << "\n";
+  const char* heading = "devices    ";
+  if (!cuda["absence"].is_null()) std::cout << heading << "none: " << text("absence") << "\n";
+  for (const nlohmann::ordered_json& device : cuda["devices"]) {
+    const auto gibibytes = [&device](const char* key) { return device[key].get<double>() / 0x1p30; };
+    std::cout << heading << device["index"].dump() << ": ";
+    if (device.contains("name")) {
+      std::cout << device["name"].get<std::string>() << ", compute capability "
+                << device["compute_capability"].get<std::string>() << ", " << device["multiprocessors"].dump()
+                << " multiprocessors, " << device["pci_bus_id"].get<std::string>() << ", " << std::fixed
+                << std::setprecision(1);
+      if (!device["free_bytes"].is_null()) std::cout << gibibytes("free_bytes") << " of ";
+      std::cout << gibibytes("total_bytes") << " GiB" << (device["free_bytes"].is_null() ? "" : " free");
+    }
+    if (!device["trouble"].is_null()) std::cout << " (" << device["trouble"].get<std::string>() << ")";
+    std::cout << "\n";
+    heading = "           ";
+  }
 }
 
 int info(const InfoOptions& options) {
@@ -58,14 +129,15 @@ int info(const InfoOptions& options) {
     std::cout << separator << name << (built.get<bool>() ? "" : " (not built)");
     separator = ", ";
   }
-  std::cout << "\ncuda       " << (all["cuda"].get<bool>() ? "built" : "not built") << "\n";
+  std::cout << "\n";
+  print_cuda(all["cuda"]);
   return kExitSuccess;
 }
 
 }  // namespace
 
 void add_info_command(CLI::App& app, Action& chosen) {
-  CLI::App* command = app.add_subcommand("info", "Version, libraries and what was built");
+  CLI::App* command = app.add_subcommand("info", "Version, libraries, what was built, and the devices of this machine");
   const auto options = std::make_shared<InfoOptions>();  // shared by CLI11's bindings and the action
   command->add_flag("--json", options->json, "Print JSON");
   command->footer("Examples:\n  droptest info\n  droptest info --json");

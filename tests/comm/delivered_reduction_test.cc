@@ -133,14 +133,14 @@ void check(ReduceOp op, const Scaling& scaling) {
           const PerSource<T> before = inputs;
           const std::vector<std::byte*> apart = {reinterpret_cast<std::byte*>(first.data()),
                                                  reinterpret_cast<std::byte*>(second.data())};
-          reduction.reduce(op, element_type_of<T>(), scaling, starts(inputs), apart);
+          reduction.reduce(op, ConstTensor(element_type_of<T>(), {}), scaling, starts(inputs), apart);
           expect_bits(want, first, what);
           expect_bits(want, second, what);
           for (std::size_t s = 0; s < inputs.size(); ++s) expect_bits(before[s], inputs[s], what + ", an input");
 
           std::vector<std::byte*> in_place;
           for (std::vector<T>& input : inputs) in_place.push_back(reinterpret_cast<std::byte*>(input.data()));
-          reduction.reduce(op, element_type_of<T>(), scaling, starts(inputs), in_place);
+          reduction.reduce(op, ConstTensor(element_type_of<T>(), {}), scaling, starts(inputs), in_place);
           for (const std::vector<T>& input : inputs) expect_bits(want, input, what + ", in place");
           if (::testing::Test::HasFatalFailure()) return;
         }
@@ -166,7 +166,7 @@ void check_parts(const Scaling& scaling) {
     }
     std::vector<T> got(part.size());
     const std::vector<std::byte*> outputs = {reinterpret_cast<std::byte*>(got.data())};
-    reduction.reduce(ReduceOp::kSum, element_type_of<T>(), scaling, begins, outputs);
+    reduction.reduce(ReduceOp::kSum, ConstTensor(element_type_of<T>(), {}), scaling, begins, outputs);
     const auto begin = whole.begin() + static_cast<std::ptrdiff_t>(part.begin);
     expect_bits({begin, begin + static_cast<std::ptrdiff_t>(part.size())}, got, "from " + std::to_string(part.begin));
   }

@@ -267,8 +267,27 @@ def test_info_names_versions_and_what_was_built(tmp_path):
     info = json.loads(run("info", "--json", cwd=tmp_path).out)
     assert {"version", "commit", "compiler", "libraries", "backends", "cuda"} <= set(info)
     assert info["backends"]["local"] is True and info["backends"]["nccl"] is False
-    assert isinstance(info["cuda"], bool)
-    assert info["version"] in run("info", cwd=tmp_path).out
+    text = run("info", cwd=tmp_path).out
+    assert info["version"] in text
+
+
+def test_info_shows_the_devices_or_why_there_are_none(tmp_path):
+    cuda = json.loads(run("info", "--json", cwd=tmp_path).out)["cuda"]
+    text = run("info", cwd=tmp_path).out
+    # Exactly one of the two: devices, or a reason.
+    assert bool(cuda["devices"]) == (cuda["absence"] is None)
+    if not cuda["built"]:
+        assert "not built" in text and "DROPTEST_WITH_CUDA" in cuda["absence"]
+        assert cuda["runtime"] is None and cuda["libraries"] == {}
+    else:
+        assert cuda["architectures"] in text and f"runtime {cuda['runtime']}" in text
+        if cuda["driver"] is None:
+            assert "no NVIDIA driver" in cuda["absence"]
+    if cuda["absence"]:
+        assert f"devices    none: {cuda['absence']}" in text
+    for device in cuda["devices"]:
+        if device["trouble"] is None:
+            assert 0 <= device["free_bytes"] <= device["total_bytes"] and device["name"] in text
 
 
 def test_report_says_what_it_cannot_do(tmp_path):

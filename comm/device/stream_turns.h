@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Users of one buffer that work on different streams, one after the other.
+#pragma once
+
+#include <optional>
+
+#include "comm/device/stream.h"
+
+namespace droptest::comm {
+
+/// Keeps the order in which a host thread uses something on a device when it changes from stream to stream. Owned with
+/// what is used.
+class StreamTurns {
+ public:
+  /// The turn of a stream: from the construction, which lets the stream wait for the turn before it, to the end of the
+  /// scope. Null: host memory, nothing is done.
+  class Turn {
+   public:
+    Turn(StreamTurns& turns, Stream* stream) : turns_(turns), stream_(stream) {
+      if (stream_ != nullptr && turns_.end_ && turns_.last_ != stream_) stream_->wait(*turns_.end_);
+    }
+    ~Turn() {
+      if (stream_ != nullptr) turns_.end_turn(*stream_);
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    StreamTurns& turns_;
+    Stream* stream_;
+  };
+
+ private:
+  // In a destructor: a device that fails here fails the next call that looks at it.
+  void end_turn(Stream& stream) noexcept {
+    try {
+      if (!end_) end_.emplace();
+      end_->record(stream);
+      last_ = &stream;
+    } catch (...) {
+      last_ = nullptr;
+    }
+  }
+
+  std::optional<Event> end_;
+  const Stream* last_ = nullptr;
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives and the loss layer on tensors in device memory: the results of the host bit for bit, with equal fates.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/device/device_tensor.h"
+#include "comm/lossy/lossy_communicator.h"
+#include "comm/lossy/path_registry.h"
+#include "comm/run_ranks.h"
+#include "sim/recovery/parity.h"
+#include "tests/comm/conformance.h"
+#include "tests/comm/lossy_recovery.h"
+#include "tests/comm/through_device.h"
+
+namespace droptest::comm {
+namespace {
+
+constexpr auto kClass = kRecoveryClass;
+constexpr std::chrono::milliseconds kTimeout{60000};
+
+enum class Where { kHost, kDevice };
+
+std::vector<std::uint64_t> digests(int ranks, Where where, std::uint64_t (*check)(Communicator&)) {
+  std::vector<std::uint64_t> result(static_cast<std::size_t>(ranks));
+  run_ranks(ranks, kTimeout, [&](Communicator& group) {
+    if (where == Where::kHost) {
+      result[static_cast<std::size_t>(group.rank())] = check(group);
+      return;
+    }
+    ThroughDevice device(group);
+    result[static_cast<std::size_t>(group.rank())] = check(device);
+  });
+  return result;
+}
+
+TEST(DeviceCollectives, LocalConforms) {
+  DROPTEST_NEEDS_DEVICE();
+  for (const int ranks : {1, 2, 3}) {
+    EXPECT_EQ(digests(ranks, Where::kHost, check_conformance), digests(ranks, Where::kDevice, check_conformance))
+        << ranks << " ranks";
+  }
+}
+
+TEST(DeviceCollectives, GroupsOfLocalConform) {
+  DROPTEST_NEEDS_DEVICE();
+  EXPECT_EQ(digests(4, Where::kHost, check_conformance_of_splits),
+            digests(4, Where::kDevice, check_conformance_of_splits));
+}
+
+// No rank waits for the device between its calls: the order is that of streams and events alone.
+TEST(DeviceCollectives, CallsFollowEachOtherWithoutTheHost) {
+  DROPTEST_NEEDS_DEVICE();
+  constexpr int kRanks = 3;
+  constexpr std::size_t kElems = 1000;
+  constexpr int kCalls = 5;
+  run_ranks(kRanks, kTimeout, [&](Communicator& group) {
+    Stream stream;
+    DeviceBuffer<float> data(kElems, "data");
+    DeviceBuffer<float> sums(kElems, "sums");
+    const std::vector<float> start(kElems, static_cast<float>(group.rank() + 1));
+    copy_to_device(std::span<const float>(start), data.elems(), stream);
+    // Each call reads what the last one wrote, and the next one writes what this one reads.
+    for (int call = 0; call < kCalls; ++call) {
+      group.all_reduce(device_tensor(DeviceSpan<const float>(data.elems()), stream),
+                       device_tensor(sums.elems(), stream), ReduceOp::kSum, {kClass, "sums"});
+      group.all_reduce(device_tensor(sums.elems(), stream), ReduceOp::kSum, {kClass, "sums of sums"});
+      copy_on_device(DeviceSpan<const float>(sums.elems()), data.elems(), stream);
+    }
+    std::vector<float> result(kElems);
+    copy_to_host(DeviceSpan<const float>(data.elems()), std::span<float>(result), stream);
+    stream.synchronize();
+    // 1 + 2 + 3 = 6, times 3 ranks; each later call multiplies by 9.
+    const float want = 18.0F * static_cast<float>(std::pow(9.0, kCalls - 1));
+    for (const float x : result) ASSERT_EQ(want, x);
+    group.barrier({kClass, "end"});
+  });
+}
+
+TEST(DeviceCollectives, HostAndDeviceMemoryInOneCallIsAnError) {
+  DROPTEST_NEEDS_DEVICE();
+  try {
+    run_ranks(2, kTimeout, [&](Communicator& group) {
+      std::vector<float> host(10);
+      if (group.rank() == 0) return group.all_reduce(Tensor(std::span(host)), ReduceOp::kSum, {kClass, "mixed"});
+      Stream stream;
+      DeviceBuffer<float> device(10, "data");
+      group.all_reduce(device_tensor(device.elems(), stream), ReduceOp::kSum, {kClass, "mixed"});
+    });
+    FAIL() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string::npos, std::string(error.what()).find("rank 0 gives host memory, rank 1 device memory"))
+        << error.what();
+  }
+}
+
+// What a program of collectives comes to on one rank: the bytes of all results, and the group's statistics.
+struct Outcome {
+  std::vector<std::byte> bytes;
+  ClassStatistics statistics;
+};
+
+float value(std::uint64_t step, int rank, std::size_t i) {
+  return static_cast<float>(std::sin(static_cast<double>((i + 1) * (step + 1)) + rank));
+}
+
+template <class T>
+void append(const std::vector<T>& values, std::vector<std::byte>& bytes) {
+  const auto as_bytes = std::as_bytes(std::span(values));
+  bytes.insert(bytes.end(), as_bytes.begin(), as_bytes.end());
+}
+
+float as_float(float x) { return x; }
+float as_float(double x) { return static_cast<float>(x); }
+float as_float(Bf16 x) { return to_float(x); }
+template <class T>
+T element(float x) {
+  return static_cast<T>(x);
+}
+template <>
+Bf16 element<Bf16>(float x) {
+  return to_bf16(x);
+}
+
+template <class T>
+std::vector<T> values(std::uint64_t step, int rank, std::size_t count) {
+  std::vector<T> result(count);
+  for (std::size_t i = 0; i < count; ++i) result[i] = element<T>(value(step, rank, i));
+  return result;
+}
+
+template <class T>
+void run_program(Communicator& group, std::uint64_t step, std::vector<std::byte>& bytes) {
+  const int ranks = group.world_size();
+  const int me = group.rank();
+  std::vector<T> data = values<T>(step, me, 517);
+  group.all_reduce(Tensor(std::span(data)), ReduceOp::kSum, {kClass, "all_reduce", 0});
+  append(data, bytes);
+  std::vector<std::uint64_t> counts;
+  std::uint64_t total = 0;
+  for (int r = 0; r < ranks; ++r) total += counts.emplace_back(static_cast<std::uint64_t>(60 * r + 33));
+  const std::vector<T> input = values<T>(step, me, total);
+  std::vector<T> part(counts[static_cast<std::size_t>(me)], element<T>(0.5F));
+  group.reduce_scatter(ConstTensor(std::span(input)), Tensor(std::span(part)), counts, ReduceOp::kSum,
+                       {kClass, "reduce_scatter", 1});
+  append(part, bytes);
+  std::vector<T> gathered(total, element<T>(0.25F));
+  group.all_gather(ConstTensor(std::span<const T>(part)), Tensor(std::span(gathered)), counts,
+                   {kClass, "all_gather", 1});
+  append(gathered, bytes);
+  const std::vector<std::uint64_t> even(static_cast<std::size_t>(ranks), 70);
+  const std::vector<T> parts = values<T>(step + 100, me, 70 * static_cast<std::size_t>(ranks));
+  std::vector<T> exchanged(parts.size(), element<T>(0.125F));
+  group.all_to_all(ConstTensor(std::span(parts)), even, Tensor(std::span(exchanged)), even, {kClass, "all_to_all", 2});
+  append(exchanged, bytes);
+  std::vector<T> copied = values<T>(step + 200, me, 130);
+  group.broadcast(Tensor(std::span(copied)), 1, {kClass, "broadcast", 2});
+  append(copied, bytes);
+  if (me == 0) group.send(ConstTensor(std::span<const T>(copied)), 1, {kClass, "message", 3});
+  if (me == 1) group.recv(Tensor(std::span(copied)), 0, {kClass, "message", 3});
+  append(copied, bytes);
+}
+
+template <class T>
+std::vector<Outcome> outcomes(int ranks, const ClassNetwork& network, Where where) {
+  std::vector<Outcome> result(static_cast<std::size_t>(ranks));
+  run_ranks(ranks, kTimeout, [&](Communicator& inner) {
+    LossyOptions options = recovery_options(network);
+    options.sample_every_steps = 2;
+    LossyCommunicator lossy(inner, options);
+    Outcome& mine = result[static_cast<std::size_t>(inner.rank())];
+    std::optional<ThroughDevice> device;
+    if (where == Where::kDevice) device.emplace(lossy);
+    Communicator& group = device ? static_cast<Communicator&>(*device) : lossy;
+    for (std::uint64_t step = 0; step < 4; ++step) {
+      lossy.begin_step(step);
+      run_program<T>(group, step, mine.bytes);
+    }
+    lossy.verify_fates();
+    mine.statistics = lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit).at(0);
+  });
+  return result;
+}
+
+template <class T>
+void expect_twins(int ranks, const ClassNetwork& network, const std::string& what) {
+  const std::vector<Outcome> host = outcomes<T>(ranks, network, Where::kHost);
+  const std::vector<Outcome> device = outcomes<T>(ranks, network, Where::kDevice);
+  for (std::size_t r = 0; r < host.size(); ++r) {
+    ASSERT_EQ(host[r].bytes.size(), device[r].bytes.size());
+    const std::size_t elems = host[r].bytes.size() / sizeof(T);
+    for (std::size_t i = 0; i < elems; ++i) {
+      T x, y;
+      std::memcpy(&x, host[r].bytes.data() + i * sizeof(T), sizeof(T));
+      std::memcpy(&y, device[r].bytes.data() + i * sizeof(T), sizeof(T));
+      ASSERT_EQ(0, std::memcmp(&x, &y, sizeof(T)))
+          << what << ", " << sizeof(T) << "-byte elements, rank " << r << ", element " << i << ": host " << as_float(x)
+          << ", device " << as_float(y);
+    }
+    const ClassStatistics& a = host[r].statistics;
+    const ClassStatistics& b = device[r].statistics;
+    EXPECT_EQ(a.digest, b.digest) << what;
+    EXPECT_EQ(a.total().packets, b.total().packets) << what;
+    EXPECT_EQ(a.total().lost_packets, b.total().lost_packets) << what;
+    EXPECT_GT(a.total().lost_packets, 0U) << what;
+    EXPECT_EQ(a.untouched, b.untouched) << what;
+    // The sums have another order of additions: n rounding errors of double, n about 1e4.
+    EXPECT_EQ(a.sampled_calls, b.sampled_calls) << what;
+    EXPECT_NEAR(a.nmse(), b.nmse(), 1e-11 * (1 + a.nmse())) << what;
+    EXPECT_NEAR(a.cosine(), b.cosine(), 1e-11) << what;
+  }
+}
+
+template <class T>
+void expect_twins_of_fills(std::string_view path) {
+  for (const FillEntry& fill : fills()) {
+    ClassNetwork network = recovery_network(path, 0.1, 0.1);
+    apply_fill(network, fill.fill);
+    if (path == "hierarchical") network.group_ranks = 2;
+    expect_twins<T>(4, network, std::string(path) + " " + std::string(fill.name));
+  }
+}
+
+TEST(DeviceLosses, EveryPathAndFillHasTheHostsBits) {
+  DROPTEST_NEEDS_DEVICE();
+  for (const PathEntry& path : paths()) expect_twins_of_fills<float>(path.name);
+}
+
+TEST(DeviceLosses, EveryElementTypeHasTheHostsBits) {
+  DROPTEST_NEEDS_DEVICE();
+  for (const std::string_view path : {"direct", "contribution", "ring"}) {
+    expect_twins_of_fills<Bf16>(path);
+    expect_twins_of_fills<double>(path);
+  }
+}
+
+TEST(DeviceLosses, EveryRecoveryHasTheHostsBits) {
+  DROPTEST_NEEDS_DEVICE();
+  for (const std::string_view path : {"direct", "contribution", "ring"}) {
+    ClassNetwork coded = recovery_network(path, 0.2, 0.2);
+    coded.reduce.recovery = coded.gather.recovery = std::make_shared<sim::Parity>(sim::ParityCode{4, 2});
+    expect_twins<float>(3, coded, std::string(path) + " parity");
+
+    ClassNetwork interleaved = recovery_network(path, 0.1, 0.1);
+    interleaved.recovery.interleave_packets = 4;
+    expect_twins<float>(3, interleaved, std::string(path) + " interleave");
+
+    ClassNetwork transformed = recovery_network(path, 0.1, 0.1);
+    transformed.recovery.hadamard_block_elems = 64;
+    expect_twins<float>(3, transformed, std::string(path) + " hadamard");
+    expect_twins<Bf16>(3, transformed, std::string(path) + " hadamard");
+
+    if (path == "ring") continue;
+    ClassNetwork fed_back = recovery_network(path, 0.1, 0.1);
+    fed_back.recovery.error_feedback = ClassRecovery::ErrorFeedback::kOn;
+    expect_twins<float>(3, fed_back, std::string(path) + " error_feedback");
+    expect_twins<Bf16>(3, fed_back, std::string(path) + " error_feedback");
+  }
+  ClassNetwork attacked = recovery_network("direct", 0.1, 0.1);
+  attacked.reduce.selection = LossSelection::kLargestNorm;
+  expect_twins<float>(3, attacked, "largest norm");
+}
+
+// The loss layer keeps values of a call in buffers that its next call uses again, here on another stream.
+TEST(DeviceLosses, CallsOnTwoStreamsDoNotMix) {
+  DROPTEST_NEEDS_DEVICE();
+  constexpr std::size_t kElems = 640;
+  ClassNetwork network = recovery_network("direct", 0, 0.5);
+  network.gather.fill = Fill::kOwn;
+  const auto run = [&](Where where) {
+    std::vector<std::vector<float>> results(4);
+    run_ranks(2, kTimeout, [&](Communicator& inner) {
+      LossyCommunicator lossy(inner, recovery_options(network));
+      const int me = inner.rank();
+      std::vector<float>& first = results[static_cast<std::size_t>(2 * me)] = values<float>(1, me, kElems);
+      std::vector<float>& second = results[static_cast<std::size_t>(2 * me + 1)] = values<float>(2, me, kElems);
+      if (where == Where::kHost) {
+        lossy.all_reduce(Tensor(std::span(first)), ReduceOp::kSum, {kClass, "first"});
+        lossy.all_reduce(Tensor(std::span(second)), ReduceOp::kSum, {kClass, "second"});
+        return;
+      }
+      Stream streams[2];
+      DeviceBuffer<float> buffers[2] = {{kElems, "first"}, {kElems, "second"}};
+      copy_to_device(std::span<const float>(first), buffers[0].elems(), streams[0]);
+      copy_to_device(std::span<const float>(second), buffers[1].elems(), streams[1]);
+      lossy.all_reduce(device_tensor(buffers[0].elems(), streams[0]), ReduceOp::kSum, {kClass, "first"});
+      lossy.all_reduce(device_tensor(buffers[1].elems(), streams[1]), ReduceOp::kSum, {kClass, "second"});
+      // Rank 1 looks first, so that rank 0's streams advance as far as rank 1 needs and no further.
+      for (int turn = 1; turn >= 0; --turn) {
+        for (int s = 1; s >= 0 && turn == me; --s) {
+          copy_to_host(DeviceSpan<const float>(buffers[s].elems()), std::span(s == 0 ? first : second), streams[s]);
+          streams[s].synchronize();
+        }
+        inner.barrier({kClass, "turn"});
+      }
+    });
+    return results;
+  };
+  EXPECT_EQ(run(Where::kHost), run(Where::kDevice));
+}
+
+TEST(DeviceMemoryErrors, SayWhatWantedHowMuch) {
+  DROPTEST_NEEDS_DEVICE();
+  try {
+    const DeviceMemory memory(std::size_t{1} << 50U, "activations of 12 blocks");
+    FAIL() << "no error";
+  } catch (const DeviceError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(std::string::npos, text.find("out of memory: activations of 12 blocks wants 1048576.00 GiB")) << text;
+    EXPECT_NE(std::string::npos, text.find("are free")) << text;
+  }
+}
+
+}  // namespace
+}  // namespace droptest::comm

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/comm/through_device.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "comm/device/device_info.h"
+
+namespace droptest::comm {
+
+std::string device_absence() { return survey_devices().absence; }
+
+template <class Call>
+void ThroughDevice::carry(ConstTensor input, Tensor output, const Call& call) {
+  const std::less<> before;
+  const std::byte* in = input.bytes.data();
+  const std::byte* out = output.bytes.data();
+  const bool apart = input.bytes.empty() || output.bytes.empty() || !before(in, out + output.bytes.size()) ||
+                     !before(out, in + input.bytes.size());
+  const std::byte* first = apart ? in : std::min(in, out, before);
+  const std::size_t input_at = static_cast<std::size_t>(in - first);
+  const std::size_t output_at = apart ? (input.bytes.size() + 255) / 256 * 256 : static_cast<std::size_t>(out - first);
+  DeviceBuffer<std::byte> buffer(std::max(input_at + input.bytes.size(), output_at + output.bytes.size()),
+                                 "tensors of a test");
+  std::byte* data = buffer.elems().data();
+  // The output first: where they overlap both have the same bytes.
+  copy_to_device(std::span<const std::byte>(output.bytes), data + output_at, stream_);
+  copy_to_device(input.bytes, data + input_at, stream_);
+  call(ConstTensor(input.type, {data + input_at, input.bytes.size()}, &stream_),
+       Tensor(output.type, {data + output_at, output.bytes.size()}, &stream_));
+  copy_to_host(data + output_at, output.bytes, stream_);
+  stream_.synchronize();
+  // Nobody reads this rank's input any more when all have come here.
+  inner_.barrier({sim::TrafficClass::kControl, "end of a call through the device"});
+}
+
+void ThroughDevice::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
+  carry(input, output, [&](ConstTensor in, Tensor out) { inner_.all_reduce(in, out, op, message); });
+}
+
+void ThroughDevice::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
+                                   const Message& message) {
+  carry(input, output, [&](ConstTensor in, Tensor out) { inner_.reduce_scatter(in, out, counts, op, message); });
+}
+
+void ThroughDevice::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                               const Message& message) {
+  carry(input, output, [&](ConstTensor in, Tensor out) { inner_.all_gather(in, out, counts, message); });
+}
+
+void ThroughDevice::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                               std::span<const std::uint64_t> receive_counts, const Message& message) {
+  carry(input, output,
+        [&](ConstTensor in, Tensor out) { inner_.all_to_all(in, send_counts, out, receive_counts, message); });
+}
+
+void ThroughDevice::broadcast(Tensor data, int root, const Message& message) {
+  carry(data, data, [&](ConstTensor /*in*/, Tensor out) { inner_.broadcast(out, root, message); });
+}
+
+void ThroughDevice::send(ConstTensor data, int destination, const Message& message) {
+  DeviceBuffer<std::byte> buffer(data.bytes.size(), "tensors of a test");
+  copy_to_device(data.bytes, buffer.elems().data(), stream_);
+  inner_.send(ConstTensor(data.type, {buffer.elems().data(), data.bytes.size()}, &stream_), destination, message);
+  stream_.synchronize();
+}
+
+void ThroughDevice::recv(Tensor data, int source, const Message& message) {
+  DeviceBuffer<std::byte> buffer(data.bytes.size(), "tensors of a test");
+  copy_to_device(std::span<const std::byte>(data.bytes), buffer.elems().data(), stream_);
+  inner_.recv(Tensor(data.type, {buffer.elems().data(), data.bytes.size()}, &stream_), source, message);
+  copy_to_host(buffer.elems().data(), data.bytes, stream_);
+  stream_.synchronize();
+}
+
+std::unique_ptr<Communicator> ThroughDevice::split(int color, int key) {
+  std::unique_ptr<Communicator> part = inner_.split(color, key);
+  if (part == nullptr) return nullptr;
+  return std::unique_ptr<Communicator>(new ThroughDevice(std::move(part)));
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a launch reaches the fake device; for the stand-in of comm/device/kernel_launch.cuh.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+namespace droptest::fake_cuda {
+
+/// Queues a kernel whose threads each call `thread`. Returns what cudaLaunchKernel would.
+cudaError_t queue_kernel(std::string_view name, std::uint64_t blocks, unsigned threads, std::size_t shared_bytes,
+                         cudaStream_t stream, std::function<void()> thread);
+
+}  // namespace droptest::fake_cuda

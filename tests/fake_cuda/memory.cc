@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/fake_cuda/memory.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "tests/fake_cuda/failure.h"
+
+namespace droptest::fake_cuda {
+namespace {
+
+constexpr std::size_t kCanaryBytes = 256;  // also the alignment of the data
+constexpr unsigned char kFresh = 0xFF;
+constexpr unsigned char kFreed = 0xFE;
+// Read as bfloat16 or float, both fills are NaN or huge; the canary is NaN.
+unsigned char canary_at(const unsigned char* address) {
+  return (reinterpret_cast<std::uintptr_t>(address) & 1U) != 0 ? 0xFF : 0xC5;
+}
+
+std::size_t block_bytes(std::size_t bytes) {
+  return (bytes + kCanaryBytes - 1) / kCanaryBytes * kCanaryBytes + 2 * kCanaryBytes;
+}
+
+}  // namespace
+
+std::string Memory::name(const Allocation& allocation) {
+  return (allocation.place == Place::kDevice ? "allocation " : "page-locked allocation ") +
+         std::to_string(allocation.number) + " (" + std::to_string(allocation.bytes) + " bytes" +
+         (allocation.place == Place::kDevice ? " on device " + std::to_string(allocation.device) : "") + ")";
+}
+
+void* Memory::allocate(Place place, int device, std::size_t bytes) {
+  Allocation allocation;
+  allocation.block = static_cast<unsigned char*>(std::aligned_alloc(kCanaryBytes, block_bytes(bytes)));
+  if (allocation.block == nullptr) return nullptr;
+  allocation.bytes = bytes;
+  allocation.place = place;
+  allocation.device = device;
+  allocation.number = count_++;
+  unsigned char* data = allocation.block + kCanaryBytes;
+  for (unsigned char* byte = allocation.block; byte < data; ++byte) *byte = canary_at(byte);
+  std::memset(data, kFresh, bytes);
+  for (unsigned char* byte = data + bytes; byte < data + bytes + kCanaryBytes; ++byte) *byte = canary_at(byte);
+  allocations_.emplace(reinterpret_cast<std::uintptr_t>(data), allocation);
+  return data;
+}
+
+bool Memory::free(Place place, void* data) {
+  const auto found = allocations_.find(reinterpret_cast<std::uintptr_t>(data));
+  if (found == allocations_.end() || found->second.place != place) return false;
+  Allocation& allocation = found->second;
+  if (allocation.freed) fail(name(allocation) + " is freed twice");
+  check(allocation, "at its free");
+  std::memset(data, kFreed, allocation.bytes);
+  allocation.freed = true;
+  any_freed_ = true;
+  return true;
+}
+
+const Memory::Allocation* Memory::find(const void* data) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  auto after = allocations_.upper_bound(address);
+  if (after == allocations_.begin()) return nullptr;
+  --after;
+  return address < after->first + after->second.bytes + kCanaryBytes ? &after->second : nullptr;
+}
+
+Place Memory::place_of(const void* data, std::size_t bytes, std::string_view user) const {
+  const Allocation* allocation = find(data);
+  if (allocation == nullptr) return Place::kPageable;
+  if (allocation->freed) fail(std::string(user) + " uses " + name(*allocation) + " after its free");
+  const std::size_t first =
+      static_cast<std::size_t>(static_cast<const unsigned char*>(data) - allocation->block) - kCanaryBytes;
+  if (first > allocation->bytes || bytes > allocation->bytes - first) {
+    fail(std::string(user) + " uses bytes " + std::to_string(first) + " to " + std::to_string(first + bytes) + " of " +
+         name(*allocation));
+  }
+  return allocation->place;
+}
+
+void Memory::check_device_range(const void* data, std::size_t bytes, std::string_view user) const {
+  if (bytes > 0 && place_of(data, bytes, user) != Place::kDevice) {
+    fail(std::string(user) + " uses memory that is not a device's");
+  }
+}
+
+int Memory::device_of(const void* data) const {
+  const Allocation* allocation = find(data);
+  return allocation == nullptr ? -1 : allocation->device;
+}
+
+void Memory::check(const Allocation& allocation, std::string_view user) {
+  const unsigned char* data = allocation.block + kCanaryBytes;
+  for (std::size_t i = 0; i < kCanaryBytes; ++i) {
+    const unsigned char* before = allocation.block + i;
+    const unsigned char* behind = data + allocation.bytes + i;
+    if (*before != canary_at(before)) {
+      fail(std::string(user) + ": bytes before " + name(allocation) + " were overwritten");
+    }
+    if (*behind != canary_at(behind)) {
+      fail(std::string(user) + ": bytes behind " + name(allocation) + " were overwritten, from " + std::to_string(i) +
+           " behind its end");
+    }
+  }
+  if (!allocation.freed) return;
+  for (std::size_t i = 0; i < allocation.bytes; ++i) {
+    if (data[i] != kFreed) fail(std::string(user) + ": " + name(allocation) + " was written to after its free");
+  }
+}
+
+void Memory::check_canaries(std::string_view user) const {
+  for (const auto& [address, allocation] : allocations_) check(allocation, user);
+}
+
+void Memory::forget_freed() {
+  if (!any_freed_) return;
+  for (auto entry = allocations_.begin(); entry != allocations_.end();) {
+    if (!entry->second.freed) {
+      ++entry;
+      continue;
+    }
+    check(entry->second, "after the last queued work");
+    std::free(entry->second.block);
+    entry = allocations_.erase(entry);
+  }
+  any_freed_ = false;
+}
+
+std::size_t Memory::live_bytes(int device) const {
+  std::size_t bytes = 0;
+  for (const auto& [address, allocation] : allocations_) {
+    if (!allocation.freed && allocation.place == Place::kDevice && allocation.device == device) {
+      bytes += allocation.bytes;
+    }
+  }
+  return bytes;
+}
+
+std::size_t Memory::live_bytes() const {
+  std::size_t bytes = 0;
+  for (const auto& [address, allocation] : allocations_) bytes += allocation.freed ? 0 : allocation.bytes;
+  return bytes;
+}
+
+std::size_t Memory::live_count() const {
+  std::size_t count = 0;
+  for (const auto& [address, allocation] : allocations_) count += allocation.freed ? 0 : 1;
+  return count;
+}
+
+}  // namespace droptest::fake_cuda
