@@ -20,10 +20,26 @@ void DeviceOutbox::put(const Call& call, int destination, const std::byte* data,
   letters_.push_back(std::move(letter));
 }
 
-void DeviceOutbox::taken() {
-  std::move(letters_.begin(), letters_.end(), std::back_inserter(spare_));
-  letters_.clear();
+std::vector<DeviceOutbox::Letter> DeviceOutbox::take_all() {
   bytes_ = 0;
+  return std::exchange(letters_, {});
+}
+
+std::vector<DeviceOutbox::Letter> DeviceOutbox::take_first_of_each() {
+  std::vector<Letter> taken;
+  std::vector<Letter> kept;
+  for (Letter& letter : letters_) {
+    const auto same = [&letter](const Letter& other) { return other.destination == letter.destination; };
+    const bool is_first = std::none_of(taken.begin(), taken.end(), same);
+    if (is_first) bytes_ -= letter.bytes;
+    (is_first ? taken : kept).push_back(std::move(letter));
+  }
+  letters_ = std::move(kept);
+  return taken;
+}
+
+void DeviceOutbox::give_back(std::vector<Letter> letters) {
+  std::move(letters.begin(), letters.end(), std::back_inserter(spare_));
   if (spare_.size() > kSparesMost) spare_.erase(spare_.begin(), spare_.end() - kSparesMost);
 }
 

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <vector>
 
 #include "comm/call.h"
@@ -29,15 +28,17 @@ class DeviceOutbox {
   void put(const Call& call, int destination, const std::byte* data, std::size_t bytes, Stream& stream);
   bool empty() const { return letters_.empty(); }
   std::size_t bytes() const { return bytes_; }
-  const std::deque<Letter>& letters() const { return letters_; }
 
-  /// All have been handed over: what sends them is on their streams.
-  void taken();
+  std::vector<Letter> take_all();
+  /// The first one to each destination.
+  std::vector<Letter> take_first_of_each();
+  /// What was taken has been handed over: what sends it is on its streams.
+  void give_back(std::vector<Letter> letters);
 
  private:
   DeviceMemory memory(std::size_t bytes, Stream& stream);
 
-  std::deque<Letter> letters_;
+  std::vector<Letter> letters_;
   std::size_t bytes_ = 0;
   std::vector<Letter> spare_;  ///< of which only stream and copy are meant
 };

@@ -45,6 +45,17 @@ int visible_devices(int rank) {
                     std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status));
 }
 
+void check_version(int rank) {
+  constexpr int kFirst = 21800;  // ncclCommSplit
+  int version = 0;
+  const ncclResult_t result = ncclGetVersion(&version);
+  const std::string here = "nccl: rank " + std::to_string(rank) + ": ";
+  if (is_error(result)) throw DeviceError(here + "the library says no version: " + result_text(result, nullptr));
+  if (version >= kFirst) return;
+  throw DeviceError(here + "the library is NCCL " + std::to_string(version / 10000) + "." +
+                    std::to_string(version / 100 % 100) + "." + std::to_string(version % 100) + ", want 2.18 or newer");
+}
+
 // Where the launcher does not say which of a host's ranks this is, ranks are counted by host.
 PlaceOnHost place_on_host(const ProcessGroupOptions& options, GlooCommunicator& control, int devices) {
   const auto n = static_cast<std::size_t>(control.world_size());
@@ -86,6 +97,7 @@ const bool kNcclBuilt = true;
 
 std::unique_ptr<Communicator> connect_nccl(const ProcessGroupOptions& options) {
   const int devices = visible_devices(options.rank);
+  check_version(options.rank);
   const auto mesh = std::make_shared<GlooMesh>(options);
   auto control = std::make_unique<GlooCommunicator>(mesh);
   try {

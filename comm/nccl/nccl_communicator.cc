@@ -28,9 +28,9 @@ constexpr std::uint64_t kComparedFirst = 256;
 constexpr std::uint64_t kComparedEvery = 64;
 bool is_compared(std::uint64_t call) { return call < kComparedFirst || call % kComparedEvery == 0; }
 
-ncclResult_t send_letters(const DeviceOutbox& outbox, ncclComm_t comm) {
+ncclResult_t send_letters(const std::vector<DeviceOutbox::Letter>& letters, ncclComm_t comm) {
   ncclResult_t result = ncclSuccess;
-  for (const DeviceOutbox::Letter& letter : outbox.letters()) {
+  for (const DeviceOutbox::Letter& letter : letters) {
     result = ncclSend(letter.copy.data(), letter.call.count_elems, data_type(letter.call.type), letter.destination,
                       comm, letter.stream->handle());
     if (is_error(result)) break;
@@ -322,7 +322,8 @@ void NcclCommunicator::send(ConstTensor data, int destination, const Message& me
 }
 
 // What waits in the outbox goes in one group with the receive: ranks that send to each other need each other's
-// receives before their own sends can end.
+// receives before their own sends can end. But only one message to each: where they sent each other several, a group of
+// all would wait for receives that come behind the other's group.
 void NcclCommunicator::recv(Tensor data, int source, const Message& message) {
   const Call call(Operation::kRecv, data.type, data.count_elems(), message, step());
   Stream* const stream = stream_of(call, data, data);
@@ -335,14 +336,15 @@ void NcclCommunicator::recv(Tensor data, int source, const Message& message) {
   check.shape(data, call.count_elems, "data");
   if (source == rank()) return receive_from_self(call, data);
   if (call.count_elems > 0) {
+    std::vector<DeviceOutbox::Letter> letters = outbox_.take_first_of_each();
     put(call, *stream, [&] {
       return grouped([&] {
-        const ncclResult_t result = send_letters(outbox_, comm_);
+        const ncclResult_t result = send_letters(letters, comm_);
         if (is_error(result)) return result;
         return ncclRecv(data.bytes.data(), call.count_elems, data_type(call.type), source, comm_, stream->handle());
       });
     });
-    outbox_.taken();
+    outbox_.give_back(std::move(letters));
   }
   // Only now, since the source may wait for what was handed over.
   if (is_compared(received_[static_cast<std::size_t>(source)]++)) control_->receive_call(call, source);
@@ -369,9 +371,9 @@ void NcclCommunicator::receive_from_self(const Call& call, Tensor data) {
 
 void NcclCommunicator::hand_over() {
   if (outbox_.empty()) return;
-  const DeviceOutbox::Letter& first = outbox_.letters().front();
-  put(first.call, *first.stream, [&] { return grouped([&] { return send_letters(outbox_, comm_); }); });
-  outbox_.taken();
+  std::vector<DeviceOutbox::Letter> letters = outbox_.take_all();
+  put(letters[0].call, *letters[0].stream, [&] { return grouped([&] { return send_letters(letters, comm_); }); });
+  outbox_.give_back(std::move(letters));
 }
 
 void NcclCommunicator::barrier(const Message& message) {

@@ -62,8 +62,9 @@ class NcclCommunicator final : public Communicator {
   void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
                   std::span<const std::uint64_t> receive_counts, const Message& message) override;
   void broadcast(Tensor data, int root, const Message& message) override;
-  /// On the device: keeps a copy, and hands it over with this rank's next receive or other call. So ranks may send to
-  /// each other before they receive, but must have received before the next collective of the group.
+  /// On the device: keeps a copy. The next receive hands over the first one to each rank, any other call all of them.
+  /// So ranks may send to each other before they receive, but must have received before the next collective of the
+  /// group; and who sends one rank several messages must not wait for its answer to the last before another call.
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
   /// Of the hosts: what they have put on streams may still be under way.

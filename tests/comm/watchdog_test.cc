@@ -107,7 +107,8 @@ TEST(Watchdog, WhatComesBeforeAnOperationIsNotItsStall) {
   watchdog.watch(&kQueue, call("grad.wte"), kRanks, operation);
   std::this_thread::sleep_for(200ms);
   EXPECT_FALSE(watchdog.ended());
-  EXPECT_EQ(watchdog.activity(), "all_reduce(sum of 12 float32, \"grad.wte\", control), which its device has not come to");
+  EXPECT_EQ(watchdog.activity(),
+            "all_reduce(sum of 12 float32, \"grad.wte\", control), which its device has not come to");
   operation->has_started = true;
   EXPECT_EQ(end_of(watchdog), "stalled grad.wte of ranks 0, 2");
 }

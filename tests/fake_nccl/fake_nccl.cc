@@ -24,7 +24,7 @@ struct ncclComm {
   std::function<bool()> pending;
   ncclResult_t state = ncclSuccess;        ///< of the last call
   ncclResult_t async_error = ncclSuccess;  ///< stays
-  std::atomic<int> under_way = 0;  ///< on streams
+  std::atomic<int> under_way = 0;          ///< on streams
   std::atomic<bool> aborted = false;
   bool finalized = false;
   bool destroyed = false;
@@ -65,6 +65,7 @@ struct Library {
   bool shared_devices = false;
   bool never_connects = false;
   int polls = 3;
+  int version = NCCL_VERSION_CODE;
 };
 
 Library& library() {
@@ -228,6 +229,11 @@ void set_polls(int polls) {
   library().polls = polls;
 }
 
+void set_version(int version) {
+  const std::lock_guard lock(library().mutex);
+  library().version = version;
+}
+
 void never_connect() {
   const std::lock_guard lock(library().mutex);
   library().never_connects = true;
@@ -269,6 +275,7 @@ void reset() {
   library().shared_devices = false;
   library().never_connects = false;
   library().polls = 3;
+  library().version = NCCL_VERSION_CODE;
 }
 
 }  // namespace droptest::fake_nccl
@@ -277,6 +284,12 @@ using fake::Kind;
 using fake::library;
 
 extern "C" {
+
+ncclResult_t ncclGetVersion(int* version) {
+  const std::lock_guard lock(library().mutex);
+  *version = library().version;
+  return ncclSuccess;
+}
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   const std::lock_guard lock(library().mutex);

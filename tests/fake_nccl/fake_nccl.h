@@ -34,6 +34,8 @@ void plan(const Plan& plan);
 
 /// Ranks whose device is the same pass for ranks of several hosts, as with NCCL_HOSTID.
 void allow_shared_devices();
+/// What the library says that it is: 22809 is 2.28.9.
+void set_version(int version);
 /// How often calls say that they are in progress before they take effect.
 void set_polls(int polls);
 /// The next making of a communicator, or split, never comes to an end.
