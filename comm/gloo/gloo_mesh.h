@@ -104,6 +104,7 @@ class GlooMesh {
   void report_activity(std::function<std::string()> activity);
   /// What all ranks say when they are asked what they are doing, because something outside of the mesh does not go on.
   struct Roll {
+    std::vector<int> left;           ///< have ended in order
     std::vector<int> silent;         ///< do not answer within a second
     std::vector<int> idle;           ///< are in no call, and have nothing under way
     std::string doing;               ///< of the others: "rank 1: all_reduce(...); rank 3: barrier(...)"

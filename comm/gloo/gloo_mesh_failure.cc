@@ -190,13 +190,13 @@ Failure GlooMesh::stalled(int peer) {
 GlooMesh::Roll GlooMesh::call_roll() {
   if (size_ == 1) return {};
   const Answers answers = ask_all();
-  if (answers.posted) return {{}, {}, "", answers.posted};
+  if (answers.posted) return {{}, {}, {}, "", answers.posted};
   Roll roll;
   for (int r = 0; r < size_; ++r) {
     const auto& answer = answers.of_rank[static_cast<std::size_t>(r)];
     const std::string activity = answer ? after_line(*answer) : "";
     if (!answer) {
-      roll.silent.push_back(r);
+      (store_->get(key_of("left", r)) ? roll.left : roll.silent).push_back(r);
     } else if (activity.empty()) {
       roll.idle.push_back(r);
     } else {

@@ -25,6 +25,12 @@ ncclConfig_t non_blocking() {
   return config;
 }
 
+// The ranks that cannot take part any more; "": none.
+std::string gone_text(const GlooMesh::Roll& roll) {
+  if (!roll.silent.empty()) return "no answer from " + rank_list(roll.silent) + ": dead, stopped or cut off?";
+  return roll.left.empty() ? "" : rank_list(roll.left) + " left the group without taking part";
+}
+
 }  // namespace
 
 NcclHandles::Made NcclHandles::connect(const NcclId& id) {
@@ -161,7 +167,7 @@ Failure NcclHandles::failed(std::string_view doing, const std::string& text) {
   try {
     const GlooMesh::Roll roll = mesh_->call_roll();
     if (roll.failure) return *roll.failure;
-    if (!roll.silent.empty()) cause += "; no answer from " + rank_list(roll.silent) + ": dead, stopped or cut off?";
+    if (const std::string gone = gone_text(roll); !gone.empty()) cause += "; " + gone;
   } catch (const std::exception&) {
     // The launch store is gone, and nobody can be asked.
   }
@@ -178,8 +184,8 @@ Failure NcclHandles::stalled(std::string_view doing, const std::string& context,
     for (const int rank : roll.idle) {
       if (std::find(world_ranks.begin(), world_ranks.end(), rank) != world_ranks.end()) idle.push_back(rank);
     }
-    if (!roll.silent.empty()) {
-      cause += "no answer from " + rank_list(roll.silent) + ": dead, stopped or cut off?";
+    if (const std::string gone = gone_text(roll); !gone.empty()) {
+      cause += gone;
     } else if (!idle.empty()) {
       cause += "nothing is under way on " + rank_list(idle);
     } else {

@@ -59,6 +59,7 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
   comm::ProcessGroupOptions options;
   options.rank = launch.rank;
   options.world_size = launch.world_size;
+  options.local_rank = launch.local_rank;
   options.timeout = config.backend.timeout;
   options.rendezvous = config.backend.rendezvous;
   options.rendezvous.launch_id = run.run_id + (launch.launch_id.empty() ? "" : "." + launch.launch_id);
