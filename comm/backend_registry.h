@@ -18,6 +18,7 @@ namespace droptest::comm {
 struct ProcessGroupOptions {
   int rank = 0;
   int world_size = 1;
+  int local_rank = -1;  ///< among the ranks of this host, for backends that give each a device; -1: they find out
   std::chrono::milliseconds timeout{60000};
   Rendezvous rendezvous;
   /// Network interface at whose address peers reach this rank ("eth0"); empty: the address by which it reached a TCP

@@ -331,20 +331,34 @@ void GlooMesh::fail(const std::string& cause) {
   end_with({rank_, at, cause});
 }
 
-void GlooMesh::abort(std::string_view reason) noexcept {
+std::optional<Failure> GlooMesh::failure() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+Failure GlooMesh::end(const Failure& found) noexcept {
+  Failure stands;
   try {
-    {
-      const std::lock_guard lock(mutex_);
-      if (failure_) return;
-    }
-    const Failure settled = settle({rank_, "", "rank " + std::to_string(rank_) + " failed: " + std::string(reason)});
+    if (const auto failed = failure()) return *failed;
+    stands = settle(found);
     const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = settled;
+    if (!failure_) failure_ = stands;
     interrupt_wait();
   } catch (...) {
     // Out of memory for the text: the peers find the connections closed.
   }
   close_connections();
+  return stands;
+}
+
+void GlooMesh::abort(std::string_view reason) noexcept {
+  Failure found;
+  try {
+    found = {rank_, "", "rank " + std::to_string(rank_) + " failed: " + std::string(reason)};
+  } catch (...) {
+    // Out of memory for the text, too.
+  }
+  end(found);
 }
 
 void GlooMesh::close_connections() noexcept {

@@ -62,6 +62,7 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
   comm::ProcessGroupOptions options;
   options.rank = launch.rank;
   options.world_size = launch.world_size;
+  options.local_rank = launch.local_rank;
   options.timeout = config.backend.timeout;
   const comm::Environment environment = comm::process_environment();
   const auto interface = environment.find("GLOO_SOCKET_IFNAME");
