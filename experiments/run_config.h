@@ -62,6 +62,9 @@ struct BackendConfig {
   int threads_per_rank = 1;
 };
 
+/// What ranks compute with.
+enum class Device : std::uint8_t { kCpu, kCuda };
+
 struct RunConfig {
   std::string name;
   std::uint64_t seed = 1;
@@ -70,6 +73,8 @@ struct RunConfig {
   DataConfig data;
   int tensor_parallel = 1;
   BackendConfig backend;
+  Device device = Device::kCpu;
+  int device_index = 0;  ///< which of the machine's CUDA devices this process uses; no part of a spec
   comm::Network network;
   std::optional<comm::TimeModel> time;  ///< absent: no virtual clock
   TrainingConfig training;

@@ -6,6 +6,7 @@
 
 #include "comm/launch_environment.h"
 #include "experiments/cli/commands.h"
+#include "experiments/cli/device_choice.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/run/child_process.h"
@@ -49,6 +50,7 @@ int run(const RunOptions& options) {
     }
     return kExitSuccess;
   }
+  if (!options.quiet && !launched) say_device(plan.spec, planned.run.config);
   const nlohmann::json summary = experiments::execute_run(planned.run, directory, {planned.point, worker_command()});
   if (!options.quiet && !summary.is_null()) {
     std::cout << outcome_text(summary) << "\nthe records are in " << directory.path << "\n";

@@ -19,6 +19,7 @@
 #include "experiments/records/atomic_file.h"
 #include "experiments/run/choose_rendezvous.h"
 #include "experiments/run/rank_processes.h"
+#include "experiments/run/run_device.h"
 #include "experiments/run/run_recorder.h"
 #include "experiments/run/sigterm_watch.h"
 #include "experiments/run/trainer.h"
@@ -144,6 +145,7 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
 nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options) {
   const comm::BackendEntry& backend = comm::backend_entry(run.config.backend.name);
   if (!backend.built) backend.connect({});  // throws, and says what is built
+  require_run_device(run.config);
   std::optional<comm::LaunchEnvironment> launch = comm::launch_environment(comm::process_environment());
   if (backend.rank_kind == comm::RankKind::kThreads) {
     if (launch && launch->world_size > 1) {

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "comm/device/device_info.h"
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/schema.h"
 #include "experiments/spec/sha256.h"
@@ -303,12 +304,45 @@ TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
                            "/training/sequence_tokens=128",
                            "/training/final_learning_rate=0.0001",
                            "/training/precision=float32",
+                           "/device=cpu",
                            "/training/steps=3e2",
                            "/network/path=direct",
                            "/network/fill=zero",
                            "/data/format=uint16",
                            "/repeat={\"seeds\":1}"}) {
     EXPECT_EQ(id({same}), base) << same;
+  }
+}
+
+TEST(Resolve, DeviceIsNamedWhereItIsNotTheCpu) {
+  EXPECT_FALSE(resolved(kTwoRanks).spec.contains("device"));
+  EXPECT_FALSE(resolved(kTwoRanks, {"/device=cpu"}).spec.contains("device"));
+  EXPECT_EQ(resolved(kTwoRanks, {"/device=cpu"}).config.device, Device::kCpu);
+  // Whether there is one here is asked when the run starts: specs are checked on machines that will not run them.
+  const ResolvedRun cuda = resolved(kTwoRanks, {"/device=cuda"});
+  EXPECT_EQ(cuda.spec.at("device"), "cuda");
+  EXPECT_EQ(cuda.config.device, Device::kCuda);
+  EXPECT_EQ(resolve(cuda.spec, "again").run_id, cuda.run_id);
+}
+
+TEST(Resolve, DeviceAutoBecomesWhatThisMachineHas) {
+  const bool here = comm::survey_devices().absence.empty();
+  const ResolvedRun run = resolved(kTwoRanks, {"/device=auto"});
+  EXPECT_EQ(run.config.device, here ? Device::kCuda : Device::kCpu);
+  EXPECT_EQ(run.run_id, resolved(kTwoRanks, {here ? "/device=cuda" : "/device=cpu"}).run_id);
+  EXPECT_EQ(resolved(kTwoRanks, {"/device=auto", "/backend/name=gloo"}).config.device, Device::kCpu);
+  EXPECT_EQ(resolved(kTwoRanks, {"/device=auto", "/backend/name=nccl"}).config.device, Device::kCuda);
+}
+
+TEST(Resolve, BackendsThatCannotUseTheDeviceAreRefused) {
+  EXPECT_THAT(config_error_of([] { resolved(kTwoRanks, {"/backend/name=nccl"}); }),
+              HasSubstr(R"(s.json: /device: got "cpu", want "cuda" with backend "nccl")"));
+  for (const char* host_only : {"gloo", "udp"}) {
+    const std::string backend = std::string("/backend/name=") + host_only;
+    EXPECT_THAT(config_error_of([&] {
+                  resolved(kTwoRanks, {backend, "/device=cuda"});
+                }),
+                HasSubstr(std::string("s.json: /backend/name: got \"") + host_only + "\" with device \"cuda\""));
   }
 }
 
@@ -325,6 +359,7 @@ TEST(RunId, DependsOnEverythingElse) {
                                             "/data/text=b.txt",
                                             "/data/validation_fraction=0.2",
                                             "/parallel/tensor=4",
+                                            "/device=cuda",
                                             "/backend/name=gloo",
                                             "/network/path=contribution",
                                             "/network/payload_bytes=1400",

@@ -69,6 +69,7 @@ RESOLVED = {
     "seed": 1,
     "model": {"layers": 4, "width": 128, "heads": 4, "context": 128, "vocabulary": 256},
     "data": {"text": "a", "validation_fraction": 0.1},
+    "device": "cuda",
     "parallel": {"tensor": 2},
     "backend": {"name": "local", "timeout_seconds": 60, "threads_per_rank": 1, "rendezvous": {"kind": "file"}},
     "network": {
