@@ -7,6 +7,8 @@ option(DROPTEST_WARNINGS_ARE_ERRORS "Treat compiler warnings as errors" OFF)
 option(DROPTEST_WITH_GLOO "Build the Gloo backend (ranks are processes)" ON)
 set(DROPTEST_WITH_CUDA AUTO CACHE STRING "Build CUDA code: ON, OFF, or AUTO (where nvcc is found)")
 set_property(CACHE DROPTEST_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(DROPTEST_WITH_NCCL AUTO CACHE STRING "Build the NCCL backend: ON, OFF, or AUTO (where CUDA, Gloo and NCCL are)")
+set_property(CACHE DROPTEST_WITH_NCCL PROPERTY STRINGS AUTO ON OFF)
 set(DROPTEST_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them (address,undefined or thread)")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

@@ -57,7 +57,8 @@ struct RecordConfig {
 struct BackendConfig {
   std::string name = "local";
   std::chrono::milliseconds timeout{60000};
-  comm::Rendezvous rendezvous;
+  /// Absent: what choose_rendezvous() says of the launch. Of a TCP one, an empty host and port 0 are the launch's, too.
+  std::optional<comm::Rendezvous> rendezvous;
   int threads_per_rank = 1;
 };
 

@@ -102,6 +102,23 @@ std::vector<GlooCommunicator::Hello> GlooCommunicator::agree(const Hello& own,
   return theirs;
 }
 
+void GlooCommunicator::check_receive_counts(const Call& call, std::span<const Hello> hellos,
+                                            std::span<const std::uint64_t> receive_counts) {
+  for (std::size_t s = 0; s < hellos.size(); ++s) {
+    if (hellos[s].sends_elems == receive_counts[s]) continue;
+    mesh_->fail("rank " + std::to_string(world_ranks_[s]) + " sends " + std::to_string(hellos[s].sends_elems) +
+                " elements to rank " + std::to_string(world_rank(rank_)) + ", which expects " +
+                std::to_string(receive_counts[s]) + " " + call_context(call));
+  }
+}
+
+void GlooCommunicator::agree_on(const Call& call, std::span<const std::uint64_t> send_counts,
+                                std::span<const std::uint64_t> receive_counts) {
+  const GlooMesh::CallScope scope(*mesh_, call);
+  const std::vector<Hello> hellos = agree({.call = call}, send_counts);
+  if (!receive_counts.empty()) check_receive_counts(call, hellos, receive_counts);
+}
+
 void GlooCommunicator::exchange(std::span<const ConstBytes> to, std::span<const Bytes> from, Phase phase) {
   std::vector<GlooMesh::Transfer> transfers;
   for (int r = 0; r < world_size(); ++r) {
@@ -205,13 +222,7 @@ void GlooCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64
     input.bytes = input_copy;
   }
   const GlooMesh::CallScope scope(*mesh_, call);
-  const std::vector<Hello> hellos = agree({.call = call}, send_counts);
-  for (std::size_t s = 0; s < hellos.size(); ++s) {
-    if (hellos[s].sends_elems == receive_counts[s]) continue;
-    mesh_->fail("rank " + std::to_string(world_ranks_[s]) + " sends " + std::to_string(hellos[s].sends_elems) +
-                " elements to rank " + std::to_string(world_rank(rank_)) + ", which expects " +
-                std::to_string(receive_counts[s]) + " " + call_context(call));
-  }
+  check_receive_counts(call, agree({.call = call}, send_counts), receive_counts);
   const std::vector<ConstBytes> to = parts_of(input.bytes, send_counts, call.type);
   const std::vector<Bytes> from = parts_of(output.bytes, receive_counts, call.type);
   copy_bytes(from[static_cast<std::size_t>(rank_)], to[static_cast<std::size_t>(rank_)]);
@@ -249,13 +260,46 @@ void GlooCommunicator::send(ConstTensor data, int destination, const Message& me
     to_self_.push_back({call, std::move(bytes)});
     return;
   }
+  const std::uint64_t sequence = start_message(call, destination);
+  if (!bytes.empty()) {
+    mesh_->send_buffered(std::move(bytes), world_rank(destination), peer_slot(sequence, Phase::kGather));
+  }
+}
+
+// The first of the two parts of a message: what the sender calls.
+std::uint64_t GlooCommunicator::start_message(const Call& call, int destination) {
   const std::uint64_t sequence = ++sent_[static_cast<std::size_t>(destination)];
   const ConstBytes call_bytes = std::as_bytes(std::span(&call, 1));
   mesh_->send_buffered({call_bytes.begin(), call_bytes.end()}, world_rank(destination),
                        peer_slot(sequence, Phase::kHello));
-  if (!bytes.empty()) {
-    mesh_->send_buffered(std::move(bytes), world_rank(destination), peer_slot(sequence, Phase::kGather));
-  }
+  return sequence;
+}
+
+std::uint64_t GlooCommunicator::await_message(Call& sent, int source) {
+  const std::uint64_t sequence = ++received_[static_cast<std::size_t>(source)];
+  auto hello = mesh_->start_receive(bytes_of(sent), world_rank(source), peer_slot(sequence, Phase::kHello));
+  mesh_->finish(hello);
+  return sequence;
+}
+
+void GlooCommunicator::check_message(const Call& call, const Call& sent, int source) {
+  Call wanted = call;
+  wanted.operation = Operation::kSend;
+  if (calls_agree(wanted, sent)) return;
+  mesh_->fail("rank " + std::to_string(world_rank(source)) + " calls " + describe(sent) + ", rank " +
+              std::to_string(world_rank(rank_)) + " calls " + describe(call));
+}
+
+void GlooCommunicator::send_call(const Call& call, int destination) {
+  const GlooMesh::CallScope scope(*mesh_, call);
+  start_message(call, destination);
+}
+
+void GlooCommunicator::receive_call(const Call& call, int source) {
+  const GlooMesh::CallScope scope(*mesh_, call);
+  Call sent;
+  await_message(sent, source);
+  check_message(call, sent, source);
 }
 
 void GlooCommunicator::recv(Tensor data, int source, const Message& message) {
@@ -266,25 +310,16 @@ void GlooCommunicator::recv(Tensor data, int source, const Message& message) {
   check.shape(data, call.count_elems, "data");
   const GlooMesh::CallScope scope(*mesh_, call);
   Call sent;
-  std::vector<std::byte> own;
   if (source == rank_) {
     if (to_self_.empty()) mesh_->fail("this rank waits for a message of its own that it did not send");
     sent = to_self_.front().call;
-    own = std::move(to_self_.front().bytes);
+    const std::vector<std::byte> own = std::move(to_self_.front().bytes);
     to_self_.pop_front();
+    check_message(call, sent, source);
+    return copy_bytes(data.bytes, own);
   }
-  const std::uint64_t sequence = source == rank_ ? 0 : ++received_[static_cast<std::size_t>(source)];
-  if (source != rank_) {
-    auto hello = mesh_->start_receive(bytes_of(sent), world_rank(source), peer_slot(sequence, Phase::kHello));
-    mesh_->finish(hello);
-  }
-  Call wanted = call;
-  wanted.operation = Operation::kSend;
-  if (!calls_agree(wanted, sent)) {
-    mesh_->fail("rank " + std::to_string(world_rank(source)) + " calls " + describe(sent) + ", rank " +
-                std::to_string(world_rank(rank_)) + " calls " + describe(call));
-  }
-  if (source == rank_) return copy_bytes(data.bytes, own);
+  const std::uint64_t sequence = await_message(sent, source);
+  check_message(call, sent, source);
   if (data.bytes.empty()) return;
   auto payload = mesh_->start_receive(data.bytes, world_rank(source), peer_slot(sequence, Phase::kGather));
   mesh_->finish(payload);
@@ -296,7 +331,9 @@ void GlooCommunicator::barrier(const Message& message) {
   agree({.call = call}, {});
 }
 
-std::unique_ptr<Communicator> GlooCommunicator::split(int color, int key) {
+std::unique_ptr<Communicator> GlooCommunicator::split(int color, int key) { return split_group(color, key); }
+
+std::unique_ptr<GlooCommunicator> GlooCommunicator::split_group(int color, int key) {
   const Call call(Operation::kSplit, ElementType::kFloat32, 0, {.name = "split"}, mesh_->step);
   const GlooMesh::CallScope scope(*mesh_, call);
   const std::vector<Hello> hellos =
@@ -323,8 +360,8 @@ std::unique_ptr<Communicator> GlooCommunicator::split(int color, int key) {
   const auto place = std::find(members.begin(), members.end(), rank_) - members.begin();
   for (int& member : members) member = world_rank(member);
   const auto index = std::lower_bound(colors.begin(), colors.end(), color) - colors.begin();
-  return std::unique_ptr<Communicator>(new GlooCommunicator(mesh_, std::move(members), static_cast<int>(place),
-                                                            static_cast<std::uint16_t>(first_id + index)));
+  return std::unique_ptr<GlooCommunicator>(new GlooCommunicator(mesh_, std::move(members), static_cast<int>(place),
+                                                                static_cast<std::uint16_t>(first_id + index)));
 }
 
 }  // namespace droptest::comm

@@ -43,7 +43,18 @@ class GlooCommunicator final : public Communicator {
   void barrier(const Message& message) override;
   /// Needs no new connections: the parts use the mesh's, with slots of their own.
   std::unique_ptr<Communicator> split(int color, int key) override;
+  /// The same, as what it is.
+  std::unique_ptr<GlooCommunicator> split_group(int color, int key);
   void abort(std::string_view reason) noexcept override { mesh_->abort(reason); }
+
+  /// For a backend that moves the data of some calls itself: the ranks show each other what they are about to call, as
+  /// at the start of a collective of this communicator. The counts are those of all_to_all, and empty for others.
+  /// Ranks: all of the group. Throws: CommError on every rank where the calls, or the counts of two ranks, differ.
+  void agree_on(const Call& call, std::span<const std::uint64_t> send_counts,
+                std::span<const std::uint64_t> receive_counts);
+  /// The same for a message between two ranks: one sends what it calls, and the other compares. Never waits.
+  void send_call(const Call& call, int destination);
+  void receive_call(const Call& call, int source);
 
  private:
   /// What the ranks show each other at the start of a collective; sent as bytes between equal builds.
@@ -61,6 +72,9 @@ class GlooCommunicator final : public Communicator {
 
   /// Exchanges `own` with all ranks of the group and checks that they agree; send_counts are for all_to_all.
   std::vector<Hello> agree(const Hello& own, std::span<const std::uint64_t> send_counts);
+  /// Checks what the others will send in an all_to_all.
+  void check_receive_counts(const Call& call, std::span<const Hello> hellos,
+                            std::span<const std::uint64_t> receive_counts);
   /// Sends part d of the input to d and receives part s of the output from s; own parts are left alone.
   void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from,
                 Phase phase);
@@ -68,6 +82,11 @@ class GlooCommunicator final : public Communicator {
   void reduce_own_part(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op);
   /// All parts to all ranks; this rank's is in its place in `output` already.
   void gather_parts(Tensor output, std::span<const std::uint64_t> counts);
+
+  /// Messages between two ranks: what the sender calls goes first. They return the number of the message.
+  std::uint64_t start_message(const Call& call, int destination);
+  std::uint64_t await_message(Call& sent, int source);
+  void check_message(const Call& call, const Call& sent, int source);
 
   std::uint64_t slot(Phase phase) const;
   std::uint64_t peer_slot(std::uint64_t sequence, Phase phase) const;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,8 +19,8 @@
 
 #include "comm/backend_registry.h"
 #include "comm/call.h"
-#include "comm/gloo/launch_store.h"
-#include "comm/gloo/sigpipe_blocked.h"
+#include "comm/rendezvous/launch_store.h"
+#include "comm/rendezvous/sigpipe_blocked.h"
 
 namespace gloo::rendezvous {
 class Context;
@@ -36,7 +37,8 @@ std::string without_gloo_place(const std::string& message);
 /// A full mesh of TCP connections. All errors end the whole mesh: the first cause that any rank finds is written to the
 /// launch store before connections close, and every rank reports that one. A thread of the mesh watches the store and
 /// the deadline of the wait that goes on, so that ranks learn of failures between third parties, and none waits for
-/// ever. Thread safety: one thread makes calls; abort() may be called from any.
+/// ever. A backend that moves its data elsewhere shares its failures through a mesh, too. Thread safety: one thread
+/// makes calls; abort(), failure(), end(), report_activity() and call_roll() may be called from any.
 class GlooMesh {
  public:
   /// Throws: ConfigError for options that are wrong, or a launch id that was used before; CommError that names the
@@ -93,6 +95,24 @@ class GlooMesh {
   /// Ends the mesh because this rank gives up.
   void abort(std::string_view reason) noexcept;
 
+  /// Why the mesh has failed, as far as this rank knows. Never waits.
+  std::optional<Failure> failure();
+  /// Ends the mesh for what this rank found outside of it; returns what stands, which is what was found first.
+  Failure end(const Failure& found) noexcept;
+  /// What this rank says outside of the mesh's calls when the others ask what it is doing; "": nothing. It is called
+  /// from the mesh's thread, and must not call the mesh. Empty: no longer.
+  void report_activity(std::function<std::string()> activity);
+  /// What all ranks say when they are asked what they are doing, because something outside of the mesh does not go on.
+  struct Roll {
+    std::vector<int> left;           ///< have ended in order
+    std::vector<int> silent;         ///< do not answer within a second
+    std::vector<int> idle;           ///< are in no call, and have nothing under way
+    std::string doing;               ///< of the others: "rank 1: all_reduce(...); rank 3: barrier(...)"
+    std::optional<Failure> failure;  ///< that another rank has found meanwhile; then the rest is empty
+  };
+  /// Takes up to a few seconds. Throws: CommError where the launch store is gone.
+  Roll call_roll();
+
   /// Names groups: ids of all groups that share a pair of ranks differ.
   std::uint16_t next_group_id = 1;
   std::uint64_t step = 0;
@@ -110,16 +130,24 @@ class GlooMesh {
 
   void check_options(const ProcessGroupOptions& options) const;
   void meet(std::string_view stage, std::string_view verb);
-  void connect(const std::string& interface_address);
+  void connect(const std::string& interface_name);
   void watch();
   void interrupt_wait();
   void wait_for(Transfer& transfer);
   void close_connections() noexcept;
   // In gloo_mesh_failure.cc.
   std::optional<Failure> posted_failure();
+  std::optional<Failure> lost_rank() const;
   bool stall_is_asked_about();
   Failure settle(const Failure& found);
   void post_status();
+  /// What each rank says that it is doing; nothing of those that do not answer. The failure that stands, where one
+  /// does.
+  struct Answers {
+    std::vector<std::optional<std::string>> of_rank;
+    std::optional<Failure> posted;
+  };
+  Answers ask_all();
   Failure connection_lost(int peer, const std::string& reason);
   Failure stalled(int peer);
   [[noreturn]] void end_with(const Failure& found);
@@ -137,6 +165,7 @@ class GlooMesh {
   std::condition_variable changed_;
   std::optional<Failure> failure_;
   std::optional<Call> call_;
+  std::function<std::string()> activity_;
   Wait wait_;
   bool status_posted_ = false;
   bool stop_ = false;

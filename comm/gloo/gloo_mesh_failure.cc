@@ -60,6 +60,13 @@ std::optional<Failure> GlooMesh::posted_failure() {
   return decode(*text);
 }
 
+// The failure that the end of the store itself is, where a rank's process held it.
+std::optional<Failure> GlooMesh::lost_rank() const {
+  const std::optional<std::string> cause = store_->lost_rank();
+  if (!cause) return std::nullopt;
+  return Failure{rank_, "", *cause};
+}
+
 // Writes the failure that was found, unless another one stands already; returns the one that stands.
 Failure GlooMesh::settle(const Failure& found) {
   if (store_ == nullptr) return found;
@@ -79,13 +86,43 @@ void GlooMesh::post_status() {
     if (status_posted_) return;
     status_posted_ = true;
     status = std::to_string(wait_.transfer == nullptr ? -1 : wait_.transfer->peer_) + "\n";
-    if (call_) status += describe(*call_);
+    if (call_) {
+      status += describe(*call_);
+    } else if (activity_) {
+      status += activity_();
+    }
   }
   try {
     store_->set_if_absent(key_of("status", rank_), status);
   } catch (const std::exception&) {
     // The rank that asks takes silence for an answer.
   }
+}
+
+void GlooMesh::report_activity(std::function<std::string()> activity) {
+  const std::lock_guard lock(mutex_);
+  activity_ = std::move(activity);
+}
+
+// Every rank that lives has a thread that sees the question. The first rank to ask judges the answers, and the others
+// wait for its judgement.
+GlooMesh::Answers GlooMesh::ask_all() {
+  const bool first = store_->set_if_absent(std::string(kStallKey), std::to_string(rank_));
+  post_status();
+  const auto deadline = Clock::now() + (first ? kAnswer : kResolve);
+  Answers answers{std::vector<std::optional<std::string>>(static_cast<std::size_t>(size_)), std::nullopt};
+  for (bool complete = false; !complete && Clock::now() < deadline;) {
+    answers.posted = posted_failure();
+    if (answers.posted) return answers;
+    complete = first;
+    for (int r = 0; r < size_; ++r) {
+      auto& answer = answers.of_rank[static_cast<std::size_t>(r)];
+      if (!answer) answer = store_->get(key_of("status", r));
+      complete = complete && answer.has_value();
+    }
+    if (!complete) std::this_thread::sleep_for(kPoll);
+  }
+  return answers;
 }
 
 // A peer's connection is closed. It has died, or it has left, or it gave up because of a failure that it wrote to the
@@ -112,7 +149,8 @@ Failure GlooMesh::connection_lost(int peer, const std::string& reason) {
       std::this_thread::sleep_for(kPoll);
     }
   } catch (const std::exception&) {
-    // Without the store, what this rank sees is all there is.
+    // Without the store, what this rank sees is all there is. The peer may have given up because the store's rank died.
+    if (const auto lost = lost_rank()) return {rank_, at, lost->cause};
   }
   return {rank_, at, cause};
 }
@@ -128,25 +166,13 @@ Failure GlooMesh::stalled(int peer) {
   const std::string where(operation_name(call.operation));
   const std::string no_data = " for " + std::to_string(timeout_.count()) + " ms " + call_context(call);
   try {
-    const bool first = store_->set_if_absent(std::string(kStallKey), std::to_string(rank_));
-    post_status();
-    const auto deadline = Clock::now() + (first ? kAnswer : kResolve);
-    std::vector<std::optional<std::string>> answers(static_cast<std::size_t>(size_));
-    for (bool complete = false; !complete && Clock::now() < deadline;) {
-      if (const auto posted = posted_failure()) return *posted;
-      complete = first;
-      for (int r = 0; r < size_; ++r) {
-        auto& answer = answers[static_cast<std::size_t>(r)];
-        if (!answer) answer = store_->get(key_of("status", r));
-        complete = complete && answer.has_value();
-      }
-      if (!complete) std::this_thread::sleep_for(kPoll);
-    }
+    const Answers answers = ask_all();
+    if (answers.posted) return *answers.posted;
     std::set<int> seen = {rank_};
     std::string chain;
     for (int suspect = peer;;) {
       const std::string name = "rank " + std::to_string(suspect);
-      const auto& answer = answers[static_cast<std::size_t>(suspect)];
+      const auto& answer = answers.of_rank[static_cast<std::size_t>(suspect)];
       if (!answer) {
         return {rank_, where,
                 "no data from " + name + no_data + ", and it does not answer; is " + name + " alive?" + chain};
@@ -163,10 +189,30 @@ Failure GlooMesh::stalled(int peer) {
       suspect = next;
     }
   } catch (const std::exception&) {
-    // Without the store nobody can be asked: name the rank that this one waits for.
+    // Without the store nobody can be asked: name the rank that held it, or else the one that this rank waits for.
+    if (const auto lost = lost_rank()) return {rank_, where, lost->cause};
   }
   const std::string name = "rank " + std::to_string(peer);
   return {rank_, where, "no data from " + name + no_data + "; is " + name + " alive?"};
+}
+
+GlooMesh::Roll GlooMesh::call_roll() {
+  if (size_ == 1) return {};
+  const Answers answers = ask_all();
+  if (answers.posted) return {{}, {}, {}, "", answers.posted};
+  Roll roll;
+  for (int r = 0; r < size_; ++r) {
+    const auto& answer = answers.of_rank[static_cast<std::size_t>(r)];
+    const std::string activity = answer ? after_line(*answer) : "";
+    if (!answer) {
+      (store_->get(key_of("left", r)) ? roll.left : roll.silent).push_back(r);
+    } else if (activity.empty()) {
+      roll.idle.push_back(r);
+    } else {
+      roll.doing += (roll.doing.empty() ? "rank " : "; rank ") + std::to_string(r) + ": " + activity;
+    }
+  }
+  return roll;
 }
 
 }  // namespace droptest::comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `nccl` backend's way in. Ranks are GPUs.
+// The `nccl` backend's way in. Ranks are processes with a GPU each: docs/backends.md.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,11 @@ namespace droptest::comm {
 /// Whether this build has it.
 extern const bool kNcclBuilt;
 
-/// Throws: ConfigError that says what is built, where this backend is not.
+/// Joins the group that the rendezvous names, as connect_gloo() does, and makes this rank's device the calling thread's
+/// current one; tensors in its memory go through NCCL, and those on the host over TCP. Returns when all ranks' devices
+/// reach each other. Throws: what connect_gloo() throws; DeviceError where this process sees no device; ConfigError
+/// where a host has more ranks than devices; CommError for what NCCL says. Without the backend: ConfigError that says
+/// what is built.
 std::unique_ptr<Communicator> connect_nccl(const ProcessGroupOptions& options);
 
 }  // namespace droptest::comm

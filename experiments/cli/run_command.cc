@@ -76,7 +76,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");
   command->footer(
       "A run that has its result already is not repeated. Ranks of the gloo backend are started here, or by mpirun,\n"
-      "srun or torchrun-style variables (RANK, WORLD_SIZE, LOCAL_RANK).\n\n"
+      "srun, torchrun or by hand with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (docs/launching.md).\n\n"
       "Examples:\n"
       "  droptest run spec.json --set /training/steps=100 --set /network/loss/loss_rate=5%\n"
       "  droptest run spec.json --set /backend/name=gloo\n"

@@ -18,7 +18,8 @@
 #include "comm/device/device_info.h"
 #include "comm/device/device_libraries.h"
 #include "comm/launch_environment.h"
-#include "comm/rendezvous_probe.h"
+#include "comm/rendezvous/rendezvous_probe.h"
+#include "comm/rendezvous/tcp_connection.h"
 #include "comm/run_ranks.h"
 #include "experiments/doctor/device_checks.h"
 #include "experiments/doctor/group_checks.h"
@@ -26,6 +27,7 @@
 #include "experiments/doctor/machine_checks.h"
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/run_records.h"
+#include "experiments/run/choose_rendezvous.h"
 #include "experiments/run/rank_processes.h"
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/sweep_plan.h"
@@ -133,7 +135,10 @@ GroupReport examine_processes(const ResolvedRun& run, const comm::Rendezvous& re
   nlohmann::json spec = run.spec;
   // The place where the run would meet, which is not known from the folder of the ranks' spec.
   if (rendezvous.kind == comm::Rendezvous::Kind::kFile) {
-    spec["backend"]["rendezvous"]["directory"] = std::filesystem::absolute(rendezvous.directory).string();
+    spec["backend"]["rendezvous"] = {{"kind", "file"},
+                                     {"directory", std::filesystem::absolute(rendezvous.directory).string()}};
+  } else if (rendezvous.kind == comm::Rendezvous::Kind::kTcp) {
+    spec["backend"]["rendezvous"] = {{"kind", "tcp"}, {"host", rendezvous.host}, {"port", rendezvous.port}};
   }
   write_file_atomically(spec_copy(folder.path()), spec.dump());
   RankProcessesOptions ranks;
@@ -264,11 +269,8 @@ class Examination {
     }
     if (any_failed(launched_.findings)) return skip("the launcher's variables are wrong");
     add_new(check_host_name(launched() ? OtherMachines::kMaybe : OtherMachines::kNone));
-    comm::Rendezvous rendezvous = config.backend.rendezvous;
     const RunDirectory directory = run_directory(options_.out, config.name, planned.run.run_id);
-    if (rendezvous.kind == comm::Rendezvous::Kind::kFile && rendezvous.directory.empty()) {
-      rendezvous.directory = directory.path + "/rendezvous";
-    }
+    const comm::Rendezvous rendezvous = meeting_place(config, directory.path + "/rendezvous");
     if (rendezvous.kind == comm::Rendezvous::Kind::kFile) made_.will_make(rendezvous.directory);
     if (!probe(rendezvous, config.backend.timeout)) return skip("the ranks cannot meet");
     measure(
@@ -287,8 +289,21 @@ class Examination {
     }
   }
 
+  /// Where the ranks of a run would meet.
+  comm::Rendezvous meeting_place(const RunConfig& config, const std::string& folder) const {
+    comm::Environment environment = comm::process_environment();
+    const std::optional<comm::Rendezvous>& named = config.backend.rendezvous;
+    if (!launched() && named && named->kind == comm::Rendezvous::Kind::kTcp) {
+      if (named->host.empty()) environment["MASTER_ADDR"] = "127.0.0.1";
+      if (named->port == 0) environment["MASTER_PORT"] = std::to_string(comm::unused_port());
+    }
+    return choose_rendezvous(named, environment, folder);
+  }
+
   /// This is where a rendezvous of another kind is looked at before the ranks use it.
   bool probe(const comm::Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
+    // The port is one of rank 0's machine; the others see it when they meet.
+    if (rendezvous.kind == comm::Rendezvous::Kind::kTcp && !is_rank_0()) return true;
     try {
       add_new({"rendezvous", "", Health::kOk, comm::probe_rendezvous(rendezvous, timeout) + ": written and read", ""});
       return true;
@@ -296,7 +311,7 @@ class Examination {
       const bool file = rendezvous.kind == comm::Rendezvous::Kind::kFile;
       add_about({"rendezvous", "", Health::kFailed, error.what(),
                  file ? "name a directory that all ranks see and can write: /backend/rendezvous/directory"
-                      : "start the server, open its port, or mend /backend/rendezvous"});
+                      : "start the server, open its port, or mend /backend/rendezvous, MASTER_ADDR or MASTER_PORT"});
       return false;
     }
   }
@@ -334,7 +349,8 @@ class Examination {
         report_.bandwidths.push_back({run.config.backend.name, run.config.tensor_parallel, group.points});
       }
     } catch (const std::exception& error) {
-      const bool by_file = run.config.backend.rendezvous.kind == comm::Rendezvous::Kind::kFile;
+      const std::optional<comm::Rendezvous>& named = run.config.backend.rendezvous;
+      const bool by_file = !named || named->kind == comm::Rendezvous::Kind::kFile;
       add_about({"all-reduce", "", Health::kFailed, error.what(),
                  std::string("see that every rank is started, that machines reach each other, ") +
                      (launched() && by_file ? "that the rendezvous directory is the same one on all of them, " : "") +
@@ -360,8 +376,9 @@ void examine_as_rank(const std::string& folder, const BandwidthPlan& plan) {
   const ResolvedRun run = resolve(load_json(spec_copy(folder)), spec_copy(folder));
   const std::optional<comm::LaunchEnvironment> launch = comm::launch_environment(comm::process_environment());
   if (!launch) throw ConfigError("this command is started by droptest doctor");
-  const GroupReport report =
-      examine_joined(run.config, *launch, run.config.backend.rendezvous, "doctor." + run.run_id, own_facts(), plan);
+  const comm::Rendezvous rendezvous =
+      choose_rendezvous(run.config.backend.rendezvous, comm::process_environment(), folder + "/rendezvous");
+  const GroupReport report = examine_joined(run.config, *launch, rendezvous, "doctor." + run.run_id, own_facts(), plan);
   if (launch->rank == 0) write_file_atomically(group_report_file(folder), to_json(report).dump());
 }
 

@@ -227,15 +227,22 @@ class Resolver {
     const double milliseconds = std::ceil(backend["timeout_seconds"].get<double>() * 1000);
     config.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(milliseconds));
     config.threads_per_rank = to_int(backend["threads_per_rank"]);
-    const json& rendezvous = backend["rendezvous"];
-    if (rendezvous["kind"] == "redis") {
-      config.rendezvous.kind = comm::Rendezvous::Kind::kRedis;
-      config.rendezvous.host = rendezvous["host"].get<std::string>();
-      config.rendezvous.port = to_int(rendezvous["port"]);
+    config.rendezvous = rendezvous_of(backend["rendezvous"]);
+  }
+
+  static std::optional<comm::Rendezvous> rendezvous_of(const json& rendezvous) {
+    const std::string kind = rendezvous["kind"].get<std::string>();
+    if (kind == "auto") return std::nullopt;
+    comm::Rendezvous result;
+    if (kind == "file") {
+      result.kind = comm::Rendezvous::Kind::kFile;
+      result.directory = rendezvous.value("directory", "");
     } else {
-      config.rendezvous.kind = comm::Rendezvous::Kind::kFile;
-      config.rendezvous.directory = rendezvous.value("directory", "");
+      result.kind = kind == "redis" ? comm::Rendezvous::Kind::kRedis : comm::Rendezvous::Kind::kTcp;
+      result.host = rendezvous.value("host", "");
+      result.port = rendezvous.contains("port") ? to_int(rendezvous["port"]) : 0;
     }
+    return result;
   }
 
   static void fill_training(const json& training, TrainingConfig& config) {

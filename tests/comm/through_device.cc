@@ -3,12 +3,9 @@
 
 #include <algorithm>
 #include <functional>
-
-#include "comm/device/device_info.h"
+#include <stdexcept>
 
 namespace droptest::comm {
-
-std::string device_absence() { return survey_devices().absence; }
 
 template <class Call>
 void ThroughDevice::carry(ConstTensor input, Tensor output, const Call& call) {
@@ -28,6 +25,13 @@ void ThroughDevice::carry(ConstTensor input, Tensor output, const Call& call) {
   copy_to_device(input.bytes, data + input_at, stream_);
   call(ConstTensor(input.type, {data + input_at, input.bytes.size()}, &stream_),
        Tensor(output.type, {data + output_at, output.bytes.size()}, &stream_));
+  std::vector<std::byte> input_now(input.bytes.size());
+  copy_to_host(data + input_at, std::span(input_now), stream_);
+  stream_.synchronize();
+  for (std::size_t i = 0; i < input_now.size(); ++i) {
+    const bool is_output = input_at + i >= output_at && input_at + i < output_at + output.bytes.size();
+    if (!is_output && input_now[i] != input.bytes[i]) throw std::runtime_error("an input on the device was written");
+  }
   copy_to_host(data + output_at, output.bytes, stream_);
   stream_.synchronize();
   // Nobody reads this rank's input any more when all have come here.
@@ -76,7 +80,7 @@ void ThroughDevice::recv(Tensor data, int source, const Message& message) {
 std::unique_ptr<Communicator> ThroughDevice::split(int color, int key) {
   std::unique_ptr<Communicator> part = inner_.split(color, key);
   if (part == nullptr) return nullptr;
-  return std::unique_ptr<Communicator>(new ThroughDevice(std::move(part)));
+  return std::unique_ptr<Communicator>(new ThroughDevice(std::move(part), stream_.device()));
 }
 
 }  // namespace droptest::comm

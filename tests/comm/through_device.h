@@ -16,11 +16,12 @@
 namespace droptest::comm {
 
 /// Copies each call's tensors to buffers on the device, calls `inner` with those, and copies the outputs back. Tensors
-/// that overlap on the host do so on the device, at the same distance.
+/// that overlap on the host do so on the device, at the same distance. Throws: std::runtime_error where a call wrote
+/// its input.
 class ThroughDevice final : public Communicator {
  public:
   /// `inner` is borrowed.
-  explicit ThroughDevice(Communicator& inner) : inner_(inner) {}
+  explicit ThroughDevice(Communicator& inner, int device = 0) : inner_(inner), stream_(device) {}
 
   int rank() const override { return inner_.rank(); }
   int world_size() const override { return inner_.world_size(); }
@@ -43,7 +44,8 @@ class ThroughDevice final : public Communicator {
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
 
  private:
-  ThroughDevice(std::unique_ptr<Communicator> owned) : owned_(std::move(owned)), inner_(*owned_) {}
+  ThroughDevice(std::unique_ptr<Communicator> owned, int device)
+      : owned_(std::move(owned)), inner_(*owned_), stream_(device) {}
   template <class Call>
   void carry(ConstTensor input, Tensor output, const Call& call);
 
@@ -52,7 +54,7 @@ class ThroughDevice final : public Communicator {
   Stream stream_;
 };
 
-/// Why no device can be used here; empty where one can. On the fake device one can.
+/// Why no device can be used here; empty where one can. On the fake device one can. In device_absence.cc.
 std::string device_absence();
 
 /// Skips the test where no device can be used; fails it instead where DROPTEST_REQUIRE_CUDA is 1.

@@ -30,9 +30,32 @@ TEST(Sha256, KnownAnswers) {
   EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
+TEST(Resolve, ARendezvousIsWhatTheSpecNamesOrTheLaunchs) {
+  const auto rendezvous = [](const std::string& value) {
+    return resolved(kTwoRanks, {"/backend/rendezvous=" + value}).config.backend.rendezvous;
+  };
+  const auto error_of = [&rendezvous](const std::string& value) {
+    return config_error_of([&] { (void)rendezvous(value); });
+  };
+  EXPECT_FALSE(rendezvous("null").has_value());
+  EXPECT_FALSE(rendezvous(R"({"kind": "auto"})").has_value());
+  EXPECT_EQ(rendezvous(R"({"kind": "file"})")->directory, "");
+  EXPECT_EQ(rendezvous(R"({"kind": "file", "directory": "d"})")->directory, "d");
+  EXPECT_EQ(rendezvous(R"({"kind": "redis"})")->port, 6379);
+  EXPECT_EQ(rendezvous(R"({"kind": "tcp", "host": "node1", "port": 29500})")->kind, comm::Rendezvous::Kind::kTcp);
+  EXPECT_EQ(rendezvous(R"({"kind": "tcp", "host": "node1", "port": 29500})")->host, "node1");
+  EXPECT_EQ(rendezvous(R"({"kind": "tcp", "host": "node1", "port": 29500})")->port, 29500);
+  EXPECT_EQ(rendezvous(R"({"kind": "tcp"})")->host, "");
+  EXPECT_EQ(rendezvous(R"({"kind": "tcp"})")->port, 0);
+  EXPECT_THAT(error_of(R"({"kind": "mpi"})"),
+              HasSubstr(R"(/backend/rendezvous/kind: got "mpi", want one of "auto", "file", "redis", "tcp")"));
+  EXPECT_THAT(error_of(R"({"kind": "tcp", "port": 65536})"),
+              HasSubstr("/backend/rendezvous/port: got 65536, want an integer in [1, 65535]"));
+}
+
 TEST(Resolve, WritesEverythingOut) {
   EXPECT_EQ(canonical_json(resolved(kTwoRanks).spec),
-            R"({"backend":{"name":"local","rendezvous":{"kind":"file"},"threads_per_rank":1,"timeout_seconds":60.0},)"
+            R"({"backend":{"name":"local","rendezvous":{"kind":"auto"},"threads_per_rank":1,"timeout_seconds":60.0},)"
             R"("data":{"text":"a.txt","validation_fraction":0.1},"description":"",)"
             R"("model":{"context":128,"heads":4,"layers":4,"vocabulary":256,"width":128},"name":"t",)"
             R"("network":{"classes":{)"
@@ -121,9 +144,9 @@ TEST(Resolve, TheConfigurationSaysWhatTheSpecSays) {
   EXPECT_EQ(config.backend.name, "gloo");
   EXPECT_EQ(config.backend.timeout.count(), 250);
   EXPECT_EQ(config.backend.threads_per_rank, 2);
-  EXPECT_EQ(config.backend.rendezvous.kind, comm::Rendezvous::Kind::kRedis);
-  EXPECT_EQ(config.backend.rendezvous.host, "h");
-  EXPECT_EQ(config.backend.rendezvous.port, 7000);
+  EXPECT_EQ(config.backend.rendezvous->kind, comm::Rendezvous::Kind::kRedis);
+  EXPECT_EQ(config.backend.rendezvous->host, "h");
+  EXPECT_EQ(config.backend.rendezvous->port, 7000);
   EXPECT_EQ(config.training.steps, 40U);
   EXPECT_EQ(config.training.sequence_tokens, 1024);
   EXPECT_EQ(config.training.learning_rate.peak, 0.5);
@@ -274,6 +297,7 @@ TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
                            "/backend/timeout_seconds=5",
                            "/backend/threads_per_rank=2",
                            R"(/backend/rendezvous={"kind":"redis"})",
+                           R"(/backend/rendezvous={"kind":"tcp"})",
                            "/seed=1",
                            "/model/preset=nano",
                            "/model/width=128",

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sets DROPTEST_NCCL to whether the NCCL backend is built; DROPTEST_WITH_NCCL=AUTO means "where CUDA code is built, with
+# the Gloo backend, and NCCL is found". Its host-side messages go over Gloo's connections.
+set(DROPTEST_NCCL OFF)
+set(DROPTEST_NCCL_MISSING "")
+if(NOT DROPTEST_WITH_NCCL)
+  set(DROPTEST_NCCL_MISSING "DROPTEST_WITH_NCCL is OFF")
+elseif(NOT DROPTEST_CUDA)
+  set(DROPTEST_NCCL_MISSING "CUDA code is not built")
+elseif(NOT DROPTEST_WITH_GLOO)
+  set(DROPTEST_NCCL_MISSING "DROPTEST_WITH_GLOO is OFF")
+else()
+  find_path(DROPTEST_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(DROPTEST_NCCL_LIBRARY nccl HINTS ${CUDAToolkit_LIBRARY_DIR})
+  if(NOT DROPTEST_NCCL_INCLUDE OR NOT DROPTEST_NCCL_LIBRARY)
+    set(DROPTEST_NCCL_MISSING "NCCL is not found")
+  else()
+    file(STRINGS "${DROPTEST_NCCL_INCLUDE}/nccl.h" numbers REGEX "^#define NCCL_(MAJOR|MINOR) ")
+    string(REGEX REPLACE "^#define NCCL_MAJOR ([0-9]+);#define NCCL_MINOR ([0-9]+)$" "\\1.\\2" DROPTEST_NCCL_VERSION
+                         "${numbers}")
+    if(DROPTEST_NCCL_VERSION VERSION_LESS 2.18)  # ncclCommSplit
+      set(DROPTEST_NCCL_MISSING "NCCL ${DROPTEST_NCCL_VERSION} is older than 2.18")
+    endif()
+  endif()
+endif()
+if(NOT DROPTEST_NCCL_MISSING)
+  set(DROPTEST_NCCL ON)
+  message(STATUS "droptest: the NCCL backend is ON, with NCCL ${DROPTEST_NCCL_VERSION}")
+elseif(DROPTEST_WITH_NCCL AND NOT DROPTEST_WITH_NCCL STREQUAL "AUTO")
+  message(FATAL_ERROR "DROPTEST_WITH_NCCL is ON, but ${DROPTEST_NCCL_MISSING}")
+else()
+  message(STATUS "droptest: the NCCL backend is OFF: ${DROPTEST_NCCL_MISSING}")
+endif()

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/nccl/nccl_calls.h"
+
+#include "sim/error.h"
+
+namespace droptest::comm {
+
+ncclDataType_t data_type(ElementType type) {
+  switch (type) {
+    case ElementType::kFloat32:
+      return ncclFloat32;
+    case ElementType::kFloat64:
+      return ncclFloat64;
+    case ElementType::kUint64:
+      return ncclUint64;
+    case ElementType::kBfloat16:
+      return ncclBfloat16;
+  }
+  DROPTEST_CHECK(false, "unknown element type");
+}
+
+ncclRedOp_t reduce_operation(ReduceOp op) { return op == ReduceOp::kSum ? ncclSum : ncclMax; }
+
+}  // namespace droptest::comm

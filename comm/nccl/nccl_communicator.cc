@@ -1,0 +1,393 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/nccl/nccl_communicator.h"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "comm/device/cuda_error.h"
+#include "comm/nccl/nccl_calls.h"
+#include "comm/nccl/nccl_handles.h"
+#include "comm/nccl/nccl_result.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+using Bytes = std::span<std::byte>;
+using ConstBytes = std::span<const std::byte>;
+
+constexpr std::size_t kOutboxBytesMost = std::size_t{256} << 20;  ///< one message may be larger
+
+// Which calls the ranks compare: the first steps of a run, where programs differ if they do, and some later.
+constexpr std::uint64_t kComparedFirst = 256;
+constexpr std::uint64_t kComparedEvery = 64;
+bool is_compared(std::uint64_t call) { return call < kComparedFirst || call % kComparedEvery == 0; }
+
+ncclResult_t send_letters(const std::vector<DeviceOutbox::Letter>& letters, ncclComm_t comm) {
+  ncclResult_t result = ncclSuccess;
+  for (const DeviceOutbox::Letter& letter : letters) {
+    result = ncclSend(letter.copy.data(), letter.call.count_elems, data_type(letter.call.type), letter.destination,
+                      comm, letter.stream->handle());
+    if (is_error(result)) break;
+  }
+  return result;
+}
+
+std::uint64_t sum_of(std::span<const std::uint64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+}
+
+bool all_equal(std::span<const std::uint64_t> counts) {
+  return std::all_of(counts.begin(), counts.end(), [&](std::uint64_t count) { return count == counts[0]; });
+}
+
+// The range of each part, one after the other.
+template <class Span>
+std::vector<Span> parts_of(Span whole, std::span<const std::uint64_t> counts, ElementType type) {
+  std::vector<Span> parts;
+  for (const std::uint64_t count : counts) {
+    const std::size_t bytes = count * element_bytes(type);
+    parts.push_back(whole.first(bytes));
+    whole = whole.subspan(bytes);
+  }
+  return parts;
+}
+
+}  // namespace
+
+/// What a call has put on a stream, between two points of it.
+class NcclCommunicator::StreamOperation final : public OperationInFlight {
+ public:
+  explicit StreamOperation(Stream& stream) { begin_.record(stream); }
+  void close(Stream& stream) { end_.record(stream); }
+  bool started() override { return begin_.reached(); }
+  bool finished() override { return end_.reached(); }
+  void wait() const { end_.wait_on_host(); }
+
+ private:
+  Event begin_;
+  Event end_;
+};
+
+NcclCommunicator::NcclCommunicator(std::shared_ptr<NcclWorld> world, std::unique_ptr<GlooCommunicator> control,
+                                   ncclComm* comm)
+    : world_(std::move(world)),
+      control_(std::move(control)),
+      comm_(comm),
+      world_ranks_([this] {
+        auto ranks = std::make_shared<std::vector<int>>();
+        for (int r = 0; r < control_->world_size(); ++r) ranks->push_back(control_->world_rank(r));
+        return ranks;
+      }()),
+      sent_(world_ranks_->size()),
+      received_(world_ranks_->size()) {}
+
+NcclCommunicator::~NcclCommunicator() {
+  try {
+    hand_over();
+  } catch (...) {
+    // The group has failed, and its receivers know.
+  }
+  try {
+    if (const auto failure = world_->handles().close(comm_, *world_ranks_)) world_->watchdog().end(*failure);
+  } catch (...) {
+    // Out of memory for the words of a failure.
+  }
+}
+
+Stream* NcclCommunicator::stream_of(const Call& call, ConstTensor input, ConstTensor output) const {
+  if (input.stream == nullptr && output.stream == nullptr) return nullptr;
+  const std::string here =
+      std::string(operation_name(call.operation)) + ": rank " + std::to_string(world_rank(rank())) + ": ";
+  if (input.stream != output.stream) {
+    throw ConfigError(here + "input and output want one memory, and one stream " + call_context(call));
+  }
+  if (input.stream->device() != world_->device()) {
+    throw ConfigError(here + "the tensor is on device " + std::to_string(input.stream->device()) +
+                      ", want this rank's device " + std::to_string(world_->device()) + " " + call_context(call));
+  }
+  return input.stream;
+}
+
+void NcclCommunicator::agree(const Call& call, std::span<const std::uint64_t> send_counts,
+                             std::span<const std::uint64_t> receive_counts) {
+  hand_over();
+  if (is_compared(calls_++)) control_->agree_on(call, send_counts, receive_counts);
+}
+
+template <class Enqueue>
+void NcclCommunicator::put(const Call& call, Stream& stream, const Enqueue& enqueue) {
+  const GlooMesh::CallScope scope(world_->mesh(), call);
+  check_cuda(cudaSetDevice(world_->device()), "cudaSetDevice");  // the caller may be another thread than last time
+  const auto operation = std::make_shared<StreamOperation>(stream);
+  if (const auto failure = world_->handles().run(comm_, call, *world_ranks_, enqueue)) world_->fail(*failure, call);
+  operation->close(stream);
+  world_->watchdog().watch(&stream, call, world_ranks_, operation);
+  last_ = operation;
+}
+
+void NcclCommunicator::wait_for_last() const {
+  if (last_ != nullptr) last_->wait();
+}
+
+void NcclCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
+  Call call(Operation::kAllReduce, input.type, input.count_elems(), message, step());
+  call.reduce_op = op;
+  Stream* const stream = stream_of(call, input, output);
+  if (stream == nullptr) {
+    hand_over();
+    return control_->all_reduce(input, output, op, message);
+  }
+  const ArgumentCheck check(*this, call);
+  check.shape(input, call.count_elems, "input");
+  check.shape(output, call.count_elems, "output");
+  check.same_or_apart(input, output);
+  agree(call);
+  if (call.count_elems == 0) return;
+  put(call, *stream, [&] {
+    return ncclAllReduce(input.bytes.data(), output.bytes.data(), call.count_elems, data_type(call.type),
+                         reduce_operation(op), comm_, stream->handle());
+  });
+}
+
+void NcclCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                      ReduceOp op, const Message& message) {
+  Call call(Operation::kReduceScatter, input.type, input.count_elems(), message, step());
+  call.reduce_op = op;
+  call.counts_digest = digest_of_counts(counts);
+  Stream* const stream = stream_of(call, input, output);
+  if (stream == nullptr) {
+    hand_over();
+    return control_->reduce_scatter(input, output, counts, op, message);
+  }
+  const ArgumentCheck check(*this, call);
+  check.counts(counts);
+  const auto self = static_cast<std::size_t>(rank());
+  check.shape(input, sum_of(counts), "input");
+  check.shape(output, counts[self], "output");
+  check.own_part_or_apart(output, input, sum_of(counts.first(self)));
+  agree(call);
+  if (call.count_elems == 0) return;
+  const ncclDataType_t type = data_type(call.type);
+  put(call, *stream, [&] {
+    if (all_equal(counts)) {
+      return ncclReduceScatter(input.bytes.data(), output.bytes.data(), counts[0], type, reduce_operation(op), comm_,
+                               stream->handle());
+    }
+    return grouped([&] {
+      const std::vector<ConstBytes> parts = parts_of(input.bytes, counts, call.type);
+      ncclResult_t result = ncclSuccess;
+      for (std::size_t r = 0; r < counts.size() && !is_error(result); ++r) {
+        if (counts[r] == 0) continue;
+        std::byte* const sum = r == self ? output.bytes.data() : nullptr;
+        result = ncclReduce(parts[r].data(), sum, counts[r], type, reduce_operation(op), static_cast<int>(r), comm_,
+                            stream->handle());
+      }
+      return result;
+    });
+  });
+}
+
+void NcclCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                  const Message& message) {
+  Call call(Operation::kAllGather, input.type, output.count_elems(), message, step());
+  call.counts_digest = digest_of_counts(counts);
+  Stream* const stream = stream_of(call, input, output);
+  if (stream == nullptr) {
+    hand_over();
+    return control_->all_gather(input, output, counts, message);
+  }
+  const ArgumentCheck check(*this, call);
+  check.counts(counts);
+  const auto self = static_cast<std::size_t>(rank());
+  check.shape(input, counts[self], "input");
+  check.shape(output, sum_of(counts), "output");
+  check.own_part_or_apart(input, output, sum_of(counts.first(self)));
+  agree(call);
+  if (call.count_elems == 0) return;
+  if (!all_equal(counts)) {
+    const std::vector<ConstBytes> to(counts.size(), input.bytes);
+    return exchange(call, *stream, to, parts_of(output.bytes, counts, call.type));
+  }
+  put(call, *stream, [&] {
+    return ncclAllGather(input.bytes.data(), output.bytes.data(), counts[0], data_type(call.type), comm_,
+                         stream->handle());
+  });
+}
+
+void NcclCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                                  std::span<const std::uint64_t> receive_counts, const Message& message) {
+  const Call call(Operation::kAllToAll, input.type, input.count_elems(), message, step());
+  Stream* const stream = stream_of(call, input, output);
+  if (stream == nullptr) {
+    hand_over();
+    return control_->all_to_all(input, send_counts, output, receive_counts, message);
+  }
+  const ArgumentCheck check(*this, call);
+  check.counts(send_counts);
+  check.counts(receive_counts);
+  check.shape(input, sum_of(send_counts), "input");
+  check.shape(output, sum_of(receive_counts), "output");
+  check.same_or_apart(input, output);
+  agree(call, send_counts, receive_counts);
+  const bool in_place = input.bytes.data() == output.bytes.data() && !input.bytes.empty();
+  const ConstBytes whole = in_place ? copy_of_input(input.bytes, *stream) : input.bytes;
+  exchange(call, *stream, parts_of(whole, send_counts, call.type), parts_of(output.bytes, receive_counts, call.type));
+}
+
+// In place, what arrives would overwrite what is still to be sent.
+ConstBytes NcclCommunicator::copy_of_input(ConstBytes input, Stream& stream) {
+  const bool is_free = input_copy_stream_ == &stream && input_copy_.bytes() >= input.size();
+  if (!is_free) wait_for_last();
+  if (input_copy_.bytes() < input.size()) input_copy_ = DeviceMemory(input.size(), "copy of an all_to_all's input");
+  input_copy_stream_ = &stream;
+  copy_on_device(input.data(), input_copy_.data(), input.size(), stream);
+  return {input_copy_.data(), input.size()};
+}
+
+void NcclCommunicator::exchange(const Call& call, Stream& stream, std::span<const ConstBytes> to,
+                                std::span<const Bytes> from) {
+  const auto self = static_cast<std::size_t>(rank());
+  copy_on_device(to[self].data(), from[self].data(), from[self].size(), stream);
+  const auto travels = [self](auto parts) {
+    for (std::size_t r = 0; r < parts.size(); ++r) {
+      if (r != self && !parts[r].empty()) return true;
+    }
+    return false;
+  };
+  if (!travels(to) && !travels(from)) return;
+  const std::size_t size = element_bytes(call.type);
+  put(call, stream, [&] {
+    return grouped([&] {
+      ncclResult_t result = ncclSuccess;
+      for (int r = 0; r < world_size(); ++r) {
+        const auto i = static_cast<std::size_t>(r);
+        if (i == self) continue;
+        if (!to[i].empty() && !is_error(result)) {
+          result = ncclSend(to[i].data(), to[i].size() / size, data_type(call.type), r, comm_, stream.handle());
+        }
+        if (!from[i].empty() && !is_error(result)) {
+          result = ncclRecv(from[i].data(), from[i].size() / size, data_type(call.type), r, comm_, stream.handle());
+        }
+      }
+      return result;
+    });
+  });
+}
+
+void NcclCommunicator::broadcast(Tensor data, int root, const Message& message) {
+  Call call(Operation::kBroadcast, data.type, data.count_elems(), message, step());
+  call.root = root;
+  Stream* const stream = stream_of(call, data, data);
+  if (stream == nullptr) {
+    hand_over();
+    return control_->broadcast(data, root, message);
+  }
+  const ArgumentCheck check(*this, call);
+  check.peer(root, "root");
+  check.shape(data, call.count_elems, "data");
+  agree(call);
+  if (call.count_elems == 0) return;
+  put(call, *stream, [&] {
+    return ncclBroadcast(data.bytes.data(), data.bytes.data(), call.count_elems, data_type(call.type), root, comm_,
+                         stream->handle());
+  });
+}
+
+void NcclCommunicator::send(ConstTensor data, int destination, const Message& message) {
+  const Call call(Operation::kSend, data.type, data.count_elems(), message, step());
+  Stream* const stream = stream_of(call, data, data);
+  if (stream == nullptr) {
+    hand_over();
+    return control_->send(data, destination, message);
+  }
+  const ArgumentCheck check(*this, call);
+  check.peer(destination, "destination");
+  check.shape(data, call.count_elems, "data");
+  if (destination == rank()) {
+    const GlooMesh::CallScope scope(world_->mesh(), call);
+    ToSelf& kept = to_self_.emplace_back(ToSelf{call, DeviceMemory(data.bytes.size(), "copy of a message"), Event()});
+    copy_on_device(data.bytes.data(), kept.copy.data(), data.bytes.size(), *stream);
+    return kept.copied.record(*stream);
+  }
+  if (is_compared(sent_[static_cast<std::size_t>(destination)]++)) control_->send_call(call, destination);
+  if (!outbox_.empty() && outbox_.bytes() + data.bytes.size() > kOutboxBytesMost) hand_over();
+  const GlooMesh::CallScope scope(world_->mesh(), call);
+  if (call.count_elems > 0) outbox_.put(call, destination, data.bytes.data(), data.bytes.size(), *stream);
+}
+
+// What waits in the outbox goes in one group with the receive: ranks that send to each other need each other's
+// receives before their own sends can end. But only one message to each: where they sent each other several, a group of
+// all would wait for receives that come behind the other's group.
+void NcclCommunicator::recv(Tensor data, int source, const Message& message) {
+  const Call call(Operation::kRecv, data.type, data.count_elems(), message, step());
+  Stream* const stream = stream_of(call, data, data);
+  if (stream == nullptr) {
+    hand_over();
+    return control_->recv(data, source, message);
+  }
+  const ArgumentCheck check(*this, call);
+  check.peer(source, "source");
+  check.shape(data, call.count_elems, "data");
+  if (source == rank()) return receive_from_self(call, data);
+  if (call.count_elems > 0) {
+    std::vector<DeviceOutbox::Letter> letters = outbox_.take_first_of_each();
+    put(call, *stream, [&] {
+      return grouped([&] {
+        const ncclResult_t result = send_letters(letters, comm_);
+        if (is_error(result)) return result;
+        return ncclRecv(data.bytes.data(), call.count_elems, data_type(call.type), source, comm_, stream->handle());
+      });
+    });
+    outbox_.give_back(std::move(letters));
+  }
+  // Only now, since the source may wait for what was handed over.
+  if (is_compared(received_[static_cast<std::size_t>(source)]++)) control_->receive_call(call, source);
+}
+
+void NcclCommunicator::receive_from_self(const Call& call, Tensor data) {
+  const GlooMesh::CallScope scope(world_->mesh(), call);
+  const std::string self = "rank " + std::to_string(world_rank(rank()));
+  if (to_self_.empty()) {
+    world_->fail({world_rank(rank()), "recv", self + " waits for a message of its own that it did not send"}, call);
+  }
+  const ToSelf kept = std::move(to_self_.front());
+  to_self_.pop_front();
+  Call wanted = call;
+  wanted.operation = Operation::kSend;
+  if (!calls_agree(wanted, kept.call)) {
+    world_->fail({world_rank(rank()), "recv", self + " calls " + describe(kept.call) + ", then " + describe(call)},
+                 call);
+  }
+  data.stream->wait(kept.copied);
+  copy_on_device(kept.copy.data(), data.bytes.data(), data.bytes.size(), *data.stream);
+  data.stream->synchronize();  // the copy's memory goes
+}
+
+void NcclCommunicator::hand_over() {
+  if (outbox_.empty()) return;
+  std::vector<DeviceOutbox::Letter> letters = outbox_.take_all();
+  put(letters[0].call, *letters[0].stream, [&] { return grouped([&] { return send_letters(letters, comm_); }); });
+  outbox_.give_back(std::move(letters));
+}
+
+void NcclCommunicator::barrier(const Message& message) {
+  hand_over();
+  control_->barrier(message);
+}
+
+void NcclCommunicator::abort(std::string_view reason) noexcept {
+  const int self = world_rank(rank());
+  try {
+    world_->watchdog().end({self, "", "rank " + std::to_string(self) + " failed: " + std::string(reason)});
+  } catch (...) {
+    world_->mesh().abort(reason);  // the watchdog sees that
+  }
+}
+
+}  // namespace droptest::comm

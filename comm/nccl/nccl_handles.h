@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// The NCCL communicators of one rank: made, used and given back so that no call waits for ever. For sources that see
+// NCCL's header anyway.
+#pragma once
+
+#include <nccl.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "comm/call.h"
+#include "comm/gloo/gloo_mesh.h"
+#include "comm/watchdog.h"
+
+namespace droptest::comm {
+
+/// What the ranks of a new NCCL communicator know it by, as words of host memory.
+using NcclId = std::array<std::uint64_t, NCCL_UNIQUE_ID_BYTES / sizeof(std::uint64_t)>;
+
+/// All NCCL communicators of a rank, on one device. They are made non-blocking: a call is handed to NCCL, which is then
+/// asked until it has taken it, or the timeout has passed, or the group has failed. What a failure ends is never
+/// touched again, whichever thread ends it. Thread safety: one thread makes calls; the methods of WatchedTransport are
+/// the watchdog's.
+class NcclHandles final : public WatchedTransport {
+ public:
+  /// `mesh` is shared with the rank's communicators: a failure of either ends both.
+  NcclHandles(std::shared_ptr<GlooMesh> mesh, int device, std::chrono::milliseconds timeout)
+      : mesh_(std::move(mesh)), device_(device), timeout_(timeout) {}
+
+  struct Made {
+    ncclComm_t comm = nullptr;
+    std::optional<Failure> failure;  ///< why there is none
+  };
+  /// Ranks: all of the mesh, with the id that one of them made.
+  Made connect(const NcclId& id);
+  /// No communicator for NCCL_SPLIT_NOCOLOR. Ranks: all of `parent`, which has nothing under way.
+  Made split(ncclComm_t parent, const std::vector<int>& world_ranks, int color, int key);
+
+  /// Makes a call, or a group of calls, that puts work of `comm` on streams, and returns when it is there. Returns why
+  /// it is not, if so: then the group must be ended, or has been.
+  std::optional<Failure> run(ncclComm_t comm, const Call& call, const std::vector<int>& world_ranks,
+                             const std::function<ncclResult_t()>& enqueue);
+
+  /// Waits until the work of `comm` is done on all its ranks, and gives it back. Returns what went wrong, as run()
+  /// does.
+  std::optional<Failure> close(ncclComm_t comm, const std::vector<int>& world_ranks);
+
+  std::optional<Failure> failure() override;
+  Failure explain_stall(const Call& call, const std::vector<int>& world_ranks) override;
+  Failure device_failure(const Call& call, const std::string& reason) override;
+  void end(const Failure& failure) noexcept override;
+
+ private:
+  struct Live {
+    ncclComm_t comm;
+    bool ready;  ///< false: being made or closed, and watched by who does that
+  };
+  /// How a call came out. No result: the failure says why NCCL was not asked to the end.
+  struct Outcome {
+    ncclResult_t result = ncclSuccess;
+    std::optional<Failure> failure;
+  };
+
+  Outcome await(ncclComm_t comm, ncclResult_t result, std::string_view doing, const std::string& context,
+                const std::vector<int>& world_ranks);
+  void set_ready(ncclComm_t comm, bool ready);
+  Failure stalled(std::string_view doing, const std::string& context, const std::vector<int>& world_ranks);
+  Failure failed(std::string_view doing, const std::string& text);
+
+  const std::shared_ptr<GlooMesh> mesh_;
+  const int device_;
+  const std::chrono::milliseconds timeout_;
+
+  std::mutex mutex_;  ///< held during each call of NCCL but the last, which ends everything
+  std::vector<Live> live_;
+  bool ended_ = false;
+  std::deque<ncclComm_t> parts_;  ///< where NCCL leaves the results of splits
+};
+
+}  // namespace droptest::comm

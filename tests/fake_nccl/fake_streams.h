@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// A test double of the calls of CUDA's runtime that move data between ranks: device memory is host memory, and each
+// stream is a thread that does its work in order, so that ranks which are threads of one process can wait for each
+// other on their streams as GPUs do. Defines CUDA's own symbols; it is linked in their place.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace droptest::fake_nccl {
+
+/// A queue of work and the thread that does it.
+class FakeStream {
+ public:
+  explicit FakeStream(int device);
+  /// Waits for the work.
+  ~FakeStream();
+  FakeStream(const FakeStream&) = delete;
+  FakeStream& operator=(const FakeStream&) = delete;
+
+  int device() const { return device_; }
+  void put(std::function<void()> work);
+  std::uint64_t given() const;
+  bool has_done(std::uint64_t position) const;
+  void wait_until_done(std::uint64_t position) const;
+
+ private:
+  void work();
+
+  const int device_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::deque<std::function<void()>> waiting_;
+  std::uint64_t given_ = 0;
+  std::uint64_t done_ = 0;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+/// The stream behind CUDA's handle; it stays as long as somebody holds it. Throws: std::logic_error for a handle that
+/// is no stream.
+std::shared_ptr<FakeStream> stream_of(cudaStream_t handle);
+
+/// How many devices each process sees from now on.
+void set_devices(int count);
+
+int current_device();
+
+std::size_t live_allocations();
+std::size_t live_streams();
+std::size_t live_events();
+
+}  // namespace droptest::fake_nccl
