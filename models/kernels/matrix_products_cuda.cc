@@ -28,7 +28,7 @@ Extents extents_of(const char* operation, const ProductShape& shape) {
                  std::string(operation) + ": rows " + std::to_string(shape.rows) + ", inputs " +
                      std::to_string(shape.inputs) + ", outputs " + std::to_string(shape.outputs) + ", output stride " +
                      std::to_string(shape.output_stride));
-  const std::int64_t output = shape.rows == 0 ? 0 : (shape.rows - 1) * stride + shape.outputs;
+  const std::int64_t output = shape.rows == 0 || shape.outputs == 0 ? 0 : (shape.rows - 1) * stride + shape.outputs;
   return {stride, static_cast<std::size_t>(shape.rows * shape.inputs),
           static_cast<std::size_t>(shape.inputs * shape.outputs), static_cast<std::size_t>(output)};
 }
