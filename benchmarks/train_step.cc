@@ -19,6 +19,9 @@
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
 #include "models/gpt2/gpt2.h"
+#include "models/gpt2/gpt2_cuda.h"
+#include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/initial_weights.h"
 #include "models/optimizer.h"
 #include "models/process_settings.h"
 #include "sim/loss/bernoulli.h"
@@ -37,6 +40,8 @@ struct Options {
   int threads = 2;
   int steps = 5;
   std::string precision = "float32";
+  std::string device = "cpu";
+  int accumulation = 1;
   bool profile = false;
   std::optional<double> loss_rate;
 };
@@ -57,7 +62,11 @@ Options parsed(int argc, char** argv) {
   app.add_option("--precision", o.precision, "of products with weights")
       ->check(CLI::IsMember({"float32", "bfloat16"}))
       ->capture_default_str();
-  app.add_flag("--profile", o.profile, "adds the seconds that rank 0 spends in each phase of a step");
+  app.add_option("--device", o.device, "what ranks compute with; ranks of cuda share the first device")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
+  app.add_option("--accumulation", o.accumulation, "micro-batches of a step")->capture_default_str();
+  app.add_flag("--profile", o.profile, "on the CPU: adds the seconds that rank 0 spends in each phase of a step");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -93,6 +102,7 @@ double median(std::vector<double> values) {
 
 struct Result {
   double step_seconds = 0;
+  double device_mebibytes = 0;  ///< of all ranks, on a device
   double final_loss = 0;
   std::map<std::string, double> phases;  ///< mean seconds per step
 };
@@ -101,21 +111,73 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-Result train(const Options& o) {
+models::Precision precision_of(const Options& o) {
+  return o.precision == "bfloat16" ? models::Precision::kBfloat16 : models::Precision::kFloat32;
+}
+
+/// The rank's network: without losses the group itself.
+comm::Communicator& network_of(const Options& o, comm::Communicator& group,
+                               std::optional<comm::LossyCommunicator>& lossy) {
+  if (!o.loss_rate) return group;
+  return lossy.emplace(group, network(*o.loss_rate));
+}
+
+// The host waits for the device once in a step, for losses and norm. From one such wait to the next is the time of a
+// step: the update of one and the passes of the next.
+Result train_on_device(const Options& o) {
+  constexpr int kWarmUpSteps = 3;
+  const std::vector<std::int32_t> tokens = random_tokens(o);
+  const auto inputs = std::span(tokens).first(tokens.size() - 1);
+  const auto targets = std::span(tokens).last(tokens.size() - 1);
+  Result result;
+  std::vector<double> mebibytes(static_cast<std::size_t>(o.ranks));
+  comm::run_ranks(o.ranks, std::chrono::minutes(10), [&](comm::Communicator& inner) {
+    std::optional<comm::LossyCommunicator> lossy;
+    comm::Communicator& group = network_of(o, inner, lossy);
+    models::Gpt2Cuda::Options options;
+    options.precision = precision_of(o);
+    models::Gpt2Cuda model(o.model, group, options);
+    models::set_initial_weights<float>(models::gpt2_tensors(o.model, inner.world_size(), inner.rank()), 1,
+                                       model.host_parameters());
+    model.upload_values();
+    std::vector<double> seconds;
+    double loss = 0;
+    Clock::time_point before;
+    for (int step = 0; step < kWarmUpSteps + o.steps; ++step) {
+      group.begin_step(static_cast<std::uint64_t>(step) + 1);
+      model.zero_gradients();
+      for (int m = 0; m < o.accumulation; ++m) {
+        model.forward_backward(inputs, targets, o.batch, o.length, 1.0 / o.accumulation);
+      }
+      const models::Gpt2Cuda::StepSums sums = model.step_sums();
+      const double norm = models::norm_over_ranks(sums.gradient_squares, inner);
+      loss = sums.losses / o.accumulation;
+      const Clock::time_point now = Clock::now();
+      if (step >= kWarmUpSteps) seconds.push_back(seconds_between(before, now));
+      before = now;
+      model.step(1e-3, models::clip_scale(norm, 1.0));
+    }
+    mebibytes[static_cast<std::size_t>(inner.rank())] = static_cast<double>(model.device_bytes()) / (1 << 20);
+    if (inner.rank() != 0) return;
+    result.step_seconds = median(seconds);
+    result.final_loss = loss;
+  });
+  for (const double of_rank : mebibytes) result.device_mebibytes += of_rank;
+  return result;
+}
+
+Result train_on_host(const Options& o) {
   const std::vector<std::int32_t> tokens = random_tokens(o);
   const auto inputs = std::span(tokens).first(tokens.size() - 1);
   const auto targets = std::span(tokens).last(tokens.size() - 1);
   Result result;
   comm::run_ranks(o.ranks, std::chrono::minutes(10), [&](comm::Communicator& inner) {
     std::optional<comm::LossyCommunicator> lossy;
-    if (o.loss_rate) lossy.emplace(inner, network(*o.loss_rate));
-    comm::Communicator& group = lossy ? static_cast<comm::Communicator&>(*lossy) : inner;
+    comm::Communicator& group = network_of(o, inner, lossy);
     models::PhaseTimes times;
     double norm_seconds = 0;
     double update_seconds = 0;
-    models::Gpt2<float> model(o.model, group, o.threads,
-                              o.precision == "bfloat16" ? models::Precision::kBfloat16 : models::Precision::kFloat32,
-                              o.profile ? &times : nullptr);
+    models::Gpt2<float> model(o.model, group, o.threads, precision_of(o), o.profile ? &times : nullptr);
     model.initialize(1);
     models::AdamW<float> adamw(model.parameters(), {}, model.team());
     std::vector<double> seconds;
@@ -125,7 +187,9 @@ Result train(const Options& o) {
       const auto start = Clock::now();
       group.begin_step(static_cast<std::uint64_t>(step) + 1);
       model.zero_gradients();
-      loss = model.forward_backward(inputs, targets, o.batch, o.length, 1.0);
+      for (int m = 0; m < o.accumulation; ++m) {
+        loss = model.forward_backward(inputs, targets, o.batch, o.length, 1.0 / o.accumulation);
+      }
       const auto norm_start = Clock::now();
       const double norm = models::global_gradient_norm<float>(model.parameters(), group, model.team());
       const auto update_start = Clock::now();
@@ -164,12 +228,13 @@ double peak_mebibytes() {
 int main(int argc, char** argv) {
   droptest::models::keep_freed_memory();
   const droptest::Options o = droptest::parsed(argc, argv);
-  const droptest::Result result = droptest::train(o);
+  const droptest::Result result = o.device == "cuda" ? droptest::train_on_device(o) : droptest::train_on_host(o);
   nlohmann::json report = {{"program", "droptest"},
                            {"step_seconds", result.step_seconds},
-                           {"tokens_per_second", o.batch * o.length / result.step_seconds},
+                           {"tokens_per_second", o.accumulation * o.batch * o.length / result.step_seconds},
                            {"peak_mebibytes", droptest::peak_mebibytes()},
                            {"final_loss", result.final_loss}};
+  if (o.device == "cuda") report["device_mebibytes"] = result.device_mebibytes;
   if (o.profile) report["phase_seconds"] = result.phases;
   std::cout << report.dump() << "\n";
 }

@@ -21,7 +21,7 @@ const std::vector<BackendEntry>& backends() {
   static const std::vector<BackendEntry> entries = {
       {"local", "ranks are threads of one process; reductions in rank order (default)", RankKind::kThreads, true,
        connect_local},
-      {"gloo", "ranks are processes over TCP; rendezvous by file or Redis; the same bits as local",
+      {"gloo", "ranks are processes over TCP; rendezvous by TCP, file or Redis; the same bits as local",
        RankKind::kProcesses, kGlooBuilt, connect_gloo},
       {"nccl", "ranks are processes with a GPU each; rendezvous as gloo; sums in NCCL's order", RankKind::kProcesses,
        kNcclBuilt, connect_nccl},

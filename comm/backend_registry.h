@@ -10,19 +10,9 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/rendezvous/rendezvous.h"
 
 namespace droptest::comm {
-
-/// Where processes find each other.
-struct Rendezvous {
-  enum class Kind : std::uint8_t { kFile, kRedis };
-  Kind kind = Kind::kFile;
-  std::string directory;           ///< kFile: a directory that all ranks see
-  std::string host = "127.0.0.1";  ///< kRedis
-  int port = 6379;                 ///< kRedis
-  /// Tells launches apart that share a store: stale keys of an earlier launch are never read.
-  std::string launch_id;
-};
 
 /// What a process needs to join a group whose ranks are processes.
 struct ProcessGroupOptions {
@@ -31,8 +21,9 @@ struct ProcessGroupOptions {
   int local_rank = -1;  ///< among the ranks of this host, for backends that give each a device; -1: they find out
   std::chrono::milliseconds timeout{60000};
   Rendezvous rendezvous;
-  /// Address that peers reach this rank at; empty: loopback when the host name does not resolve.
-  std::string interface_address;
+  /// Network interface at whose address peers reach this rank ("eth0"); empty: the address by which it reached a TCP
+  /// store, else that of the host's name, else loopback.
+  std::string interface_name;
 };
 
 /// How the ranks of a backend come to be.

@@ -57,9 +57,13 @@ struct RecordConfig {
 struct BackendConfig {
   std::string name = "local";
   std::chrono::milliseconds timeout{60000};
-  comm::Rendezvous rendezvous;
+  /// Absent: what choose_rendezvous() says of the launch. Of a TCP one, an empty host and port 0 are the launch's, too.
+  std::optional<comm::Rendezvous> rendezvous;
   int threads_per_rank = 1;
 };
+
+/// What ranks compute with.
+enum class Device : std::uint8_t { kCpu, kCuda };
 
 struct RunConfig {
   std::string name;
@@ -69,6 +73,8 @@ struct RunConfig {
   DataConfig data;
   int tensor_parallel = 1;
   BackendConfig backend;
+  Device device = Device::kCpu;
+  int device_index = 0;  ///< which of the machine's CUDA devices this process uses; no part of a spec
   comm::Network network;
   std::optional<comm::TimeModel> time;  ///< absent: no virtual clock
   TrainingConfig training;

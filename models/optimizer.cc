@@ -6,7 +6,6 @@
 #include <numbers>
 #include <numeric>
 
-#include "models/kernels/adamw.h"
 #include "models/kernels/chunks.h"
 #include "models/kernels/lanes.h"
 
@@ -21,17 +20,22 @@ AdamW<T>::AdamW(std::span<Parameter<T>> parameters, const AdamWConfig& config, c
   }
 }
 
-template <class T>
-void AdamW<T>::step(double learning_rate, double gradient_scale) {
-  ++step_;
+AdamWStep adamw_step(const AdamWConfig& config, std::uint64_t step, double learning_rate, double gradient_scale) {
   AdamWStep update;
   update.learning_rate = learning_rate;
   update.gradient_scale = gradient_scale;
-  update.beta1 = config_.beta1;
-  update.beta2 = config_.beta2;
-  update.epsilon = config_.epsilon;
-  update.bias_correction1 = 1.0 - std::pow(config_.beta1, static_cast<double>(step_));
-  update.bias_correction2 = 1.0 - std::pow(config_.beta2, static_cast<double>(step_));
+  update.beta1 = config.beta1;
+  update.beta2 = config.beta2;
+  update.epsilon = config.epsilon;
+  update.weight_decay = config.weight_decay;
+  update.bias_correction1 = 1.0 - std::pow(config.beta1, static_cast<double>(step));
+  update.bias_correction2 = 1.0 - std::pow(config.beta2, static_cast<double>(step));
+  return update;
+}
+
+template <class T>
+void AdamW<T>::step(double learning_rate, double gradient_scale) {
+  AdamWStep update = adamw_step(config_, ++step_, learning_rate, gradient_scale);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter<T>& parameter = parameters_[i];
     update.weight_decay = parameter.decay == Decay::kDecays ? config_.weight_decay : 0.0;
@@ -67,6 +71,10 @@ double global_gradient_norm(std::span<const Parameter<T>> parameters, comm::Comm
     if (parameter.placement == Placement::kReplicated && tensor_group.rank() != 0) continue;
     squares += sum_of_squares<T>(parameter.gradient, team);
   }
+  return norm_over_ranks(squares, tensor_group);
+}
+
+double norm_over_ranks(double squares, comm::Communicator& tensor_group) {
   tensor_group.all_reduce(std::span<double>(&squares, 1), comm::ReduceOp::kSum,
                           {sim::TrafficClass::kControl, "gradient_norm", -1});
   return std::sqrt(squares);

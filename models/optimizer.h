@@ -8,6 +8,7 @@
 
 #include "comm/communicator.h"
 #include "models/host_buffer.h"
+#include "models/kernels/adamw.h"
 #include "models/parameter.h"
 #include "models/team.h"
 
@@ -19,6 +20,9 @@ struct AdamWConfig {
   double epsilon = 1e-8;
   double weight_decay = 0.1;  ///< decoupled, on matrices only
 };
+
+/// The scalars of update number `step`, which counts from 1, for tensors that decay.
+AdamWStep adamw_step(const AdamWConfig& config, std::uint64_t step, double learning_rate, double gradient_scale);
 
 /// Source: Loshchilov and Hutter 2019, Algorithm 2 (decay multiplied by the learning rate, as PyTorch does).
 template <class T>
@@ -44,6 +48,9 @@ class AdamW {
 template <class T>
 double global_gradient_norm(std::span<const Parameter<T>> parameters, comm::Communicator& tensor_group,
                             const Team& team = 1);
+
+/// The square root of the ranks' sums of squares, added up; the same value on every rank. Ranks: all.
+double norm_over_ranks(double squares, comm::Communicator& tensor_group);
 
 /// What to multiply gradients by so that their norm is at most max_norm: max_norm / (norm + 1e-6), at most 1.
 double clip_scale(double norm, double max_norm);

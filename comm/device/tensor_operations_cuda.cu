@@ -82,12 +82,12 @@ __global__ void delivered_kernel(ReduceOp op, DeliveredArguments a, WideOf<T> lo
   const std::uint64_t stride = static_cast<std::uint64_t>(gridDim.x) * blockDim.x;
   for (std::uint64_t i = static_cast<std::uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < packs; i += stride) {
     const std::uint64_t packet = a.masks == nullptr ? 0 : (a.first_element + i * kElems) / a.elems_per_packet;
-    W sums[kElems];
+    W sums[kElems];  // what the reduction leaves out, until there is something
+    for (W& sum : sums) sum = op == ReduceOp::kSum ? W(0) : lowest;
     int missing = 0;
     for (int s = 0; s < a.sources; ++s) {
       if (is_lost(a, s, packet)) {
         ++missing;
-        for (int k = 0; k < kElems && s == 0; ++k) sums[k] = op == ReduceOp::kSum ? W(0) : lowest;
         continue;
       }
       const P x = reinterpret_cast<const P*>(a.inputs[s])[i];
@@ -189,8 +189,11 @@ __device__ double block_max(double value, double* lanes) {
   return largest;
 }
 
-// Partial sums of each block, which the host adds up in order: their number does not depend on the device.
-constexpr unsigned kPartialBlocks = 128;
+// Partial sums of each block, which the host adds up in order: their number depends on that of the elements alone.
+std::uint64_t partial_blocks(std::uint64_t count_elems) {
+  constexpr std::uint64_t kMostBlocks = 128;
+  return std::clamp<std::uint64_t>(count_elems / kThreads, 1, kMostBlocks);
+}
 
 template <class T>
 __global__ void errors_kernel(const T* exact, const T* result, std::uint64_t count_elems, ErrorSums* partials) {
@@ -431,9 +434,10 @@ std::vector<T> download(const DeviceBuffer<T>& buffer, Stream& stream) {
 
 ErrorSums error_sums_on_device(ConstTensor exact, ConstTensor result) {
   Stream& stream = stream_of(result);
-  DeviceBuffer<ErrorSums> partials(kPartialBlocks, "partial sums of a sample");
+  const std::uint64_t blocks = partial_blocks(exact.count_elems());
+  DeviceBuffer<ErrorSums> partials(blocks, "partial sums of a sample");
   visit_elements(exact.type, [&]<class T>(std::type_identity<T>) {
-    launch("sample of errors", errors_kernel<T>, {kPartialBlocks, kThreads, 0}, stream, exact.as<T>().data(),
+    launch("sample of errors", errors_kernel<T>, {blocks, kThreads, 0}, stream, exact.as<T>().data(),
            result.as<T>().data(), exact.count_elems(), partials.elems().data());
   });
   ErrorSums sums;
@@ -449,11 +453,12 @@ ErrorSums error_sums_on_device(ConstTensor exact, ConstTensor result) {
 
 DivergenceSums divergence_sums_on_device(ElementType type, std::uint64_t count_elems,
                                          std::span<const std::byte* const> contributions, Stream& stream) {
-  DeviceBuffer<DivergenceSums> partials(kPartialBlocks, "partial sums of a sample");
+  const std::uint64_t blocks = partial_blocks(count_elems);
+  DeviceBuffer<DivergenceSums> partials(blocks, "partial sums of a sample");
   const auto* staged = static_cast<const std::byte* const*>(stream.stage(std::as_bytes(contributions)));
   visit_elements(type, [&]<class T>(std::type_identity<T>) {
-    launch("sample of divergence", divergence_kernel<T>, {kPartialBlocks, kThreads, 0}, stream, staged,
-           contributions.size(), count_elems, partials.elems().data());
+    launch("sample of divergence", divergence_kernel<T>, {blocks, kThreads, 0}, stream, staged, contributions.size(),
+           count_elems, partials.elems().data());
   });
   DivergenceSums sums;
   for (const DivergenceSums& partial : download(partials, stream)) {

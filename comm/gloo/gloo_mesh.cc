@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 
 #include "sim/error.h"
 
@@ -60,9 +61,18 @@ class GlooStore final : public gloo::rendezvous::Store {
   const milliseconds timeout_;
 };
 
-std::shared_ptr<gloo::transport::Device> make_device(const std::string& interface_address) {
+std::shared_ptr<gloo::transport::Device> make_device(const std::string& interface_name, const std::string& address) {
   namespace tcp = gloo::transport::tcp;
-  if (!interface_address.empty()) return tcp::CreateDevice(tcp::attr(interface_address.c_str()));
+  if (!interface_name.empty()) {
+    tcp::attr attributes;
+    attributes.iface = interface_name;
+    try {
+      return tcp::CreateDevice(attributes);
+    } catch (const std::exception& error) {
+      throw ConfigError("interface " + interface_name + ": " + without_gloo_place(error.what()));
+    }
+  }
+  if (!address.empty()) return tcp::CreateDevice(tcp::attr(address.c_str()));
   try {
     return tcp::CreateDevice(tcp::attr());  // the host's name
   } catch (const std::exception&) {
@@ -96,9 +106,9 @@ GlooMesh::GlooMesh(const ProcessGroupOptions& options)
     : rank_(options.rank), size_(options.world_size), timeout_(options.timeout) {
   check_options(options);
   if (size_ == 1) return;
-  store_ = open_launch_store(options.rendezvous, timeout_);
+  store_ = open_launch_store(options.rendezvous, rank_, timeout_);
   meet("here", "come");
-  connect(options.interface_address);
+  connect(options.interface_name);
   // A rank that left at once would take the connection from one that is still about to use it.
   meet("connected", "connect");
   watcher_ = std::thread([this] { watch(); });
@@ -151,16 +161,16 @@ void GlooMesh::meet(std::string_view stage, std::string_view verb) {
                       "; give each launch an id of its own, and each process a rank of its own");
   }
   const auto deadline = Clock::now() + timeout_;
+  std::vector<int> missing(static_cast<std::size_t>(size_));
+  std::iota(missing.begin(), missing.end(), 0);
   for (;;) {
-    std::vector<int> missing;
-    for (int r = 0; r < size_; ++r) {
+    std::erase_if(missing, [&](int r) {
       const std::optional<std::string> their_size = store_->get(key_of(stage, r));
-      if (!their_size) {
-        missing.push_back(r);
-      } else if (number_at_start(*their_size) != size_) {
+      if (their_size && number_at_start(*their_size) != size_) {
         throw ConfigError(here + "rank " + std::to_string(r) + " was told a world size of " + *their_size);
       }
-    }
+      return their_size.has_value();
+    });
     if (missing.empty()) return;
     if (const auto failure = posted_failure()) throw CommError(here + failure->cause);
     if (Clock::now() > deadline) {
@@ -173,10 +183,10 @@ void GlooMesh::meet(std::string_view stage, std::string_view verb) {
   }
 }
 
-void GlooMesh::connect(const std::string& interface_address) {
+void GlooMesh::connect(const std::string& interface_name) {
   try {
     const SigpipeBlocked sigpipe_blocked;  // for the thread of Gloo's device, too
-    std::shared_ptr<gloo::transport::Device> device = make_device(interface_address);
+    std::shared_ptr<gloo::transport::Device> device = make_device(interface_name, store_->own_address());
     context_ = std::make_shared<gloo::rendezvous::Context>(rank_, size_);
     context_->setTimeout(timeout_);
     GlooStore store(*store_, timeout_);
@@ -208,7 +218,9 @@ void GlooMesh::watch() {
       posted = posted_failure();
       asked = stall_is_asked_about();
     } catch (const std::exception&) {
-      // Without the store the connections still work; failures are then found by each rank alone.
+      // Without the store the connections still work; failures are then found by each rank alone. But where the store
+      // was part of a rank, that rank is gone.
+      posted = lost_rank();
     }
     if (asked) post_status();
     lock.lock();

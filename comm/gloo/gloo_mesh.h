@@ -19,8 +19,8 @@
 
 #include "comm/backend_registry.h"
 #include "comm/call.h"
-#include "comm/gloo/launch_store.h"
-#include "comm/gloo/sigpipe_blocked.h"
+#include "comm/rendezvous/launch_store.h"
+#include "comm/rendezvous/sigpipe_blocked.h"
 
 namespace gloo::rendezvous {
 class Context;
@@ -130,13 +130,14 @@ class GlooMesh {
 
   void check_options(const ProcessGroupOptions& options) const;
   void meet(std::string_view stage, std::string_view verb);
-  void connect(const std::string& interface_address);
+  void connect(const std::string& interface_name);
   void watch();
   void interrupt_wait();
   void wait_for(Transfer& transfer);
   void close_connections() noexcept;
   // In gloo_mesh_failure.cc.
   std::optional<Failure> posted_failure();
+  std::optional<Failure> lost_rank() const;
   bool stall_is_asked_about();
   Failure settle(const Failure& found);
   void post_status();

@@ -60,6 +60,13 @@ std::optional<Failure> GlooMesh::posted_failure() {
   return decode(*text);
 }
 
+// The failure that the end of the store itself is, where a rank's process held it.
+std::optional<Failure> GlooMesh::lost_rank() const {
+  const std::optional<std::string> cause = store_->lost_rank();
+  if (!cause) return std::nullopt;
+  return Failure{rank_, "", *cause};
+}
+
 // Writes the failure that was found, unless another one stands already; returns the one that stands.
 Failure GlooMesh::settle(const Failure& found) {
   if (store_ == nullptr) return found;
@@ -142,7 +149,8 @@ Failure GlooMesh::connection_lost(int peer, const std::string& reason) {
       std::this_thread::sleep_for(kPoll);
     }
   } catch (const std::exception&) {
-    // Without the store, what this rank sees is all there is.
+    // Without the store, what this rank sees is all there is. The peer may have given up because the store's rank died.
+    if (const auto lost = lost_rank()) return {rank_, at, lost->cause};
   }
   return {rank_, at, cause};
 }
@@ -181,7 +189,8 @@ Failure GlooMesh::stalled(int peer) {
       suspect = next;
     }
   } catch (const std::exception&) {
-    // Without the store nobody can be asked: name the rank that this one waits for.
+    // Without the store nobody can be asked: name the rank that held it, or else the one that this rank waits for.
+    if (const auto lost = lost_rank()) return {rank_, where, lost->cause};
   }
   const std::string name = "rank " + std::to_string(peer);
   return {rank_, where, "no data from " + name + no_data + "; is " + name + " alive?"};

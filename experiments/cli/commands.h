@@ -33,5 +33,7 @@ void add_info_command(CLI::App& app, Action& chosen);
 void add_fates_command(CLI::App& app, Action& chosen);
 void add_collective_command(CLI::App& app, Action& chosen);
 void add_drift_command(CLI::App& app, Action& chosen);
+void add_doctor_command(CLI::App& app, Action& chosen);
+void add_doctor_rank_command(CLI::App& app, Action& chosen);
 
 }  // namespace droptest::cli

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `droptest` command: parses the command line, runs one subcommand, turns errors into a line and an exit code.
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <iostream>
 #include <sstream>
 #include <string>
+#include <thread>
 
+#include "comm/launch_environment.h"
 #include "experiments/cli/commands.h"
 #include "experiments/records/provenance.h"
 #include "models/process_settings.h"
@@ -21,10 +24,22 @@ void print_error(const std::string& message) {
   for (std::string line; std::getline(lines, line);) std::cerr << "droptest: error: " << line << "\n";
 }
 
+/// Whether a launcher started this process as one of several ranks.
+bool is_one_of_several() {
+  try {
+    const auto launch = droptest::comm::launch_environment(droptest::comm::process_environment());
+    return launch && launch->world_size > 1;
+  } catch (const droptest::ConfigError&) {
+    return false;
+  }
+}
+
 /// Ends without unwinding: after an error, a rank thread that stalled may still be using what is alive.
 [[noreturn]] void end_at_once(int code) {
   std::cout.flush();
   std::cerr.flush();
+  // mpirun kills all ranks when the second one has ended: the others get the time to say what they saw.
+  if (is_one_of_several()) std::this_thread::sleep_for(std::chrono::milliseconds(500));
   std::_Exit(code);
 }
 
@@ -57,6 +72,7 @@ int main(int argc, char** argv) {
   add_sweep_command(app, chosen);
   add_search_command(app, chosen);
   add_validate_command(app, chosen);
+  add_doctor_command(app, chosen);
   add_report_command(app, chosen);
   add_export_command(app, chosen);
   add_eval_command(app, chosen);
@@ -66,6 +82,7 @@ int main(int argc, char** argv) {
   add_collective_command(app, chosen);
   add_drift_command(app, chosen);
   add_worker_command(app, chosen);
+  add_doctor_rank_command(app, chosen);
 
   try {
     app.parse(argc, argv);

@@ -6,6 +6,7 @@
 
 #include "comm/launch_environment.h"
 #include "experiments/cli/commands.h"
+#include "experiments/cli/device_choice.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/run/child_process.h"
@@ -49,6 +50,7 @@ int run(const RunOptions& options) {
     }
     return kExitSuccess;
   }
+  if (!options.quiet && !launched) say_device(plan.spec, planned.run.config);
   const nlohmann::json summary = experiments::execute_run(planned.run, directory, {planned.point, worker_command()});
   if (!options.quiet && !summary.is_null()) {
     std::cout << outcome_text(summary) << "\nthe records are in " << directory.path << "\n";
@@ -74,7 +76,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");
   command->footer(
       "A run that has its result already is not repeated. Ranks of the gloo backend are started here, or by mpirun,\n"
-      "srun or torchrun-style variables (RANK, WORLD_SIZE, LOCAL_RANK).\n\n"
+      "srun, torchrun or by hand with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (docs/launching.md).\n\n"
       "Examples:\n"
       "  droptest run spec.json --set /training/steps=100 --set /network/loss/loss_rate=5%\n"
       "  droptest run spec.json --set /backend/name=gloo\n"

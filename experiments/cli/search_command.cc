@@ -8,13 +8,14 @@
 #include <memory>
 
 #include "experiments/cli/commands.h"
+#include "experiments/cli/device_choice.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/progress_display.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/cli/stop_signal.h"
 #include "experiments/records/search_record.h"
 #include "experiments/run/child_process.h"
-#include "experiments/run/core_shares.h"
+#include "experiments/run/run_device.h"
 #include "experiments/run/sweep_runner.h"
 #include "experiments/run/threshold_search.h"
 #include "experiments/spec/search_plan.h"
@@ -103,7 +104,10 @@ int search(const SearchCommandOptions& options) {
   const experiments::SearchPlan plan(experiments::load_spec(options.spec.file, options.spec.overrides));
   experiments::SweepOptions sweep_options;
   sweep_options.out = options.out;
-  sweep_options.jobs = options.jobs > 0 ? options.jobs : static_cast<int>(experiments::allowed_cores().size());
+  const experiments::RunConfig twin = plan.lossless(0).run.config;
+  experiments::require_run_device(twin);
+  if (!options.quiet) say_device(plan.spec(), twin);
+  sweep_options.jobs = options.jobs > 0 ? options.jobs : default_jobs(twin);
   sweep_options.worker_command = {experiments::this_program(), "worker"};
 
   catch_stop_signals();

@@ -5,12 +5,13 @@
 #include <memory>
 
 #include "experiments/cli/commands.h"
+#include "experiments/cli/device_choice.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/progress_display.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/cli/stop_signal.h"
 #include "experiments/run/child_process.h"
-#include "experiments/run/core_shares.h"
+#include "experiments/run/run_device.h"
 #include "experiments/run/sweep_runner.h"
 
 namespace droptest::cli {
@@ -51,7 +52,10 @@ int sweep(const SweepCommandOptions& options) {
   const experiments::SweepPlan plan = load_plan(options.spec);
   experiments::SweepOptions sweep_options;
   sweep_options.out = options.out;
-  sweep_options.jobs = options.jobs > 0 ? options.jobs : static_cast<int>(experiments::allowed_cores().size());
+  const experiments::RunConfig& demanding = most_demanding(plan.runs);
+  experiments::require_run_device(demanding);
+  if (!options.quiet) say_device(plan.spec, demanding);
+  sweep_options.jobs = options.jobs > 0 ? options.jobs : default_jobs(demanding);
   using Pin = experiments::SweepOptions::Pin;
   sweep_options.pin = options.pin == "cores" ? Pin::kCores : Pin::kNone;
   sweep_options.worker_command = {experiments::this_program(), "worker"};

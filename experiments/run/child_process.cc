@@ -26,11 +26,14 @@ namespace {
 
 constexpr int kExecFailed = 127;
 
-std::vector<std::string> merged_environment(const std::map<std::string, std::string>& changes) {
+std::vector<std::string> merged_environment(const std::map<std::string, std::string>& changes,
+                                            const std::vector<std::string>& hidden) {
   std::vector<std::string> result;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
-    if (!changes.contains(text.substr(0, text.find('=')))) result.push_back(text);
+    const std::string name = text.substr(0, text.find('='));
+    if (changes.contains(name) || std::find(hidden.begin(), hidden.end(), name) != hidden.end()) continue;
+    result.push_back(text);
   }
   for (const auto& [name, value] : changes) result.push_back(name + "=" + value);
   return result;
@@ -74,7 +77,7 @@ std::string ExitStatus::describe() const {
 ChildProcess ChildProcess::start(const Options& options) {
   DROPTEST_CHECK(!options.arguments.empty(), "no program to start");
   std::vector<std::string> arguments = options.arguments;
-  std::vector<std::string> environment = merged_environment(options.environment);
+  std::vector<std::string> environment = merged_environment(options.environment, options.hidden_variables);
   // Everything that allocates comes before the fork: after it, the child of a process with threads may not.
   const std::vector<char*> argv = pointers(arguments);
   const std::vector<char*> envp = pointers(environment);

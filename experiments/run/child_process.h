@@ -32,6 +32,7 @@ class ChildProcess {
     std::string log;                                 ///< file for its output and errors, written anew
     /// It and its threads run on these alone, as far as the kernel agrees; empty: where this thread may run.
     std::vector<int> cores{};
+    std::vector<std::string> hidden_variables{};  ///< of this process's environment, that it does not get
   };
 
   /// Throws: CommError naming the program and the system's reason.

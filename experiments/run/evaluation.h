@@ -3,12 +3,12 @@
 #pragma once
 
 #include "experiments/data/corpus.h"
-#include "models/gpt2/gpt2.h"
+#include "experiments/run/training_model.h"
 
 namespace droptest::experiments {
 
 /// Mean cross-entropy in nats over the tokens that `batches` predict, each with equal weight.
 /// Ranks: all of the model's group.
-double mean_loss(models::Gpt2<float>& model, const EvaluationBatches& batches);
+double mean_loss(TrainingModel& model, const EvaluationBatches& batches);
 
 }  // namespace droptest::experiments

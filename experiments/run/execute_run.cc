@@ -13,11 +13,15 @@
 
 #include "comm/backend_registry.h"
 #include "comm/launch_environment.h"
+#include "comm/rendezvous/tcp_connection.h"
 #include "comm/run_ranks.h"
 #include "experiments/data/corpus.h"
 #include "experiments/records/atomic_file.h"
+#include "experiments/run/choose_rendezvous.h"
 #include "experiments/run/rank_processes.h"
+#include "experiments/run/run_device.h"
 #include "experiments/run/run_recorder.h"
+#include "experiments/run/sigterm_watch.h"
 #include "experiments/run/trainer.h"
 #include "sim/error.h"
 
@@ -50,7 +54,7 @@ std::string default_rendezvous(const RunDirectory& directory) { return directory
 
 /// This process is one rank. Returns the summary on rank 0, null elsewhere.
 nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory, const nlohmann::json& point,
-                           const comm::LaunchEnvironment& launch) {
+                           const comm::LaunchEnvironment& launch, SigtermWatch& sigterm) {
   const RunConfig& config = run.config;
   if (launch.world_size != config.tensor_parallel) {
     throw ConfigError("/parallel/tensor: got " + std::to_string(config.tensor_parallel) + ", but " + launch.launcher +
@@ -61,14 +65,15 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
   options.world_size = launch.world_size;
   options.local_rank = launch.local_rank;
   options.timeout = config.backend.timeout;
-  options.rendezvous = config.backend.rendezvous;
+  const comm::Environment environment = comm::process_environment();
+  const auto interface = environment.find("GLOO_SOCKET_IFNAME");
+  if (interface != environment.end()) options.interface_name = interface->second;
+  options.rendezvous = choose_rendezvous(config.backend.rendezvous, environment, default_rendezvous(directory));
   options.rendezvous.launch_id = run.run_id + (launch.launch_id.empty() ? "" : "." + launch.launch_id);
-  if (options.rendezvous.kind == comm::Rendezvous::Kind::kFile && options.rendezvous.directory.empty()) {
-    options.rendezvous.directory = default_rendezvous(directory);
-  }
   if (options.rendezvous.kind == comm::Rendezvous::Kind::kFile) make_directories(options.rendezvous.directory);
 
   std::unique_ptr<comm::Communicator> group = comm::backend_entry(config.backend.name).connect(options);
+  const SigtermWatch::Protection protection(sigterm, *group);
   try {
     // Only rank 0's disk need have the records, so it decides for all whether they are there already.
     std::uint64_t finished = launch.rank == 0 && has_result(directory) ? 1 : 0;
@@ -83,6 +88,7 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
     nlohmann::json summary = recorder ? recorder->finish(outcome) : nlohmann::json();
     // Nobody leaves before the records are there: a failed disk of rank 0 is everyone's failure.
     group->barrier({sim::TrafficClass::kControl, "end of run", -1});
+    sigterm.release();
     group.reset();
     // Removed by the last rank to come here: a folder that is not empty stays.
     std::error_code ignored;
@@ -120,6 +126,10 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   ranks.command.push_back("--point");
   ranks.command.push_back(options.point.dump());
   ranks.world_size = run.config.tensor_parallel;
+  if (const auto& named = run.config.backend.rendezvous; named && named->kind == comm::Rendezvous::Kind::kTcp) {
+    if (named->host.empty()) ranks.environment["MASTER_ADDR"] = "127.0.0.1";
+    if (named->port == 0) ranks.environment["MASTER_PORT"] = std::to_string(comm::unused_port());
+  }
   ranks.log_directory = directory.path + "/ranks";
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   ranks.launch_id = std::to_string(::getpid()) + "-" + std::to_string(now);
@@ -135,11 +145,22 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
 nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options) {
   const comm::BackendEntry& backend = comm::backend_entry(run.config.backend.name);
   if (!backend.built) backend.connect({});  // throws, and says what is built
-  std::optional<comm::LaunchEnvironment> launch;
-  if (backend.rank_kind == comm::RankKind::kProcesses) launch = comm::launch_environment(comm::process_environment());
+  require_run_device(run.config);
+  std::optional<comm::LaunchEnvironment> launch = comm::launch_environment(comm::process_environment());
+  if (backend.rank_kind == comm::RankKind::kThreads) {
+    if (launch && launch->world_size > 1) {
+      throw ConfigError("/backend/name: got \"" + run.config.backend.name +
+                        "\", whose ranks are threads of one process, but " + launch->launcher + " started " +
+                        std::to_string(launch->world_size) +
+                        " processes, each of which would train all of the run; start one, or use gloo");
+    }
+    launch.reset();
+  }
+  std::optional<SigtermWatch> sigterm;
+  if (launch) sigterm.emplace();
   try {
     if (backend.rank_kind == comm::RankKind::kThreads) return run_threads(run, directory, options.point);
-    if (launch) return run_as_rank(run, directory, options.point, *launch);
+    if (launch) return run_as_rank(run, directory, options.point, *launch, *sigterm);
     return run_processes(run, directory, options);
   } catch (const std::exception& error) {
     if (!launch || launch->rank == 0) record_failure(run, directory, options.point, error.what());

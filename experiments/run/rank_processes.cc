@@ -49,12 +49,18 @@ void run_rank_processes(const RankProcessesOptions& options) {
   // The variables that torchrun sets: a rank need not know who started it.
   std::vector<ChildProcess> ranks;
   for (int r = 0; r < options.world_size; ++r) {
-    ranks.push_back(ChildProcess::start({options.command,
-                                         {{"RANK", std::to_string(r)},
-                                          {"WORLD_SIZE", std::to_string(options.world_size)},
-                                          {"LOCAL_RANK", std::to_string(r)},
-                                          {"TORCHELASTIC_RUN_ID", options.launch_id}},
-                                         log(static_cast<std::size_t>(r))}));
+    std::map<std::string, std::string> environment = {{"RANK", std::to_string(r)},
+                                                      {"WORLD_SIZE", std::to_string(options.world_size)},
+                                                      {"LOCAL_RANK", std::to_string(r)},
+                                                      {"LOCAL_WORLD_SIZE", std::to_string(options.world_size)},
+                                                      {"TORCHELASTIC_RUN_ID", options.launch_id}};
+    environment.insert(options.environment.begin(), options.environment.end());
+    ranks.push_back(
+        ChildProcess::start({.arguments = options.command,
+                             .environment = std::move(environment),
+                             .log = log(static_cast<std::size_t>(r)),
+                             .hidden_variables = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT",
+                                                  "TORCHELASTIC_USE_AGENT_STORE"}}));
   }
   std::optional<Failure> failure;
   while (!(failure = first_failure(ranks)) && !all_ended(ranks)) std::this_thread::sleep_for(kRankPollInterval);

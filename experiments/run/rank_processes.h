@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -11,15 +12,17 @@ namespace droptest::experiments {
 struct RankProcessesOptions {
   std::vector<std::string> command;  ///< what each rank runs, the program's path first
   int world_size = 1;
+  std::map<std::string, std::string> environment{};  ///< of each rank, beside its rank and world size
   std::string launch_id;      ///< tells this launch apart from others that use the same rendezvous
   std::string log_directory;  ///< gets rank_<r>.log for each rank; removed when all succeed
   /// After the first failure, how long the other ranks may take to notice and say so before they are stopped.
   std::chrono::milliseconds grace{5000};
 };
 
-/// Starts world_size processes with torchrun's variables set, and waits for all. When one fails, the others
-/// get `grace`, then are stopped: none is left when this returns or throws, and none outlives this process.
-/// Throws: CommError that names the rank that failed first, how it ended and its own last words.
+/// Starts world_size processes with torchrun's variables set, and waits for all. What this process was told of a launch
+/// of its own, MASTER_ADDR say, they are not told. When one fails, the others get `grace`, then are stopped: none is
+/// left when this returns or throws, and none outlives this process. Throws: CommError that names the rank that failed
+/// first, how it ended and its own last words.
 void run_rank_processes(const RankProcessesOptions& options);
 
 }  // namespace droptest::experiments

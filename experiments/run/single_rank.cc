@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/run/single_rank.h"
 
+#include <memory>
+
 #include "comm/run_ranks.h"
 #include "experiments/data/corpus.h"
 #include "experiments/run/evaluation.h"
-#include "models/gpt2/gpt2.h"
+#include "experiments/run/run_device.h"
+#include "experiments/run/training_model.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "sim/error.h"
 
@@ -13,13 +16,12 @@ namespace droptest::experiments {
 models::StoredTensors initial_weights(const RunConfig& config) {
   models::StoredTensors weights;
   comm::run_ranks(1, config.backend.timeout, [&](comm::Communicator& group) {
-    models::Gpt2<float> model(config.model, group, config.backend.threads_per_rank);
-    if (config.initial_weights.empty()) {
-      model.initialize(config.seed);
-    } else {
-      models::load_gpt2_weights(model, group, models::read_safetensors(config.initial_weights), config.initial_weights);
-    }
-    weights = models::gather_gpt2_weights(model, group);
+    RunConfig on_host = config;
+    on_host.device = Device::kCpu;
+    on_host.training.precision = models::Precision::kFloat32;
+    const std::unique_ptr<TrainingModel> model = make_training_model(on_host, group, group);
+    set_starting_weights(*model, config, group);
+    weights = models::gather_gpt2_weights<float>(config.model, model->parameters(), group);
   });
   return weights;
 }
@@ -29,14 +31,19 @@ Evaluation evaluate(const RunConfig& config, const models::StoredTensors& weight
   if (tokens.size() < 2) {
     throw ConfigError("evaluation data: " + std::to_string(tokens.size()) + " tokens, want at least 2");
   }
+  require_run_device(config);
   Evaluation result;
   result.tokens = tokens.size() - 1;
   const EvaluationBatches batches(tokens, result.tokens, config.training.batch_sequences,
                                   config.training.sequence_tokens);
   comm::run_ranks(1, config.backend.timeout, [&](comm::Communicator& group) {
-    models::Gpt2<float> model(config.model, group, threads);
-    models::load_gpt2_weights(model, group, weights, where);
-    result.mean_loss = mean_loss(model, batches);
+    RunConfig in_full = config;
+    in_full.training.precision = models::Precision::kFloat32;
+    in_full.backend.threads_per_rank = threads;
+    const std::unique_ptr<TrainingModel> model = make_training_model(in_full, group, group);
+    models::load_gpt2_weights<float>(config.model, model->parameters(), group, weights, where);
+    model->set_values();
+    result.mean_loss = mean_loss(*model, batches);
   });
   return result;
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <deque>
+#include <memory>
 #include <numeric>
 #include <optional>
 
@@ -12,7 +13,7 @@
 #include "experiments/run/evaluation.h"
 #include "experiments/run/rank_agreement.h"
 #include "experiments/run/replica_divergence.h"
-#include "models/gpt2/gpt2.h"
+#include "experiments/run/training_model.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "models/optimizer.h"
 
@@ -45,17 +46,11 @@ class Trainer {
         group_(group),
         on_line_(on_line),
         network_(group, lossy_options(config)),
-        model_(config.model, network_, config.backend.threads_per_rank, config.training.precision),
-        optimizer_(model_.parameters(), config.training.adamw, model_.team()),
+        model_(make_training_model(config, network_, group)),
         batches_(corpus.training, config.seed, config.training.batch_sequences, config.training.sequence_tokens),
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
                     config.training.sequence_tokens) {
-    if (config.initial_weights.empty()) {
-      model_.initialize(config.seed);
-    } else {
-      models::load_gpt2_weights(model_, group, models::read_safetensors(config.initial_weights),
-                                config.initial_weights);
-    }
+    set_starting_weights(*model_, config, group);
   }
 
   TrainingOutcome run() {
@@ -77,15 +72,12 @@ class Trainer {
 
     const Clock::time_point step_start = Clock::now();
     network_.begin_step(step);
-    model_.zero_gradients();
-    double loss_sum = 0;
+    model_->zero_gradients();
     for (int m = 0; m < training.accumulation; ++m) {
-      const Batch batch = batches_.batch(step, m);
-      loss_sum += model_.forward_backward(batch.tokens, batch.targets, batch.sequences, batch.length,
-                                          1.0 / training.accumulation);
+      model_->forward_backward(batches_.batch(step, m), 1.0 / training.accumulation);
     }
-    const double train_loss = agree_on_mean(loss_sum / training.accumulation, group_, "train_loss");
-    const double norm = models::global_gradient_norm<float>(model_.parameters(), group_, model_.team());
+    const double train_loss = agree_on_mean(model_->loss_sum() / training.accumulation, group_, "train_loss");
+    const double norm = model_->gradient_norm();
     line.train_loss = train_loss;
     line.gradient_norm = norm;
     line.learning_rate = training.learning_rate.at(step - 1);
@@ -96,8 +88,8 @@ class Trainer {
       log(line);
       return;
     }
-    optimizer_.step(*line.learning_rate,
-                    training.gradient_clip > 0 ? models::clip_scale(norm, training.gradient_clip) : 1.0);
+    model_->step(*line.learning_rate,
+                 training.gradient_clip > 0 ? models::clip_scale(norm, training.gradient_clip) : 1.0);
     training_seconds_ += seconds_since(step_start);
 
     outcome_.steps = step;
@@ -116,7 +108,7 @@ class Trainer {
   void validate(MetricsLine& line) {
     std::optional<comm::LossyCommunicator::LosslessScope> lossless;
     if (config_.validation.network == ValidationConfig::Network::kLossless) lossless.emplace(network_);
-    const double loss = agree_on_mean(mean_loss(model_, validation_), group_, "validation_loss");
+    const double loss = agree_on_mean(mean_loss(*model_, validation_), group_, "validation_loss");
     lossless.reset();
     network_.verify_fates();
     line.validation_loss = loss;
@@ -131,7 +123,7 @@ class Trainer {
 
   /// Samples the replicas' divergence, and each class's error since the last sample.
   void sample(MetricsLine& line) {
-    const ReplicaDivergence divergence = measure_replica_divergence(model_.parameters(), group_);
+    const ReplicaDivergence divergence = measure_replica_divergence(model_->parameters(), group_);
     line.divergence = divergence.all;
     line.divergence_groups = divergence.groups;
     for (const comm::ClassStatistics& now : network_.collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit)) {
@@ -167,7 +159,7 @@ class Trainer {
                                                           ? comm::LossyCommunicator::LinkDetail::kInclude
                                                           : comm::LossyCommunicator::LinkDetail::kOmit);
     if (config_.record.weights == RecordConfig::Weights::kFinal) {
-      outcome_.weights = models::gather_gpt2_weights(model_, group_);
+      outcome_.weights = models::gather_gpt2_weights<float>(config_.model, model_->parameters(), group_);
     }
     if (!last_losses_.empty()) {
       outcome_.train_final_loss =
@@ -183,8 +175,7 @@ class Trainer {
   comm::Communicator& group_;
   const std::function<void(const MetricsLine&)>& on_line_;
   comm::LossyCommunicator network_;
-  models::Gpt2<float> model_;
-  models::AdamW<float> optimizer_;
+  std::unique_ptr<TrainingModel> model_;
   TrainingBatches batches_;
   EvaluationBatches validation_;
 

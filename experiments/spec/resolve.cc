@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "comm/device/device_info.h"
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/resolve_network.h"
 #include "experiments/spec/resolve_time.h"
@@ -35,6 +36,12 @@ bool can_have_traffic(const std::string& class_name) {
   });
 }
 
+/// Looked up once: the same spec means the same for as long as a program runs.
+bool some_device_answers() {
+  static const bool answers = comm::survey_devices().absence.empty();
+  return answers;
+}
+
 int to_int(const json& value) { return value.get<int>(); }  // the schema's maxima are below 2^31
 
 class Resolver {
@@ -48,6 +55,7 @@ class Resolver {
     if (full_.contains("search")) report("/search", "got a search, want a spec of one run");
     for (const char* several : {"sweep", "repeat", "search"}) full_.erase(several);
     resolve_model();
+    resolve_device();
     resolve_data();
     resolve_training();
     resolve_network_section();
@@ -107,6 +115,26 @@ class Resolver {
     } catch (const ConfigError& error) {
       report("/model", error.what());
     }
+  }
+
+  /// "auto" becomes what it means on this machine; the CPU needs no word.
+  void resolve_device() {
+    const std::string wanted = full_.value("device", "cpu");
+    const std::string backend = full_["backend"]["name"].get<std::string>();
+    // NCCL has no choice, and sockets have none either: they carry host memory.
+    const bool only_cuda = backend == "nccl";
+    const bool only_cpu = backend == "gloo" || backend == "udp";
+    const bool cuda = wanted == "cuda" || (wanted == "auto" && !only_cpu && (only_cuda || some_device_answers()));
+    if (only_cuda && !cuda) {
+      report("/device", R"(got "cpu", want "cuda" with backend "nccl", whose ranks are GPUs)");
+    }
+    if (only_cpu && cuda) {
+      report("/backend/name", "got " + quote_json(full_["backend"]["name"]) +
+                                  R"( with device "cuda", but it carries host memory alone; want "local" or "nccl")");
+    }
+    full_.erase("device");
+    if (cuda) full_["device"] = "cuda";
+    config_.device = cuda ? Device::kCuda : Device::kCpu;
   }
 
   void resolve_data() {
@@ -199,15 +227,22 @@ class Resolver {
     const double milliseconds = std::ceil(backend["timeout_seconds"].get<double>() * 1000);
     config.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(milliseconds));
     config.threads_per_rank = to_int(backend["threads_per_rank"]);
-    const json& rendezvous = backend["rendezvous"];
-    if (rendezvous["kind"] == "redis") {
-      config.rendezvous.kind = comm::Rendezvous::Kind::kRedis;
-      config.rendezvous.host = rendezvous["host"].get<std::string>();
-      config.rendezvous.port = to_int(rendezvous["port"]);
+    config.rendezvous = rendezvous_of(backend["rendezvous"]);
+  }
+
+  static std::optional<comm::Rendezvous> rendezvous_of(const json& rendezvous) {
+    const std::string kind = rendezvous["kind"].get<std::string>();
+    if (kind == "auto") return std::nullopt;
+    comm::Rendezvous result;
+    if (kind == "file") {
+      result.kind = comm::Rendezvous::Kind::kFile;
+      result.directory = rendezvous.value("directory", "");
     } else {
-      config.rendezvous.kind = comm::Rendezvous::Kind::kFile;
-      config.rendezvous.directory = rendezvous.value("directory", "");
+      result.kind = kind == "redis" ? comm::Rendezvous::Kind::kRedis : comm::Rendezvous::Kind::kTcp;
+      result.host = rendezvous.value("host", "");
+      result.port = rendezvous.contains("port") ? to_int(rendezvous["port"]) : 0;
     }
+    return result;
   }
 
   static void fill_training(const json& training, TrainingConfig& config) {

@@ -19,8 +19,8 @@ struct ResolvedRun {
 
 /// Resolves one point: a spec without `sweep` and `repeat`. `where` names it in messages.
 /// Throws: ConfigError that lists everything wrong: the schema's rules first, then what needs several keys to see.
-/// Determinism: a pure function of the document and of the traces that it names; the id does not depend on the order of
-/// keys.
+/// Determinism: a pure function of the document and of the traces that it names, and with device "auto" of whether this
+/// machine has a CUDA device; the id does not depend on the order of keys.
 ResolvedRun resolve(const nlohmann::json& document, const std::string& where);
 
 /// Makes it the same run with another seed: what resolve() gives for the document with that seed.

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "comm/communicator.h"
+#include "models/gradient_mode.h"
 #include "models/phase_times.h"
 #include "models/team.h"
 
@@ -14,10 +15,6 @@ class Bf16Products;
 
 /// What products are computed with; parameters, gradients, moments, sums and all else are float.
 enum class Precision : std::uint8_t { kFloat32, kBfloat16 };
-
-/// Whether a backward pass adds to the gradients or sets them: the first one after zero_gradients() sets those of the
-/// matrices, which saves writing zeros and reading them again.
-enum class GradientMode : std::uint8_t { kSet, kAdd };
 
 /// Whether a forward pass leaves what a backward pass needs; one that does not uses the memory of one block for all.
 enum class Keep : std::uint8_t { kForBackward, kNothing };

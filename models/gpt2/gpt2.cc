@@ -2,22 +2,23 @@
 #include "models/gpt2/gpt2.h"
 
 #include <algorithm>
-#include <boost/random/normal_distribution.hpp>
 #include <utility>
 
 #include "models/gpt2/attention_block.h"
+#include "models/gpt2/batch_check.h"
 #include "models/gpt2/bf16_products.h"
 #include "models/gpt2/block_scratch.h"
 #include "models/gpt2/execution.h"
 #include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/initial_weights.h"
 #include "models/gpt2/layer_norm.h"
 #include "models/gpt2/lm_head.h"
 #include "models/gpt2/mlp_block.h"
 #include "models/gpt2/parallel_embedding.h"
+#include "models/gpt2/parameter_arena.h"
 #include "models/host_buffer.h"
 #include "models/kernels/chunks.h"
 #include "sim/error.h"
-#include "sim/random/philox.h"
 
 namespace droptest::models {
 namespace {
@@ -26,21 +27,8 @@ namespace {
 constexpr std::size_t kTensorsBeforeBlocks = 2;
 constexpr std::size_t kTensorsPerHalf = 6;
 
-// Each tensor starts on a cache line of its own.
-constexpr std::uint64_t kAlignmentElems = 16;
-
 TokenRange token_range(const IndexRange& range) {
   return {static_cast<std::int64_t>(range.first), static_cast<std::int64_t>(range.count)};
-}
-
-void check_tokens(std::span<const std::int32_t> tokens, const char* what, const Gpt2Config& config) {
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] < 0 || tokens[i] >= config.vocabulary) {
-      throw ConfigError(std::string("GPT-2 forward: ") + what + "[" + std::to_string(i) + "]: got " +
-                        std::to_string(tokens[i]) +
-                        ", want a token in [0, vocabulary = " + std::to_string(config.vocabulary) + ")");
-    }
-  }
 }
 
 template <class T>
@@ -146,29 +134,15 @@ class Gpt2<T>::Impl {
 
 template <class T>
 std::vector<Parameter<T>> Gpt2<T>::Impl::allocate(Precision precision) {
-  std::uint64_t elems = 0;
-  std::vector<std::uint64_t> offsets;
-  for (const Gpt2Tensor& tensor : tensors_) {
-    offsets.push_back(elems);
-    elems += (tensor.slice.local_elems() + kAlignmentElems - 1) / kAlignmentElems * kAlignmentElems;
-  }
-  values_ = HostBuffer<T>(elems);
-  gradients_ = HostBuffer<T>(elems);
-  if (precision == Precision::kBfloat16) rounded_values_ = HostBuffer<Bf16>(elems);
-  std::vector<Parameter<T>> parameters;
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const Gpt2Tensor& tensor = tensors_[i];
-    const std::uint64_t count = tensor.slice.local_elems();
-    parameters.push_back({tensor.name,
-                          tensor.group,
-                          tensor.slice.local_shape(),
-                          tensor.placement,
-                          tensor.decay,
-                          values_.elems().subspan(offsets[i], count),
-                          gradients_.elems().subspan(offsets[i], count),
-                          {}});
-    if (precision == Precision::kBfloat16 && is_set_by_products(parameters.back())) {
-      parameters.back().bf16_value = rounded_values_.elems().subspan(offsets[i], count);
+  const ParameterArena arena = parameter_arena(tensors_);
+  values_ = HostBuffer<T>(arena.elems);
+  gradients_ = HostBuffer<T>(arena.elems);
+  std::vector<Parameter<T>> parameters = parameters_in<T>(arena, tensors_, values_.elems(), gradients_.elems());
+  if (precision == Precision::kBfloat16) {
+    rounded_values_ = HostBuffer<Bf16>(arena.elems);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (!is_set_by_products(parameters[i])) continue;
+      parameters[i].bf16_value = rounded_values_.elems().subspan(arena.offsets[i], parameters[i].value.size());
     }
   }
   return parameters;
@@ -195,43 +169,14 @@ std::span<Parameter<T>> Gpt2<T>::Impl::parameters() {
 
 template <class T>
 void Gpt2<T>::Impl::initialize(std::uint64_t seed) {
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    const Gpt2Tensor& tensor = tensors_[i];
-    const std::span<T> value = parameters_[i].value;
-    std::fill(value.begin(), value.end(), T(0));
-    if (tensor.initial_deviation == 0) {
-      std::fill(value.begin(), value.end(), static_cast<T>(tensor.initial_constant));
-      continue;
-    }
-    // Every rank draws the whole tensor and keeps its slice. How many random bits a value takes is itself random, so
-    // values cannot be reached without those before them.
-    sim::PhiloxEngine engine(seed, sim::Purpose::kWeights, i);
-    boost::random::normal_distribution<double> normal(0.0, tensor.initial_deviation);
-    std::uint64_t drawn = 0;
-    tensor.slice.for_each_run([&](std::uint64_t full, std::uint64_t local, std::uint64_t count) {
-      for (; drawn < full; ++drawn) normal(engine);
-      for (std::uint64_t k = 0; k < count; ++k) value[local + k] = static_cast<T>(normal(engine));
-      drawn += count;
-    });
-  }
+  set_initial_weights<T>(tensors_, seed, parameters_);
 }
 
 template <class T>
 void Gpt2<T>::Impl::run_blocks(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                                const BatchShape& shape, Keep keep) {
   const std::int64_t rows = shape.rows();
-  if (shape.batch < 1 || shape.length < 1 || shape.length > config_.context) {
-    throw ConfigError(
-        "GPT-2 forward: got batch " + std::to_string(shape.batch) + " of length " + std::to_string(shape.length) +
-        ", want a batch of at least 1 and a length in [1, context = " + std::to_string(config_.context) + "]");
-  }
-  if (static_cast<std::int64_t>(tokens.size()) != rows || static_cast<std::int64_t>(targets.size()) != rows) {
-    throw ConfigError("GPT-2 forward: got " + std::to_string(tokens.size()) + " tokens and " +
-                      std::to_string(targets.size()) + " targets, want batch x length = " + std::to_string(rows));
-  }
-  check_tokens(tokens, "tokens", config_);
-  check_tokens(targets, "targets", config_);
-
+  check_batch(tokens, targets, shape, config_);
   const SingleThreadedLibraries single_threaded;
   execution_.keep = keep;
   shape_ = shape;

@@ -50,10 +50,10 @@ StoredTensor stored_floats(std::vector<std::uint64_t> shape, std::span<const flo
 }  // namespace
 
 template <class T>
-void load_gpt2_weights(Gpt2<T>& model, comm::Communicator& tensor_group, const StoredTensors& tensors,
-                       const std::string& where) {
+void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<T>> parameters, comm::Communicator& tensor_group,
+                       const StoredTensors& tensors, const std::string& where) {
   const auto found = by_plain_name(tensors, where);
-  const std::vector<Gpt2Tensor> wanted = gpt2_tensors(model.config(), tensor_group.world_size(), tensor_group.rank());
+  const std::vector<Gpt2Tensor> wanted = gpt2_tensors(config, tensor_group.world_size(), tensor_group.rank());
   std::set<std::string, std::less<>> known;
   for (const Gpt2Tensor& tensor : wanted) {
     known.insert(tensor.name);
@@ -70,7 +70,7 @@ void load_gpt2_weights(Gpt2<T>& model, comm::Communicator& tensor_group, const S
   for (const auto& item : found) {
     if (!known.contains(item.first) && item.first != kHead && !is_mask_buffer(item.first)) {
       throw ConfigError(where + ": tensor \"" + item.first + "\" is none of a GPT-2 with " +
-                        std::to_string(model.config().layers) + " layers");
+                        std::to_string(config.layers) + " layers");
     }
   }
   const auto head = found.find(kHead);
@@ -81,7 +81,6 @@ void load_gpt2_weights(Gpt2<T>& model, comm::Communicator& tensor_group, const S
       throw ConfigError(where + ": tensor \"lm_head.weight\" differs from \"wte.weight\"; want tied embeddings");
     }
   }
-  const std::span<Parameter<T>> parameters = model.parameters();
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const std::vector<float> full = to_floats(*found.find(wanted[i].name)->second, wanted[i].name);
     const std::span<T> value = parameters[i].value;
@@ -93,14 +92,14 @@ void load_gpt2_weights(Gpt2<T>& model, comm::Communicator& tensor_group, const S
 }
 
 template <class T>
-StoredTensors gather_gpt2_weights(Gpt2<T>& model, comm::Communicator& tensor_group) {
+StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Parameter<T>> parameters,
+                                  comm::Communicator& tensor_group) {
   const int ranks = tensor_group.world_size();
   const bool is_root = tensor_group.rank() == 0;
   std::vector<std::vector<Gpt2Tensor>> parts;
-  for (int rank = 0; is_root && rank < ranks; ++rank) parts.push_back(gpt2_tensors(model.config(), ranks, rank));
+  for (int rank = 0; is_root && rank < ranks; ++rank) parts.push_back(gpt2_tensors(config, ranks, rank));
 
   StoredTensors tensors;
-  const std::span<Parameter<T>> parameters = model.parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Parameter<T>& parameter = parameters[i];
     const std::vector<float> own(parameter.value.begin(), parameter.value.end());
@@ -159,9 +158,13 @@ Gpt2Config gpt2_config_of(const StoredTensors& tensors, const std::string& where
   return config;
 }
 
-template void load_gpt2_weights<float>(Gpt2<float>&, comm::Communicator&, const StoredTensors&, const std::string&);
-template void load_gpt2_weights<double>(Gpt2<double>&, comm::Communicator&, const StoredTensors&, const std::string&);
-template StoredTensors gather_gpt2_weights<float>(Gpt2<float>&, comm::Communicator&);
-template StoredTensors gather_gpt2_weights<double>(Gpt2<double>&, comm::Communicator&);
+template void load_gpt2_weights<float>(const Gpt2Config&, std::span<Parameter<float>>, comm::Communicator&,
+                                       const StoredTensors&, const std::string&);
+template void load_gpt2_weights<double>(const Gpt2Config&, std::span<Parameter<double>>, comm::Communicator&,
+                                        const StoredTensors&, const std::string&);
+template StoredTensors gather_gpt2_weights<float>(const Gpt2Config&, std::span<const Parameter<float>>,
+                                                  comm::Communicator&);
+template StoredTensors gather_gpt2_weights<double>(const Gpt2Config&, std::span<const Parameter<double>>,
+                                                   comm::Communicator&);
 
 }  // namespace droptest::models

@@ -6,13 +6,10 @@
 #include <span>
 
 #include "models/gpt2/execution.h"
+#include "models/kernels/weight_layout.h"
 #include "models/parameter.h"
 
 namespace droptest::models {
-
-/// How a weight lies in memory: [inputs, outputs] as GPT-2's layers have it, or [outputs, inputs] as the embedding that
-/// is also the head.
-enum class WeightLayout : std::uint8_t { kInputsByOutputs, kOutputsByInputs };
 
 struct LinearShape {
   std::int64_t rows = 0;

@@ -4,6 +4,9 @@
 
 #include <span>
 
+#include "comm/device/device_span.h"
+#include "comm/device/stream.h"
+#include "models/kernels/tensor_segments.h"
 #include "models/team.h"
 
 namespace droptest::models {
@@ -25,5 +28,13 @@ struct AdamWStep {
 template <class T>
 void adamw_update(std::span<T> value, std::span<const T> gradient, std::span<T> first_moment,
                   std::span<T> second_moment, const AdamWStep& step, const Team& team);
+
+/// The same on a device, for all tensors of a table in one launch: step.weight_decay holds for those that decay, and 0
+/// for the others. `rounded` becomes the new values as E, float or Bf16; it may be empty, and with E float it may be
+/// the values. Shapes: all as the table's ranges need; what lies between them stays.
+template <class E>
+void adamw_update(const TensorSegments& segments, comm::DeviceSpan<float> value, comm::DeviceSpan<const float> gradient,
+                  comm::DeviceSpan<float> first_moment, comm::DeviceSpan<float> second_moment,
+                  comm::DeviceSpan<E> rounded, const AdamWStep& step, comm::Stream& stream);
 
 }  // namespace droptest::models

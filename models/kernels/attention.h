@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "comm/device/device_span.h"
+#include "comm/device/stream.h"
 #include "models/team.h"
 
 namespace droptest::models {
@@ -34,5 +36,20 @@ void attention_forward(std::span<const T> qkv, const AttentionShape& shape, std:
 template <class T>
 void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, std::span<const T> row_statistics,
                         const AttentionShape& shape, std::span<T> grad_qkv, std::span<T> scratch, const Team& team);
+
+// On a device, for E float or Bf16, D from 1 to 256. Scores are never in memory; nothing is permuted. bfloat16 with D
+// of 64 or 128 runs on the tensor cores. All sums are float and in an order that depends on the shape alone.
+
+/// log_sum_exp [B, NH, T] keeps log(sum of exp(scores)) of each row, scores being scaled.
+template <class E>
+void attention_forward(comm::DeviceSpan<const E> qkv, const AttentionShape& shape, comm::DeviceSpan<float> log_sum_exp,
+                       comm::DeviceSpan<E> output, comm::Stream& stream);
+
+/// grad_qkv = the gradient of qkv. `output` is forward's; scratch [B, NH, T] is overwritten.
+template <class E>
+void attention_backward(comm::DeviceSpan<const E> grad_output, comm::DeviceSpan<const E> qkv,
+                        comm::DeviceSpan<const E> output, comm::DeviceSpan<const float> log_sum_exp,
+                        const AttentionShape& shape, comm::DeviceSpan<E> grad_qkv, comm::DeviceSpan<float> scratch,
+                        comm::Stream& stream);
 
 }  // namespace droptest::models

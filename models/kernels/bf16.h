@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// bfloat16: the upper half of a float. Products take it where the processor multiplies it faster; sums stay float.
+// bfloat16: the upper half of a float. Products take it where it is multiplied faster; sums stay float.
 #pragma once
 
-#include <cstdint>
 #include <span>
 
+#include "comm/bfloat16.h"
+#include "comm/device/device_span.h"
+#include "comm/device/stream.h"
 #include "models/team.h"
 
 namespace droptest::models {
 
-/// One bfloat16 number, as its bits.
-struct Bf16 {
-  std::uint16_t bits;
-};
+using comm::Bf16;
 
 /// Whether this processor multiplies bfloat16 (AVX512-BF16).
 bool has_bf16_products();
@@ -20,7 +19,8 @@ bool has_bf16_products();
 /// output = scale x input, rounded to the nearest bfloat16, ties to even; a NaN stays one. Shapes: equal.
 void to_bf16(std::span<const float> input, float scale, std::span<Bf16> output, const Team& team);
 
-/// The number as a float: exact.
-float from_bf16(Bf16 value);
+/// output = input, rounded as above where E is Bf16. Shapes: equal. E: float or Bf16.
+template <class E>
+void convert(comm::DeviceSpan<const float> input, comm::DeviceSpan<E> output, comm::Stream& stream);
 
 }  // namespace droptest::models

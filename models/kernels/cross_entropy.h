@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <span>
 
+#include "comm/device/device_span.h"
+#include "comm/device/stream.h"
 #include "models/kernels/embedding.h"
 #include "models/team.h"
 
@@ -26,5 +28,52 @@ void exponentials(std::span<T> logits, TokenRange range, std::span<const std::in
 template <class T>
 void exponentials_to_gradient(std::span<T> exponentials, TokenRange range, std::span<const std::int32_t> targets,
                               std::span<const T> sums, const Team& team);
+
+// On a device, for E float or Bf16. The logits stay as they are until the gradient takes their place. A row of logits
+// is `stride` elements long, of which the first range.count stand for tokens; the rest is padding that nothing reads
+// and the gradient sets to zero. All that is kept of a row is float. Targets must be tokens of the vocabulary.
+
+/// A matrix of logits [rows, stride], or of their gradients.
+struct LogitRows {
+  std::int64_t rows = 0;
+  std::int64_t stride = 0;  ///< at least range.count
+  TokenRange range;
+};
+
+template <class E>
+void row_maxima(comm::DeviceSpan<const E> logits, const LogitRows& shape, comm::DeviceSpan<float> largest,
+                comm::Stream& stream);
+
+/// With l = logit - largest[row]: sums[row] = the sum of exp(l), predicted[row] = the target's l, or 0 where the target
+/// is another rank's. Shapes: targets, largest, sums, predicted [rows].
+template <class E>
+void exponential_sums(comm::DeviceSpan<const E> logits, const LogitRows& shape,
+                      comm::DeviceSpan<const std::int32_t> targets, comm::DeviceSpan<const float> largest,
+                      comm::DeviceSpan<float> sums, comm::DeviceSpan<float> predicted, comm::Stream& stream);
+
+/// Each logit becomes factor x (exp(l) / sums[row] - [it is the target's]); padding becomes 0.
+template <class E>
+void logits_to_gradient(comm::DeviceSpan<E> logits, const LogitRows& shape,
+                        comm::DeviceSpan<const std::int32_t> targets, comm::DeviceSpan<const float> largest,
+                        comm::DeviceSpan<const float> sums, float factor, comm::Stream& stream);
+
+/// losses[row] = log(sums[row]) - predicted[row], in nats. Shapes: all [rows].
+void losses_of_sums(comm::DeviceSpan<const float> sums, comm::DeviceSpan<const float> predicted,
+                    comm::DeviceSpan<float> losses, comm::Stream& stream);
+
+/// For a rank that has the whole vocabulary, all of the above in one pass: losses, and no gradient.
+template <class E>
+void cross_entropy_forward(comm::DeviceSpan<const E> logits, const LogitRows& shape,
+                           comm::DeviceSpan<const std::int32_t> targets, comm::DeviceSpan<float> losses,
+                           comm::Stream& stream);
+
+/// The same, and the logits become factor x the gradient of the row's loss, as logits_to_gradient does it.
+template <class E>
+void cross_entropy_forward_backward(comm::DeviceSpan<E> logits, const LogitRows& shape,
+                                    comm::DeviceSpan<const std::int32_t> targets, float factor,
+                                    comm::DeviceSpan<float> losses, comm::Stream& stream);
+
+/// sum[0] = the sum of the values in double. Shapes: sum [1]. Determinism: the order depends on the count alone.
+void sum_of_values(comm::DeviceSpan<const float> values, comm::DeviceSpan<double> sum, comm::Stream& stream);
 
 }  // namespace droptest::models

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <span>
 
+#include "comm/device/device_span.h"
+#include "comm/device/stream.h"
+#include "models/gradient_mode.h"
 #include "models/team.h"
 
 namespace droptest::models {
@@ -35,5 +38,23 @@ void add_positions(std::span<const T> table, std::int64_t batch, std::int64_t le
 template <class T>
 void positions_backward(std::span<const T> grad_values, std::int64_t batch, std::int64_t length, std::int64_t width,
                         std::span<T> grad_table, const Team& team);
+
+// The same on a device, for E float or Bf16 (models/kernels/bf16.h): values are rounded once, gradients are float. The
+// embedding's backward pass there takes the tokens grouped: models/kernels/token_groups.h.
+
+template <class E>
+void embedding_forward(comm::DeviceSpan<const std::int32_t> tokens, TokenRange range, comm::DeviceSpan<const E> table,
+                       std::int64_t width, comm::DeviceSpan<E> output, comm::Stream& stream);
+
+template <class E>
+void add_positions(comm::DeviceSpan<const E> table, std::int64_t batch, std::int64_t length, std::int64_t width,
+                   comm::DeviceSpan<E> values, comm::Stream& stream);
+
+/// grad_table [at least length, width]: rows from `length` on stay as they are, or with kSet become zeros.
+/// Determinism: each sum is in the order of b.
+template <class E>
+void positions_backward(comm::DeviceSpan<const E> grad_values, std::int64_t batch, std::int64_t length,
+                        std::int64_t width, GradientMode mode, comm::DeviceSpan<float> grad_table,
+                        comm::Stream& stream);
 
 }  // namespace droptest::models

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "comm/device/device_span.h"
+#include "comm/device/stream.h"
 #include "models/team.h"
 
 namespace droptest::models {
@@ -24,5 +26,18 @@ void bias_gelu(std::span<const T> bias, std::int64_t rows, std::span<T> values, 
 template <class T>
 void bias_gelu_backward(std::span<const T> slopes, std::int64_t rows, std::span<T> gradient, std::span<T> bias_gradient,
                         const Team& team);
+
+// On a device, for E float or Bf16, x itself is kept for backward, as cuBLASLt's epilogues do
+// (models/kernels/matrix_products.h, which needs these only where the library has no such epilogue).
+
+/// values += bias, and output = gelu(values); the output may be the values, of which then nothing is kept.
+/// Shapes: values, output [rows, width]; bias [width].
+template <class E>
+void bias_gelu(comm::DeviceSpan<const E> bias, std::int64_t rows, comm::DeviceSpan<E> values,
+               comm::DeviceSpan<E> output, comm::Stream& stream);
+
+/// gradient *= d gelu(x) / d x at x = inputs. Shapes: equal.
+template <class E>
+void gelu_backward(comm::DeviceSpan<const E> inputs, comm::DeviceSpan<E> gradient, comm::Stream& stream);
 
 }  // namespace droptest::models

@@ -168,17 +168,17 @@ void run_program(Communicator& group, std::uint64_t step, std::vector<std::byte>
 }
 
 template <class T>
-std::vector<Outcome> outcomes(int ranks, const ClassNetwork& network, Where where) {
+std::vector<Outcome> outcomes(int ranks, const ClassNetwork& network, std::uint64_t sample_every_steps, Where where) {
   std::vector<Outcome> result(static_cast<std::size_t>(ranks));
   run_ranks(ranks, kTimeout, [&](Communicator& inner) {
     LossyOptions options = recovery_options(network);
-    options.sample_every_steps = 2;
+    options.sample_every_steps = sample_every_steps;
     LossyCommunicator lossy(inner, options);
     Outcome& mine = result[static_cast<std::size_t>(inner.rank())];
     std::optional<ThroughDevice> device;
     if (where == Where::kDevice) device.emplace(lossy);
     Communicator& group = device ? static_cast<Communicator&>(*device) : lossy;
-    for (std::uint64_t step = 0; step < 4; ++step) {
+    for (std::uint64_t step = 0; step < 2; ++step) {
       lossy.begin_step(step);
       run_program<T>(group, step, mine.bytes);
     }
@@ -189,9 +189,10 @@ std::vector<Outcome> outcomes(int ranks, const ClassNetwork& network, Where wher
 }
 
 template <class T>
-void expect_twins(int ranks, const ClassNetwork& network, const std::string& what) {
-  const std::vector<Outcome> host = outcomes<T>(ranks, network, Where::kHost);
-  const std::vector<Outcome> device = outcomes<T>(ranks, network, Where::kDevice);
+void expect_twins(int ranks, const ClassNetwork& network, const std::string& what,
+                  std::uint64_t sample_every_steps = 0) {
+  const std::vector<Outcome> host = outcomes<T>(ranks, network, sample_every_steps, Where::kHost);
+  const std::vector<Outcome> device = outcomes<T>(ranks, network, sample_every_steps, Where::kDevice);
   for (std::size_t r = 0; r < host.size(); ++r) {
     ASSERT_EQ(host[r].bytes.size(), device[r].bytes.size());
     const std::size_t elems = host[r].bytes.size() / sizeof(T);
@@ -223,7 +224,12 @@ void expect_twins_of_fills(std::string_view path) {
     ClassNetwork network = recovery_network(path, 0.1, 0.1);
     apply_fill(network, fill.fill);
     if (path == "hierarchical") network.group_ranks = 2;
-    expect_twins<T>(4, network, std::string(path) + " " + std::string(fill.name));
+    try {
+      validate(network);
+    } catch (const ConfigError&) {
+      continue;  // a fill that has no meaning there
+    }
+    expect_twins<T>(path == "hierarchical" ? 4 : 3, network, std::string(path) + " " + std::string(fill.name));
   }
 }
 
@@ -234,10 +240,14 @@ TEST(DeviceLosses, EveryPathAndFillHasTheHostsBits) {
 
 TEST(DeviceLosses, EveryElementTypeHasTheHostsBits) {
   DROPTEST_NEEDS_DEVICE();
-  for (const std::string_view path : {"direct", "contribution", "ring"}) {
-    expect_twins_of_fills<Bf16>(path);
-    expect_twins_of_fills<double>(path);
-  }
+  for (const std::string_view path : {"direct", "contribution"}) expect_twins_of_fills<Bf16>(path);
+  expect_twins_of_fills<double>("direct");
+}
+
+TEST(DeviceLosses, SamplesAreTheHosts) {
+  DROPTEST_NEEDS_DEVICE();
+  expect_twins<float>(2, recovery_network("direct", 0.1, 0.1), "samples", 1);
+  expect_twins<Bf16>(2, recovery_network("direct", 0.1, 0.1), "samples", 1);
 }
 
 TEST(DeviceLosses, EveryRecoveryHasTheHostsBits) {
@@ -254,13 +264,13 @@ TEST(DeviceLosses, EveryRecoveryHasTheHostsBits) {
     ClassNetwork transformed = recovery_network(path, 0.1, 0.1);
     transformed.recovery.hadamard_block_elems = 64;
     expect_twins<float>(3, transformed, std::string(path) + " hadamard");
-    expect_twins<Bf16>(3, transformed, std::string(path) + " hadamard");
+    if (path == "direct") expect_twins<Bf16>(3, transformed, "direct hadamard");
 
     if (path == "ring") continue;
     ClassNetwork fed_back = recovery_network(path, 0.1, 0.1);
     fed_back.recovery.error_feedback = ClassRecovery::ErrorFeedback::kOn;
     expect_twins<float>(3, fed_back, std::string(path) + " error_feedback");
-    expect_twins<Bf16>(3, fed_back, std::string(path) + " error_feedback");
+    if (path == "direct") expect_twins<Bf16>(3, fed_back, "direct error_feedback");
   }
   ClassNetwork attacked = recovery_network("direct", 0.1, 0.1);
   attacked.reduce.selection = LossSelection::kLargestNorm;

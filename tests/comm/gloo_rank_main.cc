@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of the `gloo` backend as a process of its own, for tests that kill ranks. Usage:
-//   gloo_rank_main RANK WORLD_SIZE TIMEOUT_MS file|redis DIRECTORY|PORT LAUNCH_ID SCENARIO CULPRIT OUTPUT
+//   gloo_rank_main RANK WORLD_SIZE TIMEOUT_MS file|redis|tcp DIRECTORY|PORT LAUNCH_ID SCENARIO CULPRIT OUTPUT
 // Writes "ok DIGEST" or "error TYPE: MESSAGE" to the file OUTPUT.
 #include <signal.h>
 #include <sys/prctl.h>
@@ -145,8 +145,8 @@ int rank_main(const std::vector<std::string>& arguments) {
   options.rank = std::stoi(arguments.at(0));
   options.world_size = std::stoi(arguments.at(1));
   options.timeout = std::chrono::milliseconds(std::stoi(arguments.at(2)));
-  if (arguments.at(3) == "redis") {
-    options.rendezvous.kind = Rendezvous::Kind::kRedis;
+  if (arguments.at(3) != "file") {
+    options.rendezvous.kind = arguments.at(3) == "redis" ? Rendezvous::Kind::kRedis : Rendezvous::Kind::kTcp;
     options.rendezvous.port = std::stoi(arguments.at(4));
   } else {
     options.rendezvous.directory = arguments.at(4);

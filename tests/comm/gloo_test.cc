@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/gloo/gloo_backend.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +15,7 @@
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "tests/comm/conformance.h"
+#include "tests/comm/free_port.h"
 #include "tests/comm/rank_processes.h"
 
 namespace droptest::comm {
@@ -193,19 +191,6 @@ TEST(GlooRendezvous, RefusesOptionsThatAreWrong) {
   EXPECT_THROW(connect_gloo(options), ConfigError);
 }
 
-// A port of the loopback interface that nobody listens on.
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  ::bind(fd, reinterpret_cast<sockaddr*>(&address), size);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
-
 TEST(GlooRendezvous, ByRedisGivesTheSameBits) {
   const TemporaryDirectory directory;
   const int port = free_port();
@@ -236,6 +221,58 @@ TEST(GlooRendezvous, ByRedisGivesTheSameBits) {
   for (const std::size_t r : {0U, 1U}) EXPECT_THAT(survivors[r].text, HasSubstr("rank 2 died or lost its connection"));
   ::kill(server, SIGKILL);
   ::waitpid(server, nullptr, 0);
+}
+
+TEST(GlooRendezvous, ByTcpGivesTheSameBitsAndThePortCanBeUsedAgain) {
+  const TemporaryDirectory directory;
+  const Scenario scenario{.world_size = 3, .name = "conformance", .tcp_port = free_port()};
+  const auto want = local_digests(3, check_conformance);
+  for (int i = 0; i < 2; ++i) {  // with the same launch id, too: nothing of the first launch is left
+    const auto reports = run_processes(scenario, directory.path());
+    for (std::size_t r = 0; r < reports.size(); ++r) EXPECT_EQ(reports[r].text, want[r]);
+  }
+  const auto reports =
+      run_processes({.world_size = 3, .name = "send_much", .tcp_port = scenario.tcp_port}, directory.path());
+  for (const RankReport& report : reports) EXPECT_EQ(report.text, "ok 0");
+}
+
+// The store dies or stops with rank 0: that rank is the cause for all, those too that do not talk to it.
+TEST(GlooFailure, EverySurvivorNamesTheRankThatHeldTheTcpStore) {
+  for (const Failing& failing : kFailures) {
+    std::vector<std::thread> at_once;
+    for (const auto& [kind, culprit] : std::vector<std::pair<std::string, int>>{{"world:", 0}, {"world:", 3}}) {
+      at_once.emplace_back([&failing, name = kind + failing.how, who = culprit] {
+        expect_survivors_name_culprit(
+            {.world_size = 4, .name = name, .culprit = who, .timeout = failing.timeout, .tcp_port = free_port()},
+            "all_reduce", failing.text);
+      });
+    }
+    for (std::thread& thread : at_once) thread.join();
+  }
+  for (const auto& [how, timeout, text] : kFailures) {
+    if (how == std::string_view("leave")) continue;  // the others go on without it
+    if (how == std::string_view("throw") || how == std::string_view("sleep")) continue;
+    expect_survivors_name_culprit({.world_size = 4,
+                                   .name = "part:" + std::string(how),
+                                   .culprit = 0,
+                                   .timeout = timeout,
+                                   .tcp_port = free_port()},
+                                  "all_reduce", text);
+  }
+}
+
+TEST(GlooRendezvous, AnAbsentRankIsNamedOverTcpToo) {
+  const TemporaryDirectory directory;
+  for (const int absent : {0, 2}) {
+    const auto reports = run_processes(
+        {.world_size = 3, .name = "conformance", .timeout = 700ms, .tcp_port = free_port(), .absent = {absent}},
+        directory.path());
+    for (std::size_t r = 0; r < reports.size(); ++r) {
+      if (static_cast<int>(r) == absent) continue;
+      EXPECT_THAT(reports[r].text, AllOf(HasSubstr("CommError"), HasSubstr("rank " + std::to_string(absent))));
+      EXPECT_THAT(reports[r].text, HasSubstr(absent == 0 ? "Connection refused" : "did not come within 700 ms"));
+    }
+  }
 }
 
 TEST(GlooRendezvous, ARedisThatDoesNotAnswerIsNamed) {

@@ -17,6 +17,7 @@ using ::testing::HasSubstr;
 const Environment kTorchrun = {{"RANK", "3"},
                                {"WORLD_SIZE", "8"},
                                {"LOCAL_RANK", "1"},
+                               {"LOCAL_WORLD_SIZE", "4"},
                                {"MASTER_ADDR", "node-1.example"},
                                {"MASTER_PORT", "29500"},
                                {"TORCHELASTIC_RUN_ID", "none"},
@@ -24,11 +25,15 @@ const Environment kTorchrun = {{"RANK", "3"},
 const Environment kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                               {"OMPI_COMM_WORLD_SIZE", "4"},
                               {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                              {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                               {"PMIX_NAMESPACE", "1234@1"}};
-const Environment kPmi = {{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"MPI_LOCALRANKID", "2"}, {"PMI_JOBID", "77.0"}};
+const Environment kPmi = {
+    {"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"MPI_LOCALRANKID", "2"}, {"MPI_LOCALNRANKS", "3"}, {"PMI_JOBID", "77.0"}};
 const Environment kSlurm = {{"SLURM_PROCID", "5"},
-                            {"SLURM_NTASKS", "6"},
+                            {"SLURM_NTASKS", "7"},
                             {"SLURM_LOCALID", "1"},
+                            {"SLURM_NODEID", "2"},
+                            {"SLURM_STEP_TASKS_PER_NODE", "2(x2),3"},
                             {"SLURM_JOB_ID", "42"},
                             {"SLURM_STEP_ID", "3"}};
 
@@ -42,21 +47,22 @@ std::string error_of(const Environment& environment) {
 }
 
 void expect(const Environment& environment, const std::string& launcher, int rank, int world_size, int local_rank,
-            const std::string& launch_id) {
+            int local_world_size, const std::string& launch_id) {
   const auto launch = launch_environment(environment);
   ASSERT_TRUE(launch.has_value());
   EXPECT_EQ(launch->launcher, launcher);
   EXPECT_EQ(launch->rank, rank);
   EXPECT_EQ(launch->world_size, world_size);
   EXPECT_EQ(launch->local_rank, local_rank);
+  EXPECT_EQ(launch->local_world_size, local_world_size);
   EXPECT_EQ(launch->launch_id, launch_id);
 }
 
 TEST(LaunchEnvironment, ReadsEachLauncher) {
-  expect(kTorchrun, "torchrun", 3, 8, 1, "torchrun-none.node-1_example.29500.restart-2");
-  expect(kOpenMpi, "Open MPI", 1, 4, 0, "openmpi-1234_1");
-  expect(kPmi, "PMI", 2, 3, 2, "pmi-77_0");
-  expect(kSlurm, "Slurm", 5, 6, 1, "slurm-42.3");
+  expect(kTorchrun, "torchrun", 3, 8, 1, 4, "torchrun-none.node-1_example.29500.restart-2");
+  expect(kOpenMpi, "Open MPI", 1, 4, 0, 2, "openmpi-1234_1");
+  expect(kPmi, "PMI", 2, 3, 2, 3, "pmi-77_0");
+  expect(kSlurm, "Slurm", 5, 7, 1, 3, "slurm-42.3");
 }
 
 TEST(LaunchEnvironment, IsNothingWhereNoLauncherSpeaks) {
@@ -82,13 +88,72 @@ TEST(LaunchEnvironment, TheFirstLauncherInOrderSpeaks) {
 TEST(LaunchEnvironment, NamesTheVariableThatIsMissing) {
   for (const Environment& whole : {kTorchrun, kOpenMpi, kPmi, kSlurm}) {
     for (const char* name :
-         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-          "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"}) {
+         {"RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+          "PMI_RANK", "PMI_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"}) {
       Environment half = whole;
       if (half.erase(name) == 0) continue;
       EXPECT_THAT(error_of(half), AllOf(HasSubstr(std::string(name) + ": is not set"), HasSubstr("although")));
     }
   }
+}
+
+TEST(LaunchEnvironment, WhoSetsRankByHandNeedNotSayWhichOfItsNode) {
+  expect({{"RANK", "1"}, {"WORLD_SIZE", "2"}}, "torchrun", 1, 2, -1, -1, "");
+  expect({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}, "PMI", 1, 2, -1, -1, "");
+}
+
+TEST(LaunchEnvironment, LocalRanksFitTheirNode) {
+  Environment environment = kTorchrun;
+  environment["LOCAL_RANK"] = "4";
+  EXPECT_THAT(error_of(environment), HasSubstr("LOCAL_RANK: got \"4\", want an integer in [0, 3]"));
+  environment["LOCAL_WORLD_SIZE"] = "9";
+  EXPECT_THAT(error_of(environment), HasSubstr("LOCAL_WORLD_SIZE: got \"9\", want an integer in [1, 8]"));
+}
+
+TEST(LaunchEnvironment, SlurmSaysTheRanksOfAllNodesInOneList) {
+  const auto of_node = [](const std::string& list, const std::string& node) {
+    Environment environment = kSlurm;
+    environment["SLURM_STEP_TASKS_PER_NODE"] = list;
+    environment["SLURM_NODEID"] = node;
+    return launch_environment(environment)->local_world_size;
+  };
+  EXPECT_EQ(of_node("4", "0"), 4);
+  EXPECT_EQ(of_node("1,2,3", "1"), 2);
+  EXPECT_EQ(of_node("2(x3),1", "2"), 2);
+  EXPECT_EQ(of_node("2(x3),1", "3"), 1);
+  for (const char* bad : {"", "2", "2(x", "2(x1),x", "0(x9)", "2(xx9)", "2(x9"}) {
+    EXPECT_THROW(of_node(bad, "2"), ConfigError) << bad;
+  }
+  Environment silent = kSlurm;
+  silent.erase("SLURM_STEP_TASKS_PER_NODE");
+  EXPECT_EQ(launch_environment(silent)->local_world_size, -1);
+}
+
+TEST(LaunchEnvironment, TheMasterIsWhereRankZeroIs) {
+  EXPECT_EQ(master_host(kTorchrun), "node-1.example");
+  EXPECT_EQ(master_port(kTorchrun), 29500);
+  EXPECT_FALSE(master_host({}).has_value());
+  EXPECT_FALSE(master_port({}).has_value());
+  EXPECT_THROW(master_host({{"MASTER_ADDR", ""}}), ConfigError);
+  for (const char* bad : {"", "0", "65536", "x", "29500 ", "-1"}) {
+    try {
+      master_port({{"MASTER_PORT", bad}});
+      ADD_FAILURE() << bad;
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(),
+                  HasSubstr("MASTER_PORT: got \"" + std::string(bad) + "\", want an integer in [1, 65535]"));
+    }
+  }
+}
+
+TEST(LaunchEnvironment, ThePortOfTorchrunsAgentIsLeftToIt) {
+  Environment environment = kTorchrun;
+  environment["TORCHELASTIC_USE_AGENT_STORE"] = "False";
+  EXPECT_EQ(master_port(environment), 29500);
+  environment["TORCHELASTIC_USE_AGENT_STORE"] = "True";
+  EXPECT_EQ(master_port(environment), 29501);
+  environment["MASTER_PORT"] = "65535";
+  EXPECT_THROW(master_port(environment), ConfigError);
 }
 
 TEST(LaunchEnvironment, RefusesWhatIsNoRank) {

@@ -58,12 +58,15 @@ std::vector<RankReport> run_processes(const Scenario& scenario, const std::files
   for (int rank = 0; rank < scenario.world_size; ++rank) {
     std::filesystem::remove(output_of(rank));
     if (is_absent(rank)) continue;
-    const bool redis = scenario.redis_port != 0;
+    const int port = std::max(scenario.redis_port, scenario.tcp_port);
     running[static_cast<std::size_t>(rank)] =
         start_process({DROPTEST_GLOO_RANK_MAIN, std::to_string(rank), std::to_string(scenario.world_size),
-                       std::to_string(scenario.timeout.count()), redis ? "redis" : "file",
-                       redis ? std::to_string(scenario.redis_port) : (directory / "rendezvous").string(),
-                       scenario.launch_id, scenario.name, std::to_string(scenario.culprit), output_of(rank)});
+                       std::to_string(scenario.timeout.count()),
+                       scenario.redis_port != 0 ? "redis"
+                       : scenario.tcp_port != 0 ? "tcp"
+                                                : "file",
+                       port != 0 ? std::to_string(port) : (directory / "rendezvous").string(), scenario.launch_id,
+                       scenario.name, std::to_string(scenario.culprit), output_of(rank)});
   }
   const auto give_up = std::chrono::steady_clock::now() + kHang;
   const auto awaited = [&](std::size_t rank) {

@@ -30,7 +30,8 @@ struct Scenario {
   int culprit = -1;
   std::chrono::milliseconds timeout{30000};
   std::string launch_id = "test";
-  int redis_port = 0;         ///< 0: rendezvous by files
+  int redis_port = 0;         ///< 0: rendezvous by files, or
+  int tcp_port = 0;           ///< by a store of rank 0
   std::vector<int> absent{};  ///< ranks that are not started
 };
 

@@ -14,7 +14,8 @@ CLEAN_ENVIRONMENT = {
     name: value
     for name, value in os.environ.items()
     if not name.startswith(("OMPI_", "PMI", "SLURM_", "TORCHELASTIC_", "DROPTEST_"))
-    and name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    and name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    and name not in ("MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
 }
 
 

@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "comm/device/device_info.h"
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/schema.h"
 #include "experiments/spec/sha256.h"
@@ -29,9 +30,32 @@ TEST(Sha256, KnownAnswers) {
   EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
 }
 
+TEST(Resolve, ARendezvousIsWhatTheSpecNamesOrTheLaunchs) {
+  const auto rendezvous = [](const std::string& value) {
+    return resolved(kTwoRanks, {"/backend/rendezvous=" + value}).config.backend.rendezvous;
+  };
+  const auto error_of = [&rendezvous](const std::string& value) {
+    return config_error_of([&] { (void)rendezvous(value); });
+  };
+  EXPECT_FALSE(rendezvous("null").has_value());
+  EXPECT_FALSE(rendezvous(R"({"kind": "auto"})").has_value());
+  EXPECT_EQ(rendezvous(R"({"kind": "file"})")->directory, "");
+  EXPECT_EQ(rendezvous(R"({"kind": "file", "directory": "d"})")->directory, "d");
+  EXPECT_EQ(rendezvous(R"({"kind": "redis"})")->port, 6379);
+  EXPECT_EQ(rendezvous(R"({"kind": "tcp", "host": "node1", "port": 29500})")->kind, comm::Rendezvous::Kind::kTcp);
+  EXPECT_EQ(rendezvous(R"({"kind": "tcp", "host": "node1", "port": 29500})")->host, "node1");
+  EXPECT_EQ(rendezvous(R"({"kind": "tcp", "host": "node1", "port": 29500})")->port, 29500);
+  EXPECT_EQ(rendezvous(R"({"kind": "tcp"})")->host, "");
+  EXPECT_EQ(rendezvous(R"({"kind": "tcp"})")->port, 0);
+  EXPECT_THAT(error_of(R"({"kind": "mpi"})"),
+              HasSubstr(R"(/backend/rendezvous/kind: got "mpi", want one of "auto", "file", "redis", "tcp")"));
+  EXPECT_THAT(error_of(R"({"kind": "tcp", "port": 65536})"),
+              HasSubstr("/backend/rendezvous/port: got 65536, want an integer in [1, 65535]"));
+}
+
 TEST(Resolve, WritesEverythingOut) {
   EXPECT_EQ(canonical_json(resolved(kTwoRanks).spec),
-            R"({"backend":{"name":"local","rendezvous":{"kind":"file"},"threads_per_rank":1,"timeout_seconds":60.0},)"
+            R"({"backend":{"name":"local","rendezvous":{"kind":"auto"},"threads_per_rank":1,"timeout_seconds":60.0},)"
             R"("data":{"text":"a.txt","validation_fraction":0.1},"description":"",)"
             R"("model":{"context":128,"heads":4,"layers":4,"vocabulary":256,"width":128},"name":"t",)"
             R"("network":{"classes":{)"
@@ -120,9 +144,9 @@ TEST(Resolve, TheConfigurationSaysWhatTheSpecSays) {
   EXPECT_EQ(config.backend.name, "gloo");
   EXPECT_EQ(config.backend.timeout.count(), 250);
   EXPECT_EQ(config.backend.threads_per_rank, 2);
-  EXPECT_EQ(config.backend.rendezvous.kind, comm::Rendezvous::Kind::kRedis);
-  EXPECT_EQ(config.backend.rendezvous.host, "h");
-  EXPECT_EQ(config.backend.rendezvous.port, 7000);
+  EXPECT_EQ(config.backend.rendezvous->kind, comm::Rendezvous::Kind::kRedis);
+  EXPECT_EQ(config.backend.rendezvous->host, "h");
+  EXPECT_EQ(config.backend.rendezvous->port, 7000);
   EXPECT_EQ(config.training.steps, 40U);
   EXPECT_EQ(config.training.sequence_tokens, 1024);
   EXPECT_EQ(config.training.learning_rate.peak, 0.5);
@@ -273,18 +297,52 @@ TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
                            "/backend/timeout_seconds=5",
                            "/backend/threads_per_rank=2",
                            R"(/backend/rendezvous={"kind":"redis"})",
+                           R"(/backend/rendezvous={"kind":"tcp"})",
                            "/seed=1",
                            "/model/preset=nano",
                            "/model/width=128",
                            "/training/sequence_tokens=128",
                            "/training/final_learning_rate=0.0001",
                            "/training/precision=float32",
+                           "/device=cpu",
                            "/training/steps=3e2",
                            "/network/path=direct",
                            "/network/fill=zero",
                            "/data/format=uint16",
                            "/repeat={\"seeds\":1}"}) {
     EXPECT_EQ(id({same}), base) << same;
+  }
+}
+
+TEST(Resolve, DeviceIsNamedWhereItIsNotTheCpu) {
+  EXPECT_FALSE(resolved(kTwoRanks).spec.contains("device"));
+  EXPECT_FALSE(resolved(kTwoRanks, {"/device=cpu"}).spec.contains("device"));
+  EXPECT_EQ(resolved(kTwoRanks, {"/device=cpu"}).config.device, Device::kCpu);
+  // Whether there is one here is asked when the run starts: specs are checked on machines that will not run them.
+  const ResolvedRun cuda = resolved(kTwoRanks, {"/device=cuda"});
+  EXPECT_EQ(cuda.spec.at("device"), "cuda");
+  EXPECT_EQ(cuda.config.device, Device::kCuda);
+  EXPECT_EQ(resolve(cuda.spec, "again").run_id, cuda.run_id);
+}
+
+TEST(Resolve, DeviceAutoBecomesWhatThisMachineHas) {
+  const bool here = comm::survey_devices().absence.empty();
+  const ResolvedRun run = resolved(kTwoRanks, {"/device=auto"});
+  EXPECT_EQ(run.config.device, here ? Device::kCuda : Device::kCpu);
+  EXPECT_EQ(run.run_id, resolved(kTwoRanks, {here ? "/device=cuda" : "/device=cpu"}).run_id);
+  EXPECT_EQ(resolved(kTwoRanks, {"/device=auto", "/backend/name=gloo"}).config.device, Device::kCpu);
+  EXPECT_EQ(resolved(kTwoRanks, {"/device=auto", "/backend/name=nccl"}).config.device, Device::kCuda);
+}
+
+TEST(Resolve, BackendsThatCannotUseTheDeviceAreRefused) {
+  EXPECT_THAT(config_error_of([] { resolved(kTwoRanks, {"/backend/name=nccl"}); }),
+              HasSubstr(R"(s.json: /device: got "cpu", want "cuda" with backend "nccl")"));
+  for (const char* host_only : {"gloo", "udp"}) {
+    const std::string backend = std::string("/backend/name=") + host_only;
+    EXPECT_THAT(config_error_of([&] {
+                  resolved(kTwoRanks, {backend, "/device=cuda"});
+                }),
+                HasSubstr(std::string("s.json: /backend/name: got \"") + host_only + "\" with device \"cuda\""));
   }
 }
 
@@ -301,6 +359,7 @@ TEST(RunId, DependsOnEverythingElse) {
                                             "/data/text=b.txt",
                                             "/data/validation_fraction=0.2",
                                             "/parallel/tensor=4",
+                                            "/device=cuda",
                                             "/backend/name=gloo",
                                             "/network/path=contribution",
                                             "/network/payload_bytes=1400",

@@ -190,7 +190,7 @@ TEST(Schema, DefaultsAreWrittenOutAtEveryDepth) {
   EXPECT_EQ(canonical_json(full["network"]["loss"]), R"({"model":"none"})");
   EXPECT_EQ(canonical_json(full["network"]["gather"]["loss"]),
             R"({"loss_bad":1.0,"loss_good":0.0,"model":"gilbert_elliott","p_bad_to_good":1.0,"p_good_to_bad":0.0})");
-  EXPECT_EQ(full["backend"]["rendezvous"]["kind"], "file");
+  EXPECT_EQ(full["backend"]["rendezvous"]["kind"], "auto");
   EXPECT_FALSE(full.contains("sweep"));
   EXPECT_EQ(full["seed"], 1);
 }

@@ -73,9 +73,9 @@ TEST(Spec, ErrorsNameFilePointerValueAndWhatIsAllowed) {
             "s.json: /network/loss/loss_rate: got 1.5, want a fraction in [0, 1], or percent as text (\"5%\")");
   EXPECT_EQ(error_of(R"({"name": "t", "data": {"text": "a"}, "netwrok": {}, "seeds": 3})"),
             "s.json: /netwrok: got an unknown key; did you mean \"network\"? known keys: backend, data, description, "
-            "model, name, network, parallel, record, repeat, search, seed, sweep, time, training, validation\n"
-            "s.json: /seeds: got an unknown key; did you mean \"seed\"? known keys: backend, data, description, model, "
-            "name, network, parallel, record, repeat, search, seed, sweep, time, training, validation");
+            "device, model, name, network, parallel, record, repeat, search, seed, sweep, time, training, validation\n"
+            "s.json: /seeds: got an unknown key; did you mean \"seed\"? known keys: backend, data, description, "
+            "device, model, name, network, parallel, record, repeat, search, seed, sweep, time, training, validation");
 }
 
 TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {

@@ -179,3 +179,27 @@ def test_token_files_train_too(tmp_path):
     (tmp_path / "spec.json").write_text(json.dumps(tiny_spec(name="tokens", data={"tokens": "tokens.bin"})))
     run("run", "spec.json", cwd=tmp_path)
     assert losses_of(run_folders(tmp_path, "tokens")[0]) == losses_of(run_folders(tmp_path)[0])
+
+
+# No device answers, on any machine.
+HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_cuda_where_no_device_answers_is_refused_before_any_work(tmp_path):
+    write_spec(tmp_path, device="cuda")
+    assert "ok, 1 run" in run("validate", "spec.json", cwd=tmp_path, environment=HIDDEN).out
+    for command in ("run", "sweep"):
+        refused = run(command, "spec.json", cwd=tmp_path, expect=1, environment=HIDDEN)
+        assert 'device "cuda"' in refused.err
+        assert '"device": "cpu"' in refused.err
+        assert not (tmp_path / "results").exists()
+
+
+def test_device_auto_takes_the_cpu_where_no_device_answers_and_says_so(tmp_path):
+    write_spec(tmp_path, device="auto")
+    result = run("run", "spec.json", cwd=tmp_path, environment=HIDDEN)
+    assert "droptest: device: cpu, because " in result.err
+    (run_folder,) = run_folders(tmp_path)
+    assert "device" not in json.loads((run_folder / "spec.json").read_text())
+    write_spec(tmp_path, "plain.json")
+    assert "nothing to do" in run("run", "plain.json", cwd=tmp_path, environment=HIDDEN).out

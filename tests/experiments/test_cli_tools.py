@@ -19,6 +19,7 @@ COMMANDS = [
     "fates",
     "collective",
     "drift",
+    "doctor",
     "search",
 ]
 
@@ -36,7 +37,7 @@ def bits_of(out):
 
 def test_help_and_version(tmp_path):
     top = run("--help", cwd=tmp_path).out
-    assert "Examples:" in top and "worker" not in top
+    assert "Examples:" in top and "worker" not in top and "doctor-rank" not in top
     for command in COMMANDS:
         assert command in top
         text = run(command, "--help", cwd=tmp_path).out

@@ -5,7 +5,7 @@ import hashlib
 import json
 
 RESOLVED = """
-{"backend": {"name": "local", "rendezvous": {"kind": "file"}, "threads_per_rank": 1, "timeout_seconds": 60.0},
+{"backend": {"name": "local", "rendezvous": {"kind": "auto"}, "threads_per_rank": 1, "timeout_seconds": 60.0},
  "data": {"text": "a.txt", "validation_fraction": 0.1}, "description": "",
  "model": {"context": 128, "heads": 4, "layers": 4, "vocabulary": 256, "width": 128}, "name": "t",
  "network": {"classes": {

@@ -69,6 +69,7 @@ RESOLVED = {
     "seed": 1,
     "model": {"layers": 4, "width": 128, "heads": 4, "context": 128, "vocabulary": 256},
     "data": {"text": "a", "validation_fraction": 0.1},
+    "device": "cuda",
     "parallel": {"tensor": 2},
     "backend": {"name": "local", "timeout_seconds": 60, "threads_per_rank": 1, "rendezvous": {"kind": "file"}},
     "network": {
@@ -211,10 +212,18 @@ SEARCH = {
         }
     ],
 }
+RENDEZVOUS = [
+    {"kind": "auto"},
+    {"kind": "file", "directory": "d"},
+    {"kind": "redis", "host": "h", "port": 6379},
+    *[{"kind": "tcp"}, {"kind": "tcp", "host": "node1"}, {"kind": "tcp", "host": "node1", "port": 65535}],
+]
 VALID = {
     "spec": [EVERYTHING, {"name": "t", "data": {"text": "a"}}]
+    + [{"name": "t", "data": {"text": "a"}, "backend": {"rendezvous": place}} for place in RENDEZVOUS]
     + [json.loads(path.read_text()) for path in sorted((ROOT / "experiments" / "specs").rglob("*.json"))],
-    "resolved_spec": [RESOLVED, RESOLVED_PROCESSES],
+    "resolved_spec": [RESOLVED, RESOLVED_PROCESSES]
+    + [{**RESOLVED, "backend": {**RESOLVED["backend"], "rendezvous": place}} for place in RENDEZVOUS],
     "metrics": [METRICS, {"step": 0, "tokens": 0, "seconds": 0}],
     "loss_statistics": [
         {"schema_version": 1, "classes": {}},
@@ -229,7 +238,14 @@ VALUES = [
     *[None, True, False, 0, 1, -1, 2, 3.0, 0.5, 1.5, -0.5, 8, 12, 1408.0, 65534, 65535, 1e12, 1e300],
     *[18446744073709551615, 18446744073709551616, "", "x", "5%", "101%", "100.0%", "zero", "own", "direct", "none"],
     *["bernoulli", "gilbert_elliott", "a/b", ".x", "0123456789abcdef", "0123456789ABCDEF", [], [1], {}],
-    *[{"model": "none"}, {"kind": "redis"}, {"model": "bernoulli", "loss_rate": 0.1}, {"text": "a"}],
+    *[
+        {"model": "none"},
+        {"kind": "redis"},
+        {"kind": "tcp"},
+        {"kind": "auto", "port": 1},
+        {"model": "bernoulli", "loss_rate": 0.1},
+        {"text": "a"},
+    ],
 ]
 KEYS = ["model", "loss_rate", "extra", "loss", "fill", "text", "tokens", "kind", "port", "/x", "tp_forward", "steps"]
 

@@ -33,9 +33,9 @@ TEST(Bf16, RoundsToNearestAndTiesToEven) {
   EXPECT_EQ(bits_of(-std::numeric_limits<float>::infinity()), 0xFF80);
   // NaNs whose payload lies in the half that is cut off, or that adding would carry into the sign.
   for (const std::uint32_t nan : {0x7F800001U, 0xFF800001U, 0x7FFFFFFFU, 0xFFFFFFFFU}) {
-    EXPECT_TRUE(std::isnan(from_bf16({bits_of(std::bit_cast<float>(nan))}))) << nan;
+    EXPECT_TRUE(std::isnan(comm::to_float({bits_of(std::bit_cast<float>(nan))}))) << nan;
   }
-  EXPECT_EQ(from_bf16({0x4049}), 3.140625F);
+  EXPECT_EQ(comm::to_float({0x4049}), 3.140625F);
 }
 
 TEST(Bf16, ScalesBeforeItRounds) {
@@ -92,8 +92,9 @@ TEST_F(Bf16Products, EqualTheSumOfExactProductsInAllForms) {
             for (std::int64_t j = 0; j < e.n; ++j) {
               double sum = keep == Bf16Matmul::Keep::kAdd ? 0.5 : 0;
               for (std::int64_t l = 0; l < e.k; ++l) {
-                sum += static_cast<double>(from_bf16(ta ? a[l * (a_columns + 3) + i] : a[i * (a_columns + 3) + l])) *
-                       static_cast<double>(from_bf16(tb ? b[j * (b_columns + 2) + l] : b[l * (b_columns + 2) + j]));
+                sum +=
+                    static_cast<double>(comm::to_float(ta ? a[l * (a_columns + 3) + i] : a[i * (a_columns + 3) + l])) *
+                    static_cast<double>(comm::to_float(tb ? b[j * (b_columns + 2) + l] : b[l * (b_columns + 2) + j]));
               }
               // Sums are float's, not bfloat16's: rounding of at most k terms below 1.
               ASSERT_NEAR(first[i * (e.n + 1) + j], sum, 2e-6) << e.m << "x" << e.n << "x" << e.k;

@@ -33,17 +33,23 @@ inline double mixed(std::uint64_t tensor, std::uint64_t index) {
 
 /// Weights that are the same for any number of ranks; no bias is 0 and no gain 1.
 template <class T>
-void set_formula_weights(Gpt2<T>& model, const comm::Communicator& group) {
-  const std::vector<Gpt2Tensor> tensors = gpt2_tensors(model.config(), group.world_size(), group.rank());
+void set_formula_weights(const Gpt2Config& config, std::span<Parameter<T>> parameters,
+                         const comm::Communicator& group) {
+  const std::vector<Gpt2Tensor> tensors = gpt2_tensors(config, group.world_size(), group.rank());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const bool is_gain = tensors[i].group == "layer_norm" && tensors[i].name.ends_with("weight");
-    const std::span<T> value = model.parameters()[i].value;
+    const std::span<T> value = parameters[i].value;
     tensors[i].slice.for_each_run([&](std::uint64_t full, std::uint64_t local, std::uint64_t count) {
       for (std::uint64_t k = 0; k < count; ++k) {
         value[local + k] = static_cast<T>((is_gain ? 1.0 : 0.0) + 0.5 * mixed(i, full + k));
       }
     });
   }
+}
+
+template <class T>
+void set_formula_weights(Gpt2<T>& model, const comm::Communicator& group) {
+  set_formula_weights<T>(model.config(), model.parameters(), group);
 }
 
 inline std::vector<std::int32_t> formula_tokens(std::uint64_t stream, int count, int vocabulary) {
@@ -59,17 +65,23 @@ using Tensors = std::map<std::string, std::vector<double>>;
 
 /// Puts a rank's part of every tensor into whole ones. Replicated tensors are rank 0's.
 template <class T>
-void add_to_whole(Gpt2<T>& model, const comm::Communicator& group, std::span<T> Parameter<T>::*field, Tensors& whole) {
-  const std::vector<Gpt2Tensor> tensors = gpt2_tensors(model.config(), group.world_size(), group.rank());
+void add_to_whole(const Gpt2Config& config, std::span<Parameter<T>> parameters, const comm::Communicator& group,
+                  std::span<T> Parameter<T>::*field, Tensors& whole) {
+  const std::vector<Gpt2Tensor> tensors = gpt2_tensors(config, group.world_size(), group.rank());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].placement == Placement::kReplicated && group.rank() != 0) continue;
     std::vector<double>& full = whole[tensors[i].name];
     full.resize(tensors[i].slice.full_elems());
-    const std::span<T> part = model.parameters()[i].*field;
+    const std::span<T> part = parameters[i].*field;
     tensors[i].slice.for_each_run([&](std::uint64_t to, std::uint64_t from, std::uint64_t count) {
       for (std::uint64_t k = 0; k < count; ++k) full[to + k] = static_cast<double>(part[from + k]);
     });
   }
+}
+
+template <class T>
+void add_to_whole(Gpt2<T>& model, const comm::Communicator& group, std::span<T> Parameter<T>::*field, Tensors& whole) {
+  add_to_whole<T>(model.config(), model.parameters(), group, field, whole);
 }
 
 /// |a - b| / |b| over all elements; |a| where b is all zeros.

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "comm/rendezvous/redis_store.h"
+
 #include <hiredis/hiredis.h>
 #include <sys/time.h>
 
@@ -6,8 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "comm/gloo/launch_store.h"
-#include "comm/gloo/sigpipe_blocked.h"
+#include "comm/rendezvous/sigpipe_blocked.h"
 #include "sim/error.h"
 
 namespace droptest::comm {

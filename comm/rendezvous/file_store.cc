@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "comm/rendezvous/file_store.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -8,7 +10,6 @@
 #include <filesystem>
 #include <system_error>
 
-#include "comm/gloo/launch_store.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -110,26 +111,11 @@ class FileStore final : public LaunchStore {
   std::atomic<std::uint64_t> drafts_ = 0;
 };
 
-bool is_file_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos && name.size() <= 200;
-}
-
 }  // namespace
 
 std::unique_ptr<LaunchStore> open_file_store(const std::string& directory, const std::string& launch_id) {
+  if (directory.empty()) throw ConfigError("rendezvous: no directory, want one that all ranks see");
   return std::make_unique<FileStore>(directory, launch_id);
-}
-
-std::unique_ptr<LaunchStore> open_launch_store(const Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
-  if (!is_file_name(rendezvous.launch_id)) {
-    throw ConfigError("rendezvous: launch id \"" + rendezvous.launch_id +
-                      "\", want a name of 1 to 200 characters without /, new for each launch");
-  }
-  if (rendezvous.kind == Rendezvous::Kind::kRedis) {
-    return open_redis_store(rendezvous.host, rendezvous.port, rendezvous.launch_id, timeout);
-  }
-  if (rendezvous.directory.empty()) throw ConfigError("rendezvous: no directory, want one that all ranks see");
-  return open_file_store(rendezvous.directory, rendezvous.launch_id);
 }
 
 }  // namespace droptest::comm

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the processes of a launch find each other, whatever they talk by afterwards.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace droptest::comm {
+
+struct Rendezvous {
+  enum class Kind : std::uint8_t { kFile, kRedis, kTcp };
+  Kind kind = Kind::kFile;
+  std::string directory;           ///< kFile: a directory that all ranks see
+  std::string host = "127.0.0.1";  ///< kRedis: of the server; kTcp: of rank 0
+  int port = 6379;                 ///< kRedis, kTcp
+  /// Tells launches apart that share a store: stale keys of an earlier launch are never read.
+  std::string launch_id;
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// TCP sockets with deadlines: what Linux offers, as objects that close themselves.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "sim/error.h"
+
+namespace droptest::comm {
+
+/// A file descriptor that is closed with its owner; -1: none.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept;
+  Socket& operator=(Socket&& other) noexcept;
+  ~Socket();
+  int fd() const { return fd_; }
+
+ private:
+  int fd_ = -1;
+};
+
+/// A connection is of no use any more. The message is the reason alone: "Connection refused".
+class ConnectionBroken : public CommError {
+ public:
+  enum class How : std::uint8_t {
+    kClosed,  ///< by the peer, its system, or refused
+    kSilent,  ///< nothing moved until the deadline
+  };
+  ConnectionBroken(How how, const std::string& reason) : CommError(reason), how_(how) {}
+  How how() const { return how_; }
+
+ private:
+  How how_;
+};
+
+/// One end of a connection. Thread safety: one thread at a time.
+class TcpConnection {
+ public:
+  using Deadline = std::chrono::steady_clock::time_point;
+
+  /// Tries each address of the host once. Throws: ConnectionBroken with the last one's reason, or the resolver's.
+  static TcpConnection open(const std::string& host, int port, Deadline deadline);
+
+  /// own_address_of() this end.
+  std::string own_address() const;
+
+  /// Throws: ConnectionBroken. After an error the connection must not be used again.
+  void send(std::string_view bytes, Deadline deadline);
+  /// Exactly `size` bytes. Throws: ConnectionBroken.
+  std::string receive(std::size_t size, Deadline deadline);
+
+ private:
+  explicit TcpConnection(Socket socket) : socket_(std::move(socket)) {}
+  Socket socket_;
+};
+
+/// Accepts connections at the port without blocking: of this machine alone where `host` is a loopback address, of all
+/// its addresses else, because the name of a machine may stand for another address here than elsewhere.
+/// Throws: std::system_error with the system's reason.
+Socket listen_for(const std::string& host, int port);
+
+/// The numeric address of this end of a connection: the one at which this machine can be reached from there.
+std::string own_address_of(const Socket& socket);
+
+/// A port of the loopback interface that nobody uses now.
+int unused_port();
+
+}  // namespace droptest::comm

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a TCP store and its clients send each other (docs/formats.md, "TCP rendezvous").
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace droptest::comm {
+
+/// The first bytes of each direction. They differ, so that a connection that reaches itself is not taken for a store.
+inline constexpr std::string_view kClientGreeting = "DTstore1";
+inline constexpr std::string_view kServerGreeting = "dtSTORE1";
+
+/// Nothing longer is sent, or believed.
+inline constexpr std::size_t kStoreKeyBytesMost = 1024;
+inline constexpr std::size_t kStoreValueBytesMost = std::size_t{4} << 20;
+
+struct StoreRequest {
+  enum class Operation : std::uint8_t { kSetIfAbsent = 's', kGet = 'g', kClear = 'c' };
+  Operation operation = Operation::kGet;
+  std::string key;
+  std::string value;
+};
+
+enum class StoreVerdict : std::uint8_t {
+  kNo = 0,        ///< no such key; the key is there already; another launch's store, whose id is the value
+  kYes = 1,       ///< done; the value that was asked for
+  kFarewell = 2,  ///< unasked: rank 0 has left in order, nothing more is answered
+};
+
+struct AnswerHead {
+  StoreVerdict verdict = StoreVerdict::kNo;
+  std::size_t value_bytes = 0;  ///< that follow
+};
+inline constexpr std::size_t kAnswerHeadBytes = 5;
+
+/// The client's greeting and the id of its launch.
+std::string encode_hello(std::string_view launch_id);
+std::string encode_request(const StoreRequest& request);
+std::string encode_answer(StoreVerdict verdict, std::string_view value = {});
+
+/// Takes a whole message off the front of what has arrived; nothing where the rest has to come yet.
+/// Throws: CommError where the bytes cannot become a message: the peer is not one of ours.
+std::optional<std::string> take_hello(std::string& arrived);
+std::optional<StoreRequest> take_request(std::string& arrived);
+/// Of exactly kAnswerHeadBytes. Throws: CommError.
+AnswerHead decode_answer_head(std::string_view bytes);
+
+}  // namespace droptest::comm

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/rendezvous/tcp_store_server.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+namespace droptest::comm {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kPortPatience{1500};  ///< an earlier launch may be about to give the port back
+constexpr milliseconds kPoll{20};
+constexpr milliseconds kTick{500};           ///< how often slow strangers are looked for
+constexpr milliseconds kGreetMost{10000};    ///< how long a connection may take to greet
+constexpr milliseconds kSilent{2000};        ///< a process that waits for something here asks ten times a second
+constexpr std::size_t kStrangersMost = 256;  ///< connections that have not greeted
+constexpr std::size_t kReadBytes = 65536;
+
+Socket listen_with_patience(const std::string& host, int port) {
+  const auto deadline = std::chrono::steady_clock::now() + kPortPatience;
+  for (;;) {
+    try {
+      return listen_for(host, port);
+    } catch (const std::system_error& error) {
+      const int code = error.code().value();
+      if (code == EADDRINUSE && std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::sleep_for(kPoll);
+        continue;
+      }
+      std::string advice;
+      if (code == EADDRINUSE) {
+        advice = "; another launch or program holds the port (`ss -ltnp` says which): choose a free one";
+      } else if (code == EACCES) {
+        advice = "; choose one from 1024 on";
+      }
+      throw ConfigError("rendezvous: rank 0 cannot listen at port " + std::to_string(port) + " for " + host + ": " +
+                        error.code().message() + advice);
+    }
+  }
+}
+
+}  // namespace
+
+TcpStoreServer::TcpStoreServer(const std::string& host, int port, std::string launch_id)
+    : launch_id_(std::move(launch_id)), listener_(listen_with_patience(host, port)) {
+  wake_ = Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (wake_.fd() < 0) throw CommError("rendezvous: eventfd: " + std::generic_category().message(errno));
+  thread_ = std::thread([this] { serve(); });
+}
+
+TcpStoreServer::~TcpStoreServer() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_.fd(), &one, sizeof one);
+  thread_.join();
+}
+
+bool TcpStoreServer::set_if_absent(const std::string& key, std::string_view value) {
+  const std::lock_guard lock(mutex_);
+  return values_.emplace(key, value).second;
+}
+
+std::optional<std::string> TcpStoreServer::get(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  const auto found = values_.find(key);
+  if (found == values_.end()) return std::nullopt;
+  return found->second;
+}
+
+void TcpStoreServer::clear() {
+  const std::lock_guard lock(mutex_);
+  values_.clear();
+}
+
+std::string TcpStoreServer::own_address() {
+  const std::lock_guard lock(mutex_);
+  std::string found;
+  for (const Client& client : clients_) {
+    if (!client.greeted) continue;
+    const std::string address = own_address_of(client.socket);
+    const bool loopback = address.starts_with("127.") || address == "::1";
+    if (found.empty() || !loopback) found = address;
+    if (!loopback) break;
+  }
+  return found;
+}
+
+void TcpStoreServer::wait_for_clients(milliseconds patience) {
+  const auto deadline = Clock::now() + patience;
+  for (auto now = Clock::now(); now < deadline; now = Clock::now()) {
+    {
+      const std::lock_guard lock(mutex_);
+      const bool asked = std::any_of(clients_.begin(), clients_.end(), [now](const Client& client) {
+        return client.greeted && now - client.last_heard < kSilent;
+      });
+      if (!asked) return;
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+// One thread serves all: no client can keep it waiting, since nothing here blocks but poll().
+void TcpStoreServer::serve() {
+  bool accepting = true;
+  for (;;) {
+    std::vector<pollfd> waited = {{wake_.fd(), POLLIN, 0},
+                                  {listener_.fd(), static_cast<short>(accepting ? POLLIN : 0), 0}};
+    {
+      const std::lock_guard lock(mutex_);
+      for (const Client& client : clients_) {
+        // Who does not read its answers is not heard: what waits for it stays small.
+        waited.push_back({client.socket.fd(), static_cast<short>(client.leaving.empty() ? POLLIN : POLLOUT), 0});
+      }
+    }
+    const int ready = ::poll(waited.data(), waited.size(), static_cast<int>(kTick.count()));
+    const std::lock_guard lock(mutex_);
+    if (stop_) break;
+    accepting = true;
+    if (ready < 0) continue;
+    std::vector<Client> kept;
+    for (std::size_t i = 0; i < clients_.size(); ++i) {
+      Client& client = clients_[i];
+      if (waited[i + 2].revents == 0 || hear(client)) kept.push_back(std::move(client));
+    }
+    clients_ = std::move(kept);
+    drop_slow_strangers();
+    if (waited[1].revents != 0) {
+      accept_clients();
+      accepting = errno == EAGAIN;  // out of descriptors: try again at the next tick, not at once
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  for (Client& client : clients_) {
+    client.leaving += encode_answer(StoreVerdict::kFarewell);
+    write_out(client);
+    ::shutdown(client.socket.fd(), SHUT_WR);
+  }
+}
+
+// Leaves errno as the last accept set it.
+void TcpStoreServer::accept_clients() {
+  for (;;) {
+    Socket socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket.fd() < 0) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      return;
+    }
+    Client client;
+    client.socket = std::move(socket);
+    client.last_heard = Clock::now();
+    clients_.push_back(std::move(client));
+  }
+}
+
+// Reads what there is and answers it; false where the connection is of no use any more.
+bool TcpStoreServer::hear(Client& client) {
+  try {
+    if (!write_out(client)) return false;
+    if (client.leaving.empty()) {
+      char block[kReadBytes];
+      const ssize_t got = ::recv(client.socket.fd(), block, sizeof block, 0);
+      if (got == 0) return false;
+      if (got < 0) return errno == EAGAIN || errno == EINTR;
+      client.last_heard = Clock::now();
+      client.arrived.append(block, static_cast<std::size_t>(got));
+    }
+    while (client.leaving.empty() && answer_one(client)) {
+      if (!write_out(client)) return false;
+    }
+    return true;
+  } catch (const std::exception&) {
+    return false;  // not one of ours, or no memory for what it wants
+  }
+}
+
+// False where no whole message has arrived.
+bool TcpStoreServer::answer_one(Client& client) {
+  if (!client.greeted) {
+    const std::optional<std::string> launch_id = take_hello(client.arrived);
+    if (!launch_id) return false;
+    client.greeted = *launch_id == launch_id_;
+    client.leaving += kServerGreeting;
+    client.leaving += client.greeted ? encode_answer(StoreVerdict::kYes) : encode_answer(StoreVerdict::kNo, launch_id_);
+    return true;
+  }
+  const std::optional<StoreRequest> request = take_request(client.arrived);
+  if (!request) return false;
+  switch (request->operation) {
+    case StoreRequest::Operation::kSetIfAbsent: {
+      const bool set = values_.emplace(request->key, request->value).second;
+      client.leaving += encode_answer(set ? StoreVerdict::kYes : StoreVerdict::kNo);
+      break;
+    }
+    case StoreRequest::Operation::kGet: {
+      const auto found = values_.find(request->key);
+      client.leaving +=
+          found == values_.end() ? encode_answer(StoreVerdict::kNo) : encode_answer(StoreVerdict::kYes, found->second);
+      break;
+    }
+    case StoreRequest::Operation::kClear:
+      values_.clear();
+      client.leaving += encode_answer(StoreVerdict::kYes);
+      break;
+  }
+  return true;
+}
+
+// Writes as much as the client takes now; false where it is gone.
+bool TcpStoreServer::write_out(Client& client) {
+  while (!client.leaving.empty()) {
+    const ssize_t sent = ::send(client.socket.fd(), client.leaving.data(), client.leaving.size(), MSG_NOSIGNAL);
+    if (sent < 0) return errno == EAGAIN || errno == EINTR;
+    client.leaving.erase(0, static_cast<std::size_t>(sent));
+  }
+  return true;
+}
+
+// Connections that have not greeted in time, and the oldest of too many.
+void TcpStoreServer::drop_slow_strangers() {
+  const auto oldest_allowed = Clock::now() - kGreetMost;
+  std::erase_if(clients_, [&](const Client& client) { return !client.greeted && client.last_heard < oldest_allowed; });
+  auto strangers = static_cast<std::size_t>(
+      std::count_if(clients_.begin(), clients_.end(), [](const Client& client) { return !client.greeted; }));
+  std::erase_if(clients_, [&strangers](const Client& client) {
+    if (client.greeted || strangers <= kStrangersMost) return false;
+    --strangers;
+    return true;
+  });
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The side of a TCP store that holds the keys: a thread of rank 0's process.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "comm/rendezvous/tcp_connection.h"
+#include "comm/rendezvous/tcp_store_messages.h"
+
+namespace droptest::comm {
+
+/// Keys of one launch, asked for by this process directly and by others over TCP. Who does not greet as a process of
+/// this launch is turned away; who sends what is no request is cut off; neither can make it hang, or hold much memory.
+/// Thread safety: all methods may be called from any thread.
+class TcpStoreServer {
+ public:
+  /// Listens from now on. Throws: ConfigError that names the port where it is taken or not allowed.
+  TcpStoreServer(const std::string& host, int port, std::string launch_id);
+  /// Says farewell to the clients that are still connected.
+  ~TcpStoreServer();
+  TcpStoreServer(const TcpStoreServer&) = delete;
+  TcpStoreServer& operator=(const TcpStoreServer&) = delete;
+
+  bool set_if_absent(const std::string& key, std::string_view value);
+  std::optional<std::string> get(const std::string& key);
+  void clear();
+
+  /// The address at which clients reach this machine, one of another machine's clients if there is one; empty: no
+  /// client.
+  std::string own_address();
+
+  /// Waits while there are clients that still ask: until all have closed their connections or have been silent for two
+  /// seconds, at most for `patience`.
+  void wait_for_clients(std::chrono::milliseconds patience);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Client {
+    Socket socket;
+    bool greeted = false;
+    Clock::time_point last_heard;
+    std::string arrived;  ///< not answered yet
+    std::string leaving;  ///< answers on their way
+  };
+
+  void serve();
+  void accept_clients();
+  bool hear(Client& client);
+  bool answer_one(Client& client);
+  static bool write_out(Client& client);
+  void drop_slow_strangers();
+
+  const std::string launch_id_;
+  Socket listener_;
+  Socket wake_;
+  std::mutex mutex_;  ///< guards what follows
+  std::map<std::string, std::string> values_;
+  std::vector<Client> clients_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace droptest::comm

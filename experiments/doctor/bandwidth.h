@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// How fast the all-reduce of a group is, size by size, and whether its results are right.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+
+namespace droptest::experiments {
+
+/// bytes / seconds. Units: bytes per second, of one rank's message.
+double algorithm_bandwidth(std::uint64_t bytes, double seconds);
+
+/// algorithm_bandwidth x 2 (n - 1) / n: what each rank's link carries in an all-reduce that sends no byte too many, so
+/// that it can be compared with the link whatever the number of ranks; 0 for one rank.
+/// Source: nccl-tests, doc/PERFORMANCE.md.
+double bus_bandwidth(std::uint64_t bytes, double seconds, int world_size);
+
+/// The middle value, or the mean of the two middle ones. There is at least one.
+double median(std::vector<double> values);
+
+struct BandwidthPlan {
+  std::uint64_t from_bytes = 1024;
+  std::uint64_t to_bytes = std::uint64_t{64} << 20;
+  int repetitions = 20;                     ///< at most, for each size
+  std::chrono::milliseconds longest{1000};  ///< for each size, where one repetition is not longer already
+};
+
+/// from_bytes, and four times the one before, up to to_bytes; rounded up to whole floats.
+std::vector<std::uint64_t> message_sizes(const BandwidthPlan& plan);
+
+struct BandwidthPoint {
+  std::uint64_t bytes = 0;
+  int repetitions = 0;
+  double median_seconds = 0;  ///< over repetitions, of the slowest rank's time
+  /// Elements over all ranks that were not the sum, in the first and the last repetition.
+  std::uint64_t wrong_elements = 0;
+};
+
+/// Sums float messages of the given sizes, each after a repetition that is not timed. Every repetition begins with a
+/// barrier. Ranks: all, with the same sizes; all get the same points. Traffic is of class control.
+std::vector<BandwidthPoint> measure_all_reduce(comm::Communicator& group, std::span<const std::uint64_t> sizes,
+                                               const BandwidthPlan& plan);
+
+}  // namespace droptest::experiments

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the devices of this machine do for a run, from what a survey saw.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/device/device_info.h"
+#include "comm/launch_environment.h"
+#include "experiments/doctor/finding.h"
+#include "experiments/spec/resolve.h"
+
+namespace droptest::experiments {
+
+/// How many devices this process's machine must have for the run, as far as this process knows: 0 where it computes on
+/// the CPU; one where ranks are threads, which share it; else one for each rank on the machine.
+int wanted_devices(const ResolvedRun& run, const std::optional<comm::LaunchEnvironment>& launch);
+
+/// Whether code compiled for these architectures, as CMake names them ("80-real, 90"), runs on a device of this compute
+/// capability: machine code of the same major version, or PTX of the same capability or an older one. True for names
+/// without a number ("native", "all").
+bool runs_on(std::string_view architectures, int compute_major, int compute_minor);
+
+/// Whether version "12.4" comes before "13.0": by numbers, from left to right.
+bool is_older(std::string_view version, std::string_view other);
+
+/// Findings "devices", "driver" and, where devices are wanted and CUDA is built, "device libraries". `libraries`: their
+/// versions.
+std::vector<Finding> check_devices(int wanted, const comm::DeviceSurvey& survey,
+                                   const std::map<std::string, std::string>& libraries);
+
+}  // namespace droptest::experiments

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/doctor/doctor.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <system_error>
+
+#include "comm/backend_registry.h"
+#include "comm/device/device_info.h"
+#include "comm/device/device_libraries.h"
+#include "comm/launch_environment.h"
+#include "comm/rendezvous/rendezvous_probe.h"
+#include "comm/rendezvous/tcp_connection.h"
+#include "comm/run_ranks.h"
+#include "experiments/doctor/device_checks.h"
+#include "experiments/doctor/group_checks.h"
+#include "experiments/doctor/launch_checks.h"
+#include "experiments/doctor/machine_checks.h"
+#include "experiments/records/atomic_file.h"
+#include "experiments/records/run_records.h"
+#include "experiments/run/choose_rendezvous.h"
+#include "experiments/run/rank_processes.h"
+#include "experiments/spec/json_text.h"
+#include "experiments/spec/sweep_plan.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+/// Folders that checks had to make: removed when all are over, unless something is in them by then.
+class MadeFolders {
+ public:
+  MadeFolders() = default;
+  ~MadeFolders() {
+    // The innermost first: the longest of those that lie in each other.
+    std::sort(missing_.begin(), missing_.end(),
+              [](const auto& a, const auto& b) { return a.native().size() > b.native().size(); });
+    std::error_code ignored;
+    for (const std::filesystem::path& place : missing_) std::filesystem::remove(place, ignored);
+  }
+  MadeFolders(const MadeFolders&) = delete;
+  MadeFolders& operator=(const MadeFolders&) = delete;
+
+  /// Remembers what is missing on the way to this folder.
+  void will_make(const std::string& folder) {
+    std::error_code ignored;
+    for (std::filesystem::path place = std::filesystem::absolute(folder, ignored);
+         !std::filesystem::exists(place, ignored) && place.has_relative_path(); place = place.parent_path()) {
+      missing_.push_back(place);
+    }
+  }
+
+ private:
+  std::vector<std::filesystem::path> missing_;
+};
+
+/// A folder of this process alone, which goes with it unless it is kept.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    path_ = (std::filesystem::temp_directory_path() / "droptest-doctor-XXXXXX").string();
+    if (::mkdtemp(path_.data()) == nullptr) fail_on_file("create", path_, errno);
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    if (!kept_) std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+  void keep() { kept_ = true; }
+
+ private:
+  std::string path_;
+  bool kept_ = false;
+};
+
+std::string spec_copy(const std::string& folder) { return folder + "/spec.json"; }
+std::string group_report_file(const std::string& folder) { return folder + "/group.json"; }
+
+/// Joins the group of a launch. `id` tells it from other groups that meet in the same place.
+std::unique_ptr<comm::Communicator> join(const RunConfig& config, const comm::LaunchEnvironment& launch,
+                                         const comm::Rendezvous& rendezvous, const std::string& id) {
+  comm::ProcessGroupOptions options;
+  options.rank = launch.rank;
+  options.world_size = launch.world_size;
+  options.timeout = config.backend.timeout;
+  options.rendezvous = rendezvous;
+  options.rendezvous.launch_id = id + (launch.launch_id.empty() ? "" : "." + launch.launch_id);
+  return comm::backend_entry(config.backend.name).connect(options);
+}
+
+GroupReport examine_joined(const RunConfig& config, const comm::LaunchEnvironment& launch,
+                           const comm::Rendezvous& rendezvous, const std::string& id, const RankFacts& own,
+                           const BandwidthPlan& plan) {
+  const std::unique_ptr<comm::Communicator> group = join(config, launch, rendezvous, id);
+  try {
+    return examine_group(*group, own, plan);
+  } catch (const std::exception& error) {
+    group->abort(error.what());
+    throw;
+  }
+}
+
+/// Ranks as threads of this process.
+GroupReport examine_threads(const RunConfig& config, const RankFacts& own, const BandwidthPlan& plan) {
+  struct Shared {  // by the caller and the rank threads, one of which may be left behind
+    RankFacts own;
+    BandwidthPlan plan;
+    GroupReport report;
+  };
+  const auto shared = std::make_shared<Shared>();
+  shared->own = own;
+  shared->plan = plan;
+  comm::run_ranks(config.tensor_parallel, config.backend.timeout, [shared](comm::Communicator& group) {
+    GroupReport report = examine_group(group, shared->own, shared->plan);
+    if (group.rank() == 0) shared->report = std::move(report);
+  });
+  return shared->report;
+}
+
+/// Ranks as processes that this one starts.
+GroupReport examine_processes(const ResolvedRun& run, const comm::Rendezvous& rendezvous,
+                              const DoctorOptions& options) {
+  TemporaryFolder folder;
+  nlohmann::json spec = run.spec;
+  // The place where the run would meet, which is not known from the folder of the ranks' spec.
+  if (rendezvous.kind == comm::Rendezvous::Kind::kFile) {
+    spec["backend"]["rendezvous"] = {{"kind", "file"},
+                                     {"directory", std::filesystem::absolute(rendezvous.directory).string()}};
+  } else if (rendezvous.kind == comm::Rendezvous::Kind::kTcp) {
+    spec["backend"]["rendezvous"] = {{"kind", "tcp"}, {"host", rendezvous.host}, {"port", rendezvous.port}};
+  }
+  write_file_atomically(spec_copy(folder.path()), spec.dump());
+  RankProcessesOptions ranks;
+  ranks.command = options.rank_command;
+  ranks.command.push_back(folder.path());
+  ranks.world_size = run.config.tensor_parallel;
+  ranks.log_directory = folder.path() + "/ranks";
+  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+  ranks.launch_id = std::to_string(::getpid()) + "-" + std::to_string(now);
+  try {
+    run_rank_processes(ranks);
+  } catch (const CommError&) {
+    folder.keep();  // the error names the logs in it
+    throw;
+  }
+  return group_report_from_json(load_json(group_report_file(folder.path())));
+}
+
+/// What the doctor looks at for all runs of a plan, group by group.
+class Examination {
+ public:
+  explicit Examination(const DoctorOptions& options)
+      : options_(options), launched_(read_launch(comm::process_environment())), survey_(comm::survey_devices()) {
+    if (launched_.launch) report_.rank = launched_.launch->rank;
+  }
+
+  DoctorReport run() {
+    std::optional<SweepPlan> plan;
+    try {
+      plan = plan_sweep(load_spec(options_.spec_file, options_.overrides));
+      add({"spec", "", Health::kOk,
+           options_.spec_file + ": " + std::to_string(plan->runs.size()) + (plan->runs.size() == 1 ? " run" : " runs"),
+           ""});
+    } catch (const ConfigError& error) {
+      add({"spec", "", Health::kFailed, error.what(), "docs/specs.md says what a spec may hold"});
+    }
+    for (const Finding& finding : launched_.findings) add(finding);
+    made_.will_make(options_.out);
+    if (!plan) return without_spec();
+    check_machine(*plan);
+    for (const PlannedRun* run : groups(*plan)) check_group(*run);
+    return std::move(report_);
+  }
+
+ private:
+  bool launched() const { return launched_.launch.has_value(); }
+  bool is_rank_0() const { return report_.rank == 0; }
+
+  void add(const Finding& finding) { report_.findings.push_back(finding); }
+
+  /// Adds it unless it is there: the runs of a sweep have much in common.
+  void add_new(const Finding& finding) {
+    const bool known = std::any_of(report_.findings.begin(), report_.findings.end(), [&finding](const Finding& other) {
+      return other.check == finding.check && other.health == finding.health && other.seen == finding.seen;
+    });
+    if (!known) add(finding);
+  }
+
+  DoctorReport without_spec() {
+    add(check_results(options_.out));
+    for (const Finding& finding : check_devices(0, survey_, {})) add(finding);
+    report_.told_rank_0 = false;
+    return std::move(report_);
+  }
+
+  void check_machine(const SweepPlan& plan) {
+    std::uint64_t all_records = 0;
+    const PlannedRun* largest = &plan.runs.front();
+    std::set<std::string> corpora;
+    for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+      const PlannedRun& planned = plan.runs[i];
+      if (planned.same_as != i) continue;
+      all_records += record_bytes(planned.run.config);
+      if (least_memory(planned) > least_memory(*largest)) largest = &planned;
+      add_new(check_backend(planned.run.config.backend.name));
+      const nlohmann::json& spec = planned.run.spec;
+      const nlohmann::json key = {spec.at("data"), spec.at("model"), spec.at("training"), spec.at("validation")};
+      if (!corpora.insert(key.dump()).second) continue;
+      add_new(check_corpus(planned.run.config));
+      if (const std::optional<Finding> weights = check_initial_weights(planned.run.config)) add_new(*weights);
+    }
+    if (is_rank_0()) {  // who writes the records
+      add(check_results(options_.out));
+      add(check_disk(options_.out, all_records));
+    }
+    add(check_memory(least_memory(*largest), available_memory_bytes()));
+    int wanted = 0;
+    for (const PlannedRun& planned : plan.runs)
+      wanted = std::max(wanted, wanted_devices(planned.run, launched_.launch));
+    if (wanted > 0) libraries_ = comm::device_library_versions(survey_);
+    for (const Finding& finding : check_devices(wanted, survey_, libraries_)) add(finding);
+  }
+
+  std::uint64_t least_memory(const PlannedRun& planned) const {
+    const RunConfig& config = planned.run.config;
+    if (comm::backend_entry(config.backend.name).rank_kind == comm::RankKind::kThreads) {
+      return least_memory_bytes(config, {config.tensor_parallel, 1});
+    }
+    const int here = launched() ? 1 : config.tensor_parallel;
+    return least_memory_bytes(config, {here, here});
+  }
+
+  /// The first run of each backend and number of ranks.
+  static std::vector<const PlannedRun*> groups(const SweepPlan& plan) {
+    std::vector<const PlannedRun*> first;
+    std::set<std::string> known;
+    for (const PlannedRun& planned : plan.runs) {
+      const nlohmann::json key = {planned.run.spec.at("backend"), planned.run.config.tensor_parallel};
+      if (known.insert(key.dump()).second) first.push_back(&planned);
+    }
+    return first;
+  }
+
+  void check_group(const PlannedRun& planned) {
+    const RunConfig& config = planned.run.config;
+    const comm::BackendEntry& backend = comm::backend_entry(config.backend.name);
+    about_ = config.backend.name + ", " + std::to_string(config.tensor_parallel) +
+             (config.tensor_parallel == 1 ? " rank" : " ranks");
+    if (launched()) {
+      const Finding launch = check_launch(*launched_.launch, backend.rank_kind, config.tensor_parallel);
+      add_about(launch);
+      if (launch.health == Health::kFailed) return skip("the launch is wrong");
+    }
+    if (!backend.built) return skip("the backend is not built");
+    if (backend.rank_kind == comm::RankKind::kThreads) {
+      if (is_rank_0()) measure([&] { return examine_threads(config, facts(), options_.bandwidth); }, planned.run);
+      return;
+    }
+    if (any_failed(launched_.findings)) return skip("the launcher's variables are wrong");
+    add_new(check_host_name(launched() ? OtherMachines::kMaybe : OtherMachines::kNone));
+    const RunDirectory directory = run_directory(options_.out, config.name, planned.run.run_id);
+    const comm::Rendezvous rendezvous = meeting_place(config, directory.path + "/rendezvous");
+    if (rendezvous.kind == comm::Rendezvous::Kind::kFile) made_.will_make(rendezvous.directory);
+    if (!probe(rendezvous, config.backend.timeout)) return skip("the ranks cannot meet");
+    measure(
+        [&] {
+          if (!launched()) return examine_processes(planned.run, rendezvous, options_);
+          return examine_joined(config, *launched_.launch, rendezvous, "doctor." + planned.run.run_id, facts(),
+                                options_.bandwidth);
+        },
+        planned.run);
+  }
+
+  /// Whatever address it has, ranks of one machine reach each other.
+  void accept_host_name() {
+    for (Finding& finding : report_.findings) {
+      if (finding.check == kHostNameCheck) finding = check_host_name(OtherMachines::kNone);
+    }
+  }
+
+  /// Where the ranks of a run would meet.
+  comm::Rendezvous meeting_place(const RunConfig& config, const std::string& folder) const {
+    comm::Environment environment = comm::process_environment();
+    const std::optional<comm::Rendezvous>& named = config.backend.rendezvous;
+    if (!launched() && named && named->kind == comm::Rendezvous::Kind::kTcp) {
+      if (named->host.empty()) environment["MASTER_ADDR"] = "127.0.0.1";
+      if (named->port == 0) environment["MASTER_PORT"] = std::to_string(comm::unused_port());
+    }
+    return choose_rendezvous(named, environment, folder);
+  }
+
+  /// This is where a rendezvous of another kind is looked at before the ranks use it.
+  bool probe(const comm::Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
+    // The port is one of rank 0's machine; the others see it when they meet.
+    if (rendezvous.kind == comm::Rendezvous::Kind::kTcp && !is_rank_0()) return true;
+    try {
+      add_new({"rendezvous", "", Health::kOk, comm::probe_rendezvous(rendezvous, timeout) + ": written and read", ""});
+      return true;
+    } catch (const std::exception& error) {
+      const bool file = rendezvous.kind == comm::Rendezvous::Kind::kFile;
+      add_about({"rendezvous", "", Health::kFailed, error.what(),
+                 file ? "name a directory that all ranks see and can write: /backend/rendezvous/directory"
+                      : "start the server, open its port, or mend /backend/rendezvous, MASTER_ADDR or MASTER_PORT"});
+      return false;
+    }
+  }
+
+  void add_about(Finding finding) {
+    finding.about = about_;
+    add(finding);
+  }
+
+  void skip(const std::string& reason) {
+    add_about({"all-reduce", "", Health::kSkipped, "not measured: " + reason, ""});
+    if (launched()) report_.told_rank_0 = false;
+  }
+
+  /// What this rank says of itself, with what it found so far.
+  RankFacts facts() const {
+    RankFacts facts = own_facts();
+    for (const auto& [name, version] : libraries_) facts.build += ", " + name + " " + version;
+    for (const Finding& finding : report_.findings) {
+      if (finding.health != Health::kOk) facts.findings.push_back(finding);
+    }
+    return facts;
+  }
+
+  template <class Examine>
+  void measure(const Examine& examine_ranks, const ResolvedRun& run) {
+    try {
+      const GroupReport group = examine_ranks();
+      if (on_one_host(group)) accept_host_name();
+      for (Finding& finding : group_findings(group, run.config.backend.threads_per_rank)) {
+        if (finding.about.empty()) finding.about = about_;
+        add_new(finding);
+      }
+      if (!group.points.empty()) {
+        report_.bandwidths.push_back({run.config.backend.name, run.config.tensor_parallel, group.points});
+      }
+    } catch (const std::exception& error) {
+      const std::optional<comm::Rendezvous>& named = run.config.backend.rendezvous;
+      const bool by_file = !named || named->kind == comm::Rendezvous::Kind::kFile;
+      add_about({"all-reduce", "", Health::kFailed, error.what(),
+                 std::string("see that every rank is started, that machines reach each other, ") +
+                     (launched() && by_file ? "that the rendezvous directory is the same one on all of them, " : "") +
+                     "and that the launch has an id of its own; the timeout is /backend/timeout_seconds"});
+      report_.told_rank_0 = false;
+    }
+  }
+
+  const DoctorOptions& options_;
+  const LaunchChecks launched_;
+  const comm::DeviceSurvey survey_;
+  std::map<std::string, std::string> libraries_;  ///< NVIDIA's, where devices are wanted
+  MadeFolders made_;
+  DoctorReport report_;
+  std::string about_;  ///< the group that is looked at
+};
+
+}  // namespace
+
+DoctorReport examine(const DoctorOptions& options) { return Examination(options).run(); }
+
+void examine_as_rank(const std::string& folder, const BandwidthPlan& plan) {
+  const ResolvedRun run = resolve(load_json(spec_copy(folder)), spec_copy(folder));
+  const std::optional<comm::LaunchEnvironment> launch = comm::launch_environment(comm::process_environment());
+  if (!launch) throw ConfigError("this command is started by droptest doctor");
+  const comm::Rendezvous rendezvous =
+      choose_rendezvous(run.config.backend.rendezvous, comm::process_environment(), folder + "/rendezvous");
+  const GroupReport report = examine_joined(run.config, *launch, rendezvous, "doctor." + run.run_id, own_facts(), plan);
+  if (launch->rank == 0) write_file_atomically(group_report_file(folder), to_json(report).dump());
+}
+
+nlohmann::ordered_json to_json(const DoctorReport& report) {
+  nlohmann::ordered_json record;
+  record["ok"] = !any_failed(report.findings);
+  record["checks"] = nlohmann::ordered_json::array();
+  for (const Finding& finding : report.findings) record["checks"].push_back(to_json(finding));
+  record["all_reduce"] = nlohmann::ordered_json::array();
+  for (const GroupBandwidth& group : report.bandwidths) {
+    nlohmann::ordered_json points = nlohmann::ordered_json::array();
+    for (const BandwidthPoint& point : group.points) {
+      points.push_back({{"bytes", point.bytes},
+                        {"repetitions", point.repetitions},
+                        {"median_seconds", point.median_seconds},
+                        {"algorithm_bytes_per_second", algorithm_bandwidth(point.bytes, point.median_seconds)},
+                        {"bus_bytes_per_second", bus_bandwidth(point.bytes, point.median_seconds, group.ranks)},
+                        {"wrong_elements", point.wrong_elements}});
+    }
+    record["all_reduce"].push_back({{"backend", group.backend}, {"ranks", group.ranks}, {"points", points}});
+  }
+  return record;
+}
+
+}  // namespace droptest::experiments

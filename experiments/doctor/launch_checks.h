@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether this process was launched as the run needs it: the launcher's variables against the spec.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "comm/backend_registry.h"
+#include "comm/launch_environment.h"
+#include "experiments/doctor/finding.h"
+
+namespace droptest::experiments {
+
+struct LaunchChecks {
+  std::vector<Finding> findings;  ///< "launch", one for each run that differs
+  /// What the launcher says; absent without a launcher, and where its variables are wrong.
+  std::optional<comm::LaunchEnvironment> launch;
+};
+
+/// Reads the variables. Finding "launch" where they are wrong, or nothing was launched.
+LaunchChecks read_launch(const comm::Environment& environment);
+
+/// Finding "launch" of a run with so many ranks of this kind under `launch`.
+Finding check_launch(const comm::LaunchEnvironment& launch, comm::RankKind rank_kind, int ranks);
+
+}  // namespace droptest::experiments

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether this machine has what a run needs besides devices and peers: files, disk, memory, a name.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "experiments/doctor/finding.h"
+#include "experiments/run_config.h"
+
+namespace droptest::experiments {
+
+/// Finding "backend": whether this build has it.
+Finding check_backend(const std::string& name);
+
+/// Finding "corpus": reads and splits the data as a run does.
+Finding check_corpus(const RunConfig& config);
+
+/// Finding "initial weights"; nothing where they are random.
+std::optional<Finding> check_initial_weights(const RunConfig& config);
+
+/// Finding "results": whether files can be made there. Leaves no file behind, but the folder.
+Finding check_results(const std::string& directory);
+
+/// Bytes that the records of a run take, about: the final weights, and a line for each step that is logged.
+std::uint64_t record_bytes(const RunConfig& config);
+
+/// Finding "disk": what is free where the results go against what they take.
+Finding check_disk(const std::string& directory, std::uint64_t wanted_bytes);
+
+/// The part of a run that this machine has, as far as this process knows.
+struct RanksHere {
+  int ranks = 1;
+  int processes = 1;
+};
+
+/// Bytes of weights, gradients and Adam's two moments of these ranks, and of each process's data: the least that a run
+/// holds. Activations, which depend on the batch, come on top.
+std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here);
+
+/// Finding "memory". `available`: absent where the system does not say.
+Finding check_memory(std::uint64_t least_bytes, std::optional<std::uint64_t> available);
+
+/// MemAvailable of a text like /proc/meminfo. Units: bytes.
+std::optional<std::uint64_t> available_memory_bytes(std::string_view meminfo);
+/// Of this machine; the limit of a job or container is not looked at.
+std::optional<std::uint64_t> available_memory_bytes();
+
+/// Whether a run may have ranks on other machines.
+enum class OtherMachines : std::uint8_t { kNone, kMaybe };
+
+inline constexpr std::string_view kHostNameCheck = "host name";
+
+/// Finding "host name": whether it resolves, and to an address that other machines can reach.
+Finding check_host_name(OtherMachines others);
+
+/// "1.5 GiB", "512 bytes".
+std::string bytes_text(std::uint64_t bytes);
+
+/// This machine's name.
+std::string this_host();
+
+}  // namespace droptest::experiments

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/run/sigterm_watch.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+
+namespace droptest::experiments {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kPoll = 50ms;
+// For ranks that saw more than a signal: the first cause stands. A rank whose peer is gone takes 300 ms to be sure why;
+// launchers wait a second or more before they kill.
+constexpr auto kOthersFirst = 600ms;
+constexpr auto kEndMost = 2s;
+
+sigset_t only_sigterm() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  return set;
+}
+
+/// Ends the process as if nobody had looked at the signal.
+void end_by_sigterm() {
+  const sigset_t sigterm = only_sigterm();
+  ::signal(SIGTERM, SIG_DFL);
+  ::kill(::getpid(), SIGTERM);
+  pthread_sigmask(SIG_UNBLOCK, &sigterm, nullptr);
+}
+
+}  // namespace
+
+SigtermWatch::SigtermWatch() {
+  const sigset_t sigterm = only_sigterm();
+  pthread_sigmask(SIG_BLOCK, &sigterm, &before_);
+  thread_ = std::thread([this] { watch(); });
+}
+
+SigtermWatch::~SigtermWatch() {
+  stop_ = true;
+  thread_.join();
+  if (std::uncaught_exceptions() == 0) pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+void SigtermWatch::set_group(comm::Communicator* group) {
+  const std::lock_guard lock(mutex_);
+  group_ = group;
+  had_group_ = true;
+}
+
+void SigtermWatch::watch() {
+  const sigset_t sigterm = only_sigterm();
+  const timespec poll{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kPoll).count()};
+  while (!stop_) {
+    if (::sigtimedwait(&sigterm, nullptr, &poll) == SIGTERM) return end_group();
+  }
+}
+
+void SigtermWatch::end_group() {
+  const auto wait = [this](std::chrono::milliseconds longest) {
+    const auto deadline = std::chrono::steady_clock::now() + longest;
+    while (!stop_ && std::chrono::steady_clock::now() < deadline) std::this_thread::sleep_for(kPoll / 5);
+  };
+  bool had_group = false;
+  {
+    const std::lock_guard lock(mutex_);
+    had_group = had_group_;
+  }
+  if (had_group) {
+    wait(kOthersFirst);
+    {
+      const std::lock_guard lock(mutex_);
+      if (group_ != nullptr) group_->abort("it was told to end (SIGTERM)");
+    }
+    wait(kEndMost);
+  }
+  if (!stop_) end_by_sigterm();
+}
+
+}  // namespace droptest::experiments

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/gpt2/batch_check.h"
+
+#include <string>
+
+#include "sim/error.h"
+
+namespace droptest::models {
+namespace {
+
+void check_tokens(std::span<const std::int32_t> tokens, const char* what, const Gpt2Config& config) {
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0 || tokens[i] >= config.vocabulary) {
+      throw ConfigError(std::string("GPT-2 forward: ") + what + "[" + std::to_string(i) + "]: got " +
+                        std::to_string(tokens[i]) +
+                        ", want a token in [0, vocabulary = " + std::to_string(config.vocabulary) + ")");
+    }
+  }
+}
+
+}  // namespace
+
+void check_batch(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape,
+                 const Gpt2Config& config) {
+  const std::int64_t rows = shape.rows();
+  if (shape.batch < 1 || shape.length < 1 || shape.length > config.context) {
+    throw ConfigError(
+        "GPT-2 forward: got batch " + std::to_string(shape.batch) + " of length " + std::to_string(shape.length) +
+        ", want a batch of at least 1 and a length in [1, context = " + std::to_string(config.context) + "]");
+  }
+  if (static_cast<std::int64_t>(tokens.size()) != rows || static_cast<std::int64_t>(targets.size()) != rows) {
+    throw ConfigError("GPT-2 forward: got " + std::to_string(tokens.size()) + " tokens and " +
+                      std::to_string(targets.size()) + " targets, want batch x length = " + std::to_string(rows));
+  }
+  check_tokens(tokens, "tokens", config);
+  check_tokens(targets, "targets", config);
+}
+
+}  // namespace droptest::models

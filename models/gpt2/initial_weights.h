@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The weights that a GPT-2 starts from when no file has any (docs/models.md).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "models/gpt2/gpt2_tensors.h"
+#include "models/parameter.h"
+
+namespace droptest::models {
+
+/// Sets every value; padding is zero. The whole tensors do not depend on how they are cut over ranks.
+/// Shapes: one parameter for each tensor.
+template <class T>
+void set_initial_weights(std::span<const Gpt2Tensor> tensors, std::uint64_t seed, std::span<Parameter<T>> parameters);
+
+}  // namespace droptest::models

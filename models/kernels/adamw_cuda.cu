@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+#include <string>
+
+#include "models/kernels/adamw.h"
+#include "models/kernels/bf16.h"
+#include "models/kernels/element_pack.cuh"
+
+namespace droptest::models {
+namespace {
+
+/// AdamWStep's scalars as the update uses them: formed in double and rounded once, as in the CPU twin.
+struct UpdateScalars {
+  float scale;
+  float keep_decayed;
+  float beta1;
+  float beta2;
+  float new1;
+  float new2;
+  float rate;
+  float root;
+  float epsilon;
+};
+
+UpdateScalars scalars_of(const AdamWStep& step) {
+  return {static_cast<float>(step.gradient_scale),
+          static_cast<float>(1.0 - step.learning_rate * step.weight_decay),
+          static_cast<float>(step.beta1),
+          static_cast<float>(step.beta2),
+          static_cast<float>(1.0 - step.beta1),
+          static_cast<float>(1.0 - step.beta2),
+          static_cast<float>(step.learning_rate / step.bias_correction1),
+          static_cast<float>(1.0 / std::sqrt(step.bias_correction2)),
+          static_cast<float>(step.epsilon)};
+}
+
+/// The arrays of all tensors.
+template <class D>
+struct Arrays {
+  float* value;
+  const float* gradient;
+  float* first_moment;
+  float* second_moment;
+  D* rounded;  ///< null: not wanted
+};
+
+template <int V, class D>
+__device__ void update_at(const Arrays<D>& arrays, std::uint64_t i, const UpdateScalars& s, float keep) {
+  Floats<V> p = load_floats<V>(arrays.value + i);
+  const Floats<V> g = load_floats<V>(arrays.gradient + i);
+  Floats<V> m = load_floats<V>(arrays.first_moment + i);
+  Floats<V> v = load_floats<V>(arrays.second_moment + i);
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    const float d = g.at[k] * s.scale;
+    m.at[k] = s.beta1 * m.at[k] + s.new1 * d;
+    v.at[k] = s.beta2 * v.at[k] + s.new2 * (d * d);
+    p.at[k] = p.at[k] * keep - s.rate * (m.at[k] / (sqrtf(v.at[k]) * s.root + s.epsilon));
+  }
+  store_floats<V>(p, arrays.value + i);
+  store_floats<V>(m, arrays.first_moment + i);
+  store_floats<V>(v, arrays.second_moment + i);
+  if (arrays.rounded != nullptr) store_floats<V>(p, arrays.rounded + i);
+}
+
+template <class D>
+__global__ void adamw_update_kernel(const TensorSegments::Chunk* chunks, std::int64_t count, Arrays<D> arrays,
+                                    int aligned, UpdateScalars scalars) {
+  constexpr int kVector = kPackElems<float>;
+  for (std::int64_t c = blockIdx.x; c < count; c += gridDim.x) {
+    const TensorSegments::Chunk chunk = chunks[c];
+    const float keep = chunk.decays != 0 ? scalars.keep_decayed : 1.0F;
+    const unsigned in_packs = aligned != 0 && chunk.offset % kVector == 0 ? chunk.count / kVector * kVector : 0;
+    for (unsigned i = threadIdx.x * kVector; i < in_packs; i += blockDim.x * kVector) {
+      update_at<kVector>(arrays, chunk.offset + i, scalars, keep);
+    }
+    for (unsigned i = in_packs + threadIdx.x; i < chunk.count; i += blockDim.x) {
+      update_at<1>(arrays, chunk.offset + i, scalars, keep);
+    }
+  }
+}
+
+}  // namespace
+
+template <class E>
+void adamw_update(const TensorSegments& segments, comm::DeviceSpan<float> value, comm::DeviceSpan<const float> gradient,
+                  comm::DeviceSpan<float> first_moment, comm::DeviceSpan<float> second_moment,
+                  comm::DeviceSpan<E> rounded, const AdamWStep& step, comm::Stream& stream) {
+  using D = DeviceElement<E>;
+  const std::uint64_t extent = segments.extent();
+  DROPTEST_CHECK(value.size() >= extent && gradient.size() >= extent && first_moment.size() >= extent &&
+                     second_moment.size() >= extent && (rounded.empty() || rounded.size() >= extent),
+                 "adamw_update: " + std::to_string(value.size()) + " values, " + std::to_string(gradient.size()) +
+                     " gradients, moments of " + std::to_string(first_moment.size()) + " and " +
+                     std::to_string(second_moment.size()) + ", " + std::to_string(rounded.size()) +
+                     " rounded values for tensors that reach to " + std::to_string(extent));
+  const Arrays<D> arrays{value.data(), gradient.data(), first_moment.data(), second_moment.data(),
+                         rounded.empty() ? nullptr : device_elems(rounded)};
+  const bool aligned =
+      packs_fit(value.data(), gradient.data(), first_moment.data(), second_moment.data(), arrays.rounded);
+  const comm::DeviceSpan<const TensorSegments::Chunk> chunks = segments.chunks();
+  comm::launch("adamw_update", adamw_update_kernel<D>, {std::min<std::uint64_t>(chunks.size(), kMostBlocks), 256, 0},
+               stream, chunks.data(), static_cast<std::int64_t>(chunks.size()), arrays, aligned ? 1 : 0,
+               scalars_of(step));
+}
+
+template void adamw_update<float>(const TensorSegments&, comm::DeviceSpan<float>, comm::DeviceSpan<const float>,
+                                  comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::DeviceSpan<float>,
+                                  const AdamWStep&, comm::Stream&);
+template void adamw_update<Bf16>(const TensorSegments&, comm::DeviceSpan<float>, comm::DeviceSpan<const float>,
+                                 comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::DeviceSpan<Bf16>,
+                                 const AdamWStep&, comm::Stream&);
+
+}  // namespace droptest::models

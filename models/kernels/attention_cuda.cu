@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <string>
+#include <type_traits>
+
+#include "models/kernels/attention.h"
+#include "models/kernels/attention_forms.cuh"
+#include "models/kernels/bf16.h"
+#include "models/kernels/block_reduction.cuh"
+#include "models/kernels/element_pack.cuh"
+
+namespace droptest::models {
+namespace {
+
+constexpr std::int64_t kMostHeadWidth = 256;
+
+/// delta[b, h, t] = the sum over d of grad_output x output, which is also the sum over keys of probability times its
+/// gradient. A warp has one (row, head).
+template <class D>
+__global__ void attention_delta_kernel(const D* grad_output, const D* output, AttentionShape shape, float* delta) {
+  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (blockDim.x / kWarp);
+  const std::int64_t count = shape.batch * shape.length * shape.heads;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * (blockDim.x / kWarp) + threadIdx.x / kWarp; i < count;
+       i += warps) {
+    const D* dy = grad_output + i * shape.head_width;
+    const D* y = output + i * shape.head_width;
+    float own = 0;
+    for (std::int64_t d = threadIdx.x % kWarp; d < shape.head_width; d += kWarp)
+      own += as_float(dy[d]) * as_float(y[d]);
+    const float sum = warp_sum(own);
+    const std::int64_t row = i / shape.heads;
+    const std::int64_t head = i % shape.heads;
+    if (threadIdx.x % kWarp == 0) {
+      delta[(row / shape.length * shape.heads + head) * shape.length + row % shape.length] = sum;
+    }
+  }
+}
+
+/// Elements of the output, after checks of what a caller gives.
+std::size_t checked_elems(const char* operation, const AttentionShape& shape) {
+  DROPTEST_CHECK(shape.batch >= 0 && shape.length >= 0 && shape.heads >= 0 && shape.head_width >= 1 &&
+                     shape.head_width <= kMostHeadWidth,
+                 std::string(operation) + ": B " + std::to_string(shape.batch) + ", T " + std::to_string(shape.length) +
+                     ", NH " + std::to_string(shape.heads) + ", D " + std::to_string(shape.head_width) +
+                     ", want D of 1 to " + std::to_string(kMostHeadWidth));
+  return static_cast<std::size_t>(shape.batch * shape.length * shape.heads * shape.head_width);
+}
+
+/// Whether the tensor cores can be used: a width that they take, and rows that can be loaded 16 bytes at a time.
+template <class D, class... Pointers>
+bool uses_tensor_cores(const AttentionShape& shape, const Pointers*... pointers) {
+  return std::is_same_v<D, __nv_bfloat16> && tensor_cores_take_width(shape.head_width) && packs_fit(pointers...);
+}
+
+}  // namespace
+
+template <class E>
+void attention_forward(comm::DeviceSpan<const E> qkv, const AttentionShape& shape, comm::DeviceSpan<float> log_sum_exp,
+                       comm::DeviceSpan<E> output, comm::Stream& stream) {
+  using D = DeviceElement<E>;
+  const std::size_t elems = checked_elems("attention_forward", shape);
+  DROPTEST_CHECK(qkv.size() >= 3 * elems && output.size() >= elems &&
+                     log_sum_exp.size() >= elems / static_cast<std::size_t>(shape.head_width),
+                 "attention_forward: qkv of " + std::to_string(qkv.size()) + ", output of " +
+                     std::to_string(output.size()) + ", log_sum_exp of " + std::to_string(log_sum_exp.size()) +
+                     " for an output of " + std::to_string(elems));
+  const AttentionForward<D> work{shape, device_elems(qkv), log_sum_exp.data(), device_elems(output)};
+  if constexpr (std::is_same_v<D, __nv_bfloat16>) {
+    if (uses_tensor_cores<D>(shape, work.qkv, work.output)) {
+      launch_tensor_core_attention_forward(work, stream);
+      return;
+    }
+  }
+  launch_plain_attention_forward(work, stream);
+}
+
+template <class E>
+void attention_backward(comm::DeviceSpan<const E> grad_output, comm::DeviceSpan<const E> qkv,
+                        comm::DeviceSpan<const E> output, comm::DeviceSpan<const float> log_sum_exp,
+                        const AttentionShape& shape, comm::DeviceSpan<E> grad_qkv, comm::DeviceSpan<float> scratch,
+                        comm::Stream& stream) {
+  using D = DeviceElement<E>;
+  const std::size_t elems = checked_elems("attention_backward", shape);
+  const std::size_t rows = elems / static_cast<std::size_t>(shape.head_width);
+  DROPTEST_CHECK(grad_output.size() >= elems && qkv.size() >= 3 * elems && output.size() >= elems &&
+                     log_sum_exp.size() >= rows && grad_qkv.size() >= 3 * elems && scratch.size() >= rows,
+                 "attention_backward: grad_output of " + std::to_string(grad_output.size()) + ", qkv of " +
+                     std::to_string(qkv.size()) + ", output of " + std::to_string(output.size()) + ", log_sum_exp of " +
+                     std::to_string(log_sum_exp.size()) + ", grad_qkv of " + std::to_string(grad_qkv.size()) +
+                     ", scratch of " + std::to_string(scratch.size()) + " for an output of " + std::to_string(elems));
+  comm::launch("attention_delta", attention_delta_kernel<D>, comm::cover(rows * kWarp), stream,
+               device_elems(grad_output), device_elems(output), shape, scratch.data());
+  const AttentionBackward<D> work{shape,          device_elems(grad_output), device_elems(qkv), log_sum_exp.data(),
+                                  scratch.data(), device_elems(grad_qkv)};
+  if constexpr (std::is_same_v<D, __nv_bfloat16>) {
+    if (uses_tensor_cores<D>(shape, work.grad_output, work.qkv, work.grad_qkv)) {
+      launch_tensor_core_attention_backward(work, stream);
+      return;
+    }
+  }
+  launch_plain_attention_backward(work, stream);
+}
+
+template void attention_forward<float>(comm::DeviceSpan<const float>, const AttentionShape&, comm::DeviceSpan<float>,
+                                       comm::DeviceSpan<float>, comm::Stream&);
+template void attention_forward<Bf16>(comm::DeviceSpan<const Bf16>, const AttentionShape&, comm::DeviceSpan<float>,
+                                      comm::DeviceSpan<Bf16>, comm::Stream&);
+template void attention_backward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
+                                        comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
+                                        const AttentionShape&, comm::DeviceSpan<float>, comm::DeviceSpan<float>,
+                                        comm::Stream&);
+template void attention_backward<Bf16>(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
+                                       comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const float>,
+                                       const AttentionShape&, comm::DeviceSpan<Bf16>, comm::DeviceSpan<float>,
+                                       comm::Stream&);
+
+}  // namespace droptest::models

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "models/kernels/attention_forms.cuh"
+#include "models/kernels/block_reduction.cuh"
+#include "models/kernels/element_pack.cuh"
+
+namespace droptest::models {
+namespace {
+
+// Source: Dao et al. 2022 (FlashAttention), Algorithms 1 and 4, with a pass of its own for the gradients of queries, so
+// that each sum has one block and one order. Tiles of kTile queries and kTile keys, kWidth >= D columns wide, are in
+// shared memory as floats. The block's threads are a square: thread (y, x) has the rows y, y + 16, ... and the columns
+// x, x + 16, ... of every product, so that a warp's reads of a tile hit different banks.
+constexpr int kSide = 16;
+constexpr int kThreads = kSide * kSide;
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+template <int kTile, int kWidth>
+struct Tiles {
+  static constexpr int kRows = kTile / kSide;           ///< of a thread
+  static constexpr int kScoreColumns = kTile / kSide;   ///< of a thread
+  static constexpr int kWidthColumns = kWidth / kSide;  ///< of a thread
+  static constexpr int kStride = kWidth + 1;            ///< of a tile of queries, keys, ...
+  static constexpr int kScoreStride = kTile + 1;        ///< of a tile of scores
+  static constexpr int kFloats = kTile * kStride;       ///< of a tile of queries, keys, ...
+  static constexpr int kScoreFloats = kTile * kScoreStride;
+
+  using Scores = float[kRows][kScoreColumns];
+  using Sums = float[kRows][kWidthColumns];
+
+  /// Rows from `first` on, with zeros beyond the sequence and beyond the head's width.
+  template <class D>
+  static __device__ void load(const D* rows, std::int64_t stride, std::int64_t first, const AttentionShape& shape,
+                              float* tile) {
+    for (int e = static_cast<int>(threadIdx.x); e < kTile * kWidth; e += kThreads) {
+      const int row = e / kWidth;
+      const int d = e % kWidth;
+      const bool inside = first + row < shape.length && d < shape.head_width;
+      tile[row * kStride + d] = inside ? as_float(rows[(first + row) * stride + d]) : 0.0F;
+    }
+  }
+
+  /// out[r][c] = the inner product of the thread's row r of a and row c of b.
+  static __device__ void inner_products(const float* a, const float* b, int width, Scores& out) {
+    const int y = static_cast<int>(threadIdx.x) / kSide;
+    const int x = static_cast<int>(threadIdx.x) % kSide;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int c = 0; c < kScoreColumns; ++c) out[r][c] = 0;
+    }
+    for (int d = 0; d < width; ++d) {
+      float b_values[kScoreColumns];
+#pragma unroll
+      for (int c = 0; c < kScoreColumns; ++c) b_values[c] = b[(x + kSide * c) * kStride + d];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float a_value = a[(y + kSide * r) * kStride + d];
+#pragma unroll
+        for (int c = 0; c < kScoreColumns; ++c) out[r][c] += a_value * b_values[c];
+      }
+    }
+  }
+
+  /// out += weights x rows.
+  static __device__ void add_product(const float* weights, const float* rows, Sums& out) {
+    const int y = static_cast<int>(threadIdx.x) / kSide;
+    const int x = static_cast<int>(threadIdx.x) % kSide;
+    for (int j = 0; j < kTile; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float weight = weights[(y + kSide * r) * kScoreStride + j];
+#pragma unroll
+        for (int c = 0; c < kWidthColumns; ++c) out[r][c] += weight * rows[j * kStride + x + kSide * c];
+      }
+    }
+  }
+  /// out += weights' x rows.
+  static __device__ void add_transposed_product(const float* weights, const float* rows, Sums& out) {
+    const int y = static_cast<int>(threadIdx.x) / kSide;
+    const int x = static_cast<int>(threadIdx.x) % kSide;
+    for (int j = 0; j < kTile; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float weight = weights[j * kScoreStride + y + kSide * r];
+#pragma unroll
+        for (int c = 0; c < kWidthColumns; ++c) out[r][c] += weight * rows[j * kStride + x + kSide * c];
+      }
+    }
+  }
+
+  /// Puts the thread's sums, times factors[r], where the rows of a sequence are.
+  template <class D>
+  static __device__ void store(const Sums& sums, const float (&factors)[kRows], std::int64_t first,
+                               const AttentionShape& shape, std::int64_t stride, D* rows) {
+    const int y = static_cast<int>(threadIdx.x) / kSide;
+    const int x = static_cast<int>(threadIdx.x) % kSide;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const std::int64_t row = first + y + kSide * r;
+#pragma unroll
+      for (int c = 0; c < kWidthColumns; ++c) {
+        const int d = x + kSide * c;
+        if (row < shape.length && d < shape.head_width) rows[row * stride + d] = from_float<D>(sums[r][c] * factors[r]);
+      }
+    }
+  }
+};
+
+/// Over the kSide threads that share rows.
+__device__ float row_threads_max(float value) {
+  for (int half = kSide / 2; half > 0; half /= 2) value = fmaxf(value, __shfl_xor_sync(kFullMask, value, half));
+  return value;
+}
+__device__ float row_threads_sum(float value) {
+  for (int half = kSide / 2; half > 0; half /= 2) value += __shfl_xor_sync(kFullMask, value, half);
+  return value;
+}
+
+template <class D, int kTile, int kWidth>
+__global__ void attention_forward_kernel(AttentionForward<D> work, float scale) {
+  using T = Tiles<kTile, kWidth>;
+  float* q_tile = comm::dynamic_shared<float>();
+  float* kv_tile = q_tile + T::kFloats;
+  float* weights = kv_tile + T::kFloats;
+  const AttentionShape& shape = work.shape;
+  const int y = static_cast<int>(threadIdx.x) / kSide;
+  const int x = static_cast<int>(threadIdx.x) % kSide;
+  const std::int64_t heads = shape.batch * shape.heads;
+  const std::int64_t tiles = (shape.length + kTile - 1) / kTile;
+  for (std::int64_t item = blockIdx.x; item < heads * tiles; item += gridDim.x) {
+    const HeadPlace place = head_place(shape, item % heads);
+    const std::int64_t first_query = (tiles - 1 - item / heads) * kTile;  // those that see most keys come first
+    const D* rows = work.qkv + place.packed;
+    __syncthreads();
+    T::load(rows, place.packed_stride, first_query, shape, q_tile);
+    float largest[T::kRows];
+    float sums[T::kRows];
+    typename T::Sums out = {};
+#pragma unroll
+    for (int r = 0; r < T::kRows; ++r) {
+      largest[r] = kMinusInfinity;
+      sums[r] = 0;
+    }
+    for (std::int64_t first_key = 0; first_key <= first_query; first_key += kTile) {
+      __syncthreads();
+      T::load(rows + place.part, place.packed_stride, first_key, shape, kv_tile);
+      __syncthreads();
+      typename T::Scores scores;
+      T::inner_products(q_tile, kv_tile, static_cast<int>(shape.head_width), scores);
+#pragma unroll
+      for (int r = 0; r < T::kRows; ++r) {
+        const std::int64_t query = first_query + y + kSide * r;
+        float tile_largest = kMinusInfinity;
+#pragma unroll
+        for (int c = 0; c < T::kScoreColumns; ++c) {
+          const std::int64_t key = first_key + x + kSide * c;
+          scores[r][c] = key <= query ? scores[r][c] * scale : kMinusInfinity;
+          tile_largest = fmaxf(tile_largest, scores[r][c]);
+        }
+        const float new_largest = fmaxf(largest[r], row_threads_max(tile_largest));
+        const float keep = expf(largest[r] - new_largest);
+        float tile_sum = 0;
+#pragma unroll
+        for (int c = 0; c < T::kScoreColumns; ++c) {
+          const float weight = expf(scores[r][c] - new_largest);
+          weights[(y + kSide * r) * T::kScoreStride + x + kSide * c] = weight;
+          tile_sum += weight;
+        }
+        sums[r] = sums[r] * keep + row_threads_sum(tile_sum);
+        largest[r] = new_largest;
+#pragma unroll
+        for (int c = 0; c < T::kWidthColumns; ++c) out[r][c] *= keep;
+      }
+      __syncthreads();
+      T::load(rows + 2 * place.part, place.packed_stride, first_key, shape, kv_tile);
+      __syncthreads();
+      T::add_product(weights, kv_tile, out);
+    }
+    float inverse_sums[T::kRows];
+#pragma unroll
+    for (int r = 0; r < T::kRows; ++r) {
+      inverse_sums[r] = 1.0F / sums[r];
+      const std::int64_t query = first_query + y + kSide * r;
+      if (x == 0 && query < shape.length) {
+        work.log_sum_exp[place.statistics + query] = largest[r] + logf(sums[r]);
+      }
+    }
+    T::store(out, inverse_sums, first_query, shape, place.output_stride, work.output + place.output);
+  }
+}
+
+/// p = exp(score - log_sum_exp), 0 for keys in the future and queries beyond the end; and the gradient of the score, in
+/// which `scale` is, in place of dp, the gradient of p.
+template <int kTile, int kWidth>
+__device__ void score_gradients(const AttentionShape& shape, const float* log_sum_exp, const float* delta, float scale,
+                                std::int64_t first_query, std::int64_t first_key,
+                                typename Tiles<kTile, kWidth>::Scores& p, typename Tiles<kTile, kWidth>::Scores& dp) {
+  using T = Tiles<kTile, kWidth>;
+  const int y = static_cast<int>(threadIdx.x) / kSide;
+  const int x = static_cast<int>(threadIdx.x) % kSide;
+#pragma unroll
+  for (int r = 0; r < T::kRows; ++r) {
+    const std::int64_t query = first_query + y + kSide * r;
+    const bool inside = query < shape.length;
+    const float row_log_sum = inside ? log_sum_exp[query] : 0.0F;
+    const float row_delta = inside ? delta[query] : 0.0F;
+#pragma unroll
+    for (int c = 0; c < T::kScoreColumns; ++c) {
+      const bool seen = inside && first_key + x + kSide * c <= query;
+      p[r][c] = seen ? expf(p[r][c] * scale - row_log_sum) : 0.0F;
+      dp[r][c] = p[r][c] * (dp[r][c] - row_delta) * scale;
+    }
+  }
+}
+
+template <int kTile, int kWidth>
+__device__ void put_scores(const typename Tiles<kTile, kWidth>::Scores& scores, float* tile) {
+  using T = Tiles<kTile, kWidth>;
+  const int y = static_cast<int>(threadIdx.x) / kSide;
+  const int x = static_cast<int>(threadIdx.x) % kSide;
+#pragma unroll
+  for (int r = 0; r < T::kRows; ++r) {
+#pragma unroll
+    for (int c = 0; c < T::kScoreColumns; ++c) {
+      tile[(y + kSide * r) * T::kScoreStride + x + kSide * c] = scores[r][c];
+    }
+  }
+}
+
+template <int kRows>
+__device__ void set_to_ones(float (&factors)[kRows]) {
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) factors[r] = 1.0F;
+}
+
+template <class D, int kTile, int kWidth>
+__global__ void attention_grad_queries_kernel(AttentionBackward<D> work, float scale) {
+  using T = Tiles<kTile, kWidth>;
+  float* q_tile = comm::dynamic_shared<float>();
+  float* grad_tile = q_tile + T::kFloats;
+  float* k_tile = grad_tile + T::kFloats;
+  float* v_tile = k_tile + T::kFloats;
+  float* weights = v_tile + T::kFloats;
+  const AttentionShape& shape = work.shape;
+  const std::int64_t heads = shape.batch * shape.heads;
+  const std::int64_t tiles = (shape.length + kTile - 1) / kTile;
+  for (std::int64_t item = blockIdx.x; item < heads * tiles; item += gridDim.x) {
+    const HeadPlace place = head_place(shape, item % heads);
+    const std::int64_t first_query = (tiles - 1 - item / heads) * kTile;
+    const D* rows = work.qkv + place.packed;
+    __syncthreads();
+    T::load(rows, place.packed_stride, first_query, shape, q_tile);
+    T::load(work.grad_output + place.output, place.output_stride, first_query, shape, grad_tile);
+    typename T::Sums grad_q = {};
+    for (std::int64_t first_key = 0; first_key <= first_query; first_key += kTile) {
+      __syncthreads();
+      T::load(rows + place.part, place.packed_stride, first_key, shape, k_tile);
+      T::load(rows + 2 * place.part, place.packed_stride, first_key, shape, v_tile);
+      __syncthreads();
+      typename T::Scores p;
+      typename T::Scores ds;
+      T::inner_products(q_tile, k_tile, static_cast<int>(shape.head_width), p);
+      T::inner_products(grad_tile, v_tile, static_cast<int>(shape.head_width), ds);
+      score_gradients<kTile, kWidth>(shape, work.log_sum_exp + place.statistics, work.delta + place.statistics, scale,
+                                     first_query, first_key, p, ds);
+      put_scores<kTile, kWidth>(ds, weights);
+      __syncthreads();
+      T::add_product(weights, k_tile, grad_q);
+    }
+    float ones[T::kRows];
+    set_to_ones(ones);
+    T::store(grad_q, ones, first_query, shape, place.packed_stride, work.grad_qkv + place.packed);
+  }
+}
+
+template <class D, int kTile, int kWidth>
+__global__ void attention_grad_keys_kernel(AttentionBackward<D> work, float scale) {
+  using T = Tiles<kTile, kWidth>;
+  float* q_tile = comm::dynamic_shared<float>();
+  float* grad_tile = q_tile + T::kFloats;
+  float* k_tile = grad_tile + T::kFloats;
+  float* v_tile = k_tile + T::kFloats;
+  float* p_weights = v_tile + T::kFloats;
+  float* ds_weights = p_weights + T::kScoreFloats;
+  const AttentionShape& shape = work.shape;
+  const std::int64_t heads = shape.batch * shape.heads;
+  const std::int64_t tiles = (shape.length + kTile - 1) / kTile;
+  for (std::int64_t item = blockIdx.x; item < heads * tiles; item += gridDim.x) {
+    const HeadPlace place = head_place(shape, item % heads);
+    const std::int64_t first_key = item / heads * kTile;  // those that most queries see come first
+    const D* rows = work.qkv + place.packed;
+    __syncthreads();
+    T::load(rows + place.part, place.packed_stride, first_key, shape, k_tile);
+    T::load(rows + 2 * place.part, place.packed_stride, first_key, shape, v_tile);
+    typename T::Sums grad_k = {};
+    typename T::Sums grad_v = {};
+    for (std::int64_t first_query = first_key; first_query < shape.length; first_query += kTile) {
+      __syncthreads();
+      T::load(rows, place.packed_stride, first_query, shape, q_tile);
+      T::load(work.grad_output + place.output, place.output_stride, first_query, shape, grad_tile);
+      __syncthreads();
+      typename T::Scores p;
+      typename T::Scores ds;
+      T::inner_products(q_tile, k_tile, static_cast<int>(shape.head_width), p);
+      T::inner_products(grad_tile, v_tile, static_cast<int>(shape.head_width), ds);
+      score_gradients<kTile, kWidth>(shape, work.log_sum_exp + place.statistics, work.delta + place.statistics, scale,
+                                     first_query, first_key, p, ds);
+      put_scores<kTile, kWidth>(p, p_weights);
+      put_scores<kTile, kWidth>(ds, ds_weights);
+      __syncthreads();
+      T::add_transposed_product(p_weights, grad_tile, grad_v);
+      T::add_transposed_product(ds_weights, q_tile, grad_k);
+    }
+    float ones[T::kRows];
+    set_to_ones(ones);
+    D* grad_rows = work.grad_qkv + place.packed;
+    T::store(grad_k, ones, first_key, shape, place.packed_stride, grad_rows + place.part);
+    T::store(grad_v, ones, first_key, shape, place.packed_stride, grad_rows + 2 * place.part);
+  }
+}
+
+float score_scale(const AttentionShape& shape) {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_width)));
+}
+
+comm::LaunchShape tiles_shape(const AttentionShape& shape, int tile, int floats) {
+  const std::int64_t tiles = (shape.length + tile - 1) / tile;
+  return {std::min(static_cast<std::uint64_t>(shape.batch * shape.heads * tiles), kMostBlocks), kThreads,
+          static_cast<std::size_t>(floats) * sizeof(float)};
+}
+
+template <int kTile, int kWidth, class D>
+void launch_forward(const AttentionForward<D>& work, comm::Stream& stream) {
+  using T = Tiles<kTile, kWidth>;
+  comm::launch("attention_forward", attention_forward_kernel<D, kTile, kWidth>,
+               tiles_shape(work.shape, kTile, 2 * T::kFloats + T::kScoreFloats), stream, work, score_scale(work.shape));
+}
+
+template <int kTile, int kWidth, class D>
+void launch_backward(const AttentionBackward<D>& work, comm::Stream& stream) {
+  using T = Tiles<kTile, kWidth>;
+  comm::launch("attention_grad_queries", attention_grad_queries_kernel<D, kTile, kWidth>,
+               tiles_shape(work.shape, kTile, 4 * T::kFloats + T::kScoreFloats), stream, work, score_scale(work.shape));
+  comm::launch("attention_grad_keys", attention_grad_keys_kernel<D, kTile, kWidth>,
+               tiles_shape(work.shape, kTile, 4 * T::kFloats + 2 * T::kScoreFloats), stream, work,
+               score_scale(work.shape));
+}
+
+}  // namespace
+
+// Tiles are as large as 99 KiB of shared memory allow, which every device since sm_80 has.
+
+template <class D>
+void launch_plain_attention_forward(const AttentionForward<D>& work, comm::Stream& stream) {
+  if (work.shape.head_width <= 64) {
+    launch_forward<64, 64>(work, stream);
+  } else if (work.shape.head_width <= 128) {
+    launch_forward<64, 128>(work, stream);
+  } else {
+    launch_forward<32, 256>(work, stream);
+  }
+}
+
+template <class D>
+void launch_plain_attention_backward(const AttentionBackward<D>& work, comm::Stream& stream) {
+  if (work.shape.head_width <= 64) {
+    launch_backward<64, 64>(work, stream);
+  } else if (work.shape.head_width <= 128) {
+    launch_backward<32, 128>(work, stream);
+  } else {
+    launch_backward<16, 256>(work, stream);
+  }
+}
+
+template void launch_plain_attention_forward<float>(const AttentionForward<float>&, comm::Stream&);
+template void launch_plain_attention_forward<__nv_bfloat16>(const AttentionForward<__nv_bfloat16>&, comm::Stream&);
+template void launch_plain_attention_backward<float>(const AttentionBackward<float>&, comm::Stream&);
+template void launch_plain_attention_backward<__nv_bfloat16>(const AttentionBackward<__nv_bfloat16>&, comm::Stream&);
+
+}  // namespace droptest::models

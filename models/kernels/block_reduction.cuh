@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums and maxima over the threads of a block, in an order that depends on the block's size alone.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace droptest::models {
+
+inline constexpr unsigned kWarp = 32;
+inline constexpr unsigned kFullMask = 0xFFFFFFFFU;
+inline constexpr unsigned kMostWarps = 32;
+
+__device__ inline float warp_sum(float value) {
+  for (unsigned half = kWarp / 2; half > 0; half /= 2) value += __shfl_xor_sync(kFullMask, value, half);
+  return value;
+}
+__device__ inline float warp_max(float value) {
+  for (unsigned half = kWarp / 2; half > 0; half /= 2) value = fmaxf(value, __shfl_xor_sync(kFullMask, value, half));
+  return value;
+}
+
+/// The sum over all threads of the block, on every thread. `shared` [kMostWarps] is free again after the block's next
+/// __syncthreads. Called by all threads.
+__device__ inline float block_sum(float value, float* shared) {
+  value = warp_sum(value);
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float sum = 0;
+  for (unsigned warp = 0; warp < blockDim.x / kWarp; ++warp) sum += shared[warp];
+  return sum;
+}
+/// The largest value, in the same way. A NaN may be passed over.
+__device__ inline float block_max(float value, float* shared) {
+  value = warp_max(value);
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float largest = shared[0];
+  for (unsigned warp = 1; warp < blockDim.x / kWarp; ++warp) largest = fmaxf(largest, shared[warp]);
+  return largest;
+}
+
+}  // namespace droptest::models

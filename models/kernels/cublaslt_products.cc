@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/kernels/cublaslt_products.h"
+
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "sim/error.h"
+
+namespace droptest::models {
+namespace {
+
+constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20U;
+
+void check(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw DeviceError(std::string(call) + ": cublasStatus_t " + std::to_string(static_cast<int>(status)));
+}
+
+/// Owns one of the library's opaque objects.
+template <class Object, cublasStatus_t (*kDestroy)(Object)>
+class Owned {
+ public:
+  Owned() = default;
+  explicit Owned(Object object) : object_(object) {}
+  ~Owned() {
+    if (object_ != nullptr) kDestroy(object_);
+  }
+  Owned(Owned&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Owned& operator=(Owned&& other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  Object get() const { return object_; }
+
+ private:
+  Object object_ = nullptr;
+};
+
+using Handle = Owned<cublasLtHandle_t, cublasLtDestroy>;
+using Operation = Owned<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>;
+using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
+
+Handle make_handle() {
+  cublasLtHandle_t handle = nullptr;
+  check(cublasLtCreate(&handle), "cublasLtCreate");
+  return Handle(handle);
+}
+
+template <class T>
+void set(const Operation& operation, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  check(cublasLtMatmulDescSetAttribute(operation.get(), attribute, &value, sizeof value),
+        "cublasLtMatmulDescSetAttribute");
+}
+template <class T>
+void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
+  check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
+        "cublasLtMatmulPreferenceSetAttribute");
+}
+
+using StoredKey = std::tuple<int, std::int64_t, std::int64_t, std::int64_t, unsigned>;
+using Key = std::tuple<int, StoredKey, int, StoredKey, StoredKey, bool, int, std::int64_t>;
+
+StoredKey key_of(const Stored& matrix) {
+  return {static_cast<int>(matrix.type), matrix.rows, matrix.columns, matrix.stride, matrix.alignment()};
+}
+
+Key key_of(const Product& product) {
+  return {
+      static_cast<int>(product.op_a), key_of(product.a), static_cast<int>(product.op_b),     key_of(product.b),
+      key_of(product.result),         product.keep != 0, static_cast<int>(product.epilogue), product.pre_gelu_stride};
+}
+
+/// What the library wants to know of a product, and its choice, or none where it has no algorithm.
+struct Plan {
+  Operation operation;
+  Layout a;
+  Layout b;
+  Layout result;
+  std::optional<cublasLtMatmulAlgo_t> algorithm;
+};
+
+Layout make_layout(const Stored& matrix) {
+  cublasLtMatrixLayout_t layout = nullptr;
+  check(cublasLtMatrixLayoutCreate(&layout, matrix.type, static_cast<std::uint64_t>(matrix.rows),
+                                   static_cast<std::uint64_t>(matrix.columns), matrix.stride),
+        "cublasLtMatrixLayoutCreate");
+  return Layout(layout);
+}
+
+/// The addresses are the call's, not the plan's.
+void set_addresses(const Operation& operation, const Product& product) {
+  if (product.bias != nullptr) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
+  if (product.pre_gelu != nullptr) set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.pre_gelu);
+}
+
+Operation make_operation(const Product& product) {
+  cublasLtMatmulDesc_t handle = nullptr;
+  check(cublasLtMatmulDescCreate(&handle, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  Operation operation(handle);
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSA, product.op_a);
+  set(operation, CUBLASLT_MATMUL_DESC_TRANSB, product.op_b);
+  set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, product.epilogue);
+  if (product.pre_gelu != nullptr) set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.pre_gelu_stride);
+  set_addresses(operation, product);
+  return operation;
+}
+
+Preference make_preference(const Product& product) {
+  cublasLtMatmulPreference_t handle = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&handle), "cublasLtMatmulPreferenceCreate");
+  Preference preference(handle);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kWorkspaceBytes));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(product.a.alignment()));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(product.b.alignment()));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(product.result.alignment()));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(product.result.alignment()));
+  return preference;
+}
+
+Plan make_plan(const Handle& library, const Product& product) {
+  Plan plan{make_operation(product), make_layout(product.a), make_layout(product.b), make_layout(product.result), {}};
+  const Preference preference = make_preference(product);
+  cublasLtMatmulHeuristicResult_t found{};
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(library.get(), plan.operation.get(), plan.a.get(), plan.b.get(), plan.result.get(),
+                                     plan.result.get(), preference.get(), 1, &found, &count);
+  // Either is the library's way to say that it has no algorithm.
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) {
+    check(status, "cublasLtMatmulAlgoGetHeuristic");
+    if (count > 0) plan.algorithm = found.algo;
+  }
+  return plan;
+}
+
+std::string text_of(const Stored& matrix) {
+  return "[" + std::to_string(matrix.columns) + ", " + std::to_string(matrix.rows) + "] of stride " +
+         std::to_string(matrix.stride) + " at a multiple of " + std::to_string(matrix.alignment());
+}
+
+}  // namespace
+
+struct CublasLtProducts::Library {
+  Handle handle = make_handle();
+  std::map<Key, Plan> plans;
+};
+
+CublasLtProducts::CublasLtProducts(comm::Stream& stream)
+    : stream_(stream),
+      workspace_(kWorkspaceBytes, "workspace of matrix products"),
+      library_(std::make_unique<Library>()) {}
+CublasLtProducts::~CublasLtProducts() = default;
+
+bool CublasLtProducts::multiply_if_possible(const Product& product) {
+  const Key key = key_of(product);
+  auto found = library_->plans.find(key);
+  if (found == library_->plans.end()) found = library_->plans.emplace(key, make_plan(library_->handle, product)).first;
+  Plan& plan = found->second;
+  if (!plan.algorithm) return false;
+  set_addresses(plan.operation, product);
+  const cublasStatus_t status = cublasLtMatmul(
+      library_->handle.get(), plan.operation.get(), &product.factor, product.a.data, plan.a.get(), product.b.data,
+      plan.b.get(), &product.keep, product.result.data, plan.result.get(), const_cast<void*>(product.result.data),
+      plan.result.get(), &*plan.algorithm, workspace_.data(), kWorkspaceBytes, stream_.handle());
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED && product.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
+    // Some algorithms are found for an epilogue that they then turn out not to have.
+    plan.algorithm.reset();
+    return false;
+  }
+  check(status, "cublasLtMatmul");
+  return true;
+}
+
+void CublasLtProducts::multiply(const char* operation, const Product& product) {
+  if (multiply_if_possible(product)) return;
+  throw DeviceError(std::string(operation) + ": cuBLASLt has no algorithm for " + text_of(product.a) + " and " +
+                    text_of(product.b) + " into " + text_of(product.result));
+}
+
+}  // namespace droptest::models

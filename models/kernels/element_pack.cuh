@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elements as kernels see them: floats in registers, and 16 bytes at a time in memory where addresses allow it.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "comm/bfloat16.h"
+#include "comm/device/device_span.h"
+#include "comm/device/kernel_launch.cuh"
+
+namespace droptest::models {
+
+/// CUDA's type for an element of an interface.
+template <class E>
+struct DeviceElementOf;
+template <>
+struct DeviceElementOf<float> {
+  using Type = float;
+};
+template <>
+struct DeviceElementOf<comm::Bf16> {
+  using Type = __nv_bfloat16;
+};
+template <class E>
+using DeviceElement = typename DeviceElementOf<E>::Type;
+
+template <class E>
+DeviceElement<E>* device_elems(comm::DeviceSpan<E> span) {
+  return reinterpret_cast<DeviceElement<E>*>(span.data());
+}
+template <class E>
+const DeviceElement<E>* device_elems(comm::DeviceSpan<const E> span) {
+  return reinterpret_cast<const DeviceElement<E>*>(span.data());
+}
+
+/// Elements of 16 bytes.
+template <class D>
+inline constexpr int kPackElems = static_cast<int>(16 / sizeof(D));
+
+/// Whether all the addresses allow 16 bytes at a time.
+template <class... Pointers>
+bool packs_fit(const Pointers*... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
+}
+/// Whether each row of so many elements of D can be taken as whole packs, too.
+template <class D, class... Pointers>
+bool rows_of_packs(std::int64_t width, const Pointers*... pointers) {
+  return width % kPackElems<D> == 0 && packs_fit(pointers...);
+}
+
+__device__ inline float as_float(float value) { return value; }
+__device__ inline float as_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+
+template <class D>
+__device__ D from_float(float value);
+template <>
+__device__ inline float from_float<float>(float value) {
+  return value;
+}
+template <>
+__device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float value) {
+  return __float2bfloat16_rn(value);
+}
+/// The float after a round trip through D.
+template <class D>
+__device__ float rounded_to(float value) {
+  return as_float(from_float<D>(value));
+}
+
+template <class D, int V>
+struct alignas(V * sizeof(D)) Pack {
+  D elems[V];
+};
+
+template <int V>
+struct Floats {
+  float at[V];
+};
+
+/// V elements at an address that is a multiple of the smaller of 16 and their bytes.
+template <int V, class D>
+__device__ Floats<V> load_floats(const D* from) {
+  constexpr int kEach = V < kPackElems<D> ? V : kPackElems<D>;
+  Floats<V> values;
+#pragma unroll
+  for (int first = 0; first < V; first += kEach) {
+    const Pack<D, kEach> pack = *reinterpret_cast<const Pack<D, kEach>*>(from + first);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) values.at[first + i] = as_float(pack.elems[i]);
+  }
+  return values;
+}
+template <int V, class D>
+__device__ void store_floats(const Floats<V>& values, D* to) {
+  constexpr int kEach = V < kPackElems<D> ? V : kPackElems<D>;
+#pragma unroll
+  for (int first = 0; first < V; first += kEach) {
+    Pack<D, kEach> pack;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) pack.elems[i] = from_float<D>(values.at[first + i]);
+    *reinterpret_cast<Pack<D, kEach>*>(to + first) = pack;
+  }
+}
+
+inline constexpr std::uint64_t kMostBlocks = 1U << 16U;
+
+/// A block for each row, whose threads go through its packs.
+inline comm::LaunchShape block_per_row(std::int64_t rows, std::int64_t packs, unsigned most_threads = 256) {
+  const auto threads = static_cast<unsigned>(std::min<std::int64_t>((packs + 31) / 32 * 32, most_threads));
+  return {packs == 0 ? 0 : std::min(static_cast<std::uint64_t>(rows), kMostBlocks), threads, 0};
+}
+
+}  // namespace droptest::models

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The products of a linear layer on a device, by cuBLASLt.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "comm/device/device_span.h"
+#include "comm/device/stream.h"
+#include "models/gradient_mode.h"
+#include "models/kernels/bf16.h"
+#include "models/kernels/weight_layout.h"
+
+namespace droptest::models {
+
+/// input [rows, inputs] times a weight gives output [rows, outputs], whose rows may begin further apart.
+struct ProductShape {
+  std::int64_t rows = 0;
+  std::int64_t inputs = 0;
+  std::int64_t outputs = 0;
+  WeightLayout layout = WeightLayout::kInputsByOutputs;
+  std::int64_t output_stride = 0;  ///< elements from one row of outputs, or of their gradient, to the next; 0: outputs
+};
+
+/// E is float (products and sums in float, no TF32) or Bf16 (products of bfloat16 numbers, sums in float, rounded
+/// once). Owned by one rank and used by one thread; all work is put on the stream given at the start. The library's
+/// choice for a shape is made once and kept. Any extent may be zero. Determinism: results depend on shapes, addresses'
+/// alignment and values.
+class MatrixProducts {
+ public:
+  /// What is done after a product within it: by the library where it can, or, for tests, always by own kernels.
+  enum class Epilogues : std::uint8_t { kFused, kOwnKernels };
+  /// The stream is borrowed. Throws: DeviceError.
+  explicit MatrixProducts(comm::Stream& stream, Epilogues epilogues = Epilogues::kFused);
+  ~MatrixProducts();
+
+  /// output = input W + bias; the bias [outputs] may be empty, and must be where rows of outputs
+  /// have gaps.
+  template <class E>
+  void forward(const ProductShape& shape, comm::DeviceSpan<const E> input, comm::DeviceSpan<const E> weight,
+               comm::DeviceSpan<const E> bias, comm::DeviceSpan<E> output);
+
+  /// pre_gelu = input W + bias, and output = gelu(pre_gelu), both without gaps between rows.
+  template <class E>
+  void forward_gelu(const ProductShape& shape, comm::DeviceSpan<const E> input, comm::DeviceSpan<const E> weight,
+                    comm::DeviceSpan<const E> bias, comm::DeviceSpan<E> pre_gelu, comm::DeviceSpan<E> output);
+
+  /// grad_input = factor x grad_output W'.
+  template <class E>
+  void backward_input(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
+                      comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<E> grad_input);
+
+  /// The same times the slope of gelu at pre_gelu [rows, inputs], of which the layer's input was gelu.
+  template <class E>
+  void backward_input_gelu(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
+                           comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<const E> pre_gelu,
+                           comm::DeviceSpan<E> grad_input);
+
+  /// grad_weight = factor x input' grad_output, and grad_bias = the column sums of grad_output, or += with kAdd;
+  /// grad_bias may be empty, and must be where the factor is not 1.
+  template <class E>
+  void backward_weight(const ProductShape& shape, comm::DeviceSpan<const E> input,
+                       comm::DeviceSpan<const E> grad_output, float factor, GradientMode mode,
+                       comm::DeviceSpan<float> grad_weight, comm::DeviceSpan<float> grad_bias);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace droptest::models

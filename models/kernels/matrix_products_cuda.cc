@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/kernels/matrix_products.h"
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "comm/device/device_buffer.h"
+#include "models/kernels/cublaslt_products.h"
+#include "models/kernels/gelu.h"
+#include "models/kernels/residual.h"
+#include "sim/error.h"
+
+namespace droptest::models {
+namespace {
+
+/// Extents and ranges as each product checks them.
+struct Extents {
+  std::int64_t stride;
+  std::size_t input;
+  std::size_t weight;
+  std::size_t output;
+};
+
+Extents extents_of(const char* operation, const ProductShape& shape) {
+  const std::int64_t stride = shape.output_stride == 0 ? shape.outputs : shape.output_stride;
+  DROPTEST_CHECK(shape.rows >= 0 && shape.inputs >= 0 && shape.outputs >= 0 && stride >= shape.outputs,
+                 std::string(operation) + ": rows " + std::to_string(shape.rows) + ", inputs " +
+                     std::to_string(shape.inputs) + ", outputs " + std::to_string(shape.outputs) + ", output stride " +
+                     std::to_string(shape.output_stride));
+  const std::int64_t output = shape.rows == 0 ? 0 : (shape.rows - 1) * stride + shape.outputs;
+  return {stride, static_cast<std::size_t>(shape.rows * shape.inputs),
+          static_cast<std::size_t>(shape.inputs * shape.outputs), static_cast<std::size_t>(output)};
+}
+
+void check_range(const char* operation, const char* what, std::size_t got, std::size_t want) {
+  DROPTEST_CHECK(got >= want, std::string(operation) + ": " + what + " has " + std::to_string(got) +
+                                  " elements, want at least " + std::to_string(want));
+}
+
+/// The weight [inputs, outputs], or its gradient, in the library's eyes, and what makes it [outputs, inputs] there.
+template <class T>
+std::pair<Stored, cublasOperation_t> weight_of(const ProductShape& shape, const T* data) {
+  if (shape.layout == WeightLayout::kInputsByOutputs) {
+    return {stored(data, shape.outputs, shape.inputs, shape.outputs), CUBLAS_OP_N};
+  }
+  return {stored(data, shape.inputs, shape.outputs, shape.inputs), CUBLAS_OP_T};
+}
+
+cublasOperation_t other(cublasOperation_t op) { return op == CUBLAS_OP_N ? CUBLAS_OP_T : CUBLAS_OP_N; }
+
+/// What the library asks of a bias and of the values before GELU, which it takes 16 bytes at a time.
+bool is_aligned(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
+bool fits_gelu_epilogue(const Stored& result, const void* pre_gelu) {
+  return result.stride % 8 == 0 && is_aligned(result.data) && is_aligned(pre_gelu);
+}
+
+/// output' = W' input'.
+template <class E>
+Product forward_product(const ProductShape& shape, const E* input, const E* weight, std::int64_t stride,
+                        const E* output) {
+  const auto [matrix, op] = weight_of(shape, weight);
+  return {op,
+          matrix,
+          CUBLAS_OP_N,
+          stored(input, shape.inputs, shape.rows, shape.inputs),
+          stored(output, shape.outputs, shape.rows, stride),
+          1.0F,
+          0.0F};
+}
+
+/// grad_input' = W grad_output'.
+template <class E>
+Product input_product(const ProductShape& shape, const E* grad_output, std::int64_t stride, const E* weight,
+                      float factor, const E* grad_input) {
+  const auto [matrix, op] = weight_of(shape, weight);
+  return {other(op),
+          matrix,
+          CUBLAS_OP_N,
+          stored(grad_output, shape.outputs, shape.rows, stride),
+          stored(grad_input, shape.inputs, shape.rows, shape.inputs),
+          factor,
+          0.0F};
+}
+
+}  // namespace
+
+class MatrixProducts::Impl {
+ public:
+  Impl(comm::Stream& stream, Epilogues epilogues)
+      : library(stream), stream_(stream), fuses_(epilogues == Epilogues::kFused) {}
+
+  bool fuses() const { return fuses_; }
+  comm::Stream& stream() { return stream_; }
+
+  /// Room for the partial sums of a bias' gradient.
+  comm::DeviceSpan<float> scratch(std::uint64_t elems) {
+    if (scratch_.elems().size() < elems) {
+      stream_.synchronize();  // the smaller one may be in use
+      scratch_ = comm::DeviceBuffer<float>(elems, "partial sums of biases' gradients");
+    }
+    return scratch_.elems();
+  }
+
+  CublasLtProducts library;
+
+ private:
+  comm::Stream& stream_;
+  bool fuses_;
+  comm::DeviceBuffer<float> scratch_;
+};
+
+MatrixProducts::MatrixProducts(comm::Stream& stream, Epilogues epilogues)
+    : impl_(std::make_unique<Impl>(stream, epilogues)) {}
+MatrixProducts::~MatrixProducts() = default;
+
+template <class E>
+void MatrixProducts::forward(const ProductShape& shape, comm::DeviceSpan<const E> input,
+                             comm::DeviceSpan<const E> weight, comm::DeviceSpan<const E> bias,
+                             comm::DeviceSpan<E> output) {
+  constexpr const char* kName = "forward product";
+  const Extents extents = extents_of(kName, shape);
+  check_range(kName, "input", input.size(), extents.input);
+  check_range(kName, "weight", weight.size(), extents.weight);
+  check_range(kName, "output", output.size(), extents.output);
+  DROPTEST_CHECK(
+      bias.empty() || (bias.size() == static_cast<std::size_t>(shape.outputs) && extents.stride == shape.outputs),
+      "forward product: a bias of " + std::to_string(bias.size()) + " for " + std::to_string(shape.outputs) +
+          " outputs in rows of " + std::to_string(extents.stride));
+  if (extents.output == 0) return;
+  const comm::DeviceSpan<E> result = output.first(extents.output);
+  if (shape.inputs == 0) {
+    comm::zero_on_device(result, impl_->stream());
+  } else {
+    Product product = forward_product(shape, input.data(), weight.data(), extents.stride, output.data());
+    if (!bias.empty() && impl_->fuses() && is_aligned(bias.data())) {
+      Product with_bias = product;
+      with_bias.epilogue = CUBLASLT_EPILOGUE_BIAS;
+      with_bias.bias = bias.data();
+      if (impl_->library.multiply_if_possible(with_bias)) return;
+    }
+    impl_->library.multiply(kName, product);
+  }
+  if (!bias.empty()) add_bias<E>(bias, shape.rows, result, impl_->stream());
+}
+
+template <class E>
+void MatrixProducts::forward_gelu(const ProductShape& shape, comm::DeviceSpan<const E> input,
+                                  comm::DeviceSpan<const E> weight, comm::DeviceSpan<const E> bias,
+                                  comm::DeviceSpan<E> pre_gelu, comm::DeviceSpan<E> output) {
+  constexpr const char* kName = "forward product with GELU";
+  const Extents extents = extents_of(kName, shape);
+  check_range(kName, "input", input.size(), extents.input);
+  check_range(kName, "weight", weight.size(), extents.weight);
+  check_range(kName, "pre_gelu", pre_gelu.size(), extents.output);
+  check_range(kName, "output", output.size(), extents.output);
+  DROPTEST_CHECK(bias.size() == static_cast<std::size_t>(shape.outputs) && extents.stride == shape.outputs,
+                 "forward product with GELU: a bias of " + std::to_string(bias.size()) + " for " +
+                     std::to_string(shape.outputs) + " outputs in rows of " + std::to_string(extents.stride));
+  if (extents.output == 0) return;
+  if (shape.inputs == 0) {
+    comm::zero_on_device(pre_gelu.first(extents.output), impl_->stream());
+  } else {
+    Product fused = forward_product(shape, input.data(), weight.data(), extents.stride, output.data());
+    if (impl_->fuses() && is_aligned(bias.data()) && fits_gelu_epilogue(fused.result, pre_gelu.data())) {
+      fused.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+      fused.bias = bias.data();
+      fused.pre_gelu = pre_gelu.data();
+      fused.pre_gelu_stride = shape.outputs;
+      if (impl_->library.multiply_if_possible(fused)) return;
+    }
+    impl_->library.multiply(kName,
+                            forward_product(shape, input.data(), weight.data(), extents.stride, pre_gelu.data()));
+  }
+  bias_gelu<E>(bias, shape.rows, pre_gelu, output, impl_->stream());
+}
+
+template <class E>
+void MatrixProducts::backward_input(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
+                                    comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<E> grad_input) {
+  constexpr const char* kName = "product for an input's gradient";
+  const Extents extents = extents_of(kName, shape);
+  check_range(kName, "grad_output", grad_output.size(), extents.output);
+  check_range(kName, "weight", weight.size(), extents.weight);
+  check_range(kName, "grad_input", grad_input.size(), extents.input);
+  if (extents.input == 0) return;
+  if (shape.outputs == 0) {
+    comm::zero_on_device(grad_input.first(extents.input), impl_->stream());
+    return;
+  }
+  impl_->library.multiply(
+      kName, input_product(shape, grad_output.data(), extents.stride, weight.data(), factor, grad_input.data()));
+}
+
+template <class E>
+void MatrixProducts::backward_input_gelu(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
+                                         comm::DeviceSpan<const E> weight, float factor,
+                                         comm::DeviceSpan<const E> pre_gelu, comm::DeviceSpan<E> grad_input) {
+  const Extents extents = extents_of("product for an input's gradient", shape);
+  check_range("product for an input's gradient", "grad_output", grad_output.size(), extents.output);
+  check_range("product for an input's gradient", "weight", weight.size(), extents.weight);
+  check_range("product for an input's gradient", "pre_gelu", pre_gelu.size(), extents.input);
+  check_range("product for an input's gradient", "grad_input", grad_input.size(), extents.input);
+  if (extents.input == 0) return;
+  if (shape.outputs > 0 && impl_->fuses()) {
+    Product fused = input_product(shape, grad_output.data(), extents.stride, weight.data(), factor, grad_input.data());
+    if (fits_gelu_epilogue(fused.result, pre_gelu.data())) {
+      fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
+      fused.pre_gelu = pre_gelu.data();
+      fused.pre_gelu_stride = shape.inputs;
+      if (impl_->library.multiply_if_possible(fused)) return;
+    }
+  }
+  backward_input<E>(shape, grad_output, weight, factor, grad_input);
+  gelu_backward<E>(pre_gelu.first(extents.input), grad_input.first(extents.input), impl_->stream());
+}
+
+template <class E>
+void MatrixProducts::backward_weight(const ProductShape& shape, comm::DeviceSpan<const E> input,
+                                     comm::DeviceSpan<const E> grad_output, float factor, GradientMode mode,
+                                     comm::DeviceSpan<float> grad_weight, comm::DeviceSpan<float> grad_bias) {
+  constexpr const char* kName = "product for a weight's gradient";
+  const Extents extents = extents_of(kName, shape);
+  check_range(kName, "input", input.size(), extents.input);
+  check_range(kName, "grad_output", grad_output.size(), extents.output);
+  check_range(kName, "grad_weight", grad_weight.size(), extents.weight);
+  DROPTEST_CHECK(grad_bias.empty() || (grad_bias.size() == static_cast<std::size_t>(shape.outputs) && factor == 1.0F),
+                 "product for a weight's gradient: a bias' gradient of " + std::to_string(grad_bias.size()) + " for " +
+                     std::to_string(shape.outputs) + " outputs, factor " + std::to_string(factor));
+  const bool sets = mode == GradientMode::kSet;
+  if (extents.weight > 0 && shape.rows > 0) {
+    // The outputs come first where the weight's gradient has them as the library's rows.
+    const bool by_outputs = shape.layout == WeightLayout::kInputsByOutputs;
+    const Stored x = stored(input.data(), shape.inputs, shape.rows, shape.inputs);
+    const Stored dy = stored(grad_output.data(), shape.outputs, shape.rows, extents.stride);
+    const Product product{CUBLAS_OP_N,
+                          by_outputs ? dy : x,
+                          CUBLAS_OP_T,
+                          by_outputs ? x : dy,
+                          weight_of(shape, static_cast<const float*>(grad_weight.data())).first,
+                          factor,
+                          sets ? 0.0F : 1.0F};
+    if (!grad_bias.empty() && sets && by_outputs && impl_->fuses() && is_aligned(grad_bias.data())) {
+      Product with_bias = product;
+      with_bias.epilogue = CUBLASLT_EPILOGUE_BGRADA;
+      with_bias.bias = grad_bias.data();
+      if (impl_->library.multiply_if_possible(with_bias)) return;
+    }
+    impl_->library.multiply(kName, product);
+  } else if (sets) {
+    comm::zero_on_device(grad_weight.first(extents.weight), impl_->stream());
+  }
+  if (grad_bias.empty()) return;
+  const RowShape rows{shape.rows, shape.outputs, extents.stride};
+  column_sums<E>(grad_output, rows, mode, grad_bias, impl_->scratch(column_sums_scratch_elems(rows)), impl_->stream());
+}
+
+template void MatrixProducts::forward<float>(const ProductShape&, comm::DeviceSpan<const float>,
+                                             comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
+                                             comm::DeviceSpan<float>);
+template void MatrixProducts::forward_gelu<float>(const ProductShape&, comm::DeviceSpan<const float>,
+                                                  comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
+                                                  comm::DeviceSpan<float>, comm::DeviceSpan<float>);
+template void MatrixProducts::backward_input<float>(const ProductShape&, comm::DeviceSpan<const float>,
+                                                    comm::DeviceSpan<const float>, float, comm::DeviceSpan<float>);
+template void MatrixProducts::backward_input_gelu<float>(const ProductShape&, comm::DeviceSpan<const float>,
+                                                         comm::DeviceSpan<const float>, float,
+                                                         comm::DeviceSpan<const float>, comm::DeviceSpan<float>);
+template void MatrixProducts::backward_weight<float>(const ProductShape&, comm::DeviceSpan<const float>,
+                                                     comm::DeviceSpan<const float>, float, GradientMode,
+                                                     comm::DeviceSpan<float>, comm::DeviceSpan<float>);
+template void MatrixProducts::forward<Bf16>(const ProductShape&, comm::DeviceSpan<const Bf16>,
+                                            comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
+                                            comm::DeviceSpan<Bf16>);
+template void MatrixProducts::forward_gelu<Bf16>(const ProductShape&, comm::DeviceSpan<const Bf16>,
+                                                 comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
+                                                 comm::DeviceSpan<Bf16>, comm::DeviceSpan<Bf16>);
+template void MatrixProducts::backward_input<Bf16>(const ProductShape&, comm::DeviceSpan<const Bf16>,
+                                                   comm::DeviceSpan<const Bf16>, float, comm::DeviceSpan<Bf16>);
+template void MatrixProducts::backward_input_gelu<Bf16>(const ProductShape&, comm::DeviceSpan<const Bf16>,
+                                                        comm::DeviceSpan<const Bf16>, float,
+                                                        comm::DeviceSpan<const Bf16>, comm::DeviceSpan<Bf16>);
+template void MatrixProducts::backward_weight<Bf16>(const ProductShape&, comm::DeviceSpan<const Bf16>,
+                                                    comm::DeviceSpan<const Bf16>, float, GradientMode,
+                                                    comm::DeviceSpan<float>, comm::DeviceSpan<float>);
+
+}  // namespace droptest::models

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// One double of many numbers, summed in an order that depends on their count alone.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <string_view>
+
+#include "comm/device/kernel_launch.cuh"
+
+namespace droptest::models {
+
+inline constexpr unsigned kSumThreads = 512;
+
+/// The sum over the block's kSumThreads threads, on thread 0. `shared` [kSumThreads] may be used again at once.
+__device__ inline double block_sum_of_doubles(double value, double* shared) {
+  shared[threadIdx.x] = value;
+  for (unsigned half = kSumThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) shared[threadIdx.x] += shared[threadIdx.x + half];
+  }
+  const double sum = shared[0];
+  __syncthreads();
+  return sum;
+}
+
+template <class T>
+__global__ void ordered_sum_kernel(const T* values, std::int64_t count, double* sum) {
+  __shared__ double shared[kSumThreads];
+  double own = 0;
+  for (std::int64_t i = threadIdx.x; i < count; i += kSumThreads) own += static_cast<double>(values[i]);
+  const double total = block_sum_of_doubles(own, shared);
+  if (threadIdx.x == 0) *sum = total;
+}
+
+/// sum[0] = the sum of the values; 0 of none.
+template <class T>
+void launch_ordered_sum(std::string_view name, const T* values, std::int64_t count, double* sum, comm::Stream& stream) {
+  comm::launch(name, ordered_sum_kernel<T>, {1, kSumThreads, 0}, stream, values, count, sum);
+}
+
+}  // namespace droptest::models

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors that lie in one array of a device, as a table that one launch works through.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "comm/device/device_buffer.h"
+#include "comm/device/device_span.h"
+#include "comm/device/stream.h"
+#include "models/parameter.h"
+
+namespace droptest::models {
+
+/// One tensor: elements offset, offset + 1, ..., offset + count - 1 of the array.
+struct TensorSegment {
+  std::uint64_t offset = 0;
+  std::uint64_t count = 0;
+  Decay decay = Decay::kKeeps;
+};
+
+/// The tensors cut into chunks of at most kChunkElems elements, in order, in the memory of the stream's device.
+class TensorSegments {
+ public:
+  static constexpr std::uint64_t kChunkElems = 8192;
+  struct Chunk {
+    std::uint64_t offset = 0;
+    std::uint32_t count = 0;
+    std::uint32_t decays = 0;
+  };
+
+  /// Segments must not overlap; empty ones are allowed. Returns when the table is on the device.
+  TensorSegments(std::span<const TensorSegment> segments, comm::Stream& stream);
+
+  comm::DeviceSpan<const Chunk> chunks() const { return chunks_.elems(); }
+  /// One past the last element of any segment.
+  std::uint64_t extent() const { return extent_; }
+
+ private:
+  comm::DeviceBuffer<Chunk> chunks_;
+  std::uint64_t extent_ = 0;
+};
+
+/// sum[0] = the sum of the squares of all elements of all segments, in double. Shapes: values [at least
+/// segments.extent()], scratch [at least segments.chunks().size()], sum [1]. Determinism: the order depends on the
+/// table alone.
+void sum_of_squares(const TensorSegments& segments, comm::DeviceSpan<const float> values,
+                    comm::DeviceSpan<double> scratch, comm::DeviceSpan<double> sum, comm::Stream& stream);
+
+}  // namespace droptest::models

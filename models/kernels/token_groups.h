@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where each token of a batch occurs, for an embedding's gradient that is summed in a fixed order on a device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/device/device_buffer.h"
+#include "comm/device/device_span.h"
+#include "comm/device/stream.h"
+#include "models/kernels/embedding.h"
+
+namespace droptest::models {
+
+/// The positions of a batch's tokens grouped by token, of those in a range. Owned by one rank.
+class TokenGroups {
+ public:
+  TokenGroups(TokenRange range, std::size_t most_tokens);
+
+  /// Groups other tokens, at most as many as the constructor said, in the order of the stream's work; the span may
+  /// change at once. The host waits for the copy that the last call put on a stream.
+  void group(std::span<const std::int32_t> tokens, comm::Stream& stream);
+
+  TokenRange range() const { return range_; }
+  /// Tokens that were grouped, of the range or not.
+  std::size_t tokens() const { return tokens_; }
+  /// Group i is row rows()[i] of the table and the positions positions()[starts()[i]] up to, and without,
+  /// positions()[starts()[i + 1]], in rising order.
+  comm::DeviceSpan<const std::int32_t> rows() const { return part(0, groups_); }
+  comm::DeviceSpan<const std::int32_t> starts() const { return part(groups_, groups_ + 1); }
+  comm::DeviceSpan<const std::int32_t> positions() const { return part(2 * groups_ + 1, grouped_); }
+
+ private:
+  comm::DeviceSpan<const std::int32_t> part(std::size_t first, std::size_t count) const {
+    return comm::DeviceSpan<const std::int32_t>(table_.elems()).subspan(first, count);
+  }
+
+  TokenRange range_;
+  std::size_t most_tokens_;
+  std::size_t tokens_ = 0;
+  std::size_t groups_ = 0;
+  std::size_t grouped_ = 0;
+  std::vector<std::int32_t>
+      places_;  ///< of each token of the range: how often it occurs, then where its next position goes
+  comm::PinnedBuffer<std::int32_t> staged_;
+  comm::DeviceBuffer<std::int32_t> table_;
+  comm::Event copied_;
+};
+
+/// grad_table[row] += the sum of grad_output over the row's group; other rows stay. E: float or Bf16.
+/// Shapes: grad_output [groups.tokens(), width], grad_table [at least range.count, width].
+/// Determinism: the order of each sum depends on the tokens alone.
+template <class E>
+void embedding_backward(const TokenGroups& groups, comm::DeviceSpan<const E> grad_output, std::int64_t width,
+                        comm::DeviceSpan<float> grad_table, comm::Stream& stream);
+
+}  // namespace droptest::models

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer normalisation on a device against its CPU twin in double.
+#include "models/kernels/layernorm.h"
+
+#include "tests/cuda/device_kernels.h"
+
+namespace droptest::models {
+namespace {
+
+template <class E>
+class LayerNormCuda : public DeviceTest {};
+TYPED_TEST_SUITE(LayerNormCuda, DeviceElementTypes);
+
+// Sums of a few thousand numbers of size 1 in float, divided by as many, and products with numbers of size 1 and
+// inverse deviations of up to 4 (rows of one element: 300, but of differences that are 0).
+constexpr double kNoise = 3e-5;
+
+/// The stream after the branch as a device keeps it: rounded.
+template <class E>
+std::vector<E> sum_of(const std::vector<E>& residual, const std::vector<E>& branch, const std::vector<E>& bias) {
+  std::vector<E> sum;
+  for (std::size_t i = 0; i < residual.size(); ++i) {
+    const float b = bias.empty() ? 0.0F : to_float(bias[i % bias.size()]);
+    sum.push_back(to_elem<E>(to_float(residual[i]) + (to_float(branch[i]) + b)));
+  }
+  return sum;
+}
+
+TYPED_TEST(LayerNormCuda, ForwardWithAndWithoutABranch) {
+  using E = TypeParam;
+  for (const auto& [rows, width, start] : kRowsCases) {
+    for (const std::string branches : {"none", "plain", "biased", "in place"}) {
+      const auto count = rows * width;
+      const auto residual = random_elems<E>(1, count);
+      const auto branch = random_elems<E>(2, count);
+      const auto branch_bias = branches == "plain" ? std::vector<E>{} : random_elems<E>(3, width);
+      const auto gain = random_elems<E>(4, width);
+      const auto bias = random_elems<E>(5, width);
+      const std::vector<E> after = branches == "none" ? residual : sum_of(residual, branch, branch_bias);
+      std::vector<double> want(after.size());
+      std::vector<double> want_mean(static_cast<std::size_t>(rows));
+      std::vector<double> want_deviation(static_cast<std::size_t>(rows));
+      layernorm_forward<double>(as<double>(after), as<double>(gain), as<double>(bias), rows, width, want, want_mean,
+                                want_deviation, 1);
+      DeviceArray<E> device_residual(residual, this->stream(), start);
+      DeviceArray<E> device_branch(branch, this->stream(), start);
+      DeviceArray<E> device_branch_bias(branch_bias, this->stream(), start);
+      DeviceArray<E> device_gain(gain, this->stream(), start);
+      DeviceArray<E> device_bias(bias, this->stream(), start);
+      DeviceArray<E> device_after = poisoned<E>(count, this->stream(), start);
+      DeviceArray<E> output = poisoned<E>(count, this->stream(), start);
+      DeviceArray<float> mean = poisoned<float>(rows, this->stream());
+      DeviceArray<float> deviation = poisoned<float>(rows, this->stream());
+      if (branches == "none") {
+        layernorm_forward<E>(device_residual.read(), device_gain.read(), device_bias.read(), rows, width,
+                             output.elems(), mean.elems(), deviation.elems(), this->stream());
+      } else {
+        DeviceArray<E>& kept = branches == "in place" ? device_residual : device_after;
+        residual_layernorm_forward<E>(device_residual.read(), device_branch.read(), device_branch_bias.read(),
+                                      device_gain.read(), device_bias.read(), rows, width, kept.elems(), output.elems(),
+                                      mean.elems(), deviation.elems(), this->stream());
+        EXPECT_EQ(bytes_of(kept.values()), bytes_of(after)) << branches;
+      }
+      const std::string what = branches + " " + std::to_string(rows) + " x " + std::to_string(width);
+      expect_close(output.values(), want, kNoise, 1.01, what);
+      expect_close(mean.values(), want_mean, 1e-6, 8, what);
+      expect_close(deviation.values(), want_deviation, 0, 64, what);
+    }
+  }
+}
+
+TYPED_TEST(LayerNormCuda, BackwardSetsOrAddsAllGradients) {
+  using E = TypeParam;
+  std::vector<RowsCase> cases = kRowsCases;
+  cases.push_back({1030, 9, Start::kAligned});  // more rows than blocks
+  for (const auto& [rows, width, start] : cases) {
+    for (const GradientMode mode : {GradientMode::kSet, GradientMode::kAdd}) {
+      const bool sets = mode == GradientMode::kSet;
+      // With kSet there is no gradient of the residual stream before, and no bias of a branch, as behind the last
+      // block.
+      const auto count = rows * width;
+      const auto x = random_elems<E>(1, count);
+      const auto dy = random_elems<E>(2, count);
+      const auto gain = random_elems<E>(3, width);
+      const auto residual = random_elems<E>(4, count);
+      const auto before = random_elems<float>(5, width);
+      std::vector<double> y(x.size());
+      std::vector<double> mean(static_cast<std::size_t>(rows));
+      std::vector<double> deviation(static_cast<std::size_t>(rows));
+      layernorm_forward<double>(as<double>(x), as<double>(gain), as<double>(gain), rows, width, y, mean, deviation, 1);
+      std::vector<float> device_mean_values(mean.begin(), mean.end());
+      std::vector<float> device_deviation_values(deviation.begin(), deviation.end());
+      std::vector<double> want = sets ? std::vector<double>(x.size()) : as<double>(residual);
+      std::vector<double> want_gain = sets ? std::vector<double>(gain.size()) : as<double>(before);
+      std::vector<double> want_bias = want_gain;
+      std::vector<double> want_branch = want_gain;
+      layernorm_backward<double>(as<double>(dy), as<double>(x), as<double>(gain), as<double>(device_mean_values),
+                                 as<double>(device_deviation_values), rows, width, want, want_gain, want_bias, 1);
+
+      DeviceArray<E> device_dy(dy, this->stream(), start);
+      DeviceArray<E> device_x(x, this->stream(), start);
+      DeviceArray<E> device_gain(gain, this->stream(), start);
+      DeviceArray<float> device_mean(device_mean_values, this->stream());
+      DeviceArray<float> device_deviation(device_deviation_values, this->stream());
+      DeviceArray<E> dx(residual, this->stream(), start);
+      DeviceArray<float> dgain(before, this->stream());
+      DeviceArray<float> dbias(before, this->stream());
+      DeviceArray<float> dbranch(sets ? std::vector<float>{} : before, this->stream());
+      DeviceArray<float> scratch =
+          poisoned<float>(static_cast<std::size_t>(layernorm_scratch_elems(rows, width)), this->stream());
+      const LayerNormGradients gradients{dgain.elems(), dbias.elems(), dbranch.elems(), mode};
+      layernorm_backward<E>(device_dy.read(), device_x.read(), device_gain.read(), device_mean.read(),
+                            device_deviation.read(), rows, width,
+                            sets ? comm::DeviceSpan<const E>() : comm::DeviceSpan<const E>(dx.elems()), dx.elems(),
+                            gradients, scratch.elems(), this->stream());
+      const std::string what = std::to_string(rows) + " x " + std::to_string(width) + (sets ? " set" : " added");
+      expect_close(dx.values(), want, 3 * kNoise, 1.01, what);
+      const double sums = 1e-6 * static_cast<double>(rows + 10);
+      expect_close(dgain.values(), want_gain, sums, 4, what);
+      expect_close(dbias.values(), want_bias, sums, 4, what);
+      if (!sets) {
+        // Column sums of what was stored.
+        const std::vector<double> stored = as<double>(dx.values());
+        for (std::int64_t i = 0; i < count; ++i) want_branch[i % width] += stored[i];
+        expect_close(dbranch.values(), want_branch, sums, 4, what);
+      }
+    }
+  }
+}
+
+TYPED_TEST(LayerNormCuda, RefusesRangesThatDoNotFit) {
+  using E = TypeParam;
+  DeviceArray<E> x = poisoned<E>(std::size_t{24}, this->stream());
+  DeviceArray<E> gain = poisoned<E>(std::size_t{8}, this->stream());
+  DeviceArray<float> rows = poisoned<float>(std::size_t{3}, this->stream());
+  EXPECT_THROW(layernorm_forward<E>(x.read(), gain.read(), gain.read(), 4, 8, x.elems(), rows.elems(), rows.elems(),
+                                    this->stream()),
+               CheckError);
+  EXPECT_THROW(layernorm_forward<E>(x.read(), gain.read(), x.read(), 3, 8, x.elems(), rows.elems(), rows.elems(),
+                                    this->stream()),
+               CheckError);
+}
+
+}  // namespace
+}  // namespace droptest::models

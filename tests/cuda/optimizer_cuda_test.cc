@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// AdamW and the sum of squares over tables of tensors, and conversions, on a device.
+#include "models/kernels/adamw.h"
+#include "models/kernels/tensor_segments.h"
+#include "tests/cuda/device_kernels.h"
+
+namespace droptest::models {
+namespace {
+
+template <class E>
+class OptimizerCuda : public DeviceTest {};
+TYPED_TEST_SUITE(OptimizerCuda, DeviceElementTypes);
+
+/// Tensors with gaps, on and off multiples of 16 bytes, longer than a chunk, and one that is empty.
+const std::vector<TensorSegment> kSegments = {{0, 8, Decay::kDecays},    {8, 3, Decay::kKeeps},
+                                              {13, 70, Decay::kDecays},  {96, 0, Decay::kDecays},
+                                              {96, 9001, Decay::kKeeps}, {9100, 16400, Decay::kDecays}};
+constexpr std::int64_t kArray = 25600;
+
+TYPED_TEST(OptimizerCuda, UpdatesEachTensorAsTheHostDoes) {
+  using E = TypeParam;
+  AdamWStep step;
+  step.learning_rate = 0.01;
+  step.gradient_scale = 0.5;
+  step.beta1 = 0.9;
+  step.beta2 = 0.95;
+  step.epsilon = 1e-8;
+  step.bias_correction1 = 0.19;
+  step.bias_correction2 = 0.0975;
+  const TensorSegments segments(kSegments, this->stream());
+  EXPECT_EQ(segments.extent(), 25500U);
+  for (const Start start : {Start::kAligned, Start::kOdd}) {
+    const auto value = random_elems<float>(1, kArray);
+    const auto gradient = random_elems<float>(2, kArray);
+    const auto first = random_elems<float>(3, kArray);
+    std::vector<float> second = random_elems<float>(4, kArray);
+    for (float& v : second) v = std::abs(v);
+    std::vector<float> want_value = value;
+    std::vector<float> want_first = first;
+    std::vector<float> want_second = second;
+    for (const TensorSegment& segment : kSegments) {
+      AdamWStep own = step;
+      own.weight_decay = segment.decay == Decay::kDecays ? 0.1 : 0.0;
+      const auto part = [&segment](std::vector<float>& all) {
+        return std::span(all).subspan(segment.offset, segment.count);
+      };
+      adamw_update<float>(part(want_value), std::span(gradient).subspan(segment.offset, segment.count),
+                          part(want_first), part(want_second), own, 1);
+    }
+    step.weight_decay = 0.1;
+    DeviceArray<float> device_value(value, this->stream(), start);
+    DeviceArray<float> device_gradient(gradient, this->stream(), start);
+    DeviceArray<float> device_first(first, this->stream(), start);
+    DeviceArray<float> device_second(second, this->stream(), start);
+    const auto rounded_before = random_elems<E>(5, kArray);
+    DeviceArray<E> rounded(rounded_before, this->stream(), start);
+    adamw_update<E>(segments, device_value.elems(), device_gradient.read(), device_first.elems(), device_second.elems(),
+                    rounded.elems(), step, this->stream());
+    // A device may round a product and a sum once where the host rounds twice; the quotient is of size 3.
+    const std::vector<float> got = device_value.values();
+    expect_close(got, as<double>(want_value), 1e-7, 4);
+    expect_close(device_first.values(), as<double>(want_first), 2e-7, 4);
+    expect_close(device_second.values(), as<double>(want_second), 2e-7, 4);
+    std::vector<E> want_rounded = rounded_before;
+    for (const TensorSegment& segment : kSegments) {
+      for (std::uint64_t i = segment.offset; i < segment.offset + segment.count; ++i) {
+        want_rounded[i] = to_elem<E>(static_cast<double>(got[i]));
+      }
+    }
+    EXPECT_EQ(bytes_of(rounded.values()), bytes_of(want_rounded));
+    // What no tensor holds stays, to the bit.
+    for (const std::int64_t gap : {11, 12, 83, 95, 9097, 9099, 25500, 25599}) {
+      EXPECT_EQ(got[gap], value[gap]) << gap;
+    }
+    // Without a rounded copy the same values come out.
+    DeviceArray<float> again(value, this->stream(), start);
+    DeviceArray<float> first_again(first, this->stream(), start);
+    DeviceArray<float> second_again(second, this->stream(), start);
+    adamw_update<E>(segments, again.elems(), device_gradient.read(), first_again.elems(), second_again.elems(), {},
+                    step, this->stream());
+    EXPECT_EQ(again.values(), got);
+  }
+}
+
+TYPED_TEST(OptimizerCuda, ConvertsFloats) {
+  using E = TypeParam;
+  for (const std::int64_t count : {0, 1, 7, 8, 1029}) {
+    for (const Start start : {Start::kAligned, Start::kOdd}) {
+      const auto values = random_elems<float>(1, count);
+      std::vector<E> want;
+      for (const float value : values) want.push_back(to_elem<E>(static_cast<double>(value)));
+      DeviceArray<float> input(values, this->stream(), start);
+      DeviceArray<E> output = poisoned<E>(count, this->stream(), start);
+      convert<E>(input.read(), output.elems(), this->stream());
+      EXPECT_EQ(bytes_of(output.values()), bytes_of(want)) << count;
+    }
+  }
+}
+
+class TensorSegmentsCuda : public DeviceTest {};
+
+TEST_F(TensorSegmentsCuda, SumOfSquares) {
+  const TensorSegments segments(kSegments, stream());
+  EXPECT_EQ(segments.chunks().size(), 1 + 1 + 1 + 2 + 3U);
+  const auto values = random_elems<float>(1, kArray);
+  double want = 0;
+  for (const TensorSegment& segment : kSegments) {
+    for (std::uint64_t i = segment.offset; i < segment.offset + segment.count; ++i) {
+      want += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    }
+  }
+  for (const Start start : {Start::kAligned, Start::kOdd}) {
+    DeviceArray<float> device_values(values, stream(), start);
+    DeviceArray<double> scratch = poisoned<double>(segments.chunks().size(), stream());
+    DeviceArray<double> sum = poisoned<double>(std::size_t{1}, stream());
+    sum_of_squares(segments, device_values.read(), scratch.elems(), sum.elems(), stream());
+    EXPECT_NEAR(sum.values()[0] / want, 1, 1e-12);  // 25,000 additions in double
+  }
+  const TensorSegments none(std::vector<TensorSegment>{}, stream());
+  DeviceArray<float> device_values(values, stream());
+  DeviceArray<double> sum = poisoned<double>(std::size_t{1}, stream());
+  sum_of_squares(none, device_values.read(), {}, sum.elems(), stream());
+  EXPECT_EQ(sum.values(), std::vector<double>{0.0});
+  EXPECT_THROW(sum_of_squares(segments, device_values.read().first(25499), {}, sum.elems(), stream()), CheckError);
+}
+
+}  // namespace
+}  // namespace droptest::models

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Passes of models on a device, put together from all ranks as formula_model.h does for the host.
+#pragma once
+
+#include <cstdlib>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "comm/device/device_info.h"
+#include "models/gpt2/gpt2_cuda.h"
+#include "tests/models/formula_model.h"
+
+namespace droptest::models {
+
+/// Why tests of a device cannot run here; empty where they can. Fails the test where DROPTEST_REQUIRE_CUDA is 1.
+inline std::string device_absence() {
+  std::string absence = comm::survey_devices().absence;
+  const char* required = std::getenv("DROPTEST_REQUIRE_CUDA");
+  if (!absence.empty() && required != nullptr && std::string(required) == "1") {
+    throw DeviceError("DROPTEST_REQUIRE_CUDA=1, but " + absence);
+  }
+  return absence;
+}
+
+/// A test of its own for everything that needs a device.
+class OnDevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string absence = device_absence(); !absence.empty()) GTEST_SKIP() << absence;
+  }
+};
+
+struct DeviceRun {
+  Precision precision = Precision::kFloat32;
+  int ranks = 1;
+  int batch = 2;
+  int length = 5;
+  std::uint64_t logits_bytes = std::uint64_t{1} << 30U;
+  std::uint64_t first_stream = 0;  ///< of tokens and targets
+};
+
+inline Gpt2Cuda::Options options_of(const DeviceRun& run) {
+  Gpt2Cuda::Options options;
+  options.precision = run.precision;
+  options.logits_bytes = run.logits_bytes;
+  return options;
+}
+
+/// The model with formula weights.
+inline std::unique_ptr<Gpt2Cuda> formula_device_model(const Gpt2Config& config, comm::Communicator& group,
+                                                      const Gpt2Cuda::Options& options) {
+  auto model = std::make_unique<Gpt2Cuda>(config, group, options);
+  set_formula_weights<float>(config, model->host_parameters(), group);
+  model->upload_values();
+  return model;
+}
+
+/// What `body` left in the gradients, and the sums of the step; body(model, tokens, targets) on every rank.
+template <class Body>
+Pass device_pass(const Gpt2Config& config, const DeviceRun& run, const Body& body) {
+  Pass pass;
+  pass.replicated.resize(static_cast<std::size_t>(run.ranks));
+  pass.losses.resize(static_cast<std::size_t>(run.ranks));
+  std::mutex mutex;
+  const auto tokens = formula_tokens(run.first_stream, run.batch * run.length, config.vocabulary);
+  const auto targets = formula_tokens(run.first_stream + 1, run.batch * run.length, config.vocabulary);
+  comm::run_ranks(run.ranks, kTestTimeout, [&](comm::Communicator& group) {
+    const std::unique_ptr<Gpt2Cuda> model = formula_device_model(config, group, options_of(run));
+    model->zero_gradients();
+    body(*model, tokens, targets);
+    const Gpt2Cuda::StepSums sums = model->step_sums();
+    const double norm = norm_over_ranks(sums.gradient_squares, group);
+    model->download(Gpt2Cuda::Fields::kValuesAndGradients);
+    const std::lock_guard lock(mutex);
+    const auto rank = static_cast<std::size_t>(group.rank());
+    pass.losses[rank] = sums.losses;
+    if (rank == 0) {
+      pass.loss = sums.losses;
+      pass.norm = norm;
+    }
+    add_to_whole<float>(config, model->host_parameters(), group, &Parameter<float>::gradient, pass.gradients);
+    for (const Parameter<float>& parameter : model->host_parameters()) {
+      if (parameter.placement != Placement::kReplicated) continue;
+      for (const float value : parameter.gradient) pass.replicated[rank].push_back(static_cast<double>(value));
+    }
+  });
+  return pass;
+}
+
+/// One pass with scale 1.
+inline Pass device_pass(const Gpt2Config& config, const DeviceRun& run) {
+  return device_pass(config, run, [&run](Gpt2Cuda& model, const auto& tokens, const auto& targets) {
+    model.forward_backward(tokens, targets, run.batch, run.length, 1.0);
+  });
+}
+
+/// The largest relative difference of a tensor's gradient, with the tensor's name where it is above the bound.
+inline double worst_difference(const Tensors& got, const Tensors& want, double bound) {
+  double worst = 0;
+  for (const auto& [name, reference] : want) {
+    const double difference = relative_difference(got.at(name), reference);
+    EXPECT_LE(difference, bound) << name;
+    worst = std::max(worst, difference);
+  }
+  return worst;
+}
+
+}  // namespace droptest::models
