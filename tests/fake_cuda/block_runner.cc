@@ -44,7 +44,6 @@ struct BlockRunner::Fiber {
   Fiber& operator=(const Fiber&) = delete;
 
   void* stack;
-  bool entered = false;
   std::jmp_buf left;
 };
 
@@ -85,45 +84,58 @@ void BlockRunner::run_block(std::uint64_t block) {
   waiting_of_warp_.assign(kernel_->threads / kWarp, 0);
   ready_.clear();
   next_ = 0;
-  std::vector<unsigned> all(kernel_->threads);
-  std::iota(all.begin(), all.end(), 0U);
-  make_ready(std::move(all));
+  released_.resize(kernel_->threads);
+  std::iota(released_.begin(), released_.end(), 0U);
+  make_released_ready();
+  // Fibers go on with each other, and come back here for a new fiber or when nothing is ready.
   while (next_ < ready_.size()) {
-    Fiber* fiber = threads_[ready_[next_]].fiber;
-    if (fiber == nullptr) {
-      if (idle_.empty()) idle_.push_back(fibers_.emplace_back(std::make_unique<Fiber>()).get());
-      fiber = idle_.back();
-      idle_.pop_back();
+    if (idle_.empty()) {
+      run_new_fiber();
     } else {
-      current_ = ready_[next_++];
+      Fiber& fiber = *idle_.back();
+      idle_.pop_back();
+      resume(fiber);
     }
-    switch_to(*fiber);
   }
   if (living_ > 0) fail_stuck();
 }
 
-void BlockRunner::switch_to(Fiber& fiber) {
-  running_ = &fiber;
-  thread_index = {current_, 0, 0};
-  if (fiber.entered) {
-    jump_between(scheduler_, fiber.left);
-    return;
+// Goes on with what is ready; returns when somebody goes on with `self`.
+void BlockRunner::leave(Fiber& self) {
+  Fiber* fiber = nullptr;
+  if (next_ < ready_.size()) {
+    fiber = threads_[ready_[next_]].fiber;
+    if (fiber != nullptr) {
+      current_ = ready_[next_++];
+      thread_index = {current_, 0, 0};
+    } else if (!idle_.empty()) {
+      fiber = idle_.back();
+      idle_.pop_back();
+    }
   }
-  fiber.entered = true;
+  if (fiber == &self) return;
+  jump_between(self.left, fiber == nullptr ? scheduler_ : fiber->left);
+}
+
+// Starts threads that are ready in a new fiber; returns when no fiber finds anything to do, or all wait.
+void BlockRunner::run_new_fiber() {
+  entering_ = fibers_.emplace_back(std::make_unique<Fiber>()).get();
   entering = this;
   ucontext_t context;
   getcontext(&context);
-  context.uc_stack.ss_sp = static_cast<char*>(fiber.stack) + kGuardBytes;
+  context.uc_stack.ss_sp = static_cast<char*>(entering_->stack) + kGuardBytes;
   context.uc_stack.ss_size = kStackBytes;
   context.uc_link = nullptr;
   makecontext(&context, &BlockRunner::enter_fiber, 0);
   if (_setjmp(scheduler_) == 0) setcontext(&context);
 }
 
+void BlockRunner::resume(Fiber& fiber) { jump_between(scheduler_, fiber.left); }
+
 void BlockRunner::enter_fiber() { entering->run_fiber(); }
 
 void BlockRunner::run_fiber() {
-  Fiber& self = *running_;
+  Fiber& self = *entering_;
   while (true) {
     while (next_ < ready_.size() && threads_[ready_[next_]].fiber == nullptr) {
       const unsigned thread = ready_[next_++];
@@ -134,17 +146,17 @@ void BlockRunner::run_fiber() {
       end_of_thread(thread);
     }
     idle_.push_back(&self);
-    jump_between(self.left, scheduler_);
+    leave(self);
   }
 }
 
-void BlockRunner::make_ready(std::vector<unsigned> threads) {
-  put_in_order(threads, settings_.threads);
+void BlockRunner::make_released_ready() {
+  put_in_order(released_, settings_.threads);
   if (next_ == ready_.size()) {
     ready_.clear();
     next_ = 0;
   }
-  ready_.insert(ready_.end(), threads.begin(), threads.end());
+  ready_.insert(ready_.end(), released_.begin(), released_.end());
 }
 
 void BlockRunner::end_of_thread(unsigned thread) {
@@ -165,35 +177,35 @@ void BlockRunner::wait_at(Wait wait) {
     ++waiting_of_warp_[thread / kWarp];
     release_warp(thread / kWarp);
   }
-  jump_between(threads_[thread].fiber->left, scheduler_);
+  leave(*threads_[thread].fiber);
 }
 
 void BlockRunner::release_block() {
   if (waiting_at_block_ == 0 || waiting_at_block_ < living_) return;
-  std::vector<unsigned> released;
+  released_.clear();
   for (unsigned thread = 0; thread < threads_.size(); ++thread) {
     if (threads_[thread].ended) continue;
     threads_[thread].wait = Wait::kNone;
-    released.push_back(thread);
+    released_.push_back(thread);
   }
   waiting_at_block_ = 0;
-  make_ready(std::move(released));
+  make_released_ready();
 }
 
 void BlockRunner::release_warp(unsigned warp) {
   if (waiting_of_warp_[warp] == 0 || waiting_of_warp_[warp] < living_of_warp_[warp]) return;
-  std::vector<unsigned> released;
+  released_.clear();
   for (unsigned thread = warp * kWarp; thread < (warp + 1) * kWarp; ++thread) {
     if (threads_[thread].ended) continue;
-    released.push_back(thread);
-    if (threads_[thread].wait != threads_[released.front()].wait) {
+    released_.push_back(thread);
+    if (threads_[thread].wait != threads_[released_.front()].wait) {
       current_ = thread;
       fail_thread("a warp's threads wait at different kinds of barrier or shuffle");
     }
   }
-  for (const unsigned thread : released) threads_[thread].wait = Wait::kNone;
+  for (const unsigned thread : released_) threads_[thread].wait = Wait::kNone;
   waiting_of_warp_[warp] = 0;
-  make_ready(std::move(released));
+  make_released_ready();
 }
 
 void BlockRunner::fail_stuck() const {

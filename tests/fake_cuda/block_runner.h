@@ -25,7 +25,7 @@ struct Kernel {
 };
 
 /// A fiber takes threads that have not started, until one of them has to wait: then it keeps that thread, and another
-/// fiber goes on. So a kernel without barriers needs one fiber and no switch but one a block.
+/// fiber goes on. So a kernel without barriers needs one fiber.
 /// Thread safety: one call at a time, from any thread.
 class BlockRunner {
  public:
@@ -57,11 +57,13 @@ class BlockRunner {
   void run_block(std::uint64_t block);
   void run_fiber();
   static void enter_fiber();
-  void switch_to(Fiber& fiber);
+  void leave(Fiber& self);
+  void run_new_fiber();
+  void resume(Fiber& fiber);
   void wait_at(Wait wait);
   void release_warp(unsigned warp);
   void release_block();
-  void make_ready(std::vector<unsigned> threads);
+  void make_released_ready();
   void end_of_thread(unsigned thread);
   void check_warp(unsigned mask, const char* what) const;
   [[noreturn]] void fail_stuck() const;
@@ -74,6 +76,7 @@ class BlockRunner {
   std::vector<Thread> threads_;
   std::vector<unsigned> ready_;  // from next_ on: to be started or resumed, in this order
   std::size_t next_ = 0;
+  std::vector<unsigned> released_;  // that the last barrier let go
   unsigned current_ = 0;
   unsigned living_ = 0;
   unsigned waiting_at_block_ = 0;
@@ -81,7 +84,7 @@ class BlockRunner {
   std::vector<unsigned> waiting_of_warp_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_;
-  Fiber* running_ = nullptr;
+  Fiber* entering_ = nullptr;
   std::jmp_buf scheduler_;
 };
 

@@ -47,7 +47,7 @@ class Memory {
   };
   static std::string name(const Allocation& allocation);
   const Allocation* find(const void* data) const;
-  static void check(const Allocation& allocation, std::string_view user);
+  static void check(const Allocation& allocation, std::string_view user, std::size_t freed_bytes);
 
   std::map<std::uintptr_t, Allocation> allocations_;  // by the address of the data
   std::uint64_t count_ = 0;
