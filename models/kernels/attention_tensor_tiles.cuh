@@ -40,6 +40,14 @@ inline constexpr int kRowStride = W + 8;
 template <int W>
 inline constexpr int kTileElems = kRowStride<W>* kTile;
 
+/// The block's shared memory from where a fragment may begin, which is less than kFragmentAlignment from its start.
+inline constexpr std::size_t kFragmentAlignment = 32;
+__device__ inline Bfloat* shared_tiles() {
+  auto* start = comm::dynamic_shared<unsigned char>();
+  const std::size_t past = reinterpret_cast<std::uintptr_t>(start) % kFragmentAlignment;
+  return reinterpret_cast<Bfloat*>(start + (kFragmentAlignment - past) % kFragmentAlignment);
+}
+
 /// The running lane's place in a strip.
 struct Lane {
   int row = static_cast<int>(threadIdx.x % kWarp) / 2;
@@ -47,6 +55,14 @@ struct Lane {
   __device__ int column(int group) const { return 2 * kGroup * group + kGroup * half; }
   __device__ int at(int group) const { return row * kStripStride + column(group); }
 };
+
+/// The column of a lane's element e, less what the lane's half adds, so that it is known when the kernel is compiled.
+__device__ constexpr int lane_column(int e) { return 2 * kGroup * (e / kGroup) + e % kGroup; }
+/// One past the lane_column() of the last element whose column is at most `last`, which may lie beyond the strip.
+__device__ inline int columns_seen(std::int64_t last, const Lane& lane) {
+  const std::int64_t within = last < -1 ? -1 : last < kTile ? last : kTile;
+  return static_cast<int>(within) + 1 - kGroup * lane.half;
+}
 
 /// A strip of scores as its lanes have it: element [group x 4 + i] is column(group) + i.
 struct LaneScores {

@@ -80,10 +80,10 @@ Got<E> run(const std::vector<E>& qkv, const std::vector<E>& grad_output, const C
 
 /// Float: sums of up to 256 products and 130 exponentials. bfloat16 rounds each result once more, and tensor cores
 /// round each probability and each score's gradient, and the output from which the backward pass takes delta: three
-/// roundings of terms that are no larger than the largest result, times a few where they cancel.
+/// roundings of terms that are no larger than the largest result.
 template <class E>
 double noise_of(const std::vector<double>& want) {
-  return largest_of(want) * (std::is_same_v<E, float> ? 1e-5 : 6 * kRounding<Bf16>);
+  return largest_of(want) * (std::is_same_v<E, float> ? 1e-5 : 3 * kRounding<Bf16>);
 }
 
 TYPED_TEST(AttentionCuda, ForwardAndBackwardInAllForms) {
@@ -107,15 +107,15 @@ TYPED_TEST(AttentionCuda, ForwardAndBackwardInAllForms) {
 
 TYPED_TEST(AttentionCuda, ScoresThatRiseFromTileToTile) {
   using E = TypeParam;
-  // Each tile of 64 keys scores about 16 above the one before it, so that earlier sums are rescaled; some heads have
-  // scores that fall instead.
+  // Each tile of 64 keys scores about 40 above the one before it: exponentials relative to the first one would be
+  // infinite. The other head's scores fall.
   for (const std::int64_t width : {8, 64, 128}) {
     const Case c{{1, 200, 2, width}};
     const std::int64_t elems = 200 * 2 * width;
     auto qkv = random_elems<E>(1, 3 * elems);
     for (std::int64_t t = 0; t < 200; ++t) {
       for (std::int64_t h = 0; h < 2; ++h) {
-        const double per_tile = 16 / std::sqrt(static_cast<double>(width)) * (h == 0 ? 1 : -1);
+        const double per_tile = 40 / std::sqrt(static_cast<double>(width)) * (h == 0 ? 1 : -1);
         for (std::int64_t d = 0; d < width; ++d) {
           E& q = qkv[((t * 3 + 0) * 2 + h) * width + d];
           E& k = qkv[((t * 3 + 1) * 2 + h) * width + d];
@@ -128,7 +128,7 @@ TYPED_TEST(AttentionCuda, ScoresThatRiseFromTileToTile) {
     const Expected want = expected(qkv, grad_output, c.shape);
     const Got<E> got = run(qkv, grad_output, c, this->stream());
     expect_close(got.output, want.output, noise_of<E>(want.output), 1.01, text_of(c.shape) + " output");
-    // Scores of 50 carry the rounding of their size.
+    // Scores of 120 carry the rounding of their size.
     expect_close(got.log_sum_exp, want.log_sum_exp, 1e-4, 16, text_of(c.shape) + " log_sum_exp");
     expect_close(got.grad_qkv, want.grad_qkv, 2 * noise_of<E>(want.grad_qkv), 1.01, text_of(c.shape) + " grad_qkv");
   }
@@ -142,12 +142,12 @@ TYPED_TEST(AttentionCuda, DoesNotSeeTheFuture) {
     auto qkv = random_elems<E>(1, 70 * row);
     const auto grad_output = random_elems<E>(2, 70 * row / 3);
     const Got<E> before = run(qkv, grad_output, c, this->stream());
-    for (std::size_t i = static_cast<std::size_t>(66 * row); i < qkv.size(); ++i) qkv[i] = to_elem<E>(std::nan(""));
+    for (std::size_t i = static_cast<std::size_t>(66 * row); i < qkv.size(); ++i) qkv[i] = to_elem<E>(3);
     const Got<E> after = run(qkv, grad_output, c, this->stream());
     for (std::int64_t i = 0; i < 66 * row / 3; ++i) {
       ASSERT_EQ(to_float(after.output[i]), to_float(before.output[i])) << "width " << width << " element " << i;
     }
-    EXPECT_TRUE(std::isnan(to_float(after.output[66 * row / 3])));
+    EXPECT_NE(to_float(after.output[66 * row / 3]), to_float(before.output[66 * row / 3]));
   }
 }
 

@@ -52,7 +52,7 @@ std::vector<T> as(const std::vector<E>& values) {
 
 /// Half the distance of neighbouring numbers, relative to them.
 template <class E>
-inline constexpr double kRounding = std::is_same_v<E, float> ? 1.0 / (1 << 24) : 1.0 / (1 << 9);
+inline constexpr double kRounding = std::is_same_v<E, float> ? 1.0 / (1 << 24) : 1.0 / (1 << 8);
 
 /// got is within `roundings` of E, and within `absolute`, of want.
 template <class E>
