@@ -9,18 +9,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kIdlePoll{100};       ///< while nothing is in flight
-constexpr std::chrono::milliseconds kEndPatience{10000};  ///< for a transport to end
+constexpr std::chrono::milliseconds kIdlePoll{100};  ///< while nothing is in flight
 
 }  // namespace
 
 struct Watchdog::State {
-  State(std::shared_ptr<WatchedTransport> to_watch, std::chrono::milliseconds limit, std::chrono::milliseconds interval)
-      : transport(std::move(to_watch)), timeout(limit), poll(interval) {}
+  State(std::shared_ptr<WatchedTransport> to_watch, std::chrono::milliseconds limit, std::chrono::milliseconds interval,
+        std::chrono::milliseconds to_end)
+      : transport(std::move(to_watch)), timeout(limit), poll(interval), patience(to_end) {}
 
   const std::shared_ptr<WatchedTransport> transport;
   const std::chrono::milliseconds timeout;
   const std::chrono::milliseconds poll;
+  const std::chrono::milliseconds patience;
 
   mutable std::mutex mutex;
   std::condition_variable changed;
@@ -33,14 +34,15 @@ struct Watchdog::State {
 };
 
 Watchdog::Watchdog(std::shared_ptr<WatchedTransport> transport, std::chrono::milliseconds timeout,
-                   std::chrono::milliseconds poll)
-    : state_(std::make_shared<State>(std::move(transport), timeout, poll)), thread_([state = state_] { run(state); }) {}
+                   std::chrono::milliseconds poll, std::chrono::milliseconds patience)
+    : state_(std::make_shared<State>(std::move(transport), timeout, poll, patience)),
+      thread_([state = state_] { run(state); }) {}
 
 Watchdog::~Watchdog() {
   std::unique_lock lock(state_->mutex);
   state_->stop = true;
   state_->changed.notify_all();
-  const bool over = state_->changed.wait_for(lock, kEndPatience, [this] { return state_->thread_is_over; });
+  const bool over = state_->changed.wait_for(lock, state_->patience, [this] { return state_->thread_is_over; });
   lock.unlock();
   over ? thread_.join() : thread_.detach();
 }
@@ -58,7 +60,7 @@ void Watchdog::end(const Failure& failure) {
   std::unique_lock lock(state_->mutex);
   if (!state_->requested) state_->requested = failure;
   state_->changed.notify_all();
-  state_->changed.wait_for(lock, kEndPatience, [this] { return state_->end_is_over; });
+  state_->changed.wait_for(lock, state_->patience, [this] { return state_->end_is_over; });
 }
 
 std::optional<Failure> Watchdog::ended() const {

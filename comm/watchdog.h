@@ -54,10 +54,10 @@ class WatchedTransport {
 class Watchdog {
  public:
   /// Looks at operations in flight every `poll`. The transport is shared with who made it: a thread that hangs in its
-  /// end() outlives the watchdog.
+  /// end(), for longer than `patience`, outlives the watchdog.
   Watchdog(std::shared_ptr<WatchedTransport> transport, std::chrono::milliseconds timeout,
-           std::chrono::milliseconds poll);
-  /// Forgets what is in flight. Waits for the thread a limited time.
+           std::chrono::milliseconds poll, std::chrono::milliseconds patience = std::chrono::seconds(10));
+  /// Forgets what is in flight. Waits for the thread, at most for the patience.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -67,7 +67,7 @@ class Watchdog {
   void watch(const void* queue, const Call& call, std::shared_ptr<const std::vector<int>> world_ranks,
              std::shared_ptr<OperationInFlight> operation);
 
-  /// Ends the transport for this, unless it was ended before; returns when that is done, or has taken too long.
+  /// Ends the transport for this, unless it was ended before; returns when that is done, or the patience over.
   void end(const Failure& failure);
 
   /// What the transport was ended for.

@@ -47,14 +47,14 @@ __global__ void attention_forward_kernel(AttentionForward<Bfloat> work, float sc
       __syncthreads();
       inner_products<W>(q_tile + warp * kFragment * kRowStride<W>, k_tile, strip);
       LaneScores scores = take_strip(strip, lane);
+      const int seen = columns_seen(query - first_key, lane);
       float largest = kMinusInfinity;
 #pragma unroll
       for (int e = 0; e < kLaneColumns; ++e) {
-        const std::int64_t key = first_key + lane.column(e / kGroup) + e % kGroup;
-        scores.at[e] = key <= query ? scores.at[e] * scale : kMinusInfinity;
+        if (lane_column(e) >= seen) scores.at[e] = kMinusInfinity;
         largest = fmaxf(largest, scores.at[e]);
       }
-      largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 1));
+      largest = scale * fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 1));
       if (first_key == 0) {
         base = largest;
       } else if (warp_max(largest - base) > kMostRise) {
@@ -66,7 +66,7 @@ __global__ void attention_forward_kernel(AttentionForward<Bfloat> work, float sc
       }
 #pragma unroll
       for (int e = 0; e < kLaneColumns; ++e) {
-        scores.at[e] = expf(scores.at[e] - base);
+        scores.at[e] = expf(scores.at[e] * scale - base);
         own_sum += scores.at[e];
       }
       put_weights(scores, lane, weights);
@@ -118,16 +118,16 @@ __global__ void attention_grad_queries_kernel(AttentionBackward<Bfloat> work, fl
       LaneScores p = take_strip(strip, lane);
       inner_products<W>(grad_tile + warp * kFragment * kRowStride<W>, v_tile, strip);
       const LaneScores dp = take_strip(strip, lane);
+      const int seen = inside ? columns_seen(query - first_key, lane) : 0;
 #pragma unroll
       for (int e = 0; e < kLaneColumns; ++e) {
-        const std::int64_t key = first_key + lane.column(e / kGroup) + e % kGroup;
-        const bool seen = inside && key <= query;
-        p.at[e] = seen ? expf(p.at[e] * scale - row_log_sum) * (dp.at[e] - row_delta) * scale : 0.0F;
+        const float probability = lane_column(e) < seen ? expf(p.at[e] * scale - row_log_sum) : 0.0F;
+        p.at[e] = probability * (dp.at[e] - row_delta);
       }
       put_weights(p, lane, weights);
       grad_q.add_product(weights, k_tile);
     }
-    grad_q.write(1.0F, lane, inside, strip, place.packed_stride,
+    grad_q.write(scale, lane, inside, strip, place.packed_stride,
                  work.grad_qkv + place.packed + strip_query * place.packed_stride);
   }
 }
@@ -176,12 +176,13 @@ __global__ void attention_grad_keys_kernel(AttentionBackward<Bfloat> work, float
       // Rows are keys here, columns queries.
       inner_products<W>(k_tile + warp * kFragment * kRowStride<W>, q_tile, strip);
       LaneScores p = take_strip(strip, lane);
+      // Those from the key on, up to the end of the sequence.
+      const int unseen = columns_seen(key - first_query - 1, lane);
+      const int seen = columns_seen(shape.length - first_query - 1, lane);
 #pragma unroll
       for (int e = 0; e < kLaneColumns; ++e) {
-        const int column = lane.column(e / kGroup) + e % kGroup;
-        const std::int64_t query = first_query + column;
-        const bool seen = query < shape.length && key <= query;
-        p.at[e] = seen ? expf(p.at[e] * scale - log_sums[column]) : 0.0F;
+        const bool sees = lane_column(e) >= unseen && lane_column(e) < seen;
+        p.at[e] = sees ? expf(p.at[e] * scale - log_sums[lane.column(e / kGroup) + e % kGroup]) : 0.0F;
       }
       put_weights(p, lane, weights);
       grad_v.add_product(weights, grad_tile);
@@ -189,15 +190,14 @@ __global__ void attention_grad_keys_kernel(AttentionBackward<Bfloat> work, float
       const LaneScores dp = take_strip(strip, lane);
 #pragma unroll
       for (int e = 0; e < kLaneColumns; ++e) {
-        const int column = lane.column(e / kGroup) + e % kGroup;
-        p.at[e] *= (dp.at[e] - deltas[column]) * scale;
+        p.at[e] *= dp.at[e] - deltas[lane.column(e / kGroup) + e % kGroup];
       }
       put_weights(p, lane, weights);
       grad_k.add_product(weights, q_tile);
     }
     const bool inside = key < shape.length;
     Bfloat* grad_rows = work.grad_qkv + place.packed + strip_key * place.packed_stride;
-    grad_k.write(1.0F, lane, inside, strip, place.packed_stride, grad_rows + place.part);
+    grad_k.write(scale, lane, inside, strip, place.packed_stride, grad_rows + place.part);
     grad_v.write(1.0F, lane, inside, strip, place.packed_stride, grad_rows + 2 * place.part);
   }
 }

@@ -56,6 +56,14 @@ struct Lane {
   __device__ int at(int group) const { return row * kStripStride + column(group); }
 };
 
+/// The column of a lane's element e, less what the lane's half adds, so that it is known when the kernel is compiled.
+__device__ constexpr int lane_column(int e) { return 2 * kGroup * (e / kGroup) + e % kGroup; }
+/// One past the lane_column() of the last element whose column is at most `last`, which may lie beyond the strip.
+__device__ inline int columns_seen(std::int64_t last, const Lane& lane) {
+  const std::int64_t within = last < -1 ? -1 : last < kTile ? last : kTile;
+  return static_cast<int>(within) + 1 - kGroup * lane.half;
+}
+
 /// A strip of scores as its lanes have it: element [group x 4 + i] is column(group) + i.
 struct LaneScores {
   float at[kLaneColumns];

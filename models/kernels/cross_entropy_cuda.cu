@@ -54,11 +54,12 @@ __device__ void write_gradient(const D* row, const LogitRows& shape, std::int64_
   for (std::int64_t j = threadIdx.x * V; j < shape.stride; j += blockDim.x * V) {
     Floats<V> x = {};
     if (j < shape.range.count) x = load_floats<V>(row + j);
+    const int columns = static_cast<int>(shape.range.count - j);
+    const int at_target = static_cast<int>(target - j);
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const float p = expf(x.at[v] - largest) * inverse;
-      const float at_target = j + v == target ? 1.0F : 0.0F;
-      x.at[v] = j + v < shape.range.count ? factor * (p - at_target) : 0.0F;
+      x.at[v] = v < columns ? factor * (v == at_target ? p - 1.0F : p) : 0.0F;
     }
     store_floats<V>(x, gradient + j);
   }
@@ -156,6 +157,7 @@ comm::LaunchShape launch_shape(const LogitRows& shape, std::int64_t vector) {
 
 void check_shape(const char* operation, const LogitRows& shape, std::size_t logits, std::size_t per_row) {
   DROPTEST_CHECK(shape.rows >= 0 && shape.range.count >= 0 && shape.stride >= shape.range.count &&
+                     shape.stride <= std::numeric_limits<std::int32_t>::max() &&
                      logits >= static_cast<std::size_t>(shape.rows * shape.stride) &&
                      per_row >= static_cast<std::size_t>(shape.rows),
                  std::string(operation) + ": " + std::to_string(shape.rows) + " rows of " +

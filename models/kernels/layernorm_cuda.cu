@@ -10,8 +10,10 @@
 namespace droptest::models {
 namespace {
 
-// A block has a row at a time, of which each thread has the same columns in every pass, so that what a thread leaves in
-// shared memory is read by no other.
+// A block has a row at a time. Where rows are packs of 16 bytes, one for each thread, all of a row is in registers;
+// else each thread has the same columns in every pass, and what it leaves in shared memory is read by no other.
+constexpr unsigned kMostThreads = 512;
+constexpr std::uint64_t kMostRowBlocks = 4096;  // more rows than that share what a block has loaded of gain and bias
 constexpr std::size_t kMostSharedBytes = 96U * 1024U;
 
 /// What is added up before the normalisation.
@@ -43,144 +45,82 @@ __device__ Floats<V> sum_at(const Addends<D>& in, std::int64_t row_start, std::i
   return x;
 }
 
+/// The row's mean, and after it one over its deviation, of the elements that `own` says.
+struct RowMoments {
+  float mean;
+  float inverse_deviation;
+};
+
+/// `own` calls its argument with each of the thread's elements.
+template <class Own>
+__device__ RowMoments row_moments(const Own& own, std::int64_t width, float* sums, float* squares) {
+  float sum = 0;
+  own([&sum](float x) { sum += x; });
+  const float mean = block_sum(sum, sums) / static_cast<float>(width);
+  float square = 0;
+  own([&square, mean](float x) { square += (x - mean) * (x - mean); });
+  const float variance = block_sum(square, squares) / static_cast<float>(width);
+  return {mean, 1.0F / sqrtf(variance + static_cast<float>(kLayerNormEpsilon))};
+}
+
+/// One pack for each thread.
 template <class D, int V>
+__global__ void layernorm_forward_packs_kernel(Addends<D> in, const D* gain, const D* bias, std::int64_t rows,
+                                               std::int64_t width, Normalized<D> out) {
+  __shared__ float sums[kMostWarps];
+  __shared__ float squares[kMostWarps];
+  const std::int64_t j = threadIdx.x * V;
+  const bool inside = j < width;
+  Floats<V> g = {};
+  Floats<V> b = {};
+  if (inside) {
+    g = load_floats<V>(gain + j);
+    b = load_floats<V>(bias + j);
+  }
+  for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
+    Floats<V> x = {};
+    if (inside) x = sum_at<D, V>(in, i * width, j);
+    if (inside && out.residual_after != nullptr) store_floats<V>(x, out.residual_after + i * width + j);
+    const auto own = [&x, inside](const auto& use) {
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        if (inside) use(x.at[v]);
+      }
+    };
+    const RowMoments moments = row_moments(own, width, sums, squares);
+#pragma unroll
+    for (int v = 0; v < V; ++v) x.at[v] = (x.at[v] - moments.mean) * moments.inverse_deviation * g.at[v] + b.at[v];
+    if (inside) store_floats<V>(x, out.output + i * width + j);
+    if (threadIdx.x == 0) {
+      out.mean[i] = moments.mean;
+      out.inverse_deviation[i] = moments.inverse_deviation;
+    }
+  }
+}
+
+template <class D>
 __global__ void layernorm_forward_kernel(Addends<D> in, const D* gain, const D* bias, std::int64_t rows,
                                          std::int64_t width, Normalized<D> out) {
   float* row = comm::dynamic_shared<float>();
   __shared__ float sums[kMostWarps];
   __shared__ float squares[kMostWarps];
   for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
-    float own = 0;
-    for (std::int64_t j = threadIdx.x * V; j < width; j += blockDim.x * V) {
-      const Floats<V> x = sum_at<D, V>(in, i * width, j);
-#pragma unroll
-      for (int v = 0; v < V; ++v) own += x.at[v];
-      store_floats<V>(x, row + j);
-      if (out.residual_after != nullptr) store_floats<V>(x, out.residual_after + i * width + j);
+    for (std::int64_t j = threadIdx.x; j < width; j += blockDim.x) {
+      row[j] = sum_at<D, 1>(in, i * width, j).at[0];
+      if (out.residual_after != nullptr) out.residual_after[i * width + j] = from_float<D>(row[j]);
     }
-    const float mean = block_sum(own, sums) / static_cast<float>(width);
-    own = 0;
-    for (std::int64_t j = threadIdx.x * V; j < width; j += blockDim.x * V) {
-#pragma unroll
-      for (int v = 0; v < V; ++v) own += (row[j + v] - mean) * (row[j + v] - mean);
-    }
-    const float variance = block_sum(own, squares) / static_cast<float>(width);
-    const float inverse_deviation = 1.0F / sqrtf(variance + static_cast<float>(kLayerNormEpsilon));
-    for (std::int64_t j = threadIdx.x * V; j < width; j += blockDim.x * V) {
-      Floats<V> x = load_floats<V>(row + j);
-      const Floats<V> g = load_floats<V>(gain + j);
-      const Floats<V> b = load_floats<V>(bias + j);
-#pragma unroll
-      for (int v = 0; v < V; ++v) x.at[v] = (x.at[v] - mean) * inverse_deviation * g.at[v] + b.at[v];
-      store_floats<V>(x, out.output + i * width + j);
+    const auto own = [row, width](const auto& use) {
+      for (std::int64_t j = threadIdx.x; j < width; j += blockDim.x) use(row[j]);
+    };
+    const RowMoments moments = row_moments(own, width, sums, squares);
+    for (std::int64_t j = threadIdx.x; j < width; j += blockDim.x) {
+      const float n = (row[j] - moments.mean) * moments.inverse_deviation;
+      out.output[i * width + j] = from_float<D>(n * as_float(gain[j]) + as_float(bias[j]));
     }
     if (threadIdx.x == 0) {
-      out.mean[i] = mean;
-      out.inverse_deviation[i] = inverse_deviation;
+      out.mean[i] = moments.mean;
+      out.inverse_deviation[i] = moments.inverse_deviation;
     }
-  }
-}
-
-/// What the gradient is computed from.
-template <class D>
-struct Kept {
-  const D* grad_output;
-  const D* input;
-  const D* gain;
-  const float* mean;
-  const float* inverse_deviation;
-};
-
-constexpr std::int64_t kMostPartialRows = 1024;
-
-/// Blocks of the backward pass, each of which leaves one row of partial sums.
-std::int64_t partial_rows(std::int64_t rows) { return std::min(rows, kMostPartialRows); }
-
-/// With n = (x - mean) r and d = grad_output x gain: grad_x = r (d - mean(d) - n mean(d n)). partial [blocks, parts,
-/// width]: the block's part of the gradients of gain, bias and, with three parts, the branch's bias.
-template <class D, int V>
-__global__ void layernorm_backward_kernel(Kept<D> in, std::int64_t rows, std::int64_t width, const D* grad_residual,
-                                          D* grad_input, int parts, float* partial) {
-  float* gain_sums = comm::dynamic_shared<float>();
-  float* bias_sums = gain_sums + width;
-  float* branch_sums = bias_sums + width;
-  __shared__ float sums_of_d[kMostWarps];
-  __shared__ float sums_of_dn[kMostWarps];
-  for (std::int64_t j = threadIdx.x * V; j < width; j += blockDim.x * V) {
-    for (int v = 0; v < V; ++v) {
-      for (int part = 0; part < parts; ++part) gain_sums[part * width + j + v] = 0;
-    }
-  }
-  for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
-    const float m = in.mean[i];
-    const float r = in.inverse_deviation[i];
-    float own_d = 0;
-    float own_dn = 0;
-    for (std::int64_t j = threadIdx.x * V; j < width; j += blockDim.x * V) {
-      const Floats<V> dy = load_floats<V>(in.grad_output + i * width + j);
-      const Floats<V> x = load_floats<V>(in.input + i * width + j);
-      const Floats<V> g = load_floats<V>(in.gain + j);
-#pragma unroll
-      for (int v = 0; v < V; ++v) {
-        const float n = (x.at[v] - m) * r;
-        own_d += dy.at[v] * g.at[v];
-        own_dn += dy.at[v] * g.at[v] * n;
-        gain_sums[j + v] += dy.at[v] * n;
-        bias_sums[j + v] += dy.at[v];
-      }
-    }
-    const float mean_d = block_sum(own_d, sums_of_d) / static_cast<float>(width);
-    const float mean_dn = block_sum(own_dn, sums_of_dn) / static_cast<float>(width);
-    for (std::int64_t j = threadIdx.x * V; j < width; j += blockDim.x * V) {
-      const Floats<V> dy = load_floats<V>(in.grad_output + i * width + j);
-      const Floats<V> x = load_floats<V>(in.input + i * width + j);
-      const Floats<V> g = load_floats<V>(in.gain + j);
-      Floats<V> dx = {};
-      if (grad_residual != nullptr) dx = load_floats<V>(grad_residual + i * width + j);
-#pragma unroll
-      for (int v = 0; v < V; ++v) {
-        dx.at[v] += r * (dy.at[v] * g.at[v] - mean_d - (x.at[v] - m) * r * mean_dn);
-        if (parts == 3) branch_sums[j + v] += rounded_to<D>(dx.at[v]);
-      }
-      store_floats<V>(dx, grad_input + i * width + j);
-    }
-  }
-  for (std::int64_t j = threadIdx.x * V; j < width; j += blockDim.x * V) {
-    for (int part = 0; part < parts; ++part) {
-      store_floats<V>(load_floats<V>(gain_sums + part * width + j), partial + (blockIdx.x * parts + part) * width + j);
-    }
-  }
-}
-
-/// The three gradients by number.
-struct GradientsOfParts {
-  float* parts[3];
-};
-
-constexpr unsigned kRowLanes = 32;
-
-/// gradients.parts[p][j] = the sum over rows of partial[row, p, j], or +=.
-__global__ void parameter_gradients_kernel(const float* partial, std::int64_t rows, std::int64_t width, int parts,
-                                           int adds, GradientsOfParts gradients) {
-  __shared__ float sums[kRowLanes * (kWarp + 1)];
-  const unsigned lane = threadIdx.x % kWarp;
-  const unsigned row_lane = threadIdx.x / kWarp;
-  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kWarp; first < parts * width;
-       first += static_cast<std::int64_t>(gridDim.x) * kWarp) {
-    const std::int64_t column = first + lane;
-    float own = 0;
-    for (std::int64_t i = row_lane; i < rows && column < parts * width; i += kRowLanes) {
-      own += partial[i * parts * width + column];
-    }
-    sums[row_lane * (kWarp + 1) + lane] = own;
-    __syncthreads();
-    if (row_lane == 0 && column < parts * width) {
-      float sum = 0;
-      for (unsigned other = 0; other < kRowLanes; ++other) sum += sums[other * (kWarp + 1) + lane];
-      float* out = gradients.parts[column / width] + column % width;
-      *out = adds != 0 ? *out + sum : sum;
-    }
-    __syncthreads();
   }
 }
 
@@ -189,24 +129,28 @@ std::string shape_text(const char* operation, std::int64_t rows, std::int64_t wi
          "]: a range does not fit";
 }
 
-void check_width(const char* operation, std::int64_t floats) {
-  DROPTEST_CHECK(static_cast<std::size_t>(floats) * sizeof(float) <= kMostSharedBytes,
-                 std::string(operation) + ": rows take " + std::to_string(floats) + " floats of shared memory, want " +
-                     std::to_string(kMostSharedBytes / sizeof(float)) + " at most");
-}
-
 template <class E>
 void launch_forward(const char* operation, const Addends<DeviceElement<E>>& in, comm::DeviceSpan<const E> gain,
                     comm::DeviceSpan<const E> bias, std::int64_t rows, std::int64_t width,
                     const Normalized<DeviceElement<E>>& out, comm::Stream& stream) {
   using D = DeviceElement<E>;
-  check_width(operation, width);
-  const bool packs = rows_of_packs<D>(width, in.residual, in.branch, in.branch_bias, gain.data(), bias.data(),
-                                      out.residual_after, out.output);
-  comm::LaunchShape shape = block_per_row(rows, width / (packs ? kPackElems<D> : 1));
+  constexpr int kVector = kPackElems<D>;
+  if (width <= kVector * static_cast<std::int64_t>(kMostThreads) &&
+      rows_of_packs<D>(width, in.residual, in.branch, in.branch_bias, gain.data(), bias.data(), out.residual_after,
+                       out.output)) {
+    comm::LaunchShape shape = block_per_row(rows, width / kVector, kMostThreads);
+    shape.blocks = std::min(shape.blocks, kMostRowBlocks);
+    comm::launch(operation, layernorm_forward_packs_kernel<D, kVector>, shape, stream, in, device_elems(gain),
+                 device_elems(bias), rows, width, out);
+    return;
+  }
+  comm::LaunchShape shape = block_per_row(rows, width);
   shape.shared_bytes = static_cast<std::size_t>(width) * sizeof(float);
-  comm::launch(operation, packs ? layernorm_forward_kernel<D, kPackElems<D>> : layernorm_forward_kernel<D, 1>, shape,
-               stream, in, device_elems(gain), device_elems(bias), rows, width, out);
+  DROPTEST_CHECK(shape.shared_bytes <= kMostSharedBytes, std::string(operation) + ": rows of " + std::to_string(width) +
+                                                             " elements, want at most " +
+                                                             std::to_string(kMostSharedBytes / sizeof(float)));
+  comm::launch(operation, layernorm_forward_kernel<D>, shape, stream, in, device_elems(gain), device_elems(bias), rows,
+               width, out);
 }
 
 }  // namespace
@@ -246,45 +190,6 @@ void residual_layernorm_forward(comm::DeviceSpan<const E> residual, comm::Device
       stream);
 }
 
-std::uint64_t layernorm_scratch_elems(std::int64_t rows, std::int64_t width) {
-  return static_cast<std::uint64_t>(partial_rows(rows) * 3 * width);
-}
-
-template <class E>
-void layernorm_backward(comm::DeviceSpan<const E> grad_output, comm::DeviceSpan<const E> input,
-                        comm::DeviceSpan<const E> gain, comm::DeviceSpan<const float> mean,
-                        comm::DeviceSpan<const float> inverse_deviation, std::int64_t rows, std::int64_t width,
-                        comm::DeviceSpan<const E> grad_residual, comm::DeviceSpan<E> grad_input,
-                        const LayerNormGradients& gradients, comm::DeviceSpan<float> scratch, comm::Stream& stream) {
-  using D = DeviceElement<E>;
-  const auto count = static_cast<std::size_t>(rows * width);
-  DROPTEST_CHECK(rows >= 0 && width >= 0 && grad_output.size() >= count && input.size() >= count &&
-                     gain.size() == static_cast<std::size_t>(width) && mean.size() >= static_cast<std::size_t>(rows) &&
-                     inverse_deviation.size() >= static_cast<std::size_t>(rows) &&
-                     (grad_residual.empty() || grad_residual.size() >= count) && grad_input.size() >= count &&
-                     gradients.gain.size() == gain.size() && gradients.bias.size() == gain.size() &&
-                     (gradients.branch_bias.empty() || gradients.branch_bias.size() == gain.size()) &&
-                     scratch.size() >= layernorm_scratch_elems(rows, width),
-                 shape_text("layernorm_backward", rows, width));
-  const int parts = gradients.branch_bias.empty() ? 2 : 3;
-  check_width("layernorm_backward", parts * width);
-  const Kept<D> kept{device_elems(grad_output), device_elems(input), device_elems(gain), mean.data(),
-                     inverse_deviation.data()};
-  const D* residual = grad_residual.empty() ? nullptr : device_elems(grad_residual);
-  const bool packs =
-      rows_of_packs<D>(width, kept.grad_output, kept.input, kept.gain, residual, grad_input.data(), scratch.data());
-  comm::LaunchShape shape = block_per_row(rows, width / (packs ? kPackElems<D> : 1));
-  if (width > 0) shape.blocks = static_cast<std::uint64_t>(partial_rows(rows));
-  shape.shared_bytes = static_cast<std::size_t>(parts * width) * sizeof(float);
-  comm::launch("layernorm_backward",
-               packs ? layernorm_backward_kernel<D, kPackElems<D>> : layernorm_backward_kernel<D, 1>, shape, stream,
-               kept, rows, width, residual, device_elems(grad_input), parts, scratch.data());
-  const auto tiles = static_cast<std::uint64_t>((parts * width + kWarp - 1) / kWarp);
-  comm::launch("layernorm_backward", parameter_gradients_kernel, {std::min(tiles, kMostBlocks), kRowLanes * kWarp, 0},
-               stream, scratch.data(), partial_rows(rows), width, parts, gradients.mode == GradientMode::kAdd ? 1 : 0,
-               GradientsOfParts{{gradients.gain.data(), gradients.bias.data(), gradients.branch_bias.data()}});
-}
-
 template void layernorm_forward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
                                        comm::DeviceSpan<const float>, std::int64_t, std::int64_t,
                                        comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::DeviceSpan<float>,
@@ -302,15 +207,5 @@ template void residual_layernorm_forward<Bf16>(comm::DeviceSpan<const Bf16>, com
                                                comm::DeviceSpan<const Bf16>, std::int64_t, std::int64_t,
                                                comm::DeviceSpan<Bf16>, comm::DeviceSpan<Bf16>, comm::DeviceSpan<float>,
                                                comm::DeviceSpan<float>, comm::Stream&);
-template void layernorm_backward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
-                                        comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
-                                        comm::DeviceSpan<const float>, std::int64_t, std::int64_t,
-                                        comm::DeviceSpan<const float>, comm::DeviceSpan<float>,
-                                        const LayerNormGradients&, comm::DeviceSpan<float>, comm::Stream&);
-template void layernorm_backward<Bf16>(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
-                                       comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const float>,
-                                       comm::DeviceSpan<const float>, std::int64_t, std::int64_t,
-                                       comm::DeviceSpan<const Bf16>, comm::DeviceSpan<Bf16>, const LayerNormGradients&,
-                                       comm::DeviceSpan<float>, comm::Stream&);
 
 }  // namespace droptest::models

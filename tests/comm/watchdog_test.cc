@@ -173,7 +173,7 @@ TEST(Watchdog, ATransportThatHangsHangsNobody) {
   const auto transport = std::make_shared<Transport>();
   transport->hangs = true;
   {
-    Watchdog watchdog(transport, 60s, 1ms);
+    Watchdog watchdog(transport, 60s, 1ms, 50ms);
     watchdog.end({0, "", "rank 0 failed"});  // gives up waiting, as does the destructor
   }
   EXPECT_EQ(transport->ends, 1);
