@@ -16,6 +16,8 @@ namespace {
 
 }  // namespace
 
+int current_device() { unavailable(); }
+
 Event::Event() { unavailable(); }
 Event::~Event() = default;
 Event::Event(Event&& other) noexcept : event_(other.event_) {}

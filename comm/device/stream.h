@@ -13,6 +13,10 @@ namespace droptest::comm {
 
 class Stream;
 
+/// The device that the calling thread uses: the first, until a stream or a communicator of another one is made on it.
+/// Throws: DeviceError.
+int current_device();
+
 /// A point in the work of a stream.
 /// Thread safety: one thread records at a time; any may wait.
 class Event {
