@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
+#include "comm/device/device_buffer.h"
+#include "comm/device/device_tensor.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -39,14 +42,18 @@ std::uint64_t count_wrong(std::span<const float> result, const std::vector<float
 /// One size's messages and their repetitions.
 class SizeTrial {
  public:
-  SizeTrial(comm::Communicator& group, std::uint64_t bytes)
+  SizeTrial(comm::Communicator& group, std::uint64_t bytes, BandwidthPlan::Memory memory)
       : group_(group), input_(bytes / sizeof(float)), output_(input_.size()), sums_(expected_sums(group.world_size())) {
     for (std::size_t i = 0; i < input_.size(); ++i) input_[i] = contribution(i, group.rank());
+    if (memory == BandwidthPlan::Memory::kHost) return;
+    on_device_.emplace(input_.size());
+    comm::copy_to_device(std::span<const float>(input_), on_device_->input.elems(), on_device_->stream);
   }
 
   /// Seconds of this rank.
   double repeat() {
     std::fill(output_.begin(), output_.end(), std::numeric_limits<float>::quiet_NaN());
+    if (on_device_) return repeat_on_device(*on_device_);
     group_.barrier({sim::TrafficClass::kControl, "bandwidth", -1});
     const auto start = Clock::now();
     group_.all_reduce(comm::ConstTensor(std::span<const float>(input_)), comm::Tensor(std::span<float>(output_)),
@@ -57,10 +64,34 @@ class SizeTrial {
   std::uint64_t wrong() const { return count_wrong(output_, sums_); }
 
  private:
+  struct OnDevice {
+    explicit OnDevice(std::size_t count)
+        : stream(comm::current_device()), input(count, "bandwidth input"), output(count, "bandwidth output") {}
+    comm::Stream stream;
+    comm::DeviceBuffer<float> input;
+    comm::DeviceBuffer<float> output;
+  };
+
+  double repeat_on_device(OnDevice& device) {
+    comm::copy_to_device(std::span<const float>(output_), device.output.elems(), device.stream);
+    device.stream.synchronize();
+    group_.barrier({sim::TrafficClass::kControl, "bandwidth", -1});
+    const auto start = Clock::now();
+    group_.all_reduce(comm::device_tensor(comm::DeviceSpan<const float>(device.input.elems()), device.stream),
+                      comm::device_tensor(device.output.elems(), device.stream), comm::ReduceOp::kSum,
+                      {sim::TrafficClass::kControl, "bandwidth", -1});
+    device.stream.synchronize();
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    comm::copy_to_host(comm::DeviceSpan<const float>(device.output.elems()), std::span<float>(output_), device.stream);
+    device.stream.synchronize();
+    return seconds;
+  }
+
   comm::Communicator& group_;
   std::vector<float> input_;
   std::vector<float> output_;
   std::vector<float> sums_;
+  std::optional<OnDevice> on_device_;  ///< absent: the messages are in host memory
 };
 
 /// Makes each value the largest or the sum over ranks.
@@ -70,7 +101,7 @@ void combine(comm::Communicator& group, std::span<T> values, comm::ReduceOp op) 
 }
 
 BandwidthPoint measure_size(comm::Communicator& group, std::uint64_t bytes, const BandwidthPlan& plan) {
-  SizeTrial trial(group, bytes);
+  SizeTrial trial(group, bytes, plan.memory);
   trial.repeat();  // connections, buffers and caches
   double first = trial.repeat();
   std::uint64_t wrong = trial.wrong();

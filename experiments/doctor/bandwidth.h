@@ -27,6 +27,7 @@ struct BandwidthPlan {
   std::uint64_t to_bytes = std::uint64_t{64} << 20;
   int repetitions = 20;                     ///< at most, for each size
   std::chrono::milliseconds longest{1000};  ///< for each size, where one repetition is not longer already
+  enum class Memory : std::uint8_t { kHost, kDevice } memory = Memory::kHost;  ///< where the messages are
 };
 
 /// from_bytes, and four times the one before, up to to_bytes; rounded up to whole floats.
@@ -41,7 +42,8 @@ struct BandwidthPoint {
 };
 
 /// Sums float messages of the given sizes, each after a repetition that is not timed. Every repetition begins with a
-/// barrier. Ranks: all, with the same sizes; all get the same points. Traffic is of class control.
+/// barrier; in device memory, of the thread's current device, it ends when the device has the sums. Ranks: all, with
+/// the same sizes; all get the same points. Traffic is of class control.
 std::vector<BandwidthPoint> measure_all_reduce(comm::Communicator& group, std::span<const std::uint64_t> sizes,
                                                const BandwidthPlan& plan);
 

@@ -87,6 +87,12 @@ class TemporaryFolder {
 std::string spec_copy(const std::string& folder) { return folder + "/spec.json"; }
 std::string group_report_file(const std::string& folder) { return folder + "/group.json"; }
 
+/// Messages are measured where the run has them.
+BandwidthPlan plan_for(const RunConfig& config, BandwidthPlan plan) {
+  if (config.device == Device::kCuda) plan.memory = BandwidthPlan::Memory::kDevice;
+  return plan;
+}
+
 /// Joins the group of a launch. `id` tells it from other groups that meet in the same place.
 std::unique_ptr<comm::Communicator> join(const RunConfig& config, const comm::LaunchEnvironment& launch,
                                          const comm::Rendezvous& rendezvous, const std::string& id) {
@@ -104,7 +110,7 @@ GroupReport examine_joined(const RunConfig& config, const comm::LaunchEnvironmen
                            const BandwidthPlan& plan) {
   const std::unique_ptr<comm::Communicator> group = join(config, launch, rendezvous, id);
   try {
-    return examine_group(*group, own, plan);
+    return examine_group(*group, own, plan_for(config, plan));
   } catch (const std::exception& error) {
     group->abort(error.what());
     throw;
@@ -120,7 +126,7 @@ GroupReport examine_threads(const RunConfig& config, const RankFacts& own, const
   };
   const auto shared = std::make_shared<Shared>();
   shared->own = own;
-  shared->plan = plan;
+  shared->plan = plan_for(config, plan);
   comm::run_ranks(config.tensor_parallel, config.backend.timeout, [shared](comm::Communicator& group) {
     GroupReport report = examine_group(group, shared->own, shared->plan);
     if (group.rank() == 0) shared->report = std::move(report);

@@ -91,7 +91,7 @@ BandwidthPlan agree_on_plan(comm::Communicator& group, const BandwidthPlan& plan
   std::array<std::uint64_t, 4> values = {plan.from_bytes, largest, static_cast<std::uint64_t>(plan.repetitions),
                                          static_cast<std::uint64_t>(plan.longest.count())};
   group.broadcast(comm::Tensor(std::span<std::uint64_t>(values)), 0, control("plan"));
-  return {values[0], values[1], static_cast<int>(values[2]), std::chrono::milliseconds(values[3])};
+  return {values[0], values[1], static_cast<int>(values[2]), std::chrono::milliseconds(values[3]), plan.memory};
 }
 
 nlohmann::ordered_json facts_json(const RankFacts& facts) {
