@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -169,6 +170,21 @@ TEST(FakeCuda, PageLockedMemoryIsReadLateOtherMemoryAtOnce) {
   ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
   EXPECT_EQ(*static_cast<int*>(pinned), 1);
   ASSERT_EQ(cudaFreeHost(pinned), cudaSuccess);
+}
+
+// The host's memory may be anything by the time of the copy, even a device's.
+TEST(FakeCuda, CopiedHostMemoryMayBeFreedAtOnce) {
+  const Scope scope;
+  const NewStream stream;
+  const DeviceArray<int> to(1000);
+  std::vector<std::unique_ptr<DeviceArray<int>>> later;
+  {
+    const std::vector<int> from(1000, 7);
+    ASSERT_EQ(cudaMemcpyAsync(to.data(), from.data(), 4000, cudaMemcpyHostToDevice, stream), cudaSuccess);
+  }
+  for (int i = 0; i < 20; ++i) later.push_back(std::make_unique<DeviceArray<int>>(700));
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(to.host(), std::vector<int>(1000, 7));
 }
 
 TEST(FakeCuda, CopiesOfTheWrongDirectionAreRefused) {
