@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -169,6 +171,25 @@ TEST(FakeCuda, PageLockedMemoryIsReadLateOtherMemoryAtOnce) {
   ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
   EXPECT_EQ(*static_cast<int*>(pinned), 1);
   ASSERT_EQ(cudaFreeHost(pinned), cudaSuccess);
+}
+
+// The host's memory may be anything by the time of the copy, even a device's: the C library gives out again what was
+// freed last.
+TEST(FakeCuda, CopiedHostMemoryMayBeFreedAtOnce) {
+  const Scope scope;
+  const NewStream stream;
+  const DeviceArray<int> to(1);
+  std::vector<std::unique_ptr<DeviceArray<char>>> later;
+  for (int i = 0; i < 100; ++i) {
+    void* const from = std::aligned_alloc(256, 3328);
+    std::memset(from, i, 3328);
+    ASSERT_EQ(cudaMemcpyAsync(to.data(), static_cast<char*>(from) + 512, 4, cudaMemcpyHostToDevice, stream),
+              cudaSuccess);
+    std::free(from);
+    later.push_back(std::make_unique<DeviceArray<char>>(2800));
+  }
+  ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  EXPECT_EQ(to.host(), std::vector<int>{99 * 0x01010101});
 }
 
 TEST(FakeCuda, CopiesOfTheWrongDirectionAreRefused) {
