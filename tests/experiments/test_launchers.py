@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cli_harness import BINARY, CLEAN_ENVIRONMENT, losses_of, run, run_folders, summary_of, wait_until, write_spec
 from launchers import LAUNCHERS, Launch, missing
-from slurm_cluster import CannotStart, SlurmCluster, free_ports
+from slurm_cluster import free_ports
 
 RANKS = 4
 TRAINING = {"steps": 4, "batch_sequences": 2, "learning_rate": 0.01}
@@ -23,20 +23,6 @@ ROOT = Path(__file__).parents[2]
 def _needs_gloo(tmp_path_factory):
     if "gloo (not built)" in run("info", cwd=tmp_path_factory.mktemp("info")).out:
         pytest.skip("the gloo backend was not built")
-
-
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory):
-    cluster = None
-    try:
-        cluster = SlurmCluster(tmp_path_factory.mktemp("slurm"))
-        cluster.start()
-        yield cluster
-    except CannotStart as reason:
-        pytest.skip(str(reason))
-    finally:
-        if cluster is not None:
-            cluster.stop()
 
 
 @pytest.fixture(scope="module")
