@@ -148,6 +148,19 @@ def test_variables_that_are_missing_or_wrong_are_named(variables, text, tmp_path
     assert text in result.err and len(result.err.splitlines()) == 1
 
 
+def test_an_interface_that_is_not_there_is_named(tmp_path):
+    write_spec(tmp_path, backend={"name": "gloo", "timeout_seconds": 5})
+    with Launch(
+        *("by_hand", "run", "spec.json"),
+        cwd=tmp_path,
+        ranks=2,
+        port=free_ports(1),
+        environment={"GLOO_SOCKET_IFNAME": "nosuch0"},
+    ) as launch:
+        assert launch.wait(30) == [1, 1], launch.said()
+        assert all("cannot connect: interface nosuch0: " in text for text in launch.errors().values()), launch.said()
+
+
 @pytest.mark.skipif(missing("mpirun") != "", reason=missing("mpirun"))
 def test_several_processes_of_a_run_of_threads_are_refused(tmp_path):
     write_spec(tmp_path)
