@@ -106,6 +106,8 @@ TEST(TcpStore, AllRanksSeeEachKeyAndTheFirstValueStays) {
   EXPECT_TRUE(third->set_if_absent("long", long_value));
   EXPECT_EQ(second->get("long"), long_value);
   EXPECT_THROW(second->set_if_absent("longer", long_value + "x"), CheckError);
+  EXPECT_EQ(third->own_address(), "127.0.0.1");
+  EXPECT_EQ(first->own_address(), "127.0.0.1");
   third->clear();
   EXPECT_FALSE(second->get("key").has_value());
   EXPECT_EQ(third->where(), "the TCP store of rank 0 at 127.0.0.1:" + std::to_string(port) + ", launch launch");

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts droptest's ranks as their users do: by hand, mpirun, srun and torchrun; finds them, and collects what they say."""
+"""Starts ranks as users do, by hand, mpirun, srun and torchrun; finds them, and collects what they say."""
 
 import os
 import shutil

@@ -60,7 +60,7 @@ _next_port = itertools.count(os.getpid() * 16)
 
 
 def free_ports(count):
-    """Neighbouring ports that nobody has, others at each call, and none of those that the system gives to connections."""
+    """Neighbouring ports that nobody has, others at each call, none of those that the system gives to connections."""
     for _ in range(1000):
         first = 12000 + max(next(_next_port) for _ in range(count)) % 20000 - count + 1
         sockets = [socket.socket() for _ in range(count)]

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from cli_harness import metrics_of, run, run_folders, wait_until, write_spec
 from launchers import LAUNCHERS, CutNetwork, Launch, missing
-from slurm_cluster import CannotStart, SlurmCluster, free_ports
+from slurm_cluster import free_ports
 
 RANKS = 4
 VICTIM = 2
@@ -93,35 +93,28 @@ def outcome_of(launcher, fault, folder, environment):
             network.close()
 
 
-@pytest.fixture(scope="module", params=["kill", "stop", "cut"])
-def outcomes(request, tmp_path_factory):
-    """Fault, and launcher -> outcome. Most of the time is spent waiting: two launches at once."""
-    folder = tmp_path_factory.mktemp(request.param)
+@pytest.fixture(scope="module")
+def outcomes(slurm_or_reason, tmp_path_factory):
+    """(Fault, launcher) -> outcome. Most of the time is spent waiting: three launches at once."""
+    folder = tmp_path_factory.mktemp("failures")
     if "gloo (not built)" in run("info", cwd=folder).out:
         pytest.skip("the gloo backend was not built")
-    cluster, slurm = None, {}
-    try:
-        cluster = SlurmCluster(tmp_path_factory.mktemp("slurm"))
-        cluster.start()
-        slurm = cluster.environment
-    except CannotStart as reason:
-        slurm = Outcome(str(reason))
-    try:
-        with ThreadPoolExecutor(2) as pool:
-            found = {
-                name: pool.submit(outcome_of, name, request.param, folder / name, slurm if name == "srun" else {})
-                for name in LAUNCHERS
-            }
-            yield request.param, {name: future.result() for name, future in found.items()}
-    finally:
-        if cluster is not None:
-            cluster.stop()
+    slurm = Outcome(slurm_or_reason) if isinstance(slurm_or_reason, str) else slurm_or_reason.environment
+    with ThreadPoolExecutor(3) as pool:
+        found = {
+            (fault, name): pool.submit(
+                outcome_of, name, fault, folder / f"{fault}-{name}", slurm if name == "srun" else {}
+            )
+            for fault in TIMEOUT_SECONDS
+            for name in LAUNCHERS
+        }
+    return {key: future.result() for key, future in found.items()}
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_all_other_ranks_end_and_name_the_rank_that_failed(launcher, outcomes):
-    fault, found = outcomes
-    outcome = found[launcher]
+@pytest.mark.parametrize("fault", TIMEOUT_SECONDS)
+def test_all_other_ranks_end_and_name_the_rank_that_failed(fault, launcher, outcomes):
+    outcome = outcomes[fault, launcher]
     if outcome.skipped:
         pytest.skip(outcome.skipped)
     assert outcome.seconds is not None and outcome.codes is not None, outcome.said

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cli_harness import BINARY, CLEAN_ENVIRONMENT, losses_of, run, run_folders, summary_of, wait_until, write_spec
 from launchers import LAUNCHERS, Launch, missing
-from slurm_cluster import CannotStart, SlurmCluster, free_ports
+from slurm_cluster import free_ports
 
 RANKS = 4
 TRAINING = {"steps": 4, "batch_sequences": 2, "learning_rate": 0.01}
@@ -23,20 +23,6 @@ ROOT = Path(__file__).parents[2]
 def _needs_gloo(tmp_path_factory):
     if "gloo (not built)" in run("info", cwd=tmp_path_factory.mktemp("info")).out:
         pytest.skip("the gloo backend was not built")
-
-
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory):
-    cluster = None
-    try:
-        cluster = SlurmCluster(tmp_path_factory.mktemp("slurm"))
-        cluster.start()
-        yield cluster
-    except CannotStart as reason:
-        pytest.skip(str(reason))
-    finally:
-        if cluster is not None:
-            cluster.stop()
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +146,19 @@ def test_variables_that_are_missing_or_wrong_are_named(variables, text, tmp_path
     write_spec(tmp_path, backend={"name": "gloo"})
     result = run("run", "spec.json", cwd=tmp_path, expect=2, environment=variables)
     assert text in result.err and len(result.err.splitlines()) == 1
+
+
+def test_an_interface_that_is_not_there_is_named(tmp_path):
+    write_spec(tmp_path, backend={"name": "gloo", "timeout_seconds": 5})
+    with Launch(
+        *("by_hand", "run", "spec.json"),
+        cwd=tmp_path,
+        ranks=2,
+        port=free_ports(1),
+        environment={"GLOO_SOCKET_IFNAME": "nosuch0"},
+    ) as launch:
+        assert launch.wait(30) == [1, 1], launch.said()
+        assert all("cannot connect: interface nosuch0: " in text for text in launch.errors().values()), launch.said()
 
 
 @pytest.mark.skipif(missing("mpirun") != "", reason=missing("mpirun"))

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What several test files launch runs with."""
+
+import pytest
+from slurm_cluster import CannotStart, SlurmCluster
+
+
+@pytest.fixture(scope="session")
+def slurm_or_reason(tmp_path_factory):
+    """A Slurm that is started once and stopped at the end, or why there is none."""
+    cluster = None
+    try:
+        cluster = SlurmCluster(tmp_path_factory.mktemp("slurm"))
+        cluster.start()
+        yield cluster
+    except CannotStart as reason:
+        yield str(reason)
+    finally:
+        if cluster is not None:
+            cluster.stop()
+
+
+@pytest.fixture
+def slurm(slurm_or_reason):
+    if isinstance(slurm_or_reason, str):
+        pytest.skip(slurm_or_reason)
+    return slurm_or_reason
