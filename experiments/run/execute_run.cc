@@ -13,6 +13,7 @@
 
 #include "comm/backend_registry.h"
 #include "comm/launch_environment.h"
+#include "comm/nccl/nccl_backend.h"
 #include "comm/rendezvous/tcp_connection.h"
 #include "comm/run_ranks.h"
 #include "experiments/data/corpus.h"
@@ -55,7 +56,7 @@ std::string default_rendezvous(const RunDirectory& directory) { return directory
 /// This process is one rank. Returns the summary on rank 0, null elsewhere.
 nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory, const nlohmann::json& point,
                            const comm::LaunchEnvironment& launch, SigtermWatch& sigterm) {
-  const RunConfig& config = run.config;
+  RunConfig config = run.config;
   if (launch.world_size != config.tensor_parallel) {
     throw ConfigError("/parallel/tensor: got " + std::to_string(config.tensor_parallel) + ", but " + launch.launcher +
                       " started " + std::to_string(launch.world_size) + " processes; start one for each rank");
@@ -73,6 +74,7 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
   if (options.rendezvous.kind == comm::Rendezvous::Kind::kFile) make_directories(options.rendezvous.directory);
 
   std::unique_ptr<comm::Communicator> group = comm::backend_entry(config.backend.name).connect(options);
+  config.device_index = comm::nccl_device(*group);
   const SigtermWatch::Protection protection(sigterm, *group);
   try {
     // Only rank 0's disk need have the records, so it decides for all whether they are there already.

@@ -302,6 +302,7 @@ TEST_F(Nccl, TensorsOfTwoMemoriesOrOfAnotherDeviceAreRefused) {
                                           kGrad);
                 }),
                 HasSubstr("input and output want one memory, and one stream (step 0, grad.wte, 4 bytes)"));
+    EXPECT_EQ(nccl_device(communicator), communicator.rank());
     const int other_device = 1 - stream.device();
     Stream other(other_device);
     const std::string rank = std::to_string(communicator.rank());
