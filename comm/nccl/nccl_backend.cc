@@ -119,6 +119,11 @@ std::unique_ptr<Communicator> connect_nccl(const ProcessGroupOptions& options) {
   }
 }
 
+int nccl_device(const Communicator& communicator) {
+  const auto* const rank = dynamic_cast<const NcclCommunicator*>(&communicator);
+  return rank == nullptr ? 0 : rank->device();
+}
+
 std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key) {
   hand_over();
   wait_for_last();

@@ -19,4 +19,7 @@ extern const bool kNcclBuilt;
 /// what is built.
 std::unique_ptr<Communicator> connect_nccl(const ProcessGroupOptions& options);
 
+/// The device of a rank that connect_nccl() has joined, in whose memory its tensors must be; 0 for other communicators.
+int nccl_device(const Communicator& communicator);
+
 }  // namespace droptest::comm

@@ -52,6 +52,7 @@ class NcclCommunicator final : public Communicator {
   int world_size() const override { return control_->world_size(); }
   int world_rank(int rank) const override { return control_->world_rank(rank); }
   std::string_view backend() const override { return "nccl"; }
+  int device() const { return world_->device(); }
   void begin_step(std::uint64_t step) override { control_->begin_step(step); }
   using Communicator::all_reduce;
   void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;

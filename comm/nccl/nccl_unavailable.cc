@@ -7,7 +7,12 @@ namespace droptest::comm {
 const bool kNcclBuilt = false;
 
 std::unique_ptr<Communicator> connect_nccl(const ProcessGroupOptions& /*options*/) {
-  throw ConfigError("nccl: this build of droptest has no NCCL backend; built: " + built_backends_text());
+  throw ConfigError(
+      "nccl: this build of droptest has no NCCL backend, which is built where CUDA, Gloo and NCCL are found "
+      "(DROPTEST_WITH_NCCL); built: " +
+      built_backends_text());
 }
+
+int nccl_device(const Communicator& /*communicator*/) { return 0; }
 
 }  // namespace droptest::comm

@@ -2,11 +2,11 @@
 #include "comm/rendezvous/file_store.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
-#include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
@@ -43,8 +43,7 @@ class FileStore final : public LaunchStore {
   // never sees half a value.
   bool set_if_absent(const std::string& key, std::string_view value) override {
     const std::string path = path_of(key);
-    const std::string draft = path + ".draft." + std::to_string(::getpid()) + "." + std::to_string(++drafts_);
-    write_whole(draft, value);
+    const std::string draft = write_draft(path, value);
     const int result = ::link(draft.c_str(), path.c_str());
     const int error = errno;
     ::unlink(draft.c_str());
@@ -93,22 +92,25 @@ class FileStore final : public LaunchStore {
                     std::generic_category().message(error));
   }
 
-  void write_whole(const std::string& path, std::string_view value) const {
-    const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (file.get() < 0) fail("create", path, errno);
+  // A name that no other writer has, also on another host where a process may have the same number.
+  std::string write_draft(const std::string& path, std::string_view value) const {
+    std::string draft = path + ".draft.XXXXXX";
+    const FileDescriptor file(::mkostemp(draft.data(), O_CLOEXEC));
+    if (file.get() < 0) fail("create", draft, errno);
+    ::fchmod(file.get(), 0644);
     while (!value.empty()) {
       const ssize_t written = ::write(file.get(), value.data(), value.size());
       if (written >= 0) {
         value.remove_prefix(static_cast<std::size_t>(written));
       } else if (errno != EINTR) {
-        fail("write", path, errno);
+        fail("write", draft, errno);
       }
     }
+    return draft;
   }
 
   const std::filesystem::path directory_;
   const std::string where_;
-  std::atomic<std::uint64_t> drafts_ = 0;
 };
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "comm/backend_registry.h"
 #include "comm/device/stream.h"
 #include "comm/launch_environment.h"
+#include "comm/nccl/nccl_backend.h"
 #include "comm/rendezvous/tcp_connection.h"
 #include "comm/run_ranks.h"
 #include "experiments/data/corpus.h"
@@ -74,8 +75,7 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
   if (options.rendezvous.kind == comm::Rendezvous::Kind::kFile) make_directories(options.rendezvous.directory);
 
   std::unique_ptr<comm::Communicator> group = comm::backend_entry(config.backend.name).connect(options);
-  // The backend has chosen each rank's device while it connected.
-  if (config.device == Device::kCuda) config.device_index = comm::current_device();
+  config.device_index = comm::nccl_device(*group);
   const SigtermWatch::Protection protection(sigterm, *group);
   try {
     // Only rank 0's disk need have the records, so it decides for all whether they are there already.

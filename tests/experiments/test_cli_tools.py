@@ -267,7 +267,7 @@ def test_list_names_what_specs_can_name(tmp_path):
 def test_info_names_versions_and_what_was_built(tmp_path):
     info = json.loads(run("info", "--json", cwd=tmp_path).out)
     assert {"version", "commit", "compiler", "libraries", "backends", "cuda"} <= set(info)
-    assert info["backends"]["local"] is True and info["backends"]["nccl"] is False
+    assert info["backends"]["local"] is True and info["backends"]["udp"] is False
     text = run("info", cwd=tmp_path).out
     assert info["version"] in text
 
