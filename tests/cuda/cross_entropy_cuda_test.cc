@@ -144,8 +144,8 @@ TYPED_TEST(CrossEntropyCuda, AllInOnePassForOneRank) {
 
 TYPED_TEST(CrossEntropyCuda, RefusesShortRanges) {
   using E = TypeParam;
-  DeviceArray<E> logits = poisoned<E>(std::size_t{15}, this->stream());
-  DeviceArray<float> rows = poisoned<float>(std::size_t{2}, this->stream());
+  DeviceArray<E> logits = poisoned<E>(15, this->stream());
+  DeviceArray<float> rows = poisoned<float>(2, this->stream());
   EXPECT_THROW(row_maxima<E>(logits.read(), {2, 8, {0, 8}}, rows.elems(), this->stream()), CheckError);
   EXPECT_THROW(row_maxima<E>(logits.read(), {1, 7, {0, 8}}, rows.elems(), this->stream()), CheckError);
   EXPECT_THROW(row_maxima<E>(logits.read(), {3, 5, {0, 5}}, rows.elems(), this->stream()), CheckError);
@@ -159,7 +159,7 @@ TEST_F(OrderedSumCuda, SumsFloatsInDouble) {
     double want = 0;
     for (const float value : values) want += static_cast<double>(value);
     DeviceArray<float> device_values(values, stream());
-    DeviceArray<double> sum = poisoned<double>(std::size_t{1}, stream());
+    DeviceArray<double> sum = poisoned<double>(1, stream());
     sum_of_values(device_values.read(), sum.elems(), stream());
     // Doubles add numbers of 24 bits without rounding here.
     EXPECT_EQ(sum.values(), std::vector<double>{want});

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -121,15 +122,11 @@ class DeviceArray {
 };
 
 /// An array whose elements are NaN, or -1.
-template <class T>
-DeviceArray<T> poisoned(std::size_t count, comm::Stream& stream, Start start = Start::kAligned) {
-  std::vector<T> values(count);
-  if (count > 0) std::memset(static_cast<void*>(values.data()), 0xFF, count * sizeof(T));
+template <class T, std::integral Count>
+DeviceArray<T> poisoned(Count count, comm::Stream& stream, Start start = Start::kAligned) {
+  std::vector<T> values(static_cast<std::size_t>(count));
+  if (count > 0) std::memset(static_cast<void*>(values.data()), 0xFF, values.size() * sizeof(T));
   return DeviceArray<T>(values, stream, start);
-}
-template <class T>
-DeviceArray<T> poisoned(std::int64_t count, comm::Stream& stream, Start start = Start::kAligned) {
-  return poisoned<T>(static_cast<std::size_t>(count), stream, start);
 }
 
 /// A test that needs a device, and skips with the reason where none answers; with DROPTEST_REQUIRE_CUDA=1 it fails.

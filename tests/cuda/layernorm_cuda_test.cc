@@ -113,8 +113,7 @@ TYPED_TEST(LayerNormCuda, BackwardSetsOrAddsAllGradients) {
       std::vector<float> branch_before = before;
       if (sets) branch_before.clear();
       DeviceArray<float> dbranch(branch_before, this->stream());
-      DeviceArray<float> scratch =
-          poisoned<float>(static_cast<std::size_t>(layernorm_scratch_elems(rows, width)), this->stream());
+      DeviceArray<float> scratch = poisoned<float>(layernorm_scratch_elems(rows, width), this->stream());
       const LayerNormGradients gradients{dgain.elems(), dbias.elems(), dbranch.elems(), mode};
       layernorm_backward<E>(device_dy.read(), device_x.read(), device_gain.read(), device_mean.read(),
                             device_deviation.read(), rows, width,
@@ -137,9 +136,9 @@ TYPED_TEST(LayerNormCuda, BackwardSetsOrAddsAllGradients) {
 
 TYPED_TEST(LayerNormCuda, RefusesRangesThatDoNotFit) {
   using E = TypeParam;
-  DeviceArray<E> x = poisoned<E>(std::size_t{24}, this->stream());
-  DeviceArray<E> gain = poisoned<E>(std::size_t{8}, this->stream());
-  DeviceArray<float> rows = poisoned<float>(std::size_t{3}, this->stream());
+  DeviceArray<E> x = poisoned<E>(24, this->stream());
+  DeviceArray<E> gain = poisoned<E>(8, this->stream());
+  DeviceArray<float> rows = poisoned<float>(3, this->stream());
   EXPECT_THROW(layernorm_forward<E>(x.read(), gain.read(), gain.read(), 4, 8, x.elems(), rows.elems(), rows.elems(),
                                     this->stream()),
                CheckError);
