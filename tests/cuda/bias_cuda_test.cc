@@ -73,12 +73,12 @@ TYPED_TEST(BiasCuda, GeluOfLargeNumbersIsThatOfTheLimit) {
   EXPECT_EQ(as<float>(gradient.values()), (std::vector<float>{1, 0, 1, 0}));
 }
 
+// With more than one chunk of rows.
+const std::vector<RowsCase> kSumCases = rows_cases_and({{700, 40, Start::kAligned}, {259, 3, Start::kAligned}});
+
 TYPED_TEST(BiasCuda, ColumnSumsOfRowsWithAndWithoutGaps) {
   using E = TypeParam;
-  std::vector<RowsCase> cases = kRowsCases;
-  cases.push_back({700, 40, Start::kAligned});  // more than one chunk of rows
-  cases.push_back({259, 3, Start::kAligned});
-  for (const auto& [rows, width, start] : cases) {
+  for (const auto& [rows, width, start] : kSumCases) {
     for (const std::int64_t gap : {0, 8}) {
       for (const GradientMode mode : {GradientMode::kSet, GradientMode::kAdd}) {
         const RowShape shape{rows, width, width + gap};

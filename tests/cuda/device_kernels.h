@@ -157,5 +157,10 @@ struct RowsCase {
 inline const std::vector<RowsCase> kRowsCases = {
     {1, 1, Start::kAligned},    {19, 7, Start::kAligned},   {5, 64, Start::kAligned}, {5, 64, Start::kOdd},
     {33, 200, Start::kAligned}, {3, 2176, Start::kAligned}, {2, 601, Start::kOdd},    {0, 8, Start::kAligned}};
+inline std::vector<RowsCase> rows_cases_and(const std::vector<RowsCase>& more) {
+  std::vector<RowsCase> all = kRowsCases;
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
 
 }  // namespace droptest::models
