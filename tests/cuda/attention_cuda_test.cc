@@ -153,8 +153,8 @@ TYPED_TEST(AttentionCuda, DoesNotSeeTheFuture) {
 
 TYPED_TEST(AttentionCuda, RefusesWidthsAndRangesThatDoNotFit) {
   using E = TypeParam;
-  DeviceArray<E> elems = poisoned<E>(std::size_t{3 * 300}, this->stream());
-  DeviceArray<float> rows = poisoned<float>(std::size_t{300}, this->stream());
+  DeviceArray<E> elems = poisoned<E>(3 * 300, this->stream());
+  DeviceArray<float> rows = poisoned<float>(300, this->stream());
   const auto call = [&](const AttentionShape& shape) {
     attention_forward<E>(elems.read(), shape, rows.elems(), elems.elems(), this->stream());
   };

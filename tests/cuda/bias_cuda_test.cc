@@ -65,7 +65,7 @@ TYPED_TEST(BiasCuda, GeluOfLargeNumbersIsThatOfTheLimit) {
   const std::vector<E> values = {to_elem<E>(60), to_elem<E>(-60), to_elem<E>(1024), to_elem<E>(-1024)};
   DeviceArray<E> inputs(values, this->stream());
   DeviceArray<E> bias(std::vector<E>(4, to_elem<E>(0)), this->stream());
-  DeviceArray<E> output = poisoned<E>(std::size_t{4}, this->stream());
+  DeviceArray<E> output = poisoned<E>(4, this->stream());
   DeviceArray<E> gradient(std::vector<E>(4, to_elem<E>(1)), this->stream());
   bias_gelu<E>(bias.read(), 1, inputs.elems(), output.elems(), this->stream());
   EXPECT_EQ(as<float>(output.values()), (std::vector<float>{60, 0, 1024, 0}));
@@ -73,12 +73,12 @@ TYPED_TEST(BiasCuda, GeluOfLargeNumbersIsThatOfTheLimit) {
   EXPECT_EQ(as<float>(gradient.values()), (std::vector<float>{1, 0, 1, 0}));
 }
 
+// With more than one chunk of rows.
+const std::vector<RowsCase> kSumCases = rows_cases_and({{700, 40, Start::kAligned}, {259, 3, Start::kAligned}});
+
 TYPED_TEST(BiasCuda, ColumnSumsOfRowsWithAndWithoutGaps) {
   using E = TypeParam;
-  std::vector<RowsCase> cases = kRowsCases;
-  cases.push_back({700, 40, Start::kAligned});  // more than one chunk of rows
-  cases.push_back({259, 3, Start::kAligned});
-  for (const auto& [rows, width, start] : cases) {
+  for (const auto& [rows, width, start] : kSumCases) {
     for (const std::int64_t gap : {0, 8}) {
       for (const GradientMode mode : {GradientMode::kSet, GradientMode::kAdd}) {
         const RowShape shape{rows, width, width + gap};
@@ -93,8 +93,7 @@ TYPED_TEST(BiasCuda, ColumnSumsOfRowsWithAndWithoutGaps) {
         }
         DeviceArray<E> device_values(values, this->stream(), start);
         DeviceArray<float> sums(before, this->stream());
-        DeviceArray<float> scratch =
-            poisoned<float>(static_cast<std::size_t>(column_sums_scratch_elems(shape)), this->stream());
+        DeviceArray<float> scratch = poisoned<float>(column_sums_scratch_elems(shape), this->stream());
         column_sums<E>(device_values.read(), shape, mode, sums.elems(), scratch.elems(), this->stream());
         // Each addition rounds a sum that is at most the number of rows.
         expect_close(sums.values(), want, 1e-7 + static_cast<double>(rows) * 1e-6, 1.01,

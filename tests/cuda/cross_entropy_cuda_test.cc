@@ -144,11 +144,32 @@ TYPED_TEST(CrossEntropyCuda, AllInOnePassForOneRank) {
 
 TYPED_TEST(CrossEntropyCuda, RefusesShortRanges) {
   using E = TypeParam;
-  DeviceArray<E> logits = poisoned<E>(std::size_t{15}, this->stream());
-  DeviceArray<float> rows = poisoned<float>(std::size_t{2}, this->stream());
+  DeviceArray<E> logits = poisoned<E>(15, this->stream());
+  DeviceArray<float> rows = poisoned<float>(2, this->stream());
   EXPECT_THROW(row_maxima<E>(logits.read(), {2, 8, {0, 8}}, rows.elems(), this->stream()), CheckError);
   EXPECT_THROW(row_maxima<E>(logits.read(), {1, 7, {0, 8}}, rows.elems(), this->stream()), CheckError);
   EXPECT_THROW(row_maxima<E>(logits.read(), {3, 5, {0, 5}}, rows.elems(), this->stream()), CheckError);
+}
+
+class CrossEntropyRowsCuda : public DeviceTest {};
+
+TEST_F(CrossEntropyRowsCuda, MoreRowsThanBlocks) {
+  const LogitRows shape{65540, 2, {0, 2}};
+  std::vector<float> logits;
+  for (std::int64_t i = 0; i < shape.rows; ++i) logits.insert(logits.end(), {i % 2 == 0 ? 0.0F : 1.0F, 0.0F});
+  DeviceArray<float> device_logits(logits, stream());
+  DeviceArray<std::int32_t> targets(std::vector<std::int32_t>(static_cast<std::size_t>(shape.rows)), stream());
+  DeviceArray<float> losses = poisoned<float>(shape.rows, stream());
+  cross_entropy_forward_backward<float>(device_logits.elems(), shape, targets.read(), 1.0F, losses.elems(), stream());
+  const std::vector<float> got_losses = losses.values();
+  const std::vector<float> gradient = device_logits.values();
+  for (const std::int64_t i : {0, 1, 65534, 65535, 65536, 65537, 65538, 65539}) {
+    // The loss is log(1 + e^-x), and p - 1 = -(1 - e^-loss).
+    const double loss = std::log1p(std::exp(i % 2 == 0 ? 0 : -1));
+    EXPECT_NEAR(got_losses[i], loss, 1e-6) << i;
+    EXPECT_NEAR(gradient[2 * i], std::expm1(-loss), 1e-6) << i;
+    EXPECT_NEAR(gradient[2 * i + 1], -std::expm1(-loss), 1e-6) << i;
+  }
 }
 
 class OrderedSumCuda : public DeviceTest {};
@@ -159,7 +180,7 @@ TEST_F(OrderedSumCuda, SumsFloatsInDouble) {
     double want = 0;
     for (const float value : values) want += static_cast<double>(value);
     DeviceArray<float> device_values(values, stream());
-    DeviceArray<double> sum = poisoned<double>(std::size_t{1}, stream());
+    DeviceArray<double> sum = poisoned<double>(1, stream());
     sum_of_values(device_values.read(), sum.elems(), stream());
     // Doubles add numbers of 24 bits without rounding here.
     EXPECT_EQ(sum.values(), std::vector<double>{want});

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -121,15 +122,11 @@ class DeviceArray {
 };
 
 /// An array whose elements are NaN, or -1.
-template <class T>
-DeviceArray<T> poisoned(std::size_t count, comm::Stream& stream, Start start = Start::kAligned) {
-  std::vector<T> values(count);
-  if (count > 0) std::memset(static_cast<void*>(values.data()), 0xFF, count * sizeof(T));
+template <class T, std::integral Count>
+DeviceArray<T> poisoned(Count count, comm::Stream& stream, Start start = Start::kAligned) {
+  std::vector<T> values(static_cast<std::size_t>(count));
+  if (count > 0) std::memset(static_cast<void*>(values.data()), 0xFF, values.size() * sizeof(T));
   return DeviceArray<T>(values, stream, start);
-}
-template <class T>
-DeviceArray<T> poisoned(std::int64_t count, comm::Stream& stream, Start start = Start::kAligned) {
-  return poisoned<T>(static_cast<std::size_t>(count), stream, start);
 }
 
 /// A test that needs a device, and skips with the reason where none answers; with DROPTEST_REQUIRE_CUDA=1 it fails.
@@ -160,5 +157,10 @@ struct RowsCase {
 inline const std::vector<RowsCase> kRowsCases = {
     {1, 1, Start::kAligned},    {19, 7, Start::kAligned},   {5, 64, Start::kAligned}, {5, 64, Start::kOdd},
     {33, 200, Start::kAligned}, {3, 2176, Start::kAligned}, {2, 601, Start::kOdd},    {0, 8, Start::kAligned}};
+inline std::vector<RowsCase> rows_cases_and(const std::vector<RowsCase>& more) {
+  std::vector<RowsCase> all = kRowsCases;
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
 
 }  // namespace droptest::models

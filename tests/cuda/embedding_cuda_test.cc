@@ -113,5 +113,21 @@ TYPED_TEST(EmbeddingCuda, GradientOfTokensOfOtherRanksIsNothing) {
   EXPECT_THROW(embedding_backward<E>(groups, dy.read(), 9, grad.elems(), this->stream()), CheckError);
 }
 
+class TokenGroupsCuda : public DeviceTest {};
+
+// The host's part of the table of tokens is written again while nothing has run on the device yet.
+TEST_F(TokenGroupsCuda, TokensAreGroupedAgainBeforeTheDeviceCameToThem) {
+  TokenGroups groups({0, 4}, 3);
+  const std::vector<std::int32_t> first = {0, 1, 1};
+  const std::vector<std::int32_t> second = {2, 3, 3};
+  DeviceArray<float> dy(std::vector<float>{1, 2, 4}, stream());
+  DeviceArray<float> grad(std::vector<float>(4), stream());
+  groups.group(first, stream());
+  embedding_backward<float>(groups, dy.read(), 1, grad.elems(), stream());
+  groups.group(second, stream());
+  embedding_backward<float>(groups, dy.read(), 1, grad.elems(), stream());
+  EXPECT_EQ(grad.values(), (std::vector<float>{1, 6, 1, 6}));
+}
+
 }  // namespace
 }  // namespace droptest::models

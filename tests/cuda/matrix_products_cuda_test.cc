@@ -243,7 +243,7 @@ TYPED_TEST(MatrixProductsCuda, ArraysThatDoNotBeginAtAMultipleOf16Bytes) {
 TYPED_TEST(MatrixProductsCuda, RefusesShortRangesAndBiasesInGaps) {
   using E = TypeParam;
   MatrixProducts products(this->stream());
-  DeviceArray<E> many = poisoned<E>(std::size_t{64}, this->stream());
+  DeviceArray<E> many = poisoned<E>(64, this->stream());
   const comm::DeviceSpan<const E> few = many.read().first(63);
   EXPECT_THROW(products.forward<E>({8, 8, 8}, few, many.read(), {}, many.elems()), CheckError);
   EXPECT_THROW(products.forward<E>({8, 8, 8}, many.read(), few, {}, many.elems()), CheckError);

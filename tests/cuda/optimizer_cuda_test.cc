@@ -112,13 +112,13 @@ TEST_F(TensorSegmentsCuda, SumOfSquares) {
   for (const Start start : {Start::kAligned, Start::kOdd}) {
     DeviceArray<float> device_values(values, stream(), start);
     DeviceArray<double> scratch = poisoned<double>(segments.chunks().size(), stream());
-    DeviceArray<double> sum = poisoned<double>(std::size_t{1}, stream());
+    DeviceArray<double> sum = poisoned<double>(1, stream());
     sum_of_squares(segments, device_values.read(), scratch.elems(), sum.elems(), stream());
     EXPECT_NEAR(sum.values()[0] / want, 1, 1e-12);  // 25,000 additions in double
   }
   const TensorSegments none(std::vector<TensorSegment>{}, stream());
   DeviceArray<float> device_values(values, stream());
-  DeviceArray<double> sum = poisoned<double>(std::size_t{1}, stream());
+  DeviceArray<double> sum = poisoned<double>(1, stream());
   sum_of_squares(none, device_values.read(), {}, sum.elems(), stream());
   EXPECT_EQ(sum.values(), std::vector<double>{0.0});
   EXPECT_THROW(sum_of_squares(segments, device_values.read().first(25499), {}, sum.elems(), stream()), CheckError);
