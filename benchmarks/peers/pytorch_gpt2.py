@@ -5,6 +5,9 @@
 The peer of benchmarks/train_step: the same model, the same batch, the same work per step. Prints one JSON object. The
 settings that make PyTorch fast (BLAS library, malloc, waiting threads) are environment variables that must stand before
 it starts: benchmarks/compare_peers.py sets them.
+
+With --device cuda it is PyTorch as its users make it fast on a GPU: torch.compile, scaled_dot_product_attention, fused
+AdamW, bfloat16 by autocast, and a vocabulary that is padded to a multiple of 64.
 """
 
 import argparse
@@ -38,6 +41,9 @@ class Block(nn.Module):
         q, k, v = self.c_attn(x).split(width, dim=2)
         split = (batch, length, self.heads, width // self.heads)
         q, k, v = (t.view(split).transpose(1, 2) for t in (q, k, v))
+        if x.is_cuda:
+            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            return self.attn_proj(mixed.transpose(1, 2).reshape(batch, length, width))
         scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(width // self.heads))
         scores = scores.masked_fill(self.future[:length, :length], float("-inf"))
         mixed = functional.softmax(scores, dim=-1) @ v
@@ -62,11 +68,16 @@ class Gpt2(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1]))
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
         for block in self.blocks:
             x = block(x)
         logits = functional.linear(self.ln_f(x), self.wte.weight)
         return functional.cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.view(-1))
+
+
+def wait_for(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
 
 
 def main() -> None:
@@ -80,40 +91,46 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--steps", type=int, default=5, help="measured, after one that is not")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--eager", action="store_true", help="on a GPU: without torch.compile")
     parser.add_argument("--foreach", action="store_true", help="AdamW by torch's multi-tensor functions")
     args = parser.parse_args()
 
     torch.set_num_threads(args.threads)
     torch.manual_seed(1)
-    model = Gpt2(args.layers, args.width, args.heads, args.vocabulary, args.length)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, foreach=args.foreach
-    )
-    data = torch.randint(0, args.vocabulary, (args.batch, args.length + 1))
+    on_gpu = args.device == "cuda"
+    rows = (args.vocabulary + 63) // 64 * 64 if on_gpu else args.vocabulary
+    model = Gpt2(args.layers, args.width, args.heads, rows, args.length).to(args.device)
+    kind = {"fused": True} if on_gpu else {"foreach": args.foreach}
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, **kind)
+    if on_gpu and not args.eager:
+        model = torch.compile(model)
+    data = torch.randint(0, args.vocabulary, (args.batch, args.length + 1)).to(args.device)
     tokens, targets = data[:, :-1].contiguous(), data[:, 1:].contiguous()
 
+    warm_up = 5 if on_gpu else 1
     seconds = []
-    for _ in range(args.steps + 1):
+    for _ in range(args.steps + warm_up):
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.precision == "bfloat16"):
+        with torch.autocast(args.device, dtype=torch.bfloat16, enabled=args.precision == "bfloat16"):
             loss = model(tokens, targets)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        wait_for(args.device)
         seconds.append(time.perf_counter() - start)
-    step_seconds = statistics.median(seconds[1:])
-    print(
-        json.dumps(
-            {
-                "program": f"PyTorch {torch.__version__}",
-                "step_seconds": step_seconds,
-                "tokens_per_second": args.batch * args.length / step_seconds,
-                "peak_mebibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-                "final_loss": loss.item(),
-            }
-        )
-    )
+    step_seconds = statistics.median(seconds[warm_up:])
+    result = {
+        "program": f"PyTorch {torch.__version__}",
+        "step_seconds": step_seconds,
+        "tokens_per_second": args.batch * args.length / step_seconds,
+        "peak_mebibytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "final_loss": loss.item(),
+    }
+    if on_gpu:
+        result["device_mebibytes"] = torch.cuda.max_memory_allocated() / 2**20
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

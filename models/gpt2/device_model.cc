@@ -171,6 +171,7 @@ void DeviceModel<E>::forward_backward(std::span<const std::int32_t> tokens, std:
   DeviceActivations<E>& buffers = prepared(shape, Keep::kForBackward);
   take_tokens(tokens, targets, buffers);
   if (!groups_ || tokens.size() > most_grouped_) {
+    stream_.synchronize();  // an earlier pass may be at work with the old ones
     most_grouped_ = tokens.size();
     groups_.emplace(range_of(part_.vocabulary), most_grouped_);
   }

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the benchmark scripts decide by themselves: settings, environments, ratios, and what they refuse."""
 
+import importlib.machinery
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -94,3 +96,44 @@ def test_the_build_is_read_from_its_folder(tmp_path):
 def test_bad_calls_get_a_clear_error(arguments, message):
     done = script(*arguments)
     assert done.returncode in (1, 2) and message in done.stderr and "Traceback" not in done.stderr
+
+
+def gpu_bench():
+    """The script as a module."""
+    loader = importlib.machinery.SourceFileLoader("gpu_bench", str(FOLDER / "gpu" / "gpu_bench"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_bench", loader))
+    sys.modules["gpu_bench"] = module
+    loader.exec_module(module)
+    return module
+
+
+def test_gpu_bench_without_a_gpu_says_so_and_does_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "gpu" / "gpu_bench"), "--build", str(tmp_path / "build")],
+        cwd=tmp_path, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "no GPU" in done.stderr and "nothing was built, tested or timed" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_gpu_bench_counts_the_operations_of_a_token():
+    bench = gpu_bench()
+    assert bench.SMALL.parameters() == 124_439_808  # docs/models.md
+    assert bench.XL.parameters() == 1_557_611_200
+    assert bench.SMALL.operations_per_token() == 6 * 124_439_808 + 6 * 12 * 768 * 1024
+
+
+def test_gpu_bench_goes_on_after_a_part_that_fails(tmp_path, capsys):
+    bench_module = gpu_bench()
+    args = type("Args", (), {"peak_teraflops": 989.0})()
+    bench = bench_module.Bench(args, {"name": "GPU"})
+
+    def fail():
+        raise program_runs.ProgramError("no torch")
+
+    bench.part("peer", fail)
+    bench.part("other", lambda: bench.row("other", "5 GB/s"))
+    bench.print_table()
+    printed = capsys.readouterr().out
+    assert "other  5 GB/s" in printed and "NOT RUN OR FAILED: peer: no torch" in printed

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each kernel of a step reaches on a device, at the shapes of GPT-2 124M with 16 sequences of 1,024 tokens in
+// bfloat16: bytes per second of what must be read and written once, operations per second of products. Prints one JSON
+// object; benchmarks/gpu/gpu_bench reads it.
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "comm/device/device_buffer.h"
+#include "comm/device/device_info.h"
+#include "comm/device/stream.h"
+#include "models/kernels/adamw.h"
+#include "models/kernels/attention.h"
+#include "models/kernels/bf16.h"
+#include "models/kernels/cross_entropy.h"
+#include "models/kernels/embedding.h"
+#include "models/kernels/gelu.h"
+#include "models/kernels/layernorm.h"
+#include "models/kernels/matrix_products.h"
+#include "models/kernels/tensor_segments.h"
+
+namespace droptest {
+namespace {
+
+using comm::DeviceBuffer;
+using comm::DeviceSpan;
+using models::Bf16;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kBatch = 16;
+constexpr std::int64_t kLength = 1024;
+constexpr std::int64_t kRows = kBatch * kLength;
+constexpr std::int64_t kWidth = 768;
+constexpr std::int64_t kHeads = 12;
+constexpr std::int64_t kHidden = 4 * kWidth;
+constexpr std::int64_t kVocabulary = 50257;
+constexpr std::int64_t kStride = 50304;
+constexpr std::int64_t kLogitRows = 4096;
+constexpr std::uint64_t kParameters = 124439808;
+
+template <class T>
+DeviceBuffer<T> zeros(std::int64_t count, comm::Stream& stream) {
+  DeviceBuffer<T> buffer(static_cast<std::size_t>(count), "benchmark");
+  comm::zero_on_device(buffer.elems(), stream);
+  return buffer;
+}
+
+/// Times kernels one after another.
+class Rates {
+ public:
+  explicit Rates(comm::Stream& stream) : stream_(stream) {}
+
+  void bytes(const std::string& name, double count, const std::function<void()>& body) {
+    const double seconds = seconds_of(body);
+    record_.push_back(
+        {{"name", name}, {"microseconds", 1e6 * seconds}, {"gigabytes_per_second", count / seconds / 1e9}});
+  }
+  void operations(const std::string& name, double count, const std::function<void()>& body) {
+    const double seconds = seconds_of(body);
+    record_.push_back({{"name", name}, {"microseconds", 1e6 * seconds}, {"teraflops", count / seconds / 1e12}});
+  }
+  const nlohmann::json& record() const { return record_; }
+
+ private:
+  /// Of one call, from as many as take a twentieth of a second.
+  double seconds_of(const std::function<void()>& body) {
+    for (int i = 0; i < 3; ++i) body();
+    const double one = seconds_of(body, 3);
+    return seconds_of(body, std::max(5, static_cast<int>(0.05 / one)));
+  }
+  double seconds_of(const std::function<void()>& body, int calls) {
+    stream_.synchronize();
+    const Clock::time_point start = Clock::now();
+    for (int i = 0; i < calls; ++i) body();
+    stream_.synchronize();
+    return std::chrono::duration<double>(Clock::now() - start).count() / calls;
+  }
+
+  comm::Stream& stream_;
+  nlohmann::json record_ = nlohmann::json::array();
+};
+
+void row_kernels(comm::Stream& stream, Rates& rates) {
+  const double row_bytes = static_cast<double>(kRows * kWidth) * sizeof(Bf16);
+  auto a = zeros<Bf16>(kRows * kWidth, stream);
+  auto b = zeros<Bf16>(kRows * kWidth, stream);
+  auto c = zeros<Bf16>(kRows * kWidth, stream);
+  auto d = zeros<Bf16>(kRows * kWidth, stream);
+  auto gain = zeros<Bf16>(kWidth, stream);
+  auto mean = zeros<float>(kRows, stream);
+  auto deviation = zeros<float>(kRows, stream);
+  auto grads = zeros<float>(3 * kWidth, stream);
+  auto scratch = zeros<float>(static_cast<std::int64_t>(models::layernorm_scratch_elems(kRows, kWidth)), stream);
+  const DeviceSpan<const Bf16> g = gain.elems();
+  rates.bytes("copy (yardstick)", 2 * row_bytes,
+              [&] { comm::copy_on_device(DeviceSpan<const Bf16>(a.elems()), b.elems(), stream); });
+  rates.bytes("layernorm_forward", 2 * row_bytes, [&] {
+    models::layernorm_forward<Bf16>(a.elems(), g, g, kRows, kWidth, b.elems(), mean.elems(), deviation.elems(), stream);
+  });
+  rates.bytes("residual_layernorm_forward", 4 * row_bytes, [&] {
+    models::residual_layernorm_forward<Bf16>(a.elems(), b.elems(), g, g, g, kRows, kWidth, c.elems(), d.elems(),
+                                             mean.elems(), deviation.elems(), stream);
+  });
+  rates.bytes("layernorm_backward", 4 * row_bytes, [&] {
+    const auto width = static_cast<std::size_t>(kWidth);
+    models::layernorm_backward<Bf16>(a.elems(), b.elems(), g, mean.elems(), deviation.elems(), kRows, kWidth, c.elems(),
+                                     d.elems(),
+                                     {grads.elems().subspan(0, width), grads.elems().subspan(width, width),
+                                      grads.elems().subspan(2 * width, width), models::GradientMode::kSet},
+                                     scratch.elems(), stream);
+  });
+  auto tokens = zeros<std::int32_t>(kRows, stream);
+  auto table = zeros<Bf16>(kVocabulary * kWidth, stream);
+  rates.bytes("embedding_forward", 2 * row_bytes, [&] {
+    models::embedding_forward<Bf16>(tokens.elems(), {0, kVocabulary}, table.elems(), kWidth, a.elems(), stream);
+  });
+  rates.bytes("add_positions", 2 * row_bytes,
+              [&] { models::add_positions<Bf16>(table.elems(), kBatch, kLength, kWidth, a.elems(), stream); });
+  auto positions = zeros<float>(kLength * kWidth, stream);
+  rates.bytes("positions_backward", row_bytes, [&] {
+    models::positions_backward<Bf16>(a.elems(), kBatch, kLength, kWidth, models::GradientMode::kSet, positions.elems(),
+                                     stream);
+  });
+}
+
+void parameter_kernels(comm::Stream& stream, Rates& rates) {
+  const auto count = static_cast<std::int64_t>(kParameters);
+  auto value = zeros<float>(count, stream);
+  auto gradient = zeros<float>(count, stream);
+  auto first = zeros<float>(count, stream);
+  auto second = zeros<float>(count, stream);
+  auto rounded = zeros<Bf16>(count, stream);
+  const std::vector<models::TensorSegment> whole = {{0, kParameters, models::Decay::kDecays}};
+  const models::TensorSegments segments(whole, stream);
+  auto partial = zeros<double>(static_cast<std::int64_t>(segments.chunks().size()), stream);
+  auto sum = zeros<double>(1, stream);
+  models::AdamWStep update;
+  update.learning_rate = 1e-3;
+  update.beta1 = 0.9;
+  update.beta2 = 0.95;
+  update.epsilon = 1e-8;
+  rates.bytes("adamw_update", 30.0 * static_cast<double>(kParameters), [&] {
+    models::adamw_update<Bf16>(segments, value.elems(), gradient.elems(), first.elems(), second.elems(),
+                               rounded.elems(), update, stream);
+  });
+  rates.bytes("sum_of_squares", 4.0 * static_cast<double>(kParameters),
+              [&] { models::sum_of_squares(segments, gradient.elems(), partial.elems(), sum.elems(), stream); });
+  rates.bytes("convert", 6.0 * static_cast<double>(kParameters),
+              [&] { models::convert<Bf16>(value.elems(), rounded.elems(), stream); });
+}
+
+void attention_kernels(comm::Stream& stream, Rates& rates) {
+  const models::AttentionShape shape{kBatch, kLength, kHeads, kWidth / kHeads};
+  auto qkv = zeros<Bf16>(3 * kRows * kWidth, stream);
+  auto grad_qkv = zeros<Bf16>(3 * kRows * kWidth, stream);
+  auto output = zeros<Bf16>(kRows * kWidth, stream);
+  auto gradient = zeros<Bf16>(kRows * kWidth, stream);
+  auto rows = zeros<float>(kRows * kHeads, stream);
+  auto scratch = zeros<float>(kRows * kHeads, stream);
+  // Two products of the unmasked half of the scores forward, five backward.
+  const double product = static_cast<double>(kBatch * kLength * kLength * kWidth);
+  rates.operations("attention_forward", 2 * product,
+                   [&] { models::attention_forward<Bf16>(qkv.elems(), shape, rows.elems(), output.elems(), stream); });
+  rates.operations("attention_backward", 5 * product, [&] {
+    models::attention_backward<Bf16>(gradient.elems(), qkv.elems(), output.elems(), rows.elems(), shape,
+                                     grad_qkv.elems(), scratch.elems(), stream);
+  });
+}
+
+void linear_kernels(comm::Stream& stream, Rates& rates) {
+  models::MatrixProducts products(stream);
+  auto narrow = zeros<Bf16>(kRows * kWidth, stream);
+  auto wide = zeros<Bf16>(kRows * kHidden, stream);
+  auto before_gelu = zeros<Bf16>(kRows * kHidden, stream);
+  auto weight = zeros<Bf16>(kWidth * kHidden, stream);
+  auto bias = zeros<Bf16>(kHidden, stream);
+  auto grad_weight = zeros<float>(kWidth * kHidden, stream);
+  auto grad_bias = zeros<float>(kHidden, stream);
+  const models::ProductShape up{kRows, kWidth, kHidden};
+  const models::ProductShape down{kRows, kHidden, kWidth};
+  const models::ProductShape qkv{kRows, kWidth, 3 * kWidth};
+  const double up_operations = 2.0 * static_cast<double>(kRows * kWidth * kHidden);
+  const auto first = [](auto& buffer, std::int64_t count) {
+    return buffer.elems().first(static_cast<std::size_t>(count));
+  };
+  rates.operations("c_attn forward with bias", 0.75 * up_operations, [&] {
+    products.forward<Bf16>(qkv, narrow.elems(), first(weight, kWidth * 3 * kWidth), first(bias, 3 * kWidth),
+                           first(wide, kRows * 3 * kWidth));
+  });
+  rates.operations("c_fc forward with bias and GELU", up_operations, [&] {
+    products.forward_gelu<Bf16>(up, narrow.elems(), weight.elems(), bias.elems(), before_gelu.elems(), wide.elems());
+  });
+  rates.operations("c_proj forward", up_operations,
+                   [&] { products.forward<Bf16>(down, wide.elems(), weight.elems(), {}, narrow.elems()); });
+  rates.operations("c_proj input gradient with GELU", up_operations, [&] {
+    products.backward_input_gelu<Bf16>(down, narrow.elems(), weight.elems(), 1.0F, before_gelu.elems(), wide.elems());
+  });
+  rates.operations("c_fc input gradient", up_operations,
+                   [&] { products.backward_input<Bf16>(up, wide.elems(), weight.elems(), 1.0F, narrow.elems()); });
+  rates.operations("c_fc weight and bias gradient", up_operations, [&] {
+    products.backward_weight<Bf16>(up, narrow.elems(), wide.elems(), 1.0F, models::GradientMode::kSet,
+                                   grad_weight.elems(), grad_bias.elems());
+  });
+}
+
+void head_kernels(comm::Stream& stream, Rates& rates) {
+  models::MatrixProducts products(stream);
+  auto normalized = zeros<Bf16>(kLogitRows * kWidth, stream);
+  auto wte = zeros<Bf16>(kVocabulary * kWidth, stream);
+  auto logits = zeros<Bf16>(kLogitRows * kStride, stream);
+  auto grad_wte = zeros<float>(kVocabulary * kWidth, stream);
+  auto targets = zeros<std::int32_t>(kLogitRows, stream);
+  auto losses = zeros<float>(kLogitRows, stream);
+  const models::ProductShape shape{kLogitRows, kWidth, kVocabulary, models::WeightLayout::kOutputsByInputs, kStride};
+  const models::LogitRows rows{kLogitRows, kStride, {0, kVocabulary}};
+  const double operations = 2.0 * static_cast<double>(kLogitRows * kWidth * kVocabulary);
+  rates.operations("head forward", operations,
+                   [&] { products.forward<Bf16>(shape, normalized.elems(), wte.elems(), {}, logits.elems()); });
+  rates.bytes("cross_entropy_forward_backward", 2.0 * static_cast<double>(kLogitRows * kStride) * sizeof(Bf16), [&] {
+    models::cross_entropy_forward_backward<Bf16>(logits.elems(), rows, targets.elems(), 1.0F, losses.elems(), stream);
+  });
+  rates.operations("head input gradient", operations, [&] {
+    products.backward_input<Bf16>(shape, logits.elems(), wte.elems(), 1.0F, normalized.elems());
+  });
+  rates.operations("head weight gradient", operations, [&] {
+    products.backward_weight<Bf16>(shape, normalized.elems(), logits.elems(), 1.0F, models::GradientMode::kSet,
+                                   grad_wte.elems(), {});
+  });
+}
+
+}  // namespace
+}  // namespace droptest
+
+int main() {
+  try {
+    droptest::comm::require_device(0);
+    droptest::comm::Stream stream(0);
+    droptest::Rates rates(stream);
+    droptest::row_kernels(stream, rates);
+    droptest::parameter_kernels(stream, rates);
+    droptest::attention_kernels(stream, rates);
+    droptest::linear_kernels(stream, rates);
+    droptest::head_kernels(stream, rates);
+    const auto devices = droptest::comm::survey_devices().devices;
+    std::cout << nlohmann::json{{"device", droptest::comm::describe(devices.at(0))}, {"kernels", rates.record()}}.dump()
+              << "\n";
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << "device_rates: error: " << error.what() << "\n";
+    return 1;
+  }
+}
