@@ -149,7 +149,12 @@ nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory
   const comm::BackendEntry& backend = comm::backend_entry(run.config.backend.name);
   if (!backend.built) backend.connect({});  // throws, and says what is built
   require_run_device(run.config);
-  std::optional<comm::LaunchEnvironment> launch = comm::launch_environment(comm::process_environment());
+  std::optional<comm::LaunchEnvironment> launch;
+  try {
+    launch = comm::launch_environment(comm::process_environment());
+  } catch (const ConfigError&) {
+    if (backend.rank_kind == comm::RankKind::kProcesses) throw;
+  }
   if (backend.rank_kind == comm::RankKind::kThreads) {
     if (launch && launch->world_size > 1) {
       throw ConfigError("/backend/name: got \"" + run.config.backend.name +

@@ -173,7 +173,7 @@ class CutNetwork:
         self.inside("ip", "link", "set", self.far, "down")
 
     def close(self):
-        # Connections that wait for their peers keep a namespace, and its end of the cable, for minutes.
-        subprocess.run(["ip", "link", "delete", self.near], check=False, capture_output=True)
         self.holder.kill()
         self.holder.wait()
+        # Connections that wait for their peers keep a namespace, and its end of the cable, for minutes.
+        subprocess.run(["ip", "link", "delete", self.near], check=False, capture_output=True)

@@ -148,6 +148,12 @@ def test_variables_that_are_missing_or_wrong_are_named(variables, text, tmp_path
     assert text in result.err and len(result.err.splitlines()) == 1
 
 
+def test_half_a_launch_does_not_matter_to_threads(tmp_path):
+    write_spec(tmp_path, training=TRAINING)
+    run("run", "spec.json", cwd=tmp_path, environment={"RANK": "0"})
+    assert summary_of(run_folders(tmp_path)[0])["status"] == "completed"
+
+
 def test_an_interface_that_is_not_there_is_named(tmp_path):
     write_spec(tmp_path, backend={"name": "gloo", "timeout_seconds": 5})
     with Launch(
