@@ -43,7 +43,8 @@ void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchSh
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "one argument for each parameter");
   if (shape.blocks == 0) return;
   const auto* function = reinterpret_cast<const void*>(kernel);
-  if (shape.shared_bytes > 48U * 1024U) {
+  // More than 48 KiB must be asked for, and what a kernel has of static shared memory counts.
+  if (shape.shared_bytes > 32U * 1024U) {
     check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(shape.shared_bytes)),
                name);
