@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/device/device_info.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
 #include "models/gpt2/gpt2.h"
@@ -125,6 +126,7 @@ comm::Communicator& network_of(const Options& o, comm::Communicator& group,
 // The host waits for the device once in a step, for losses and norm. From one such wait to the next is the time of a
 // step: the update of one and the passes of the next.
 Result train_on_device(const Options& o) {
+  comm::require_device(0);
   constexpr int kWarmUpSteps = 3;
   const std::vector<std::int32_t> tokens = random_tokens(o);
   const auto inputs = std::span(tokens).first(tokens.size() - 1);
@@ -228,7 +230,13 @@ double peak_mebibytes() {
 int main(int argc, char** argv) {
   droptest::models::keep_freed_memory();
   const droptest::Options o = droptest::parsed(argc, argv);
-  const droptest::Result result = o.device == "cuda" ? droptest::train_on_device(o) : droptest::train_on_host(o);
+  droptest::Result result;
+  try {
+    result = o.device == "cuda" ? droptest::train_on_device(o) : droptest::train_on_host(o);
+  } catch (const std::exception& error) {
+    std::cerr << "train_step: error: " << error.what() << "\n";
+    return 1;
+  }
   nlohmann::json report = {{"program", "droptest"},
                            {"step_seconds", result.step_seconds},
                            {"tokens_per_second", o.accumulation * o.batch * o.length / result.step_seconds},

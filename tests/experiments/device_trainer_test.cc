@@ -3,11 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <fstream>
 
 #include "comm/device/device_info.h"
+#include "experiments/run/execute_run.h"
 #include "experiments/run/training_model.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "sim/error.h"
+#include "tests/experiments/resolved_spec.h"
+#include "tests/experiments/temporary_folder.h"
 #include "tests/experiments/tiny_run.h"
 
 namespace droptest::experiments {
@@ -132,6 +137,26 @@ TEST_F(TrainerOnDevice, Bfloat16NeedsNoProcessorThatMultipliesIt) {
   config.training.precision = models::Precision::kBfloat16;
   // Eight bits of each activation: half a percent of the loss in a pass, more after some steps.
   expect_same_curve(train_locally(on_device(config), corpus), host, 0.05);
+}
+
+TEST_F(TrainerOnDevice, ARunOfASpecLeavesItsRecords) {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "the " + std::to_string(i % 7) + " quick foxes ";
+  std::ofstream(folder.path() + "/corpus.txt") << text;
+  const ResolvedRun run = resolved(
+      R"({"name": "t", "device": "auto", "model": {"layers": 1, "width": 16, "heads": 2, "context": 8},
+          "training": {"steps": 2, "batch_sequences": 2}, "parallel": {"tensor": 2},
+          "network": {"payload_bytes": 64, "loss": {"model": "bernoulli", "loss_rate": "5%"}},
+          "validation": {"tokens": 16}, "data": {"text": ")" +
+      folder.path() + R"(/corpus.txt"}})");
+  ASSERT_EQ(run.config.device, Device::kCuda);
+  const RunDirectory directory = run_directory(folder.path(), "t", run.run_id);
+  const nlohmann::json summary = execute_run(run, directory, {});
+  EXPECT_EQ(summary.at("status"), "completed");
+  EXPECT_EQ(load_json(directory.spec()).at("device"), "cuda");
+  const models::StoredTensors weights = models::read_safetensors(directory.weights());
+  EXPECT_EQ(weights.at("wte.weight").shape, (std::vector<std::uint64_t>{256, 16}));
 }
 
 TEST_F(TrainerOnDevice, StartsFromTheHostsWeightsAndGivesItsOwn) {

@@ -6,7 +6,6 @@
 
 #include <filesystem>
 
-#include "comm/device/device_info.h"
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/schema.h"
 #include "experiments/spec/sha256.h"
@@ -311,38 +310,6 @@ TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
                            "/data/format=uint16",
                            "/repeat={\"seeds\":1}"}) {
     EXPECT_EQ(id({same}), base) << same;
-  }
-}
-
-TEST(Resolve, DeviceIsNamedWhereItIsNotTheCpu) {
-  EXPECT_FALSE(resolved(kTwoRanks).spec.contains("device"));
-  EXPECT_FALSE(resolved(kTwoRanks, {"/device=cpu"}).spec.contains("device"));
-  EXPECT_EQ(resolved(kTwoRanks, {"/device=cpu"}).config.device, Device::kCpu);
-  // Whether there is one here is asked when the run starts: specs are checked on machines that will not run them.
-  const ResolvedRun cuda = resolved(kTwoRanks, {"/device=cuda"});
-  EXPECT_EQ(cuda.spec.at("device"), "cuda");
-  EXPECT_EQ(cuda.config.device, Device::kCuda);
-  EXPECT_EQ(resolve(cuda.spec, "again").run_id, cuda.run_id);
-}
-
-TEST(Resolve, DeviceAutoBecomesWhatThisMachineHas) {
-  const bool here = comm::survey_devices().absence.empty();
-  const ResolvedRun run = resolved(kTwoRanks, {"/device=auto"});
-  EXPECT_EQ(run.config.device, here ? Device::kCuda : Device::kCpu);
-  EXPECT_EQ(run.run_id, resolved(kTwoRanks, {here ? "/device=cuda" : "/device=cpu"}).run_id);
-  EXPECT_EQ(resolved(kTwoRanks, {"/device=auto", "/backend/name=gloo"}).config.device, Device::kCpu);
-  EXPECT_EQ(resolved(kTwoRanks, {"/device=auto", "/backend/name=nccl"}).config.device, Device::kCuda);
-}
-
-TEST(Resolve, BackendsThatCannotUseTheDeviceAreRefused) {
-  EXPECT_THAT(config_error_of([] { resolved(kTwoRanks, {"/backend/name=nccl"}); }),
-              HasSubstr(R"(s.json: /device: got "cpu", want "cuda" with backend "nccl")"));
-  for (const char* host_only : {"gloo", "udp"}) {
-    const std::string backend = std::string("/backend/name=") + host_only;
-    EXPECT_THAT(config_error_of([&] {
-                  resolved(kTwoRanks, {backend, "/device=cuda"});
-                }),
-                HasSubstr(std::string("s.json: /backend/name: got \"") + host_only + "\" with device \"cuda\""));
   }
 }
 

@@ -143,6 +143,20 @@ TEST_F(Gpt2OnDevice, ShapesMayChangeFromPassToPass) {
   EXPECT_EQ(after.gradients, fresh.gradients);
 }
 
+TEST_F(Gpt2OnDevice, MicroBatchesMayGrowWithinAStep) {
+  const DeviceRun run{.batch = 8, .length = 12};
+  const auto of_both = [](bool grow) {
+    return [grow](Gpt2Cuda& model, const auto& tokens, const auto& targets) {
+      // The memory of an evaluation is enough for both passes, which then come without a wait between them.
+      if (grow) model.evaluate(tokens, targets, 8, 12);
+      model.forward_backward(std::span(tokens).first(3), std::span(targets).first(3), 1, 3, 0.5);
+      if (!grow) model.step_sums();
+      model.forward_backward(std::span(tokens).first(6), std::span(targets).first(6), 2, 3, 0.5);
+    };
+  };
+  EXPECT_EQ(device_pass(kOdd, run, of_both(true)).gradients, device_pass(kOdd, run, of_both(false)).gradients);
+}
+
 TEST_F(Gpt2OnDevice, UpdatesAsTheHostsAdamWDoes) {
   constexpr int kSteps = 4;
   // Adam divides gradients by their own size. An epsilon far above their rounding keeps it from growing to whole steps,

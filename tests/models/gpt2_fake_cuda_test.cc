@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "models/gpt2/device_activations.h"
 #include "models/kernels/bf16.h"
 #include "sim/error.h"
@@ -110,6 +112,26 @@ TEST(DeviceActivations, NothingThatIsInUseAtOnceLiesOnAnother) {
             << a.name << " and " << b.name;
       }
     }
+  }
+}
+
+// A half reads the stream and the sum of the half before it.
+TEST(DeviceActivations, WhatTheNextHalfReadsIsKeptUntilThen) {
+  for (const Keep keep : {Keep::kForBackward, Keep::kNothing}) {
+    const DeviceActivations<float> activations(extents(3, 2), keep);
+    int sums = 0;
+    int streams = 0;
+    for (const PlannedBuffer& buffer : activations.plan().buffers()) {
+      if (buffer.name == "sums over ranks") {
+        ++sums;
+        EXPECT_EQ(buffer.last_time, buffer.first_time + 1);
+      } else if (buffer.name == "residual stream" && buffer.first_time <= 6) {  // but for the head's
+        ++streams;
+        EXPECT_GE(buffer.last_time, std::max(buffer.first_time, 1) + 1);
+      }
+    }
+    EXPECT_EQ(sums, 6);
+    EXPECT_EQ(streams, 6);
   }
 }
 
