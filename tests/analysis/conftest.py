@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-for folder in (ROOT, ROOT / "tests" / "analysis"):
+TESTS = Path(__file__).resolve().parent
+for folder in (TESTS.parents[1], TESTS):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from analysis.loss_model import GilbertElliott, probability
 
+ROOT = Path(__file__).resolve().parents[2]
 NONE = {"model": "none"}
 CLASSES = ("tp_forward", "tp_backward")
 

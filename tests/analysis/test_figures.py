@@ -9,10 +9,9 @@ import sys
 import numpy as np
 import pytest
 import synthetic
-from conftest import ROOT
 from matplotlib import image
 from matplotlib.colors import to_rgb
-from synthetic import NONE, bernoulli, gilbert_elliott
+from synthetic import NONE, ROOT, bernoulli, gilbert_elliott
 
 import analysis
 from analysis import plots, style

@@ -10,8 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 import synthetic
-from conftest import ROOT
-from synthetic import NONE, bernoulli
+from synthetic import NONE, ROOT, bernoulli
 
 import analysis
 from analysis.__main__ import main

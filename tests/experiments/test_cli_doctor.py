@@ -299,7 +299,7 @@ def test_ranks_that_are_devices_want_one_each(tmp_path):
     absence = no_device(tmp_path)
     if absence is None:
         pytest.skip("this machine has a device")
-    write_spec(tmp_path, backend={"name": "nccl"}, parallel={"tensor": 2})
+    write_spec(tmp_path, backend={"name": "nccl"}, device="cuda", parallel={"tensor": 2})
     report = doctor(tmp_path, expect=1)
     assert {"devices", "driver"} <= failed(report)
     assert the(report, "devices")["seen"] == f"2 devices wanted; {absence}"
