@@ -55,39 +55,55 @@ bool HopPath::counts_travel() const {
 }
 
 void HopPath::carry_out(Run& run) {
-  const int me = context_.inner.rank();
   const sim::HopSchedule& schedule = run.schedule;
   const bool counting = schedule.reduce_rounds() > 0 && counts_travel();
   if (counting) counts_.start(run.work.count_elems());
   for (int round = 0; round < schedule.rounds(); ++round) {
     if (counting && round == schedule.reduce_rounds()) rescale_owned(run);
-    hops_.clear();
-    schedule.sends(round, me, hops_);
-    for (const sim::Hop& hop : hops_) send_hop(run, hop);
-    hops_.clear();
-    schedule.receives(round, me, hops_);
+    if (counting && round < schedule.reduce_rounds()) exchange_counts(run, round);
+    hops_of(run, round, &sim::HopSchedule::sends);
     for (const sim::Hop& hop : hops_) {
-      if (elements(hop).size() == 0) continue;  // both ends know that there is nothing to send
-      hop.half == sim::Half::kReduce ? receive_sum(run, hop) : receive_value(run, hop);
+      transport_.send(hop.half, hop.destination, slice(run.work, elements(hop)), run.message);
+    }
+    hops_of(run, round, &sim::HopSchedule::receives);
+    for (std::size_t i = 0; i < hops_.size(); ++i) {
+      const sim::Hop& hop = hops_[i];
+      if (hop.half == sim::Half::kGather) {
+        receive_value(run, hop);
+      } else {
+        receive_sum(run, hop, counting ? received_counts_[i] : std::vector<CountRun>());
+      }
     }
   }
   if (counting && schedule.rounds() == schedule.reduce_rounds()) rescale_owned(run);
 }
 
-void HopPath::send_hop(const Run& run, const sim::Hop& hop) {
-  const sim::ElementRange sent = elements(hop);
-  if (sent.size() == 0) return;
-  transport_.send(hop.half, hop.destination, slice(run.work, sent), run.message);
-  if (hop.half == sim::Half::kReduce && counts_travel()) send_counts(hop.destination, sent, run.message);
+// Both ends know of hops that have nothing to send.
+void HopPath::hops_of(const Run& run, int round, HopsOfRank which) {
+  hops_.clear();
+  (run.schedule.*which)(round, context_.inner.rank(), hops_);
+  std::erase_if(hops_, [this](const sim::Hop& hop) { return elements(hop).size() == 0; });
 }
 
-void HopPath::receive_sum(Run& run, const sim::Hop& hop) {
+// Before the sums: where those are in device memory, a rank's sends go out with its receives, and counts, which are in
+// host memory, must not come between them.
+void HopPath::exchange_counts(const Run& run, int round) {
+  hops_of(run, round, &sim::HopSchedule::sends);
+  for (const sim::Hop& hop : hops_) send_counts(hop.destination, elements(hop), run.message);
+  hops_of(run, round, &sim::HopSchedule::receives);
+  received_counts_.clear();
+  for (const sim::Hop& hop : hops_) {
+    received_counts_.push_back(receive_counts(hop.source, elements(hop).size(), run.message));
+  }
+}
+
+void HopPath::receive_sum(Run& run, const sim::Hop& hop, const std::vector<CountRun>& sent_counts) {
   const sim::ElementRange range = elements(hop);
   const Tensor work = slice(run.work, range);
   const Tensor received = context_.scratch.take(Scratch::Slot::kReceived, work, range.size());
   const sim::PacketMask* lost = transport_.receive(hop.half, hop.source, received, run.message);
   const sim::Packetizer packets = transport_.packets(received);
-  if (counts_travel()) receive_counts(hop.source, range, lost, packets, run.message);
+  if (!sent_counts.empty()) add_counts(range, sent_counts, lost, packets);
   if (!run.last_sums.bytes.empty()) {
     const Tensor last = slice(run.last_sums, {run.sums_received, run.sums_received + range.size()});
     run.sums_received += range.size();
@@ -143,31 +159,33 @@ void HopPath::send_counts(int destination, sim::ElementRange elements, const Mes
   context_.inner.send(ConstTensor(std::span<const std::uint64_t>(words_)), destination, message);
 }
 
-void HopPath::receive_counts(int source, sim::ElementRange elements, const sim::PacketMask* lost,
-                             const sim::Packetizer& packets, const Message& message) {
+std::vector<CountRun> HopPath::receive_counts(int source, std::uint64_t count_elems, const Message& message) {
   words_.resize(1);
   context_.inner.recv(Tensor(std::span(words_)), source, message);
-  ContributionCounts sent;
-  if ((words_[0] & 1) != 0) {
-    words_ = {elements.size(), words_[0] >> 1};
-  } else {
-    words_.resize(2 * (words_[0] >> 1));
-    context_.inner.recv(Tensor(std::span(words_)), source, message);
-  }
-  // What was lost adds nothing.
+  if ((words_[0] & 1) != 0) return {{count_elems, words_[0] >> 1}};
+  words_.resize(2 * (words_[0] >> 1));
+  context_.inner.recv(Tensor(std::span(words_)), source, message);
+  std::vector<CountRun> counts;
+  for (std::size_t w = 0; w < words_.size(); w += 2) counts.push_back({words_[w], words_[w + 1]});
+  return counts;
+}
+
+// What was lost adds nothing.
+void HopPath::add_counts(sim::ElementRange elements, const std::vector<CountRun>& sent, const sim::PacketMask* lost,
+                         const sim::Packetizer& packets) {
   std::vector<CountRun> arrived;
   PacketRunCursor cursor(lost, packets);
   PacketRun fate;
   std::uint64_t begin = 0;
   std::uint64_t fate_end = 0;
-  for (std::size_t w = 0; w < words_.size(); w += 2) {
-    for (const std::uint64_t end = begin + words_[w]; begin < end;) {
+  for (const CountRun& run : sent) {
+    for (const std::uint64_t end = begin + run.elems; begin < end;) {
       if (begin == fate_end) {
         DROPTEST_CHECK(cursor.next(fate), "more counts than elements");
         fate_end = fate.elements.end;
       }
       const std::uint64_t until = std::min(end, fate_end);
-      arrived.push_back({until - begin, fate.fate == PacketRun::Fate::kLost ? 0 : words_[w + 1]});
+      arrived.push_back({until - begin, fate.fate == PacketRun::Fate::kLost ? 0 : run.contributions});
       begin = until;
     }
   }

@@ -62,14 +62,17 @@ class HopPath final : public Path {
   Tensor memory_of_sums(StaleMemory::Use use, const sim::HopSchedule& schedule, ConstTensor like,
                         const Message& message);
   void carry_out(Run& run);
-  void send_hop(const Run& run, const sim::Hop& hop);
-  void receive_sum(Run& run, const sim::Hop& hop);
+  using HopsOfRank = void (sim::HopSchedule::*)(int round, int rank, std::vector<sim::Hop>& hops) const;
+  void hops_of(const Run& run, int round, HopsOfRank which);
+  void receive_sum(Run& run, const sim::Hop& hop, const std::vector<CountRun>& sent_counts);
   void receive_value(Run& run, const sim::Hop& hop);
   void rescale_owned(Run& run);
   bool counts_travel() const;
+  void exchange_counts(const Run& run, int round);
   void send_counts(int destination, sim::ElementRange elements, const Message& message);
-  void receive_counts(int source, sim::ElementRange elements, const sim::PacketMask* lost,
-                      const sim::Packetizer& packets, const Message& message);
+  std::vector<CountRun> receive_counts(int source, std::uint64_t count_elems, const Message& message);
+  void add_counts(sim::ElementRange elements, const std::vector<CountRun>& sent, const sim::PacketMask* lost,
+                  const sim::Packetizer& packets);
 
   PathContext context_;
   ScheduleMaker make_schedule_;
@@ -79,7 +82,8 @@ class HopPath final : public Path {
   std::vector<std::uint64_t> begins_;                         // of the parts, and the number of elements
   std::vector<sim::Hop> hops_;                                // of the round at hand
   ContributionCounts counts_;
-  std::vector<std::uint64_t> words_;  // counts as they travel
+  std::vector<std::vector<CountRun>> received_counts_;  // of the round at hand, by receive
+  std::vector<std::uint64_t> words_;                    // counts as they travel
 };
 
 /// For the registry.

@@ -16,6 +16,7 @@
 #include "comm/run_ranks.h"
 #include "sim/recovery/parity.h"
 #include "tests/comm/conformance.h"
+#include "tests/comm/lossy_program.h"
 #include "tests/comm/lossy_recovery.h"
 #include "tests/comm/through_device.h"
 
@@ -106,67 +107,6 @@ struct Outcome {
   ClassStatistics statistics;
 };
 
-float value(std::uint64_t step, int rank, std::size_t i) {
-  return static_cast<float>(std::sin(static_cast<double>((i + 1) * (step + 1)) + rank));
-}
-
-template <class T>
-void append(const std::vector<T>& values, std::vector<std::byte>& bytes) {
-  const auto as_bytes = std::as_bytes(std::span(values));
-  bytes.insert(bytes.end(), as_bytes.begin(), as_bytes.end());
-}
-
-float as_float(float x) { return x; }
-float as_float(double x) { return static_cast<float>(x); }
-float as_float(Bf16 x) { return to_float(x); }
-template <class T>
-T element(float x) {
-  return static_cast<T>(x);
-}
-template <>
-Bf16 element<Bf16>(float x) {
-  return to_bf16(x);
-}
-
-template <class T>
-std::vector<T> values(std::uint64_t step, int rank, std::size_t count) {
-  std::vector<T> result(count);
-  for (std::size_t i = 0; i < count; ++i) result[i] = element<T>(value(step, rank, i));
-  return result;
-}
-
-template <class T>
-void run_program(Communicator& group, std::uint64_t step, std::vector<std::byte>& bytes) {
-  const int ranks = group.world_size();
-  const int me = group.rank();
-  std::vector<T> data = values<T>(step, me, 517);
-  group.all_reduce(Tensor(std::span(data)), ReduceOp::kSum, {kClass, "all_reduce", 0});
-  append(data, bytes);
-  std::vector<std::uint64_t> counts;
-  std::uint64_t total = 0;
-  for (int r = 0; r < ranks; ++r) total += counts.emplace_back(static_cast<std::uint64_t>(60 * r + 33));
-  const std::vector<T> input = values<T>(step, me, total);
-  std::vector<T> part(counts[static_cast<std::size_t>(me)], element<T>(0.5F));
-  group.reduce_scatter(ConstTensor(std::span(input)), Tensor(std::span(part)), counts, ReduceOp::kSum,
-                       {kClass, "reduce_scatter", 1});
-  append(part, bytes);
-  std::vector<T> gathered(total, element<T>(0.25F));
-  group.all_gather(ConstTensor(std::span<const T>(part)), Tensor(std::span(gathered)), counts,
-                   {kClass, "all_gather", 1});
-  append(gathered, bytes);
-  const std::vector<std::uint64_t> even(static_cast<std::size_t>(ranks), 70);
-  const std::vector<T> parts = values<T>(step + 100, me, 70 * static_cast<std::size_t>(ranks));
-  std::vector<T> exchanged(parts.size(), element<T>(0.125F));
-  group.all_to_all(ConstTensor(std::span(parts)), even, Tensor(std::span(exchanged)), even, {kClass, "all_to_all", 2});
-  append(exchanged, bytes);
-  std::vector<T> copied = values<T>(step + 200, me, 130);
-  group.broadcast(Tensor(std::span(copied)), 1, {kClass, "broadcast", 2});
-  append(copied, bytes);
-  if (me == 0) group.send(ConstTensor(std::span<const T>(copied)), 1, {kClass, "message", 3});
-  if (me == 1) group.recv(Tensor(std::span(copied)), 0, {kClass, "message", 3});
-  append(copied, bytes);
-}
-
 template <class T>
 std::vector<Outcome> outcomes(int ranks, const ClassNetwork& network, std::uint64_t sample_every_steps, Where where) {
   std::vector<Outcome> result(static_cast<std::size_t>(ranks));
@@ -238,6 +178,24 @@ TEST(DeviceLosses, EveryPathAndFillHasTheHostsBits) {
   for (const PathEntry& path : paths()) expect_twins_of_fills<float>(path.name);
 }
 
+// At loss 0 every path is what it is without the loss layer's losses, and `contribution` and `direct` are bare `local`.
+TEST(DeviceLosses, WithoutLossNothingChanges) {
+  DROPTEST_NEEDS_DEVICE();
+  for (const std::string_view path : {"direct", "contribution"}) {
+    run_ranks(3, kTimeout, [&](Communicator& inner) {
+      LossyCommunicator lossy(inner, recovery_options(recovery_network(path, 0, 0)));
+      ThroughDevice bare_device(inner);
+      ThroughDevice lossy_device(lossy);
+      std::vector<std::byte> bare, through_layer;
+      run_program<float>(bare_device, 1, bare);
+      run_program<Bf16>(bare_device, 2, bare);
+      run_program<float>(lossy_device, 1, through_layer);
+      run_program<Bf16>(lossy_device, 2, through_layer);
+      EXPECT_EQ(bare, through_layer) << path;
+    });
+  }
+}
+
 TEST(DeviceLosses, EveryElementTypeHasTheHostsBits) {
   DROPTEST_NEEDS_DEVICE();
   for (const std::string_view path : {"direct", "contribution"}) expect_twins_of_fills<Bf16>(path);
@@ -288,8 +246,8 @@ TEST(DeviceLosses, CallsOnTwoStreamsDoNotMix) {
     run_ranks(2, kTimeout, [&](Communicator& inner) {
       LossyCommunicator lossy(inner, recovery_options(network));
       const int me = inner.rank();
-      std::vector<float>& first = results[static_cast<std::size_t>(2 * me)] = values<float>(1, me, kElems);
-      std::vector<float>& second = results[static_cast<std::size_t>(2 * me + 1)] = values<float>(2, me, kElems);
+      std::vector<float>& first = results[static_cast<std::size_t>(2 * me)] = program_values<float>(1, me, kElems);
+      std::vector<float>& second = results[static_cast<std::size_t>(2 * me + 1)] = program_values<float>(2, me, kElems);
       if (where == Where::kHost) {
         lossy.all_reduce(Tensor(std::span(first)), ReduceOp::kSum, {kClass, "first"});
         lossy.all_reduce(Tensor(std::span(second)), ReduceOp::kSum, {kClass, "second"});

@@ -21,6 +21,7 @@
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "tests/comm/conformance.h"
+#include "tests/comm/nccl_ranks.h"
 #include "tests/comm/rank_processes.h"
 #include "tests/comm/through_device.h"
 #include "tests/fake_nccl/fake_nccl.h"
@@ -39,56 +40,6 @@ using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
 const Message kGrad{sim::TrafficClass::kTpBackward, "grad.wte", -1};
-
-/// What a rank does on its device, and on the stream that it is given.
-using Body = std::function<void(Communicator&, Stream&)>;
-
-struct Ranks {
-  int world_size = 2;
-  std::chrono::milliseconds timeout{30000};
-  int devices = 0;  ///< 0: as many as ranks
-};
-
-std::string run_rank(const ProcessGroupOptions& options, const Body& body) {
-  std::optional<Stream> stream;  // outlives the communicator, which may hold messages of it
-  std::unique_ptr<Communicator> communicator;
-  try {
-    communicator = connect_nccl(options);
-    stream.emplace(fake_nccl::current_device());
-    body(*communicator, *stream);
-    communicator.reset();
-    return "ok";
-  } catch (const std::exception& error) {
-    if (communicator != nullptr) communicator->abort(error.what());
-    communicator.reset();
-    const std::string type = dynamic_cast<const CommError*>(&error) != nullptr     ? "CommError: "
-                             : dynamic_cast<const ConfigError*>(&error) != nullptr ? "ConfigError: "
-                             : dynamic_cast<const DeviceError*>(&error) != nullptr ? "DeviceError: "
-                                                                                   : "";
-    return type + error.what();
-  }
-}
-
-/// Runs the ranks as threads. Returns how each ended: "ok", or its error.
-std::vector<std::string> run(const Ranks& ranks, const Body& body) {
-  const TemporaryDirectory directory;
-  fake_nccl::set_devices(ranks.devices > 0 ? ranks.devices : ranks.world_size);
-  std::vector<std::string> ends(static_cast<std::size_t>(ranks.world_size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks.world_size; ++rank) {
-    threads.emplace_back([&, rank] {
-      ProcessGroupOptions options;
-      options.rank = rank;
-      options.world_size = ranks.world_size;
-      options.timeout = ranks.timeout;
-      options.rendezvous.directory = directory.path().string();
-      options.rendezvous.launch_id = "test";
-      ends[static_cast<std::size_t>(rank)] = run_rank(options, body);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return ends;
-}
 
 /// Each test leaves nothing behind, however its ranks end.
 class Nccl : public ::testing::Test {
@@ -117,7 +68,7 @@ std::vector<std::string> local_digests(int world_size, std::uint64_t (*check)(Co
 void expect_local_digests(int world_size, std::uint64_t (*check)(Communicator&)) {
   SCOPED_TRACE(world_size);
   std::vector<std::string> digests(static_cast<std::size_t>(world_size));
-  const auto ends = run({.world_size = world_size}, [&](Communicator& communicator, Stream& stream) {
+  const auto ends = run_nccl_ranks({.world_size = world_size}, [&](Communicator& communicator, Stream& stream) {
     ThroughDevice through(communicator, stream.device());
     digests[static_cast<std::size_t>(communicator.rank())] = std::to_string(check(through));
   });
@@ -137,7 +88,7 @@ TEST_F(Nccl, CallsThatNcclTakesLateAreWaitedFor) {
   for (const int polls : {0, 2000}) {  // 2000: beyond the looks without a pause
     fake_nccl::reset();
     fake_nccl::set_polls(polls);
-    const auto ends = run({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
+    const auto ends = run_nccl_ranks({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
       DeviceBuffer<float> data(2, "data");
       const std::vector<float> values = {1, 2};
       std::vector<float> sums(2);
@@ -153,7 +104,7 @@ TEST_F(Nccl, CallsThatNcclTakesLateAreWaitedFor) {
 
 TEST_F(Nccl, WhatIsOnTheHostGoesOverTheControlCommunicator) {
   std::vector<std::string> digests(3);
-  const auto ends = run({.world_size = 3}, [&](Communicator& communicator, Stream& /*stream*/) {
+  const auto ends = run_nccl_ranks({.world_size = 3}, [&](Communicator& communicator, Stream& /*stream*/) {
     digests[static_cast<std::size_t>(communicator.rank())] = std::to_string(check_conformance(communicator));
   });
   EXPECT_THAT(ends, Each("ok"));
@@ -164,7 +115,7 @@ TEST_F(Nccl, WhatIsOnTheHostGoesOverTheControlCommunicator) {
 }
 
 TEST_F(Nccl, CallsAreMadeInOrderAndNotForNothing) {
-  const auto ends = run({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
+  const auto ends = run_nccl_ranks({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
     DeviceBuffer<float> a(6, "a");
     DeviceBuffer<float> b(6, "b");
     zero_on_device(a.elems(), stream);
@@ -209,7 +160,7 @@ TEST_F(Nccl, CallsAreMadeInOrderAndNotForNothing) {
 TEST_F(Nccl, ACallReturnsWhileTheStreamIsStillBehind) {
   std::atomic<int> waiting = 0;
   std::atomic<bool> open = false;
-  const auto ends = run({.world_size = 2}, [&](Communicator& communicator, Stream& stream) {
+  const auto ends = run_nccl_ranks({.world_size = 2}, [&](Communicator& communicator, Stream& stream) {
     DeviceBuffer<float> data(1, "data");
     fake_nccl::stream_of(stream.handle())->put([&] {
       while (!open) std::this_thread::sleep_for(1ms);
@@ -228,7 +179,7 @@ TEST_F(Nccl, ACallReturnsWhileTheStreamIsStillBehind) {
 }
 
 TEST_F(Nccl, Bfloat16GoesAsItsOwnType) {
-  const auto ends = run({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
+  const auto ends = run_nccl_ranks({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
     DeviceBuffer<Bf16> data(1, "data");
     const Bf16 value = to_bf16(communicator.rank() == 0 ? 1.5F : 2.25F);
     copy_to_device(std::span<const Bf16>(&value, 1), data.elems(), stream);
@@ -242,7 +193,7 @@ TEST_F(Nccl, Bfloat16GoesAsItsOwnType) {
 }
 
 TEST_F(Nccl, MessagesOfSeveralStreamsArriveInOrder) {
-  const auto ends = run({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
+  const auto ends = run_nccl_ranks({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
     Stream second(stream.device());
     const int peer = 1 - communicator.rank();
     DeviceBuffer<float> data(3, "data");
@@ -266,7 +217,7 @@ TEST_F(Nccl, MessagesOfSeveralStreamsArriveInOrder) {
 }
 
 TEST_F(Nccl, ALastMessageIsHandedOverByTheEnd) {
-  const auto ends = run({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
+  const auto ends = run_nccl_ranks({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
     DeviceBuffer<float> data(1, "data");
     float value = 7;
     copy_to_device(std::span<const float>(&value, 1), data.elems(), stream);
@@ -286,7 +237,7 @@ TEST_F(Nccl, ALastMessageIsHandedOverByTheEnd) {
 }
 
 TEST_F(Nccl, TensorsOfTwoMemoriesOrOfAnotherDeviceAreRefused) {
-  const auto ends = run({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
+  const auto ends = run_nccl_ranks({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
     DeviceBuffer<float> data(1, "data");
     std::vector<float> host(1);
     const auto error_of = [](const std::function<void()>& call) -> std::string {
@@ -331,7 +282,7 @@ TEST_F(NcclFailure, AnErrorThatOneRankSeesEndsAllAndNamesIt) {
                    .operation = 4,
                    .result = ncclRemoteError,
                    .words = "Connection closed by remote peer"});
-  const auto ends = run({.world_size = 3}, [](Communicator& c, Stream& stream) { train(c, stream); });
+  const auto ends = run_nccl_ranks({.world_size = 3}, [](Communicator& c, Stream& stream) { train(c, stream); });
   EXPECT_THAT(ends, Each(AllOf(StartsWith("CommError: all_reduce: rank "),
                                HasSubstr("NCCL failed on rank 1: ncclRemoteError: remote process exited or there was a "
                                          "network error: Connection closed by remote peer"))));
@@ -342,7 +293,7 @@ TEST_F(NcclFailure, AnErrorThatOneRankSeesEndsAllAndNamesIt) {
 TEST_F(NcclFailure, AnOperationThatStallsEndsAllAfterTheTimeout) {
   fake_nccl::plan({.kind = Plan::Kind::kStall, .rank = 2, .operation = 4});
   const auto ends =
-      run({.world_size = 3, .timeout = 1500ms}, [](Communicator& c, Stream& stream) { train(c, stream); });
+      run_nccl_ranks({.world_size = 3, .timeout = 1500ms}, [](Communicator& c, Stream& stream) { train(c, stream); });
   EXPECT_THAT(ends,
               Each(AllOf(StartsWith("CommError: all_reduce: rank "),
                          HasSubstr("no progress in all_reduce for 1500 ms (step 3, grad.wte, 48 bytes); under way "
@@ -353,7 +304,7 @@ TEST_F(NcclFailure, AnOperationThatStallsEndsAllAfterTheTimeout) {
 TEST_F(NcclFailure, ACallThatNcclNeverTakesEndsAllAfterTheTimeout) {
   fake_nccl::plan({.kind = Plan::Kind::kNotTaken, .rank = 1, .operation = 4});
   const auto ends =
-      run({.world_size = 2, .timeout = 1500ms}, [](Communicator& c, Stream& stream) { train(c, stream); });
+      run_nccl_ranks({.world_size = 2, .timeout = 1500ms}, [](Communicator& c, Stream& stream) { train(c, stream); });
   EXPECT_THAT(ends, Each(HasSubstr("no progress in all_reduce for 1500 ms (step 3, grad.wte, 48 bytes)")));
 }
 
@@ -363,13 +314,13 @@ TEST_F(NcclFailure, ACallThatNcclRefusesEndsAll) {
                    .operation = 2,
                    .result = ncclSystemError,
                    .words = "out of file descriptors"});
-  const auto ends = run({.world_size = 2}, [](Communicator& c, Stream& stream) { train(c, stream); });
+  const auto ends = run_nccl_ranks({.world_size = 2}, [](Communicator& c, Stream& stream) { train(c, stream); });
   EXPECT_THAT(ends, Each(HasSubstr("NCCL failed on rank 0: ncclSystemError: unhandled system error: out of file "
                                    "descriptors (step 1, grad.wte, 48 bytes)")));
 }
 
 TEST_F(NcclFailure, ARankThatThrowsFreesThoseThatWaitForTheirStreams) {
-  const auto ends = run({.world_size = 3}, [](Communicator& communicator, Stream& stream) {
+  const auto ends = run_nccl_ranks({.world_size = 3}, [](Communicator& communicator, Stream& stream) {
     train(communicator, stream, [&](std::uint64_t step) {
       if (step == 3 && communicator.rank() == 1) throw std::domain_error("loss is not a number");
     });
@@ -392,10 +343,11 @@ void pass_comparisons(Communicator& communicator, Stream& stream) {
 }
 
 TEST_F(NcclFailure, ARankThatLeavesIsNamed) {
-  const auto ends = run({.world_size = 3, .timeout = 1500ms}, [](Communicator& communicator, Stream& stream) {
-    pass_comparisons(communicator, stream);
-    if (communicator.rank() != 1) train(communicator, stream);
-  });
+  const auto ends =
+      run_nccl_ranks({.world_size = 3, .timeout = 1500ms}, [](Communicator& communicator, Stream& stream) {
+        pass_comparisons(communicator, stream);
+        if (communicator.rank() != 1) train(communicator, stream);
+      });
   EXPECT_EQ(ends[1], "ok");
   for (const std::size_t r : {0U, 2U}) {
     EXPECT_THAT(ends[r],
@@ -405,18 +357,19 @@ TEST_F(NcclFailure, ARankThatLeavesIsNamed) {
 }
 
 TEST_F(NcclFailure, ARankThatDoesNotComeIsNamed) {
-  const auto ends = run({.world_size = 3, .timeout = 1500ms}, [](Communicator& communicator, Stream& stream) {
-    pass_comparisons(communicator, stream);
-    train(communicator, stream, [&](std::uint64_t step) {
-      if (step == 3 && communicator.rank() == 2) std::this_thread::sleep_for(6s);
-    });
-  });
+  const auto ends =
+      run_nccl_ranks({.world_size = 3, .timeout = 1500ms}, [](Communicator& communicator, Stream& stream) {
+        pass_comparisons(communicator, stream);
+        train(communicator, stream, [&](std::uint64_t step) {
+          if (step == 3 && communicator.rank() == 2) std::this_thread::sleep_for(6s);
+        });
+      });
   EXPECT_THAT(ends, Each(HasSubstr("no progress in all_reduce for 1500 ms (step 3, grad.wte, 48 bytes); nothing is "
                                    "under way on rank 2")));
 }
 
 TEST_F(NcclFailure, CallsThatDifferAreComparedAtFirst) {
-  const auto ends = run({.world_size = 3}, [](Communicator& communicator, Stream& stream) {
+  const auto ends = run_nccl_ranks({.world_size = 3}, [](Communicator& communicator, Stream& stream) {
     DeviceBuffer<float> data(12, "data");
     const std::size_t count = communicator.rank() == 1 ? 11 : 12;
     communicator.all_reduce(device_tensor(data.elems().first(count), stream), ReduceOp::kSum, kGrad);
@@ -427,20 +380,21 @@ TEST_F(NcclFailure, CallsThatDifferAreComparedAtFirst) {
 }
 
 TEST_F(NcclFailure, CallsThatDifferLaterRunIntoTheTimeoutAndAreAllTold) {
-  const auto ends = run({.world_size = 2, .timeout = 1500ms}, [](Communicator& communicator, Stream& stream) {
-    pass_comparisons(communicator, stream);
-    DeviceBuffer<float> data(12, "data");
-    const std::size_t count = communicator.rank() == 1 ? 11 : 12;
-    communicator.all_reduce(device_tensor(data.elems().first(count), stream), ReduceOp::kSum, kGrad);
-    stream.synchronize();
-    communicator.barrier({.name = "after"});
-  });
+  const auto ends =
+      run_nccl_ranks({.world_size = 2, .timeout = 1500ms}, [](Communicator& communicator, Stream& stream) {
+        pass_comparisons(communicator, stream);
+        DeviceBuffer<float> data(12, "data");
+        const std::size_t count = communicator.rank() == 1 ? 11 : 12;
+        communicator.all_reduce(device_tensor(data.elems().first(count), stream), ReduceOp::kSum, kGrad);
+        stream.synchronize();
+        communicator.barrier({.name = "after"});
+      });
   EXPECT_THAT(ends, Each(AllOf(HasSubstr("rank 0: all_reduce(sum of 12 float32"),
                                HasSubstr("rank 1: all_reduce(sum of 11 float32"))));
 }
 
 TEST_F(NcclFailure, CountsAndMessagesThatDifferAreSeen) {
-  const auto counts = run({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
+  const auto counts = run_nccl_ranks({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
     DeviceBuffer<float> data(6, "data");
     DeviceBuffer<float> other(6, "data");
     const std::vector<std::uint64_t> send = {2, 2};
@@ -451,7 +405,7 @@ TEST_F(NcclFailure, CountsAndMessagesThatDifferAreSeen) {
   });
   EXPECT_THAT(counts, Each(HasSubstr("rank 1 sends 2 elements to rank 0, which expects 3")));
   fake_nccl::reset();
-  const auto messages = run({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
+  const auto messages = run_nccl_ranks({.world_size = 2}, [](Communicator& communicator, Stream& stream) {
     DeviceBuffer<float> data(6, "data");
     if (communicator.rank() == 0) {
       communicator.send(device_tensor(DeviceSpan<const float>(data.elems()), stream), 1, kGrad);
@@ -465,7 +419,7 @@ TEST_F(NcclFailure, CountsAndMessagesThatDifferAreSeen) {
 }
 
 TEST_F(NcclFailure, APartsFailureIsTheWholesFailure) {
-  const auto ends = run({.world_size = 4}, [](Communicator& communicator, Stream& stream) {
+  const auto ends = run_nccl_ranks({.world_size = 4}, [](Communicator& communicator, Stream& stream) {
     const auto part = communicator.split(communicator.rank() % 2, 0);
     train(*part, stream, [&](std::uint64_t step) {
       if (step == 5 && communicator.rank() == 3) throw std::domain_error("loss is not a number");
@@ -478,11 +432,11 @@ TEST_F(NcclFailure, APartsFailureIsTheWholesFailure) {
 }
 
 TEST_F(NcclConnect, TwoRanksOnOneDeviceAreRefused) {
-  EXPECT_THAT(run({.world_size = 2, .devices = 1}, {}),
+  EXPECT_THAT(run_nccl_ranks({.world_size = 2, .devices = 1}, {}),
               Each(HasSubstr("local rank ")));  // before NCCL is asked
   // Where each process sees one device, as launchers arrange it, only NCCL can tell.
   ::setenv("CUDA_VISIBLE_DEVICES", "0", 1);
-  const auto ends = run({.world_size = 2, .devices = 1}, {});
+  const auto ends = run_nccl_ranks({.world_size = 2, .devices = 1}, {});
   ::unsetenv("CUDA_VISIBLE_DEVICES");
   EXPECT_THAT(ends, Each(AllOf(StartsWith("CommError: nccl: rank "), HasSubstr("two ranks are on one GPU"),
                                HasSubstr("use backend \"local\", whose ranks share a GPU"))));
@@ -491,14 +445,15 @@ TEST_F(NcclConnect, TwoRanksOnOneDeviceAreRefused) {
 TEST_F(NcclConnect, RanksThatPassForOtherHostsShareADevice) {
   fake_nccl::allow_shared_devices();
   ::setenv("NCCL_HOSTID", "the test's", 1);
-  const auto ends = run({.world_size = 2, .devices = 1}, [](Communicator& c, Stream& stream) { train(c, stream); });
+  const auto ends =
+      run_nccl_ranks({.world_size = 2, .devices = 1}, [](Communicator& c, Stream& stream) { train(c, stream); });
   ::unsetenv("NCCL_HOSTID");
   EXPECT_THAT(ends, Each("ok"));
 }
 
 TEST_F(NcclConnect, ConnectionsThatAreNeverMadeEndAtTheTimeout) {
   fake_nccl::never_connect();
-  EXPECT_THAT(run({.world_size = 3, .timeout = 1500ms}, {}),
+  EXPECT_THAT(run_nccl_ranks({.world_size = 3, .timeout = 1500ms}, {}),
               Each(AllOf(StartsWith("CommError: nccl: rank "), HasSubstr("no progress in connect for 1500 ms"))));
 }
 

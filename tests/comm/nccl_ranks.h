@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks over the NCCL backend as threads of a test, on the double's devices.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/device/stream.h"
+
+namespace droptest::comm {
+
+/// What a rank does on its device, and on the stream that it is given.
+using Body = std::function<void(Communicator&, Stream&)>;
+
+struct Ranks {
+  int world_size = 2;
+  std::chrono::milliseconds timeout{30000};
+  int devices = 0;  ///< 0: as many as ranks
+};
+
+/// Runs the ranks as threads. Returns how each ended: "ok", or its error.
+std::vector<std::string> run_nccl_ranks(const Ranks& ranks, const Body& body);
+
+}  // namespace droptest::comm
