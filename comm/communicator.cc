@@ -2,6 +2,7 @@
 #include "comm/communicator.h"
 
 #include <numeric>
+#include <optional>
 
 #include "comm/device/device_buffer.h"
 #include "sim/error.h"
@@ -52,8 +53,9 @@ void Communicator::reduce_scatter_with(ConstTensor input, Tensor output, std::sp
   const std::size_t received_bytes = ranks * output.bytes.size();
   const bool on_device = input.stream != nullptr;
   const auto host = std::make_unique_for_overwrite<std::byte[]>(on_device ? 0 : received_bytes);
-  const DeviceMemory device(on_device ? received_bytes : 0, "contributions to a reduction");
-  std::byte* const buffer = on_device ? device.data() : host.get();
+  std::optional<DeviceMemory> device;
+  if (on_device) device.emplace(received_bytes, "contributions to a reduction");
+  std::byte* const buffer = on_device ? device->data() : host.get();
   const Tensor received(input.type, {buffer, received_bytes}, input.stream);
   all_to_all(input, counts, received, receive_counts, message);
   std::vector<const std::byte*> contributions(ranks);
