@@ -56,7 +56,7 @@ __global__ void positions_backward_kernel(const D* grad_values, std::int64_t bat
 }
 
 std::string batch_text(std::int64_t batch, std::int64_t length, std::int64_t width) {
-  return "[" + std::to_string(batch) + ", " + std::to_string(length) + ", " + std::to_string(width) + "]";
+  return std::string("[") + std::to_string(batch) + ", " + std::to_string(length) + ", " + std::to_string(width) + "]";
 }
 
 }  // namespace
