@@ -2,7 +2,9 @@
 #include "comm/lossy/one_hop.h"
 
 #include <cmath>
+#include <vector>
 
+#include "comm/device/tensor_operations.h"
 #include "comm/lossy/packet_runs.h"
 #include "comm/lossy/reduction_fill.h"
 
@@ -83,8 +85,35 @@ const sim::PacketMask* OneHop::fates_of_copy(int source, const sim::Packetizer& 
   return nullptr;
 }
 
+// The holes of all parts are filled together, so that a device is given one launch for them, not one for each source.
+void OneHop::lose_parts_on_device(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values,
+                                  Tensor memory, const Message& message) {
+  std::vector<ElementRun> lost_runs;
+  std::vector<ElementRun> delivered_runs;
+  std::uint64_t begin = 0;
+  for (int source = 0; source < context_.inner.world_size(); ++source) {
+    const sim::ElementRange elements{begin, begin + counts[source]};
+    begin = elements.end;
+    const sim::Packetizer cut = packets(slice(output, elements));
+    PacketRunCursor cursor(fates_of_copy(source, cut, message), cut);
+    for (PacketRun run; cursor.next(run);) {
+      const ElementRun of_output{elements.begin + run.elements.begin, elements.begin + run.elements.end};
+      (run.fate == PacketRun::Fate::kLost ? lost_runs : delivered_runs).push_back(of_output);
+    }
+  }
+  if (!memory.bytes.empty()) {
+    change_runs_on_device(RunOperation::kCopy, output, memory, delivered_runs);
+    change_runs_on_device(RunOperation::kCopy, memory, output, lost_runs);
+  } else if (!own_values.bytes.empty()) {
+    change_runs_on_device(RunOperation::kCopy, own_values, output, lost_runs);
+  } else {
+    change_runs_on_device(RunOperation::kZero, {}, output, lost_runs);
+  }
+}
+
 void OneHop::lose_parts(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values, Tensor memory,
                         const Message& message) {
+  if (output.stream != nullptr) return lose_parts_on_device(output, counts, own_values, memory, message);
   std::uint64_t begin = 0;
   for (int source = 0; source < context_.inner.world_size(); ++source) {
     const sim::ElementRange elements{begin, begin + counts[source]};

@@ -48,6 +48,8 @@ class OneHop {
   Tensor copy_for_own(ConstTensor values);
   void lose_parts(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values, Tensor memory,
                   const Message& message);
+  void lose_parts_on_device(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values, Tensor memory,
+                            const Message& message);
   const sim::PacketMask* fates_of_copy(int source, const sim::Packetizer& packets, const Message& message);
   sim::Packetizer packets(ConstTensor data) const;
   sim::Link link(int source, int destination, const Message& message) const;
