@@ -164,7 +164,9 @@ TEST(SummaryRecord, HoldsTheOutcome) {
   EXPECT_EQ(record["loss"]["tp_backward"]["gather"]["model"], "none");
   EXPECT_EQ(record["provenance"]["started"], "2023-11-14T22:13:20Z");
   for (const char* library : {"oneDNN", "Gloo", "Eigen", "Boost", "nlohmann_json"}) {
-    EXPECT_THAT(record["provenance"]["libraries"][library].get<std::string>(), testing::HasSubstr(".")) << library;
+    EXPECT_THAT(record["provenance"]["libraries"][library].get<std::string>(),
+                testing::AnyOf(testing::HasSubstr("."), "not built"))
+        << library;
   }
   EXPECT_THAT(record["provenance"]["commit"].get<std::string>(),
               testing::ContainsRegex("^([0-9a-f]{40}(-dirty)?|unknown)$"));
