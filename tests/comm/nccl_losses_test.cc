@@ -16,10 +16,9 @@
 #include "comm/run_ranks.h"
 #include "tests/comm/lossy_program.h"
 #include "tests/comm/lossy_recovery.h"
+#include "tests/comm/nccl_fixture.h"
 #include "tests/comm/nccl_ranks.h"
 #include "tests/comm/through_device.h"
-#include "tests/fake_nccl/fake_nccl.h"
-#include "tests/fake_nccl/fake_streams.h"
 
 namespace droptest::comm {
 namespace {
@@ -75,15 +74,7 @@ ClassNetwork network_of(const PathEntry& path, Fill fill) {
   return network;
 }
 
-class NcclLosses : public ::testing::Test {
- protected:
-  void SetUp() override { fake_nccl::reset(); }
-  void TearDown() override {
-    EXPECT_THAT(fake_nccl::misuses(), ::testing::IsEmpty());
-    EXPECT_EQ(fake_nccl::live_communicators(), 0U);
-    EXPECT_EQ(fake_nccl::live_allocations(), 0U);
-  }
-};
+using NcclLosses = NcclTest;
 
 TEST_F(NcclLosses, EveryPathHasTheFatesAndBitsOfLocal) {
   for (const PathEntry& path : paths()) {
