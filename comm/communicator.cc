@@ -61,7 +61,7 @@ void Communicator::reduce_scatter_with(ConstTensor input, Tensor output, std::sp
   std::vector<const std::byte*> contributions(ranks);
   for (std::size_t r = 0; r < ranks; ++r) contributions[r] = buffer + r * output.bytes.size();
   std::byte* const results[] = {output.bytes.data()};
-  reduction.reduce(contributions, results);
+  reduction.reduce(contributions, results, {});
   if (on_device) input.stream->synchronize();  // before the memory goes
 }
 

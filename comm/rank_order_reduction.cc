@@ -67,6 +67,61 @@ template <class Op, class T>
   }
 }
 
+// The same of inputs that are multiplied first, one pass each.
+template <class Op, class T>
+[[gnu::always_inline]] inline void fold_scaled(T* __restrict block, std::span<const std::byte* const> inputs,
+                                               std::span<const double> factors, std::size_t offset_bytes,
+                                               std::size_t elems) {
+  for (std::size_t r = 0; r < inputs.size(); ++r) {
+    const T* x = reinterpret_cast<const T*>(inputs[r] + offset_bytes);
+    const T factor = static_cast<T>(factors[r]);
+    if (r == 0) {
+      for (std::size_t i = 0; i < elems; ++i) block[i] = x[i] * factor;
+    } else {
+      for (std::size_t i = 0; i < elems; ++i) block[i] = Op::of(block[i], static_cast<T>(x[i] * factor));
+    }
+  }
+}
+
+// What a reduction does to a stretch of a block: `fold` inputs into it, and `scale` the result.
+template <class Op, class T>
+struct SameType {
+  using Element = T;
+  [[gnu::always_inline]] static inline void fold(T* block, std::span<const std::byte* const> inputs,
+                                                 std::span<const double> factors, std::size_t offset_bytes,
+                                                 std::size_t elems) {
+    factors.empty() ? fold_all<Op>(block, inputs, offset_bytes, elems)
+                    : fold_scaled<Op>(block, inputs, factors, offset_bytes, elems);
+  }
+  [[gnu::always_inline]] static inline void scale(T* block, double factor, std::size_t elems) {
+    const T f = static_cast<T>(factor);
+    for (std::size_t i = 0; i < elems; ++i) block[i] *= f;
+  }
+};
+
+// Float until all inputs are in, then rounded once.
+template <class Op>
+struct ThroughFloat {
+  using Element = Bf16;
+  static void fold(Bf16* block, std::span<const std::byte* const> inputs, std::span<const double> factors,
+                   std::size_t offset_bytes, std::size_t elems) {
+    alignas(64) std::array<float, kReductionBlockBytes / sizeof(Bf16)> folded;
+    for (std::size_t r = 0; r < inputs.size(); ++r) {
+      const Bf16* input = reinterpret_cast<const Bf16*>(inputs[r] + offset_bytes);
+      const float factor = factors.empty() ? 1 : static_cast<float>(factors[r]);
+      for (std::size_t i = 0; i < elems; ++i) {
+        const float x = factors.empty() ? to_float(input[i]) : to_float(to_bf16(to_float(input[i]) * factor));
+        folded[i] = r == 0 ? x : Op::of(folded[i], x);
+      }
+    }
+    for (std::size_t i = 0; i < elems; ++i) block[i] = to_bf16(folded[i]);
+  }
+  static void scale(Bf16* block, double factor, std::size_t elems) {
+    const auto f = static_cast<float>(factor);
+    for (std::size_t i = 0; i < elems; ++i) block[i] = to_bf16(to_float(block[i]) * f);
+  }
+};
+
 // Into an output that is none of the inputs.
 template <class Op, class T>
 [[gnu::always_inline]] inline void reduce_to_one(std::span<const std::byte* const> inputs, T* output,
@@ -78,60 +133,100 @@ template <class Op, class T>
   }
 }
 
-template <class Op, class T>
-[[gnu::always_inline]] inline void reduce_blocks(std::span<const std::byte* const> inputs,
-                                                 std::span<std::byte* const> outputs, std::uint64_t count_elems,
-                                                 const ChangeBlock* change) {
-  const auto is_input = [&](const std::byte* output) { return std::ranges::find(inputs, output) != inputs.end(); };
-  if (change == nullptr && outputs.size() == 1 && !is_input(outputs[0])) {
-    return reduce_to_one<Op>(inputs, reinterpret_cast<T*>(outputs[0]), count_elems);
-  }
-  constexpr std::size_t kBlockElems = kReductionBlockBytes / sizeof(T);
-  alignas(64) std::array<T, kBlockElems> block;
-  for (std::uint64_t begin = 0; begin < count_elems; begin += kBlockElems) {
-    const std::size_t elems = std::min<std::uint64_t>(kBlockElems, count_elems - begin);
-    const std::size_t offset_bytes = begin * sizeof(T);
-    fold_all<Op>(block.data(), inputs, offset_bytes, elems);
-    if (change != nullptr) (*change)(begin, Tensor(std::span<T>(block.data(), elems)));
-    for (std::byte* output : outputs) std::memcpy(output + offset_bytes, block.data(), elems * sizeof(T));
+// In place a gap's inputs are outputs, which the cache does not have when they are not read.
+inline void fetch_for_writing(std::span<const std::byte* const> places, std::size_t offset_bytes, std::size_t bytes) {
+  constexpr std::size_t kCacheLineBytes = 64;
+  for (const std::byte* place : places) {
+    for (std::size_t line = 0; line < bytes; line += kCacheLineBytes) {
+      __builtin_prefetch(place + offset_bytes + line, 1);
+    }
   }
 }
 
-// Float until all inputs are in, then rounded once.
-void reduce_bfloat16(ReduceOp op, std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
-                     std::uint64_t count_elems, const ChangeBlock* change) {
-  constexpr std::size_t kBlockElems = kReductionBlockBytes / sizeof(float);
-  alignas(64) std::array<float, kBlockElems> folded;
-  std::array<Bf16, kBlockElems> block;
-  for (std::uint64_t begin = 0; begin < count_elems; begin += kBlockElems) {
-    const std::size_t elems = std::min<std::uint64_t>(kBlockElems, count_elems - begin);
-    for (std::size_t r = 0; r < inputs.size(); ++r) {
-      const Bf16* input = reinterpret_cast<const Bf16*>(inputs[r]) + begin;
-      for (std::size_t i = 0; i < elems; ++i) {
-        const float x = to_float(input[i]);
-        folded[i] = r == 0 ? x : op == ReduceOp::kSum ? Sum::of(folded[i], x) : Maximum::of(folded[i], x);
-      }
+// Elements [begin, end) with the gaps among them. `gap` is the first one that ends after `begin`, then after `end`.
+template <class Kernel>
+[[gnu::always_inline]] inline void reduce_block(typename Kernel::Element* block,
+                                                std::span<const std::byte* const> inputs, const ReductionGaps& gaps,
+                                                std::size_t& gap, std::uint64_t begin, std::uint64_t end) {
+  constexpr std::size_t kSize = sizeof(typename Kernel::Element);
+  for (std::uint64_t at = begin; at < end;) {
+    const ReductionGap* here = gap < gaps.inputs.size() ? &gaps.inputs[gap] : nullptr;
+    if (here == nullptr || here->begin > at) {
+      const std::uint64_t stop = here == nullptr ? end : std::min(end, here->begin);
+      Kernel::fold(block + (at - begin), inputs, gaps.factors, at * kSize, stop - at);
+      at = stop;
+      continue;
     }
-    for (std::size_t i = 0; i < elems; ++i) block[i] = to_bf16(folded[i]);
-    if (change != nullptr) (*change)(begin, Tensor(std::span<Bf16>(block.data(), elems)));
-    for (std::byte* output : outputs) {
-      std::memcpy(output + begin * sizeof(Bf16), block.data(), elems * sizeof(Bf16));
-    }
+    const std::uint64_t stop = std::min(end, here->end);
+    const std::size_t offset_bytes = (at - here->begin) * kSize;
+    fetch_for_writing(here->absent, offset_bytes, (stop - at) * kSize);
+    Kernel::fold(block + (at - begin), here->present, here->factors, offset_bytes, stop - at);
+    if (here->scale != 1) Kernel::scale(block + (at - begin), here->scale, stop - at);
+    if (stop == here->end) ++gap;
+    at = stop;
   }
+}
+
+// Sets to zero what outputs have of gaps in elements [begin, end). `gap` as above.
+void clear_gaps(std::span<std::byte* const> outputs, std::span<const OutputGap> gaps, std::size_t& gap,
+                std::uint64_t begin, std::uint64_t end, std::size_t element_size) {
+  for (std::size_t g = gap; g < gaps.size() && gaps[g].begin < end; ++g) {
+    const std::uint64_t from = std::max(begin, gaps[g].begin);
+    const std::uint64_t to = std::min(end, gaps[g].end);
+    std::memset(outputs[gaps[g].output] + from * element_size, 0, (to - from) * element_size);
+    if (gaps[g].end <= end) gap = g + 1;
+  }
+}
+
+template <class Kernel>
+[[gnu::always_inline]] inline void reduce_blocks(std::span<const std::byte* const> inputs,
+                                                 std::span<std::byte* const> outputs, std::uint64_t count_elems,
+                                                 const ReductionGaps& gaps) {
+  using Element = typename Kernel::Element;
+  constexpr std::size_t kBlockElems = kReductionBlockBytes / sizeof(Element);
+  alignas(64) std::array<Element, kBlockElems> block;
+  std::size_t input_gap = 0;
+  std::size_t output_gap = 0;
+  for (std::uint64_t begin = 0; begin < count_elems; begin += kBlockElems) {
+    const std::uint64_t end = std::min(begin + kBlockElems, count_elems);
+    reduce_block<Kernel>(block.data(), inputs, gaps, input_gap, begin, end);
+    for (std::byte* output : outputs) {
+      std::memcpy(output + begin * sizeof(Element), block.data(), (end - begin) * sizeof(Element));
+    }
+    clear_gaps(outputs, gaps.outputs, output_gap, begin, end, sizeof(Element));
+  }
+}
+
+template <class Op, class T>
+[[gnu::always_inline]] inline void reduce_typed(std::span<const std::byte* const> inputs,
+                                                std::span<std::byte* const> outputs, std::uint64_t count_elems,
+                                                const ReductionGaps& gaps) {
+  const auto is_input = [&](const std::byte* output) { return std::ranges::find(inputs, output) != inputs.end(); };
+  const bool plain = gaps.inputs.empty() && gaps.outputs.empty() && gaps.factors.empty();
+  if (plain && outputs.size() == 1 && !is_input(outputs[0])) {
+    return reduce_to_one<Op>(inputs, reinterpret_cast<T*>(outputs[0]), count_elems);
+  }
+  reduce_blocks<SameType<Op, T>>(inputs, outputs, count_elems, gaps);
 }
 
 template <class T>
 [[gnu::always_inline]] inline void reduce_typed(ReduceOp op, std::span<const std::byte* const> inputs,
                                                 std::span<std::byte* const> outputs, std::uint64_t count_elems,
-                                                const ChangeBlock* change) {
-  op == ReduceOp::kSum ? reduce_blocks<Sum, T>(inputs, outputs, count_elems, change)
-                       : reduce_blocks<Maximum, T>(inputs, outputs, count_elems, change);
+                                                const ReductionGaps& gaps) {
+  op == ReduceOp::kSum ? reduce_typed<Sum, T>(inputs, outputs, count_elems, gaps)
+                       : reduce_typed<Maximum, T>(inputs, outputs, count_elems, gaps);
 }
 
 template <class T>
 void reduce_baseline(ReduceOp op, std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
-                     std::uint64_t count_elems, const ChangeBlock* change) {
-  reduce_typed<T>(op, inputs, outputs, count_elems, change);
+                     std::uint64_t count_elems, const ReductionGaps& gaps) {
+  reduce_typed<T>(op, inputs, outputs, count_elems, gaps);
+}
+
+void reduce_bfloat16(ReduceOp op, std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
+                     std::uint64_t count_elems, const ReductionGaps& gaps) {
+  op == ReduceOp::kSum ? reduce_blocks<ThroughFloat<Sum>>(inputs, outputs, count_elems, gaps)
+                       : reduce_blocks<ThroughFloat<Maximum>>(inputs, outputs, count_elems, gaps);
 }
 
 #if defined(__x86_64__)
@@ -140,14 +235,14 @@ void reduce_baseline(ReduceOp op, std::span<const std::byte* const> inputs, std:
 template <class T>
 [[gnu::target("avx2")]] void reduce_avx2(ReduceOp op, std::span<const std::byte* const> inputs,
                                          std::span<std::byte* const> outputs, std::uint64_t count_elems,
-                                         const ChangeBlock* change) {
-  reduce_typed<T>(op, inputs, outputs, count_elems, change);
+                                         const ReductionGaps& gaps) {
+  reduce_typed<T>(op, inputs, outputs, count_elems, gaps);
 }
 template <class T>
 [[gnu::target("avx512f")]] void reduce_avx512(ReduceOp op, std::span<const std::byte* const> inputs,
                                               std::span<std::byte* const> outputs, std::uint64_t count_elems,
-                                              const ChangeBlock* change) {
-  reduce_typed<T>(op, inputs, outputs, count_elems, change);
+                                              const ReductionGaps& gaps) {
+  reduce_typed<T>(op, inputs, outputs, count_elems, gaps);
 }
 template <class T>
 auto widest() {
@@ -161,32 +256,27 @@ auto widest() {
 }
 #endif
 
-void reduce(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
-            std::span<std::byte* const> outputs, std::uint64_t count_elems, const ChangeBlock* change) {
-  DROPTEST_CHECK(!inputs.empty(), "no inputs");
-  switch (type) {
-    case ElementType::kFloat32:
-      return widest<float>()(op, inputs, outputs, count_elems, change);
-    case ElementType::kFloat64:
-      return widest<double>()(op, inputs, outputs, count_elems, change);
-    case ElementType::kUint64:
-      return widest<std::uint64_t>()(op, inputs, outputs, count_elems, change);
-    case ElementType::kBfloat16:
-      return reduce_bfloat16(op, inputs, outputs, count_elems, change);
-  }
-}
-
 }  // namespace
 
 void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
                           std::span<std::byte* const> outputs, std::uint64_t count_elems) {
   if (inputs.size() == 1 && outputs.size() == 1 && inputs[0] == outputs[0]) return;
-  reduce(op, type, inputs, outputs, count_elems, nullptr);
+  reduce_in_rank_order(op, type, inputs, outputs, count_elems, {});
 }
 
 void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
-                          std::span<std::byte* const> outputs, std::uint64_t count_elems, const ChangeBlock& change) {
-  reduce(op, type, inputs, outputs, count_elems, &change);
+                          std::span<std::byte* const> outputs, std::uint64_t count_elems, const ReductionGaps& gaps) {
+  DROPTEST_CHECK(!inputs.empty(), "no inputs");
+  switch (type) {
+    case ElementType::kFloat32:
+      return widest<float>()(op, inputs, outputs, count_elems, gaps);
+    case ElementType::kFloat64:
+      return widest<double>()(op, inputs, outputs, count_elems, gaps);
+    case ElementType::kUint64:
+      return widest<std::uint64_t>()(op, inputs, outputs, count_elems, gaps);
+    case ElementType::kBfloat16:
+      return reduce_bfloat16(op, inputs, outputs, count_elems, gaps);
+  }
 }
 
 }  // namespace droptest::comm

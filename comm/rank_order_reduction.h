@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 
 #include "comm/communicator.h"
@@ -20,12 +19,33 @@ inline constexpr std::size_t kReductionBlockBytes = 8192;
 void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
                           std::span<std::byte* const> outputs, std::uint64_t count_elems);
 
-/// Changes elements first_element onwards of a reduction while the inputs' values of them are still in the cache,
-/// before any output has them. It may read those of the inputs.
-using ChangeBlock = std::function<void(std::uint64_t first_element, Tensor block)>;
+/// Elements [begin, end) of a reduction that some inputs have no part in.
+struct ReductionGap {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::span<const std::byte* const> present;  ///< the others in their order, each from element `begin` on; at least one
+  std::span<const std::byte* const> absent;   ///< what has no part, likewise; never used but as a place in memory
+  std::span<const double> factors;            ///< as those of the whole reduction, for each of `present`
+  double scale = 1;                           ///< multiplies the reduction, rounded to the type (to float for bfloat16)
+};
 
-/// The same with a last word on each block, in order.
+/// Elements [begin, end) that become zero in one output, whatever the reduction is.
+struct OutputGap {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+  std::size_t output = 0;
+};
+
+/// What is missing in a reduction.
+struct ReductionGaps {
+  std::span<const ReductionGap> inputs;  ///< in order and apart
+  std::span<const OutputGap> outputs;    ///< begins and ends in order
+  /// Multiplies each input, rounded to the type before it is added; empty: none is multiplied. Not for integers.
+  std::span<const double> factors;
+};
+
+/// The same with gaps, in one pass over the memory.
 void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
-                          std::span<std::byte* const> outputs, std::uint64_t count_elems, const ChangeBlock& change);
+                          std::span<std::byte* const> outputs, std::uint64_t count_elems, const ReductionGaps& gaps);
 
 }  // namespace droptest::comm

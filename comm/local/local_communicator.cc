@@ -100,7 +100,8 @@ LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank
     : group_(std::move(group)),
       rank_(rank),
       inputs_(static_cast<std::size_t>(group_->size())),
-      outputs_(static_cast<std::size_t>(group_->size())) {}
+      outputs_(static_cast<std::size_t>(group_->size())),
+      reductions_(static_cast<std::size_t>(group_->size())) {}
 
 template <class Run>
 void LocalCommunicator::meet(const LocalCall& call, const Run& run) {
@@ -129,11 +130,16 @@ void LocalCommunicator::show_outputs(std::uint64_t begin_elems) {
   }
 }
 
+void LocalCommunicator::show_reductions() {
+  for (int r = 0; r < world_size(); ++r) reductions_[static_cast<std::size_t>(r)] = group_->call_of(r).reduction;
+}
+
 // Rank r's share is part r, written to everyone: no other share touches part r, so that in-place calls are safe.
 // `reduce` gets the number of elements, and finds them in inputs_ and outputs_.
 template <class Reduce>
 void LocalCommunicator::reduce_parts(Operation operation, ReduceOp op, ConstTensor input, Tensor output,
-                                     const Message& message, const Reduce& reduce) {
+                                     const Message& message, const PartReduction* reduction,
+                                     const Reduce& reduce) {
   Call call(operation, input.type, input.count_elems(), message, *step_);
   call.reduce_op = op;
   const ArgumentCheck check(*this, call);
@@ -144,15 +150,16 @@ void LocalCommunicator::reduce_parts(Operation operation, ReduceOp op, ConstTens
     const sim::ElementRange part = even_part(call.count_elems, rank_, world_size());
     show_inputs(part.begin);
     show_outputs(part.begin);
+    show_reductions();
     reduce(part.size());
   };
-  meet({.call = call, .input = input, .output = output}, run);
+  meet({.call = call, .input = input, .output = output, .reduction = reduction}, run);
 }
 
 template <class Reduce>
 void LocalCommunicator::reduce_and_scatter(Operation operation, ReduceOp op, ConstTensor input, Tensor output,
                                            std::span<const std::uint64_t> counts, const Message& message,
-                                           const Reduce& reduce) {
+                                           const PartReduction* reduction, const Reduce& reduce) {
   Call call(operation, input.type, input.count_elems(), message, *step_);
   call.reduce_op = op;
   call.counts_digest = digest_of_counts(counts);
@@ -163,36 +170,38 @@ void LocalCommunicator::reduce_and_scatter(Operation operation, ReduceOp op, Con
   check.own_part_or_apart(output, input, sum_before(counts, rank_));
   const auto run = [&] {
     show_inputs(sum_before(counts, rank_));
+    show_reductions();
     reduce(output.count_elems());
   };
-  meet({.call = call, .input = input, .output = output}, run);
+  meet({.call = call, .input = input, .output = output, .reduction = reduction}, run);
 }
 
 void LocalCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  reduce_parts(Operation::kAllReduce, op, input, output, message,
+  reduce_parts(Operation::kAllReduce, op, input, output, message, nullptr,
                [&](std::uint64_t count_elems) { reduce_where_they_are(op, input, inputs_, outputs_, count_elems); });
 }
 
 void LocalCommunicator::all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction,
                                         const Message& message) {
-  reduce_parts(Operation::kAllReduceWith, ReduceOp::kSum, input, output, message,
-               [&](std::uint64_t /*count_elems*/) { reduction.reduce(inputs_, outputs_); });
+  reduce_parts(Operation::kAllReduceWith, ReduceOp::kSum, input, output, message, &reduction,
+               [&](std::uint64_t /*count_elems*/) { reduction.reduce(inputs_, outputs_, reductions_); });
 }
 
 void LocalCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                        ReduceOp op, const Message& message) {
-  reduce_and_scatter(Operation::kReduceScatter, op, input, output, counts, message, [&](std::uint64_t count_elems) {
-    std::byte* const outputs[] = {output.bytes.data()};
-    reduce_where_they_are(op, input, inputs_, outputs, count_elems);
-  });
+  reduce_and_scatter(Operation::kReduceScatter, op, input, output, counts, message, nullptr,
+                     [&](std::uint64_t count_elems) {
+                       std::byte* const outputs[] = {output.bytes.data()};
+                       reduce_where_they_are(op, input, inputs_, outputs, count_elems);
+                     });
 }
 
 void LocalCommunicator::reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                             PartReduction& reduction, const Message& message) {
-  reduce_and_scatter(Operation::kReduceScatterWith, ReduceOp::kSum, input, output, counts, message,
+  reduce_and_scatter(Operation::kReduceScatterWith, ReduceOp::kSum, input, output, counts, message, &reduction,
                      [&](std::uint64_t /*count_elems*/) {
                        std::byte* const outputs[] = {output.bytes.data()};
-                       reduction.reduce(inputs_, outputs);
+                       reduction.reduce(inputs_, outputs, reductions_);
                      });
 }
 

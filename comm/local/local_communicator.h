@@ -54,19 +54,22 @@ class LocalCommunicator final : public Communicator {
  private:
   template <class Reduce>
   void reduce_parts(Operation operation, ReduceOp op, ConstTensor input, Tensor output, const Message& message,
-                    const Reduce& reduce);
+                    const PartReduction* reduction, const Reduce& reduce);
   template <class Reduce>
   void reduce_and_scatter(Operation operation, ReduceOp op, ConstTensor input, Tensor output,
-                          std::span<const std::uint64_t> counts, const Message& message, const Reduce& reduce);
+                          std::span<const std::uint64_t> counts, const Message& message,
+                          const PartReduction* reduction, const Reduce& reduce);
   template <class Run>
   void meet(const LocalCall& call, const Run& run);
   void show_inputs(std::uint64_t begin_elems);
   void show_outputs(std::uint64_t begin_elems);
+  void show_reductions();
 
   std::shared_ptr<LocalGroup> group_;
   int rank_;
   std::vector<const std::byte*> inputs_;  ///< of the current reduction: where the part begins in each rank's input
   std::vector<std::byte*> outputs_;       ///< and in each rank's output
+  std::vector<const PartReduction*> reductions_;  ///< of all ranks, for the current reduction
   StreamTurns in_place_copy_turns_;
   GrowingDeviceMemory in_place_copy_;                                         ///< of an all_to_all on a device
   std::shared_ptr<std::uint64_t> step_ = std::make_shared<std::uint64_t>(0);  ///< shared with the parts of a split

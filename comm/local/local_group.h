@@ -23,6 +23,7 @@
 #include "comm/communicator.h"
 #include "comm/device/device_buffer.h"
 #include "comm/device/stream.h"
+#include "comm/part_reduction.h"
 
 namespace droptest::comm {
 
@@ -90,6 +91,7 @@ struct LocalCall {
   Tensor output{};
   std::span<const std::uint64_t> send_counts{};     ///< all_to_all
   std::span<const std::uint64_t> receive_counts{};  ///< all_to_all
+  const PartReduction* reduction = nullptr;         ///< all_reduce_with, reduce_scatter_with
   int color = 0;                                    ///< split
   int key = 0;                                      ///< split
 };

@@ -22,12 +22,16 @@ ContributionPath::ContributionPath(const PathContext& context)
       one_hop_(context, Consistency::kShared),
       aggregation_point_(static_cast<std::uint16_t>(lowest_world_rank(context.inner))) {}
 
+sim::Link ContributionPath::link_of_contribution(int source, const Message& message) const {
+  return {message.traffic_class, sim::Half::kReduce, static_cast<std::uint16_t>(context_.inner.world_rank(source)),
+          sim::Link::kEveryDestination};
+}
+
 const sim::PacketMask* ContributionPath::fates_of_contribution(int source, const sim::Packetizer& packets,
                                                                const Message& message) {
-  const sim::Link link{message.traffic_class, sim::Half::kReduce,
-                       static_cast<std::uint16_t>(context_.inner.world_rank(source)), sim::Link::kEveryDestination};
   const bool mine = source == context_.inner.rank();
-  return context_.ledger.next_message(link, context_.group, packets, mine ? Tally::kCounted : Tally::kOtherEnd);
+  return context_.ledger.next_message(link_of_contribution(source, message), context_.group, packets,
+                                      mine ? Tally::kCounted : Tally::kOtherEnd);
 }
 
 // Draws the fates of all contributions, and returns this rank's as it reaches the aggregation point: the input itself
@@ -60,18 +64,25 @@ ConstTensor ContributionPath::what_arrives(ConstTensor input, Tensor masked, Red
   return arrives;
 }
 
-// Lives on the stack of the rank that waits for its call.
+// Lives on the stack of the rank that waits for its call. Each rank has drawn the fates of its own contribution, and
+// has those of the others from them.
 class ContributionPath::Part final : public PartReduction {
  public:
-  Part(DeliveredReduction& delivered, ConstTensor like, const DeliveredReduction::Scaling& scaling)
-      : delivered_(delivered), like_(like), scaling_(scaling) {}
+  Part(DeliveredReduction& delivered, const sim::PacketMask* lost, ConstTensor like,
+       const DeliveredReduction::Scaling& scaling)
+      : delivered_(delivered), lost_(lost), like_(like), scaling_(scaling) {}
 
-  void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> results) override {
+  void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> results,
+              std::span<const PartReduction* const> reductions) override {
+    for (std::size_t source = 0; source < reductions.size(); ++source) {
+      delivered_.lose(static_cast<int>(source), dynamic_cast<const Part&>(*reductions[source]).lost_);
+    }
     delivered_.reduce(ReduceOp::kSum, like_, scaling_, contributions, results);
   }
 
  private:
   DeliveredReduction& delivered_;
+  const sim::PacketMask* lost_;  // of this rank's contribution
   ConstTensor like_;
   DeliveredReduction::Scaling scaling_;
 };
@@ -91,12 +102,17 @@ void ContributionPath::all_reduce_in_parts(ConstTensor input, Tensor output, con
   const auto mine = counts.begin() + context_.inner.rank();
   const std::uint64_t begin = std::accumulate(counts.begin(), mine, std::uint64_t{0});
   delivered_.start(packets, ranks, {begin, begin + *mine});
+  own_losses_.start(1);
   for (int source = 0; source < ranks; ++source) {
-    delivered_.lose(source, fates_of_contribution(source, packets, message));
+    if (source == context_.inner.rank()) {
+      own_losses_.set(0, fates_of_contribution(source, packets, message));
+    } else {
+      context_.ledger.pass_message(link_of_contribution(source, message), context_.group, packets);
+    }
   }
   DeliveredReduction::Scaling scaling;
   if (half.fill == Fill::kCountRescale) scaling.sums = DeliveredReduction::Scaling::Sums::kByCount;
-  Part part(delivered_, input, scaling);
+  Part part(delivered_, own_losses_.of(0), input, scaling);
   context_.inner.all_reduce_with(input, output, part, message);
 }
 

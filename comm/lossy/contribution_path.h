@@ -43,6 +43,7 @@ class ContributionPath final : public Path {
   class Part;
   bool reduces_in_parts(ReduceOp op) const;
   void all_reduce_in_parts(ConstTensor input, Tensor output, const sim::Packetizer& packets, const Message& message);
+  sim::Link link_of_contribution(int source, const Message& message) const;
   const sim::PacketMask* fates_of_contribution(int source, const sim::Packetizer& packets, const Message& message);
   void finish(Tensor results, std::uint64_t first_element, ReduceOp op, const sim::Packetizer& packets);
   const sim::PacketMask* fates_of_results(const sim::Packetizer& packets, const Message& message);
@@ -51,6 +52,7 @@ class ContributionPath final : public Path {
   OneHop one_hop_;
   LostContributions lost_contributions_;
   DeliveredReduction delivered_;
+  LossesByRank own_losses_;  // of this rank's contribution to the current all-reduce in parts; one mask
   std::uint16_t aggregation_point_;  // lowest world rank of the group
 };
 

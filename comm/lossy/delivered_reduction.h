@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/lossy/losses_by_rank.h"
 #include "comm/lossy/packet_runs.h"
+#include "comm/rank_order_reduction.h"
 #include "sim/loss/packet_mask.h"
 #include "sim/packets/packetizer.h"
 
@@ -26,9 +28,10 @@ class DeliveredReduction {
   /// those of the part.
   void start(const sim::Packetizer& packets, int contributions, sim::ElementRange part);
   /// Takes the fates of one rank's message, a copy; null: all arrived.
-  void lose(int source, const sim::PacketMask* lost);
-  /// The fates that were taken; null: all arrived.
-  const sim::PacketMask* lost_of(int source) const;
+  void lose(int source, const sim::PacketMask* lost) { contributions_.set(source, lost); }
+  /// Takes the fates of the messages that bring the result to one of its places, likewise: what is lost there becomes
+  /// zero. For reduce() in host memory.
+  void lose_result(int result, const sim::PacketMask* lost) { results_.set(result, lost); }
 
   /// What is multiplied, rounded to the type each time. Sums of floats only, unless nothing is.
   struct Scaling {
@@ -54,20 +57,33 @@ class DeliveredReduction {
   // The message is walked in runs within which the same contributions are missing.
   void begin_walk();
   bool next_run();
-  bool run_is_whole() const;
-  // Sums what arrived of the run at hand. `sums` may be at most a block.
-  void reduce_run(ReduceOp op, const Scaling& scaling, std::size_t offset_bytes, Tensor sums,
-                  std::span<const std::byte* const> contributions);
+
+  sim::ElementRange in_part(std::uint64_t packet) const;
+  template <class Visit>
+  void visit_lost(const LossesByRank& losses, const Visit& visit);
+  ReductionGap gap_of(std::uint64_t packet, ReduceOp op, ElementType type, const Scaling& scaling,
+                      std::span<const std::byte* const> contributions);
+  void find_gaps(ReduceOp op, ElementType type, const Scaling& scaling,
+                 std::span<const std::byte* const> contributions);
+  void find_result_gaps();
+  const std::byte* left_out(ReduceOp op, ElementType type);
 
   sim::Packetizer packets_{0, 1, 1};
   sim::ElementRange part_;
-  std::vector<sim::PacketMask> masks_;  // by source; of size 0 where all arrived
-  std::vector<Source> sources_;         // where the walk over the message is
+  LossesByRank contributions_;   // by source
+  LossesByRank results_;         // by result
+  std::vector<Source> sources_;  // where the walk over the message is
   sim::ElementRange run_;
-  std::vector<const std::byte*> arrived_;  // inputs of the run or block at hand
+  std::vector<const std::byte*> arrived_;  // inputs of the block at hand
   std::vector<std::byte*> outputs_;
+
+  std::vector<std::uint64_t> lost_by_some_;
+  std::vector<ReductionGap> gaps_;
+  std::vector<OutputGap> result_gaps_;
+  std::vector<const std::byte*> gap_inputs_;
+  std::vector<double> factors_;  // of the contributions; empty where none is multiplied
+  std::vector<double> gap_factors_;
   std::vector<std::byte> left_out_;
-  std::vector<std::byte> scaled_;  // a block for each source
 };
 
 }  // namespace droptest::comm

@@ -9,24 +9,32 @@ namespace droptest::comm {
 // Lives on the stack of the rank that waits for its call.
 class DirectPath::Part final : public PartReduction {
  public:
+  /// What becomes of the results: the owner of each part takes out what receivers lose of it, or they do it.
+  enum class LostResults : std::uint8_t { kByOwner, kByReceiver };
   Part(DirectPath& path, ReduceOp op, ConstTensor like, std::uint64_t count_elems, Tensor remembered,
-       const Message& message)
+       LostResults lost_results, const Message& message)
       : path_(path),
         op_(op),
         like_(like),
         packets_(count_elems, element_bytes(like.type), path.context_.network.payload_bytes),
         remembered_(remembered),
+        lost_results_(lost_results),
         message_(message) {}
 
-  void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> results) override {
-    path_.reduce_part(*this, contributions, results);
+  void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> results,
+              std::span<const PartReduction* const> reductions) override {
+    path_.reduce_part(*this, contributions, results, reductions);
   }
 
   ReduceOp op() const { return op_; }
   ConstTensor like() const { return like_; }
   const sim::Packetizer& packets() const { return packets_; }
   Tensor remembered() const { return remembered_; }
+  LostResults lost_results() const { return lost_results_; }
   const Message& message() const { return message_; }
+
+  /// What its rank loses of an owner's results, where owners take it out.
+  const sim::PacketMask* lost_of(int owner) const { return path_.lost_results_.of(owner); }
 
  private:
   DirectPath& path_;
@@ -34,6 +42,7 @@ class DirectPath::Part final : public PartReduction {
   ConstTensor like_;  // the type and the memory of contributions and results
   sim::Packetizer packets_;
   Tensor remembered_;  // each source's last values, one after the other; empty where the fill does not need them
+  LostResults lost_results_;
   const Message& message_;
 };
 
@@ -86,8 +95,24 @@ Tensor DirectPath::remembered_contributions(StaleMemory::Use use, ConstTensor li
   return context_.stale.of(use, message, like, ranks * part_elems);
 }
 
+bool DirectPath::owners_lose_results(ConstTensor input) const {
+  const HalfNetwork& gather = context_.network.gather;
+  return context_.inner.reduces_in_place() && input.stream == nullptr && can_lose(gather) &&
+         gather.fill == Fill::kZero && context_.network.reduce.fill != Fill::kStale;
+}
+
+// All ranks have drawn their gather half, and wait.
+void DirectPath::lose_results(std::span<const PartReduction* const> reductions) {
+  const int me = context_.inner.rank();
+  const bool shared = context_.network.consistency == Consistency::kShared;
+  for (int receiver = 0; receiver < context_.inner.world_size(); ++receiver) {
+    const PartReduction* const that_knows = reductions[static_cast<std::size_t>(shared ? me : receiver)];
+    delivered_.lose_result(receiver, dynamic_cast<const Part&>(*that_knows).lost_of(me));
+  }
+}
+
 void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const> contributions,
-                             std::span<std::byte* const> results) {
+                             std::span<std::byte* const> results, std::span<const PartReduction* const> reductions) {
   const HalfNetwork& half = context_.network.reduce;
   const int world_size = context_.inner.world_size();
   delivered_.start(part.packets(), world_size);
@@ -100,6 +125,7 @@ void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const>
     }
     delivered_.lose(source, lost);
   }
+  if (part.lost_results() == Part::LostResults::kByOwner) lose_results(reductions);
   if (!part.remembered().bytes.empty()) {
     return delivered_.reduce_with_last(part.op(), part.remembered(), contributions, results);
   }
@@ -121,12 +147,15 @@ void DirectPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const
 
   const ConstTensor own_values = one_hop_.keep_contribution(input, op);
   const std::uint64_t part_elems = part_counts_[context_.inner.rank()];
+  const bool by_owner = owners_lose_results(input);
+  if (by_owner) one_hop_.draw_results(input.type, part_counts_, message, lost_results_);
   Part part(*this, op, input, part_elems,
-            remembered_contributions(StaleMemory::Use::kReduceContributions, input, part_elems, message), message);
+            remembered_contributions(StaleMemory::Use::kReduceContributions, input, part_elems, message),
+            by_owner ? Part::LostResults::kByOwner : Part::LostResults::kByReceiver, message);
   const ConstTensor sent = corrected(input, op, StaleMemory::Use::kAllReduceFeedback, message);
   context_.inner.all_reduce_with(sent, output, part, message);
   draw_outgoing(sent, part_counts_, message);
-  one_hop_.lose_results(output, part_counts_, own_values, message);
+  if (!by_owner) one_hop_.lose_results(output, part_counts_, own_values, message);
 }
 
 void DirectPath::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
@@ -135,7 +164,7 @@ void DirectPath::reduce_scatter(ConstTensor input, Tensor output, std::span<cons
   const std::uint64_t part_elems = output.count_elems();
   Part part(*this, op, input, part_elems,
             remembered_contributions(StaleMemory::Use::kReduceScatterContributions, input, part_elems, message),
-            message);
+            Part::LostResults::kByReceiver, message);
   const ConstTensor sent = corrected(input, op, StaleMemory::Use::kReduceScatterFeedback, message);
   context_.inner.reduce_scatter_with(sent, output, counts, part, message);
   draw_outgoing(sent, counts, message);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/lossy/delivered_reduction.h"
+#include "comm/lossy/losses_by_rank.h"
 #include "comm/lossy/one_hop.h"
 #include "comm/lossy/path.h"
 
@@ -35,7 +36,9 @@ class DirectPath final : public Path {
   class Part;  // what this rank makes of its part
 
   void reduce_part(const Part& part, std::span<const std::byte* const> contributions,
-                   std::span<std::byte* const> results);
+                   std::span<std::byte* const> results, std::span<const PartReduction* const> reductions);
+  void lose_results(std::span<const PartReduction* const> reductions);
+  bool owners_lose_results(ConstTensor input) const;
   Tensor remembered_contributions(StaleMemory::Use use, ConstTensor like, std::uint64_t part_elems,
                                   const Message& message);
   const sim::PacketMask* fates_of_contribution(int source, const sim::Packetizer& packets, const Message& message);
@@ -45,6 +48,7 @@ class DirectPath final : public Path {
   PathContext context_;
   OneHop one_hop_;
   DeliveredReduction delivered_;
+  LossesByRank lost_results_;  // of the current all-reduce, by owner, where owners take them out
   LargestNorm adversary_;
   std::vector<std::uint64_t> part_counts_;  // of the current all-reduce, by rank
 };

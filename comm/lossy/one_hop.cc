@@ -64,14 +64,18 @@ sim::Link OneHop::link(int source, int destination, const Message& message) cons
           static_cast<std::uint16_t>(context_.inner.world_rank(destination))};
 }
 
+sim::Link OneHop::link_to_all(int source, const Message& message) const {
+  sim::Link to_all = link(source, source, message);
+  to_all.destination = sim::Link::kEveryDestination;
+  return to_all;
+}
+
 // What this rank lost of a message that `source` sends to all: its receivers draw the link that they count, the source
 // draws those of all its receivers and loses nothing.
 const sim::PacketMask* OneHop::fates_of_copy(int source, const sim::Packetizer& packets, const Message& message) {
   const int me = context_.inner.rank();
   if (consistency_ == Consistency::kShared) {
-    sim::Link to_all = link(source, source, message);
-    to_all.destination = sim::Link::kEveryDestination;
-    const sim::PacketMask* lost = context_.ledger.next_message(to_all, context_.group, packets,
+    const sim::PacketMask* lost = context_.ledger.next_message(link_to_all(source, message), context_.group, packets,
                                                                source == me ? Tally::kCounted : Tally::kOtherEnd);
     return source == me && keeps_own(context_.network.gather.fill) ? nullptr : lost;
   }
@@ -137,6 +141,19 @@ void OneHop::lose_results(Tensor output, std::span<const std::uint64_t> counts, 
                           const Message& message) {
   const Tensor remembered = memory(StaleMemory::Use::kAllReduceResult, message, output, -1);
   lose_parts(output, counts, own_values, remembered, message);
+}
+
+void OneHop::draw_results(ElementType type, std::span<const std::uint64_t> counts, const Message& message,
+                          LossesByRank& lost) {
+  lost.start(context_.inner.world_size());
+  for (int source = 0; source < context_.inner.world_size(); ++source) {
+    const sim::Packetizer cut(counts[source], element_bytes(type), context_.network.payload_bytes);
+    if (consistency_ == Consistency::kShared && source != context_.inner.rank()) {
+      context_.ledger.pass_message(link_to_all(source, message), context_.group, cut);
+    } else {
+      lost.set(source, fates_of_copy(source, cut, message));
+    }
+  }
 }
 
 void OneHop::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "comm/lossy/losses_by_rank.h"
 #include "comm/lossy/path.h"
 
 namespace droptest::comm {
@@ -31,6 +32,11 @@ class OneHop {
   void lose_results(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values,
                     const Message& message);
 
+  /// The same known beforehand, for owners that zero what is lost themselves: what this rank loses of each part. With
+  /// shared fates it is known to the owner of a part alone, and holds for all ranks.
+  void draw_results(ElementType type, std::span<const std::uint64_t> counts, const Message& message,
+                    LossesByRank& lost);
+
   /// What `own` needs to keep of `values` before they are overwritten: a copy in scratch where that fill is in use and
   /// something can be lost, else an empty tensor.
   ConstTensor keep_for_own(ConstTensor values);
@@ -52,6 +58,7 @@ class OneHop {
                             const Message& message);
   const sim::PacketMask* fates_of_copy(int source, const sim::Packetizer& packets, const Message& message);
   sim::Packetizer packets(ConstTensor data) const;
+  sim::Link link_to_all(int source, const Message& message) const;
   sim::Link link(int source, int destination, const Message& message) const;
 
   PathContext context_;

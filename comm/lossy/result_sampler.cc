@@ -58,7 +58,8 @@ class DivergenceOfPart final : public PartReduction {
  public:
   DivergenceOfPart(ConstTensor like, std::size_t count, SampleSums& sums) : like_(like), count_(count), sums_(sums) {}
 
-  void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> /*results*/) override {
+  void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> /*results*/,
+              std::span<const PartReduction* const> /*reductions*/) override {
     if (like_.stream != nullptr) {
       const DivergenceSums divergence = divergence_sums_on_device(like_.type, count_, contributions, *like_.stream);
       sums_.divergence_energy += divergence.energy;

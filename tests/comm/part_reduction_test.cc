@@ -71,11 +71,17 @@ class WeightedSum final : public PartReduction {
   WeightedSum(int owner, std::uint64_t count_elems) : owner_(owner), count_elems_(count_elems) {}
   std::function<void()> before = [] {};
   int calls = 0;
+  std::vector<int> seen;  ///< owners of all ranks' reductions, where they share memory
 
   static double weight(std::size_t rank) { return static_cast<double>(rank + 2); }
 
-  void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> results) override {
+  void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> results,
+              std::span<const PartReduction* const> reductions) override {
     ++calls;
+    seen.clear();
+    for (const PartReduction* reduction : reductions) {
+      seen.push_back(dynamic_cast<const WeightedSum&>(*reduction).owner_);
+    }
     before();
     for (std::uint64_t i = 0; i < count_elems_; ++i) {
       double sum = owner_;
