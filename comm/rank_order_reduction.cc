@@ -143,67 +143,82 @@ inline void fetch_for_writing(std::span<const std::byte* const> places, std::siz
   }
 }
 
-// Elements [begin, end) with the gaps among them. `gap` is the first one that ends after `begin`, then after `end`.
+// What a reduction has still to do with its gaps; without gaps, nothing.
+struct GapsAhead {
+  explicit GapsAhead(ReductionGaps* g) : gaps(g) {
+    if (gaps == nullptr) return;
+    factors = gaps->factors();
+    input = gaps->next_input_gap();
+    output = gaps->next_output_gap();
+  }
+  ReductionGaps* gaps;
+  std::span<const double> factors;
+  const ReductionGap* input = nullptr;  // the first one that is not over
+  const OutputGap* output = nullptr;
+};
+
+// Elements [begin, end) with the gaps among them.
 template <class Kernel>
 [[gnu::always_inline]] inline void reduce_block(typename Kernel::Element* block,
-                                                std::span<const std::byte* const> inputs, const ReductionGaps& gaps,
-                                                std::size_t& gap, std::uint64_t begin, std::uint64_t end) {
+                                                std::span<const std::byte* const> inputs, GapsAhead& ahead,
+                                                std::uint64_t begin, std::uint64_t end) {
   constexpr std::size_t kSize = sizeof(typename Kernel::Element);
   for (std::uint64_t at = begin; at < end;) {
-    const ReductionGap* here = gap < gaps.inputs.size() ? &gaps.inputs[gap] : nullptr;
-    if (here == nullptr || here->begin > at) {
-      const std::uint64_t stop = here == nullptr ? end : std::min(end, here->begin);
-      Kernel::fold(block + (at - begin), inputs, gaps.factors, at * kSize, stop - at);
+    const ReductionGap* gap = ahead.input;
+    if (gap == nullptr || gap->begin > at) {
+      const std::uint64_t stop = gap == nullptr ? end : std::min(end, gap->begin);
+      Kernel::fold(block + (at - begin), inputs, ahead.factors, at * kSize, stop - at);
       at = stop;
       continue;
     }
-    const std::uint64_t stop = std::min(end, here->end);
-    const std::size_t offset_bytes = (at - here->begin) * kSize;
-    fetch_for_writing(here->absent, offset_bytes, (stop - at) * kSize);
-    Kernel::fold(block + (at - begin), here->present, here->factors, offset_bytes, stop - at);
-    if (here->scale != 1) Kernel::scale(block + (at - begin), here->scale, stop - at);
-    if (stop == here->end) ++gap;
+    const std::uint64_t stop = std::min(end, gap->end);
+    const std::size_t offset_bytes = (at - gap->begin) * kSize;
+    fetch_for_writing(gap->absent, offset_bytes, (stop - at) * kSize);
+    Kernel::fold(block + (at - begin), gap->present, gap->factors, offset_bytes, stop - at);
+    if (gap->scale != 1) Kernel::scale(block + (at - begin), gap->scale, stop - at);
+    if (stop == gap->end) ahead.input = ahead.gaps->next_input_gap();
     at = stop;
   }
 }
 
-// Sets to zero what outputs have of gaps in elements [begin, end). `gap` as above.
-void clear_gaps(std::span<std::byte* const> outputs, std::span<const OutputGap> gaps, std::size_t& gap,
-                std::uint64_t begin, std::uint64_t end, std::size_t element_size) {
-  for (std::size_t g = gap; g < gaps.size() && gaps[g].begin < end; ++g) {
-    const std::uint64_t from = std::max(begin, gaps[g].begin);
-    const std::uint64_t to = std::min(end, gaps[g].end);
-    std::memset(outputs[gaps[g].output] + from * element_size, 0, (to - from) * element_size);
-    if (gaps[g].end <= end) gap = g + 1;
+// Sets to zero what outputs have of gaps in elements [begin, end).
+void clear_gaps(std::span<std::byte* const> outputs, GapsAhead& ahead, std::uint64_t begin, std::uint64_t end,
+                std::size_t element_size) {
+  while (ahead.output != nullptr && ahead.output->begin < end) {
+    const std::uint64_t from = std::max(begin, ahead.output->begin);
+    const std::uint64_t to = std::min(end, ahead.output->end);
+    for (const std::size_t output : ahead.output->outputs) {
+      std::memset(outputs[output] + from * element_size, 0, (to - from) * element_size);
+    }
+    if (ahead.output->end > end) return;
+    ahead.output = ahead.gaps->next_output_gap();
   }
 }
 
 template <class Kernel>
 [[gnu::always_inline]] inline void reduce_blocks(std::span<const std::byte* const> inputs,
                                                  std::span<std::byte* const> outputs, std::uint64_t count_elems,
-                                                 const ReductionGaps& gaps) {
+                                                 ReductionGaps* gaps) {
   using Element = typename Kernel::Element;
   constexpr std::size_t kBlockElems = kReductionBlockBytes / sizeof(Element);
   alignas(64) std::array<Element, kBlockElems> block;
-  std::size_t input_gap = 0;
-  std::size_t output_gap = 0;
+  GapsAhead ahead(gaps);
   for (std::uint64_t begin = 0; begin < count_elems; begin += kBlockElems) {
     const std::uint64_t end = std::min(begin + kBlockElems, count_elems);
-    reduce_block<Kernel>(block.data(), inputs, gaps, input_gap, begin, end);
+    reduce_block<Kernel>(block.data(), inputs, ahead, begin, end);
     for (std::byte* output : outputs) {
       std::memcpy(output + begin * sizeof(Element), block.data(), (end - begin) * sizeof(Element));
     }
-    clear_gaps(outputs, gaps.outputs, output_gap, begin, end, sizeof(Element));
+    clear_gaps(outputs, ahead, begin, end, sizeof(Element));
   }
 }
 
 template <class Op, class T>
 [[gnu::always_inline]] inline void reduce_typed(std::span<const std::byte* const> inputs,
                                                 std::span<std::byte* const> outputs, std::uint64_t count_elems,
-                                                const ReductionGaps& gaps) {
+                                                ReductionGaps* gaps) {
   const auto is_input = [&](const std::byte* output) { return std::ranges::find(inputs, output) != inputs.end(); };
-  const bool plain = gaps.inputs.empty() && gaps.outputs.empty() && gaps.factors.empty();
-  if (plain && outputs.size() == 1 && !is_input(outputs[0])) {
+  if (gaps == nullptr && outputs.size() == 1 && !is_input(outputs[0])) {
     return reduce_to_one<Op>(inputs, reinterpret_cast<T*>(outputs[0]), count_elems);
   }
   reduce_blocks<SameType<Op, T>>(inputs, outputs, count_elems, gaps);
@@ -212,19 +227,19 @@ template <class Op, class T>
 template <class T>
 [[gnu::always_inline]] inline void reduce_typed(ReduceOp op, std::span<const std::byte* const> inputs,
                                                 std::span<std::byte* const> outputs, std::uint64_t count_elems,
-                                                const ReductionGaps& gaps) {
+                                                ReductionGaps* gaps) {
   op == ReduceOp::kSum ? reduce_typed<Sum, T>(inputs, outputs, count_elems, gaps)
                        : reduce_typed<Maximum, T>(inputs, outputs, count_elems, gaps);
 }
 
 template <class T>
 void reduce_baseline(ReduceOp op, std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
-                     std::uint64_t count_elems, const ReductionGaps& gaps) {
+                     std::uint64_t count_elems, ReductionGaps* gaps) {
   reduce_typed<T>(op, inputs, outputs, count_elems, gaps);
 }
 
 void reduce_bfloat16(ReduceOp op, std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
-                     std::uint64_t count_elems, const ReductionGaps& gaps) {
+                     std::uint64_t count_elems, ReductionGaps* gaps) {
   op == ReduceOp::kSum ? reduce_blocks<ThroughFloat<Sum>>(inputs, outputs, count_elems, gaps)
                        : reduce_blocks<ThroughFloat<Maximum>>(inputs, outputs, count_elems, gaps);
 }
@@ -235,13 +250,13 @@ void reduce_bfloat16(ReduceOp op, std::span<const std::byte* const> inputs, std:
 template <class T>
 [[gnu::target("avx2")]] void reduce_avx2(ReduceOp op, std::span<const std::byte* const> inputs,
                                          std::span<std::byte* const> outputs, std::uint64_t count_elems,
-                                         const ReductionGaps& gaps) {
+                                         ReductionGaps* gaps) {
   reduce_typed<T>(op, inputs, outputs, count_elems, gaps);
 }
 template <class T>
 [[gnu::target("avx512f")]] void reduce_avx512(ReduceOp op, std::span<const std::byte* const> inputs,
                                               std::span<std::byte* const> outputs, std::uint64_t count_elems,
-                                              const ReductionGaps& gaps) {
+                                              ReductionGaps* gaps) {
   reduce_typed<T>(op, inputs, outputs, count_elems, gaps);
 }
 template <class T>
@@ -256,16 +271,8 @@ auto widest() {
 }
 #endif
 
-}  // namespace
-
-void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
-                          std::span<std::byte* const> outputs, std::uint64_t count_elems) {
-  if (inputs.size() == 1 && outputs.size() == 1 && inputs[0] == outputs[0]) return;
-  reduce_in_rank_order(op, type, inputs, outputs, count_elems, {});
-}
-
-void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
-                          std::span<std::byte* const> outputs, std::uint64_t count_elems, const ReductionGaps& gaps) {
+void reduce(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
+            std::span<std::byte* const> outputs, std::uint64_t count_elems, ReductionGaps* gaps) {
   DROPTEST_CHECK(!inputs.empty(), "no inputs");
   switch (type) {
     case ElementType::kFloat32:
@@ -277,6 +284,19 @@ void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::by
     case ElementType::kBfloat16:
       return reduce_bfloat16(op, inputs, outputs, count_elems, gaps);
   }
+}
+
+}  // namespace
+
+void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
+                          std::span<std::byte* const> outputs, std::uint64_t count_elems) {
+  if (inputs.size() == 1 && outputs.size() == 1 && inputs[0] == outputs[0]) return;
+  reduce(op, type, inputs, outputs, count_elems, nullptr);
+}
+
+void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
+                          std::span<std::byte* const> outputs, std::uint64_t count_elems, ReductionGaps& gaps) {
+  reduce(op, type, inputs, outputs, count_elems, &gaps);
 }
 
 }  // namespace droptest::comm

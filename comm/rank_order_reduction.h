@@ -23,29 +23,33 @@ void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::by
 struct ReductionGap {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  std::span<const std::byte* const> present;  ///< the others in their order, each from element `begin` on; at least one
-  std::span<const std::byte* const> absent;   ///< what has no part, likewise; never used but as a place in memory
-  std::span<const double> factors;            ///< as those of the whole reduction, for each of `present`
+  std::span<const std::byte* const> present;  ///< what is reduced, in order and from element `begin` on; at least one
+  std::span<const std::byte* const> absent;   ///< the inputs that are not, likewise: places in memory, never read
+  std::span<const double> factors;            ///< for each of `present`, as those of the whole reduction
   double scale = 1;                           ///< multiplies the reduction, rounded to the type (to float for bfloat16)
 };
 
-/// Elements [begin, end) that become zero in one output, whatever the reduction is.
+/// Elements [begin, end) that become zero in some outputs, whatever the reduction is.
 struct OutputGap {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  std::size_t output = 0;
+  std::span<const std::size_t> outputs;
 };
 
-/// What is missing in a reduction.
-struct ReductionGaps {
-  std::span<const ReductionGap> inputs;  ///< in order and apart
-  std::span<const OutputGap> outputs;    ///< begins and ends in order
+/// What is missing in a reduction, asked for as it goes on: gaps are found in order, do not overlap, and are valid until
+/// the next one of their kind.
+class ReductionGaps {
+ public:
+  virtual ~ReductionGaps() = default;
   /// Multiplies each input, rounded to the type before it is added; empty: none is multiplied. Not for integers.
-  std::span<const double> factors;
+  virtual std::span<const double> factors() const = 0;
+  /// Null: no more.
+  virtual const ReductionGap* next_input_gap() = 0;
+  virtual const OutputGap* next_output_gap() = 0;
 };
 
 /// The same with gaps, in one pass over the memory.
 void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
-                          std::span<std::byte* const> outputs, std::uint64_t count_elems, const ReductionGaps& gaps);
+                          std::span<std::byte* const> outputs, std::uint64_t count_elems, ReductionGaps& gaps);
 
 }  // namespace droptest::comm

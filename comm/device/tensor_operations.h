@@ -38,11 +38,11 @@ struct HoleRules {
   enum class Sums : std::uint8_t { kAsTheyAre, kByCount } sums = Sums::kAsTheyAre;
 };
 
-/// A part of messages that ranks contribute, one mask for each of them; a mask of size 0: all arrived.
+/// A part of messages that ranks contribute, one mask for each of them; null: all arrived.
 struct Contributions {
   sim::Packetizer packets;  ///< of the whole messages
   sim::ElementRange part;   ///< what the inputs and outputs hold
-  std::span<const sim::PacketMask> lost;
+  std::span<const sim::PacketMask* const> lost;
 };
 
 /// reduce_in_rank_order() and DeliveredReduction on a device, in one launch.

@@ -151,12 +151,15 @@ DeliveredArguments staged_arguments(const Contributions& contributions, std::spa
   const std::uint64_t mask_words = (contributions.packets.packets() + 63) / 64;
   std::vector<std::uint64_t> masks;
   bool any_lost = false;
-  for (const sim::PacketMask& mask : contributions.lost) any_lost |= mask.size() != 0;
+  for (const sim::PacketMask* mask : contributions.lost) any_lost |= mask != nullptr;
   if (any_lost) {
     DROPTEST_CHECK(contributions.lost.size() == inputs.size(), "one mask for each contribution");
-    for (const sim::PacketMask& mask : contributions.lost) {
-      masks.insert(masks.end(), mask.words().begin(), mask.words().end());
-      if (mask.size() == 0) masks.resize(masks.size() + mask_words);
+    for (const sim::PacketMask* mask : contributions.lost) {
+      if (mask == nullptr) {
+        masks.resize(masks.size() + mask_words);
+      } else {
+        masks.insert(masks.end(), mask->words().begin(), mask->words().end());
+      }
     }
   }
   StagedArrays arrays;

@@ -116,6 +116,7 @@ void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const>
   const HalfNetwork& half = context_.network.reduce;
   const int world_size = context_.inner.world_size();
   delivered_.start(part.packets(), world_size);
+  lost_contributions_.start(world_size);
   for (int source = 0; source < world_size; ++source) {
     const sim::PacketMask* lost = fates_of_contribution(source, part.packets(), part.message());
     if (half.selection == LossSelection::kLargestNorm) {
@@ -123,7 +124,7 @@ void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const>
       const std::size_t bytes = part.packets().count_elems() * element_bytes(like.type);
       lost = adversary_.hit(lost, {like.type, {contributions[source], bytes}, like.stream}, part.packets());
     }
-    delivered_.lose(source, lost);
+    delivered_.lose(source, lost_contributions_.set(source, lost));
   }
   if (part.lost_results() == Part::LostResults::kByOwner) lose_results(reductions);
   if (!part.remembered().bytes.empty()) {

@@ -48,7 +48,8 @@ class DirectPath final : public Path {
   PathContext context_;
   OneHop one_hop_;
   DeliveredReduction delivered_;
-  LossesByRank lost_results_;  // of the current all-reduce, by owner, where owners take them out
+  LossesByRank lost_contributions_;  // to the current part, by source
+  LossesByRank lost_results_;        // of the current all-reduce, by owner, where owners take them out
   LargestNorm adversary_;
   std::vector<std::uint64_t> part_counts_;  // of the current all-reduce, by rank
 };

@@ -2,7 +2,6 @@
 // What each rank's message lost, kept beyond the ledger's next draw.
 #pragma once
 
-#include <span>
 #include <vector>
 
 #include "sim/loss/packet_mask.h"
@@ -17,20 +16,18 @@ class LossesByRank {
     masks_.resize(static_cast<std::size_t>(ranks));
     for (sim::PacketMask& mask : masks_) mask.resize(0);
   }
-  /// Takes a copy; null: all arrived.
-  void set(int rank, const sim::PacketMask* lost) {
+  /// Takes a copy, which is returned; null: all arrived.
+  const sim::PacketMask* set(int rank, const sim::PacketMask* lost) {
     if (lost != nullptr) masks_[static_cast<std::size_t>(rank)] = *lost;
+    return of(rank);
   }
   /// Null: all arrived.
   const sim::PacketMask* of(int rank) const {
     const sim::PacketMask& mask = masks_[static_cast<std::size_t>(rank)];
     return mask.size() == 0 ? nullptr : &mask;
   }
-  /// By rank; of size 0 where all arrived.
-  std::span<const sim::PacketMask> all() const { return masks_; }
-
  private:
-  std::vector<sim::PacketMask> masks_;
+  std::vector<sim::PacketMask> masks_;  // of size 0 where all arrived
 };
 
 }  // namespace droptest::comm

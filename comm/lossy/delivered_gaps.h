@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// From fates to the gaps of a reduction, found one by one while it goes on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/rank_order_reduction.h"
+#include "sim/loss/packet_mask.h"
+#include "sim/packets/packetizer.h"
+
+namespace droptest::comm {
+
+/// What a reduction of contributions with losses multiplies, rounded to the type each time. Sums of floats only, unless
+/// nothing is.
+struct DeliveredScaling {
+  enum class Sums : std::uint8_t { kAsTheyAre, kByCount };
+  double contributions = 1;      ///< each contribution, before it is added
+  int exempt = -1;               ///< but for this one
+  Sums sums = Sums::kAsTheyAre;  ///< kByCount: by contributions / arrived where some are missing; 0 without any
+};
+
+/// Messages of one shape and the part of their elements that is at hand. All is borrowed.
+struct MessagePart {
+  const sim::Packetizer& packets;  ///< of the whole messages
+  sim::ElementRange elements;
+};
+
+/// The packets of a part that some of several messages lost, in order.
+class LostBySome {
+ public:
+  /// Of messages with these fates; null: all arrived.
+  void start(const MessagePart& part, std::span<const sim::PacketMask* const> masks);
+  /// Sets `packet` to the next one; false after the last.
+  bool next(std::uint64_t& packet);
+
+ private:
+  std::vector<std::uint64_t> words_;  // of the packets from 64 * first_word_ on, those that are still to come
+  std::uint64_t first_word_ = 0;
+  std::size_t word_ = 0;
+};
+
+/// The gaps of a reduction whose contributions and results lost packets. Buffers are kept between reductions.
+/// The reduction begins with what it leaves out, 0 or the lowest value, where the first contribution is lost.
+class DeliveredGaps final : public ReductionGaps {
+ public:
+  /// Fates by source and by result; null: all arrived. `inputs` are where the contributions' elements of the part
+  /// begin. All must stay while gaps are asked for.
+  void start(ReduceOp op, ElementType type, const DeliveredScaling& scaling, const MessagePart& part,
+             std::span<const sim::PacketMask* const> contributions, std::span<const sim::PacketMask* const> results,
+             std::span<const std::byte* const> inputs);
+
+  std::span<const double> factors() const override { return factors_; }
+  const ReductionGap* next_input_gap() override;
+  const OutputGap* next_output_gap() override;
+
+ private:
+  sim::ElementRange in_part(std::uint64_t packet) const;
+  const std::byte* left_out();
+
+  ReduceOp op_ = ReduceOp::kSum;
+  ElementType type_ = ElementType::kFloat32;
+  DeliveredScaling scaling_;
+  sim::ElementRange part_;
+  sim::Packetizer packets_{0, 1, 1};
+  std::span<const sim::PacketMask* const> contributions_;
+  std::span<const sim::PacketMask* const> results_;
+  std::span<const std::byte* const> inputs_;
+  std::vector<double> factors_;
+
+  LostBySome lost_contributions_;
+  ReductionGap input_gap_;
+  std::vector<const std::byte*> present_;
+  std::vector<const std::byte*> absent_;
+  std::vector<double> present_factors_;
+  std::vector<std::byte> left_out_;  // a packet of it; empty while no gap needs it
+
+  LostBySome lost_results_;
+  OutputGap output_gap_;
+  std::vector<std::size_t> outputs_;
+};
+
+}  // namespace droptest::comm
