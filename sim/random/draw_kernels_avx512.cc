@@ -16,46 +16,66 @@ struct WordDraws {
   __m512i draws[4];
 };
 
-/// The 32-bit lanes of x times m: high and low halves of the products.
-struct Products {
-  __m512i high, low;
+constexpr int kRounds = 10;
+
+/// The keys of all rounds. Source: Salmon et al., SC 2011, section 3.3: Weyl constants W.
+struct RoundKeys {
+  explicit RoundKeys(std::uint64_t seed) {
+    for (std::uint32_t round = 0; round < kRounds; ++round) {
+      k0[round] = static_cast<std::uint32_t>(seed) + round * 0x9E3779B9U;
+      k1[round] = static_cast<std::uint32_t>(seed >> 32) + round * 0xBB67AE85U;
+    }
+  }
+  std::uint32_t k0[kRounds];
+  std::uint32_t k1[kRounds];
 };
-[[DROPTEST_AVX512, gnu::always_inline]] inline Products multiply(__m512i x, __m512i m) {
-  const __m512i even = _mm512_mul_epu32(x, m);
-  const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(x, 32), m);
-  constexpr __mmask16 kOdd = 0xaaaa;
-  return {_mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), kOdd, odd),
-          _mm512_mask_mov_epi32(even, kOdd, _mm512_slli_epi64(odd, 32))};
-}
 
 [[DROPTEST_AVX512, gnu::always_inline]] inline __m512i lanes(std::uint32_t value) {
   return _mm512_set1_epi32(static_cast<int>(value));
 }
 
-// Source: Salmon et al., SC 2011, section 3.3 and table 2: ten rounds, multipliers M and Weyl constants W.
-[[DROPTEST_AVX512, gnu::always_inline]] inline WordDraws draw_word(const DrawStream& stream, std::uint64_t word) {
-  const std::uint64_t block = stream.first_block(word);
-  const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  __m512i c0 = _mm512_add_epi32(lanes(static_cast<std::uint32_t>(block)), lane);
-  __m512i c1 = lanes(static_cast<std::uint32_t>(block >> 32));
-  __m512i c2 = lanes(stream.counter[2]);
-  __m512i c3 = lanes(stream.counter[3]);
-  const __m512i m0 = lanes(0xD2511F53U);
-  const __m512i m1 = lanes(0xCD9E8D57U);
-  auto k0 = static_cast<std::uint32_t>(stream.seed);
-  auto k1 = static_cast<std::uint32_t>(stream.seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const Products p0 = multiply(c0, m0);
-    const Products p1 = multiply(c2, m1);
+/// Every other block of a word: counters in the low halves of lanes of 64 bits, where a product leaves its low half. The
+/// high halves hold anything, which the next product does not read.
+struct HalfWord {
+  __m512i c0, c1, c2, c3;
+
+  // Source: table 2: multipliers M.
+  [[DROPTEST_AVX512, gnu::always_inline]] inline void round(__m512i k0, __m512i k1) {
+    const __m512i p0 = _mm512_mul_epu32(c0, lanes(0xD2511F53U));
+    const __m512i p1 = _mm512_mul_epu32(c2, lanes(0xCD9E8D57U));
+    // Two ways to bring down the high half, for two ports of the processor.
+    const __m512i high0 = _mm512_srli_epi64(p0, 32);
+    const __m512i high1 = _mm512_shuffle_epi32(p1, _MM_PERM_DDBB);
     constexpr int kXorOfThree = 0x96;
-    c0 = _mm512_ternarylogic_epi32(p1.high, c1, lanes(k0), kXorOfThree);
-    c2 = _mm512_ternarylogic_epi32(p0.high, c3, lanes(k1), kXorOfThree);
-    c1 = p1.low;
-    c3 = p0.low;
-    k0 += 0x9E3779B9U;
-    k1 += 0xBB67AE85U;
+    c0 = _mm512_ternarylogic_epi32(high1, c1, k0, kXorOfThree);
+    c2 = _mm512_ternarylogic_epi32(high0, c3, k1, kXorOfThree);
+    c1 = p1;
+    c3 = p0;
   }
-  return {{c0, c1, c2, c3}};
+};
+
+// The low halves of `even` and `odd` in turns.
+[[DROPTEST_AVX512, gnu::always_inline]] inline __m512i in_turns(__m512i even, __m512i odd) {
+  constexpr __mmask16 kOdd = 0xaaaa;
+  return _mm512_mask_shuffle_epi32(even, kOdd, odd, _MM_PERM_CCAA);
+}
+
+[[DROPTEST_AVX512, gnu::always_inline]] inline WordDraws draw_word(const DrawStream& stream, const RoundKeys& keys,
+                                                                   std::uint64_t word) {
+  const std::uint64_t block = stream.first_block(word);
+  const __m512i first = lanes(static_cast<std::uint32_t>(block));
+  const __m512i c1 = lanes(static_cast<std::uint32_t>(block >> 32));
+  const __m512i c2 = lanes(stream.counter[2]);
+  const __m512i c3 = lanes(stream.counter[3]);
+  HalfWord even = {_mm512_add_epi32(first, _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0)), c1, c2, c3};
+  HalfWord odd = {_mm512_add_epi32(first, _mm512_set_epi64(15, 13, 11, 9, 7, 5, 3, 1)), c1, c2, c3};
+  for (int round = 0; round < kRounds; ++round) {
+    const __m512i k0 = lanes(keys.k0[round]);
+    const __m512i k1 = lanes(keys.k1[round]);
+    even.round(k0, k1);
+    odd.round(k0, k1);
+  }
+  return {{in_turns(even.c0, odd.c0), in_turns(even.c1, odd.c1), in_turns(even.c2, odd.c2), in_turns(even.c3, odd.c3)}};
 }
 
 [[DROPTEST_AVX512, gnu::always_inline]] inline std::uint64_t at_most(const WordDraws& word, __m512i largest) {
@@ -67,23 +87,25 @@ struct Products {
 }
 
 [[DROPTEST_AVX512]] void one(const DrawStream& stream, std::uint32_t largest, std::span<std::uint64_t> below) {
+  const RoundKeys keys(stream.seed);
   const __m512i bound = lanes(largest);
-  for (std::size_t w = 0; w < below.size(); ++w) below[w] = at_most(draw_word(stream, w), bound);
+  for (std::size_t w = 0; w < below.size(); ++w) below[w] = at_most(draw_word(stream, keys, w), bound);
 }
 
 [[DROPTEST_AVX512]] void two(const DrawStream& stream, std::uint32_t largest_a, std::uint64_t* below_a,
                              std::uint32_t largest_b, std::span<std::uint64_t> below_b) {
+  const RoundKeys keys(stream.seed);
   const __m512i bound_a = lanes(largest_a);
   const __m512i bound_b = lanes(largest_b);
   for (std::size_t w = 0; w < below_b.size(); ++w) {
-    const WordDraws draws = draw_word(stream, w);
+    const WordDraws draws = draw_word(stream, keys, w);
     below_a[w] = at_most(draws, bound_a);
     below_b[w] = at_most(draws, bound_b);
   }
 }
 
 [[DROPTEST_AVX512]] void all_values(const DrawStream& stream, std::array<std::uint32_t, 64>& values) {
-  const WordDraws word = draw_word(stream, 0);
+  const WordDraws word = draw_word(stream, RoundKeys(stream.seed), 0);
   alignas(64) std::uint32_t draws[4][16];
   for (unsigned k = 0; k < 4; ++k) _mm512_store_si512(draws[k], word.draws[k]);
   for (unsigned i = 0; i < 64; ++i) values[i] = draws[i % 4][i / 4];
