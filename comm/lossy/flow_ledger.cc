@@ -2,6 +2,7 @@
 #include "comm/lossy/flow_ledger.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 
 #include "sim/error.h"
@@ -88,8 +89,36 @@ sim::MessagePlace FlowLedger::place_of(const Flow& flow, const FlowKey& key, std
 }
 
 Flow& FlowLedger::flow_of(const FlowKey& key) {
-  const auto found = flows_.find(key);
-  return found != flows_.end() ? found->second : flows_.try_emplace(key, key.link, process_of(key.link)).first->second;
+  std::pair<const FlowKey, Flow>* entry = last_ == nullptr ? nullptr : last_->second.next;
+  if (entry == nullptr || entry->first != key) {
+    auto found = flows_.find(key);
+    if (found == flows_.end()) found = flows_.try_emplace(key, key.link, process_of(key.link)).first;
+    entry = &*found;
+    if (last_ != nullptr) last_->second.next = entry;
+  }
+  last_ = entry;
+  fetch_ahead(entry->second);
+  return entry->second;
+}
+
+// Collectives come in rounds, in which the flow after this one will be the one of last time. Its state has long left
+// the caches: it comes back while this flow's message is drawn.
+void FlowLedger::fetch_ahead(const Flow& flow) {
+  constexpr int kForWriting = 1;
+  constexpr std::size_t kLineBytes = 64;
+  constexpr std::size_t kHotTallyBytes = 6 * kLineBytes;
+  if (flow.next == nullptr) return;
+  const Flow& next = flow.next->second;
+  if (next.next != nullptr) {
+    __builtin_prefetch(&next.next->first, kForWriting);
+    __builtin_prefetch(&next.next->second.tally, kForWriting);
+  }
+  if (next.tally == nullptr) return;
+  const auto* tally = reinterpret_cast<const std::byte*>(next.tally.get());
+  for (std::size_t line = 0; line < kHotTallyBytes; line += kLineBytes) {
+    __builtin_prefetch(tally + line, kForWriting);
+  }
+  __builtin_prefetch(&next.tally->theory, kForWriting);
 }
 
 void FlowLedger::pass_message(const sim::Link& link, GroupNumber group, const sim::Packetizer& packets) {
@@ -192,7 +221,7 @@ const sim::PacketMask* FlowLedger::recover(Flow& flow, const FlowKey& key, const
   };
   const sim::Repair repair = recovery.recover(mask_, draw_again, missing_);
   if (flow.tally != nullptr) {
-    LossCounts& counts = flow.tally->counts;
+    FlowTally::Counts& counts = flow.tally->counts;
     // Go-back-N drops packets that were not lost, so that more can be missing than were lost.
     counts.repaired_packets += repair.lost_data_packets - std::min(repair.lost_data_packets, missing_.lost_count());
     counts.resent_packets += repair.resent_packets;
@@ -219,7 +248,15 @@ FlowLedger::Touch FlowLedger::take_touch() {
 LossCounts FlowLedger::counts_of(const Flow& flow) {
   if (flow.tally == nullptr) return {};
   const FlowTally& tally = *flow.tally;
-  LossCounts counts = tally.counts;
+  LossCounts counts;
+  counts.bytes = tally.counts.bytes;
+  counts.lost_packets = tally.counts.lost_packets;
+  counts.lost_bytes = tally.counts.lost_bytes;
+  counts.repaired_packets = tally.counts.repaired_packets;
+  counts.residual_packets = tally.counts.residual_packets;
+  counts.residual_bytes = tally.counts.residual_bytes;
+  counts.resent_packets = tally.counts.resent_packets;
+  counts.resend_rounds = tally.counts.resend_rounds;
   counts.messages = flow.messages;
   counts.packets = flow.packets;
   const sim::LostCount expected = tally.theory.total();

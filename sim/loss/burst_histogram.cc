@@ -6,6 +6,20 @@
 
 namespace droptest::sim {
 
+inline void BurstHistogram::end_burst() {
+  if (open_ == 0) return;
+  ++bursts_;
+  ++(open_ < kBins ? bins_[open_].bursts : long_[open_]);
+  open_ = 0;
+}
+
+// The gap before it is over. Two bursts are never neighbours, so that a gap has at least one packet.
+inline void BurstHistogram::begin_burst() {
+  if (losses_ == Losses::kSome) ++bins_[static_cast<std::size_t>(std::bit_width(delivered_) - 1)].gaps;
+  losses_ = Losses::kSome;
+  delivered_ = 0;
+}
+
 void BurstHistogram::add(const PacketMask& lost) {
   std::uint64_t left = lost.size();
   stretch_ += left;
@@ -43,20 +57,14 @@ void BurstHistogram::interrupt() {
   losses_ = Losses::kNone;
 }
 
-void BurstHistogram::end_burst() {
-  if (open_ > 0) count(open_);
-  open_ = 0;
-}
-
-// The gap before it is over. Two bursts are never neighbours, so that a gap has at least one packet.
-void BurstHistogram::begin_burst() {
-  if (losses_ == Losses::kSome) {
-    const auto bin = static_cast<std::size_t>(std::bit_width(delivered_) - 1);
-    if (gaps_.size() <= bin) gaps_.resize(bin + 1);
-    ++gaps_[bin];
+std::vector<std::uint64_t> BurstHistogram::gaps() const {
+  std::vector<std::uint64_t> all;
+  for (std::size_t i = 0; i < kBins; ++i) {
+    if (bins_[i].gaps == 0) continue;
+    all.resize(i + 1);
+    all[i] = bins_[i].gaps;
   }
-  losses_ = Losses::kSome;
-  delivered_ = 0;
+  return all;
 }
 
 std::map<std::uint64_t, std::uint64_t> BurstHistogram::stretches() const {
@@ -65,22 +73,10 @@ std::map<std::uint64_t, std::uint64_t> BurstHistogram::stretches() const {
   return all;
 }
 
-void BurstHistogram::count(std::uint64_t length) {
-  ++bursts_;
-  constexpr std::uint64_t kShort = 64;
-  if (length < kShort) {
-    // As long as the longest so far: most links of a large group see a few lengths only.
-    if (length >= short_.size()) short_.resize(length + 1);
-    ++short_[length];
-  } else {
-    ++long_[length];
-  }
-}
-
 std::map<std::uint64_t, std::uint64_t> BurstHistogram::counts() const {
   std::map<std::uint64_t, std::uint64_t> all = long_;
-  for (std::uint64_t length = 0; length < short_.size(); ++length) {
-    if (short_[length] > 0) all[length] = short_[length];
+  for (std::uint64_t length = 0; length < kBins; ++length) {
+    if (bins_[length].bursts > 0) all[length] = bins_[length].bursts;
   }
   if (open_ > 0) ++all[open_];
   return all;

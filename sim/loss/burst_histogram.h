@@ -2,6 +2,8 @@
 // How long the bursts of a link are, and the gaps between them.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -30,25 +32,30 @@ class BurstHistogram {
 
   /// Number of gaps of 2^i to 2^(i + 1) - 1 packets, by i. A gap counts where it lies between two losses of one
   /// stretch: of one that a stretch begins or ends with, the length is not known.
-  const std::vector<std::uint64_t>& gaps() const { return gaps_; }
+  std::vector<std::uint64_t> gaps() const;
 
   /// Length of a stretch in packets -> how many, the open one too: what theory needs to expect a number of gaps.
   std::map<std::uint64_t, std::uint64_t> stretches() const;
 
  private:
-  void count(std::uint64_t length);
   void end_burst();
   void begin_burst();
 
-  std::vector<std::uint64_t> short_;             ///< counts of lengths below 64, where nearly all are, by length
-  std::map<std::uint64_t, std::uint64_t> long_;  ///< of the others
+  // What every mask changes comes first and lies together: a rank has many links, and comes back to each when the cache
+  // has forgotten it.
   std::uint64_t bursts_ = 0;
-  std::uint64_t open_ = 0;  ///< length of the run that the last packet is in; 0 if it was delivered
-  std::vector<std::uint64_t> gaps_;
-  enum class Losses : std::uint8_t { kNone, kSome } losses_ = Losses::kNone;  ///< of the open stretch
-  std::uint64_t delivered_ = 0;                                               ///< packets since its last loss
-  std::uint64_t stretch_ = 0;                                                 ///< its packets so far
-  std::map<std::uint64_t, std::uint64_t> stretches_;                          ///< ended ones
+  std::uint64_t open_ = 0;       ///< length of the run that the last packet is in; 0 if it was delivered
+  std::uint64_t delivered_ = 0;  ///< packets since the last loss of the open stretch
+  std::uint64_t stretch_ = 0;    ///< its packets so far
+  enum class Losses : std::uint8_t { kNone, kSome } losses_ = Losses::kNone;  ///< in it
+  struct Bin {
+    std::uint64_t bursts = 0;  ///< of this length
+    std::uint64_t gaps = 0;    ///< of 2^i to 2^(i + 1) - 1 packets
+  };
+  static constexpr std::size_t kBins = 64;
+  std::array<Bin, kBins> bins_{};
+  std::map<std::uint64_t, std::uint64_t> long_;       ///< bursts of kBins packets and more, by length
+  std::map<std::uint64_t, std::uint64_t> stretches_;  ///< ended ones
 };
 
 }  // namespace droptest::sim
