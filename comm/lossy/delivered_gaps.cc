@@ -9,46 +9,45 @@
 namespace droptest::comm {
 
 void LostBySome::start(const MessagePart& part, std::span<const sim::PacketMask* const> masks) {
-  words_.clear();
-  word_ = 0;
+  losses_.clear();
+  taken_ = 0;
   if (part.elements.size() == 0) return;
   const std::uint64_t first = part.packets.packet_of(part.elements.begin);
   const std::uint64_t last = part.packets.packet_of(part.elements.end - 1);
-  first_word_ = first / 64;
-  words_.assign(last / 64 - first_word_ + 1, 0);
-  for (const sim::PacketMask* mask : masks) {
-    if (mask == nullptr) continue;
-    const std::span<const std::uint64_t> words = mask->words().subspan(first_word_, words_.size());
-    for (std::size_t w = 0; w < words.size(); ++w) words_[w] |= words[w];
+  for (std::uint64_t w = first / 64; w <= last / 64; ++w) {
+    std::uint64_t in_part = ~std::uint64_t{0};
+    if (w == first / 64) in_part &= ~std::uint64_t{0} << first % 64;
+    if (w == last / 64) in_part &= ~std::uint64_t{0} >> (63 - last % 64);
+    words_.clear();
+    std::uint64_t by_some = 0;
+    for (std::size_t m = 0; m < masks.size(); ++m) {
+      const std::uint64_t word = masks[m] == nullptr ? 0 : masks[m]->words()[w] & in_part;
+      if (word != 0) words_.emplace_back(word, m);
+      by_some |= word;
+    }
+    for (; by_some != 0; by_some &= by_some - 1) {
+      const int bit = std::countr_zero(by_some);
+      for (const auto& [word, message] : words_) {
+        if ((word >> bit & 1) != 0) losses_.push_back({64 * w + static_cast<std::uint64_t>(bit), message});
+      }
+    }
   }
-  words_.front() &= ~std::uint64_t{0} << first % 64;
-  words_.back() &= ~std::uint64_t{0} >> (63 - last % 64);
-}
-
-bool LostBySome::next(std::uint64_t& packet) {
-  while (word_ < words_.size() && words_[word_] == 0) ++word_;
-  if (word_ == words_.size()) return false;
-  std::uint64_t& bits = words_[word_];
-  packet = 64 * (first_word_ + word_) + static_cast<std::uint64_t>(std::countr_zero(bits));
-  bits &= bits - 1;
-  return true;
 }
 
 void DeliveredGaps::start(ReduceOp op, ElementType type, const DeliveredScaling& scaling, const MessagePart& part,
                           std::span<const sim::PacketMask* const> contributions,
                           std::span<const sim::PacketMask* const> results,
                           std::span<const std::byte* const> inputs) {
+  const bool same_left_out = op == op_ && type == type_ && part.packets.elems_per_packet() == packets_.elems_per_packet();
+  if (!same_left_out) left_out_.clear();
   op_ = op;
   type_ = type;
   scaling_ = scaling;
   part_ = part.elements;
   packets_ = part.packets;
-  contributions_ = contributions;
-  results_ = results;
   inputs_ = inputs;
   factors_.assign(scaling.contributions == 1 ? 0 : inputs.size(), scaling.contributions);
   if (!factors_.empty() && scaling.exempt >= 0) factors_[static_cast<std::size_t>(scaling.exempt)] = 1;
-  left_out_.clear();
   lost_contributions_.start(part, contributions);
   lost_results_.start(part, results);
 }
@@ -68,26 +67,29 @@ const std::byte* DeliveredGaps::left_out() {
 }
 
 const ReductionGap* DeliveredGaps::next_input_gap() {
-  std::uint64_t packet = 0;
-  if (!lost_contributions_.next(packet)) return nullptr;
+  const std::span<const LostBySome::Loss> ahead = lost_contributions_.ahead();
+  if (ahead.empty()) return nullptr;
+  const std::uint64_t packet = ahead[0].packet;
   const sim::ElementRange elements = in_part(packet);
   const std::size_t offset_bytes = elements.begin * element_bytes(type_);
   present_.clear();
   absent_.clear();
   present_factors_.clear();
-  for (std::size_t source = 0; source < inputs_.size(); ++source) {
-    const std::byte* const input = inputs_[source] + offset_bytes;
-    const sim::PacketMask* lost = contributions_[source];
-    if (lost == nullptr || !lost->lost(packet)) {
-      present_.push_back(input);
-      if (!factors_.empty()) present_factors_.push_back(factors_[source]);
-      continue;
-    }
-    absent_.push_back(input);
-    if (source > 0) continue;
+  const auto add = [this](const std::byte* input, std::size_t source) {
+    present_.push_back(input);
+    if (!factors_.empty()) present_factors_.push_back(factors_[source]);
+  };
+  std::size_t source = 0;
+  for (const LostBySome::Loss& loss : ahead) {
+    if (loss.packet != packet) break;
+    for (; source < loss.message; ++source) add(inputs_[source] + offset_bytes, source);
+    absent_.push_back(inputs_[source++] + offset_bytes);
+    if (source > 1) continue;
     present_.push_back(left_out());
     if (!factors_.empty()) present_factors_.push_back(1);
   }
+  for (; source < inputs_.size(); ++source) add(inputs_[source] + offset_bytes, source);
+  lost_contributions_.take(absent_.size());
   const std::size_t arrived = inputs_.size() - absent_.size();
   const bool scaled = scaling_.sums == DeliveredScaling::Sums::kByCount && arrived != 0;
   const double scale = scaled ? static_cast<double>(inputs_.size()) / static_cast<double>(arrived) : 1;
@@ -96,13 +98,16 @@ const ReductionGap* DeliveredGaps::next_input_gap() {
 }
 
 const OutputGap* DeliveredGaps::next_output_gap() {
-  std::uint64_t packet = 0;
-  if (!lost_results_.next(packet)) return nullptr;
+  const std::span<const LostBySome::Loss> ahead = lost_results_.ahead();
+  if (ahead.empty()) return nullptr;
+  const std::uint64_t packet = ahead[0].packet;
   const sim::ElementRange elements = in_part(packet);
   outputs_.clear();
-  for (std::size_t result = 0; result < results_.size(); ++result) {
-    if (results_[result] != nullptr && results_[result]->lost(packet)) outputs_.push_back(result);
+  for (const LostBySome::Loss& loss : ahead) {
+    if (loss.packet != packet) break;
+    outputs_.push_back(loss.message);
   }
+  lost_results_.take(outputs_.size());
   output_gap_ = {elements.begin, elements.end, outputs_};
   return &output_gap_;
 }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "comm/rank_order_reduction.h"
@@ -28,18 +29,25 @@ struct MessagePart {
   sim::ElementRange elements;
 };
 
-/// The packets of a part that some of several messages lost, in order.
+/// The packets of a part that some of several messages lost. They lie together in memory, because a block of a
+/// reduction leaves little else in the caches.
 class LostBySome {
  public:
   /// Of messages with these fates; null: all arrived.
   void start(const MessagePart& part, std::span<const sim::PacketMask* const> masks);
-  /// Sets `packet` to the next one; false after the last.
-  bool next(std::uint64_t& packet);
+
+  struct Loss {
+    std::uint64_t packet;
+    std::size_t message;
+  };
+  /// The losses that are still to be taken: by packet, then by message.
+  std::span<const Loss> ahead() const { return std::span(losses_).subspan(taken_); }
+  void take(std::size_t number) { taken_ += number; }
 
  private:
-  std::vector<std::uint64_t> words_;  // of the packets from 64 * first_word_ on, those that are still to come
-  std::uint64_t first_word_ = 0;
-  std::size_t word_ = 0;
+  std::vector<Loss> losses_;
+  std::size_t taken_ = 0;
+  std::vector<std::pair<std::uint64_t, std::size_t>> words_;  // of 64 packets: those with a loss, and their message
 };
 
 /// The gaps of a reduction whose contributions and results lost packets. Buffers are kept between reductions.
@@ -47,7 +55,7 @@ class LostBySome {
 class DeliveredGaps final : public ReductionGaps {
  public:
   /// Fates by source and by result; null: all arrived. `inputs` are where the contributions' elements of the part
-  /// begin. All must stay while gaps are asked for.
+  /// begin, and must stay while gaps are asked for.
   void start(ReduceOp op, ElementType type, const DeliveredScaling& scaling, const MessagePart& part,
              std::span<const sim::PacketMask* const> contributions, std::span<const sim::PacketMask* const> results,
              std::span<const std::byte* const> inputs);
@@ -65,8 +73,6 @@ class DeliveredGaps final : public ReductionGaps {
   DeliveredScaling scaling_;
   sim::ElementRange part_;
   sim::Packetizer packets_{0, 1, 1};
-  std::span<const sim::PacketMask* const> contributions_;
-  std::span<const sim::PacketMask* const> results_;
   std::span<const std::byte* const> inputs_;
   std::vector<double> factors_;
 
@@ -75,7 +81,7 @@ class DeliveredGaps final : public ReductionGaps {
   std::vector<const std::byte*> present_;
   std::vector<const std::byte*> absent_;
   std::vector<double> present_factors_;
-  std::vector<std::byte> left_out_;  // a packet of it; empty while no gap needs it
+  std::vector<std::byte> left_out_;  // a packet of it; empty until a gap needs it
 
   LostBySome lost_results_;
   OutputGap output_gap_;

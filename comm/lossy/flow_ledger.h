@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <optional>
 #include <utility>
 
@@ -125,7 +126,8 @@ class FlowLedger {
   /// Throws: CheckError where its recovery knows no closed form, which validate() refuses beside the fills that ask.
   double missing_rate(const sim::Link& link, std::uint64_t packets) const;
 
-  const std::map<FlowKey, Flow>& flows() const { return flows_; }
+  using Flows = std::pmr::map<FlowKey, Flow>;
+  const Flows& flows() const { return flows_; }
   const Network& network() const { return network_; }
 
   /// The counts of a flow with expected losses, their variance and bursts; none where another rank counts it.
@@ -150,7 +152,8 @@ class FlowLedger {
   Network network_;
   Counting counting_;
   std::uint64_t step_ = 0;
-  std::map<FlowKey, Flow> flows_;
+  std::pmr::monotonic_buffer_resource memory_;  // of flows_: one after the other in the order of their first messages
+  Flows flows_{&memory_};
   std::pair<const FlowKey, Flow>* last_ = nullptr;  // that had a message; null: none yet
   sim::PacketMask mask_;
   MessageTimes* times_ = nullptr;

@@ -2,7 +2,6 @@
 #include "sim/loss/packet_mask.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace droptest::sim {
 
@@ -14,7 +13,13 @@ void PacketMask::resize(std::uint64_t packets) {
 
 std::uint64_t PacketMask::lost_count() const {
   std::uint64_t count = 0;
-  for (const std::uint64_t word : words_) count += static_cast<std::uint64_t>(std::popcount(word));
+  for (std::uint64_t word : words_) {
+    // In place: where the processor may have no instruction for it, std::popcount is a call.
+    word -= word >> 1 & 0x5555555555555555;
+    word = (word & 0x3333333333333333) + (word >> 2 & 0x3333333333333333);
+    word = (word + (word >> 4)) & 0x0f0f0f0f0f0f0f0f;
+    count += word * 0x0101010101010101 >> 56;
+  }
   return count;
 }
 
