@@ -6,51 +6,56 @@
 
 namespace droptest::sim {
 
-inline void BurstHistogram::end_burst() {
-  if (open_ == 0) return;
-  ++bursts_;
-  ++(open_ < kBins ? bins_[open_].bursts : long_[open_]);
-  open_ = 0;
-}
-
-// The gap before it is over. Two bursts are never neighbours, so that a gap has at least one packet.
-inline void BurstHistogram::begin_burst() {
-  if (losses_ == Losses::kSome) ++bins_[static_cast<std::size_t>(std::bit_width(delivered_) - 1)].gaps;
-  losses_ = Losses::kSome;
-  delivered_ = 0;
-}
-
 void BurstHistogram::add(const PacketMask& lost) {
+  // Copies, which no count that is written can change.
+  std::uint64_t open = open_;
+  std::uint64_t delivered = delivered_;
   std::uint64_t left = lost.size();
   stretch_ += left;
   for (std::uint64_t word : lost.words()) {
     const int packets = static_cast<int>(std::min<std::uint64_t>(left, 64));
     left -= static_cast<std::uint64_t>(packets);
-    if (word == 0) {
-      end_burst();
-      delivered_ += static_cast<std::uint64_t>(packets);
-      continue;
-    }
     for (int next = 0; next < packets;) {
-      // Bits shifted in at the top are clear, and so are those past the mask: a run of ones ends at the last packet.
+      // Bits shifted in at the top are clear, and so are those past the mask.
+      const int zeros = word == 0 ? packets - next : std::countr_zero(word);
+      if (zeros > 0) {
+        count_burst(open);
+        open = 0;
+        delivered += static_cast<std::uint64_t>(zeros);
+        next += zeros;
+        if (word == 0) break;
+        word >>= zeros;
+      }
       const int ones = std::countr_one(word);
-      if (ones > 0 && open_ == 0) begin_burst();
-      open_ += static_cast<std::uint64_t>(ones);
+      if (open == 0) {
+        count_gap(delivered);
+        delivered = 0;
+      }
+      open += static_cast<std::uint64_t>(ones);
       next += ones;
       if (next >= packets) break;
-      end_burst();
       word >>= ones;
-      const int zeros = word == 0 ? packets - next : std::countr_zero(word);
-      delivered_ += static_cast<std::uint64_t>(zeros);
-      if (word == 0) break;
-      word >>= zeros;
-      next += zeros;
     }
   }
+  open_ = open;
+  delivered_ = delivered;
+}
+
+inline void BurstHistogram::count_burst(std::uint64_t length) {
+  if (length == 0) return;
+  ++bursts_;
+  ++(length < kBins ? bins_[length].bursts : long_[length]);
+}
+
+// The one before a burst. Two bursts are never neighbours, so that a gap between two has at least one packet.
+inline void BurstHistogram::count_gap(std::uint64_t length) {
+  if (losses_ == Losses::kSome) ++bins_[static_cast<std::size_t>(std::bit_width(length) - 1)].gaps;
+  losses_ = Losses::kSome;
 }
 
 void BurstHistogram::interrupt() {
-  end_burst();
+  count_burst(open_);
+  open_ = 0;
   if (stretch_ > 0) ++stretches_[stretch_];
   stretch_ = 0;
   delivered_ = 0;

@@ -38,8 +38,8 @@ class BurstHistogram {
   std::map<std::uint64_t, std::uint64_t> stretches() const;
 
  private:
-  void end_burst();
-  void begin_burst();
+  void count_burst(std::uint64_t length);
+  void count_gap(std::uint64_t length);
 
   // What every mask changes comes first and lies together: a rank has many links, and comes back to each when the cache
   // has forgotten it.

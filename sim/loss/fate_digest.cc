@@ -1,18 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/loss/fate_digest.h"
 
-#include "sim/random/philox.h"
+#include <array>
+#include <cstddef>
+#include <span>
+
+#include "sim/random/draw_words.h"
 
 namespace droptest::sim {
 namespace {
 
-/// Philox as a mixer: a bijection of the counter (place and link) under the key (content), cut to 64 bits.
 std::uint64_t mix(const Link& link, Purpose purpose, std::uint64_t place, std::uint64_t content) {
-  const PhiloxCounter fields = link_counter(link, purpose, 0);
-  const PhiloxBlock block = philox(
-      content, {static_cast<std::uint32_t>(place), static_cast<std::uint32_t>(place >> 32), fields[2], fields[3]});
-  return std::uint64_t{block[1]} << 32 | block[0];
+  return sum_of_mixed(link, purpose, {&place, 1}, {&content, 1});
 }
+
+// Words that are complete, mixed several at a time.
+class Words {
+ public:
+  explicit Words(const Link& link) : link_(link) {}
+
+  void add(std::uint64_t word, std::uint64_t bits) {
+    if (number_ == places_.size()) mix_all();
+    places_[number_] = word;
+    contents_[number_] = bits;
+    ++number_;
+  }
+  std::uint64_t sum() {
+    mix_all();
+    return sum_;
+  }
+
+ private:
+  void mix_all() {
+    if (number_ == 0) return;
+    sum_ += sum_of_mixed(link_, Purpose::kDigestWord, std::span(places_).first(number_),
+                         std::span(contents_).first(number_));
+    number_ = 0;
+  }
+
+  const Link& link_;
+  std::array<std::uint64_t, 32> places_;
+  std::array<std::uint64_t, 32> contents_;
+  std::size_t number_ = 0;
+  std::uint64_t sum_ = 0;
+};
 
 }  // namespace
 
@@ -28,26 +59,25 @@ void FateDigest::add(std::uint64_t first_packet, const PacketMask& lost) {
   }
   const unsigned offset = first_packet & 63;
   std::uint64_t word = first_packet >> 6;
-  const std::uint64_t last_word = (first_packet + lost.size() - 1) >> 6;
-  for (const std::uint64_t bits : lost.words()) {
-    if (bits != 0) {
-      add_bits(word, bits << offset);
-      if (offset != 0 && word != last_word) add_bits((word + 1) << 6 >> 6, bits >> (64 - offset));
+  Words complete(link_);
+  // Of the word at hand; what a mask has of the next one comes with its next word.
+  const auto add_bits = [&](std::uint64_t bits) {
+    if (bits == 0) return;
+    if (word != word_) {
+      if (bits_ != 0) complete.add(word_, bits_);
+      word_ = word;
+      bits_ = 0;
     }
+    bits_ |= bits;
+  };
+  for (const std::uint64_t bits : lost.words()) {
+    add_bits(bits << offset);
     word = (word + 1) << 6 >> 6;  // packets are counted modulo 2^64
+    if (offset != 0) add_bits(bits >> (64 - offset));
   }
+  sum_ += complete.sum();
   range_packets_ += lost.size();
   packets_ += lost.size();
-}
-
-void FateDigest::add_bits(std::uint64_t word, std::uint64_t bits) {
-  if (bits == 0) return;
-  if (word != word_) {
-    sum_ += word_digest();
-    word_ = word;
-    bits_ = 0;
-  }
-  bits_ |= bits;
 }
 
 std::uint64_t FateDigest::word_digest() const {

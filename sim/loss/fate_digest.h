@@ -25,7 +25,6 @@ class FateDigest {
  private:
   std::uint64_t word_digest() const;
   std::uint64_t range_digest() const;
-  void add_bits(std::uint64_t word, std::uint64_t bits);
 
   Link link_;
   std::uint64_t packets_ = 0;

@@ -71,6 +71,20 @@ using WordDraws = std::uint32_t[4][kBlocks];
   }
 }
 
+std::uint64_t mixed_baseline(const PhiloxCounter& fields, std::span<const std::uint64_t> places,
+                             std::span<const std::uint64_t> contents) {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const philox4x32_ctr_t counter = {
+        {static_cast<std::uint32_t>(places[i]), static_cast<std::uint32_t>(places[i] >> 32), fields[2], fields[3]}};
+    const philox4x32_key_t key = {
+        {static_cast<std::uint32_t>(contents[i]), static_cast<std::uint32_t>(contents[i] >> 32)}};
+    const philox4x32_ctr_t block = philox4x32_R(10, counter, key);
+    sum += std::uint64_t{block.v[1]} << 32 | block.v[0];
+  }
+  return sum;
+}
+
 void values_baseline(const DrawStream& s, std::array<std::uint32_t, 64>& values) { values_of_word(s, values); }
 void one_baseline(const DrawStream& s, std::uint32_t largest, std::span<std::uint64_t> below) {
   one_threshold(s, largest, below);
@@ -95,9 +109,9 @@ void two_baseline(const DrawStream& s, std::uint32_t largest_a, std::uint64_t* b
 #endif
 
 std::vector<DrawKernels> find_usable() {
-  std::vector<DrawKernels> usable = {{"baseline", one_baseline, two_baseline, values_baseline}};
+  std::vector<DrawKernels> usable = {{"baseline", one_baseline, two_baseline, values_baseline, mixed_baseline}};
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") != 0) usable.push_back({"avx2", one_avx2, two_avx2, values_avx2});
+  if (__builtin_cpu_supports("avx2") != 0) usable.push_back({"avx2", one_avx2, two_avx2, values_avx2, mixed_baseline});
 #endif
   if (const DrawKernels* avx512 = avx512_draw_kernels()) usable.push_back(*avx512);
   return usable;

@@ -29,6 +29,9 @@ struct DrawKernels {
   void (*two)(const DrawStream& stream, std::uint32_t largest_a, std::uint64_t* below_a, std::uint32_t largest_b,
               std::span<std::uint64_t> below_b);
   void (*values)(const DrawStream& stream, std::array<std::uint32_t, 64>& values);  ///< of the first word
+  /// sum_of_mixed(), with the link's and the purpose's fields of the counter. Spans of equal length.
+  std::uint64_t (*mixed)(const PhiloxCounter& fields, std::span<const std::uint64_t> places,
+                         std::span<const std::uint64_t> contents);
 };
 
 /// Those that this processor can run, the fastest last; the first runs on any.

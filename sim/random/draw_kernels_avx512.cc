@@ -16,14 +16,19 @@ struct WordDraws {
   __m512i draws[4];
 };
 
+// Source: Salmon et al., SC 2011, section 3.3 and table 2: ten rounds, multipliers M and Weyl constants W.
 constexpr int kRounds = 10;
+constexpr std::uint32_t kM0 = 0xD2511F53U;
+constexpr std::uint32_t kM1 = 0xCD9E8D57U;
+constexpr std::uint32_t kW0 = 0x9E3779B9U;
+constexpr std::uint32_t kW1 = 0xBB67AE85U;
 
-/// The keys of all rounds. Source: Salmon et al., SC 2011, section 3.3: Weyl constants W.
+/// The keys of all rounds.
 struct RoundKeys {
   explicit RoundKeys(std::uint64_t seed) {
     for (std::uint32_t round = 0; round < kRounds; ++round) {
-      k0[round] = static_cast<std::uint32_t>(seed) + round * 0x9E3779B9U;
-      k1[round] = static_cast<std::uint32_t>(seed >> 32) + round * 0xBB67AE85U;
+      k0[round] = static_cast<std::uint32_t>(seed) + round * kW0;
+      k1[round] = static_cast<std::uint32_t>(seed >> 32) + round * kW1;
     }
   }
   std::uint32_t k0[kRounds];
@@ -34,15 +39,14 @@ struct RoundKeys {
   return _mm512_set1_epi32(static_cast<int>(value));
 }
 
-/// Every other block of a word: counters in the low halves of lanes of 64 bits, where a product leaves its low half. The
-/// high halves hold anything, which the next product does not read.
-struct HalfWord {
+/// Eight blocks: counters in the low halves of lanes of 64 bits, where a product leaves its low half. The high halves
+/// hold anything, which the next product does not read.
+struct EightBlocks {
   __m512i c0, c1, c2, c3;
 
-  // Source: table 2: multipliers M.
   [[DROPTEST_AVX512, gnu::always_inline]] inline void round(__m512i k0, __m512i k1) {
-    const __m512i p0 = _mm512_mul_epu32(c0, lanes(0xD2511F53U));
-    const __m512i p1 = _mm512_mul_epu32(c2, lanes(0xCD9E8D57U));
+    const __m512i p0 = _mm512_mul_epu32(c0, lanes(kM0));
+    const __m512i p1 = _mm512_mul_epu32(c2, lanes(kM1));
     // Two ways to bring down the high half, for two ports of the processor.
     const __m512i high0 = _mm512_srli_epi64(p0, 32);
     const __m512i high1 = _mm512_shuffle_epi32(p1, _MM_PERM_DDBB);
@@ -67,8 +71,8 @@ struct HalfWord {
   const __m512i c1 = lanes(static_cast<std::uint32_t>(block >> 32));
   const __m512i c2 = lanes(stream.counter[2]);
   const __m512i c3 = lanes(stream.counter[3]);
-  HalfWord even = {_mm512_add_epi32(first, _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0)), c1, c2, c3};
-  HalfWord odd = {_mm512_add_epi32(first, _mm512_set_epi64(15, 13, 11, 9, 7, 5, 3, 1)), c1, c2, c3};
+  EightBlocks even = {_mm512_add_epi32(first, _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0)), c1, c2, c3};
+  EightBlocks odd = {_mm512_add_epi32(first, _mm512_set_epi64(15, 13, 11, 9, 7, 5, 3, 1)), c1, c2, c3};
   for (int round = 0; round < kRounds; ++round) {
     const __m512i k0 = lanes(keys.k0[round]);
     const __m512i k1 = lanes(keys.k1[round]);
@@ -111,10 +115,31 @@ struct HalfWord {
   for (unsigned i = 0; i < 64; ++i) values[i] = draws[i % 4][i / 4];
 }
 
+[[DROPTEST_AVX512]] std::uint64_t mixed(const PhiloxCounter& fields, std::span<const std::uint64_t> places,
+                                        std::span<const std::uint64_t> contents) {
+  __m512i sum = _mm512_setzero_si512();
+  for (std::size_t i = 0; i < places.size(); i += 8) {
+    const std::size_t left = places.size() - i;
+    const auto used = static_cast<__mmask8>(left >= 8 ? 0xffU : (1U << left) - 1);
+    const __m512i place = _mm512_maskz_loadu_epi64(used, &places[i]);
+    const __m512i content = _mm512_maskz_loadu_epi64(used, &contents[i]);
+    EightBlocks blocks = {place, _mm512_srli_epi64(place, 32), lanes(fields[2]), lanes(fields[3])};
+    __m512i k0 = content;
+    __m512i k1 = _mm512_srli_epi64(content, 32);
+    for (int round = 0; round < kRounds; ++round) {
+      blocks.round(k0, k1);
+      k0 = _mm512_add_epi32(k0, lanes(kW0));
+      k1 = _mm512_add_epi32(k1, lanes(kW1));
+    }
+    sum = _mm512_mask_add_epi64(sum, used, sum, in_turns(blocks.c0, blocks.c1));
+  }
+  return static_cast<std::uint64_t>(_mm512_reduce_add_epi64(sum));
+}
+
 }  // namespace
 
 const DrawKernels* avx512_draw_kernels() {
-  static constexpr DrawKernels kKernels = {"avx512", one, two, all_values};
+  static constexpr DrawKernels kKernels = {"avx512", one, two, all_values, mixed};
   const bool usable = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
                       __builtin_cpu_supports("bmi2") != 0;
   return usable ? &kKernels : nullptr;

@@ -55,6 +55,13 @@ void draws_below(std::uint64_t seed, const Link& link, Purpose purpose, std::uin
   fastest().two(stream, largest_below(threshold_a), below_a.data(), largest_below(threshold_b), below_b);
 }
 
+std::uint64_t sum_of_mixed(const Link& link, Purpose purpose, std::span<const std::uint64_t> places,
+                           std::span<const std::uint64_t> contents) {
+  DROPTEST_CHECK(places.size() == contents.size(),
+                 std::to_string(places.size()) + " places, " + std::to_string(contents.size()) + " contents");
+  return fastest().mixed(link_counter(link, purpose, 0), places, contents);
+}
+
 std::array<std::uint32_t, 64> draw_values(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t word) {
   std::array<std::uint32_t, 64> values;
   fastest().values(stream_of(seed, link, purpose, word), values);

@@ -25,4 +25,9 @@ void draws_below(std::uint64_t seed, const Link& link, Purpose purpose, std::uin
 /// The draws themselves, of packets 64 * word onwards.
 std::array<std::uint32_t, 64> draw_values(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t word);
 
+/// Sum over i, modulo 2^64, of contents[i] mixed with its place: half a Philox block, a bijection of the counter (place
+/// and link) under the key (content). Shapes: both spans have equal length.
+std::uint64_t sum_of_mixed(const Link& link, Purpose purpose, std::span<const std::uint64_t> places,
+                           std::span<const std::uint64_t> contents);
+
 }  // namespace droptest::sim
