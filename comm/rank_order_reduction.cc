@@ -181,17 +181,31 @@ template <class Kernel>
   }
 }
 
-// Sets to zero what outputs have of gaps in elements [begin, end).
-void clear_gaps(std::span<std::byte* const> outputs, GapsAhead& ahead, std::uint64_t begin, std::uint64_t end,
-                std::size_t element_size) {
-  while (ahead.output != nullptr && ahead.output->begin < end) {
-    const std::uint64_t from = std::max(begin, ahead.output->begin);
-    const std::uint64_t to = std::min(end, ahead.output->end);
-    for (const std::size_t output : ahead.output->outputs) {
-      std::memset(outputs[output] + from * element_size, 0, (to - from) * element_size);
-    }
-    if (ahead.output->end > end) return;
+// Sets to zero what an output has of a gap in elements [begin, end).
+void clear(std::byte* output, const OutputGap& gap, std::uint64_t begin, std::uint64_t end, std::size_t element_size) {
+  const std::uint64_t from = std::max(begin, gap.begin);
+  const std::uint64_t to = std::min(end, gap.end);
+  std::memset(output + from * element_size, 0, (to - from) * element_size);
+}
+
+// Copies elements [begin, end) to the outputs, but for their gaps. Those of the first gap are cleared while the first
+// cache has the output, which is nearly all of them unless many packets are lost.
+void copy_out(const std::byte* block, std::span<std::byte* const> outputs, GapsAhead& ahead, std::uint64_t begin,
+              std::uint64_t end, std::size_t element_size) {
+  const bool any = ahead.output != nullptr && ahead.output->begin < end;
+  std::span<const std::size_t> with_gap = any ? ahead.output->outputs : std::span<const std::size_t>{};
+  for (std::size_t number = 0; number < outputs.size(); ++number) {
+    std::memcpy(outputs[number] + begin * element_size, block, (end - begin) * element_size);
+    if (with_gap.empty() || with_gap.front() != number) continue;
+    clear(outputs[number], *ahead.output, begin, end, element_size);
+    with_gap = with_gap.subspan(1);
+  }
+  while (ahead.output != nullptr && ahead.output->end <= end) {
     ahead.output = ahead.gaps->next_output_gap();
+    if (ahead.output == nullptr || ahead.output->begin >= end) return;
+    for (const std::size_t number : ahead.output->outputs) {
+      clear(outputs[number], *ahead.output, begin, end, element_size);
+    }
   }
 }
 
@@ -206,10 +220,7 @@ template <class Kernel>
   for (std::uint64_t begin = 0; begin < count_elems; begin += kBlockElems) {
     const std::uint64_t end = std::min(begin + kBlockElems, count_elems);
     reduce_block<Kernel>(block.data(), inputs, ahead, begin, end);
-    for (std::byte* output : outputs) {
-      std::memcpy(output + begin * sizeof(Element), block.data(), (end - begin) * sizeof(Element));
-    }
-    clear_gaps(outputs, ahead, begin, end, sizeof(Element));
+    copy_out(reinterpret_cast<const std::byte*>(block.data()), outputs, ahead, begin, end, sizeof(Element));
   }
 }
 

@@ -33,7 +33,7 @@ struct ReductionGap {
 struct OutputGap {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  std::span<const std::size_t> outputs;
+  std::span<const std::size_t> outputs;  ///< ascending
 };
 
 /// What is missing in a reduction, asked for as it goes on: gaps are found in order, do not overlap, and are valid until

@@ -102,17 +102,19 @@ void ContributionPath::all_reduce_in_parts(ConstTensor input, Tensor output, con
   const auto mine = counts.begin() + context_.inner.rank();
   const std::uint64_t begin = std::accumulate(counts.begin(), mine, std::uint64_t{0});
   delivered_.start(packets, ranks, {begin, begin + *mine});
-  own_losses_.start(1);
+  bool lossy = false;
   for (int source = 0; source < ranks; ++source) {
     if (source == context_.inner.rank()) {
-      own_losses_.set(0, fates_of_contribution(source, packets, message));
+      const sim::PacketMask* lost = fates_of_contribution(source, packets, message);
+      lossy = lost != nullptr;
+      if (lossy) own_lost_ = *lost;
     } else {
       context_.ledger.pass_message(link_of_contribution(source, message), context_.group, packets);
     }
   }
   DeliveredReduction::Scaling scaling;
   if (half.fill == Fill::kCountRescale) scaling.sums = DeliveredReduction::Scaling::Sums::kByCount;
-  Part part(delivered_, own_losses_.of(0), input, scaling);
+  Part part(delivered_, lossy ? &own_lost_ : nullptr, input, scaling);
   context_.inner.all_reduce_with(input, output, part, message);
 }
 

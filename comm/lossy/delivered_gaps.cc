@@ -8,7 +8,23 @@
 
 namespace droptest::comm {
 
-void LostBySome::start(const MessagePart& part, std::span<const sim::PacketMask* const> masks) {
+// Without branches that depend on fates: no processor predicts those.
+void LostBySome::add_losses(std::uint64_t first_packet, std::uint64_t by_some, std::span<const Word> words) {
+  for (; by_some != 0; by_some &= by_some - 1) {
+    const int bit = std::countr_zero(by_some);
+    const std::size_t known = losses_.size();
+    losses_.resize(known + words.size());
+    Loss* next = &losses_[known];
+    for (const Word& word : words) {
+      *next = {first_packet + static_cast<std::uint64_t>(bit), word.message};
+      next += word.bits >> bit & 1;
+    }
+    losses_.resize(static_cast<std::size_t>(next - losses_.data()));
+  }
+}
+
+template <class WordOf>
+void LostBySome::find(const MessagePart& part, std::size_t messages, const WordOf& word_of) {
   losses_.clear();
   taken_ = 0;
   if (part.elements.size() == 0) return;
@@ -18,25 +34,34 @@ void LostBySome::start(const MessagePart& part, std::span<const sim::PacketMask*
     std::uint64_t in_part = ~std::uint64_t{0};
     if (w == first / 64) in_part &= ~std::uint64_t{0} << first % 64;
     if (w == last / 64) in_part &= ~std::uint64_t{0} >> (63 - last % 64);
-    words_.clear();
+    words_.resize(messages);
     std::uint64_t by_some = 0;
-    for (std::size_t m = 0; m < masks.size(); ++m) {
-      const std::uint64_t word = masks[m] == nullptr ? 0 : masks[m]->words()[w] & in_part;
-      if (word != 0) words_.emplace_back(word, m);
-      by_some |= word;
+    std::size_t with_losses = 0;
+    for (std::size_t m = 0; m < messages; ++m) {
+      const std::uint64_t bits = word_of(m, w) & in_part;
+      words_[with_losses] = {bits, m};
+      with_losses += bits != 0 ? 1 : 0;
+      by_some |= bits;
     }
-    for (; by_some != 0; by_some &= by_some - 1) {
-      const int bit = std::countr_zero(by_some);
-      for (const auto& [word, message] : words_) {
-        if ((word >> bit & 1) != 0) losses_.push_back({64 * w + static_cast<std::uint64_t>(bit), message});
-      }
-    }
+    add_losses(64 * w, by_some, std::span(words_).first(with_losses));
   }
+}
+
+void LostBySome::start(const MessagePart& part, std::span<const sim::PacketMask* const> masks) {
+  find(part, masks.size(), [masks](std::size_t message, std::uint64_t word) {
+    return masks[message] == nullptr ? 0 : masks[message]->words()[word];
+  });
+}
+
+void LostBySome::start(const MessagePart& part, std::span<const std::span<const std::uint64_t>> words_of_masks) {
+  find(part, words_of_masks.size(), [words_of_masks](std::size_t message, std::uint64_t word) {
+    return words_of_masks[message].empty() ? 0 : words_of_masks[message][word];
+  });
 }
 
 void DeliveredGaps::start(ReduceOp op, ElementType type, const DeliveredScaling& scaling, const MessagePart& part,
                           std::span<const sim::PacketMask* const> contributions,
-                          std::span<const sim::PacketMask* const> results,
+                          std::span<const std::span<const std::uint64_t>> results,
                           std::span<const std::byte* const> inputs) {
   const bool same_left_out = op == op_ && type == type_ && part.packets.elems_per_packet() == packets_.elems_per_packet();
   if (!same_left_out) left_out_.clear();

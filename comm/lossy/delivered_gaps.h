@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "comm/rank_order_reduction.h"
@@ -33,8 +32,9 @@ struct MessagePart {
 /// reduction leaves little else in the caches.
 class LostBySome {
  public:
-  /// Of messages with these fates; null: all arrived.
+  /// Of messages with these fates; null or empty: all arrived.
   void start(const MessagePart& part, std::span<const sim::PacketMask* const> masks);
+  void start(const MessagePart& part, std::span<const std::span<const std::uint64_t>> words_of_masks);
 
   struct Loss {
     std::uint64_t packet;
@@ -45,20 +45,28 @@ class LostBySome {
   void take(std::size_t number) { taken_ += number; }
 
  private:
+  struct Word {
+    std::uint64_t bits;
+    std::size_t message;
+  };
+  template <class WordOf>
+  void find(const MessagePart& part, std::size_t messages, const WordOf& word_of);
+  void add_losses(std::uint64_t first_packet, std::uint64_t by_some, std::span<const Word> words);
+
   std::vector<Loss> losses_;
   std::size_t taken_ = 0;
-  std::vector<std::pair<std::uint64_t, std::size_t>> words_;  // of 64 packets: those with a loss, and their message
+  std::vector<Word> words_;  // of 64 packets
 };
 
 /// The gaps of a reduction whose contributions and results lost packets. Buffers are kept between reductions.
 /// The reduction begins with what it leaves out, 0 or the lowest value, where the first contribution is lost.
 class DeliveredGaps final : public ReductionGaps {
  public:
-  /// Fates by source and by result; null: all arrived. `inputs` are where the contributions' elements of the part
+  /// Fates by source, and by result as the words of masks; null or empty: all arrived. `inputs` are where the contributions' elements of the part
   /// begin, and must stay while gaps are asked for.
   void start(ReduceOp op, ElementType type, const DeliveredScaling& scaling, const MessagePart& part,
-             std::span<const sim::PacketMask* const> contributions, std::span<const sim::PacketMask* const> results,
-             std::span<const std::byte* const> inputs);
+             std::span<const sim::PacketMask* const> contributions,
+             std::span<const std::span<const std::uint64_t>> results, std::span<const std::byte* const> inputs);
 
   std::span<const double> factors() const override { return factors_; }
   const ReductionGap* next_input_gap() override;

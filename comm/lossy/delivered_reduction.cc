@@ -22,7 +22,7 @@ void DeliveredReduction::start(const sim::Packetizer& packets, int contributions
   packets_ = packets;
   part_ = part;
   contributions_.assign(static_cast<std::size_t>(contributions), nullptr);
-  results_.assign(static_cast<std::size_t>(contributions), nullptr);
+  results_.assign(static_cast<std::size_t>(contributions), {});
 }
 
 void DeliveredReduction::begin_walk() {

@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/direct_path.h"
 
+#include <typeinfo>
+
 #include "comm/lossy/packet_runs.h"
 #include "comm/lossy/reduction_fill.h"
+#include "sim/error.h"
 
 namespace droptest::comm {
+namespace {
+
+constexpr std::size_t kWordsOfCacheLine = 8;
+
+}  // namespace
 
 // Lives on the stack of the rank that waits for its call.
 class DirectPath::Part final : public PartReduction {
@@ -13,7 +21,8 @@ class DirectPath::Part final : public PartReduction {
   enum class LostResults : std::uint8_t { kByOwner, kByReceiver };
   Part(DirectPath& path, ReduceOp op, ConstTensor like, std::uint64_t count_elems, Tensor remembered,
        LostResults lost_results, const Message& message)
-      : path_(path),
+      : view_(path.lost_results_),
+        path_(path),
         op_(op),
         like_(like),
         packets_(count_elems, element_bytes(like.type), path.context_.network.payload_bytes),
@@ -34,9 +43,10 @@ class DirectPath::Part final : public PartReduction {
   const Message& message() const { return message_; }
 
   /// What its rank loses of an owner's results, where owners take it out.
-  const sim::PacketMask* lost_of(int owner) const { return path_.lost_results_.of(owner); }
+  std::span<const std::uint64_t> lost_of(int owner) const { return view_.of(owner); }
 
  private:
+  LossesByRank::View view_;  // first, because other ranks read it
   DirectPath& path_;
   ReduceOp op_;
   ConstTensor like_;  // the type and the memory of contributions and results
@@ -101,13 +111,20 @@ bool DirectPath::owners_lose_results(ConstTensor input) const {
          gather.fill == Fill::kZero && context_.network.reduce.fill != Fill::kStale;
 }
 
+const DirectPath::Part& DirectPath::part_of(const PartReduction& reduction) {
+  DROPTEST_CHECK(typeid(reduction) == typeid(Part), "ranks reduce along different paths");
+  return static_cast<const Part&>(reduction);
+}
+
 // All ranks have drawn their gather half, and wait.
 void DirectPath::lose_results(std::span<const PartReduction* const> reductions) {
   const int me = context_.inner.rank();
   const bool shared = context_.network.consistency == Consistency::kShared;
   for (int receiver = 0; receiver < context_.inner.world_size(); ++receiver) {
     const PartReduction* const that_knows = reductions[static_cast<std::size_t>(shared ? me : receiver)];
-    delivered_.lose_result(receiver, dynamic_cast<const Part&>(*that_knows).lost_of(me));
+    const std::span<const std::uint64_t> lost = part_of(*that_knows).lost_of(me);
+    for (std::size_t w = 0; w < lost.size(); w += kWordsOfCacheLine) __builtin_prefetch(&lost[w]);
+    delivered_.lose_result(receiver, lost);
   }
 }
 
@@ -116,7 +133,8 @@ void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const>
   const HalfNetwork& half = context_.network.reduce;
   const int world_size = context_.inner.world_size();
   delivered_.start(part.packets(), world_size);
-  lost_contributions_.start(world_size);
+  lost_contributions_.resize(static_cast<std::size_t>(world_size));
+  for (const PartReduction* reduction : reductions) __builtin_prefetch(reduction);  // of other ranks: far away
   for (int source = 0; source < world_size; ++source) {
     const sim::PacketMask* lost = fates_of_contribution(source, part.packets(), part.message());
     if (half.selection == LossSelection::kLargestNorm) {
@@ -124,7 +142,10 @@ void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const>
       const std::size_t bytes = part.packets().count_elems() * element_bytes(like.type);
       lost = adversary_.hit(lost, {like.type, {contributions[source], bytes}, like.stream}, part.packets());
     }
-    delivered_.lose(source, lost_contributions_.set(source, lost));
+    if (lost == nullptr) continue;
+    sim::PacketMask& kept = lost_contributions_[static_cast<std::size_t>(source)];
+    kept = *lost;
+    delivered_.lose(source, &kept);
   }
   if (part.lost_results() == Part::LostResults::kByOwner) lose_results(reductions);
   if (!part.remembered().bytes.empty()) {

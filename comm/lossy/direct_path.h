@@ -37,6 +37,7 @@ class DirectPath final : public Path {
 
   void reduce_part(const Part& part, std::span<const std::byte* const> contributions,
                    std::span<std::byte* const> results, std::span<const PartReduction* const> reductions);
+  static const Part& part_of(const PartReduction& reduction);
   void lose_results(std::span<const PartReduction* const> reductions);
   bool owners_lose_results(ConstTensor input) const;
   Tensor remembered_contributions(StaleMemory::Use use, ConstTensor like, std::uint64_t part_elems,
@@ -48,8 +49,8 @@ class DirectPath final : public Path {
   PathContext context_;
   OneHop one_hop_;
   DeliveredReduction delivered_;
-  LossesByRank lost_contributions_;  // to the current part, by source
-  LossesByRank lost_results_;        // of the current all-reduce, by owner, where owners take them out
+  std::vector<sim::PacketMask> lost_contributions_;  // to the current part, by source
+  LossesByRank lost_results_;                        // of the current all-reduce, by owner, where owners take them out
   LargestNorm adversary_;
   std::vector<std::uint64_t> part_counts_;  // of the current all-reduce, by rank
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/one_hop.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -145,7 +146,9 @@ void OneHop::lose_results(Tensor output, std::span<const std::uint64_t> counts, 
 
 void OneHop::draw_results(ElementType type, std::span<const std::uint64_t> counts, const Message& message,
                           LossesByRank& lost) {
-  lost.start(context_.inner.world_size());
+  const std::uint64_t most = counts.empty() ? 0 : *std::ranges::max_element(counts);
+  lost.start(context_.inner.world_size(),
+             sim::Packetizer(most, element_bytes(type), context_.network.payload_bytes).packets());
   for (int source = 0; source < context_.inner.world_size(); ++source) {
     const sim::Packetizer cut(counts[source], element_bytes(type), context_.network.payload_bytes);
     if (consistency_ == Consistency::kShared && source != context_.inner.rank()) {

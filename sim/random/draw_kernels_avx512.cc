@@ -47,8 +47,7 @@ struct EightBlocks {
   [[DROPTEST_AVX512, gnu::always_inline]] inline void round(__m512i k0, __m512i k1) {
     const __m512i p0 = _mm512_mul_epu32(c0, lanes(kM0));
     const __m512i p1 = _mm512_mul_epu32(c2, lanes(kM1));
-    // Two ways to bring down the high half, for two ports of the processor.
-    const __m512i high0 = _mm512_srli_epi64(p0, 32);
+    const __m512i high0 = _mm512_shuffle_epi32(p0, _MM_PERM_DDBB);
     const __m512i high1 = _mm512_shuffle_epi32(p1, _MM_PERM_DDBB);
     constexpr int kXorOfThree = 0x96;
     c0 = _mm512_ternarylogic_epi32(high1, c1, k0, kXorOfThree);
@@ -57,6 +56,19 @@ struct EightBlocks {
     c3 = p0;
   }
 };
+
+// Unrolled, so that counters stay in their registers.
+template <int kRound = 0>
+[[DROPTEST_AVX512, gnu::always_inline]] inline void encrypt(EightBlocks& even, EightBlocks& odd,
+                                                            const RoundKeys& keys) {
+  if constexpr (kRound < kRounds) {
+    const __m512i k0 = lanes(keys.k0[kRound]);
+    const __m512i k1 = lanes(keys.k1[kRound]);
+    even.round(k0, k1);
+    odd.round(k0, k1);
+    encrypt<kRound + 1>(even, odd, keys);
+  }
+}
 
 // The low halves of `even` and `odd` in turns.
 [[DROPTEST_AVX512, gnu::always_inline]] inline __m512i in_turns(__m512i even, __m512i odd) {
@@ -73,21 +85,16 @@ struct EightBlocks {
   const __m512i c3 = lanes(stream.counter[3]);
   EightBlocks even = {_mm512_add_epi32(first, _mm512_set_epi64(14, 12, 10, 8, 6, 4, 2, 0)), c1, c2, c3};
   EightBlocks odd = {_mm512_add_epi32(first, _mm512_set_epi64(15, 13, 11, 9, 7, 5, 3, 1)), c1, c2, c3};
-  for (int round = 0; round < kRounds; ++round) {
-    const __m512i k0 = lanes(keys.k0[round]);
-    const __m512i k1 = lanes(keys.k1[round]);
-    even.round(k0, k1);
-    odd.round(k0, k1);
-  }
+  encrypt(even, odd, keys);
   return {{in_turns(even.c0, odd.c0), in_turns(even.c1, odd.c1), in_turns(even.c2, odd.c2), in_turns(even.c3, odd.c3)}};
 }
 
 [[DROPTEST_AVX512, gnu::always_inline]] inline std::uint64_t at_most(const WordDraws& word, __m512i largest) {
-  std::uint64_t bits = 0;
-  for (unsigned k = 0; k < 4; ++k) {
-    bits |= _pdep_u64(_mm512_cmple_epu32_mask(word.draws[k], largest), std::uint64_t{0x1111111111111111} << k);
-  }
-  return bits;
+  constexpr std::uint64_t kEveryFourth = 0x1111111111111111;
+  return _pdep_u64(_mm512_cmple_epu32_mask(word.draws[0], largest), kEveryFourth) |
+         _pdep_u64(_mm512_cmple_epu32_mask(word.draws[1], largest), kEveryFourth << 1) |
+         _pdep_u64(_mm512_cmple_epu32_mask(word.draws[2], largest), kEveryFourth << 2) |
+         _pdep_u64(_mm512_cmple_epu32_mask(word.draws[3], largest), kEveryFourth << 3);
 }
 
 [[DROPTEST_AVX512]] void one(const DrawStream& stream, std::uint32_t largest, std::span<std::uint64_t> below) {
