@@ -12,20 +12,17 @@ namespace droptest::comm {
 void LostBySome::add_losses(std::uint64_t first_packet, std::uint64_t by_some, std::span<const Word> words) {
   for (; by_some != 0; by_some &= by_some - 1) {
     const int bit = std::countr_zero(by_some);
-    const std::size_t known = losses_.size();
-    losses_.resize(known + words.size());
-    Loss* next = &losses_[known];
+    if (losses_.size() < found_ + words.size()) losses_.resize(2 * (found_ + words.size()));
     for (const Word& word : words) {
-      *next = {first_packet + static_cast<std::uint64_t>(bit), word.message};
-      next += word.bits >> bit & 1;
+      losses_[found_] = {first_packet + static_cast<std::uint64_t>(bit), word.message};
+      found_ += word.bits >> bit & 1;
     }
-    losses_.resize(static_cast<std::size_t>(next - losses_.data()));
   }
 }
 
 template <class WordOf>
 void LostBySome::find(const MessagePart& part, std::size_t messages, const WordOf& word_of) {
-  losses_.clear();
+  found_ = 0;
   taken_ = 0;
   if (part.elements.size() == 0) return;
   const std::uint64_t first = part.packets.packet_of(part.elements.begin);

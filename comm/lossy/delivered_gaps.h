@@ -41,7 +41,7 @@ class LostBySome {
     std::size_t message;
   };
   /// The losses that are still to be taken: by packet, then by message.
-  std::span<const Loss> ahead() const { return std::span(losses_).subspan(taken_); }
+  std::span<const Loss> ahead() const { return std::span(losses_).subspan(taken_, found_ - taken_); }
   void take(std::size_t number) { taken_ += number; }
 
  private:
@@ -53,7 +53,8 @@ class LostBySome {
   void find(const MessagePart& part, std::size_t messages, const WordOf& word_of);
   void add_losses(std::uint64_t first_packet, std::uint64_t by_some, std::span<const Word> words);
 
-  std::vector<Loss> losses_;
+  std::vector<Loss> losses_;  // the first found_ of them
+  std::size_t found_ = 0;
   std::size_t taken_ = 0;
   std::vector<Word> words_;  // of 64 packets
 };
