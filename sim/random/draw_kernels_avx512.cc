@@ -23,21 +23,22 @@ constexpr std::uint32_t kM1 = 0xCD9E8D57U;
 constexpr std::uint32_t kW0 = 0x9E3779B9U;
 constexpr std::uint32_t kW1 = 0xBB67AE85U;
 
-/// The keys of all rounds.
-struct RoundKeys {
-  explicit RoundKeys(std::uint64_t seed) {
-    for (std::uint32_t round = 0; round < kRounds; ++round) {
-      k0[round] = static_cast<std::uint32_t>(seed) + round * kW0;
-      k1[round] = static_cast<std::uint32_t>(seed >> 32) + round * kW1;
-    }
-  }
-  std::uint32_t k0[kRounds];
-  std::uint32_t k1[kRounds];
-};
-
 [[DROPTEST_AVX512, gnu::always_inline]] inline __m512i lanes(std::uint32_t value) {
   return _mm512_set1_epi32(static_cast<int>(value));
 }
+
+/// The keys of all rounds.
+struct RoundKeys {
+  [[DROPTEST_AVX512, gnu::always_inline]] inline explicit RoundKeys(std::uint64_t seed) {
+    const __m512i round = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    const auto low = static_cast<std::uint32_t>(seed);
+    const auto high = static_cast<std::uint32_t>(seed >> 32);
+    _mm512_store_si512(k0, _mm512_add_epi32(lanes(low), _mm512_mullo_epi32(round, lanes(kW0))));
+    _mm512_store_si512(k1, _mm512_add_epi32(lanes(high), _mm512_mullo_epi32(round, lanes(kW1))));
+  }
+  alignas(64) std::uint32_t k0[16];
+  alignas(64) std::uint32_t k1[16];
+};
 
 /// Eight blocks: counters in the low halves of lanes of 64 bits, where a product leaves its low half. The high halves
 /// hold anything, which the next product does not read.
