@@ -134,7 +134,7 @@ void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const>
   const int world_size = context_.inner.world_size();
   delivered_.start(part.packets(), world_size);
   lost_contributions_.resize(static_cast<std::size_t>(world_size));
-  for (const PartReduction* reduction : reductions) __builtin_prefetch(reduction);  // of other ranks: far away
+  if (part.lost_results() == Part::LostResults::kByOwner) lose_results(reductions);
   for (int source = 0; source < world_size; ++source) {
     const sim::PacketMask* lost = fates_of_contribution(source, part.packets(), part.message());
     if (half.selection == LossSelection::kLargestNorm) {
@@ -147,7 +147,6 @@ void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const>
     kept = *lost;
     delivered_.lose(source, &kept);
   }
-  if (part.lost_results() == Part::LostResults::kByOwner) lose_results(reductions);
   if (!part.remembered().bytes.empty()) {
     return delivered_.reduce_with_last(part.op(), part.remembered(), contributions, results);
   }
