@@ -8,52 +8,45 @@
 
 namespace droptest::comm {
 
-// Without branches that depend on fates: no processor predicts those.
-void LostBySome::add_losses(std::uint64_t first_packet, std::uint64_t by_some, std::span<const Word> words) {
-  for (; by_some != 0; by_some &= by_some - 1) {
-    const int bit = std::countr_zero(by_some);
-    if (losses_.size() < found_ + words.size()) losses_.resize(2 * (found_ + words.size()));
-    for (const Word& word : words) {
-      losses_[found_] = {first_packet + static_cast<std::uint64_t>(bit), word.message};
-      found_ += word.bits >> bit & 1;
-    }
-  }
-}
-
-template <class WordOf>
-void LostBySome::find(const MessagePart& part, std::size_t messages, const WordOf& word_of) {
-  found_ = 0;
-  taken_ = 0;
+template <class WordsOf>
+void LostBySome::turn(const MessagePart& part, std::size_t messages, const WordsOf& words_of) {
+  ahead_.clear();
+  messages_ = messages;
+  word_ = 0;
   if (part.elements.size() == 0) return;
   const std::uint64_t first = part.packets.packet_of(part.elements.begin);
   const std::uint64_t last = part.packets.packet_of(part.elements.end - 1);
-  for (std::uint64_t w = first / 64; w <= last / 64; ++w) {
-    std::uint64_t in_part = ~std::uint64_t{0};
-    if (w == first / 64) in_part &= ~std::uint64_t{0} << first % 64;
-    if (w == last / 64) in_part &= ~std::uint64_t{0} >> (63 - last % 64);
-    words_.resize(messages);
-    std::uint64_t by_some = 0;
-    std::size_t with_losses = 0;
-    for (std::size_t m = 0; m < messages; ++m) {
-      const std::uint64_t bits = word_of(m, w) & in_part;
-      words_[with_losses] = {bits, m};
-      with_losses += bits != 0 ? 1 : 0;
-      by_some |= bits;
+  first_word_ = first / 64;
+  ahead_.assign(last / 64 - first_word_ + 1, 0);
+  bits_.assign(messages * ahead_.size(), 0);
+  for (std::size_t m = 0; m < messages; ++m) {
+    const std::span<const std::uint64_t> words = words_of(m);
+    if (words.empty()) continue;
+    for (std::size_t w = 0; w < ahead_.size(); ++w) {
+      bits_[w * messages + m] = words[first_word_ + w];
+      ahead_[w] |= words[first_word_ + w];
     }
-    add_losses(64 * w, by_some, std::span(words_).first(with_losses));
   }
+  ahead_.front() &= ~std::uint64_t{0} << first % 64;
+  ahead_.back() &= ~std::uint64_t{0} >> (63 - last % 64);
 }
 
 void LostBySome::start(const MessagePart& part, std::span<const sim::PacketMask* const> masks) {
-  find(part, masks.size(), [masks](std::size_t message, std::uint64_t word) {
-    return masks[message] == nullptr ? 0 : masks[message]->words()[word];
+  turn(part, masks.size(), [masks](std::size_t m) {
+    return masks[m] == nullptr ? std::span<const std::uint64_t>{} : masks[m]->words();
   });
 }
 
 void LostBySome::start(const MessagePart& part, std::span<const std::span<const std::uint64_t>> words_of_masks) {
-  find(part, words_of_masks.size(), [words_of_masks](std::size_t message, std::uint64_t word) {
-    return words_of_masks[message].empty() ? 0 : words_of_masks[message][word];
-  });
+  turn(part, words_of_masks.size(), [words_of_masks](std::size_t m) { return words_of_masks[m]; });
+}
+
+bool LostBySome::next() {
+  while (word_ < ahead_.size() && ahead_[word_] == 0) ++word_;
+  if (word_ == ahead_.size()) return false;
+  bit_ = std::countr_zero(ahead_[word_]);
+  ahead_[word_] &= ahead_[word_] - 1;
+  return true;
 }
 
 void DeliveredGaps::start(ReduceOp op, ElementType type, const DeliveredScaling& scaling, const MessagePart& part,
@@ -68,6 +61,7 @@ void DeliveredGaps::start(ReduceOp op, ElementType type, const DeliveredScaling&
   part_ = part.elements;
   packets_ = part.packets;
   inputs_ = inputs;
+  results_ = results.size();
   factors_.assign(scaling.contributions == 1 ? 0 : inputs.size(), scaling.contributions);
   if (!factors_.empty() && scaling.exempt >= 0) factors_[static_cast<std::size_t>(scaling.exempt)] = 1;
   lost_contributions_.start(part, contributions);
@@ -88,49 +82,55 @@ const std::byte* DeliveredGaps::left_out() {
   return left_out_.data();
 }
 
+// Without branches that depend on fates where it can be: no processor predicts those.
 const ReductionGap* DeliveredGaps::next_input_gap() {
-  const std::span<const LostBySome::Loss> ahead = lost_contributions_.ahead();
-  if (ahead.empty()) return nullptr;
-  const std::uint64_t packet = ahead[0].packet;
-  const sim::ElementRange elements = in_part(packet);
+  if (!lost_contributions_.next()) return nullptr;
+  const sim::ElementRange elements = in_part(lost_contributions_.packet());
   const std::size_t offset_bytes = elements.begin * element_bytes(type_);
-  present_.clear();
-  absent_.clear();
-  present_factors_.clear();
-  const auto add = [this](const std::byte* input, std::size_t source) {
-    present_.push_back(input);
-    if (!factors_.empty()) present_factors_.push_back(factors_[source]);
-  };
-  std::size_t source = 0;
-  for (const LostBySome::Loss& loss : ahead) {
-    if (loss.packet != packet) break;
-    for (; source < loss.message; ++source) add(inputs_[source] + offset_bytes, source);
-    absent_.push_back(inputs_[source++] + offset_bytes);
-    if (source > 1) continue;
-    present_.push_back(left_out());
-    if (!factors_.empty()) present_factors_.push_back(1);
+  const std::size_t sources = inputs_.size();
+  present_.resize(sources + 1);
+  absent_.resize(sources);
+  present_[0] = left_out();
+  std::size_t present = lost_contributions_.lost_by(0);
+  std::size_t absent = 0;
+  for (std::size_t source = 0; source < sources; ++source) {
+    const std::size_t lost = lost_contributions_.lost_by(source);
+    present_[present] = absent_[absent] = inputs_[source] + offset_bytes;
+    present += 1 - lost;
+    absent += lost;
   }
-  for (; source < inputs_.size(); ++source) add(inputs_[source] + offset_bytes, source);
-  lost_contributions_.take(absent_.size());
-  const std::size_t arrived = inputs_.size() - absent_.size();
+  const std::size_t arrived = sources - absent;
   const bool scaled = scaling_.sums == DeliveredScaling::Sums::kByCount && arrived != 0;
-  const double scale = scaled ? static_cast<double>(inputs_.size()) / static_cast<double>(arrived) : 1;
-  input_gap_ = {elements.begin, elements.end, present_, absent_, present_factors_, scale};
+  const double scale = scaled ? static_cast<double>(sources) / static_cast<double>(arrived) : 1;
+  input_gap_ = {elements.begin,
+                elements.end,
+                std::span(present_).first(present),
+                std::span(absent_).first(absent),
+                factors_of_gap(),
+                scale};
   return &input_gap_;
 }
 
-const OutputGap* DeliveredGaps::next_output_gap() {
-  const std::span<const LostBySome::Loss> ahead = lost_results_.ahead();
-  if (ahead.empty()) return nullptr;
-  const std::uint64_t packet = ahead[0].packet;
-  const sim::ElementRange elements = in_part(packet);
-  outputs_.clear();
-  for (const LostBySome::Loss& loss : ahead) {
-    if (loss.packet != packet) break;
-    outputs_.push_back(loss.message);
+std::span<const double> DeliveredGaps::factors_of_gap() {
+  if (factors_.empty()) return {};
+  present_factors_.clear();
+  if (lost_contributions_.lost_by(0) != 0) present_factors_.push_back(1);
+  for (std::size_t source = 0; source < factors_.size(); ++source) {
+    if (lost_contributions_.lost_by(source) == 0) present_factors_.push_back(factors_[source]);
   }
-  lost_results_.take(outputs_.size());
-  output_gap_ = {elements.begin, elements.end, outputs_};
+  return present_factors_;
+}
+
+const OutputGap* DeliveredGaps::next_output_gap() {
+  if (!lost_results_.next()) return nullptr;
+  const sim::ElementRange elements = in_part(lost_results_.packet());
+  outputs_.resize(results_ + 1);
+  std::size_t lost = 0;
+  for (std::size_t result = 0; result < results_; ++result) {
+    outputs_[lost] = result;
+    lost += lost_results_.lost_by(result);
+  }
+  output_gap_ = {elements.begin, elements.end, std::span(outputs_).first(lost)};
   return &output_gap_;
 }
 

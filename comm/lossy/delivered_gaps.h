@@ -28,35 +28,30 @@ struct MessagePart {
   sim::ElementRange elements;
 };
 
-/// The packets of a part that some of several messages lost. They lie together in memory, because a block of a
-/// reduction leaves little else in the caches.
+/// The packets of a part that some of several messages lost, in order. The masks are turned round, so that what a packet
+/// needs lies together: a block of a reduction leaves little else in the caches.
 class LostBySome {
  public:
   /// Of messages with these fates; null or empty: all arrived.
   void start(const MessagePart& part, std::span<const sim::PacketMask* const> masks);
   void start(const MessagePart& part, std::span<const std::span<const std::uint64_t>> words_of_masks);
 
-  struct Loss {
-    std::uint64_t packet;
-    std::size_t message;
-  };
-  /// The losses that are still to be taken: by packet, then by message.
-  std::span<const Loss> ahead() const { return std::span(losses_).subspan(taken_, found_ - taken_); }
-  void take(std::size_t number) { taken_ += number; }
+  /// Goes on to the next packet; false after the last one.
+  bool next();
+  std::uint64_t packet() const { return 64 * (first_word_ + word_) + static_cast<std::uint64_t>(bit_); }
+  /// Whether a message lost it: 1, else 0.
+  std::size_t lost_by(std::size_t message) const { return bits_[word_ * messages_ + message] >> bit_ & 1; }
 
  private:
-  struct Word {
-    std::uint64_t bits;
-    std::size_t message;
-  };
-  template <class WordOf>
-  void find(const MessagePart& part, std::size_t messages, const WordOf& word_of);
-  void add_losses(std::uint64_t first_packet, std::uint64_t by_some, std::span<const Word> words);
+  template <class WordsOf>
+  void turn(const MessagePart& part, std::size_t messages, const WordsOf& words_of);
 
-  std::vector<Loss> losses_;  // the first found_ of them
-  std::size_t found_ = 0;
-  std::size_t taken_ = 0;
-  std::vector<Word> words_;  // of 64 packets
+  std::vector<std::uint64_t> bits_;   // of each message for 64 packets, then for the next 64
+  std::vector<std::uint64_t> ahead_;  // of 64 packets: those that some message lost and that are still to come
+  std::size_t messages_ = 0;
+  std::uint64_t first_word_ = 0;
+  std::size_t word_ = 0;
+  int bit_ = 0;
 };
 
 /// The gaps of a reduction whose contributions and results lost packets. Buffers are kept between reductions.
@@ -76,6 +71,7 @@ class DeliveredGaps final : public ReductionGaps {
  private:
   sim::ElementRange in_part(std::uint64_t packet) const;
   const std::byte* left_out();
+  std::span<const double> factors_of_gap();
 
   ReduceOp op_ = ReduceOp::kSum;
   ElementType type_ = ElementType::kFloat32;
@@ -93,6 +89,7 @@ class DeliveredGaps final : public ReductionGaps {
   std::vector<std::byte> left_out_;  // a packet of it; empty until a gap needs it
 
   LostBySome lost_results_;
+  std::size_t results_ = 0;
   OutputGap output_gap_;
   std::vector<std::size_t> outputs_;
 };
