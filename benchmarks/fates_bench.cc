@@ -4,11 +4,14 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/burst_histogram.h"
 #include "sim/loss/fate_digest.h"
 #include "sim/loss/gilbert_elliott.h"
+#include "sim/random/draw_kernels.h"
 
 namespace droptest::sim {
 namespace {
@@ -57,6 +60,33 @@ void digest(benchmark::State& state) {
   benchmark::DoNotOptimize(fates.value());
   count_packets(state);
 }
+
+// The draws alone, with one threshold as Bernoulli needs them or two as Gilbert-Elliott does, by width of vectors.
+void draws(benchmark::State& state, const DrawKernels& kernels, int thresholds) {
+  std::vector<std::uint64_t> a(static_cast<std::size_t>(state.range(0) / 64));
+  std::vector<std::uint64_t> b(a.size());
+  const DrawStream stream{1, link_counter(kLink, Purpose::kLossTransition, 0), 0};
+  for ([[maybe_unused]] auto _ : state) {
+    if (thresholds == 1) {
+      kernels.one(stream, 42949672, a);
+    } else {
+      kernels.two(stream, 42949672, a.data(), 2147483648, b);
+    }
+    benchmark::DoNotOptimize(a.data());
+    benchmark::DoNotOptimize(b.data());
+  }
+  count_packets(state);
+}
+
+const bool kWidthsAreRegistered = [] {
+  for (const DrawKernels& kernels : usable_draw_kernels()) {
+    for (const int thresholds : {1, 2}) {
+      const std::string name = "draws_" + std::string(kernels.name) + "/" + std::to_string(thresholds);
+      benchmark::RegisterBenchmark(name.c_str(), draws, kernels, thresholds)->Arg(1 << 20);
+    }
+  }
+  return true;
+}();
 
 BENCHMARK(bernoulli)->Arg(100)->Arg(1 << 20);
 BENCHMARK(gilbert)->Arg(100)->Arg(1 << 20);

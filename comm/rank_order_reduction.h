@@ -36,8 +36,8 @@ struct OutputGap {
   std::span<const std::size_t> outputs;  ///< ascending
 };
 
-/// What is missing in a reduction, asked for as it goes on: gaps are found in order, do not overlap, and are valid until
-/// the next one of their kind.
+/// What is missing in a reduction, asked for as it goes on: gaps are found in order, do not overlap, and are valid
+/// until the next one of their kind.
 class ReductionGaps {
  public:
   virtual ~ReductionGaps() = default;

@@ -138,8 +138,7 @@ void LocalCommunicator::show_reductions() {
 // `reduce` gets the number of elements, and finds them in inputs_ and outputs_.
 template <class Reduce>
 void LocalCommunicator::reduce_parts(Operation operation, ReduceOp op, ConstTensor input, Tensor output,
-                                     const Message& message, const PartReduction* reduction,
-                                     const Reduce& reduce) {
+                                     const Message& message, const PartReduction* reduction, const Reduce& reduce) {
   Call call(operation, input.type, input.count_elems(), message, *step_);
   call.reduce_op = op;
   const ArgumentCheck check(*this, call);

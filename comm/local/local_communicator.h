@@ -57,8 +57,8 @@ class LocalCommunicator final : public Communicator {
                     const PartReduction* reduction, const Reduce& reduce);
   template <class Reduce>
   void reduce_and_scatter(Operation operation, ReduceOp op, ConstTensor input, Tensor output,
-                          std::span<const std::uint64_t> counts, const Message& message,
-                          const PartReduction* reduction, const Reduce& reduce);
+                          std::span<const std::uint64_t> counts, const Message& message, const PartReduction* reduction,
+                          const Reduce& reduce);
   template <class Run>
   void meet(const LocalCall& call, const Run& run);
   void show_inputs(std::uint64_t begin_elems);

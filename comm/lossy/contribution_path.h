@@ -52,7 +52,7 @@ class ContributionPath final : public Path {
   OneHop one_hop_;
   LostContributions lost_contributions_;
   DeliveredReduction delivered_;
-  sim::PacketMask own_lost_;  // of this rank's contribution to the current all-reduce in parts
+  sim::PacketMask own_lost_;         // of this rank's contribution to the current all-reduce in parts
   std::uint16_t aggregation_point_;  // lowest world rank of the group
 };
 

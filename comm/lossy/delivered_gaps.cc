@@ -32,9 +32,8 @@ void LostBySome::turn(const MessagePart& part, std::size_t messages, const Words
 }
 
 void LostBySome::start(const MessagePart& part, std::span<const sim::PacketMask* const> masks) {
-  turn(part, masks.size(), [masks](std::size_t m) {
-    return masks[m] == nullptr ? std::span<const std::uint64_t>{} : masks[m]->words();
-  });
+  turn(part, masks.size(),
+       [masks](std::size_t m) { return masks[m] == nullptr ? std::span<const std::uint64_t>{} : masks[m]->words(); });
 }
 
 void LostBySome::start(const MessagePart& part, std::span<const std::span<const std::uint64_t>> words_of_masks) {
@@ -53,7 +52,8 @@ void DeliveredGaps::start(ReduceOp op, ElementType type, const DeliveredScaling&
                           std::span<const sim::PacketMask* const> contributions,
                           std::span<const std::span<const std::uint64_t>> results,
                           std::span<const std::byte* const> inputs) {
-  const bool same_left_out = op == op_ && type == type_ && part.packets.elems_per_packet() == packets_.elems_per_packet();
+  const bool same_left_out =
+      op == op_ && type == type_ && part.packets.elems_per_packet() == packets_.elems_per_packet();
   if (!same_left_out) left_out_.clear();
   op_ = op;
   type_ = type;
@@ -102,12 +102,8 @@ const ReductionGap* DeliveredGaps::next_input_gap() {
   const std::size_t arrived = sources - absent;
   const bool scaled = scaling_.sums == DeliveredScaling::Sums::kByCount && arrived != 0;
   const double scale = scaled ? static_cast<double>(sources) / static_cast<double>(arrived) : 1;
-  input_gap_ = {elements.begin,
-                elements.end,
-                std::span(present_).first(present),
-                std::span(absent_).first(absent),
-                factors_of_gap(),
-                scale};
+  input_gap_ = {elements.begin,   elements.end, std::span(present_).first(present), std::span(absent_).first(absent),
+                factors_of_gap(), scale};
   return &input_gap_;
 }
 

@@ -28,8 +28,8 @@ struct MessagePart {
   sim::ElementRange elements;
 };
 
-/// The packets of a part that some of several messages lost, in order. The masks are turned round, so that what a packet
-/// needs lies together: a block of a reduction leaves little else in the caches.
+/// The packets of a part that some of several messages lost, in order. The masks are turned round, so that what a
+/// packet needs lies together: a block of a reduction leaves little else in the caches.
 class LostBySome {
  public:
   /// Of messages with these fates; null or empty: all arrived.
@@ -58,8 +58,8 @@ class LostBySome {
 /// The reduction begins with what it leaves out, 0 or the lowest value, where the first contribution is lost.
 class DeliveredGaps final : public ReductionGaps {
  public:
-  /// Fates by source, and by result as the words of masks; null or empty: all arrived. `inputs` are where the contributions' elements of the part
-  /// begin, and must stay while gaps are asked for.
+  /// Fates by source, and by result as the words of masks; null or empty: all arrived. `inputs` are where the
+  /// contributions' elements of the part begin, and must stay while gaps are asked for.
   void start(ReduceOp op, ElementType type, const DeliveredScaling& scaling, const MessagePart& part,
              std::span<const sim::PacketMask* const> contributions,
              std::span<const std::span<const std::uint64_t>> results, std::span<const std::byte* const> inputs);

@@ -52,7 +52,8 @@ void DeliveredReduction::reduce(ReduceOp op, ConstTensor like, const Scaling& sc
     const HoleRules rules{
         scaling.contributions, scaling.exempt,
         scaling.sums == Scaling::Sums::kByCount ? HoleRules::Sums::kByCount : HoleRules::Sums::kAsTheyAre};
-    return reduce_delivered_on_device(op, type, {packets_, part_, contributions_}, rules, contributions, results, *like.stream);
+    return reduce_delivered_on_device(op, type, {packets_, part_, contributions_}, rules, contributions, results,
+                                      *like.stream);
   }
   gaps_.start(op, type, scaling, {packets_, part_}, contributions_, results_, contributions);
   reduce_in_rank_order(op, type, contributions, results, part_.size(), gaps_);

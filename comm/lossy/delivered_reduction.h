@@ -28,8 +28,8 @@ class DeliveredReduction {
   void start(const sim::Packetizer& packets, int contributions, sim::ElementRange part);
   /// Sets the fates of one rank's message, which are borrowed until the reduction; null: all arrived.
   void lose(int source, const sim::PacketMask* lost) { contributions_[static_cast<std::size_t>(source)] = lost; }
-  /// Sets those of the message that brings the result to one of its places, as the words of a mask, likewise; empty: all
-  /// arrives. What is lost there becomes zero. For reduce() in host memory.
+  /// Sets those of the message that brings the result to one of its places, as the words of a mask, likewise; empty:
+  /// all arrives. What is lost there becomes zero. For reduce() in host memory.
   void lose_result(int result, std::span<const std::uint64_t> lost) {
     results_[static_cast<std::size_t>(result)] = lost;
   }
@@ -55,7 +55,7 @@ class DeliveredReduction {
 
   sim::Packetizer packets_{0, 1, 1};
   sim::ElementRange part_;
-  std::vector<const sim::PacketMask*> contributions_;  // by source
+  std::vector<const sim::PacketMask*> contributions_;    // by source
   std::vector<std::span<const std::uint64_t>> results_;  // by result
   DeliveredGaps gaps_;
   std::vector<Source> sources_;  // where the walk over the message is

@@ -43,8 +43,7 @@ using WordDraws = std::uint32_t[4][kBlocks];
   return word;
 }
 
-[[gnu::always_inline]] inline void one_threshold(const DrawStream& stream, std::uint32_t largest,
-                                                 std::span<std::uint64_t> below) {
+void one(const DrawStream& stream, std::uint32_t largest, std::span<std::uint64_t> below) {
   WordDraws draws;
   for (std::size_t w = 0; w < below.size(); ++w) {
     draw_word(stream, w, draws);
@@ -52,9 +51,8 @@ using WordDraws = std::uint32_t[4][kBlocks];
   }
 }
 
-[[gnu::always_inline]] inline void two_thresholds(const DrawStream& stream, std::uint32_t largest_a,
-                                                  std::uint64_t* below_a, std::uint32_t largest_b,
-                                                  std::span<std::uint64_t> below_b) {
+void two(const DrawStream& stream, std::uint32_t largest_a, std::uint64_t* below_a, std::uint32_t largest_b,
+         std::span<std::uint64_t> below_b) {
   WordDraws draws;
   for (std::size_t w = 0; w < below_b.size(); ++w) {
     draw_word(stream, w, draws);
@@ -63,7 +61,7 @@ using WordDraws = std::uint32_t[4][kBlocks];
   }
 }
 
-[[gnu::always_inline]] inline void values_of_word(const DrawStream& stream, std::array<std::uint32_t, 64>& values) {
+void all_values(const DrawStream& stream, std::array<std::uint32_t, 64>& values) {
   WordDraws draws;
   draw_word(stream, 0, draws);
   for (std::uint32_t j = 0; j < kBlocks; ++j) {
@@ -71,8 +69,8 @@ using WordDraws = std::uint32_t[4][kBlocks];
   }
 }
 
-std::uint64_t mixed_baseline(const PhiloxCounter& fields, std::span<const std::uint64_t> places,
-                             std::span<const std::uint64_t> contents) {
+std::uint64_t mixed(const PhiloxCounter& fields, std::span<const std::uint64_t> places,
+                    std::span<const std::uint64_t> contents) {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < places.size(); ++i) {
     const philox4x32_ctr_t counter = {
@@ -85,39 +83,16 @@ std::uint64_t mixed_baseline(const PhiloxCounter& fields, std::span<const std::u
   return sum;
 }
 
-void values_baseline(const DrawStream& s, std::array<std::uint32_t, 64>& values) { values_of_word(s, values); }
-void one_baseline(const DrawStream& s, std::uint32_t largest, std::span<std::uint64_t> below) {
-  one_threshold(s, largest, below);
-}
-void two_baseline(const DrawStream& s, std::uint32_t largest_a, std::uint64_t* below_a, std::uint32_t largest_b,
-                  std::span<std::uint64_t> below_b) {
-  two_thresholds(s, largest_a, below_a, largest_b, below_b);
-}
-
-#if defined(__x86_64__)
-// The same loops for processors with wider vectors; integers only, so the results are the same.
-[[gnu::target("avx2")]] void one_avx2(const DrawStream& s, std::uint32_t largest, std::span<std::uint64_t> below) {
-  one_threshold(s, largest, below);
-}
-[[gnu::target("avx2")]] void two_avx2(const DrawStream& s, std::uint32_t largest_a, std::uint64_t* below_a,
-                                      std::uint32_t largest_b, std::span<std::uint64_t> below_b) {
-  two_thresholds(s, largest_a, below_a, largest_b, below_b);
-}
-[[gnu::target("avx2")]] void values_avx2(const DrawStream& s, std::array<std::uint32_t, 64>& values) {
-  values_of_word(s, values);
-}
-#endif
-
 std::vector<DrawKernels> find_usable() {
-  std::vector<DrawKernels> usable = {{"baseline", one_baseline, two_baseline, values_baseline, mixed_baseline}};
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx2") != 0) usable.push_back({"avx2", one_avx2, two_avx2, values_avx2, mixed_baseline});
-#endif
-  if (const DrawKernels* avx512 = avx512_draw_kernels()) usable.push_back(*avx512);
+  std::vector<DrawKernels> usable = {baseline_draw_kernels()};
+  if (const auto avx2 = avx2_draw_kernels()) usable.push_back(*avx2);
+  if (const auto avx512 = avx512_draw_kernels()) usable.push_back(*avx512);
   return usable;
 }
 
 }  // namespace
+
+DrawKernels baseline_draw_kernels() { return {"baseline", one, two, all_values, mixed}; }
 
 std::span<const DrawKernels> usable_draw_kernels() {
   static const std::vector<DrawKernels> kUsable = find_usable();

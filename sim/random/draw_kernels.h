@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -37,7 +38,10 @@ struct DrawKernels {
 /// Those that this processor can run, the fastest last; the first runs on any.
 std::span<const DrawKernels> usable_draw_kernels();
 
-/// With vectors of 512 bits. Null where the compiler or the processor has none.
-const DrawKernels* avx512_draw_kernels();
+/// In plain loops.
+DrawKernels baseline_draw_kernels();
+/// With vectors of 256 or 512 bits; nothing where the compiler or the processor has none.
+std::optional<DrawKernels> avx2_draw_kernels();
+std::optional<DrawKernels> avx512_draw_kernels();
 
 }  // namespace droptest::sim

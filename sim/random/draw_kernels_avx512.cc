@@ -146,11 +146,11 @@ template <int kRound = 0>
 
 }  // namespace
 
-const DrawKernels* avx512_draw_kernels() {
-  static constexpr DrawKernels kKernels = {"avx512", one, two, all_values, mixed};
+std::optional<DrawKernels> avx512_draw_kernels() {
   const bool usable = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512dq") != 0 &&
                       __builtin_cpu_supports("bmi2") != 0;
-  return usable ? &kKernels : nullptr;
+  if (!usable) return std::nullopt;
+  return DrawKernels{"avx512", one, two, all_values, mixed};
 }
 
 }  // namespace droptest::sim
@@ -159,7 +159,7 @@ const DrawKernels* avx512_draw_kernels() {
 
 namespace droptest::sim {
 
-const DrawKernels* avx512_draw_kernels() { return nullptr; }
+std::optional<DrawKernels> avx512_draw_kernels() { return std::nullopt; }
 
 }  // namespace droptest::sim
 

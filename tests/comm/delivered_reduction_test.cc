@@ -172,6 +172,44 @@ void check_parts(const Scaling& scaling) {
   }
 }
 
+// Each result loses packets of its own, and nothing else of it, nor of the others, changes.
+template <class T>
+void check_results(double p_contributions, double p_results) {
+  DeliveredReduction reduction;
+  const Scaling scaling;
+  for (const std::uint64_t payload : {8U, 1408U, 8192U, 20000U}) {  // smaller and larger than a block of the reduction
+    for (const sim::ElementRange part : {sim::ElementRange{0, 9001}, {0, 1}, {5, 5}, {4090, 9001}}) {
+      const sim::Packetizer packets(9001, sizeof(T), payload);
+      const auto fates = fates_of(3, packets.packets(), p_contributions, -1);
+      const auto fates_of_results = fates_of(5, packets.packets(), p_results, 3);
+      const PerSource<T> inputs = inputs_of<T>(3, 9001, ReduceOp::kSum);
+      const std::vector<T> whole = reference(ReduceOp::kSum, scaling, inputs, packets, fates);
+      reduction.start(packets, 5, part);
+      std::vector<const std::byte*> begins;
+      for (int s = 0; s < 3; ++s) {
+        reduction.lose(s, &*fates[static_cast<std::size_t>(s)]);
+        begins.push_back(reinterpret_cast<const std::byte*>(inputs[static_cast<std::size_t>(s)].data() + part.begin));
+      }
+      PerSource<T> got(5, std::vector<T>(part.size(), 7));
+      std::vector<std::byte*> outputs;
+      for (int r = 0; r < 5; ++r) {
+        const auto& lost = fates_of_results[static_cast<std::size_t>(r)];
+        if (lost) reduction.lose_result(r, lost->words());
+        outputs.push_back(reinterpret_cast<std::byte*>(got[static_cast<std::size_t>(r)].data()));
+      }
+      reduction.reduce(ReduceOp::kSum, ConstTensor(element_type_of<T>(), {}), scaling, begins, outputs);
+      for (std::size_t r = 0; r < 5; ++r) {
+        std::vector<T> want;
+        for (std::uint64_t i = part.begin; i < part.end; ++i) {
+          const bool lost = fates_of_results[r] && fates_of_results[r]->lost(packets.packet_of(i));
+          want.push_back(lost ? T{} : whole[i]);
+        }
+        expect_bits(want, got[r], "result " + std::to_string(r) + ", " + std::to_string(payload) + " bytes a packet");
+      }
+    }
+  }
+}
+
 template <class T>
 class DeliveredReductions : public ::testing::Test {};
 using Elements = ::testing::Types<float, double, std::uint64_t>;
@@ -181,6 +219,13 @@ TYPED_TEST(DeliveredReductions, SumsAndMaximaLeaveOutWhatIsLost) {
   check<TypeParam>(ReduceOp::kSum, {});
   check<TypeParam>(ReduceOp::kMax, {});
   check<TypeParam>(ReduceOp::kSum, {.exempt = 1});
+}
+
+TYPED_TEST(DeliveredReductions, ResultsLosePacketsOfTheirOwn) {
+  check_results<TypeParam>(0, 0.02);
+  check_results<TypeParam>(0.01, 0.01);
+  check_results<TypeParam>(0.5, 0.6);
+  check_results<TypeParam>(1, 1);
 }
 
 TYPED_TEST(DeliveredReductions, PartsAreThoseOfTheWhole) {

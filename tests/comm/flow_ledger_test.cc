@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
 
 #include "sim/loss/bernoulli.h"
@@ -54,6 +55,29 @@ TEST(FlowLedger, ACheckedMessageShowsThatTheEndsDiffer) {
     sender.pass_message(kLink, 0, packets);
   }
   EXPECT_NE(flow_of(sender).check.value(), flow_of(receiver).check.value());
+}
+
+// Whatever was expected to come next.
+TEST(FlowLedger, LinksInAnyOrderHaveTheirOwnFates) {
+  FlowLedger ledger(network_of(0.3));
+  const sim::Packetizer packets(1000, 4, 64);
+  std::array<std::uint64_t, 5> used{};
+  for (int message = 0; message < 200; ++message) {
+    const auto source = static_cast<std::uint16_t>(message < 20 ? message % 5 : message * message % 11 % 5);
+    sim::Link link = kLink;
+    link.source = static_cast<std::uint16_t>(source + 2);
+    if (message % 7 == 3) {
+      ledger.pass_message(link, 0, packets);
+    } else {
+      sim::PacketMask want(packets.packets());
+      sim::Bernoulli(0.3).draw(5, link, used[source], want);
+      const sim::PacketMask* lost = ledger.next_message(link, 0, packets, Tally::kCounted);
+      ASSERT_NE(lost, nullptr);
+      EXPECT_EQ(*lost, want) << message;
+    }
+    used[source] += packets.packets();
+  }
+  EXPECT_EQ(ledger.flows().size(), 5U);
 }
 
 TEST(FlowLedger, CountsNothingWhereNobodyAsks) {

@@ -131,6 +131,13 @@ class PartReductions : public ::testing::TestWithParam<Kind> {
       body(plain);
     });
   }
+
+  // Whose reductions each of them sees.
+  static std::vector<int> ranks_in_sight(int world_size) {
+    std::vector<int> ranks(GetParam() == Kind::kOverridden ? static_cast<std::size_t>(world_size) : 0);
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
 };
 
 TEST_P(PartReductions, AllReduceGivesEveryRankWhatTheOwnersMake) {
@@ -148,6 +155,7 @@ TEST_P(PartReductions, AllReduceGivesEveryRankWhatTheOwnersMake) {
         EXPECT_EQ(output, want);
         EXPECT_EQ(input, input_of(rank, count));
         EXPECT_EQ(apart.calls, 1);  // for an empty part too
+        EXPECT_EQ(apart.seen, ranks_in_sight(world_size));
 
         std::vector<double> data = input;
         WeightedSum in_place(rank, counts[static_cast<std::size_t>(rank)]);
@@ -178,6 +186,7 @@ TEST_P(PartReductions, ReduceScatterTakesUnevenParts) {
       communicator.reduce_scatter_with(std::span<const double>(input), std::span(output), counts, apart, kMessage);
       EXPECT_EQ(output, want);
       EXPECT_EQ(input, input_of(rank, total));
+      EXPECT_EQ(apart.seen, ranks_in_sight(world_size));
 
       const std::span<double> part = std::span(input).subspan(begin, *own);
       WeightedSum in_place(rank, *own);

@@ -97,6 +97,29 @@ TEST(DrawKernels, EveryWidthOfVectorsGivesTheSameBits) {
   }
 }
 
+TEST(DrawKernels, EveryWidthOfVectorsMixesAlike) {
+  const PhiloxCounter fields = link_counter(kLink, Purpose::kDigestWord, 0);
+  for (const std::size_t number : {0U, 1U, 7U, 8U, 9U, 30U}) {
+    std::vector<std::uint64_t> places;
+    std::vector<std::uint64_t> contents;
+    std::uint64_t sum = 0;
+    for (std::uint64_t i = 0; i < number; ++i) {
+      places.push_back((i + 1) * 0x9e3779b97f4a7c15U);
+      contents.push_back((i + 3) * 0xd1b54a32d192ed03U);
+      const PhiloxBlock block = philox(
+          contents[i],
+          {static_cast<std::uint32_t>(places[i]), static_cast<std::uint32_t>(places[i] >> 32), fields[2], fields[3]});
+      sum += std::uint64_t{block[1]} << 32 | block[0];
+    }
+    EXPECT_EQ(sum_of_mixed(kLink, Purpose::kDigestWord, places, contents), sum) << number;
+    for (const DrawKernels& kernels : usable_draw_kernels()) {
+      EXPECT_EQ(kernels.mixed(fields, places, contents), sum) << kernels.name << " " << number;
+    }
+  }
+  const std::vector<std::uint64_t> one(1);
+  EXPECT_THROW(sum_of_mixed(kLink, Purpose::kDigestWord, one, {}), CheckError);
+}
+
 TEST(DrawsBelow, RefusesAThresholdAboveCertain) {
   std::vector<std::uint64_t> below(1);
   EXPECT_THROW(draws_below(kSeed, kLink, Purpose::kLossEmission, 0, kCertain + 1, below), CheckError);
