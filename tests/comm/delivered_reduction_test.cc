@@ -282,6 +282,30 @@ TYPED_TEST(DeliveredReductions, PutTheLastValuesInThePlaceOfWhatIsLost) {
 }
 
 // More inputs than one pass takes, and counts around those of a vector and a block.
+TEST(LostBySome, AreThePacketsOfThePartAndWhoLostThem) {
+  const sim::Packetizer packets(1000, 4, 16);
+  sim::PacketMask odd(250);
+  sim::PacketMask third(250);
+  for (std::uint64_t p = 1; p < 250; p += 2) odd.set_lost(p);
+  for (std::uint64_t p = 0; p < 250; p += 3) third.set_lost(p);
+  LostBySome lost;
+  for (const sim::ElementRange part : {sim::ElementRange{0, 1000}, {5, 5}, {17, 18}, {255, 1000}, {256, 513}}) {
+    SCOPED_TRACE(part.begin);
+    lost.start({packets, part}, std::vector<const sim::PacketMask*>{&odd, nullptr, &third});
+    for (std::uint64_t p = 0; p < 250; ++p) {
+      const bool in_part =
+          part.size() > 0 && p >= packets.packet_of(part.begin) && p <= packets.packet_of(part.end - 1);
+      if (!in_part || (!odd.lost(p) && !third.lost(p))) continue;
+      ASSERT_TRUE(lost.next());
+      EXPECT_EQ(lost.packet(), p);
+      EXPECT_EQ(lost.lost_by(0), odd.lost(p) ? 1U : 0U);
+      EXPECT_EQ(lost.lost_by(1), 0U);
+      EXPECT_EQ(lost.lost_by(2), third.lost(p) ? 1U : 0U);
+    }
+    EXPECT_FALSE(lost.next());
+  }
+}
+
 TYPED_TEST(DeliveredReductions, RankOrderHoldsForAnyNumberOfInputs) {
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
     for (int sources = 1; sources <= 13; ++sources) {
