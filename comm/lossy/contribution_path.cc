@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "comm/lossy/packet_runs.h"
+#include "sim/error.h"
 
 namespace droptest::comm {
 namespace {
@@ -74,6 +75,7 @@ class ContributionPath::Part final : public PartReduction {
 
   void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> results,
               std::span<const PartReduction* const> reductions) override {
+    DROPTEST_CHECK(reductions.size() == contributions.size(), "reductions out of sight");
     for (std::size_t source = 0; source < reductions.size(); ++source) {
       delivered_.lose(static_cast<int>(source), dynamic_cast<const Part&>(*reductions[source]).lost_);
     }

@@ -15,9 +15,10 @@ namespace droptest::comm {
 /// A packet of a contribution travels on the link (source, every destination) to the aggregation point; lost, it is
 /// missing from everyone's result, its sender's too. Each rank takes its losses out of what it hands to the backend's
 /// own collective, so all ranks get equal bits; where the backend reduces in place, sums leave them out on the way,
-/// which is the same to the bit (but for the sign of zeros). Every rank draws the fates of all contributions. The
-/// gather half of an all-reduce, where it is configured apart, is the way from the aggregation point, named by the
-/// group's lowest world rank, to each receiver (that rank too). Reduction order: the backend's.
+/// which is the same to the bit (but for the sign of zeros). There each rank draws the fates of its own contribution,
+/// and the others look at them; elsewhere every rank draws those of all. The gather half of an all-reduce, where it is
+/// configured apart, is the way from the aggregation point, named by the group's lowest world rank, to each receiver
+/// (that rank too). Reduction order: the backend's.
 class ContributionPath final : public Path {
  public:
   explicit ContributionPath(const PathContext& context);

@@ -119,6 +119,7 @@ const DirectPath::Part& DirectPath::part_of(const PartReduction& reduction) {
 // All ranks have drawn their gather half, and wait.
 void DirectPath::lose_results(std::span<const PartReduction* const> reductions) {
   const int me = context_.inner.rank();
+  DROPTEST_CHECK(reductions.size() == static_cast<std::size_t>(context_.inner.world_size()), "reductions out of sight");
   const bool shared = context_.network.consistency == Consistency::kShared;
   for (int receiver = 0; receiver < context_.inner.world_size(); ++receiver) {
     const PartReduction* const that_knows = reductions[static_cast<std::size_t>(shared ? me : receiver)];
