@@ -63,7 +63,8 @@ void DeliveredGaps::start(ReduceOp op, ElementType type, const DeliveredScaling&
   inputs_ = inputs;
   results_ = results.size();
   factors_.assign(scaling.contributions == 1 ? 0 : inputs.size(), scaling.contributions);
-  if (!factors_.empty() && scaling.exempt >= 0) factors_[static_cast<std::size_t>(scaling.exempt)] = 1;
+  const auto exempt = static_cast<std::size_t>(scaling.exempt);  // where it is none of them: past the end
+  if (exempt < factors_.size()) factors_[exempt] = 1;
   lost_contributions_.start(part, contributions);
   lost_results_.start(part, results);
 }

@@ -4,6 +4,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include <iterator>
+#include <numeric>
+
 // Lanes are the 16 Philox blocks of a word. A compare then gives, for each of a block's four draws, one bit per block;
 // the four masks are spread to every fourth bit of the word.
 #define DROPTEST_AVX512 gnu::target("avx512f,avx512dq,bmi2")
@@ -141,7 +144,10 @@ template <int kRound = 0>
     }
     sum = _mm512_mask_add_epi64(sum, used, sum, in_turns(blocks.c0, blocks.c1));
   }
-  return static_cast<std::uint64_t>(_mm512_reduce_add_epi64(sum));
+  // Not by the compiler's own reduction, whose additions are of signed numbers.
+  alignas(64) std::uint64_t lanes_of_sum[8];
+  _mm512_store_si512(lanes_of_sum, sum);
+  return std::accumulate(std::begin(lanes_of_sum), std::end(lanes_of_sum), std::uint64_t{0});
 }
 
 }  // namespace
