@@ -12,6 +12,13 @@
 
 namespace droptest::sim {
 
+// Philox4x32-10: multipliers M and Weyl constants W. Source: Salmon et al., SC 2011, section 3.3 and table 2.
+inline constexpr int kPhiloxRounds = 10;
+inline constexpr std::uint32_t kPhiloxM0 = 0xD2511F53U;
+inline constexpr std::uint32_t kPhiloxM1 = 0xCD9E8D57U;
+inline constexpr std::uint32_t kPhiloxW0 = 0x9E3779B9U;
+inline constexpr std::uint32_t kPhiloxW1 = 0xBB67AE85U;
+
 /// What all words of one call share.
 struct DrawStream {
   std::uint64_t seed;

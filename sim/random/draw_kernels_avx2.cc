@@ -11,13 +11,6 @@
 namespace droptest::sim {
 namespace {
 
-// Source: Salmon et al., SC 2011, section 3.3 and table 2: ten rounds, multipliers M and Weyl constants W.
-constexpr std::uint32_t kRounds = 10;
-constexpr std::uint32_t kM0 = 0xD2511F53U;
-constexpr std::uint32_t kM1 = 0xCD9E8D57U;
-constexpr std::uint32_t kW0 = 0x9E3779B9U;
-constexpr std::uint32_t kW1 = 0xBB67AE85U;
-
 [[DROPTEST_AVX2, gnu::always_inline]] inline __m256i lanes(std::uint32_t value) {
   return _mm256_set1_epi32(static_cast<int>(value));
 }
@@ -25,13 +18,13 @@ constexpr std::uint32_t kW1 = 0xBB67AE85U;
 /// The keys of all rounds.
 struct RoundKeys {
   explicit RoundKeys(std::uint64_t seed) {
-    for (std::uint32_t round = 0; round < kRounds; ++round) {
-      k0[round] = static_cast<std::uint32_t>(seed) + round * kW0;
-      k1[round] = static_cast<std::uint32_t>(seed >> 32) + round * kW1;
+    for (int round = 0; round < kPhiloxRounds; ++round) {
+      k0[round] = static_cast<std::uint32_t>(seed) + static_cast<std::uint32_t>(round) * kPhiloxW0;
+      k1[round] = static_cast<std::uint32_t>(seed >> 32) + static_cast<std::uint32_t>(round) * kPhiloxW1;
     }
   }
-  std::uint32_t k0[kRounds];
-  std::uint32_t k1[kRounds];
+  std::uint32_t k0[kPhiloxRounds];
+  std::uint32_t k1[kPhiloxRounds];
 };
 
 /// Four blocks: counters in the low halves of lanes of 64 bits, where a product leaves its low half. The high halves
@@ -41,8 +34,8 @@ struct FourBlocks {
 
   [[DROPTEST_AVX2, gnu::always_inline]] inline void round(__m256i k0, __m256i k1) {
     constexpr int kHighDown = 0xf5;
-    const __m256i p0 = _mm256_mul_epu32(c0, lanes(kM0));
-    const __m256i p1 = _mm256_mul_epu32(c2, lanes(kM1));
+    const __m256i p0 = _mm256_mul_epu32(c0, lanes(kPhiloxM0));
+    const __m256i p1 = _mm256_mul_epu32(c2, lanes(kPhiloxM1));
     c0 = _mm256_xor_si256(_mm256_shuffle_epi32(p1, kHighDown), _mm256_xor_si256(c1, k0));
     c2 = _mm256_xor_si256(_mm256_shuffle_epi32(p0, kHighDown), _mm256_xor_si256(c3, k1));
     c1 = p1;
@@ -69,7 +62,7 @@ struct HalfWord {
   const __m256i c3 = lanes(stream.counter[3]);
   FourBlocks even = {_mm256_add_epi32(first, _mm256_set_epi64x(6, 4, 2, 0)), c1, c2, c3};
   FourBlocks odd = {_mm256_add_epi32(first, _mm256_set_epi64x(7, 5, 3, 1)), c1, c2, c3};
-  for (std::uint32_t round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kPhiloxRounds; ++round) {
     const __m256i k0 = lanes(keys.k0[round]);
     const __m256i k1 = lanes(keys.k1[round]);
     even.round(k0, k1);

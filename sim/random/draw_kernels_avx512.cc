@@ -19,13 +19,6 @@ struct WordDraws {
   __m512i draws[4];
 };
 
-// Source: Salmon et al., SC 2011, section 3.3 and table 2: ten rounds, multipliers M and Weyl constants W.
-constexpr int kRounds = 10;
-constexpr std::uint32_t kM0 = 0xD2511F53U;
-constexpr std::uint32_t kM1 = 0xCD9E8D57U;
-constexpr std::uint32_t kW0 = 0x9E3779B9U;
-constexpr std::uint32_t kW1 = 0xBB67AE85U;
-
 [[DROPTEST_AVX512, gnu::always_inline]] inline __m512i lanes(std::uint32_t value) {
   return _mm512_set1_epi32(static_cast<int>(value));
 }
@@ -36,8 +29,8 @@ struct RoundKeys {
     const __m512i round = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     const auto low = static_cast<std::uint32_t>(seed);
     const auto high = static_cast<std::uint32_t>(seed >> 32);
-    _mm512_store_si512(k0, _mm512_add_epi32(lanes(low), _mm512_mullo_epi32(round, lanes(kW0))));
-    _mm512_store_si512(k1, _mm512_add_epi32(lanes(high), _mm512_mullo_epi32(round, lanes(kW1))));
+    _mm512_store_si512(k0, _mm512_add_epi32(lanes(low), _mm512_mullo_epi32(round, lanes(kPhiloxW0))));
+    _mm512_store_si512(k1, _mm512_add_epi32(lanes(high), _mm512_mullo_epi32(round, lanes(kPhiloxW1))));
   }
   alignas(64) std::uint32_t k0[16];
   alignas(64) std::uint32_t k1[16];
@@ -49,8 +42,8 @@ struct EightBlocks {
   __m512i c0, c1, c2, c3;
 
   [[DROPTEST_AVX512, gnu::always_inline]] inline void round(__m512i k0, __m512i k1) {
-    const __m512i p0 = _mm512_mul_epu32(c0, lanes(kM0));
-    const __m512i p1 = _mm512_mul_epu32(c2, lanes(kM1));
+    const __m512i p0 = _mm512_mul_epu32(c0, lanes(kPhiloxM0));
+    const __m512i p1 = _mm512_mul_epu32(c2, lanes(kPhiloxM1));
     const __m512i high0 = _mm512_shuffle_epi32(p0, _MM_PERM_DDBB);
     const __m512i high1 = _mm512_shuffle_epi32(p1, _MM_PERM_DDBB);
     constexpr int kXorOfThree = 0x96;
@@ -65,7 +58,7 @@ struct EightBlocks {
 template <int kRound = 0>
 [[DROPTEST_AVX512, gnu::always_inline]] inline void encrypt(EightBlocks& even, EightBlocks& odd,
                                                             const RoundKeys& keys) {
-  if constexpr (kRound < kRounds) {
+  if constexpr (kRound < kPhiloxRounds) {
     const __m512i k0 = lanes(keys.k0[kRound]);
     const __m512i k1 = lanes(keys.k1[kRound]);
     even.round(k0, k1);
@@ -137,10 +130,10 @@ template <int kRound = 0>
     EightBlocks blocks = {place, _mm512_srli_epi64(place, 32), lanes(fields[2]), lanes(fields[3])};
     __m512i k0 = content;
     __m512i k1 = _mm512_srli_epi64(content, 32);
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kPhiloxRounds; ++round) {
       blocks.round(k0, k1);
-      k0 = _mm512_add_epi32(k0, lanes(kW0));
-      k1 = _mm512_add_epi32(k1, lanes(kW1));
+      k0 = _mm512_add_epi32(k0, lanes(kPhiloxW0));
+      k1 = _mm512_add_epi32(k1, lanes(kPhiloxW1));
     }
     sum = _mm512_mask_add_epi64(sum, used, sum, in_turns(blocks.c0, blocks.c1));
   }
