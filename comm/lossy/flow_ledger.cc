@@ -221,7 +221,7 @@ const sim::PacketMask* FlowLedger::recover(Flow& flow, const FlowKey& key, const
   };
   const sim::Repair repair = recovery.recover(mask_, draw_again, missing_);
   if (flow.tally != nullptr) {
-    FlowTally::Counts& counts = flow.tally->counts;
+    PacketCounts& counts = flow.tally->counts;
     // Go-back-N drops packets that were not lost, so that more can be missing than were lost.
     counts.repaired_packets += repair.lost_data_packets - std::min(repair.lost_data_packets, missing_.lost_count());
     counts.resent_packets += repair.resent_packets;
@@ -249,14 +249,7 @@ LossCounts FlowLedger::counts_of(const Flow& flow) {
   if (flow.tally == nullptr) return {};
   const FlowTally& tally = *flow.tally;
   LossCounts counts;
-  counts.bytes = tally.counts.bytes;
-  counts.lost_packets = tally.counts.lost_packets;
-  counts.lost_bytes = tally.counts.lost_bytes;
-  counts.repaired_packets = tally.counts.repaired_packets;
-  counts.residual_packets = tally.counts.residual_packets;
-  counts.residual_bytes = tally.counts.residual_bytes;
-  counts.resent_packets = tally.counts.resent_packets;
-  counts.resend_rounds = tally.counts.resend_rounds;
+  static_cast<PacketCounts&>(counts) = tally.counts;
   counts.messages = flow.messages;
   counts.packets = flow.packets;
   const sim::LostCount expected = tally.theory.total();

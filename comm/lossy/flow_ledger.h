@@ -54,16 +54,7 @@ struct FlowDigest {
 struct alignas(64) FlowTally {
   explicit FlowTally(const sim::Link& link) : digest(link) {}
 
-  struct Counts {  ///< as in LossCounts
-    std::uint64_t bytes = 0;
-    std::uint64_t lost_packets = 0;
-    std::uint64_t lost_bytes = 0;
-    std::uint64_t repaired_packets = 0;
-    std::uint64_t residual_packets = 0;
-    std::uint64_t residual_bytes = 0;
-    std::uint64_t resent_packets = 0;
-    std::uint64_t resend_rounds = 0;
-  } counts;
+  PacketCounts counts;
   FlowDigest digest;  ///< of all fates
   sim::BurstHistogram bursts;
   sim::LostCountTheory theory;

@@ -15,19 +15,23 @@ namespace droptest::comm {
 /// Whether ranks count what their links lose. Where nobody asks for statistics, a link needs a third of the memory.
 enum class Counting : std::uint8_t { kOff, kOn };
 
-/// Counts of one flow or of many flows added up. Each link is counted on exactly one rank.
-struct LossCounts {
-  std::uint64_t messages = 0;
-  std::uint64_t packets = 0;  ///< sent at first: data and parity; the others count these too
-  std::uint64_t bytes = 0;
+/// What became of packets, message by message.
+struct PacketCounts {
+  std::uint64_t bytes = 0;  ///< of the packets sent at first: data and parity; losses count these too
   std::uint64_t lost_packets = 0;
   std::uint64_t lost_bytes = 0;
   /// After recovery, which leaves all that is lost missing where there is none.
   std::uint64_t repaired_packets = 0;  ///< data packets that were lost at first and arrived or were restored
   std::uint64_t residual_packets = 0;  ///< data packets that stay missing
   std::uint64_t residual_bytes = 0;
-  std::uint64_t resent_packets = 0;                  ///< beside `packets`: each as often as it was sent again
-  std::uint64_t resend_rounds = 0;                   ///< summed over messages
+  std::uint64_t resent_packets = 0;  ///< beside those sent at first: each as often as it was sent again
+  std::uint64_t resend_rounds = 0;   ///< summed over messages
+};
+
+/// Counts of one flow or of many flows added up. Each link is counted on exactly one rank.
+struct LossCounts : PacketCounts {
+  std::uint64_t messages = 0;
+  std::uint64_t packets = 0;                         ///< sent at first
   double expected_lost = 0;                          ///< sum over links of packets x loss rate
   double expected_lost_variance = 0;                 ///< sum over links of the process's count variance
   std::map<std::uint64_t, std::uint64_t> bursts;     ///< burst length in packets -> how many ended or are open

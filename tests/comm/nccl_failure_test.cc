@@ -26,9 +26,7 @@ using namespace std::chrono_literals;
 using fake_nccl::Plan;
 using ::testing::AllOf;
 using ::testing::Each;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
 const Message kGrad{sim::TrafficClass::kTpBackward, "grad.wte", -1};
