@@ -11,7 +11,7 @@ namespace droptest::comm {
 namespace {
 
 // Inputs that one pass over a block takes in.
-constexpr std::size_t kInputsOfPass = 4;
+constexpr std::size_t kInputsOfPass = 8;
 
 struct Sum {
   template <class T>
@@ -52,6 +52,14 @@ template <class Op, Pass kPass, class T>
       return fold<Op, kPass, 2>(block, inputs.data(), offset_bytes, elems);
     case 3:
       return fold<Op, kPass, 3>(block, inputs.data(), offset_bytes, elems);
+    case 4:
+      return fold<Op, kPass, 4>(block, inputs.data(), offset_bytes, elems);
+    case 5:
+      return fold<Op, kPass, 5>(block, inputs.data(), offset_bytes, elems);
+    case 6:
+      return fold<Op, kPass, 6>(block, inputs.data(), offset_bytes, elems);
+    case 7:
+      return fold<Op, kPass, 7>(block, inputs.data(), offset_bytes, elems);
     default:
       return fold<Op, kPass, kInputsOfPass>(block, inputs.data(), offset_bytes, elems);
   }

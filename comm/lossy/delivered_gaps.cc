@@ -43,8 +43,9 @@ void LostBySome::start(const MessagePart& part, std::span<const std::span<const 
 bool LostBySome::next() {
   while (word_ < ahead_.size() && ahead_[word_] == 0) ++word_;
   if (word_ == ahead_.size()) return false;
-  bit_ = std::countr_zero(ahead_[word_]);
-  ahead_[word_] &= ahead_[word_] - 1;
+  bit_ = ahead_[word_] & (~ahead_[word_] + 1);
+  ahead_[word_] ^= bit_;
+  of_word_ = &bits_[word_ * messages_];
   return true;
 }
 

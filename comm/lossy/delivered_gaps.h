@@ -2,6 +2,7 @@
 // From fates to the gaps of a reduction, found one by one while it goes on.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -38,9 +39,11 @@ class LostBySome {
 
   /// Goes on to the next packet; false after the last one.
   bool next();
-  std::uint64_t packet() const { return 64 * (first_word_ + word_) + static_cast<std::uint64_t>(bit_); }
+  std::uint64_t packet() const {
+    return 64 * (first_word_ + word_) + static_cast<std::uint64_t>(std::countr_zero(bit_));
+  }
   /// Whether a message lost it: 1, else 0.
-  std::size_t lost_by(std::size_t message) const { return bits_[word_ * messages_ + message] >> bit_ & 1; }
+  std::size_t lost_by(std::size_t message) const { return (of_word_[message] & bit_) != 0 ? 1 : 0; }
 
  private:
   template <class WordsOf>
@@ -51,7 +54,8 @@ class LostBySome {
   std::size_t messages_ = 0;
   std::uint64_t first_word_ = 0;
   std::size_t word_ = 0;
-  int bit_ = 0;
+  std::uint64_t bit_ = 0;                   // of the packet, in its word
+  const std::uint64_t* of_word_ = nullptr;  // of each message
 };
 
 /// The gaps of a reduction whose contributions and results lost packets. Buffers are kept between reductions.
