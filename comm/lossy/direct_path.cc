@@ -129,24 +129,36 @@ void DirectPath::lose_results(std::span<const PartReduction* const> reductions) 
   }
 }
 
+// Before the ranks meet, with the fates of the results: so the code that draws comes into the caches once a call.
+void DirectPath::draw_contributions(const sim::Packetizer& packets, const Message& message) {
+  const int world_size = context_.inner.world_size();
+  lost_contributions_.resize(static_cast<std::size_t>(world_size));
+  for (int source = 0; source < world_size; ++source) {
+    sim::PacketMask& kept = lost_contributions_[static_cast<std::size_t>(source)];
+    const sim::PacketMask* lost = fates_of_contribution(source, packets, message);
+    if (lost == nullptr) {
+      kept.resize(0);
+    } else {
+      kept = *lost;
+    }
+  }
+}
+
 void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const> contributions,
                              std::span<std::byte* const> results, std::span<const PartReduction* const> reductions) {
   const HalfNetwork& half = context_.network.reduce;
   const int world_size = context_.inner.world_size();
   delivered_.start(part.packets(), world_size);
-  lost_contributions_.resize(static_cast<std::size_t>(world_size));
   if (part.lost_results() == Part::LostResults::kByOwner) lose_results(reductions);
   for (int source = 0; source < world_size; ++source) {
-    const sim::PacketMask* lost = fates_of_contribution(source, part.packets(), part.message());
+    sim::PacketMask& lost = lost_contributions_[static_cast<std::size_t>(source)];
+    if (lost.size() == 0) continue;
     if (half.selection == LossSelection::kLargestNorm) {
       const ConstTensor like = part.like();
       const std::size_t bytes = part.packets().count_elems() * element_bytes(like.type);
-      lost = adversary_.hit(lost, {like.type, {contributions[source], bytes}, like.stream}, part.packets());
+      lost = *adversary_.hit(&lost, {like.type, {contributions[source], bytes}, like.stream}, part.packets());
     }
-    if (lost == nullptr) continue;
-    sim::PacketMask& kept = lost_contributions_[static_cast<std::size_t>(source)];
-    kept = *lost;
-    delivered_.lose(source, &kept);
+    delivered_.lose(source, &lost);
   }
   if (!part.remembered().bytes.empty()) {
     return delivered_.reduce_with_last(part.op(), part.remembered(), contributions, results);
@@ -175,6 +187,7 @@ void DirectPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const
             remembered_contributions(StaleMemory::Use::kReduceContributions, input, part_elems, message),
             by_owner ? Part::LostResults::kByOwner : Part::LostResults::kByReceiver, message);
   const ConstTensor sent = corrected(input, op, StaleMemory::Use::kAllReduceFeedback, message);
+  draw_contributions(part.packets(), message);
   context_.inner.all_reduce_with(sent, output, part, message);
   draw_outgoing(sent, part_counts_, message);
   if (!by_owner) one_hop_.lose_results(output, part_counts_, own_values, message);
@@ -188,6 +201,7 @@ void DirectPath::reduce_scatter(ConstTensor input, Tensor output, std::span<cons
             remembered_contributions(StaleMemory::Use::kReduceScatterContributions, input, part_elems, message),
             Part::LostResults::kByReceiver, message);
   const ConstTensor sent = corrected(input, op, StaleMemory::Use::kReduceScatterFeedback, message);
+  draw_contributions(part.packets(), message);
   context_.inner.reduce_scatter_with(sent, output, counts, part, message);
   draw_outgoing(sent, counts, message);
 }

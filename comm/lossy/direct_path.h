@@ -42,6 +42,7 @@ class DirectPath final : public Path {
   bool owners_lose_results(ConstTensor input) const;
   Tensor remembered_contributions(StaleMemory::Use use, ConstTensor like, std::uint64_t part_elems,
                                   const Message& message);
+  void draw_contributions(const sim::Packetizer& packets, const Message& message);
   const sim::PacketMask* fates_of_contribution(int source, const sim::Packetizer& packets, const Message& message);
   void draw_outgoing(ConstTensor sent, std::span<const std::uint64_t> counts, const Message& message);
   ConstTensor corrected(ConstTensor input, ReduceOp op, StaleMemory::Use use, const Message& message);
@@ -49,7 +50,7 @@ class DirectPath final : public Path {
   PathContext context_;
   OneHop one_hop_;
   DeliveredReduction delivered_;
-  std::vector<sim::PacketMask> lost_contributions_;  // to the current part, by source
+  std::vector<sim::PacketMask> lost_contributions_;  // to the current part, by source; empty: all arrived
   LossesByRank lost_results_;                        // of the current all-reduce, by owner, where owners take them out
   LargestNorm adversary_;
   std::vector<std::uint64_t> part_counts_;  // of the current all-reduce, by rank

@@ -146,7 +146,7 @@ class Simulation {
       for (const auto& [key, flow] : ledger.flows()) {
         counts.add(FlowLedger::counts_of(flow));
         result_.statistics.digest =
-            with_link_digest(result_.statistics.digest, with_link_digest(0, flow.tally->digest.value()));
+            with_link_digest(result_.statistics.digest, with_link_digest(0, flow.tally->digest()));
       }
     }
     std::vector<double>& survival = half == sim::Half::kReduce ? result_.survival_reduce : result_.survival_gather;

@@ -24,7 +24,7 @@ struct FlowEnd {
 FlowEnd end_of(const FlowLedger& ledger, const FlowKey& key) {
   const auto found = ledger.flows().find(key);
   if (found == ledger.flows().end() || found->second.packets == 0) return {};
-  return {found->second.check.value(), found->second.packets};
+  return {found->second.check(), found->second.packets};
 }
 
 // The flows that a verification visits between a source and a destination, in an order that all ranks share: the link

@@ -106,7 +106,7 @@ Flow& FlowLedger::flow_of(const FlowKey& key) {
 void FlowLedger::fetch_ahead(const Flow& flow) {
   constexpr int kForWriting = 1;
   constexpr std::size_t kLineBytes = 64;
-  constexpr std::size_t kHotTallyBytes = 6 * kLineBytes;
+  constexpr std::size_t kHotTallyBytes = 4 * kLineBytes;
   if (flow.next == nullptr) return;
   const Flow& next = flow.next->second;
   if (next.next != nullptr) {
@@ -147,7 +147,7 @@ const sim::PacketMask* FlowLedger::next_message(const sim::Link& link, GroupNumb
     if (process != nullptr && process->can_lose() && arrival_ == Arrival::kByFate) {
       missing = lose(flow, key, *process, packets, count, time);
     } else if (flow.tally != nullptr) {
-      flow.tally->bursts.interrupt();
+      flow.tally->fates.interrupt();
     }
     if (flow.tally != nullptr) {
       flow.tally->counts.bytes += (count - 1) * packets.payload_bytes(0) + packets.payload_bytes(data - 1);
@@ -181,15 +181,16 @@ const sim::PacketMask* FlowLedger::lose(Flow& flow, const FlowKey& key, const si
   // Where each message has fates of its own, no time passes between them.
   if (time && scope == BurstScope::kLink) place.start_microseconds = time->departs_seconds * kMicrosecondsPerSecond;
   mask_.resize(count);
-  process.draw_message(network_.seed, key.link, place, mask_);
-  if (flow.messages % kMessagesPerCheck == 0) flow.check.fates.add(place.first_packet, mask_);
   FlowTally* tally = flow.tally.get();
-  if (tally != nullptr) {
-    tally->digest.fates.add(place.first_packet, mask_);
-    if (scope == BurstScope::kMessage) tally->bursts.interrupt();
-    tally->bursts.add(mask_);
-    tally->theory.add(process, network_.seed, key.link, place, count);
+  if (tally != nullptr && scope == BurstScope::kLink && !process.counts_by_message()) {
+    tally->fates.draw(process, network_.seed, place.first_packet, mask_);
+  } else {
+    process.draw_message(network_.seed, key.link, place, mask_);
+    if (tally != nullptr && scope == BurstScope::kMessage) tally->fates.interrupt();
+    if (tally != nullptr) tally->fates.add(place.first_packet, mask_);
   }
+  if (tally != nullptr) tally->theory.add(process, network_.seed, key.link, place, count);
+  if (flow.messages % kMessagesPerCheck == 0) flow.checked_fates.add(place.first_packet, mask_);
   const std::uint64_t lost = mask_.lost_count();
   if (lost == 0) return nullptr;
   const sim::LinkRecovery* recovery = half_of(key.link).recovery.get();
@@ -229,14 +230,14 @@ const sim::PacketMask* FlowLedger::recover(Flow& flow, const FlowKey& key, const
   }
   if (!missing_.any_lost()) return nullptr;
   const sim::Link link = link_of_attempt(key.link, sim::Link::kMostAttempts);
-  if (flow.messages % kMessagesPerCheck == 0) flow.check.add_missing(link, first, missing_);
-  if (flow.tally != nullptr) flow.tally->digest.add_missing(link, first, missing_);
+  if (flow.messages % kMessagesPerCheck == 0) flow.checked_missing.add(link, first, missing_);
+  if (flow.tally != nullptr) flow.tally->missing.add(link, first, missing_);
   return &missing_;
 }
 
-void FlowDigest::add_missing(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& lost) {
-  if (missing == nullptr) missing = std::make_unique<sim::FateDigest>(link);
-  missing->add(first_packet, lost);
+void MissingDigest::add(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& missing) {
+  if (digest_ == nullptr) digest_ = std::make_unique<sim::FateDigest>(link);
+  digest_->add(first_packet, missing);
 }
 
 FlowLedger::Touch FlowLedger::take_touch() {
@@ -255,9 +256,10 @@ LossCounts FlowLedger::counts_of(const Flow& flow) {
   const sim::LostCount expected = tally.theory.total();
   counts.expected_lost = expected.mean;
   counts.expected_lost_variance = expected.variance;
-  counts.bursts = tally.bursts.counts();
-  counts.gaps = tally.bursts.gaps();
-  counts.stretches = tally.bursts.stretches();
+  const sim::BurstHistogram bursts = tally.fates.bursts();
+  counts.bursts = bursts.counts();
+  counts.gaps = bursts.gaps();
+  counts.stretches = bursts.stretches();
   return counts;
 }
 

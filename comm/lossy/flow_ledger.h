@@ -13,7 +13,7 @@
 #include "comm/lossy/loss_statistics.h"
 #include "comm/lossy/message_times.h"
 #include "comm/lossy/network.h"
-#include "sim/loss/burst_histogram.h"
+#include "sim/loss/counted_fates.h"
 #include "sim/loss/fate_digest.h"
 #include "sim/loss/link.h"
 #include "sim/loss/lost_count_theory.h"
@@ -38,38 +38,41 @@ struct FlowKey {
   friend auto operator<=>(const FlowKey&, const FlowKey&) = default;
 };
 
-/// The digest of a flow's fates, or of some of them.
-struct FlowDigest {
-  explicit FlowDigest(const sim::Link& link) : fates(link) {}
+/// The digest of what stayed missing in spite of a recovery.
+class MissingDigest {
+ public:
+  void add(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& missing);
+  std::uint64_t value() const { return digest_ == nullptr ? 0 : digest_->value(); }
 
-  std::uint64_t value() const { return fates.value() + (missing == nullptr ? 0 : missing->value()); }
-  /// Takes what stayed missing in spite of a recovery.
-  void add_missing(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& lost);
-
-  sim::FateDigest fates;
-  std::unique_ptr<sim::FateDigest> missing;  ///< null while nothing did
+ private:
+  std::unique_ptr<sim::FateDigest> digest_;  // null while nothing did
 };
 
-/// What the rank that counts a link knows beside its fates: about five cache lines for each message.
+/// What the rank that counts a link knows of it. What every message changes comes first.
 struct alignas(64) FlowTally {
-  explicit FlowTally(const sim::Link& link) : digest(link) {}
+  explicit FlowTally(const sim::Link& link) : fates(link) {}
+  /// Of all fates, and of what stayed missing.
+  std::uint64_t digest() const { return fates.digest() + missing.value(); }
 
   PacketCounts counts;
-  FlowDigest digest;  ///< of all fates
-  sim::BurstHistogram bursts;
+  sim::CountedFates fates;
   sim::LostCountTheory theory;
+  MissingDigest missing;
 };
 
 /// State of one flow. A rank has several for each of its peers, so it is small on all but the rank that counts it.
 struct Flow {
-  Flow(const sim::Link& link, const sim::LossProcess* configured) : process(configured), check(link) {}
+  Flow(const sim::Link& link, const sim::LossProcess* configured) : process(configured), checked_fates(link) {}
+  /// The digest of the messages that both ends draw.
+  std::uint64_t check() const { return checked_fates.value() + checked_missing.value(); }
 
   const sim::LossProcess* process;  ///< of the link, for all steps; null: reliable
   std::uint64_t messages = 0;
   std::uint64_t packets = 0;  ///< so far; the index of the next one where indices run on along the link
   std::pair<const FlowKey, Flow>* next = nullptr;  ///< that had the next message last time; null: none yet
   std::unique_ptr<FlowTally> tally;                ///< null where another rank counts the link
-  FlowDigest check;                                ///< of the messages that both ends draw
+  sim::FateDigest checked_fates;
+  MissingDigest checked_missing;
 };
 
 /// Hands out packet indices and draws the fates of each message.

@@ -86,7 +86,7 @@ void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedge
     out.put(static_cast<std::uint64_t>(link.half));
     out.put(link.source);
     out.put(link.destination);
-    out.put(entry.second.tally->digest.value());
+    out.put(entry.second.tally->digest());
     put_counts(out, FlowLedger::counts_of(entry.second));
   }
 }

@@ -3,53 +3,80 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 
 namespace droptest::sim {
+namespace {
 
-void BurstHistogram::add(const PacketMask& lost) {
+// The places of set bits. Most words have few: that many are looked for in each, without a branch on how many there
+// are, which no processor can predict.
+std::span<const std::uint32_t> set_bits(std::span<const std::uint64_t> words, std::span<std::uint32_t> places) {
+  constexpr int kFew = 2;
+  constexpr std::uint64_t kTop = std::uint64_t{1} << 63;  // a place for the bit of a word that has none
+  std::size_t number = 0;
+  std::uint32_t begin = 0;
+  for (std::uint64_t word : words) {
+    for (int i = 0; i < kFew; ++i) {
+      places[number] = begin + static_cast<std::uint32_t>(std::countr_zero(word | kTop));
+      number += word == 0 ? 0 : 1;
+      word &= word - 1;
+    }
+    for (; word != 0; word &= word - 1) places[number++] = begin + static_cast<std::uint32_t>(std::countr_zero(word));
+    begin += 64;
+  }
+  return places.first(number);
+}
+
+}  // namespace
+
+void BurstHistogram::add(const FatesView& lost) {
+  constexpr std::size_t kTileWords = 8;
+  std::array<std::uint32_t, kTileWords * 64 + 1> losses;  // one more: set_bits() looks for a bit that may not be there
+  for (std::size_t tile = 0; tile < lost.words.size(); tile += kTileWords) {
+    const std::span<const std::uint64_t> words =
+        lost.words.subspan(tile, std::min(kTileWords, lost.words.size() - tile));
+    add_losses(set_bits(words, losses), std::min<std::uint64_t>(64 * words.size(), lost.packets - 64 * tile));
+  }
+}
+
+// The next packets of the link, of which those at `losses` are lost.
+void BurstHistogram::add_losses(std::span<const std::uint32_t> losses, std::uint64_t packets) {
   // Copies, which no count that is written can change.
   std::uint64_t open = open_;
-  std::uint64_t delivered = delivered_;
-  std::uint64_t left = lost.size();
-  stretch_ += left;
-  for (std::uint64_t word : lost.words()) {
-    const int packets = static_cast<int>(std::min<std::uint64_t>(left, 64));
-    left -= static_cast<std::uint64_t>(packets);
-    for (int next = 0; next < packets;) {
-      // Bits shifted in at the top are clear, and so are those past the mask.
-      const int zeros = word == 0 ? packets - next : std::countr_zero(word);
-      if (zeros > 0) {
-        count_burst(open);
-        open = 0;
-        delivered += static_cast<std::uint64_t>(zeros);
-        next += zeros;
-        if (word == 0) break;
-        word >>= zeros;
-      }
-      const int ones = std::countr_one(word);
-      if (open == 0) {
-        count_gap(delivered);
-        delivered = 0;
-      }
-      open += static_cast<std::uint64_t>(ones);
-      next += ones;
-      if (next >= packets) break;
-      word >>= ones;
+  // Of the packet behind the last loss: the packets delivered since then are before these.
+  std::uint64_t behind = std::uint64_t{0} - delivered_;
+  for (const std::uint64_t loss : losses) {
+    const std::uint64_t gap = loss - behind;
+    behind = loss + 1;
+    if (gap == 0 && open > 0) {
+      ++open;
+      continue;
     }
+    count_burst(open);
+    count_gap(gap);
+    open = 1;
+  }
+  delivered_ = packets - behind;
+  if (delivered_ > 0) {
+    count_burst(open);
+    open = 0;
   }
   open_ = open;
-  delivered_ = delivered;
+  stretch_ += packets;
 }
 
 inline void BurstHistogram::count_burst(std::uint64_t length) {
   if (length == 0) return;
   ++bursts_;
-  ++(length < kBins ? bins_[length].bursts : long_[length]);
+  ++(length < kBurstBins ? bursts_of_[length] : long_bursts_[length]);
 }
 
 // The one before a burst. Two bursts are never neighbours, so that a gap between two has at least one packet.
 inline void BurstHistogram::count_gap(std::uint64_t length) {
-  if (losses_ == Losses::kSome) ++bins_[static_cast<std::size_t>(std::bit_width(length) - 1)].gaps;
+  if (losses_ == Losses::kSome) {
+    const auto i = static_cast<std::size_t>(std::bit_width(length) - 1);
+    ++(i < kGapBins ? gaps_of_[i] : long_gaps_[i]);
+  }
   losses_ = Losses::kSome;
 }
 
@@ -63,12 +90,12 @@ void BurstHistogram::interrupt() {
 }
 
 std::vector<std::uint64_t> BurstHistogram::gaps() const {
-  std::vector<std::uint64_t> all;
-  for (std::size_t i = 0; i < kBins; ++i) {
-    if (bins_[i].gaps == 0) continue;
+  std::vector<std::uint64_t> all(gaps_of_.begin(), gaps_of_.end());
+  for (const auto& [i, number] : long_gaps_) {
     all.resize(i + 1);
-    all[i] = bins_[i].gaps;
+    all[i] = number;
   }
+  while (!all.empty() && all.back() == 0) all.pop_back();
   return all;
 }
 
@@ -79,9 +106,9 @@ std::map<std::uint64_t, std::uint64_t> BurstHistogram::stretches() const {
 }
 
 std::map<std::uint64_t, std::uint64_t> BurstHistogram::counts() const {
-  std::map<std::uint64_t, std::uint64_t> all = long_;
-  for (std::uint64_t length = 0; length < kBins; ++length) {
-    if (bins_[length].bursts > 0) all[length] = bins_[length].bursts;
+  std::map<std::uint64_t, std::uint64_t> all = long_bursts_;
+  for (std::uint64_t length = 0; length < kBurstBins; ++length) {
+    if (bursts_of_[length] > 0) all[length] = bursts_of_[length];
   }
   if (open_ > 0) ++all[open_];
   return all;

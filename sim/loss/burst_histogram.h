@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "sim/loss/packet_mask.h"
@@ -18,7 +19,7 @@ namespace droptest::sim {
 class BurstHistogram {
  public:
   /// Takes the fates of the link's next packets.
-  void add(const PacketMask& lost);
+  void add(const FatesView& lost);
 
   /// Ends the stretch of neighbouring packets, and a burst that is open in it: the next packet is not the neighbour of
   /// the last one.
@@ -38,6 +39,7 @@ class BurstHistogram {
   std::map<std::uint64_t, std::uint64_t> stretches() const;
 
  private:
+  void add_losses(std::span<const std::uint32_t> losses, std::uint64_t packets);
   void count_burst(std::uint64_t length);
   void count_gap(std::uint64_t length);
 
@@ -48,14 +50,13 @@ class BurstHistogram {
   std::uint64_t delivered_ = 0;  ///< packets since the last loss of the open stretch
   std::uint64_t stretch_ = 0;    ///< its packets so far
   enum class Losses : std::uint8_t { kNone, kSome } losses_ = Losses::kNone;  ///< in it
-  struct Bin {
-    std::uint64_t bursts = 0;  ///< of this length
-    std::uint64_t gaps = 0;    ///< of 2^i to 2^(i + 1) - 1 packets
-  };
-  static constexpr std::size_t kBins = 64;
-  std::array<Bin, kBins> bins_{};
-  std::map<std::uint64_t, std::uint64_t> long_;       ///< bursts of kBins packets and more, by length
-  std::map<std::uint64_t, std::uint64_t> stretches_;  ///< ended ones
+  static constexpr std::size_t kBurstBins = 16;
+  static constexpr std::size_t kGapBins = 24;
+  std::array<std::uint64_t, kBurstBins> bursts_of_{};   ///< by length
+  std::array<std::uint64_t, kGapBins> gaps_of_{};       ///< of 2^i to 2^(i + 1) - 1 packets, by i
+  std::map<std::uint64_t, std::uint64_t> long_bursts_;  ///< of kBurstBins packets and more, by length
+  std::map<std::size_t, std::uint64_t> long_gaps_;      ///< of 2^kGapBins packets and more, by i
+  std::map<std::uint64_t, std::uint64_t> stretches_;    ///< ended ones
 };
 
 }  // namespace droptest::sim

@@ -19,11 +19,12 @@ class Words {
  public:
   explicit Words(const Link& link) : link_(link) {}
 
+  // Words without a loss have no digest. Which those are, no processor can predict.
   void add(std::uint64_t word, std::uint64_t bits) {
     if (number_ == places_.size()) mix_all();
     places_[number_] = word;
     contents_[number_] = bits;
-    ++number_;
+    number_ += bits == 0 ? 0 : 1;
   }
   std::uint64_t sum() {
     mix_all();
@@ -49,8 +50,8 @@ class Words {
 
 // The digest is a sum, so that words can be added as they are completed: of each word of 64 packets, aligned to the
 // packet index, that has a loss, and of each range of consecutive packets (which covers the words without one).
-void FateDigest::add(std::uint64_t first_packet, const PacketMask& lost) {
-  if (lost.size() == 0) return;
+void FateDigest::add(std::uint64_t first_packet, const FatesView& lost) {
+  if (lost.packets == 0) return;
   if (range_packets_ == 0 || first_packet != range_first_ + range_packets_) {
     sum_ = value();
     bits_ = 0;
@@ -58,26 +59,29 @@ void FateDigest::add(std::uint64_t first_packet, const PacketMask& lost) {
     range_packets_ = 0;
   }
   const unsigned offset = first_packet & 63;
-  std::uint64_t word = first_packet >> 6;
+  const std::uint64_t first_word = first_packet >> 6;
   Words complete(link_);
-  // Of the word at hand; what a mask has of the next one comes with its next word.
-  const auto add_bits = [&](std::uint64_t bits) {
-    if (bits == 0) return;
-    if (word != word_) {
-      if (bits_ != 0) complete.add(word_, bits_);
-      word_ = word;
-      bits_ = 0;
-    }
-    bits_ |= bits;
-  };
-  for (const std::uint64_t bits : lost.words()) {
-    add_bits(bits << offset);
-    word = (word + 1) << 6 >> 6;  // packets are counted modulo 2^64
-    if (offset != 0) add_bits(bits >> (64 - offset));
+  // A word may have come in part with the range before.
+  std::uint64_t bits = 0;
+  if (first_word == word_) {
+    bits = bits_;
+  } else {
+    complete.add(word_, bits_);
   }
+  word_ = first_word;
+  std::uint64_t left = lost.packets + offset;
+  for (const std::uint64_t fates : lost.words) {
+    bits |= fates << offset;
+    if (left <= 64) break;
+    complete.add(word_, bits);
+    word_ = (word_ + 1) << 6 >> 6;  // packets are counted modulo 2^64
+    bits = fates >> 1 >> (63 - offset);
+    left -= 64;
+  }
+  bits_ = bits;
   sum_ += complete.sum();
-  range_packets_ += lost.size();
-  packets_ += lost.size();
+  range_packets_ += lost.packets;
+  packets_ += lost.packets;
 }
 
 std::uint64_t FateDigest::word_digest() const {

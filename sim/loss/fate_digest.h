@@ -17,7 +17,7 @@ class FateDigest {
   explicit FateDigest(const Link& link) : link_(link) {}
 
   /// Takes the fates of packets first_packet onwards. Ranges that do not follow on each other are digested apart.
-  void add(std::uint64_t first_packet, const PacketMask& lost);
+  void add(std::uint64_t first_packet, const FatesView& lost);
 
   std::uint64_t value() const;
   std::uint64_t packets() const { return packets_; }

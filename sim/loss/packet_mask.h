@@ -38,4 +38,13 @@ class PacketMask {
   std::vector<std::uint64_t> words_;
 };
 
+/// The fates of consecutive packets, in words that are borrowed, as of PacketMask::words().
+struct FatesView {
+  FatesView(const PacketMask& mask) : words(mask.words()), packets(mask.size()) {}
+  FatesView(std::span<const std::uint64_t> w, std::uint64_t p) : words(w), packets(p) {}
+
+  std::span<const std::uint64_t> words;
+  std::uint64_t packets;
+};
+
 }  // namespace droptest::sim

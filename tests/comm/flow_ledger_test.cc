@@ -35,11 +35,11 @@ TEST(FlowLedger, TheEndThatPassesMessagesChecksEverySixteenth) {
     receiver.next_message(kLink, 0, packets, Tally::kCounted);
     sender.pass_message(kLink, 0, packets);
     EXPECT_EQ(flow_of(sender).packets, flow_of(receiver).packets);
-    EXPECT_EQ(flow_of(sender).check.value(), flow_of(receiver).check.value()) << message;
+    EXPECT_EQ(flow_of(sender).check(), flow_of(receiver).check()) << message;
   }
   EXPECT_EQ(flow_of(sender).tally, nullptr);
-  EXPECT_EQ(flow_of(sender).check.fates.packets(), 3U * 250) << "messages 0, 16 and 32";
-  EXPECT_NE(flow_of(receiver).check.value(), flow_of(receiver).tally->digest.value());
+  EXPECT_EQ(flow_of(sender).checked_fates.packets(), 3U * 250) << "messages 0, 16 and 32";
+  EXPECT_NE(flow_of(receiver).check(), flow_of(receiver).tally->digest());
 }
 
 TEST(FlowLedger, ACheckedMessageShowsThatTheEndsDiffer) {
@@ -48,13 +48,13 @@ TEST(FlowLedger, ACheckedMessageShowsThatTheEndsDiffer) {
   const sim::Packetizer packets(4000, 4, 64);
   for (int message = 0; message < 33; ++message) {
     if (message > 0) {
-      EXPECT_EQ(flow_of(sender).check.value(), flow_of(receiver).check.value());
+      EXPECT_EQ(flow_of(sender).check(), flow_of(receiver).check());
     }
     receiver.next_message(kLink, 0, packets, Tally::kCounted);
     sender.set_arrival(message == 32 ? FlowLedger::Arrival::kCertain : FlowLedger::Arrival::kByFate);
     sender.pass_message(kLink, 0, packets);
   }
-  EXPECT_NE(flow_of(sender).check.value(), flow_of(receiver).check.value());
+  EXPECT_NE(flow_of(sender).check(), flow_of(receiver).check());
 }
 
 // Whatever was expected to come next.

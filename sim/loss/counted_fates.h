@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fates of a link as it uses them, and what is counted of them.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "sim/loss/burst_histogram.h"
+#include "sim/loss/fate_digest.h"
+#include "sim/loss/link.h"
+#include "sim/loss/loss_process.h"
+#include "sim/loss/packet_mask.h"
+
+namespace droptest::sim {
+
+/// Draws the fates of a link's messages, and keeps their digest and their bursts. Short messages that follow on each
+/// other are drawn and counted many at a time, some way ahead and some time afterwards: that costs less than one by
+/// one, and gives the same fates, digest and bursts.
+class CountedFates {
+ public:
+  explicit CountedFates(const Link& link) : link_(link), digest_(link) {}
+
+  /// The fates of the next lost.size() packets, as of process.draw(), which are counted. `process` outlives this object
+  /// and knows the fates by the index of packets alone: its counts_by_message() is false.
+  void draw(const LossProcess& process, std::uint64_t seed, std::uint64_t first_packet, PacketMask& lost);
+
+  /// Counts fates that were drawn elsewhere.
+  void add(std::uint64_t first_packet, const PacketMask& lost);
+
+  /// BurstHistogram::interrupt().
+  void interrupt();
+
+  /// FateDigest::value() of all fates so far.
+  std::uint64_t digest() const;
+  /// Of all fates so far.
+  BurstHistogram bursts() const;
+
+ private:
+  static constexpr std::uint64_t kWordPackets = 64;
+  static constexpr std::uint64_t kMostWords = 80;
+  static constexpr std::uint64_t kMostWordsAhead = 60;
+  /// Of a message that is drawn with others: longer ones cost no less that way.
+  static constexpr std::uint64_t kMostPackets = 20 * kWordPackets;
+
+  void begin_run(const LossProcess& process, std::uint64_t seed, std::uint64_t first_packet);
+  void draw_ahead(std::uint64_t packets, PacketMask& buffer);
+  void make_room();
+  void copy_drawn(std::uint64_t first_packet, std::uint64_t packets, std::uint64_t* words) const;
+  void count_until(std::uint64_t packet);
+
+  // A run is of packets that follow on each other under one process. Indices are counted modulo 2^64.
+  const LossProcess* process_ = nullptr;  ///< null: no run
+  std::uint64_t seed_ = 0;
+  std::uint64_t run_begin_ = 0;
+  std::uint64_t counted_ = 0;  ///< the first packet that is not counted yet
+  std::uint64_t next_ = 0;     ///< the first one that is not used yet
+  std::uint64_t begin_ = 0;    ///< of drawn_: a multiple of 64
+  std::uint64_t words_ = 0;    ///< of drawn_
+  Link link_;
+  FateDigest digest_;
+  BurstHistogram bursts_;
+  std::array<std::uint64_t, kMostWords + 1> drawn_{};  ///< by 64 packets; the last one is read, but never used
+};
+
+}  // namespace droptest::sim
