@@ -66,6 +66,26 @@ TEST(BurstHistogram, GapsAreCountedBetweenLossesOfOneStretch) {
   EXPECT_EQ(in_pieces(far, {200}).gaps(), (std::vector<std::uint64_t>{0, 0, 0, 0, 0, 0, 1}));
 }
 
+TEST(BurstHistogram, AStretchMayBeginWithALoss) {
+  const BurstHistogram histogram = in_pieces({1, 0, 0, 1, 1}, {5});
+  EXPECT_EQ(histogram.gaps(), (std::vector<std::uint64_t>{0, 1}));
+  EXPECT_EQ(histogram.counts(), (Counts{{1, 1}, {2, 1}}));
+}
+
+TEST(BurstHistogram, GapsOfMillionsOfPacketsCountToo) {
+  PacketMask lost(1);
+  lost.set_lost(0);
+  BurstHistogram histogram;
+  histogram.add(lost);
+  for (const std::uint64_t delivered : {3U, (1U << 24) - 1, 1U << 24, 1U << 25}) {
+    histogram.add(PacketMask(delivered));
+    histogram.add(lost);
+  }
+  std::vector<std::uint64_t> expected(26);
+  expected[1] = expected[23] = expected[24] = expected[25] = 1;
+  EXPECT_EQ(histogram.gaps(), expected);
+}
+
 TEST(BurstHistogram, DoesNotDependOnHowPacketsAreCut) {
   for (const GilbertElliottRates& rates :
        {GilbertElliottRates{0.01, 0.25, 0, 1}, GilbertElliottRates{0.02, 0.005, 0.01, 0.999},

@@ -88,7 +88,7 @@ TEST(CountedFates, AreThoseOfMessagesOneByOne) {
     // The last link runs over the end of the index.
     for (const std::uint64_t first :
          {std::uint64_t{0}, std::uint64_t{37}, std::uint64_t{5} << 48, ~std::uint64_t{2000}}) {
-      for (const std::uint64_t most : {3U, 372U, 1279U, 1280U, 1281U, 3000U}) {
+      for (const std::uint64_t most : {3U, 372U, 1279U, 1280U, 1281U, 3000U, 6000U}) {
         Twins twins(first);
         for (int message = 0; message < 60; ++message) {
           ASSERT_NO_FATAL_FAILURE(twins.message(*process, message % 7 == 3 ? most : sizes() % (most + 1)));
