@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <map>
 #include <memory>
 
 #include "sim/loss/bernoulli.h"
@@ -78,6 +79,35 @@ TEST(FlowLedger, LinksInAnyOrderHaveTheirOwnFates) {
     used[source] += packets.packets();
   }
   EXPECT_EQ(ledger.flows().size(), 5U);
+}
+
+using Counts = std::map<std::uint64_t, std::uint64_t>;
+
+TEST(FlowLedger, BurstsRunOnAlongALinkUnlessEachMessageIsOnItsOwn) {
+  const sim::Packetizer packets(1000, 4, 64);  // 63 packets
+  for (const BurstScope scope : {BurstScope::kLink, BurstScope::kMessage}) {
+    Network network = network_of(1);
+    network.of(kLink.traffic_class)->burst_scope = scope;
+    FlowLedger ledger(network);
+    for (int message = 0; message < 3; ++message) ledger.next_message(kLink, 0, packets, Tally::kCounted);
+    const LossCounts counts = FlowLedger::counts_of(flow_of(ledger));
+    const Counts expected = scope == BurstScope::kLink ? Counts{{189, 1}} : Counts{{63, 3}};
+    EXPECT_EQ(counts.bursts, expected);
+    EXPECT_EQ(counts.stretches, expected);
+  }
+}
+
+TEST(FlowLedger, AMessageThatArrivesForCertainEndsABurst) {
+  const sim::Packetizer packets(1000, 4, 64);
+  FlowLedger ledger(network_of(1));
+  for (int message = 0; message < 5; ++message) {
+    ledger.set_arrival(message == 2 ? FlowLedger::Arrival::kCertain : FlowLedger::Arrival::kByFate);
+    ledger.next_message(kLink, 0, packets, Tally::kCounted);
+  }
+  const LossCounts counts = FlowLedger::counts_of(flow_of(ledger));
+  EXPECT_EQ(counts.bursts, (Counts{{126, 2}}));
+  EXPECT_EQ(counts.stretches, (Counts{{126, 2}}));
+  EXPECT_EQ(counts.lost_packets, 4U * 63);
 }
 
 TEST(FlowLedger, CountsNothingWhereNobodyAsks) {
