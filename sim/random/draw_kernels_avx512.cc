@@ -68,7 +68,7 @@ struct EightBlocks {
 }
 
 /// The draws of one word after the other. All blocks of a word share their counter but for its first field, and after
-/// the first round two of the four; so the first three rounds need a third of their products only.
+/// the first round two fields of the four: the first two rounds need one product of four.
 class WordDrawer {
  public:
   [[DROPTEST_AVX512, gnu::always_inline]] inline explicit WordDrawer(const DrawStream& stream)
@@ -123,7 +123,7 @@ class WordDrawer {
             third_p1, _mm512_xor_si512(_mm512_shuffle_epi32(third_p0, _MM_PERM_DDBB), xor_third_c2_), third_p0};
   }
 
-  // Not unrolled: code that is as cold as the memory before it takes longer to come than to run.
+  // Not unrolled: many words take as long either way, few take longer unrolled.
   [[DROPTEST_AVX512, gnu::always_inline]] inline void rounds(EightBlocks& even, EightBlocks& odd) const {
 #pragma GCC unroll 1
     for (int round = 3; round < kPhiloxRounds - 1; ++round) {
