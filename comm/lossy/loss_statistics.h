@@ -15,6 +15,9 @@ namespace droptest::comm {
 /// Whether ranks count what their links lose. Where nobody asks for statistics, a link needs a third of the memory.
 enum class Counting : std::uint8_t { kOff, kOn };
 
+/// Whether statistics have an entry for each link.
+enum class LinkDetail : std::uint8_t { kOmit, kInclude };
+
 /// What became of packets, message by message.
 struct PacketCounts {
   std::uint64_t bytes = 0;  ///< of the packets sent at first: data and parity; losses count these too

@@ -362,12 +362,8 @@ void LossyCommunicator::verify_fates() {
 std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail detail) {
   RankState& state = *impl_->state;
   const Settling settling = impl_->group() == 0 ? Settling::kSettle : Settling::kKeep;
-  std::vector<ClassStatistics> statistics = comm::collect_statistics(
-      impl_->inner, {state.ledger, state.calls, state.steps, state.sampler, state.step}, settling);
-  if (detail == LinkDetail::kOmit) {
-    for (ClassStatistics& of_class : statistics) of_class.links.clear();
-  }
-  return statistics;
+  return comm::collect_statistics(impl_->inner, {state.ledger, state.calls, state.steps, state.sampler, state.step},
+                                  settling, detail);
 }
 
 std::vector<ClassSample> LossyCommunicator::take_samples() {

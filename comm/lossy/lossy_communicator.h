@@ -77,8 +77,8 @@ class LossyCommunicator final : public Communicator {
 
   /// Statistics since the start of all ranks of the group added up, with those of the groups split from it; one entry
   /// per class that has a network and was used, the same on every rank. A split group's own statistics hold all that
-  /// its ranks counted, in every group. Ranks: all. `links` are filled where asked for.
-  enum class LinkDetail : std::uint8_t { kOmit, kInclude };
+  /// its ranks counted, in every group. Ranks: all, with one `detail`.
+  using LinkDetail = comm::LinkDetail;
   std::vector<ClassStatistics> collect_statistics(LinkDetail detail);
 
   /// NMSE, cosine and divergence of the steps sampled since the last call, added up over ranks; one entry per class

@@ -56,16 +56,26 @@ LossCounts take_counts(WordReader& in) {
   return counts;
 }
 
+// Of a link, what depends on the order of links when it is added up. There are as many links as pairs of ranks, so that
+// no more than this goes to all ranks unless it is asked for.
+struct InOrder {
+  std::uint64_t digest = 0;
+  double expected_lost = 0;
+  double expected_lost_variance = 0;
+};
+
 // One class while ranks are added up.
 struct ClassMerge {
   SampleSums samples;
   TouchedCalls::Settled settled;
   std::map<GroupIdentity, TouchedCalls::Calls> open;
-  std::map<sim::Link, LinkStatistics> links;
+  std::array<LossCounts, 2> halves;  // but for what is expected
+  std::map<sim::Link, InOrder> in_order;
+  std::map<sim::Link, LossCounts> links;  // none where detail is omitted
 };
 
 void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedger& ledger, const TouchedCalls& calls,
-               const ResultSampler& sampler) {
+               const ResultSampler& sampler, LinkDetail detail) {
   put_samples(out, sampler.total(traffic_class));
   out.put(calls.settled(traffic_class).calls);
   out.put(calls.settled(traffic_class).untouched);
@@ -79,19 +89,26 @@ void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedge
   const auto is_mine = [traffic_class](const auto& entry) {
     return entry.first.link.traffic_class == traffic_class && entry.second.tally != nullptr;
   };
+  std::array<LossCounts, 2> halves;
   out.put(static_cast<std::uint64_t>(std::ranges::count_if(ledger.flows(), is_mine)));
   for (const auto& entry : ledger.flows()) {
     if (!is_mine(entry)) continue;
     const sim::Link& link = entry.first.link;
+    LossCounts counts = FlowLedger::counts_of(entry.second);
     out.put(static_cast<std::uint64_t>(link.half));
     out.put(link.source);
     out.put(link.destination);
     out.put(entry.second.tally->digest());
-    put_counts(out, FlowLedger::counts_of(entry.second));
+    out.put_double(counts.expected_lost);
+    out.put_double(counts.expected_lost_variance);
+    if (detail == LinkDetail::kInclude) put_counts(out, counts);
+    counts.expected_lost = counts.expected_lost_variance = 0;
+    halves[static_cast<std::size_t>(link.half)].add(counts);
   }
+  for (const LossCounts& half : halves) put_counts(out, half);
 }
 
-void merge_class(WordReader& in, sim::TrafficClass traffic_class, ClassMerge& merge) {
+void merge_class(WordReader& in, sim::TrafficClass traffic_class, LinkDetail detail, ClassMerge& merge) {
   merge.samples.add(take_samples(in));
   merge.settled.calls += in.take();
   merge.settled.untouched += in.take();
@@ -111,11 +128,13 @@ void merge_class(WordReader& in, sim::TrafficClass traffic_class, ClassMerge& me
     link.half = static_cast<sim::Half>(in.take());
     link.source = static_cast<std::uint16_t>(in.take());
     link.destination = static_cast<std::uint16_t>(in.take());
-    LinkStatistics& merged = merge.links[link];
-    merged.link = link;
+    InOrder& merged = merge.in_order[link];
     merged.digest = with_link_digest(merged.digest, in.take());
-    merged.counts.add(take_counts(in));
+    merged.expected_lost += in.take_double();
+    merged.expected_lost_variance += in.take_double();
+    if (detail == LinkDetail::kInclude) merge.links[link].add(take_counts(in));
   }
+  for (LossCounts& half : merge.halves) half.add(take_counts(in));
 }
 
 std::uint64_t untouched_of(const TouchedCalls::Calls& calls) {
@@ -144,10 +163,15 @@ ClassStatistics finish(sim::TrafficClass traffic_class, const ClassMerge& merge)
     statistics.collectives += of_group.count;
     statistics.untouched += untouched_of(of_group);
   }
-  for (const auto& [link, of_link] : merge.links) {
-    statistics.halves[static_cast<std::size_t>(link.half)].add(of_link.counts);
+  statistics.halves = merge.halves;
+  for (const auto& [link, of_link] : merge.in_order) {
+    LossCounts& half = statistics.halves[static_cast<std::size_t>(link.half)];
+    half.expected_lost += of_link.expected_lost;
+    half.expected_lost_variance += of_link.expected_lost_variance;
     statistics.digest = with_link_digest(statistics.digest, of_link.digest);
-    statistics.links.push_back(of_link);
+  }
+  for (const auto& [link, counts] : merge.links) {
+    statistics.links.push_back({link, counts, merge.in_order.at(link).digest});
   }
   statistics.sampled_calls = merge.samples.calls;
   statistics.error_energy = merge.samples.error_energy;
@@ -166,12 +190,13 @@ std::uint64_t with_link_digest(std::uint64_t digest, std::uint64_t next) {
   return std::rotl(digest, 23) * 0x9e3779b97f4a7c15U + next;
 }
 
-std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankCounts& counts, Settling settling) {
+std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankCounts& counts, Settling settling,
+                                                LinkDetail detail) {
   const FlowLedger& ledger = counts.ledger;
   WordWriter out;
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
     if (ledger.network().of(traffic_class).has_value())
-      put_class(out, traffic_class, ledger, counts.calls, counts.sampler);
+      put_class(out, traffic_class, ledger, counts.calls, counts.sampler, detail);
   }
   const auto by_rank = gather_words(group, out.words());
   std::vector<WordReader> readers(by_rank.begin(), by_rank.end());
@@ -180,7 +205,7 @@ std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankC
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
     if (!ledger.network().of(traffic_class).has_value()) continue;
     ClassMerge merge;
-    for (WordReader& reader : readers) merge_class(reader, traffic_class, merge);
+    for (WordReader& reader : readers) merge_class(reader, traffic_class, detail, merge);
     if (settling == Settling::kSettle) settle(counts.calls, traffic_class, merge, group.world_rank(group.rank()));
     ClassStatistics statistics = finish(traffic_class, merge);
     statistics.layers = std::move(layers[traffic_class]);

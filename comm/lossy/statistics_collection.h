@@ -27,9 +27,10 @@ struct RankCounts {
   std::uint64_t step;  ///< that is going on: its verdicts stay open
 };
 
-/// One entry per class that has a network and made calls, with all its links, equal on every rank: counts are added in
-/// rank order, so that their bits do not depend on who asks. Ranks: all of the group.
-std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankCounts& counts, Settling settling);
+/// One entry per class that has a network and made calls, equal on every rank: what is not a whole number is added in
+/// the order of links, so that its bits do not depend on who asks. Ranks: all of the group, with one `detail`.
+std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankCounts& counts, Settling settling,
+                                                LinkDetail detail);
 
 /// Samples since the last call, added up over ranks; one entry per class that was sampled. Ranks: all of the group.
 std::vector<ClassSample> take_samples(Communicator& group, const FlowLedger& ledger, ResultSampler& sampler);
