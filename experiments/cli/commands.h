@@ -30,6 +30,7 @@ void add_export_command(CLI::App& app, Action& chosen);
 void add_eval_command(CLI::App& app, Action& chosen);
 void add_list_command(CLI::App& app, Action& chosen);
 void add_info_command(CLI::App& app, Action& chosen);
+void add_schema_command(CLI::App& app, Action& chosen);
 void add_fates_command(CLI::App& app, Action& chosen);
 void add_collective_command(CLI::App& app, Action& chosen);
 void add_drift_command(CLI::App& app, Action& chosen);

@@ -78,6 +78,7 @@ int main(int argc, char** argv) {
   add_eval_command(app, chosen);
   add_list_command(app, chosen);
   add_info_command(app, chosen);
+  add_schema_command(app, chosen);
   add_fates_command(app, chosen);
   add_collective_command(app, chosen);
   add_drift_command(app, chosen);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Writes the schemas of this folder into one source file, so that the binary checks against the same text.
 # Sets DROPTEST_SCHEMA_SOURCE to its path.
-set(schemas spec resolved_spec metrics loss_statistics summary sweep search diagnostics)
+set(schemas spec metrics loss_statistics summary sweep search diagnostics)
 set(text "// Made by experiments/schema/embed.cmake from the files of that folder.\n#include \"experiments/spec/embedded_schemas.h\"\n\n")
 string(APPEND text "namespace droptest::experiments {\n\n")
 string(APPEND text "const std::vector<std::pair<std::string_view, std::string_view>>& embedded_schemas() {\n")

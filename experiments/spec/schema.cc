@@ -10,6 +10,7 @@
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/nearest_name.h"
 #include "experiments/spec/pattern.h"
+#include "experiments/spec/resolved_schema.h"
 #include "experiments/spec/schema_checker.h"
 #include "sim/error.h"
 
@@ -47,6 +48,7 @@ const std::set<std::string, std::less<>>& known_keywords() {
       "oneOf",
       "anyOf",
       "patternProperties",
+      "x-resolved",  // resolved_schema.h
   };
   return kKeywords;
 }
@@ -215,17 +217,37 @@ std::string Schema::unknown_pointer(const std::vector<std::string>& tokens) cons
   return {};
 }
 
+std::span<const std::pair<std::string_view, SchemaKind>> schema_names() {
+  static constexpr std::array<std::pair<std::string_view, SchemaKind>, 8> kNames = {{
+      {"spec", SchemaKind::kSpec},
+      {"resolved_spec", SchemaKind::kResolvedSpec},
+      {"metrics", SchemaKind::kMetrics},
+      {"loss_statistics", SchemaKind::kLossStatistics},
+      {"summary", SchemaKind::kSummary},
+      {"sweep", SchemaKind::kSweep},
+      {"search", SchemaKind::kSearch},
+      {"diagnostics", SchemaKind::kDiagnostics},
+  }};
+  return kNames;
+}
+
+json schema_document(std::string_view name) {
+  if (name == "resolved_spec") return resolved_schema(schema_document("spec"));
+  const std::string file = std::string(name) + ".schema.json";
+  for (const auto& [known, text] : embedded_schemas()) {
+    if (known == file) return parse_json(text, "schema " + file);
+  }
+  DROPTEST_CHECK(false, "no schema " + file);
+}
+
 const Schema& schema_of(SchemaKind kind) {
-  static const std::array kFiles = {
-      "spec.schema.json",    "resolved_spec.schema.json", "metrics.schema.json", "loss_statistics.schema.json",
-      "summary.schema.json", "sweep.schema.json",         "search.schema.json",  "diagnostics.schema.json"};
   static const std::vector<Schema> kSchemas = [] {
     std::vector<std::pair<std::string, json>> files;
-    for (const auto& [name, text] : embedded_schemas()) {
-      files.emplace_back(name, parse_json(text, "schema " + std::string(name)));
+    for (const auto& [name, of_kind] : schema_names()) {
+      files.emplace_back(std::string(name) + ".schema.json", schema_document(name));
     }
     std::vector<Schema> schemas;
-    for (const char* file : kFiles) schemas.emplace_back(files, file);
+    for (const auto& [file, document] : files) schemas.emplace_back(files, file);
     return schemas;
   }();
   return kSchemas.at(static_cast<std::size_t>(kind));

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,7 +12,7 @@
 
 namespace droptest::experiments {
 
-/// The files of experiments/schema/.
+/// The files of experiments/schema/, and the schema of resolved specs.
 enum class SchemaKind : std::uint8_t {
   kSpec,
   kResolvedSpec,
@@ -46,7 +47,7 @@ class Schema {
   /// Why no valid document can have a member there, in words; empty: it may exist.
   std::string unknown_pointer(const std::vector<std::string>& tokens) const;
 
-  /// The schema itself, for `droptest list` and tests.
+  /// The schema itself, with absolute references.
   const nlohmann::json& source() const { return root_; }
 
  private:
@@ -58,8 +59,14 @@ class Schema {
   nlohmann::json root_;
 };
 
-/// The embedded schema of that kind.
+/// The schema of that kind.
 const Schema& schema_of(SchemaKind kind);
+
+/// "resolved_spec" -> SchemaKind::kResolvedSpec, and so on; in the order of the kinds.
+std::span<const std::pair<std::string_view, SchemaKind>> schema_names();
+
+/// The schema of that name as a document of its own. Throws: CheckError for a name that schema_names() does not have.
+nlohmann::json schema_document(std::string_view name);
 
 /// Throws: ConfigError with a line "<where>: <pointer>: got VALUE, want ..." for each violation.
 void require_valid(SchemaKind kind, const nlohmann::json& document, const std::string& where);

@@ -2,7 +2,6 @@
 // For test_schema_agrees.py: reads lines {"schema": NAME, "document": ...} and prints, for each, the list of the JSON
 // pointers at which the document breaks the embedded schema of that name.
 #include <algorithm>
-#include <array>
 #include <iostream>
 #include <string>
 
@@ -11,19 +10,18 @@
 
 int main() {
   using namespace droptest::experiments;  // NOLINT: the whole program is about one namespace
-  constexpr std::array kNames = {"spec",    "resolved_spec", "metrics", "loss_statistics",
-                                 "summary", "sweep",         "search",  "diagnostics"};
   std::string line;
   while (std::getline(std::cin, line)) {
     const nlohmann::json request = parse_json(line, "stdin");
-    const auto name = std::find(kNames.begin(), kNames.end(), request.at("schema").get<std::string>());
-    if (name == kNames.end()) {
+    const auto names = schema_names();
+    const auto name = std::find_if(names.begin(), names.end(),
+                                   [&request](const auto& known) { return request.at("schema") == known.first; });
+    if (name == names.end()) {
       std::cerr << "schema_check: got " << request.at("schema") << ", want the name of a schema\n";
       return 2;
     }
     nlohmann::json pointers = nlohmann::json::array();
-    for (const Violation& violation :
-         schema_of(static_cast<SchemaKind>(name - kNames.begin())).check(request.at("document"))) {
+    for (const Violation& violation : schema_of(name->second).check(request.at("document"))) {
       pointers.push_back(violation.pointer);
     }
     std::cout << canonical_json(pointers) << "\n";

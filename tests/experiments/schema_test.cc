@@ -9,6 +9,7 @@
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/nearest_name.h"
 #include "experiments/spec/pattern.h"
+#include "experiments/spec/resolved_schema.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -59,6 +60,49 @@ TEST(Schema, EmbeddedSchemasLoadAndForbidUnknownKeysEverywhere) {
                                 SchemaKind::kLossStatistics, SchemaKind::kSummary, SchemaKind::kSweep}) {
     walk(schema_of(kind).source(), "schema " + std::to_string(static_cast<int>(kind)));
   }
+}
+
+TEST(ResolvedSchema, HasNoDefaultsAndRequiresWhatHasOne) {
+  const json spec = parse_json(R"({"title": "spec", "x-resolved": {"title": "resolved"}, "type": "object",
+      "required": ["named"],
+      "properties": {
+        "named": {"type": "string"},
+        "usual": {"type": "integer", "default": 1},
+        "seldom": {"type": "string", "default": "auto", "x-resolved": "optional"},
+        "found": {"type": "integer", "x-resolved": "always"},
+        "shorthand": {"type": "string", "default": "x", "x-resolved": "absent"},
+        "narrow": {"enum": ["a", "b"], "minimum": 0, "x-resolved": {"enum": ["b"], "minimum": null}},
+        "list": {"items": {"properties": {"inner": {"$ref": "#/$defs/rule", "default": 2}}}},
+        "either": {"oneOf": [{"properties": {"deep": {"default": 3}}}, {"required": ["x"]}]},
+        "any": {"additionalProperties": {"properties": {"deep": {"default": {}}}}, "propertyNames": {"default": "n"}}},
+      "additionalProperties": false,
+      "$defs": {"rule": {"anyOf": [{"default": 4}]}, "dropped": {"x-resolved": "absent"}}})",
+                               "spec");
+  const json expected = parse_json(R"({"title": "resolved", "type": "object",
+      "required": ["found", "named", "usual"],
+      "properties": {
+        "named": {"type": "string"},
+        "usual": {"type": "integer"},
+        "seldom": {"type": "string"},
+        "found": {"type": "integer"},
+        "narrow": {"enum": ["b"]},
+        "list": {"items": {"properties": {"inner": {"$ref": "#/$defs/rule"}}, "required": ["inner"]}},
+        "either": {"oneOf": [{"properties": {"deep": {}}, "required": ["deep"]}, {"required": ["x"]}]},
+        "any": {"additionalProperties": {"properties": {"deep": {}}, "required": ["deep"]}, "propertyNames": {}}},
+      "additionalProperties": false,
+      "$defs": {"rule": {"anyOf": [{}]}}})",
+                                   "resolved");
+  EXPECT_EQ(resolved_schema(spec), expected);
+  EXPECT_THROW(resolved_schema({{"x-resolved", "sometimes"}}), CheckError);
+}
+
+TEST(ResolvedSchema, PercentSweepsAndShorthandsAreOfTheInputAlone) {
+  const json resolved = schema_document("resolved_spec");
+  EXPECT_FALSE(resolved["properties"].contains("sweep"));
+  EXPECT_EQ(resolved["properties"]["network"]["required"], json::array({"classes"}));
+  EXPECT_EQ(resolved["properties"]["device"]["enum"], json::array({"cuda"}));
+  EXPECT_EQ(resolved["$defs"]["fraction_or_percent"]["type"], "number");
+  EXPECT_EQ(resolved.dump().find("%"), std::string::npos);
 }
 
 TEST(Schema, RangesAreExactForSixtyFourBitIntegers) {

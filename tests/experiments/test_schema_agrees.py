@@ -12,7 +12,6 @@ import jsonschema
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCHEMAS = ROOT / "experiments" / "schema"
 NAMES = ["spec", "resolved_spec", "metrics", "loss_statistics", "summary", "sweep", "search", "diagnostics"]
 
 
@@ -26,8 +25,13 @@ def program():
     return checker
 
 
+def printed_schema(name):
+    command = [os.environ["DROPTEST_BINARY"], "schema", name]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+
+
 def validators():
-    schemas = {f"{name}.schema.json": json.loads((SCHEMAS / f"{name}.schema.json").read_text()) for name in NAMES}
+    schemas = {f"{name}.schema.json": printed_schema(name) for name in NAMES}
     result = {}
     for name in NAMES:
         schema = schemas[f"{name}.schema.json"]
