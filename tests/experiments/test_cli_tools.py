@@ -3,9 +3,10 @@
 
 import json
 import math
+import re
 
 import pytest
-from cli_harness import run, write_spec
+from cli_harness import run, run_folders, summary_of, write_spec
 
 COMMANDS = [
     "run",
@@ -39,7 +40,7 @@ def test_help_and_version(tmp_path):
     top = run("--help", cwd=tmp_path).out
     assert "Examples:" in top and "worker" not in top and "doctor-rank" not in top
     for command in COMMANDS:
-        assert command in top
+        assert re.search(rf"^  {command} ", top, re.MULTILINE)
         text = run(command, "--help", cwd=tmp_path).out
         assert "Example" in text and f"droptest {command}" in text
     assert run("--version", cwd=tmp_path).out.startswith("droptest 0.")
@@ -261,7 +262,7 @@ def test_list_names_what_specs_can_name(tmp_path):
     assert small["parameters"] == 124439808
     text = run("list", cwd=tmp_path).out
     for entries in names.values():
-        assert all(name in text for name in entries)
+        assert all(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in entries)
 
 
 def test_info_names_versions_and_what_was_built(tmp_path):
@@ -305,10 +306,18 @@ def test_report_writes_a_page(tmp_path):
     pytest.importorskip("pandas")
     write_spec(tmp_path, sweep={"cross": {"/network/loss/loss_rate": [0, 0.2]}})
     run("sweep", "spec.json", cwd=tmp_path)
+    folders = run_folders(tmp_path)
     run("report", "results/tiny", cwd=tmp_path)
-    assert "<html" in (tmp_path / "results/tiny/report.html").read_text().lower() or list(
-        (tmp_path / "results/tiny").rglob("report.html")
-    )
+    page = (tmp_path / "results/tiny/report.html").read_text()
+    losses = {summary["loss"]["tp_forward"]["reduce"]["loss_rate"]: summary["validation"]["final_loss"]
+              for summary in map(summary_of, folders)}  # fmt: skip
+    assert set(losses) == {0.0, 0.2}
+    (row,) = re.findall(r"<tr><td>Bernoulli</td>.*?</tr>", page.split("<h2>Summary</h2>")[1].split("<h2>")[0])
+    cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
+    assert {"20 %", f"{losses[0.2]:.4f}", f"{losses[0.2] - losses[0.0]:+.4f}"} <= set(cells)
+    for folder in folders:
+        assert f'href="{folder.name}/metrics.jsonl"' in page
+    assert page.count("data:image/svg+xml;base64,") == len(list((tmp_path / "results/tiny/plots").glob("*.svg"))) > 3
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path):

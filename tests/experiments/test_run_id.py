@@ -4,27 +4,12 @@
 import hashlib
 import json
 
-RESOLVED = """
-{"backend": {"name": "local", "rendezvous": {"kind": "auto"}, "threads_per_rank": 1, "timeout_seconds": 60.0},
- "data": {"text": "a.txt", "validation_fraction": 0.1}, "description": "",
- "model": {"context": 128, "heads": 4, "layers": 4, "vocabulary": 256, "width": 128}, "name": "t",
- "network": {"classes": {
-   "tp_backward": {"burst_scope": "link", "consistency": "per_receiver",
-     "gather": {"fill": "zero", "loss": {"loss_rate": 0.05, "model": "bernoulli"}}, "path": "direct",
-     "payload_bytes": 1408, "reduce": {"fill": "zero", "loss": {"loss_rate": 0.05, "model": "bernoulli"}}},
-   "tp_forward": {"burst_scope": "link", "consistency": "per_receiver",
-     "gather": {"fill": "zero", "loss": {"loss_rate": 0.05, "model": "bernoulli"}}, "path": "direct",
-     "payload_bytes": 1408, "reduce": {"fill": "zero", "loss": {"loss_rate": 0.05, "model": "bernoulli"}}}}},
- "parallel": {"tensor": 2},
- "record": {"every_steps": 10, "links": "omit", "sample_every_steps": 50, "weights": "final"}, "seed": 1,
- "training": {"accumulation": 1, "batch_sequences": 8, "beta1": 0.9, "beta2": 0.95, "epsilon": 1e-08,
-   "final_learning_rate": 0.0001, "gradient_clip": 1.0, "learning_rate": 0.001, "sequence_tokens": 128, "steps": 300,
-   "warmup_steps": 0, "weight_decay": 0.1},
- "validation": {"every_steps": 50, "network": "lossless", "tokens": 65536}}
-"""
+import pytest
+from cli_harness import run, run_folders, summary_of, tiny_spec, write_corpus, write_spec
 
 
 def run_id(spec):
+    """The id of a resolved spec, computed without droptest."""
     for key in ("name", "description", "record"):
         del spec[key]
     for key in ("timeout_seconds", "threads_per_rank", "rendezvous"):
@@ -33,6 +18,40 @@ def run_id(spec):
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def test_golden_run_id():
-    # The same spec and id are in resolve_test.cc.
-    assert run_id(json.loads(RESOLVED)) == "5a6aacf4ab801b37"
+def id_of_run(folder, **changes):
+    """The id that droptest gives to a run, which is the one computed from its spec.json."""
+    write_spec(folder, name="one", **changes)
+    known = set(run_folders(folder, "one"))
+    run("run", "spec.json", "--quiet", cwd=folder)
+    (run_folder,) = set(run_folders(folder, "one")) - known
+    computed = run_id(json.loads((run_folder / "spec.json").read_text()))
+    assert run_folder.name == summary_of(run_folder)["run_id"] == computed
+    return computed
+
+
+TRAINING = tiny_spec()["training"] | {"steps": 1}
+
+
+def test_the_id_of_a_run_is_that_of_its_spec_file(tmp_path):
+    # Numbers that writers could write in several ways, and text that they could escape.
+    write_corpus(tmp_path / 'größe "\u20ac\t.txt')
+    rates = {"learning_rate": 1e-05, "final_learning_rate": 3e-7, "epsilon": 2.5e-10, "weight_decay": 1 / 3}
+    burst = {"model": "gilbert_elliott", "loss_rate": "7%", "mean_burst_packets": 3}
+    ids = {
+        id_of_run(tmp_path, training=TRAINING),
+        id_of_run(tmp_path, training=TRAINING | rates),
+        id_of_run(tmp_path, training=TRAINING, data={"text": 'größe "\u20ac\t.txt'}),
+        id_of_run(tmp_path, training=TRAINING, seed=2**64 - 1),
+        id_of_run(tmp_path, training=TRAINING, network={"loss": burst, "path": "ring", "payload_bytes": 256}),
+        id_of_run(tmp_path, training=TRAINING, network={}),
+    }
+    assert len(ids) == 6
+
+
+@pytest.mark.parametrize("other", [{"description": "other words"}, {"record": {"every_steps": 1}}])
+def test_what_cannot_change_a_result_is_not_in_the_id(tmp_path, other):
+    one = id_of_run(tmp_path, training=TRAINING)
+    write_spec(tmp_path, "other.json", name="one", training=TRAINING, **other)
+    indifferent = ("--set", "/backend/threads_per_rank=2", "--set", "/backend/timeout_seconds=9")
+    run("run", "other.json", *indifferent, cwd=tmp_path)
+    assert [folder.name for folder in run_folders(tmp_path, "one")] == [one]

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -27,11 +28,23 @@ TEST(Trainer, LearnsTheText) {
   EXPECT_NEAR(first, std::log(64.0), 0.3);  // random weights know nothing
   EXPECT_LT(*result.outcome.validation_final_loss, 1.0);
   EXPECT_LT(*result.outcome.train_final_loss, first);
-  EXPECT_LE(*result.outcome.validation_best_loss, *result.outcome.validation_final_loss);
   EXPECT_FALSE(result.outcome.diverged_step);
   EXPECT_EQ(result.outcome.steps, 60U);
   EXPECT_EQ(result.outcome.tokens, 60U * 64U);
   EXPECT_GT(result.outcome.tokens_per_second, 0);
+}
+
+TEST(Trainer, BestAndFinalValidationLossAreThoseOfTheLines) {
+  RunConfig config = tiny_config();
+  config.training.learning_rate = {.peak = 3, .floor = 3, .warmup_steps = 12, .total_steps = 12};  // unlearns
+  const TinyResult result = train_locally(config, tiny_corpus());
+  std::vector<double> validated;
+  for (const MetricsLine& line : result.lines) {
+    if (line.validation_loss) validated.push_back(*line.validation_loss);
+  }
+  EXPECT_EQ(*result.outcome.validation_final_loss, validated.back());
+  EXPECT_EQ(*result.outcome.validation_best_loss, *std::min_element(validated.begin(), validated.end()));
+  EXPECT_LT(*result.outcome.validation_best_loss, *result.outcome.validation_final_loss);
 }
 
 TEST(Trainer, LogsTheStepsThatItIsAskedFor) {
