@@ -40,7 +40,7 @@ experiments::DataConfig data_of(const EvalOptions& options) {
 int eval(const EvalOptions& options) {
   const experiments::SweepPlan plan = load_plan(options.config);
   const experiments::RunConfig& config = plan.runs.front().run.config;
-  const experiments::Tokens tokens = experiments::read_tokens(data_of(options), config.model.vocabulary);
+  const experiments::Tokens tokens = experiments::open_tokens(data_of(options), config.model.vocabulary);
   const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const experiments::Evaluation result =
       experiments::evaluate(config, models::read_safetensors(options.model), options.model, tokens, threads);

@@ -11,11 +11,11 @@ namespace droptest::experiments {
 namespace {
 
 /// Appends the sequence that starts at `start` and its targets.
-void append_sequence(std::span<const std::uint16_t> tokens, std::uint64_t start, int length, Batch& batch) {
-  const auto inputs = tokens.subspan(start, static_cast<std::size_t>(length));
-  const auto targets = tokens.subspan(start + 1, static_cast<std::size_t>(length));
-  batch.tokens.insert(batch.tokens.end(), inputs.begin(), inputs.end());
-  batch.targets.insert(batch.targets.end(), targets.begin(), targets.end());
+void append_sequence(const Tokens& tokens, std::uint64_t start, int length, Batch& batch) {
+  std::vector<std::int32_t> read(static_cast<std::size_t>(length) + 1);
+  tokens.read(start, read);
+  batch.tokens.insert(batch.tokens.end(), read.begin(), read.end() - 1);
+  batch.targets.insert(batch.targets.end(), read.begin() + 1, read.end());
   ++batch.sequences;
 }
 
@@ -29,7 +29,7 @@ std::uint64_t uniform_below(sim::PhiloxEngine& engine, std::uint64_t range) {
 
 }  // namespace
 
-TrainingBatches::TrainingBatches(std::span<const std::uint16_t> tokens, std::uint64_t seed, int sequences, int length)
+TrainingBatches::TrainingBatches(const Tokens& tokens, std::uint64_t seed, int sequences, int length)
     : tokens_(tokens), seed_(seed), sequences_(sequences), length_(length) {
   if (tokens.size() < static_cast<std::size_t>(length) + 1) {
     throw ConfigError("training data: " + std::to_string(tokens.size()) + " tokens, want at least " +
@@ -48,8 +48,7 @@ Batch TrainingBatches::batch(std::uint64_t step, int micro_batch) const {
   return batch;
 }
 
-EvaluationBatches::EvaluationBatches(std::span<const std::uint16_t> tokens, std::uint64_t count_targets, int sequences,
-                                     int length)
+EvaluationBatches::EvaluationBatches(const Tokens& tokens, std::uint64_t count_targets, int sequences, int length)
     : tokens_(tokens), count_targets_(count_targets), sequences_(sequences), length_(length) {
   if (count_targets == 0 || count_targets >= tokens.size()) {
     throw ConfigError("evaluation data: " + std::to_string(tokens.size()) + " tokens, want at least " +
@@ -81,7 +80,7 @@ Batch EvaluationBatches::batch(std::uint64_t index) const {
   return batch;
 }
 
-Corpus split_corpus(std::span<const std::uint16_t> tokens, double validation_fraction, std::uint64_t training_needs,
+Corpus split_corpus(const Tokens& tokens, double validation_fraction, std::uint64_t training_needs,
                     std::uint64_t validation_needs, const std::string& where) {
   const auto validation_size =
       static_cast<std::uint64_t>(std::llround(validation_fraction * static_cast<double>(tokens.size())));
@@ -98,8 +97,7 @@ Corpus split_corpus(std::span<const std::uint16_t> tokens, double validation_fra
                       (need == training_needs ? "/training/sequence_tokens" : "/validation/tokens") +
                       " or /data/validation_fraction");
   }
-  return {Tokens(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(training_size)),
-          Tokens(tokens.begin() + static_cast<std::ptrdiff_t>(training_size), tokens.end())};
+  return {tokens.part(0, training_size), tokens.part(training_size, validation_size)};
 }
 
 std::uint64_t validation_targets(const RunConfig& config) {
@@ -108,7 +106,7 @@ std::uint64_t validation_targets(const RunConfig& config) {
 }
 
 Corpus load_corpus(const RunConfig& config) {
-  const Tokens tokens = read_tokens(config.data, config.model.vocabulary);
+  const Tokens tokens = open_tokens(config.data, config.model.vocabulary);
   const std::string& where = config.data.text.empty() ? config.data.tokens : config.data.text;
   return split_corpus(tokens, config.data.validation_fraction,
                       static_cast<std::uint64_t>(config.training.sequence_tokens) + 1, validation_targets(config) + 1,

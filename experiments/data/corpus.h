@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -23,14 +22,14 @@ struct Batch {
 /// stream of sequences, so that 2 x 4 sequences are the same text as 1 x 8. Thread safety: const.
 class TrainingBatches {
  public:
-  /// `tokens` is borrowed. Throws: ConfigError where they are fewer than a sequence and its last target.
-  TrainingBatches(std::span<const std::uint16_t> tokens, std::uint64_t seed, int sequences, int length);
+  /// Throws: ConfigError where the tokens are fewer than a sequence and its last target.
+  TrainingBatches(const Tokens& tokens, std::uint64_t seed, int sequences, int length);
 
-  /// Micro-batch `micro_batch` of step `step`. Determinism: the same on every rank.
+  /// Micro-batch `micro_batch` of step `step`. Determinism: the same on every rank. Throws: as Tokens::read().
   Batch batch(std::uint64_t step, int micro_batch) const;
 
  private:
-  std::span<const std::uint16_t> tokens_;
+  Tokens tokens_;
   std::uint64_t seed_;
   int sequences_;
   int length_;
@@ -39,17 +38,17 @@ class TrainingBatches {
 /// Consecutive sequences that predict each token once: the same at each evaluation. Thread safety: const.
 class EvaluationBatches {
  public:
-  /// `tokens` is borrowed; the first `count_targets` tokens after the first one are predicted, in sequences of
-  /// `length`; the last sequence may be shorter. Throws: ConfigError unless 1 <= count_targets < tokens.size().
-  EvaluationBatches(std::span<const std::uint16_t> tokens, std::uint64_t count_targets, int sequences, int length);
+  /// The first `count_targets` tokens after the first one are predicted, in sequences of `length`; the last sequence
+  /// may be shorter. Throws: ConfigError unless 1 <= count_targets < tokens.size().
+  EvaluationBatches(const Tokens& tokens, std::uint64_t count_targets, int sequences, int length);
 
   std::uint64_t count_targets() const { return count_targets_; }
   std::uint64_t batches() const;
-  /// Batch `index` < batches(); all but the last two are full.
+  /// Batch `index` < batches(); all but the last two are full. Throws: as Tokens::read().
   Batch batch(std::uint64_t index) const;
 
  private:
-  std::span<const std::uint16_t> tokens_;
+  Tokens tokens_;
   std::uint64_t count_targets_;
   int sequences_;
   int length_;
@@ -62,13 +61,13 @@ struct Corpus {
 
 /// The last round(fraction x size) tokens validate. `where` names the file in messages.
 /// Throws: ConfigError, with what is needed, where a part is shorter than `training_needs` or `validation_needs`.
-Corpus split_corpus(std::span<const std::uint16_t> tokens, double validation_fraction, std::uint64_t training_needs,
+Corpus split_corpus(const Tokens& tokens, double validation_fraction, std::uint64_t training_needs,
                     std::uint64_t validation_needs, const std::string& where);
 
 /// Tokens of a run that evaluation predicts: at least validation.tokens, in whole sequences.
 std::uint64_t validation_targets(const RunConfig& config);
 
-/// Reads, checks and splits the data of a run. Throws: ConfigError.
+/// Opens and splits the data of a run. Throws: ConfigError.
 Corpus load_corpus(const RunConfig& config);
 
 }  // namespace droptest::experiments

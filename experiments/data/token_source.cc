@@ -3,12 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <optional>
-#include <system_error>
+#include <utility>
 
 #include "sim/error.h"
 
@@ -65,13 +62,8 @@ std::size_t sequence_length(std::span<const std::byte> bytes, std::size_t offset
   return rule->length;
 }
 
-Tokens words_of(std::span<const std::byte> bytes) {
-  Tokens tokens(bytes.size() / 2);
-  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = uint16_at(bytes, 2 * i);
-  return tokens;
-}
-
-Tokens parse_llmc(std::span<const std::byte> file, const std::string& where) {
+/// The bytes of the tokens after llm.c's header.
+std::span<const std::byte> after_llmc_header(std::span<const std::byte> file, const std::string& where) {
   if (file.size() < kLlmcHeaderBytes) {
     throw ConfigError(where + ": " + std::to_string(file.size()) + " bytes, want a header of " +
                       std::to_string(kLlmcHeaderBytes) + " bytes first (llm.c's token format)");
@@ -92,58 +84,115 @@ Tokens parse_llmc(std::span<const std::byte> file, const std::string& where) {
     throw ConfigError(where + ": the header counts " + std::to_string(count) + " tokens, but " +
                       std::to_string(file.size() - kLlmcHeaderBytes) + " bytes follow it, want 2 for each token");
   }
-  return words_of(file.subspan(kLlmcHeaderBytes));
+  return file.subspan(kLlmcHeaderBytes);
+}
+
+std::uint64_t bytes_of(Tokens::Layout layout) { return layout == Tokens::Layout::kText ? 1 : 2; }
+
+/// With its beginning checked.
+Tokens checked(Tokens tokens) {
+  tokens.check(0, std::min(tokens.size(), kTokensCheckedFirst));
+  return tokens;
 }
 
 }  // namespace
 
-Tokens parse_text(std::span<const std::byte> file, const std::string& where) {
-  for (std::size_t offset = 0; offset < file.size();) {
-    const std::size_t length = sequence_length(file, offset);
+Tokens::Tokens(std::span<const std::byte> bytes, Layout layout, int vocabulary, std::string where)
+    : bytes_(bytes),
+      layout_(layout),
+      vocabulary_(vocabulary),
+      where_(std::move(where)),
+      size_(bytes.size() / bytes_of(layout)) {}
+
+Tokens Tokens::part(std::uint64_t first, std::uint64_t size) const {
+  DROPTEST_CHECK(first <= size_ && size <= size_ - first, where_ + ": a part beyond the tokens");
+  Tokens part = *this;
+  part.first_ += first;
+  part.size_ = size;
+  return part;
+}
+
+Tokens Tokens::kept_by(std::shared_ptr<const MappedFile> file) const {
+  Tokens kept = *this;
+  kept.file_ = std::move(file);
+  return kept;
+}
+
+void Tokens::read(std::uint64_t first, std::span<std::int32_t> tokens) const {
+  check(first, tokens.size());
+  const std::uint64_t begin = first_ + first;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = layout_ == Layout::kText ? static_cast<std::int32_t>(byte_at(bytes_, begin + i))
+                                         : static_cast<std::int32_t>(uint16_at(bytes_, 2 * (begin + i)));
+  }
+}
+
+void Tokens::check(std::uint64_t first, std::uint64_t count) const {
+  DROPTEST_CHECK(first <= size_ && count <= size_ - first, where_ + ": tokens beyond the end");
+  if (file_) file_->require_whole();
+  const std::uint64_t begin = first_ + first;
+  if (layout_ == Layout::kText) {
+    check_text(begin, begin + count);
+  } else {
+    check_vocabulary(begin, begin + count);
+  }
+}
+
+void Tokens::check_text(std::uint64_t begin, std::uint64_t end) const {
+  // A part may begin inside a character of up to four bytes: its first byte is the first of the three before that does
+  // not continue a character.
+  const auto continues = [this](std::uint64_t i) { return (byte_at(bytes_, i) & 0xc0U) == 0x80; };
+  std::uint64_t offset = begin;
+  while (offset < end && offset > 0 && begin - offset < 3 && continues(offset)) --offset;
+  while (offset < end) {
+    const std::size_t length = sequence_length(bytes_, offset);
     if (length == 0) {
-      throw ConfigError(where + ": not UTF-8 at byte " + std::to_string(offset) + " (value " +
-                        std::to_string(byte_at(file, offset)) + "); convert the text, e.g. with iconv -t UTF-8");
+      throw ConfigError(where_ + ": not UTF-8 at byte " + std::to_string(offset) + " (value " +
+                        std::to_string(byte_at(bytes_, offset)) + "); convert the text, e.g. with iconv -t UTF-8");
     }
     offset += length;
   }
-  Tokens tokens(file.size());
-  std::transform(file.begin(), file.end(), tokens.begin(),
-                 [](std::byte b) { return std::to_integer<std::uint16_t>(b); });
-  return tokens;
 }
 
-Tokens parse_tokens(std::span<const std::byte> file, TokenFormat format, const std::string& where) {
+void Tokens::check_vocabulary(std::uint64_t begin, std::uint64_t end) const {
+  for (std::uint64_t i = begin; i < end; ++i) {
+    const int token = uint16_at(bytes_, 2 * i);
+    if (token >= vocabulary_) {
+      throw ConfigError(where_ + ": token " + std::to_string(token) + " at position " + std::to_string(i) +
+                        ", want tokens below the model's vocabulary of " + std::to_string(vocabulary_));
+    }
+  }
+}
+
+Tokens parse_text(std::span<const std::byte> file, int vocabulary, const std::string& where) {
+  if (vocabulary < 256) {
+    throw ConfigError(where + ": the tokens of a text are its bytes: want a vocabulary of at least 256, got " +
+                      std::to_string(vocabulary));
+  }
+  return checked({file, Tokens::Layout::kText, vocabulary, where});
+}
+
+Tokens parse_tokens(std::span<const std::byte> file, TokenFormat format, int vocabulary, const std::string& where) {
   const bool has_magic = file.size() >= 4 && int32_at(file, 0) == kLlmcMagic;
-  if (format == TokenFormat::kLlmc || (format == TokenFormat::kAuto && has_magic)) return parse_llmc(file, where);
+  if (format == TokenFormat::kLlmc || (format == TokenFormat::kAuto && has_magic)) {
+    return checked({after_llmc_header(file, where), Tokens::Layout::kUint16, vocabulary, where});
+  }
   if (file.size() % 2 != 0) {
     throw ConfigError(where + ": " + std::to_string(file.size()) +
                       " bytes, want an even number (headerless uint16 tokens)");
   }
-  return words_of(file);
+  return checked({file, Tokens::Layout::kUint16, vocabulary, where});
 }
 
-void check_vocabulary(std::span<const std::uint16_t> tokens, int vocabulary, const std::string& where) {
-  const auto bad =
-      std::find_if(tokens.begin(), tokens.end(), [vocabulary](std::uint16_t t) { return t >= vocabulary; });
-  if (bad == tokens.end()) return;
-  throw ConfigError(where + ": token " + std::to_string(*bad) + " at position " + std::to_string(bad - tokens.begin()) +
-                    ", want tokens below the model's vocabulary of " + std::to_string(vocabulary));
-}
-
-Tokens read_tokens(const DataConfig& data, int vocabulary) {
+Tokens open_tokens(const DataConfig& data, int vocabulary) {
   if (data.text.empty() == data.tokens.empty()) {
     throw ConfigError("data: want a text or a token file, and not both");
   }
-  if (!data.text.empty()) {
-    if (vocabulary < 256) {
-      throw ConfigError(data.text + ": the tokens of a text are its bytes: want a vocabulary of at least 256, got " +
-                        std::to_string(vocabulary));
-    }
-    return parse_text(read_file_bytes(data.text), data.text);
-  }
-  Tokens tokens = parse_tokens(read_file_bytes(data.tokens), data.format, data.tokens);
-  check_vocabulary(tokens, vocabulary, data.tokens);
-  return tokens;
+  const std::string& path = data.text.empty() ? data.tokens : data.text;
+  auto file = std::make_shared<const MappedFile>(path);
+  const Tokens tokens = data.text.empty() ? parse_tokens(file->bytes(), data.format, vocabulary, path)
+                                          : parse_text(file->bytes(), vocabulary, path);
+  return tokens.kept_by(std::move(file));
 }
 
 bool has_llmc_magic(const std::string& path) {
@@ -151,22 +200,6 @@ bool has_llmc_magic(const std::string& path) {
   std::array<char, 4> first{};
   if (!stream.read(first.data(), first.size())) return false;
   return int32_at(std::as_bytes(std::span<const char>(first)), 0) == kLlmcMagic;
-}
-
-std::vector<std::byte> read_file_bytes(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) throw ConfigError(path + ": is a directory, want a file");
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw ConfigError(path + ": cannot open: " + std::strerror(errno));
-  std::vector<std::byte> bytes;
-  std::vector<char> chunk(std::size_t{1} << 20);
-  while (stream) {
-    stream.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
-    const auto* first = reinterpret_cast<const std::byte*>(chunk.data());
-    bytes.insert(bytes.end(), first, first + stream.gcount());
-  }
-  if (stream.bad()) throw ConfigError(path + ": cannot read: " + std::strerror(errno));
-  return bytes;
 }
 
 }  // namespace droptest::experiments

@@ -1,40 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text and token files as token sequences (docs/formats.md). Parsing works on bytes in memory, apart from reading.
+// Text and token files as token sequences, read in place (docs/formats.md). Parsing works on bytes in memory.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
+#include "experiments/data/mapped_file.h"
 #include "experiments/run_config.h"
 
 namespace droptest::experiments {
 
-/// Tokens of at most 16 bits: every vocabulary in use fits, and a corpus takes half the memory.
-using Tokens = std::vector<std::uint16_t>;
+/// Consecutive tokens of a file, which stay where the file has them. Thread safety: const.
+class Tokens {
+ public:
+  enum class Layout : std::uint8_t {
+    kText,    ///< UTF-8, a token is a byte
+    kUint16,  ///< two bytes, little-endian
+  };
+
+  Tokens() = default;
+  /// All tokens in `bytes`, which are borrowed. `vocabulary`: of the model that reads them; `where` names the file.
+  Tokens(std::span<const std::byte> bytes, Layout layout, int vocabulary, std::string where);
+
+  std::uint64_t size() const { return size_; }
+  /// `size` tokens from token `first` on; messages still count from the file's first token.
+  Tokens part(std::uint64_t first, std::uint64_t size) const;
+  /// These tokens, which keep the file mapped that their bytes are of.
+  Tokens kept_by(std::shared_ptr<const MappedFile> file) const;
+
+  /// Copies the tokens from `first` on. They are checked first: a file is too large to check before each run.
+  /// Throws: ConfigError as check(); where the file has been cut since it was opened.
+  void read(std::uint64_t first, std::span<std::int32_t> tokens) const;
+  /// Throws: ConfigError that names the first of these tokens that the model does not have, or the first byte that is
+  /// not UTF-8.
+  void check(std::uint64_t first, std::uint64_t count) const;
+
+ private:
+  void check_text(std::uint64_t begin, std::uint64_t end) const;
+  void check_vocabulary(std::uint64_t begin, std::uint64_t end) const;
+
+  std::shared_ptr<const MappedFile> file_;  ///< shared by the parts of a corpus; null where the bytes are borrowed
+  std::span<const std::byte> bytes_;        ///< of all the file's tokens
+  Layout layout_ = Layout::kUint16;
+  int vocabulary_ = 0;
+  std::string where_;
+  std::uint64_t first_ = 0;  ///< where this part begins, in tokens
+  std::uint64_t size_ = 0;
+};
+
+/// A file's first tokens, all of those of most files, are checked when it is opened; the others when they are read.
+inline constexpr std::uint64_t kTokensCheckedFirst = std::uint64_t{1} << 26U;
 
 /// The bytes of a text as tokens. `where` names the file in messages.
-/// Throws: ConfigError with the byte offset where the text is not UTF-8.
-Tokens parse_text(std::span<const std::byte> file, const std::string& where);
+/// Throws: ConfigError where vocabulary < 256; with the byte offset where its beginning is not UTF-8.
+Tokens parse_text(std::span<const std::byte> file, int vocabulary, const std::string& where);
 
 /// The tokens of a token file. kAuto takes llm.c's layout where the file begins with its magic number.
 /// Throws: ConfigError for a header that is short, of another magic or version, or whose count is not what the file
-/// holds; for a headerless file of an odd number of bytes.
-Tokens parse_tokens(std::span<const std::byte> file, TokenFormat format, const std::string& where);
+/// holds; for a headerless file of an odd number of bytes; for one of the first tokens that is not below `vocabulary`.
+Tokens parse_tokens(std::span<const std::byte> file, TokenFormat format, int vocabulary, const std::string& where);
 
-/// Throws: ConfigError with the position and value of the first token that is not below `vocabulary`.
-void check_vocabulary(std::span<const std::uint16_t> tokens, int vocabulary, const std::string& where);
-
-/// Reads, parses and checks the file that `data` names: text, or tokens.
-/// Throws: ConfigError as above; for a text where vocabulary < 256; for a file that cannot be read.
-Tokens read_tokens(const DataConfig& data, int vocabulary);
+/// The tokens of the file that `data` names: text, or tokens. Memory: none but the file's pages, which processes share.
+/// Throws: ConfigError as above; for a file that cannot be read.
+Tokens open_tokens(const DataConfig& data, int vocabulary);
 
 /// Whether the file begins with the magic number of llm.c's layout; false where it cannot be read.
 bool has_llmc_magic(const std::string& path);
-
-/// A file's bytes. Throws: ConfigError naming the path and the system's reason.
-std::vector<std::byte> read_file_bytes(const std::string& path);
 
 }  // namespace droptest::experiments

@@ -27,7 +27,7 @@ models::StoredTensors initial_weights(const RunConfig& config) {
 }
 
 Evaluation evaluate(const RunConfig& config, const models::StoredTensors& weights, const std::string& where,
-                    std::span<const std::uint16_t> tokens, int threads) {
+                    const Tokens& tokens, int threads) {
   if (tokens.size() < 2) {
     throw ConfigError("evaluation data: " + std::to_string(tokens.size()) + " tokens, want at least 2");
   }

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 
+#include "experiments/data/token_source.h"
 #include "experiments/run_config.h"
 #include "models/files/safetensors.h"
 
@@ -20,8 +20,9 @@ struct Evaluation {
 };
 
 /// The mean loss of `weights` in the run's model over tokens, in sequences of training.sequence_tokens.
-/// `where` names the weights in messages. Throws: ConfigError for weights that do not fit, or fewer than two tokens.
+/// `where` names the weights in messages. Throws: ConfigError for weights that do not fit, or fewer than two tokens;
+/// as Tokens::read().
 Evaluation evaluate(const RunConfig& config, const models::StoredTensors& weights, const std::string& where,
-                    std::span<const std::uint16_t> tokens, int threads);
+                    const Tokens& tokens, int threads);
 
 }  // namespace droptest::experiments

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "comm/run_ranks.h"
@@ -32,10 +33,14 @@ inline RunConfig tiny_config() {
 
 /// Text with structure to learn: a short cycle of tokens with a slower second one.
 inline Corpus tiny_corpus() {
-  Tokens tokens(4000);
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = static_cast<std::uint16_t>(i % 5 == 0 ? 20 + i / 5 % 7 : i % 5);
-  }
+  static const std::vector<std::uint16_t> words = [] {
+    std::vector<std::uint16_t> cycle(4000);
+    for (std::size_t i = 0; i < cycle.size(); ++i) {
+      cycle[i] = static_cast<std::uint16_t>(i % 5 == 0 ? 20 + i / 5 % 7 : i % 5);
+    }
+    return cycle;
+  }();
+  const Tokens tokens(std::as_bytes(std::span(words)), Tokens::Layout::kUint16, 64, "tiny corpus");
   return split_corpus(tokens, 0.25, 17, 65, "tiny corpus");
 }
 

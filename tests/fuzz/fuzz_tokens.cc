@@ -12,15 +12,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::span<const std::byte> file = std::as_bytes(std::span(data, size));
   for (const TokenFormat format : {TokenFormat::kAuto, TokenFormat::kLlmc, TokenFormat::kUint16}) {
     try {
-      const Tokens tokens = parse_tokens(file, format, "fuzz");
+      const Tokens tokens = parse_tokens(file, format, 50257, "fuzz");
       DROPTEST_CHECK(tokens.size() <= size / 2, "more tokens than bytes hold");
-      check_vocabulary(tokens, 50257, "fuzz");
     } catch (const droptest::ConfigError&) {
       continue;
     }
   }
   try {
-    DROPTEST_CHECK(parse_text(file, "fuzz").size() == size, "a token for each byte");
+    DROPTEST_CHECK(parse_text(file, 256, "fuzz").size() == size, "a token for each byte");
   } catch (const droptest::ConfigError&) {
     return 0;
   }

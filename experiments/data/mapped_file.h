@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file of any size as bytes, without a copy in this process.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace droptest::experiments {
+
+/// A read-only mapping: processes that map the same file share its pages. Thread safety: const.
+class MappedFile {
+ public:
+  /// Throws: ConfigError naming the path and the system's reason; for what is no regular file.
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const;
+
+  /// Throws: ConfigError where the file is now shorter than the mapping: reading the missing pages would end the
+  /// process.
+  void require_whole() const;
+
+ private:
+  struct Mapping;
+  std::string path_;
+  std::unique_ptr<const Mapping> mapping_;
+};
+
+}  // namespace droptest::experiments
