@@ -43,7 +43,7 @@ ConstTensor ContributionPath::what_arrives(ConstTensor input, Tensor masked, Red
   check_reduction(half.fill, op, input.type, message);
   const bool lossy = can_lose(half);
   if (lossy) lost_contributions_.start(packets.packets());
-  if (context_.feedback != nullptr) input = context_.feedback->correct(input, op, uses.feedback, message);
+  if (context_.feedback != nullptr) input = context_.feedback->correct(input, op, uses.feedback, uses.cut, message);
   ConstTensor arrives = input;
   for (int source = 0; source < context_.inner.world_size(); ++source) {
     const bool mine = source == context_.inner.rank();
@@ -53,7 +53,7 @@ ConstTensor ContributionPath::what_arrives(ConstTensor input, Tensor masked, Red
     if (!mine) continue;
     if (context_.feedback != nullptr) context_.feedback->undelivered(0, input, lost, packets);
     if (half.fill == Fill::kStale) {
-      const Tensor last = context_.stale.of(uses.stale, message, input, input.count_elems());
+      const Tensor last = context_.stale.of(uses.stale, message, input, input.count_elems(), uses.cut);
       copy_delivered(input, last, lost, packets);
       arrives = last;
     } else if (lost != nullptr) {
@@ -152,7 +152,7 @@ void ContributionPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op,
   const sim::Packetizer packets(input.count_elems(), element_bytes(input.type), context_.network.payload_bytes);
   const ConstTensor own_values = one_hop_.keep_contribution(input, op);
   // The output is overwritten in any case, so what arrives may stand in it: in place nothing is copied.
-  constexpr Uses kUses{StaleMemory::Use::kReduceContributions, StaleMemory::Use::kAllReduceFeedback};
+  constexpr Uses kUses{StaleMemory::Use::kReduceContributions, StaleMemory::Use::kAllReduceFeedback, {}};
   if (reduces_in_parts(op)) {
     all_reduce_in_parts(input, output, packets, message);
   } else {
@@ -162,7 +162,7 @@ void ContributionPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op,
   }
 
   if (context_.network.gather.loss == nullptr && context_.network.gather.links.empty()) return;
-  const Tensor remembered = one_hop_.memory(StaleMemory::Use::kAllReduceResult, message, output, -1);
+  const Tensor remembered = one_hop_.memory(StaleMemory::Use::kAllReduceResult, message, output, {});
   const sim::PacketMask* lost = fates_of_results(packets, message);
   one_hop_.fill(output, lost, packets, own_values, remembered);
 }
@@ -171,8 +171,8 @@ void ContributionPath::reduce_scatter(ConstTensor input, Tensor output, std::spa
                                       ReduceOp op, const Message& message) {
   const sim::Packetizer packets(input.count_elems(), element_bytes(input.type), context_.network.payload_bytes);
   const Tensor masked = context_.scratch.take(Scratch::Slot::kMasked, input, input.count_elems());
-  constexpr Uses kUses{StaleMemory::Use::kReduceScatterContributions, StaleMemory::Use::kReduceScatterFeedback};
-  const ConstTensor arrives = what_arrives(input, masked, op, packets, kUses, message);
+  const Uses uses{StaleMemory::Use::kReduceScatterContributions, StaleMemory::Use::kReduceScatterFeedback, counts};
+  const ConstTensor arrives = what_arrives(input, masked, op, packets, uses, message);
   context_.inner.reduce_scatter(arrives, output, counts, op, message);
   const auto mine = counts.begin() + context_.inner.rank();
   finish(output, std::accumulate(counts.begin(), mine, std::uint64_t{0}), op, packets);

@@ -38,6 +38,7 @@ class ContributionPath final : public Path {
   struct Uses {
     StaleMemory::Use stale;
     StaleMemory::Use feedback;
+    std::span<const std::uint64_t> cut;  // of the message into the parts of ranks
   };
   ConstTensor what_arrives(ConstTensor input, Tensor masked, ReduceOp op, const sim::Packetizer& packets, Uses uses,
                            const Message& message);

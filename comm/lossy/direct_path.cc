@@ -93,16 +93,18 @@ void DirectPath::draw_outgoing(ConstTensor sent, std::span<const std::uint64_t> 
   }
 }
 
-ConstTensor DirectPath::corrected(ConstTensor input, ReduceOp op, StaleMemory::Use use, const Message& message) {
-  return context_.feedback == nullptr ? input : context_.feedback->correct(input, op, use, message);
+ConstTensor DirectPath::corrected(ConstTensor input, ReduceOp op, StaleMemory::Use use,
+                                  std::span<const std::uint64_t> counts, const Message& message) {
+  return context_.feedback == nullptr ? input : context_.feedback->correct(input, op, use, counts, message);
 }
 
-Tensor DirectPath::remembered_contributions(StaleMemory::Use use, ConstTensor like, std::uint64_t part_elems,
-                                            const Message& message) {
+Tensor DirectPath::remembered_contributions(StaleMemory::Use use, ConstTensor like,
+                                            std::span<const std::uint64_t> counts, const Message& message) {
   const HalfNetwork& half = context_.network.reduce;
   if (!can_lose(half) || half.fill != Fill::kStale) return {like.type, {}};
   const auto ranks = static_cast<std::uint64_t>(context_.inner.world_size());
-  return context_.stale.of(use, message, like, ranks * part_elems);
+  const std::uint64_t part_elems = counts[static_cast<std::size_t>(context_.inner.rank())];
+  return context_.stale.of(use, message, like, ranks * part_elems, counts);
 }
 
 bool DirectPath::owners_lose_results(ConstTensor input) const {
@@ -184,9 +186,9 @@ void DirectPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const
   const bool by_owner = owners_lose_results(input);
   if (by_owner) one_hop_.draw_results(input.type, part_counts_, message, lost_results_);
   Part part(*this, op, input, part_elems,
-            remembered_contributions(StaleMemory::Use::kReduceContributions, input, part_elems, message),
+            remembered_contributions(StaleMemory::Use::kReduceContributions, input, part_counts_, message),
             by_owner ? Part::LostResults::kByOwner : Part::LostResults::kByReceiver, message);
-  const ConstTensor sent = corrected(input, op, StaleMemory::Use::kAllReduceFeedback, message);
+  const ConstTensor sent = corrected(input, op, StaleMemory::Use::kAllReduceFeedback, part_counts_, message);
   draw_contributions(part.packets(), message);
   context_.inner.all_reduce_with(sent, output, part, message);
   draw_outgoing(sent, part_counts_, message);
@@ -198,9 +200,9 @@ void DirectPath::reduce_scatter(ConstTensor input, Tensor output, std::span<cons
   check_reduction(context_.network.reduce.fill, op, input.type, message);
   const std::uint64_t part_elems = output.count_elems();
   Part part(*this, op, input, part_elems,
-            remembered_contributions(StaleMemory::Use::kReduceScatterContributions, input, part_elems, message),
+            remembered_contributions(StaleMemory::Use::kReduceScatterContributions, input, counts, message),
             Part::LostResults::kByReceiver, message);
-  const ConstTensor sent = corrected(input, op, StaleMemory::Use::kReduceScatterFeedback, message);
+  const ConstTensor sent = corrected(input, op, StaleMemory::Use::kReduceScatterFeedback, counts, message);
   draw_contributions(part.packets(), message);
   context_.inner.reduce_scatter_with(sent, output, counts, part, message);
   draw_outgoing(sent, counts, message);

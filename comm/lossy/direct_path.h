@@ -40,12 +40,13 @@ class DirectPath final : public Path {
   static const Part& part_of(const PartReduction& reduction);
   void lose_results(std::span<const PartReduction* const> reductions);
   bool owners_lose_results(ConstTensor input) const;
-  Tensor remembered_contributions(StaleMemory::Use use, ConstTensor like, std::uint64_t part_elems,
+  Tensor remembered_contributions(StaleMemory::Use use, ConstTensor like, std::span<const std::uint64_t> counts,
                                   const Message& message);
   void draw_contributions(const sim::Packetizer& packets, const Message& message);
   const sim::PacketMask* fates_of_contribution(int source, const sim::Packetizer& packets, const Message& message);
   void draw_outgoing(ConstTensor sent, std::span<const std::uint64_t> counts, const Message& message);
-  ConstTensor corrected(ConstTensor input, ReduceOp op, StaleMemory::Use use, const Message& message);
+  ConstTensor corrected(ConstTensor input, ReduceOp op, StaleMemory::Use use, std::span<const std::uint64_t> counts,
+                        const Message& message);
 
   PathContext context_;
   OneHop one_hop_;

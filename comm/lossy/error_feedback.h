@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "comm/communicator.h"
 #include "comm/lossy/scratch.h"
@@ -14,18 +15,20 @@ namespace droptest::comm {
 
 /// One rank's memory, per message, of what of its sends never arrived; zero before the first. A path corrects its input
 /// at the start of a reduction, sends that, and reports what each of its own sends lost; the next message of the same
-/// class, name, layer, type and size carries it. So the sum over time of what arrives falls short of the sum of the
-/// inputs by no more than what the memories hold.
-/// Paths whose hops send partial sums report the values that the hop sent: they go out again on the same elements.
-/// Source: Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019, algorithm 2, with loss as the compressor.
+/// class, name and layer carries it, where it has the same type, size and cut into parts. So the sum over time of what
+/// arrives falls short of the sum of the inputs by no more than what the memories hold. Paths whose hops send partial
+/// sums report the values that the hop sent: they go out again on the same elements. Source: Seide et al., Interspeech
+/// 2014; Karimireddy et al., ICML 2019, algorithm 2, with loss as the compressor.
 class ErrorFeedback {
  public:
   /// `stale` and `scratch` are borrowed and outlive this; the memories live in `stale`.
   ErrorFeedback(StaleMemory& stale, Scratch& scratch) : stale_(stale), scratch_(scratch) {}
 
   /// input + what the last message of this kind failed to deliver, in a buffer that stays valid until the next call.
-  /// `use` tells collectives apart. Throws: ConfigError for a maximum and for integers, to which nothing can be added.
-  ConstTensor correct(ConstTensor input, ReduceOp op, StaleMemory::Use use, const Message& message);
+  /// `use` tells collectives apart, `cut` is as for StaleMemory::of(). Throws: ConfigError for a maximum and for
+  /// integers, to which nothing can be added.
+  ConstTensor correct(ConstTensor input, ReduceOp op, StaleMemory::Use use, std::span<const std::uint64_t> cut,
+                      const Message& message);
 
   /// Remembers what of a send did not arrive: `values` are its elements, which begin at `first_element` of the message.
   /// Null `lost`: all arrived.

@@ -46,7 +46,7 @@ Tensor HopPath::memory_of_sums(StaleMemory::Use use, const sim::HopSchedule& sch
     schedule.receives(round, context_.inner.rank(), hops_);
     for (const sim::Hop& hop : hops_) received += elements(hop).size();
   }
-  return context_.stale.of(use, message, like, received);
+  return context_.stale.of(use, message, like, received, begins_);
 }
 
 bool HopPath::counts_travel() const {
@@ -202,7 +202,7 @@ void HopPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Me
           op,
           message,
           memory_of_sums(StaleMemory::Use::kReduceContributions, hops, input, message),
-          one_hop_.memory(StaleMemory::Use::kAllReduceResult, message, output, -1)};
+          one_hop_.memory(StaleMemory::Use::kAllReduceResult, message, output, begins_)};
   carry_out(run);
 }
 
@@ -218,7 +218,7 @@ void HopPath::reduce_scatter(ConstTensor input, Tensor output, std::span<const s
           op,
           message,
           memory_of_sums(StaleMemory::Use::kReduceScatterContributions, hops, input, message),
-          one_hop_.memory(StaleMemory::Use::kReduceScatterResult, message, work, -1)};
+          one_hop_.memory(StaleMemory::Use::kReduceScatterResult, message, work, begins_)};
   carry_out(run);
   const auto mine = static_cast<std::size_t>(context_.inner.rank());
   copy(slice(work, {begins_[mine], begins_[mine + 1]}), output);
@@ -235,7 +235,7 @@ void HopPath::all_gather(ConstTensor input, Tensor output, std::span<const std::
           ReduceOp::kSum,
           message,
           Tensor(output.type, {}),
-          one_hop_.memory(StaleMemory::Use::kAllGather, message, output, -1)};
+          one_hop_.memory(StaleMemory::Use::kAllGather, message, output, begins_)};
   carry_out(run);
 }
 
@@ -252,7 +252,7 @@ void HopPath::broadcast(Tensor data, int root, const Message& message) {
           ReduceOp::kSum,
           message,
           Tensor(data.type, {}),
-          one_hop_.memory(StaleMemory::Use::kBroadcast, message, data, root)};
+          one_hop_.memory(StaleMemory::Use::kBroadcast, message, data, begins_, root)};
   carry_out(run);
 }
 

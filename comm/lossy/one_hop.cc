@@ -39,9 +39,10 @@ ConstTensor OneHop::keep_contribution(ConstTensor input, ReduceOp op) {
   return kept;
 }
 
-Tensor OneHop::memory(StaleMemory::Use use, const Message& message, ConstTensor values, int peer) {
+Tensor OneHop::memory(StaleMemory::Use use, const Message& message, ConstTensor values,
+                      std::span<const std::uint64_t> cut, int peer) {
   if (!can_lose(context_.network.gather) || context_.network.gather.fill != Fill::kStale) return {values.type, {}};
-  return context_.stale.of(use, message, values, values.count_elems(), peer);
+  return context_.stale.of(use, message, values, values.count_elems(), cut, peer);
 }
 
 void OneHop::fill(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets, ConstTensor own_values,
@@ -133,14 +134,14 @@ void OneHop::lose_parts(Tensor output, std::span<const std::uint64_t> counts, Co
 void OneHop::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                         const Message& message) {
   const ConstTensor own_values = keep_for_own(output);
-  const Tensor remembered = memory(StaleMemory::Use::kAllGather, message, output, -1);
+  const Tensor remembered = memory(StaleMemory::Use::kAllGather, message, output, counts);
   context_.inner.all_gather(input, output, counts, message);
   lose_parts(output, counts, own_values, remembered, message);
 }
 
 void OneHop::lose_results(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values,
                           const Message& message) {
-  const Tensor remembered = memory(StaleMemory::Use::kAllReduceResult, message, output, -1);
+  const Tensor remembered = memory(StaleMemory::Use::kAllReduceResult, message, output, counts);
   lose_parts(output, counts, own_values, remembered, message);
 }
 
@@ -162,7 +163,7 @@ void OneHop::draw_results(ElementType type, std::span<const std::uint64_t> count
 void OneHop::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
                         std::span<const std::uint64_t> receive_counts, const Message& message) {
   const ConstTensor own_values = keep_for_own(output);
-  const Tensor remembered = memory(StaleMemory::Use::kAllToAll, message, output, -1);
+  const Tensor remembered = memory(StaleMemory::Use::kAllToAll, message, output, receive_counts);
   const std::size_t size = element_bytes(input.type);
   context_.inner.all_to_all(input, send_counts, output, receive_counts, message);
   std::uint64_t begin = 0;
@@ -182,7 +183,7 @@ void OneHop::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_c
 
 void OneHop::broadcast(Tensor data, int root, const Message& message) {
   const ConstTensor own_values = keep_for_own(data);
-  const Tensor remembered = memory(StaleMemory::Use::kBroadcast, message, data, root);
+  const Tensor remembered = memory(StaleMemory::Use::kBroadcast, message, data, {}, root);
   context_.inner.broadcast(data, root, message);
   const sim::Packetizer cut = packets(data);
   const sim::PacketMask* lost = fates_of_copy(root, cut, message);
@@ -196,7 +197,7 @@ void OneHop::send(ConstTensor data, int destination, const Message& message) {
 
 void OneHop::recv(Tensor data, int source, const Message& message) {
   const ConstTensor own_values = keep_for_own(data);
-  const Tensor remembered = memory(StaleMemory::Use::kReceive, message, data, source);
+  const Tensor remembered = memory(StaleMemory::Use::kReceive, message, data, {}, source);
   context_.inner.recv(data, source, message);
   const sim::Packetizer cut = packets(data);
   const sim::PacketMask* lost =

@@ -47,8 +47,9 @@ class OneHop {
   /// empty where the fill does not need them.
   void fill(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets, ConstTensor own_values,
             Tensor memory) const;
-  /// The memory of `stale` for a message, or an empty tensor under other fills.
-  Tensor memory(StaleMemory::Use use, const Message& message, ConstTensor values, int peer);
+  /// The memory of `stale` for a message that is cut so, or an empty tensor under other fills.
+  Tensor memory(StaleMemory::Use use, const Message& message, ConstTensor values, std::span<const std::uint64_t> cut,
+                int peer = -1);
 
  private:
   Tensor copy_for_own(ConstTensor values);

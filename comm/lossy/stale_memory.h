@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -16,8 +17,10 @@
 namespace droptest::comm {
 
 /// Remembers, per message and place of use, the last values that arrived; zero before the first. Each group has a
-/// memory of its own. Messages are told apart by class, name, layer, element type and number of elements: equal ones
-/// are "the same tensor, one step later".
+/// memory of its own. Messages are told apart by class, name and layer: equal ones are "the same tensor, one step
+/// later". A message has one memory in each place of use, which is of one shape (element type, number of elements and
+/// their cut into parts): a message of another shape replaces it and begins with zeros, since its positions mean other
+/// values. So memory is bounded by the largest message of each name.
 class StaleMemory {
  public:
   /// The collective and half that a value belongs to; sources are laid out one after another within one memory.
@@ -34,13 +37,15 @@ class StaleMemory {
     kReduceScatterFeedback,
   };
 
-  /// The memory of `count_elems` elements for a message, of the type and in the memory of `like`. `peer` tells roots
-  /// and senders apart, where that matters. The range stays valid until the memory is destroyed.
-  Tensor of(Use use, const Message& message, ConstTensor like, std::uint64_t count_elems, int peer = -1);
+  /// The memory of `count_elems` elements for a message, of the type and in the memory of `like`. `cut` says how the
+  /// message is cut into the parts of ranks, empty where it is not. `peer` tells roots and senders apart, where that
+  /// matters. The range stays valid until the message has another shape.
+  Tensor of(Use use, const Message& message, ConstTensor like, std::uint64_t count_elems,
+            std::span<const std::uint64_t> cut, int peer = -1);
 
  private:
-  using Key = std::tuple<Use, sim::TrafficClass, int, int, ElementType, std::uint64_t, std::string>;
-  using KeyView = std::tuple<Use, sim::TrafficClass, int, int, ElementType, std::uint64_t, std::string_view>;
+  using Key = std::tuple<Use, sim::TrafficClass, int, int, std::string>;
+  using KeyView = std::tuple<Use, sim::TrafficClass, int, int, std::string_view>;
   static const KeyView& view(const KeyView& key) { return key; }
   static KeyView view(const Key& key) {
     return std::apply([](const auto&... members) { return KeyView(members...); }, key);
@@ -53,8 +58,12 @@ class StaleMemory {
     }
   };
   struct Memory {
+    ElementType type = ElementType::kFloat32;
+    std::vector<std::uint64_t> cut;
     std::vector<std::byte> host;
     DeviceMemory device;
+
+    bool has_shape(ConstTensor like, std::size_t bytes, std::span<const std::uint64_t> parts) const;
   };
   std::map<Key, Memory, Less> memories_;
 };
