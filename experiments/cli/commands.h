@@ -12,8 +12,9 @@ namespace droptest::cli {
 
 /// Exit codes that scripts may rely on.
 inline constexpr int kExitSuccess = 0;
-inline constexpr int kExitFailedRun = 1;      ///< a run failed; what it left says why
-inline constexpr int kExitUserError = 2;      ///< a spec, flag or file is wrong: nothing was run
+inline constexpr int kExitFailedRun = 1;  ///< a run failed; what it left says why
+inline constexpr int kExitUserError = 2;  ///< a spec, flag or file is wrong: nothing was run
+inline constexpr int kExitBusy = 3;  ///< another process is at work on what was asked for: a result is not there yet
 inline constexpr int kExitInterrupted = 130;  ///< Ctrl-C, as shells report it
 
 /// What the parsed command line asks for; returns an exit code. Errors are thrown.

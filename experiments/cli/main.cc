@@ -12,6 +12,7 @@
 
 #include "comm/launch_environment.h"
 #include "experiments/cli/commands.h"
+#include "experiments/records/file_lock.h"
 #include "experiments/records/provenance.h"
 #include "models/process_settings.h"
 #include "sim/error.h"
@@ -98,6 +99,9 @@ int main(int argc, char** argv) {
   } catch (const droptest::ConfigError& error) {
     print_error(error.what());
     end_at_once(kExitUserError);
+  } catch (const droptest::experiments::BusyError& error) {
+    print_error(error.what());
+    end_at_once(kExitBusy);
   } catch (const std::exception& error) {
     print_error(error.what());
     end_at_once(kExitFailedRun);

@@ -29,7 +29,8 @@ double share_done(const SweepProgress& progress) {
   double done = 0;
   double all = 0;
   for (const SweepRun& run : progress.runs) {
-    const bool going = run.state == SweepRun::State::kWaiting || run.state == SweepRun::State::kRunning;
+    const bool going = run.state == SweepRun::State::kWaiting || run.state == SweepRun::State::kRunning ||
+                       run.state == SweepRun::State::kBusy;
     all += static_cast<double>(run.steps);
     done += static_cast<double>(going ? std::min(run.step, run.steps) : run.steps);
   }
@@ -43,6 +44,7 @@ std::string progress_line(const SweepProgress& progress, std::size_t columns) {
   std::string line = "[" + std::string(filled, '#') + std::string(kBarWidth - filled, '-') + "] " +
                      std::to_string(progress.ended()) + "/" + std::to_string(progress.runs.size()) + " runs";
   if (progress.failed() != 0) line += " (" + std::to_string(progress.failed()) + " failed)";
+  if (progress.busy() != 0) line += " (" + std::to_string(progress.busy()) + " busy elsewhere)";
   if (const double rate = progress.steps_per_second(); rate > 0) {
     line += ", " + std::to_string(std::llround(rate)) + " steps/s";
   }
@@ -71,8 +73,9 @@ void ProgressDisplay::show(const SweepProgress& progress) {
     line_open_ = true;
     return;
   }
-  if (progress.ended() == ended_shown_) return;
+  if (progress.ended() == ended_shown_ && progress.busy() == busy_shown_) return;
   ended_shown_ = progress.ended();
+  busy_shown_ = progress.busy();
   std::cerr << progress_line(progress, std::string::npos) << "\n" << std::flush;
 }
 

@@ -17,7 +17,7 @@ class ProgressDisplay {
  public:
   enum class Mode : unsigned char {
     kTerminal,  ///< one line, drawn over
-    kLines,     ///< a line for each run that ends
+    kLines,     ///< a line for each run that ends, or that another process is found at work on
     kQuiet,     ///< nothing
   };
   explicit ProgressDisplay(Mode mode) : mode_(mode) {}
@@ -31,6 +31,7 @@ class ProgressDisplay {
  private:
   Mode mode_;
   std::size_t ended_shown_ = 0;
+  std::size_t busy_shown_ = 0;
   bool line_open_ = false;
 };
 

@@ -17,17 +17,21 @@
 namespace droptest::cli {
 namespace {
 
+using experiments::ExecuteOptions;
+using experiments::IfBusy;
 using experiments::RunDirectory;
 
 struct RunOptions {
   SpecOptions spec;
   std::string out = "results";
+  IfBusy if_busy = IfBusy::kFail;
   bool quiet = false;
 };
 
 struct WorkerOptions {
   std::string directory;
   std::string point = "{}";
+  ExecuteOptions::Lock lock = ExecuteOptions::Lock::kTake;
 };
 
 std::vector<std::string> worker_command() { return {experiments::this_program(), "worker"}; }
@@ -51,7 +55,19 @@ int run(const RunOptions& options) {
     return kExitSuccess;
   }
   if (!options.quiet && !launched) say_device(plan.spec, planned.run.config);
-  const nlohmann::json summary = experiments::execute_run(planned.run, directory, {planned.point, worker_command()});
+  ExecuteOptions execute{planned.point, worker_command()};
+  execute.if_busy = options.if_busy;
+  if (!options.quiet) {
+    execute.say_waiting = [](const std::string& text) { std::cerr << "droptest: " << text << std::endl; };
+  }
+  nlohmann::json summary;
+  try {
+    summary = experiments::execute_run(planned.run, directory, execute);
+  } catch (const experiments::BusyError& error) {
+    if (options.if_busy != IfBusy::kSkip || launched) throw;
+    if (!options.quiet) std::cout << "skipped: " << error.what() << "\n";
+    return kExitBusy;
+  }
   if (!options.quiet && !summary.is_null()) {
     std::cout << outcome_text(summary) << "\nthe records are in " << directory.path << "\n";
   }
@@ -62,7 +78,9 @@ int work(const WorkerOptions& options) {
   const RunDirectory directory{options.directory};
   const experiments::ResolvedRun resolved =
       experiments::resolve(experiments::load_json(directory.spec()), directory.spec());
-  experiments::execute_run(resolved, directory, {parse_json_option(options.point, "--point"), worker_command()});
+  ExecuteOptions execute{parse_json_option(options.point, "--point"), worker_command()};
+  execute.lock = options.lock;
+  experiments::execute_run(resolved, directory, execute);
   return kExitSuccess;
 }
 
@@ -73,6 +91,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
   const auto options = std::make_shared<RunOptions>();  // shared by CLI11's bindings and the action
   add_spec_options(*command, options->spec);
   command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
+  add_if_busy_option(*command, options->if_busy, {"wait", "skip", "fail"});
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");
   command->footer(
       "A run that has its result already is not repeated. Ranks of the gloo backend are started here, or by mpirun,\n"
@@ -89,6 +108,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   const auto options = std::make_shared<WorkerOptions>();  // shared by CLI11's bindings and the action
   command->add_option("FOLDER", options->directory)->required();
   command->add_option("--point", options->point);
+  command->add_flag_callback("--locked", [options] { options->lock = ExecuteOptions::Lock::kHeldByParent; });
   command->callback([options, &chosen] { chosen = [options] { return work(*options); }; });
 }
 

@@ -35,6 +35,7 @@ struct SearchCommandOptions {
   SpecOptions spec;
   std::string out = "results";
   int jobs = 0;  ///< 0: one for each core that this process may use
+  experiments::IfBusy if_busy = experiments::IfBusy::kWait;
   bool quiet = false;
 };
 
@@ -100,6 +101,24 @@ std::string conclusion(const SearchProgress& progress) {
   return text + "\n";
 }
 
+/// search.json, held while the search goes on; absent where waiting for it was interrupted.
+std::optional<experiments::FileLock> hold_record(const SearchCommandOptions& options, const std::string& name) {
+  const std::string path = experiments::search_file(options.out, name);
+  if (options.if_busy == experiments::IfBusy::kWait) {
+    return experiments::FileLock::wait_for(
+        path + ".lock",
+        [&](const std::string& holder) {
+          if (options.quiet) return;
+          std::cerr << "droptest: " << experiments::busy_text(path, holder) << "; waiting for it" << std::endl;
+        },
+        [] { return stop_requested(); });
+  }
+  std::optional<experiments::FileLock> lock =
+      experiments::FileLock::try_take(path + ".lock", experiments::FileLock::Mode::kExclusive);
+  if (!lock) throw experiments::BusyError(experiments::busy_text(path, experiments::lock_holder(path + ".lock")));
+  return lock;
+}
+
 int search(const SearchCommandOptions& options) {
   const experiments::SearchPlan plan(experiments::load_spec(options.spec.file, options.spec.overrides));
   experiments::SweepOptions sweep_options;
@@ -109,8 +128,11 @@ int search(const SearchCommandOptions& options) {
   if (!options.quiet) say_device(plan.spec(), twin);
   sweep_options.jobs = options.jobs > 0 ? options.jobs : default_jobs(twin);
   sweep_options.worker_command = {experiments::this_program(), "worker"};
+  sweep_options.if_busy = options.if_busy;
 
   catch_stop_signals();
+  const std::optional<experiments::FileLock> record = hold_record(options, plan.name());
+  if (!record) return kExitInterrupted;
   ProgressDisplay display(options.quiet ? ProgressDisplay::Mode::kQuiet : ProgressDisplay::mode_of_stderr());
   const auto run_round = [&](const std::vector<TrialRequest>& requests) {
     const experiments::SweepProgress done = experiments::run_planned(
@@ -160,6 +182,7 @@ void add_search_command(CLI::App& app, Action& chosen) {
   command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
   command->add_option("--jobs,-j", options->jobs, "Runs at once; default: one for each core that this process may use")
       ->check(CLI::Range(1, 4096));
+  add_if_busy_option(*command, options->if_busy, {"wait", "fail"});
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");
   command->footer(
       "Bisection over paired runs: each rate has the seeds of the lossless twin. The spec's `search` section says "

@@ -2,6 +2,7 @@
 #include "experiments/cli/spec_options.h"
 
 #include <CLI/CLI.hpp>
+#include <map>
 
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/spec.h"
@@ -19,6 +20,22 @@ void add_set_option(CLI::App& command, SpecOptions& options) {
                   "Override a value of the spec: /pointer=value, e.g. /training/steps=100; may be given again")
       ->type_name("/POINTER=VALUE")
       ->take_all();
+}
+
+void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const std::vector<std::string>& choices) {
+  using experiments::IfBusy;
+  static const std::map<std::string, IfBusy> kNames = {
+      {"wait", IfBusy::kWait}, {"skip", IfBusy::kSkip}, {"fail", IfBusy::kFail}};
+  std::string by_default;
+  for (const auto& [name, value] : kNames) {
+    if (value == if_busy) by_default = name;
+  }
+  command
+      .add_option_function<std::string>(
+          "--if-busy", [&if_busy](const std::string& name) { if_busy = kNames.at(name); },
+          "Where another process is at work on a run: wait until it ends, skip the run, or fail")
+      ->check(CLI::IsMember(choices))
+      ->default_str(by_default);
 }
 
 experiments::SweepPlan load_plan(const SpecOptions& options) {

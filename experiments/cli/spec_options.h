@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "experiments/records/file_lock.h"
 #include "experiments/spec/sweep_plan.h"
 
 namespace CLI {
@@ -23,6 +24,9 @@ struct SpecOptions {
 void add_spec_options(CLI::App& command, SpecOptions& options);
 /// Adds --set alone, for commands that name their spec otherwise.
 void add_set_option(CLI::App& command, SpecOptions& options);
+
+/// Adds --if-busy with `choices` of wait, skip and fail. `if_busy` holds the default, and outlives the parsing.
+void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const std::vector<std::string>& choices);
 
 /// The runs that the spec asks for. Throws: ConfigError.
 experiments::SweepPlan load_plan(const SpecOptions& options);

@@ -25,6 +25,7 @@ struct SweepCommandOptions {
   std::string out = "results";
   int jobs = 0;  ///< 0: one for each core that this process may use
   std::string pin = "cores";
+  experiments::IfBusy if_busy = experiments::IfBusy::kSkip;
   bool quiet = false;
 };
 
@@ -48,6 +49,18 @@ void print_failures(const experiments::SweepPlan& plan, const SweepProgress& pro
   }
 }
 
+void print_busy(const experiments::SweepPlan& plan, const SweepProgress& progress) {
+  for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+    const SweepRun& run = progress.runs[i];
+    if (run.state != SweepRun::State::kBusy || run.same_as != i) continue;
+    std::cerr << "droptest: run "
+              << experiments::busy_text(plan.runs[i].run.run_id + " (" + point_text(plan.runs[i].point) + ", seed " +
+                                            std::to_string(plan.runs[i].seed) + ")",
+                                        run.holder)
+              << "\n";
+  }
+}
+
 int sweep(const SweepCommandOptions& options) {
   const experiments::SweepPlan plan = load_plan(options.spec);
   experiments::SweepOptions sweep_options;
@@ -58,6 +71,7 @@ int sweep(const SweepCommandOptions& options) {
   sweep_options.jobs = options.jobs > 0 ? options.jobs : default_jobs(demanding);
   using Pin = experiments::SweepOptions::Pin;
   sweep_options.pin = options.pin == "cores" ? Pin::kCores : Pin::kNone;
+  sweep_options.if_busy = options.if_busy;
   sweep_options.worker_command = {experiments::this_program(), "worker"};
 
   catch_stop_signals();
@@ -70,6 +84,12 @@ int sweep(const SweepCommandOptions& options) {
   const std::string folder = options.out + "/" + plan.name;
   if (!options.quiet) std::cout << summary_table(plan, progress);
   print_failures(plan, progress);
+  print_busy(plan, progress);
+  if (progress.busy() != 0 && !stop_requested()) {
+    std::cerr << "droptest: " << progress.busy() << " of " << plan.runs.size() << " runs in " << folder
+              << " are busy: other processes are at work on them; the same command takes what they leave\n";
+    return progress.failed() == 0 ? kExitBusy : kExitFailedRun;
+  }
   if (progress.ended() < plan.runs.size()) {
     std::cerr << "droptest: stopped: " << progress.ended() << " of " << plan.runs.size() << " runs are kept in "
               << folder << "; the same command continues with the others\n";
@@ -97,6 +117,7 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
                    "none: the kernel places all threads")
       ->check(CLI::IsMember({"cores", "none"}))
       ->capture_default_str();
+  add_if_busy_option(*command, options->if_busy, {"wait", "skip", "fail"});
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");
   command->footer(
       "Runs that have their result already are not repeated, so a sweep that was stopped is continued by the same\n"

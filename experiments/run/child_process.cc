@@ -99,6 +99,7 @@ ChildProcess ChildProcess::start(const Options& options) {
     ::dup2(input, STDIN_FILENO);
     ::dup2(log, STDOUT_FILENO);
     ::dup2(log, STDERR_FILENO);
+    if (options.kept_descriptor >= 0) ::fcntl(options.kept_descriptor, F_SETFD, 0);
     ::execve(argv[0], argv.data(), envp.data());
     ::_exit(kExecFailed);
   }

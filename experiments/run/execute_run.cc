@@ -19,6 +19,7 @@
 #include "comm/run_ranks.h"
 #include "experiments/data/corpus.h"
 #include "experiments/records/atomic_file.h"
+#include "experiments/records/file_lock.h"
 #include "experiments/run/choose_rendezvous.h"
 #include "experiments/run/rank_processes.h"
 #include "experiments/run/run_device.h"
@@ -30,19 +31,24 @@
 namespace droptest::experiments {
 namespace {
 
+/// Shared by execute_run and the rank threads, so that no other process comes in while a thread can write.
+using SharedLock = std::shared_ptr<const FileLock>;
+
 /// What the rank threads of a run use. It outlives a thread that stalled and was left behind.
 struct ThreadedRun {
-  ThreadedRun(const ResolvedRun& resolved, const RunDirectory& directory, const nlohmann::json& point)
-      : run(resolved), recorder(run, directory, point), corpus(load_corpus(run.config)) {}
+  ThreadedRun(const ResolvedRun& resolved, const RunDirectory& directory, const nlohmann::json& point, SharedLock held)
+      : lock(std::move(held)), run(resolved), recorder(run, directory, point), corpus(load_corpus(run.config)) {}
+  const SharedLock lock;
   const ResolvedRun run;
   RunRecorder recorder;
   const Corpus corpus;
   TrainingOutcome outcome;
 };
 
-nlohmann::json run_threads(const ResolvedRun& run, const RunDirectory& directory, const nlohmann::json& point) {
+nlohmann::json run_threads(const ResolvedRun& run, const RunDirectory& directory, const nlohmann::json& point,
+                           const SharedLock& lock) {
   // Shared by the caller and the rank threads.
-  const auto shared = std::make_shared<ThreadedRun>(run, directory, point);
+  const auto shared = std::make_shared<ThreadedRun>(run, directory, point, lock);
   comm::run_ranks(run.config.tensor_parallel, run.config.backend.timeout, [shared](comm::Communicator& group) {
     TrainingOutcome outcome = train(shared->run.config, shared->corpus, group,
                                     [&shared](const MetricsLine& line) { shared->recorder.append(line); });
@@ -51,12 +57,57 @@ nlohmann::json run_threads(const ResolvedRun& run, const RunDirectory& directory
   return shared->recorder.finish(shared->outcome);
 }
 
+[[noreturn]] void throw_busy(const RunDirectory& directory) {
+  throw BusyError(busy_text(directory.path, lock_holder(directory.lock())) +
+                  "; try again once it has ended, or see --if-busy");
+}
+
+/// The lock of the run's folder, or nothing where it has to be waited for longer than that. Throws: BusyError.
+SharedLock take_lock(const RunDirectory& directory, const ExecuteOptions& options,
+                     std::optional<std::chrono::steady_clock::time_point> until = std::nullopt) {
+  std::optional<FileLock> lock;
+  if (options.if_busy == IfBusy::kWait) {
+    lock = FileLock::wait_for(
+        directory.lock(),
+        [&](const std::string& holder) { options.say_waiting(busy_text(directory.path, holder) + "; waiting for it"); },
+        [until] { return until && std::chrono::steady_clock::now() >= *until; });
+  } else {
+    lock = FileLock::try_take(directory.lock(), FileLock::Mode::kExclusive);
+    if (!lock) throw_busy(directory);
+  }
+  return lock ? std::make_shared<const FileLock>(std::move(*lock)) : nullptr;
+}
+
+/// What rank 0 found in the run's folder, for all ranks.
+enum class FolderState : std::uint64_t { kOurs, kFinished, kBusy };
+
+/// All ranks: rank 0 alone need see the folder, and decides for all. While it waits, the others hear from it more often
+/// than their timeout. Takes the lock on rank 0.
+FolderState agree_on_folder(comm::Communicator& group, const RunDirectory& directory, const ExecuteOptions& options,
+                            std::chrono::milliseconds timeout, SharedLock& lock) {
+  ExecuteOptions told_once = options;
+  for (;;) {
+    auto state = static_cast<std::uint64_t>(FolderState::kOurs);
+    if (group.rank() == 0 && options.lock == ExecuteOptions::Lock::kTake) {
+      lock = take_lock(directory, told_once, std::chrono::steady_clock::now() + timeout / 4);
+      told_once.say_waiting = [](const std::string&) {};
+      if (!lock) state = static_cast<std::uint64_t>(FolderState::kBusy);
+    }
+    if (group.rank() == 0 && state == static_cast<std::uint64_t>(FolderState::kOurs) && has_result(directory)) {
+      state = static_cast<std::uint64_t>(FolderState::kFinished);
+    }
+    group.broadcast(comm::Tensor(std::span<std::uint64_t>(&state, 1)), 0,
+                    {sim::TrafficClass::kControl, "state of the run's folder", -1});
+    if (static_cast<FolderState>(state) != FolderState::kBusy) return static_cast<FolderState>(state);
+  }
+}
+
 /// Where ranks meet when the spec names no place.
 std::string default_rendezvous(const RunDirectory& directory) { return directory.path + "/rendezvous"; }
 
 /// This process is one rank. Returns the summary on rank 0, null elsewhere.
-nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory, const nlohmann::json& point,
-                           const comm::LaunchEnvironment& launch, SigtermWatch& sigterm) {
+nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& execute,
+                           const comm::LaunchEnvironment& launch, SigtermWatch& sigterm, SharedLock& lock) {
   RunConfig config = run.config;
   if (launch.world_size != config.tensor_parallel) {
     throw ConfigError("/parallel/tensor: got " + std::to_string(config.tensor_parallel) + ", but " + launch.launcher +
@@ -78,13 +129,11 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
   config.device_index = comm::nccl_device(*group);
   const SigtermWatch::Protection protection(sigterm, *group);
   try {
-    // Only rank 0's disk need have the records, so it decides for all whether they are there already.
-    std::uint64_t finished = launch.rank == 0 && has_result(directory) ? 1 : 0;
-    group->broadcast(comm::Tensor(std::span<std::uint64_t>(&finished, 1)), 0,
-                     {sim::TrafficClass::kControl, "has a result", -1});
-    if (finished != 0) return launch.rank == 0 ? *read_summary(directory) : nlohmann::json();
+    if (agree_on_folder(*group, directory, execute, config.backend.timeout, lock) == FolderState::kFinished) {
+      return launch.rank == 0 ? *read_summary(directory) : nlohmann::json();
+    }
     std::optional<RunRecorder> recorder;
-    if (launch.rank == 0) recorder.emplace(run, directory, point);
+    if (launch.rank == 0) recorder.emplace(run, directory, execute.point);
     const Corpus corpus = load_corpus(config);
     const TrainingOutcome outcome =
         train(config, corpus, *group, [&recorder](const MetricsLine& line) { recorder->append(line); });
@@ -119,7 +168,8 @@ class RemovedAtEnd {
 };
 
 /// Starts a process for each rank and waits for them.
-nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options) {
+nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options,
+                             const SharedLock& lock) {
   DROPTEST_CHECK(!options.worker_command.empty(), "no command to start ranks with");
   make_directories(directory.path);
   write_spec_record(directory, run);
@@ -128,6 +178,8 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   ranks.command.push_back(directory.path);
   ranks.command.push_back("--point");
   ranks.command.push_back(options.point.dump());
+  ranks.command.push_back("--locked");
+  if (lock) ranks.kept_descriptor = lock->descriptor();
   ranks.world_size = run.config.tensor_parallel;
   if (const auto& named = run.config.backend.rendezvous; named && named->kind == comm::Rendezvous::Kind::kTcp) {
     if (named->host.empty()) ranks.environment["MASTER_ADDR"] = "127.0.0.1";
@@ -166,12 +218,26 @@ nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory
   }
   std::optional<SigtermWatch> sigterm;
   if (launch) sigterm.emplace();
+  const bool takes_lock = options.lock == ExecuteOptions::Lock::kTake;
+  SharedLock lock;
+  if (!launch && takes_lock) {
+    lock = take_lock(directory, options);
+    if (has_result(directory)) return *read_summary(directory);
+  }
   try {
-    if (backend.rank_kind == comm::RankKind::kThreads) return run_threads(run, directory, options.point);
-    if (launch) return run_as_rank(run, directory, options.point, *launch, *sigterm);
-    return run_processes(run, directory, options);
+    if (backend.rank_kind == comm::RankKind::kThreads) return run_threads(run, directory, options.point, lock);
+    if (launch) return run_as_rank(run, directory, options, *launch, *sigterm, lock);
+    return run_processes(run, directory, options, lock);
+  } catch (const BusyError&) {
+    throw;  // the folder is another's
   } catch (const std::exception& error) {
-    if (!launch || launch->rank == 0) record_failure(run, directory, options.point, error.what());
+    if (launch && launch->rank != 0) throw;
+    if (takes_lock && !lock) {  // the ranks did not get as far as the lock
+      std::optional<FileLock> late = FileLock::try_take(directory.lock(), FileLock::Mode::kExclusive);
+      if (!late || has_result(directory)) throw;
+      lock = std::make_shared<const FileLock>(std::move(*late));
+    }
+    record_failure(run, directory, options.point, error.what());
     throw;
   }
 }

@@ -2,10 +2,13 @@
 // A resolved run -> a folder of records.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "experiments/records/file_lock.h"
 #include "experiments/records/run_records.h"
 #include "experiments/spec/resolve.h"
 
@@ -16,13 +19,19 @@ struct ExecuteOptions {
   /// Command that, with a run's folder and its sweep point appended, runs the run that its spec.json describes: what
   /// the ranks of a run are that are processes, where no launcher started them.
   std::vector<std::string> worker_command;
+  /// Who holds the lock of the run's folder: this process takes it, or the one that started this process has it.
+  enum class Lock : std::uint8_t { kTake, kHeldByParent } lock = Lock::kTake;
+  IfBusy if_busy = IfBusy::kFail;  ///< kSkip throws as kFail does: there is nothing else to do
+  std::function<void(const std::string& text)> say_waiting = [](const std::string&) {};  ///< kWait: for whom
 };
 
 /// Trains the run and writes its records. Ranks are threads of this process, or processes: then this process is one
 /// of them where a launcher says so (comm/launch_environment.h), else it starts them and waits.
-/// Records are written by rank 0; the summary is written last, also where the run fails, with status `failed`.
-/// Returns the summary. A run that diverges is a result. Throws: what made the run fail, after the summary is written.
-/// A rank that stalled may have left its thread behind: after an error the process should end without unwinding.
+/// Records are written by rank 0, which holds the lock of the folder meanwhile, or has a parent that does; the summary
+/// is written last, also where the run fails, with status `failed`. Where there is a result once the lock is taken,
+/// nothing is run. Returns the summary. A run that diverges is a result. Throws: what made the run fail, after the
+/// summary is written; BusyError, with nothing written. A rank that stalled may have left its thread behind: after an
+/// error the process should end without unwinding.
 nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options);
 
 }  // namespace droptest::experiments

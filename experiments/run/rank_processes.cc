@@ -60,7 +60,8 @@ void run_rank_processes(const RankProcessesOptions& options) {
                              .environment = std::move(environment),
                              .log = log(static_cast<std::size_t>(r)),
                              .hidden_variables = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT",
-                                                  "TORCHELASTIC_USE_AGENT_STORE"}}));
+                                                  "TORCHELASTIC_USE_AGENT_STORE"},
+                             .kept_descriptor = options.kept_descriptor}));
   }
   std::optional<Failure> failure;
   while (!(failure = first_failure(ranks)) && !all_ended(ranks)) std::this_thread::sleep_for(kRankPollInterval);

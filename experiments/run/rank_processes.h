@@ -17,6 +17,7 @@ struct RankProcessesOptions {
   std::string log_directory;  ///< gets rank_<r>.log for each rank; removed when all succeed
   /// After the first failure, how long the other ranks may take to notice and say so before they are stopped.
   std::chrono::milliseconds grace{5000};
+  int kept_descriptor = -1;  ///< open file that all ranks get: the lock of the run
 };
 
 /// Starts world_size processes with torchrun's variables set, and waits for all. What this process was told of a launch

@@ -22,12 +22,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kSweepPollInterval{20};
 constexpr std::chrono::milliseconds kProgressInterval{250};
+constexpr std::chrono::milliseconds kBusyPollInterval{250};
 constexpr std::chrono::milliseconds kStopGrace{2000};
 
 /// A run that is going on.
 struct RunningRun {
   std::size_t index;
   RunDirectory directory;
+  FileLock lock;
   ChildProcess process;
   MetricsTail metrics;
   std::size_t core_share;
@@ -57,9 +59,19 @@ class SweepRunner {
 
   SweepProgress run(const std::function<void(const SweepProgress&)>& on_progress,
                     const std::function<bool()>& stop_requested) {
+    if (options_.if_busy == IfBusy::kFail) refuse_busy();
     Clock::time_point last_report = start_;
-    while ((!waiting_.empty() || !running_.empty()) && !stop_requested()) {
+    Clock::time_point last_look = start_;
+    bool looked_last = false;
+    while ((!waiting_.empty() || !running_.empty() || !busy_.empty()) && !stop_requested()) {
       while (!waiting_.empty() && running_.size() < static_cast<std::size_t>(options_.jobs)) start_next();
+      const bool last_chance = waiting_.empty() && running_.empty() && options_.if_busy != IfBusy::kWait;
+      if (last_chance && looked_last) break;
+      if (last_chance || Clock::now() - last_look >= kBusyPollInterval) {
+        last_look = Clock::now();
+        looked_last = last_chance;
+        waiting_.splice(waiting_.end(), busy_);
+      }
       const bool ended = take_ended();
       if (ended || Clock::now() - last_report >= kProgressInterval) {
         last_report = Clock::now();
@@ -79,22 +91,45 @@ class SweepRunner {
 
   static std::string log_of(const RunDirectory& directory) { return directory.path + "/run.log"; }
 
+  void refuse_busy() const {
+    for (const std::size_t index : waiting_) {
+      const RunDirectory directory = directory_of(index);
+      if (!std::filesystem::exists(directory.lock())) continue;
+      if (FileLock::try_take(directory.lock(), FileLock::Mode::kExclusive)) continue;
+      throw BusyError(busy_text(directory.path, lock_holder(directory.lock())) + "; nothing was run");
+    }
+  }
+
+  /// Starts the first run that waits, unless it is busy, or is found finished by who was busy with it.
   void start_next() {
     const std::size_t index = waiting_.front();
     waiting_.pop_front();
     const PlannedRun& planned = plan_.runs[index];
     const RunDirectory directory = directory_of(index);
+    std::optional<FileLock> lock = FileLock::try_take(directory.lock(), FileLock::Mode::kExclusive);
+    if (!lock) {
+      progress_.runs[index].state = SweepRun::State::kBusy;
+      progress_.runs[index].holder = lock_holder(directory.lock());
+      busy_.push_back(index);
+      return;
+    }
+    if (has_result(directory)) {
+      take_result(index, SweepRun::State::kFoundFinished);
+      return;
+    }
     write_spec_record(directory, planned.run);
     std::error_code ignored;
     std::filesystem::remove(directory.summary(), ignored);
     std::filesystem::remove(directory.metrics(), ignored);
     std::vector<std::string> command = options_.worker_command;
-    command.insert(command.end(), {directory.path, "--point", planned.point.dump()});
+    command.insert(command.end(), {directory.path, "--point", planned.point.dump(), "--locked"});
     progress_.runs[index].state = SweepRun::State::kRunning;
     const std::size_t share = core_shares_.take();
-    running_.push_back({index, directory,
-                        ChildProcess::start({command, {}, log_of(directory), core_shares_.cores(share)}),
-                        MetricsTail(directory.metrics()), share});
+    const int kept_descriptor = lock->descriptor();
+    running_.push_back(
+        {index, directory, std::move(*lock),
+         ChildProcess::start({command, {}, log_of(directory), core_shares_.cores(share), {}, kept_descriptor}),
+         MetricsTail(directory.metrics()), share});
   }
 
   /// Whether any run ended.
@@ -185,11 +220,35 @@ class SweepRunner {
   CoreShares core_shares_;
   SweepProgress progress_;
   std::list<std::size_t> waiting_;
+  std::list<std::size_t> busy_;  ///< another process is at work on them
   std::list<RunningRun> running_;
 };
 
+/// sweep.json, held while its sweep goes on. Throws: BusyError where it lists the runs of another sweep that does.
+FileLock hold_sweep_record(const SweepPlan& plan, const std::string& out) {
+  const std::string path = sweep_file(out, plan.name);
+  const std::string lock_path = path + ".lock";
+  for (;; std::this_thread::sleep_for(kSweepPollInterval)) {
+    if (std::optional<FileLock> lock = FileLock::try_take(lock_path, FileLock::Mode::kExclusive)) {
+      write_sweep_record(out, plan);
+      lock->share();
+      return std::move(*lock);
+    }
+    std::optional<FileLock> lock = FileLock::try_take(lock_path, FileLock::Mode::kShared);
+    if (!lock) continue;  // it is being written
+    if (nlohmann::json::parse(read_file(path), nullptr, false) == sweep_json(plan)) {
+      lock->share();
+      return std::move(*lock);
+    }
+    throw BusyError(busy_text(path, lock_holder(lock_path)) +
+                    ": it lists the runs of that sweep, which are others; wait until it has ended, or give this one "
+                    "another /name");
+  }
+}
+
 bool has_ended(const SweepRun& run) {
-  return run.state != SweepRun::State::kWaiting && run.state != SweepRun::State::kRunning;
+  return run.state != SweepRun::State::kWaiting && run.state != SweepRun::State::kRunning &&
+         run.state != SweepRun::State::kBusy;
 }
 
 }  // namespace
@@ -201,6 +260,11 @@ std::size_t SweepProgress::ended() const {
 std::size_t SweepProgress::failed() const {
   return static_cast<std::size_t>(
       std::count_if(runs.begin(), runs.end(), [](const SweepRun& r) { return r.state == SweepRun::State::kFailed; }));
+}
+
+std::size_t SweepProgress::busy() const {
+  return static_cast<std::size_t>(
+      std::count_if(runs.begin(), runs.end(), [](const SweepRun& r) { return r.state == SweepRun::State::kBusy; }));
 }
 
 double SweepProgress::steps_per_second() const {
@@ -224,7 +288,7 @@ std::optional<double> SweepProgress::seconds_left() const {
 SweepProgress run_sweep(const SweepPlan& plan, const SweepOptions& options,
                         const std::function<void(const SweepProgress&)>& on_progress,
                         const std::function<bool()>& stop_requested) {
-  write_sweep_record(options.out, plan);
+  const FileLock record = hold_sweep_record(plan, options.out);
   return run_planned(plan, options, on_progress, stop_requested);
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "experiments/records/file_lock.h"
 #include "experiments/records/run_records.h"
 #include "experiments/spec/sweep_plan.h"
 
@@ -19,8 +20,9 @@ struct SweepOptions {
   int jobs = 1;     ///< runs at once
   /// Whether each run gets cores of its own, where there are enough for all, and the last runs those that fall free.
   enum class Pin : std::uint8_t { kNone, kCores } pin = Pin::kCores;
-  /// Command that runs the run of a folder's spec.json; folder and sweep point are appended.
+  /// Command that runs the run of a folder's spec.json; folder, sweep point and --locked are appended.
   std::vector<std::string> worker_command;
+  IfBusy if_busy = IfBusy::kSkip;  ///< where another process is at work on a run
 };
 
 /// Where one run of the sweep stands.
@@ -31,11 +33,13 @@ struct SweepRun {
     kFoundFinished,  ///< had a result before the sweep began
     kFinished,       ///< has a result: completed or diverged
     kFailed,
+    kBusy,  ///< another process is at work on it
   } state = State::kWaiting;
   std::uint64_t step = 0;            ///< finished, as far as logged
   std::uint64_t steps = 0;           ///< wanted
   std::optional<double> train_loss;  ///< last logged
   std::string error;                 ///< kFailed
+  std::string holder;                ///< kBusy: who is at work on it
   nlohmann::json summary;            ///< kFoundFinished, kFinished, kFailed
   std::size_t same_as = 0;           ///< index of the run whose result this one shares; its own else
 };
@@ -48,16 +52,20 @@ struct SweepProgress {
   /// Runs that ended, with a result or without.
   std::size_t ended() const;
   std::size_t failed() const;
+  std::size_t busy() const;
   /// Optimizer steps per second of this sweep, over all runs; 0 before the first.
   double steps_per_second() const;
   /// At this rate, for the steps not yet done; absent before the first step.
   std::optional<double> seconds_left() const;
 };
 
-/// Runs what has no result yet. A run that fails is recorded, and the others go on. `on_progress` is called some times
-/// a second, from this thread, and once at the end. Once `stop_requested` returns true, running runs are stopped and
-/// forgotten, and the progress so far is returned. Also writes sweep.json, first.
-/// Throws: ConfigError where a record cannot be written.
+/// Runs what has no result yet. A run that fails is recorded, and the others go on. A run that another process works on
+/// is waited for, or stays kBusy where that has not ended when all others have. `on_progress` is called some times a
+/// second, from this thread, and once at the end. Once `stop_requested` returns true, running runs are stopped and
+/// forgotten, and the progress so far is returned. Also writes sweep.json, first, and holds it: sweeps of the same runs
+/// share it, one of other runs under the same name is refused.
+/// Throws: ConfigError where a record cannot be written; BusyError, before anything runs, where sweep.json lists other
+/// runs of a sweep that goes on, and with kFail where another process is at work on any run.
 SweepProgress run_sweep(const SweepPlan& plan, const SweepOptions& options,
                         const std::function<void(const SweepProgress&)>& on_progress,
                         const std::function<bool()>& stop_requested);

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/records/file_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "experiments/records/atomic_file.h"
+
+namespace droptest::experiments {
+namespace {
+
+constexpr std::chrono::milliseconds kLockPollInterval{50};
+
+/// Whether `path` still names the open file: its holder may have removed it between our opening and our locking it.
+bool is_named(int descriptor, const std::string& path) {
+  struct stat opened {
+  }, named{};
+  return ::fstat(descriptor, &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino &&
+         opened.st_dev == named.st_dev;
+}
+
+/// Lets the open file name this process.
+void write_name(int descriptor, const std::string& path) {
+  std::array<char, 256> host{};
+  ::gethostname(host.data(), host.size() - 1);
+  const std::string name = "process " + std::to_string(::getpid()) + " on host " + host.data() + "\n";
+  if (::ftruncate(descriptor, 0) != 0 ||
+      ::pwrite(descriptor, name.data(), name.size(), 0) != static_cast<ssize_t>(name.size())) {
+    fail_on_file("write lock", path, errno);
+  }
+}
+
+}  // namespace
+
+std::optional<FileLock> FileLock::try_take(const std::string& path, Mode mode) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  if (!parent.empty()) make_directories(parent.string());
+  for (;;) {
+    const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (descriptor < 0) fail_on_file("open lock", path, errno);
+    FileLock lock(path, descriptor);
+    if (::flock(descriptor, (mode == Mode::kExclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
+      const int error = errno;
+      lock.path_.clear();  // the holder's to remove
+      if (error == EWOULDBLOCK) return std::nullopt;
+      if (error != EINTR) fail_on_file("lock", path, error);
+    } else if (!is_named(descriptor, path)) {
+      lock.path_.clear();
+    } else {
+      if (mode == Mode::kExclusive) write_name(descriptor, path);
+      return lock;
+    }
+  }
+}
+
+std::optional<FileLock> FileLock::wait_for(const std::string& path,
+                                           const std::function<void(const std::string&)>& on_busy,
+                                           const std::function<bool()>& stop_requested) {
+  for (bool told = false; !stop_requested(); std::this_thread::sleep_for(kLockPollInterval)) {
+    if (std::optional<FileLock> lock = try_take(path, Mode::kExclusive)) return lock;
+    if (!std::exchange(told, true)) on_busy(lock_holder(path));
+  }
+  return std::nullopt;
+}
+
+FileLock::FileLock(FileLock&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+FileLock& FileLock::operator=(FileLock&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  return *this;
+}
+
+FileLock::~FileLock() {
+  if (descriptor_ < 0) return;
+  // Removed before the lock ends, so that a later holder's file stays; only where no other shares it.
+  if (!path_.empty() && ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) ::unlink(path_.c_str());
+  ::close(descriptor_);
+}
+
+void FileLock::share() {
+  if (::flock(descriptor_, LOCK_SH) != 0) fail_on_file("share lock", path_, errno);
+  write_name(descriptor_, path_);
+}
+
+std::string lock_holder(const std::string& path) {
+  std::array<char, 512> text{};
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor >= 0) {
+    const ssize_t got = ::read(descriptor, text.data(), text.size() - 1);
+    ::close(descriptor);
+    if (got > 0) {
+      const std::string holder(text.data(), static_cast<std::size_t>(got));
+      return holder.substr(0, holder.find('\n'));
+    }
+  }
+  return "another process";  // that has just come, or is just leaving
+}
+
+std::string busy_text(const std::string& what, const std::string& holder) {
+  return what + " is busy: " + holder + " is at work on it";
+}
+
+}  // namespace droptest::experiments

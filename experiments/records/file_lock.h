@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The right to write a run's folder, or the record of a sweep or search: one process at a time has it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+namespace droptest::experiments {
+
+/// Another process holds a lock that this one needs. The message names the lock and its holder.
+class BusyError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// What to do where another process holds a lock.
+enum class IfBusy : std::uint8_t {
+  kWait,  ///< until the holder ends
+  kSkip,  ///< leave the work to the holder
+  kFail,  ///< BusyError
+};
+
+/// A lock (flock) on a file that exists for it alone. The file names its holder for those who find it busy.
+/// Owner: the object; the destructor of the last holder removes the file. The kernel releases the lock of a process
+/// that ends without it, once the children that inherited `descriptor` have ended too. Held by the open file, not by
+/// the process: a second lock on one path is refused within a process as well.
+class FileLock {
+ public:
+  enum class Mode : std::uint8_t { kShared, kExclusive };
+
+  /// Makes missing folders. An exclusive holder is named by the file, a shared one once it calls share(). Absent:
+  /// another process holds the lock, and lock_holder() says who. Throws: ConfigError with the path and the system's
+  /// reason.
+  static std::optional<FileLock> try_take(const std::string& path, Mode mode);
+
+  /// Waits until the exclusive lock is free. `on_busy` is called once, with the holder, where it is not free at once;
+  /// asked to stop, it returns nothing. Blocks.
+  static std::optional<FileLock> wait_for(const std::string& path,
+                                          const std::function<void(const std::string&)>& on_busy,
+                                          const std::function<bool()>& stop_requested);
+
+  FileLock(FileLock&& other) noexcept;
+  FileLock& operator=(FileLock&& other) noexcept;
+  ~FileLock();
+
+  /// Keeps the lock as a shared one, and names this process as its holder: the last to come of several.
+  void share();
+
+  /// For children that work on what is locked (ChildProcess::Options::kept_descriptor): the lock lasts until all of
+  /// them have ended, also where this process is killed.
+  int descriptor() const { return descriptor_; }
+
+ private:
+  FileLock(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  std::string path_;
+  int descriptor_ = -1;  ///< -1: moved from
+};
+
+/// Who holds a lock, in words: "process 4711 on host node3".
+std::string lock_holder(const std::string& path);
+
+/// "results/tiny/cfeef1054d9213e7 is busy: process 4711 on host node3 is at work on it".
+std::string busy_text(const std::string& what, const std::string& holder);
+
+}  // namespace droptest::experiments
