@@ -92,7 +92,7 @@ class Run:
     run_id: str
     path: Path
     point: dict[str, Any] = field(default_factory=dict)
-    seed: int | None = None
+    seeds: tuple[int, int, int] | None = None  # of weights, data and network
     status: str = "missing"
     error: str | None = None
     spec: dict[str, Any] = field(default_factory=dict)
@@ -101,6 +101,18 @@ class Run:
     loss_statistics: dict[str, Any] = field(default_factory=dict)
     diagnostics: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+
+
+def seeds_of(*sources: dict[str, Any]) -> tuple[int, int, int] | None:
+    """The seeds of weights, data and network: of the first of the records that has `seeds`, or one `seed` for all."""
+    for source in sources:
+        seeds = tuple(object_of(source.get("seeds")).get(key) for key in ("weights", "data", "network"))
+        one = source.get("seed")
+        if all(type(seed) is int for seed in seeds):
+            return seeds
+        if type(one) is int:
+            return (one, one, one)
+    return None
 
 
 def is_run(path: Path) -> bool:
@@ -155,8 +167,7 @@ def read_run(path: Path) -> Run:
             problems.append(f"{path / 'summary.json'}: /status: got {status!r}, want one of {allowed}")
         run.error = run.summary.get("error") or None
         run.point = object_of(run.summary.get("point"))
-    seed = run.summary.get("seed", run.spec.get("seed"))
-    run.seed = seed if type(seed) is int else None
+    run.seeds = seeds_of(run.summary, run.spec)
     if problems:
         run.status = "unreadable"
         run.error = "; ".join(problems)

@@ -11,7 +11,17 @@ from typing import Any
 import pandas as pd
 
 from analysis import loss_model
-from analysis.files import MalformedRecord, MissingRecord, RecordError, Run, is_run, object_of, read_json, read_run
+from analysis.files import (
+    MalformedRecord,
+    MissingRecord,
+    RecordError,
+    Run,
+    is_run,
+    object_of,
+    read_json,
+    read_run,
+    seeds_of,
+)
 from analysis.search import Search, read_search
 from analysis.series import LOSSLESS, SeriesNamer, twin_key
 
@@ -37,12 +47,15 @@ LINK_COLUMNS = ("packets", "lost", "realised_rate", "z", "mean_burst_packets")
 class Records:
     """One experiment. Every frame has `run_id`, and `series`, `loss_rate`, `seed` of the run.
 
+    seed: a number; a text that names all three where weights, data and network have seeds of their own.
+
     runs: one row per run, planned ones too.
         status: completed, diverged, failed, unfinished (no summary), unreadable, missing (planned, not there);
         error: text or None; series: the curve it belongs to; lossless: whether no packet can be lost;
         loss_rate: fraction, the place on the loss axis; loss_model: in words; mean_burst_packets: configured;
         final_validation_loss, best_validation_loss, final_train_loss: nats per token;
-        twin: run_id of the lossless run with the same spec and seed, or None;
+        training: seeds of (weights, data); network_seed;
+        twin: run_id of the lossless run with the same spec and training, or None;
         difference: final validation loss minus the twin's, nats per token;
         diverged_step, steps, last_step, tokens, tokens_per_second, seconds, path, point.
     metrics: one row per logged step: step, tokens, seconds, virtual_seconds (where there is a clock),
@@ -175,14 +188,13 @@ def _planned_runs(path: Path, sweep: dict[str, Any], search: Search | None, warn
             continue
         run = read_run(path / run_id)
         run.point = object_of(entry.get("point")) or run.point
-        if run.seed is None and type(entry.get("seed")) is int:
-            run.seed = entry["seed"]
+        run.seeds = run.seeds or seeds_of(entry)
         runs[run_id] = run
     for run_id, seed in search.run_ids if search is not None else ():
         if Path(run_id).name != run_id:
             raise MalformedRecord(f"{path / 'search.json'}: got run_id {run_id!r}, want a folder's name")
         run = runs.setdefault(run_id, read_run(path / run_id))
-        run.seed = seed if run.seed is None else run.seed
+        run.seeds = run.seeds or (seed, seed, seed)
     if search is not None:
         # A sweep's points and a search's name other members: the resolved specs name what all runs differ in.
         for run in runs.values():
@@ -199,20 +211,23 @@ def _number(value: Any) -> float:
 
 
 def _find_twins(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
-    """run_id of each lossy run -> run_id of the lossless run with the same spec and seed."""
-    lossless: dict[tuple[str, int], list[Run]] = {}
+    """run_id of each lossy run -> run_id of the lossless run with the same spec and seeds of weights and data."""
+    lossless: dict[tuple[str, tuple[int, int]], list[Run]] = {}
     for run in runs:
         key = twin_key(run)
-        if key is not None and run.seed is not None and run.status != "unreadable" and namer.lossless(run):
-            lossless.setdefault((key, run.seed), []).append(run)
+        if key is not None and run.seeds is not None and run.status != "unreadable" and namer.lossless(run):
+            lossless.setdefault((key, run.seeds[:2]), []).append(run)
     twins = {}
     for run in runs:
         key = twin_key(run)
-        if key is None or run.seed is None or namer.lossless(run):
+        if key is None or run.seeds is None or namer.lossless(run):
             continue
-        candidates = lossless.get((key, run.seed), [])
+        candidates = lossless.get((key, run.seeds[:2]), [])
         if candidates:
-            twins[run.run_id] = max(candidates, key=lambda other: namer.same_settings(run, other)).run_id
+            # Without loss the network's seed changes nothing, but equal ones make the nicer pair.
+            twins[run.run_id] = max(
+                candidates, key=lambda other: (namer.same_settings(run, other), run.seeds == other.seeds)
+            ).run_id
     return twins
 
 
@@ -224,7 +239,8 @@ def _run_row(run: Run, namer: SeriesNamer) -> dict[str, Any]:
         "run_id": run.run_id,
         "series": namer.series(run),
         "loss_rate": namer.rate(run),
-        "seed": run.seed,
+        "training": run.seeds[:2] if run.seeds else run.run_id,
+        "network_seed": run.seeds[2] if run.seeds else run.run_id,
         "status": run.status,
         "error": run.error,
         "lossless": namer.lossless(run),
@@ -244,13 +260,24 @@ def _run_row(run: Run, namer: SeriesNamer) -> dict[str, Any]:
     }
 
 
+def _seed_labels(runs: list[Run]) -> dict[str, int | str | None]:
+    """A name for the seeds of each run: one number where the three agree in all runs, else all three."""
+    one_each = all(run.seeds is None or len(set(run.seeds)) == 1 for run in runs)
+    return {
+        run.run_id: None if run.seeds is None else run.seeds[0] if one_each
+        else "weights {}, data {}, network {}".format(*run.seeds)
+        for run in runs
+    }  # fmt: skip
+
+
 def _frames(
     path: Path, name: str, description: str, spec: dict[str, Any], runs: list[Run], planned: int | None,
     search: Search | None, warnings: list[str],
 ) -> Records:  # fmt: skip
     namer = SeriesNamer(runs)
+    seeds = _seed_labels(runs)
     keys = {run.run_id: dict(zip(("series", "loss_rate", "seed"),
-                                 (namer.series(run), namer.rate(run), run.seed), strict=True))
+                                 (namer.series(run), namer.rate(run), seeds[run.run_id]), strict=True))
             for run in runs}  # fmt: skip
     rows: dict[str, list[dict[str, Any]]] = {
         kind: []
@@ -271,7 +298,8 @@ def _frames(
             rows["links"].append({**key, **ends, **{c: _number(link.get(c)) for c in LINK_COLUMNS}})
     frame = pd.DataFrame([_run_row(run, namer) for run in runs], columns=list(_run_row(Run("", path), SeriesNamer(
         [Run("", path)]))))  # fmt: skip
-    frame["seed"] = frame["seed"].astype(object)
+    frame.insert(frame.columns.get_loc("loss_rate") + 1, "seed",
+                 pd.Series([seeds[i] for i in frame["run_id"]], dtype=object))  # fmt: skip
     twins = _find_twins(runs, namer)
     final = dict(zip(frame["run_id"], frame["final_validation_loss"], strict=True))
     frame["twin"] = [twins.get(run_id) for run_id in frame["run_id"]]

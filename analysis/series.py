@@ -31,7 +31,7 @@ KNOWN_POINTERS = {
 RATE_KEYS = ("loss_rate", "p_good_to_bad")
 LOSSLESS = "lossless"
 # What cannot change the result of a lossless run (a virtual clock runs beside it), so that twins may differ in it.
-INDIFFERENT = ("network", "time", "seed", "name", "description", "record", "sweep", "repeat", "schema_version")
+INDIFFERENT = ("network", "time", "seed", "seeds", "name", "description", "record", "sweep", "repeat", "schema_version")
 INDIFFERENT_BACKEND = ("timeout_seconds", "rendezvous", "threads_per_rank")
 
 
@@ -57,8 +57,7 @@ def leaves(point: dict[str, Any]) -> dict[str, Any]:
 
     for pointer, value in point.items():
         visit(pointer, value)
-    found.pop("/seed", None)
-    return found
+    return {pointer: value for pointer, value in found.items() if not f"{pointer}/".startswith(("/seed/", "/seeds/"))}
 
 
 def loss_models(run: Run) -> dict[tuple[str, str], LossModel]:
@@ -216,7 +215,7 @@ class SeriesNamer:
 
     def _points_collide(self, runs: list[Run]) -> bool:
         """Whether two runs with one seed, series and rate have different points."""
-        seen = Counter((self.series(r), self.rate(r), r.seed) for r in runs if not self.lossless(r))
+        seen = Counter((self.series(r), self.rate(r), r.seeds) for r in runs if not self.lossless(r))
         return any(count > 1 for count in seen.values())
 
     def _choose_rate_pointer(self) -> None:

@@ -12,7 +12,11 @@ import pandas as pd
 
 from analysis.loss_model import percent
 from analysis.records import Records
-from analysis.statistics import NOTHING, Interval, mean_interval, paired_difference, pooled_z
+from analysis.statistics import NOTHING, Interval, pooled_z
+from analysis.variance import ONE_NETWORK, ONE_TRAINING, design_of, interval_of
+
+# What an interval leaves out, of runs that share a seed.
+LIMITS = {ONE_TRAINING: "interval over networks of one training", ONE_NETWORK: "interval over trainings of one network"}
 
 
 @dataclass(frozen=True)
@@ -44,25 +48,27 @@ class Group:
         return self.statuses.get(status, 0)
 
 
-def _by_seed(runs: pd.DataFrame) -> dict[int, float]:
-    return {seed: loss for seed, loss in zip(runs["seed"], runs["final_validation_loss"], strict=True)}
+def cells_of(runs: pd.DataFrame, column: str) -> dict[tuple[Any, Any], float]:
+    """A column of the runs of one point by (training, network). Without loss no result depends on the network."""
+    lossless = bool(runs["lossless"].all())
+    return {
+        (row.training, row.training if lossless else row.network_seed): float(getattr(row, column))
+        for row in runs.itertuples() if math.isfinite(getattr(row, column))
+    }  # fmt: skip
 
 
-def _difference(runs: pd.DataFrame, all_runs: pd.DataFrame) -> tuple[Interval, str]:
+def _difference(runs: pd.DataFrame) -> tuple[Interval, str]:
     if runs["lossless"].all():
         return NOTHING, "is the lossless twin"
-    twins = all_runs[all_runs["run_id"].isin(runs["twin"].dropna())]
-    if twins.empty:
+    if runs["twin"].isna().all():
         return NOTHING, "no lossless twin"
-    twin_of = dict(zip(runs["seed"], runs["twin"], strict=True))
-    final = dict(zip(all_runs["run_id"], all_runs["final_validation_loss"], strict=True))
-    pairs = {seed: final[twin] for seed, twin in twin_of.items() if twin is not None}
-    interval = paired_difference(_by_seed(runs), pairs)
+    cells = cells_of(runs, "difference")
+    interval = interval_of(cells)
     if interval.n == 0:
         return interval, "no finished pair"
     if interval.n == 1:
         return interval, "one pair: no interval"
-    return interval, ""
+    return interval, LIMITS.get(design_of(cells), "")
 
 
 def _rates(statistics: pd.DataFrame) -> tuple[float, float, float]:
@@ -86,8 +92,8 @@ def groups(records: Records) -> list[Group]:
     order = {series: index for index, series in enumerate(dict.fromkeys(runs["series"]))}
     result = []
     for (series, rate), members in runs.groupby(["series", "loss_rate"], sort=False, dropna=False):
-        difference, note = _difference(members, runs)
-        final = mean_interval(members["final_validation_loss"])
+        difference, note = _difference(members)
+        final = interval_of(cells_of(members, "final_validation_loss"))
         if final.n == 1 and difference.n == 0:
             note = f"{note}; one seed: no interval".removeprefix("; ")
         statistics = records.loss_statistics[records.loss_statistics["run_id"].isin(members["run_id"])]

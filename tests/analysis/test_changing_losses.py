@@ -62,7 +62,7 @@ def run_of(run_id, point, half, configured_rate=None):
         statistics = {"classes": {"tp_forward": {"halves": halves}}}
     long_run = {"model": half["loss"]["model"], "loss_rate": 0.0, "mean_burst_packets": None}
     return Run(
-        run_id=run_id, path=Path(run_id), point=point, seed=1, status="completed",
+        run_id=run_id, path=Path(run_id), point=point, seeds=(1, 1, 1), status="completed",
         spec={"parallel": {"tensor": 4}, "network": {"classes": {"tp_forward": {"reduce": half, "gather": half}}}},
         summary={"loss": {"tp_forward": {"reduce": long_run, "gather": long_run}}}, loss_statistics=statistics,
     )  # fmt: skip
