@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line: python3 -m analysis report | table | plot."""
+"""Command line: python3 -m analysis report | table | power | plot."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,8 @@ EXAMPLES = """examples:
   python3 -m analysis report results/quickstart            plots and report.html beside the records
   python3 -m analysis report results --out /tmp/reports    every experiment in results
   python3 -m analysis table results/quickstart --json      the summary, for programs
+  python3 -m analysis power results/quickstart --effect 0.01 --equivalent 0.02
+                                                           seeds that an effect needs, and what is equal
   python3 -m analysis plot final_loss results/quickstart   one figure
 """
 
@@ -30,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="draw the plots and write report.html")
     report.add_argument("folder", **folder)
     report.add_argument("--out", type=Path, metavar="OUT", help="where to write (default: DIR)")
+    add_questions(report)
     report.set_defaults(run=run_report)
 
     table = commands.add_parser("table", help="print the summary table")
@@ -37,12 +41,42 @@ def parser() -> argparse.ArgumentParser:
     table.add_argument("--json", action="store_true", help="as JSON")
     table.set_defaults(run=run_table)
 
+    power = commands.add_parser("power", help="how many seeds an effect needs, and what is equal within a margin")
+    power.add_argument("folder", **folder)
+    add_questions(power)
+    power.set_defaults(run=run_power)
+
     plot = commands.add_parser("plot", help="draw one figure, as PNG and SVG")
     plot.add_argument("name", metavar="NAME", help="final_loss, training_curves, divergence, burst_lengths, ...")
     plot.add_argument("folder", **folder)
     plot.add_argument("--out", type=Path, metavar="OUT", help="where to write (default: DIR/plots)")
     plot.set_defaults(run=run_plot)
     return result
+
+
+def nats(text: str) -> float:
+    """A loss difference of the command line."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"got {text!r}, want a number above 0, in nats per token")
+    return value
+
+
+def add_questions(command: argparse.ArgumentParser) -> None:
+    seen = "how many seeds it takes to see a difference of D nats per token; may be given again"
+    equal = "which results are equal within D nats per token; compares series with each other, too"
+    command.add_argument("--effect", type=nats, action="append", metavar="D", help=seen)
+    command.add_argument("--equivalent", type=nats, metavar="D", help=equal)
+
+
+def questions_of(arguments: argparse.Namespace):
+    from analysis.report import Questions
+    from analysis.seeds import EFFECTS
+
+    return Questions(tuple(arguments.effect or EFFECTS), arguments.equivalent)
 
 
 def warn(warnings: list[str]) -> None:
@@ -63,7 +97,7 @@ def run_report(arguments: argparse.Namespace) -> int:
         out = arguments.out or folder
         if several and arguments.out:
             out = arguments.out / folder.name
-        written = write_report(records, out)
+        written = write_report(records, out, questions_of(arguments))
         reports.append((records, written))
         if several:
             print(f"== {records.name}")
@@ -93,6 +127,29 @@ def run_table(arguments: argparse.Namespace) -> int:
             print(f"== {records.name}")
         print(text_table(records))
         warn(records.warnings)
+    return 0
+
+
+def run_power(arguments: argparse.Namespace) -> int:
+    from analysis import seeds
+    from analysis.records import load_all
+    from analysis.summary import aligned
+
+    questions = questions_of(arguments)
+    experiments = load_all(arguments.folder)
+    for records in experiments:
+        if len(experiments) > 1:
+            print(f"== {records.name}")
+        plan = seeds.plan_table(records, questions.effects)
+        if not plan[1]:
+            print("no point has two finished pairs with a lossless run, which variances and tests need")
+            continue
+        tables = (seeds.spread_table(records), plan, seeds.comparison_table(records, questions.margin))
+        for header, rows in tables:
+            if rows:
+                print(aligned(header, rows, {"series", "against", "quantity"}), end="\n\n")
+        for note in [*seeds.notes(records), seeds.EXPLANATION]:
+            print(note)
     return 0
 
 

@@ -9,6 +9,7 @@ equal within a margin where the 90 % interval lies within it, so that a wrong `e
 
 from __future__ import annotations
 
+import heapq
 import math
 from dataclasses import dataclass
 
@@ -92,21 +93,24 @@ def power_of_split(effect: float, split: Split, training: float, network: float,
 def split_needed(effect: float, training: float, network: float, rest: float, power: float) -> Split | None:
     """The crossing of the fewest runs that sees `effect` with this power, of equal ones that of the most power; None
     where MOST_RUNS do not suffice."""
-    # No t test has more power than the normal one, which is cheap to ask first.
-    shift_wanted = float(stats.norm.ppf(1 - ALPHA / 2) + stats.norm.ppf(power))
-    for runs in range(6, MOST_RUNS + 1):
-        found: list[tuple[float, Split]] = []
-        for trainings in range(2, runs // 3 + 1):
-            networks = runs // trainings - 1
-            variance = training / trainings + network / networks + rest / (trainings * networks)
-            if trainings * (networks + 1) != runs or abs(effect) < shift_wanted * math.sqrt(variance) * (1 - 1e-3):
-                continue
-            split = Split(trainings, networks)
-            found.append((power_of_split(effect, split, training, network, rest), split))
-        best = max(found, key=lambda f: f[0], default=None)
-        if best is not None and best[0] >= power:
-            return best[1]
-    return None
+    # No t test has more power than the normal one, which says at once how many networks are surely too few.
+    allowed = (effect / float(stats.norm.ppf(1 - ALPHA / 2) + stats.norm.ppf(power))) ** 2
+    candidates: list[tuple[int, int]] = []  # (runs, trainings), the fewest runs first
+    for trainings in range(2, MOST_RUNS // 3 + 1):
+        room = allowed - training / trainings
+        if room > 0:
+            networks = max(2, math.floor((network + rest / trainings) / room))
+            candidates.append((Split(trainings, networks).runs, trainings))
+    heapq.heapify(candidates)
+    found: list[tuple[float, Split]] = []
+    while candidates and candidates[0][0] <= (found[0][1].runs if found else MOST_RUNS):
+        runs, trainings = heapq.heappop(candidates)
+        split = Split(trainings, runs // trainings - 1)
+        reached = power_of_split(effect, split, training, network, rest)
+        if reached >= power:
+            found.append((reached, split))
+        heapq.heappush(candidates, (runs + trainings, trainings))
+    return max(found, key=lambda f: f[0])[1] if found else None
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
 
 import pandas as pd
 
-from analysis import page, virtual_time
+from analysis import page, seeds, virtual_time
 from analysis.files import RUN_FILES, RecordError, object_of
 from analysis.loss_model import percent
 from analysis.page import Markup
@@ -21,6 +21,18 @@ from analysis.records import Records
 from analysis.summary import HEADER, Group, groups, number, row_of, with_interval
 
 ABSENT = ("missing", "unfinished", "unreadable")
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What the section on seeds answers. effects: how many seeds are needed to see each; margin: what is equal within
+    it, None: the smallest margin alone. In nats per token."""
+
+    effects: Sequence[float] = seeds.EFFECTS
+    margin: float | None = None
+
+
+NO_QUESTIONS = Questions()
 
 
 @dataclass
@@ -32,7 +44,7 @@ class Written:
     warnings: list[str] = field(default_factory=list)
 
 
-def write_report(records: Records, out: Path) -> Written:
+def write_report(records: Records, out: Path, questions: Questions = NO_QUESTIONS) -> Written:
     """Writes out/report.html and out/plots/<figure>.png and .svg. Raises: RecordError where `out` cannot be written."""
     # Late, so that tables can be had without matplotlib.
     from analysis import plots, style
@@ -52,7 +64,7 @@ def write_report(records: Records, out: Path) -> Written:
                 continue
             written.plots += paths
             figures.append((module.TITLE, module.CAPTION, out / "plots" / f"{name}.svg"))
-        text = page.page(f"{records.name} - droptest report", *_sections(records, out, figures, not_drawn))
+        text = page.page(f"{records.name} - droptest report", *_sections(records, out, figures, not_drawn, questions))
         write_whole(written.report, text)
     except OSError as error:
         raise RecordError(f"{error.filename or out}: cannot write the report: {error.strerror}") from error
@@ -98,8 +110,9 @@ def _outcome(records: Records) -> str:
     return f"{planned}: {parts or 'none'}"
 
 
-def _sections(records: Records, out: Path, figures: list[tuple[str, str, Path]], not_drawn: list[str]
-              ) -> Iterator[object]:  # fmt: skip
+def _sections(
+    records: Records, out: Path, figures: list[tuple[str, str, Path]], not_drawn: list[str], questions: Questions
+) -> Iterator[object]:
     every = groups(records)
     yield page.element("p", "droptest report", class_="soft")
     yield page.element("h1", records.name)
@@ -131,6 +144,7 @@ def _sections(records: Records, out: Path, figures: list[tuple[str, str, Path]],
     if virtual_time.has_virtual_time(records):
         yield page.element("h2", "Virtual time")
         yield _virtual_time(records)
+    yield from _seeds(records, questions)
     yield page.element("h2", "Loss statistics")
     yield _loss_statistics(records)
     yield page.element("h2", "What is missing")
@@ -208,6 +222,22 @@ def _virtual_time(records: Records) -> Markup:
         "a tolerant network needs longer than a reliable one, ln(time ratio) paired by seed and interpolated over the "
         "logarithm of the rate; its interval has the rates at which a paired t test does not reject equal times."
     ), class_="soft")])  # fmt: skip
+
+
+def _seeds(records: Records, questions: Questions) -> Iterator[Markup]:
+    """Variances, seeds needed and equality; nothing where no point has two differences."""
+    plan = seeds.plan_table(records, questions.effects)
+    if not plan[1]:
+        return
+    yield page.element("h2", "Seeds")
+    tables = (seeds.spread_table(records), plan, seeds.comparison_table(records, questions.margin))
+    texts = ("series", "against", "quantity")
+    for header, rows in tables:
+        if rows:
+            numbers = [i for i, name in enumerate(header) if name not in texts and not name.startswith("to see")]
+            yield page.table(header, rows, numbers)
+    yield page.bullets(seeds.notes(records))
+    yield page.element("p", seeds.EXPLANATION, class_="soft")
 
 
 def _loss_statistics(records: Records) -> Markup:

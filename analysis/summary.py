@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,12 @@ def _rates(statistics: pd.DataFrame) -> tuple[float, float, float]:
     return float(configured), float(counted["lost"].sum() / packets), pooled_z(counted["z"])
 
 
+def _of_networks(records: Records, members: pd.DataFrame) -> pd.DataFrame:
+    """The loss statistics of one run for each network: trainings that meet the same network lose the same packets."""
+    counted = members[members["run_id"].isin(records.loss_statistics["run_id"])].drop_duplicates("network_seed")
+    return records.loss_statistics[records.loss_statistics["run_id"].isin(counted["run_id"])]
+
+
 def groups(records: Records) -> list[Group]:
     """One group per series and loss rate: lossless ones first, then by series in order of the sweep, and by rate."""
     runs = records.runs
@@ -96,8 +102,7 @@ def groups(records: Records) -> list[Group]:
         final = interval_of(cells_of(members, "final_validation_loss"))
         if final.n == 1 and difference.n == 0:
             note = f"{note}; one seed: no interval".removeprefix("; ")
-        statistics = records.loss_statistics[records.loss_statistics["run_id"].isin(members["run_id"])]
-        configured, realised, z = _rates(statistics)
+        configured, realised, z = _rates(_of_networks(records, members))
         bursts = members["mean_burst_packets"].dropna()
         result.append(
             Group(
@@ -207,19 +212,24 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: Container[str]) -> str:
+    """A table for a terminal; the columns named in `left` are set flush left."""
+    table = [[printable(cell) for cell in row] for row in [header, *rows]]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    lines = [
+        "  ".join(cell.ljust(w) if name in left else cell.rjust(w)
+                  for name, cell, w in zip(header, row, widths, strict=True)).rstrip()
+        for row in table
+    ]  # fmt: skip
+    lines.insert(1, "-" * max(map(len, lines)))
+    return "\n".join(lines)
+
+
 def text_table(records: Records) -> str:
     """The summary for a terminal. Columns that are empty throughout are left out."""
     rows = [row_of(group) for group in groups(records)]
     kept = [i for i in range(len(HEADER)) if i < 1 or any(row[i] not in ("", "-") for row in rows)]
     if all(row[0] == row[1] for row in rows):
         kept = [i for i in kept if i != 1]
-    table = [[printable(row[i]) for i in kept] for row in [HEADER, *rows]]
-    widths = [max(len(row[i]) for row in table) for i in range(len(kept))]
-    left = {HEADER.index("series"), HEADER.index("loss model"), HEADER.index("note")}
-    lines = [
-        "  ".join(cell.ljust(w) if kept[i] in left else cell.rjust(w)
-                  for i, (cell, w) in enumerate(zip(row, widths, strict=True))).rstrip()
-        for row in table
-    ]  # fmt: skip
-    lines.insert(1, "-" * max(map(len, lines)))
-    return "\n".join(lines)
+    return aligned([HEADER[i] for i in kept], [[row[i] for i in kept] for row in rows],
+                   {"series", "loss model", "note"})  # fmt: skip

@@ -21,6 +21,7 @@ from analysis.plots import (
     threshold,
     time_to_target,
     training_curves,
+    variances,
 )  # fmt: skip
 from analysis.plots.nothing import NothingToDraw, NotMeant
 from analysis.records import Records
@@ -32,6 +33,7 @@ FIGURES: dict[str, ModuleType] = {
     for module in (
         final_loss,
         threshold,
+        variances,
         training_curves,
         loss_over_time,
         time_to_target,

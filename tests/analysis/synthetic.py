@@ -17,6 +17,7 @@ from analysis.loss_model import GilbertElliott, probability
 ROOT = Path(__file__).resolve().parents[2]
 NONE = {"model": "none"}
 CLASSES = ("tp_forward", "tp_backward")
+SEEDS = ("weights", "data", "network")
 
 
 def bernoulli(rate):
@@ -79,9 +80,16 @@ def resolve(spec):
                 "burst_scope": "link",
                 **halves,
             }
+    seed = resolved.pop("seed")
+    resolved["seeds"] = {"weights": seed, "data": seed, "network": seed} | resolved.get("seeds", {})
     resolved.setdefault("backend", {"name": "local", "timeout_seconds": 60, "threads_per_rank": 1})
     resolved["model"].update(layers=4, width=128, heads=4, context=128, vocabulary=256)
     return resolved
+
+
+def one_seed(resolved):
+    """The seed where all three agree, for records that have it then."""
+    return {"seed": min(seeds)} if len(seeds := set(resolved["seeds"].values())) == 1 else {}
 
 
 def run_id_of(resolved):
@@ -196,7 +204,7 @@ def timed_metrics(resolved):
         for network in resolved["network"]["classes"].values():
             if is_lossy(network["reduce"]["loss"]):
                 pace = 0.01 * (1 - 40 * chain_of(network["reduce"]["loss"]).loss_rate ** 2)
-                pace *= 1 + 0.01 * (resolved["seed"] % 3 - 1)
+                pace *= 1 + 0.01 * (resolved["seeds"]["network"] % 3 - 1)
                 break
     every = resolved["validation"]["every_steps"]
     steps = range(0, resolved["training"]["steps"] + 1, every)
@@ -214,7 +222,7 @@ def metrics(rng, resolved, until=None):
         return timed_metrics(resolved)
     lines = []
     steps, record = resolved["training"]["steps"], resolved["record"]
-    harm, offset = damage(resolved), 0.01 * ((resolved["seed"] * 7) % 5 - 2)
+    harm, offset = damage(resolved), 0.01 * ((resolved["seeds"]["weights"] * 7) % 5 - 2)
     for step in range(0, steps + 1, record["every_steps"]):
         if until is not None and step > until:
             break
@@ -252,7 +260,8 @@ def summary_of(resolved, point, lines, status="completed", error=None, diverged_
             }
     return {
         "schema_version": 1, "run_id": run_id_of(resolved), "name": resolved["name"], "status": status,
-        "error": error, "diverged_step": diverged_step, "seed": resolved["seed"], "point": point,
+        "error": error, "diverged_step": diverged_step, "seeds": resolved["seeds"], **one_seed(resolved),
+        "point": point,
         "steps": lines[-1]["step"] if lines else 0, "tokens": 204800,
         "train": {"final_loss": 2.31 if status == "completed" else None},
         "validation": {"final_loss": validation[-1] if status == "completed" else None,
@@ -304,10 +313,19 @@ def write_run(folder, spec, point=None, outcome="completed", final_loss=None):
     return run_id
 
 
-def write_sweep(out, cross, seeds=3, base=BASE, outcomes=None, final_losses=None, **changes):
+def seeds_of(first, count, repeat):
+    """The seeds of a sweep: numbers, or all combinations of the three."""
+    if repeat is None:
+        return list(range(first, first + count))
+    ranges = [range(first, first + repeat.get(key, 1)) for key in SEEDS]
+    return [dict(zip(SEEDS, values, strict=True)) for values in itertools.product(*ranges)]
+
+
+def write_sweep(out, cross, seeds=3, base=BASE, outcomes=None, final_losses=None, repeat=None, **changes):
     """results/<name> of a crossed sweep; returns its folder.
 
     outcomes: function of (point, seed) -> an outcome of write_run. final_losses: likewise -> final loss or None.
+    repeat: {"weights": 2, "network": 3} crosses seeds instead; the functions get a dict of the three then.
     """
     spec = copy.deepcopy(base) | changes
     folder = Path(out) / spec["name"]
@@ -315,14 +333,16 @@ def write_sweep(out, cross, seeds=3, base=BASE, outcomes=None, final_losses=None
     runs = []
     for values in itertools.product(*cross.values()):
         point = dict(zip(cross, values, strict=True))
-        for seed in range(spec["seed"], spec["seed"] + seeds):
-            one = copy.deepcopy(spec) | {"seed": seed}
+        for seed in seeds_of(spec["seed"], seeds, repeat):
+            one = copy.deepcopy(spec) | ({"seeds": seed} if repeat else {"seed": seed})
             for pointer, value in point.items():
                 set_pointer(one, pointer, value)
             outcome = outcomes(point, seed) if outcomes else "completed"
             final = final_losses(point, seed) if final_losses else None
-            runs.append({"run_id": write_run(folder, one, point, outcome, final), "point": point, "seed": seed})
-    given = spec | {"sweep": {"cross": cross}, "repeat": {"seeds": seeds}}
+            keys = seed if repeat else dict.fromkeys(SEEDS, seed)
+            runs.append({"run_id": write_run(folder, one, point, outcome, final), "point": point, "seeds": keys,
+                         **one_seed({"seeds": keys})})  # fmt: skip
+    given = spec | {"sweep": {"cross": cross}, "repeat": repeat or {"seeds": seeds}}
     write_json(folder / "sweep.json", {"schema_version": 1, "name": spec["name"],
                                        "description": spec["description"], "spec": given, "runs": runs})  # fmt: skip
     return folder

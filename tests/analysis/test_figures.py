@@ -33,10 +33,14 @@ def experiment(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def figures(experiment):
+def figures(experiment, tmp_path_factory):
     records = analysis.load(experiment)
     timed = {"loss_over_time", "time_to_target", "step_time"}  # need a virtual clock: test_virtual_time.py
-    return {name: plots.draw(name, records) for name in plots.FIGURES if name not in timed}
+    crossed = synthetic.write_sweep(
+        tmp_path_factory.mktemp("crossed"), {"/network/loss": LOSSES}, repeat={"weights": 3, "network": 2}
+    )
+    drawn = {name: plots.draw(name, records) for name in plots.FIGURES if name not in {*timed, "variances"}}
+    return drawn | {"variances": plots.draw("variances", analysis.load(crossed))}
 
 
 def labels(figure):
@@ -49,6 +53,7 @@ def labels(figure):
         ("final_loss", ["final validation loss (nats per token)", "packet loss rate (%)",
                         "difference to lossless twin (nats per token)"]),
         ("training_curves", ["validation loss (nats per token)", "training loss (nats per token)", "step"]),
+        ("variances", ["standard deviation (nats per token)"]),
         ("threshold", ["packet loss rate (%)", "above lossless twin (% of its validation loss)"]),
         ("layers", ["NMSE (fraction)", "bias (RMS of exact)", "layer"]),
         ("divergence", ["RMS difference (parameter units)", "step"]),
@@ -172,7 +177,7 @@ def test_figures_say_why_there_is_nothing_to_draw(tmp_path):
 
 
 def test_an_unknown_figure_lists_the_known_ones(experiment):
-    with pytest.raises(KeyError, match="final_loss, threshold, training_curves"):
+    with pytest.raises(KeyError, match="final_loss, threshold, variances, training_curves"):
         plots.draw("pie", analysis.load(experiment))
 
 

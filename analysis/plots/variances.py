@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Standard deviations between trainings and between networks, one row per series and loss rate."""
+
+from __future__ import annotations
+
+import math
+
+from matplotlib.figure import Figure
+
+from analysis import seeds, style
+from analysis.plots import panels
+from analysis.plots.nothing import NothingToDraw, NotMeant
+from analysis.records import Records
+from analysis.variance import CROSSED, NESTED, Component
+
+NAME = "variances"
+TITLE = "Spread between trainings and between networks"
+CAPTION = (
+    "Standard deviation of the difference to the lossless run: between trainings (seeds of weights and data), between "
+    "networks (seeds of fates), and the rest, their interaction, which nested runs have in the networks. Bars: 95 % "
+    "intervals. A mark at the left edge: the estimate is 0; a bar that reaches the edge: the interval holds 0."
+)
+PARTS = ("trainings", "networks", "rest")
+MOST_ROWS = 40
+
+
+def rows_of(records: Records) -> list[tuple[seeds.Spread, dict[str, Component]]]:
+    """The points whose runs tell trainings from networks, with the components that are known."""
+    result = []
+    for spread in seeds.spreads(records, seeds.DIFFERENCE):
+        found = spread.found
+        if found.design in (CROSSED, NESTED):
+            parts = dict(zip(PARTS, (found.training, found.network, found.rest), strict=True))
+            result.append((spread, {name: part for name, part in parts.items() if part.known and part.high > 0}))
+    return [row for row in result if row[1]]
+
+
+def draw(records: Records) -> Figure:
+    """Raises: NotMeant where no design tells trainings from networks, NothingToDraw with too many points."""
+    rows = rows_of(records)
+    if not rows:
+        raise NotMeant("no runs cross trainings with networks")
+    if len(rows) > MOST_ROWS:
+        raise NothingToDraw(f"{len(rows)} series and loss rates, of which one figure holds {MOST_ROWS}")
+    figure, axes = style.figure(style.DOUBLE_COLUMN, 0.8 + 0.36 * len(rows))
+    ax = axes[0][0]
+    marks = style.marks(PARTS)
+    shown = [math.sqrt(v) for _, parts in rows for p in parts.values() for v in (p.variance, p.low, p.high) if v > 0]
+    left, right = min(shown) / 1.6, max(shown) * 1.3
+    handles = {}
+    for row, (_, parts) in enumerate(rows):
+        for place, (name, part) in enumerate(parts.items()):
+            y, mark = row + 0.22 * (place - 1), marks[name]
+            value, low, high = (max(math.sqrt(v), left) for v in (part.variance, part.low, part.high))
+            ax.plot([low, high], [y, y], color=mark.color, linewidth=1)
+            (handles[name],) = ax.plot(value, y, mark.marker, color=mark.color, markersize=4, clip_on=False)
+    ax.set_xscale("log")
+    ax.set_xlim(left, right)
+    ax.set_xlabel("standard deviation (nats per token)")
+    names = [panels.named_with_rate(spread.group) for spread, _ in rows]
+    ax.set_yticks(range(len(rows)), [panels.panel_title(name, 70) for name in names])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    style.legend_below(figure, [handles[p] for p in PARTS if p in handles], [p for p in PARTS if p in handles])
+    return figure

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the runs at hand say about seeds: where the spread comes from, how many are needed, and what is equal.
+
+Each table is a function that returns its numbers, and one that puts them into words for the report and the terminal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from analysis.loss_model import percent
+from analysis.power import (
+    MOST_PAIRS,
+    POWERS,
+    Equivalence,
+    Split,
+    detectable,
+    equivalence,
+    pairs_needed,
+    split_needed,
+)
+from analysis.records import Records
+from analysis.summary import Group, cells_of, groups, number
+from analysis.variance import (
+    CROSSED,
+    DESIGNS,
+    NESTED,
+    ONE_NETWORK,
+    ONE_TRAINING,
+    Component,
+    Decomposition,
+    decompose,
+)
+
+EFFECTS = (0.005, 0.01, 0.02, 0.05)  # nats per token
+DIFFERENCE, FINAL = "difference to lossless", "final validation loss"
+COLUMNS = {DIFFERENCE: "difference", FINAL: "final_validation_loss"}
+# What one more seed is, by design.
+UNITS = {ONE_TRAINING: "networks", ONE_NETWORK: "trainings"}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The variances of one quantity (DIFFERENCE or FINAL) at one point."""
+
+    group: Group
+    quantity: str
+    found: Decomposition
+
+
+def spreads(records: Records, quantity: str) -> list[Spread]:
+    """One for each point with losses that has at least two values."""
+    result = []
+    for group in groups(records):
+        runs = records.runs[records.runs["run_id"].isin(group.run_ids)]
+        found = None if group.lossless else decompose(cells_of(runs, COLUMNS[quantity]))
+        if found is not None and found.runs > 1:
+            result.append(Spread(group, quantity, found))
+    return result
+
+
+def deviation_of(found: Decomposition) -> Component:
+    """The variance of one more run: with a new training and a new network, or as much of it as the design tells."""
+    return next(c for c in (found.total, found.training, found.network) if c.known)
+
+
+@dataclass(frozen=True)
+class Needed:
+    """What an effect needs, by power. pairs_if_wider: at the upper end of the deviation's interval, for POWERS[0]."""
+
+    effect: float
+    pairs: dict[float, int]
+    pairs_if_wider: int
+    splits: dict[float, Split | None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How many seeds the difference of one point needs. seen: the smallest effect that the runs at hand see with
+    POWERS[0]."""
+
+    spread: Spread
+    seen: float
+    needed: tuple[Needed, ...]
+
+
+def plans(records: Records, effects: Sequence[float] = EFFECTS) -> list[Plan]:
+    """From the variances of the differences at hand; splits where the runs cross trainings with networks."""
+    result = []
+    for spread in spreads(records, DIFFERENCE):
+        found = spread.found
+        variance = deviation_of(found)
+        deviation, widest = math.sqrt(variance.variance), math.sqrt(variance.high)
+        parts = [c.variance for c in (found.training, found.network, found.rest)]
+        needed = tuple(
+            Needed(
+                effect,
+                {power: pairs_needed(effect, deviation, power) for power in POWERS},
+                pairs_needed(effect, widest, POWERS[0]),
+                {power: split_needed(effect, *parts, power) for power in POWERS} if found.design == CROSSED else {},
+            )
+            for effect in effects
+        )
+        result.append(Plan(spread, detectable(found.standard_error, found.degrees_of_freedom), needed))
+    return result
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Whether two results at one rate are equal. first minus second, paired by training and network."""
+
+    first: str
+    second: str
+    loss_rate: float
+    runs: int
+    result: Equivalence
+
+
+def comparisons(records: Records, margin: float | None) -> list[Comparison]:
+    """Each point with its lossless twins, and with a margin also with every other series at its rate."""
+    result = [
+        Comparison(s.group.series, "lossless", s.group.loss_rate, s.found.runs,
+                   equivalence(s.found.mean, s.found.standard_error, s.found.degrees_of_freedom, margin))
+        for s in spreads(records, DIFFERENCE)
+    ]  # fmt: skip
+    if margin is None:
+        return result
+    lossy = [g for g in groups(records) if not g.lossless]
+    cells = {
+        g.run_ids: cells_of(records.runs[records.runs["run_id"].isin(g.run_ids)], "final_validation_loss")
+        for g in lossy
+    }
+    for index, first in enumerate(lossy):
+        for second in lossy[index + 1 :]:
+            if first.loss_rate != second.loss_rate:
+                continue
+            mine, its = cells[first.run_ids], cells[second.run_ids]
+            found = decompose({key: mine[key] - its[key] for key in mine if key in its})
+            if found is not None and found.runs > 1:
+                test = equivalence(found.mean, found.standard_error, found.degrees_of_freedom, margin)
+                result.append(Comparison(first.series, second.series, first.loss_rate, found.runs, test))
+    return result
+
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+
+
+def _deviation(component: Component) -> str:
+    if not component.known:
+        return "-"
+    value, low, high = (math.sqrt(v) for v in (component.variance, component.low, component.high))
+    return f"{value:.2g} ({low:.2g} to {high:.2g})"
+
+
+def spread_table(records: Records) -> Table:
+    """Standard deviations between trainings and between networks; no rows where no design tells them apart."""
+    header = ("series", "loss rate", "quantity", "trainings", "networks", "left out", "sd of trainings",
+              "sd of networks", "sd of the rest", "sd of one run")  # fmt: skip
+    rows = [
+        (s.group.series, percent(s.group.loss_rate), s.quantity, str(s.found.trainings), str(s.found.networks),
+         str(s.found.left_out or "-"), _deviation(s.found.training), _deviation(s.found.network),
+         _deviation(s.found.rest) if s.found.design == CROSSED else "in networks", _deviation(s.found.total))
+        for quantity in (DIFFERENCE, FINAL) for s in spreads(records, quantity)
+        if s.found.design in (CROSSED, NESTED)
+    ]  # fmt: skip
+    return header, rows
+
+
+def plan_table(records: Records, effects: Sequence[float] = EFFECTS) -> Table:
+    """Pairs (and splits) that each effect needs."""
+    header = ("series", "loss rate", "runs", "sd of a difference", "seen now",
+              *(f"to see {effect:g}" for effect in effects))  # fmt: skip
+    rows = []
+    for plan in plans(records, effects):
+        found = plan.spread.found
+        rows.append(
+            (plan.spread.group.series, percent(plan.spread.group.loss_rate), str(found.runs),
+             _deviation(deviation_of(found)), f"{plan.seen:.2g}",
+             *(_needed_text(needed, UNITS.get(found.design, "pairs")) for needed in plan.needed))
+        )  # fmt: skip
+    return header, rows
+
+
+def _needed_text(needed: Needed, unit: str) -> str:
+    """ "12 / 15 pairs (up to 40); or 3 x 4 / 4 x 4": for 80 % and 90 %."""
+    counts = " / ".join(_count(needed.pairs[power]) for power in POWERS)
+    text = f"{counts} {unit} (up to {_count(needed.pairs_if_wider)})"
+    if needed.splits:
+        splits = [needed.splits[power] for power in POWERS]
+        text += "; or " + " / ".join(f"{s.trainings} x {s.networks}" if s else "-" for s in splits)
+    return text
+
+
+def _count(pairs: int) -> str:
+    return str(pairs) if pairs < MOST_PAIRS else "very many"
+
+
+def comparison_table(records: Records, margin: float | None) -> Table:
+    """Differences with their 90 % intervals, and within what they are equal."""
+    header = ("series", "against", "loss rate", "runs", "difference", "90 % interval", "equal within")
+    rows = []
+    for c in comparisons(records, margin):
+        row = (c.first, c.second, percent(c.loss_rate), str(c.runs), f"{c.result.mean:+.4f}",
+               f"{c.result.low:+.4f} to {c.result.high:+.4f}", number(c.result.within))  # fmt: skip
+        rows.append(row if margin is None else (*row, c.result.verdict, f"{c.result.p:.2g}"))
+    return header if margin is None else (*header, f"within {margin:g}?", "p"), rows
+
+
+def notes(records: Records) -> list[str]:
+    """What the designs at hand cannot tell, one sentence for each."""
+    designs = dict.fromkeys(s.found.design for s in spreads(records, DIFFERENCE))
+    result = [f"{DESIGNS[design][0].upper()}{DESIGNS[design][1:]}." for design in designs if design != CROSSED]
+    if designs and not {CROSSED, NESTED} & set(designs):
+        result.append('"repeat": {"weights": 3, "network": 3} in the spec crosses 3 trainings with 3 networks.')
+    return result
+
+
+EXPLANATION = (
+    "Differences to the lossless run with the same weights and batches, nats per token; standard deviations with "
+    "their 95 % intervals. A training is a pair of seeds (weights, data), a network the seed of fates; the rest is "
+    "their interaction. Seen now: the smallest effect that the runs at hand see with a power of 80 %, by the t test at "
+    "5 %. To see an effect: the number for a power of 80 % / 90 % at the standard deviation that was found, in "
+    "parentheses for 80 % at the upper end of its interval; a x b: trainings crossed with networks, the fewest runs. "
+    "Equal within: the smallest margin within which the two are equal by two one-sided t tests at 5 %."
+)
