@@ -186,6 +186,11 @@ void check(const CollectiveExperiment& experiment) {
   require_positive("elements", experiment.elements);
   require_positive("trials", experiment.trials);
   const PathEntry& path = path_entry(experiment.network.path);
+  if (experiment.time) {
+    const auto endless = endless_repetition(*experiment.time, experiment.network,
+                                            {experiment.ranks, experiment.elements, sizeof(float)});
+    if (endless) throw ConfigError("collective: retransmission: " + *endless);
+  }
   if (!experiment.time || path.schedule == nullptr) return validate(experiment.network);
   const int groups = experiment.network.group_ranks;
   const int rounds = path.schedule({sim::Collective::kAllReduce, experiment.ranks, 0, groups})->rounds();

@@ -61,13 +61,14 @@ TimedMessage CollectiveTiming::cost_of(const What& what, const sim::TimedHop& ho
   TimedMessage message;
   message.link = on;
   message.counted_on = hop.destination;
+  const auto packet_bytes = static_cast<double>(network.payload_bytes + model_.header_bytes);
+  message.packet_seconds = cost.transfer_seconds(packet_bytes);
   message.cost = {factor * cost.latency_seconds, factor * cost.transfer_seconds(bytes), packets};
 
   const sim::LossProcess* loss = loss_of_link(half.links, on, half.loss.get());
   if (loss != nullptr) loss = &loss->at_step(step_);
   if (model_.reliable == nullptr || loss == nullptr || !loss->can_lose() || packets == 0) return message;
-  const auto packet_bytes = static_cast<double>(network.payload_bytes + model_.header_bytes);
-  const sim::LinkTiming timing{factor * cost.transfer_seconds(packet_bytes), factor * cost.round_trip_seconds()};
+  const sim::LinkTiming timing{factor * message.packet_seconds, factor * cost.round_trip_seconds()};
   std::uint64_t& slot = draws.next_slot[on];
   const std::uint64_t first = static_cast<std::uint64_t>(group_) << kGroupShift | (draws.first_slot + slot);
   sim::SlotFates fates(*loss, network_.seed, on, first);
@@ -75,7 +76,7 @@ TimedMessage CollectiveTiming::cost_of(const What& what, const sim::TimedHop& ho
   message.cost.transfer_seconds += delivery.extra_seconds(packets, timing.slot_seconds);
   message.repeated = delivery.packets_sent - packets;
   message.timeouts = delivery.timeouts;
-  slot += delivery.slots + static_cast<std::uint64_t>(std::ceil(delivery.waiting_seconds / timing.slot_seconds));
+  slot += delivery.slots_passed;
   DROPTEST_CHECK(slot < kMessageSlots, "a link ran out of slots");
   return message;
 }
@@ -188,7 +189,7 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
 }
 
 void note_time(const TimedMessage& message, const ClassNetwork& network, MessageTimes& times) {
-  const MessageTime time{message.departs_seconds, message.in_time};
+  const MessageTime time{message.departs_seconds, message.packet_seconds, message.in_time};
   // Beside an aggregation point values go to all at once, and what comes from it has no deadline.
   const bool from_rank_to_all = network.path == "contribution" && message.in_time.has_value();
   const bool to_all =

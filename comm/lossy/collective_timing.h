@@ -26,6 +26,7 @@ struct TimedMessage {
   int counted_on = 0;  ///< rank of the group
   sim::HopCost cost;
   double departs_seconds = 0;
+  double packet_seconds = 0;  ///< of one full packet on its link
   std::uint64_t repeated = 0;
   std::uint64_t timeouts = 0;
   std::optional<std::uint64_t>

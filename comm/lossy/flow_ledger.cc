@@ -6,6 +6,7 @@
 #include <string>
 
 #include "sim/error.h"
+#include "sim/time/link_cost.h"
 
 namespace droptest::comm {
 namespace {
@@ -127,8 +128,9 @@ void FlowLedger::pass_message(const sim::Link& link, GroupNumber group, const si
     next_message(link, group, packets, Tally::kOtherEnd);
     return;
   }
-  if (times_ != nullptr) times_->take(link);
-  flow.packets += packets_sent(half_of(link), packets.packets());
+  const std::uint64_t count = packets_sent(half_of(link), packets.packets());
+  if (times_ != nullptr) take_ticks(flow, count, times_->take(link));
+  flow.packets += count;
   ++flow.messages;
 }
 
@@ -141,11 +143,12 @@ const sim::PacketMask* FlowLedger::next_message(const sim::Link& link, GroupNumb
   const std::uint64_t data = packets.packets();
   const std::uint64_t count = packets_sent(half_of(link), data);
   const std::optional<MessageTime> time = times_ == nullptr ? std::nullopt : times_->take(link);
+  const std::optional<sim::PacketTicks> ticks = take_ticks(flow, count, time);
   const sim::PacketMask* missing = nullptr;
   if (count > 0) {
     const sim::LossProcess* process = flow.process == nullptr ? nullptr : &flow.process->at_step(step_);
     if (process != nullptr && process->can_lose() && arrival_ == Arrival::kByFate) {
-      missing = lose(flow, key, *process, packets, count, time);
+      missing = lose(flow, key, *process, packets, count, ticks);
     } else if (flow.tally != nullptr) {
       flow.tally->fates.interrupt();
     }
@@ -156,6 +159,17 @@ const sim::PacketMask* FlowLedger::next_message(const sim::Link& link, GroupNumb
   flow.packets += count;
   ++flow.messages;
   return time && time->in_time ? with_late(std::min(*time->in_time, data), data, missing) : missing;
+}
+
+// A message begins in the packet time in which it leaves, unless the message before it still has that one: its last
+// packet may be short, and a packet that is not full takes a whole tick all the same.
+std::optional<sim::PacketTicks> FlowLedger::take_ticks(Flow& flow, std::uint64_t count,
+                                                       const std::optional<MessageTime>& time) {
+  if (!time || time->packet_seconds <= 0) return std::nullopt;
+  const std::uint64_t now = sim::whole_slots(time->departs_seconds, time->packet_seconds);
+  const std::uint64_t first = std::max(now, flow.next_tick);
+  flow.next_tick = first + count;
+  return sim::PacketTicks{first, time->packet_seconds * kMicrosecondsPerSecond};
 }
 
 // Packets that come too late are missing whatever the recovery did, and what had to arrive is waited for.
@@ -175,11 +189,12 @@ const sim::PacketMask* FlowLedger::with_late(std::uint64_t in_time, std::uint64_
 // Draws the fates of a message that is sent as `count` packets.
 const sim::PacketMask* FlowLedger::lose(Flow& flow, const FlowKey& key, const sim::LossProcess& process,
                                         const sim::Packetizer& packets, std::uint64_t count,
-                                        const std::optional<MessageTime>& time) {
+                                        const std::optional<sim::PacketTicks>& ticks) {
   const BurstScope scope = network_.of(key.link.traffic_class)->burst_scope;
   sim::MessagePlace place = place_of(flow, key, count, scope);
+  place.ticks = ticks;
   // Where each message has fates of its own, no time passes between them.
-  if (time && scope == BurstScope::kLink) place.start_microseconds = time->departs_seconds * kMicrosecondsPerSecond;
+  if (ticks && scope == BurstScope::kMessage) place.ticks->first = 0;
   mask_.resize(count);
   FlowTally* tally = flow.tally.get();
   if (tally != nullptr && scope == BurstScope::kLink && !process.counts_by_message()) {

@@ -68,7 +68,8 @@ struct Flow {
 
   const sim::LossProcess* process;  ///< of the link, for all steps; null: reliable
   std::uint64_t messages = 0;
-  std::uint64_t packets = 0;  ///< so far; the index of the next one where indices run on along the link
+  std::uint64_t packets = 0;    ///< so far; the index of the next one where indices run on along the link
+  std::uint64_t next_tick = 0;  ///< of a link with a clock: the first one after its last packet
   std::pair<const FlowKey, Flow>* next = nullptr;  ///< that had the next message last time; null: none yet
   std::unique_ptr<FlowTally> tally;                ///< null where another rank counts the link
   sim::FateDigest checked_fates;
@@ -135,9 +136,11 @@ class FlowLedger {
   static void fetch_ahead(const Flow& flow);
   const sim::LossProcess* process_of(const sim::Link& link) const;
   static sim::MessagePlace place_of(const Flow& flow, const FlowKey& key, std::uint64_t packets, BurstScope scope);
+  static std::optional<sim::PacketTicks> take_ticks(Flow& flow, std::uint64_t count,
+                                                    const std::optional<MessageTime>& time);
   const sim::PacketMask* lose(Flow& flow, const FlowKey& key, const sim::LossProcess& process,
                               const sim::Packetizer& packets, std::uint64_t count,
-                              const std::optional<MessageTime>& time);
+                              const std::optional<sim::PacketTicks>& ticks);
   const sim::PacketMask* recover(Flow& flow, const FlowKey& key, const sim::LossProcess& process,
                                  const sim::LinkRecovery& recovery, const sim::Packetizer& packets,
                                  std::uint64_t first);

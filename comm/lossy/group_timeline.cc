@@ -50,7 +50,7 @@ void GroupTimeline::pass(const CollectiveTiming::What& what, const Play& play) {
 // From send to recv there is no deadline.
 void GroupTimeline::note_message(const TimedMessage& message) {
   times_.clear();
-  if (notes_times_) times_.add(message.link, {message.departs_seconds, std::nullopt});
+  if (notes_times_) times_.add(message.link, {message.departs_seconds, message.packet_seconds, std::nullopt});
 }
 
 void GroupTimeline::collective(sim::Collective collective, std::span<const std::uint64_t> counts, int root,

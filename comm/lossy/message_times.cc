@@ -11,6 +11,7 @@ void MessageTimes::add_shared(sim::Link link, const MessageTime& time) {
   if (of_all.empty()) return of_all.push_back(time);
   MessageTime& first = of_all.front();
   first.departs_seconds = std::min(first.departs_seconds, time.departs_seconds);
+  first.packet_seconds = std::max(first.packet_seconds, time.packet_seconds);
   if (time.in_time) first.in_time = std::min(first.in_time.value_or(*time.in_time), *time.in_time);
 }
 

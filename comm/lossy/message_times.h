@@ -14,6 +14,7 @@ namespace droptest::comm {
 /// What the virtual clock says of a message on its link.
 struct MessageTime {
   double departs_seconds = 0;
+  double packet_seconds = 0;             ///< of one full packet, with its header, on the link
   std::optional<std::uint64_t> in_time;  ///< its first packets, that arrive before the deadline; absent: all
 };
 
@@ -23,7 +24,8 @@ class MessageTimes {
   void clear() { times_.clear(); }
 
   void add(const sim::Link& link, const MessageTime& time) { times_[link].push_back(time); }
-  /// The same of a packet that several receivers share: the first departure and the shortest patience of them count.
+  /// The same of a packet that several receivers share: the first departure, the slowest link and the shortest patience
+  /// of them count.
   void add_shared(sim::Link link, const MessageTime& time);
 
   /// That of the next message on the link; nothing, where nothing is known.

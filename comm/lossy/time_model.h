@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
+#include "comm/lossy/network.h"
 #include "sim/time/link_cost.h"
 #include "sim/time/retransmission.h"
 
@@ -26,6 +28,18 @@ struct TimeModel {
 
 /// Throws: ConfigError for values out of range, a deadline on a reliable network.
 void validate(const TimeModel& model);
+
+/// An all-reduce, as far as its messages are concerned.
+struct AllReduceSize {
+  int ranks = 1;
+  std::uint64_t elements = 0;
+  std::uint64_t element_bytes = 4;
+};
+
+/// Why the messages of such an all-reduce would hardly ever get across on a reliable network: "takes ... tries on
+/// average ..., want at most ...". Absent: they do, as those of smaller ones do then.
+std::optional<std::string> endless_repetition(const TimeModel& model, const ClassNetwork& network,
+                                              const AllReduceSize& size);
 
 /// Where one rank's clock stands, and how it came there. Counts are of the messages that the rank receives.
 struct VirtualTime {

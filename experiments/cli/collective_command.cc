@@ -38,10 +38,11 @@ json time_section(const std::string& text) {
   return experiments::schema_of(experiments::SchemaKind::kSpec).with_defaults(spec)["time"];
 }
 
-comm::TimeModel time_model(const json& section, const comm::ClassNetwork& network) {
+comm::TimeModel time_model(const json& section, const comm::CollectiveExperiment& experiment) {
   comm::Network all;
-  all.of(sim::TrafficClass::kTpForward) = network;
-  const experiments::ResolvedTime resolved = experiments::resolve_time(section, all, "--time");
+  all.of(sim::TrafficClass::kTpForward) = experiment.network;
+  const experiments::ResolvedTime resolved =
+      experiments::resolve_time(section, all, {experiment.ranks, experiment.elements, sizeof(float)}, "--time");
   std::string errors;
   for (const std::string& error : resolved.errors) errors += (errors.empty() ? "" : "\n") + error;
   if (!errors.empty()) throw ConfigError(errors);
@@ -56,8 +57,10 @@ json time_json(const comm::VirtualTime& time) {
 }
 
 int collective(const CollectiveOptions& options) {
+  const json section = options.time.empty() ? json() : time_section(options.time);
   const ClassNetworkOption network = class_network(
-      options.network, options.time.empty() ? experiments::NetworkUse::kLossOnly : experiments::NetworkUse::kDeadline);
+      options.network, section.is_null() ? experiments::NetworkUse::kLossOnly : experiments::NetworkUse::kDeadline,
+      section);
   comm::CollectiveExperiment experiment;
   experiment.network = network.network;
   experiment.ranks = options.network.ranks;
@@ -65,11 +68,7 @@ int collective(const CollectiveOptions& options) {
   experiment.inputs = options.inputs == "identical" ? comm::Inputs::kIdentical : comm::Inputs::kIndependent;
   experiment.trials = options.trials;
   experiment.seed = options.network.seed;
-  json section;
-  if (!options.time.empty()) {
-    section = time_section(options.time);
-    experiment.time = time_model(section, experiment.network);
-  }
+  if (!section.is_null()) experiment.time = time_model(section, experiment);
   if (!options.dry && options.network.ranks > kMostThreads) {
     throw ConfigError("--ranks: got " + std::to_string(options.network.ranks) + ", want at most " +
                       std::to_string(kMostThreads) + ", or --dry, which needs no threads");

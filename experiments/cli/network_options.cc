@@ -18,6 +18,7 @@ using nlohmann::json;
 /// A loss process, checked here so that messages name the option.
 json loss_option(const std::string& text, const std::string& option) {
   json loss = parse_json_option(text, option);
+  if (loss.is_object() && loss.value("model", json()) == "timed_gilbert_elliott") return loss;  // a clock may say more
   json resolved = loss;
   experiments::loss_from_json(resolved, option);
   return loss;
@@ -59,10 +60,10 @@ json network_section(const NetworkOptions& options) {
 
 }  // namespace
 
-ClassNetworkOption class_network(const NetworkOptions& options, experiments::NetworkUse use) {
+ClassNetworkOption class_network(const NetworkOptions& options, experiments::NetworkUse use, const json& time) {
   constexpr sim::TrafficClass kClass = sim::TrafficClass::kTpForward;
   const experiments::ResolvedNetwork network = experiments::resolve_network(
-      network_section(options), {kClass}, options.seed, options.command, options.ranks, use);
+      network_section(options), {kClass}, options.seed, options.command, options.ranks, use, time);
   std::string errors;
   for (const std::string& error : network.errors) errors += (errors.empty() ? "" : "\n") + error;
   if (!errors.empty()) throw ConfigError(errors);

@@ -49,6 +49,8 @@ struct ClassNetworkOption {
 
 /// One class with that network, lossless where nothing can be lost. The rules are those of a spec.
 /// Throws: ConfigError that names the option, or all that is wrong by its place in the section.
-ClassNetworkOption class_network(const NetworkOptions& options, experiments::NetworkUse use);
+/// `time`: the time section of a spec with defaults, or null.
+ClassNetworkOption class_network(const NetworkOptions& options, experiments::NetworkUse use,
+                                 const nlohmann::json& time = {});
 
 }  // namespace droptest::cli

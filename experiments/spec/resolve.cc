@@ -175,7 +175,7 @@ class Resolver {
     }
     ResolvedNetwork resolved =
         resolve_network(network, classes_in_use(config_.tensor_parallel), full_["seed"].get<std::uint64_t>(), where_,
-                        config_.tensor_parallel, network_use());
+                        config_.tensor_parallel, network_use(), full_.value("time", json()));
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);
@@ -186,9 +186,18 @@ class Resolver {
     return full_["time"].contains("deadline_microseconds") ? NetworkUse::kDeadline : NetworkUse::kTimed;
   }
 
+  /// Of the classes in use: one activation, or its gradient, of a micro-batch.
+  comm::AllReduceSize largest_all_reduce() const {
+    const json& training = full_["training"];
+    const auto tokens =
+        training["batch_sequences"].get<std::uint64_t>() * training["sequence_tokens"].get<std::uint64_t>();
+    const bool halves = config_.device == Device::kCuda && training.value("precision", "") == "bfloat16";
+    return {config_.tensor_parallel, tokens * static_cast<std::uint64_t>(config_.model.width), halves ? 2U : 4U};
+  }
+
   void resolve_time_section() {
     if (!full_.contains("time") || !errors_.empty()) return;
-    ResolvedTime resolved = resolve_time(full_["time"], config_.network, where_);
+    ResolvedTime resolved = resolve_time(full_["time"], config_.network, largest_all_reduce(), where_);
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     config_.time = std::move(resolved.model);
   }

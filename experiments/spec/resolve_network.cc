@@ -13,6 +13,7 @@
 #include "experiments/spec/loss_from_json.h"
 #include "experiments/spec/parameters_from_json.h"
 #include "experiments/spec/resolve_links.h"
+#include "experiments/spec/resolve_time.h"
 #include "sim/error.h"
 #include "sim/recovery/recovery_registry.h"
 
@@ -32,8 +33,8 @@ bool is_none(const json& loss) { return loss["model"] == "none"; }
 /// Builds the classes one by one; processes that are written alike are made once and shared.
 class NetworkResolver {
  public:
-  NetworkResolver(const std::string& where, int world_size, NetworkUse use)
-      : where_(where), world_size_(world_size), use_(use) {}
+  NetworkResolver(const std::string& where, int world_size, NetworkUse use, const json& time)
+      : where_(where), world_size_(world_size), use_(use), time_(time) {}
 
   void add(sim::TrafficClass traffic_class, const json& all, ResolvedNetwork& result) {
     const std::string name(sim::traffic_class_name(traffic_class));
@@ -54,7 +55,7 @@ class NetworkResolver {
     network.path = path.name;
     resolve_groups(path, resolved, network);
     check_consistency(path, resolved);
-    network.payload_bytes = resolved["payload_bytes"].get<std::uint64_t>();
+    network.payload_bytes = payload_bytes_ = resolved["payload_bytes"].get<std::uint64_t>();
     network.consistency =
         resolved["consistency"] == "shared" ? comm::Consistency::kShared : comm::Consistency::kPerReceiver;
     network.burst_scope = resolved["burst_scope"] == "message" ? comm::BurstScope::kMessage : comm::BurstScope::kLink;
@@ -235,17 +236,60 @@ class NetworkResolver {
   /// Null for a reliable link, and where an error was reported.
   std::shared_ptr<const sim::LossProcess> make_process(json& loss, const std::string& pointer) {
     if (is_none(loss)) return nullptr;
-    Made& made = processes_[canonical_json(loss)];
+    Made& made = processes_[canonical_json(loss) + " in packets of " + std::to_string(payload_bytes_)];
     if (!made.process) {
       made.loss = loss;
       try {
-        made.process = loss_from_json(made.loss, where_ + ": " + pointer);
+        made.process = process_of(made.loss, where_ + ": " + pointer);
       } catch (const ConfigError& error) {
         report(error.what());
       }
     }
     loss = made.loss;
     return made.process;
+  }
+
+  /// With a clock, the process's theory speaks of packets on the links between groups; it must have a meaning on the
+  /// others too.
+  std::unique_ptr<sim::LossProcess> process_of(json& loss, const std::string& place) const {
+    if (time_.is_null()) {
+      visit_timed(loss, place, [](json& process, const std::string& at) {
+        if (process.contains("packet_microseconds")) return;
+        throw ConfigError(at + "/packet_microseconds: is missing; want the time of a packet on the link, or a time " +
+                          "section, whose links say it");
+      });
+      return loss_from_json(loss, place);
+    }
+    visit_timed(loss, place, [](json& process, const std::string& at) {
+      if (!process.contains("packet_microseconds")) return;
+      throw ConfigError(at + "/packet_microseconds: got " + quote_json(process["packet_microseconds"]) +
+                        " beside a time section, whose links say what a packet takes; want it absent");
+    });
+    const sim::LinkClasses links = link_classes(time_);
+    if (links.group_ranks > 0) process_on(links.within, loss, place);
+    return process_on(links.between, loss, place);
+  }
+
+  std::unique_ptr<sim::LossProcess> process_on(const sim::LinkCost& link, json& loss, const std::string& place) const {
+    constexpr double kMicrosecondsPerSecond = 1e6;
+    const auto bytes = static_cast<double>(payload_bytes_ + time_["header_bytes"].get<std::uint64_t>());
+    visit_timed(loss, place, [&](json& process, const std::string& /*at*/) {
+      process["packet_microseconds"] = link.transfer_seconds(bytes) * kMicrosecondsPerSecond;
+    });
+    std::unique_ptr<sim::LossProcess> process = loss_from_json(loss, place);
+    visit_timed(loss, place, [](json& of, const std::string& /*at*/) { of.erase("packet_microseconds"); });
+    return process;
+  }
+
+  /// The processes at any depth whose clock is time.
+  template <class Visit>
+  static void visit_timed(json& loss, const std::string& place, const Visit& visit) {
+    if (loss.is_array()) {
+      for (std::size_t i = 0; i < loss.size(); ++i) visit_timed(loss[i], place + "/" + std::to_string(i), visit);
+    }
+    if (!loss.is_object()) return;
+    if (loss.value("model", json()) == "timed_gilbert_elliott") return visit(loss, place);
+    for (auto& [name, member] : loss.items()) visit_timed(member, place + "/" + name, visit);
   }
 
   /// What only the whole of a class can tell. What is said of its parts comes first.
@@ -294,6 +338,8 @@ class NetworkResolver {
   const std::string& where_;
   int world_size_;
   NetworkUse use_;
+  const json& time_;                 ///< null: no clock
+  std::uint64_t payload_bytes_ = 0;  ///< of the class at hand
   std::vector<std::string> errors_;
   std::map<std::string, Made> processes_;
   std::map<std::string, std::string> places_;           ///< where the loss, the links and other members were written
@@ -305,11 +351,11 @@ class NetworkResolver {
 }  // namespace
 
 ResolvedNetwork resolve_network(const json& network, const std::vector<sim::TrafficClass>& in_use, std::uint64_t seed,
-                                const std::string& where, int world_size, NetworkUse use) {
+                                const std::string& where, int world_size, NetworkUse use, const json& time) {
   ResolvedNetwork result;
   result.classes = json::object();
   result.network.seed = seed;
-  NetworkResolver resolver(where, world_size, use);
+  NetworkResolver resolver(where, world_size, use, time);
   for (const sim::TrafficClass traffic_class : in_use) resolver.add(traffic_class, network, result);
   result.errors = resolver.take_errors();
   return result;

@@ -29,9 +29,10 @@ struct ResolvedNetwork {
 /// `network` is the spec's section with defaults. What is said of one class overrides what is said of all, key by key,
 /// and at each of the two levels what is said of one half overrides what is said of both.
 /// `in_use`: the classes that the run has traffic of. `where` names the document in messages. `world_size`: ranks of
-/// the run, which overrides of links may name.
+/// the run, which overrides of links may name. `time` is the spec's section with defaults, or null: processes whose
+/// clock is time take the time of a packet from its links, and without it from their own parameters.
 ResolvedNetwork resolve_network(const nlohmann::json& network, const std::vector<sim::TrafficClass>& in_use,
                                 std::uint64_t seed, const std::string& where, int world_size,
-                                NetworkUse use = NetworkUse::kLossOnly);
+                                NetworkUse use = NetworkUse::kLossOnly, const nlohmann::json& time = {});
 
 }  // namespace droptest::experiments

@@ -53,18 +53,23 @@ void check_recovery(const comm::TimeModel& model, const comm::Network& network, 
 
 }  // namespace
 
-ResolvedTime resolve_time(const json& time, const comm::Network& network, const std::string& where) {
+sim::LinkClasses link_classes(const json& time) {
+  sim::LinkClasses links;
+  links.within = links.between = link_cost(time["link"]);
+  if (!time.contains("groups")) return links;
+  links.group_ranks = time["groups"]["ranks"].get<int>();
+  links.within = link_cost(time["groups"]["link"]);
+  return links;
+}
+
+ResolvedTime resolve_time(const json& time, const comm::Network& network, const comm::AllReduceSize& largest,
+                          const std::string& where) {
   ResolvedTime result;
   comm::TimeModel& model = result.model;
   const auto report = [&](const std::string& pointer, const std::string& message) {
     result.errors.push_back(where + ": " + pointer + ": " + message);
   };
-  model.links.between = link_cost(time["link"]);
-  model.links.within = model.links.between;
-  if (time.contains("groups")) {
-    model.links.group_ranks = time["groups"]["ranks"].get<int>();
-    model.links.within = link_cost(time["groups"]["link"]);
-  }
+  model.links = link_classes(time);
   model.header_bytes = time["header_bytes"].get<std::uint64_t>();
   const json& compute = time["compute_milliseconds"];
   if (compute.is_number()) model.compute_seconds = compute.get<double>() * 1e-3;
@@ -97,11 +102,16 @@ ResolvedTime resolve_time(const json& time, const comm::Network& network, const 
   }
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
     const auto& of_class = network.of(traffic_class);
-    if (!of_class || !(comm::can_lose_all(of_class->reduce) || comm::can_lose_all(of_class->gather))) continue;
-    report("/time/retransmission",
-           "got " + quote_json(retransmission["protocol"]) + ", but " +
-               std::string(sim::traffic_class_name(traffic_class)) +
-               " loses every packet of a link in some step, repeated ones too; want loss rates below 1");
+    if (!of_class) continue;
+    const std::string got = "got " + quote_json(retransmission["protocol"]) + ", ";
+    const std::string name(sim::traffic_class_name(traffic_class));
+    if (comm::can_lose_all(of_class->reduce) || comm::can_lose_all(of_class->gather)) {
+      report("/time/retransmission", got + "but " + name +
+                                         " loses every packet of a link in some step, repeated ones too; want loss "
+                                         "rates below 1");
+    } else if (const auto endless = comm::endless_repetition(model, *of_class, largest)) {
+      report("/time/retransmission", got + "which in " + name + " " + *endless);
+    }
   }
   check_recovery(model, network, report);
   return result;

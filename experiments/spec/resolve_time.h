@@ -11,12 +11,17 @@
 
 namespace droptest::experiments {
 
+/// The links of a time section with defaults.
+sim::LinkClasses link_classes(const nlohmann::json& time);
+
 struct ResolvedTime {
   comm::TimeModel model;
   std::vector<std::string> errors;  ///< complete messages; not empty: the model means nothing
 };
 
-/// `time` is the spec's section with defaults, `network` what the run's classes lose. `where` names the document.
-ResolvedTime resolve_time(const nlohmann::json& time, const comm::Network& network, const std::string& where);
+/// `time` is the spec's section with defaults, `network` what the run's classes lose, `largest` the largest all-reduce
+/// of the run. `where` names the document.
+ResolvedTime resolve_time(const nlohmann::json& time, const comm::Network& network, const comm::AllReduceSize& largest,
+                          const std::string& where);
 
 }  // namespace droptest::experiments

@@ -12,14 +12,19 @@
 
 namespace droptest::sim {
 
+/// When a message leaves, by a clock that counts the packet times of its link.
+struct PacketTicks {
+  std::uint64_t first = 0;         ///< that of the message's first packet, since the origin
+  double packet_microseconds = 0;  ///< of one of them
+};
+
 /// Where a message lies on its link.
 struct MessagePlace {
   std::uint64_t first_packet = 0;  ///< index of the message's first packet
   std::uint64_t origin = 0;        ///< the index from which this link counts: that of its first packet since then
   std::uint64_t message = 0;       ///< messages of the link since the origin
-  /// When the first packet leaves, in microseconds since the origin. Absent: a process whose clock is time takes it
-  /// from the packets and messages before.
-  std::optional<double> start_microseconds;
+  /// Absent: a process whose clock is time takes it from the packets and messages before.
+  std::optional<PacketTicks> ticks;
 };
 
 /// Mean and variance of a number of lost packets.
@@ -55,7 +60,7 @@ class LossProcess {
   /// Whether everything is lost in some step: no number of repetitions helps then.
   virtual bool can_lose_all() const { return loss_rate() >= 1; }
 
-  /// Whether it looks at MessagePlace::start_microseconds, in any step.
+  /// Whether it looks at MessagePlace::ticks, in any step.
   virtual bool keeps_time() const { return false; }
 
   /// The process in force in a training step; valid as long as this one. Only a schedule differs from step to step.
@@ -95,6 +100,10 @@ class LossProcess {
                                   std::uint64_t n, CountMemory& /*memory*/) const {
     return {static_cast<double>(n) * loss_rate(), lost_count_variance(n)};
   }
+
+  /// P(that many packets in a row all arrive), in the step in which it is lowest; packets >= 1. Where the law of gaps
+  /// is not known, they are taken as geometric.
+  virtual double all_arrive_probability(std::uint64_t packets) const;
 
   /// The parameters in words for people, e.g. "bernoulli(loss_rate=0.01)".
   virtual std::string describe() const = 0;

@@ -85,6 +85,11 @@ LostCount Pattern::message_count(std::uint64_t /*seed*/, const Link& /*link*/, c
   return {static_cast<double>(n / period_ * lost_ + lost_before(first + rest) - lost_before(first)), 0};
 }
 
+double Pattern::all_arrive_probability(std::uint64_t packets) const {
+  const std::uint64_t delivered = period_ - lost_;
+  return packets > delivered ? 0 : static_cast<double>(delivered - packets + 1) / static_cast<double>(period_);
+}
+
 std::string Pattern::describe() const {
   return "pattern(lost_packets=" + std::to_string(lost_) + ", delivered_packets=" + std::to_string(period_ - lost_) +
          ", offset=" + std::to_string(offset_) + ")";

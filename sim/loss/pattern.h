@@ -32,6 +32,7 @@ class Pattern final : public LossProcess {
   bool counts_by_message() const override { return true; }
   LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place, std::uint64_t n,
                           CountMemory& memory) const override;
+  double all_arrive_probability(std::uint64_t packets) const override;
   std::string describe() const override;
 
  private:

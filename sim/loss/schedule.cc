@@ -48,6 +48,12 @@ void Schedule::draw_message(std::uint64_t seed, const Link& link, const MessageP
   last().draw_message(seed, link, place, lost);
 }
 
+double Schedule::all_arrive_probability(std::uint64_t packets) const {
+  double lowest = 1;
+  for (const Phase& phase : phases_) lowest = std::min(lowest, phase.loss->all_arrive_probability(packets));
+  return lowest;
+}
+
 std::string Schedule::describe() const {
   std::string text = name_ + "(";
   for (const Phase& phase : phases_) {

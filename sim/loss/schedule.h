@@ -43,6 +43,7 @@ class Schedule final : public LossProcess {
                           CountMemory& memory) const override {
     return last().message_count(seed, link, place, n, memory);
   }
+  double all_arrive_probability(std::uint64_t packets) const override;
   std::string describe() const override;
 
  private:

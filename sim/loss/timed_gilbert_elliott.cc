@@ -47,11 +47,16 @@ TimedGilbertElliott::TimedGilbertElliott(const TimedRates& rates)
       gap_ticks_(static_cast<std::uint64_t>(std::llround(rates.gap_microseconds / rates.packet_microseconds))) {}
 
 std::uint64_t TimedGilbertElliott::first_tick(const MessagePlace& place) const {
-  if (place.start_microseconds.has_value()) {
-    return place.origin +
-           static_cast<std::uint64_t>(std::floor(*place.start_microseconds / rates_.packet_microseconds));
-  }
+  if (place.ticks.has_value()) return place.origin + place.ticks->first;
   return place.first_packet + place.message * gap_ticks_;
+}
+
+GilbertElliott TimedGilbertElliott::chain_of(const MessagePlace& place) const {
+  if (!place.ticks.has_value() || place.ticks->packet_microseconds == rates_.packet_microseconds) return chain_;
+  TimedRates rates = rates_;
+  rates.gap_microseconds = 0;
+  rates.packet_microseconds = place.ticks->packet_microseconds;
+  return GilbertElliott(rates_per_tick(rates));
 }
 
 void TimedGilbertElliott::draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet,
@@ -61,7 +66,7 @@ void TimedGilbertElliott::draw(std::uint64_t seed, const Link& link, std::uint64
 
 void TimedGilbertElliott::draw_message(std::uint64_t seed, const Link& link, const MessagePlace& place,
                                        PacketMask& lost) const {
-  chain_.draw(seed, link, first_tick(place), lost);
+  chain_of(place).draw(seed, link, first_tick(place), lost);
 }
 
 // The variance of all packets so far grows by that of the message and by twice its covariance with all packets before,
@@ -69,7 +74,8 @@ void TimedGilbertElliott::draw_message(std::uint64_t seed, const Link& link, con
 // the tick `place` after the last of them.
 LostCount TimedGilbertElliott::message_count(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePlace& place,
                                              std::uint64_t n, CountMemory& memory) const {
-  const auto& [p, r, g, b] = chain_.rates();
+  const GilbertElliott chain = chain_of(place);
+  const auto& [p, r, g, b] = chain.rates();
   const double s = p + r;
   const double covariance = p * r * (b - g) * (b - g) / (s * s);
   const auto count = static_cast<double>(n);
@@ -78,7 +84,7 @@ LostCount TimedGilbertElliott::message_count(std::uint64_t /*seed*/, const Link&
   const auto power = [s](double ticks) { return s >= 1 ? (ticks == 0 ? 1.0 : 0.0) : std::exp(ticks * std::log1p(-s)); };
   const double before = memory.weight * power(static_cast<double>(first - memory.place));
   const double forgotten = 1 - power(count);
-  const LostCount added{count * loss_rate(), chain_.lost_count_variance(n) + 2 * covariance * before * forgotten / s};
+  const LostCount added{count * loss_rate(), chain.lost_count_variance(n) + 2 * covariance * before * forgotten / s};
   memory = {place.origin, first + n, before * power(count) + (1 - s) * forgotten / s};
   return added;
 }

@@ -15,7 +15,8 @@ namespace droptest::sim {
 struct TimedRates {
   double mean_good_microseconds = 0;  ///< mean stay in each state
   double mean_bad_microseconds = 0;
-  double packet_microseconds = 0;  ///< from one packet of a message to the next: payload and headers / bandwidth
+  double packet_microseconds = 0;  ///< from one packet of a message to the next: payload and headers / bandwidth,
+                                   ///< where no clock says it of each link
   double gap_microseconds = 0;     ///< beside that, from the last packet of a message to the first of the next
   double loss_good = 0;
   double loss_bad = 1;
@@ -26,9 +27,9 @@ struct TimedRates {
 ///
 /// Time is counted in ticks of packet_microseconds, and each tick has its draws: over one tick the chain is the
 /// Gilbert-Elliott chain with p = (1 - lambda) B / (G + B) and r = (1 - lambda) G / (G + B), which is exact at the
-/// ticks. Packets of a message have consecutive ticks; a message begins at the tick of its time, which is given
-/// (MessagePlace::start_microseconds), or that of the packets and gaps before it. So fates are pure in the time.
-/// Gaps are rounded to whole ticks.
+/// ticks. Packets of a message have consecutive ticks; a message begins at the tick that it is given
+/// (MessagePlace::ticks, with the packet time of its own link), or at that of the packets and gaps before it. So fates
+/// are pure in the time. Gaps are rounded to whole ticks.
 class TimedGilbertElliott final : public LossProcess {
  public:
   /// Throws: ConfigError for times that are not positive (a gap may be 0), losses that cannot be drawn, and a tick so
@@ -46,6 +47,7 @@ class TimedGilbertElliott final : public LossProcess {
   double lost_count_variance(std::uint64_t n) const override { return chain_.lost_count_variance(n); }
   bool counts_by_message() const override { return true; }
   bool keeps_time() const override { return true; }
+  double all_arrive_probability(std::uint64_t packets) const override { return chain_.all_arrive_probability(packets); }
   LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place, std::uint64_t n,
                           CountMemory& memory) const override;
   std::string describe() const override;
@@ -56,6 +58,8 @@ class TimedGilbertElliott final : public LossProcess {
 
  private:
   std::uint64_t first_tick(const MessagePlace& place) const;
+  /// From tick to tick, where the message's link has ticks of its own; else chain_.
+  GilbertElliott chain_of(const MessagePlace& place) const;
 
   TimedRates rates_;
   GilbertElliott chain_;  ///< from tick to tick

@@ -26,8 +26,13 @@ class GoBack0 final : public RetransmissionProtocol {
       ++delivery.timeouts;
     }
     delivery.slots = slot + packets;
+    delivery.slots_passed = delivery.slots;
     delivery.packets_sent += packets;
     return delivery;
+  }
+
+  double expected_tries(const LossProcess& process, std::uint64_t packets) const override {
+    return 1 / process.all_arrive_probability(std::max(packets, std::uint64_t{1}));
   }
 
   // Slots until a run of m deliveries, E = (1 - s^m) / (p s^m), if the new start follows the loss at once (W = 1); the

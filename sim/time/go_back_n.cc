@@ -29,6 +29,7 @@ class GoBackN final : public RetransmissionProtocol {
       ++delivery.timeouts;
     }
     delivery.slots = slot;
+    delivery.slots_passed = slot;
     delivery.packets_sent += packets;
     return delivery;
   }

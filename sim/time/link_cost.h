@@ -2,9 +2,18 @@
 // What a link costs: the alpha-beta model, for each class of links.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace droptest::sim {
+
+/// The whole slots that have gone by after `seconds`. Times that no run reaches count as the longest one that slots can
+/// number, so that the integer exists for any time. Shapes: slot_seconds is positive.
+inline std::uint64_t whole_slots(double seconds, double slot_seconds) {
+  constexpr double kMostSlots = 1e18;
+  const double slots = seconds / slot_seconds;
+  return slots > 0 ? static_cast<std::uint64_t>(std::min(slots, kMostSlots)) : 0;
+}
 
 /// Time of a message of n bytes: latency + n / bandwidth. Source: Hockney, Parallel Computing 20 (1994); alpha is the
 /// latency, beta the inverse of the bandwidth.

@@ -23,6 +23,7 @@ struct LinkTiming {
 /// What it took to get one message across.
 struct Delivery {
   std::uint64_t slots = 0;         ///< packet times from the first packet to the last one that was needed
+  std::uint64_t slots_passed = 0;  ///< of the link in all, those of the waits among them
   std::uint64_t packets_sent = 0;  ///< transmissions, the first ones among them
   double waiting_seconds = 0;      ///< beyond the slots: for acknowledgements and timers
   std::uint64_t timeouts = 0;      ///< waits for feedback or a timer
@@ -40,13 +41,21 @@ class RetransmissionProtocol {
   virtual ~RetransmissionProtocol() = default;
 
   /// The walk of one message of `packets` packets along the link's slots, from slot 0 of `fates` on.
-  /// Determinism: a pure function of its arguments. Loss rates below 1 only: else it does not return.
+  /// Determinism: a pure function of its arguments. Throws: ConfigError for a link that loses so much that the message
+  /// is still on its way after SlotFates::kMostLooks; expected_tries() says beforehand where that is to be feared.
   virtual Delivery deliver(SlotFates& fates, std::uint64_t packets, const LinkTiming& timing) const = 0;
 
-  /// E[extra_seconds] of one message over a link with independent loss of rate p < 1; infinity where the mean does not
-  /// exist. Source: stands beside each implementation.
+  /// E[extra_seconds] of one message over a link with independent loss of rate p < 1. Source: stands beside each
+  /// implementation.
   virtual double expected_extra_seconds(double p, std::uint64_t packets, const LinkTiming& timing) const = 0;
+
+  /// Mean number of times that what is sent again as a whole (a packet; the message by go-back-0) is sent until it has
+  /// arrived; infinity where it never does. Exact for independent loss, where it is that of a geometric variable.
+  virtual double expected_tries(const LossProcess& process, std::uint64_t packets) const;
 };
+
+/// Tries beyond which no message is begun: a run would not end, or the time that it shows would mean nothing.
+constexpr double kMostExpectedTries = 1000;
 
 /// One entry: the "protocol" of a spec, a line for `droptest list`, and how to make it.
 struct RetransmissionEntry {
@@ -73,8 +82,10 @@ std::unique_ptr<RetransmissionProtocol> make_go_back_n(const Parameters& paramet
 /// {"protocol": "go_back_0", "window_packets": W}: the whole message is sent again, W slots after the lost packet.
 std::unique_ptr<RetransmissionProtocol> make_go_back_0(const Parameters& parameters);
 
-/// {"protocol": "timeout", "timeout_microseconds": T}: lost packets are sent again when a timer ends, which starts at T
-/// and doubles with each round.
+/// {"protocol": "timeout", "timeout_microseconds": T, "longest_timeout_microseconds": M}: lost packets are sent again
+/// when a timer ends, which starts at T and doubles with each round up to M. Where M is not given it is 60 s, the least
+/// that RFC 6298 (2.4 and 5.5) allows as a maximum, or T if that is longer. Without a maximum the mean of the waits
+/// would not exist from a loss rate of 1/2 on.
 std::unique_ptr<RetransmissionProtocol> make_timeout(const Parameters& parameters);
 
 }  // namespace droptest::sim

@@ -13,10 +13,16 @@ const std::vector<RetransmissionEntry>& retransmission_protocols() {
       {"go_back_n", "all from the lost packet on are sent again (window_packets: default a round trip)",
        make_go_back_n},
       {"go_back_0", "the whole message is sent again (window_packets: default a round trip)", make_go_back_0},
-      {"timeout", "lost packets are sent again when a timer ends that doubles each time (timeout_microseconds)",
+      {"timeout",
+       "lost packets are sent again when a timer ends that doubles each time (timeout_microseconds) up to a maximum "
+       "(longest_timeout_microseconds: default 60 s)",
        make_timeout},
   };
   return entries;
+}
+
+double RetransmissionProtocol::expected_tries(const LossProcess& process, std::uint64_t /*packets*/) const {
+  return 1 / process.all_arrive_probability(1);
 }
 
 std::unique_ptr<RetransmissionProtocol> make_retransmission(const Parameters& parameters) {

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/time/link_cost.h"
+
 namespace droptest::sim {
 namespace {
 
 // A wait that is longer than this many slots lets the link forget all the same.
-constexpr double kMostIdleSlots = 1e9;
+constexpr std::uint64_t kMostIdleSlots = 1'000'000'000;
 
 // Terms of a sum over rounds that no longer change it.
 constexpr double kNegligible = 1e-17;
@@ -28,10 +30,11 @@ Delivery deliver_in_rounds(SlotFates& fates, std::uint64_t packets, double slot_
     missing = lost;
     if (missing == 0) break;
     const double idle_seconds = wait(round);
-    slot += static_cast<std::uint64_t>(std::llround(std::min(kMostIdleSlots, idle_seconds / slot_seconds)));
+    slot += std::min(kMostIdleSlots, whole_slots(idle_seconds + slot_seconds / 2, slot_seconds));
     delivery.waiting_seconds += idle_seconds;
     ++delivery.timeouts;
   }
+  delivery.slots_passed = slot;
   return delivery;
 }
 

@@ -2,10 +2,10 @@
 // The times that protocols take from a spec.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <optional>
 
+#include "sim/time/link_cost.h"
 #include "sim/time/retransmission.h"
 
 namespace droptest::sim {
@@ -25,8 +25,7 @@ inline std::optional<std::uint64_t> window_packets(const Parameters& parameters)
 /// W: slots from the one that lost a packet to the one that sends it again. The slot itself and a round trip where no
 /// window is given.
 inline std::uint64_t window_slots(std::optional<std::uint64_t> window, const LinkTiming& timing) {
-  return window ? *window
-                : 1 + static_cast<std::uint64_t>(std::llround(timing.round_trip_seconds / timing.slot_seconds));
+  return window ? *window : 1 + whole_slots(timing.round_trip_seconds + timing.slot_seconds / 2, timing.slot_seconds);
 }
 
 }  // namespace droptest::sim

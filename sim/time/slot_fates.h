@@ -15,21 +15,27 @@ namespace droptest::sim {
 /// Fates are drawn in blocks, as they are asked for. `process` is borrowed.
 class SlotFates {
  public:
+  /// Questions and drawn blocks after which a walk is given up: some seconds of work, far beyond any message that
+  /// gets across within kMostExpectedTries.
+  static constexpr std::uint64_t kMostLooks = std::uint64_t{1} << 25;
+
   SlotFates(const LossProcess& process, std::uint64_t seed, const Link& link, std::uint64_t first_slot);
 
-  /// Number lost among slots [slot, slot + count), counted from the first.
+  /// Both throw ConfigError after kMostLooks. Number lost among slots [slot, slot + count), counted from the first.
   std::uint64_t lost_count(std::uint64_t slot, std::uint64_t count);
 
   /// The first slot in [slot, slot + count) that is lost; slot + count where all are delivered.
   std::uint64_t first_lost(std::uint64_t slot, std::uint64_t count);
 
  private:
+  void look();
   const PacketMask& block_at(std::uint64_t slot);
 
   const LossProcess& process_;
   std::uint64_t seed_;
   Link link_;
   std::uint64_t first_slot_;
+  std::uint64_t looks_ = 0;
   std::uint64_t block_ = 0;
   PacketMask mask_;  // of the block; empty before the first
 };

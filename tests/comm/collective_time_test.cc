@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Virtual time of an all-reduce: the ranks beside the closed forms, and beside the simulation without ranks.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "comm/lossy/collective_experiment.h"
 #include "comm/lossy/path_registry.h"
+#include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/timed_gilbert_elliott.h"
 #include "sim/recovery/parity.h"
@@ -131,6 +134,69 @@ TEST(CollectiveTime, AProcessWhoseClockIsTimeLooksAtIt) {
     // About 600 packets of each link are lost: their mean burst has an error of 1/10 or less.
     EXPECT_NEAR(mean_burst(0) / expected_burst(apart), 1, 0.4) << path;
     EXPECT_NEAR(mean_burst(10e-3) / expected_burst(10e3), 1, 0.1) << path;
+  }
+}
+
+// Messages back to back on links of two speeds, one and a half packets each, under a process that was given a packet
+// time far above either link's: each packet has fates of its own, and the counts deviate as their variance says.
+TEST(CollectiveTime, PacketsOfEveryLinkHaveTicksOfTheirOwn) {
+  sim::TimedRates rates;
+  rates.mean_good_microseconds = 9;
+  rates.mean_bad_microseconds = 1;
+  rates.packet_microseconds = 3;
+  for (const double between_bytes_per_second : {1e9, 1e10}) {
+    double squares = 0;
+    constexpr int kSeeds = 24;
+    for (int seed = 1; seed <= kSeeds; ++seed) {
+      CollectiveExperiment experiment;
+      experiment.network = *options_of("direct", 0, model_of()).network.of(kClass);
+      experiment.network.reduce.loss = std::make_shared<sim::TimedGilbertElliott>(rates);
+      experiment.network.gather.loss = experiment.network.reduce.loss;
+      experiment.ranks = 4;
+      experiment.elements = 4 * 96;
+      experiment.trials = 400;
+      experiment.seed = static_cast<std::uint64_t>(seed);
+      experiment.time = model_of();
+      experiment.time->links = {{1e-9, 5e9}, {1e-9, between_bytes_per_second}, 2};
+      experiment.time->header_bytes = 20;
+      const LossCounts counts = simulate_collective_experiment(experiment).statistics.total();
+      EXPECT_LT(std::abs(counts.z()), 4) << "seed " << seed;
+      squares += counts.z() * counts.z();
+    }
+    EXPECT_NEAR(squares / kSeeds, 1, 4 * std::sqrt(2.0 / kSeeds)) << between_bytes_per_second;
+  }
+}
+
+TEST(CollectiveTime, MessagesThatWouldNeverGetAcrossAreRefused) {
+  CollectiveExperiment experiment;
+  experiment.network = *options_of("direct", 0.01, model_of()).network.of(kClass);
+  experiment.ranks = 2;
+  experiment.elements = 3'000'000;
+  experiment.trials = 1;
+  experiment.time = model_of();
+  experiment.time->reliable = protocol("go_back_0");
+  const auto error = [&experiment]() -> std::string {
+    try {
+      simulate_collective_experiment(experiment);
+    } catch (const ConfigError& refusal) {
+      return refusal.what();
+    }
+    return "(no error)";
+  };
+  EXPECT_THAT(error(), ::testing::AllOf(::testing::HasSubstr("collective: retransmission: takes "),
+                                        ::testing::HasSubstr("of up to 23438 packets under bernoulli(loss_rate=0.01)"),
+                                        ::testing::HasSubstr("want at most 1e+03")));
+  // What a hop carries is what counts: eight parts of it on a ring of eight.
+  experiment.elements = 8 * 64 * 500;
+  experiment.ranks = 8;
+  for (const auto& [path, packets] :
+       {std::pair<const char*, int>{"ring", 500}, {"halving_doubling", 2000}, {"tree", 2000}, {"contribution", 4000}}) {
+    experiment.network.path = path;
+    experiment.network.reduce.loss = std::make_shared<sim::Bernoulli>(0.9 * std::log(1000.0) / packets);
+    experiment.network.gather.loss = path == std::string("contribution") ? nullptr : experiment.network.reduce.loss;
+    EXPECT_EQ(error(), "(no error)") << path;
+    experiment.network.reduce.loss = std::make_shared<sim::Bernoulli>(1.1 * std::log(1000.0) / packets);
+    EXPECT_THAT(error(), ::testing::HasSubstr("of up to " + std::to_string(packets) + " packets")) << path;
   }
 }
 

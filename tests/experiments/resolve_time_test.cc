@@ -49,6 +49,40 @@ TEST(Resolve, TimeHasGroupsOfRanksDeadlinesAndProtocols) {
   EXPECT_NE(reliable.config.time->reliable, nullptr);
 }
 
+TEST(Resolve, ProcessesTakeThePacketTimeOfTheLinks) {
+  const ResolvedRun run = resolved(
+      kTwoRanks, {kTime, "/time/header_bytes=92", "/network/payload_bytes=408",
+                  R"(/network/loss={"model": "schedule", "phases": [{"from_step": 0, "loss": {"model": "none"}}, )"
+                  R"({"from_step": 5, "loss": {"model": "timed_gilbert_elliott", "mean_good_microseconds": 90, )"
+                  R"("mean_bad_microseconds": 10}}]})"});
+  const sim::LossProcess& process = run.config.network.of(sim::TrafficClass::kTpForward)->reduce.loss->at_step(5);
+  // 500 bytes at 12.5 GB/s.
+  EXPECT_THAT(process.describe(), ::testing::HasSubstr("packet_microseconds=0.04"));
+  EXPECT_FALSE(run.spec["network"]["classes"]["tp_forward"]["reduce"]["loss"]["phases"][1]["loss"].contains(
+      "packet_microseconds"));
+  EXPECT_EQ(resolve(run.spec, "again").run_id, run.run_id);
+}
+
+TEST(Resolve, MessagesThatWouldNeverGetAcrossAreRefused) {
+  const char* const restart = R"(/time/retransmission={"protocol": "go_back_0"})";
+  const auto error = [&](const std::vector<std::string>& overrides) {
+    std::vector<std::string> all = {kTime, restart, "/model/width=128", "/training/sequence_tokens=64"};
+    all.insert(all.end(), overrides.begin(), overrides.end());
+    return config_error_of([&] { resolved(kTwoRanks, all); });
+  };
+  // 8 sequences of 64 tokens, 128 wide, cut into two parts: 32768 floats in 94 packets.
+  EXPECT_EQ(error({}), "(no error)");
+  EXPECT_THAT(
+      error({"/network/loss/loss_rate=0.08"}),
+      ::testing::HasSubstr("s.json: /time/retransmission: got \"go_back_0\", which in tp_forward takes 2.53e+03 "
+                           "tries on average for messages of up to 94 packets under "
+                           "bernoulli(loss_rate=0.08); want at most 1e+03: a lower loss rate"));
+  EXPECT_THAT(error({"/training/batch_sequences=16"}), ::testing::HasSubstr("messages of up to 187 packets"));
+  EXPECT_EQ(error({"/training/batch_sequences=16", "/time/retransmission/protocol=selective_repeat"}), "(no error)");
+  EXPECT_THAT(error({"/time/retransmission/protocol=selective_repeat", "/network/loss/loss_rate=0.9999"}),
+              ::testing::HasSubstr("takes 1e+04 tries on average"));
+}
+
 TEST(Resolve, TimeErrorsNameTheirPlace) {
   const auto error = [](const std::vector<std::string>& overrides) {
     std::vector<std::string> all = {kTime};
@@ -74,8 +108,16 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
               ::testing::HasSubstr("tp_forward loses every packet of a link in some step"));
   const char* const timed =
       R"(/network/loss={"model": "timed_gilbert_elliott", "mean_good_microseconds": 90, "mean_bad_microseconds": 10,)"
-      R"( "packet_microseconds": 0.5})";
+      R"( "loss_bad": 1})";
   EXPECT_EQ(error({timed}), "(no error)");
+  EXPECT_THAT(error({timed, "/network/loss/packet_microseconds=0.5"}),
+              ::testing::HasSubstr("s.json: /network/loss/packet_microseconds: got 0.5 beside a time section, whose"));
+  EXPECT_THAT(error({timed, "/time=null"}),
+              ::testing::HasSubstr("s.json: /network/loss/packet_microseconds: is missing; want the time of a packet"));
+  // Of the links inside groups too, on which a packet takes 1e-8 us.
+  EXPECT_THAT(error({timed, R"(/time/groups={"ranks": 1, "link": {"latency_microseconds": 1, )"
+                            R"("bandwidth_gbit_per_second": 1000000000}})"}),
+              ::testing::HasSubstr("at least a millionth of the shorter mean stay"));
   EXPECT_THAT(error({timed, "/time/compute_milliseconds=measured"}),
               ::testing::HasSubstr("s.json: /time/compute_milliseconds: got \"measured\" beside a loss process whose"));
   const char* const parity = R"(/network/recovery={"parity": {"data": 4, "parity": 1}})";

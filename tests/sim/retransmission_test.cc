@@ -6,12 +6,17 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/gilbert_elliott.h"
+#include "sim/loss/pattern.h"
+#include "sim/loss/schedule.h"
+#include "sim/time/link_cost.h"
 #include "sim/time/retransmission_rounds.h"
 #include "sim/time/timing_theory.h"
 #include "tests/sim/vector_file.h"
@@ -147,7 +152,8 @@ TEST(Retransmission, SlotsOfGoBack0FollowTheOracle) {
 TEST(Retransmission, TimersThatDoubleFollowTheOracle) {
   const auto row = read_vectors("retransmission.json").at("backoff_waits").at(0);
   const double p = row.at("p");
-  const auto timeout = make_retransmission(protocol("timeout", {{"timeout_microseconds", 1e6}}));
+  const auto timeout =
+      make_retransmission(protocol("timeout", {{"timeout_microseconds", 1e6}, {"longest_timeout_microseconds", 1e12}}));
   const LinkTiming timing{1e-9, 0};
   EXPECT_NEAR(timeout->expected_extra_seconds(p, 1, timing), row.at("timeouts").get<double>(), 1e-9);
   const Mean one =
@@ -156,7 +162,70 @@ TEST(Retransmission, TimersThatDoubleFollowTheOracle) {
   const Mean many = over_messages(*timeout, Bernoulli(p), 50, timing, 20000,
                                   [](const Delivery& d) { return d.extra_seconds(50, 1e-9); });
   EXPECT_LT(std::abs(many.z(timeout->expected_extra_seconds(p, 50, timing))), 4);
-  EXPECT_EQ(timeout->expected_extra_seconds(0.5, 1, timing), std::numeric_limits<double>::infinity());
+}
+
+// Without a longest timer the mean would not exist from p = 1/2 on, and a walk at 90 % came to 1e18 seconds.
+TEST(Retransmission, TimersDoubleUpToTheLongest) {
+  const double p = 0.9;
+  const auto timeout =
+      make_retransmission(protocol("timeout", {{"timeout_microseconds", 1e6}, {"longest_timeout_microseconds", 8e6}}));
+  const LinkTiming timing{1e-9, 0};
+  // 1 + 2 + 4 s after the first three rounds, 8 s after each further one: p + 2 p^2 + 4 p^3 + 8 p^4 / (1 - p).
+  EXPECT_NEAR(timeout->expected_extra_seconds(p, 1, timing), p + 2 * p * p + 4 * p * p * p + 8 * std::pow(p, 4) / 0.1,
+              1e-6);
+  const Mean waits =
+      over_messages(*timeout, Bernoulli(p), 1, timing, 20000, [](const Delivery& d) { return d.waiting_seconds; });
+  EXPECT_LT(std::abs(waits.z(timeout->expected_extra_seconds(p, 1, timing))), 4);
+  const auto unbounded = make_retransmission(protocol("timeout", {{"timeout_microseconds", 1e6}}));
+  const Bernoulli process(0.99);
+  SlotFates fates(process, kSeed, kLink, 0);
+  const Delivery delivery = unbounded->deliver(fates, 3000, {1e-9, 0});
+  EXPECT_GT(delivery.timeouts, 200U);
+  EXPECT_LE(delivery.waiting_seconds, 60.0 * static_cast<double>(delivery.timeouts)) << "RFC 6298: a minute at most";
+  EXPECT_LE(delivery.slots_passed, delivery.slots + delivery.timeouts * 1'000'000'000);
+}
+
+TEST(Retransmission, TimesBeyondAllSlotsStayIntegers) {
+  EXPECT_EQ(whole_slots(3.8e18, 1e-7), std::uint64_t{1'000'000'000'000'000'000});
+  EXPECT_EQ(whole_slots(std::numeric_limits<double>::infinity(), 1), std::uint64_t{1'000'000'000'000'000'000});
+  EXPECT_EQ(whole_slots(-1, 1), 0U);
+  EXPECT_EQ(whole_slots(0, 1), 0U);
+  EXPECT_EQ(whole_slots(7.9, 2), 3U);
+}
+
+TEST(Retransmission, ExpectedTriesSayWhatCannotGetAcross) {
+  const auto restart = make_retransmission(protocol("go_back_0"));
+  const auto selective = make_retransmission(protocol("selective_repeat"));
+  EXPECT_NEAR(restart->expected_tries(Bernoulli(0.01), 100), std::pow(0.99, -100), 1e-12);
+  EXPECT_GT(restart->expected_tries(Bernoulli(0.01), 8523), 1e36) << "3 million floats";
+  EXPECT_NEAR(selective->expected_tries(Bernoulli(0.01), 8523), 1 / 0.99, 1e-12);
+  EXPECT_EQ(restart->expected_tries(Pattern(1, 9, 0), 10), std::numeric_limits<double>::infinity());
+  EXPECT_NEAR(restart->expected_tries(Pattern(1, 9, 0), 9), 10, 1e-12);
+  // A burst ends the try: gaps of mean 100 packets.
+  const GilbertElliott bursts(rates_of_burst(0.05, 5));
+  EXPECT_NEAR(restart->expected_tries(bursts, 200), std::pow(1 - 1.0 / 95, -199) / 0.95, 1e-9);
+  // The mean number of tries of a walk.
+  const Mean tries = over_messages(*restart, Bernoulli(0.02), 100, {1, 10}, 4000,
+                                   [](const Delivery& d) { return static_cast<double>(d.timeouts + 1); });
+  EXPECT_LT(std::abs(tries.z(restart->expected_tries(Bernoulli(0.02), 100))), 4);
+  std::vector<Phase> phases;
+  phases.push_back({0, std::make_unique<Bernoulli>(0.01)});
+  phases.push_back({9, std::make_unique<Bernoulli>(0.2)});
+  phases.push_back({10, std::make_unique<Bernoulli>(0.1)});
+  EXPECT_NEAR(selective->expected_tries(Schedule(std::move(phases), "schedule"), 5), 1 / 0.8, 1e-12);
+}
+
+TEST(Retransmission, AWalkThatDoesNotEndIsGivenUp) {
+  const auto restart = make_retransmission(protocol("go_back_0", {{"window_packets", std::int64_t{10}}}));
+  const Pattern never(1, 9, 0);
+  SlotFates fates(never, kSeed, kLink, 0);
+  try {
+    restart->deliver(fates, 10, {1, 0});
+    FAIL() << "a packet of every ten is lost, and ten have to arrive";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("from rank 0 to rank 1 is still on its way"), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(Retransmission, RepetitionsMeetTheBurstThatLostThePacket) {

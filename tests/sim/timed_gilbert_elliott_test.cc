@@ -43,8 +43,22 @@ TEST(TimedGilbertElliott, APacketIsSentAtItsTime) {
   process.draw_message(7, kLink, {120, 0, 3, {}}, message);
   for (std::uint64_t i = 0; i < 100; ++i) ASSERT_EQ(message.lost(i), line.lost(240 + i));
   // The same by a clock, whatever the index is.
-  process.draw_message(7, kLink, {55, 0, 1, 120.25}, message);
+  process.draw_message(7, kLink, {55, 0, 1, PacketTicks{240, 0.5}}, message);
   for (std::uint64_t i = 0; i < 100; ++i) ASSERT_EQ(message.lost(i), line.lost(240 + i));
+}
+
+TEST(TimedGilbertElliott, ALinkWithTicksOfItsOwnHasTheirChain) {
+  TimedRates rates = kRates;
+  rates.packet_microseconds = 4;
+  const TimedGilbertElliott slow(rates);
+  PacketMask expected(500), got(500);
+  slow.draw_message(7, kLink, {0, 0, 0, PacketTicks{90, 4}}, expected);
+  const TimedGilbertElliott process(kRates);
+  process.draw_message(7, kLink, {0, 0, 0, PacketTicks{90, 4}}, got);
+  for (std::uint64_t i = 0; i < 500; ++i) ASSERT_EQ(got.lost(i), expected.lost(i));
+  CountMemory memory, same;
+  EXPECT_EQ(process.message_count(7, kLink, {0, 0, 0, PacketTicks{90, 4}}, 500, memory).variance,
+            slow.message_count(7, kLink, {0, 0, 0, PacketTicks{90, 4}}, 500, same).variance);
 }
 
 /// Fraction of pairs (last packet of a message, first of the next) whose fates agree, and its theory.
