@@ -4,7 +4,8 @@
 #include <dlfcn.h>
 
 #include <cstddef>
-#include <optional>
+
+#include "sim/error.h"
 
 namespace droptest::comm {
 namespace {
@@ -47,15 +48,19 @@ std::optional<std::string> cudnn_version() {
 
 }  // namespace
 
+std::optional<std::string> device_library_version(const DeviceSurvey& survey, std::string_view name) {
+  if (!survey.built) return std::nullopt;
+  if (name == "NCCL") return nccl_version();
+  if (name == "cuBLASLt") return cublaslt_version(survey.runtime_version);
+  DROPTEST_CHECK(name == "cuDNN", "version of " + std::string(name));
+  return cudnn_version();
+}
+
 std::map<std::string, std::string> device_library_versions(const DeviceSurvey& survey) {
   std::map<std::string, std::string> versions;
-  if (!survey.built) return versions;
-  const auto add = [&versions](const char* name, const std::optional<std::string>& version) {
-    if (version) versions[name] = *version;
-  };
-  add("NCCL", nccl_version());
-  add("cuBLASLt", cublaslt_version(survey.runtime_version));
-  add("cuDNN", cudnn_version());
+  for (const char* name : {"NCCL", "cuBLASLt", "cuDNN"}) {
+    if (const std::optional<std::string> version = device_library_version(survey, name)) versions[name] = *version;
+  }
   return versions;
 }
 

@@ -3,14 +3,20 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "comm/device/device_info.h"
 
 namespace droptest::comm {
 
-/// Name ("NCCL", "cuBLASLt", "cuDNN") -> version ("2.28.9"), as each library says it of itself. One that is not found
-/// is absent, and all are where the build has no CUDA code. Loads the libraries: they stay in the process.
+/// The version ("2.28.9") of "NCCL", "cuBLASLt" or "cuDNN", as the library says it of itself; absent where it is not
+/// found, or the build has no CUDA code. Loads the library: it stays in the process. Throws: CheckError for other
+/// names.
+std::optional<std::string> device_library_version(const DeviceSurvey& survey, std::string_view name);
+
+/// Name -> version of all that are found.
 std::map<std::string, std::string> device_library_versions(const DeviceSurvey& survey);
 
 }  // namespace droptest::comm

@@ -126,7 +126,7 @@ int search(const SearchCommandOptions& options) {
   const experiments::RunConfig twin = plan.lossless(0).run.config;
   experiments::require_run_device(twin);
   if (!options.quiet) say_device(plan.spec(), twin);
-  sweep_options.jobs = options.jobs > 0 ? options.jobs : default_jobs(twin);
+  sweep_options.jobs = experiments::jobs_at_once(options.jobs, twin);
   sweep_options.worker_command = {experiments::this_program(), "worker"};
   sweep_options.if_busy = options.if_busy;
 
@@ -180,7 +180,10 @@ void add_search_command(CLI::App& app, Action& chosen) {
   const auto options = std::make_shared<SearchCommandOptions>();  // shared by CLI11's bindings and the action
   add_spec_options(*command, options->spec);
   command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
-  command->add_option("--jobs,-j", options->jobs, "Runs at once; default: one for each core that this process may use")
+  command
+      ->add_option("--jobs,-j", options->jobs,
+                   "Runs at once; default: one for each core that this process may use,\n"
+                   "on a GPU at most 8, and no more than fit into its memory")
       ->check(CLI::Range(1, 4096));
   add_if_busy_option(*command, options->if_busy, {"wait", "fail"});
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");

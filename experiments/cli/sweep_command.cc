@@ -65,10 +65,10 @@ int sweep(const SweepCommandOptions& options) {
   const experiments::SweepPlan plan = load_plan(options.spec);
   experiments::SweepOptions sweep_options;
   sweep_options.out = options.out;
-  const experiments::RunConfig& demanding = most_demanding(plan.runs);
+  const experiments::RunConfig& demanding = experiments::most_demanding(plan.runs);
   experiments::require_run_device(demanding);
   if (!options.quiet) say_device(plan.spec, demanding);
-  sweep_options.jobs = options.jobs > 0 ? options.jobs : default_jobs(demanding);
+  sweep_options.jobs = experiments::jobs_at_once(options.jobs, demanding);
   using Pin = experiments::SweepOptions::Pin;
   sweep_options.pin = options.pin == "cores" ? Pin::kCores : Pin::kNone;
   sweep_options.if_busy = options.if_busy;
@@ -109,7 +109,10 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
   const auto options = std::make_shared<SweepCommandOptions>();  // shared by CLI11's bindings and the action
   add_spec_options(*command, options->spec);
   command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
-  command->add_option("--jobs,-j", options->jobs, "Runs at once; default: one for each core that this process may use")
+  command
+      ->add_option("--jobs,-j", options->jobs,
+                   "Runs at once; default: one for each core that this process may use,\n"
+                   "on a GPU at most 8, and no more than fit into its memory")
       ->check(CLI::Range(1, 4096));
   command
       ->add_option("--pin", options->pin,

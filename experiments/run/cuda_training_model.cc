@@ -2,9 +2,8 @@
 #include "experiments/run/cuda_training_model.h"
 
 namespace droptest::experiments {
-namespace {
 
-models::Gpt2Cuda::Options options_of(const RunConfig& config) {
+models::Gpt2Cuda::Options cuda_options(const RunConfig& config) {
   models::Gpt2Cuda::Options options;
   options.precision = config.training.precision;
   options.adamw = config.training.adamw;
@@ -12,10 +11,8 @@ models::Gpt2Cuda::Options options_of(const RunConfig& config) {
   return options;
 }
 
-}  // namespace
-
 CudaTrainingModel::CudaTrainingModel(const RunConfig& config, comm::Communicator& network, comm::Communicator& group)
-    : group_(group), model_(config.model, network, options_of(config)) {}
+    : group_(group), model_(config.model, network, cuda_options(config)) {}
 
 void CudaTrainingModel::zero_gradients() {
   model_.zero_gradients();

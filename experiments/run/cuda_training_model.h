@@ -9,6 +9,9 @@
 
 namespace droptest::experiments {
 
+/// How the run's model computes on its device.
+models::Gpt2Cuda::Options cuda_options(const RunConfig& config);
+
 /// The host waits for the device once in a step, in whichever of loss_sum() and gradient_norm() is called first.
 class CudaTrainingModel final : public TrainingModel {
  public:

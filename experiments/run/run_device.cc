@@ -1,12 +1,127 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/run/run_device.h"
 
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <set>
+#include <tuple>
+
 #include "comm/device/device_info.h"
+#include "experiments/run/core_shares.h"
+#include "experiments/run/cuda_training_model.h"
+#include "sim/error.h"
 
 namespace droptest::experiments {
+namespace {
+
+/// Each run is a process with a CUDA context of its own, and they take turns on the device.
+constexpr int kMostJobsOfOneDevice = 8;
+
+constexpr std::uint64_t kMebi = std::uint64_t{1} << 20U;
+constexpr std::uint64_t kContextBytes = 768 * kMebi;  ///< of a process: CUDA's context, code of kernels and libraries
+constexpr std::uint64_t kRankBytes = 64 * kMebi;      ///< of a rank: the products' workspace, statistics, staging
+constexpr std::uint64_t kMessagesAtOnce = 6;          ///< of a rank: copies that a collective works with
+
+std::string gibibytes_text(std::uint64_t bytes) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f GiB", static_cast<double>(bytes) / 0x1p30);
+  return text.data();
+}
+
+/// Copies of a message that the class keeps from one step to the next.
+std::uint64_t remembered_copies(const comm::ClassNetwork& network, std::uint64_t ranks) {
+  std::uint64_t copies = 0;
+  if (network.reduce.fill == comm::Fill::kStale) copies += network.path == "contribution" ? ranks : 1;
+  if (network.gather.fill == comm::Fill::kStale) ++copies;
+  if (network.recovery.error_feedback != comm::ClassRecovery::ErrorFeedback::kOff) ++copies;
+  return copies;
+}
+
+/// What the messages of a rank take, apart from the model's own buffers.
+std::uint64_t message_bytes(const RunConfig& config) {
+  const auto ranks = static_cast<std::uint64_t>(config.tensor_parallel);
+  if (ranks == 1) return 0;
+  const std::uint64_t message = static_cast<std::uint64_t>(config.training.batch_sequences) *
+                                static_cast<std::uint64_t>(config.training.sequence_tokens) *
+                                static_cast<std::uint64_t>(config.model.width) * sizeof(float);
+  std::uint64_t copies = kMessagesAtOnce;
+  for (const sim::TrafficClass c : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {
+    const auto& network = config.network.of(c);
+    const std::uint64_t messages = 2 * static_cast<std::uint64_t>(config.model.layers) + 1;  // each of its own name
+    if (network) copies += messages * remembered_copies(*network, ranks);
+  }
+  return copies * message;
+}
+
+/// What run_device_bytes() depends on: the runs of a sweep that differ in seeds and rates alone have one memory.
+auto memory_key(const RunConfig& config) {
+  const models::Gpt2Config& m = config.model;
+  return std::make_tuple(m.layers, m.width, m.heads, m.context, m.vocabulary, config.training.batch_sequences,
+                         config.training.sequence_tokens, config.training.precision, config.tensor_parallel,
+                         config.backend.name, message_bytes(config));
+}
+
+}  // namespace
 
 void require_run_device(const RunConfig& config) {
   if (config.device == Device::kCuda) comm::require_device(config.device_index);
+}
+
+std::uint64_t run_device_bytes(const RunConfig& config) {
+  std::uint64_t of_all = 0;
+  std::uint64_t largest = 0;
+  for (int rank = 0; rank < config.tensor_parallel; ++rank) {
+    const std::uint64_t bytes =
+        models::Gpt2Cuda::planned_bytes(config.model, config.tensor_parallel, rank, cuda_options(config),
+                                        config.training.batch_sequences, config.training.sequence_tokens) +
+        kRankBytes + message_bytes(config);
+    of_all += bytes;
+    largest = std::max(largest, bytes);
+  }
+  return kContextBytes + (config.backend.name == "local" ? of_all : largest);
+}
+
+const RunConfig& most_demanding(std::span<const PlannedRun> runs) {
+  std::set<decltype(memory_key(runs.front().run.config))> seen;
+  const RunConfig* largest = nullptr;
+  std::uint64_t most = 0;
+  for (const PlannedRun& planned : runs) {
+    const RunConfig& config = planned.run.config;
+    if (config.device != Device::kCuda) continue;
+    if (largest == nullptr) require_run_device(config);
+    if (!seen.insert(memory_key(config)).second) continue;
+    const std::uint64_t bytes = run_device_bytes(config);
+    if (bytes > most) largest = &config;
+    most = std::max(most, bytes);
+  }
+  return largest == nullptr ? runs.front().run.config : *largest;
+}
+
+int runs_that_fit(const RunConfig& config) {
+  const std::uint64_t wanted = run_device_bytes(config);
+  const int ranks = config.backend.name == "local" ? 1 : config.tensor_parallel;  // that have a device each
+  const int devices = std::min(static_cast<int>(comm::survey_devices().devices.size()), config.device_index + ranks);
+  std::uint64_t fit = INT32_MAX;
+  for (int device = config.device_index; device < devices; ++device) {
+    const std::uint64_t free = comm::free_device_bytes(device);
+    if (free < wanted) {
+      throw ConfigError(
+          "device \"cuda\": a run takes about " + gibibytes_text(wanted) + " of a device, and device " +
+          std::to_string(device) + " has " + gibibytes_text(free) +
+          " free; want a smaller /training/batch_sequences or /model, fewer ranks on the device, or other "
+          "programs off it");
+    }
+    fit = std::min(fit, free / wanted);
+  }
+  return static_cast<int>(fit);
+}
+
+int jobs_at_once(int asked, const RunConfig& config) {
+  const int cores = static_cast<int>(allowed_cores().size());
+  if (config.device != Device::kCuda) return asked > 0 ? asked : cores;
+  const int fit = runs_that_fit(config);
+  return asked > 0 ? asked : std::min({cores, kMostJobsOfOneDevice, fit});
 }
 
 }  // namespace droptest::experiments

@@ -29,8 +29,8 @@ MetricsWriter start_records(const ResolvedRun& run, const RunDirectory& director
   return MetricsWriter::create(directory.metrics());
 }
 
-Provenance provenance_from(SystemClock::time_point started) {
-  Provenance provenance = build_provenance();
+Provenance provenance_from(SystemClock::time_point started, const RunConfig& config) {
+  Provenance provenance = run_provenance(config);
   provenance.started = utc_text(started);
   provenance.finished = utc_text(SystemClock::now());
   return provenance;
@@ -73,7 +73,7 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   summary.tokens_per_second = outcome.tokens_per_second;
   summary.seconds = outcome.seconds;
   summary.time = outcome.time;
-  summary.provenance = provenance_from(started_);
+  summary.provenance = provenance_from(started_, run_.config);
   nlohmann::json record = summary_json(run_, summary);
   write_summary_record(directory_, record);
   return record;
@@ -96,7 +96,7 @@ void record_failure(const ResolvedRun& run, const RunDirectory& directory, const
       summary.validation_best_loss = std::min(loss, summary.validation_best_loss.value_or(loss));
     }
   }
-  summary.provenance = provenance_from(start_of(directory));
+  summary.provenance = provenance_from(start_of(directory), run.config);
   make_directories(directory.path);
   write_summary_record(directory, summary_json(run, summary));
 }

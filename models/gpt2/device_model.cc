@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/gpt2/device_model.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "models/kernels/bf16.h"
@@ -21,6 +22,21 @@ TokenRange range_of(const IndexRange& range) {
 }
 
 std::span<const std::byte> bytes_of(std::span<const std::int32_t> values) { return std::as_bytes(values); }
+
+template <class E>
+ActivationExtents extents_of(const Gpt2Config& config, const Gpt2Part& part, std::uint64_t logits_bytes,
+                             const BatchShape& shape) {
+  const std::uint64_t largest = part.vocabulary.count + part.vocabulary_padding;  // as many for each rank
+  const LogitChunks chunks = logit_chunks(shape.rows(), static_cast<std::int64_t>(largest), sizeof(E), logits_bytes);
+  return {config.layers,
+          config.width,
+          static_cast<std::int64_t>(part.heads.count),
+          config.width / config.heads,
+          static_cast<std::int64_t>(part.hidden.count),
+          chunks.stride,
+          chunks.rows,
+          shape};
+}
 
 }  // namespace
 
@@ -100,17 +116,7 @@ DeviceHead<E> DeviceModel<E>::head() {
 template <class E>
 DeviceActivations<E>& DeviceModel<E>::prepared(const BatchShape& shape, Keep keep) {
   std::optional<DeviceActivations<E>>& cached = keep == Keep::kForBackward ? training_ : evaluation_;
-  const std::uint64_t part = part_.vocabulary.count + part_.vocabulary_padding;  // as many for each rank
-  const LogitChunks chunks = logit_chunks(shape.rows(), static_cast<std::int64_t>(part), sizeof(E), logits_bytes_);
-  const AttentionShape attention = attention_shape(shape);
-  const ActivationExtents extents{config_.layers,
-                                  config_.width,
-                                  attention.heads,
-                                  attention.head_width,
-                                  static_cast<std::int64_t>(part_.hidden.count),
-                                  chunks.stride,
-                                  chunks.rows,
-                                  shape};
+  const ActivationExtents extents = extents_of<E>(config_, part_, logits_bytes_, shape);
   if (cached && cached->extents() == extents) return *cached;
   cached.emplace(extents, keep);
   if (cached->plan().bytes() > memory_.bytes()) {
@@ -129,6 +135,16 @@ DeviceActivations<E>& DeviceModel<E>::prepared(const BatchShape& shape, Keep kee
   }
   cached->place(memory_.data());
   return *cached;
+}
+
+template <class E>
+std::uint64_t DeviceModel<E>::planned_bytes(const Gpt2Config& config, int world_size, int rank,
+                                            const Gpt2Cuda::Options& options, const BatchShape& shape) {
+  const ActivationExtents extents =
+      extents_of<E>(config, gpt2_part(config, world_size, rank), options.logits_bytes, shape);
+  return DeviceParameters<E>::device_bytes(gpt2_tensors(config, world_size, rank)) +
+         std::max(DeviceActivations<E>(extents, Keep::kForBackward).plan().bytes(),
+                  DeviceActivations<E>(extents, Keep::kNothing).plan().bytes());
 }
 
 template <class E>

@@ -41,6 +41,8 @@ class DeviceModel {
   void step(double learning_rate, double gradient_scale) { parameters_.step(learning_rate, gradient_scale); }
   DeviceParameters<E>& parameters() { return parameters_; }
   std::uint64_t device_bytes() const { return parameters_.device_bytes() + memory_.bytes(); }
+  static std::uint64_t planned_bytes(const Gpt2Config& config, int world_size, int rank,
+                                     const Gpt2Cuda::Options& options, const BatchShape& shape);
 
  private:
   /// A layer's name in messages, and where its weight, followed by its bias, is in the list of tensors.

@@ -98,8 +98,9 @@ void DeviceParameters<E>::upload_values() {
 }
 
 template <class E>
-std::uint64_t DeviceParameters<E>::device_bytes() const {
-  return (4 * values_.elems().size()) * sizeof(float) + rounded_.elems().size() * sizeof(E);
+std::uint64_t DeviceParameters<E>::device_bytes(const std::vector<Gpt2Tensor>& tensors) {
+  // Values, gradients and two moments, and where E is not float, the rounded values.
+  return parameter_arena(tensors).elems * (4 * sizeof(float) + (std::is_same_v<E, float> ? 0 : sizeof(E)));
 }
 
 template class DeviceParameters<float>;

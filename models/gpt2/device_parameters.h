@@ -47,7 +47,9 @@ class DeviceParameters {
   /// Returns when the device's values are the copies.
   void upload_values();
 
-  std::uint64_t device_bytes() const;
+  /// What the arrays of these tensors take.
+  static std::uint64_t device_bytes(const std::vector<Gpt2Tensor>& tensors);
+  std::uint64_t device_bytes() const { return device_bytes(tensors_); }
 
  private:
   comm::DeviceSpan<const E> weights() const;

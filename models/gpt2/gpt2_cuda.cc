@@ -93,4 +93,12 @@ std::uint64_t Gpt2Cuda::device_bytes() const {
   return impl_->visit([](const auto& model) { return model.device_bytes(); });
 }
 
+std::uint64_t Gpt2Cuda::planned_bytes(const Gpt2Config& config, int world_size, int rank, const Options& options,
+                                      int batch, int length) {
+  validate(config, world_size);
+  const auto planned =
+      options.precision == Precision::kBfloat16 ? DeviceModel<Bf16>::planned_bytes : DeviceModel<float>::planned_bytes;
+  return planned(config, world_size, rank, options, {batch, length});
+}
+
 }  // namespace droptest::models

@@ -69,6 +69,10 @@ class Gpt2Cuda {
 
   /// Bytes of device memory that the model holds now.
   std::uint64_t device_bytes() const;
+  /// What that will be on a rank of `world_size` that has trained on and evaluated batches of such a size. Needs no
+  /// device. Throws: ConfigError for a model that the ranks cannot have, or where this build has no CUDA.
+  static std::uint64_t planned_bytes(const Gpt2Config& config, int world_size, int rank, const Options& options,
+                                     int batch, int length);
 
  private:
   class Impl;

@@ -35,5 +35,9 @@ std::span<Parameter<float>> Gpt2Cuda::host_parameters() { refuse(); }
 void Gpt2Cuda::download(Fields /*fields*/) { refuse(); }
 void Gpt2Cuda::upload_values() { refuse(); }
 std::uint64_t Gpt2Cuda::device_bytes() const { refuse(); }
+std::uint64_t Gpt2Cuda::planned_bytes(const Gpt2Config& /*config*/, int /*world_size*/, int /*rank*/,
+                                      const Options& /*options*/, int /*batch*/, int /*length*/) {
+  refuse();
+}
 
 }  // namespace droptest::models

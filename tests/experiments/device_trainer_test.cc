@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "comm/device/device_info.h"
+#include "comm/device/device_libraries.h"
 #include "experiments/run/execute_run.h"
 #include "experiments/run/training_model.h"
 #include "models/gpt2/gpt2_weights.h"
@@ -155,6 +156,15 @@ TEST_F(TrainerOnDevice, ARunOfASpecLeavesItsRecords) {
   const nlohmann::json summary = execute_run(run, directory, {});
   EXPECT_EQ(summary.at("status"), "completed");
   EXPECT_EQ(load_json(directory.spec()).at("device"), "cuda");
+  // Issue 15: a record did not say what computed it.
+  const nlohmann::json& provenance = summary.at("provenance");
+  const comm::DeviceSurvey survey = comm::survey_devices();
+  EXPECT_EQ(provenance.at("device").at("name"), survey.devices.at(0).name);
+  EXPECT_EQ(provenance.at("device").at("memory_bytes"), survey.devices.at(0).total_bytes);
+  EXPECT_EQ(provenance.at("device").at("driver_cuda"), survey.driver_version);
+  EXPECT_EQ(provenance.at("libraries").at("CUDA"), survey.runtime_version);
+  EXPECT_EQ(provenance.at("libraries").contains("cuBLASLt"), !comm::device_library_versions(survey).empty());
+  EXPECT_FALSE(provenance.at("libraries").contains("NCCL")) << "the local backend does not use it";
   const models::StoredTensors weights = models::read_safetensors(directory.weights());
   EXPECT_EQ(weights.at("wte.weight").shape, (std::vector<std::uint64_t>{256, 16}));
 }

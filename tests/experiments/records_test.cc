@@ -76,6 +76,17 @@ comm::ClassStatistics forward_statistics() {
   return statistics;
 }
 
+TEST(Provenance, FindsTheDriverInWhatItsKernelModuleSays) {
+  EXPECT_EQ(
+      nvidia_driver_version("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC\n"
+                            "GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)\n"),
+      "535.129.03");
+  EXPECT_EQ(
+      nvidia_driver_version("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n"),
+      "580.95.05");
+  EXPECT_EQ(nvidia_driver_version(""), "");
+}
+
 TEST(LossStatisticsRecord, HoldsCountsRatesAndTheoryOfBothHalves) {
   const ResolvedRun run = lossy_run();
   const json record = loss_statistics_json({forward_statistics()}, run.config.network);

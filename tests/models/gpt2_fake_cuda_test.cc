@@ -84,6 +84,21 @@ TEST(Gpt2OnFakeDevice, TooLittleMemorySaysWhatWantedHowMuch) {
   EXPECT_THAT(error_with(std::size_t{64} << 20U), "(no error)");
 }
 
+TEST(Gpt2OnFakeDevice, TakesTheMemoryThatWasPlanned) {
+  const auto tokens = formula_tokens(0, 24, kConfig.vocabulary);
+  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+    const fake_cuda::Scope scope;
+    comm::run_ranks(3, kTestTimeout, [&](comm::Communicator& group) {
+      const Gpt2Cuda::Options options = options_of({.precision = precision});
+      const auto model = formula_device_model(kConfig, group, options);
+      model->evaluate(tokens, tokens, 2, 12);
+      model->zero_gradients();
+      model->forward_backward(tokens, tokens, 2, 12, 1.0);
+      EXPECT_EQ(Gpt2Cuda::planned_bytes(kConfig, 3, group.rank(), options, 2, 12), model->device_bytes());
+    });
+  }
+}
+
 TEST(Gpt2OnFakeDevice, AFailedKernelEndsTheStep) {
   const fake_cuda::Scope scope;
   const auto tokens = formula_tokens(0, 10, kConfig.vocabulary);

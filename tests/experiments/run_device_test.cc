@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many runs fit into a device's memory, on the fake device.
+#include "experiments/run/run_device.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "comm/device/device_buffer.h"
+#include "experiments/run/core_shares.h"
+#include "sim/error.h"
+#include "tests/experiments/error_text.h"
+#include "tests/experiments/tiny_run.h"
+#include "tests/fake_cuda/fake_cuda.h"
+
+namespace droptest::experiments {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr std::uint64_t kMebi = std::uint64_t{1} << 20U;
+
+RunConfig run_on_cuda(int ranks) {
+  RunConfig config = tiny_config();
+  config.device = Device::kCuda;
+  config.tensor_parallel = ranks;
+  config.training.steps = 2;
+  return config;
+}
+
+/// A device of so much memory, which may be more than this machine has: nobody takes it.
+fake_cuda::Settings memory_of(std::uint64_t bytes) {
+  fake_cuda::Settings settings;
+  settings.memory_bytes = bytes;
+  return settings;
+}
+
+// Issue 15: a sweep started up to 8 runs at once whatever the memory of the card.
+TEST(RunsThatFit, AreAsManyAsTheFreeMemoryHolds) {
+  const RunConfig config = run_on_cuda(2);
+  const std::uint64_t one = run_device_bytes(config);
+  {
+    const fake_cuda::Scope scope(memory_of(3 * one));
+    EXPECT_EQ(runs_that_fit(config), 3);
+    const comm::DeviceMemory others(kMebi, "another program");
+    EXPECT_EQ(runs_that_fit(config), 2);
+  }
+  const fake_cuda::Scope scope(memory_of(one));
+  EXPECT_EQ(runs_that_fit(config), 1);
+}
+
+TEST(RunsThatFit, TheLargestRunOnADeviceDecides) {
+  std::vector<PlannedRun> runs(5);
+  runs[0].run.config = tiny_config();  // on the CPU
+  runs[0].run.config.training.batch_sequences = 9999;
+  for (std::size_t i = 1; i < runs.size(); ++i) runs[i].run.config = run_on_cuda(2);
+  runs[2].run.config.training.batch_sequences = 64;
+  runs[3].run.config.seed = 9;
+  runs[4].run.config.training.batch_sequences = 63;
+  const fake_cuda::Scope scope;
+  EXPECT_EQ(&most_demanding(runs), &runs[2].run.config);
+  EXPECT_EQ(&most_demanding(std::span(runs).first(1)), &runs[0].run.config);
+}
+
+TEST(RunsThatFit, ASweepStartsNoMoreAtOnce) {
+  const RunConfig config = run_on_cuda(2);
+  const int cores = static_cast<int>(allowed_cores().size());
+  const std::uint64_t one = run_device_bytes(config);
+  {
+    const fake_cuda::Scope scope(memory_of(one + one / 2));
+    EXPECT_EQ(jobs_at_once(0, config), 1);
+    EXPECT_EQ(jobs_at_once(5, config), 5) << "who asks for a number gets it";
+    EXPECT_EQ(jobs_at_once(0, tiny_config()), cores) << "of runs on the CPU";
+  }
+  {
+    const fake_cuda::Scope scope(memory_of(100 * one));
+    EXPECT_EQ(jobs_at_once(0, config), std::min(cores, 8));
+  }
+  const fake_cuda::Scope scope(memory_of(one / 2));
+  EXPECT_THROW(jobs_at_once(0, config), ConfigError);
+  EXPECT_THROW(jobs_at_once(5, config), ConfigError);
+}
+
+TEST(RunsThatFit, ARunThatDoesNotFitIsRefusedWithBothSizes) {
+  const RunConfig config = run_on_cuda(1);
+  const fake_cuda::Scope scope(memory_of(run_device_bytes(config) - 1));
+  EXPECT_THAT(config_error_of([&] { runs_that_fit(config); }),
+              AllOf(HasSubstr("a run takes about 0.8 GiB"), HasSubstr("device 0 has 0.8 GiB free"),
+                    HasSubstr("/training/batch_sequences")));
+}
+
+TEST(RunsThatFit, RanksOfNcclHaveADeviceEach) {
+  RunConfig config = run_on_cuda(2);
+  const std::uint64_t on_one = run_device_bytes(config);
+  config.backend.name = "nccl";
+  EXPECT_LT(run_device_bytes(config), on_one - 64 * kMebi);
+  fake_cuda::Settings settings = memory_of(4 * run_device_bytes(config));
+  settings.devices = 2;
+  const fake_cuda::Scope scope(settings);
+  EXPECT_EQ(runs_that_fit(config), 4);
+}
+
+TEST(RunsThatFit, MemoryOfARunIsThatOfItsModelBatchAndMessages) {
+  const std::uint64_t one = run_device_bytes(run_on_cuda(2));
+  RunConfig larger = run_on_cuda(2);
+  larger.training.batch_sequences *= 1000;
+  // Two ranks' 64,000 tokens: the residual stream of 32 floats alone is there six times.
+  EXPECT_GT(run_device_bytes(larger), one + std::uint64_t{2} * 64000 * 32 * 4 * 6);
+  const std::uint64_t message = std::uint64_t{64000} * 32 * 4;
+  RunConfig stale = larger;
+  lose(stale, sim::TrafficClass::kTpForward, 0.1);
+  EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger));
+  stale.network.of(sim::TrafficClass::kTpForward)->gather.fill = comm::Fill::kStale;
+  EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger) + 2 * 3 * message);  // of wte and two layers, per rank
+  stale.network.of(sim::TrafficClass::kTpForward)->reduce.fill = comm::Fill::kStale;
+  stale.network.of(sim::TrafficClass::kTpForward)->path = "contribution";
+  EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger) + 2 * 3 * 3 * message);
+}
+
+TEST(RunsThatFit, ARunTakesNoMoreThanWasPlanned) {
+  for (const int ranks : {1, 2, 4}) {
+    const fake_cuda::Scope scope;
+    RunConfig config = run_on_cuda(ranks);
+    config.training.batch_sequences = 64;
+    for (const sim::TrafficClass c : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {
+      lose(config, c, 0.1);
+      config.network.of(c)->gather.fill = comm::Fill::kStale;
+    }
+    config.record.every_steps = 1;
+    std::size_t most = 0;
+    const Corpus corpus = tiny_corpus();
+    comm::run_ranks(ranks, std::chrono::seconds(60), [&](comm::Communicator& group) {
+      train(config, corpus, group, [&](const MetricsLine&) { most = std::max(most, fake_cuda::live_bytes()); });
+    });
+    EXPECT_GT(most, 0U);
+    // The fake device needs none of the context's memory.
+    EXPECT_LE(most + 768 * kMebi, run_device_bytes(config)) << ranks << " ranks";
+  }
+}
+
+}  // namespace
+}  // namespace droptest::experiments
