@@ -101,6 +101,15 @@ class Run:
     loss_statistics: dict[str, Any] = field(default_factory=dict)
     diagnostics: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    idle: tuple[str, ...] = ()  # parts of the spec without effect: "/network: no packet is sent, so none is lost"
+    other_points: list[dict[str, Any]] = field(default_factory=list)  # of the sweep, that are this run as well
+
+
+def idle_parts(record: dict[str, Any]) -> tuple[str, ...]:
+    """The `warnings` of a summary.json, or of a run of sweep.json, as texts."""
+    found = record.get("warnings")
+    entries = [object_of(entry) for entry in found] if isinstance(found, list) else []
+    return tuple(f"{entry['pointer']}: {entry['message']}" for entry in entries if {"pointer", "message"} <= set(entry))
 
 
 def seeds_of(*sources: dict[str, Any]) -> tuple[int, int, int] | None:
@@ -168,6 +177,7 @@ def read_run(path: Path) -> Run:
         run.error = run.summary.get("error") or None
         run.point = object_of(run.summary.get("point"))
     run.seeds = seeds_of(run.summary, run.spec)
+    run.idle = idle_parts(run.summary)
     if problems:
         run.status = "unreadable"
         run.error = "; ".join(problems)

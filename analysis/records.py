@@ -16,6 +16,7 @@ from analysis.files import (
     MissingRecord,
     RecordError,
     Run,
+    idle_parts,
     is_run,
     object_of,
     read_json,
@@ -57,7 +58,9 @@ class Records:
         training: seeds of (weights, data); network_seed;
         twin: run_id of the lossless run with the same spec and training, or None;
         difference: final validation loss minus the twin's, nats per token;
-        diverged_step, steps, last_step, tokens, tokens_per_second, seconds, path, point.
+        diverged_step, steps, last_step, tokens, tokens_per_second, seconds, path, point;
+        idle: pointers to what the spec says without effect (`warnings` has the words);
+        same_points: what points of the sweep differ in that are this run all the same ("fill zero, stale").
     metrics: one row per logged step: step, tokens, seconds, virtual_seconds (where there is a clock),
         train_loss and validation_loss (nats per token), learning_rate, gradient_norm, divergence_max, divergence_rms
         (units of the parameters).
@@ -158,6 +161,7 @@ def load(path: str | Path) -> Records:
         warnings += run.warnings
         if run.status == "unreadable":
             warnings.append(f"run {run.run_id} was left out: {run.error}")
+    warnings += _idle_warnings(runs)
     first = next((run for run in runs if run.spec), runs[0] if runs else Run("", path))
     return _frames(
         path,
@@ -171,10 +175,20 @@ def load(path: str | Path) -> Records:
     )
 
 
+def _idle_warnings(runs: list[Run]) -> list[str]:
+    """What the specs of the runs say without effect, once each."""
+    by_text: dict[str, list[str]] = {}
+    for run in runs:
+        for text in run.idle:
+            by_text.setdefault(text, []).append(run.run_id)
+    return [f"{len(ids)} of {len(runs)} runs: {text} ({', '.join(ids[:3])}{', ...' if len(ids) > 3 else ''})"
+            for text, ids in by_text.items()]  # fmt: skip
+
+
 def _planned_runs(path: Path, sweep: dict[str, Any], search: Search | None, warnings: list[str]) -> list[Run]:
     """The runs of sweep.json in its order, then those of search.json.
 
-    Points that resolve to the same run (as lossless ones do) are one run.
+    Points that resolve to the same run (as lossless ones do) are one run, which knows its other points.
     """
     planned = sweep.get("runs") if sweep else []
     if not isinstance(planned, list):
@@ -185,10 +199,14 @@ def _planned_runs(path: Path, sweep: dict[str, Any], search: Search | None, warn
         if not isinstance(run_id, str) or not run_id or Path(run_id).name != run_id:
             raise MalformedRecord(f"{path / 'sweep.json'}: /runs/{index}/run_id: got {run_id!r}, want a folder's name")
         if run_id in runs:
+            known = runs[run_id]
+            known.other_points.append(object_of(entry.get("point")))
+            known.idle = tuple(dict.fromkeys((*known.idle, *idle_parts(entry))))
             continue
         run = read_run(path / run_id)
         run.point = object_of(entry.get("point")) or run.point
         run.seeds = run.seeds or seeds_of(entry)
+        run.idle = tuple(dict.fromkeys((*run.idle, *idle_parts(entry))))
         runs[run_id] = run
     for run_id, seed in search.run_ids if search is not None else ():
         if Path(run_id).name != run_id:
@@ -257,6 +275,8 @@ def _run_row(run: Run, namer: SeriesNamer) -> dict[str, Any]:
         "seconds": _number(summary.get("seconds")),
         "path": run.path,
         "point": run.point,
+        "idle": ", ".join(dict.fromkeys(text.split(": ")[0] for text in run.idle)),
+        "same_points": namer.same_points(run),
     }
 
 

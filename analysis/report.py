@@ -107,6 +107,9 @@ def _outcome(records: Records) -> str:
     order = ("completed", "diverged", "failed", *ABSENT[1:], "missing")
     parts = ", ".join(f"{statuses[s]} {s}" for s in order if s in statuses)
     planned = f"{records.planned} runs planned" if records.planned is not None else f"{len(records.runs)} run(s)"
+    same = sum(len(run.other_points) for run in records.files.values())
+    if same:
+        planned += f" for {records.planned + same} points and seeds, of which {same} are the same run as another"
     return f"{planned}: {parts or 'none'}"
 
 

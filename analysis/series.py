@@ -27,6 +27,10 @@ KNOWN_POINTERS = {
     "/backend/name": "backend",
     "/validation/network": "validation",
     "/time/retransmission/protocol": "retransmission",
+    "/training/precision": "precision",
+    "/training/precision/compute": "compute precision",
+    "/training/precision/message": "message precision",
+    "/training/precision/master": "master precision",
 }
 RATE_KEYS = ("loss_rate", "p_good_to_bad")
 LOSSLESS = "lossless"
@@ -150,6 +154,16 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else canonical(value)
 
 
+def _value_words(value: Any) -> str:
+    """A value of a point in words; a loss process with its rate."""
+    if value is None:
+        return "not given"
+    if is_loss(value):
+        model = loss_model.from_spec(value)
+        return LOSSLESS if model.lossless else f"{model.label} {percent(model.loss_rate)}"
+    return link_losses.words(value) if link_losses.is_links(value) else _text(value)
+
+
 def _short_names(pointers: list[str]) -> dict[str, str]:
     """A name for each pointer: as few of its last parts as tell it from the others."""
     names = {p: KNOWN_POINTERS[p] for p in pointers if p in KNOWN_POINTERS}
@@ -267,6 +281,17 @@ class SeriesNamer:
         if not lossless and not any(self._is_loss_pointer(p) for p in self.varied):
             words.insert(0, self.model_label(run))
         return ", ".join(words) or "all runs"
+
+    def same_points(self, run: Run) -> str:
+        """What the points of a run differ in that is one run all the same: "fill zero, stale"; "" with one point."""
+        points = [leaves(point) for point in (run.point, *run.other_points)]
+        texts = []
+        for pointer in dict.fromkeys(p for point in points for p in point):
+            values = {canonical(point.get(pointer)): point.get(pointer) for point in points}
+            if len(values) > 1:
+                name = KNOWN_POINTERS.get(pointer) or pointer.rsplit("/", 1)[-1].replace("_", " ")
+                texts.append(f"{name} {', '.join(map(_value_words, values.values()))}")
+        return "; ".join(texts)
 
     def _is_loss_pointer(self, pointer: str) -> bool:
         values = [found.get(pointer) for found in self._leaves.values()]

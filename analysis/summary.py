@@ -86,6 +86,10 @@ def _rates(statistics: pd.DataFrame) -> tuple[float, float, float]:
     return float(configured), float(counted["lost"].sum() / packets), pooled_z(counted["z"])
 
 
+def _distinct(texts: pd.Series) -> list[str]:
+    return [text for text in dict.fromkeys(texts) if text]
+
+
 def _of_networks(records: Records, members: pd.DataFrame) -> pd.DataFrame:
     """The loss statistics of one run for each network: trainings that meet the same network lose the same packets."""
     counted = members[members["run_id"].isin(records.loss_statistics["run_id"])].drop_duplicates("network_seed")
@@ -103,6 +107,8 @@ def groups(records: Records) -> list[Group]:
         if final.n == 1 and difference.n == 0:
             note = f"{note}; one seed: no interval".removeprefix("; ")
         configured, realised, z = _rates(_of_networks(records, members))
+        remarks = [note, *(f"one run for {text}" for text in _distinct(members["same_points"])),
+                   *(f"without effect: {text}" for text in _distinct(members["idle"]))]  # fmt: skip
         bursts = members["mean_burst_packets"].dropna()
         result.append(
             Group(
@@ -111,7 +117,7 @@ def groups(records: Records) -> list[Group]:
                 mean_burst_packets=float(bursts.mean()) if len(bursts) else math.nan,
                 run_ids=tuple(members["run_id"]), twin_ids=tuple(dict.fromkeys(members["twin"].dropna())),
                 seeds=int(members["seed"].nunique()), statuses=members["status"].value_counts().to_dict(),
-                final=final, difference=difference, note=note,
+                final=final, difference=difference, note="; ".join(filter(None, remarks)),
                 configured_rate=configured, realised_rate=realised, z=z,
             )
         )  # fmt: skip

@@ -7,7 +7,9 @@ import synthetic
 from synthetic import NONE, bernoulli, gilbert_elliott
 
 import analysis
-from analysis.files import read_json, read_metrics, read_run
+from analysis.__main__ import main
+from analysis.files import idle_parts, read_json, read_metrics, read_run
+from analysis.report import write_report
 from analysis.summary import groups, text_table
 
 
@@ -58,6 +60,15 @@ def test_groups_have_hand_computed_means_and_intervals(mixed):
     assert (five.count("unfinished"), five.count("missing")) == (1, 1)
     forty = points["Bernoulli", 0.4]
     assert (forty.count("diverged"), forty.final.n, forty.note) == (3, 0, "no finished pair")
+
+
+def test_precisions_make_series_whether_one_word_or_three(tmp_path):
+    word = synthetic.write_sweep(tmp_path, {"/training/precision": ["float32", "bfloat16"]}, seeds=1, name="word")
+    assert set(analysis.load(word).runs["series"]) == {"lossless, precision float32", "lossless, precision bfloat16"}
+    precisions = [{"compute": c, "message": "float32", "master": "float32"} for c in ("float32", "bfloat16")]
+    three = synthetic.write_sweep(tmp_path, {"/training/precision": precisions}, seeds=1, name="three")
+    expected = {f"lossless, compute precision {c}" for c in ("float32", "bfloat16")}
+    assert set(analysis.load(three).runs["series"]) == expected
 
 
 def test_rates_in_percent_text_are_the_same_points(mixed, tmp_path):
@@ -277,3 +288,50 @@ def test_a_sweep_without_any_run_yet_loads(tmp_path):
     records = analysis.load(folder)
     assert records.runs["status"].tolist() == ["missing"] * 4
     assert "Bernoulli" in text_table(records)
+
+
+IDLE = {"/parallel/tensor": [1, 2], "/network/fill": ["zero", "stale"], "/network/loss": [NONE, bernoulli("5%")]}
+
+
+def test_points_that_are_one_run_are_shown_as_one(tmp_path):
+    records = analysis.load(synthetic.write_sweep(tmp_path, IDLE, seeds=2))
+    assert len(records.runs) == 2 * (1 + 1 + 2)  # one lossless run of each number of ranks, and two lossy ones
+    notes = {(g.series, g.loss_rate): g.note for g in groups(records)}
+    assert notes["lossless, TP 2", 0.0] == "is the lossless twin; one run for fill zero, stale"
+    assert notes["TP 2, fill zero, Bernoulli", 0.05] == ""
+    one_rank = notes["lossless, TP 1", 0.0]
+    assert one_rank.startswith("is the lossless twin; one run for fill zero, stale; loss lossless, Bernoulli 5 %;")
+    text = text_table(records)
+    assert "one run for fill zero, stale; loss lossless, Bernoulli 5 %" in text
+    page = write_report(records, tmp_path).report.read_text(encoding="utf-8")
+    assert "8 runs planned for 16 points and seeds, of which 8 are the same run as another: 8 completed." in page
+    assert page.count("one run for fill zero, stale") == 2
+
+
+def test_what_a_spec_says_without_effect_is_a_warning(tmp_path, capsys):
+    folder = synthetic.write_sweep(tmp_path, IDLE, seeds=2)
+    records = analysis.load(folder)
+    (warning,) = records.warnings
+    assert warning.startswith("2 of 8 runs: /network: no packet is sent, so none is lost (")
+    idle = records.runs[records.runs["idle"] != ""]
+    assert set(idle["series"]) == {"lossless, TP 1"} and set(idle["idle"]) == {"/network"}
+    assert all(run_id in warning for run_id in idle["run_id"])
+    notes = [g.note for g in groups(records) if "without effect" in g.note]
+    assert len(notes) == 1 and notes[0].endswith("; without effect: /network")
+    assert main(["table", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "without effect: /network" in out and f"warning: {warning}" in out
+    page = write_report(records, tmp_path).report.read_text(encoding="utf-8")
+    assert page.count("no packet is sent, so none is lost") == 1 and page.count("without effect: /network") == 1
+    # Of runs that are not there yet sweep.json alone knows, and a single run its summary alone.
+    missing = synthetic.write_sweep(tmp_path, IDLE, seeds=2, name="missing", outcomes=lambda *_: "missing")
+    assert analysis.load(missing).warnings[0].startswith("2 of 8 runs: /network: no packet is sent")
+    alone = synthetic.BASE | {"parallel": {"tensor": 1}, "network": {"loss": bernoulli(0.1)}}
+    run_id = synthetic.write_run(tmp_path / "alone", alone)
+    expected = f"1 of 1 runs: /network: no packet is sent, so none is lost ({run_id})"
+    assert expected in analysis.load(tmp_path / "alone" / run_id).warnings
+
+
+@pytest.mark.parametrize("warnings", [None, 3, ["x"], [{"pointer": "/network"}], [{}]])
+def test_warnings_of_another_form_are_passed_over(warnings):
+    assert idle_parts({"warnings": warnings}) == ()
