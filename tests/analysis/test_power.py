@@ -60,6 +60,15 @@ def test_the_smallest_effect_that_is_seen_needs_the_pairs_there_are():
     assert pairs_needed(0.1, 0.0, 0.9) == 2
 
 
+def test_a_split_has_the_standard_error_of_its_three_variances():
+    training, network, rest, a, b = 0.04, 0.25, 0.36, 3, 4
+    ms_training, ms_network = rest + b * training, rest + a * network
+    variance = training / a + network / b + rest / (a * b)
+    degrees = (variance * a * b) ** 2 / (ms_training**2 / 2 + ms_network**2 / 3 + rest**2 / 6)
+    found = power_of_split(0.7, Split(a, b), training, network, rest)
+    assert found == pytest.approx(power_of(0.7, math.sqrt(variance), degrees), rel=1e-12)
+
+
 def test_a_split_has_the_power_that_crossings_show():
     rng = np.random.default_rng(5)
     deviations, effect, split, trials = (0.3, 0.5, 0.2), 0.9, Split(5, 4), 4000
@@ -80,7 +89,7 @@ def test_a_split_has_the_power_that_crossings_show():
 
 
 def test_the_split_of_the_fewest_runs_is_found():
-    for variances in ((4.0, 1.0, 0.25), (0.1, 3.0, 1.0), (0.0, 0.0, 2.0), (1.0, 0.0, 0.0)):
+    for variances in ((4.0, 1.0, 0.25), (0.1, 3.0, 1.0), (0.0, 0.0, 2.0), (1.0, 0.0, 0.0), (0.5, 0.1, 3.0)):
         for power in (0.8, 0.9):
             found = split_needed(1.5, *variances, power)
             assert power_of_split(1.5, found, *variances) >= power
@@ -88,6 +97,8 @@ def test_the_split_of_the_fewest_runs_is_found():
             cheaper = [s for s in every if s.runs < found.runs]
             assert cheaper or found == Split(2, 2)
             assert not any(power_of_split(1.5, s, *variances) >= power for s in cheaper)
+            equal = [power_of_split(1.5, s, *variances) for s in every if s.runs == found.runs]
+            assert power_of_split(1.5, found, *variances) == max(equal)
     assert split_needed(1e-6, 1.0, 1.0, 1.0, 0.8) is None
     assert split_needed(0.1, 0.0, 0.0, 0.0, 0.9) == Split(2, 2)
     assert Split(3, 5).runs == 18
