@@ -134,6 +134,9 @@ def test_designs_that_tell_less_say_so(tmp_path, repeat, design, note):
     (spread,) = seeds.spreads(records, seeds.DIFFERENCE)
     assert (spread.found.design, spread.found.runs) == (design, 3)
     assert next(g for g in groups(records) if not g.lossless).note == note
+    # Without loss a network changes nothing: its runs are one value, not several that agree.
+    lossless = next(g for g in groups(records) if g.lossless)
+    assert lossless.final.n == (1 if design == ONE_TRAINING else 3)
     assert not seeds.spread_table(records)[1]
     first, advice = seeds.notes(records)
     assert "cannot be told apart" in first or "nothing is known of other" in first
@@ -195,6 +198,14 @@ def test_the_power_command_prints_the_tables(crossed, tmp_path, capsys):
     assert main(["power", str(clean)]) == 0
     assert "no point has two finished pairs" in capsys.readouterr().out
     assert "<h2>Seeds</h2>" not in write_report(analysis.load(clean), tmp_path / "out").report.read_text()
+
+
+def test_series_are_compared_at_equal_rates(tmp_path):
+    losses = [NONE, bernoulli(0.1), bernoulli(0.2), gilbert_elliott(0.2, 8)]
+    records = analysis.load(synthetic.write_sweep(tmp_path, {"/network/loss": losses}, seeds=2))
+    found = [(c.first, c.second, c.loss_rate) for c in seeds.comparisons(records, 0.01)]
+    assert found[3:] == [("Bernoulli", "Gilbert-Elliott, burst 8", 0.2)]
+    assert {second for _, second, _ in found[:3]} == {"lossless"}
 
 
 def test_a_pointer_of_the_seeds_is_no_series(tmp_path):
