@@ -10,8 +10,22 @@
 namespace droptest::comm {
 namespace {
 
-// Inputs that one pass over a block takes in.
+// Inputs that one pass over a block takes in, at most: a power of two.
 constexpr std::size_t kInputsOfPass = 8;
+
+// What becomes of a stretch of a block: ((x_0 op x_1) op x_2) ..., each x_r first multiplied by its factor where there
+// are factors, and the result by `scale`. x_r[0] is at inputs[r] + offset_bytes.
+struct Terms {
+  std::span<const std::byte* const> inputs;
+  std::span<const double> factors;
+  double scale = 1;
+  std::size_t offset_bytes = 0;
+  std::size_t elems = 0;
+};
+
+// Writes a stretch; no input lies in it. One such function for each element type, operation and vector width: they are
+// all that depends on those.
+using Fold = void (*)(std::byte* block, const Terms& terms);
 
 struct Sum {
   template <class T>
@@ -27,118 +41,124 @@ struct Maximum {
   }
 };
 
-// block = x_0 op x_1 op ..., or block = block op x_0 op x_1 op ... where kGoesOn. No input lies in the block.
+// block = x_0 op x_1 op ..., or block = block op x_0 op x_1 op ... where kGoesOn.
 enum class Pass { kBegins, kGoesOn };
 template <class Op, Pass kPass, std::size_t kInputs, class T>
-[[gnu::always_inline]] inline void fold(T* __restrict block, const std::byte* const* inputs, std::size_t offset_bytes,
-                                        std::size_t elems) {
+[[gnu::always_inline]] inline std::size_t fold_inputs(T* __restrict block, const Terms& terms, std::size_t first) {
   const T* x[kInputs];
-  for (std::size_t k = 0; k < kInputs; ++k) x[k] = reinterpret_cast<const T*>(inputs[k] + offset_bytes);
+  for (std::size_t k = 0; k < kInputs; ++k) {
+    x[k] = reinterpret_cast<const T*>(terms.inputs[first + k] + terms.offset_bytes);
+  }
   constexpr std::size_t kFirst = kPass == Pass::kBegins ? 1 : 0;
+  const std::size_t elems = terms.elems;
   for (std::size_t i = 0; i < elems; ++i) {
     T folded = kPass == Pass::kBegins ? x[0][i] : block[i];
     for (std::size_t k = kFirst; k < kInputs; ++k) folded = Op::of(folded, x[k][i]);
     block[i] = folded;
   }
+  return kInputs;
 }
 
-template <class Op, Pass kPass, class T>
-[[gnu::always_inline]] inline void fold(T* block, std::span<const std::byte* const> inputs, std::size_t offset_bytes,
-                                        std::size_t elems) {
-  switch (inputs.size()) {
-    case 1:
-      return fold<Op, kPass, 1>(block, inputs.data(), offset_bytes, elems);
-    case 2:
-      return fold<Op, kPass, 2>(block, inputs.data(), offset_bytes, elems);
-    case 3:
-      return fold<Op, kPass, 3>(block, inputs.data(), offset_bytes, elems);
-    case 4:
-      return fold<Op, kPass, 4>(block, inputs.data(), offset_bytes, elems);
-    case 5:
-      return fold<Op, kPass, 5>(block, inputs.data(), offset_bytes, elems);
-    case 6:
-      return fold<Op, kPass, 6>(block, inputs.data(), offset_bytes, elems);
-    case 7:
-      return fold<Op, kPass, 7>(block, inputs.data(), offset_bytes, elems);
-    default:
-      return fold<Op, kPass, kInputsOfPass>(block, inputs.data(), offset_bytes, elems);
+// One pass, from input `first` on. The first one takes in all inputs up to kInputsOfPass, further ones as many as the
+// largest power of two that is left, which spares code that is rarely run. Returns how many.
+template <class Op, Pass kPass, class T, std::size_t kInputs = kInputsOfPass>
+[[gnu::always_inline]] inline std::size_t fold_some(T* block, const Terms& terms, std::size_t first) {
+  if constexpr (kInputs > 1) {
+    if (terms.inputs.size() - first < kInputs) {
+      return fold_some < Op, kPass, T, kPass == Pass::kBegins ? kInputs - 1 : kInputs / 2 > (block, terms, first);
+    }
   }
-}
-
-template <class Op, class T>
-[[gnu::always_inline]] inline void fold_all(T* block, std::span<const std::byte* const> inputs,
-                                            std::size_t offset_bytes, std::size_t elems) {
-  fold<Op, Pass::kBegins>(block, inputs.first(std::min(kInputsOfPass, inputs.size())), offset_bytes, elems);
-  for (std::size_t r = kInputsOfPass; r < inputs.size(); r += kInputsOfPass) {
-    const std::size_t inputs_of_pass = std::min(kInputsOfPass, inputs.size() - r);
-    fold<Op, Pass::kGoesOn>(block, inputs.subspan(r, inputs_of_pass), offset_bytes, elems);
-  }
+  return fold_inputs<Op, kPass, kInputs>(block, terms, first);
 }
 
 // The same of inputs that are multiplied first, one pass each.
 template <class Op, class T>
-[[gnu::always_inline]] inline void fold_scaled(T* __restrict block, std::span<const std::byte* const> inputs,
-                                               std::span<const double> factors, std::size_t offset_bytes,
-                                               std::size_t elems) {
-  for (std::size_t r = 0; r < inputs.size(); ++r) {
-    const T* x = reinterpret_cast<const T*>(inputs[r] + offset_bytes);
-    const T factor = static_cast<T>(factors[r]);
+[[gnu::always_inline]] inline void fold_scaled(T* __restrict block, const Terms& terms) {
+  for (std::size_t r = 0; r < terms.inputs.size(); ++r) {
+    const T* x = reinterpret_cast<const T*>(terms.inputs[r] + terms.offset_bytes);
+    const T factor = static_cast<T>(terms.factors[r]);
     if (r == 0) {
-      for (std::size_t i = 0; i < elems; ++i) block[i] = x[i] * factor;
+      for (std::size_t i = 0; i < terms.elems; ++i) block[i] = x[i] * factor;
     } else {
-      for (std::size_t i = 0; i < elems; ++i) block[i] = Op::of(block[i], static_cast<T>(x[i] * factor));
+      for (std::size_t i = 0; i < terms.elems; ++i) block[i] = Op::of(block[i], static_cast<T>(x[i] * factor));
     }
   }
 }
 
-// What a reduction does to a stretch of a block: `fold` inputs into it, and `scale` the result.
 template <class Op, class T>
-struct SameType {
-  using Element = T;
-  [[gnu::always_inline]] static inline void fold(T* block, std::span<const std::byte* const> inputs,
-                                                 std::span<const double> factors, std::size_t offset_bytes,
-                                                 std::size_t elems) {
-    factors.empty() ? fold_all<Op>(block, inputs, offset_bytes, elems)
-                    : fold_scaled<Op>(block, inputs, factors, offset_bytes, elems);
+[[gnu::always_inline]] inline void fold_typed(std::byte* bytes, const Terms& terms) {
+  T* const block = reinterpret_cast<T*>(bytes);
+  if (terms.factors.empty()) {
+    std::size_t folded = fold_some<Op, Pass::kBegins>(block, terms, 0);
+    while (folded < terms.inputs.size()) folded += fold_some<Op, Pass::kGoesOn>(block, terms, folded);
+  } else {
+    fold_scaled<Op>(block, terms);
   }
-  [[gnu::always_inline]] static inline void scale(T* block, double factor, std::size_t elems) {
-    const T f = static_cast<T>(factor);
-    for (std::size_t i = 0; i < elems; ++i) block[i] *= f;
-  }
-};
+  if (terms.scale == 1) return;
+  const T scale = static_cast<T>(terms.scale);
+  for (std::size_t i = 0; i < terms.elems; ++i) block[i] *= scale;
+}
 
 // Float until all inputs are in, then rounded once.
 template <class Op>
-struct ThroughFloat {
-  using Element = Bf16;
-  static void fold(Bf16* block, std::span<const std::byte* const> inputs, std::span<const double> factors,
-                   std::size_t offset_bytes, std::size_t elems) {
-    alignas(64) std::array<float, kReductionBlockBytes / sizeof(Bf16)> folded;
-    for (std::size_t r = 0; r < inputs.size(); ++r) {
-      const Bf16* input = reinterpret_cast<const Bf16*>(inputs[r] + offset_bytes);
-      const float factor = factors.empty() ? 1 : static_cast<float>(factors[r]);
-      for (std::size_t i = 0; i < elems; ++i) {
-        const float x = factors.empty() ? to_float(input[i]) : to_float(to_bf16(to_float(input[i]) * factor));
-        folded[i] = r == 0 ? x : Op::of(folded[i], x);
-      }
+void fold_bfloat16(std::byte* bytes, const Terms& terms) {
+  Bf16* const block = reinterpret_cast<Bf16*>(bytes);
+  alignas(64) std::array<float, kReductionBlockBytes / sizeof(Bf16)> folded;
+  for (std::size_t r = 0; r < terms.inputs.size(); ++r) {
+    const Bf16* input = reinterpret_cast<const Bf16*>(terms.inputs[r] + terms.offset_bytes);
+    const float factor = terms.factors.empty() ? 1 : static_cast<float>(terms.factors[r]);
+    for (std::size_t i = 0; i < terms.elems; ++i) {
+      const float x = terms.factors.empty() ? to_float(input[i]) : to_float(to_bf16(to_float(input[i]) * factor));
+      folded[i] = r == 0 ? x : Op::of(folded[i], x);
     }
-    for (std::size_t i = 0; i < elems; ++i) block[i] = to_bf16(folded[i]);
   }
-  static void scale(Bf16* block, double factor, std::size_t elems) {
-    const auto f = static_cast<float>(factor);
-    for (std::size_t i = 0; i < elems; ++i) block[i] = to_bf16(to_float(block[i]) * f);
-  }
-};
+  for (std::size_t i = 0; i < terms.elems; ++i) block[i] = to_bf16(folded[i]);
+  if (terms.scale == 1) return;
+  const auto scale = static_cast<float>(terms.scale);
+  for (std::size_t i = 0; i < terms.elems; ++i) block[i] = to_bf16(to_float(block[i]) * scale);
+}
 
-// Into an output that is none of the inputs.
 template <class Op, class T>
-[[gnu::always_inline]] inline void reduce_to_one(std::span<const std::byte* const> inputs, T* output,
-                                                 std::uint64_t count_elems) {
-  constexpr std::size_t kBlockElems = kReductionBlockBytes / sizeof(T);
-  for (std::uint64_t begin = 0; begin < count_elems; begin += kBlockElems) {
-    const std::size_t elems = std::min<std::uint64_t>(kBlockElems, count_elems - begin);
-    fold_all<Op>(output + begin, inputs, begin * sizeof(T), elems);
+void fold_baseline(std::byte* block, const Terms& terms) {
+  fold_typed<Op, T>(block, terms);
+}
+
+#if defined(__x86_64__)
+// The same loops for processors with wider vectors: each element has its own chain of operations, in the same order,
+// so the results are the same.
+template <class Op, class T>
+[[gnu::target("avx2")]] void fold_avx2(std::byte* block, const Terms& terms) {
+  fold_typed<Op, T>(block, terms);
+}
+template <class Op, class T>
+[[gnu::target("avx512f")]] void fold_avx512(std::byte* block, const Terms& terms) {
+  fold_typed<Op, T>(block, terms);
+}
+template <class Op, class T>
+Fold widest() {
+  if (__builtin_cpu_supports("avx512f") != 0) return fold_avx512<Op, T>;
+  return __builtin_cpu_supports("avx2") != 0 ? fold_avx2<Op, T> : fold_baseline<Op, T>;
+}
+#else
+template <class Op, class T>
+Fold widest() {
+  return fold_baseline<Op, T>;
+}
+#endif
+
+template <class Op>
+Fold fold_of(ElementType type) {
+  switch (type) {
+    case ElementType::kFloat32:
+      return widest<Op, float>();
+    case ElementType::kFloat64:
+      return widest<Op, double>();
+    case ElementType::kUint64:
+      return widest<Op, std::uint64_t>();
+    case ElementType::kBfloat16:
+      return fold_bfloat16<Op>;
   }
+  DROPTEST_CHECK(false, "unknown element type");
 }
 
 // In place a gap's inputs are outputs, which the cache does not have when they are not read.
@@ -166,24 +186,21 @@ struct GapsAhead {
 };
 
 // Elements [begin, end) with the gaps among them.
-template <class Kernel>
-[[gnu::always_inline]] inline void reduce_block(typename Kernel::Element* block,
-                                                std::span<const std::byte* const> inputs, GapsAhead& ahead,
-                                                std::uint64_t begin, std::uint64_t end) {
-  constexpr std::size_t kSize = sizeof(typename Kernel::Element);
+void reduce_block(Fold fold, std::size_t element_size, std::byte* block, std::span<const std::byte* const> inputs,
+                  GapsAhead& ahead, std::uint64_t begin, std::uint64_t end) {
   for (std::uint64_t at = begin; at < end;) {
+    std::byte* const stretch = block + (at - begin) * element_size;
     const ReductionGap* gap = ahead.input;
     if (gap == nullptr || gap->begin > at) {
       const std::uint64_t stop = gap == nullptr ? end : std::min(end, gap->begin);
-      Kernel::fold(block + (at - begin), inputs, ahead.factors, at * kSize, stop - at);
+      fold(stretch, {inputs, ahead.factors, 1, at * element_size, stop - at});
       at = stop;
       continue;
     }
     const std::uint64_t stop = std::min(end, gap->end);
-    const std::size_t offset_bytes = (at - gap->begin) * kSize;
-    fetch_for_writing(gap->absent, offset_bytes, (stop - at) * kSize);
-    Kernel::fold(block + (at - begin), gap->present, gap->factors, offset_bytes, stop - at);
-    if (gap->scale != 1) Kernel::scale(block + (at - begin), gap->scale, stop - at);
+    const std::size_t offset_bytes = (at - gap->begin) * element_size;
+    fetch_for_writing(gap->absent, offset_bytes, (stop - at) * element_size);
+    fold(stretch, {gap->present, gap->factors, gap->scale, offset_bytes, stop - at});
     if (stop == gap->end) ahead.input = ahead.gaps->next_input_gap();
     at = stop;
   }
@@ -217,91 +234,25 @@ void copy_out(const std::byte* block, std::span<std::byte* const> outputs, GapsA
   }
 }
 
-template <class Kernel>
-[[gnu::always_inline]] inline void reduce_blocks(std::span<const std::byte* const> inputs,
-                                                 std::span<std::byte* const> outputs, std::uint64_t count_elems,
-                                                 ReductionGaps* gaps) {
-  using Element = typename Kernel::Element;
-  constexpr std::size_t kBlockElems = kReductionBlockBytes / sizeof(Element);
-  alignas(64) std::array<Element, kBlockElems> block;
-  GapsAhead ahead(gaps);
-  for (std::uint64_t begin = 0; begin < count_elems; begin += kBlockElems) {
-    const std::uint64_t end = std::min(begin + kBlockElems, count_elems);
-    reduce_block<Kernel>(block.data(), inputs, ahead, begin, end);
-    copy_out(reinterpret_cast<const std::byte*>(block.data()), outputs, ahead, begin, end, sizeof(Element));
-  }
-}
-
-template <class Op, class T>
-[[gnu::always_inline]] inline void reduce_typed(std::span<const std::byte* const> inputs,
-                                                std::span<std::byte* const> outputs, std::uint64_t count_elems,
-                                                ReductionGaps* gaps) {
-  const auto is_input = [&](const std::byte* output) { return std::ranges::find(inputs, output) != inputs.end(); };
-  if (gaps == nullptr && outputs.size() == 1 && !is_input(outputs[0])) {
-    return reduce_to_one<Op>(inputs, reinterpret_cast<T*>(outputs[0]), count_elems);
-  }
-  reduce_blocks<SameType<Op, T>>(inputs, outputs, count_elems, gaps);
-}
-
-template <class T>
-[[gnu::always_inline]] inline void reduce_typed(ReduceOp op, std::span<const std::byte* const> inputs,
-                                                std::span<std::byte* const> outputs, std::uint64_t count_elems,
-                                                ReductionGaps* gaps) {
-  op == ReduceOp::kSum ? reduce_typed<Sum, T>(inputs, outputs, count_elems, gaps)
-                       : reduce_typed<Maximum, T>(inputs, outputs, count_elems, gaps);
-}
-
-template <class T>
-void reduce_baseline(ReduceOp op, std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
-                     std::uint64_t count_elems, ReductionGaps* gaps) {
-  reduce_typed<T>(op, inputs, outputs, count_elems, gaps);
-}
-
-void reduce_bfloat16(ReduceOp op, std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
-                     std::uint64_t count_elems, ReductionGaps* gaps) {
-  op == ReduceOp::kSum ? reduce_blocks<ThroughFloat<Sum>>(inputs, outputs, count_elems, gaps)
-                       : reduce_blocks<ThroughFloat<Maximum>>(inputs, outputs, count_elems, gaps);
-}
-
-#if defined(__x86_64__)
-// The same loops for processors with wider vectors: each element has its own chain of operations, in the same order,
-// so the results are the same.
-template <class T>
-[[gnu::target("avx2")]] void reduce_avx2(ReduceOp op, std::span<const std::byte* const> inputs,
-                                         std::span<std::byte* const> outputs, std::uint64_t count_elems,
-                                         ReductionGaps* gaps) {
-  reduce_typed<T>(op, inputs, outputs, count_elems, gaps);
-}
-template <class T>
-[[gnu::target("avx512f")]] void reduce_avx512(ReduceOp op, std::span<const std::byte* const> inputs,
-                                              std::span<std::byte* const> outputs, std::uint64_t count_elems,
-                                              ReductionGaps* gaps) {
-  reduce_typed<T>(op, inputs, outputs, count_elems, gaps);
-}
-template <class T>
-auto widest() {
-  if (__builtin_cpu_supports("avx512f") != 0) return reduce_avx512<T>;
-  return __builtin_cpu_supports("avx2") != 0 ? reduce_avx2<T> : reduce_baseline<T>;
-}
-#else
-template <class T>
-auto widest() {
-  return reduce_baseline<T>;
-}
-#endif
-
 void reduce(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
             std::span<std::byte* const> outputs, std::uint64_t count_elems, ReductionGaps* gaps) {
   DROPTEST_CHECK(!inputs.empty(), "no inputs");
-  switch (type) {
-    case ElementType::kFloat32:
-      return widest<float>()(op, inputs, outputs, count_elems, gaps);
-    case ElementType::kFloat64:
-      return widest<double>()(op, inputs, outputs, count_elems, gaps);
-    case ElementType::kUint64:
-      return widest<std::uint64_t>()(op, inputs, outputs, count_elems, gaps);
-    case ElementType::kBfloat16:
-      return reduce_bfloat16(op, inputs, outputs, count_elems, gaps);
+  const Fold fold = op == ReduceOp::kSum ? fold_of<Sum>(type) : fold_of<Maximum>(type);
+  const std::size_t element_size = element_bytes(type);
+  const std::uint64_t block_elems = kReductionBlockBytes / element_size;
+  const bool is_input = std::ranges::find(inputs, outputs.empty() ? nullptr : outputs[0]) != inputs.end();
+  // An output of its own is written at once, any other is copied from a block that stays in the cache.
+  const bool to_one = gaps == nullptr && outputs.size() == 1 && !is_input;
+  alignas(64) std::array<std::byte, kReductionBlockBytes> block;
+  GapsAhead ahead(gaps);
+  for (std::uint64_t begin = 0; begin < count_elems; begin += block_elems) {
+    const std::uint64_t end = std::min(begin + block_elems, count_elems);
+    if (to_one) {
+      fold(outputs[0] + begin * element_size, {inputs, {}, 1, begin * element_size, end - begin});
+      continue;
+    }
+    reduce_block(fold, element_size, block.data(), inputs, ahead, begin, end);
+    copy_out(block.data(), outputs, ahead, begin, end, element_size);
   }
 }
 

@@ -308,7 +308,7 @@ TEST(LostBySome, AreThePacketsOfThePartAndWhoLostThem) {
 
 TYPED_TEST(DeliveredReductions, RankOrderHoldsForAnyNumberOfInputs) {
   for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
-    for (int sources = 1; sources <= 13; ++sources) {
+    for (int sources = 1; sources <= 17; ++sources) {
       for (const std::uint64_t count : {0, 1, 15, 16, 17, 1023, 1025, 2048, 2049}) {
         const PerSource<TypeParam> inputs = inputs_of<TypeParam>(sources, count, op);
         std::vector<TypeParam> want = inputs[0];
