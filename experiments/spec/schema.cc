@@ -53,8 +53,10 @@ const std::set<std::string, std::less<>>& known_keywords() {
   return kKeywords;
 }
 
-/// Makes references absolute ("file#/pointer") and checks that nothing in a schema is beyond this interpreter.
-void prepare(json& rule, const std::string& file, const std::string& place) {
+}  // namespace
+
+/// Makes references absolute ("file#/pointer"), and checks that nothing in a schema is beyond this interpreter.
+void Schema::prepare(json& rule, const std::string& file, const std::string& place) {
   const auto require = [&file, &place](bool condition, const std::string& what) {
     DROPTEST_CHECK(condition, "schema " + file + ": " + place + ": " + what);
   };
@@ -67,7 +69,7 @@ void prepare(json& rule, const std::string& file, const std::string& place) {
       if (target.starts_with('#')) value = file + target;
     } else if (keyword == "properties" || keyword == "$defs" || keyword == "patternProperties") {
       for (auto& [name, member] : value.items()) {
-        if (keyword == "patternProperties") Pattern{name};
+        if (keyword == "patternProperties") patterns_.try_emplace(name, name);
         prepare(member, file, child_pointer(inner, name));
       }
     } else if (keyword == "oneOf" || keyword == "anyOf") {
@@ -79,7 +81,7 @@ void prepare(json& rule, const std::string& file, const std::string& place) {
       require(value.is_object() || value.is_boolean(), "additionalProperties is a schema, true or false");
       if (value.is_object()) prepare(value, file, inner);
     } else if (keyword == "pattern") {
-      Pattern{value.get<std::string>()};
+      patterns_.try_emplace(value.get<std::string>(), value.get<std::string>());
     } else if (keyword == "type") {
       static const std::set<std::string> kTypes = {"null", "boolean", "string", "array", "object", "number", "integer"};
       const json types = value.is_string() ? json::array({value}) : value;
@@ -89,25 +91,22 @@ void prepare(json& rule, const std::string& file, const std::string& place) {
 }
 
 /// Every reference leads somewhere.
-void check_references(const json& rule, const std::function<void(const json&)>& resolve) {
-  if (rule.is_object()) {
-    if (rule.contains("$ref") && rule["$ref"].is_string()) resolve(rule);
+void Schema::follow_references(const json& rule) {
+  if (rule.is_object() && rule.contains("$ref") && rule["$ref"].is_string()) {
+    references_[&rule] = &find(rule["$ref"].get_ref<const std::string&>());
   }
   if (rule.is_structured()) {
-    for (const json& part : rule) check_references(part, resolve);
+    for (const json& part : rule) follow_references(part);
   }
 }
-
-}  // namespace
 
 Schema::Schema(std::vector<std::pair<std::string, json>> files, std::string_view file) : files_(std::move(files)) {
   for (auto& [name, schema] : files_) prepare(schema, name, "");
-  root_ = resolve(json{{"$ref", std::string(file)}});
-  check_references(root_, [this](const json& rule) { resolve(rule); });
+  root_ = &find(std::string(file));
+  for (const auto& [name, schema] : files_) follow_references(schema);
 }
 
-const json& Schema::resolve(const json& schema) const {
-  const std::string& target = schema["$ref"].get_ref<const std::string&>();
+const json& Schema::find(const std::string& target) const {
   const std::size_t hash = target.find('#');
   const std::string file = target.substr(0, hash);
   const auto found =
@@ -122,7 +121,7 @@ const json& Schema::resolve(const json& schema) const {
 
 std::vector<Violation> Schema::check(const json& document) const {
   SchemaChecker checker(*this);
-  checker.check(root_, document, "");
+  checker.check(*root_, document, "");
   return checker.take();
 }
 
@@ -131,9 +130,7 @@ void Schema::complete(const json& rule, json& value) const {
   for (const char* alternatives : {"oneOf", "anyOf"}) {
     if (!rule.contains(alternatives)) continue;
     for (const json& branch : rule[alternatives]) {
-      SchemaChecker checker(*this);
-      checker.check(branch, value, "");
-      if (!checker.valid()) continue;
+      if (!SchemaChecker(*this).passes(branch, value)) continue;
       complete(branch, value);
       break;
     }
@@ -168,7 +165,7 @@ void Schema::complete(const json& rule, json& value) const {
 
 json Schema::with_defaults(const json& document) const {
   json result = document;
-  complete(root_, result);
+  complete(*root_, result);
   return result;
 }
 
@@ -184,7 +181,7 @@ std::string Schema::unknown_pointer(const std::vector<std::string>& tokens) cons
         }
       };
   std::vector<const json*> here;
-  expand(root_, here);
+  expand(*root_, here);
   std::string pointer;
   for (const std::string& token : tokens) {
     std::vector<const json*> next;

@@ -3,12 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "experiments/spec/pattern.h"
 
 namespace droptest::experiments {
 
@@ -36,6 +40,7 @@ class Schema {
   /// `files`: all schemas that $ref may name, by file name. `file`: the one to check documents against.
   /// Throws: CheckError for a keyword, pattern or reference that this interpreter does not know.
   Schema(std::vector<std::pair<std::string, nlohmann::json>> files, std::string_view file);
+  Schema(Schema&&) = default;
 
   /// All violations, in document order; empty: valid.
   std::vector<Violation> check(const nlohmann::json& document) const;
@@ -48,15 +53,21 @@ class Schema {
   std::string unknown_pointer(const std::vector<std::string>& tokens) const;
 
   /// The schema itself, with absolute references.
-  const nlohmann::json& source() const { return root_; }
+  const nlohmann::json& source() const { return *root_; }
 
  private:
   friend class SchemaChecker;
-  const nlohmann::json& resolve(const nlohmann::json& schema) const;
+  const nlohmann::json& find(const std::string& reference) const;
+  void prepare(nlohmann::json& rule, const std::string& file, const std::string& place);
+  void follow_references(const nlohmann::json& rule);
+  /// What the $ref of a rule of this schema leads to.
+  const nlohmann::json& resolve(const nlohmann::json& rule) const { return *references_.at(&rule); }
   void complete(const nlohmann::json& rule, nlohmann::json& value) const;
 
   std::vector<std::pair<std::string, nlohmann::json>> files_;
-  nlohmann::json root_;
+  const nlohmann::json* root_ = nullptr;  ///< in files_, as all rules
+  std::unordered_map<const nlohmann::json*, const nlohmann::json*> references_;
+  std::map<std::string, Pattern, std::less<>> patterns_;  ///< by their texts
 };
 
 /// The schema of that kind.

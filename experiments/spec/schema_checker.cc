@@ -3,7 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
+#include <functional>
+#include <limits>
 
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/nearest_name.h"
@@ -13,6 +14,12 @@ namespace droptest::experiments {
 namespace {
 
 using nlohmann::json;
+
+/// The member of an object, or null.
+const json* member_of(const json& object, std::string_view name) {
+  const auto found = object.find(name);
+  return found == object.end() ? nullptr : &*found;
+}
 
 /// Exact for every double and every 64-bit integer: comparisons of seeds and limits do not round.
 long double exact(const json& number) {
@@ -93,6 +100,19 @@ std::string range_in_words(const json& rule) {
   return words;
 }
 
+/// The property that every branch of a oneOf fixes to a constant; empty where there is none.
+std::string tag_of(const std::vector<const json*>& branches) {
+  if (!branches.at(0)->contains("properties")) return {};
+  for (const auto& [name, property] : (*branches[0])["properties"].items()) {
+    const bool everywhere = std::all_of(branches.begin(), branches.end(), [&name = name](const json* branch) {
+      return branch->contains("properties") && (*branch)["properties"].contains(name) &&
+             (*branch)["properties"][name].contains("const");
+    });
+    if (everywhere) return name;
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string child_pointer(const std::string& pointer, const std::string& name) {
@@ -110,60 +130,63 @@ bool has_type(const json& value, std::string_view type) {
          (value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>());
 }
 
-std::string tag_of(const json& branches) {
-  const json& first = branches.at(0);
-  if (!first.contains("properties")) return {};
-  for (const auto& [name, property] : first["properties"].items()) {
-    const bool everywhere = std::all_of(branches.begin(), branches.end(), [&name = name](const json& branch) {
-      return branch.contains("properties") && branch["properties"].contains(name) &&
-             branch["properties"][name].contains("const");
-    });
-    if (everywhere) return name;
-  }
-  return {};
+template <class Message>
+void SchemaChecker::report(const std::string& pointer, const Message& message) {
+  ++broken_;
+  if (purpose_ == Purpose::kReport) violations_.push_back({pointer, message()});
 }
 
-void SchemaChecker::report(const std::string& pointer, std::string message) {
-  violations_.push_back({pointer, std::move(message)});
+std::string SchemaChecker::place_of(const std::string& pointer, const std::string& name) const {
+  return purpose_ == Purpose::kReport ? child_pointer(pointer, name) : std::string();
 }
 
 bool SchemaChecker::passes(const json& rule, const json& value) const {
-  SchemaChecker trial(schema_);
+  SchemaChecker trial(schema_, Purpose::kTrial);
   trial.check(rule, value, "");
-  return trial.valid();
+  return trial.broken_ == 0;
+}
+
+bool SchemaChecker::matches(const std::string& pattern, std::string_view text) const {
+  return schema_.patterns_.at(pattern).matches(text);
 }
 
 bool SchemaChecker::scalar_rules_hold(const json& rule, const json& value) const {
-  if (rule.contains("type")) {
-    const json& type = rule["type"];
-    const bool holds = type.is_string() ? has_type(value, type.get_ref<const std::string&>())
-                                        : std::any_of(type.begin(), type.end(), [&value](const json& one) {
-                                            return has_type(value, one.get_ref<const std::string&>());
-                                          });
+  if (const json* type = member_of(rule, "type")) {
+    const bool holds = type->is_string() ? has_type(value, type->get_ref<const std::string&>())
+                                         : std::any_of(type->begin(), type->end(), [&value](const json& one) {
+                                             return has_type(value, one.get_ref<const std::string&>());
+                                           });
     if (!holds) return false;
   }
-  if (rule.contains("const") && value != rule["const"]) return false;
-  if (rule.contains("enum") && std::find(rule["enum"].begin(), rule["enum"].end(), value) == rule["enum"].end()) {
-    return false;
+  if (const json* constant = member_of(rule, "const"); constant != nullptr && value != *constant) return false;
+  if (const json* known = member_of(rule, "enum")) {
+    if (std::find(known->begin(), known->end(), value) == known->end()) return false;
   }
   if (value.is_number()) {
     const long double number = exact(value);
-    if (rule.contains("minimum") && !(number >= exact(rule["minimum"]))) return false;
-    if (rule.contains("maximum") && !(number <= exact(rule["maximum"]))) return false;
-    if (rule.contains("exclusiveMinimum") && !(number > exact(rule["exclusiveMinimum"]))) return false;
-    if (rule.contains("exclusiveMaximum") && !(number < exact(rule["exclusiveMaximum"]))) return false;
-    if (rule.contains("multipleOf") && std::fmod(number, exact(rule["multipleOf"])) != 0) return false;
+    const auto breaks = [&rule, number](std::string_view keyword, const auto& holds) {
+      const json* limit = member_of(rule, keyword);
+      return limit != nullptr && !holds(number, exact(*limit));
+    };
+    if (breaks("minimum", std::greater_equal<>()) || breaks("maximum", std::less_equal<>())) return false;
+    if (breaks("exclusiveMinimum", std::greater<>()) || breaks("exclusiveMaximum", std::less<>())) return false;
+    if (breaks("multipleOf", [](long double x, long double step) { return std::fmod(x, step) == 0; })) return false;
   }
   if (value.is_string()) {
     const std::string& text = value.get_ref<const std::string&>();
-    if (rule.contains("minLength") && code_points(text) < rule["minLength"].get<std::size_t>()) return false;
-    if (rule.contains("maxLength") && code_points(text) > rule["maxLength"].get<std::size_t>()) return false;
-    if (rule.contains("pattern") && !Pattern(rule["pattern"].get_ref<const std::string&>()).matches(text)) return false;
+    const json* least = member_of(rule, "minLength");
+    const json* most = member_of(rule, "maxLength");
+    if (least != nullptr && code_points(text) < least->get<std::size_t>()) return false;
+    if (most != nullptr && code_points(text) > most->get<std::size_t>()) return false;
+    const json* pattern = member_of(rule, "pattern");
+    if (pattern != nullptr && !matches(pattern->get_ref<const std::string&>(), text)) return false;
   }
-  if (value.is_array() && rule.contains("minItems") && value.size() < rule["minItems"].get<std::size_t>()) return false;
-  if (rule.contains("anyOf")) {
-    const json& branches = rule["anyOf"];
-    return std::any_of(branches.begin(), branches.end(),
+  if (value.is_array()) {
+    const json* least = member_of(rule, "minItems");
+    if (least != nullptr && value.size() < least->get<std::size_t>()) return false;
+  }
+  if (const json* branches = member_of(rule, "anyOf")) {
+    return std::any_of(branches->begin(), branches->end(),
                        [this, &value](const json& branch) { return passes(branch, value); });
   }
   return true;
@@ -171,102 +194,121 @@ bool SchemaChecker::scalar_rules_hold(const json& rule, const json& value) const
 
 void SchemaChecker::check(const json& rule, const json& value, const std::string& pointer) {
   if (rule.contains("$ref")) {
-    const std::size_t before = violations_.size();
+    const std::size_t before = broken_;
     check(schema_.resolve(rule), value, pointer);
-    if (violations_.size() > before) return;
+    if (broken_ > before) return;
   }
   if (!scalar_rules_hold(rule, value)) {
-    std::string message = "got " + quote_json(value) + ", want " + describe(rule);
-    if (rule.contains("enum") && value.is_string()) {
-      std::vector<std::string> known;
-      for (const json& one : rule["enum"]) known.push_back(one.get<std::string>());
-      const std::string nearest = nearest_name(value.get_ref<const std::string&>(), known);
-      if (!nearest.empty()) message += "; did you mean \"" + nearest + "\"?";
-    }
-    report(pointer, std::move(message));
+    report(pointer, [this, &rule, &value] {
+      std::string message = "got " + quote_json(value) + ", want " + describe(rule);
+      if (rule.contains("enum") && value.is_string()) {
+        std::vector<std::string> known;
+        for (const json& one : rule["enum"]) known.push_back(one.get<std::string>());
+        const std::string nearest = nearest_name(value.get_ref<const std::string&>(), known);
+        if (!nearest.empty()) message += "; did you mean \"" + nearest + "\"?";
+      }
+      return message;
+    });
     return;
   }
   if (value.is_object()) check_members(rule, value, pointer);
-  if (value.is_array() && rule.contains("items")) {
-    for (std::size_t i = 0; i < value.size(); ++i) {
-      check(rule["items"], value[i], pointer + "/" + std::to_string(i));
+  if (const json* items = member_of(rule, "items"); items != nullptr && value.is_array()) {
+    for (std::size_t i = 0; i < value.size() && !over(); ++i) {
+      check(*items, value[i], place_of(pointer, std::to_string(i)));
     }
   }
-  if (rule.contains("oneOf")) check_one_of(rule, value, pointer);
+  if (rule.contains("oneOf") && !over()) check_one_of(rule, value, pointer);
 }
 
 void SchemaChecker::check_members(const json& rule, const json& value, const std::string& pointer) {
   static const json kNone = json::object();
-  const json& properties = rule.contains("properties") ? rule["properties"] : kNone;
-  const json& patterns = rule.contains("patternProperties") ? rule["patternProperties"] : kNone;
+  static const json kNoNames = json::array();
+  const auto part = [&rule](std::string_view keyword, const json& otherwise) -> const json& {
+    const json* found = member_of(rule, keyword);
+    return found == nullptr ? otherwise : *found;
+  };
+  const json& properties = part("properties", kNone);
+  const json& patterns = part("patternProperties", kNone);
+  const json* names = member_of(rule, "propertyNames");
+  const json* others = member_of(rule, "additionalProperties");
   for (const auto& [name, member] : value.items()) {
-    const std::string place = child_pointer(pointer, name);
-    if (rule.contains("propertyNames") && !passes(rule["propertyNames"], name)) {
-      report(place, "got the key " + quote_json(name) + ", want " + describe(rule["propertyNames"]));
+    if (over()) return;
+    const std::string place = place_of(pointer, name);
+    if (names != nullptr && !passes(*names, name)) {
+      report(place, [&, &name = name] { return "got the key " + quote_json(name) + ", want " + describe(*names); });
       continue;
     }
     bool known = false;
-    if (properties.contains(name)) {
+    if (const json* property = member_of(properties, name)) {
       known = true;
-      check(properties[name], member, place);
+      check(*property, member, place);
     }
     for (const auto& [pattern, member_rule] : patterns.items()) {
-      if (Pattern(pattern).matches(name)) {
+      if (matches(pattern, name)) {
         known = true;
         check(member_rule, member, place);
       }
     }
-    if (known || !rule.contains("additionalProperties")) continue;
-    const json& others = rule["additionalProperties"];
-    if (others.is_object()) {
-      check(others, member, place);
-    } else if (others == false) {
-      report(place, "got an unknown key; " + known_names_hint(name, keys_of(properties), "keys"));
+    if (known || others == nullptr) continue;
+    if (others->is_object()) {
+      check(*others, member, place);
+    } else if (*others == false) {
+      report(place, [&, &name = name] {
+        return "got an unknown key; " + known_names_hint(name, keys_of(properties), "keys");
+      });
     }
   }
-  for (const json& name : rule.value("required", json::array())) {
+  for (const json& name : part("required", kNoNames)) {
     const std::string& key = name.get_ref<const std::string&>();
     if (value.contains(key)) continue;
-    const std::string want = properties.contains(key) ? describe(properties[key]) : "a value";
-    report(child_pointer(pointer, key), "got nothing, want " + want);
+    report(place_of(pointer, key), [&] {
+      const json* property = member_of(properties, key);
+      return "got nothing, want " + (property == nullptr ? "a value" : describe(*property));
+    });
   }
 }
 
 void SchemaChecker::check_one_of(const json& rule, const json& value, const std::string& pointer) {
-  json branches = json::array();
+  Branches branches;
   for (const json& branch : rule["oneOf"]) {
-    branches.push_back(branch.contains("$ref") ? schema_.resolve(branch) : branch);
+    branches.push_back(branch.contains("$ref") ? &schema_.resolve(branch) : &branch);
   }
   const auto passing = std::count_if(branches.begin(), branches.end(),
-                                     [this, &value](const json& branch) { return passes(branch, value); });
+                                     [this, &value](const json* branch) { return passes(*branch, value); });
   if (passing == 1) return;
-  const bool by_members = std::all_of(branches.begin(), branches.end(), [](const json& branch) {
-    return branch.size() == 1 && branch.contains("required");
+  if (purpose_ == Purpose::kTrial) {
+    ++broken_;
+    return;
+  }
+  const bool by_members = std::all_of(branches.begin(), branches.end(), [](const json* branch) {
+    return branch->size() == 1 && branch->contains("required");
   });
   if (by_members) {
     std::vector<std::string> sets;
-    for (const json& branch : branches) sets.push_back(required_members(branch, ""));
+    for (const json* branch : branches) sets.push_back(required_members(*branch, ""));
     std::vector<std::string> got;
     for (const auto& [name, member] : value.items()) got.push_back(quote_json(name));
-    report(pointer, "got " + (got.empty() ? "no members" : join(got, ", ")) + ", want exactly one of " + join_or(sets));
+    report(pointer, [&] {
+      return "got " + (got.empty() ? "no members" : join(got, ", ")) + ", want exactly one of " + join_or(sets);
+    });
     return;
   }
   const std::string tag = tag_of(branches);
   if (passing == 0 && value.is_object() && !tag.empty()) {
     check_tagged(tag, branches, value, pointer);
   } else {
-    report(pointer, "got " + quote_json(value) + ", want " + describe(rule));
+    report(pointer, [&] { return "got " + quote_json(value) + ", want " + describe(rule); });
   }
 }
 
-void SchemaChecker::check_tagged(const std::string& tag, const json& branches, const json& value,
+void SchemaChecker::check_tagged(const std::string& tag, const Branches& branches, const json& value,
                                  const std::string& pointer) {
-  std::vector<const json*> candidates;
+  Branches candidates;
   std::vector<std::string> tags;
-  for (const json& branch : branches) {
-    const json& constant = branch["properties"][tag]["const"];
+  for (const json* branch : branches) {
+    const json& constant = (*branch)["properties"][tag]["const"];
     if (std::find(tags.begin(), tags.end(), constant.get<std::string>()) == tags.end()) tags.push_back(constant);
-    if (value.contains(tag) && value[tag] == constant) candidates.push_back(&branch);
+    if (value.contains(tag) && value[tag] == constant) candidates.push_back(branch);
   }
   if (candidates.empty()) {
     std::string message = "got " + (value.contains(tag) ? quote_json(value[tag]) : std::string("nothing")) +
@@ -275,11 +317,11 @@ void SchemaChecker::check_tagged(const std::string& tag, const json& branches, c
       const std::string nearest = nearest_name(value[tag].get_ref<const std::string&>(), tags);
       if (!nearest.empty()) message += "; did you mean \"" + nearest + "\"?";
     }
-    report(child_pointer(pointer, tag), std::move(message));
+    report(child_pointer(pointer, tag), [&message] { return message; });
     return;
   }
   // Several ways to say one thing: the members that only one of them has tell which was meant.
-  std::vector<const json*> meant;
+  Branches meant;
   for (const json* candidate : candidates) {
     for (const auto& [name, member] : value.items()) {
       const auto knows = [&name = name](const json* branch) { return (*branch)["properties"].contains(name); };
@@ -296,7 +338,7 @@ void SchemaChecker::check_tagged(const std::string& tag, const json& branches, c
   }
   std::vector<std::string> sets;
   for (const json* candidate : candidates) sets.push_back(required_members(*candidate, tag));
-  report(pointer, "got " + quote_json(value) + ", want either " + join(sets, ", or "));
+  report(pointer, [&] { return "got " + quote_json(value) + ", want either " + join(sets, ", or "); });
 }
 
 std::string SchemaChecker::describe(const json& rule) const {
@@ -312,8 +354,12 @@ std::string SchemaChecker::describe(const json& rule) const {
   }
   if (rule.contains("oneOf") && !rule.contains("type")) {
     std::vector<std::string> ways;
-    for (const json& branch : rule["oneOf"]) ways.push_back(describe(branch));
-    const std::string tag = tag_of(rule["oneOf"]);
+    Branches branches;
+    for (const json& branch : rule["oneOf"]) {
+      ways.push_back(describe(branch));
+      branches.push_back(&branch);
+    }
+    const std::string tag = tag_of(branches);
     if (tag.empty()) return join_or(ways);
     std::vector<std::string> tags;
     for (const json& branch : rule["oneOf"]) {

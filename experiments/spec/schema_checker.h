@@ -13,7 +13,7 @@ namespace droptest::experiments {
 /// Collects violations. Every broken rule is reported once, at the innermost value that breaks it.
 class SchemaChecker {
  public:
-  /// `schema` is borrowed.
+  /// `schema` is borrowed, and so are the rules below, which are parts of it.
   explicit SchemaChecker(const Schema& schema) : schema_(schema) {}
 
   /// Checks `value`, which is at `pointer` of its document, against `rule`, a schema or a part of one.
@@ -23,23 +23,32 @@ class SchemaChecker {
   std::string describe(const nlohmann::json& rule) const;
 
   std::vector<Violation> take() { return std::move(violations_); }
-  bool valid() const { return violations_.empty(); }
+
+  /// Whether `value` breaks no rule: stops at the first that it breaks, and makes no texts.
+  bool passes(const nlohmann::json& rule, const nlohmann::json& value) const;
 
  private:
+  enum class Purpose { kReport, kTrial };
+  using Branches = std::vector<const nlohmann::json*>;
+  SchemaChecker(const Schema& schema, Purpose purpose) : schema_(schema), purpose_(purpose) {}
+
   void check_members(const nlohmann::json& rule, const nlohmann::json& value, const std::string& pointer);
   void check_one_of(const nlohmann::json& rule, const nlohmann::json& value, const std::string& pointer);
-  void check_tagged(const std::string& tag, const nlohmann::json& branches, const nlohmann::json& value,
+  void check_tagged(const std::string& tag, const Branches& branches, const nlohmann::json& value,
                     const std::string& pointer);
-  bool passes(const nlohmann::json& rule, const nlohmann::json& value) const;
   bool scalar_rules_hold(const nlohmann::json& rule, const nlohmann::json& value) const;
-  void report(const std::string& pointer, std::string message);
+  bool matches(const std::string& pattern, std::string_view text) const;
+  /// `message` is called where somebody reads it.
+  template <class Message>
+  void report(const std::string& pointer, const Message& message);
+  std::string place_of(const std::string& pointer, const std::string& name) const;
+  bool over() const { return purpose_ == Purpose::kTrial && broken_ > 0; }
 
   const Schema& schema_;
+  const Purpose purpose_ = Purpose::kReport;
+  std::size_t broken_ = 0;
   std::vector<Violation> violations_;
 };
-
-/// The property that every branch of a oneOf fixes to a constant; empty where there is none.
-std::string tag_of(const nlohmann::json& branches);
 
 /// Whether `value` has the JSON type of that name; 8.0 is an integer, as JSON Schema has it.
 bool has_type(const nlohmann::json& value, std::string_view type);

@@ -161,7 +161,7 @@ TEST(Schema, ReportsEveryViolationWithItsPointer) {
 }
 
 TEST(Schema, OneOfPicksTheBranchByItsTag) {
-  const Schema rules = schema_of(SchemaKind::kSpec);
+  const Schema& rules = schema_of(SchemaKind::kSpec);
   const auto loss = [&rules](const std::string& process) {
     return violations(rules, R"({"name": "t", "data": {"text": "t"}, "network": {"loss": )" + process + "}}");
   };
@@ -185,7 +185,7 @@ TEST(Schema, OneOfPicksTheBranchByItsTag) {
 }
 
 TEST(Schema, OneOfPicksBetweenTwoWaysToSayOneThing) {
-  const Schema rules = schema_of(SchemaKind::kSpec);
+  const Schema& rules = schema_of(SchemaKind::kSpec);
   const auto loss = [&rules](const std::string& members) {
     return violations(rules, R"({"name": "t", "data": {"text": "t"}, "network": {"loss": {"model": "gilbert_elliott")" +
                                  members + "}}}");

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "experiments/spec/json_text.h"
+#include "experiments/spec/search_plan.h"
 #include "experiments/spec/sweep_plan.h"
 #include "sim/error.h"
 
@@ -35,7 +36,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const nlohmann::json document = parse_json(text, "fuzz");
     DROPTEST_CHECK(parse_json(canonical_json(document), "fuzz") == document, "canonical text reads back");
     if (is_large(document)) return 0;
-    const SweepPlan plan = plan_sweep(parse_spec(text, "fuzz"));
+    const SweepPlan plan = plan_sweep({document, "fuzz"});
+    if (document.contains("search")) (void)SearchPlan({document, "fuzz"});
     const ResolvedRun again = resolve(plan.runs.front().run.spec, "fuzz");
     DROPTEST_CHECK(again.run_id == plan.runs.front().run.run_id, "a resolved spec resolves to itself");
   } catch (const droptest::ConfigError&) {
