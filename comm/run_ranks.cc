@@ -21,9 +21,10 @@ namespace {
 
 // Shared by the caller and the ranks' threads, because a rank that is left behind outlives the call.
 struct Run {
-  Run(int world_size, std::chrono::milliseconds timeout, std::function<void(Communicator&)> rank_body)
+  Run(int world_size, std::chrono::milliseconds timeout, std::function<void(Communicator&)> rank_body,
+      const Clock& clock)
       : body(std::move(rank_body)),
-        world(std::make_shared<LocalWorld>(world_size, timeout)),
+        world(std::make_shared<LocalWorld>(world_size, timeout, clock)),
         returned(static_cast<std::size_t>(world_size), false) {
     std::vector<int> all(static_cast<std::size_t>(world_size));
     std::iota(all.begin(), all.end(), 0);
@@ -75,15 +76,17 @@ void run_rank(Run& run, int rank) {
 
 }  // namespace
 
-void run_ranks(int world_size, std::chrono::milliseconds timeout, const std::function<void(Communicator&)>& body) {
-  const auto run = std::make_shared<Run>(world_size, timeout, body);
+void run_ranks(int world_size, std::chrono::milliseconds timeout, const std::function<void(Communicator&)>& body,
+               const Clock& clock) {
+  const auto run = std::make_shared<Run>(world_size, timeout, body, clock);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) threads.emplace_back([run, rank] { run_rank(*run, rank); });
 
   std::unique_lock lock(run->mutex);
   const auto all_returned = [&] { return run->returned_count == world_size; };
   run->changed.wait(lock, [&] { return all_returned() || run->first; });
-  if (!all_returned()) run->changed.wait_for(lock, timeout, all_returned);
+  const Clock::TimePoint deadline = clock.now() + timeout;
+  while (!all_returned() && clock.now() < deadline) clock.wait_until(run->changed, lock, deadline);
   const std::vector<bool> returned = run->returned;
   const std::exception_ptr error = run->cause ? run->cause : run->first;
   const std::string first_text = run->first_text;

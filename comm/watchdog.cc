@@ -7,21 +7,20 @@
 namespace droptest::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::chrono::milliseconds kIdlePoll{100};  ///< while nothing is in flight
 
 }  // namespace
 
 struct Watchdog::State {
   State(std::shared_ptr<WatchedTransport> to_watch, std::chrono::milliseconds limit, std::chrono::milliseconds interval,
-        std::chrono::milliseconds to_end)
-      : transport(std::move(to_watch)), timeout(limit), poll(interval), patience(to_end) {}
+        std::chrono::milliseconds to_end, const Clock& by)
+      : transport(std::move(to_watch)), timeout(limit), poll(interval), patience(to_end), clock(by) {}
 
   const std::shared_ptr<WatchedTransport> transport;
   const std::chrono::milliseconds timeout;
   const std::chrono::milliseconds poll;
   const std::chrono::milliseconds patience;
+  const Clock& clock;
 
   mutable std::mutex mutex;
   std::condition_variable changed;
@@ -34,8 +33,8 @@ struct Watchdog::State {
 };
 
 Watchdog::Watchdog(std::shared_ptr<WatchedTransport> transport, std::chrono::milliseconds timeout,
-                   std::chrono::milliseconds poll, std::chrono::milliseconds patience)
-    : state_(std::make_shared<State>(std::move(transport), timeout, poll, patience)),
+                   std::chrono::milliseconds poll, std::chrono::milliseconds patience, const Clock& clock)
+    : state_(std::make_shared<State>(std::move(transport), timeout, poll, patience, clock)),
       thread_([state = state_] { run(state); }) {}
 
 Watchdog::~Watchdog() {
@@ -109,7 +108,7 @@ void Watchdog::run(const std::shared_ptr<State>& state) {
 
 // Called with the mutex held, and gives it up while the transport is asked who stalls. Removes what is finished.
 std::optional<Failure> Watchdog::look(State& state) {
-  const auto now = Clock::now();
+  const auto now = state.clock.now();
   for (auto queue = state.queues.begin(); queue != state.queues.end();) {
     std::deque<Entry>& entries = queue->second;
     while (!entries.empty()) {

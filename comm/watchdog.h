@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "comm/call.h"
+#include "comm/clock.h"
 
 namespace droptest::comm {
 
@@ -55,8 +56,10 @@ class Watchdog {
  public:
   /// Looks at operations in flight every `poll`. The transport is shared with who made it: a thread that hangs in its
   /// end(), for longer than `patience`, outlives the watchdog.
+  /// The clock, which the timeout is measured by, is borrowed; the others are by the machine's.
   Watchdog(std::shared_ptr<WatchedTransport> transport, std::chrono::milliseconds timeout,
-           std::chrono::milliseconds poll, std::chrono::milliseconds patience = std::chrono::seconds(10));
+           std::chrono::milliseconds poll, std::chrono::milliseconds patience = std::chrono::seconds(10),
+           const Clock& clock = steady_clock());
   /// Forgets what is in flight. Waits for the thread, at most for the patience.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -82,7 +85,7 @@ class Watchdog {
     Call call;
     std::shared_ptr<const std::vector<int>> world_ranks;
     std::shared_ptr<OperationInFlight> operation;
-    std::optional<std::chrono::steady_clock::time_point> deadline;  ///< none: not seen to have started
+    std::optional<Clock::TimePoint> deadline;  ///< none: not seen to have started
   };
   struct State;
 

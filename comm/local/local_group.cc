@@ -27,8 +27,8 @@ std::string operation_text(const Call& call) { return std::string(operation_name
 
 }  // namespace
 
-LocalWorld::LocalWorld(int world_size, std::chrono::milliseconds timeout)
-    : timeout_(timeout), cores_(static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))) {
+LocalWorld::LocalWorld(int world_size, std::chrono::milliseconds timeout, const Clock& clock)
+    : timeout_(timeout), clock_(clock), cores_(static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))) {
   if (world_size < 1) throw ConfigError("local: world size " + std::to_string(world_size) + ", want at least 1");
   if (timeout.count() < 1) throw ConfigError("local: timeout " + milliseconds_text(timeout) + ", want at least 1 ms");
   ranks_.resize(static_cast<std::size_t>(world_size));
@@ -113,7 +113,7 @@ Failure LocalWorld::stalled(int world_rank, const Wait& wait) const {
 
 LocalWorld::Deadline LocalWorld::begin_wait(const Lock& /*lock*/, int world_rank, const Wait& wait) {
   ranks_[static_cast<std::size_t>(world_rank)].wait = wait;
-  return std::chrono::steady_clock::now() + timeout_;
+  return clock_.now() + timeout_;
 }
 
 template <class Done>
@@ -124,8 +124,10 @@ void LocalWorld::wait_until(Lock& lock, int world_rank, Deadline deadline, const
     if (const int gone = ended_rank(wait); gone >= 0) {
       fail(lock, {world_rank, operation_text(wait.call),
                   "rank " + std::to_string(gone) + " has ended without taking part " + call_context(wait.call)});
-    } else if (self.wake.wait_until(lock, deadline) == std::cv_status::timeout && !done() && !failure_) {
+    } else if (clock_.now() >= deadline) {
       fail(lock, stalled(world_rank, wait));
+    } else {
+      clock_.wait_until(self.wake, lock, deadline);
     }
   }
   self.wait = {};
@@ -173,10 +175,10 @@ std::string LocalGroup::disagreement() const {
 // it waits for, or another program. A core whose last thread sleeps takes long to wake up, longer still in a virtual
 // machine. On one core there is nothing to look at while nobody else runs.
 template <class Seen>
-void LocalGroup::look_out(LocalWorld::Lock& lock, LocalWorld::Deadline deadline, const Seen& seen) const {
+void LocalGroup::look_out(LocalWorld::Lock& lock, const Seen& seen) const {
   if (world_->cores_ < 2 || seen()) return;
   lock.unlock();
-  const auto end = std::min(deadline, std::chrono::steady_clock::now() + kPatience);
+  const auto end = std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(kPatience, world_->timeout_);
   while (!seen() && !world_->needs_attention_ && std::chrono::steady_clock::now() < end) sched_yield();
   lock.lock();
 }
@@ -197,7 +199,7 @@ void LocalGroup::meet(int rank, const LocalCall& call, LocalShare* share) {
   if (++arrived_count_ < size()) {
     const auto has_started = [&] { return started_ != meeting; };
     const LocalWorld::Deadline deadline = world_->begin_wait(lock, world_rank(rank), {this, -1, call.call});
-    look_out(lock, deadline, has_started);
+    look_out(lock, has_started);
     world_->wait_until(lock, world_rank(rank), deadline, has_started);
   } else {
     start(lock, rank);
@@ -214,7 +216,7 @@ void LocalGroup::meet(int rank, const LocalCall& call, LocalShare* share) {
     wake_after(rank, size() - 1);
   } else {
     const auto has_finished = [&] { return finished_ != meeting; };
-    look_out(lock, LocalWorld::Deadline::max(), has_finished);
+    look_out(lock, has_finished);
     world_->wake_of(world_rank(rank)).wait(lock, has_finished);
   }
   if (!share_has_thrown_) return;

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "comm/call.h"
+#include "comm/clock.h"
 #include "comm/communicator.h"
 #include "comm/device/device_buffer.h"
 #include "comm/device/stream.h"
@@ -34,8 +35,9 @@ class LocalGroup;
 /// that a rank that is left behind never touches freed memory.
 class LocalWorld {
  public:
-  /// Throws: ConfigError unless world_size and timeout are positive.
-  LocalWorld(int world_size, std::chrono::milliseconds timeout);
+  /// The clock, which the timeout is measured by, is borrowed. Throws: ConfigError unless world_size and timeout are
+  /// positive.
+  LocalWorld(int world_size, std::chrono::milliseconds timeout, const Clock& clock = steady_clock());
 
   int size() const { return static_cast<int>(ranks_.size()); }
   std::chrono::milliseconds timeout() const { return timeout_; }
@@ -61,7 +63,7 @@ class LocalWorld {
     bool ended = false;
   };
   using Lock = std::unique_lock<std::mutex>;
-  using Deadline = std::chrono::steady_clock::time_point;
+  using Deadline = Clock::TimePoint;
 
   void fail(const Lock& lock, Failure failure);
   [[noreturn]] void throw_failure(const Lock& lock, const Call& call, int world_rank) const;
@@ -76,6 +78,7 @@ class LocalWorld {
   Failure stalled(int world_rank, const Wait& wait) const;
 
   const std::chrono::milliseconds timeout_;
+  const Clock& clock_;
   const int cores_;
   mutable std::mutex mutex_;
   std::deque<Rank> ranks_;  ///< a deque, because condition variables do not move
@@ -163,7 +166,7 @@ class LocalGroup {
   void run_share(LocalWorld::Lock& lock, std::size_t rank);
   void wake_after(int rank, int count) const;
   template <class Seen>
-  void look_out(LocalWorld::Lock& lock, LocalWorld::Deadline deadline, const Seen& seen) const;
+  void look_out(LocalWorld::Lock& lock, const Seen& seen) const;
 
   std::shared_ptr<LocalWorld> world_;
   const std::vector<int> world_ranks_;

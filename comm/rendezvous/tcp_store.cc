@@ -12,7 +12,7 @@
 namespace droptest::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Time = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kRetry{50};
@@ -29,8 +29,10 @@ std::string where_of(const TcpStoreOptions& options) {
 
 class ServedStore final : public LaunchStore {
  public:
-  explicit ServedStore(const TcpStoreOptions& options)
-      : where_(where_of(options)), timeout_(options.timeout), server_(options.host, options.port, options.launch_id) {}
+  ServedStore(const TcpStoreOptions& options, const Clock& clock)
+      : where_(where_of(options)),
+        timeout_(options.timeout),
+        server_(options.host, options.port, options.launch_id, clock) {}
   ~ServedStore() override { server_.wait_for_clients(timeout_); }
   ServedStore(const ServedStore&) = delete;
   ServedStore& operator=(const ServedStore&) = delete;
@@ -84,24 +86,24 @@ class TcpStore final : public LaunchStore {
 
   // Rank 0 may start late, and an earlier launch may still hold the port: both are waited for.
   TcpConnection connect_with_patience() const {
-    const auto deadline = Clock::now() + options_.timeout;
+    const auto deadline = Time::now() + options_.timeout;
     std::string reason;
     for (;;) {
       try {
         TcpConnection connection = TcpConnection::open(options_.host, options_.port, deadline);
-        const std::optional<std::string> other = greet(connection, std::min(deadline, Clock::now() + kGreeting));
+        const std::optional<std::string> other = greet(connection, std::min(deadline, Time::now() + kGreeting));
         if (!other) return connection;
         reason = "it belongs to launch " + *other +
                  ": another launch has the same address, or the ranks run different specs";
       } catch (const ConnectionBroken& broken) {
         // A last try that the deadline cut short says less than the one before it.
-        const bool cut_short = broken.how() == ConnectionBroken::How::kSilent && Clock::now() >= deadline;
+        const bool cut_short = broken.how() == ConnectionBroken::How::kSilent && Time::now() >= deadline;
         if (!cut_short || reason.empty()) {
           reason = std::string(broken.what()) +
                    "; is rank 0 started there, and may this machine connect to that port (firewall)?";
         }
       }
-      if (Clock::now() >= deadline) {
+      if (Time::now() >= deadline) {
         throw CommError(here() + "cannot reach " + where_ + ", tried for " + std::to_string(options_.timeout.count()) +
                         " ms: " + reason);
       }
@@ -110,7 +112,7 @@ class TcpStore final : public LaunchStore {
   }
 
   // Returns the id of the launch that the store belongs to, where it is another.
-  std::optional<std::string> greet(TcpConnection& connection, Clock::time_point deadline) const {
+  std::optional<std::string> greet(TcpConnection& connection, Time::time_point deadline) const {
     connection.send(encode_hello(options_.launch_id), deadline);
     const std::string greeting = connection.receive(kServerGreeting.size(), deadline);
     if (greeting != kServerGreeting) {
@@ -131,7 +133,7 @@ class TcpStore final : public LaunchStore {
       if (!end_.empty()) throw CommError(end_);
     }
     try {
-      const auto deadline = Clock::now() + options_.timeout + kOthersAgree;
+      const auto deadline = Time::now() + options_.timeout + kOthersAgree;
       connection_.send(encode_request(request), deadline);
       const AnswerHead head = decode_answer_head(connection_.receive(kAnswerHeadBytes, deadline));
       std::string value = connection_.receive(head.value_bytes, deadline);
@@ -166,12 +168,12 @@ class TcpStore final : public LaunchStore {
 
 }  // namespace
 
-std::unique_ptr<LaunchStore> open_tcp_store(const TcpStoreOptions& options) {
+std::unique_ptr<LaunchStore> open_tcp_store(const TcpStoreOptions& options, const Clock& clock) {
   if (options.port < 1 || options.port > 65535) {
     throw ConfigError("rendezvous: port " + std::to_string(options.port) + ", want 1 to 65535");
   }
   if (options.host.empty()) throw ConfigError("rendezvous: no host, want the name or address of rank 0's machine");
-  if (options.rank == 0) return std::make_unique<ServedStore>(options);
+  if (options.rank == 0) return std::make_unique<ServedStore>(options, clock);
   return std::make_unique<TcpStore>(options);
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "comm/clock.h"
 #include "comm/rendezvous/launch_store.h"
 
 namespace droptest::comm {
@@ -25,6 +26,7 @@ struct TcpStoreOptions {
 /// still ask for something. Elsewhere, a connection to it, tried again until rank 0 is there.
 /// Throws: ConfigError for a port that cannot be or is taken, and where something else answers there; CommError that
 /// says what was tried for how long.
-std::unique_ptr<LaunchStore> open_tcp_store(const TcpStoreOptions& options);
+/// `clock`: what rank 0 waits for a port and for others by; borrowed.
+std::unique_ptr<LaunchStore> open_tcp_store(const TcpStoreOptions& options, const Clock& clock = steady_clock());
 
 }  // namespace droptest::comm

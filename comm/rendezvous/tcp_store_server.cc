@@ -23,15 +23,15 @@ constexpr milliseconds kSilent{2000};        ///< a process that waits for somet
 constexpr std::size_t kStrangersMost = 256;  ///< connections that have not greeted
 constexpr std::size_t kReadBytes = 65536;
 
-Socket listen_with_patience(const std::string& host, int port) {
-  const auto deadline = std::chrono::steady_clock::now() + kPortPatience;
+Socket listen_with_patience(const std::string& host, int port, const Clock& clock) {
+  const auto deadline = clock.now() + kPortPatience;
   for (;;) {
     try {
       return listen_for(host, port);
     } catch (const std::system_error& error) {
       const int code = error.code().value();
-      if (code == EADDRINUSE && std::chrono::steady_clock::now() < deadline) {
-        std::this_thread::sleep_for(kPoll);
+      if (code == EADDRINUSE && clock.now() < deadline) {
+        clock.sleep_for(kPoll);
         continue;
       }
       std::string advice;
@@ -48,8 +48,8 @@ Socket listen_with_patience(const std::string& host, int port) {
 
 }  // namespace
 
-TcpStoreServer::TcpStoreServer(const std::string& host, int port, std::string launch_id)
-    : launch_id_(std::move(launch_id)), listener_(listen_with_patience(host, port)) {
+TcpStoreServer::TcpStoreServer(const std::string& host, int port, std::string launch_id, const Clock& clock)
+    : launch_id_(std::move(launch_id)), clock_(clock), listener_(listen_with_patience(host, port, clock)) {
   wake_ = Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (wake_.fd() < 0) throw CommError("rendezvous: eventfd: " + std::generic_category().message(errno));
   thread_ = std::thread([this] { serve(); });
@@ -96,8 +96,8 @@ std::string TcpStoreServer::own_address() {
 }
 
 void TcpStoreServer::wait_for_clients(milliseconds patience) {
-  const auto deadline = Clock::now() + patience;
-  for (auto now = Clock::now(); now < deadline; now = Clock::now()) {
+  const auto deadline = clock_.now() + patience;
+  for (auto now = clock_.now(); now < deadline; now = clock_.now()) {
     {
       const std::lock_guard lock(mutex_);
       const bool asked = std::any_of(clients_.begin(), clients_.end(), [now](const Client& client) {
@@ -105,7 +105,7 @@ void TcpStoreServer::wait_for_clients(milliseconds patience) {
       });
       if (!asked) return;
     }
-    std::this_thread::sleep_for(kPoll);
+    clock_.sleep_for(kPoll);
   }
 }
 
@@ -157,7 +157,7 @@ void TcpStoreServer::accept_clients() {
     }
     Client client;
     client.socket = std::move(socket);
-    client.last_heard = Clock::now();
+    client.last_heard = clock_.now();
     clients_.push_back(std::move(client));
   }
 }
@@ -171,7 +171,7 @@ bool TcpStoreServer::hear(Client& client) {
       const ssize_t got = ::recv(client.socket.fd(), block, sizeof block, 0);
       if (got == 0) return false;
       if (got < 0) return errno == EAGAIN || errno == EINTR;
-      client.last_heard = Clock::now();
+      client.last_heard = clock_.now();
       client.arrived.append(block, static_cast<std::size_t>(got));
     }
     while (client.leaving.empty() && answer_one(client)) {
@@ -227,7 +227,7 @@ bool TcpStoreServer::write_out(Client& client) {
 
 // Connections that have not greeted in time, and the oldest of too many.
 void TcpStoreServer::drop_slow_strangers() {
-  const auto oldest_allowed = Clock::now() - kGreetMost;
+  const auto oldest_allowed = clock_.now() - kGreetMost;
   std::erase_if(clients_, [&](const Client& client) { return !client.greeted && client.last_heard < oldest_allowed; });
   auto strangers = static_cast<std::size_t>(
       std::count_if(clients_.begin(), clients_.end(), [](const Client& client) { return !client.greeted; }));

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/clock.h"
 #include "comm/rendezvous/tcp_connection.h"
 #include "comm/rendezvous/tcp_store_messages.h"
 
@@ -22,7 +23,8 @@ namespace droptest::comm {
 class TcpStoreServer {
  public:
   /// Listens from now on. Throws: ConfigError that names the port where it is taken or not allowed.
-  TcpStoreServer(const std::string& host, int port, std::string launch_id);
+  /// Waits a moment for a port that is taken, by the clock, which is borrowed.
+  TcpStoreServer(const std::string& host, int port, std::string launch_id, const Clock& clock = steady_clock());
   /// Says farewell to the clients that are still connected.
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;
@@ -41,11 +43,10 @@ class TcpStoreServer {
   void wait_for_clients(std::chrono::milliseconds patience);
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Client {
     Socket socket;
     bool greeted = false;
-    Clock::time_point last_heard;
+    Clock::TimePoint last_heard;
     std::string arrived;  ///< not answered yet
     std::string leaving;  ///< answers on their way
   };
@@ -58,6 +59,7 @@ class TcpStoreServer {
   void drop_slow_strangers();
 
   const std::string launch_id_;
+  const Clock& clock_;
   Socket listener_;
   Socket wake_;
   std::mutex mutex_;  ///< guards what follows

@@ -9,12 +9,12 @@
 #include <cmath>
 #include <limits>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "tests/comm/conformance.h"
+#include "tests/comm/fake_clock.h"
 
 namespace droptest::comm {
 namespace {
@@ -26,20 +26,23 @@ using ::testing::Not;
 
 const Message kMessage{.traffic_class = sim::TrafficClass::kTpBackward, .name = "grad.wte", .layer = 3};
 
-// Runs `body` on every rank, which all return in time, and returns what each rank threw as a CommError; "" where it
-// threw nothing.
+// Runs `body` on every rank and returns what each rank threw as a CommError; "" where it threw nothing. Who has thrown
+// is counted in `failed`.
 std::vector<std::string> errors_of(int world_size, std::chrono::milliseconds timeout,
-                                   const std::function<void(Communicator&)>& body) {
+                                   const std::function<void(Communicator&)>& body, const Clock& clock = steady_clock(),
+                                   std::atomic<int>* failed = nullptr) {
   std::vector<std::string> errors(static_cast<std::size_t>(world_size));
+  const auto noting_errors = [&](Communicator& communicator) {
+    try {
+      body(communicator);
+    } catch (const CommError& error) {
+      errors[static_cast<std::size_t>(communicator.rank())] = error.what();
+      if (failed != nullptr) failed->fetch_add(1), failed->notify_all();
+      throw;
+    }
+  };
   try {
-    run_ranks(world_size, timeout, [&](Communicator& communicator) {
-      try {
-        body(communicator);
-      } catch (const CommError& error) {
-        errors[static_cast<std::size_t>(communicator.rank())] = error.what();
-        throw;
-      }
-    });
+    run_ranks(world_size, timeout, noting_errors, clock);
   } catch (const std::exception&) {
   }
   return errors;
@@ -102,22 +105,35 @@ TEST(Local, ManySmallCollectivesKeepTheirOrder) {
 }
 
 TEST(Local, BarrierHoldsBackEveryRank) {
+  // The last rank comes when the others wait.
+  FakeClock clock;
   std::atomic<int> entered = 0;
-  run_ranks(4, 60s, [&](Communicator& communicator) {
-    std::this_thread::sleep_for(5ms * communicator.rank());
+  const auto body = [&](Communicator& communicator) {
+    if (communicator.rank() == 3) clock.await_waiters(3);
     ++entered;
     communicator.barrier(kMessage);
     EXPECT_EQ(entered.load(), 4);
-  });
+  };
+  run_ranks(4, 60s, body, clock);
 }
 
 TEST(LocalFailure, AStalledRankIsNamedWithTheOperationOnEveryRank) {
-  const auto errors = errors_of(4, 300ms, [](Communicator& communicator) {
+  FakeClock clock;
+  std::atomic<int> failed = 0;
+  const auto body = [&](Communicator& communicator) {
     communicator.begin_step(117);
     std::vector<float> data(1000);
-    if (communicator.rank() == 2) std::this_thread::sleep_for(450ms);
+    if (communicator.rank() == 2) {
+      clock.await_waiters(3);
+      clock.advance(299ms);
+      clock.await_waiters(3);
+      EXPECT_EQ(failed, 0);
+      clock.advance(1ms);
+      await(failed, 3);
+    }
     communicator.all_reduce(std::span(data), ReduceOp::kSum, kMessage);
-  });
+  };
+  const auto errors = errors_of(4, 300ms, body, clock, &failed);
   for (const std::string& error : errors) {
     EXPECT_THAT(error, AllOf(HasSubstr("all_reduce: rank "), HasSubstr("of 4"), HasSubstr("no data from rank 2 "),
                              HasSubstr("for 300 ms"), HasSubstr("(step 117, grad.wte of layer 3, 4000 bytes)")));
@@ -126,16 +142,24 @@ TEST(LocalFailure, AStalledRankIsNamedWithTheOperationOnEveryRank) {
 
 TEST(LocalFailure, AStalledRankIsNamedByRanksThatDoNotWaitForIt) {
   // 0 waits for 1, 1 for 2, 2 for 3, which stalls. Rank 0 starts to wait first and so is the first to time out.
-  const auto errors = errors_of(4, 400ms, [](Communicator& communicator) {
+  FakeClock clock;
+  std::atomic<int> failed = 0;
+  const auto body = [&](Communicator& communicator) {
     float value = 0;
+    clock.await_waiters(static_cast<std::size_t>(communicator.rank()));
     if (communicator.rank() == 3) {
-      std::this_thread::sleep_for(600ms);
+      clock.advance(397ms);
+      clock.await_waiters(3);
+      EXPECT_EQ(failed, 0);
+      clock.advance(1ms);
+      await(failed, 3);
       communicator.barrier(kMessage);
     } else {
-      std::this_thread::sleep_for(30ms * communicator.rank());
+      clock.advance(1ms);  // the next rank times out later than this one
       communicator.recv(std::span(&value, 1), communicator.rank() + 1, kMessage);
     }
-  });
+  };
+  const auto errors = errors_of(4, 400ms, body, clock, &failed);
   for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("no data from rank 3 for 400 ms"));
   EXPECT_THAT(errors[0], HasSubstr("recv: rank 0 of 4"));
   EXPECT_THAT(errors[0], HasSubstr("rank 1 is in recv(1 float32, \"grad.wte\", layer 3, tp_backward)"));

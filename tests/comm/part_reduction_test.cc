@@ -19,6 +19,7 @@
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
+#include "tests/comm/fake_clock.h"
 
 namespace droptest::comm {
 namespace {
@@ -203,7 +204,7 @@ TEST_P(PartReductions, ManyInTurnsWithOtherCollectivesKeepTheirOrder) {
       std::vector<double> data = input_of(rank, 6);
       const auto counts = even_counts(6, 4);
       WeightedSum reduction(rank, counts[static_cast<std::size_t>(rank)]);
-      if (i % 50 == rank) std::this_thread::sleep_for(1ms);
+      if (i % 50 == rank) std::this_thread::yield();
       communicator.all_reduce_with(std::span<const double>(data), std::span(data), reduction, kMessage);
       ASSERT_EQ(data, wanted_of_all(4, counts));
       double sum = i + rank;
@@ -215,13 +216,15 @@ TEST_P(PartReductions, ManyInTurnsWithOtherCollectivesKeepTheirOrder) {
 
 // Not so by default, where it runs between two collectives and a stall is a stall.
 TEST(LocalPartReduction, TakesLongerThanTheTimeoutAndIsWaitedFor) {
-  run_ranks(3, 100ms, [](Communicator& communicator) {
+  FakeClock clock;
+  const auto body = [&clock](Communicator& communicator) {
     std::vector<double> data = input_of(communicator.rank(), 3);
     WeightedSum reduction(communicator.rank(), 1);
-    if (communicator.rank() == 1) reduction.before = [] { std::this_thread::sleep_for(250ms); };
+    if (communicator.rank() == 1) reduction.before = [&clock] { clock.advance(250ms); };
     communicator.all_reduce_with(std::span<const double>(data), std::span(data), reduction, kMessage);
     EXPECT_EQ(data, wanted_of_all(3, even_counts(3, 3)));
-  });
+  };
+  run_ranks(3, 100ms, body, clock);
 }
 
 struct Outcome {
@@ -309,11 +312,13 @@ INSTANTIATE_TEST_SUITE_P(Local, PartReductions, ::testing::Values(Kind::kOverrid
                            return param_info.param == Kind::kOverridden ? "InPlace" : "ByDefault";
                          });
 
-// What each of three ranks gets as a CommError, where rank 1 does `odd` and the others reduce ten doubles.
-std::vector<std::string> errors_beside(const std::function<void(Communicator&)>& odd) {
+// What each of three ranks gets as a CommError, where rank 1 does `odd` and the others reduce ten doubles. Counts those
+// that have failed.
+std::vector<std::string> errors_beside(const std::function<void(Communicator&)>& odd, FakeClock& clock,
+                                       std::atomic<int>& failed) {
   std::vector<std::string> errors(3);
   try {
-    run_ranks(3, 300ms, [&](Communicator& communicator) {
+    const auto body = [&](Communicator& communicator) {
       try {
         if (communicator.rank() == 1) return odd(communicator);
         std::vector<double> data(10);
@@ -321,19 +326,32 @@ std::vector<std::string> errors_beside(const std::function<void(Communicator&)>&
         communicator.all_reduce_with(std::span<const double>(data), std::span(data), reduction, kMessage);
       } catch (const CommError& error) {
         errors[static_cast<std::size_t>(communicator.rank())] = error.what();
+        ++failed;
+        failed.notify_all();
         throw;
       }
-    });
+    };
+    run_ranks(3, 300ms, body, clock);
   } catch (const std::exception&) {
   }
   return errors;
 }
 
 TEST(PartReductionFailure, RanksThatDoNotTakePartAreNamed) {
-  const auto thrown = errors_beside([](Communicator&) { throw ConfigError("token file ends"); });
-  const auto ended = errors_beside([](Communicator&) {});
-  const auto stalled = errors_beside([](Communicator&) { std::this_thread::sleep_for(500ms); });
-  const auto another = errors_beside([](Communicator& communicator) {
+  FakeClock clock;
+  std::atomic<int> failed = 0;
+  const auto errors_with = [&](const std::function<void(Communicator&)>& odd) {
+    failed = 0;
+    return errors_beside(odd, clock, failed);
+  };
+  const auto thrown = errors_with([](Communicator&) { throw ConfigError("token file ends"); });
+  const auto ended = errors_with([](Communicator&) {});
+  const auto stalled = errors_with([&](Communicator&) {
+    clock.await_waiters(2);
+    clock.advance(300ms);
+    await(failed, 2);
+  });
+  const auto another = errors_with([](Communicator& communicator) {
     std::vector<double> data(10);
     communicator.all_reduce(std::span(data), ReduceOp::kSum, kMessage);
   });

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "sim/error.h"
+#include "tests/comm/fake_clock.h"
 
 namespace droptest::comm {
 namespace {
@@ -61,22 +62,32 @@ TEST(RunRanks, RethrowsTheCauseWithItsTypeAndNotAnEcho) {
   }
 }
 
+// Counts a thread when it ends.
+class AtThreadEnd {
+ public:
+  explicit AtThreadEnd(std::shared_ptr<std::atomic<int>> ended) : ended_(std::move(ended)) {}
+  AtThreadEnd(const AtThreadEnd&) = delete;
+  AtThreadEnd& operator=(const AtThreadEnd&) = delete;
+  ~AtThreadEnd() {
+    ++*ended_;
+    ended_->notify_all();
+  }
+
+ private:
+  std::shared_ptr<std::atomic<int>> ended_;
+};
+
 TEST(RunRanks, TheCauseIsRethrownWhereItsEchoesReturnFirst) {
   const std::string message = message_of<std::domain_error>([] {
-    std::atomic<int> echoes = 0;
-    run_ranks(3, 60s, [&](Communicator& communicator) {
+    const auto ended = std::make_shared<std::atomic<int>>(0);
+    run_ranks(3, 60s, [ended](Communicator& communicator) {
       if (communicator.rank() == 1) {
         communicator.abort("loss is not a number");
-        while (echoes.load() < 2) std::this_thread::sleep_for(1ms);
-        std::this_thread::sleep_for(50ms);  // the peers' threads end
+        await(*ended, 2);
         throw std::domain_error("the cause");
       }
-      try {
-        communicator.barrier({.name = "b"});
-      } catch (const CommError&) {
-        ++echoes;
-        throw;
-      }
+      thread_local const AtThreadEnd kEnd(ended);
+      communicator.barrier({.name = "b"});
     });
   });
   EXPECT_EQ(message, "the cause");
@@ -99,24 +110,36 @@ TEST(RunRanks, AFailureThatEveryRankHandlesIsNotRethrown) {
 }
 
 TEST(RunRanks, ARankThatNeverReturnsIsNamedAndDoesNotHangTheCaller) {
-  const auto release = std::make_shared<std::atomic<bool>>(false);
-  const auto finished = std::make_shared<std::atomic<bool>>(false);
-  const std::string message = message_of<CommError>([&] {
-    run_ranks(3, 100ms, [release, finished](Communicator& communicator) {
-      if (communicator.rank() == 1) {
-        while (!release->load()) std::this_thread::sleep_for(1ms);
-        EXPECT_THROW(communicator.barrier({.name = "late"}), CommError);
-        finished->store(true);
-        return;
+  const auto clock = std::make_shared<FakeClock>();  // shared with the rank that is left behind
+  const auto release = std::make_shared<std::atomic<int>>(0);
+  const auto failed = std::make_shared<std::atomic<int>>(0);
+  const auto ended = std::make_shared<std::atomic<int>>(0);
+  const auto body = [clock, release, failed, ended](Communicator& communicator) {
+    if (communicator.rank() != 1) {
+      try {
+        communicator.barrier({.name = "update"});
+      } catch (const CommError&) {
+        ++*failed;
+        failed->notify_all();
+        throw;
       }
-      communicator.barrier({.name = "update"});
-    });
-  });
+    } else {
+      thread_local const AtThreadEnd kEnd(ended);
+      clock->await_waiters(2);
+      clock->advance(100ms);
+      await(*failed, 2);
+      clock->await_waiters(1);  // the caller, for this rank
+      clock->advance(100ms);
+      await(*release, 1);
+      EXPECT_THROW(communicator.barrier({.name = "late"}), CommError);
+    }
+  };
+  const std::string message = message_of<CommError>([&] { run_ranks(3, 100ms, body, *clock); });
   EXPECT_THAT(message, AllOf(HasSubstr("rank 1 of 3 did not return"), HasSubstr("no data from rank 1 for 100 ms"),
                              HasSubstr("update")));
-  release->store(true);
-  while (!finished->load()) std::this_thread::sleep_for(1ms);
-  std::this_thread::sleep_for(20ms);  // the detached thread leaves before the leak checker looks
+  *release = 1;
+  release->notify_all();
+  await(*ended, 1);
 }
 
 TEST(RunRanks, RefusesAWorldWithoutRanksOrTime) {

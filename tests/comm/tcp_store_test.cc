@@ -20,6 +20,7 @@
 #include "comm/rendezvous/tcp_store_messages.h"
 #include "comm/rendezvous/tcp_store_server.h"
 #include "sim/error.h"
+#include "tests/comm/fake_clock.h"
 #include "tests/comm/free_port.h"
 
 namespace droptest::comm {
@@ -58,7 +59,7 @@ class FakeServer {
   explicit FakeServer(std::function<void(int fd)> talk)
       : listener_(listen_for("127.0.0.1", 0)), thread_([this, talk = std::move(talk)] {
           int fd = -1;
-          while (!stop_ && (fd = ::accept(listener_.fd(), nullptr, nullptr)) < 0) std::this_thread::sleep_for(1ms);
+          while (!stop_ && (fd = ::accept(listener_.fd(), nullptr, nullptr)) < 0) std::this_thread::yield();
           const Socket connection(fd);
           if (fd >= 0) talk(fd);
         }) {}
@@ -117,9 +118,7 @@ TEST(TcpStore, RanksThatComeBeforeRankZeroWaitForIt) {
   const int port = free_port();
   std::string value;
   std::thread early([&] { value = open_tcp_store(options_of(port, 1))->wait_for("id", "rank 0", kLong); });
-  std::this_thread::sleep_for(200ms);
   const auto store = open_tcp_store(options_of(port, 0));
-  std::this_thread::sleep_for(100ms);
   store->set_if_absent("id", "128 bytes");
   early.join();
   EXPECT_EQ(value, "128 bytes");
@@ -147,7 +146,9 @@ TEST(TcpStore, NobodyThereIsSaidWithAddressPortAndTime) {
 
 TEST(TcpStore, APortThatIsTakenIsNamed) {
   const FakeServer other([](int /*fd*/) {});
-  EXPECT_THAT(error_of<ConfigError>([&] { open_tcp_store(options_of(other.port(), 0)); }),
+  FakeClock clock;
+  clock.on_sleep = [&clock] { clock.advance(100ms); };
+  EXPECT_THAT(error_of<ConfigError>([&] { open_tcp_store(options_of(other.port(), 0), clock); }),
               AllOf(HasSubstr("rank 0 cannot listen at port " + std::to_string(other.port())),
                     HasSubstr("Address already in use"), HasSubstr("choose a free one")));
 }
@@ -155,12 +156,13 @@ TEST(TcpStore, APortThatIsTakenIsNamed) {
 TEST(TcpStore, APortThatIsGivenBackSoonIsTaken) {
   auto other = std::make_unique<FakeServer>([](int /*fd*/) {});
   const int port = other->port();
-  std::thread leaving([&] {
-    std::this_thread::sleep_for(150ms);
-    other.reset();
-  });
-  EXPECT_TRUE(open_tcp_store(options_of(port, 0))->set_if_absent("key", ""));
-  leaving.join();
+  FakeClock clock;
+  int sleeps = 0;
+  clock.on_sleep = [&] {
+    if (++sleeps == 2) other.reset();
+  };
+  EXPECT_TRUE(open_tcp_store(options_of(port, 0), clock)->set_if_absent("key", ""));
+  EXPECT_EQ(sleeps, 2);
 }
 
 TEST(TcpStore, WhatCannotBeAnAddressIsRefused) {
@@ -181,7 +183,6 @@ TEST(TcpStore, LaunchesNeverSeeEachOthersKeys) {
   // A rank of the later launch that comes while the earlier one still ends waits for its own.
   std::optional<std::string> value;
   std::thread early([&] { value = open_tcp_store(options_of(port, 1, kLong, "later"))->get("key"); });
-  std::this_thread::sleep_for(100ms);
   earlier.reset();
   const auto later = open_tcp_store(options_of(port, 0, kLong, "later"));
   early.join();
@@ -288,11 +289,17 @@ TEST(TcpStore, ARankZeroThatLeavesInOrderIsNotLost) {
 
 TEST(TcpStore, RankZeroStaysWhileOthersAsk) {
   const int port = free_port();
-  auto store = open_tcp_store(options_of(port, 0));
+  FakeClock clock;
+  std::atomic<int> sleeps = 0;
+  clock.on_sleep = [&sleeps] {
+    ++sleeps;
+    sleeps.notify_all();
+  };
+  auto store = open_tcp_store(options_of(port, 0), clock);
   store->set_if_absent("why", "rank 0 failed");
   auto other = open_tcp_store(options_of(port, 1));
   std::thread leaving([&] { store.reset(); });
-  std::this_thread::sleep_for(200ms);
+  await(sleeps, 1);  // it waits for the other rank
   EXPECT_EQ(other->get("why"), "rank 0 failed");
   other.reset();
   leaving.join();

@@ -7,6 +7,9 @@
 #include <atomic>
 #include <stdexcept>
 #include <string>
+#include <thread>
+
+#include "tests/comm/fake_clock.h"
 
 namespace droptest::comm {
 namespace {
@@ -14,13 +17,20 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-/// An operation that does what the test says.
+/// An operation that does what the test says, and counts how often it was looked at.
 struct Scripted final : OperationInFlight {
   bool started() override { return has_started; }
   bool finished() override {
+    ++looks;
+    looks.notify_all();
     if (breaks) throw std::runtime_error("illegal address");
     return has_finished;
   }
+  /// Returns when the watchdog has read the time, looked at this operation and drawn its conclusion, all after this
+  /// call.
+  void await_look() const { await(looks, looks + 3); }
+
+  std::atomic<int> looks = 0;
   std::atomic<bool> has_started = true;
   std::atomic<bool> has_finished = false;
   std::atomic<bool> breaks = false;
@@ -40,7 +50,7 @@ class Transport final : public WatchedTransport {
   }
   void end(const Failure& /*failure*/) noexcept override {
     ++ends;
-    while (hangs) std::this_thread::sleep_for(1ms);
+    hangs.wait(true);
   }
   void fail(const std::string& cause) {
     const std::lock_guard lock(mutex_);
@@ -58,16 +68,13 @@ class Transport final : public WatchedTransport {
 Call call(const char* name) { return {Operation::kAllReduce, ElementType::kFloat32, 12, {.name = name}, 3}; }
 
 std::string end_of(const Watchdog& watchdog) {
-  // Only what hangs takes long.
-  for (int i = 0; i < 20000; ++i) {
+  for (;; std::this_thread::yield()) {
     if (const auto failure = watchdog.ended()) return failure->cause;
-    std::this_thread::sleep_for(1ms);
   }
-  return "still watching";
 }
 
 void wait_until_idle(const Watchdog& watchdog) {
-  for (int i = 0; i < 20000 && !watchdog.activity().empty(); ++i) std::this_thread::sleep_for(1ms);
+  while (!watchdog.activity().empty()) std::this_thread::yield();
 }
 
 const int kQueue = 0;
@@ -76,9 +83,16 @@ const auto kRanks = std::make_shared<const std::vector<int>>(std::vector<int>{0,
 
 TEST(Watchdog, AnOperationThatStallsEndsTheTransportOnce) {
   const auto transport = std::make_shared<Transport>();
-  Watchdog watchdog(transport, 50ms, 1ms);
-  watchdog.watch(&kQueue, call("grad.wte"), kRanks, std::make_shared<Scripted>());
+  FakeClock clock;
+  Watchdog watchdog(transport, 50ms, 1ms, 10s, clock);
+  const auto operation = std::make_shared<Scripted>();
+  watchdog.watch(&kQueue, call("grad.wte"), kRanks, operation);
   watchdog.watch(&kQueue, call("later"), kRanks, std::make_shared<Scripted>());
+  operation->await_look();
+  clock.advance(49ms);
+  operation->await_look();
+  EXPECT_FALSE(watchdog.ended());
+  clock.advance(1ms);
   EXPECT_EQ(end_of(watchdog), "stalled grad.wte of ranks 0, 2");
   watchdog.end({0, "", "again"});
   EXPECT_EQ(watchdog.ended()->cause, "stalled grad.wte of ranks 0, 2");
@@ -87,42 +101,54 @@ TEST(Watchdog, AnOperationThatStallsEndsTheTransportOnce) {
 
 TEST(Watchdog, OperationsThatEndAreForgottenAndStallNothing) {
   const auto transport = std::make_shared<Transport>();
-  Watchdog watchdog(transport, 50ms, 1ms);
+  FakeClock clock;
+  Watchdog watchdog(transport, 50ms, 1ms, 10s, clock);
   for (int i = 0; i < 100; ++i) {
     const auto operation = std::make_shared<Scripted>();
     watchdog.watch(i % 2 == 0 ? &kQueue : &kOtherQueue, call("x"), kRanks, operation);
     operation->has_finished = true;
   }
   wait_until_idle(watchdog);
-  std::this_thread::sleep_for(100ms);
+  clock.advance(100ms);
+  const auto last = std::make_shared<Scripted>();
+  watchdog.watch(&kQueue, call("last"), kRanks, last);
+  last->await_look();
   EXPECT_FALSE(watchdog.ended());
   EXPECT_EQ(transport->ends, 0);
 }
 
 TEST(Watchdog, WhatComesBeforeAnOperationIsNotItsStall) {
   const auto transport = std::make_shared<Transport>();
-  Watchdog watchdog(transport, 50ms, 1ms);
+  FakeClock clock;
+  Watchdog watchdog(transport, 50ms, 1ms, 10s, clock);
   const auto operation = std::make_shared<Scripted>();
   operation->has_started = false;
   watchdog.watch(&kQueue, call("grad.wte"), kRanks, operation);
-  std::this_thread::sleep_for(200ms);
+  operation->await_look();
+  clock.advance(200ms);
+  operation->await_look();
   EXPECT_FALSE(watchdog.ended());
   EXPECT_EQ(watchdog.activity(),
             "all_reduce(sum of 12 float32, \"grad.wte\", control), which its device has not come to");
   operation->has_started = true;
+  operation->await_look();
+  EXPECT_FALSE(watchdog.ended());
+  clock.advance(50ms);
   EXPECT_EQ(end_of(watchdog), "stalled grad.wte of ranks 0, 2");
 }
 
 TEST(Watchdog, EachOperationOfAQueueHasTheWholeTimeout) {
   const auto transport = std::make_shared<Transport>();
-  Watchdog watchdog(transport, 2s, 1ms);
+  FakeClock clock;
+  Watchdog watchdog(transport, 2s, 1ms, 10s, clock);
   std::vector<std::shared_ptr<Scripted>> operations;
   for (int i = 0; i < 6; ++i) {
     operations.push_back(std::make_shared<Scripted>());
     watchdog.watch(&kQueue, call("x"), kRanks, operations.back());
   }
   for (const auto& operation : operations) {
-    std::this_thread::sleep_for(500ms);  // together longer than the timeout
+    operation->await_look();
+    clock.advance(500ms);  // together longer than the timeout
     operation->has_finished = true;
   }
   wait_until_idle(watchdog);
@@ -131,20 +157,18 @@ TEST(Watchdog, EachOperationOfAQueueHasTheWholeTimeout) {
 
 TEST(Watchdog, AStalledQueueIsFoundWhileAnotherGoesOn) {
   const auto transport = std::make_shared<Transport>();
-  Watchdog watchdog(transport, 50ms, 1ms);
+  FakeClock clock;
+  Watchdog watchdog(transport, 50ms, 1ms, 10s, clock);
   watchdog.watch(&kQueue, call("stuck"), kRanks, std::make_shared<Scripted>());
-  std::atomic<bool> stop = false;
-  std::thread busy([&] {
-    while (!stop) {
-      const auto operation = std::make_shared<Scripted>();
-      watchdog.watch(&kOtherQueue, call("busy"), kRanks, operation);
-      operation->has_finished = true;
-      std::this_thread::sleep_for(1ms);
-    }
-  });
+  for (int i = 0; i < 5; ++i) {
+    const auto operation = std::make_shared<Scripted>();
+    watchdog.watch(&kOtherQueue, call("busy"), kRanks, operation);
+    operation->await_look();
+    EXPECT_FALSE(watchdog.ended());
+    clock.advance(10ms);
+    operation->has_finished = true;
+  }
   EXPECT_THAT(end_of(watchdog), HasSubstr("stuck"));
-  stop = true;
-  busy.join();
 }
 
 TEST(Watchdog, FailuresOfOthersAndOfTheDeviceEndTheTransport) {
@@ -178,7 +202,8 @@ TEST(Watchdog, ATransportThatHangsHangsNobody) {
   }
   EXPECT_EQ(transport->ends, 1);
   transport->hangs = false;
-  while (transport.use_count() > 1) std::this_thread::sleep_for(1ms);  // the thread that was left behind
+  transport->hangs.notify_all();
+  while (transport.use_count() > 1) std::this_thread::yield();  // the thread that was left behind
 }
 
 }  // namespace

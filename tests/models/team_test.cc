@@ -2,17 +2,47 @@
 #include "models/team.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <latch>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace droptest::models {
 namespace {
+
+/// Returns when every other thread of this process sleeps, and stays so while this one gives the processor away; does
+/// not return where one goes on.
+void await_sleep_of_others() {
+  const auto all_sleep = [] {
+    int awake = 0;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+      std::ifstream file(task.path() / "stat");
+      std::string stat;
+      std::getline(file, stat);
+      const std::size_t name_end = stat.rfind(')');
+      if (name_end != std::string::npos && stat[name_end + 2] == 'R') ++awake;
+    }
+    return awake <= 1;  // this one
+  };
+  for (int in_a_row = 0; in_a_row < 20; in_a_row = all_sleep() ? in_a_row + 1 : 0) std::this_thread::yield();
+}
+
+/// A loop whose parts end together: it ends only where each thread of the team takes one.
+void run_at_the_same_time(const Team& team) {
+  std::latch all(team.threads());
+  std::vector<std::atomic<int>> parts_of(static_cast<std::size_t>(team.threads()));
+  team.run(team.threads(), [&](Team::Worker worker, std::int64_t) {
+    ++parts_of[static_cast<std::size_t>(worker)];
+    all.arrive_and_wait();
+  });
+  for (const std::atomic<int>& count : parts_of) EXPECT_EQ(count, 1);
+}
 
 TEST(Team, RunsEachPartOnce) {
   for (const int threads : {0, 1, 2, 3, 8}) {
@@ -62,24 +92,13 @@ TEST(Team, LateWorkersTouchNoLoopButTheOneThatIsOn) {
 TEST(Team, LoopsThatBeginAfterTheWorkersSleepAreWhole) {
   const Team team(3);
   for (int loop = 0; loop < 4; ++loop) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(15));
-    std::atomic<int> sum = 0;
-    team.run(64, [&](Team::Worker, std::int64_t) {
-      ++sum;
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-    });
-    EXPECT_EQ(sum, 64);
+    await_sleep_of_others();
+    run_at_the_same_time(team);
   }
 }
 
-TEST(Team, WorkersTakePartsOfLongLoops) {
-  const Team team(2);
-  std::vector<std::atomic<int>> parts_of(2);
-  team.run(200, [&](Team::Worker worker, std::int64_t) {
-    ++parts_of[static_cast<std::size_t>(worker)];
-    std::this_thread::sleep_for(std::chrono::microseconds(500));
-  });
-  EXPECT_GT(parts_of[1], 20);
+TEST(Team, EachWorkerTakesAPartOfALongLoop) {
+  for (const int threads : {2, 5}) run_at_the_same_time(Team(threads));
 }
 
 TEST(Team, CopiesShareWorkersAndTheLastOneEndsThem) {
@@ -92,23 +111,10 @@ TEST(Team, CopiesShareWorkersAndTheLastOneEndsThem) {
   std::thread([last = std::move(copy)] {}).join();
 }
 
-double processor_seconds() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
 TEST(Team, WorkersWithoutWorkSleep) {
   const Team team(4);
   team.run(100, [](Team::Worker, std::int64_t) {});
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  const double before = processor_seconds();
-  std::this_thread::sleep_for(std::chrono::milliseconds(400));
-  // Three workers that spin would have used 0.4 s of each core there is.
-  EXPECT_LT(processor_seconds() - before, 0.1);
+  await_sleep_of_others();
 }
 
 }  // namespace

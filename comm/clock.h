@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The time that timeouts are measured by.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+namespace droptest::comm {
+
+/// A steady clock, and waiting by it: tests put one in its place whose time they set.
+/// Thread safety: all methods may be called from any thread.
+class Clock {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  virtual ~Clock() = default;
+  virtual TimePoint now() const = 0;
+  /// Returns when notified or at the deadline, or, as condition variables do, for no reason.
+  virtual void wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
+                          TimePoint deadline) const = 0;
+  virtual void sleep_for(std::chrono::milliseconds time) const = 0;
+};
+
+/// The machine's, which lasts as long as the program.
+const Clock& steady_clock();
+
+}  // namespace droptest::comm
