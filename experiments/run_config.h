@@ -62,12 +62,21 @@ struct BackendConfig {
   int threads_per_rank = 1;
 };
 
+/// Keys of a run's draws. The draws of one key are those of another run with this key, whatever the other keys are.
+struct Seeds {
+  std::uint64_t weights = 1;  ///< random weights to start from
+  std::uint64_t data = 1;     ///< choice of batches
+  std::uint64_t network = 1;  ///< packets' fates and the draws of time
+  bool agree() const { return weights == data && data == network; }
+  bool operator==(const Seeds&) const = default;
+};
+
 /// What ranks compute with.
 enum class Device : std::uint8_t { kCpu, kCuda };
 
 struct RunConfig {
   std::string name;
-  std::uint64_t seed = 1;
+  Seeds seeds;
   models::Gpt2Config model;
   std::string initial_weights;  ///< safetensors file; empty: random
   DataConfig data;

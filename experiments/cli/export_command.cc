@@ -41,7 +41,7 @@ int export_weights(const ExportOptions& options) {
     const experiments::SweepPlan plan = load_plan(options.source);
     const experiments::PlannedRun& first = plan.runs.front();
     tensors = experiments::initial_weights(first.run.config);
-    what = "initial weights of " + options.source.file + ", seed " + std::to_string(first.seed);
+    what = "initial weights of " + options.source.file + ", seed " + std::to_string(first.seeds.weights);
   } else {
     tensors = final_weights(options.source.file);
   }

@@ -65,6 +65,12 @@ std::string point_text(const nlohmann::json& point) {
   return text.empty() ? "-" : text;
 }
 
+std::string seeds_text(const experiments::Seeds& seeds) {
+  if (seeds.agree()) return std::to_string(seeds.network);
+  return "weights " + std::to_string(seeds.weights) + ", data " + std::to_string(seeds.data) + ", network " +
+         std::to_string(seeds.network);
+}
+
 std::string table_text(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;
   for (const std::vector<std::string>& row : rows) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "experiments/run_config.h"
+
 namespace droptest::cli {
 
 /// "2.4310", or "-" where the value is null or absent.
@@ -19,6 +21,9 @@ std::string outcome_text(const nlohmann::json& summary);
 
 /// The loss process of a sweep point in short: "bernoulli 5%"; other values as JSON.
 std::string point_text(const nlohmann::json& point);
+
+/// "7", or "weights 7, data 7, network 8" where they differ.
+std::string seeds_text(const experiments::Seeds& seeds);
 
 /// Columns aligned, two spaces apart; the first row is the heading.
 std::string table_text(const std::vector<std::vector<std::string>>& rows);

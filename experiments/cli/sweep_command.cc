@@ -34,7 +34,7 @@ std::string summary_table(const experiments::SweepPlan& plan, const SweepProgres
   for (std::size_t i = 0; i < plan.runs.size(); ++i) {
     const nlohmann::json& summary = progress.runs[i].summary;
     if (summary.is_null()) continue;
-    rows.push_back({point_text(plan.runs[i].point), std::to_string(plan.runs[i].seed), summary.value("status", ""),
+    rows.push_back({point_text(plan.runs[i].point), seeds_text(plan.runs[i].seeds), summary.value("status", ""),
                     loss_text(summary.at("validation").at("final_loss")), plan.runs[i].run.run_id});
   }
   return table_text(rows);
@@ -45,7 +45,7 @@ void print_failures(const experiments::SweepPlan& plan, const SweepProgress& pro
     const SweepRun& run = progress.runs[i];
     if (run.state != SweepRun::State::kFailed) continue;
     std::cerr << "droptest: error: run " << plan.runs[i].run.run_id << " (" << point_text(plan.runs[i].point)
-              << ", seed " << plan.runs[i].seed << ") failed: " << run.error << "\n";
+              << ", seed " << seeds_text(plan.runs[i].seeds) << ") failed: " << run.error << "\n";
   }
 }
 

@@ -179,7 +179,7 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
               {"status", run_status_name(summary.status)},
               {"error", summary.status == RunStatus::kFailed ? json(summary.error) : json(nullptr)},
               {"diverged_step", summary.diverged_step ? json(*summary.diverged_step) : json(nullptr)},
-              {"seed", run.config.seed},
+              {"seeds", seeds_json(run.config.seeds)},
               {"point", summary.point},
               {"steps", summary.steps},
               {"tokens", summary.tokens},
@@ -192,6 +192,7 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
               {"seconds", finite_or_null(summary.seconds)},
               {"loss", std::move(loss)},
               {"provenance", to_json(summary.provenance)}};
+  if (run.config.seeds.agree()) out["seed"] = run.config.seeds.network;
   if (summary.time) out["time"] = time_json(*summary.time);
   return out;
 }
@@ -211,7 +212,8 @@ json loss_statistics_json(const std::vector<comm::ClassStatistics>& statistics, 
 json sweep_json(const SweepPlan& plan) {
   json runs = json::array();
   for (const PlannedRun& planned : plan.runs) {
-    runs.push_back({{"run_id", planned.run.run_id}, {"point", planned.point}, {"seed", planned.seed}});
+    runs.push_back({{"run_id", planned.run.run_id}, {"point", planned.point}, {"seeds", seeds_json(planned.seeds)}});
+    if (planned.seeds.agree()) runs.back()["seed"] = planned.seeds.network;
   }
   return {{"schema_version", kSchemaVersion},
           {"name", plan.name},

@@ -29,7 +29,7 @@ std::string_view trial_status_name(Trial::Status status) {
 
 nlohmann::json trial_json(const PlannedRun& planned, const Trial& trial) {
   return {{"run_id", planned.run.run_id},
-          {"seed", planned.seed},
+          {"seed", planned.seeds.network},
           {"status", trial_status_name(trial.status)},
           {"loss", trial.status == Trial::Status::kCompleted ? finite_or_null(trial.loss) : nlohmann::json(nullptr)}};
 }

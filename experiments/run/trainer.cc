@@ -29,7 +29,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 comm::LossyOptions lossy_options(const RunConfig& config) {
   comm::LossyOptions options;
   options.network = config.network;
-  options.network.seed = config.seed;
+  options.network.seed = config.seeds.network;
   options.sample_every_steps = config.record.sample_every_steps;
   options.time = config.time;
   return options;
@@ -47,7 +47,7 @@ class Trainer {
         on_line_(on_line),
         network_(group, lossy_options(config)),
         model_(make_training_model(config, network_, group)),
-        batches_(corpus.training, config.seed, config.training.batch_sequences, config.training.sequence_tokens),
+        batches_(corpus.training, config.seeds.data, config.training.batch_sequences, config.training.sequence_tokens),
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
                     config.training.sequence_tokens) {
     set_starting_weights(*model_, config, group);

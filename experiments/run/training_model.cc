@@ -19,7 +19,7 @@ std::unique_ptr<TrainingModel> make_training_model(const RunConfig& config, comm
 void set_starting_weights(TrainingModel& model, const RunConfig& config, comm::Communicator& group) {
   if (config.initial_weights.empty()) {
     models::set_initial_weights<float>(models::gpt2_tensors(config.model, group.world_size(), group.rank()),
-                                       config.seed, model.parameters());
+                                       config.seeds.weights, model.parameters());
   } else {
     models::load_gpt2_weights<float>(config.model, model.parameters(), group,
                                      models::read_safetensors(config.initial_weights), config.initial_weights);

@@ -47,13 +47,16 @@ int to_int(const json& value) { return value.get<int>(); }  // the schema's maxi
 class Resolver {
  public:
   Resolver(const json& document, const std::string& where)
-      : where_(where), full_(schema_of(SchemaKind::kSpec).with_defaults(document)) {}
+      : where_(where), given_(document), full_(schema_of(SchemaKind::kSpec).with_defaults(document)) {}
 
   ResolvedRun resolve() {
     if (full_.contains("sweep")) report("/sweep", "got a sweep, want a spec of one run");
-    if (full_.contains("repeat") && full_["repeat"]["seeds"] != 1) report("/repeat", "got repeats, want one run");
+    for (const json& repeats : full_.value("repeat", json::object())) {
+      if (repeats != 1) report("/repeat", "got repeats, want one run");
+    }
     if (full_.contains("search")) report("/search", "got a search, want a spec of one run");
     for (const char* several : {"sweep", "repeat", "search"}) full_.erase(several);
+    resolve_seeds();
     resolve_model();
     resolve_device();
     resolve_data();
@@ -78,6 +81,20 @@ class Resolver {
     std::string text;
     for (const std::string& error : errors_) text += (text.empty() ? "" : "\n") + error;
     throw ConfigError(text);
+  }
+
+  void resolve_seeds() {
+    json& seeds = full_["seeds"];
+    if (given_.contains("seed") && seeds.size() == 3) {
+      report("/seed", "got " + quote_json(given_["seed"]) +
+                          ", which changes nothing, since /seeds has weights, data and network; want one of the two");
+    }
+    const auto take = [this, &seeds](const char* name) {
+      if (!seeds.contains(name)) seeds[name] = full_["seed"];
+      return seeds[name].get<std::uint64_t>();
+    };
+    config_.seeds = {take("weights"), take("data"), take("network")};
+    full_.erase("seed");
   }
 
   void resolve_model() {
@@ -174,7 +191,7 @@ class Resolver {
       }
     }
     ResolvedNetwork resolved =
-        resolve_network(network, classes_in_use(config_.tensor_parallel), full_["seed"].get<std::uint64_t>(), where_,
+        resolve_network(network, classes_in_use(config_.tensor_parallel), config_.seeds.network, where_,
                         config_.tensor_parallel, network_use(), full_.value("time", json()));
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
@@ -204,7 +221,6 @@ class Resolver {
 
   void fill_config(RunConfig& config) const {
     config.name = full_["name"].get<std::string>();
-    config.seed = full_["seed"].get<std::uint64_t>();
     fill_data(full_["data"], config.data);
     fill_backend(full_["backend"], config.backend);
     fill_training(full_["training"], config.training);
@@ -272,6 +288,7 @@ class Resolver {
   }
 
   const std::string& where_;
+  const json& given_;
   json full_;  ///< the spec with defaults; becomes the resolved one section by section
   RunConfig config_;
   std::vector<std::string> errors_;
@@ -287,10 +304,14 @@ ResolvedRun resolve(const json& document, const std::string& where) {
   return run;
 }
 
-void reseed(ResolvedRun& run, std::uint64_t seed) {
-  run.spec["seed"] = seed;
-  run.config.seed = seed;
-  run.config.network.seed = seed;
+json seeds_json(const Seeds& seeds) {
+  return {{"weights", seeds.weights}, {"data", seeds.data}, {"network", seeds.network}};
+}
+
+void reseed(ResolvedRun& run, const Seeds& seeds) {
+  run.spec["seeds"] = seeds_json(seeds);
+  run.config.seeds = seeds;
+  run.config.network.seed = seeds.network;
   run.run_id = run_id_of(run.spec);
 }
 

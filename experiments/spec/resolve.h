@@ -23,8 +23,11 @@ struct ResolvedRun {
 /// machine has a CUDA device; the id does not depend on the order of keys.
 ResolvedRun resolve(const nlohmann::json& document, const std::string& where);
 
-/// Makes it the same run with another seed: what resolve() gives for the document with that seed.
-void reseed(ResolvedRun& run, std::uint64_t seed);
+/// Makes it the same run with other seeds: what resolve() gives for the document with those.
+void reseed(ResolvedRun& run, const Seeds& seeds);
+
+/// {"weights": .., "data": .., "network": ..}, as specs and records have them.
+nlohmann::json seeds_json(const Seeds& seeds);
 
 /// First 16 hex digits of the SHA-256 of the resolved spec without what cannot change a result (docs/specs.md).
 std::string run_id_of(const nlohmann::json& resolved_spec);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/spec/search_plan.h"
 
+#include <algorithm>
+
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/parameters_from_json.h"
 #include "experiments/spec/resolve.h"
@@ -78,7 +80,8 @@ SearchPlan::SearchPlan(const Spec& spec) : where_(spec.where), spec_(spec.docume
   lossless.erase("network");
   twin_.run = resolve(lossless, where_);
   twin_.point = {{"/network", nlohmann::json::object()}};
-  const std::uint64_t first = twin_.run.config.seed;
+  const Seeds& seeds = twin_.run.config.seeds;
+  const std::uint64_t first = std::max({seeds.weights, seeds.data, seeds.network});
   if (first + (settings_.max_seeds - 1) < first) {
     throw ConfigError(where_ + ": /search/max_seeds: got " + std::to_string(settings_.max_seeds) + ", want at most " +
                       std::to_string(std::uint64_t{0} - first) + " from seed " + std::to_string(first));
@@ -91,8 +94,9 @@ SearchPlan::SearchPlan(const Spec& spec) : where_(spec.where), spec_(spec.docume
 }
 
 PlannedRun SearchPlan::repeated(PlannedRun run, std::uint64_t repeat) const {
-  run.seed = seed(repeat);
-  if (repeat > 0) reseed(run.run, run.seed);
+  const Seeds& first = twin_.run.config.seeds;
+  run.seeds = {first.weights + repeat, first.data + repeat, first.network + repeat};
+  if (repeat > 0) reseed(run.run, run.seeds);
   return run;
 }
 

@@ -37,8 +37,6 @@ class SearchPlan {
   const nlohmann::json& spec() const { return spec_; }  ///< as given
   const SearchSettings& settings() const { return settings_; }
 
-  /// The seed of a repeat: the spec's, and those that follow it.
-  std::uint64_t seed(std::uint64_t repeat) const { return twin_.run.config.seed + repeat; }
   /// The run at `rate`. Throws: ConfigError where the spec has no meaning at that rate.
   PlannedRun at(double rate, std::uint64_t repeat) const;
   /// The same run without its network: nothing is lost.

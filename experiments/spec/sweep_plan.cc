@@ -34,7 +34,7 @@ class Planner {
     const json complete = schema_of(SchemaKind::kSpec).with_defaults(document);
     base_ = document;
     for (const char* several : {"sweep", "repeat", "search"}) base_.erase(several);
-    seeds_ = complete.contains("repeat") ? complete["repeat"]["seeds"].get<std::uint64_t>() : 1;
+    find_repeats();
     if (document.contains("sweep")) {
       find_axes("zip");
       find_axes("cross");
@@ -47,13 +47,46 @@ class Planner {
     plan.spec = document;
     for (std::uint64_t point = 0; point < points_; ++point) resolve_point(point);
     if (!failures_.empty()) throw_failures();
-    for (std::uint64_t repeat = 0; repeat < seeds_; ++repeat) {
-      for (const PlannedRun& point : resolved_) add_run(plan, point, repeat);
+    for (const Seeds& later : repeats()) {
+      for (const PlannedRun& point : resolved_) add_run(plan, point, later);
     }
     return plan;
   }
 
  private:
+  void find_repeats() {
+    const json repeat = spec_.document.value("repeat", json::object());
+    together_ = repeat.value("seeds", std::uint64_t{1});
+    repeats_ = {repeat.value("weights", std::uint64_t{1}), repeat.value("data", std::uint64_t{1}),
+                repeat.value("network", std::uint64_t{1})};
+    if (repeat.contains("seeds") && repeat.size() > 1) {
+      violations_.push_back({"/repeat", "got seeds beside the repeats of single seeds, want one of the two"});
+    }
+  }
+
+  /// How far each repeat is from the spec's seeds.
+  std::vector<Seeds> repeats() const {
+    std::vector<Seeds> all;
+    for (std::uint64_t i = 0; i < together_; ++i) {
+      for (std::uint64_t weights = 0; weights < repeats_.weights; ++weights) {
+        for (std::uint64_t data = 0; data < repeats_.data; ++data) {
+          for (std::uint64_t network = 0; network < repeats_.network; ++network) {
+            all.push_back({i + weights, i + data, i + network});
+          }
+        }
+      }
+    }
+    return all;
+  }
+
+  /// The last of the seeds that begin with `first` is a number.
+  void check_last(const char* name, std::uint64_t first, std::uint64_t count) const {
+    if (first + (count - 1) >= first) return;
+    throw ConfigError(spec_.where + ": /repeat/" + (together_ > 1 ? "seeds" : name) + ": got " + std::to_string(count) +
+                      ", want at most " + std::to_string(std::uint64_t{0} - first) + " from seed " +
+                      std::to_string(first));
+  }
+
   void find_axes(const std::string& kind) {
     const json& sweep = spec_.document["sweep"];
     if (!sweep.contains(kind)) return;
@@ -100,12 +133,13 @@ class Planner {
   void count_runs() {
     points_ = 1;
     for (const Axis& axis : axes_) points_ = std::min(points_ * axis.length, kMaxRuns + 1);
-    if (points_ * seeds_ > kMaxRuns) {
+    // Far below 2^64: each factor is at most 10000 or so.
+    if (points_ * together_ * repeats_.weights * repeats_.data * repeats_.network > kMaxRuns) {
       violations_.push_back({"/sweep", "asks for more than " + std::to_string(kMaxRuns) + " runs"});
     }
   }
 
-  /// Resolves one point with the first seed.
+  /// Resolves one point with the first seeds.
   void resolve_point(std::uint64_t point) {
     // The last axis varies fastest. The map's order sets an outer member before a member of it.
     std::map<std::string, std::pair<const std::vector<std::string>*, const json*>> settings;
@@ -126,11 +160,10 @@ class Planner {
         set_member(document, *setting.first, *setting.second, spec_.where + ": " + pointer);
       }
       planned.run = resolve(document, spec_.where);
-      const std::uint64_t seed = planned.run.config.seed;
-      if (seed + (seeds_ - 1) < seed) {
-        throw ConfigError(spec_.where + ": /repeat/seeds: got " + std::to_string(seeds_) + ", want at most " +
-                          std::to_string(std::uint64_t{0} - seed) + " from seed " + std::to_string(seed));
-      }
+      const Seeds& first = planned.run.config.seeds;
+      check_last("weights", first.weights, together_ * repeats_.weights);
+      check_last("data", first.data, together_ * repeats_.data);
+      check_last("network", first.network, together_ * repeats_.network);
       resolved_.push_back(std::move(planned));
     } catch (const ConfigError& error) {
       Failure& failure = failures_[error.what()];
@@ -138,10 +171,11 @@ class Planner {
     }
   }
 
-  void add_run(SweepPlan& plan, const PlannedRun& point, std::uint64_t repeat) {
+  void add_run(SweepPlan& plan, const PlannedRun& point, const Seeds& later) {
     PlannedRun planned = point;
-    planned.seed = point.run.config.seed + repeat;
-    if (repeat > 0) reseed(planned.run, planned.seed);
+    const Seeds& first = point.run.config.seeds;
+    planned.seeds = {first.weights + later.weights, first.data + later.data, first.network + later.network};
+    if (planned.seeds != first) reseed(planned.run, planned.seeds);
     planned.same_as = by_id_.try_emplace(planned.run.run_id, plan.runs.size()).first->second;
     plan.runs.push_back(std::move(planned));
   }
@@ -163,7 +197,8 @@ class Planner {
 
   const Spec& spec_;
   json base_;
-  std::uint64_t seeds_ = 1;
+  std::uint64_t together_ = 1;  ///< repeats of all seeds; 1 where those of single seeds are given
+  Seeds repeats_;               ///< how many of each
   std::uint64_t points_ = 1;
   std::vector<Axis> axes_;
   std::vector<PlannedRun> resolved_;  ///< a run of each point

@@ -15,10 +15,10 @@ namespace droptest::experiments {
 /// More runs than this in one spec are refused.
 inline constexpr std::uint64_t kMaxRuns = 10000;
 
-/// One point of the sweep with one seed.
+/// One point of the sweep with its seeds.
 struct PlannedRun {
   nlohmann::json point;  ///< pointer -> value, as the spec writes it; {} without a sweep
-  std::uint64_t seed = 0;
+  Seeds seeds;
   ResolvedRun run;
   /// Index into SweepPlan::runs of the first run with the same id: this one, unless two points mean the same.
   std::size_t same_as = 0;
@@ -28,8 +28,9 @@ struct SweepPlan {
   std::string name;
   std::string description;
   nlohmann::json spec;  ///< as given
-  /// Seed by seed, and within a seed point by point, so that a sweep which is cut short has whole curves. Points in the
-  /// order of `zip`, then of `cross` by sorted pointer, the last varying fastest.
+  /// Seeds by seeds (of weights, then data, then network, which vary fastest), and within those point by point, so
+  /// that a sweep which is cut short has whole curves. Points in the order of `zip`, then of `cross` by sorted pointer,
+  /// the last varying fastest.
   std::vector<PlannedRun> runs;
 };
 

@@ -165,6 +165,7 @@ TEST(SummaryRecord, HoldsTheOutcome) {
   EXPECT_THAT(violations(SchemaKind::kSummary, record), testing::IsEmpty());
   EXPECT_EQ(record["run_id"], run.run_id);
   EXPECT_EQ(record["seed"], 5);
+  EXPECT_EQ(canonical_json(record["seeds"]), R"({"data":5,"network":5,"weights":5})");
   EXPECT_EQ(record["status"], "completed");
   EXPECT_EQ(record["error"], nullptr);
   EXPECT_EQ(record["validation"]["final_loss"], 2.625);
@@ -228,6 +229,19 @@ TEST(SweepRecord, ListsEveryRun) {
   EXPECT_EQ(record["runs"][3]["point"]["/training/steps"], 2);
   EXPECT_EQ(record["runs"][3]["run_id"], plan.runs[3].run.run_id);
   EXPECT_EQ(record["spec"], plan.spec);
+}
+
+TEST(SweepRecord, NamesEachSeedWhereTheyDiffer) {
+  const SweepPlan plan =
+      plan_sweep(parse_spec(R"({"name": "t", "data": {"text": "a"}, "seed": 4, "repeat": {"network": 2}})", "s"));
+  const json runs = sweep_json(plan)["runs"];
+  EXPECT_EQ(runs[0]["seed"], 4);
+  EXPECT_FALSE(runs[1].contains("seed"));
+  EXPECT_EQ(canonical_json(runs[1]["seeds"]), R"({"data":4,"network":5,"weights":4})");
+  const json summary = summary_json(plan.runs[1].run, finished());
+  EXPECT_THAT(violations(SchemaKind::kSummary, summary), testing::IsEmpty());
+  EXPECT_FALSE(summary.contains("seed"));
+  EXPECT_EQ(summary["seeds"], runs[1]["seeds"]);
 }
 
 TEST(SpecRecord, IsASpecThatRepeatsTheRun) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <set>
 
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/schema.h"
@@ -53,22 +54,41 @@ TEST(Resolve, ARendezvousIsWhatTheSpecNamesOrTheLaunchs) {
 }
 
 TEST(Resolve, WritesEverythingOut) {
-  EXPECT_EQ(canonical_json(resolved(kTwoRanks).spec),
-            R"({"backend":{"name":"local","rendezvous":{"kind":"auto"},"threads_per_rank":1,"timeout_seconds":60.0},)"
-            R"("data":{"text":"a.txt","validation_fraction":0.1},"description":"",)"
-            R"("model":{"context":128,"heads":4,"layers":4,"vocabulary":256,"width":128},"name":"t",)"
-            R"("network":{"classes":{)"
-            R"("tp_backward":{"burst_scope":"link","consistency":"per_receiver",)"
-            R"("gather":{"fill":"zero","loss":{"loss_rate":0.05,"model":"bernoulli"}},"path":"direct",)"
-            R"("payload_bytes":1408,"reduce":{"fill":"zero","loss":{"loss_rate":0.05,"model":"bernoulli"}}},)"
-            R"("tp_forward":{"burst_scope":"link","consistency":"per_receiver",)"
-            R"("gather":{"fill":"zero","loss":{"loss_rate":0.05,"model":"bernoulli"}},"path":"direct",)"
-            R"("payload_bytes":1408,"reduce":{"fill":"zero","loss":{"loss_rate":0.05,"model":"bernoulli"}}}}},)"
-            R"("parallel":{"tensor":2},"record":{"every_steps":10,"links":"omit","sample_every_steps":50,)"
-            R"("weights":"final"},"seed":1,"training":{"accumulation":1,"batch_sequences":8,"beta1":0.9,"beta2":0.95,)"
-            R"("epsilon":1e-08,"final_learning_rate":0.0001,"gradient_clip":1.0,"learning_rate":0.001,)"
-            R"("sequence_tokens":128,"steps":300,"warmup_steps":0,"weight_decay":0.1},)"
-            R"("validation":{"every_steps":50,"network":"lossless","tokens":65536}})");
+  EXPECT_EQ(
+      canonical_json(resolved(kTwoRanks).spec),
+      R"({"backend":{"name":"local","rendezvous":{"kind":"auto"},"threads_per_rank":1,"timeout_seconds":60.0},)"
+      R"("data":{"text":"a.txt","validation_fraction":0.1},"description":"",)"
+      R"("model":{"context":128,"heads":4,"layers":4,"vocabulary":256,"width":128},"name":"t",)"
+      R"("network":{"classes":{)"
+      R"("tp_backward":{"burst_scope":"link","consistency":"per_receiver",)"
+      R"("gather":{"fill":"zero","loss":{"loss_rate":0.05,"model":"bernoulli"}},"path":"direct",)"
+      R"("payload_bytes":1408,"reduce":{"fill":"zero","loss":{"loss_rate":0.05,"model":"bernoulli"}}},)"
+      R"("tp_forward":{"burst_scope":"link","consistency":"per_receiver",)"
+      R"("gather":{"fill":"zero","loss":{"loss_rate":0.05,"model":"bernoulli"}},"path":"direct",)"
+      R"("payload_bytes":1408,"reduce":{"fill":"zero","loss":{"loss_rate":0.05,"model":"bernoulli"}}}}},)"
+      R"("parallel":{"tensor":2},"record":{"every_steps":10,"links":"omit","sample_every_steps":50,)"
+      R"("weights":"final"},"seeds":{"data":1,"network":1,"weights":1},)"
+      R"("training":{"accumulation":1,"batch_sequences":8,"beta1":0.9,"beta2":0.95,"epsilon":1e-08,"final_learning_rate":0.0001,"gradient_clip":1.0,"learning_rate":0.001,)"
+      R"("sequence_tokens":128,"steps":300,"warmup_steps":0,"weight_decay":0.1},)"
+      R"("validation":{"every_steps":50,"network":"lossless","tokens":65536}})");
+}
+
+TEST(Resolve, EachSeedCanBeSaidAlone) {
+  const ResolvedRun run = resolved(kTwoRanks, {"/seed=5", "/seeds/network=7"});
+  EXPECT_EQ(run.config.seeds, (Seeds{5, 5, 7}));
+  EXPECT_EQ(run.config.network.seed, 7U);
+  EXPECT_EQ(canonical_json(run.spec["seeds"]), R"({"data":5,"network":7,"weights":5})");
+  EXPECT_EQ(resolved(kTwoRanks, {"/seeds/weights=2"}).config.seeds, (Seeds{2, 1, 1}));
+  EXPECT_EQ(resolved(kTwoRanks, {"/seeds/data=2"}).config.seeds, (Seeds{1, 2, 1}));
+  EXPECT_EQ(id({R"(/seeds={"weights": 6, "data": 6, "network": 6})"}), id({"/seed=6"}));
+  std::set<std::string> ids = {id({}), id({"/seeds/weights=2"}), id({"/seeds/data=2"}), id({"/seeds/network=2"})};
+  EXPECT_EQ(ids.size(), 4U);
+  EXPECT_THAT(config_error_of([] {
+                (void)resolved(kTwoRanks, {"/seed=5", R"(/seeds={"weights": 6, "data": 6, "network": 6})"});
+              }),
+              HasSubstr("s.json: /seed: got 5, which changes nothing, since /seeds has weights, data and network"));
+  EXPECT_THAT(config_error_of([] { (void)resolved(kTwoRanks, {R"(/repeat={"network": 2})"}); }),
+              HasSubstr("s.json: /repeat: got repeats, want one run"));
 }
 
 TEST(Resolve, AResolvedSpecResolvesToItself) {
@@ -130,7 +150,7 @@ TEST(Resolve, TheConfigurationSaysWhatTheSpecSays) {
                                                 "/network/gather/fill=own",
                                                 "/network/fill=count_rescale"})
                                .config;
-  EXPECT_EQ(config.seed, 18446744073709551615ULL);
+  EXPECT_EQ(config.seeds.weights, 18446744073709551615ULL);
   EXPECT_EQ(config.network.seed, 18446744073709551615ULL);
   EXPECT_EQ(config.model.layers, 3);
   EXPECT_EQ(config.model.width, 768);

@@ -52,7 +52,7 @@ TEST(SearchPlan, ItsRunsAreThoseOfASweepOverTheSameRates) {
   EXPECT_EQ(plan.at(0.07, 0).run.run_id, sweep.runs[1].run.run_id);
   EXPECT_EQ(plan.lossless(1).run.run_id, sweep.runs[2].run.run_id);
   EXPECT_EQ(plan.at(0.07, 1).run.run_id, sweep.runs[3].run.run_id);
-  EXPECT_EQ(plan.at(0.07, 1).seed, 2U);
+  EXPECT_EQ(plan.at(0.07, 1).seeds, (Seeds{2, 2, 2}));
   EXPECT_EQ(plan.at(0.07, 1).run.spec, sweep.runs[3].run.spec);
 }
 

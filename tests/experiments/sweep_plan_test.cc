@@ -27,7 +27,7 @@ std::string error_of(const std::string& rest) {
 std::vector<std::string> order(const SweepPlan& plan) {
   std::vector<std::string> lines;
   for (const PlannedRun& run : plan.runs) {
-    lines.push_back(canonical_json(run.point) + " " + std::to_string(run.seed));
+    lines.push_back(canonical_json(run.point) + " " + std::to_string(run.seeds.network));
   }
   return lines;
 }
@@ -35,9 +35,9 @@ std::vector<std::string> order(const SweepPlan& plan) {
 TEST(SweepPlan, WithoutASweepThereIsOneRun) {
   const SweepPlan one = plan(R"(, "seed": 7, "description": "why")");
   ASSERT_EQ(one.runs.size(), 1U);
-  EXPECT_EQ(one.runs[0].seed, 7U);
+  EXPECT_EQ(one.runs[0].seeds, (Seeds{7, 7, 7}));
   EXPECT_EQ(one.runs[0].point, json::object());
-  EXPECT_EQ(one.runs[0].run.config.seed, 7U);
+  EXPECT_EQ(one.runs[0].run.config.seeds, (Seeds{7, 7, 7}));
   EXPECT_EQ(one.name, "t");
   EXPECT_EQ(one.description, "why");
 }
@@ -72,12 +72,38 @@ TEST(SweepPlan, RepeatsArePairedSeedsAndComeAsWholePasses) {
       plan(R"(, "seed": 10, "repeat": {"seeds": 2}, "sweep": {"cross": {"/model/layers": [3, 4]}})");
   EXPECT_EQ(order(repeated), (std::vector<std::string>{R"({"/model/layers":3} 10)", R"({"/model/layers":4} 10)",
                                                        R"({"/model/layers":3} 11)", R"({"/model/layers":4} 11)"}));
-  EXPECT_EQ(repeated.runs[2].run.config.seed, 11U);
+  EXPECT_EQ(repeated.runs[2].run.config.seeds, (Seeds{11, 11, 11}));
   EXPECT_EQ(repeated.runs[2].run.config.network.seed, 11U);
   EXPECT_NE(repeated.runs[0].run.run_id, repeated.runs[2].run.run_id);
   const SweepPlan alone = plan(R"(, "seed": 11, "model": {"layers": 3})");
   EXPECT_EQ(repeated.runs[2].run.run_id, alone.runs[0].run.run_id) << "a repeat is the run of its seed";
   EXPECT_EQ(repeated.runs[2].run.spec, alone.runs[0].run.spec);
+}
+
+TEST(SweepPlan, RepeatsOfSingleSeedsAreCrossed) {
+  const SweepPlan crossed = plan(R"(, "seed": 10, "seeds": {"network": 3}, "repeat": {"weights": 2, "network": 2},
+                                     "sweep": {"cross": {"/model/layers": [3, 4]}})");
+  std::vector<Seeds> seeds;
+  for (const PlannedRun& run : crossed.runs) {
+    seeds.push_back(run.seeds);
+    EXPECT_EQ(run.run.config.seeds, run.seeds);
+    EXPECT_EQ(run.run.config.network.seed, run.seeds.network);
+  }
+  EXPECT_EQ(
+      seeds,
+      (std::vector<Seeds>{
+          {10, 10, 3}, {10, 10, 3}, {10, 10, 4}, {10, 10, 4}, {11, 10, 3}, {11, 10, 3}, {11, 10, 4}, {11, 10, 4}}));
+  EXPECT_EQ(crossed.runs[5].run.config.model.layers, 4);
+  const SweepPlan alone = plan(R"(, "seeds": {"weights": 11, "data": 10, "network": 4}, "model": {"layers": 4})");
+  EXPECT_EQ(crossed.runs[7].run.run_id, alone.runs[0].run.run_id);
+  const SweepPlan batches = plan(R"(, "repeat": {"data": 3})");
+  ASSERT_EQ(batches.runs.size(), 3U);
+  EXPECT_EQ(batches.runs[2].seeds, (Seeds{1, 3, 1}));
+  EXPECT_EQ(error_of(R"(, "repeat": {"seeds": 2, "network": 2})"),
+            "s.json: /repeat: got seeds beside the repeats of single seeds, want one of the two");
+  EXPECT_EQ(error_of(R"(, "seeds": {"data": 18446744073709551614}, "repeat": {"data": 3})"),
+            "s.json: /repeat/data: got 3, want at most 2 from seed 18446744073709551614");
+  EXPECT_THAT(error_of(R"(, "repeat": {"data": 100, "weights": 101})"), HasSubstr("/sweep: asks for more than 10000"));
 }
 
 TEST(SweepPlan, PointsThatMeanTheSameShareOneRunAndStayListed) {

@@ -70,7 +70,7 @@ EVERYTHING = json.loads((ROOT / "tests" / "fuzz" / "seeds" / "fuzz_spec" / "ever
 RESOLVED = {
     "name": "t",
     "description": "",
-    "seed": 1,
+    "seeds": {"weights": 1, "data": 2, "network": 18446744073709551615},
     "model": {"layers": 4, "width": 128, "heads": 4, "context": 128, "vocabulary": 256},
     "data": {"text": "a", "validation_fraction": 0.1},
     "device": "cuda",
@@ -160,6 +160,7 @@ SUMMARY = {
     "status": "completed",
     "error": None,
     "diverged_step": None,
+    "seeds": {"weights": 18446744073709551615, "data": 18446744073709551615, "network": 18446744073709551615},
     "seed": 18446744073709551615,
     "point": {"/network/loss": {"model": "none"}},
     "steps": 1,
@@ -187,7 +188,7 @@ METRICS = {
 }
 SWEEP = {
     **{"schema_version": 1, "name": "t", "description": "", "spec": EVERYTHING},
-    "runs": [{"run_id": "0123456789abcdef", "point": {}, "seed": 1}],
+    "runs": [{"run_id": "0123456789abcdef", "point": {}, "seeds": {"weights": 1, "data": 1, "network": 2}}],
 }
 GAPS = {"gap_histogram": [{"from": 2, "to": 3, "count": 5, "expected": None}]}
 LAYERS = {

@@ -16,7 +16,7 @@ namespace droptest::experiments {
 inline RunConfig tiny_config() {
   RunConfig config;
   config.name = "tiny";
-  config.seed = 3;
+  config.seeds = {3, 3, 3};
   config.model = {.layers = 1, .width = 32, .heads = 4, .context = 16, .vocabulary = 64};
   config.tensor_parallel = 2;
   config.training.steps = 12;

@@ -75,8 +75,35 @@ TEST(Trainer, RepeatsBitForBit) {
   EXPECT_EQ(trace_of(train_locally(config, corpus)), once);
   config.backend.threads_per_rank = 3;
   EXPECT_EQ(trace_of(train_locally(config, corpus)), once);
-  config.seed = 4;
+  config.seeds = {4, 4, 4};
   EXPECT_NE(trace_of(train_locally(config, corpus)), once);
+}
+
+TEST(Trainer, EachSeedDrawsItsOwnPartOfTheRun) {
+  const Corpus corpus = tiny_corpus();
+  RunConfig lossless = tiny_config();
+  RunConfig lossy = tiny_config();
+  lose(lossy, TrafficClass::kTpForward, 0.1);
+  const auto run = [&corpus](RunConfig config, const Seeds& seeds) {
+    config.seeds = seeds;
+    return train_locally(config, corpus);
+  };
+  const auto digest = [](const TinyResult& result) { return result.outcome.statistics.at(0).digest; };
+  const TinyResult base = run(lossy, {3, 3, 3});
+
+  const TinyResult other_losses = run(lossy, {3, 3, 4});
+  EXPECT_NE(digest(other_losses), digest(base));
+  EXPECT_EQ(other_losses.lines[0].validation_loss, base.lines[0].validation_loss) << "the same weights";
+  EXPECT_EQ(trace_of(run(lossless, {3, 3, 4})), trace_of(run(lossless, {3, 3, 3}))) << "the same training";
+
+  const TinyResult other_batches = run(lossy, {3, 4, 3});
+  EXPECT_EQ(digest(other_batches), digest(base));
+  EXPECT_EQ(other_batches.lines[0].validation_loss, base.lines[0].validation_loss);
+  EXPECT_NE(other_batches.lines[1].train_loss, base.lines[1].train_loss);
+
+  const TinyResult other_weights = run(lossy, {4, 3, 3});
+  EXPECT_EQ(digest(other_weights), digest(base));
+  EXPECT_NE(other_weights.lines[0].validation_loss, base.lines[0].validation_loss);
 }
 
 TEST(Trainer, LossOfNothingIsTheBareBackendBitForBit) {
