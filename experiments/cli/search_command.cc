@@ -120,7 +120,8 @@ std::optional<experiments::FileLock> hold_record(const SearchCommandOptions& opt
 }
 
 int search(const SearchCommandOptions& options) {
-  const experiments::SearchPlan plan(experiments::load_spec(options.spec.file, options.spec.overrides));
+  experiments::FileHashes files;
+  const experiments::SearchPlan plan(experiments::load_spec(options.spec.file, options.spec.overrides), &files);
   experiments::SweepOptions sweep_options;
   sweep_options.out = options.out;
   const experiments::RunConfig twin = plan.lossless(0).run.config;

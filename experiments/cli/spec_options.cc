@@ -38,8 +38,10 @@ void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const s
       ->default_str(by_default);
 }
 
-experiments::SweepPlan load_plan(const SpecOptions& options) {
-  return experiments::plan_sweep(experiments::load_spec(options.file, options.overrides));
+experiments::SweepPlan load_plan(const SpecOptions& options, Files files) {
+  experiments::FileHashes hashes;
+  return experiments::plan_sweep(experiments::load_spec(options.file, options.overrides),
+                                 files == Files::kHashed ? &hashes : nullptr);
 }
 
 nlohmann::json parse_json_option(const std::string& text, const std::string& option) {

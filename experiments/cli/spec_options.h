@@ -28,8 +28,11 @@ void add_set_option(CLI::App& command, SpecOptions& options);
 /// Adds --if-busy with `choices` of wait, skip and fail. `if_busy` holds the default, and outlives the parsing.
 void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const std::vector<std::string>& choices);
 
+/// Whether run ids are needed: then the files that the spec names must be there.
+enum class Files { kHashed, kUnread };
+
 /// The runs that the spec asks for. Throws: ConfigError.
-experiments::SweepPlan load_plan(const SpecOptions& options);
+experiments::SweepPlan load_plan(const SpecOptions& options, Files files);
 
 /// A loss process given on the command line. Throws: ConfigError, naming the option.
 nlohmann::json parse_json_option(const std::string& text, const std::string& option);

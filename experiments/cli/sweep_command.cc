@@ -62,7 +62,7 @@ void print_busy(const experiments::SweepPlan& plan, const SweepProgress& progres
 }
 
 int sweep(const SweepCommandOptions& options) {
-  const experiments::SweepPlan plan = load_plan(options.spec);
+  const experiments::SweepPlan plan = load_plan(options.spec, Files::kHashed);
   experiments::SweepOptions sweep_options;
   sweep_options.out = options.out;
   const experiments::RunConfig& demanding = experiments::most_demanding(plan.runs);

@@ -22,7 +22,7 @@ int validate(const ValidateOptions& options) {
   std::string errors;
   for (const std::string& file : options.files) {
     try {
-      const experiments::SweepPlan plan = load_plan({file, options.spec.overrides});
+      const experiments::SweepPlan plan = load_plan({file, options.spec.overrides}, Files::kHashed);
       std::cout << file << ": ok, " << plan.runs.size() << (plan.runs.size() == 1 ? " run\n" : " runs\n");
     } catch (const ConfigError& error) {
       errors += (errors.empty() ? "" : "\n") + std::string(error.what());

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <filesystem>
 
 #include "comm/device/device_info.h"
 #include "experiments/spec/json_text.h"
+#include "experiments/spec/numerics_version.h"
 #include "experiments/spec/resolve_network.h"
 #include "experiments/spec/resolve_time.h"
 #include "experiments/spec/schema.h"
@@ -42,12 +44,23 @@ bool some_device_answers() {
   return answers;
 }
 
+/// A file counts by its content: where its hash is known, its name is empty.
+void leave_paths_out(json& value) {
+  if (value.is_object() && value.contains("sha256")) {
+    for (const char* path : {"text", "tokens", "weights", "file"}) {
+      if (value.contains(path)) value[path] = "";
+    }
+  }
+  if (!value.is_structured()) return;
+  for (json& member : value) leave_paths_out(member);
+}
+
 int to_int(const json& value) { return value.get<int>(); }  // the schema's maxima are below 2^31
 
 class Resolver {
  public:
-  Resolver(const json& document, const std::string& where)
-      : where_(where), given_(document), full_(schema_of(SchemaKind::kSpec).with_defaults(document)) {}
+  Resolver(const json& document, const std::string& where, FileHashes* files)
+      : where_(where), given_(document), files_(files), full_(schema_of(SchemaKind::kSpec).with_defaults(document)) {}
 
   ResolvedRun resolve() {
     if (full_.contains("sweep")) report("/sweep", "got a sweep, want a spec of one run");
@@ -56,6 +69,7 @@ class Resolver {
     }
     if (full_.contains("search")) report("/search", "got a search, want a spec of one run");
     for (const char* several : {"sweep", "repeat", "search"}) full_.erase(several);
+    resolve_numerics();
     resolve_seeds();
     resolve_model();
     resolve_device();
@@ -81,6 +95,39 @@ class Resolver {
     std::string text;
     for (const std::string& error : errors_) text += (text.empty() ? "" : "\n") + error;
     throw ConfigError(text);
+  }
+
+  void resolve_numerics() {
+    if (full_.contains("numerics_version") && full_["numerics_version"] != kNumericsVersion) {
+      report("/numerics_version", "got " + quote_json(full_["numerics_version"]) + ", but this droptest has version " +
+                                      std::to_string(kNumericsVersion) +
+                                      ", which gives other losses: use the commit that summary.json names, or leave "
+                                      "this member out");
+    }
+    full_["numerics_version"] = kNumericsVersion;
+  }
+
+  /// Writes the hash of the file that the section's member `path` names beside it.
+  void resolve_file(const std::string& section_name, const char* path) {
+    json& section = full_[section_name];
+    const std::string pointer = "/" + section_name + "/";
+    if (!section.contains(path)) {
+      if (section.contains("sha256")) report(pointer + "sha256", "got a hash without a file, want no hash");
+      return;
+    }
+    if (files_ == nullptr) return;
+    const std::string file = section[path].get<std::string>();
+    try {
+      const std::string& hash = files_->of(file);
+      if (section.contains("sha256") && section["sha256"] != hash) {
+        report(pointer + "sha256", "got " + section["sha256"].dump() + ", but " + file + " has \"" + hash +
+                                       "\"; want the file that was meant, or no hash");
+      }
+      section["sha256"] = hash;
+    } catch (const ConfigError& error) {
+      report(pointer + path,
+             std::string(error.what()) + "; paths are relative to " + std::filesystem::current_path().string());
+    }
   }
 
   void resolve_seeds() {
@@ -112,6 +159,7 @@ class Resolver {
     config.context = number("context", preset.context);
     config.vocabulary = number("vocabulary", preset.vocabulary);
     config_.initial_weights = model.value("weights", "");
+    resolve_file("model", "weights");
     config_.tensor_parallel = to_int(full_["parallel"]["tensor"]);
 
     const std::size_t before = errors_.size();
@@ -156,6 +204,7 @@ class Resolver {
 
   void resolve_data() {
     json& data = full_["data"];
+    resolve_file("data", data.contains("text") ? "text" : "tokens");
     // The layout of a token file says nothing about a text.
     if (data.contains("text")) {
       data.erase("format");
@@ -289,6 +338,7 @@ class Resolver {
 
   const std::string& where_;
   const json& given_;
+  FileHashes* files_;
   json full_;  ///< the spec with defaults; becomes the resolved one section by section
   RunConfig config_;
   std::vector<std::string> errors_;
@@ -296,9 +346,9 @@ class Resolver {
 
 }  // namespace
 
-ResolvedRun resolve(const json& document, const std::string& where) {
+ResolvedRun resolve(const json& document, const std::string& where, FileHashes* files) {
   require_valid(SchemaKind::kSpec, document, where);
-  ResolvedRun run = Resolver(document, where).resolve();
+  ResolvedRun run = Resolver(document, where, files).resolve();
   const std::vector<Violation> violations = schema_of(SchemaKind::kResolvedSpec).check(run.spec);
   DROPTEST_CHECK(violations.empty(), "resolved spec: " + violations.at(0).pointer + ": " + violations.at(0).message);
   return run;
@@ -321,6 +371,7 @@ std::string run_id_of(const json& resolved_spec) {
     const json::json_pointer path(pointer);
     if (identity.contains(path)) identity.at(path.parent_pointer()).erase(path.back());
   }
+  leave_paths_out(identity);
   return sha256_hex(canonical_json(identity)).substr(0, 16);
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "experiments/run_config.h"
+#include "experiments/spec/file_hashes.h"
 
 namespace droptest::experiments {
 
@@ -17,11 +18,13 @@ struct ResolvedRun {
   std::string run_id;  ///< 16 hex digits
 };
 
-/// Resolves one point: a spec without `sweep` and `repeat`. `where` names it in messages.
+/// Resolves one point: a spec without `sweep` and `repeat`. `where` names it in messages. `files`: gives the hashes of
+/// data and initial weights, which are part of the id; without it hashes stay as they are written, and the files need
+/// not be there.
 /// Throws: ConfigError that lists everything wrong: the schema's rules first, then what needs several keys to see.
-/// Determinism: a pure function of the document and of the traces that it names, and with device "auto" of whether this
+/// Determinism: a pure function of the document and of the files that it names, and with device "auto" of whether this
 /// machine has a CUDA device; the id does not depend on the order of keys.
-ResolvedRun resolve(const nlohmann::json& document, const std::string& where);
+ResolvedRun resolve(const nlohmann::json& document, const std::string& where, FileHashes* files = nullptr);
 
 /// Makes it the same run with other seeds: what resolve() gives for the document with those.
 void reseed(ResolvedRun& run, const Seeds& seeds);

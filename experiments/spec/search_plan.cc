@@ -52,7 +52,7 @@ std::vector<Violation> contradictions(const SearchSettings& settings, const nloh
 
 }  // namespace
 
-SearchPlan::SearchPlan(const Spec& spec) : where_(spec.where), spec_(spec.document) {
+SearchPlan::SearchPlan(const Spec& spec, FileHashes* files) : where_(spec.where), spec_(spec.document) {
   require_valid(SchemaKind::kSpec, spec.document, where_);
   base_ = spec.document;
   for (const char* several : {"sweep", "repeat", "search"}) base_.erase(several);
@@ -78,7 +78,12 @@ SearchPlan::SearchPlan(const Spec& spec) : where_(spec.where), spec_(spec.docume
 
   nlohmann::json lossless = base_;
   lossless.erase("network");
-  twin_.run = resolve(lossless, where_);
+  twin_.run = resolve(lossless, where_, files);
+  // All runs of a search have the files that it began with.
+  for (const char* section : {"data", "model"}) {
+    const nlohmann::json& resolved = twin_.run.spec.at(section);
+    if (resolved.contains("sha256")) base_[section]["sha256"] = resolved.at("sha256");
+  }
   twin_.point = {{"/network", nlohmann::json::object()}};
   const Seeds& seeds = twin_.run.config.seeds;
   const std::uint64_t first = std::max({seeds.weights, seeds.data, seeds.network});

@@ -28,9 +28,9 @@ struct SearchSettings {
 /// A search, all of whose runs are known to resolve.
 class SearchPlan {
  public:
-  /// Throws: ConfigError that names the JSON pointer: a spec with a sweep, bounds without meaning, a pointer that no
-  /// spec has, or that does not change the run.
-  explicit SearchPlan(const Spec& spec);
+  /// `files` is resolve()'s, and asked here alone. Throws: ConfigError that names the JSON pointer: a spec with a
+  /// sweep, bounds without meaning, a pointer that no spec has, or that does not change the run.
+  explicit SearchPlan(const Spec& spec, FileHashes* files = nullptr);
 
   const std::string& name() const { return name_; }
   const std::string& description() const { return description_; }

@@ -26,7 +26,7 @@ struct Axis {
 
 class Planner {
  public:
-  explicit Planner(const Spec& spec) : spec_(spec) {}
+  Planner(const Spec& spec, FileHashes* files) : spec_(spec), files_(files) {}
 
   SweepPlan plan() {
     const json& document = spec_.document;
@@ -159,7 +159,7 @@ class Planner {
         planned.point[pointer] = *setting.second;
         set_member(document, *setting.first, *setting.second, spec_.where + ": " + pointer);
       }
-      planned.run = resolve(document, spec_.where);
+      planned.run = resolve(document, spec_.where, files_);
       const Seeds& first = planned.run.config.seeds;
       check_last("weights", first.weights, together_ * repeats_.weights);
       check_last("data", first.data, together_ * repeats_.data);
@@ -196,6 +196,7 @@ class Planner {
   };
 
   const Spec& spec_;
+  FileHashes* files_;
   json base_;
   std::uint64_t together_ = 1;  ///< repeats of all seeds; 1 where those of single seeds are given
   Seeds repeats_;               ///< how many of each
@@ -210,6 +211,6 @@ class Planner {
 
 }  // namespace
 
-SweepPlan plan_sweep(const Spec& spec) { return Planner(spec).plan(); }
+SweepPlan plan_sweep(const Spec& spec, FileHashes* files) { return Planner(spec, files).plan(); }
 
 }  // namespace droptest::experiments

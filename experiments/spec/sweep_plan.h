@@ -34,7 +34,8 @@ struct SweepPlan {
   std::vector<PlannedRun> runs;
 };
 
-/// Expands a spec. Throws: ConfigError for a sweep that has no meaning, or a point that does not resolve.
-SweepPlan plan_sweep(const Spec& spec);
+/// Expands a spec. `files` is resolve()'s. Throws: ConfigError for a sweep that has no meaning, or a point that does
+/// not resolve.
+SweepPlan plan_sweep(const Spec& spec, FileHashes* files = nullptr);
 
 }  // namespace droptest::experiments

@@ -103,9 +103,10 @@ def test_ranks_do_not_outlive_their_launcher(tmp_path):
 
 
 def test_an_error_on_all_ranks_is_said_once_and_clearly(tmp_path):
-    write_spec(tmp_path, **gloo(data={"text": "nowhere.txt"}))
+    (tmp_path / "short.txt").write_text("too short")
+    write_spec(tmp_path, **gloo(data={"text": "short.txt"}))
     result = run("run", "spec.json", cwd=tmp_path, expect=1)
-    assert "nowhere.txt: cannot open" in result.err and len(result.err.splitlines()) == 1
+    assert "short.txt: 9 tokens" in result.err and len(result.err.splitlines()) == 1
 
 
 def launch_by_variables(folder, world_size, ranks, launch="one"):

@@ -91,15 +91,20 @@ def test_divergence_is_a_recorded_result(tmp_path):
 def test_a_missing_corpus_is_a_user_error(tmp_path):
     write_spec(tmp_path, data={"text": "nowhere.txt"})
     result = run("run", "spec.json", cwd=tmp_path, expect=2)
-    assert result.err.startswith("droptest: error: ") and "nowhere.txt" in result.err
-    summary = summary_of(run_folders(tmp_path)[0])
-    assert summary["status"] == "failed" and "nowhere.txt" in summary["error"]
+    assert result.err.startswith("droptest: error: spec.json: /data/text: read nowhere.txt: No such file")
+    assert not (tmp_path / "results").exists()
 
 
 def test_a_failed_run_is_tried_again(tmp_path):
-    write_spec(tmp_path, data={"text": "later.txt"})
+    write_spec(tmp_path)
+    run("run", "spec.json", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    (folder / "summary.json").unlink()
+    (folder / "loss_statistics.json").unlink()
+    (folder / "loss_statistics.json" / "in the way").mkdir(parents=True)
     run("run", "spec.json", cwd=tmp_path, expect=2)
-    (tmp_path / "corpus.txt").rename(tmp_path / "later.txt")
+    assert summary_of(folder)["status"] == "failed" and "cannot remove" in summary_of(folder)["error"]
+    (folder / "loss_statistics.json" / "in the way").rmdir()
     run("run", "spec.json", cwd=tmp_path)
     assert summary_of(run_folders(tmp_path)[0])["status"] == "completed"
 

@@ -88,7 +88,8 @@ def test_what_has_no_meaning_is_refused_before_anything_runs(tmp_path):
 
 
 def test_a_run_that_fails_ends_the_search_with_its_reason(tmp_path):
-    write_spec(tmp_path, search=SEARCH, data={"text": "nowhere.txt"})
+    (tmp_path / "short.txt").write_text("too short")
+    write_spec(tmp_path, search=SEARCH, data={"text": "short.txt"})
     failed = run("search", "spec.json", cwd=tmp_path, expect=1)
-    assert "a run failed" in failed.err and "nowhere.txt" in failed.err
+    assert "a run failed" in failed.err and "short.txt: 9 tokens" in failed.err
     assert record_of(tmp_path)["status"] == "failed"

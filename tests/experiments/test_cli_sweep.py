@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """droptest sweep: several runs at once, failures, Ctrl-C, and going on."""
 
+import hashlib
 import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 
@@ -72,20 +74,57 @@ def test_a_run_and_a_sweep_of_one_agree_on_the_folder(tmp_path):
 
 
 def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
-    write_spec(tmp_path, sweep={"cross": {"/data/text": ["corpus.txt", "nowhere.txt"]}}, repeat={"seeds": 2})
+    write_spec(tmp_path, **loss_sweep())
+    run("sweep", "spec.json", cwd=tmp_path)
+    kept, broken = run_folders(tmp_path)[:4], run_folders(tmp_path)[4:]
+    for folder in broken:
+        (folder / "summary.json").unlink()
+        (folder / "weights.safetensors").unlink()
+        (folder / "weights.safetensors" / "in the way").mkdir(parents=True)
     result = run("sweep", "spec.json", "--jobs", "2", cwd=tmp_path, expect=1)
-    summaries = [summary_of(f) for f in run_folders(tmp_path)]
-    assert sorted(s["status"] for s in summaries) == ["completed", "completed", "failed", "failed"]
-    for summary in summaries:
-        assert (summary["status"] == "failed") == ("nowhere.txt" in json.dumps(summary["point"]))
-        assert summary["status"] != "failed" or "nowhere.txt: cannot open" in summary["error"]
+    assert {summary_of(f)["status"] for f in kept} == {"completed"}
+    assert {summary_of(f)["status"] for f in broken} == {"failed"}
+    assert all("weights.safetensors: cannot remove" in summary_of(f)["error"] for f in broken)
     errors = [line for line in result.err.splitlines() if line.startswith("droptest: error: run ")]
-    assert len(errors) == 2 and all("nowhere.txt" in line for line in errors)
+    assert len(errors) == 2 and all("cannot remove" in line for line in errors)
 
-    # What was missing is there now: only the failed runs are run.
-    (tmp_path / "nowhere.txt").write_bytes((tmp_path / "corpus.txt").read_bytes())
+    # What was in the way is gone: only the failed runs are run.
+    for folder in broken:
+        shutil.rmtree(folder / "weights.safetensors")
+    times = [(f / "summary.json").stat().st_mtime_ns for f in kept]
     run("sweep", "spec.json", cwd=tmp_path)
     assert {summary_of(f)["status"] for f in run_folders(tmp_path)} == {"completed"}
+    assert times == [(f / "summary.json").stat().st_mtime_ns for f in kept]
+
+
+def test_runs_are_known_by_the_contents_of_their_files(tmp_path):
+    write_spec(tmp_path, **loss_sweep())
+    (tmp_path / "folder").mkdir()
+    run("sweep", "spec.json", cwd=tmp_path)
+    first = run_folders(tmp_path)
+    corpus = (tmp_path / "corpus.txt").read_bytes()
+    assert json.loads((first[0] / "spec.json").read_text())["data"]["sha256"] == hashlib.sha256(corpus).hexdigest()
+
+    # The same content in another place: nothing to do.
+    (tmp_path / "corpus.txt").rename(tmp_path / "folder/same.txt")
+    run("sweep", "spec.json", "--set", "/data/text=folder/same.txt", cwd=tmp_path)
+    assert run_folders(tmp_path) == first
+
+    # Other content in the same place: other runs.
+    (tmp_path / "corpus.txt").write_bytes(b"A" + corpus[1:])
+    run("sweep", "spec.json", cwd=tmp_path)
+    assert len(run_folders(tmp_path)) == 12
+
+    # A run's own spec names the content that it had.
+    again = run("run", first[0] / "spec.json", cwd=tmp_path, expect=2)
+    other = hashlib.sha256(b"A" + corpus[1:]).hexdigest()
+    assert f'/data/sha256: got "{hashlib.sha256(corpus).hexdigest()}", but corpus.txt has "{other}"' in again.err
+
+    # A file that is missing is said before anything is run.
+    (tmp_path / "corpus.txt").unlink()
+    missing = run("sweep", "spec.json", "--out", "nothing", cwd=tmp_path, expect=2)
+    assert "spec.json: /data/text: read corpus.txt: No such file or directory; paths are relative to" in missing.err
+    assert not (tmp_path / "nothing").exists()
 
 
 def test_a_run_that_is_killed_is_recorded(tmp_path):

@@ -8,12 +8,21 @@ import pytest
 from cli_harness import run, run_folders, summary_of, tiny_spec, write_corpus, write_spec
 
 
+def leave_paths_out(value):
+    """A file counts by its hash."""
+    if isinstance(value, dict) and "sha256" in value:
+        value.update({path: "" for path in ("text", "tokens", "weights", "file") if path in value})
+    for member in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        leave_paths_out(member)
+
+
 def run_id(spec):
     """The id of a resolved spec, computed without droptest."""
     for key in ("name", "description", "record"):
         del spec[key]
     for key in ("timeout_seconds", "threads_per_rank", "rendezvous"):
         del spec["backend"][key]
+    leave_paths_out(spec)
     text = json.dumps(spec, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -29,12 +38,12 @@ def id_of_run(folder, **changes):
     return computed
 
 
-TRAINING = tiny_spec()["training"] | {"steps": 1}
+TRAINING = tiny_spec()["training"] | {"steps": 1, "warmup_steps": 0}
 
 
 def test_the_id_of_a_run_is_that_of_its_spec_file(tmp_path):
     # Numbers that writers could write in several ways, and text that they could escape.
-    write_corpus(tmp_path / 'größe "\u20ac\t.txt')
+    write_corpus(tmp_path / 'größe "\u20ac\t.txt', size=21000)
     rates = {"learning_rate": 1e-05, "final_learning_rate": 3e-7, "epsilon": 2.5e-10, "weight_decay": 1 / 3}
     burst = {"model": "gilbert_elliott", "loss_rate": "7%", "mean_burst_packets": 3}
     ids = {

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/file_hashes.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "experiments/records/atomic_file.h"
+#include "experiments/spec/sha256.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+/// A file that is open for reading.
+class OpenFile {
+ public:
+  explicit OpenFile(const std::string& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    if (descriptor_ < 0) fail_on_file("read", path, errno);
+  }
+  ~OpenFile() { ::close(descriptor_); }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+std::string hash_of(const OpenFile& file, const std::string& path) {
+  constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+  std::string piece(kPieceBytes, '\0');
+  Sha256 hash;
+  for (;;) {
+    const ssize_t got = ::read(file.descriptor(), piece.data(), piece.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_on_file("read", path, errno);
+    if (got == 0) return hash.hex();
+    hash.add(std::string_view(piece.data(), static_cast<std::size_t>(got)));
+  }
+}
+
+}  // namespace
+
+const std::string& FileHashes::of(const std::string& path) {
+  const OpenFile file(path);
+  struct stat status {};
+  if (::fstat(file.descriptor(), &status) != 0) fail_on_file("read", path, errno);
+  if (!S_ISREG(status.st_mode)) throw ConfigError("read " + path + ": is no regular file");
+  const Identity identity(status.st_dev, status.st_ino, status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+  const auto found = known_.find(identity);
+  if (found != known_.end()) return found->second;
+  return known_[identity] = hash_of(file, path);
+}
+
+}  // namespace droptest::experiments

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contents of the files that specs name, as hashes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+
+namespace droptest::experiments {
+
+/// Hashes files, each once: a file is known by its device, inode, size and time of change. Thread safety: none.
+class FileHashes {
+ public:
+  /// SHA-256 in 64 lower-case hex digits. Throws: ConfigError with the path and the system's reason, for what is no
+  /// regular file too.
+  const std::string& of(const std::string& path);
+
+ private:
+  using Identity = std::tuple<std::uint64_t, std::uint64_t, std::int64_t, std::int64_t, std::int64_t>;
+  std::map<Identity, std::string> known_;
+};
+
+}  // namespace droptest::experiments

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/file_hashes.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "experiments/spec/numerics_version.h"
+#include "experiments/spec/sha256.h"
+#include "tests/experiments/error_text.h"
+#include "tests/experiments/resolved_spec.h"
+#include "tests/experiments/temporary_folder.h"
+
+namespace droptest::experiments {
+namespace {
+
+using ::testing::HasSubstr;
+
+/// Writes into the file as it is: its inode stays.
+void write(const std::string& path, const std::string& content, std::time_t seconds) {
+  std::ofstream(path, std::ios::binary) << content;
+  const timespec times[2] = {{seconds, 5}, {seconds, 5}};
+  ASSERT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+}
+
+TEST(FileHashes, AreThoseOfTheContents) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/f";
+  FileHashes files;
+  write(path, "abc", 100);
+  EXPECT_EQ(files.of(path), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  const std::string large(3'000'001, 'x');  // several pieces
+  write(path, large, 100);
+  EXPECT_EQ(files.of(path), sha256_hex(large));
+  write(path, "", 100);
+  EXPECT_EQ(files.of(path), sha256_hex(""));
+}
+
+TEST(FileHashes, ReadAFileAgainOnlyWhereItMayHaveChanged) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/f";
+  FileHashes files;
+  write(path, "abc", 100);
+  const std::string first = files.of(path);
+  write(path, "abd", 100);
+  EXPECT_EQ(files.of(path), first) << "the same inode, size and time";
+  write(path, "abd", 101);
+  EXPECT_EQ(files.of(path), sha256_hex("abd"));
+  write(folder.path() + "/g", "abe", 101);
+  EXPECT_EQ(files.of(folder.path() + "/g"), sha256_hex("abe"));
+  EXPECT_EQ(FileHashes().of(path), sha256_hex("abd"));
+}
+
+TEST(FileHashes, WhatCannotBeReadIsSaid) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(config_error_of([&] { (void)FileHashes().of(folder.path() + "/f"); }),
+            "read " + folder.path() + "/f: No such file or directory");
+  EXPECT_EQ(config_error_of([&] { (void)FileHashes().of(folder.path()); }),
+            "read " + folder.path() + ": is no regular file");
+}
+
+/// A spec over files of a folder.
+class SpecOfFiles : public testing::Test {
+ protected:
+  ResolvedRun run(const std::string& data, const std::string& model = "{}") {
+    FileHashes files;
+    const std::string text = R"({"name": "t", "data": )" + data + R"(, "model": )" + model + "}";
+    return resolve(parse_json(text, "s"), "s.json", &files);
+  }
+  std::string at(const std::string& name) const { return "\"" + folder_.path() + "/" + name + "\""; }
+  void put(const std::string& name, const std::string& content) { write(folder_.path() + "/" + name, content, 100); }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(SpecOfFiles, TheIdHasContentsInPlaceOfPaths) {
+  put("a", "abc");
+  put("b", "abc");
+  put("c", "abd");
+  const ResolvedRun first = run(R"({"text": )" + at("a") + "}");
+  EXPECT_EQ(first.spec["data"]["sha256"], sha256_hex("abc"));
+  EXPECT_EQ(run(R"({"text": )" + at("b") + "}").run_id, first.run_id);
+  EXPECT_NE(run(R"({"text": )" + at("c") + "}").run_id, first.run_id);
+  EXPECT_NE(run(R"({"tokens": )" + at("a") + "}").run_id, first.run_id) << "the same bytes mean other tokens";
+  const auto weights = [&](const std::string& name) {
+    return run(R"({"text": )" + at("a") + "}", R"({"weights": )" + at(name) + "}").run_id;
+  };
+  EXPECT_EQ(weights("a"), weights("b"));
+  EXPECT_NE(weights("a"), weights("c"));
+  EXPECT_NE(weights("a"), first.run_id);
+  EXPECT_EQ(resolve(first.spec, "spec.json").run_id, first.run_id) << "with the files unread";
+  FileHashes files;
+  EXPECT_EQ(resolve(first.spec, "spec.json", &files).spec, first.spec);
+}
+
+TEST_F(SpecOfFiles, AnotherFileThanTheHashSaysIsAnError) {
+  put("a", "abc");
+  const std::string hash = sha256_hex("abd");
+  EXPECT_EQ(config_error_of([&] { (void)run(R"({"text": )" + at("a") + R"(, "sha256": ")" + hash + "\"}"); }),
+            "s.json: /data/sha256: got \"" + hash + "\", but " + folder_.path() + "/a has \"" + sha256_hex("abc") +
+                "\"; want the file that was meant, or no hash");
+  EXPECT_THAT(config_error_of([&] {
+                (void)run(R"({"text": )" + at("a") + "}",
+                          R"({"weights": )" + at("a") + R"(, "sha256": ")" + hash + "\"}");
+              }),
+              HasSubstr("s.json: /model/sha256: got"));
+  EXPECT_EQ(config_error_of([&] { (void)run(R"({"text": )" + at("a") + "}", R"({"sha256": ")" + hash + "\"}"); }),
+            "s.json: /model/sha256: got a hash without a file, want no hash");
+  EXPECT_THAT(config_error_of([&] { (void)run(R"({"tokens": )" + at("none") + "}"); }),
+              HasSubstr("s.json: /data/tokens: read " + folder_.path() + "/none: No such file or directory"));
+}
+
+TEST_F(SpecOfFiles, ARecordOfOtherNumericsIsRefused) {
+  put("a", "abc");
+  const ResolvedRun first = run(R"({"text": )" + at("a") + "}");
+  EXPECT_EQ(first.spec["numerics_version"], kNumericsVersion);
+  nlohmann::json other = first.spec;
+  other["numerics_version"] = kNumericsVersion + 1;
+  EXPECT_NE(run_id_of(other), first.run_id);
+  EXPECT_THAT(config_error_of([&] { (void)resolve(other, "spec.json"); }),
+              HasSubstr("spec.json: /numerics_version: got " + std::to_string(kNumericsVersion + 1) +
+                        ", but this droptest has version " + std::to_string(kNumericsVersion)));
+}
+
+}  // namespace
+}  // namespace droptest::experiments
