@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "experiments/cli/commands.h"
 #include "experiments/cli/spec_options.h"
@@ -21,16 +22,26 @@ struct ExportOptions {
   std::string out;
 };
 
+/// What a folder without weights.safetensors is, and how the weights can be had.
+std::string why_without_weights(const experiments::RunDirectory& run) {
+  const std::optional<nlohmann::json> summary = experiments::read_summary(run);
+  if (!summary) return "has no weights.safetensors, since no run has finished there";
+  const std::string error = summary->at("error").is_string() ? summary->at("error").get<std::string>() : "";
+  if (!error.empty()) return "has no weights.safetensors, since the run failed: " + error;
+  const std::filesystem::path folder = std::filesystem::absolute(run.path + "/").lexically_normal().parent_path();
+  return "the run finished without weights.safetensors (/record/weights says whether they are kept); this writes them: "
+         "droptest run " +
+         run.spec() + " --set /record/weights=final --again --out " +
+         folder.parent_path().parent_path().lexically_proximate(std::filesystem::current_path()).string();
+}
+
 models::StoredTensors final_weights(const std::string& folder) {
   const experiments::RunDirectory run{folder};
   if (!std::filesystem::is_directory(folder)) {
     throw ConfigError(folder +
                       ": no such folder; want a run's, e.g. results/quickstart/<run_id> (or --initial and a spec)");
   }
-  if (!std::filesystem::exists(run.weights())) {
-    throw ConfigError(
-        folder + ": has no weights.safetensors; the run has not finished, or its spec says /record/weights: \"none\"");
-  }
+  if (!std::filesystem::exists(run.weights())) throw ConfigError(folder + ": " + why_without_weights(run));
   return models::read_safetensors(run.weights());
 }
 

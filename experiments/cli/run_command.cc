@@ -3,10 +3,12 @@
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "comm/launch_environment.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/device_choice.h"
+#include "experiments/cli/finished_runs.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/run/child_process.h"
@@ -25,6 +27,7 @@ struct RunOptions {
   SpecOptions spec;
   std::string out = "results";
   IfBusy if_busy = IfBusy::kFail;
+  Again again = Again::kNo;
   bool quiet = false;
 };
 
@@ -32,6 +35,7 @@ struct WorkerOptions {
   std::string directory;
   std::string point = "{}";
   ExecuteOptions::Lock lock = ExecuteOptions::Lock::kTake;
+  std::string warnings = "[]";
 };
 
 std::vector<std::string> worker_command() { return {experiments::this_program(), "worker"}; }
@@ -44,8 +48,10 @@ int run(const RunOptions& options) {
   }
   const experiments::PlannedRun& planned = plan.runs.front();
   const RunDirectory directory = experiments::run_directory(options.out, plan.name, planned.run.run_id);
-  const bool launched =
-      planned.run.config.backend.name != "local" && comm::launch_environment(comm::process_environment()).has_value();
+  const std::optional<comm::LaunchEnvironment> launch =
+      planned.run.config.backend.name == "local" ? std::nullopt : comm::launch_environment(comm::process_environment());
+  const bool launched = launch.has_value();
+  if (!launched || launch->rank == 0) require_records(plan, options.out, options.again);
   // Under a launcher the ranks decide together, once they are connected.
   if (!launched && experiments::has_result(directory)) {
     if (!options.quiet) {
@@ -54,7 +60,10 @@ int run(const RunOptions& options) {
     }
     return kExitSuccess;
   }
-  if (!options.quiet && !launched) say_device(plan.spec, planned.run.config);
+  if (!options.quiet && !launched) {
+    say_warnings(options.spec, plan);
+    say_device(plan.spec, planned.run.config);
+  }
   ExecuteOptions execute{planned.point, worker_command()};
   execute.if_busy = options.if_busy;
   if (!options.quiet) {
@@ -76,8 +85,8 @@ int run(const RunOptions& options) {
 
 int work(const WorkerOptions& options) {
   const RunDirectory directory{options.directory};
-  const experiments::ResolvedRun resolved =
-      experiments::resolve(experiments::load_json(directory.spec()), directory.spec());
+  experiments::ResolvedRun resolved = experiments::resolve(experiments::load_json(directory.spec()), directory.spec());
+  resolved.warnings = experiments::warnings_from_json(parse_json_option(options.warnings, "--warnings"));
   ExecuteOptions execute{parse_json_option(options.point, "--point"), worker_command()};
   execute.lock = options.lock;
   experiments::execute_run(resolved, directory, execute);
@@ -92,6 +101,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
   add_spec_options(*command, options->spec);
   command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
   add_if_busy_option(*command, options->if_busy, {"wait", "skip", "fail"});
+  add_again_option(*command, options->again);
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");
   command->footer(
       "A run that has its result already is not repeated. Ranks of the gloo backend are started here, or by mpirun,\n"
@@ -109,6 +119,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("FOLDER", options->directory)->required();
   command->add_option("--point", options->point);
   command->add_flag_callback("--locked", [options] { options->lock = ExecuteOptions::Lock::kHeldByParent; });
+  command->add_option("--warnings", options->warnings);
   command->callback([options, &chosen] { chosen = [options] { return work(*options); }; });
 }
 

@@ -2,6 +2,7 @@
 #include "experiments/cli/spec_options.h"
 
 #include <CLI/CLI.hpp>
+#include <iostream>
 #include <map>
 
 #include "experiments/spec/json_text.h"
@@ -42,6 +43,14 @@ experiments::SweepPlan load_plan(const SpecOptions& options, Files files) {
   experiments::FileHashes hashes;
   return experiments::plan_sweep(experiments::load_spec(options.file, options.overrides),
                                  files == Files::kHashed ? &hashes : nullptr);
+}
+
+void say_warnings(const SpecOptions& options, const experiments::SweepPlan& plan) {
+  for (const experiments::PlanWarning& one : plan.warnings) {
+    std::cerr << "droptest: warning: " << options.file << ": " << one.warning.pointer << ": " << one.warning.message;
+    if (plan.points > 1) std::cerr << " (" << one.points << " of " << plan.points << " points)";
+    std::cerr << "\n";
+  }
 }
 
 nlohmann::json parse_json_option(const std::string& text, const std::string& option) {

@@ -34,6 +34,9 @@ enum class Files { kHashed, kUnread };
 /// The runs that the spec asks for. Throws: ConfigError.
 experiments::SweepPlan load_plan(const SpecOptions& options, Files files);
 
+/// A line on standard error for each part of the spec that has no effect.
+void say_warnings(const SpecOptions& options, const experiments::SweepPlan& plan);
+
 /// A loss process given on the command line. Throws: ConfigError, naming the option.
 nlohmann::json parse_json_option(const std::string& text, const std::string& option);
 

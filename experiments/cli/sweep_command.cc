@@ -6,6 +6,7 @@
 
 #include "experiments/cli/commands.h"
 #include "experiments/cli/device_choice.h"
+#include "experiments/cli/finished_runs.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/progress_display.h"
 #include "experiments/cli/spec_options.h"
@@ -26,8 +27,16 @@ struct SweepCommandOptions {
   int jobs = 0;  ///< 0: one for each core that this process may use
   std::string pin = "cores";
   experiments::IfBusy if_busy = experiments::IfBusy::kSkip;
+  Again again = Again::kNo;
   bool quiet = false;
 };
+
+/// The id, and where another point is the same run, which one.
+std::string run_text(const experiments::SweepPlan& plan, std::size_t i) {
+  const experiments::PlannedRun& planned = plan.runs[i];
+  if (planned.same_as == i) return planned.run.run_id;
+  return planned.run.run_id + " (the run of " + point_text(plan.runs[planned.same_as].point) + ")";
+}
 
 std::string summary_table(const experiments::SweepPlan& plan, const SweepProgress& progress) {
   std::vector<std::vector<std::string>> rows = {{"point", "seed", "status", "validation loss", "run"}};
@@ -35,7 +44,7 @@ std::string summary_table(const experiments::SweepPlan& plan, const SweepProgres
     const nlohmann::json& summary = progress.runs[i].summary;
     if (summary.is_null()) continue;
     rows.push_back({point_text(plan.runs[i].point), seeds_text(plan.runs[i].seeds), summary.value("status", ""),
-                    loss_text(summary.at("validation").at("final_loss")), plan.runs[i].run.run_id});
+                    loss_text(summary.at("validation").at("final_loss")), run_text(plan, i)});
   }
   return table_text(rows);
 }
@@ -55,7 +64,7 @@ void print_busy(const experiments::SweepPlan& plan, const SweepProgress& progres
     if (run.state != SweepRun::State::kBusy || run.same_as != i) continue;
     std::cerr << "droptest: run "
               << experiments::busy_text(plan.runs[i].run.run_id + " (" + point_text(plan.runs[i].point) + ", seed " +
-                                            std::to_string(plan.runs[i].seed) + ")",
+                                            seeds_text(plan.runs[i].seeds) + ")",
                                         run.holder)
               << "\n";
   }
@@ -63,11 +72,15 @@ void print_busy(const experiments::SweepPlan& plan, const SweepProgress& progres
 
 int sweep(const SweepCommandOptions& options) {
   const experiments::SweepPlan plan = load_plan(options.spec, Files::kHashed);
+  require_records(plan, options.out, options.again);
   experiments::SweepOptions sweep_options;
   sweep_options.out = options.out;
   const experiments::RunConfig& demanding = experiments::most_demanding(plan.runs);
   experiments::require_run_device(demanding);
-  if (!options.quiet) say_device(plan.spec, demanding);
+  if (!options.quiet) {
+    say_warnings(options.spec, plan);
+    say_device(plan.spec, demanding);
+  }
   sweep_options.jobs = experiments::jobs_at_once(options.jobs, demanding);
   using Pin = experiments::SweepOptions::Pin;
   sweep_options.pin = options.pin == "cores" ? Pin::kCores : Pin::kNone;
@@ -121,6 +134,7 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
       ->check(CLI::IsMember({"cores", "none"}))
       ->capture_default_str();
   add_if_busy_option(*command, options->if_busy, {"wait", "skip", "fail"});
+  add_again_option(*command, options->again);
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");
   command->footer(
       "Runs that have their result already are not repeated, so a sweep that was stopped is continued by the same\n"

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // droptest validate
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <memory>
-#include <sstream>
+#include <set>
 
 #include "experiments/cli/commands.h"
 #include "experiments/cli/spec_options.h"
+#include "experiments/doctor/machine_checks.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -15,15 +17,81 @@ namespace {
 struct ValidateOptions {
   std::vector<std::string> files;
   SpecOptions spec;
+  bool spec_only = false;
 };
+
+/// What this machine lacks for the runs of a plan, line by line.
+class Shortcomings {
+ public:
+  Shortcomings() = default;  ///< nobody looked
+  explicit Shortcomings(const SpecOptions& spec) : where_(spec.file) {
+    const experiments::SweepPlan plan = load_plan(spec, Files::kUnread);
+    bool files_are_there = true;
+    try {
+      (void)load_plan(spec, Files::kHashed);
+    } catch (const ConfigError& error) {
+      files_are_there = false;
+      lines_.emplace_back(error.what());
+    }
+    for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+      const experiments::PlannedRun& planned = plan.runs[i];
+      if (planned.same_as != i) continue;
+      add("/backend/name", experiments::check_backend(planned.run.config.backend.name));
+      if (files_are_there) check_corpus(planned.run);
+      check_memory(planned.run.config);
+    }
+  }
+
+  const std::vector<std::string>& lines() const { return lines_; }
+
+ private:
+  void add(const std::string& pointer, const experiments::Finding& finding) {
+    if (finding.health != experiments::Health::kFailed) return;
+    const std::string line = where_ + ": " + pointer + ": " + finding.seen + "; " + finding.advice;
+    if (std::find(lines_.begin(), lines_.end(), line) == lines_.end()) lines_.push_back(line);
+  }
+
+  void check_corpus(const experiments::ResolvedRun& run) {
+    const nlohmann::json key = {run.spec.at("data"), run.spec.at("model"), run.spec.at("training"),
+                                run.spec.at("validation")};
+    if (corpora_.insert(key.dump()).second) add("/data", experiments::check_corpus(run.config));
+  }
+
+  /// Of ranks on the host: a device has a memory of its own.
+  void check_memory(const experiments::RunConfig& config) {
+    const std::optional<std::uint64_t> total = experiments::total_memory_bytes();
+    if (config.device == experiments::Device::kCuda || !total) return;
+    const std::uint64_t least = experiments::least_memory_bytes(config, {config.tensor_parallel, 0});
+    if (least <= *total) return;
+    add("/model",
+        {"memory", "", experiments::Health::kFailed,
+         "weights, gradients and moments take " + experiments::bytes_text(least) +
+             " and activations come on top, but this machine, or its job, has " + experiments::bytes_text(*total),
+         "take a smaller model, or ranks on several machines (--spec-only checks the spec for them)"});
+  }
+
+  std::string where_;
+  std::set<std::string> corpora_;
+  std::vector<std::string> lines_;
+};
+
+std::string runs_text(const experiments::SweepPlan& plan) {
+  const std::size_t same = plan.same_runs();
+  return std::to_string(plan.runs.size()) + (plan.runs.size() == 1 ? " run" : " runs") +
+         (same == 0 ? "" : ", " + std::to_string(same) + " of them the same as others");
+}
 
 /// Checks all files, so that one wrong spec does not hide the next one's errors.
 int validate(const ValidateOptions& options) {
   std::string errors;
   for (const std::string& file : options.files) {
+    const SpecOptions spec{file, options.spec.overrides};
     try {
-      const experiments::SweepPlan plan = load_plan({file, options.spec.overrides}, Files::kHashed);
-      std::cout << file << ": ok, " << plan.runs.size() << (plan.runs.size() == 1 ? " run\n" : " runs\n");
+      const experiments::SweepPlan plan = load_plan(spec, Files::kUnread);
+      say_warnings(spec, plan);
+      const Shortcomings lacking = options.spec_only ? Shortcomings() : Shortcomings(spec);
+      for (const std::string& line : lacking.lines()) errors += (errors.empty() ? "" : "\n") + line;
+      if (lacking.lines().empty()) std::cout << file << ": ok, " << runs_text(plan) << "\n";
     } catch (const ConfigError& error) {
       errors += (errors.empty() ? "" : "\n") + std::string(error.what());
     }
@@ -39,8 +107,11 @@ void add_validate_command(CLI::App& app, Action& chosen) {
   const auto options = std::make_shared<ValidateOptions>();  // shared by CLI11's bindings and the action
   command->add_option("SPEC", options->files, "Spec files (docs/specs.md)")->required();
   add_set_option(*command, options->spec);
+  command->add_flag("--spec-only", options->spec_only,
+                    "Check the specs alone, for runs on another machine: not files, backends and memory");
   command->footer(
-      "Says everything that is wrong, with the JSON pointer, the value got and the values allowed.\n\n"
+      "Says everything that is wrong, with the JSON pointer, the value got and the values allowed, and what this\n"
+      "machine lacks: data, initial weights, the backend, memory.\n\n"
       "Examples:\n"
       "  droptest validate experiments/specs/*.json\n"
       "  droptest validate spec.json --set /network/loss/loss_rate=120%");

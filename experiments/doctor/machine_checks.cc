@@ -190,11 +190,10 @@ Finding check_memory(std::uint64_t least_bytes, std::optional<std::uint64_t> ava
   return {"memory", "", Health::kOk, seen, ""};
 }
 
-std::optional<std::uint64_t> available_memory_bytes(std::string_view meminfo) {
-  constexpr std::string_view kKey = "MemAvailable:";
-  const std::size_t place = meminfo.find(kKey);
+std::optional<std::uint64_t> meminfo_bytes(std::string_view meminfo, std::string_view key) {
+  const std::size_t place = meminfo.find(key);
   if (place == std::string_view::npos) return std::nullopt;
-  meminfo.remove_prefix(place + kKey.size());
+  meminfo.remove_prefix(place + key.size());
   meminfo.remove_prefix(std::min(meminfo.find_first_not_of(' '), meminfo.size()));
   std::uint64_t kibibytes = 0;
   const auto [end, error] = std::from_chars(meminfo.data(), meminfo.data() + meminfo.size(), kibibytes);
@@ -204,12 +203,53 @@ std::optional<std::uint64_t> available_memory_bytes(std::string_view meminfo) {
   return kibibytes * 1024;
 }
 
-std::optional<std::uint64_t> available_memory_bytes() {
-  std::ifstream file("/proc/meminfo");
-  std::ostringstream text;
-  text << file.rdbuf();
-  return available_memory_bytes(text.str());
+std::optional<std::uint64_t> memory_limit_bytes(std::string_view cgroups, const std::string& root) {
+  std::optional<std::uint64_t> smallest;
+  const auto look = [&smallest](const std::filesystem::path& file) {
+    std::ifstream stream(file);
+    std::uint64_t limit = 0;
+    if (stream >> limit) smallest = std::min(limit, smallest.value_or(limit));  // "max" is no number
+  };
+  std::istringstream lines{std::string(cgroups)};
+  for (std::string line; std::getline(lines, line);) {
+    // "0::/job" of version 2; "4:memory:/job" of version 1, where each controller has a tree.
+    const std::size_t controllers = line.find(':');
+    const std::size_t path = controllers == std::string::npos ? controllers : line.find(':', controllers + 1);
+    if (path == std::string::npos) continue;
+    const std::string names = "," + line.substr(controllers + 1, path - controllers - 1) + ",";
+    const bool second = names == ",,";
+    if (!second && names.find(",memory,") == std::string::npos) continue;
+    const std::filesystem::path tree = second ? root : root + "/memory";
+    const char* file = second ? "memory.max" : "memory.limit_in_bytes";
+    std::filesystem::path place = line.substr(path + 1);
+    for (;; place = place.parent_path()) {
+      look(tree / place.relative_path() / file);
+      if (!place.has_relative_path()) break;
+    }
+  }
+  return smallest;
 }
+
+namespace {
+
+std::string text_of(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+std::optional<std::uint64_t> memory_bytes(std::string_view key) {
+  const std::optional<std::uint64_t> machine = meminfo_bytes(text_of("/proc/meminfo"), key);
+  const std::optional<std::uint64_t> limit = memory_limit_bytes(text_of("/proc/self/cgroup"), "/sys/fs/cgroup");
+  if (!machine || !limit) return machine ? machine : limit;
+  return std::min(*machine, *limit);
+}
+
+}  // namespace
+
+std::optional<std::uint64_t> available_memory_bytes() { return memory_bytes("MemAvailable:"); }
+
+std::optional<std::uint64_t> total_memory_bytes() { return memory_bytes("MemTotal:"); }
 
 Finding check_host_name(OtherMachines others) {
   const std::string host = this_host();

@@ -43,10 +43,16 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
 /// Finding "memory". `available`: absent where the system does not say.
 Finding check_memory(std::uint64_t least_bytes, std::optional<std::uint64_t> available);
 
-/// MemAvailable of a text like /proc/meminfo. Units: bytes.
-std::optional<std::uint64_t> available_memory_bytes(std::string_view meminfo);
-/// Of this machine; the limit of a job or container is not looked at.
+/// What a text like /proc/meminfo has for `key`, such as "MemAvailable:". Units: bytes.
+std::optional<std::uint64_t> meminfo_bytes(std::string_view meminfo, std::string_view key);
+/// The smallest memory limit of the control groups that a text like /proc/self/cgroup names, in the tree at `root`, and
+/// of those around them; absent where there is none. Source: Linux, admin-guide/cgroup-v2 (and v1/memory).
+std::optional<std::uint64_t> memory_limit_bytes(std::string_view cgroups, const std::string& root);
+
+/// What is free on this machine, at most the limit of the job or container.
 std::optional<std::uint64_t> available_memory_bytes();
+/// What this machine has, at most the limit of the job or container.
+std::optional<std::uint64_t> total_memory_bytes();
 
 /// Whether a run may have ranks on other machines.
 enum class OtherMachines : std::uint8_t { kNone, kMaybe };

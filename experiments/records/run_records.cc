@@ -191,6 +191,7 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
               {"tokens_per_second", finite_or_null(summary.tokens_per_second)},
               {"seconds", finite_or_null(summary.seconds)},
               {"loss", std::move(loss)},
+              {"warnings", warnings_json(run.warnings)},
               {"provenance", to_json(summary.provenance)}};
   if (run.config.seeds.agree()) out["seed"] = run.config.seeds.network;
   if (summary.time) out["time"] = time_json(*summary.time);
@@ -209,11 +210,24 @@ json loss_statistics_json(const std::vector<comm::ClassStatistics>& statistics, 
   return out;
 }
 
+json warnings_json(const std::vector<Warning>& warnings) {
+  json list = json::array();
+  for (const Warning& warning : warnings) list.push_back({{"pointer", warning.pointer}, {"message", warning.message}});
+  return list;
+}
+
+std::vector<Warning> warnings_from_json(const json& list) {
+  std::vector<Warning> warnings;
+  for (const json& one : list) warnings.push_back({one.at("pointer"), one.at("message"), Warning::About::kRun});
+  return warnings;
+}
+
 json sweep_json(const SweepPlan& plan) {
   json runs = json::array();
   for (const PlannedRun& planned : plan.runs) {
     runs.push_back({{"run_id", planned.run.run_id}, {"point", planned.point}, {"seeds", seeds_json(planned.seeds)}});
     if (planned.seeds.agree()) runs.back()["seed"] = planned.seeds.network;
+    if (!planned.run.warnings.empty()) runs.back()["warnings"] = warnings_json(planned.run.warnings);
   }
   return {{"schema_version", kSchemaVersion},
           {"name", plan.name},
@@ -250,6 +264,29 @@ std::optional<json> read_summary(const RunDirectory& directory) {
   json summary = load_json(directory.summary());
   require_valid(SchemaKind::kSummary, summary, directory.summary());
   return summary;
+}
+
+std::vector<std::string> missing_records(const RunDirectory& directory, const ResolvedRun& run) {
+  std::vector<std::string> missing;
+  const json asked = run.spec["record"];
+  const json written = load_json(directory.spec()).value("record", asked);
+  struct stat status {};
+  if (asked["weights"] == "final" && ::stat(directory.weights().c_str(), &status) != 0) {
+    missing.emplace_back("the final weights (/record/weights)");
+  }
+  if (asked["links"] == "include" && written["links"] != "include") {
+    missing.emplace_back("the statistics of each link (/record/links)");
+  }
+  // What is logged every third step is there for every sixth, too.
+  const auto compare = [&](const char* name, std::uint64_t steps_with_any, const std::string& what) {
+    const std::uint64_t every = asked[name].get<std::uint64_t>();
+    const std::uint64_t has = written[name].get<std::uint64_t>();
+    if (every == 0 || every > steps_with_any || (has != 0 && every % has == 0)) return;
+    missing.push_back(what + " every " + std::to_string(every) + " steps (/record/" + name + ")");
+  };
+  compare("every_steps", run.config.training.steps - 1, "lines of metrics.jsonl");  // the last step has one always
+  compare("sample_every_steps", run.config.training.steps, "samples of error and divergence");
+  return missing;
 }
 
 bool has_result(const RunDirectory& directory) {

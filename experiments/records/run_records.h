@@ -62,6 +62,10 @@ nlohmann::json loss_statistics_json(const std::vector<comm::ClassStatistics>& st
 
 nlohmann::json sweep_json(const SweepPlan& plan);
 
+/// [{"pointer": .., "message": ..}], as records have them, and back.
+nlohmann::json warnings_json(const std::vector<Warning>& warnings);
+std::vector<Warning> warnings_from_json(const nlohmann::json& list);
+
 /// Checks a record against its schema (CheckError: a bug of ours) and writes it whole or not at all.
 void write_record(SchemaKind kind, const std::string& path, const nlohmann::json& record);
 void write_spec_record(const RunDirectory& directory, const ResolvedRun& run);
@@ -71,6 +75,10 @@ void write_sweep_record(const std::string& out, const SweepPlan& plan);
 
 /// The summary of an earlier run; absent where there is none. Throws: ConfigError for one that is not a summary.
 std::optional<nlohmann::json> read_summary(const RunDirectory& directory);
+
+/// The records that `run` asks for and a finished run in that folder does not have, each with the pointer of what asks
+/// for it: "the final weights (/record/weights)".
+std::vector<std::string> missing_records(const RunDirectory& directory, const ResolvedRun& run);
 
 /// Whether the run need not be run again: a summary that says `completed` or `diverged`.
 bool has_result(const RunDirectory& directory);

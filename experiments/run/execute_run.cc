@@ -178,6 +178,8 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   ranks.command.push_back(directory.path);
   ranks.command.push_back("--point");
   ranks.command.push_back(options.point.dump());
+  ranks.command.push_back("--warnings");
+  ranks.command.push_back(warnings_json(run.warnings).dump());
   ranks.command.push_back("--locked");
   if (lock) ranks.kept_descriptor = lock->descriptor();
   ranks.world_size = run.config.tensor_parallel;

@@ -30,14 +30,6 @@ std::vector<sim::TrafficClass> classes_in_use(int tensor_parallel) {
   return {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward};
 }
 
-/// The classes that no spec of this version can have traffic of are refused rather than ignored.
-bool can_have_traffic(const std::string& class_name) {
-  const std::vector<sim::TrafficClass> known = classes_in_use(2);
-  return std::any_of(known.begin(), known.end(), [&class_name](sim::TrafficClass traffic_class) {
-    return sim::traffic_class_name(traffic_class) == class_name;
-  });
-}
-
 /// Looked up once: the same spec means the same for as long as a program runs.
 bool some_device_answers() {
   static const bool answers = comm::survey_devices().absence.empty();
@@ -83,6 +75,8 @@ class Resolver {
     run.config = std::move(config_);
     fill_config(run.config);
     run.run_id = run_id_of(run.spec);
+    run.warnings =
+        idle_network(given_.value("network", json::object()), classes_in_use(config_.tensor_parallel), network_use());
     return run;
   }
 
@@ -225,6 +219,11 @@ class Resolver {
     }
     // Equal runs have equal resolved specs, with or without the word for what is usual.
     if (training.value("precision", "") == "float32") training.erase("precision");
+    if (training["warmup_steps"].get<std::uint64_t>() >= training["steps"].get<std::uint64_t>()) {
+      report("/training/warmup_steps", "got " + quote_json(training["warmup_steps"]) + ", want less than steps, " +
+                                           quote_json(training["steps"]) +
+                                           ": the learning rate would never reach its peak");
+    }
     if (!training.contains("final_learning_rate")) {
       training["final_learning_rate"] = training["learning_rate"].get<double>() / 10;
     }
@@ -232,13 +231,6 @@ class Resolver {
 
   void resolve_network_section() {
     json& network = full_["network"];
-    if (network.contains("classes")) {
-      for (const auto& [name, section] : network["classes"].items()) {
-        if (can_have_traffic(name)) continue;
-        report("/network/classes/" + name,
-               "got a network, but no run of this version has such traffic; want tp_forward or tp_backward");
-      }
-    }
     ResolvedNetwork resolved =
         resolve_network(network, classes_in_use(config_.tensor_parallel), config_.seeds.network, where_,
                         config_.tensor_parallel, network_use(), full_.value("time", json()));

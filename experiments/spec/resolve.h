@@ -6,16 +6,19 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "experiments/run_config.h"
 #include "experiments/spec/file_hashes.h"
+#include "experiments/spec/idle_network.h"
 
 namespace droptest::experiments {
 
 struct ResolvedRun {
   nlohmann::json spec;  ///< the resolved spec: a spec itself, which resolves to itself
   RunConfig config;
-  std::string run_id;  ///< 16 hex digits
+  std::string run_id;             ///< 16 hex digits
+  std::vector<Warning> warnings;  ///< about the document that was resolved
 };
 
 /// Resolves one point: a spec without `sweep` and `repeat`. `where` names it in messages. `files`: gives the hashes of

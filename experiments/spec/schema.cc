@@ -48,6 +48,7 @@ const std::set<std::string, std::less<>>& known_keywords() {
       "oneOf",
       "anyOf",
       "patternProperties",
+      "x-planned",   // name -> what a member of that name will be; until it is built there is none
       "x-resolved",  // resolved_schema.h
   };
   return kKeywords;
@@ -205,6 +206,10 @@ std::string Schema::unknown_pointer(const std::vector<std::string>& tokens) cons
     const std::string parent = pointer;
     pointer = child_pointer(pointer, token);
     if (next.empty()) {
+      for (const json* rule : here) {
+        if (!rule->contains("x-planned") || !(*rule)["x-planned"].contains(token)) continue;
+        return pointer + " is planned, not built: " + (*rule)["x-planned"][token].get<std::string>();
+      }
       if (!object) return (parent.empty() ? "the document" : parent) + " has no members";
       return "no member " + quote_json(token) + (parent.empty() ? "" : " in " + parent) + "; " +
              known_names_hint(token, known, "keys");

@@ -254,7 +254,12 @@ void SchemaChecker::check_members(const json& rule, const json& value, const std
       check(*others, member, place);
     } else if (*others == false) {
       report(place, [&, &name = name] {
-        return "got an unknown key; " + known_names_hint(name, keys_of(properties), "keys");
+        const json& planned = part("x-planned", kNone);
+        if (!planned.contains(name)) {
+          return "got an unknown key; " + known_names_hint(name, keys_of(properties), "keys");
+        }
+        return "planned, not built: " + planned[name].get<std::string>() +
+               "; known keys: " + join(keys_of(properties), ", ");
       });
     }
   }

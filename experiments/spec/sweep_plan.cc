@@ -47,6 +47,8 @@ class Planner {
     plan.spec = document;
     for (std::uint64_t point = 0; point < points_; ++point) resolve_point(point);
     if (!failures_.empty()) throw_failures();
+    plan.points = resolved_.size();
+    collect_warnings(plan);
     for (const Seeds& later : repeats()) {
       for (const PlannedRun& point : resolved_) add_run(plan, point, later);
     }
@@ -171,6 +173,24 @@ class Planner {
     }
   }
 
+  void collect_warnings(SweepPlan& plan) {
+    for (const PlannedRun& point : resolved_) {
+      for (const Warning& warning : point.run.warnings) {
+        const auto known = std::find_if(plan.warnings.begin(), plan.warnings.end(), [&warning](const PlanWarning& one) {
+          return one.warning.pointer == warning.pointer && one.warning.message == warning.message;
+        });
+        if (known == plan.warnings.end()) {
+          plan.warnings.push_back({warning, 1});
+        } else {
+          ++known->points;
+        }
+        if (spec_.document.contains("sweep") || warning.about != Warning::About::kOneClass) continue;
+        violations_.push_back({warning.pointer, warning.message});
+      }
+    }
+    if (!violations_.empty()) throw_violations(violations_, spec_.where);
+  }
+
   void add_run(SweepPlan& plan, const PlannedRun& point, const Seeds& later) {
     PlannedRun planned = point;
     const Seeds& first = point.run.config.seeds;
@@ -210,6 +230,12 @@ class Planner {
 };
 
 }  // namespace
+
+std::size_t SweepPlan::same_runs() const {
+  std::size_t same = 0;
+  for (std::size_t i = 0; i < runs.size(); ++i) same += runs[i].same_as != i ? 1 : 0;
+  return same;
+}
 
 SweepPlan plan_sweep(const Spec& spec, FileHashes* files) { return Planner(spec, files).plan(); }
 

@@ -24,6 +24,12 @@ struct PlannedRun {
   std::size_t same_as = 0;
 };
 
+/// A warning, and how many points of the sweep have it.
+struct PlanWarning {
+  Warning warning;
+  std::size_t points = 0;
+};
+
 struct SweepPlan {
   std::string name;
   std::string description;
@@ -32,9 +38,15 @@ struct SweepPlan {
   /// that a sweep which is cut short has whole curves. Points in the order of `zip`, then of `cross` by sorted pointer,
   /// the last varying fastest.
   std::vector<PlannedRun> runs;
+  std::size_t points = 1;  ///< of the sweep; each is run with all seeds
+  std::vector<PlanWarning> warnings = {};
+
+  /// Runs that are the same as an earlier one.
+  std::size_t same_runs() const;
 };
 
-/// Expands a spec. `files` is resolve()'s. Throws: ConfigError for a sweep that has no meaning, or a point that does
+/// Expands a spec. What is a warning for a point of a sweep is an error where a spec of one run names an idle class
+/// itself. `files` is resolve()'s. Throws: ConfigError for a sweep that has no meaning, or a point that does
 /// not resolve.
 SweepPlan plan_sweep(const Spec& spec, FileHashes* files = nullptr);
 

@@ -13,7 +13,9 @@
 #include "experiments/doctor/group_checks.h"
 #include "experiments/doctor/launch_checks.h"
 #include "experiments/doctor/machine_checks.h"
+#include "experiments/records/atomic_file.h"
 #include "tests/experiments/resolved_spec.h"
+#include "tests/experiments/temporary_folder.h"
 
 namespace droptest::experiments {
 namespace {
@@ -194,12 +196,36 @@ TEST(MachineChecks, MemoryIsComparedWithWhatARunHoldsAtLeast) {
   EXPECT_EQ(least_memory_bytes(config, {1, 1}), all / 4);
 }
 
-TEST(MachineChecks, AvailableMemoryIsReadFromTheSystemsText) {
-  EXPECT_EQ(available_memory_bytes("MemTotal:  2 kB\nMemAvailable:     12 kB\n"), 12 * 1024u);
-  EXPECT_EQ(available_memory_bytes("MemTotal:  2 kB\n"), std::nullopt);
-  EXPECT_EQ(available_memory_bytes("MemAvailable: x kB\n"), std::nullopt);
-  EXPECT_EQ(available_memory_bytes("MemAvailable:"), std::nullopt);
+TEST(MachineChecks, MemoryIsReadFromTheSystemsText) {
+  const std::string key = "MemAvailable:";
+  EXPECT_EQ(meminfo_bytes("MemTotal:  2 kB\nMemAvailable:     12 kB\n", key), 12 * 1024u);
+  EXPECT_EQ(meminfo_bytes("MemTotal:  2 kB\nMemAvailable:     12 kB\n", "MemTotal:"), 2 * 1024u);
+  EXPECT_EQ(meminfo_bytes("MemTotal:  2 kB\n", key), std::nullopt);
+  EXPECT_EQ(meminfo_bytes("MemAvailable: x kB\n", key), std::nullopt);
+  EXPECT_EQ(meminfo_bytes("MemAvailable:", key), std::nullopt);
   EXPECT_GT(available_memory_bytes().value_or(0), 0u);
+  EXPECT_GE(total_memory_bytes().value_or(0), available_memory_bytes().value_or(1));
+}
+
+TEST(MachineChecks, TheSmallestLimitOfAJobsControlGroupsCounts) {
+  const TemporaryFolder folder;
+  const std::string& root = folder.path();
+  const auto put = [&root](const std::string& file, const std::string& text) {
+    write_file_atomically(root + "/" + file, text + "\n");
+  };
+  EXPECT_EQ(memory_limit_bytes("0::/slurm/job/step\n", root), std::nullopt);
+  put("slurm/job/step/memory.max", "max");
+  EXPECT_EQ(memory_limit_bytes("0::/slurm/job/step\n", root), std::nullopt);
+  put("slurm/job/memory.max", "3000");
+  put("slurm/memory.max", "4000");
+  put("other/memory.max", "1");
+  EXPECT_EQ(memory_limit_bytes("0::/slurm/job/step\n", root), 3000u);
+  EXPECT_EQ(memory_limit_bytes("0::/slurm\n", root), 4000u);
+  put("memory.max", "2000");  // of the container, where paths are those of the host
+  EXPECT_EQ(memory_limit_bytes("0::/nowhere\n", root), 2000u);
+  put("memory/job/memory.limit_in_bytes", "500");
+  EXPECT_EQ(memory_limit_bytes("4:cpu,memory:/job\n3:cpu:/job\n", root), 500u);
+  EXPECT_EQ(memory_limit_bytes("3:cpu:/job\nrubbish\n", root), std::nullopt);
 }
 
 TEST(MachineChecks, BytesHaveThreeFigures) {

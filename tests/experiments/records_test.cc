@@ -215,6 +215,33 @@ TEST(SummaryRecord, AbsentMeansNoResultAndRubbishIsAnError) {
               testing::HasSubstr("/summary.json: /run_id: got nothing"));
 }
 
+TEST(RunRecords, AFinishedRunSaysWhatItLacks) {
+  const TemporaryFolder folder;
+  const RunDirectory directory{folder.path()};
+  const auto run = [](const std::string& record) {
+    return resolve(
+        parse_json(R"({"name": "t", "data": {"text": "a"}, "training": {"steps": 24}, "record": )" + record + "}", "s"),
+        "s");
+  };
+  const auto lacks = [&](const std::string& record) { return missing_records(directory, run(record)); };
+  write_spec_record(directory, run(R"({"every_steps": 3, "sample_every_steps": 12, "weights": "none"})"));
+  const std::string none = R"("weights": "none", )";
+  EXPECT_THAT(lacks("{" + none + R"("every_steps": 3, "sample_every_steps": 12})"), testing::IsEmpty());
+  EXPECT_THAT(lacks("{" + none + R"("every_steps": 6, "sample_every_steps": 0})"), testing::IsEmpty());
+  EXPECT_THAT(lacks("{" + none + R"("every_steps": 24, "sample_every_steps": 25})"), testing::IsEmpty());
+  EXPECT_THAT(lacks("{" + none + R"("every_steps": 2, "sample_every_steps": 8})"),
+              testing::ElementsAre("lines of metrics.jsonl every 2 steps (/record/every_steps)",
+                                   "samples of error and divergence every 8 steps (/record/sample_every_steps)"));
+  EXPECT_THAT(
+      lacks(R"({"every_steps": 3, "links": "include"})"),
+      testing::ElementsAre("the final weights (/record/weights)", "the statistics of each link (/record/links)"));
+  write_file_atomically(directory.weights(), "weights");
+  EXPECT_THAT(lacks(R"({"every_steps": 3})"), testing::IsEmpty());
+  write_spec_record(directory, run(R"({"every_steps": 3, "sample_every_steps": 0, "links": "include"})"));
+  EXPECT_THAT(lacks(R"({"every_steps": 3, "sample_every_steps": 24, "links": "include"})"),
+              testing::ElementsAre("samples of error and divergence every 24 steps (/record/sample_every_steps)"));
+}
+
 TEST(SweepRecord, ListsEveryRun) {
   const SweepPlan plan = plan_sweep(parse_spec(
       R"({"name": "t", "description": "why", "data": {"text": "a"}, "repeat": {"seeds": 2},
@@ -229,6 +256,22 @@ TEST(SweepRecord, ListsEveryRun) {
   EXPECT_EQ(record["runs"][3]["point"]["/training/steps"], 2);
   EXPECT_EQ(record["runs"][3]["run_id"], plan.runs[3].run.run_id);
   EXPECT_EQ(record["spec"], plan.spec);
+}
+
+TEST(SweepRecord, WarningsAreInTheRecordsOfTheirRuns) {
+  const SweepPlan plan = plan_sweep(parse_spec(
+      R"({"name": "t", "data": {"text": "a"}, "network": {"loss": {"model": "bernoulli", "loss_rate": 0.1}},
+          "sweep": {"cross": {"/parallel/tensor": [1, 2]}}})",
+      "s"));
+  const json record = sweep_json(plan);
+  EXPECT_THAT(violations(SchemaKind::kSweep, record), testing::IsEmpty());
+  EXPECT_EQ(record["runs"][0]["warnings"][0]["pointer"], "/network");
+  EXPECT_FALSE(record["runs"][1].contains("warnings"));
+  const json summary = summary_json(plan.runs[0].run, finished());
+  EXPECT_THAT(violations(SchemaKind::kSummary, summary), testing::IsEmpty());
+  EXPECT_EQ(summary["warnings"], record["runs"][0]["warnings"]);
+  EXPECT_EQ(warnings_json(warnings_from_json(summary["warnings"])), summary["warnings"]);
+  EXPECT_EQ(summary_json(plan.runs[1].run, finished())["warnings"], json::array());
 }
 
 TEST(SweepRecord, NamesEachSeedWhereTheyDiffer) {

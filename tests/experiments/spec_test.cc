@@ -95,8 +95,21 @@ TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
   EXPECT_EQ(error_with({"/parallel/tensor=4", "/network/classes/tp_forward/gather/fill=count_rescale"}),
             "s.json: /network/classes/tp_forward/gather/fill: got \"count_rescale\", which has no meaning in this "
             "half, want one of \"zero\", \"stale\", \"own\", \"own_scaled\"");
-  EXPECT_THAT(error_with({R"(/network/classes={"dp_gradient": {"path": "direct"}})"}),
-              HasSubstr("s.json: /network/classes/dp_gradient: got a network, but no run of this version"));
+  EXPECT_THAT(
+      error_with({R"(/network/classes={"dp_gradient": {"path": "direct"}})"}),
+      HasSubstr("s.json: /network/classes/dp_gradient: planned, not built: gradients of data parallelism; known "
+                "keys: tp_backward, tp_forward"));
+  EXPECT_EQ(error_with({R"(/parallel={"tensor": 2, "data": 2})"}),
+            "s.json: /parallel/data: planned, not built: data parallelism, replicas that train on other batches; known "
+            "keys: tensor");
+  EXPECT_EQ(error_with({"/parallel/zero=2"}),
+            "--set /parallel/zero=2: /parallel/zero is planned, not built: optimizer state, gradients and parameters "
+            "sharded over data-parallel ranks");
+  EXPECT_EQ(error_with({"/training/steps=20", "/training/warmup_steps=20"}),
+            "s.json: /training/warmup_steps: got 20, want less than steps, 20: the learning rate would never reach its "
+            "peak");
+  EXPECT_NO_THROW(
+      (void)parse_spec(kMinimal, "s", std::vector<std::string>{"/training/steps=20", "/training/warmup_steps=19"}));
   EXPECT_EQ(error_with({"/parallel/tensor=8", "/training/sequence_tokens=1000"}),
             "s.json: /parallel/tensor: got 8, want at most 4, the model's heads\n"
             "s.json: /training/sequence_tokens: got 1000, want at most 128, the model's context");

@@ -14,7 +14,8 @@ using nlohmann::json;
 using testing::HasSubstr;
 
 std::string spec_text(const std::string& rest) {
-  return R"({"name": "t", "data": {"text": "a"}, "parallel": {"tensor": 2})" + rest + "}";
+  const std::string ranks = rest.find("\"parallel\"") == std::string::npos ? R"("parallel": {"tensor": 2}, )" : "";
+  return R"({"name": "t", )" + ranks + R"("data": {"text": "a"})" + rest + "}";
 }
 
 SweepPlan plan(const std::string& rest) { return plan_sweep({parse_json(spec_text(rest), "s"), "s.json"}); }
@@ -58,12 +59,12 @@ TEST(SweepPlan, CrossTakesEveryCombinationTheLastPointerFastest) {
 
 TEST(SweepPlan, ZipTakesElementByElementAndIsCrossedWithCross) {
   EXPECT_EQ(order(plan(R"(, "sweep": {"zip": {"/training/steps": [1, 2], "/model/layers": [3, 4]},
-                                      "cross": {"/training/warmup_steps": [0, 9]}})")),
+                                      "cross": {"/training/gradient_clip": [0, 9]}})")),
             (std::vector<std::string>{
-                R"({"/model/layers":3,"/training/steps":1,"/training/warmup_steps":0} 1)",
-                R"({"/model/layers":3,"/training/steps":1,"/training/warmup_steps":9} 1)",
-                R"({"/model/layers":4,"/training/steps":2,"/training/warmup_steps":0} 1)",
-                R"({"/model/layers":4,"/training/steps":2,"/training/warmup_steps":9} 1)",
+                R"({"/model/layers":3,"/training/gradient_clip":0,"/training/steps":1} 1)",
+                R"({"/model/layers":3,"/training/gradient_clip":9,"/training/steps":1} 1)",
+                R"({"/model/layers":4,"/training/gradient_clip":0,"/training/steps":2} 1)",
+                R"({"/model/layers":4,"/training/gradient_clip":9,"/training/steps":2} 1)",
             }));
 }
 
@@ -120,6 +121,62 @@ TEST(SweepPlan, PointsThatMeanTheSameShareOneRunAndStayListed) {
   EXPECT_NE(same.runs[0].point, same.runs[2].point);
 }
 
+/// "POINTER POINTS" of each warning.
+std::vector<std::string> warnings(const std::string& rest) {
+  std::vector<std::string> lines;
+  for (const PlanWarning& one : plan(rest).warnings) {
+    lines.push_back(one.warning.pointer + " " + std::to_string(one.points));
+  }
+  return lines;
+}
+
+TEST(SweepPlan, NetworksThatLoseNothingAreWarnedOf) {
+  const std::string loss = R"({"model": "bernoulli", "loss_rate": 0.1})";
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(warnings(R"(, "network": {"loss": )" + loss + "}"), Lines());
+  EXPECT_EQ(warnings(""), Lines());
+  // One rank sends nothing.
+  const std::string alone = R"(, "parallel": {"tensor": 1})";
+  EXPECT_EQ(warnings(R"(, "network": {"loss": )" + loss + "}" + alone), Lines{"/network 1"});
+  EXPECT_EQ(warnings(R"(, "network": {"gather": {"loss": )" + loss + "}}" + alone), Lines{"/network 1"});
+  EXPECT_EQ(warnings(R"(, "network": {"links": [{"loss": )" + loss + "}]}" + alone), Lines{"/network 1"});
+  EXPECT_EQ(warnings(R"(, "network": {"loss": {"model": "none"}, "path": "ring"})" + alone), Lines());
+  EXPECT_EQ(warnings(R"(, "network": {"classes": {"tp_forward": {"loss": {"model": "none"}}}})" + alone), Lines());
+  // No loss is said of what has all else.
+  EXPECT_EQ(warnings(R"(, "network": {"path": "ring", "fill": "stale"})"), Lines{"/network 1"});
+  EXPECT_EQ(warnings(R"(, "network": {"path": "ring", "loss": {"model": "none"}})"), Lines());
+  EXPECT_EQ(warnings(R"(, "network": {"path": "ring", "classes": {"tp_forward": {"loss": )" + loss + "}}}"), Lines());
+  EXPECT_EQ(warnings(R"(, "network": {"path": "ring"}, "time": {"link": {"latency_microseconds": 1,
+      "bandwidth_gbit_per_second": 1}})"),
+            Lines())
+      << "it takes time";
+  // As points of a sweep they are legitimate, and the same run is shown as such.
+  const std::string sweep = R"(, "network": {"classes": {"tp_forward": {"fill": "stale"}}}, "sweep": {"cross": {
+      "/network/classes/tp_forward/loss": [{"model": "bernoulli", "loss_rate": 0.1},
+                                           {"model": "bernoulli", "loss_rate": 0.2}], "/parallel/tensor": [1, 2]}})";
+  EXPECT_EQ(warnings(sweep), Lines{"/network/classes/tp_forward 2"});
+  const SweepPlan swept = plan(sweep);
+  EXPECT_EQ(swept.points, 4U);
+  EXPECT_EQ(swept.same_runs(), 1U);
+  EXPECT_EQ(swept.runs[2].same_as, 0U);
+  EXPECT_EQ(swept.runs[0].run.warnings.size(), 1U);
+  EXPECT_TRUE(swept.runs[1].run.warnings.empty());
+}
+
+TEST(SweepPlan, ASpecOfOneRunThatNamesAnIdleClassIsRefused) {
+  const std::string forward = R"(, "network": {"classes": {"tp_forward": {"loss": {"model": "bernoulli",
+      "loss_rate": 0.1}}}}, "parallel": {"tensor": 1})";
+  EXPECT_EQ(
+      error_of(forward),
+      "s.json: /network/classes/tp_forward: no packet is sent, so none is lost: with /parallel/tensor 1 no traffic "
+      "class has traffic; want 2 ranks or more");
+  EXPECT_EQ(error_of(forward + R"(, "repeat": {"seeds": 2})"), error_of(forward));
+  EXPECT_EQ(
+      error_of(R"(, "network": {"classes": {"tp_backward": {"fill": "zero"}}})"),
+      "s.json: /network/classes/tp_backward: no packet is lost: neither this class nor /network has a loss; want a "
+      "loss, or {\"model\": \"none\"} where none is meant");
+}
+
 TEST(SweepPlan, AMemberOfASweptObjectCanBeSweptToo) {
   const SweepPlan nested = plan(R"(, "sweep": {"cross": {
       "/network/loss": [{"model": "bernoulli", "loss_rate": 0.9}], "/network/loss/loss_rate": [0.1, 0.2]}})");
@@ -161,7 +218,7 @@ TEST(SweepPlan, TooManyRunsAreRefusedBeforeAnyIsPlanned) {
   std::string list = "[1";
   for (int i = 2; i <= 1000; ++i) list += "," + std::to_string(i);
   list += "]";
-  EXPECT_EQ(error_of(R"(, "sweep": {"cross": {"/training/steps": )" + list + R"(, "/training/warmup_steps": )" + list +
+  EXPECT_EQ(error_of(R"(, "sweep": {"cross": {"/training/steps": )" + list + R"(, "/training/gradient_clip": )" + list +
                      R"(, "/training/accumulation": )" + list + R"(, "/validation/tokens": )" + list + "}}"),
             "s.json: /sweep: asks for more than 10000 runs");
 }

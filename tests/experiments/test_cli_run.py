@@ -134,6 +134,78 @@ def test_validate_says_everything_that_is_wrong(tmp_path):
     assert "nowhere.json: No such file" in run("validate", "nowhere.json", cwd=tmp_path, expect=2).err
 
 
+def test_validate_says_what_the_machine_lacks(tmp_path):
+    (tmp_path / "short.txt").write_text("too short")
+    write_spec(tmp_path)
+    huge = json.dumps({"preset": "xl", "layers": 10000, "width": 1048576, "heads": 16})
+    lacking = [
+        ("/data/text=nowhere.txt", "spec.json: /data/text: read nowhere.txt: No such file"),
+        ("/data/text=short.txt", "spec.json: /data: short.txt: 9 tokens leave"),
+        ("/model/weights=nowhere", "spec.json: /model/weights: read nowhere: No such file"),
+        ("/backend/name=udp", "spec.json: /backend/name: udp is not in this build; use one of local"),
+        ("/model=" + huge, "spec.json: /model: weights, gradients and moments take"),
+    ]
+    for override, message in lacking:
+        said = run("validate", "spec.json", "--set", override, cwd=tmp_path, expect=2)
+        assert len(said.err.splitlines()) == 1 and message in said.err and said.out == ""
+        assert "ok, 1 run" in run("validate", "spec.json", "--set", override, "--spec-only", cwd=tmp_path).out
+    overrides = [part for override, _ in lacking if "short" not in override for part in ("--set", override)]
+    overrides += ["--set", "/model/weights=nowhere"]  # the model is another one by now
+    everything = run("validate", "spec.json", *overrides, cwd=tmp_path, expect=2)
+    assert len(everything.err.splitlines()) == 4
+
+
+def test_a_network_that_loses_nothing_is_said_everywhere(tmp_path):
+    write_spec(tmp_path, parallel={"tensor": 1})
+    words = "spec.json: /network: no packet is sent, so none is lost: with /parallel/tensor 1"
+    assert words in run("validate", "spec.json", cwd=tmp_path).err
+    assert words in run("run", "spec.json", cwd=tmp_path).err
+    (folder,) = run_folders(tmp_path)
+    assert [w["pointer"] for w in summary_of(folder)["warnings"]] == ["/network"]
+    write_spec(
+        tmp_path, name="two", sweep={"cross": {"/parallel/tensor": [1, 2], "/network/loss/loss_rate": [0.1, 0.2]}}
+    )
+    assert "ok, 4 runs, 1 of them the same as others" in run("validate", "spec.json", cwd=tmp_path).out
+    swept = run("sweep", "spec.json", cwd=tmp_path)
+    assert words in swept.err and "(2 of 4 points)" in swept.err
+    assert len(run_folders(tmp_path, "two")) == 3
+    assert swept.out.count("(the run of ") == 1
+    warned = [summary_of(f)["warnings"] for f in run_folders(tmp_path, "two")]
+    assert sorted(len(w) for w in warned) == [0, 0, 1]
+
+
+def test_a_finished_run_says_which_records_it_lacks(tmp_path):
+    bare = {"every_steps": 2, "sample_every_steps": 6, "weights": "none"}
+    write_spec(tmp_path, record=bare)
+    run("run", "spec.json", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    before = losses_of(folder)
+    more = ["run", "spec.json", "--set", "/record/weights=final", "--set", "/record/links=include"]
+    refused = run(*more, cwd=tmp_path, expect=2).err
+    assert f"results/tiny/{folder.name}: finished, but without what the spec asks for: the final weights" in refused
+    assert "/record/links" in refused and "--again" in refused
+
+    # export says what was missing, and the command that it names makes it.
+    said = run("export", f"results/tiny/{folder.name}", "--out", "x", cwd=tmp_path, expect=2).err
+    command = said.strip().split("this writes them: droptest ")[1].split(" ")
+    assert "the records are in" in run(*command, cwd=tmp_path).out
+    run("export", f"results/tiny/{folder.name}", "--out", "x", cwd=tmp_path)
+    assert losses_of(folder) == before
+    assert "nothing to do" in run("run", "spec.json", "--again", cwd=tmp_path).out, "nothing is lacking"
+
+    # A sweep likewise: only the runs that lack something are run again.
+    write_spec(tmp_path, record=bare, repeat={"seeds": 2})
+    run("sweep", "spec.json", cwd=tmp_path)
+    weights = {f: (f / "weights.safetensors").exists() for f in run_folders(tmp_path)}
+    assert sorted(weights.values()) == [False, True]
+    times = {f: (f / "summary.json").stat().st_mtime_ns for f in weights}
+    final = ["sweep", "spec.json", "--set", "/record/weights=final"]
+    assert "the final weights (/record/weights); --again" in run(*final, cwd=tmp_path, expect=2).err
+    run(*final, "--again", cwd=tmp_path)
+    assert all((f / "weights.safetensors").exists() for f in weights)
+    assert {f for f in weights if (f / "summary.json").stat().st_mtime_ns == times[f]} == {folder}
+
+
 def test_export_and_eval_round_trip(finished):
     folder, run_folder = finished
     run("export", run_folder, "--out", "final.safetensors", cwd=folder)

@@ -175,6 +175,7 @@ SUMMARY = {
         "late_packets": 0,
     },
     "loss": {"tp_forward": {"reduce": LOSS, "gather": LOSS}},
+    "warnings": [{"pointer": "/network", "message": "m"}],
     "provenance": {
         **{"version": "0.1.0", "commit": "c", "host": "h", "compiler": "g", "libraries": {"Eigen": "3.4.0"}},
         **{"started": "2025-01-01T00:00:00Z", "finished": "2025-01-01T00:00:01Z"},

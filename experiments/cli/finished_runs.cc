@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/cli/finished_runs.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <vector>
+
+#include "experiments/records/run_records.h"
+#include "sim/error.h"
+
+namespace droptest::cli {
+
+void add_again_option(CLI::App& command, Again& again) {
+  command.add_flag_callback(
+      "--again", [&again] { again = Again::kYes; },
+      "Run finished runs again that lack a record which the spec asks for (/record)");
+}
+
+void require_records(const experiments::SweepPlan& plan, const std::string& out, Again again) {
+  std::vector<experiments::RunDirectory> lacking;
+  std::vector<std::string> records;
+  for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+    const experiments::PlannedRun& planned = plan.runs[i];
+    const experiments::RunDirectory directory = experiments::run_directory(out, plan.name, planned.run.run_id);
+    if (planned.same_as != i || !experiments::has_result(directory)) continue;
+    const std::vector<std::string> missing = experiments::missing_records(directory, planned.run);
+    if (missing.empty()) continue;
+    lacking.push_back(directory);
+    for (const std::string& one : missing) {
+      if (std::find(records.begin(), records.end(), one) == records.end()) records.push_back(one);
+    }
+  }
+  if (again == Again::kYes) {
+    for (const experiments::RunDirectory& directory : lacking) {
+      std::error_code error;
+      std::filesystem::remove(directory.summary(), error);
+      if (error) throw ConfigError(directory.summary() + ": cannot remove: " + error.message());
+    }
+    return;
+  }
+  if (lacking.empty()) return;
+  std::string text;
+  for (const std::string& one : records) text += (text.empty() ? "" : ", ") + one;
+  throw ConfigError(lacking.front().path +
+                    (lacking.size() == 1 ? "" : " and " + std::to_string(lacking.size() - 1) + " more") +
+                    ": finished, but without what the spec asks for: " + text +
+                    "; --again runs what is not complete again, from its start");
+}
+
+}  // namespace droptest::cli

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/idle_network.h"
+
+#include <algorithm>
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+
+/// What a section says of loss.
+enum class Said : std::uint8_t { kNothing, kNone, kLoss };
+
+Said said_by(const json& section) {
+  Said said = Said::kNothing;
+  const auto hear = [&said](const json& loss) {
+    said = std::max(said, loss["model"] == "none" ? Said::kNone : Said::kLoss);
+  };
+  if (section.contains("loss")) hear(section["loss"]);
+  for (const json& link : section.value("links", json::array())) hear(link["loss"]);
+  for (const char* half : {"reduce", "gather"}) {
+    if (section.contains(half)) said = std::max(said, said_by(section[half]));
+  }
+  return said;
+}
+
+}  // namespace
+
+std::vector<Warning> idle_network(const json& network, const std::vector<sim::TrafficClass>& in_use, NetworkUse use) {
+  std::vector<Warning> warnings;
+  const json classes = network.value("classes", json::object());
+  const Said of_all = said_by(network);
+  if (in_use.empty()) {
+    const std::string why =
+        "no packet is sent, so none is lost: with /parallel/tensor 1 no traffic class has traffic; want 2 ranks or "
+        "more";
+    if (of_all == Said::kLoss) warnings.push_back({"/network", why, Warning::About::kRun});
+    for (const auto& [name, section] : classes.items()) {
+      if (said_by(section) == Said::kNone) continue;
+      warnings.push_back({"/network/classes/" + name, why, Warning::About::kOneClass});
+    }
+    return warnings;
+  }
+  if (use != NetworkUse::kLossOnly || of_all != Said::kNothing) return warnings;
+  const std::string want = R"(; want a loss, or {"model": "none"} where none is meant)";
+  bool some_class_says = false;
+  for (const auto& [name, section] : classes.items()) {
+    if (said_by(section) != Said::kNothing) {
+      some_class_says = true;
+    } else if (!section.empty()) {
+      warnings.push_back({"/network/classes/" + name,
+                          "no packet is lost: neither this class nor /network has a loss" + want,
+                          Warning::About::kOneClass});
+    }
+  }
+  const bool says_more = network.size() > (network.contains("classes") ? 1U : 0U);
+  if (says_more && !some_class_says) {
+    warnings.push_back({"/network", "no packet is lost: the network has no loss" + want, Warning::About::kRun});
+  }
+  return warnings;
+}
+
+}  // namespace droptest::experiments
