@@ -59,7 +59,7 @@ TEST(RunsThatFit, TheLargestRunOnADeviceDecides) {
   runs[0].run.config.training.batch_sequences = 9999;
   for (std::size_t i = 1; i < runs.size(); ++i) runs[i].run.config = run_on_cuda(2);
   runs[2].run.config.training.batch_sequences = 64;
-  runs[3].run.config.seed = 9;
+  runs[3].run.config.seeds = {9, 9, 9};
   runs[4].run.config.training.batch_sequences = 63;
   const fake_cuda::Scope scope;
   EXPECT_EQ(&most_demanding(runs), &runs[2].run.config);
