@@ -60,8 +60,9 @@ void add_report_command(CLI::App& app, Action& chosen) {
       "Works on a sweep that is not finished, too. Further options go to the Python package analysis/, which is run "
       "by\n"
       "$DROPTEST_PYTHON (default /usr/bin/python3).\n\n"
-      "Example:\n"
-      "  droptest report results/quickstart");
+      "Examples:\n"
+      "  droptest report results/quickstart\n"
+      "  droptest report results/quickstart --effect 0.01 --equivalent 0.02   seeds needed, and what is equal");
   command->callback([options, command, &chosen] {
     options->arguments = command->remaining();
     chosen = [options] { return report(*options); };

@@ -304,17 +304,19 @@ def test_report_says_what_it_cannot_do(tmp_path):
 def test_report_writes_a_page(tmp_path):
     pytest.importorskip("matplotlib")
     pytest.importorskip("pandas")
-    write_spec(tmp_path, sweep={"cross": {"/network/loss/loss_rate": [0, 0.2]}})
+    write_spec(tmp_path, sweep={"cross": {"/network/loss/loss_rate": [0, 0.2]}}, repeat={"seeds": 2})
     run("sweep", "spec.json", cwd=tmp_path)
     folders = run_folders(tmp_path)
-    run("report", "results/tiny", cwd=tmp_path)
+    run("report", "results/tiny", "--effect", "0.07", "--equivalent", "0.5", cwd=tmp_path)
     page = (tmp_path / "results/tiny/report.html").read_text()
-    losses = {summary["loss"]["tp_forward"]["reduce"]["loss_rate"]: summary["validation"]["final_loss"]
-              for summary in map(summary_of, folders)}  # fmt: skip
-    assert set(losses) == {0.0, 0.2}
+    losses = {0.0: [], 0.2: []}
+    for summary in map(summary_of, folders):
+        losses[summary["loss"]["tp_forward"]["reduce"]["loss_rate"]].append(summary["validation"]["final_loss"])
+    lossless, lossy = (sum(values) / len(values) for values in losses.values())
     (row,) = re.findall(r"<tr><td>Bernoulli</td>.*?</tr>", page.split("<h2>Summary</h2>")[1].split("<h2>")[0])
-    cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
-    assert {"20 %", f"{losses[0.2]:.4f}", f"{losses[0.2] - losses[0.0]:+.4f}"} <= set(cells)
+    cells = [cell.split(" ± ")[0] for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+    assert {"20 %", f"{lossy:.4f}", f"{lossy - lossless:+.4f}"} <= set(cells)
+    assert ">to see 0.07</th>" in page and ">within 0.5?</th>" in page
     for folder in folders:
         assert f'href="{folder.name}/metrics.jsonl"' in page
     assert page.count("data:image/svg+xml;base64,") == len(list((tmp_path / "results/tiny/plots").glob("*.svg"))) > 3
