@@ -17,6 +17,7 @@ Said said_by(const json& section) {
     said = std::max(said, loss["model"] == "none" ? Said::kNone : Said::kLoss);
   };
   if (section.contains("loss")) hear(section["loss"]);
+  if (section.contains("links")) said = std::max(said, Said::kNone);  // an empty list says that no link has any
   for (const json& link : section.value("links", json::array())) hear(link["loss"]);
   for (const char* half : {"reduce", "gather"}) {
     if (section.contains(half)) said = std::max(said, said_by(section[half]));

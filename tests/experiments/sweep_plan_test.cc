@@ -145,6 +145,7 @@ TEST(SweepPlan, NetworksThatLoseNothingAreWarnedOf) {
   // No loss is said of what has all else.
   EXPECT_EQ(warnings(R"(, "network": {"path": "ring", "fill": "stale"})"), Lines{"/network 1"});
   EXPECT_EQ(warnings(R"(, "network": {"path": "ring", "loss": {"model": "none"}})"), Lines());
+  EXPECT_EQ(warnings(R"(, "network": {"path": "ring", "links": []})"), Lines());
   EXPECT_EQ(warnings(R"(, "network": {"path": "ring", "classes": {"tp_forward": {"loss": )" + loss + "}}}"), Lines());
   EXPECT_EQ(warnings(R"(, "network": {"path": "ring"}, "time": {"link": {"latency_microseconds": 1,
       "bandwidth_gbit_per_second": 1}})"),
