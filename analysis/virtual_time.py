@@ -2,7 +2,7 @@
 """Time to a target loss on the virtual clock, for reliable and tolerant networks, and where the two break even.
 
 Nouns. A *reliable* run repeats lost packets until all have arrived (time.retransmission of its spec), a *tolerant* one
-leaves them lost. The *advantage* of tolerance at a loss rate is D = ln(time of tolerant / time of reliable) of two runs
+leaves them lost, at once or when its budget of rounds is spent. The *advantage* of tolerance at a loss rate is D = ln(time of tolerant / time of reliable) of two runs
 with one seed: below 0 tolerance is faster. The *break-even rate* is where the mean of D over seeds becomes positive.
 """
 
@@ -28,7 +28,10 @@ def has_virtual_time(records: Records) -> bool:
 def protocol_of(run: Run) -> str | None:
     """The protocol of a run's virtual clock, "none" on a tolerant network; None without a clock."""
     time = object_of(run.spec.get("time"))
-    return str(object_of(time.get("retransmission")).get("protocol", "none")) if time else None
+    if not time:
+        return None
+    retransmission = object_of(time.get("retransmission"))
+    return "none" if "rounds" in retransmission else str(retransmission.get("protocol", "none"))
 
 
 def time_to_target(seconds: Sequence[float], losses: Sequence[float], target: float) -> float:

@@ -11,11 +11,13 @@
 #include "comm/lossy/fate_simulation.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/lossy/path_registry.h"
+#include "comm/lossy/recovery_rules.h"
 #include "comm/lossy/residual_theory.h"
 #include "comm/lossy/time_simulation.h"
 #include "comm/lossy/virtual_clock.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
+#include "sim/loss/bernoulli.h"
 #include "sim/packets/packetizer.h"
 #include "sim/random/philox.h"
 #include "sim/time/timing_theory.h"
@@ -67,8 +69,8 @@ std::optional<double> expected_seconds(const CollectiveExperiment& experiment) {
   const ClassNetwork& network = experiment.network;
   const bool coded = network.reduce.recovery != nullptr || network.gather.recovery != nullptr;
   const bool computes = model.compute_seconds != 0.0;
-  const bool plain = !coded && !computes && model.reliable == nullptr && !model.deadline_seconds &&
-                     model.transfer_p99_over_p50 == 1 && model.links.group_ranks == 0 &&
+  const bool plain = !coded && !computes && !model.deadline_seconds && model.transfer_p99_over_p50 == 1 &&
+                     model.links.group_ranks == 0 &&
                      experiment.elements % static_cast<std::uint64_t>(experiment.ranks) == 0;
   if (!plain) return std::nullopt;
   if (experiment.ranks == 1) return 0;
@@ -143,12 +145,12 @@ void run_trials(const CollectiveExperiment& experiment, Communicator& inner, Sha
   if (inner.rank() == 0 && !collected.empty()) statistics = collected[0];  // a group of one loses nothing
 }
 
-// What a path sees of the network: a reliable one loses nothing.
+// What a path sees of the network.
 ClassNetwork seen_network(const CollectiveExperiment& experiment) {
   if (!experiment.time) return experiment.network;
   Network network;
   network.of(kClass) = experiment.network;
-  return *residual_network(network, *experiment.time).of(kClass);
+  return *with_deadlines(network, *experiment.time).of(kClass);
 }
 
 FateSimulation simulation_of(const CollectiveExperiment& experiment, const ClassNetwork& network) {
@@ -161,13 +163,21 @@ FateSimulation simulation_of(const CollectiveExperiment& experiment, const Class
           experiment.time ? &*experiment.time : nullptr};
 }
 
+// Along the slots of a clock, repetitions meet the burst that lost the packet: how many are lost again has a closed
+// form for independent loss only.
+bool has_known_residual(const CollectiveExperiment& experiment, const HalfNetwork& half) {
+  return !experiment.time || half.loss == nullptr || half.recovery == nullptr || !half.recovery->sends_again() ||
+         half.recovery->is_reliable() || dynamic_cast<const sim::Bernoulli*>(half.loss.get()) != nullptr;
+}
+
 // What the trials lose, from the fates alone. What comes too late for a deadline is not among it.
 void simulate_losses(const CollectiveExperiment& experiment, CollectiveExperimentResult& result) {
   const ClassNetwork network = seen_network(experiment);
   SimulatedFates fates = simulate_fates(simulation_of(experiment, network));
   // The closed forms are those of equal links, in all steps.
   ExpectedAllReduce theory;
-  if (has_one_process(network.reduce) && has_one_process(network.gather) && network.recovery.protect.empty()) {
+  if (has_one_process(network.reduce) && has_one_process(network.gather) && network.recovery.protect.empty() &&
+      has_known_residual(experiment, network.reduce) && has_known_residual(experiment, network.gather)) {
     theory = expected_all_reduce(network, experiment.ranks, experiment.inputs, experiment.elements, sizeof(float));
   }
   const bool may_be_late = experiment.time && experiment.time->deadline_seconds;
@@ -186,10 +196,9 @@ void check(const CollectiveExperiment& experiment) {
   require_positive("elements", experiment.elements);
   require_positive("trials", experiment.trials);
   const PathEntry& path = path_entry(experiment.network.path);
-  if (experiment.time) {
-    const auto endless = endless_repetition(*experiment.time, experiment.network,
-                                            {experiment.ranks, experiment.elements, sizeof(float)});
-    if (endless) throw ConfigError("collective: retransmission: " + *endless);
+  if (const auto endless =
+          endless_repetition(experiment.network, {experiment.ranks, experiment.elements, sizeof(float)})) {
+    throw ConfigError("collective: retransmission: " + *endless);
   }
   if (!experiment.time || path.schedule == nullptr) return validate(experiment.network);
   const int groups = experiment.network.group_ranks;

@@ -2,7 +2,6 @@
 #include "comm/lossy/collective_timing.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <string>
 #include <utility>
@@ -10,16 +9,20 @@
 #include "comm/lossy/path_registry.h"
 #include "sim/error.h"
 #include "sim/packets/packetizer.h"
-#include "sim/time/slot_fates.h"
 
 namespace droptest::comm {
 namespace {
 
-// A group has 2^48 slots on each link, the upper half of them for what goes from send to recv.
-constexpr int kGroupShift = 48;
-constexpr std::uint64_t kMessageSlots = std::uint64_t{1} << 47U;
+// The packets of a link that go from send to recv have the upper half of its 2^48 places.
+constexpr std::uint64_t kMessagePlaces = std::uint64_t{1} << 47U;
 // A collective's rounds have stragglers of their own; the last number is that of what goes from send to recv.
 constexpr std::size_t kMessageRound = CollectiveTiming::kMostRounds;
+
+// Whether a packet of the gather half goes to all at once: with shared fates, and beside an aggregation point.
+bool goes_to_all(const ClassNetwork& network, const TimedMessage& message, bool from_rank) {
+  return message.link.half == sim::Half::kGather &&
+         (network.consistency == Consistency::kShared || (network.path == "contribution" && from_rank));
+}
 
 }  // namespace
 
@@ -63,41 +66,69 @@ TimedMessage CollectiveTiming::cost_of(const What& what, const sim::TimedHop& ho
   message.counted_on = hop.destination;
   const auto packet_bytes = static_cast<double>(network.payload_bytes + model_.header_bytes);
   message.packet_seconds = cost.transfer_seconds(packet_bytes);
+  message.factor = factor;
   message.cost = {factor * cost.latency_seconds, factor * cost.transfer_seconds(bytes), packets};
-
-  const sim::LossProcess* loss = loss_of_link(half.links, on, half.loss.get());
-  if (loss != nullptr) loss = &loss->at_step(step_);
-  if (model_.reliable == nullptr || loss == nullptr || !loss->can_lose() || packets == 0) return message;
-  const sim::LinkTiming timing{factor * message.packet_seconds, factor * cost.round_trip_seconds()};
-  std::uint64_t& slot = draws.next_slot[on];
-  const std::uint64_t first = static_cast<std::uint64_t>(group_) << kGroupShift | (draws.first_slot + slot);
-  sim::SlotFates fates(*loss, network_.seed, on, first);
-  const sim::Delivery delivery = model_.reliable->deliver(fates, packets, timing);
-  message.cost.transfer_seconds += delivery.extra_seconds(packets, timing.slot_seconds);
-  message.repeated = delivery.packets_sent - packets;
-  message.timeouts = delivery.timeouts;
-  slot += delivery.slots_passed;
-  DROPTEST_CHECK(slot < kMessageSlots, "a link ran out of slots");
+  message.data_packets = cut.packets();
   return message;
 }
 
-TimedMessage CollectiveTiming::cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) {
+void CollectiveTiming::repeat(const ClassNetwork& network, Courses& courses, TimedMessage& message) const {
+  const HalfNetwork& half = message.link.half == sim::Half::kReduce ? network.reduce : network.gather;
+  const bool repeats = half.recovery != nullptr && half.recovery->sends_again();
+  if (!repeats || message.cost.packets == 0 || (half.loss == nullptr && half.links.empty())) return;
+  const sim::LossProcess* loss = loss_of_link(half.links, message.link, half.loss.get());
+  if (loss != nullptr) loss = &loss->at_step(step_);
+  const bool to_all = message.link.destination == sim::Link::kEveryDestination;
+  Course& course = courses[message.link];
+  if (!to_all || course.messages == 0 || course.collective != collectives_) {
+    const FlowKey key{message.link, group_};
+    sim::MessagePlace place = course.place(key, message.cost.packets, network.burst_scope);
+    if (&courses == &message_courses_) place.first_packet += kMessagePlaces;
+    place.ticks = course.take_ticks(message.cost.packets, message.departs_seconds, message.packet_seconds);
+    if (network.burst_scope == BurstScope::kMessage) place.ticks->first = 0;
+    course.packets += message.cost.packets;
+    ++course.messages;
+    course.collective = collectives_;
+    // Receivers of one packet have one fate of it, whatever their links: the links between groups say when it is sent
+    // again.
+    const sim::LinkCost& cost =
+        to_all ? model_.links.between : model_.links.of(message.link.source, message.link.destination);
+    const auto bytes = static_cast<double>(network.payload_bytes + model_.header_bytes);
+    course.last = {place, {cost.transfer_seconds(bytes), cost.round_trip_seconds()}};
+    course.repair = {};
+    if (loss != nullptr && loss->can_lose()) {
+      sim::PacketMask lost(message.cost.packets);
+      loss->draw_message(network_.seed, message.link, place, lost);
+      sim::PacketMask missing(message.data_packets);
+      course.repair = half.recovery->recover(lost, sim::draws_by_slot(*loss, network_.seed, message.link, place),
+                                             course.last.timing, missing);
+    }
+  }
+  message.repeated = course.last;
+  message.resent = course.repair.resent_packets;
+  message.timeouts = course.repair.rounds - 1;
+  message.cost.transfer_seconds += message.factor * course.repair.extra_seconds(course.last.timing.slot_seconds);
+}
+
+TimedMessage CollectiveTiming::cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const {
   DROPTEST_CHECK(round < kMessageRound, "a collective of " + std::to_string(round) + " rounds");
-  return cost_of(what, hop, {next_slot_, 0, round, collectives_});
+  return cost_of(what, hop, {round, collectives_});
 }
 
 TimedMessage CollectiveTiming::message(const What& what, int source, int destination, std::uint64_t elements,
                                        double clock) {
   const sim::TimedHop hop{source, destination, elements, sim::Half::kGather};
   const std::uint64_t number = messages_[link(what, hop.half, source, destination)]++;
-  TimedMessage message = cost_of(what, hop, {next_message_slot_, kMessageSlots, kMessageRound, number});
+  TimedMessage message = cost_of(what, hop, {kMessageRound, number});
   message.in_time = message.cost.packets;
   message.departs_seconds = clock;
+  repeat(network_of(what), message_courses_, message);
   return message;
 }
 
 void CollectiveTiming::play(const sim::HopSchedule& schedule, const What& what, const ElementsOf& elements_of,
                             std::span<double> clocks, const Visit& visit) {
+  const ClassNetwork& network = network_of(what);
   sim::RoundClock clock(clocks, model_.deadline_seconds);
   for (int round = 0; round < schedule.rounds(); ++round) {
     clock.begin_round();
@@ -106,9 +137,10 @@ void CollectiveTiming::play(const sim::HopSchedule& schedule, const What& what, 
       if (elements == 0) return;  // nothing is sent
       const sim::TimedHop timed{hop.source, hop.destination, elements, hop.half};
       TimedMessage message = cost_in_collective(what, timed, static_cast<std::size_t>(round));
-      const sim::HopOutcome outcome = clock.play(timed, message.cost);
-      message.in_time = outcome.in_time;
-      message.departs_seconds = outcome.start_seconds;
+      message.departs_seconds = clock.start_seconds(timed, message.cost);
+      if (goes_to_all(network, message, true)) message.link.destination = sim::Link::kEveryDestination;
+      repeat(network, courses_, message);
+      message.in_time = clock.play(timed, message.cost);
       visit(message);
     });
     clock.end_round();
@@ -155,6 +187,7 @@ void CollectiveTiming::all_to_all(const What& what, std::span<const std::uint64_
 // the gather half repeats besides. The aggregation point waits one deadline from when the first rank begins.
 void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, std::span<double> clocks,
                                  const Visit& visit) {
+  const ClassNetwork& network = network_of(what);
   const double first = *std::min_element(clocks.begin(), clocks.end());
   const double limit = first + model_.deadline_seconds.value_or(std::numeric_limits<double>::infinity());
   double complete = first;
@@ -162,44 +195,45 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
   for (int source = 0; source < ranks(); ++source) {
     const sim::TimedHop hop{source, source == 0 ? ranks() - 1 : 0, count_elems, sim::Half::kReduce};
     TimedMessage up = cost_in_collective(what, hop, 0);
+    up.departs_seconds = clocks[static_cast<std::size_t>(source)];
+    up.link.destination = sim::Link::kEveryDestination;
+    repeat(network, courses_, up);
     const double first_bit = clocks[static_cast<std::size_t>(source)] + up.cost.latency_seconds;
     complete = std::max(complete, std::min(limit, first_bit + up.cost.transfer_seconds));
     up.in_time = sim::packets_in_time(up.cost, first_bit, limit);
     up.counted_on = source;
-    up.departs_seconds = clocks[static_cast<std::size_t>(source)];
-    up.link.destination = sim::Link::kEveryDestination;
     visit(up);
   }
   for (int receiver = 0; receiver < ranks(); ++receiver) {
     const sim::TimedHop hop{receiver == 0 ? ranks() - 1 : 0, receiver, count_elems, sim::Half::kGather};
     TimedMessage down = cost_in_collective(what, hop, 1);
     const sim::LinkCost& lossless = model_.links.of(down.link.source, down.link.destination);
-    const sim::Packetizer cut(count_elems, element_bytes(what.type), network_of(what).payload_bytes);
+    down.departs_seconds = complete;
+    down.link.source = static_cast<std::uint16_t>(*std::ranges::min_element(world_ranks_));  // which names the point
+    if (goes_to_all(network, down, false)) down.link.destination = sim::Link::kEveryDestination;
+    repeat(network, courses_, down);
+    const sim::Packetizer cut(count_elems, element_bytes(what.type), network.payload_bytes);
     const double bytes =
         static_cast<double>(count_elems * element_bytes(what.type) + cut.packets() * model_.header_bytes);
     double& clock = clocks[static_cast<std::size_t>(receiver)];
     clock = std::max(clock, complete + down.cost.latency_seconds +
                                 std::max(0.0, down.cost.transfer_seconds - lossless.transfer_seconds(bytes)));
     down.cost.packets = 0;  // the same ones that went up
-    down.departs_seconds = complete;
-    down.link.source = static_cast<std::uint16_t>(*std::ranges::min_element(world_ranks_));  // which names the point
     visit(down);
   }
   ++collectives_;
 }
 
-void note_time(const TimedMessage& message, const ClassNetwork& network, MessageTimes& times) {
-  const MessageTime time{message.departs_seconds, message.packet_seconds, message.in_time};
-  // Beside an aggregation point values go to all at once, and what comes from it has no deadline.
-  const bool from_rank_to_all = network.path == "contribution" && message.in_time.has_value();
-  const bool to_all =
-      message.link.half == sim::Half::kGather && (network.consistency == Consistency::kShared || from_rank_to_all);
-  to_all ? times.add_shared(message.link, time) : times.add(message.link, time);
+void note_time(const TimedMessage& message, MessageTimes& times) {
+  const MessageTime time{message.departs_seconds, message.packet_seconds, message.in_time, message.repeated};
+  const bool shared =
+      message.link.half == sim::Half::kGather && message.link.destination == sim::Link::kEveryDestination;
+  shared ? times.add_shared(message.link, time) : times.add(message.link, time);
 }
 
 void count_message(const TimedMessage& message, VirtualTime& time) {
   time.packets += message.cost.packets;
-  time.repeated += message.repeated;
+  time.repeated += message.resent;
   time.timeouts += message.timeouts;
   if (message.in_time) time.late += message.cost.packets - *message.in_time;
 }

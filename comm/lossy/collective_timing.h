@@ -14,6 +14,7 @@
 #include "comm/lossy/message_times.h"
 #include "comm/lossy/network.h"
 #include "comm/lossy/time_model.h"
+#include "sim/recovery/link_recovery.h"
 #include "sim/schedules/hop_schedule.h"
 #include "sim/time/hop_timing.h"
 #include "sim/time/straggler.h"
@@ -22,13 +23,16 @@ namespace droptest::comm {
 
 /// One message of a collective with a clock.
 struct TimedMessage {
-  sim::Link link;
+  sim::Link link;      ///< whose fates it has
   int counted_on = 0;  ///< rank of the group
   sim::HopCost cost;
+  std::uint64_t data_packets = 0;  ///< of cost.packets
+  double factor = 1;               ///< of its straggler, on all its times
   double departs_seconds = 0;
   double packet_seconds = 0;  ///< of one full packet on its link
-  std::uint64_t repeated = 0;
+  std::uint64_t resent = 0;   ///< packets, each as often as it was sent again
   std::uint64_t timeouts = 0;
+  std::optional<RepeatedMessage> repeated;  ///< where it lies, on a link that sends again
   std::optional<std::uint64_t>
       in_time;  ///< its packets that arrive before the deadline; none where nobody waits for it
 };
@@ -43,7 +47,7 @@ class CollectiveTiming {
   /// A collective has fewer rounds.
   static constexpr int kMostRounds = 0xffff;
 
-  /// `network` and `model` are borrowed; the network has the loss that a reliable one repeats.
+  /// `network` and `model` are borrowed.
   CollectiveTiming(const Network& network, const TimeModel& model, GroupNumber group, std::vector<int> world_ranks);
 
   /// The training step that the next collectives belong to; the loss of a link may change with it.
@@ -63,19 +67,27 @@ class CollectiveTiming {
   TimedMessage message(const What& what, int source, int destination, std::uint64_t elements, double clock);
 
  private:
-  // Where the draws of a message come from: its link's slots, and the number of what it belongs to.
+  // Which straggler a message meets.
   struct Draws {
-    std::map<sim::Link, std::uint64_t>& next_slot;
-    std::uint64_t first_slot;
     std::size_t round;
     std::uint64_t index;
   };
+  // How far a link that sends again has come, and what became of its last message: hops that carry packets for every
+  // destination share it.
+  struct Course : LinkCourse {
+    std::uint64_t collective = 0;
+    RepeatedMessage last;
+    sim::Repair repair;
+  };
+  using Courses = std::map<sim::Link, Course>;
 
   int ranks() const { return static_cast<int>(world_ranks_.size()); }
   const ClassNetwork& network_of(const What& what) const;
   sim::Link link(const What& what, sim::Half half, int source, int destination) const;
   TimedMessage cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const;
-  TimedMessage cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round);
+  TimedMessage cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const;
+  // Adds the time of the repetitions to a message that leaves at its time, where its link sends again.
+  void repeat(const ClassNetwork& network, Courses& courses, TimedMessage& message) const;
   using ElementsOf = std::function<std::uint64_t(const sim::Hop&)>;
   void play(const sim::HopSchedule& schedule, const What& what, const ElementsOf& elements_of, std::span<double> clocks,
             const Visit& visit);
@@ -88,15 +100,15 @@ class CollectiveTiming {
   sim::Straggler straggler_;
   std::uint64_t step_ = 0;
   std::uint64_t collectives_ = 0;
-  // Where loss decides on repetitions. All ranks of the group see all its collectives; of what goes from send to recv
-  // only the two ends know, so it has slots of its own.
-  std::map<sim::Link, std::uint64_t> next_slot_;
-  std::map<sim::Link, std::uint64_t> next_message_slot_;
+  // All ranks of the group see all its collectives; of what goes from send to recv only the two ends know, so it has
+  // places of its own.
+  Courses courses_;
+  Courses message_courses_;
   std::map<sim::Link, std::uint64_t> messages_;
 };
 
 /// Notes a collective's message for the loss layer, on the link whose fates it has there.
-void note_time(const TimedMessage& message, const ClassNetwork& network, MessageTimes& times);
+void note_time(const TimedMessage& message, MessageTimes& times);
 
 /// Adds a message to the counts of the rank that counts it.
 void count_message(const TimedMessage& message, VirtualTime& time);

@@ -67,7 +67,7 @@ class Simulation {
     result_.statistics.traffic_class = what_.traffic_class;
     if (ranks_ == 1) return std::move(result_);
     if (travels_on()) cut_into_pieces();
-    if (what_.time != nullptr && keeps_time(network_)) note_times();
+    if (what_.time != nullptr && (keeps_time(network_) || sends_again(network_))) note_times();
     touched_.assign(what_.trials, false);
     for (const sim::Half half : kHalves) draw(half);
     result_.statistics.collectives = what_.trials;
@@ -161,7 +161,7 @@ class Simulation {
     times_.resize(what_.trials);
     simulate_time(what_, *what_.time, [this](std::uint64_t trial, TimedMessage message) {
       message.in_time = message.in_time ? std::optional(message.cost.packets) : std::nullopt;
-      note_time(message, what_.network, times_[trial]);
+      note_time(message, times_[trial]);
     });
   }
 

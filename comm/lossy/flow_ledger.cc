@@ -19,15 +19,6 @@ constexpr int kGroupShift = 48;
 constexpr int kMessageShift = 32;
 constexpr int kMessageGroupShift = 56;
 
-// Packets that are sent again look at other places of the link each time, so that a process that does not tell attempts
-// apart (a trace, a pattern) does not lose the same packets for ever.
-constexpr std::uint64_t kAttemptStride = 1000003;
-
-sim::Link link_of_attempt(sim::Link link, std::uint64_t attempt) {
-  link.attempt = static_cast<std::uint8_t>(1 + (attempt - 1) % sim::Link::kMostAttempts);
-  return link;
-}
-
 // Payload of the lost packets of `mask`, of which there are `number`: all are full but the message's last data packet,
 // which is at `last`.
 std::uint64_t lost_bytes(const sim::PacketMask& mask, std::uint64_t number, std::uint64_t last,
@@ -74,19 +65,27 @@ double FlowLedger::missing_rate(const sim::Link& link, std::uint64_t packets) co
   return *rate;
 }
 
-sim::MessagePlace FlowLedger::place_of(const Flow& flow, const FlowKey& key, std::uint64_t packets, BurstScope scope) {
+sim::MessagePlace LinkCourse::place(const FlowKey& key, std::uint64_t packets_sent, BurstScope scope) const {
   const std::uint64_t group = key.group;
   if (scope == BurstScope::kLink) {
-    DROPTEST_CHECK((flow.packets + packets) >> kGroupShift == 0, name_of(key.link) + " ran out of packet indices");
+    DROPTEST_CHECK((packets + packets_sent) >> kGroupShift == 0, name_of(key.link) + " ran out of packet indices");
     const std::uint64_t origin = group << kGroupShift;
-    return {origin + flow.packets, origin, flow.messages, std::nullopt};
+    return {origin + packets, origin, messages, std::nullopt};
   }
-  const bool fits = packets >> kMessageShift == 0 && flow.messages >> kMessageShift == 0 && group < 256 &&
-                    (group == 0 || flow.messages >> (kMessageGroupShift - kMessageShift) == 0);
-  DROPTEST_CHECK(fits, name_of(key.link) + " ran out of packet indices: message " + std::to_string(flow.messages) +
-                           " of " + std::to_string(packets) + " packets in group " + std::to_string(group));
-  const std::uint64_t origin = group << kMessageGroupShift | flow.messages << kMessageShift;
+  const bool fits = packets_sent >> kMessageShift == 0 && messages >> kMessageShift == 0 && group < 256 &&
+                    (group == 0 || messages >> (kMessageGroupShift - kMessageShift) == 0);
+  DROPTEST_CHECK(fits, name_of(key.link) + " ran out of packet indices: message " + std::to_string(messages) + " of " +
+                           std::to_string(packets_sent) + " packets in group " + std::to_string(group));
+  const std::uint64_t origin = group << kMessageGroupShift | messages << kMessageShift;
   return {origin, origin, 0, std::nullopt};
+}
+
+// A message begins in the packet time in which it leaves, unless the message before it still has that one: its last
+// packet may be short, and a packet that is not full takes a whole tick all the same.
+sim::PacketTicks LinkCourse::take_ticks(std::uint64_t packets_sent, double departs_seconds, double packet_seconds) {
+  const std::uint64_t first = std::max(sim::whole_slots(departs_seconds, packet_seconds), next_tick);
+  next_tick = first + packets_sent;
+  return {first, packet_seconds * kMicrosecondsPerSecond};
 }
 
 Flow& FlowLedger::flow_of(const FlowKey& key) {
@@ -148,7 +147,7 @@ const sim::PacketMask* FlowLedger::next_message(const sim::Link& link, GroupNumb
   if (count > 0) {
     const sim::LossProcess* process = flow.process == nullptr ? nullptr : &flow.process->at_step(step_);
     if (process != nullptr && process->can_lose() && arrival_ == Arrival::kByFate) {
-      missing = lose(flow, key, *process, packets, count, ticks);
+      missing = lose(flow, key, *process, packets, count, ticks, time && time->repeated ? &*time->repeated : nullptr);
     } else if (flow.tally != nullptr) {
       flow.tally->fates.interrupt();
     }
@@ -161,15 +160,10 @@ const sim::PacketMask* FlowLedger::next_message(const sim::Link& link, GroupNumb
   return time && time->in_time ? with_late(std::min(*time->in_time, data), data, missing) : missing;
 }
 
-// A message begins in the packet time in which it leaves, unless the message before it still has that one: its last
-// packet may be short, and a packet that is not full takes a whole tick all the same.
 std::optional<sim::PacketTicks> FlowLedger::take_ticks(Flow& flow, std::uint64_t count,
                                                        const std::optional<MessageTime>& time) {
   if (!time || time->packet_seconds <= 0) return std::nullopt;
-  const std::uint64_t now = sim::whole_slots(time->departs_seconds, time->packet_seconds);
-  const std::uint64_t first = std::max(now, flow.next_tick);
-  flow.next_tick = first + count;
-  return sim::PacketTicks{first, time->packet_seconds * kMicrosecondsPerSecond};
+  return flow.take_ticks(count, time->departs_seconds, time->packet_seconds);
 }
 
 // Packets that come too late are missing whatever the recovery did, and what had to arrive is waited for.
@@ -189,12 +183,14 @@ const sim::PacketMask* FlowLedger::with_late(std::uint64_t in_time, std::uint64_
 // Draws the fates of a message that is sent as `count` packets.
 const sim::PacketMask* FlowLedger::lose(Flow& flow, const FlowKey& key, const sim::LossProcess& process,
                                         const sim::Packetizer& packets, std::uint64_t count,
-                                        const std::optional<sim::PacketTicks>& ticks) {
+                                        const std::optional<sim::PacketTicks>& ticks, const RepeatedMessage* repeated) {
   const BurstScope scope = network_.of(key.link.traffic_class)->burst_scope;
-  sim::MessagePlace place = place_of(flow, key, count, scope);
-  place.ticks = ticks;
-  // Where each message has fates of its own, no time passes between them.
-  if (ticks && scope == BurstScope::kMessage) place.ticks->first = 0;
+  sim::MessagePlace place = repeated == nullptr ? flow.place(key, count, scope) : repeated->place;
+  if (repeated == nullptr) {
+    place.ticks = ticks;
+    // Where each message has fates of its own, no time passes between them.
+    if (ticks && scope == BurstScope::kMessage) place.ticks->first = 0;
+  }
   mask_.resize(count);
   FlowTally* tally = flow.tally.get();
   if (tally != nullptr && scope == BurstScope::kLink && !process.counts_by_message()) {
@@ -216,7 +212,7 @@ const sim::PacketMask* FlowLedger::lose(Flow& flow, const FlowKey& key, const si
     tally->counts.lost_bytes += lost_bytes(mask_, lost, last, packets);
   }
   const sim::PacketMask* missing =
-      recovery == nullptr ? &mask_ : recover(flow, key, process, *recovery, packets, place.first_packet);
+      recovery == nullptr ? &mask_ : recover(flow, key, process, *recovery, packets, place.first_packet, repeated);
   if (missing == nullptr) return nullptr;
   touch_ = Touch::kTouched;
   if (tally != nullptr) {
@@ -229,13 +225,13 @@ const sim::PacketMask* FlowLedger::lose(Flow& flow, const FlowKey& key, const si
 
 const sim::PacketMask* FlowLedger::recover(Flow& flow, const FlowKey& key, const sim::LossProcess& process,
                                            const sim::LinkRecovery& recovery, const sim::Packetizer& packets,
-                                           std::uint64_t first) {
+                                           std::uint64_t first, const RepeatedMessage* repeated) {
   missing_.resize(packets.packets());
-  const auto draw_again = [&](std::uint64_t attempt, std::uint64_t first_data, sim::PacketMask& lost) {
-    process.draw(network_.seed, link_of_attempt(key.link, attempt), first + first_data + attempt * kAttemptStride,
-                 lost);
-  };
-  const sim::Repair repair = recovery.recover(mask_, draw_again, missing_);
+  const sim::LinkRecovery::DrawAgain draw_again =
+      repeated == nullptr ? sim::draws_by_attempt(process, network_.seed, key.link, first)
+                          : sim::draws_by_slot(process, network_.seed, key.link, repeated->place);
+  const sim::LinkTiming timing = repeated == nullptr ? sim::LinkTiming{} : repeated->timing;
+  const sim::Repair repair = recovery.recover(mask_, draw_again, timing, missing_);
   if (flow.tally != nullptr) {
     PacketCounts& counts = flow.tally->counts;
     // Go-back-N drops packets that were not lost, so that more can be missing than were lost.
@@ -244,7 +240,8 @@ const sim::PacketMask* FlowLedger::recover(Flow& flow, const FlowKey& key, const
     counts.resend_rounds += repair.rounds - 1;
   }
   if (!missing_.any_lost()) return nullptr;
-  const sim::Link link = link_of_attempt(key.link, sim::Link::kMostAttempts);
+  sim::Link link = key.link;
+  link.attempt = sim::Link::kMostAttempts;
   if (flow.messages % kMessagesPerCheck == 0) flow.checked_missing.add(link, first, missing_);
   if (flow.tally != nullptr) flow.tally->missing.add(link, first, missing_);
   return &missing_;

@@ -60,16 +60,25 @@ struct alignas(64) FlowTally {
   MissingDigest missing;
 };
 
+/// How far the packets of a link have come.
+struct LinkCourse {
+  std::uint64_t messages = 0;
+  std::uint64_t packets = 0;    ///< so far; the index of the next one where indices run on along the link
+  std::uint64_t next_tick = 0;  ///< of a link with a clock: the first one after its last packet
+
+  /// Where a message of so many packets lies, which comes next. Throws: CheckError when the indices run out.
+  sim::MessagePlace place(const FlowKey& key, std::uint64_t packets_sent, BurstScope scope) const;
+  /// The ticks of such a message, which are then used up.
+  sim::PacketTicks take_ticks(std::uint64_t packets_sent, double departs_seconds, double packet_seconds);
+};
+
 /// State of one flow. A rank has several for each of its peers, so it is small on all but the rank that counts it.
-struct Flow {
+struct Flow : LinkCourse {
   Flow(const sim::Link& link, const sim::LossProcess* configured) : process(configured), checked_fates(link) {}
   /// The digest of the messages that both ends draw.
   std::uint64_t check() const { return checked_fates.value() + checked_missing.value(); }
 
-  const sim::LossProcess* process;  ///< of the link, for all steps; null: reliable
-  std::uint64_t messages = 0;
-  std::uint64_t packets = 0;    ///< so far; the index of the next one where indices run on along the link
-  std::uint64_t next_tick = 0;  ///< of a link with a clock: the first one after its last packet
+  const sim::LossProcess* process;                 ///< of the link, for all steps; null: reliable
   std::pair<const FlowKey, Flow>* next = nullptr;  ///< that had the next message last time; null: none yet
   std::unique_ptr<FlowTally> tally;                ///< null where another rank counts the link
   sim::FateDigest checked_fates;
@@ -135,15 +144,14 @@ class FlowLedger {
   Flow& flow_of(const FlowKey& key);
   static void fetch_ahead(const Flow& flow);
   const sim::LossProcess* process_of(const sim::Link& link) const;
-  static sim::MessagePlace place_of(const Flow& flow, const FlowKey& key, std::uint64_t packets, BurstScope scope);
   static std::optional<sim::PacketTicks> take_ticks(Flow& flow, std::uint64_t count,
                                                     const std::optional<MessageTime>& time);
   const sim::PacketMask* lose(Flow& flow, const FlowKey& key, const sim::LossProcess& process,
                               const sim::Packetizer& packets, std::uint64_t count,
-                              const std::optional<sim::PacketTicks>& ticks);
+                              const std::optional<sim::PacketTicks>& ticks, const RepeatedMessage* repeated);
   const sim::PacketMask* recover(Flow& flow, const FlowKey& key, const sim::LossProcess& process,
-                                 const sim::LinkRecovery& recovery, const sim::Packetizer& packets,
-                                 std::uint64_t first);
+                                 const sim::LinkRecovery& recovery, const sim::Packetizer& packets, std::uint64_t first,
+                                 const RepeatedMessage* repeated);
   const sim::PacketMask* with_late(std::uint64_t in_time, std::uint64_t packets, const sim::PacketMask* missing);
 
   Network network_;

@@ -23,7 +23,7 @@ GroupTimeline::GroupTimeline(Communicator& inner, GroupNumber group, const Netwo
       network_(network),
       time_(time),
       times_(times),
-      notes_times_(model.deadline_seconds.has_value() || keeps_time(network)),
+      notes_times_(model.deadline_seconds.has_value() || keeps_time(network) || sends_again(network)),
       timing_(network, model, group, world_ranks(inner)) {}
 
 std::vector<double> GroupTimeline::exchange_clocks() {
@@ -36,13 +36,12 @@ std::vector<double> GroupTimeline::exchange_clocks() {
 }
 
 template <class Play>
-void GroupTimeline::pass(const CollectiveTiming::What& what, const Play& play) {
+void GroupTimeline::pass(const Play& play) {
   std::vector<double> clocks = exchange_clocks();
   times_.clear();
-  const ClassNetwork& network = *network_.of(what.traffic_class);
   play(std::span(clocks), [&](const TimedMessage& message) {
     if (message.counted_on == inner_.rank()) count_message(message, time_);
-    if (notes_times_) note_time(message, network, times_);
+    if (notes_times_) note_time(message, times_);
   });
   time_.seconds = clocks[static_cast<std::size_t>(inner_.rank())];
 }
@@ -50,13 +49,14 @@ void GroupTimeline::pass(const CollectiveTiming::What& what, const Play& play) {
 // From send to recv there is no deadline.
 void GroupTimeline::note_message(const TimedMessage& message) {
   times_.clear();
-  if (notes_times_) times_.add(message.link, {message.departs_seconds, message.packet_seconds, std::nullopt});
+  if (notes_times_)
+    times_.add(message.link, {message.departs_seconds, message.packet_seconds, std::nullopt, message.repeated});
 }
 
 void GroupTimeline::collective(sim::Collective collective, std::span<const std::uint64_t> counts, int root,
                                ElementType type, const Message& message) {
   const CollectiveTiming::What what{message.traffic_class, type};
-  pass(what, [&](std::span<double> clocks, const CollectiveTiming::Visit& visit) {
+  pass([&](std::span<double> clocks, const CollectiveTiming::Visit& visit) {
     timing_.collective(collective, what, counts, root, clocks, visit);
   });
 }
@@ -67,7 +67,7 @@ void GroupTimeline::all_to_all(std::span<const std::uint64_t> send_counts, Eleme
   inner_.all_gather(ConstTensor(send_counts), Tensor(std::span(table)), std::vector<std::uint64_t>(ranks, ranks),
                     kClocks);
   const CollectiveTiming::What what{message.traffic_class, type};
-  pass(what, [&](std::span<double> clocks, const CollectiveTiming::Visit& visit) {
+  pass([&](std::span<double> clocks, const CollectiveTiming::Visit& visit) {
     timing_.all_to_all(what, table, clocks, visit);
   });
 }

@@ -23,7 +23,7 @@ namespace droptest::comm {
 /// are a pure function of (seed, program), equal on every backend.
 class GroupTimeline {
  public:
-  /// All but `group` are borrowed, and outlive this. `network` has the loss that a reliable network repeats.
+  /// All but `group` are borrowed, and outlive this.
   GroupTimeline(Communicator& inner, GroupNumber group, const Network& network, const TimeModel& model,
                 VirtualTime& time, MessageTimes& times);
 
@@ -41,7 +41,7 @@ class GroupTimeline {
   std::vector<double> exchange_clocks();
   // Moves the clock on over a collective, which `play` works out from all ranks' clocks.
   template <class Play>
-  void pass(const CollectiveTiming::What& what, const Play& play);
+  void pass(const Play& play);
   void note_message(const TimedMessage& message);
 
   Communicator& inner_;

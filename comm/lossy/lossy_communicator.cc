@@ -31,7 +31,7 @@ const Message kSplit{sim::TrafficClass::kControl, "number of a split group"};
 // What all communicators of one rank share: its links do not know groups.
 struct RankState {
   RankState(const LossyOptions& options, int world_rank)
-      : ledger(options.time ? residual_network(options.network, *options.time) : options.network, options.counting),
+      : ledger(options.time ? with_deadlines(options.network, *options.time) : options.network, options.counting),
         sample_every_steps(options.sample_every_steps) {
     if (!options.time) return;
     clock.emplace(options.network, *options.time, world_rank);

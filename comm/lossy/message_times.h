@@ -8,14 +8,24 @@
 #include <optional>
 
 #include "sim/loss/link.h"
+#include "sim/loss/loss_process.h"
+#include "sim/time/link_cost.h"
 
 namespace droptest::comm {
+
+/// Where on its link a message lies that is sent again until its budget is spent: the clock, which has walked along it,
+/// says so to the loss layer.
+struct RepeatedMessage {
+  sim::MessagePlace place;
+  sim::LinkTiming timing;
+};
 
 /// What the virtual clock says of a message on its link.
 struct MessageTime {
   double departs_seconds = 0;
-  double packet_seconds = 0;             ///< of one full packet, with its header, on the link
-  std::optional<std::uint64_t> in_time;  ///< its first packets, that arrive before the deadline; absent: all
+  double packet_seconds = 0;                ///< of one full packet, with its header, on the link
+  std::optional<std::uint64_t> in_time;     ///< its first packets, that arrive before the deadline; absent: all
+  std::optional<RepeatedMessage> repeated;  ///< absent: its place is that of its index, and nothing takes time
 };
 
 /// Filled before a collective, used up by it: messages of a link in their order.

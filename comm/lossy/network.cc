@@ -69,6 +69,11 @@ void apply_fill(ClassNetwork& network, Fill fill) {
   network.gather.fill = entry.gather_half ? fill : Fill::kZero;
 }
 
+void apply_recovery(ClassNetwork& network, const std::shared_ptr<const sim::LinkRecovery>& recovery) {
+  network.reduce.recovery = recovery;
+  network.gather.recovery = recovery;
+}
+
 // An adversary's losses follow from a message's content: both ends of the link must have it, and nobody else may need
 // them.
 std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network) {
@@ -148,6 +153,15 @@ bool keeps_time(const Network& network) {
     }
   }
   return false;
+}
+
+bool sends_again(const Network& network) {
+  const auto repeats = [](const HalfNetwork& half) {
+    return half.recovery != nullptr && half.recovery->sends_again() && (half.loss != nullptr || !half.links.empty());
+  };
+  return std::any_of(network.classes.begin(), network.classes.end(), [&](const auto& of_class) {
+    return of_class && (repeats(of_class->reduce) || repeats(of_class->gather));
+  });
 }
 
 }  // namespace droptest::comm

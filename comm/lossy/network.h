@@ -93,6 +93,9 @@ void apply_loss(ClassNetwork& network, const std::shared_ptr<const sim::LossProc
 /// Gives each half `fill` where it has a meaning, and `zero` elsewhere.
 void apply_fill(ClassNetwork& network, Fill fill);
 
+/// Gives both halves `recovery`, e.g. a retransmission without a budget: a reliable network.
+void apply_recovery(ClassNetwork& network, const std::shared_ptr<const sim::LinkRecovery>& recovery);
+
 /// Why a selection of lost packets has no meaning where it is; absent: it has.
 struct SelectionRefusal {
   std::string_view half;
@@ -111,5 +114,8 @@ bool can_lose_all(const HalfNetwork& half);
 
 /// Whether any loss process of the network looks at the time.
 bool keeps_time(const Network& network);
+
+/// Whether any link of the network that can lose packets sends them again.
+bool sends_again(const Network& network);
 
 }  // namespace droptest::comm

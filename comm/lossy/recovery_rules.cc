@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/recovery_rules.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
+#include <cstdio>
 #include <string>
 
+#include "comm/communicator.h"
 #include "comm/lossy/path_registry.h"
+#include "sim/packets/packetizer.h"
 #include "sim/recovery/hadamard.h"
+#include "sim/recovery/retransmission.h"
+#include "sim/schedules/hop_schedule.h"
 
 namespace droptest::comm {
 namespace {
@@ -26,7 +33,58 @@ void refuse_half(const HalfNetwork& half, const std::string& name, std::vector<R
   }
 }
 
+std::string number_text(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.3g", value);
+  return text.data();
+}
+
+// Data packets of the largest message of each half, by sim::Half.
+std::array<std::uint64_t, 2> largest_messages(const ClassNetwork& network, const AllReduceSize& size) {
+  const auto packets = [&](std::uint64_t elements) {
+    return sim::Packetizer(elements, size.element_bytes, network.payload_bytes).packets();
+  };
+  const PathEntry& path = path_entry(network.path);
+  if (path.schedule == nullptr) return {packets(size.elements), packets(size.elements)};
+  const auto schedule = path.schedule({sim::Collective::kAllReduce, size.ranks, 0, network.group_ranks});
+  std::vector<std::uint64_t> begins = {0};
+  for (const std::uint64_t count : even_counts(size.elements, schedule->parts())) {
+    begins.push_back(begins.back() + count);
+  }
+  std::array<std::uint64_t, 2> largest = {0, 0};
+  for (int round = 0; round < schedule->rounds(); ++round) {
+    schedule->for_each_hop(round, [&](const sim::Hop& hop) {
+      std::uint64_t& of_half = largest[static_cast<std::size_t>(hop.half)];
+      of_half = std::max(of_half, packets(begins[static_cast<std::size_t>(hop.end_part)] -
+                                          begins[static_cast<std::size_t>(hop.first_part)]));
+    });
+  }
+  return largest;
+}
+
 }  // namespace
+
+std::optional<std::string> endless_repetition(const ClassNetwork& network, const AllReduceSize& size) {
+  if (size.ranks < 2) return std::nullopt;
+  for (const sim::Half half : {sim::Half::kReduce, sim::Half::kGather}) {
+    const HalfNetwork& of_half = half == sim::Half::kReduce ? network.reduce : network.gather;
+    const auto* repeats = dynamic_cast<const sim::Retransmission*>(of_half.recovery.get());
+    if (repeats == nullptr || !repeats->is_reliable()) continue;
+    const std::uint64_t packets = largest_messages(network, size)[static_cast<std::size_t>(half)];
+    std::vector<const sim::LossProcess*> processes = {of_half.loss.get()};
+    for (const LinkOverride& link : of_half.links) processes.push_back(link.loss.get());
+    for (const sim::LossProcess* process : processes) {
+      if (process == nullptr || !process->can_lose()) continue;
+      const double tries = repeats->expected_tries(*process, packets);
+      if (tries <= sim::kMostExpectedTries) continue;
+      return "takes " + number_text(tries) + " tries on average for messages of up to " + std::to_string(packets) +
+             " packets under " + process->describe() + "; want at most " + number_text(sim::kMostExpectedTries) +
+             ": a lower loss rate, shorter messages, a budget of rounds, or a protocol that sends lost packets alone "
+             "(selective_repeat)";
+    }
+  }
+  return std::nullopt;
+}
 
 std::optional<double> residual_rate(const HalfNetwork& half) {
   if (half.loss == nullptr || !half.loss->can_lose()) return 0;

@@ -16,6 +16,17 @@ namespace droptest::comm {
 std::optional<double> residual_rate(const HalfNetwork& half);
 std::optional<double> residual_rate(const HalfNetwork& half, std::uint64_t packets);
 
+/// An all-reduce, as far as its messages are concerned.
+struct AllReduceSize {
+  int ranks = 1;
+  std::uint64_t elements = 0;
+  std::uint64_t element_bytes = 4;
+};
+
+/// Why the messages of such an all-reduce would hardly ever get across by a retransmission without a budget: "takes ...
+/// tries on average ..., want at most ...". Absent: they do, as those of smaller ones do then.
+std::optional<std::string> endless_repetition(const ClassNetwork& network, const AllReduceSize& size);
+
 /// A member of a class's network that has no meaning beside the others.
 struct RecoveryRefusal {
   std::string pointer;  ///< within the class's network: "/recovery/hadamard"

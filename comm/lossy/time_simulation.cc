@@ -16,10 +16,10 @@ SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& m
 SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& model,
                             const std::function<void(std::uint64_t trial, const TimedMessage&)>& visit) {
   validate(simulation.network);
-  validate(model);
   Network network;
   network.seed = simulation.seed;
   network.of(simulation.traffic_class) = simulation.network;
+  validate(model, network);
   std::vector<int> world_ranks(static_cast<std::size_t>(simulation.ranks));
   std::iota(world_ranks.begin(), world_ranks.end(), 0);
   CollectiveTiming timing(network, model, 0, world_ranks);

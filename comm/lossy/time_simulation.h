@@ -17,8 +17,8 @@ struct SimulatedTime {
 };
 
 /// The clocks that the ranks of run_collective_experiment() have, bit for bit, with given compute times; where those
-/// are to be measured, nothing is computed. Cost: time in the number of messages, memory in the number of ranks; on a
-/// reliable network also in that of lossy links. Throws: ConfigError for a network or a model that has no meaning.
+/// are to be measured, nothing is computed. Cost: time in the number of messages, memory in the number of ranks; where
+/// links send again also in theirs. Throws: ConfigError for a network or a model that has no meaning.
 SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& model);
 /// The same, and shows each message with its trial.
 SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& model,

@@ -24,7 +24,7 @@ double thread_seconds() {
 
 VirtualClock::VirtualClock(const Network& network, const TimeModel& model, int world_rank)
     : network_(network),
-      model_((validate(model), model)),
+      model_((validate(model, network), model)),
       world_rank_(world_rank),
       straggler_(model_.compute_p99_over_p50),
       resumed_(thread_seconds()) {}
@@ -52,19 +52,15 @@ VirtualClock::Pause::~Pause() {
   if (clock_ != nullptr && --clock_->pauses_ == 0) clock_->resumed_ = thread_seconds();
 }
 
-Network residual_network(const Network& network, const TimeModel& model) {
-  Network residual = network;
-  for (auto& of_class : residual.classes) {
+Network with_deadlines(const Network& network, const TimeModel& model) {
+  Network result = network;
+  for (auto& of_class : result.classes) {
     if (!of_class) continue;
     for (HalfNetwork* half : {&of_class->reduce, &of_class->gather}) {
-      if (model.reliable != nullptr) {
-        half->loss = nullptr;
-        half->links.clear();
-      }
       half->deadline = model.deadline_seconds.has_value();
     }
   }
-  return residual;
+  return result;
 }
 
 VirtualTime collect_time(Communicator& group, const VirtualTime& mine) {

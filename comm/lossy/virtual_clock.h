@@ -54,9 +54,8 @@ class VirtualClock {
   double resumed_ = 0;  // thread time
 };
 
-/// What a tolerant network's paths see: `network` itself, with holes by lateness where there is a deadline. On a
-/// reliable one nothing is lost.
-Network residual_network(const Network& network, const TimeModel& model);
+/// What paths see of a network: `network` itself, with holes by lateness where there is a deadline.
+Network with_deadlines(const Network& network, const TimeModel& model);
 
 /// The group's clocks: the latest of them, the mean compute time, and the sums of the counts. Ranks: all of `group`.
 VirtualTime collect_time(Communicator& group, const VirtualTime& mine);

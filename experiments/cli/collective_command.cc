@@ -38,14 +38,15 @@ json time_section(const std::string& text) {
   return experiments::schema_of(experiments::SchemaKind::kSpec).with_defaults(spec)["time"];
 }
 
-comm::TimeModel time_model(const json& section, const comm::CollectiveExperiment& experiment) {
+/// The clock's rules; the network gets the retransmission of the section.
+comm::TimeModel time_model(const json& section, comm::ClassNetwork& network) {
   comm::Network all;
-  all.of(sim::TrafficClass::kTpForward) = experiment.network;
-  const experiments::ResolvedTime resolved =
-      experiments::resolve_time(section, all, {experiment.ranks, experiment.elements, sizeof(float)}, "--time");
+  all.of(sim::TrafficClass::kTpForward) = network;
+  const experiments::ResolvedTime resolved = experiments::resolve_time(section, all, "--time");
   std::string errors;
   for (const std::string& error : resolved.errors) errors += (errors.empty() ? "" : "\n") + error;
   if (!errors.empty()) throw ConfigError(errors);
+  network = *all.of(sim::TrafficClass::kTpForward);
   return resolved.model;
 }
 
@@ -68,7 +69,7 @@ int collective(const CollectiveOptions& options) {
   experiment.inputs = options.inputs == "identical" ? comm::Inputs::kIdentical : comm::Inputs::kIndependent;
   experiment.trials = options.trials;
   experiment.seed = options.network.seed;
-  if (!section.is_null()) experiment.time = time_model(section, experiment);
+  if (!section.is_null()) experiment.time = time_model(section, experiment.network);
   if (!options.dry && options.network.ranks > kMostThreads) {
     throw ConfigError("--ranks: got " + std::to_string(options.network.ranks) + ", want at most " +
                       std::to_string(kMostThreads) + ", or --dry, which needs no threads");

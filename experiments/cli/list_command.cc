@@ -14,7 +14,7 @@
 #include "models/gpt2/gpt2_config.h"
 #include "sim/loss/loss_registry.h"
 #include "sim/recovery/recovery_registry.h"
-#include "sim/time/retransmission.h"
+#include "sim/recovery/retransmission.h"
 
 namespace droptest::cli {
 namespace {

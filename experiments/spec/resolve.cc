@@ -69,6 +69,7 @@ class Resolver {
     resolve_training();
     resolve_network_section();
     resolve_time_section();
+    check_repetitions();
     if (!errors_.empty()) throw_errors();
     ResolvedRun run;
     run.spec = full_;
@@ -253,9 +254,14 @@ class Resolver {
     return {config_.tensor_parallel, tokens * static_cast<std::uint64_t>(config_.model.width), halves ? 2U : 4U};
   }
 
+  void check_repetitions() {
+    if (!errors_.empty()) return;
+    errors_ = endless_repetitions(config_.network, largest_all_reduce(), full_.value("time", json()), where_);
+  }
+
   void resolve_time_section() {
     if (!full_.contains("time") || !errors_.empty()) return;
-    ResolvedTime resolved = resolve_time(full_["time"], config_.network, largest_all_reduce(), where_);
+    ResolvedTime resolved = resolve_time(full_["time"], config_.network, where_);
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     config_.time = std::move(resolved.model);
   }

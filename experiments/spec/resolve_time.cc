@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/spec/resolve_time.h"
 
+#include <array>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/parameters_from_json.h"
 #include "sim/error.h"
-#include "sim/time/retransmission.h"
+#include "sim/loss/bernoulli.h"
+#include "sim/recovery/retransmission.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::experiments {
@@ -25,29 +29,58 @@ sim::LinkCost link_cost(const json& link) {
 
 using Report = std::function<void(const std::string& pointer, const std::string& message)>;
 
-// The clock knows what a link sends at first, parity packets too, and repetitions of its own protocols.
-void check_recovery(const comm::TimeModel& model, const comm::Network& network, const Report& report) {
+const std::array<std::pair<const char*, comm::HalfNetwork comm::ClassNetwork::*>, 2> kHalves = {
+    {{"reduce", &comm::ClassNetwork::reduce}, {"gather", &comm::ClassNetwork::gather}}};
+
+// What only the clock and the network together can tell.
+void check_network(const comm::TimeModel& model, const comm::Network& network, const Report& report) {
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
     const auto& of_class = network.of(traffic_class);
     if (!of_class) continue;
-    for (const comm::HalfNetwork* half : {&of_class->reduce, &of_class->gather}) {
-      if (half->recovery == nullptr) continue;
-      const std::string got = "got a clock, but links of " + std::string(sim::traffic_class_name(traffic_class)) +
-                              " have the recovery " + half->recovery->describe();
-      if (half->recovery->sends_again()) {
-        return report("/time", got +
-                                   ", whose repetitions it does not count; want parity alone in recovery, or a "
-                                   "protocol in /time/retransmission, which repeats until all has arrived");
-      }
-      if (model.reliable != nullptr) {
-        return report("/time/retransmission",
-                      got + ", and a protocol that repeats whatever is lost; want one of the two");
-      }
+    for (const auto& [name, member] : kHalves) {
+      const comm::HalfNetwork& half = (*of_class).*member;
+      if (half.recovery == nullptr) continue;
+      const std::string links =
+          "links of " + std::string(sim::traffic_class_name(traffic_class)) + ", " + name + " half,";
       if (model.deadline_seconds) {
         return report("/time/deadline_microseconds",
-                      got + ", which does not know what is late; want no deadline, or no recovery on links");
+                      "got a deadline, but " + links + " have the recovery " + half.recovery->describe() +
+                          ", which does not know what is late; want no deadline, or no recovery on links");
+      }
+      const bool repeats = half.recovery->sends_again() && !half.recovery->is_reliable();
+      const bool independent = half.loss == nullptr || dynamic_cast<const sim::Bernoulli*>(half.loss.get()) != nullptr;
+      if (repeats && !independent && half.fill == comm::Fill::kInverseProbability) {
+        return report("/time", "got a clock beside the fill inverse_probability, but what " +
+                                   half.recovery->describe() + " leaves missing on " + links +
+                                   " has no closed form under " + half.loss->describe() +
+                                   ", as a repetition may meet the burst that lost the packet; want another fill, or "
+                                   "no clock");
       }
     }
+  }
+}
+
+// Gives the section's protocol to all links; a network that has a recovery of its own says another thing.
+void repeat_losses(comm::Network& network, const std::shared_ptr<const sim::Retransmission>& protocol,
+                   const std::string& got, const Report& report) {
+  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    auto& of_class = network.of(traffic_class);
+    if (!of_class) continue;
+    const std::string name(sim::traffic_class_name(traffic_class));
+    for (const comm::HalfNetwork* half : {&of_class->reduce, &of_class->gather}) {
+      if (half->recovery != nullptr) {
+        return report("/time/retransmission", got + ", which sends again on all links, but those of " + name +
+                                                  " have the recovery " + half->recovery->describe() +
+                                                  " in the network section; want one of the two");
+      }
+      if (protocol->is_reliable() && comm::can_lose_all(*half)) {
+        return report("/time/retransmission",
+                      got + ", but " + name +
+                          " loses every packet of a link in some step, repeated ones too; want a "
+                          "budget of rounds, or loss rates below 1");
+      }
+    }
+    comm::apply_recovery(*of_class, protocol);
   }
 }
 
@@ -62,8 +95,7 @@ sim::LinkClasses link_classes(const json& time) {
   return links;
 }
 
-ResolvedTime resolve_time(const json& time, const comm::Network& network, const comm::AllReduceSize& largest,
-                          const std::string& where) {
+ResolvedTime resolve_time(const json& time, comm::Network& network, const std::string& where) {
   ResolvedTime result;
   comm::TimeModel& model = result.model;
   const auto report = [&](const std::string& pointer, const std::string& message) {
@@ -86,35 +118,39 @@ ResolvedTime resolve_time(const json& time, const comm::Network& network, const 
         "milliseconds");
   }
   const json& retransmission = time["retransmission"];
-  if (retransmission["protocol"] == "none") {
-    check_recovery(model, network, report);
-    return result;
+  const std::string got = "got " + quote_json(retransmission["protocol"]);
+  if (retransmission["protocol"] != "none" && model.deadline_seconds) {
+    report("/time/deadline_microseconds", "got " + quote_json(time["deadline_microseconds"]) + ", but " +
+                                              quote_json(retransmission["protocol"]) +
+                                              " sends again what is lost, and does not know what is late; want no "
+                                              "deadline, or the protocol \"none\"");
+  } else if (retransmission["protocol"] != "none") {
+    try {
+      const sim::Parameters protocol = parameters_from_json(retransmission, where + ": /time/retransmission");
+      repeat_losses(network, sim::make_retransmission(protocol), got, report);
+    } catch (const ConfigError& error) {
+      result.errors.emplace_back(error.what());
+    }
   }
-  try {
-    model.reliable = sim::make_retransmission(parameters_from_json(retransmission, where + ": /time/retransmission"));
-  } catch (const ConfigError& error) {
-    result.errors.emplace_back(error.what());
-  }
-  if (model.deadline_seconds) {
-    report("/time/deadline_microseconds",
-           "got " + quote_json(time["deadline_microseconds"]) + ", but " + quote_json(retransmission["protocol"]) +
-               " repeats what is lost until all has arrived; want no deadline, or the protocol \"none\"");
-  }
+  if (result.errors.empty()) check_network(model, network, report);
+  return result;
+}
+
+std::vector<std::string> endless_repetitions(const comm::Network& network, const comm::AllReduceSize& largest,
+                                             const json& time, const std::string& where) {
+  std::vector<std::string> errors;
+  const bool by_time = !time.is_null() && time["retransmission"]["protocol"] != "none";
+  const std::string pointer = by_time ? "/time/retransmission" : "/network/recovery/retransmit";
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
     const auto& of_class = network.of(traffic_class);
     if (!of_class) continue;
-    const std::string got = "got " + quote_json(retransmission["protocol"]) + ", ";
-    const std::string name(sim::traffic_class_name(traffic_class));
-    if (comm::can_lose_all(of_class->reduce) || comm::can_lose_all(of_class->gather)) {
-      report("/time/retransmission", got + "but " + name +
-                                         " loses every packet of a link in some step, repeated ones too; want loss "
-                                         "rates below 1");
-    } else if (const auto endless = comm::endless_repetition(model, *of_class, largest)) {
-      report("/time/retransmission", got + "which in " + name + " " + *endless);
-    }
+    const std::optional<std::string> endless = comm::endless_repetition(*of_class, largest);
+    if (!endless) continue;
+    const std::string got = by_time ? quote_json(time["retransmission"]["protocol"]) : "no budget of rounds";
+    errors.push_back(where + ": " + pointer + ": got " + got + ", which in " +
+                     std::string(sim::traffic_class_name(traffic_class)) + " " + *endless);
   }
-  check_recovery(model, network, report);
-  return result;
+  return errors;
 }
 
 }  // namespace droptest::experiments

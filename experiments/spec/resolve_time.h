@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/lossy/network.h"
+#include "comm/lossy/recovery_rules.h"
 #include "comm/lossy/time_model.h"
 
 namespace droptest::experiments {
@@ -19,9 +20,13 @@ struct ResolvedTime {
   std::vector<std::string> errors;  ///< complete messages; not empty: the model means nothing
 };
 
-/// `time` is the spec's section with defaults, `network` what the run's classes lose, `largest` the largest all-reduce
-/// of the run. `where` names the document.
-ResolvedTime resolve_time(const nlohmann::json& time, const comm::Network& network, const comm::AllReduceSize& largest,
-                          const std::string& where);
+/// `time` is the spec's section with defaults, `network` what the run's classes lose: its halves get the retransmission
+/// of the section. `where` names the document.
+ResolvedTime resolve_time(const nlohmann::json& time, comm::Network& network, const std::string& where);
+
+/// Complete messages on retransmissions of `network` that would hardly ever get the largest all-reduce of the run
+/// across. `time`: the section with defaults, or null.
+std::vector<std::string> endless_repetitions(const comm::Network& network, const comm::AllReduceSize& largest,
+                                             const nlohmann::json& time, const std::string& where);
 
 }  // namespace droptest::experiments

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two ends of a link do about lost packets before anybody sees a hole. Smallest example: retransmission.h.
+// What the two ends of a link do about lost packets before anybody sees a hole. Smallest example: go_back_0.cc.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 #include "sim/loss/loss_process.h"
 #include "sim/loss/packet_mask.h"
+#include "sim/time/link_cost.h"
 
 namespace droptest::sim {
 
@@ -18,6 +19,16 @@ struct Repair {
   std::uint64_t lost_data_packets = 0;  ///< at first
   std::uint64_t resent_packets = 0;     ///< each as often as it was sent again
   std::uint64_t rounds = 1;             ///< times that the sender sent, the first one too
+  double extra_slots = 0;               ///< packet times beyond those of the packets sent at first
+  double waiting_seconds = 0;           ///< beyond the slots: for acknowledgements and timers
+
+  double extra_seconds(double slot_seconds) const { return extra_slots * slot_seconds + waiting_seconds; }
+};
+
+/// One more transmission of a message's data packets.
+struct Attempt {
+  std::uint64_t number = 0;  ///< from 1 on; 0 is the first transmission
+  std::uint64_t slot = 0;    ///< packet i goes that many slots and i after the message's first packet
 };
 
 /// A way to repair a message on its link. A message of n data packets goes out as first_packets(n) packets, data and
@@ -26,11 +37,8 @@ struct Repair {
 /// Determinism: a pure function of its arguments. Monotone: where losses become fewer, so does what is missing.
 class LinkRecovery {
  public:
-  /// Sets the fates of data packets first_packet onwards in transmission `attempt` >= 1 of them; each attempt has draws
-  /// of its own.
-  using DrawAgain = std::function<void(std::uint64_t attempt, std::uint64_t first_packet, PacketMask& lost)>;
-  /// Where a budget is unlimited, what is missing after so many rounds arrives uncounted.
-  static constexpr std::uint64_t kMostRounds = 100000;
+  /// Sets the fates of data packets first_packet onwards in an attempt.
+  using DrawAgain = std::function<void(const Attempt& attempt, std::uint64_t first_packet, PacketMask& lost)>;
 
   virtual ~LinkRecovery() = default;
 
@@ -40,11 +48,13 @@ class LinkRecovery {
   /// Index of a data packet among first_packets(data_packets).
   virtual std::uint64_t position(std::uint64_t data_packet, std::uint64_t data_packets) const = 0;
 
-  /// Sets the data packets that stay missing. Shapes: `lost` has first_packets(missing.size()) bits.
-  virtual Repair recover(const PacketMask& lost, const DrawAgain& draw_again, PacketMask& missing) const = 0;
+  /// Sets the data packets that stay missing. Shapes: `lost` has first_packets(missing.size()) bits, `missing` none.
+  /// Throws: ConfigError where an unlimited number of rounds does not get the message across.
+  virtual Repair recover(const PacketMask& lost, const DrawAgain& draw_again, const LinkTiming& timing,
+                         PacketMask& missing) const = 0;
 
   /// Long-run fraction of the data packets of such messages that stay missing on a link with that loss; nothing where
-  /// no closed form is known. Independent processes per attempt are assumed, which docs/fates.md grants.
+  /// no closed form is known. Independent draws per attempt are assumed, which docs/fates.md grants without a clock.
   virtual std::optional<double> residual_rate(const LossProcess& process, std::uint64_t data_packets) const = 0;
 
   /// The same for a long message: its last, shorter block does not matter.
@@ -59,6 +69,19 @@ class LinkRecovery {
   /// The parameters in words for people, e.g. "parity(data=8, parity=2)".
   virtual std::string describe() const = 0;
 };
+
+/// The fates of repetitions where time is not counted: each attempt has draws of its own (docs/fates.md), as if the
+/// link had forgotten its state. `first_packet`: the index of the message's first packet. `process` is borrowed.
+LinkRecovery::DrawAgain draws_by_attempt(const LossProcess& process, std::uint64_t seed, const Link& link,
+                                         std::uint64_t first_packet);
+
+/// The same where it is: the link's slots go by while the sender waits, and a repetition has the fate of its slot, so
+/// that it may meet the burst that lost the packet. `process` is borrowed.
+LinkRecovery::DrawAgain draws_by_slot(const LossProcess& process, std::uint64_t seed, const Link& link,
+                                      const MessagePlace& place);
+
+/// The first lost packet of `mask`; its size where there is none.
+std::uint64_t first_lost(const PacketMask& mask);
 
 /// A loss process as the two-state chain of gilbert_elliott.h, which Bernoulli is a case of; nothing for others.
 struct LossChain {

@@ -100,7 +100,8 @@ std::uint64_t Parity::parity_position(std::uint64_t block, std::uint64_t parity_
 }
 
 // Groups without a loss, nearly all of them, cost a look at their words.
-Repair Parity::recover(const PacketMask& lost, const DrawAgain& /*draw_again*/, PacketMask& missing) const {
+Repair Parity::recover(const PacketMask& lost, const DrawAgain& /*draw_again*/, const LinkTiming& /*timing*/,
+                       PacketMask& missing) const {
   const std::uint64_t n = missing.size();
   Repair repair;
   for (std::uint64_t first_block = 0; first_block < blocks(n); first_block += code_.depth) {

@@ -31,7 +31,8 @@ class Parity final : public LinkRecovery {
 
   std::uint64_t first_packets(std::uint64_t data_packets) const override;
   std::uint64_t position(std::uint64_t data_packet, std::uint64_t data_packets) const override;
-  Repair recover(const PacketMask& lost, const DrawAgain& draw_again, PacketMask& missing) const override;
+  Repair recover(const PacketMask& lost, const DrawAgain& draw_again, const LinkTiming& timing,
+                 PacketMask& missing) const override;
   /// Exact for Bernoulli and Gilbert-Elliott, by the chain of states and losses over the packets of a block. For
   /// Bernoulli that is p P(Bin(k + m - 1, p) >= m).
   std::optional<double> residual_rate(const LossProcess& process, std::uint64_t data_packets) const override;

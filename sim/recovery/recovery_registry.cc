@@ -12,10 +12,6 @@
 namespace droptest::sim {
 namespace {
 
-constexpr std::int64_t kMostBudget = 1000;
-constexpr std::int64_t kMostWindow = 1000000000;
-constexpr std::int64_t kDefaultWindow = 64;
-
 Parity make_parity(const Parameters& parameters) {
   parameters.require_members("a parity code, e.g. {\"data\": 8, \"parity\": 2}");
   parameters.allow_only({"data", "parity", "depth"});
@@ -33,28 +29,6 @@ Parity make_parity(const Parameters& parameters) {
   }
 }
 
-std::shared_ptr<const LinkRecovery> make_retransmission(const Parameters& parameters,
-                                                        const std::optional<Parity>& parity) {
-  parameters.require_members("retransmission, e.g. {\"protocol\": \"selective_repeat\", \"rounds\": 3}");
-  RoundBudget rounds;
-  if (parameters.has("rounds")) rounds = static_cast<std::uint64_t>(parameters.integer("rounds", 1, kMostBudget));
-  const std::string protocol = parameters.text("protocol");
-  if (protocol == "selective_repeat") {
-    parameters.allow_only({"protocol", "rounds"});
-    return std::make_shared<SelectiveRepeat>(rounds, parity);
-  }
-  if (protocol != "go_back_n") parameters.fail("protocol", "one of selective_repeat, go_back_n");
-  parameters.allow_only({"protocol", "rounds", "window_packets"});
-  if (parity.has_value()) {
-    parameters.fail("protocol",
-                    "selective_repeat beside parity: a receiver that takes packets in order only never holds the rest "
-                    "of a block from which it could repair a loss");
-  }
-  const std::int64_t window =
-      parameters.has("window_packets") ? parameters.integer("window_packets", 1, kMostWindow) : kDefaultWindow;
-  return std::make_shared<GoBackN>(rounds, static_cast<std::uint64_t>(window));
-}
-
 }  // namespace
 
 const std::vector<RecoveryEntry>& recoveries() {
@@ -63,8 +37,7 @@ const std::vector<RecoveryEntry>& recoveries() {
        "erasure code: blocks of `data` packets with `parity` more, repaired where at most that many are lost (depth: "
        "blocks that take turns)"},
       {"retransmit", RecoveryPlace::kLink,
-       "what was lost is sent again, by protocol selective_repeat or go_back_n (window_packets), for `rounds` rounds "
-       "or as often as it takes"},
+       "what was lost is sent again, by a retransmission protocol, for `rounds` rounds or as often as it takes"},
       {"interleave", RecoveryPlace::kClass,
        "elements are strided over that many packets: a lost packet leaves small holes, not one large one"},
       {"hadamard", RecoveryPlace::kClass,

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sending again what was lost: selective repeat and go-back-N, with a budget of rounds.
+// Sending again what was lost, with a budget of rounds or without: which packets stay missing, and what time that
+// takes. Smallest example: go_back_0.cc.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "sim/parameters.h"
 #include "sim/recovery/link_recovery.h"
 #include "sim/recovery/parity.h"
 
@@ -16,62 +19,146 @@ namespace droptest::sim {
 /// Times that a sender may send again; nothing: as often as it takes.
 using RoundBudget = std::optional<std::uint64_t>;
 
-/// Each round sends the packets that are still missing, and only those. Together with a parity code, the packets of
-/// blocks that cannot be repaired yet: a block is repaired as soon as at most m of its k + m packets are missing.
-/// Source: selective-repeat ARQ, e.g. Bertsekas and Gallager, Data Networks, 2nd ed., section 2.4.3.
-class SelectiveRepeat final : public LinkRecovery {
- public:
-  explicit SelectiveRepeat(RoundBudget rounds, std::optional<Parity> parity = std::nullopt);
+/// Tries beyond which no message is begun: a run would not end, or the time that it shows would mean nothing.
+constexpr double kMostExpectedTries = 1000;
 
-  std::uint64_t first_packets(std::uint64_t data_packets) const override;
-  std::uint64_t position(std::uint64_t data_packet, std::uint64_t data_packets) const override;
-  Repair recover(const PacketMask& lost, const DrawAgain& draw_again, PacketMask& missing) const override;
-  /// p^(rounds + 1) for Bernoulli and Gilbert-Elliott; nothing beside a parity code, unless unlimited (0).
+/// A protocol that repeats lost packets, until all have arrived or its budget of rounds is spent. The receiver's
+/// feedback is never lost. Expectations are those of independent loss of rate p < 1 without parity; each stands beside
+/// its implementation with its source.
+class Retransmission : public LinkRecovery {
+ public:
+  explicit Retransmission(RoundBudget rounds) : rounds_(rounds) {}
+
+  std::uint64_t first_packets(std::uint64_t data_packets) const override { return data_packets; }
+  std::uint64_t position(std::uint64_t data_packet, std::uint64_t /*data_packets*/) const override {
+    return data_packet;
+  }
+  /// Nothing, unless unlimited (0): protocols that take packets in order lose the end of a message rather than its
+  /// beginning.
   std::optional<double> residual_rate(const LossProcess& process, std::uint64_t data_packets) const override;
   std::optional<double> residual_rate(const LossProcess& process) const override;
   bool is_reliable() const override { return !rounds_.has_value(); }
   bool sends_again() const override { return true; }
+
+  /// E[share of a message's packets that stay missing].
+  virtual double expected_missing(double p, std::uint64_t packets) const = 0;
+
+  /// E[Repair::extra_seconds] of one message.
+  virtual double expected_extra_seconds(double p, std::uint64_t packets, const LinkTiming& timing) const = 0;
+
+  /// Mean number of times that what is sent again as a whole (a packet; the message by go-back-0) is sent until it has
+  /// arrived, were there no budget; infinity where it never does. Exact for independent loss.
+  virtual double expected_tries(const LossProcess& process, std::uint64_t packets) const;
+
+ protected:
+  const RoundBudget& rounds() const { return rounds_; }
+  std::string budget_text() const;
+  /// The budget. Where it is unlimited, the rounds after which give_up() ends the walk of a message.
+  std::uint64_t most_rounds(std::uint64_t packets) const;
+  /// Throws: ConfigError: a message is not across after so many rounds.
+  [[noreturn]] void give_up(std::uint64_t rounds, std::uint64_t packets) const;
+
+ private:
+  RoundBudget rounds_;
+};
+
+/// When a sender repeats: at once when it hears of the loss, or when a timer ends, which doubles up to the longest one.
+struct RepeatTimer {
+  std::optional<double> first_seconds;  ///< absent: a round trip after each round
+  double longest_seconds = 0;           ///< at least the first; the same: every timer is equal
+
+  double wait_seconds(std::uint64_t round, const LinkTiming& timing) const;
+};
+
+/// Each round sends the packets that are still missing, and only those. Together with a parity code, the packets of
+/// blocks that cannot be repaired yet: a block is repaired as soon as at most m of its k + m packets are missing.
+/// Source: selective-repeat ARQ, e.g. Bertsekas and Gallager, Data Networks, 2nd ed., section 2.4.3.
+class SelectiveRepeat final : public Retransmission {
+ public:
+  explicit SelectiveRepeat(RoundBudget rounds, std::optional<Parity> parity = std::nullopt, RepeatTimer timer = {});
+
+  std::uint64_t first_packets(std::uint64_t data_packets) const override;
+  std::uint64_t position(std::uint64_t data_packet, std::uint64_t data_packets) const override;
+  Repair recover(const PacketMask& lost, const DrawAgain& draw_again, const LinkTiming& timing,
+                 PacketMask& missing) const override;
+  /// p^(rounds + 1) for Bernoulli and, without a clock, Gilbert-Elliott; nothing beside a parity code, unless unlimited
+  /// (0).
+  std::optional<double> residual_rate(const LossProcess& process, std::uint64_t data_packets) const override;
+  std::optional<double> residual_rate(const LossProcess& process) const override;
+  double expected_missing(double p, std::uint64_t packets) const override;
+  double expected_extra_seconds(double p, std::uint64_t packets, const LinkTiming& timing) const override;
   std::string describe() const override;
 
  private:
   void drop_repaired(const std::vector<std::uint64_t>& parity_lost, PacketMask& missing) const;
 
-  RoundBudget rounds_;
   std::optional<Parity> parity_;
+  RepeatTimer timer_;
 };
 
 /// The receiver takes packets in order only. After a loss it drops the up to window - 1 packets that were on their way
 /// behind it, and the sender goes back to the lost packet: one more round. What is not taken within the budget of
 /// rounds is missing, from there to the end of the message.
 /// Source: go-back-N ARQ, Bertsekas and Gallager, section 2.4.2.
-class GoBackN final : public LinkRecovery {
+class GoBackN final : public Retransmission {
  public:
+  /// `window_packets`: slots from a lost packet to its repetition; absent: one and a round trip.
   /// Throws: ConfigError for a window of 0 packets.
-  GoBackN(RoundBudget rounds, std::uint64_t window_packets);
+  explicit GoBackN(RoundBudget rounds, std::optional<std::uint64_t> window_packets = std::nullopt);
 
-  std::uint64_t first_packets(std::uint64_t data_packets) const override { return data_packets; }
-  std::uint64_t position(std::uint64_t data_packet, std::uint64_t /*data_packets*/) const override {
-    return data_packet;
-  }
-  Repair recover(const PacketMask& lost, const DrawAgain& draw_again, PacketMask& missing) const override;
-  /// Nothing, unless unlimited (0): which packets are missing depends on all before them.
-  std::optional<double> residual_rate(const LossProcess& process, std::uint64_t data_packets) const override;
-  std::optional<double> residual_rate(const LossProcess& process) const override;
-  bool is_reliable() const override { return !rounds_.has_value(); }
-  bool sends_again() const override { return true; }
+  Repair recover(const PacketMask& lost, const DrawAgain& draw_again, const LinkTiming& timing,
+                 PacketMask& missing) const override;
+  double expected_missing(double p, std::uint64_t packets) const override;
+  double expected_extra_seconds(double p, std::uint64_t packets, const LinkTiming& timing) const override;
   std::string describe() const override;
 
  private:
-  RoundBudget rounds_;
-  std::uint64_t window_packets_;
+  std::optional<std::uint64_t> window_packets_;
 };
 
-/// Expected rounds until all of a message's packets have arrived by selective repeat, with independent loss p < 1:
-/// the sum over k >= 0 of 1 - (1 - p^k)^n. Source: the maximum of n geometric variables.
-double expected_selective_repeat_rounds(double p, std::uint64_t data_packets);
+/// The whole message is sent again, a window after the lost packet. A receiver takes whole messages only: where the
+/// budget is spent all of it is missing.
+/// Source: the first RDMA cards over Ethernet; Guo et al., SIGCOMM 2016, section 4.1.
+class GoBack0 final : public Retransmission {
+ public:
+  explicit GoBack0(RoundBudget rounds, std::optional<std::uint64_t> window_packets = std::nullopt);
 
-/// Expected packet slots that go-back-N takes with independent loss p < 1: n (1 + p W / (1 - p)), where each failure
-/// costs the whole window. Source: Bertsekas and Gallager, section 2.4.2, efficiency (1 - p) / (1 - p + p W).
-double expected_go_back_n_slots(double p, std::uint64_t window_packets, std::uint64_t data_packets);
+  Repair recover(const PacketMask& lost, const DrawAgain& draw_again, const LinkTiming& timing,
+                 PacketMask& missing) const override;
+  double expected_missing(double p, std::uint64_t packets) const override;
+  double expected_extra_seconds(double p, std::uint64_t packets, const LinkTiming& timing) const override;
+  double expected_tries(const LossProcess& process, std::uint64_t packets) const override;
+  std::string describe() const override;
+
+ private:
+  std::optional<std::uint64_t> window_packets_;
+};
+
+/// One entry: the "protocol" of a spec, a line for `droptest list`, and how to make it.
+struct RetransmissionEntry {
+  std::string_view protocol;
+  std::string_view summary;
+  std::shared_ptr<const Retransmission> (*make)(const Parameters&, RoundBudget, const std::optional<Parity>&);
+};
+
+/// All known protocols, in the order in which they are listed.
+const std::vector<RetransmissionEntry>& retransmission_protocols();
+
+/// Makes the protocol that `parameters` describes: {"protocol": ..., "rounds": n, and its own parameters}; without
+/// rounds as often as it takes. The timer of {"protocol": "timeout"} starts at "timeout_microseconds" and doubles with
+/// each round up to "longest_timeout_microseconds": where that is not given to 60 s, the least that RFC 6298 (2.5 and
+/// 5.5) allows as a maximum, or the first timer if that is longer. Without a maximum the mean of the waits would not
+/// exist from a loss rate of 1/2 on.
+/// Throws: ConfigError for an unknown protocol (listing the known ones), an unknown or out-of-range parameter, and a
+/// protocol that has no meaning beside parity.
+std::shared_ptr<const Retransmission> make_retransmission(const Parameters& parameters,
+                                                          const std::optional<Parity>& parity = std::nullopt);
+
+/// P(more than k rounds) of selective repeat with independent loss: 1 - (1 - p^k)^m.
+double more_rounds_probability(double p, std::uint64_t packets, std::uint64_t rounds);
+
+/// E[rounds] until all packets of a message have arrived by selective repeat, with independent loss p < 1: the sum over
+/// k >= 0 of 1 - (1 - p^k)^m. Source: the maximum of m geometric variables.
+double expected_rounds(double p, std::uint64_t packets);
 
 }  // namespace droptest::sim

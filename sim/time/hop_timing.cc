@@ -55,11 +55,17 @@ void RoundClock::begin_round() {
   }
 }
 
-HopOutcome RoundClock::play(const TimedHop& hop, const HopCost& cost) {
+double RoundClock::start_seconds(const TimedHop& hop, const HopCost& cost) const {
+  const Port& source = ports_.at(static_cast<std::size_t>(hop.source));
+  const Port& destination = ports_.at(static_cast<std::size_t>(hop.destination));
+  return std::max({source.data, source.sends, destination.receives - cost.latency_seconds});
+}
+
+std::uint64_t RoundClock::play(const TimedHop& hop, const HopCost& cost) {
   DROPTEST_CHECK(hop.source != hop.destination, "a hop from a rank to itself");
   Port& source = ports_.at(static_cast<std::size_t>(hop.source));
   Port& destination = ports_.at(static_cast<std::size_t>(hop.destination));
-  const double start = std::max({source.data, source.sends, destination.receives - cost.latency_seconds});
+  const double start = start_seconds(hop, cost);
   const double first_bit = start + cost.latency_seconds;
   const double limit = destination.patience_ends(round_, deadline_);
   const double given_up = source.patience_ends(round_, deadline_);
@@ -68,7 +74,7 @@ HopOutcome RoundClock::play(const TimedHop& hop, const HopCost& cost) {
   destination.receives = std::max(destination.receives, arrival);
   destination.arrived = std::max(destination.arrived, arrival);
   destination.takes = Port::Takes::kSomething;
-  return {start, packets_in_time(cost, first_bit, std::min(limit, given_up + cost.latency_seconds))};
+  return packets_in_time(cost, first_bit, std::min(limit, given_up + cost.latency_seconds));
 }
 
 void RoundClock::end_round() {

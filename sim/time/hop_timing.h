@@ -26,11 +26,6 @@ struct HopCost {
   double transfer_seconds = 0;  ///< for which it occupies the sender's and the receiver's port
   std::uint64_t packets = 0;    ///< that it delivers evenly over its transfer
 };
-/// How a hop fared.
-struct HopOutcome {
-  double start_seconds = 0;   ///< the sender begins to send
-  std::uint64_t in_time = 0;  ///< packets that arrive before the deadline
-};
 
 /// The clocks of a group's ranks during a collective. Every rank has one port that sends and one that receives, both at
 /// once; a hop starts when its data are there and both its ports are free, in the order in which hops are played. What
@@ -48,8 +43,11 @@ class RoundClock {
   void begin_round();
   void end_round();
 
-  /// The round's next hop.
-  HopOutcome play(const TimedHop& hop, const HopCost& cost);
+  /// When the round's next hop would begin, which its latency alone decides.
+  double start_seconds(const TimedHop& hop, const HopCost& cost) const;
+
+  /// The round's next hop: its packets that arrive before the deadline.
+  std::uint64_t play(const TimedHop& hop, const HopCost& cost);
 
   /// By rank: when it has received all so far and may reuse what it sent. Shapes: one for each rank.
   void finish(std::span<double> finish_seconds) const;

@@ -32,7 +32,7 @@ TEST(CollectiveTime, TheCollectiveExperimentMeasuresItBesideTheClosedForm) {
   ASSERT_TRUE(result.seconds && result.seconds->expected);
   EXPECT_NEAR(result.seconds->measured, *result.seconds->expected, 1e-12);
   const double lossless = result.seconds->measured;
-  experiment.time->reliable = protocol("selective_repeat");
+  apply_recovery(experiment.network, protocol("selective_repeat"));
   result = run_collective_experiment(experiment);
   EXPECT_EQ(result.nmse.measured < 1e-12, true);
   EXPECT_GT(result.seconds->measured, lossless + 4 * result.seconds->standard_error);
@@ -96,9 +96,14 @@ TEST(CollectiveTime, TheSimulationHasTheClocksOfTheRanks) {
     expect_equal(experiment, name + " with a deadline");
     EXPECT_GT(simulate_collective_experiment(experiment).time->late, 0U) << name;
     experiment.time->deadline_seconds = std::nullopt;
-    experiment.time->reliable = protocol("selective_repeat");
+    apply_recovery(experiment.network, protocol("selective_repeat"));
     expect_equal(experiment, name + " on a reliable network");
     EXPECT_GT(simulate_collective_experiment(experiment).time->repeated, 0U) << name;
+    experiment.network.consistency = entry.can_share ? Consistency::kShared : Consistency::kPerReceiver;
+    for (const char* const with_budget : {"selective_repeat", "go_back_n", "go_back_0"}) {
+      apply_recovery(experiment.network, protocol(with_budget, 1));
+      expect_equal(experiment, name + " with one round of " + with_budget);
+    }
   }
 }
 
@@ -174,7 +179,7 @@ TEST(CollectiveTime, MessagesThatWouldNeverGetAcrossAreRefused) {
   experiment.elements = 3'000'000;
   experiment.trials = 1;
   experiment.time = model_of();
-  experiment.time->reliable = protocol("go_back_0");
+  apply_recovery(experiment.network, protocol("go_back_0"));
   const auto error = [&experiment]() -> std::string {
     try {
       simulate_collective_experiment(experiment);
@@ -198,6 +203,90 @@ TEST(CollectiveTime, MessagesThatWouldNeverGetAcrossAreRefused) {
     experiment.network.reduce.loss = std::make_shared<sim::Bernoulli>(1.1 * std::log(1000.0) / packets);
     EXPECT_THAT(error(), ::testing::HasSubstr("of up to " + std::to_string(packets) + " packets")) << path;
   }
+}
+
+// Two rounds, then the rest is tolerated: what stays missing is p^3, and the clock and the loss layer count the same
+// repetitions, on links whose fates are those without a clock.
+TEST(CollectiveTime, ABudgetOfRoundsTakesTimeAndLeavesTheRestMissing) {
+  constexpr double kLoss = 0.3;
+  for (const std::string_view path : {"direct", "ring", "contribution"}) {
+    CollectiveExperiment experiment;
+    experiment.network = *options_of(path, kLoss, model_of()).network.of(kClass);
+    experiment.ranks = 4;
+    experiment.elements = kElements;
+    experiment.trials = 60;
+    experiment.time = model_of();
+    const CollectiveExperimentResult tolerant = run_collective_experiment(experiment);
+    double seconds = tolerant.seconds->measured;
+    for (const std::int64_t rounds : {1, 2, 3}) {
+      apply_recovery(experiment.network, protocol("selective_repeat", rounds));
+      const CollectiveExperimentResult result = run_collective_experiment(experiment);
+      const LossCounts counts = result.statistics.total();
+      const std::string what = std::string(path) + " with rounds " + std::to_string(rounds);
+      EXPECT_EQ(counts.lost_packets, tolerant.statistics.total().lost_packets) << "fates of first transmissions stay";
+      EXPECT_EQ(counts.resent_packets, result.time->repeated) << what;
+      EXPECT_EQ(counts.resend_rounds, result.time->timeouts) << what;
+      const double missing = std::pow(kLoss, static_cast<double>(rounds) + 1);
+      const auto packets = static_cast<double>(counts.packets);
+      EXPECT_LT(std::abs(static_cast<double>(counts.residual_packets) - packets * missing),
+                4 * std::sqrt(packets * missing))
+          << what;
+      ASSERT_TRUE(result.nmse.expected.has_value()) << what;
+      EXPECT_LT(std::abs(result.nmse.measured - *result.nmse.expected), 4 * result.nmse.standard_error) << what;
+      EXPECT_GT(result.seconds->measured, seconds) << what;
+      seconds = result.seconds->measured;
+      EXPECT_EQ(simulate_collective_experiment(experiment).seconds->measured, seconds) << what;
+    }
+    apply_recovery(experiment.network, protocol("selective_repeat"));
+    const CollectiveExperimentResult reliable = run_collective_experiment(experiment);
+    EXPECT_LT(reliable.nmse.measured, 1e-12) << path;
+    EXPECT_EQ(reliable.statistics.total().residual_packets, 0U) << path;
+    EXPECT_GT(reliable.seconds->measured, seconds) << path;
+  }
+}
+
+// One message over one link: its mean time under a budget is the protocol's closed form.
+TEST(CollectiveTime, OneHopWithABudgetTakesItsExpectedTime) {
+  CollectiveExperiment experiment;
+  experiment.network = *options_of("ring", 0.1, model_of()).network.of(kClass);
+  experiment.network.gather.loss = nullptr;
+  experiment.ranks = 2;
+  experiment.elements = 2 * 64 * 32;  // 32 packets to the other rank
+  experiment.trials = 3000;
+  experiment.time = model_of();
+  const double lossless = simulate_collective_experiment(experiment).seconds->measured;
+  const sim::LinkTiming timing{kLink.transfer_seconds(256), kLink.round_trip_seconds()};
+  for (const char* const name : {"selective_repeat", "go_back_n", "go_back_0"}) {
+    const auto made = protocol(name, 2);
+    apply_recovery(experiment.network, made);
+    const CollectiveExperimentResult result = simulate_collective_experiment(experiment);
+    // A collective ends when the slower of its two hops has come: between one mean and two.
+    const double extra = made->expected_extra_seconds(0.1, 32, timing);
+    EXPECT_GT(result.seconds->measured - lossless, extra) << name;
+    EXPECT_LT(result.seconds->measured - lossless, 2 * extra) << name;
+  }
+}
+
+// A bad stay of the link lasts through the rounds: with a clock that sees time, repetitions a round trip later are lost
+// too.
+TEST(CollectiveTime, RepetitionsMeetTheEpisodeThatLostThePacket) {
+  sim::TimedRates rates;
+  rates.mean_good_microseconds = 9000;
+  rates.mean_bad_microseconds = 1000;
+  rates.packet_microseconds = 1;
+  CollectiveExperiment experiment;
+  experiment.network = *options_of("direct", 0, model_of()).network.of(kClass);
+  experiment.network.reduce.loss = std::make_shared<sim::TimedGilbertElliott>(rates);
+  experiment.ranks = 2;
+  experiment.elements = 2 * 64 * 4;
+  experiment.trials = 4000;
+  experiment.time = model_of(1e-2);
+  apply_recovery(experiment.network, protocol("selective_repeat", 2));
+  const LossCounts counts = simulate_collective_experiment(experiment).statistics.total();
+  const double residual = static_cast<double>(counts.residual_packets) / static_cast<double>(counts.lost_packets);
+  // Two round trips of 10 us in an episode of 1 ms: nearly all that was lost is lost again, where p^2 would be 1 %.
+  EXPECT_GT(residual, 0.9);
+  EXPECT_LT(residual, 1);
 }
 
 TEST(CollectiveTime, ParityPacketsTakeTheirTime) {
@@ -230,7 +319,7 @@ TEST(CollectiveTime, AReliableNetworkRepeatsWhatSingleLinksLose) {
   experiment.trials = 2;
   experiment.time = model_of();
   EXPECT_GT(run_collective_experiment(experiment).nmse.measured, 0.01);
-  experiment.time->reliable = protocol("selective_repeat");
+  apply_recovery(experiment.network, protocol("selective_repeat"));
   const CollectiveExperimentResult result = run_collective_experiment(experiment);
   EXPECT_LT(result.nmse.measured, 1e-12);
   EXPECT_GT(result.time->repeated, 0U);

@@ -7,6 +7,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "sim/loss/bernoulli.h"
 
@@ -126,7 +127,7 @@ TEST(FlowLedger, PassedMessagesUseUpTheirTimes) {
     // Three messages of a collective: one of one packet, two of two. Message 16, which is drawn, is the second of its
     // own.
     times.clear();
-    for (const std::uint64_t packets : {1U, 2U, 2U}) times.add(kLink, {0, 0, packets});
+    for (const std::uint64_t packets : {1U, 2U, 2U}) times.add(kLink, {0, 0, packets, std::nullopt});
     for (const std::uint64_t packets : {1U, 2U, 2U}) {
       ledger.pass_message(kLink, 0, sim::Packetizer(16 * packets, 4, 64));
     }

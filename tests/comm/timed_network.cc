@@ -27,9 +27,10 @@ LossyOptions options_of(std::string_view path, double p, const TimeModel& model)
   return options;
 }
 
-std::shared_ptr<const sim::RetransmissionProtocol> protocol(const std::string& name) {
+std::shared_ptr<const sim::Retransmission> protocol(const std::string& name, std::int64_t rounds) {
   sim::Parameters::Members members;
   members.emplace("protocol", sim::Parameters(name, "test"));
+  if (rounds > 0) members.emplace("rounds", sim::Parameters(rounds, "test"));
   return sim::make_retransmission(sim::Parameters(std::move(members), "test"));
 }
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "comm/lossy/lossy_communicator.h"
-#include "sim/time/retransmission.h"
+#include "sim/recovery/retransmission.h"
 
 namespace droptest::comm {
 
@@ -22,7 +22,7 @@ TimeModel model_of(double compute_seconds = 0);
 /// Packets of 256 bytes, Bernoulli loss p where the path's shorthand puts it.
 LossyOptions options_of(std::string_view path, double p, const TimeModel& model);
 
-/// A retransmission protocol with its defaults.
-std::shared_ptr<const sim::RetransmissionProtocol> protocol(const std::string& name);
+/// A retransmission protocol with its defaults and, where `rounds` is not 0, a budget.
+std::shared_ptr<const sim::Retransmission> protocol(const std::string& name, std::int64_t rounds = 0);
 
 }  // namespace droptest::comm

@@ -157,43 +157,47 @@ TEST(VirtualTime, AReliableNetworkLosesNothingButTime) {
   const auto ten = [](LossyCommunicator& lossy, std::vector<float>& data) {
     for (int i = 0; i < 10; ++i) all_reduce(lossy, data);
   };
-  TimeModel reliable = model_of();
-  reliable.reliable = protocol("selective_repeat");
+  const auto reliable = [](const std::string& path) {
+    LossyOptions options = options_of(path, 0.05, model_of());
+    apply_recovery(*options.network.of(kClass), protocol("selective_repeat"));
+    return options;
+  };
   for (const std::string path : {"direct", "contribution"}) {
     const Outcome lossless = run(4, options_of(path, 0, model_of()), ten);
-    const Outcome repeated = run(4, options_of(path, 0.05, reliable), ten);
+    const Outcome repeated = run(4, reliable(path), ten);
     EXPECT_EQ(repeated.data, lossless.data) << path;
     EXPECT_GT(repeated.time.seconds, lossless.time.seconds) << path;
     EXPECT_EQ(repeated.time.packets, lossless.time.packets) << path;
     EXPECT_EQ(lossless.time.repeated, 0U) << path;
   }
   // 12 hops of a half, 2 halves, 32 packets a hop, 10 calls: transmissions are geometric.
-  const VirtualTime time = run(4, options_of("direct", 0.05, reliable), ten).time;
+  const VirtualTime time = run(4, reliable("direct"), ten).time;
   constexpr double kPackets = 12 * 2 * 32 * 10;
   EXPECT_EQ(time.packets, static_cast<std::uint64_t>(kPackets));
   const double expected = kPackets * 0.05 / 0.95;
   EXPECT_LT(std::abs(static_cast<double>(time.repeated) - expected), 4 * std::sqrt(kPackets * 0.05) / 0.95);
   // The slots of a link run on from call to call, so no two calls cost the same by design.
-  const VirtualTime once = run(4, options_of("direct", 0.05, reliable), all_reduce).time;
+  const VirtualTime once = run(4, reliable("direct"), all_reduce).time;
   EXPECT_NE(time.repeated, 10 * once.repeated);
 }
 
 TEST(VirtualTime, OneHopTakesItsExpectedTime) {
   // A message over one link: the mean over many is the protocol's closed form.
-  TimeModel model = model_of();
   for (const std::string name : {"selective_repeat", "go_back_n"}) {
-    model.reliable = protocol(name);
+    const auto made = protocol(name);
+    LossyOptions options = options_of("direct", 0.02, model_of());
+    apply_recovery(*options.network.of(kClass), made);
     constexpr int kCalls = 400;
-    const VirtualTime time =
-        run(2, options_of("direct", 0.02, model), [](LossyCommunicator& lossy, std::vector<float>& data) {
-          for (int i = 0; i < kCalls; ++i) {
-            if (lossy.rank() == 0) lossy.send(ConstTensor(std::span<const float>(data)), 1, kMessage);
-            if (lossy.rank() == 1) lossy.recv(Tensor(std::span(data)), 0, kMessage);
-          }
-        }).time;
+    const VirtualTime time = run(2, options, [](LossyCommunicator& lossy, std::vector<float>& data) {
+                               for (int i = 0; i < kCalls; ++i) {
+                                 if (lossy.rank() == 0)
+                                   lossy.send(ConstTensor(std::span<const float>(data)), 1, kMessage);
+                                 if (lossy.rank() == 1) lossy.recv(Tensor(std::span(data)), 0, kMessage);
+                               }
+                             }).time;
     const sim::LinkTiming timing{kLink.transfer_seconds(256), kLink.round_trip_seconds()};
     const double transfer = kLink.transfer_seconds(kElements * sizeof(float));
-    const double extra = model.reliable->expected_extra_seconds(0.02, kElements * sizeof(float) / 256, timing);
+    const double extra = made->expected_extra_seconds(0.02, kElements * sizeof(float) / 256, timing);
     // The sender's port is busy for the whole of each message; the last one arrives a latency later.
     const double measured = (time.seconds - kLink.latency_seconds) / kCalls - transfer;
     EXPECT_NEAR(measured / extra, 1, 0.2) << name;
@@ -303,15 +307,18 @@ TEST(VirtualTime, SendsAndSharedResultsHaveTheTimeAtBothEnds) {
 
 TEST(VirtualTime, WrongModelsAreRefused) {
   TimeModel model = model_of();
+  LossyOptions options = options_of("direct", 0.1, model);
+  validate(model, options.network);
+  apply_recovery(*options.network.of(kClass), protocol("go_back_n"));
+  validate(model, options.network);
   model.deadline_seconds = 1;
-  model.reliable = protocol("go_back_n");
-  EXPECT_THROW(validate(model), ConfigError);
+  EXPECT_THROW(validate(model, options.network), ConfigError);
   model = model_of();
   model.links.between.bytes_per_second = 0;
-  EXPECT_THROW(validate(model), ConfigError);
+  EXPECT_THROW(validate(model, options.network), ConfigError);
   model = model_of();
   model.transfer_p99_over_p50 = 0.5;
-  EXPECT_THROW(validate(model), ConfigError);
+  EXPECT_THROW(validate(model, options.network), ConfigError);
 }
 
 }  // namespace

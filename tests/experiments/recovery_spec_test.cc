@@ -62,7 +62,7 @@ TEST(RecoverySpec, IsSpelledOutByHalfAndInTypes) {
   EXPECT_EQ(canonical_json(again.spec), canonical_json(run.spec)) << "a resolved spec resolves to itself";
   EXPECT_EQ(again.run_id, run.run_id);
   EXPECT_EQ(forward_of({R"(/network/recovery={"retransmit": {"protocol": "go_back_n"}})"})["reduce"]["recovery"],
-            json::parse(R"({"retransmit": {"protocol": "go_back_n", "window_packets": 64}})"));
+            json::parse(R"({"retransmit": {"protocol": "go_back_n"}})"));
 }
 
 TEST(RecoverySpec, WhatChangesNothingIsAbsent) {
@@ -115,8 +115,13 @@ TEST(RecoverySpec, ErrorsNameTheirPlace) {
               HasSubstr("s.json: /network/classes/tp_backward/recovery/retransmit: got no budget of rounds"));
   const std::string time = R"(/time={"link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 100}})";
   EXPECT_EQ(error_of({R"(/network/recovery={"parity": {"data": 4, "parity": 1}})", time}), "");
-  EXPECT_THAT(error_of({R"(/network/recovery={"retransmit": {"protocol": "selective_repeat"}})", time}),
-              HasSubstr("s.json: /time: got a clock, but links of tp_forward have the recovery selective_repeat"));
+  EXPECT_EQ(error_of({R"(/network/recovery={"retransmit": {"protocol": "selective_repeat"}})", time}), "");
+  EXPECT_THAT(error_of({R"(/network/recovery={"retransmit": {"protocol": "none"}})"}),
+              HasSubstr("/network/recovery/retransmit/protocol: got \"none\", want one of selective_repeat"));
+  EXPECT_THAT(
+      error_of(
+          {R"(/network/recovery={"retransmit": {"protocol": "selective_repeat"}})", "/network/loss/loss_rate=0.9999"}),
+      HasSubstr("s.json: /network/recovery/retransmit: got no budget of rounds, which in tp_forward takes 1e+04"));
   EXPECT_EQ(error_of({R"(/network/recovery={"hadamard": {"block": 64}})", time}), "");
   EXPECT_THAT(error_of({R"(/network/gather/recovery={"hadamard": {"block": 64}})"}),
               HasSubstr("/network/gather/recovery/hadamard"));

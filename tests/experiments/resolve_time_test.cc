@@ -30,7 +30,7 @@ TEST(Resolve, TimeIsWrittenOutAndLosslessClassesStay) {
   EXPECT_DOUBLE_EQ(run.config.time->links.within.latency_seconds, 5e-6);
   EXPECT_DOUBLE_EQ(run.config.time->links.between.bytes_per_second, 12.5e9);
   EXPECT_DOUBLE_EQ(*run.config.time->compute_seconds, 0.012);
-  EXPECT_EQ(run.config.time->reliable, nullptr);
+  EXPECT_EQ(run.config.network.of(sim::TrafficClass::kTpForward)->reduce.recovery, nullptr);
 }
 
 TEST(Resolve, TimeHasGroupsOfRanksDeadlinesAndProtocols) {
@@ -46,7 +46,19 @@ TEST(Resolve, TimeHasGroupsOfRanksDeadlinesAndProtocols) {
   // What is late is lost, so the fill acts without any loss process.
   EXPECT_EQ(run.config.network.of(sim::TrafficClass::kTpForward)->reduce.fill, comm::Fill::kStale);
   const ResolvedRun reliable = resolved(kTwoRanks, {kTime, R"(/time/retransmission={"protocol": "go_back_n"})"});
-  EXPECT_NE(reliable.config.time->reliable, nullptr);
+  for (const auto traffic_class : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {
+    const comm::ClassNetwork& network = *reliable.config.network.of(traffic_class);
+    EXPECT_TRUE(network.reduce.recovery->is_reliable());
+    EXPECT_EQ(network.gather.recovery->describe(), "go_back_n(window_packets=a round trip, rounds=unlimited)");
+  }
+  // With a budget the rest is missing, and the fills act.
+  const ResolvedRun budget =
+      resolved(kTwoRanks,
+               {kTime, R"(/time/retransmission={"protocol": "selective_repeat", "rounds": 2})", "/network/fill=stale"});
+  EXPECT_EQ(budget.config.network.of(sim::TrafficClass::kTpForward)->reduce.recovery->describe(),
+            "selective_repeat(rounds=2)");
+  EXPECT_EQ(budget.config.network.of(sim::TrafficClass::kTpForward)->reduce.fill, comm::Fill::kStale);
+  EXPECT_EQ(resolve(budget.spec, "again").run_id, budget.run_id);
 }
 
 TEST(Resolve, ProcessesTakeThePacketTimeOfTheLinks) {
@@ -98,7 +110,7 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
   EXPECT_THAT(error({"/time/compute_milliseconds=fast"}),
               ::testing::HasSubstr("want milliseconds, at least 0, or \"measured\""));
   EXPECT_THAT(error({R"(/time/retransmission={"protocol": "go_back_n"})", "/time/deadline_microseconds=5"}),
-              ::testing::HasSubstr("s.json: /time/deadline_microseconds: got 5.0, but \"go_back_n\" repeats"));
+              ::testing::HasSubstr("s.json: /time/deadline_microseconds: got 5.0, but \"go_back_n\" sends again"));
   EXPECT_THAT(error({R"(/time/retransmission={"protocol": "go_back_n"})", "/network/loss/loss_rate=1"}),
               ::testing::HasSubstr("tp_forward loses every packet"));
   const char* const repeats = R"(/time/retransmission={"protocol": "selective_repeat"})";
@@ -124,12 +136,21 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
   EXPECT_EQ(error({parity}), "(no error)");
   EXPECT_THAT(
       error({parity, "/time/deadline_microseconds=5"}),
-      ::testing::AllOf(::testing::HasSubstr("s.json: /time/deadline_microseconds: got a clock, but links of tp_"),
+      ::testing::AllOf(::testing::HasSubstr("s.json: /time/deadline_microseconds: got a deadline, but links of tp_"),
                        ::testing::HasSubstr("does not know what is late")));
   EXPECT_THAT(error({parity, R"(/time/retransmission={"protocol": "go_back_n"})"}),
               ::testing::HasSubstr("want one of the two"));
-  EXPECT_THAT(error({R"(/network/recovery={"retransmit": {"protocol": "selective_repeat", "rounds": 1}})"}),
-              ::testing::HasSubstr("whose repetitions it does not count"));
+  const char* const one_round = R"(/network/recovery={"retransmit": {"protocol": "selective_repeat", "rounds": 1}})";
+  EXPECT_EQ(error({one_round}), "(no error)");
+  EXPECT_THAT(
+      error({one_round, repeats}),
+      ::testing::AllOf(::testing::HasSubstr("s.json: /time/retransmission: got \"selective_repeat\", which sends"),
+                       ::testing::HasSubstr("selective_repeat(rounds=1) in the network section; want one")));
+  EXPECT_EQ(error({one_round, "/network/loss/loss_rate=1"}), "(no error)") << "a budget ends everywhere";
+  EXPECT_EQ(error({one_round, "/network/fill=inverse_probability"}), "(no error)");
+  EXPECT_THAT(error({one_round, "/network/fill=inverse_probability",
+                     R"(/network/loss={"model": "gilbert_elliott", "loss_rate": 0.05, "mean_burst_packets": 4})"}),
+              ::testing::HasSubstr("s.json: /time: got a clock beside the fill inverse_probability"));
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ void lose_every_pattern(const ParityCode& code, std::size_t data_packets, std::s
       (i < data_packets ? data[i] : arrived_parity[i - data_packets]) = garbage;
     }
     PacketMask missing(data_packets);
-    rule.recover(mask, {}, missing);
+    rule.recover(mask, {}, {}, missing);
     std::size_t lost_data = 0;
     for (std::size_t i = 0; i < data_packets; ++i) lost_data += lost[i] ? 1 : 0;
     const bool decoded = codec.decode(pointers(data), readers(arrived_parity), lost, bytes);

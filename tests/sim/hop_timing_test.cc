@@ -12,8 +12,8 @@
 
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
+#include "sim/recovery/retransmission.h"
 #include "sim/time/link_cost.h"
-#include "sim/time/retransmission.h"
 #include "sim/time/straggler.h"
 #include "sim/time/timing_theory.h"
 #include "tests/sim/vector_file.h"
@@ -39,7 +39,7 @@ RoundsOutcome play_rounds(const TimedRounds& rounds, const std::vector<double>& 
   RoundsOutcome outcome{start, {}};
   for (const TimedRound& round : rounds) {
     clock.begin_round();
-    for (const TimedHop& hop : round) outcome.in_time.push_back(clock.play(hop, cost(hop)).in_time);
+    for (const TimedHop& hop : round) outcome.in_time.push_back(clock.play(hop, cost(hop)));
     clock.end_round();
   }
   clock.finish(outcome.finish_seconds);
@@ -190,8 +190,12 @@ TEST(HopTiming, GoBackNSlowsARingAsMuchAsTheAnchorSays) {
     const CostOfHop cost = [&](const TimedHop& hop) -> HopCost {
       const Link wire{TrafficClass::kTpForward, hop.half, static_cast<std::uint16_t>(hop.source),
                       static_cast<std::uint16_t>(hop.destination)};
-      SlotFates fates(process, 1, wire, hop_number++ << 32);
-      const double more = go_back->deliver(fates, packets, timing).extra_seconds(packets, timing.slot_seconds);
+      const MessagePlace place{hop_number++ << 32, 0, 0, std::nullopt};
+      PacketMask lost(packets);
+      process.draw_message(1, wire, place, lost);
+      PacketMask missing(packets);
+      const double more = go_back->recover(lost, draws_by_slot(process, 1, wire, place), timing, missing)
+                              .extra_seconds(timing.slot_seconds);
       return {link.latency_seconds, link.transfer_seconds(kBytes / kRanks) + more, packets};
     };
     const std::vector<double> start(kRanks, 0);

@@ -21,17 +21,12 @@ namespace {
 constexpr std::uint64_t kSeed = 20260301;
 constexpr Link kLink{TrafficClass::kTpForward, Half::kReduce, 3, 5};
 
-const LinkRecovery::DrawAgain kNoDraws = [](std::uint64_t, std::uint64_t, PacketMask&) {
+const LinkRecovery::DrawAgain kNoDraws = [](const Attempt&, std::uint64_t, PacketMask&) {
   FAIL() << "nothing is sent again";
 };
 
-/// Transmissions of one message of a link: attempt a of packet i is lost as the process says of its own stream.
 LinkRecovery::DrawAgain draws_of(const LossProcess& process, std::uint64_t first) {
-  return [&process, first](std::uint64_t attempt, std::uint64_t first_packet, PacketMask& lost) {
-    Link link = kLink;
-    link.attempt = static_cast<std::uint8_t>(1 + (attempt - 1) % Link::kMostAttempts);
-    process.draw(kSeed, link, first + first_packet + attempt * 1000003, lost);
-  };
+  return draws_by_attempt(process, kSeed, kLink, first);
 }
 
 double binomial(int n, int k) {
@@ -83,7 +78,7 @@ TEST(Parity, RepairsUpToItsParityAndNothingMore) {
       if ((pattern >> i & 1) != 0) lost.set_lost(i);
     }
     PacketMask missing(n);
-    const Repair repair = parity.recover(lost, kNoDraws, missing);
+    const Repair repair = parity.recover(lost, kNoDraws, {}, missing);
     const bool first_fails = __builtin_popcount(pattern & 0xfU) > 1;
     const bool second_fails = __builtin_popcount(pattern >> 4) > 1;
     for (std::uint64_t i = 0; i < 3; ++i) EXPECT_EQ(missing.lost(i), first_fails && lost.lost(i)) << pattern;
@@ -157,7 +152,7 @@ void expect_residual(const LinkRecovery& recovery, const LossProcess& process, s
     PacketMask lost(recovery.first_packets(n));
     process.draw(kSeed, kLink, first, lost);
     PacketMask missing(n);
-    recovery.recover(lost, draws_of(process, first), missing);
+    recovery.recover(lost, draws_of(process, first), {}, missing);
     const double rate = static_cast<double>(missing.lost_count()) / static_cast<double>(n);
     sum += rate;
     squares += rate * rate;
@@ -185,11 +180,11 @@ TEST(LinkRecovery, ResidualRatesAgreeWithTheory) {
 
 TEST(SelectiveRepeat, RoundsAreTheMaximumOfGeometrics) {
   // Oracles of the closed form, E[R] = sum over k of 1 - (1 - p^k)^m.
-  EXPECT_NEAR(expected_selective_repeat_rounds(0.01, 1000), 2.09613354, 5e-9);
-  EXPECT_NEAR(expected_selective_repeat_rounds(0.001, 1000), 1.63330508, 5e-9);
-  EXPECT_NEAR(expected_selective_repeat_rounds(0.01, 24414), 2.93733669, 5e-9);
-  EXPECT_NEAR(expected_selective_repeat_rounds(0.1, 100), 2.74021022, 5e-9);
-  EXPECT_EQ(expected_selective_repeat_rounds(0, 10), 1);
+  EXPECT_NEAR(expected_rounds(0.01, 1000), 2.09613354, 5e-9);
+  EXPECT_NEAR(expected_rounds(0.001, 1000), 1.63330508, 5e-9);
+  EXPECT_NEAR(expected_rounds(0.01, 24414), 2.93733669, 5e-9);
+  EXPECT_NEAR(expected_rounds(0.1, 100), 2.74021022, 5e-9);
+  EXPECT_EQ(expected_rounds(0, 10), 1);
   const Bernoulli process(0.1);
   const SelectiveRepeat recovery(std::nullopt);
   const int messages = 4000;
@@ -201,7 +196,7 @@ TEST(SelectiveRepeat, RoundsAreTheMaximumOfGeometrics) {
     PacketMask lost(100);
     process.draw(kSeed, kLink, first, lost);
     PacketMask missing(100);
-    const Repair repair = recovery.recover(lost, draws_of(process, first), missing);
+    const Repair repair = recovery.recover(lost, draws_of(process, first), {}, missing);
     EXPECT_FALSE(missing.any_lost());
     const auto r = static_cast<double>(repair.rounds);
     rounds += r / messages;
@@ -219,13 +214,13 @@ TEST(SelectiveRepeat, SendsOnlyWhatABlockStillNeeds) {
   PacketMask lost(8);
   for (const std::uint64_t i : {0U, 2U, 5U}) lost.set_lost(i);
   int rounds = 0;
-  const auto again = [&rounds](std::uint64_t attempt, std::uint64_t first_packet, PacketMask& fates) {
+  const auto again = [&rounds](const Attempt& attempt, std::uint64_t first_packet, PacketMask& fates) {
     ++rounds;
-    EXPECT_EQ(attempt, 1U);
+    EXPECT_EQ(attempt.number, 1U);
     fates.set_lost(2 - first_packet);  // packet 0 arrives, 2 does not: the parity packet gives it back
   };
   PacketMask missing(6);
-  const Repair repair = recovery.recover(lost, again, missing);
+  const Repair repair = recovery.recover(lost, again, {}, missing);
   EXPECT_EQ(rounds, 1);
   EXPECT_EQ(repair.resent_packets, 2U);
   EXPECT_EQ(repair.lost_data_packets, 3U);
@@ -233,8 +228,7 @@ TEST(SelectiveRepeat, SendsOnlyWhatABlockStillNeeds) {
 }
 
 TEST(GoBackN, TakesTheSlotsOfItsClosedForm) {
-  EXPECT_NEAR(expected_go_back_n_slots(0.01, 100, 2000), 4020.20, 0.005);
-  EXPECT_NEAR(expected_go_back_n_slots(0.01, 50, 2000), 3010.10, 0.005);
+  EXPECT_NEAR(2000 + GoBackN(std::nullopt, 50).expected_extra_seconds(0.01, 2000, {1, 0}), 3010.10, 0.005);
   const Bernoulli process(0.01);
   const GoBackN recovery(std::nullopt, 100);
   const int messages = 1500;
@@ -245,7 +239,7 @@ TEST(GoBackN, TakesTheSlotsOfItsClosedForm) {
     PacketMask lost(2000);
     process.draw(kSeed, kLink, first, lost);
     PacketMask missing(2000);
-    const Repair repair = recovery.recover(lost, draws_of(process, first), missing);
+    const Repair repair = recovery.recover(lost, draws_of(process, first), {}, missing);
     EXPECT_FALSE(missing.any_lost());
     const double s = 2000 + 100 * static_cast<double>(repair.rounds - 1);
     slots += s / messages;
@@ -258,17 +252,17 @@ TEST(GoBackN, TakesTheSlotsOfItsClosedForm) {
 TEST(GoBackN, DropsWhatIsBehindALossAndSendsTheWindowAgain) {
   PacketMask lost(10);
   lost.set_lost(4);
-  const auto arrive = [](std::uint64_t, std::uint64_t, PacketMask&) {};
+  const auto arrive = [](const Attempt&, std::uint64_t, PacketMask&) {};
   PacketMask missing(10);
-  const Repair repaired = GoBackN(1, 3).recover(lost, arrive, missing);
+  const Repair repaired = GoBackN(1, 3).recover(lost, arrive, {}, missing);
   EXPECT_FALSE(missing.any_lost());
   EXPECT_EQ(repaired.resent_packets, 3U) << "4, and 5 and 6 that were on their way";
   EXPECT_EQ(repaired.rounds, 2U);
   // Packet 6 is lost again, and the budget is spent: 6 and all behind it are missing.
-  const auto lose_six = [](std::uint64_t, std::uint64_t first_packet, PacketMask& fates) {
+  const auto lose_six = [](const Attempt&, std::uint64_t first_packet, PacketMask& fates) {
     fates.set_lost(6 - first_packet);
   };
-  const Repair spent = GoBackN(1, 3).recover(lost, lose_six, missing);
+  const Repair spent = GoBackN(1, 3).recover(lost, lose_six, {}, missing);
   EXPECT_EQ(spent.resent_packets, 3U);
   for (std::uint64_t i = 0; i < 10; ++i) EXPECT_EQ(missing.lost(i), i >= 6) << i;
 }
@@ -279,6 +273,7 @@ TEST(LinkRecovery, WhatIsMissingIsMonotoneInTheLossRate) {
   recoveries.push_back(std::make_unique<SelectiveRepeat>(1));
   recoveries.push_back(std::make_unique<SelectiveRepeat>(1, Parity({4, 1, 1})));
   recoveries.push_back(std::make_unique<GoBackN>(3, 8));
+  recoveries.push_back(std::make_unique<GoBack0>(3));
   for (const auto& recovery : recoveries) {
     std::uint64_t total = 0;
     for (std::uint64_t message = 0; message < 200; ++message) {
@@ -288,7 +283,7 @@ TEST(LinkRecovery, WhatIsMissingIsMonotoneInTheLossRate) {
         PacketMask lost(recovery->first_packets(60));
         process.draw(kSeed, kLink, message << 32, lost);
         PacketMask missing(60);
-        recovery->recover(lost, draws_of(process, message << 32), missing);
+        recovery->recover(lost, draws_of(process, message << 32), {}, missing);
         for (std::uint64_t i = 0; i < 60; ++i) ASSERT_LE(at_less.lost(i), missing.lost(i)) << recovery->describe();
         total += missing.lost_count();
         at_less = missing;
@@ -311,7 +306,7 @@ TEST(LinkRecovery, RefusesWhatHasNoMeaning) {
   EXPECT_EQ(make_link_recovery(parameters({})), nullptr);
   EXPECT_EQ(make_link_recovery(parameters({{"parity", code}}))->describe(), "parity(data=4, parity=2)");
   EXPECT_EQ(make_link_recovery(parameters({{"retransmit", back}}))->describe(),
-            "go_back_n(window_packets=64, rounds=unlimited)");
+            "go_back_n(window_packets=a round trip, rounds=unlimited)");
   try {
     make_link_recovery(parameters({{"parity", code}, {"retransmit", back}}));
     FAIL() << "go-back-N has no blocks";

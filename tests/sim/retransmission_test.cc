@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each protocol's walk along the fates of a link, against the closed forms of tests/vectors/retransmission.json.
-#include "sim/time/retransmission.h"
+// Each protocol's walk along the slots of a link, against the closed forms of tests/vectors/retransmission.json and
+// those of its budget.
+#include "sim/recovery/retransmission.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +18,6 @@
 #include "sim/loss/pattern.h"
 #include "sim/loss/schedule.h"
 #include "sim/time/link_cost.h"
-#include "sim/time/retransmission_rounds.h"
 #include "sim/time/timing_theory.h"
 #include "tests/sim/vector_file.h"
 
@@ -29,8 +29,7 @@ constexpr Link kLink{TrafficClass::kTpForward, Half::kReduce, 0, 1};
 // Slots that one message never reaches, so that messages are independent.
 constexpr int kMessageShift = 36;
 
-Parameters protocol(const std::string& name,
-                    std::initializer_list<std::pair<const char*, Parameters::Value>> more = {}) {
+Parameters protocol(const std::string& name, const std::vector<std::pair<const char*, Parameters::Value>>& more = {}) {
   Parameters::Members members;
   members.emplace("protocol", Parameters(name, "spec.json: /time/reliable/protocol"));
   for (const auto& entry : more) {
@@ -50,19 +49,34 @@ struct Mean {
     ++n;
   }
   double mean() const { return sum / n; }
+  // Four standard errors, and what ten events of this size would come to: rare ones may not have been seen at all.
+  double bound(double event) const { return 4 * std::sqrt((squares / n - mean() * mean()) / (n - 1)) + 10 * event / n; }
   double z(double expected) const {
     const double variance = (squares / n - mean() * mean()) / (n - 1);
     return (mean() - expected) / std::sqrt(variance);
   }
 };
 
+// One message whose first packet is in slot `first`; sets what stays missing.
+Repair walk(const LinkRecovery& protocol, const LossProcess& process, std::uint64_t first, std::uint64_t packets,
+            const LinkTiming& timing, PacketMask& missing) {
+  const MessagePlace place{first, 0, 0, std::nullopt};
+  PacketMask lost(protocol.first_packets(packets));
+  process.draw_message(kSeed, kLink, place, lost);
+  missing.resize(packets);
+  return protocol.recover(lost, draws_by_slot(process, kSeed, kLink, place), timing, missing);
+}
+
 template <class Value>
-Mean over_messages(const RetransmissionProtocol& protocol, const LossProcess& process, std::uint64_t packets,
+Mean over_messages(const Retransmission& protocol, const LossProcess& process, std::uint64_t packets,
                    const LinkTiming& timing, std::uint64_t messages, const Value& value) {
   Mean mean;
+  PacketMask missing;
   for (std::uint64_t message = 0; message < messages; ++message) {
-    SlotFates fates(process, kSeed, kLink, message << kMessageShift);
-    mean.add(value(protocol.deliver(fates, packets, timing)));
+    mean.add(value(walk(protocol, process, message << kMessageShift, packets, timing, missing)));
+    if (protocol.is_reliable()) {
+      EXPECT_FALSE(missing.any_lost());
+    }
   }
   return mean;
 }
@@ -76,7 +90,7 @@ TEST(Retransmission, RoundsOfSelectiveRepeatFollowTheOracle) {
     const auto selective = make_retransmission(protocol("selective_repeat"));
     const std::uint64_t messages = packets > 10000 ? 400 : 4000;
     const Mean rounds = over_messages(*selective, Bernoulli(p), packets, {1, 10}, messages,
-                                      [](const Delivery& d) { return static_cast<double>(d.timeouts + 1); });
+                                      [](const Repair& d) { return static_cast<double>(d.rounds); });
     EXPECT_LT(std::abs(rounds.z(row.at("rounds"))), 4) << row;
   }
 }
@@ -86,10 +100,10 @@ TEST(Retransmission, SelectiveRepeatSendsEachPacketAGeometricNumberOfTimes) {
   const LinkTiming timing{2e-6, 50e-6};
   const Bernoulli process(0.1);
   const Mean sent = over_messages(*selective, process, 100, timing, 4000,
-                                  [](const Delivery& d) { return static_cast<double>(d.packets_sent); });
+                                  [](const Repair& d) { return static_cast<double>(100 + d.resent_packets); });
   EXPECT_LT(std::abs(sent.z(100 / 0.9)), 4);
-  const Mean extra = over_messages(*selective, process, 100, timing, 4000,
-                                   [](const Delivery& d) { return d.extra_seconds(100, 2e-6); });
+  const Mean extra =
+      over_messages(*selective, process, 100, timing, 4000, [](const Repair& d) { return d.extra_seconds(2e-6); });
   EXPECT_LT(std::abs(extra.z(selective->expected_extra_seconds(0.1, 100, timing))), 4);
   EXPECT_NEAR(selective->expected_extra_seconds(0.1, 100, timing), 100 * 2e-6 / 9 + 1.74021022 * 50e-6, 1e-12);
 }
@@ -99,13 +113,12 @@ TEST(Retransmission, ATimeoutTakesThePlaceOfTheRoundTrip) {
   const auto timed = make_retransmission(protocol("selective_repeat", {{"timeout_microseconds", 100.0}}));
   const LinkTiming timing{1e-6, 10e-6};
   const Bernoulli process(0.05);
-  SlotFates a(process, kSeed, kLink, 0);
-  SlotFates b(process, kSeed, kLink, 0);
-  const Delivery quick = acknowledged->deliver(a, 500, timing);
-  const Delivery slow = timed->deliver(b, 500, timing);
-  ASSERT_GE(quick.timeouts, 1U);
-  EXPECT_NEAR(quick.waiting_seconds, static_cast<double>(quick.timeouts) * 10e-6, 1e-15);
-  EXPECT_NEAR(slow.waiting_seconds, static_cast<double>(slow.timeouts) * 100e-6, 1e-15);
+  PacketMask missing;
+  const Repair quick = walk(*acknowledged, process, 0, 500, timing, missing);
+  const Repair slow = walk(*timed, process, 0, 500, timing, missing);
+  ASSERT_GE(quick.rounds, 2U);
+  EXPECT_NEAR(quick.waiting_seconds, static_cast<double>(quick.rounds - 1) * 10e-6, 1e-15);
+  EXPECT_NEAR(slow.waiting_seconds, static_cast<double>(slow.rounds - 1) * 100e-6, 1e-15);
 }
 
 TEST(Retransmission, SlotsOfGoBackNFollowTheOracle) {
@@ -117,8 +130,9 @@ TEST(Retransmission, SlotsOfGoBackNFollowTheOracle) {
     const double slots = row.at("slots");
     const auto go_back = make_retransmission(protocol("go_back_n", {{"window_packets", window}}));
     EXPECT_NEAR(go_back->expected_extra_seconds(p, packets, {1, 0}) + static_cast<double>(packets), slots, 0.005);
-    const Mean mean = over_messages(*go_back, Bernoulli(p), packets, {1, 0}, 2000,
-                                    [](const Delivery& d) { return static_cast<double>(d.slots); });
+    const Mean mean = over_messages(*go_back, Bernoulli(p), packets, {1, 0}, 2000, [packets](const Repair& d) {
+      return static_cast<double>(packets) + d.extra_slots;
+    });
     EXPECT_LT(std::abs(mean.z(slots)), 4) << row;
   }
 }
@@ -139,13 +153,14 @@ TEST(Retransmission, SlotsOfGoBack0FollowTheOracle) {
     const double slots = row.at("slots");
     const auto restart = make_retransmission(protocol("go_back_0", {{"window_packets", std::int64_t{1}}}));
     EXPECT_NEAR(restart->expected_extra_seconds(p, packets, {1, 0}) + static_cast<double>(packets), slots, 0.0006);
-    const Mean mean = over_messages(*restart, Bernoulli(p), packets, {1, 0}, 2000,
-                                    [](const Delivery& d) { return static_cast<double>(d.slots); });
+    const Mean mean = over_messages(*restart, Bernoulli(p), packets, {1, 0}, 2000, [packets](const Repair& d) {
+      return static_cast<double>(packets) + d.extra_slots;
+    });
     EXPECT_LT(std::abs(mean.z(slots)), 4) << row;
   }
   const auto wide = make_retransmission(protocol("go_back_0", {{"window_packets", std::int64_t{20}}}));
-  const Mean extra = over_messages(*wide, Bernoulli(0.01), 100, {1, 0}, 4000,
-                                   [](const Delivery& d) { return d.extra_seconds(100, 1); });
+  const Mean extra =
+      over_messages(*wide, Bernoulli(0.01), 100, {1, 0}, 4000, [](const Repair& d) { return d.extra_seconds(1); });
   EXPECT_LT(std::abs(extra.z(wide->expected_extra_seconds(0.01, 100, {1, 0}))), 4);
 }
 
@@ -157,10 +172,10 @@ TEST(Retransmission, TimersThatDoubleFollowTheOracle) {
   const LinkTiming timing{1e-9, 0};
   EXPECT_NEAR(timeout->expected_extra_seconds(p, 1, timing), row.at("timeouts").get<double>(), 1e-9);
   const Mean one =
-      over_messages(*timeout, Bernoulli(p), 1, timing, 40000, [](const Delivery& d) { return d.waiting_seconds; });
+      over_messages(*timeout, Bernoulli(p), 1, timing, 40000, [](const Repair& d) { return d.waiting_seconds; });
   EXPECT_LT(std::abs(one.z(row.at("timeouts"))), 4);
-  const Mean many = over_messages(*timeout, Bernoulli(p), 50, timing, 20000,
-                                  [](const Delivery& d) { return d.extra_seconds(50, 1e-9); });
+  const Mean many =
+      over_messages(*timeout, Bernoulli(p), 50, timing, 20000, [](const Repair& d) { return d.extra_seconds(1e-9); });
   EXPECT_LT(std::abs(many.z(timeout->expected_extra_seconds(p, 50, timing))), 4);
 }
 
@@ -174,15 +189,14 @@ TEST(Retransmission, TimersDoubleUpToTheLongest) {
   EXPECT_NEAR(timeout->expected_extra_seconds(p, 1, timing), p + 2 * p * p + 4 * p * p * p + 8 * std::pow(p, 4) / 0.1,
               1e-6);
   const Mean waits =
-      over_messages(*timeout, Bernoulli(p), 1, timing, 20000, [](const Delivery& d) { return d.waiting_seconds; });
+      over_messages(*timeout, Bernoulli(p), 1, timing, 20000, [](const Repair& d) { return d.waiting_seconds; });
   EXPECT_LT(std::abs(waits.z(timeout->expected_extra_seconds(p, 1, timing))), 4);
   const auto unbounded = make_retransmission(protocol("timeout", {{"timeout_microseconds", 1e6}}));
   const Bernoulli process(0.99);
-  SlotFates fates(process, kSeed, kLink, 0);
-  const Delivery delivery = unbounded->deliver(fates, 3000, {1e-9, 0});
-  EXPECT_GT(delivery.timeouts, 200U);
-  EXPECT_LE(delivery.waiting_seconds, 60.0 * static_cast<double>(delivery.timeouts)) << "RFC 6298: a minute at most";
-  EXPECT_LE(delivery.slots_passed, delivery.slots + delivery.timeouts * 1'000'000'000);
+  PacketMask missing;
+  const Repair repair = walk(*unbounded, process, 0, 3000, {1e-9, 0}, missing);
+  EXPECT_GT(repair.rounds, 200U);
+  EXPECT_LE(repair.waiting_seconds, 60.0 * static_cast<double>(repair.rounds)) << "RFC 6298: a minute at most";
 }
 
 TEST(Retransmission, TimesBeyondAllSlotsStayIntegers) {
@@ -206,7 +220,7 @@ TEST(Retransmission, ExpectedTriesSayWhatCannotGetAcross) {
   EXPECT_NEAR(restart->expected_tries(bursts, 200), std::pow(1 - 1.0 / 95, -199) / 0.95, 1e-9);
   // The mean number of tries of a walk.
   const Mean tries = over_messages(*restart, Bernoulli(0.02), 100, {1, 10}, 4000,
-                                   [](const Delivery& d) { return static_cast<double>(d.timeouts + 1); });
+                                   [](const Repair& d) { return static_cast<double>(d.rounds); });
   EXPECT_LT(std::abs(tries.z(restart->expected_tries(Bernoulli(0.02), 100))), 4);
   std::vector<Phase> phases;
   phases.push_back({0, std::make_unique<Bernoulli>(0.01)});
@@ -218,12 +232,13 @@ TEST(Retransmission, ExpectedTriesSayWhatCannotGetAcross) {
 TEST(Retransmission, AWalkThatDoesNotEndIsGivenUp) {
   const auto restart = make_retransmission(protocol("go_back_0", {{"window_packets", std::int64_t{10}}}));
   const Pattern never(1, 9, 0);
-  SlotFates fates(never, kSeed, kLink, 0);
+  PacketMask missing;
   try {
-    restart->deliver(fates, 10, {1, 0});
+    walk(*restart, never, 0, 10, {1, 0}, missing);
     FAIL() << "a packet of every ten is lost, and ten have to arrive";
   } catch (const ConfigError& error) {
-    EXPECT_NE(std::string(error.what()).find("from rank 0 to rank 1 is still on its way"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("a message of 10 packets is still not across after 140000 rounds"),
+              std::string::npos)
         << error.what();
   }
 }
@@ -238,7 +253,7 @@ TEST(Retransmission, RepetitionsMeetTheBurstThatLostThePacket) {
     // One packet, and a round trip such that its repetition comes that many slots later.
     const auto selective = make_retransmission(protocol("selective_repeat"));
     const Mean sent = over_messages(*selective, process, 1, {1, static_cast<double>(between - 1)}, 20000,
-                                    [](const Delivery& d) { return static_cast<double>(d.packets_sent); });
+                                    [](const Repair& d) { return static_cast<double>(1 + d.resent_packets); });
     EXPECT_LT(std::abs(sent.z(expected)), 4) << row;
   }
 }
@@ -250,15 +265,14 @@ TEST(Retransmission, ALosslessLinkTakesTheSlotsOfThePackets) {
     const auto made =
         make_retransmission(timed ? protocol(std::string(entry.protocol), {{"timeout_microseconds", 100.0}})
                                   : protocol(std::string(entry.protocol)));
-    SlotFates fates(lossless, kSeed, kLink, 0);
-    const Delivery delivery = made->deliver(fates, 3000, {1e-6, 1e-5});
-    EXPECT_EQ(delivery.slots, 3000U) << entry.protocol;
-    EXPECT_EQ(delivery.packets_sent, 3000U) << entry.protocol;
-    EXPECT_EQ(delivery.timeouts, 0U) << entry.protocol;
-    EXPECT_EQ(delivery.extra_seconds(3000, 1e-6), 0) << entry.protocol;
+    PacketMask missing;
+    const Repair repair = walk(*made, lossless, 0, 3000, {1e-6, 1e-5}, missing);
+    EXPECT_EQ(repair.extra_slots, 0) << entry.protocol;
+    EXPECT_EQ(repair.resent_packets, 0U) << entry.protocol;
+    EXPECT_EQ(repair.rounds, 1U) << entry.protocol;
+    EXPECT_EQ(repair.extra_seconds(1e-6), 0) << entry.protocol;
     EXPECT_EQ(made->expected_extra_seconds(0, 3000, {1e-6, 1e-5}), 0) << entry.protocol;
-    SlotFates none(lossless, kSeed, kLink, 0);
-    EXPECT_EQ(made->deliver(none, 0, {1e-6, 1e-5}).slots, 0U) << entry.protocol;
+    EXPECT_EQ(walk(*made, lossless, 0, 0, {1e-6, 1e-5}, missing).extra_slots, 0) << entry.protocol;
   }
 }
 
@@ -281,24 +295,87 @@ TEST(Retransmission, WrongProtocolsSayWhatIsAllowed) {
             std::string::npos);
 }
 
-TEST(SlotFates, AreTheProcessesOwnInAnyOrder) {
-  const Bernoulli process(0.02);
-  constexpr std::uint64_t kFirst = 12345;
-  PacketMask mask(5000);
-  process.draw(kSeed, kLink, kFirst, mask);
-  SlotFates fates(process, kSeed, kLink, kFirst);
-  for (const auto& [begin, count] :
-       {std::pair<std::uint64_t, std::uint64_t>{0, 5000}, {4000, 1000}, {63, 2}, {100, 900}, {1023, 2}, {17, 0}}) {
-    std::uint64_t lost = 0;
-    std::uint64_t first = begin + count;
-    for (std::uint64_t i = begin + count; i-- > begin;) {
-      if (!mask.lost(i)) continue;
-      ++lost;
-      first = i;
+// With a budget: what stays missing and what it takes, on average.
+TEST(Retransmission, BudgetsFollowTheirExpectations) {
+  const LinkTiming timing{1, 12};
+  for (const RetransmissionEntry& entry : retransmission_protocols()) {
+    for (const std::int64_t rounds : {1, 2, 5}) {
+      std::vector<std::pair<const char*, Parameters::Value>> more = {{"rounds", rounds}};
+      if (entry.protocol == "timeout") more.emplace_back("timeout_microseconds", 3e6);
+      const auto made = make_retransmission(protocol(std::string(entry.protocol), more));
+      EXPECT_FALSE(made->is_reliable());
+      for (const double p : {0.02, 0.3}) {
+        const Bernoulli process(p);
+        constexpr std::uint64_t kPackets = 60;
+        Mean missing_share;
+        Mean seconds;
+        PacketMask missing;
+        for (std::uint64_t message = 0; message < 4000; ++message) {
+          const Repair repair = walk(*made, process, message << kMessageShift, kPackets, timing, missing);
+          missing_share.add(static_cast<double>(missing.lost_count()) / kPackets);
+          seconds.add(repair.extra_seconds(timing.slot_seconds));
+          EXPECT_LE(repair.rounds, static_cast<std::uint64_t>(rounds) + 1);
+        }
+        const std::string what = made->describe() + " at " + std::to_string(p);
+        EXPECT_LE(std::abs(missing_share.mean() - made->expected_missing(p, kPackets)),
+                  missing_share.bound(1.0 / kPackets))
+            << what;
+        EXPECT_LE(std::abs(seconds.mean() - made->expected_extra_seconds(p, kPackets, timing)),
+                  seconds.bound(timing.slot_seconds * static_cast<double>(timing.window_slots())))
+            << what;
+      }
     }
-    EXPECT_EQ(fates.lost_count(begin, count), lost) << begin;
-    EXPECT_EQ(fates.first_lost(begin, count), first) << begin;
   }
+  // By hand: p^3 after two rounds; one of two packets in order is missing, or both.
+  EXPECT_NEAR(SelectiveRepeat(2).expected_missing(0.1, 9), 1e-3, 1e-15);
+  EXPECT_NEAR(GoBackN(1, 1).expected_missing(0.5, 2), 1 - (0.75 + 0.5) / 2, 1e-12);
+  EXPECT_NEAR(GoBack0(1, 1).expected_missing(0.5, 2), 9.0 / 16, 1e-15);
+}
+
+// Each repetition has its slot whatever else was lost, so that fewer losses leave less missing.
+TEST(Retransmission, WhatIsMissingIsMonotoneInTheLossRateAlongSlotsToo) {
+  std::vector<std::shared_ptr<const Retransmission>> protocols;
+  protocols.push_back(std::make_shared<SelectiveRepeat>(1));
+  protocols.push_back(std::make_shared<SelectiveRepeat>(2, Parity({4, 1, 1})));
+  protocols.push_back(std::make_shared<SelectiveRepeat>(2, std::nullopt, RepeatTimer{3, 9}));
+  protocols.push_back(std::make_shared<GoBackN>(3));
+  protocols.push_back(std::make_shared<GoBack0>(4));
+  for (const auto& made : protocols) {
+    std::uint64_t total = 0;
+    for (std::uint64_t message = 0; message < 300; ++message) {
+      PacketMask at_less(60);
+      for (const double rate : {0.02, 0.05, 0.1}) {
+        const GilbertElliott process(rates_of_burst(rate, 3));
+        PacketMask missing;
+        walk(*made, process, message << kMessageShift, 60, {1, 7}, missing);
+        for (std::uint64_t i = 0; i < 60; ++i) ASSERT_LE(at_less.lost(i), missing.lost(i)) << made->describe();
+        total += missing.lost_count();
+        at_less = missing;
+      }
+    }
+    EXPECT_GT(total, 0U) << made->describe();
+  }
+}
+
+// The first transmission of packet i and its repetitions have the fates of the link's own slots.
+TEST(Retransmission, SlotsAreTheProcessesOwn) {
+  const Bernoulli process(0.3);
+  constexpr std::uint64_t kFirst = 12345;
+  constexpr std::uint64_t kPackets = 40;
+  PacketMask line(1000);
+  process.draw(kSeed, kLink, kFirst, line);
+  const LinkTiming timing{2, 20};
+  PacketMask missing;
+  walk(SelectiveRepeat(1), process, kFirst, kPackets, timing, missing);
+  for (std::uint64_t i = 0; i < kPackets; ++i) {
+    EXPECT_EQ(missing.lost(i), line.lost(i) && line.lost(kPackets + 10 + i)) << i;
+  }
+  const Repair repair = walk(GoBackN(1), process, kFirst, kPackets, timing, missing);
+  std::uint64_t taken = 0;
+  while (!line.lost(taken)) ++taken;
+  while (taken < kPackets && !line.lost(taken + 11)) ++taken;
+  for (std::uint64_t i = 0; i < kPackets; ++i) EXPECT_EQ(missing.lost(i), i >= taken) << i;
+  EXPECT_EQ(repair.extra_slots, 11);
 }
 
 }  // namespace
