@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -35,8 +36,11 @@ struct Run {
   const std::shared_ptr<LocalWorld> world;
   std::shared_ptr<LocalGroup> group;
 
+  enum class Start : std::uint8_t { kAwaited, kGiven, kCancelled };
+
   std::mutex mutex;
   std::condition_variable changed;
+  Start start = Start::kAwaited;  ///< no rank begins before all threads are there
   std::vector<bool> returned;
   int returned_count = 0;
   std::exception_ptr cause;  ///< of the rank that found the failure
@@ -44,7 +48,18 @@ struct Run {
   std::string first_text;
 };
 
+void set_start(Run& run, Run::Start start) {
+  const std::lock_guard lock(run.mutex);
+  run.start = start;
+  run.changed.notify_all();
+}
+
 void run_rank(Run& run, int rank) {
+  {
+    std::unique_lock lock(run.mutex);
+    run.changed.wait(lock, [&run] { return run.start != Run::Start::kAwaited; });
+    if (run.start == Run::Start::kCancelled) return;
+  }
   std::exception_ptr thrown;
   std::string text = "an exception that is not a std::exception";
   LocalCommunicator communicator(run.group, rank);
@@ -74,13 +89,29 @@ void run_rank(Run& run, int rank) {
   run.changed.notify_all();
 }
 
+// All of them, or none.
+std::vector<std::thread> start_threads(const std::shared_ptr<Run>& run, int world_size) {
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(world_size));
+  try {
+    for (int rank = 0; rank < world_size; ++rank) threads.emplace_back([run, rank] { run_rank(*run, rank); });
+  } catch (const std::exception& error) {  // of the system, or out of memory
+    set_start(*run, Run::Start::kCancelled);
+    for (std::thread& thread : threads) thread.join();
+    throw ConfigError("run_ranks: cannot start a thread for rank " + std::to_string(threads.size()) + " of " +
+                      std::to_string(world_size) + ": " + error.what() +
+                      "; want fewer ranks, or more memory and threads for this process (ulimit -v, ulimit -u)");
+  }
+  set_start(*run, Run::Start::kGiven);
+  return threads;
+}
+
 }  // namespace
 
 void run_ranks(int world_size, std::chrono::milliseconds timeout, const std::function<void(Communicator&)>& body,
                const Clock& clock) {
   const auto run = std::make_shared<Run>(world_size, timeout, body, clock);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world_size; ++rank) threads.emplace_back([run, rank] { run_rank(*run, rank); });
+  std::vector<std::thread> threads = start_threads(run, world_size);
 
   std::unique_lock lock(run->mutex);
   const auto all_returned = [&] { return run->returned_count == world_size; };

@@ -3,8 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <fstream>
 #include <memory>
 #include <set>
 #include <stdexcept>
@@ -140,6 +144,53 @@ TEST(RunRanks, ARankThatNeverReturnsIsNamedAndDoesNotHangTheCaller) {
   *release = 1;
   release->notify_all();
   await(*ended, 1);
+}
+
+std::uint64_t virtual_memory_bytes() {
+  std::uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<std::uint64_t>(::getpagesize());
+}
+
+// While alive, threads have stacks of 1 GiB, and this process has room for two of them.
+class RoomForTwoStacks {
+ public:
+  RoomForTwoStacks() {
+    pthread_attr_t large;
+    pthread_getattr_default_np(&before_);
+    pthread_getattr_default_np(&large);
+    pthread_attr_setstacksize(&large, kStackBytes);
+    pthread_setattr_default_np(&large);
+    pthread_attr_destroy(&large);
+    ::getrlimit(RLIMIT_AS, &limit_);
+    rlimit tight = limit_;
+    tight.rlim_cur = virtual_memory_bytes() + 2 * kStackBytes + kStackBytes / 2;
+    ::setrlimit(RLIMIT_AS, &tight);
+  }
+  ~RoomForTwoStacks() {
+    ::setrlimit(RLIMIT_AS, &limit_);
+    pthread_setattr_default_np(&before_);
+    pthread_attr_destroy(&before_);
+  }
+
+ private:
+  static constexpr std::size_t kStackBytes = std::size_t{1} << 30;
+  pthread_attr_t before_{};
+  rlimit limit_{};
+};
+
+TEST(RunRanks, ARankWithoutAThreadIsAnErrorAndNoRankBegins) {
+  if (virtual_memory_bytes() >> 40 != 0) GTEST_SKIP() << "a sanitizer's shadow memory leaves no room for a limit";
+  std::atomic<int> begun = 0;
+  std::string message;
+  {
+    const RoomForTwoStacks room;
+    message = message_of<ConfigError>([&] { run_ranks(600, 60s, [&](Communicator&) { ++begun; }); });
+  }
+  EXPECT_THAT(message, AllOf(HasSubstr("cannot start a thread for rank 2 of 600"), HasSubstr("want fewer ranks")));
+  EXPECT_EQ(begun.load(), 0);
+  run_ranks(3, 60s, [&](Communicator&) { ++begun; });
+  EXPECT_EQ(begun.load(), 3);
 }
 
 TEST(RunRanks, RefusesAWorldWithoutRanksOrTime) {
