@@ -137,6 +137,12 @@ std::optional<ExitStatus> ChildProcess::poll() {
   return status_;
 }
 
+bool ChildProcess::is_stopped() const {
+  siginfo_t info{};
+  if (pid_ == 0 || status_) return false;
+  return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid_;
+}
+
 std::optional<ExitStatus> ChildProcess::wait_for(std::chrono::milliseconds longest) {
   const auto deadline = std::chrono::steady_clock::now() + longest;
   while (!poll() && std::chrono::steady_clock::now() < deadline) {

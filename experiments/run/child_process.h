@@ -45,6 +45,8 @@ class ChildProcess {
 
   /// The status once it has ended; does not block.
   std::optional<ExitStatus> poll();
+  /// Whether it runs no further until somebody lets it (SIGSTOP).
+  bool is_stopped() const;
   /// Blocks at most that long.
   std::optional<ExitStatus> wait_for(std::chrono::milliseconds longest);
   /// Lets it run on these cores from now on, all threads that it has. Does nothing where the kernel does not agree.

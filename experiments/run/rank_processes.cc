@@ -40,6 +40,13 @@ bool all_ended(std::vector<ChildProcess>& ranks) {
   return all;
 }
 
+/// A rank that is stopped says nothing, however long it is waited for.
+bool all_ended_or_stopped(std::vector<ChildProcess>& ranks) {
+  bool all = true;
+  for (ChildProcess& rank : ranks) all = (rank.poll().has_value() || rank.is_stopped()) && all;
+  return all;
+}
+
 }  // namespace
 
 void run_rank_processes(const RankProcessesOptions& options) {
@@ -72,13 +79,13 @@ void run_rank_processes(const RankProcessesOptions& options) {
   }
 
   const auto deadline = std::chrono::steady_clock::now() + options.grace;
-  while (!all_ended(ranks) && std::chrono::steady_clock::now() < deadline)
+  while (!all_ended_or_stopped(ranks) && std::chrono::steady_clock::now() < deadline)
     std::this_thread::sleep_for(kRankPollInterval);
   std::string stopped;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     if (ranks[r].poll()) continue;
     stopped += (stopped.empty() ? "" : ", ") + std::to_string(r);
-    ranks[r].stop(std::chrono::milliseconds(500));
+    ranks[r].stop(std::chrono::milliseconds(ranks[r].is_stopped() ? 0 : 500));
   }
   const std::string words = last_words(log(failure->rank));
   throw CommError("rank " + std::to_string(failure->rank) + " of " + std::to_string(options.world_size) + " " +

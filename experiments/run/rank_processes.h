@@ -15,13 +15,14 @@ struct RankProcessesOptions {
   std::map<std::string, std::string> environment{};  ///< of each rank, beside its rank and world size
   std::string launch_id;      ///< tells this launch apart from others that use the same rendezvous
   std::string log_directory;  ///< gets rank_<r>.log for each rank; removed when all succeed
-  /// After the first failure, how long the other ranks may take to notice and say so before they are stopped.
+  /// After the first failure, how long the other ranks may take to notice and say so before they are ended. A rank that
+  /// is stopped (SIGSTOP) is not waited for.
   std::chrono::milliseconds grace{5000};
   int kept_descriptor = -1;  ///< open file that all ranks get: the lock of the run
 };
 
 /// Starts world_size processes with torchrun's variables set, and waits for all. What this process was told of a launch
-/// of its own, MASTER_ADDR say, they are not told. When one fails, the others get `grace`, then are stopped: none is
+/// of its own, MASTER_ADDR say, they are not told. When one fails, the others get `grace`, then are ended: none is
 /// left when this returns or throws, and none outlives this process. Throws: CommError that names the rank that failed
 /// first, how it ended and its own last words.
 void run_rank_processes(const RankProcessesOptions& options);

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of the ranks that this process starts when one of them fails.
+#include "experiments/run/rank_processes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "sim/error.h"
+#include "tests/experiments/temporary_folder.h"
+
+namespace droptest::experiments {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Rank 1 stops itself; rank 0 fails when it has seen that. Waiting for rank 1 would take the hour.
+TEST(RankProcesses, AStoppedRankIsEndedWithoutGrace) {
+  const TemporaryFolder folder;
+  const std::string pid_file = folder.path() + "/pid";
+  const std::string script = "if [ $RANK = 1 ]; then echo $$ > " + pid_file + ".new; mv " + pid_file + ".new " +
+                             pid_file + "; kill -STOP $$; exit 0; fi; until grep -q 'State:.T' /proc/$(cat " +
+                             pid_file + ")/status 2>/dev/null; do :; done; echo 'no data from rank 1' >&2; exit 3";
+  RankProcessesOptions options;
+  options.command = {"/bin/sh", "-c", script};
+  options.world_size = 2;
+  options.log_directory = folder.path() + "/logs";
+  options.grace = std::chrono::hours(1);
+  try {
+    run_rank_processes(options);
+    FAIL() << "nothing was thrown";
+  } catch (const CommError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 0 of 2 ended with exit code 3"), HasSubstr("no data from rank 1"),
+                                    HasSubstr("ranks stopped since they did not end: 1")));
+  }
+}
+
+}  // namespace
+}  // namespace droptest::experiments
