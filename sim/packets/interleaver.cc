@@ -57,7 +57,10 @@ static void copy_groups(std::span<const std::byte> from, std::span<std::byte> to
     const std::uint64_t stride = (size + elems_per_packet - 1) / elems_per_packet;
     const std::byte* source = from.data() + begin * element_bytes;
     std::byte* target = to.data() + begin * element_bytes;
-    if (element_bytes == 4) {
+    if (element_bytes == 2) {
+      permute<std::uint16_t, kSpread>(reinterpret_cast<const std::uint16_t*>(source),
+                                      reinterpret_cast<std::uint16_t*>(target), size, stride);
+    } else if (element_bytes == 4) {
       permute<std::uint32_t, kSpread>(reinterpret_cast<const std::uint32_t*>(source),
                                       reinterpret_cast<std::uint32_t*>(target), size, stride);
     } else {

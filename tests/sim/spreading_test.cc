@@ -31,6 +31,10 @@ TEST(Interleaver, IsABijectionForEveryLengthAndStride) {
         std::vector<float> spread(count);
         interleaver.spread(std::as_bytes(std::span(values)), std::as_writable_bytes(std::span(spread)), 4);
         for (std::uint64_t i = 0; i < count; ++i) ASSERT_EQ(spread[i], static_cast<float>(sent[i]));
+        const std::vector<std::uint16_t> words(message.begin(), message.end());
+        std::vector<std::uint16_t> spread_words(count);
+        interleaver.spread(std::as_bytes(std::span(words)), std::as_writable_bytes(std::span(spread_words)), 2);
+        for (std::uint64_t i = 0; i < count; ++i) ASSERT_EQ(spread_words[i], sent[i]);
       }
     }
   }
