@@ -19,12 +19,26 @@ constexpr std::array kHalves = {sim::Half::kReduce, sim::Half::kGather};
 struct FlowEnd {
   std::uint64_t digest = 0;
   std::uint64_t packets = 0;
+  std::uint64_t messages = 0;
+  std::uint64_t peer_messages = 0;  // of them
 };
+constexpr std::size_t kEndWords = sizeof(FlowEnd) / sizeof(std::uint64_t);
 
 FlowEnd end_of(const FlowLedger& ledger, const FlowKey& key) {
   const auto found = ledger.flows().find(key);
-  if (found == ledger.flows().end() || found->second.packets == 0) return {};
-  return {found->second.check(), found->second.packets};
+  if (found == ledger.flows().end()) return {};
+  const Flow& flow = found->second;
+  return {flow.packets == 0 ? 0 : flow.check(), flow.packets, flow.messages, flow.peer_messages};
+}
+
+// Messages between two ranks may be under way: sent, but not received. While they are, the ends agree where nothing
+// else tells them apart; the fates of these messages are compared when they have been received.
+bool agree(const FlowEnd& at_source, const FlowEnd& at_destination) {
+  if (at_source.peer_messages <= at_destination.peer_messages) {
+    return at_source.digest == at_destination.digest && at_source.packets == at_destination.packets;
+  }
+  const std::uint64_t under_way = at_source.peer_messages - at_destination.peer_messages;
+  return at_source.messages == at_destination.messages + under_way && at_source.packets >= at_destination.packets;
 }
 
 // The flows that a verification visits between a source and a destination, in an order that all ranks share: the link
@@ -60,7 +74,8 @@ constexpr std::size_t kMismatchWords = sizeof(Mismatch) / sizeof(std::uint64_t);
 std::string describe(const FlowEnd& end) {
   std::array<char, 17> digest{};
   std::snprintf(digest.data(), digest.size(), "%016llx", static_cast<unsigned long long>(end.digest));
-  return std::string("digest ") + digest.data() + " over " + std::to_string(end.packets) + " packets";
+  return std::string("digest ") + digest.data() + " over " + std::to_string(end.packets) + " packets of " +
+         std::to_string(end.messages) + " messages";
 }
 
 std::string describe(const Mismatch& mismatch) {
@@ -86,8 +101,7 @@ void verify_fates(Communicator& group, const FlowLedger& ledger, GroupNumber gro
   for (int peer = 0; peer < world_size; ++peer) {
     for (const FlowKey& key : flows_between(ledger, me, group.world_rank(peer), groups[0])) {
       const FlowEnd end = end_of(ledger, key);
-      sent.push_back(end.digest);
-      sent.push_back(end.packets);
+      sent.insert(sent.end(), {end.digest, end.packets, end.messages, end.peer_messages});
     }
   }
   const std::size_t words = sent.size() / static_cast<std::size_t>(world_size);
@@ -100,13 +114,13 @@ void verify_fates(Communicator& group, const FlowLedger& ledger, GroupNumber gro
   for (int peer = 0; peer < world_size; ++peer) {
     std::size_t next = static_cast<std::size_t>(peer) * words;
     for (const FlowKey& key : flows_between(ledger, group.world_rank(peer), me, groups[0])) {
-      const FlowEnd at_source{received[next], received[next + 1]};
-      next += 2;
+      const FlowEnd at_source{received[next], received[next + 1], received[next + 2], received[next + 3]};
+      next += kEndWords;
       const FlowEnd here = end_of(ledger, key);
       const bool to_all = key.link.destination == sim::Link::kEveryDestination;
       // A rank that is in none of the source's groups of this number knows nothing of the flow.
       if (to_all && here.packets == 0) continue;
-      if (here.digest == at_source.digest && here.packets == at_source.packets) continue;
+      if (agree(at_source, here)) continue;
       if (first.number == 0) {
         first = {0,
                  static_cast<std::uint64_t>(key.link.traffic_class),
@@ -132,15 +146,20 @@ void verify_fates(Communicator& group, const FlowLedger& ledger, GroupNumber gro
                                                           first.observer,
                                                           first.at_source.digest,
                                                           first.at_source.packets,
+                                                          first.at_source.messages,
+                                                          first.at_source.peer_messages,
                                                           first.at_observer.digest,
-                                                          first.at_observer.packets};
+                                                          first.at_observer.packets,
+                                                          first.at_observer.messages,
+                                                          first.at_observer.peer_messages};
   group.all_gather(ConstTensor(std::span<const std::uint64_t>(mine)), Tensor(std::span(all)), sizes, kVerification);
   std::uint64_t number = 0;
   std::string text;
   for (std::size_t base = 0; base < all.size(); base += kMismatchWords) {
     const std::uint64_t* w = all.data() + base;
     if (w[0] != 0 && text.empty())
-      text = describe(Mismatch{w[0], w[1], w[2], w[3], w[4], w[5], {w[6], w[7]}, {w[8], w[9]}});
+      text = describe(
+          Mismatch{w[0], w[1], w[2], w[3], w[4], w[5], {w[6], w[7], w[8], w[9]}, {w[10], w[11], w[12], w[13]}});
     number += w[0];
   }
   if (number == 0) return;

@@ -78,7 +78,8 @@ struct Flow : LinkCourse {
   /// The digest of the messages that both ends draw.
   std::uint64_t check() const { return checked_fates.value() + checked_missing.value(); }
 
-  const sim::LossProcess* process;                 ///< of the link, for all steps; null: reliable
+  const sim::LossProcess* process;  ///< of the link, for all steps; null: reliable
+  std::uint64_t peer_messages = 0;  ///< of the messages: those that may be under way when one end is asked
   std::pair<const FlowKey, Flow>* next = nullptr;  ///< that had the next message last time; null: none yet
   std::unique_ptr<FlowTally> tally;                ///< null where another rank counts the link
   sim::FateDigest checked_fates;
@@ -108,6 +109,9 @@ class FlowLedger {
   /// Uses up the packets of a message whose fates are of no use to this rank. They are drawn for every 16th message of
   /// the link only, so that its two ends can be compared.
   void pass_message(const sim::Link& link, GroupNumber group, const sim::Packetizer& packets);
+
+  /// The latest message was one of send, recv or exchange, whose two ends need not come to it together.
+  void note_peer_message() { ++last_->second.peer_messages; }
 
   /// The training step that the next messages belong to; the loss of a link may change with it.
   void begin_step(std::uint64_t step) { step_ = step; }

@@ -12,12 +12,15 @@
 #include <string>
 #include <vector>
 
+#include "comm/lossy/fate_verification.h"
+#include "comm/lossy/flow_ledger.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/gilbert_elliott.h"
 #include "sim/loss/packet_mask.h"
+#include "sim/packets/packetizer.h"
 
 namespace droptest::comm {
 namespace {
@@ -350,6 +353,56 @@ TEST(LossyStatistics, RanksThatUsedUpDifferentPacketsAreFatal) {
     ++told;
   });
   EXPECT_EQ(told, 2);
+}
+
+// The first message of a link is one that both ends draw.
+TEST(LossyStatistics, MessagesUnderWayAreNoMismatch) {
+  for (const int received_first : {0, 1}) {
+    run_ranks(2, kTimeout, [&](Communicator& inner) {
+      LossyCommunicator lossy(inner, options_of("direct", std::make_shared<sim::Bernoulli>(0.3),
+                                                Consistency::kPerReceiver, BurstScope::kLink));
+      std::vector<float> data(64, 1.0F);
+      const Message message{kClass, "activation", 0};
+      const auto receive = [&](int count) {
+        for (int i = 0; inner.rank() == 1 && i < count; ++i) lossy.recv(std::span(data), 0, message);
+      };
+      for (int i = 0; inner.rank() == 0 && i < 2; ++i) lossy.send(std::span<const float>(data), 1, message);
+      receive(received_first);
+      EXPECT_NO_THROW(lossy.verify_fates());
+      receive(2 - received_first);
+      EXPECT_NO_THROW(lossy.verify_fates());
+    });
+  }
+}
+
+TEST(LossyStatistics, MessagesUnderWayAreComparedWhenTheyHaveCome) {
+  run_ranks(2, kTimeout, [](Communicator& inner) {
+    const auto loss = std::make_shared<sim::Bernoulli>(inner.rank() == 0 ? 0.3 : 0.4);
+    LossyCommunicator lossy(inner, options_of("direct", loss, Consistency::kPerReceiver, BurstScope::kLink));
+    std::vector<float> data(4096, 1.0F);
+    if (inner.rank() == 0) lossy.send(std::span<const float>(data), 1, {kClass, "activation", 0});
+    EXPECT_NO_THROW(lossy.verify_fates());
+    if (inner.rank() == 1) lossy.recv(std::span(data), 0, {kClass, "activation", 0});
+    EXPECT_THROW(lossy.verify_fates(), CommError);
+  });
+}
+
+// One message is under way, and another one was never heard of at the other end.
+TEST(LossyStatistics, ACollectiveThatOneEndMissedIsAMismatchBesideAMessageUnderWay) {
+  run_ranks(2, kTimeout, [](Communicator& inner) {
+    const LossyOptions options =
+        options_of("direct", std::make_shared<sim::Bernoulli>(0.3), Consistency::kPerReceiver, BurstScope::kLink);
+    FlowLedger ledger(options.network);
+    const sim::Link link{kClass, sim::Half::kGather, 0, 1};
+    const auto pass = [&] { ledger.pass_message(link, 0, sim::Packetizer(100, 4, 64)); };
+    if (inner.rank() == 0) {
+      pass();
+      ledger.note_peer_message();
+    }
+    EXPECT_NO_THROW(verify_fates(inner, ledger, 1));
+    if (inner.rank() == 0) pass();
+    EXPECT_THROW(verify_fates(inner, ledger, 1), CommError);
+  });
 }
 
 }  // namespace
