@@ -67,6 +67,8 @@ std::string_view operation_name(Operation operation) {
       return "all_reduce_with";
     case Operation::kReduceScatterWith:
       return "reduce_scatter_with";
+    case Operation::kExchange:
+      return "exchange";
   }
   return "unknown operation";
 }
@@ -83,6 +85,11 @@ Call::Call(Operation op, ElementType element_type, std::uint64_t count, const Me
   name_digest = digest.value();
   name_chars = static_cast<std::uint32_t>(std::min(message.name.size(), name_prefix.size()));
   std::copy_n(message.name.data(), name_chars, name_prefix.data());
+}
+
+Call other_end_of(Call receive) {
+  if (receive.operation == Operation::kRecv) receive.operation = Operation::kSend;
+  return receive;
 }
 
 std::uint64_t digest_of_counts(std::span<const std::uint64_t> counts) {
@@ -203,6 +210,61 @@ void ArgumentCheck::peer(int rank, std::string_view what) const {
     fail(std::string(what) + " " + std::to_string(rank) + ", want 0 to " +
          std::to_string(communicator_.world_size() - 1));
   }
+}
+
+namespace {
+
+// One tensor of an exchange among the others.
+struct ExchangedRange {
+  ConstTensor tensor;
+  const Call* call;
+  bool is_received;
+};
+
+void check_apart(const Communicator& communicator, std::vector<ExchangedRange> ranges) {
+  std::erase_if(ranges, [](const ExchangedRange& range) { return range.tensor.bytes.empty(); });
+  const std::less<> before;
+  const auto end_of = [](const ExchangedRange& range) { return range.tensor.bytes.data() + range.tensor.bytes.size(); };
+  std::ranges::sort(ranges, before, [](const ExchangedRange& range) { return range.tensor.bytes.data(); });
+  const std::byte* end = nullptr;           // of all ranges so far
+  const std::byte* received_end = nullptr;  // of those that are written
+  for (const ExchangedRange& range : ranges) {
+    if (before(range.tensor.bytes.data(), range.is_received ? end : received_end)) {
+      ArgumentCheck(communicator, *range.call)
+          .fail("a received range overlaps another range of the exchange; want each apart from all others");
+    }
+    end = std::max(end, end_of(range), before);
+    if (range.is_received) received_end = std::max(received_end, end_of(range), before);
+  }
+}
+
+}  // namespace
+
+ExchangeCalls checked_exchange(const Communicator& communicator, std::span<const Send> sends,
+                               std::span<const Receive> receives, std::uint64_t step) {
+  ExchangeCalls calls;
+  std::vector<ExchangedRange> ranges;
+  const auto call_of = [step](ConstTensor data, const Message& message) {
+    return Call(Operation::kExchange, data.type, data.count_elems(), message, step);
+  };
+  for (const Send& send : sends) calls.sends.push_back(call_of(send.data, send.message));
+  for (const Receive& receive : receives) calls.receives.push_back(call_of(receive.data, receive.message));
+  for (std::size_t i = 0; i < sends.size(); ++i) {
+    ArgumentCheck(communicator, calls.sends[i]).peer(sends[i].destination, "destination");
+    ranges.push_back({sends[i].data, &calls.sends[i], false});
+  }
+  for (std::size_t i = 0; i < receives.size(); ++i) {
+    ArgumentCheck(communicator, calls.receives[i]).peer(receives[i].source, "source");
+    ranges.push_back({receives[i].data, &calls.receives[i], true});
+  }
+  for (const ExchangedRange& range : ranges) {
+    const ArgumentCheck check(communicator, *range.call);
+    check.shape(range.tensor, range.call->count_elems, range.is_received ? "received data" : "sent data");
+    if (range.tensor.stream == ranges[0].tensor.stream) continue;
+    check.fail("the tensors of an exchange are in several memories or on several streams, want one");
+  }
+  check_apart(communicator, std::move(ranges));
+  return calls;
 }
 
 }  // namespace droptest::comm

@@ -25,6 +25,7 @@ enum class Operation : std::uint8_t {
   kSplit,
   kAllReduceWith,
   kReduceScatterWith,
+  kExchange,
 };
 
 /// "all_reduce", ...
@@ -51,6 +52,9 @@ struct Call {
 
   std::string_view name() const { return {name_prefix.data(), name_chars}; }
 };
+
+/// What the other end of a message calls, for each end of it: a recv waits for a send, an exchange for an exchange.
+Call other_end_of(Call receive);
 
 /// 64-bit digest of counts, for Call::counts_digest.
 std::uint64_t digest_of_counts(std::span<const std::uint64_t> counts);
@@ -97,12 +101,21 @@ class ArgumentCheck {
   /// `part` lies offset_elems into `whole`, or they do not overlap.
   void own_part_or_apart(ConstTensor part, ConstTensor whole, std::uint64_t offset_elems) const;
   void peer(int rank, std::string_view what) const;
-
- private:
   [[noreturn]] void fail(const std::string& detail) const;
 
+ private:
   const Communicator& communicator_;
   const Call& call_;
 };
+
+/// What an exchange calls, message by message.
+struct ExchangeCalls {
+  std::vector<Call> sends;
+  std::vector<Call> receives;
+};
+
+/// Throws: ConfigError for arguments of an exchange that are wrong on this rank alone.
+ExchangeCalls checked_exchange(const Communicator& communicator, std::span<const Send> sends,
+                               std::span<const Receive> receives, std::uint64_t step);
 
 }  // namespace droptest::comm

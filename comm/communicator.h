@@ -23,7 +23,8 @@ enum class ElementType : std::uint8_t { kFloat32, kFloat64, kUint64, kBfloat16 }
 std::size_t element_bytes(ElementType type);
 
 /// Sums and maxima, both in rank order where the backend says so. A NaN is the maximum of anything; uint64 sums wrap;
-/// sums of bfloat16 are float until all is added, and are rounded once.
+/// sums of bfloat16 are float until all is added, and are rounded once. Where partial sums travel, on the loss layer's
+/// paths of hops and in NCCL, those of bfloat16 are rounded at each hop.
 enum class ReduceOp : std::uint8_t { kSum, kMax };
 
 template <class T>
@@ -94,6 +95,18 @@ struct Message {
   int layer = -1;  ///< transformer block, or -1
 };
 
+/// The two ends of a message in an exchange: both ranks give the same count, type and message.
+struct Send {
+  ConstTensor data;
+  int destination = 0;
+  Message message{};
+};
+struct Receive {
+  Tensor data;
+  int source = 0;
+  Message message{};
+};
+
 /// Elements of each rank's part when `count_elems` are cut evenly: the first count % world_size parts have one more.
 std::vector<std::uint64_t> even_counts(std::uint64_t count_elems, int world_size);
 
@@ -157,9 +170,21 @@ class Communicator {
   virtual void broadcast(Tensor data, int root, const Message& message) = 0;
 
   /// A message to one rank, which calls recv with the same count and name. Blocking until the data is taken or
-  /// buffered.
+  /// buffered: ranks that send to each other before they receive use exchange.
   virtual void send(ConstTensor data, int destination, const Message& message) = 0;
   virtual void recv(Tensor data, int source, const Message& message) = 0;
+
+  /// Sends and receives messages of any sizes together, with no copy of what is sent where the backend can: what ranks
+  /// that send to each other use, since a send may wait for its receive. Nobody waits for ever where each message's two
+  /// ends are in exchanges that their ranks call without waiting for each other's: any pattern of one exchange on each
+  /// rank, a rank's messages to itself too. A rank may call it for some of its peers only, or with nothing.
+  /// Owner: the caller's; tensors stay as they are until the call returns. Blocking: until all messages have come and
+  /// all sent ones are taken or buffered; on a device, until that is on the stream. Order: messages of a pair of ranks
+  /// keep the order in which either end lists them, after earlier ones of send and of exchange; those of different
+  /// pairs have none. Memory: all tensors are on the host, or in device memory on one stream; no received range
+  /// overlaps another range. Errors: as above, with the message at which it ended; all arguments are checked before
+  /// anything is sent, and a message whose other end is a send or recv is a call of something else.
+  virtual void exchange(std::span<const Send> sends, std::span<const Receive> receives) = 0;
 
   /// Returns when every rank has called it.
   virtual void barrier(const Message& message) = 0;

@@ -92,7 +92,7 @@ std::vector<GlooCommunicator::Hello> GlooCommunicator::agree(const Hello& own,
     to.push_back(bytes_of(mine[r]));
     from.push_back(bytes_of(theirs[r]));
   }
-  exchange(to, from, Phase::kHello);
+  exchange_parts(to, from, Phase::kHello);
   const auto differs = [&own](const Hello& hello) { return !calls_agree(own.call, hello.call); };
   if (std::any_of(theirs.begin(), theirs.end(), differs)) {
     std::vector<Call> calls;
@@ -119,7 +119,7 @@ void GlooCommunicator::agree_on(const Call& call, std::span<const std::uint64_t>
   if (!receive_counts.empty()) check_receive_counts(call, hellos, receive_counts);
 }
 
-void GlooCommunicator::exchange(std::span<const ConstBytes> to, std::span<const Bytes> from, Phase phase) {
+void GlooCommunicator::exchange_parts(std::span<const ConstBytes> to, std::span<const Bytes> from, Phase phase) {
   std::vector<GlooMesh::Transfer> transfers;
   for (int r = 0; r < world_size(); ++r) {
     const Bytes part = from[static_cast<std::size_t>(r)];
@@ -147,7 +147,7 @@ void GlooCommunicator::reduce_own_part(ConstTensor input, Tensor output, std::sp
     from[r] = received[r];
     inputs[r] = r == self ? to[self].data() : received[r].data();
   }
-  exchange(to, from, Phase::kReduce);
+  exchange_parts(to, from, Phase::kReduce);
   std::byte* const outputs[] = {output.bytes.data()};
   reduce_in_rank_order(op, input.type, inputs, outputs, counts[self]);
 }
@@ -155,7 +155,7 @@ void GlooCommunicator::reduce_own_part(ConstTensor input, Tensor output, std::sp
 void GlooCommunicator::gather_parts(Tensor output, std::span<const std::uint64_t> counts) {
   const std::vector<Bytes> from = parts_of(output.bytes, counts, output.type);
   const std::vector<ConstBytes> to(world_ranks_.size(), from[static_cast<std::size_t>(rank_)]);
-  exchange(to, from, Phase::kGather);
+  exchange_parts(to, from, Phase::kGather);
 }
 
 void GlooCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
@@ -226,7 +226,7 @@ void GlooCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64
   const std::vector<ConstBytes> to = parts_of(input.bytes, send_counts, call.type);
   const std::vector<Bytes> from = parts_of(output.bytes, receive_counts, call.type);
   copy_bytes(from[static_cast<std::size_t>(rank_)], to[static_cast<std::size_t>(rank_)]);
-  exchange(to, from, Phase::kGather);
+  exchange_parts(to, from, Phase::kGather);
 }
 
 void GlooCommunicator::broadcast(Tensor data, int root, const Message& message) {
@@ -245,7 +245,7 @@ void GlooCommunicator::broadcast(Tensor data, int root, const Message& message) 
   } else {
     from[static_cast<std::size_t>(root)] = data.bytes;
   }
-  exchange(to, from, Phase::kGather);
+  exchange_parts(to, from, Phase::kGather);
 }
 
 void GlooCommunicator::send(ConstTensor data, int destination, const Message& message) {
@@ -283,9 +283,7 @@ std::uint64_t GlooCommunicator::await_message(Call& sent, int source) {
 }
 
 void GlooCommunicator::check_message(const Call& call, const Call& sent, int source) {
-  Call wanted = call;
-  wanted.operation = Operation::kSend;
-  if (calls_agree(wanted, sent)) return;
+  if (calls_agree(other_end_of(call), sent)) return;
   mesh_->fail("rank " + std::to_string(world_rank(source)) + " calls " + describe(sent) + ", rank " +
               std::to_string(world_rank(rank_)) + " calls " + describe(call));
 }
@@ -309,20 +307,83 @@ void GlooCommunicator::recv(Tensor data, int source, const Message& message) {
   check.on_host(data);
   check.shape(data, call.count_elems, "data");
   const GlooMesh::CallScope scope(*mesh_, call);
+  if (source == rank_) return receive_from_self(call, data);
   Call sent;
-  if (source == rank_) {
-    if (to_self_.empty()) mesh_->fail("this rank waits for a message of its own that it did not send");
-    sent = to_self_.front().call;
-    const std::vector<std::byte> own = std::move(to_self_.front().bytes);
-    to_self_.pop_front();
-    check_message(call, sent, source);
-    return copy_bytes(data.bytes, own);
-  }
   const std::uint64_t sequence = await_message(sent, source);
   check_message(call, sent, source);
   if (data.bytes.empty()) return;
   auto payload = mesh_->start_receive(data.bytes, world_rank(source), peer_slot(sequence, Phase::kGather));
   mesh_->finish(payload);
+}
+
+void GlooCommunicator::receive_from_self(const Call& call, Tensor data) {
+  if (to_self_.empty()) mesh_->fail("this rank waits for a message of its own that it did not send");
+  const ToSelf own = std::move(to_self_.front());
+  to_self_.pop_front();
+  check_message(call, own.call, rank_);
+  copy_bytes(data.bytes, own.bytes);
+}
+
+// All that this rank has is under way before it waits for anything. Only the payloads of what it receives are asked for
+// later, each when its sender has said that the sizes agree: the call goes first, as in send.
+void GlooCommunicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
+  const ExchangeCalls calls = checked_exchange(*this, sends, receives, mesh_->step);
+  for (std::size_t i = 0; i < sends.size(); ++i) ArgumentCheck(*this, calls.sends[i]).on_host(sends[i].data);
+  for (std::size_t i = 0; i < receives.size(); ++i) ArgumentCheck(*this, calls.receives[i]).on_host(receives[i].data);
+  struct Part {
+    const Call& call;
+    GlooMesh::Transfer transfer;
+  };
+  std::vector<Part> sent;
+  for (std::size_t i = 0; i < sends.size(); ++i) {
+    const Call& call = calls.sends[i];
+    const ConstBytes data = sends[i].data.bytes;
+    const int destination = sends[i].destination;
+    const GlooMesh::CallScope scope(*mesh_, call);
+    if (destination == rank_) {
+      to_self_.push_back({call, {data.begin(), data.end()}});
+      continue;
+    }
+    const std::uint64_t sequence = ++sent_[static_cast<std::size_t>(destination)];
+    const auto start = [&](ConstBytes bytes, Phase phase) {
+      sent.push_back({call, mesh_->start_send(bytes, world_rank(destination), peer_slot(sequence, phase))});
+    };
+    start(std::as_bytes(std::span(&call, 1)), Phase::kHello);
+    if (!data.empty()) start(data, Phase::kGather);
+  }
+  std::vector<Call> theirs(receives.size());
+  std::vector<std::uint64_t> sequences(receives.size());
+  std::vector<Part> hellos;
+  for (std::size_t i = 0; i < receives.size(); ++i) {
+    const GlooMesh::CallScope scope(*mesh_, calls.receives[i]);
+    const int source = receives[i].source;
+    if (source == rank_) {
+      receive_from_self(calls.receives[i], receives[i].data);
+      continue;
+    }
+    sequences[i] = ++received_[static_cast<std::size_t>(source)];
+    const std::uint64_t hello_slot = peer_slot(sequences[i], Phase::kHello);
+    hellos.push_back({calls.receives[i], mesh_->start_receive(bytes_of(theirs[i]), world_rank(source), hello_slot)});
+  }
+  const auto finish = [this](Part& part) {
+    const GlooMesh::CallScope scope(*mesh_, part.call);
+    mesh_->finish(part.transfer);
+  };
+  std::vector<Part> received;
+  auto hello = hellos.begin();
+  for (std::size_t i = 0; i < receives.size(); ++i) {
+    const int source = receives[i].source;
+    if (source == rank_) continue;
+    finish(*hello++);
+    const GlooMesh::CallScope scope(*mesh_, calls.receives[i]);
+    check_message(calls.receives[i], theirs[i], source);
+    const Bytes data = receives[i].data.bytes;
+    if (data.empty()) continue;
+    const std::uint64_t slot = peer_slot(sequences[i], Phase::kGather);
+    received.push_back({calls.receives[i], mesh_->start_receive(data, world_rank(source), slot)});
+  }
+  std::ranges::for_each(received, finish);
+  std::ranges::for_each(sent, finish);
 }
 
 void GlooCommunicator::barrier(const Message& message) {

@@ -40,6 +40,8 @@ class GlooCommunicator final : public Communicator {
   /// Buffered up to 16 MiB on their way from this rank; beyond, waits until earlier messages are taken.
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
+  /// Straight from and to the tensors; only what a rank sends to itself is copied.
+  void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
   void barrier(const Message& message) override;
   /// Needs no new connections: the parts use the mesh's, with slots of their own.
   std::unique_ptr<Communicator> split(int color, int key) override;
@@ -76,8 +78,8 @@ class GlooCommunicator final : public Communicator {
   void check_receive_counts(const Call& call, std::span<const Hello> hellos,
                             std::span<const std::uint64_t> receive_counts);
   /// Sends part d of the input to d and receives part s of the output from s; own parts are left alone.
-  void exchange(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from,
-                Phase phase);
+  void exchange_parts(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from,
+                      Phase phase);
   /// Rank-order reduction of this rank's part of all inputs into `output`.
   void reduce_own_part(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op);
   /// All parts to all ranks; this rank's is in its place in `output` already.
@@ -87,6 +89,7 @@ class GlooCommunicator final : public Communicator {
   std::uint64_t start_message(const Call& call, int destination);
   std::uint64_t await_message(Call& sent, int source);
   void check_message(const Call& call, const Call& sent, int source);
+  void receive_from_self(const Call& call, Tensor data);
 
   std::uint64_t slot(Phase phase) const;
   std::uint64_t peer_slot(std::uint64_t sequence, Phase phase) const;

@@ -288,6 +288,16 @@ void LocalCommunicator::recv(Tensor data, int source, const Message& message) {
   group_->take(source, rank_, {.call = call, .output = data});
 }
 
+void LocalCommunicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
+  const ExchangeCalls calls = checked_exchange(*this, sends, receives, *step_);
+  for (std::size_t i = 0; i < sends.size(); ++i) {
+    group_->post(rank_, sends[i].destination, {.call = calls.sends[i], .input = sends[i].data});
+  }
+  for (std::size_t i = 0; i < receives.size(); ++i) {
+    group_->take(receives[i].source, rank_, {.call = calls.receives[i], .output = receives[i].data});
+  }
+}
+
 void LocalCommunicator::barrier(const Message& message) {
   group_->meet(rank_, {.call = Call(Operation::kBarrier, ElementType::kFloat32, 0, message, *step_)}, nullptr);
 }

@@ -47,6 +47,7 @@ class LocalCommunicator final : public Communicator {
   /// Buffered: returns at once.
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
+  void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
   void barrier(const Message& message) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(std::string_view reason) noexcept override;

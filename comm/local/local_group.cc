@@ -337,11 +337,9 @@ void LocalGroup::take(int source, int destination, const LocalCall& call) {
   if (queue.empty() && world_->failure_) world_->throw_failure(lock, call.call, world_rank(destination));
   const LocalWorld::Deadline deadline = world_->begin_wait(lock, world_rank(destination), {this, source, call.call});
   world_->wait_until(lock, world_rank(destination), deadline, [&] { return !queue.empty(); });
-  Call wanted = call.call;
-  wanted.operation = Operation::kSend;
   Posted posted = std::move(queue.front());
   queue.pop_front();
-  if (!calls_agree(wanted, posted.call)) {
+  if (!calls_agree(other_end_of(call.call), posted.call)) {
     world_->fail(lock, {world_rank(destination), operation_text(call.call),
                         "rank " + std::to_string(world_rank(source)) + " calls " + describe(posted.call) + ", rank " +
                             std::to_string(world_rank(destination)) + " calls " + describe(call.call)});

@@ -192,10 +192,6 @@ void ContributionPath::broadcast(Tensor data, int root, const Message& message) 
   one_hop_.broadcast(data, root, message);
 }
 
-void ContributionPath::send(ConstTensor data, int destination, const Message& message) {
-  one_hop_.send(data, destination, message);
-}
-
-void ContributionPath::recv(Tensor data, int source, const Message& message) { one_hop_.recv(data, source, message); }
+std::vector<std::uint64_t> ContributionPath::all_reduce_parts(std::uint64_t count_elems) { return {count_elems}; }
 
 }  // namespace droptest::comm

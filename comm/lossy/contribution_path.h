@@ -31,8 +31,7 @@ class ContributionPath final : public Path {
   void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
                   std::span<const std::uint64_t> receive_counts, const Message& message) override;
   void broadcast(Tensor data, int root, const Message& message) override;
-  void send(ConstTensor data, int destination, const Message& message) override;
-  void recv(Tensor data, int source, const Message& message) override;
+  std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override;
 
  private:
   struct Uses {

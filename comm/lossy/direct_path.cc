@@ -220,10 +220,8 @@ void DirectPath::all_to_all(ConstTensor input, std::span<const std::uint64_t> se
 
 void DirectPath::broadcast(Tensor data, int root, const Message& message) { one_hop_.broadcast(data, root, message); }
 
-void DirectPath::send(ConstTensor data, int destination, const Message& message) {
-  one_hop_.send(data, destination, message);
+std::vector<std::uint64_t> DirectPath::all_reduce_parts(std::uint64_t count_elems) {
+  return even_counts(count_elems, context_.inner.world_size());
 }
-
-void DirectPath::recv(Tensor data, int source, const Message& message) { one_hop_.recv(data, source, message); }
 
 }  // namespace droptest::comm

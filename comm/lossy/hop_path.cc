@@ -12,10 +12,7 @@
 namespace droptest::comm {
 
 HopPath::HopPath(const PathContext& context, ScheduleMaker make_schedule)
-    : context_(context),
-      make_schedule_(make_schedule),
-      transport_(context),
-      one_hop_(context, Consistency::kPerReceiver) {}
+    : context_(context), make_schedule_(make_schedule), fates_(context), one_hop_(context, Consistency::kPerReceiver) {}
 
 const sim::HopSchedule& HopPath::schedule(sim::Collective collective, int root) {
   const auto index = static_cast<std::size_t>(collective) + static_cast<std::size_t>(root);
@@ -42,9 +39,9 @@ Tensor HopPath::memory_of_sums(StaleMemory::Use use, const sim::HopSchedule& sch
   if (!can_lose(half) || half.fill != Fill::kStale) return {like.type, {}};
   std::uint64_t received = 0;
   for (int round = 0; round < schedule.reduce_rounds(); ++round) {
-    hops_.clear();
-    schedule.receives(round, context_.inner.rank(), hops_);
-    for (const sim::Hop& hop : hops_) received += elements(hop).size();
+    receives_.clear();
+    schedule.receives(round, context_.inner.rank(), receives_);
+    for (const sim::Hop& hop : receives_) received += elements(hop).size();
   }
   return context_.stale.of(use, message, like, received, begins_);
 }
@@ -60,18 +57,16 @@ void HopPath::carry_out(Run& run) {
   if (counting) counts_.start(run.work.count_elems());
   for (int round = 0; round < schedule.rounds(); ++round) {
     if (counting && round == schedule.reduce_rounds()) rescale_owned(run);
-    if (counting && round < schedule.reduce_rounds()) exchange_counts(run, round);
-    hops_of(run, round, &sim::HopSchedule::sends);
-    for (const sim::Hop& hop : hops_) {
-      transport_.send(hop.half, hop.destination, slice(run.work, elements(hop)), run.message);
-    }
-    hops_of(run, round, &sim::HopSchedule::receives);
-    for (std::size_t i = 0; i < hops_.size(); ++i) {
-      const sim::Hop& hop = hops_[i];
+    hops_of(run, round, &sim::HopSchedule::sends, sends_);
+    hops_of(run, round, &sim::HopSchedule::receives, receives_);
+    if (counting && round < schedule.reduce_rounds()) exchange_counts(run);
+    exchange_values(run);
+    for (std::size_t i = 0; i < receives_.size(); ++i) {
+      const sim::Hop& hop = receives_[i];
       if (hop.half == sim::Half::kGather) {
-        receive_value(run, hop);
+        take_value(run, hop, incoming_[i].data);
       } else {
-        receive_sum(run, hop, counting ? received_counts_[i] : std::vector<CountRun>());
+        add_sum(run, hop, incoming_[i].data, counting ? received_counts_[i] : std::vector<CountRun>());
       }
     }
   }
@@ -79,30 +74,46 @@ void HopPath::carry_out(Run& run) {
 }
 
 // Both ends know of hops that have nothing to send.
-void HopPath::hops_of(const Run& run, int round, HopsOfRank which) {
-  hops_.clear();
-  (run.schedule.*which)(round, context_.inner.rank(), hops_);
-  std::erase_if(hops_, [this](const sim::Hop& hop) { return elements(hop).size() == 0; });
+void HopPath::hops_of(const Run& run, int round, HopsOfRank which, std::vector<sim::Hop>& hops) const {
+  hops.clear();
+  (run.schedule.*which)(round, context_.inner.rank(), hops);
+  std::erase_if(hops, [this](const sim::Hop& hop) { return elements(hop).size() == 0; });
 }
 
-// Before the sums: where those are in device memory, a rank's sends go out with its receives, and counts, which are in
-// host memory, must not come between them.
-void HopPath::exchange_counts(const Run& run, int round) {
-  hops_of(run, round, &sim::HopSchedule::sends);
-  for (const sim::Hop& hop : hops_) send_counts(hop.destination, elements(hop), run.message);
-  hops_of(run, round, &sim::HopSchedule::receives);
-  received_counts_.clear();
-  for (const sim::Hop& hop : hops_) {
-    received_counts_.push_back(receive_counts(hop.source, elements(hop).size(), run.message));
+// Partial sums, and values of which this rank may keep its own, do not come straight into the work.
+bool HopPath::comes_beside(const sim::Hop& hop) const {
+  const HalfNetwork& gather = context_.network.gather;
+  return hop.half == sim::Half::kReduce || (can_lose(gather) && gather.fill == Fill::kOwn);
+}
+
+void HopPath::exchange_values(const Run& run) {
+  std::uint64_t beside_elems = 0;
+  for (const sim::Hop& hop : receives_) beside_elems += comes_beside(hop) ? elements(hop).size() : 0;
+  const Tensor beside = context_.scratch.take(Scratch::Slot::kReceived, run.work, beside_elems);
+  outgoing_.clear();
+  incoming_.clear();
+  for (const sim::Hop& hop : sends_) {
+    outgoing_.push_back({slice(run.work, elements(hop)), hop.destination, run.message});
+  }
+  std::uint64_t begin = 0;
+  for (const sim::Hop& hop : receives_) {
+    const sim::ElementRange range = elements(hop);
+    const bool is_beside = comes_beside(hop);
+    const Tensor to = is_beside ? slice(beside, {begin, begin + range.size()}) : slice(run.work, range);
+    if (is_beside) begin += range.size();
+    incoming_.push_back({to, hop.source, run.message});
+  }
+  context_.inner.exchange(outgoing_, incoming_);
+  for (std::size_t i = 0; i < sends_.size(); ++i) {
+    fates_.sent(sends_[i].half, sends_[i].destination, outgoing_[i].data, run.message);
   }
 }
 
-void HopPath::receive_sum(Run& run, const sim::Hop& hop, const std::vector<CountRun>& sent_counts) {
+void HopPath::add_sum(Run& run, const sim::Hop& hop, Tensor received, const std::vector<CountRun>& sent_counts) {
   const sim::ElementRange range = elements(hop);
   const Tensor work = slice(run.work, range);
-  const Tensor received = context_.scratch.take(Scratch::Slot::kReceived, work, range.size());
-  const sim::PacketMask* lost = transport_.receive(hop.half, hop.source, received, run.message);
-  const sim::Packetizer packets = transport_.packets(received);
+  const sim::PacketMask* lost = fates_.lost(hop.half, hop.source, received, run.message);
+  const sim::Packetizer packets = fates_.packets(received);
   if (!sent_counts.empty()) add_counts(range, sent_counts, lost, packets);
   if (!run.last_sums.bytes.empty()) {
     const Tensor last = slice(run.last_sums, {run.sums_received, run.sums_received + range.size()});
@@ -112,25 +123,20 @@ void HopPath::receive_sum(Run& run, const sim::Hop& hop, const std::vector<Count
   }
   double factor = 1;
   if (context_.network.reduce.fill == Fill::kInverseProbability) {
-    const double arrives = 1 - transport_.missing_rate(hop.half, hop.source, received, run.message);
+    const double arrives = 1 - fates_.missing_rate(hop.half, hop.source, received, run.message);
     if (arrives > 0) factor = 1 / arrives;
   }
   if (factor != 1) scale(received, factor);
   reduce_delivered(run.op, received, work, lost, packets);
 }
 
-void HopPath::receive_value(Run& run, const sim::Hop& hop) {
-  const HalfNetwork& half = context_.network.gather;
+void HopPath::take_value(Run& run, const sim::Hop& hop, Tensor received) {
   const sim::ElementRange range = elements(hop);
   const Tensor work = slice(run.work, range);
-  if (can_lose(half) && half.fill == Fill::kOwn) {
-    const Tensor received = context_.scratch.take(Scratch::Slot::kReceived, work, range.size());
-    const sim::PacketMask* lost = transport_.receive(hop.half, hop.source, received, run.message);
-    return copy_delivered(received, work, lost, transport_.packets(work));
-  }
-  const sim::PacketMask* lost = transport_.receive(hop.half, hop.source, work, run.message);
+  const sim::PacketMask* lost = fates_.lost(hop.half, hop.source, received, run.message);
+  if (comes_beside(hop)) return copy_delivered(received, work, lost, fates_.packets(work));
   const Tensor last = run.last_values.bytes.empty() ? run.last_values : slice(run.last_values, range);
-  one_hop_.fill(work, lost, transport_.packets(work), {work.type, {}}, last);
+  one_hop_.fill(work, lost, fates_.packets(work), {work.type, {}}, last);
 }
 
 void HopPath::rescale_owned(Run& run) {
@@ -147,27 +153,47 @@ void HopPath::rescale_owned(Run& run) {
   }
 }
 
-// Counts are part of the packets that they belong to: they use up no packets, and are lost with them. A word that is
-// odd is the count of all elements; an even one says how many runs follow.
-void HopPath::send_counts(int destination, sim::ElementRange elements, const Message& message) {
-  const std::vector<CountRun> runs = counts_.of(elements);
-  words_.assign(1, runs.size() == 1 ? runs[0].contributions << 1 | 1 : runs.size() << 1);
-  context_.inner.send(ConstTensor(std::span<const std::uint64_t>(words_)), destination, message);
-  if (runs.size() == 1) return;
-  words_.clear();
-  for (const CountRun& run : runs) words_.insert(words_.end(), {run.elems, run.contributions});
-  context_.inner.send(ConstTensor(std::span<const std::uint64_t>(words_)), destination, message);
-}
-
-std::vector<CountRun> HopPath::receive_counts(int source, std::uint64_t count_elems, const Message& message) {
-  words_.resize(1);
-  context_.inner.recv(Tensor(std::span(words_)), source, message);
-  if ((words_[0] & 1) != 0) return {{count_elems, words_[0] >> 1}};
-  words_.resize(2 * (words_[0] >> 1));
-  context_.inner.recv(Tensor(std::span(words_)), source, message);
-  std::vector<CountRun> counts;
-  for (std::size_t w = 0; w < words_.size(); w += 2) counts.push_back({words_[w], words_[w + 1]});
-  return counts;
+// Counts are part of the packets that they belong to: they use up no packets, and are lost with them. The word that
+// goes first is odd where it is the count of all elements; an even one says how many runs follow. In host memory, so
+// that they cannot go with the values.
+void HopPath::exchange_counts(const Run& run) {
+  using Words = std::vector<std::uint64_t>;
+  std::vector<Words> first_sent;
+  std::vector<Words> runs_sent(sends_.size());
+  std::vector<Words> first_received(receives_.size(), Words(1));
+  std::vector<Words> runs_received(receives_.size());
+  for (std::size_t i = 0; i < sends_.size(); ++i) {
+    const std::vector<CountRun> runs = counts_.of(elements(sends_[i]));
+    first_sent.push_back({runs.size() == 1 ? runs[0].contributions << 1 | 1 : runs.size() << 1});
+    if (runs.size() == 1) continue;
+    for (const CountRun& counted : runs)
+      runs_sent[i].insert(runs_sent[i].end(), {counted.elems, counted.contributions});
+  }
+  const auto exchange = [&](const std::vector<Words>& sent, std::vector<Words>& received) {
+    outgoing_.clear();
+    incoming_.clear();
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      if (sent[i].empty()) continue;
+      outgoing_.push_back({ConstTensor(std::span<const std::uint64_t>(sent[i])), sends_[i].destination, run.message});
+    }
+    for (std::size_t i = 0; i < received.size(); ++i) {
+      if (received[i].empty()) continue;
+      incoming_.push_back({Tensor(std::span(received[i])), receives_[i].source, run.message});
+    }
+    context_.inner.exchange(outgoing_, incoming_);
+  };
+  exchange(first_sent, first_received);
+  for (std::size_t i = 0; i < receives_.size(); ++i) {
+    const std::uint64_t first = first_received[i][0];
+    if ((first & 1) == 0) runs_received[i].resize(2 * (first >> 1));
+  }
+  exchange(runs_sent, runs_received);
+  received_counts_.assign(receives_.size(), {});
+  for (std::size_t i = 0; i < receives_.size(); ++i) {
+    const Words& words = runs_received[i];
+    if (words.empty()) received_counts_[i] = {{elements(receives_[i]).size(), first_received[i][0] >> 1}};
+    for (std::size_t w = 0; w < words.size(); w += 2) received_counts_[i].push_back({words[w], words[w + 1]});
+  }
 }
 
 // What was lost adds nothing.
@@ -261,10 +287,8 @@ void HopPath::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_
   one_hop_.all_to_all(input, send_counts, output, receive_counts, message);
 }
 
-void HopPath::send(ConstTensor data, int destination, const Message& message) {
-  one_hop_.send(data, destination, message);
+std::vector<std::uint64_t> HopPath::all_reduce_parts(std::uint64_t count_elems) {
+  return even_counts(count_elems, schedule(sim::Collective::kAllReduce).parts());
 }
-
-void HopPath::recv(Tensor data, int source, const Message& message) { one_hop_.recv(data, source, message); }
 
 }  // namespace droptest::comm

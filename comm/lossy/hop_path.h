@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/lossy/contribution_counts.h"
-#include "comm/lossy/hop_transport.h"
+#include "comm/lossy/hop_fates.h"
 #include "comm/lossy/one_hop.h"
 #include "comm/lossy/path.h"
 #include "sim/schedules/hop_schedule.h"
@@ -41,8 +41,7 @@ class HopPath final : public Path {
   void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
                   std::span<const std::uint64_t> receive_counts, const Message& message) override;
   void broadcast(Tensor data, int root, const Message& message) override;
-  void send(ConstTensor data, int destination, const Message& message) override;
-  void recv(Tensor data, int source, const Message& message) override;
+  std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override;
 
  private:
   // One collective while it runs.
@@ -63,27 +62,30 @@ class HopPath final : public Path {
                         const Message& message);
   void carry_out(Run& run);
   using HopsOfRank = void (sim::HopSchedule::*)(int round, int rank, std::vector<sim::Hop>& hops) const;
-  void hops_of(const Run& run, int round, HopsOfRank which);
-  void receive_sum(Run& run, const sim::Hop& hop, const std::vector<CountRun>& sent_counts);
-  void receive_value(Run& run, const sim::Hop& hop);
+  void hops_of(const Run& run, int round, HopsOfRank which, std::vector<sim::Hop>& hops) const;
+  bool comes_beside(const sim::Hop& hop) const;
+  void exchange_values(const Run& run);
+  void add_sum(Run& run, const sim::Hop& hop, Tensor received, const std::vector<CountRun>& sent_counts);
+  void take_value(Run& run, const sim::Hop& hop, Tensor received);
   void rescale_owned(Run& run);
   bool counts_travel() const;
-  void exchange_counts(const Run& run, int round);
-  void send_counts(int destination, sim::ElementRange elements, const Message& message);
-  std::vector<CountRun> receive_counts(int source, std::uint64_t count_elems, const Message& message);
+  void exchange_counts(const Run& run);
   void add_counts(sim::ElementRange elements, const std::vector<CountRun>& sent, const sim::PacketMask* lost,
                   const sim::Packetizer& packets);
 
   PathContext context_;
   ScheduleMaker make_schedule_;
-  HopTransport transport_;
+  HopFates fates_;
   OneHop one_hop_;
   std::vector<std::unique_ptr<sim::HopSchedule>> schedules_;  // by collective, then a broadcast for each root
   std::vector<std::uint64_t> begins_;                         // of the parts, and the number of elements
-  std::vector<sim::Hop> hops_;                                // of the round at hand
   ContributionCounts counts_;
-  std::vector<std::vector<CountRun>> received_counts_;  // of the round at hand, by receive
-  std::vector<std::uint64_t> words_;                    // counts as they travel
+  // Of the round at hand.
+  std::vector<sim::Hop> sends_;
+  std::vector<sim::Hop> receives_;
+  std::vector<Send> outgoing_;                          // by send
+  std::vector<Receive> incoming_;                       // by receive
+  std::vector<std::vector<CountRun>> received_counts_;  // by receive
 };
 
 /// For the registry.

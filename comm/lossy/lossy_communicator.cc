@@ -3,18 +3,21 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <numeric>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "comm/call.h"
 #include "comm/device/stream_turns.h"
 #include "comm/lossy/fate_verification.h"
 #include "comm/lossy/flow_ledger.h"
 #include "comm/lossy/group_timeline.h"
 #include "comm/lossy/packet_runs.h"
 #include "comm/lossy/path_registry.h"
+#include "comm/lossy/peer_messages.h"
 #include "comm/lossy/result_sampler.h"
 #include "comm/lossy/statistics_collection.h"
 #include "comm/lossy/touched_calls.h"
@@ -84,16 +87,20 @@ class LossyCommunicator::Impl {
   // Of a class and, where the fill acts on messages that arrive whole too, of its protected messages.
   void add_paths(std::size_t traffic_class, const ClassNetwork& network) {
     paths_[traffic_class] = make_path(network);
+    peer_messages_[traffic_class] = std::make_unique<PeerMessages>(context_of(network), state->ledger.network().seed);
     if (network.recovery.protect.empty() || network.reduce.fill != Fill::kInverseProbability) return;
     ClassNetwork& certain = certain_networks_[traffic_class].emplace(network);
     certain.reduce.fill = Fill::kZero;
     certain_paths_[traffic_class] = make_path(certain);
   }
 
-  std::unique_ptr<Path> make_path(const ClassNetwork& network) {
+  PathContext context_of(const ClassNetwork& network) {
     const bool feeds_back = network.recovery.error_feedback == ClassRecovery::ErrorFeedback::kOn;
-    const PathContext context{
-        inner, state->ledger, group_, network, stale_, scratch_, feeds_back ? &feedback_ : nullptr};
+    return {inner, state->ledger, group_, network, stale_, scratch_, feeds_back ? &feedback_ : nullptr};
+  }
+
+  std::unique_ptr<Path> make_path(const ClassNetwork& network) {
+    const PathContext context = context_of(network);
     return with_transforms(path_entry(network.path).make(context), context, state->ledger.network().seed);
   }
 
@@ -108,6 +115,13 @@ class LossyCommunicator::Impl {
     const bool certain = !protect.empty() && protect.covers(message, state->step);
     state->ledger.set_arrival(certain ? FlowLedger::Arrival::kCertain : FlowLedger::Arrival::kByFate);
     return certain && certain_paths_[traffic_class] != nullptr ? certain_paths_[traffic_class].get() : path;
+  }
+
+  // How a message to or from group rank `peer` travels, or null where it goes straight to the inner communicator: what
+  // a rank sends to itself does not travel.
+  PeerMessages* peer_messages_of(const Message& message, int peer) {
+    if (peer == inner.rank() || path_of(message) == nullptr) return nullptr;
+    return peer_messages_[static_cast<std::size_t>(message.traffic_class)].get();
   }
 
   void begin_step() {
@@ -127,6 +141,9 @@ class LossyCommunicator::Impl {
   Tensor exact_like(ConstTensor result) { return exact_.take(Scratch::Slot::kReceived, result, result.count_elems()); }
 
   enum class Replicas : std::uint8_t { kOughtToBeEqual, kDiffer };
+  void compare_message(const Message& message, ConstTensor exact, ConstTensor result) {
+    state->sampler.compare({message.traffic_class, message.layer}, exact, result, ResultSampler::CountCall::kHere);
+  }
   void compare(const Message& message, ConstTensor exact, ConstTensor result, Replicas replicas) {
     using CountCall = ResultSampler::CountCall;
     const LayerKey key{message.traffic_class, message.layer};
@@ -172,12 +189,76 @@ class LossyCommunicator::Impl {
            std::to_string(input_elems) + " and " + std::to_string(output_elems) + " of one type");
   }
 
+  Scratch& scratch_of_message(std::size_t index) {
+    while (of_messages_.size() <= index) of_messages_.emplace_back();
+    return of_messages_[index];
+  }
+  void note_departure(ConstTensor data, int destination, const Message& message) {
+    if (timeline) timeline->send(destination, data.count_elems(), data.type, message);
+  }
+  void note_arrival(ConstTensor data, int source, const Message& message) {
+    if (timeline) timeline->recv(source, data.count_elems(), data.type, message);
+  }
+
+  // The messages go together; their packets, their times and their samples are those of sends one after the other, then
+  // of receives.
+  void exchange(std::span<const Send> sends, std::span<const Receive> receives) {
+    std::vector<Send> outgoing(sends.begin(), sends.end());
+    std::vector<ConstTensor> own_values(receives.size());
+    Stream* stream = nullptr;
+    for (const Send& send : sends) stream = send.data.stream;
+    for (const Receive& receive : receives) stream = receive.data.stream;
+    const StreamTurns::Turn turn(turns, stream);
+    const VirtualClock::Pause pause(state->clock_or_null());
+    for (std::size_t i = 0; i < sends.size(); ++i) {
+      PeerMessages* messages = peer_messages_of(sends[i].message, sends[i].destination);
+      if (messages == nullptr) continue;
+      outgoing[i].data = messages->outgoing(sends[i].data, sends[i].message, scratch_of_message(i));
+    }
+    for (std::size_t i = 0; i < receives.size(); ++i) {
+      PeerMessages* messages = peer_messages_of(receives[i].message, receives[i].source);
+      if (messages == nullptr) continue;
+      Scratch& scratch = scratch_of_message(sends.size() + i);
+      own_values[i] = messages->before_receipt(receives[i].data, receives[i].message, scratch);
+    }
+    inner.exchange(outgoing, receives);
+    std::vector<Send> exact_sends;
+    std::vector<Receive> exact_receives;
+    std::vector<ConstTensor> sampled;
+    for (const Send& send : sends) {
+      PeerMessages* messages = peer_messages_of(send.message, send.destination);
+      if (messages == nullptr) continue;
+      note_departure(send.data, send.destination, send.message);
+      messages->sent(send.data, send.destination, send.message);
+      state->ledger.take_touch();
+      if (samples(send.data.type)) exact_sends.push_back(send);
+    }
+    for (std::size_t i = 0; i < receives.size(); ++i) {
+      const auto& [data, source, message] = receives[i];
+      PeerMessages* messages = peer_messages_of(message, source);
+      if (messages == nullptr) continue;
+      note_arrival(data, source, message);
+      messages->received(data, own_values[i], source, message);
+      note_message(message);
+      if (!samples(data.type)) continue;
+      Scratch& scratch = scratch_of_message(sends.size() + i);
+      const Tensor exact = scratch.take(Scratch::Slot::kReceived, data, data.count_elems());
+      exact_receives.push_back({exact, source, message});
+      sampled.push_back(data);
+    }
+    inner.exchange(exact_sends, exact_receives);
+    for (std::size_t i = 0; i < sampled.size(); ++i) {
+      compare_message(exact_receives[i].message, exact_receives[i].data, sampled[i]);
+    }
+  }
+
   std::unique_ptr<Communicator> split(int color, int key) {
-    std::unique_ptr<Communicator> child = inner.split(color, key);
+    std::unique_ptr<Communicator> child = inner.split(color, key);  // null for a negative color
     std::array<std::uint64_t, 1> number = {state->next_group};
     inner.all_reduce(Tensor(std::span<std::uint64_t>(number)), ReduceOp::kMax, kSplit);
     if (number[0] >= 0xffff) throw ConfigError("split: the loss layer knows at most 65534 groups of a rank");
     state->next_group = static_cast<GroupNumber>(number[0] + 1);
+    if (child == nullptr) return nullptr;
     Communicator& borrowed = *child;
     auto impl = std::make_unique<Impl>(borrowed, std::move(child), state, static_cast<GroupNumber>(number[0]));
     return std::unique_ptr<Communicator>(new LossyCommunicator(std::move(impl)));
@@ -201,8 +282,10 @@ class LossyCommunicator::Impl {
   StaleMemory stale_;
   Scratch scratch_;
   Scratch exact_;
+  std::deque<Scratch> of_messages_;  // of an exchange, one for each message
   ErrorFeedback feedback_{stale_, scratch_};
   std::array<std::unique_ptr<Path>, sim::kAllTrafficClasses.size()> paths_;
+  std::array<std::unique_ptr<PeerMessages>, sim::kAllTrafficClasses.size()> peer_messages_;
   std::array<std::optional<ClassNetwork>, sim::kAllTrafficClasses.size()> certain_networks_;
   std::array<std::unique_ptr<Path>, sim::kAllTrafficClasses.size()> certain_paths_;
 };
@@ -317,28 +400,37 @@ void LossyCommunicator::broadcast(Tensor data, int root, const Message& message)
 }
 
 void LossyCommunicator::send(ConstTensor data, int destination, const Message& message) {
-  Path* path = impl_->path_of(message);
-  if (path == nullptr) return impl_->inner.send(data, destination, message);
+  PeerMessages* messages = impl_->peer_messages_of(message, destination);
+  if (messages == nullptr) return impl_->inner.send(data, destination, message);
   const StreamTurns::Turn turn(impl_->turns, data.stream);
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
-  if (impl_->timeline) impl_->timeline->send(destination, data.count_elems(), data.type, message);
-  path->send(data, destination, message);
+  const ConstTensor outgoing = messages->outgoing(data, message, impl_->scratch_of_message(0));
+  impl_->note_departure(data, destination, message);
+  impl_->inner.send(outgoing, destination, message);
+  messages->sent(data, destination, message);
   impl_->state->ledger.take_touch();  // the receiver says whether the message was touched
   if (impl_->samples(data.type)) impl_->inner.send(data, destination, message);
 }
 
 void LossyCommunicator::recv(Tensor data, int source, const Message& message) {
-  Path* path = impl_->path_of(message);
-  if (path == nullptr) return impl_->inner.recv(data, source, message);
+  PeerMessages* messages = impl_->peer_messages_of(message, source);
+  if (messages == nullptr) return impl_->inner.recv(data, source, message);
   const StreamTurns::Turn turn(impl_->turns, data.stream);
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
-  if (impl_->timeline) impl_->timeline->recv(source, data.count_elems(), data.type, message);
-  path->recv(data, source, message);
+  const ConstTensor own_values = messages->before_receipt(data, message, impl_->scratch_of_message(0));
+  impl_->note_arrival(data, source, message);
+  impl_->inner.recv(data, source, message);
+  messages->received(data, own_values, source, message);
   impl_->note_message(message);
   if (!impl_->samples(data.type)) return;
   const Tensor exact = impl_->exact_like(data);
   impl_->inner.recv(exact, source, message);
-  impl_->state->sampler.compare({message.traffic_class, message.layer}, exact, data, ResultSampler::CountCall::kHere);
+  impl_->compare_message(message, exact, data);
+}
+
+void LossyCommunicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
+  checked_exchange(*this, sends, receives, impl_->state->step);
+  impl_->exchange(sends, receives);
 }
 
 void LossyCommunicator::barrier(const Message& message) { impl_->inner.barrier(message); }

@@ -52,6 +52,7 @@ class LossyCommunicator final : public Communicator {
   void broadcast(Tensor data, int root, const Message& message) override;
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
+  void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
   void barrier(const Message& message) override;
   /// The parts share this communicator's links and their packet indices, so no fate is used twice.
   std::unique_ptr<Communicator> split(int color, int key) override;

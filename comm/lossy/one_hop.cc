@@ -21,17 +21,15 @@ ConstTensor slice_if_any(ConstTensor data, sim::ElementRange elements) {
 
 }  // namespace
 
-Tensor OneHop::copy_for_own(ConstTensor values) {
+Tensor OneHop::copy_for_own(ConstTensor values, Scratch& scratch) {
   if (!can_lose(context_.network.gather) || !keeps_own(context_.network.gather.fill)) return {values.type, {}};
-  const Tensor kept = context_.scratch.take(Scratch::Slot::kInputCopy, values, values.count_elems());
+  const Tensor kept = scratch.take(Scratch::Slot::kInputCopy, values, values.count_elems());
   copy(values, kept);
   return kept;
 }
 
-ConstTensor OneHop::keep_for_own(ConstTensor values) { return copy_for_own(values); }
-
 ConstTensor OneHop::keep_contribution(ConstTensor input, ReduceOp op) {
-  const Tensor kept = copy_for_own(input);
+  const Tensor kept = copy_for_own(input, context_.scratch);
   const bool is_sum = op == ReduceOp::kSum && input.type != ElementType::kUint64;
   if (is_sum && !kept.bytes.empty() && context_.network.gather.fill == Fill::kOwnScaled) {
     scale(kept, std::sqrt(static_cast<double>(context_.inner.world_size())));
@@ -187,21 +185,6 @@ void OneHop::broadcast(Tensor data, int root, const Message& message) {
   context_.inner.broadcast(data, root, message);
   const sim::Packetizer cut = packets(data);
   const sim::PacketMask* lost = fates_of_copy(root, cut, message);
-  fill(data, lost, cut, own_values, remembered);
-}
-
-void OneHop::send(ConstTensor data, int destination, const Message& message) {
-  context_.inner.send(data, destination, message);
-  context_.ledger.pass_message(link(context_.inner.rank(), destination, message), context_.group, packets(data));
-}
-
-void OneHop::recv(Tensor data, int source, const Message& message) {
-  const ConstTensor own_values = keep_for_own(data);
-  const Tensor remembered = memory(StaleMemory::Use::kReceive, message, data, {}, source);
-  context_.inner.recv(data, source, message);
-  const sim::Packetizer cut = packets(data);
-  const sim::PacketMask* lost =
-      context_.ledger.next_message(link(source, context_.inner.rank(), message), context_.group, cut, Tally::kCounted);
   fill(data, lost, cut, own_values, remembered);
 }
 

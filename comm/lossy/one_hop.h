@@ -24,8 +24,6 @@ class OneHop {
   void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
                   std::span<const std::uint64_t> receive_counts, const Message& message);
   void broadcast(Tensor data, int root, const Message& message);
-  void send(ConstTensor data, int destination, const Message& message);
-  void recv(Tensor data, int source, const Message& message);
 
   /// The gather half of an all-reduce whose results are in `output` already: takes out what this rank's links lost of
   /// them, as all_gather does. `own` keeps `own_values`, which has the shape of the output and does not overlap it.
@@ -39,7 +37,8 @@ class OneHop {
 
   /// What `own` needs to keep of `values` before they are overwritten: a copy in scratch where that fill is in use and
   /// something can be lost, else an empty tensor.
-  ConstTensor keep_for_own(ConstTensor values);
+  ConstTensor keep_for_own(ConstTensor values) { return keep_for_own(values, context_.scratch); }
+  ConstTensor keep_for_own(ConstTensor values, Scratch& scratch) { return copy_for_own(values, scratch); }
   /// The same of an input to a reduction: `own_scaled` multiplies it by sqrt(ranks) in sums of floats.
   ConstTensor keep_contribution(ConstTensor input, ReduceOp op);
 
@@ -52,7 +51,7 @@ class OneHop {
                 int peer = -1);
 
  private:
-  Tensor copy_for_own(ConstTensor values);
+  Tensor copy_for_own(ConstTensor values, Scratch& scratch);
   void lose_parts(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values, Tensor memory,
                   const Message& message);
   void lose_parts_on_device(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values, Tensor memory,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "comm/lossy/error_feedback.h"
@@ -40,8 +41,9 @@ class Path {
   virtual void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
                           std::span<const std::uint64_t> receive_counts, const Message& message) = 0;
   virtual void broadcast(Tensor data, int root, const Message& message) = 0;
-  virtual void send(ConstTensor data, int destination, const Message& message) = 0;
-  virtual void recv(Tensor data, int source, const Message& message) = 0;
+
+  /// How an all-reduce's elements are cut: each part travels in packets with others or by itself, never in pieces.
+  virtual std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) = 0;
 };
 
 }  // namespace droptest::comm

@@ -212,7 +212,7 @@ void NcclCommunicator::all_gather(ConstTensor input, Tensor output, std::span<co
   if (call.count_elems == 0) return;
   if (!all_equal(counts)) {
     const std::vector<ConstBytes> to(counts.size(), input.bytes);
-    return exchange(call, *stream, to, parts_of(output.bytes, counts, call.type));
+    return exchange_parts(call, *stream, to, parts_of(output.bytes, counts, call.type));
   }
   put(call, *stream, [&] {
     return ncclAllGather(input.bytes.data(), output.bytes.data(), counts[0], data_type(call.type), comm_,
@@ -237,7 +237,8 @@ void NcclCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64
   agree(call, send_counts, receive_counts);
   const bool in_place = input.bytes.data() == output.bytes.data() && !input.bytes.empty();
   const ConstBytes whole = in_place ? copy_of_input(input.bytes, *stream) : input.bytes;
-  exchange(call, *stream, parts_of(whole, send_counts, call.type), parts_of(output.bytes, receive_counts, call.type));
+  exchange_parts(call, *stream, parts_of(whole, send_counts, call.type),
+                 parts_of(output.bytes, receive_counts, call.type));
 }
 
 // In place, what arrives would overwrite what is still to be sent.
@@ -250,8 +251,8 @@ ConstBytes NcclCommunicator::copy_of_input(ConstBytes input, Stream& stream) {
   return {input_copy_.data(), input.size()};
 }
 
-void NcclCommunicator::exchange(const Call& call, Stream& stream, std::span<const ConstBytes> to,
-                                std::span<const Bytes> from) {
+void NcclCommunicator::exchange_parts(const Call& call, Stream& stream, std::span<const ConstBytes> to,
+                                      std::span<const Bytes> from) {
   const auto self = static_cast<std::size_t>(rank());
   copy_on_device(to[self].data(), from[self].data(), from[self].size(), stream);
   const auto travels = [self](auto parts) {
@@ -309,12 +310,7 @@ void NcclCommunicator::send(ConstTensor data, int destination, const Message& me
   const ArgumentCheck check(*this, call);
   check.peer(destination, "destination");
   check.shape(data, call.count_elems, "data");
-  if (destination == rank()) {
-    const GlooMesh::CallScope scope(world_->mesh(), call);
-    ToSelf& kept = to_self_.emplace_back(ToSelf{call, DeviceMemory(data.bytes.size(), "copy of a message"), Event()});
-    copy_on_device(data.bytes.data(), kept.copy.data(), data.bytes.size(), *stream);
-    return kept.copied.record(*stream);
-  }
+  if (destination == rank()) return send_to_self(call, data);
   if (is_compared(sent_[static_cast<std::size_t>(destination)]++)) control_->send_call(call, destination);
   if (!outbox_.empty() && outbox_.bytes() + data.bytes.size() > kOutboxBytesMost) hand_over();
   const GlooMesh::CallScope scope(world_->mesh(), call);
@@ -350,18 +346,75 @@ void NcclCommunicator::recv(Tensor data, int source, const Message& message) {
   if (is_compared(received_[static_cast<std::size_t>(source)]++)) control_->receive_call(call, source);
 }
 
+void NcclCommunicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
+  const ExchangeCalls calls = checked_exchange(*this, sends, receives, step());
+  Stream* stream = nullptr;
+  for (std::size_t i = 0; i < sends.size(); ++i) stream = stream_of(calls.sends[i], sends[i].data, sends[i].data);
+  for (std::size_t i = 0; i < receives.size(); ++i) {
+    stream = stream_of(calls.receives[i], receives[i].data, receives[i].data);
+  }
+  hand_over();
+  if (stream == nullptr) return control_->exchange(sends, receives);
+  const Call* travelling = nullptr;  // one of those that NCCL carries: what errors name
+  for (std::size_t i = 0; i < sends.size(); ++i) {
+    const Call& call = calls.sends[i];
+    const int destination = sends[i].destination;
+    if (destination == rank()) {
+      send_to_self(call, sends[i].data);
+      continue;
+    }
+    if (is_compared(sent_[static_cast<std::size_t>(destination)]++)) control_->send_call(call, destination);
+    if (call.count_elems > 0) travelling = &call;
+  }
+  for (std::size_t i = 0; i < receives.size(); ++i) {
+    if (receives[i].source == rank()) {
+      receive_from_self(calls.receives[i], receives[i].data);
+    } else if (calls.receives[i].count_elems > 0) {
+      travelling = &calls.receives[i];
+    }
+  }
+  const auto send_and_receive = [&] {
+    ncclResult_t result = ncclSuccess;
+    for (std::size_t i = 0; i < sends.size() && !is_error(result); ++i) {
+      const Call& call = calls.sends[i];
+      if (sends[i].destination == rank() || call.count_elems == 0) continue;
+      result = ncclSend(sends[i].data.bytes.data(), call.count_elems, data_type(call.type), sends[i].destination, comm_,
+                        stream->handle());
+    }
+    for (std::size_t i = 0; i < receives.size() && !is_error(result); ++i) {
+      const Call& call = calls.receives[i];
+      if (receives[i].source == rank() || call.count_elems == 0) continue;
+      result = ncclRecv(receives[i].data.bytes.data(), call.count_elems, data_type(call.type), receives[i].source,
+                        comm_, stream->handle());
+    }
+    return result;
+  };
+  if (travelling != nullptr) put(*travelling, *stream, [&] { return grouped(send_and_receive); });
+  for (std::size_t i = 0; i < receives.size(); ++i) {
+    const int source = receives[i].source;
+    if (source == rank() || !is_compared(received_[static_cast<std::size_t>(source)]++)) continue;
+    control_->receive_call(calls.receives[i], source);
+  }
+}
+
+void NcclCommunicator::send_to_self(const Call& call, ConstTensor data) {
+  const GlooMesh::CallScope scope(world_->mesh(), call);
+  ToSelf& kept = to_self_.emplace_back(ToSelf{call, DeviceMemory(data.bytes.size(), "copy of a message"), Event()});
+  copy_on_device(data.bytes.data(), kept.copy.data(), data.bytes.size(), *data.stream);
+  kept.copied.record(*data.stream);
+}
+
 void NcclCommunicator::receive_from_self(const Call& call, Tensor data) {
   const GlooMesh::CallScope scope(world_->mesh(), call);
   const std::string self = "rank " + std::to_string(world_rank(rank()));
+  const std::string where(operation_name(call.operation));
   if (to_self_.empty()) {
-    world_->fail({world_rank(rank()), "recv", self + " waits for a message of its own that it did not send"}, call);
+    world_->fail({world_rank(rank()), where, self + " waits for a message of its own that it did not send"}, call);
   }
   const ToSelf kept = std::move(to_self_.front());
   to_self_.pop_front();
-  Call wanted = call;
-  wanted.operation = Operation::kSend;
-  if (!calls_agree(wanted, kept.call)) {
-    world_->fail({world_rank(rank()), "recv", self + " calls " + describe(kept.call) + ", then " + describe(call)},
+  if (!calls_agree(other_end_of(call), kept.call)) {
+    world_->fail({world_rank(rank()), where, self + " calls " + describe(kept.call) + ", then " + describe(call)},
                  call);
   }
   data.stream->wait(kept.copied);

@@ -68,6 +68,8 @@ class NcclCommunicator final : public Communicator {
   /// group; and who sends one rank several messages must not wait for its answer to the last before another call.
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
+  /// On the device: one group of NCCL's calls. Hands over what send() has kept.
+  void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
   /// Of the hosts: what they have put on streams may still be under way.
   void barrier(const Message& message) override;
   /// Waits until the work under way is done.
@@ -94,10 +96,11 @@ class NcclCommunicator final : public Communicator {
   void wait_for_last() const;
   /// Sends what is in the outbox.
   void hand_over();
+  void send_to_self(const Call& call, ConstTensor data);
   void receive_from_self(const Call& call, Tensor data);
   /// Part d of the input goes to rank d, part s of the output comes from rank s.
-  void exchange(const Call& call, Stream& stream, std::span<const std::span<const std::byte>> to,
-                std::span<const std::span<std::byte>> from);
+  void exchange_parts(const Call& call, Stream& stream, std::span<const std::span<const std::byte>> to,
+                      std::span<const std::span<std::byte>> from);
   std::span<const std::byte> copy_of_input(std::span<const std::byte> input, Stream& stream);
   std::uint64_t step() const { return world_->mesh().step; }
 

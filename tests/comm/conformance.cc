@@ -15,38 +15,21 @@ namespace {
 
 using Counts = std::vector<std::uint64_t>;
 
-// Values whose sum depends on the order of the additions: a magnitude that changes from rank to rank.
+enum class Sums : std::uint8_t { kInRankOrder, kInAnyOrder };
+
+// Values whose sum depends on the order of the additions: a magnitude that changes from rank to rank. For any order:
+// small whole numbers.
 template <class T>
-T value_of(int rank, std::uint64_t index, int salt) {
+T value_of(Sums sums, int rank, std::uint64_t index, int salt) {
   std::uint64_t x = static_cast<std::uint64_t>(rank) * 0x9e3779b97f4a7c15ULL + index * 0xbf58476d1ce4e5b9ULL +
                     static_cast<std::uint64_t>(salt) * 0x94d049bb133111ebULL;
   x ^= x >> 31;
   x *= 0xd6e8feb86659fd93ULL;
   x ^= x >> 32;
   if constexpr (std::is_integral_v<T>) return x;
+  if (sums == Sums::kInAnyOrder) return static_cast<T>(static_cast<double>(x & 1023) - 511);
   const double fraction = static_cast<double>(x >> 11) / 9007199254740992.0 - 0.5;
   return static_cast<T>(std::ldexp(fraction, static_cast<int>(x & 15) - 4));
-}
-
-template <class T>
-std::vector<T> values(int rank, std::uint64_t count, int salt) {
-  std::vector<T> result(count);
-  for (std::uint64_t i = 0; i < count; ++i) result[i] = value_of<T>(rank, i, salt);
-  return result;
-}
-
-template <class T>
-T reduced(ReduceOp op, int world_size, std::uint64_t index, int salt) {
-  T result = value_of<T>(0, index, salt);
-  for (int r = 1; r < world_size; ++r) {
-    const T next = value_of<T>(r, index, salt);
-    if (op == ReduceOp::kSum) {
-      result += next;
-    } else if (next > result) {
-      result = next;
-    }
-  }
-  return result;
 }
 
 // An output with a guard behind it, filled with a pattern that no reference has.
@@ -73,8 +56,8 @@ class Output {
 
 class Checker {
  public:
-  explicit Checker(Communicator& communicator)
-      : communicator_(communicator), rank_(communicator.rank()), size_(communicator.world_size()) {}
+  Checker(Communicator& communicator, Sums sums)
+      : communicator_(communicator), sums_(sums), rank_(communicator.rank()), size_(communicator.world_size()) {}
 
   template <class T>
   void all_operations(const Counts& counts) {
@@ -87,11 +70,45 @@ class Checker {
     all_to_all<T>(counts);
     for (const int root : {0, size_ - 1}) broadcast<T>(root, total);
     ring<T>(total);
+    exchange<T>(total);
+  }
+
+  // All to the next rank; and each pair of ranks (r, n - 1 - r) to each other.
+  void large_exchanges() {
+    constexpr std::uint64_t kElems = (std::uint64_t{64} << 20) / sizeof(std::uint64_t);
+    exchange_large((rank_ + 1) % size_, (rank_ + size_ - 1) % size_, kElems);
+    exchange_large(size_ - 1 - rank_, size_ - 1 - rank_, kElems);
   }
 
   std::uint64_t digest() const { return digest_; }
 
  private:
+  template <class T>
+  T value_of(int rank, std::uint64_t index, int salt) const {
+    return comm::value_of<T>(sums_, rank, index, salt);
+  }
+
+  template <class T>
+  std::vector<T> values(int rank, std::uint64_t count, int salt) const {
+    std::vector<T> result(count);
+    for (std::uint64_t i = 0; i < count; ++i) result[i] = value_of<T>(rank, i, salt);
+    return result;
+  }
+
+  template <class T>
+  T reduced(ReduceOp op, std::uint64_t index, int salt) const {
+    T result = value_of<T>(0, index, salt);
+    for (int r = 1; r < size_; ++r) {
+      const T next = value_of<T>(r, index, salt);
+      if (op == ReduceOp::kSum) {
+        result += next;
+      } else if (next > result) {
+        result = next;
+      }
+    }
+    return result;
+  }
+
   template <class T>
   void expect(std::string_view what, const std::vector<T>& want, Output<T>& got) {
     const std::string where = std::string(what) + ": rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
@@ -122,7 +139,7 @@ class Checker {
   void all_reduce(ReduceOp op, std::uint64_t count) {
     const int salt = ++salt_;
     std::vector<T> want(count);
-    for (std::uint64_t i = 0; i < count; ++i) want[i] = reduced<T>(op, size_, i, salt);
+    for (std::uint64_t i = 0; i < count; ++i) want[i] = reduced<T>(op, i, salt);
     const std::vector<T> input = values<T>(rank_, count, salt);
     Output<T> output(count);
     communicator_.all_reduce(std::span<const T>(input), output.elems(), op, message_);
@@ -138,7 +155,7 @@ class Checker {
     const int salt = ++salt_;
     const std::uint64_t own = counts[static_cast<std::size_t>(rank_)];
     std::vector<T> want(own);
-    for (std::uint64_t i = 0; i < own; ++i) want[i] = reduced<T>(op, size_, before(counts, rank_) + i, salt);
+    for (std::uint64_t i = 0; i < own; ++i) want[i] = reduced<T>(op, before(counts, rank_) + i, salt);
     std::vector<T> input = values<T>(rank_, before(counts, size_), salt);
     Output<T> output(own);
     communicator_.reduce_scatter(std::span<const T>(input), output.elems(), counts, op, message_);
@@ -232,7 +249,76 @@ class Checker {
     communicator_.barrier(message_);
   }
 
+  // With every rank, this one too: a message of `count` elements, then one of another type and class, in the order of
+  // the ranks; they are received in the opposite order of the ranks. Then with the next rank alone, after a message of
+  // send, and with nobody.
+  template <class T>
+  void exchange(std::uint64_t count) {
+    const int salt = salt_ += 2;
+    const Message second{.traffic_class = sim::TrafficClass::kPpGradient, .name = "words", .layer = 1};
+    const std::uint64_t words = count / 2 + 1;
+    const auto elems_for = [&](int rank) { return count + static_cast<std::uint64_t>(rank); };
+    std::vector<std::vector<T>> sent;
+    const std::vector<std::uint64_t> sent_words = values<std::uint64_t>(rank_, words, salt + 1);
+    std::vector<Output<T>> received;
+    std::vector<Output<std::uint64_t>> received_words;
+    for (int r = 0; r < size_; ++r) {
+      sent.push_back(values<T>(rank_, elems_for(r), salt));
+      received.emplace_back(elems_for(rank_));
+      received_words.emplace_back(words);
+    }
+    std::vector<Send> sends;
+    std::vector<Receive> receives;
+    for (int r = 0; r < size_; ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      const auto from = static_cast<std::size_t>(size_ - 1 - r);
+      sends.push_back({std::span<const T>(sent[i]), r, message_});
+      sends.push_back({std::span<const std::uint64_t>(sent_words), r, second});
+      receives.push_back({received[from].elems(), size_ - 1 - r, message_});
+      receives.push_back({received_words[from].elems(), size_ - 1 - r, second});
+    }
+    communicator_.exchange(sends, receives);
+    for (int r = 0; r < size_; ++r) {
+      const auto i = static_cast<std::size_t>(r);
+      expect("exchange", values<T>(r, elems_for(rank_), salt), received[i]);
+      expect("exchange of words", values<std::uint64_t>(r, words, salt + 1), received_words[i]);
+      if (sent[i] != values<T>(rank_, elems_for(r), salt)) throw std::runtime_error("exchange: input written");
+    }
+
+    const int next = (rank_ + 1) % size_;
+    const int previous = (rank_ + size_ - 1) % size_;
+    const auto after = static_cast<std::size_t>(next);
+    const Send to_next{std::span<const T>(sent[after]), next, message_};
+    communicator_.send(to_next.data, next, message_);
+    Output<T> first(elems_for(rank_));
+    Output<T> then(elems_for(rank_));
+    communicator_.recv(first.elems(), previous, message_);
+    const Receive from_previous{then.elems(), previous, message_};
+    communicator_.exchange({&to_next, 1}, {&from_previous, 1});
+    expect("recv before an exchange", values<T>(previous, elems_for(rank_), salt), first);
+    expect("exchange with neighbours", values<T>(previous, elems_for(rank_), salt), then);
+    communicator_.exchange({}, {});
+    communicator_.barrier(message_);
+  }
+
+  void exchange_large(int destination, int source, std::uint64_t count) {
+    const auto word = [](int rank, std::uint64_t i) { return static_cast<std::uint64_t>(rank + 1) << 40 | i; };
+    std::vector<std::uint64_t> sent(count);
+    std::vector<std::uint64_t> received(count);
+    for (std::uint64_t i = 0; i < count; ++i) sent[i] = word(rank_, i);
+    const Send send{std::span<const std::uint64_t>(sent), destination, message_};
+    const Receive receive{std::span(received), source, message_};
+    communicator_.exchange({&send, 1}, {&receive, 1});
+    for (std::uint64_t i = 0; i < count; ++i) {
+      if (received[i] == word(source, i)) continue;
+      throw std::runtime_error("exchange of 64 MiB: rank " + std::to_string(rank_) + ": word " + std::to_string(i) +
+                               " of rank " + std::to_string(source) + " is " + std::to_string(received[i]));
+    }
+    digest_ = (digest_ ^ static_cast<std::uint64_t>(source)) * 0x100000001b3ULL;
+  }
+
   Communicator& communicator_;
+  const Sums sums_;
   const int rank_;
   const int size_;
   const Message message_{.traffic_class = sim::TrafficClass::kTpForward, .name = "conformance"};
@@ -240,11 +326,9 @@ class Checker {
   std::uint64_t digest_ = 0xcbf29ce484222325ULL;
 };
 
-}  // namespace
-
-std::uint64_t check_conformance(Communicator& communicator) {
+std::uint64_t conformance(Communicator& communicator, Sums sums) {
   const auto n = static_cast<std::uint64_t>(communicator.world_size());
-  Checker checker(communicator);
+  Checker checker(communicator, sums);
   for (const std::uint64_t total : {std::uint64_t{0}, std::uint64_t{1}, n - 1, n, n + 1, std::uint64_t{1003}}) {
     const Counts even = even_counts(total, static_cast<int>(n));
     checker.all_operations<float>(even);
@@ -259,7 +343,7 @@ std::uint64_t check_conformance(Communicator& communicator) {
   return checker.digest();
 }
 
-std::uint64_t check_conformance_of_splits(Communicator& communicator) {
+std::uint64_t conformance_of_splits(Communicator& communicator, Sums sums) {
   const int rank = communicator.rank();
   const int size = communicator.world_size();
   const auto require = [&](bool holds, const std::string& what) {
@@ -268,23 +352,45 @@ std::uint64_t check_conformance_of_splits(Communicator& communicator) {
   const auto reversed = communicator.split(0, -rank);
   require(reversed->world_size() == size && reversed->rank() == size - 1 - rank, "ranks are not in order of the key");
   require(reversed->world_rank(reversed->rank()) == communicator.world_rank(rank), "wrong world rank");
-  std::uint64_t digest = check_conformance(*reversed);
+  std::uint64_t digest = conformance(*reversed, sums);
 
   const auto parity = communicator.split(rank % 2, 0);
   require(parity->rank() == rank / 2 && parity->world_size() == (size + 1 - rank % 2) / 2, "wrong halves");
   for (int r = 0; r < parity->world_size(); ++r) {
     require(parity->world_rank(r) == communicator.world_rank(2 * r + rank % 2), "wrong world ranks in a half");
   }
-  digest ^= check_conformance(*parity);
+  digest ^= conformance(*parity, sums);
 
   const auto nested = parity->split(parity->rank() < 2 ? 7 : -1, 0);
   require((nested == nullptr) == (parity->rank() >= 2), "a negative color must give no group, others a group");
   if (nested != nullptr) {
     require(nested->world_rank(nested->rank()) == communicator.world_rank(rank), "wrong world rank when nested");
-    digest ^= check_conformance(*nested);
+    digest ^= conformance(*nested, sums);
   }
   communicator.barrier({.name = "after the parts"});
   return digest;
+}
+
+}  // namespace
+
+std::uint64_t check_conformance(Communicator& communicator) { return conformance(communicator, Sums::kInRankOrder); }
+
+std::uint64_t check_conformance_of_splits(Communicator& communicator) {
+  return conformance_of_splits(communicator, Sums::kInRankOrder);
+}
+
+std::uint64_t check_conformance_of_any_order(Communicator& communicator) {
+  return conformance(communicator, Sums::kInAnyOrder);
+}
+
+std::uint64_t check_conformance_of_splits_of_any_order(Communicator& communicator) {
+  return conformance_of_splits(communicator, Sums::kInAnyOrder);
+}
+
+std::uint64_t check_large_exchanges(Communicator& communicator) {
+  Checker checker(communicator, Sums::kInRankOrder);
+  checker.large_exchanges();
+  return checker.digest();
 }
 
 }  // namespace droptest::comm

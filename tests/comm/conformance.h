@@ -17,4 +17,13 @@ std::uint64_t check_conformance(Communicator& communicator);
 /// The same over subgroups: halves, reversed order, nested, and ranks that belong to none.
 std::uint64_t check_conformance_of_splits(Communicator& communicator);
 
+/// The same two for communicators that add in an order of their own: the inputs are such that every order gives one
+/// sum.
+std::uint64_t check_conformance_of_any_order(Communicator& communicator);
+std::uint64_t check_conformance_of_splits_of_any_order(Communicator& communicator);
+
+/// Exchanges of 64 MiB: a ring of all ranks, and pairs that send to each other at once. Ranks: all. Throws, and returns
+/// a digest, as above.
+std::uint64_t check_large_exchanges(Communicator& communicator);
+
 }  // namespace droptest::comm

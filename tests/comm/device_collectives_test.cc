@@ -55,6 +55,11 @@ TEST(DeviceCollectives, GroupsOfLocalConform) {
             digests(4, Where::kDevice, check_conformance_of_splits));
 }
 
+TEST(DeviceCollectives, LargeExchangesConform) {
+  DROPTEST_NEEDS_DEVICE();
+  EXPECT_EQ(digests(2, Where::kHost, check_large_exchanges), digests(2, Where::kDevice, check_large_exchanges));
+}
+
 // No rank waits for the device between its calls: the order is that of streams and events alone.
 TEST(DeviceCollectives, CallsFollowEachOtherWithoutTheHost) {
   DROPTEST_NEEDS_DEVICE();

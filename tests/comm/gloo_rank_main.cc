@@ -131,6 +131,7 @@ std::uint64_t run(Communicator& communicator, std::string_view scenario, int cul
   const std::string_view how = colon == std::string_view::npos ? "" : scenario.substr(colon + 1);
   if (kind == "conformance") return check_conformance(communicator);
   if (kind == "splits") return check_conformance_of_splits(communicator);
+  if (kind == "large_exchanges") return check_large_exchanges(communicator);
   if (kind == "send_much") return send_much(communicator);
   if (kind == "world") fail_in_world(communicator, culprit, how, 1000);
   if (kind == "large") fail_in_world(communicator, culprit, how, 1'000'000);

@@ -55,6 +55,16 @@ TEST(Gloo, PartsOfASplitGiveTheBitsOfLocalToo) {
   }
 }
 
+TEST(Gloo, LargeExchangesDoNotDeadlock) {
+  for (const int world_size : {2, 4}) {
+    SCOPED_TRACE(world_size);
+    const TemporaryDirectory directory;
+    const auto reports = run_processes({.world_size = world_size, .name = "large_exchanges"}, directory.path());
+    const auto want = local_digests(world_size, check_large_exchanges);
+    for (std::size_t r = 0; r < reports.size(); ++r) EXPECT_EQ(reports[r].text, want[r]);
+  }
+}
+
 TEST(Gloo, SendsAreTakenEvenWhereTheSenderLeavesFirst) {
   const TemporaryDirectory directory;
   const auto reports = run_processes({.world_size = 3, .name = "send_much"}, directory.path());

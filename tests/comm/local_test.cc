@@ -64,6 +64,10 @@ TEST(Local, PartsOfASplitConformToo) {
   }
 }
 
+TEST(Local, LargeExchangesConform) {
+  EXPECT_NO_THROW(run_ranks(3, 60s, [](Communicator& communicator) { check_large_exchanges(communicator); }));
+}
+
 TEST(Local, SumsGoInRankOrder) {
   // (1e8 + 1) - 1e8 is 0 in float, 1e8 - 1e8 + 1 is 1.
   const std::vector<float> inputs = {1e8F, 1.0F, -1e8F};

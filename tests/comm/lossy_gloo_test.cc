@@ -75,22 +75,21 @@ RankResult program(Communicator& inner, const LossyOptions& options) {
   return result;
 }
 
-std::vector<RankResult> over_gloo(const LossyOptions& options) {
+void run_gloo_ranks(int ranks, const std::function<void(Communicator&)>& body) {
   const TemporaryDirectory directory;
-  std::vector<RankResult> results(kRanks);
-  std::vector<std::string> errors(kRanks);
+  std::vector<std::string> errors(static_cast<std::size_t>(ranks));
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < kRanks; ++rank) {
+  for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
         ProcessGroupOptions group;
         group.rank = rank;
-        group.world_size = kRanks;
+        group.world_size = ranks;
         group.timeout = kTimeout;
         group.rendezvous.directory = directory.path().string();
         group.rendezvous.launch_id = "lossy";
         const auto inner = backend_entry("gloo").connect(group);
-        results[static_cast<std::size_t>(rank)] = program(*inner, options);
+        body(*inner);
       } catch (const std::exception& error) {
         errors[static_cast<std::size_t>(rank)] = error.what();
       }
@@ -98,6 +97,11 @@ std::vector<RankResult> over_gloo(const LossyOptions& options) {
   }
   for (std::thread& thread : threads) thread.join();
   for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
+std::vector<RankResult> over_gloo(const LossyOptions& options) {
+  std::vector<RankResult> results(kRanks);
+  run_gloo_ranks(kRanks, [&](Communicator& inner) { results[inner.rank()] = program(inner, options); });
   return results;
 }
 
@@ -169,6 +173,23 @@ TEST(LossyGloo, HasTheFatesOfTheLocalBackendAndItsResultsToRounding) {
       const auto results = expect_alike(options, adds_itself ? 0 : kSumTolerance, std::string(entry.name));
       EXPECT_GT(results[0].virtual_seconds, 6e-3);
     }
+  }
+}
+
+// Issue 15: all ranks sent the hops of a round before they received any, and more than is buffered.
+TEST(LossyGloo, HopsOfAnySizeDoNotDeadlock) {
+  for (const std::string_view path : {"ring", "tree", "halving_doubling"}) {
+    SCOPED_TRACE(path);
+    ClassNetwork network;
+    network.path = path;
+    run_gloo_ranks(4, [&](Communicator& inner) {
+      LossyOptions options = options_of(network);
+      options.sample_every_steps = 0;
+      LossyCommunicator lossy(inner, options);
+      std::vector<float> data(std::size_t{20} << 20, static_cast<float>(1 + inner.rank()));  // parts of 20 MiB at least
+      lossy.all_reduce(Tensor(std::span(data)), ReduceOp::kSum, kMessage);
+      EXPECT_EQ(data, std::vector<float>(data.size(), 10.0F));
+    });
   }
 }
 

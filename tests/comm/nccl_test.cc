@@ -64,6 +64,8 @@ TEST_F(Nccl, PartsOfASplitDoToo) {
   for (const int world_size : {2, 5}) expect_local_digests(world_size, check_conformance_of_splits);
 }
 
+TEST_F(Nccl, LargeExchangesDoNotDeadlock) { expect_local_digests(2, check_large_exchanges); }
+
 TEST_F(Nccl, CallsThatNcclTakesLateAreWaitedFor) {
   for (const int polls : {0, 2000}) {  // 2000: beyond the looks without a pause
     fake_nccl::reset();

@@ -58,6 +58,9 @@ class Plain final : public Communicator {
     inner_.send(data, destination, message);
   }
   void recv(Tensor data, int source, const Message& message) override { inner_.recv(data, source, message); }
+  void exchange(std::span<const Send> sends, std::span<const Receive> receives) override {
+    inner_.exchange(sends, receives);
+  }
   void barrier(const Message& message) override { inner_.barrier(message); }
   std::unique_ptr<Communicator> split(int color, int key) override { return inner_.split(color, key); }
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }

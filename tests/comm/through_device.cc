@@ -77,6 +77,24 @@ void ThroughDevice::recv(Tensor data, int source, const Message& message) {
   stream_.synchronize();
 }
 
+void ThroughDevice::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
+  std::vector<DeviceBuffer<std::byte>> buffers;
+  const auto on_device = [&](ConstTensor data) {
+    buffers.emplace_back(data.bytes.size(), "tensors of a test");
+    copy_to_device(data.bytes, buffers.back().elems().data(), stream_);
+    return Tensor(data.type, {buffers.back().elems().data(), data.bytes.size()}, &stream_);
+  };
+  std::vector<Send> sends_there(sends.begin(), sends.end());
+  std::vector<Receive> receives_there(receives.begin(), receives.end());
+  for (Send& send : sends_there) send.data = on_device(send.data);
+  for (Receive& receive : receives_there) receive.data = on_device(receive.data);
+  inner_.exchange(sends_there, receives_there);
+  for (std::size_t i = 0; i < receives.size(); ++i) {
+    copy_to_host(receives_there[i].data.bytes.data(), receives[i].data.bytes, stream_);
+  }
+  stream_.synchronize();
+}
+
 std::unique_ptr<Communicator> ThroughDevice::split(int color, int key) {
   std::unique_ptr<Communicator> part = inner_.split(color, key);
   if (part == nullptr) return nullptr;

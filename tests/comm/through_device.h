@@ -39,6 +39,7 @@ class ThroughDevice final : public Communicator {
   void broadcast(Tensor data, int root, const Message& message) override;
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
+  void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
   void barrier(const Message& message) override { inner_.barrier(message); }
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }

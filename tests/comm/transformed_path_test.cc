@@ -2,6 +2,7 @@
 // Hadamard transform and interleaving over the elements of a message: bits without loss, and where the error goes.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <string_view>
 #include <vector>
@@ -165,6 +166,61 @@ TEST(Interleave, KeepsBitsWithoutLossAndScattersHoles) {
     EXPECT_GT(holes, 0U);
     EXPECT_EQ(holes % 16, 0U);
   });
+}
+
+// Messages of 3 packets, less than one for each rank's share: a lost packet has every third element.
+void expect_scattered_holes(std::string_view path, std::size_t messages) {
+  SCOPED_TRACE(path);
+  constexpr std::size_t kElems = 48;
+  ClassNetwork network = recovery_network(path, 0.2, 0);
+  network.recovery.interleave_packets = 3;
+  if (path == "hierarchical") network.group_ranks = 3;
+  run_lossy(3, network, [&](LossyCommunicator& lossy, Communicator& inner) {
+    std::size_t partly_lost = 0;
+    for (int call = 0; call < 50; ++call) {
+      const Floats got = all_reduce(lossy, Floats(messages * kElems, 1.0F));
+      for (std::size_t begin = 0; begin < got.size(); begin += kElems) {
+        std::size_t holes = 0;
+        for (std::size_t i = 0; i < kElems; ++i) {
+          if (got[begin + i] == 3) continue;
+          ++holes;
+          for (std::size_t j = i % 3; j < kElems; j += 3) ASSERT_LT(got[begin + j], 3) << i;
+        }
+        if (holes > 0 && holes < kElems) ++partly_lost;
+      }
+    }
+    if (inner.rank() == 0) {
+      EXPECT_GT(partly_lost, 10U);
+    }
+  });
+}
+
+TEST(Interleave, TakesPartsAsThePathCutsThem) {
+  expect_scattered_holes("contribution", 1);
+  expect_scattered_holes("tree", 2);
+  expect_scattered_holes("hierarchical", 1);
+}
+
+TEST(Interleave, KeepsTheBitsOfBfloat16) {
+  for (const std::string_view path : {"direct", "contribution", "ring"}) {
+    SCOPED_TRACE(path);
+    ClassNetwork network = recovery_network(path, 0, 0);
+    const auto bits_of = [&network] {
+      std::vector<std::uint16_t> bits;
+      run_lossy(3, network, [&](LossyCommunicator& lossy, Communicator& inner) {
+        std::vector<Bf16> data;
+        for (const float value : recovery_values(0, inner.rank(), 500)) data.push_back(to_bf16(value));
+        lossy.all_reduce(Tensor(std::span(data)), ReduceOp::kSum, {kRecoveryClass, "m", 1});
+        if (inner.rank() != 0) return;
+        for (const Bf16 value : data) bits.push_back(std::bit_cast<std::uint16_t>(value));
+      });
+      return bits;
+    };
+    const std::vector<std::uint16_t> plain = bits_of();
+    EXPECT_EQ(plain.size(), 500U);
+    network.recovery.interleave_packets = 4;
+    EXPECT_EQ(bits_of(), plain);
+  }
 }
 
 }  // namespace

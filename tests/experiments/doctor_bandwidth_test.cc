@@ -69,6 +69,9 @@ class SpoilingCommunicator final : public comm::Communicator {
   void recv(comm::Tensor data, int source, const comm::Message& message) override {
     inner_.recv(data, source, message);
   }
+  void exchange(std::span<const comm::Send> sends, std::span<const comm::Receive> receives) override {
+    inner_.exchange(sends, receives);
+  }
   void barrier(const comm::Message& message) override { inner_.barrier(message); }
   std::unique_ptr<comm::Communicator> split(int color, int key) override { return inner_.split(color, key); }
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }

@@ -53,6 +53,10 @@ class RecordingCommunicator final : public comm::Communicator {
     record("recv", message, data.count_elems());
     inner_.recv(data, source, message);
   }
+  void exchange(std::span<const comm::Send> sends, std::span<const comm::Receive> receives) override {
+    for (const comm::Send& send : sends) record("exchange", send.message, send.data.count_elems());
+    inner_.exchange(sends, receives);
+  }
   void barrier(const comm::Message& message) override {
     record("barrier", message, 0);
     inner_.barrier(message);
