@@ -51,6 +51,28 @@ void fail_in_world(Communicator& communicator, int culprit, std::string_view how
   }
 }
 
+// Each rank sends to the next one and receives from the one before it.
+void exchange_with_neighbours(Communicator& communicator, std::size_t count_sent, std::size_t count_received) {
+  const int n = communicator.world_size();
+  std::vector<float> sent(count_sent, 1.0F);
+  std::vector<float> received(count_received);
+  const Message message{.name = "activation"};
+  const Send send{std::span<const float>(sent), (communicator.rank() + 1) % n, message};
+  const Receive receive{std::span(received), (communicator.rank() + n - 1) % n, message};
+  communicator.exchange({&send, 1}, {&receive, 1});
+}
+
+void fail_in_exchanges(Communicator& communicator, int culprit, std::string_view how) {
+  for (std::uint64_t step = 0; step < 10; ++step) {
+    communicator.begin_step(step);
+    if (step == kFailingStep && communicator.rank() == culprit) {
+      if (how == "leave") return;
+      misbehave(how);
+    }
+    exchange_with_neighbours(communicator, 1'000'000, 1'000'000);
+  }
+}
+
 // Each rank waits for the next one, the last one fails: only its neighbour talks to it.
 void fail_at_the_end_of_a_chain(Communicator& communicator, std::string_view how) {
   communicator.barrier({.name = "start"});
@@ -82,6 +104,14 @@ void fail_in_a_part(Communicator& communicator, int culprit, std::string_view ho
 void disagree(Communicator& communicator, int culprit, std::string_view what) {
   std::vector<float> data(12, 1.0F);
   const auto n = static_cast<std::uint64_t>(communicator.world_size());
+  if (what == "exchange_count") {
+    exchange_with_neighbours(communicator, 1'000'000, communicator.rank() == culprit ? 999'999 : 1'000'000);
+    return communicator.barrier({.name = "after"});
+  }
+  if (what == "exchange_recv") {
+    if (communicator.rank() != culprit) return exchange_with_neighbours(communicator, 12, 12);
+    return communicator.recv(std::span(data), culprit - 1, {.name = "activation"});
+  }
   if (communicator.rank() != culprit) {
     if (what == "all_to_all") {
       const std::vector<std::uint64_t> counts(n, 2);
@@ -135,6 +165,7 @@ std::uint64_t run(Communicator& communicator, std::string_view scenario, int cul
   if (kind == "send_much") return send_much(communicator);
   if (kind == "world") fail_in_world(communicator, culprit, how, 1000);
   if (kind == "large") fail_in_world(communicator, culprit, how, 1'000'000);
+  if (kind == "exchange") fail_in_exchanges(communicator, culprit, how);
   if (kind == "chain") fail_at_the_end_of_a_chain(communicator, how);
   if (kind == "part") fail_in_a_part(communicator, culprit, how);
   if (kind == "disagree") disagree(communicator, culprit, how);

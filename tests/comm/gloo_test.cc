@@ -117,6 +117,18 @@ TEST(GlooFailure, EverySurvivorNamesTheCulprit) {
   }
 }
 
+TEST(GlooFailure, EverySurvivorOfAnExchangeNamesTheCulprit) {
+  std::vector<std::thread> at_once;
+  for (const Failing& failing : kFailures) {
+    at_once.emplace_back([&failing] {
+      const std::string name = "exchange:" + std::string(failing.how);
+      expect_survivors_name_culprit({.world_size = 3, .name = name, .culprit = 1, .timeout = failing.timeout},
+                                    "exchange", failing.text);
+    });
+  }
+  for (std::thread& thread : at_once) thread.join();
+}
+
 TEST(GlooFailure, TheOperationIsNamedWithStepAndBytes) {
   const TemporaryDirectory directory;
   const auto reports =
@@ -149,7 +161,10 @@ TEST(GlooFailure, RanksThatCallDifferentThingsAllSayWhoCalledWhat) {
            {"operation", "rank 1: barrier(\"grad.wte\""},
            {"count", "rank 1: all_reduce(sum of 11 float32"},
            {"name", "rank 1: all_reduce(sum of 12 float32, \"grad.wpe\""},
-           {"all_to_all", "sends 2 elements to rank 1, which expects 3"}}) {
+           {"all_to_all", "sends 2 elements to rank 1, which expects 3"},
+           {"exchange_count",
+            "rank 0 calls exchange(1000000 float32, \"activation\", control), rank 1 calls exchange(999999"},
+           {"exchange_recv", "rank 0 calls exchange(12 float32, \"activation\", control), rank 1 calls recv(12"}}) {
     SCOPED_TRACE(what);
     const TemporaryDirectory directory;
     const auto reports = run_processes({.world_size = 3, .name = "disagree:" + what, .culprit = 1}, directory.path());

@@ -276,6 +276,36 @@ TEST(LocalFailure, CountsThatDoNotMatchInAllToAllNameBothRanks) {
   for (const auto& error : errors) EXPECT_THAT(error, HasSubstr("rank 1 sends 1 elements to rank 0, which expects 3"));
 }
 
+TEST(LocalFailure, AnExchangeWithoutItsOtherEndIsAnError) {
+  std::vector<float> sent(4);
+  const auto exchange = [&](Communicator& communicator, std::uint64_t count) {
+    std::vector<float> received(count);
+    const int peer = 1 - communicator.rank();
+    const Send send{std::span<const float>(sent), peer, kMessage};
+    const Receive receive{std::span(received), peer, kMessage};
+    communicator.exchange({&send, 1}, {&receive, 1});
+  };
+  for (const auto& error : errors_of(2, 60s, [&](Communicator& c) {
+         exchange(c, c.rank() == 0 ? 4 : 5);
+         c.barrier(kMessage);
+       })) {
+    EXPECT_THAT(error, AllOf(HasSubstr("rank 0 calls exchange(4 float32, \"grad.wte\""),
+                             HasSubstr("rank 1 calls exchange(5 float32, \"grad.wte\"")));
+  }
+  const auto received = errors_of(2, 60s, [&](Communicator& c) {
+    if (c.rank() == 0) return exchange(c, 4);
+    std::vector<float> data(4);
+    c.recv(std::span(data), 0, kMessage);
+  });
+  for (const auto& error : received) {
+    EXPECT_THAT(error, AllOf(HasSubstr("rank 0 calls exchange(4 float32"), HasSubstr("rank 1 calls recv(4 float32")));
+  }
+  const auto alone = errors_of(2, 60s, [&](Communicator& c) {
+    if (c.rank() == 0) exchange(c, 4);
+  });
+  EXPECT_THAT(alone[0], AllOf(HasSubstr("exchange: rank 0 of 2"), HasSubstr("rank 1 has ended without taking part")));
+}
+
 TEST(LocalFailure, ReceivingSomethingElseThanWasSentIsAnError) {
   const auto errors = errors_of(2, 60s, [](Communicator& communicator) {
     std::vector<float> data(4);

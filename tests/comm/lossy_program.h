@@ -74,6 +74,12 @@ void run_program(Communicator& group, std::uint64_t step, std::vector<std::byte>
   if (me == 0) group.send(ConstTensor(std::span<const T>(copied)), 1, {kRecoveryClass, "message", 3});
   if (me == 1) group.recv(Tensor(std::span(copied)), 0, {kRecoveryClass, "message", 3});
   append(copied, bytes);
+  const std::vector<T> to_next = program_values<T>(step + 300, me, 210);
+  std::vector<T> from_previous(210, element<T>(0.75F));
+  const Send send{ConstTensor(std::span(to_next)), (me + 1) % ranks, {kRecoveryClass, "exchange", 4}};
+  const Receive receive{Tensor(std::span(from_previous)), (me + ranks - 1) % ranks, {kRecoveryClass, "exchange", 4}};
+  group.exchange({&send, 1}, {&receive, 1});
+  append(from_previous, bytes);
 }
 
 }  // namespace droptest::comm
