@@ -112,8 +112,10 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-models::Precision precision_of(const Options& o) {
-  return o.precision == "bfloat16" ? models::Precision::kBfloat16 : models::Precision::kFloat32;
+models::ModelPrecision precision_of(const Options& o) {
+  models::ModelPrecision precision;
+  if (o.precision == "bfloat16") precision.compute = models::Precision::kBfloat16;
+  return precision;
 }
 
 /// The rank's network: without losses the group itself.

@@ -35,7 +35,7 @@ struct TrainingConfig {
   int batch_sequences = 8;  ///< sequences per micro-batch
   int sequence_tokens = 128;
   int accumulation = 1;  ///< micro-batches per step
-  models::Precision precision = models::Precision::kFloat32;
+  models::ModelPrecision precision;
   models::LearningRateSchedule learning_rate;
   models::AdamWConfig adamw;
   double gradient_clip = 1.0;  ///< largest global norm; 0: no clipping

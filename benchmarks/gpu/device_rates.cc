@@ -150,7 +150,7 @@ void parameter_kernels(comm::Stream& stream, Rates& rates) {
   rates.bytes("sum_of_squares", 4.0 * static_cast<double>(kParameters),
               [&] { models::sum_of_squares(segments, gradient.elems(), partial.elems(), sum.elems(), stream); });
   rates.bytes("convert", 6.0 * static_cast<double>(kParameters),
-              [&] { models::convert<Bf16>(value.elems(), rounded.elems(), stream); });
+              [&] { models::convert<Bf16, float>(value.elems(), rounded.elems(), stream); });
 }
 
 void attention_kernels(comm::Stream& stream, Rates& rates) {

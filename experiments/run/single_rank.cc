@@ -18,7 +18,7 @@ models::StoredTensors initial_weights(const RunConfig& config) {
   comm::run_ranks(1, config.backend.timeout, [&](comm::Communicator& group) {
     RunConfig on_host = config;
     on_host.device = Device::kCpu;
-    on_host.training.precision = models::Precision::kFloat32;
+    on_host.training.precision = {};
     const std::unique_ptr<TrainingModel> model = make_training_model(on_host, group, group);
     set_starting_weights(*model, config, group);
     weights = models::gather_gpt2_weights<float>(config.model, model->parameters(), group);
@@ -38,7 +38,7 @@ Evaluation evaluate(const RunConfig& config, const models::StoredTensors& weight
                                   config.training.sequence_tokens);
   comm::run_ranks(1, config.backend.timeout, [&](comm::Communicator& group) {
     RunConfig in_full = config;
-    in_full.training.precision = models::Precision::kFloat32;
+    in_full.training.precision = {};
     in_full.backend.threads_per_rank = threads;
     const std::unique_ptr<TrainingModel> model = make_training_model(in_full, group, group);
     models::load_gpt2_weights<float>(config.model, model->parameters(), group, weights, where);

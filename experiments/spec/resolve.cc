@@ -218,8 +218,7 @@ class Resolver {
       report("/training/sequence_tokens", "got " + quote_json(training["sequence_tokens"]) + ", want at most " +
                                               std::to_string(context) + ", the model's context");
     }
-    // Equal runs have equal resolved specs, with or without the word for what is usual.
-    if (training.value("precision", "") == "float32") training.erase("precision");
+    if (training.contains("precision")) resolve_precision(training);
     if (training["warmup_steps"].get<std::uint64_t>() >= training["steps"].get<std::uint64_t>()) {
       report("/training/warmup_steps", "got " + quote_json(training["warmup_steps"]) + ", want less than steps, " +
                                            quote_json(training["steps"]) +
@@ -228,6 +227,16 @@ class Resolver {
     if (!training.contains("final_learning_rate")) {
       training["final_learning_rate"] = training["learning_rate"].get<double>() / 10;
     }
+  }
+
+  /// Equal runs have equal resolved specs: the members are written out, but a model of float32 alone has no section.
+  static void resolve_precision(json& training) {
+    json& precision = training["precision"];
+    if (precision.is_string()) {
+      precision = {{"compute", precision}, {"message", "float32"}, {"master", "float32"}};
+    }
+    const bool usual = std::all_of(precision.begin(), precision.end(), [](const json& p) { return p == "float32"; });
+    if (usual) training.erase("precision");
   }
 
   void resolve_network_section() {
@@ -250,7 +259,7 @@ class Resolver {
     const json& training = full_["training"];
     const auto tokens =
         training["batch_sequences"].get<std::uint64_t>() * training["sequence_tokens"].get<std::uint64_t>();
-    const bool halves = config_.device == Device::kCuda && training.value("precision", "") == "bfloat16";
+    const bool halves = full_.value(json::json_pointer("/training/precision/message"), "float32") == "bfloat16";
     return {config_.tensor_parallel, tokens * static_cast<std::uint64_t>(config_.model.width), halves ? 2U : 4U};
   }
 
@@ -317,12 +326,19 @@ class Resolver {
     return result;
   }
 
+  static models::Precision precision_of(const json& name) {
+    return name == "bfloat16" ? models::Precision::kBfloat16 : models::Precision::kFloat32;
+  }
+
   static void fill_training(const json& training, TrainingConfig& config) {
     config.steps = training["steps"].get<std::uint64_t>();
     config.batch_sequences = to_int(training["batch_sequences"]);
     config.sequence_tokens = to_int(training["sequence_tokens"]);
     config.accumulation = to_int(training["accumulation"]);
-    if (training.contains("precision")) config.precision = models::Precision::kBfloat16;
+    if (training.contains("precision")) {
+      config.precision.compute = precision_of(training["precision"]["compute"]);
+      config.precision.message = precision_of(training["precision"]["message"]);
+    }
     config.learning_rate.peak = training["learning_rate"].get<double>();
     config.learning_rate.floor = training["final_learning_rate"].get<double>();
     config.learning_rate.warmup_steps = training["warmup_steps"].get<std::uint64_t>();

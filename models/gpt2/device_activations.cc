@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/gpt2/device_activations.h"
 
+#include <type_traits>
 #include <utility>
 
 #include "models/kernels/bf16.h"
@@ -71,6 +72,9 @@ std::vector<PlannedBuffer> DeviceActivations<E>::planned(Keep keep) {
 
   builder.want(tokens, "tokens", elems(rows, 1), 0, times.end());
   builder.want(targets, "tokens", elems(rows, 1), 0, times.end());
+  if ((x.message == Precision::kFloat32) != std::is_same_v<E, float>) {
+    builder.want(message, "messages", elems(rows, x.width), 0, times.end());
+  }
   // The stream of a half is read by the next half, which makes its own of it.
   const auto want_norm = [&](NormBuffers<E>& norm, int time, int stream_from, int stream_to, int kept) {
     builder.want(norm.stream, "residual stream", elems(rows, x.width), stream_from, std::max(stream_to, kept));

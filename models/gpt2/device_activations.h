@@ -8,6 +8,7 @@
 
 #include "comm/device/device_buffer.h"
 #include "comm/device/device_span.h"
+#include "models/gpt2/device_collectives.h"
 #include "models/gpt2/execution.h"
 #include "models/gpt2/memory_plan.h"
 
@@ -23,6 +24,7 @@ struct ActivationExtents {
   std::int64_t logits_stride = 0;  ///< elements of a row of logits
   std::int64_t logits_rows = 0;    ///< of a chunk
   BatchShape batch;
+  Precision message = Precision::kFloat32;  ///< of messages; of a lone rank, that of the activations
 
   friend bool operator==(const ActivationExtents&, const ActivationExtents&) = default;
 };
@@ -90,6 +92,7 @@ class DeviceActivations {
 
   comm::DeviceSpan<std::int32_t> tokens;   ///< [rows]
   comm::DeviceSpan<std::int32_t> targets;  ///< [rows]
+  MessageBuffer<E> message;                ///< [rows, width]; empty where messages are of E
   std::vector<AttentionBuffers<E>> attention;
   std::vector<MlpBuffers<E>> mlp;
   HeadBuffers<E> head;

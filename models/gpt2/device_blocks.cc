@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The passes of DeviceModel through its blocks.
+#include <type_traits>
+
 #include "models/gpt2/device_model.h"
 #include "models/kernels/bf16.h"
 #include "models/kernels/embedding.h"
@@ -22,7 +24,11 @@ void DeviceModel<E>::run_blocks(DeviceActivations<E>& buffers) {
       buffers.tokens,
       {static_cast<std::int64_t>(part_.vocabulary.first), static_cast<std::int64_t>(part_.vocabulary.count)},
       weight(kTokens), width, stream, stream_);
-  collectives_.all_reduce(stream, comm::ReduceOp::kSum, {sim::TrafficClass::kTpForward, "wte", -1});
+  if constexpr (!std::is_same_v<E, float>) {
+    if (!buffers.message.empty()) convert<float, E>(stream, buffers.message, stream_);
+  }
+  collectives_.begin_sum(stream, buffers.message, {sim::TrafficClass::kTpForward, "wte", -1});
+  collectives_.join();
   add_positions<E>(weight(kPositions), shape.batch, shape.length, width, stream, stream_);
 
   const NormBuffers<E>* before = nullptr;
@@ -31,11 +37,11 @@ void DeviceModel<E>::run_blocks(DeviceActivations<E>& buffers) {
     const Half& attention = halves_[2 * layer];
     AttentionBuffers<E>& a = buffers.attention[layer];
     normalise(attention.norm, a.norm, before, pending);
-    attention_forward_half(attention, a, shape);
+    attention_forward_half(attention, a, shape, buffers.message);
     const Half& mlp = halves_[2 * layer + 1];
     MlpBuffers<E>& m = buffers.mlp[layer];
     normalise(mlp.norm, m.norm, &a.norm, Pending{a.sum, attention.second.weight + 1});
-    mlp_forward_half(mlp, m, shape);
+    mlp_forward_half(mlp, m, shape, buffers.message);
     before = &m.norm;
     pending = Pending{m.sum, mlp.second.weight + 1};
   }
@@ -58,26 +64,31 @@ void DeviceModel<E>::normalise(std::size_t norm, const NormBuffers<E>& buffers, 
 
 template <class E>
 void DeviceModel<E>::row_parallel_forward(const Linear& linear, comm::DeviceSpan<const E> input, std::int64_t rows,
-                                          comm::DeviceSpan<E> sum) {
-  products_.forward<E>(with_rows(linear, rows), input, weight(linear.weight), {}, sum);
-  collectives_.all_reduce(sum, comm::ReduceOp::kSum, {sim::TrafficClass::kTpForward, linear.name, linear.layer});
+                                          comm::DeviceSpan<E> sum, const MessageBuffer<E>& message) {
+  compute_part(sum, message, [&](auto part) {
+    products_.template forward<E>(with_rows(linear, rows), input, weight(linear.weight), {}, part);
+  });
+  collectives_.begin_sum(sum, message, {sim::TrafficClass::kTpForward, linear.name, linear.layer});
+  collectives_.join();
 }
 
 template <class E>
-void DeviceModel<E>::attention_forward_half(const Half& half, AttentionBuffers<E>& buffers, const BatchShape& shape) {
+void DeviceModel<E>::attention_forward_half(const Half& half, AttentionBuffers<E>& buffers, const BatchShape& shape,
+                                            const MessageBuffer<E>& message) {
   const std::int64_t rows = shape.rows();
   products_.forward<E>(with_rows(half.first, rows), buffers.norm.normalized, weight(half.first.weight),
                        weight(half.first.weight + 1), buffers.qkv);
   attention_forward<E>(buffers.qkv, attention_shape(shape), buffers.log_sum_exp, buffers.mixed, stream_);
-  row_parallel_forward(half.second, buffers.mixed, rows, buffers.sum);
+  row_parallel_forward(half.second, buffers.mixed, rows, buffers.sum, message);
 }
 
 template <class E>
-void DeviceModel<E>::mlp_forward_half(const Half& half, MlpBuffers<E>& buffers, const BatchShape& shape) {
+void DeviceModel<E>::mlp_forward_half(const Half& half, MlpBuffers<E>& buffers, const BatchShape& shape,
+                                      const MessageBuffer<E>& message) {
   const std::int64_t rows = shape.rows();
   products_.forward_gelu<E>(with_rows(half.first, rows), buffers.norm.normalized, weight(half.first.weight),
                             weight(half.first.weight + 1), buffers.pre_gelu, buffers.after_gelu);
-  row_parallel_forward(half.second, buffers.after_gelu, rows, buffers.sum);
+  row_parallel_forward(half.second, buffers.after_gelu, rows, buffers.sum, message);
 }
 
 template <class E>
@@ -94,9 +105,9 @@ void DeviceModel<E>::run_blocks_backward(DeviceActivations<E>& buffers, Gradient
   for (std::size_t layer = buffers.mlp.size(); layer-- > 0;) {
     const std::size_t attention = 2 * layer;
     const std::size_t mlp = attention + 1;
-    mlp_backward_half(halves_[mlp], buffers.mlp[layer], b, shape, mode);
+    mlp_backward_half(halves_[mlp], buffers.mlp[layer], b, buffers.message, shape, mode);
     normalise_backward(halves_[mlp].norm, buffers.mlp[layer].norm, bias_before(mlp), b.grad_stream, b, mode);
-    attention_backward_half(halves_[attention], buffers.attention[layer], b, shape, mode);
+    attention_backward_half(halves_[attention], buffers.attention[layer], b, buffers.message, shape, mode);
     normalise_backward(halves_[attention].norm, buffers.attention[layer].norm, bias_before(attention), b.grad_stream, b,
                        mode);
   }
@@ -118,9 +129,14 @@ void DeviceModel<E>::normalise_backward(std::size_t norm, const NormBuffers<E>& 
 }
 
 template <class E>
-void DeviceModel<E>::begin_column_parallel_sum(const Linear& linear, BackwardBuffers<E>& backward) {
-  collectives_.begin_all_reduce(backward.grad_normalized, comm::ReduceOp::kSum,
-                                {sim::TrafficClass::kTpBackward, linear.name, linear.layer});
+void DeviceModel<E>::begin_input_gradient(const Linear& linear, comm::DeviceSpan<const E> grad_output,
+                                          std::int64_t rows, BackwardBuffers<E>& backward,
+                                          const MessageBuffer<E>& message) {
+  compute_part(backward.grad_normalized, message, [&](auto part) {
+    products_.template backward_input<E>(with_rows(linear, rows), grad_output, weight(linear.weight), 1.0F, part);
+  });
+  collectives_.begin_sum(backward.grad_normalized, message,
+                         {sim::TrafficClass::kTpBackward, linear.name, linear.layer});
 }
 
 template <class E>
@@ -135,13 +151,11 @@ void DeviceModel<E>::weight_gradient(const Linear& linear, comm::DeviceSpan<cons
 // weights, which nobody waits for, are computed meanwhile.
 template <class E>
 void DeviceModel<E>::mlp_backward_half(const Half& half, MlpBuffers<E>& buffers, BackwardBuffers<E>& backward,
-                                       const BatchShape& shape, GradientMode mode) {
+                                       const MessageBuffer<E>& message, const BatchShape& shape, GradientMode mode) {
   const std::int64_t rows = shape.rows();
   products_.backward_input_gelu<E>(with_rows(half.second, rows), backward.grad_stream, weight(half.second.weight), 1.0F,
                                    buffers.pre_gelu, backward.grad_hidden);
-  products_.backward_input<E>(with_rows(half.first, rows), backward.grad_hidden, weight(half.first.weight), 1.0F,
-                              backward.grad_normalized);
-  begin_column_parallel_sum(half.first, backward);
+  begin_input_gradient(half.first, backward.grad_hidden, rows, backward, message);
   weight_gradient(half.second, buffers.after_gelu, backward.grad_stream, rows, mode, {});
   weight_gradient(half.first, buffers.norm.normalized, backward.grad_hidden, rows, mode,
                   parameters_.gradient(half.first.weight + 1));
@@ -149,15 +163,14 @@ void DeviceModel<E>::mlp_backward_half(const Half& half, MlpBuffers<E>& buffers,
 
 template <class E>
 void DeviceModel<E>::attention_backward_half(const Half& half, AttentionBuffers<E>& buffers,
-                                             BackwardBuffers<E>& backward, const BatchShape& shape, GradientMode mode) {
+                                             BackwardBuffers<E>& backward, const MessageBuffer<E>& message,
+                                             const BatchShape& shape, GradientMode mode) {
   const std::int64_t rows = shape.rows();
   products_.backward_input<E>(with_rows(half.second, rows), backward.grad_stream, weight(half.second.weight), 1.0F,
                               backward.grad_mixed);
   attention_backward<E>(backward.grad_mixed, buffers.qkv, buffers.mixed, buffers.log_sum_exp, attention_shape(shape),
                         backward.grad_qkv, backward.attention_rows, stream_);
-  products_.backward_input<E>(with_rows(half.first, rows), backward.grad_qkv, weight(half.first.weight), 1.0F,
-                              backward.grad_normalized);
-  begin_column_parallel_sum(half.first, backward);
+  begin_input_gradient(half.first, backward.grad_qkv, rows, backward, message);
   weight_gradient(half.second, buffers.mixed, backward.grad_stream, rows, mode, {});
   weight_gradient(half.first, buffers.norm.normalized, backward.grad_qkv, rows, mode,
                   parameters_.gradient(half.first.weight + 1));

@@ -44,6 +44,7 @@ struct DeviceHead<E>::Chunk {
   comm::DeviceSpan<E> logits;
   comm::DeviceSpan<float> largest, sums, predicted, losses;
   comm::DeviceSpan<E> grad_normalized;  ///< empty where nothing is kept
+  MessageBuffer<E> message;             ///< likewise, and where messages are of E
 };
 
 template <class E>
@@ -64,6 +65,7 @@ typename DeviceHead<E>::Chunk DeviceHead<E>::chunk_at(DeviceActivations<E>& buff
   chunk.losses = rows_of(head.losses, first_row, count, 1);
   if (!buffers.backward.grad_normalized.empty()) {
     chunk.grad_normalized = rows_of(buffers.backward.grad_normalized, first_row, count, width);
+    if (!buffers.message.empty()) chunk.message = rows_of(buffers.message, first_row, count, width);
   }
   return chunk;
 }
@@ -114,11 +116,13 @@ void DeviceHead<E>::forward_backward(DeviceActivations<E>& buffers, double scale
       reduce_statistics(chunk);
       logits_to_gradient<E>(chunk.logits, chunk.rows, chunk.targets, chunk.largest, chunk.sums, 1.0F, stream);
     }
-    products.backward_input<E>(chunk.product, chunk.logits, wte, factor, chunk.grad_normalized);
+    compute_part(chunk.grad_normalized, chunk.message, [&](auto part) {
+      products.template backward_input<E>(chunk.product, chunk.logits, wte, factor, part);
+    });
     // The sum over ranks goes on while the last chunk's gradient of the embedding is computed.
     if (row + chunk.product.rows == rows) {
-      collectives.begin_all_reduce(buffers.backward.grad_normalized, comm::ReduceOp::kSum,
-                                   {sim::TrafficClass::kTpBackward, "lm_head.backward", -1});
+      collectives.begin_sum(buffers.backward.grad_normalized, buffers.message,
+                            {sim::TrafficClass::kTpBackward, "lm_head.backward", -1});
     }
     products.backward_weight<E>(chunk.product, chunk.normalized, chunk.logits, factor,
                                 row == 0 ? mode : GradientMode::kAdd, wte_gradient, {});

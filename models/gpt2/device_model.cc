@@ -23,21 +23,6 @@ TokenRange range_of(const IndexRange& range) {
 
 std::span<const std::byte> bytes_of(std::span<const std::int32_t> values) { return std::as_bytes(values); }
 
-template <class E>
-ActivationExtents extents_of(const Gpt2Config& config, const Gpt2Part& part, std::uint64_t logits_bytes,
-                             const BatchShape& shape) {
-  const std::uint64_t largest = part.vocabulary.count + part.vocabulary_padding;  // as many for each rank
-  const LogitChunks chunks = logit_chunks(shape.rows(), static_cast<std::int64_t>(largest), sizeof(E), logits_bytes);
-  return {config.layers,
-          config.width,
-          static_cast<std::int64_t>(part.heads.count),
-          config.width / config.heads,
-          static_cast<std::int64_t>(part.hidden.count),
-          chunks.stride,
-          chunks.rows,
-          shape};
-}
-
 }  // namespace
 
 template <class E>
@@ -45,7 +30,9 @@ DeviceModel<E>::DeviceModel(const Gpt2Config& config, comm::Communicator& tensor
                             const Gpt2Cuda::Options& options)
     : config_(config),
       part_(gpt2_part(config, tensor_group.world_size(), tensor_group.rank())),
-      logits_bytes_(options.logits_bytes),
+      options_(options),
+      world_size_(tensor_group.world_size()),
+      rank_(tensor_group.rank()),
       stream_(options.device),
       collectives_(tensor_group, stream_),
       parameters_(gpt2_tensors(config, tensor_group.world_size(), tensor_group.rank()), tensor_group.rank(),
@@ -114,9 +101,27 @@ DeviceHead<E> DeviceModel<E>::head() {
 }
 
 template <class E>
+ActivationExtents DeviceModel<E>::extents_of(const Gpt2Config& config, int world_size, int rank,
+                                             const Gpt2Cuda::Options& options, const BatchShape& shape) {
+  const Gpt2Part part = gpt2_part(config, world_size, rank);
+  const std::uint64_t largest = part.vocabulary.count + part.vocabulary_padding;  // as many for each rank
+  const LogitChunks chunks =
+      logit_chunks(shape.rows(), static_cast<std::int64_t>(largest), sizeof(E), options.logits_bytes);
+  return {config.layers,
+          config.width,
+          static_cast<std::int64_t>(part.heads.count),
+          config.width / config.heads,
+          static_cast<std::int64_t>(part.hidden.count),
+          chunks.stride,
+          chunks.rows,
+          shape,
+          world_size == 1 ? options.precision.compute : options.precision.message};
+}
+
+template <class E>
 DeviceActivations<E>& DeviceModel<E>::prepared(const BatchShape& shape, Keep keep) {
   std::optional<DeviceActivations<E>>& cached = keep == Keep::kForBackward ? training_ : evaluation_;
-  const ActivationExtents extents = extents_of<E>(config_, part_, logits_bytes_, shape);
+  const ActivationExtents extents = extents_of(config_, world_size_, rank_, options_, shape);
   if (cached && cached->extents() == extents) return *cached;
   cached.emplace(extents, keep);
   if (cached->plan().bytes() > memory_.bytes()) {
@@ -140,8 +145,7 @@ DeviceActivations<E>& DeviceModel<E>::prepared(const BatchShape& shape, Keep kee
 template <class E>
 std::uint64_t DeviceModel<E>::planned_bytes(const Gpt2Config& config, int world_size, int rank,
                                             const Gpt2Cuda::Options& options, const BatchShape& shape) {
-  const ActivationExtents extents =
-      extents_of<E>(config, gpt2_part(config, world_size, rank), options.logits_bytes, shape);
+  const ActivationExtents extents = extents_of(config, world_size, rank, options, shape);
   return DeviceParameters<E>::device_bytes(gpt2_tensors(config, world_size, rank)) +
          std::max(DeviceActivations<E>(extents, Keep::kForBackward).plan().bytes(),
                   DeviceActivations<E>(extents, Keep::kNothing).plan().bytes());

@@ -64,6 +64,9 @@ class DeviceModel {
   };
 
   static std::vector<Half> halves_of(const Gpt2Config& config, const Gpt2Part& part);
+  /// What a batch of `shape` needs on a rank. A lone rank sends nothing, whatever messages are made of.
+  static ActivationExtents extents_of(const Gpt2Config& config, int world_size, int rank,
+                                      const Gpt2Cuda::Options& options, const BatchShape& shape);
   DeviceActivations<E>& prepared(const BatchShape& shape, Keep keep);
   void take_tokens(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                    DeviceActivations<E>& buffers);
@@ -73,20 +76,24 @@ class DeviceModel {
   void run_blocks(DeviceActivations<E>& buffers);
   void normalise(std::size_t norm, const NormBuffers<E>& buffers, const NormBuffers<E>* before,
                  const std::optional<Pending>& pending);
-  void attention_forward_half(const Half& half, AttentionBuffers<E>& buffers, const BatchShape& shape);
-  void mlp_forward_half(const Half& half, MlpBuffers<E>& buffers, const BatchShape& shape);
+  void attention_forward_half(const Half& half, AttentionBuffers<E>& buffers, const BatchShape& shape,
+                              const MessageBuffer<E>& message);
+  void mlp_forward_half(const Half& half, MlpBuffers<E>& buffers, const BatchShape& shape,
+                        const MessageBuffer<E>& message);
   void row_parallel_forward(const Linear& linear, comm::DeviceSpan<const E> input, std::int64_t rows,
-                            comm::DeviceSpan<E> sum);
+                            comm::DeviceSpan<E> sum, const MessageBuffer<E>& message);
 
   void run_blocks_backward(DeviceActivations<E>& buffers, GradientMode mode);
   /// `summed_bias`: whose gradient are the columns' sums of the stream's gradient; absent in front of the first half.
   void normalise_backward(std::size_t norm, const NormBuffers<E>& norm_buffers, std::optional<std::size_t> summed_bias,
                           comm::DeviceSpan<const E> grad_residual, BackwardBuffers<E>& backward, GradientMode mode);
   void attention_backward_half(const Half& half, AttentionBuffers<E>& buffers, BackwardBuffers<E>& backward,
-                               const BatchShape& shape, GradientMode mode);
+                               const MessageBuffer<E>& message, const BatchShape& shape, GradientMode mode);
   void mlp_backward_half(const Half& half, MlpBuffers<E>& buffers, BackwardBuffers<E>& backward,
-                         const BatchShape& shape, GradientMode mode);
-  void begin_column_parallel_sum(const Linear& linear, BackwardBuffers<E>& backward);
+                         const MessageBuffer<E>& message, const BatchShape& shape, GradientMode mode);
+  /// Computes this rank's part of the gradient of the layer's input, and begins the sum over ranks.
+  void begin_input_gradient(const Linear& linear, comm::DeviceSpan<const E> grad_output, std::int64_t rows,
+                            BackwardBuffers<E>& backward, const MessageBuffer<E>& message);
   void weight_gradient(const Linear& linear, comm::DeviceSpan<const E> input, comm::DeviceSpan<const E> grad_output,
                        std::int64_t rows, GradientMode mode, comm::DeviceSpan<float> grad_bias);
 
@@ -96,7 +103,9 @@ class DeviceModel {
 
   Gpt2Config config_;
   Gpt2Part part_;
-  std::uint64_t logits_bytes_;
+  Gpt2Cuda::Options options_;
+  int world_size_;
+  int rank_;
   comm::Stream stream_;
   DeviceCollectives collectives_;
   DeviceParameters<E> parameters_;

@@ -93,7 +93,7 @@ void DeviceParameters<E>::download_gradients() {
 template <class E>
 void DeviceParameters<E>::upload_values() {
   comm::copy_to_device(std::span<const float>(host_values_.elems()), values_.elems(), stream_);
-  if constexpr (!std::is_same_v<E, float>) convert<E>(values_.elems(), rounded_.elems(), stream_);
+  if constexpr (!std::is_same_v<E, float>) convert<E, float>(values_.elems(), rounded_.elems(), stream_);
   stream_.synchronize();
 }
 

@@ -33,19 +33,20 @@ TokenRange token_range(const IndexRange& range) {
 
 template <class T>
 const Gpt2Config& validated(const Gpt2Config& config, const comm::Communicator& tensor_group, int threads,
-                            Precision precision) {
+                            const ModelPrecision& precision) {
   validate(config, tensor_group.world_size());
   if (threads < 1) {
     throw ConfigError("GPT-2: threads of rank " + std::to_string(tensor_group.rank()) + ": got " +
                       std::to_string(threads) + ", want at least 1");
   }
-  if (precision == Precision::kBfloat16 && !std::is_same_v<T, float>) {
-    throw ConfigError("GPT-2: precision bfloat16: got a model of double numbers, want float");
+  if (precision != ModelPrecision{} && !std::is_same_v<T, float>) {
+    throw ConfigError("GPT-2: /training/precision: got bfloat16 for a model of double numbers, want float32");
   }
-  if (precision == Precision::kBfloat16 && !has_bf16_products()) {
+  if (precision.compute == Precision::kBfloat16 && !has_bf16_products()) {
     throw ConfigError(
-        "GPT-2: precision bfloat16: this processor has no AVX512-BF16 instructions; want float32 here, or another "
-        "processor");
+        "GPT-2: /training/precision/compute: got \"bfloat16\", but this processor has no AVX512-BF16 instructions; "
+        "want "
+        "\"float32\" here, or another processor (\"message\" may be \"bfloat16\" on any)");
   }
   return config;
 }
@@ -62,12 +63,13 @@ bool is_set_by_products(const Parameter<T>& parameter) {
 template <class T>
 class Gpt2<T>::Impl {
  public:
-  Impl(const Gpt2Config& config, comm::Communicator& tensor_group, int threads, Precision precision, PhaseTimes* times)
+  Impl(const Gpt2Config& config, comm::Communicator& tensor_group, int threads, const ModelPrecision& precision,
+       PhaseTimes* times)
       : config_(validated<T>(config, tensor_group, threads, precision)),
         part_(gpt2_part(config, tensor_group.world_size(), tensor_group.rank())),
         tensors_(gpt2_tensors(config, tensor_group.world_size(), tensor_group.rank())),
         execution_{.tensor_group = tensor_group, .team = threads, .times = times},
-        parameters_(allocate(precision)),
+        parameters_(allocate(precision.compute)),
         embedding_(parameters_[0], parameters_[1], token_range(part_.vocabulary), execution_),
         ln_f_(parameters_[parameters_.size() - 2], parameters_[parameters_.size() - 1], execution_),
         head_(parameters_[0], token_range(part_.vocabulary), static_cast<std::int64_t>(parameters_[0].shape[0]),
@@ -80,7 +82,10 @@ class Gpt2<T>::Impl {
                               layer);
       mlp_.emplace_back(all.subspan(first + kTensorsPerHalf, kTensorsPerHalf), execution_, layer);
     }
-    if (precision == Precision::kBfloat16) execution_.bf16 = &bf16_products_;
+    if (precision.compute == Precision::kBfloat16) execution_.bf16 = &bf16_products_;
+    if (precision.message == Precision::kBfloat16 && tensor_group.world_size() > 1) {
+      execution_.bf16_message = &bf16_message_;
+    }
     // The stream before each half of each block, and after the last.
     stream_.resize(2 * static_cast<std::size_t>(config.layers) + 1);
   }
@@ -98,7 +103,7 @@ class Gpt2<T>::Impl {
                           const BatchShape& shape, double scale);
 
  private:
-  std::vector<Parameter<T>> allocate(Precision precision);
+  std::vector<Parameter<T>> allocate(Precision compute);
   void round_weights();
   void run_blocks(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape,
                   Keep keep);
@@ -113,6 +118,7 @@ class Gpt2<T>::Impl {
   HostBuffer<T> gradients_;
   HostBuffer<Bf16> rounded_values_;  ///< empty unless the model multiplies in bfloat16
   Bf16Products bf16_products_;
+  std::vector<Bf16> bf16_message_;
   bool zeros_are_owed_ = false;  ///< the gradients count as zero, but nobody has written zeros yet
   std::vector<Parameter<T>> parameters_;
 
@@ -133,12 +139,12 @@ class Gpt2<T>::Impl {
 };
 
 template <class T>
-std::vector<Parameter<T>> Gpt2<T>::Impl::allocate(Precision precision) {
+std::vector<Parameter<T>> Gpt2<T>::Impl::allocate(Precision compute) {
   const ParameterArena arena = parameter_arena(tensors_);
   values_ = HostBuffer<T>(arena.elems);
   gradients_ = HostBuffer<T>(arena.elems);
   std::vector<Parameter<T>> parameters = parameters_in<T>(arena, tensors_, values_.elems(), gradients_.elems());
-  if (precision == Precision::kBfloat16) {
+  if (compute == Precision::kBfloat16) {
     rounded_values_ = HostBuffer<Bf16>(arena.elems);
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (!is_set_by_products(parameters[i])) continue;
@@ -272,7 +278,7 @@ void Gpt2<T>::Impl::run_blocks_backward() {
 }
 
 template <class T>
-Gpt2<T>::Gpt2(const Gpt2Config& config, comm::Communicator& tensor_group, int threads, Precision precision,
+Gpt2<T>::Gpt2(const Gpt2Config& config, comm::Communicator& tensor_group, int threads, const ModelPrecision& precision,
               PhaseTimes* times)
     : impl_(std::make_unique<Impl>(config, tensor_group, threads, precision, times)) {}
 

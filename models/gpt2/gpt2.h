@@ -23,10 +23,9 @@ class Gpt2 {
  public:
   /// `tensor_group` is borrowed and outlives the model. `threads`: CPU threads this rank may use, at least 1.
   /// `times`: gets the time of each phase added, where given; it outlives the model.
-  /// `precision`: of the products with weight matrices. Throws: ConfigError for kBfloat16 where T is double or the
-  /// processor has no AVX512-BF16.
-  Gpt2(const Gpt2Config& config, comm::Communicator& tensor_group, int threads,
-       Precision precision = Precision::kFloat32, PhaseTimes* times = nullptr);
+  /// Throws: ConfigError for bfloat16 where T is double, and for products of it where the processor has no AVX512-BF16.
+  Gpt2(const Gpt2Config& config, comm::Communicator& tensor_group, int threads, const ModelPrecision& precision = {},
+       PhaseTimes* times = nullptr);
   ~Gpt2();
 
   const Gpt2Config& config() const;

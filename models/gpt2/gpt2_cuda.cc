@@ -16,7 +16,7 @@ class Gpt2Cuda::Impl {
 
   Impl(const Gpt2Config& config, comm::Communicator& tensor_group, const Options& options)
       : config_(validated(config, tensor_group)) {
-    if (options.precision == Precision::kBfloat16) {
+    if (options.precision.compute == Precision::kBfloat16) {
       model_ = std::make_unique<DeviceModel<Bf16>>(config, tensor_group, options);
     } else {
       model_ = std::make_unique<DeviceModel<float>>(config, tensor_group, options);
@@ -96,8 +96,8 @@ std::uint64_t Gpt2Cuda::device_bytes() const {
 std::uint64_t Gpt2Cuda::planned_bytes(const Gpt2Config& config, int world_size, int rank, const Options& options,
                                       int batch, int length) {
   validate(config, world_size);
-  const auto planned =
-      options.precision == Precision::kBfloat16 ? DeviceModel<Bf16>::planned_bytes : DeviceModel<float>::planned_bytes;
+  const auto planned = options.precision.compute == Precision::kBfloat16 ? DeviceModel<Bf16>::planned_bytes
+                                                                         : DeviceModel<float>::planned_bytes;
   return planned(config, world_size, rank, options, {batch, length});
 }
 

@@ -17,13 +17,13 @@ namespace droptest::models {
 
 /// What Gpt2 and AdamW are on the host: the same model, tensors, cut over ranks and collectives in the same order
 /// (under the same names and with as many elements), so that a network loses the same packets of both. Parameters,
-/// gradients and moments are float; activations, their sums over ranks and the inputs of products are of the precision.
+/// gradients and moments are float; activations and the operands of products are of precision.compute.
 /// Owner: one rank. Ranks: all ranks of the group call the same methods in the same order. Blocking: what puts work on
 /// the device does not wait for it, except where it says so. Determinism: the same bits on every run of one device.
 class Gpt2Cuda {
  public:
   struct Options {
-    Precision precision = Precision::kFloat32;
+    ModelPrecision precision;
     AdamWConfig adamw;
     int device = 0;                                        ///< as the CUDA runtime numbers it
     std::uint64_t logits_bytes = std::uint64_t{1} << 30U;  ///< most memory for logits: rows come in chunks

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "models/gpt2/sum_over_ranks.h"
 #include "models/gpt2/weight_products.h"
 
 namespace droptest::models {
@@ -89,13 +90,6 @@ void LmHead<T>::chunk_backward(std::span<const T> normalized, std::span<const st
 }
 
 template <class T>
-void LmHead<T>::sum_over_ranks(std::span<T> grad_normalized) const {
-  const PhaseScope scope(execution_.times, Phase::kReductions);
-  execution_.tensor_group.all_reduce(grad_normalized, comm::ReduceOp::kSum,
-                                     {sim::TrafficClass::kTpBackward, "lm_head.backward", -1});
-}
-
-template <class T>
 double LmHead<T>::forward(std::span<const T> normalized, std::span<const std::int32_t> targets) {
   cross_entropy_.start(targets.size());
   double loss = 0;
@@ -111,7 +105,7 @@ void LmHead<T>::backward(std::span<const T> normalized, std::span<const std::int
   const auto factor = static_cast<T>(scale / static_cast<double>(targets.size()));
   for_each_chunk(static_cast<std::int64_t>(targets.size()),
                  [&](Chunk chunk) { chunk_backward(normalized, targets, chunk, factor, grad_normalized); });
-  sum_over_ranks(grad_normalized);
+  sum_over_ranks(execution_, grad_normalized, {sim::TrafficClass::kTpBackward, "lm_head.backward", -1});
 }
 
 template <class T>
@@ -124,7 +118,7 @@ double LmHead<T>::forward_backward(std::span<const T> normalized, std::span<cons
     loss += chunk_forward(normalized, targets, chunk);
     chunk_backward(normalized, targets, chunk, factor, grad_normalized);
   });
-  sum_over_ranks(grad_normalized);
+  sum_over_ranks(execution_, grad_normalized, {sim::TrafficClass::kTpBackward, "lm_head.backward", -1});
   return loss / static_cast<double>(targets.size());
 }
 

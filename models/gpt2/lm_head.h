@@ -57,7 +57,6 @@ class LmHead {
                       std::span<T> grad_normalized);
   std::span<T> logits(Chunk chunk);
   LinearShape shape_of(Chunk chunk) const;
-  void sum_over_ranks(std::span<T> grad_normalized) const;
 
   Parameter<T>& wte_;
   std::int64_t columns_;

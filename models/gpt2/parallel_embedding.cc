@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/gpt2/parallel_embedding.h"
 
+#include "models/gpt2/sum_over_ranks.h"
+
 namespace droptest::models {
 
 template <class T>
@@ -16,10 +18,7 @@ void ParallelEmbedding<T>::forward(std::span<const std::int32_t> tokens, const B
     const PhaseScope scope(execution_.times, Phase::kEmbedding);
     embedding_forward<T>(tokens, range_, wte_.value, width, output, execution_.team);
   }
-  {
-    const PhaseScope scope(execution_.times, Phase::kReductions);
-    execution_.tensor_group.all_reduce(output, comm::ReduceOp::kSum, {sim::TrafficClass::kTpForward, "wte", -1});
-  }
+  sum_over_ranks(execution_, output, {sim::TrafficClass::kTpForward, "wte", -1});
   const PhaseScope scope(execution_.times, Phase::kEmbedding);
   add_positions<T>(wpe_.value, shape.batch, shape.length, width, output, execution_.team);
 }

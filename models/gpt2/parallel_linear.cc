@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/gpt2/parallel_linear.h"
 
+#include "models/gpt2/sum_over_ranks.h"
 #include "models/gpt2/weight_products.h"
 #include "models/kernels/residual.h"
 
@@ -56,9 +57,8 @@ void ColumnParallelLinear<T>::backward_without_bias(std::span<const T> input, st
                                                     std::int64_t rows, std::span<T> grad_input) const {
   product_backward(weight_, shape_of(weight_, rows), input, grad_output, T(1), execution_.gradient_mode, grad_input,
                    execution_);
-  const PhaseScope scope(execution_.times, Phase::kReductions);
-  execution_.tensor_group.all_reduce(grad_input.first(static_cast<std::size_t>(rows) * weight_.shape[0]),
-                                     comm::ReduceOp::kSum, {sim::TrafficClass::kTpBackward, backward_name_, layer_});
+  sum_over_ranks(execution_, grad_input.first(static_cast<std::size_t>(rows) * weight_.shape[0]),
+                 {sim::TrafficClass::kTpBackward, backward_name_, layer_});
 }
 
 template <class T>
@@ -69,9 +69,7 @@ template <class T>
 Branch<T> RowParallelLinear<T>::forward(std::span<const T> input, std::int64_t rows, std::span<T> sum) const {
   const std::span<T> reduced = sum.first(static_cast<std::size_t>(rows) * weight_.shape[1]);
   product(weight_, shape_of(weight_, rows), input, Output::kSet, reduced, execution_);
-  const PhaseScope scope(execution_.times, Phase::kReductions);
-  execution_.tensor_group.all_reduce(reduced, comm::ReduceOp::kSum,
-                                     {sim::TrafficClass::kTpForward, forward_name_, layer_});
+  sum_over_ranks(execution_, reduced, {sim::TrafficClass::kTpForward, forward_name_, layer_});
   return {reduced, bias_.value};
 }
 

@@ -19,8 +19,11 @@ bool has_bf16_products();
 /// output = scale x input, rounded to the nearest bfloat16, ties to even; a NaN stays one. Shapes: equal.
 void to_bf16(std::span<const float> input, float scale, std::span<Bf16> output, const Team& team);
 
-/// output = input, rounded as above where E is Bf16. Shapes: equal. E: float or Bf16.
-template <class E>
-void convert(comm::DeviceSpan<const float> input, comm::DeviceSpan<E> output, comm::Stream& stream);
+/// output = input. Shapes: equal.
+void to_floats(std::span<const Bf16> input, std::span<float> output, const Team& team);
+
+/// output = input, rounded as above where To is Bf16 and From is not. Shapes: equal. Each is float or Bf16.
+template <class To, class From>
+void convert(comm::DeviceSpan<const From> input, comm::DeviceSpan<To> output, comm::Stream& stream);
 
 }  // namespace droptest::models

@@ -24,4 +24,13 @@ void to_bf16(std::span<const float> input, float scale, std::span<Bf16> output, 
   });
 }
 
+void to_floats(std::span<const Bf16> input, std::span<float> output, const Team& team) {
+  const auto count = static_cast<std::int64_t>(input.size());
+  const Bf16* x = input.data();
+  float* y = output.data();
+  for_vector_chunks(count, chunk_items(count, 16384), team, [=](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) y[i] = comm::to_float(x[i]);
+  });
+}
+
 }  // namespace droptest::models

@@ -34,21 +34,21 @@ class MatrixProducts {
   explicit MatrixProducts(comm::Stream& stream, Epilogues epilogues = Epilogues::kFused);
   ~MatrixProducts();
 
-  /// output = input W + bias; the bias [outputs] may be empty, and must be where rows of outputs
-  /// have gaps.
-  template <class E>
+  /// output = input W + bias; the bias [outputs] may be empty, and must be where rows of outputs have gaps, or the
+  /// output is not of E. R is E, or float where E is Bf16: sums that are not rounded.
+  template <class E, class R>
   void forward(const ProductShape& shape, comm::DeviceSpan<const E> input, comm::DeviceSpan<const E> weight,
-               comm::DeviceSpan<const E> bias, comm::DeviceSpan<E> output);
+               comm::DeviceSpan<const E> bias, comm::DeviceSpan<R> output);
 
   /// pre_gelu = input W + bias, and output = gelu(pre_gelu), both without gaps between rows.
   template <class E>
   void forward_gelu(const ProductShape& shape, comm::DeviceSpan<const E> input, comm::DeviceSpan<const E> weight,
                     comm::DeviceSpan<const E> bias, comm::DeviceSpan<E> pre_gelu, comm::DeviceSpan<E> output);
 
-  /// grad_input = factor x grad_output W'.
-  template <class E>
+  /// grad_input = factor x grad_output W'. R as above.
+  template <class E, class R>
   void backward_input(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
-                      comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<E> grad_input);
+                      comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<R> grad_input);
 
   /// The same times the slope of gelu at pre_gelu [rows, inputs], of which the layer's input was gelu.
   template <class E>

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "comm/device/device_buffer.h"
@@ -56,9 +57,9 @@ bool fits_gelu_epilogue(const Stored& result, const void* pre_gelu) {
 }
 
 /// output' = W' input'.
-template <class E>
+template <class E, class R>
 Product forward_product(const ProductShape& shape, const E* input, const E* weight, std::int64_t stride,
-                        const E* output) {
+                        const R* output) {
   const auto [matrix, op] = weight_of(shape, weight);
   return {op,
           matrix,
@@ -70,9 +71,9 @@ Product forward_product(const ProductShape& shape, const E* input, const E* weig
 }
 
 /// grad_input' = W grad_output'.
-template <class E>
+template <class E, class R>
 Product input_product(const ProductShape& shape, const E* grad_output, std::int64_t stride, const E* weight,
-                      float factor, const E* grad_input) {
+                      float factor, const R* grad_input) {
   const auto [matrix, op] = weight_of(shape, weight);
   return {other(op),
           matrix,
@@ -114,21 +115,21 @@ MatrixProducts::MatrixProducts(comm::Stream& stream, Epilogues epilogues)
     : impl_(std::make_unique<Impl>(stream, epilogues)) {}
 MatrixProducts::~MatrixProducts() = default;
 
-template <class E>
+template <class E, class R>
 void MatrixProducts::forward(const ProductShape& shape, comm::DeviceSpan<const E> input,
                              comm::DeviceSpan<const E> weight, comm::DeviceSpan<const E> bias,
-                             comm::DeviceSpan<E> output) {
+                             comm::DeviceSpan<R> output) {
   constexpr const char* kName = "forward product";
   const Extents extents = extents_of(kName, shape);
   check_range(kName, "input", input.size(), extents.input);
   check_range(kName, "weight", weight.size(), extents.weight);
   check_range(kName, "output", output.size(), extents.output);
-  DROPTEST_CHECK(
-      bias.empty() || (bias.size() == static_cast<std::size_t>(shape.outputs) && extents.stride == shape.outputs),
-      "forward product: a bias of " + std::to_string(bias.size()) + " for " + std::to_string(shape.outputs) +
-          " outputs in rows of " + std::to_string(extents.stride));
+  DROPTEST_CHECK(bias.empty() || (bias.size() == static_cast<std::size_t>(shape.outputs) &&
+                                  extents.stride == shape.outputs && std::is_same_v<E, R>),
+                 "forward product: a bias of " + std::to_string(bias.size()) + " for " + std::to_string(shape.outputs) +
+                     " outputs in rows of " + std::to_string(extents.stride));
   if (extents.output == 0) return;
-  const comm::DeviceSpan<E> result = output.first(extents.output);
+  const comm::DeviceSpan<R> result = output.first(extents.output);
   if (shape.inputs == 0) {
     comm::zero_on_device(result, impl_->stream());
   } else {
@@ -141,7 +142,9 @@ void MatrixProducts::forward(const ProductShape& shape, comm::DeviceSpan<const E
     }
     impl_->library.multiply(kName, product);
   }
-  if (!bias.empty()) add_bias<E>(bias, shape.rows, result, impl_->stream());
+  if constexpr (std::is_same_v<E, R>) {
+    if (!bias.empty()) add_bias<E>(bias, shape.rows, result, impl_->stream());
+  }
 }
 
 template <class E>
@@ -175,9 +178,9 @@ void MatrixProducts::forward_gelu(const ProductShape& shape, comm::DeviceSpan<co
   bias_gelu<E>(bias, shape.rows, pre_gelu, output, impl_->stream());
 }
 
-template <class E>
+template <class E, class R>
 void MatrixProducts::backward_input(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
-                                    comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<E> grad_input) {
+                                    comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<R> grad_input) {
   constexpr const char* kName = "product for an input's gradient";
   const Extents extents = extents_of(kName, shape);
   check_range(kName, "grad_output", grad_output.size(), extents.output);
@@ -283,5 +286,12 @@ template void MatrixProducts::backward_input_gelu<Bf16>(const ProductShape&, com
 template void MatrixProducts::backward_weight<Bf16>(const ProductShape&, comm::DeviceSpan<const Bf16>,
                                                     comm::DeviceSpan<const Bf16>, float, GradientMode,
                                                     comm::DeviceSpan<float>, comm::DeviceSpan<float>);
+
+// Partial sums for messages of float.
+template void MatrixProducts::forward<Bf16>(const ProductShape&, comm::DeviceSpan<const Bf16>,
+                                            comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
+                                            comm::DeviceSpan<float>);
+template void MatrixProducts::backward_input<Bf16>(const ProductShape&, comm::DeviceSpan<const Bf16>,
+                                                   comm::DeviceSpan<const Bf16>, float, comm::DeviceSpan<float>);
 
 }  // namespace droptest::models

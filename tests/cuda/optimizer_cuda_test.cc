@@ -91,7 +91,7 @@ TYPED_TEST(OptimizerCuda, ConvertsFloats) {
       for (const float value : values) want.push_back(to_elem<E>(static_cast<double>(value)));
       DeviceArray<float> input(values, this->stream(), start);
       DeviceArray<E> output = poisoned<E>(count, this->stream(), start);
-      convert<E>(input.read(), output.elems(), this->stream());
+      convert<E, float>(input.read(), output.elems(), this->stream());
       EXPECT_EQ(bytes_of(output.values()), bytes_of(want)) << count;
     }
   }

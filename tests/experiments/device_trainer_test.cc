@@ -5,12 +5,14 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 
 #include "comm/device/device_info.h"
 #include "comm/device/device_libraries.h"
 #include "experiments/run/execute_run.h"
 #include "experiments/run/training_model.h"
 #include "models/gpt2/gpt2_weights.h"
+#include "models/kernels/bf16.h"
 #include "sim/error.h"
 #include "tests/experiments/resolved_spec.h"
 #include "tests/experiments/temporary_folder.h"
@@ -110,6 +112,37 @@ TEST_F(TrainerOnDevice, TheSamePacketsAreLost) {
   }
 }
 
+// Issue 15: bfloat16 on a device was the whole stream with its messages, so that packets halved and fates changed.
+TEST_F(TrainerOnDevice, PrecisionMeansTheSamePacketsOnBoth) {
+  using models::Precision;
+  const Corpus corpus = tiny_corpus();
+  std::map<Precision, std::uint64_t> packets;
+  for (const Precision message : {Precision::kFloat32, Precision::kBfloat16}) {
+    RunConfig config = tiny_config();
+    config.training.steps = 3;
+    for (const TrafficClass c : {TrafficClass::kTpForward, TrafficClass::kTpBackward}) lose(config, c, 0.1);
+    config.training.precision.message = message;
+    const TinyResult host = train_locally(config, corpus);
+    for (const Precision compute : {Precision::kFloat32, Precision::kBfloat16}) {
+      config.training.precision.compute = compute;
+      std::vector<TinyResult> results = {train_locally(on_device(config), corpus)};
+      if (compute == Precision::kFloat32 || models::has_bf16_products())
+        results.push_back(train_locally(config, corpus));
+      for (const TinyResult& result : results) {
+        expect_same_curve(result, host, 0.05);
+        ASSERT_EQ(result.outcome.statistics.size(), 2U);
+        for (std::size_t i = 0; i < 2; ++i) {
+          EXPECT_EQ(result.outcome.statistics[i].digest, host.outcome.statistics[i].digest);
+          EXPECT_EQ(result.outcome.statistics[i].total().packets, host.outcome.statistics[i].total().packets);
+          EXPECT_EQ(result.outcome.statistics[i].total().lost_packets, host.outcome.statistics[i].total().lost_packets);
+        }
+      }
+    }
+    packets[message] = host.outcome.statistics[0].total().packets;
+  }
+  EXPECT_EQ(packets[Precision::kFloat32], 2 * packets[Precision::kBfloat16]);
+}
+
 TEST_F(TrainerOnDevice, ReplicasStayEqualWithoutLoss) {
   RunConfig config = on_device(tiny_config());
   config.tensor_parallel = 4;
@@ -135,7 +168,7 @@ TEST_F(TrainerOnDevice, Bfloat16NeedsNoProcessorThatMultipliesIt) {
   RunConfig config = tiny_config();
   config.training.steps = 6;
   const TinyResult host = train_locally(config, corpus);
-  config.training.precision = models::Precision::kBfloat16;
+  config.training.precision = {models::Precision::kBfloat16, models::Precision::kBfloat16};
   // Eight bits of each activation: half a percent of the loss in a pass, more after some steps.
   expect_same_curve(train_locally(on_device(config), corpus), host, 0.05);
 }

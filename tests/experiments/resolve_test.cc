@@ -91,6 +91,31 @@ TEST(Resolve, EachSeedCanBeSaidAlone) {
               HasSubstr("s.json: /repeat: got repeats, want one run"));
 }
 
+TEST(Resolve, PrecisionIsOneElementTypeForEachUse) {
+  using models::Precision;
+  const auto of = [](const std::string& value) { return resolved(kTwoRanks, {"/training/precision=" + value}); };
+  const ResolvedRun products = of("bfloat16");
+  EXPECT_EQ(products.config.training.precision, (models::ModelPrecision{Precision::kBfloat16, Precision::kFloat32}));
+  const json written = {{"compute", "bfloat16"}, {"message", "float32"}, {"master", "float32"}};
+  EXPECT_EQ(products.spec.at("training").at("precision"), written);
+  EXPECT_EQ(of(R"({"compute": "bfloat16"})").run_id, products.run_id);
+  EXPECT_EQ(of(written.dump()).run_id, products.run_id);
+  EXPECT_EQ(of(R"({"message": "bfloat16"})").config.training.precision,
+            (models::ModelPrecision{Precision::kFloat32, Precision::kBfloat16}));
+  // A model of float32 alone is what it was before there was a choice, with the same id.
+  EXPECT_FALSE(of(R"({"message": "float32"})").spec.at("training").contains("precision"));
+  EXPECT_EQ(of("float32").run_id, id({}));
+
+  const auto error_of = [&of](const std::string& value) { return config_error_of([&] { of(value); }); };
+  EXPECT_THAT(error_of("float16"),
+              HasSubstr(R"(/training/precision: got "float16", want float32, bfloat16, or an object)"));
+  EXPECT_THAT(error_of(R"({"message": "float16"})"),
+              HasSubstr(R"(/training/precision/message: got "float16", want one of "float32", "bfloat16")"));
+  EXPECT_THAT(error_of(R"({"master": "bfloat16"})"),
+              HasSubstr(R"(/training/precision/master: got "bfloat16", want one of "float32")"));
+  EXPECT_THAT(error_of(R"({"messages": "bfloat16"})"), HasSubstr("/training/precision/messages: got an unknown key"));
+}
+
 TEST(Resolve, AResolvedSpecResolvesToItself) {
   std::filesystem::current_path(DROPTEST_SPECS "/../..");  // specs name files from the repository's root
   for (const auto& entry : std::filesystem::recursive_directory_iterator(DROPTEST_SPECS)) {
@@ -324,6 +349,8 @@ TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
                            "/training/sequence_tokens=128",
                            "/training/final_learning_rate=0.0001",
                            "/training/precision=float32",
+                           "/training/precision={}",
+                           R"(/training/precision={"message":"float32","compute":"float32"})",
                            "/device=cpu",
                            "/training/steps=3e2",
                            "/network/path=direct",
@@ -365,6 +392,8 @@ TEST(RunId, DependsOnEverythingElse) {
                                             "/training/sequence_tokens=127",
                                             "/training/accumulation=2",
                                             "/training/precision=bfloat16",
+                                            "/training/precision/message=bfloat16",
+                                            R"(/training/precision={"compute":"bfloat16","message":"bfloat16"})",
                                             "/training/learning_rate=0.002",
                                             "/training/final_learning_rate=0",
                                             "/training/warmup_steps=1",

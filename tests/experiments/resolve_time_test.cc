@@ -90,6 +90,9 @@ TEST(Resolve, MessagesThatWouldNeverGetAcrossAreRefused) {
                            "tries on average for messages of up to 94 packets under "
                            "bernoulli(loss_rate=0.08); want at most 1e+03: a lower loss rate"));
   EXPECT_THAT(error({"/training/batch_sequences=16"}), ::testing::HasSubstr("messages of up to 187 packets"));
+  EXPECT_THAT(error({"/training/batch_sequences=16", "/training/precision=bfloat16"}),
+              ::testing::HasSubstr("messages of up to 187 packets"));
+  EXPECT_EQ(error({"/training/batch_sequences=16", "/training/precision/message=bfloat16"}), "(no error)");
   EXPECT_EQ(error({"/training/batch_sequences=16", "/time/retransmission/protocol=selective_repeat"}), "(no error)");
   EXPECT_THAT(error({"/time/retransmission/protocol=selective_repeat", "/network/loss/loss_rate=0.9999"}),
               ::testing::HasSubstr("takes 1e+04 tries on average"));

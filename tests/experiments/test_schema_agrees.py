@@ -100,7 +100,7 @@ RESOLVED = {
     },
     "training": {
         **{"steps": 1, "batch_sequences": 1, "sequence_tokens": 8, "accumulation": 1, "warmup_steps": 0},
-        "precision": "bfloat16",
+        "precision": {"compute": "bfloat16", "message": "float32", "master": "float32"},
         **{"learning_rate": 0.1, "final_learning_rate": 0, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95},
         **{"epsilon": 1e-8, "gradient_clip": 1},
     },

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of bfloat16 numbers: rounding, every form of product, and a model that computes with them.
+// bfloat16: rounding, every form of product, and models that compute with it or send it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <bit>
 #include <limits>
 
+#include "models/gpt2/execution.h"
+#include "models/gpt2/sum_over_ranks.h"
 #include "models/kernels/bf16.h"
 #include "models/kernels/chunks.h"
 #include "models/kernels/matmul_bf16.h"
 #include "sim/error.h"
 #include "tests/models/formula_model.h"
+#include "tests/models/recording_communicator.h"
 
 namespace droptest::models {
 namespace {
@@ -107,13 +110,16 @@ TEST_F(Bf16Products, EqualTheSumOfExactProductsInAllForms) {
   }
 }
 
+constexpr ModelPrecision kCompute{Precision::kBfloat16, Precision::kFloat32};
+constexpr ModelPrecision kMessages{Precision::kFloat32, Precision::kBfloat16};
+
 /// Losses of a few steps, the first gradients, and a copy of the first loss in float32.
 struct Trace {
   std::vector<double> losses;
   std::vector<double> gradients;
 };
 
-Trace training(Precision precision, int ranks, int threads) {
+Trace training(const ModelPrecision& precision, int ranks, int threads) {
   Trace trace;
   comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
     Gpt2<float> model({2, 160, 4, 80, 300}, group, threads, precision);
@@ -138,9 +144,9 @@ Trace training(Precision precision, int ranks, int threads) {
 }
 
 TEST_F(Bf16Products, TrainAModelAsFloat32DoesWithinTheirRounding) {
-  const Trace exact = training(Precision::kFloat32, 1, 1);
+  const Trace exact = training({}, 1, 1);
   for (const int ranks : {1, 2}) {
-    const Trace got = training(Precision::kBfloat16, ranks, 1);
+    const Trace got = training(kCompute, ranks, 1);
     // 8 bits of mantissa: 2^-9 per operand. The loss averages over tokens; a gradient's relative error stays near 2^-9
     // times the square root of the few products it passes through.
     EXPECT_NEAR(got.losses[0], exact.losses[0], 5e-3);
@@ -157,7 +163,7 @@ TEST_F(Bf16Products, WorkOnARankThatHasNoTokens) {
   std::vector<double> losses;
   for (const int ranks : {1, 4}) {
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-      Gpt2<float> model({1, 32, 4, 12, 9}, group, 1, Precision::kBfloat16);
+      Gpt2<float> model({1, 32, 4, 12, 9}, group, 1, kCompute);
       model.initialize(3);
       const auto tokens = formula_tokens(0, 12, 9);
       AdamW<float> adamw(model.parameters(), {});
@@ -175,21 +181,68 @@ TEST_F(Bf16Products, WorkOnARankThatHasNoTokens) {
 }
 
 TEST_F(Bf16Products, HaveTheSameBitsForAnyThreadsAndEveryRun) {
-  const Trace one = training(Precision::kBfloat16, 2, 1);
-  EXPECT_EQ(training(Precision::kBfloat16, 2, 1).losses, one.losses);
-  EXPECT_EQ(training(Precision::kBfloat16, 2, 3).losses, one.losses);
-  EXPECT_EQ(training(Precision::kBfloat16, 2, 3).gradients, one.gradients);
+  const Trace one = training(kCompute, 2, 1);
+  EXPECT_EQ(training(kCompute, 2, 1).losses, one.losses);
+  EXPECT_EQ(training(kCompute, 2, 3).losses, one.losses);
+  EXPECT_EQ(training(kCompute, 2, 3).gradients, one.gradients);
+}
+
+TEST(Bf16Messages, AreTheRoundedSumOfRoundedParts) {
+  // Half a unit in the last place above 1 goes to even, and so down; a bit more goes up. 256 + 1 has no room for the 1.
+  const std::vector<std::vector<float>> parts = {{1.00390625F, 1.0040F, 256.0F}, {-1.0F, 1.0078125F, 1.0F}};
+  const std::vector<float> want = {0.0F, 2.015625F, 256.0F};
+  comm::run_ranks(2, kTestTimeout, [&](comm::Communicator& group) {
+    std::vector<Bf16> room;
+    const Execution execution{.tensor_group = group, .bf16_message = &room};
+    std::vector<float> data = parts[static_cast<std::size_t>(group.rank())];
+    sum_over_ranks<float>(execution, data, {sim::TrafficClass::kTpForward, "x", 0});
+    EXPECT_EQ(data, want);
+  });
+}
+
+// Issue 15: bfloat16 meant products on the host, and the activations and messages, too, on a device.
+TEST(Bf16Messages, AreThoseOfTensorParallelSumsAlone) {
+  const auto tokens = formula_tokens(0, 10, 97);
+  for (const int ranks : {1, 2}) {
+    comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
+      RecordingCommunicator wide(group);
+      RecordingCommunicator narrow(group);
+      Gpt2<float>({2, 32, 4, 12, 97}, wide, 1).forward_backward(tokens, tokens, 2, 5, 1.0);
+      Gpt2<float>({2, 32, 4, 12, 97}, narrow, 1, kMessages).forward_backward(tokens, tokens, 2, 5, 1.0);
+      EXPECT_EQ(narrow.calls, wide.calls) << "the same messages with as many elements";
+      ASSERT_EQ(narrow.types.size(), narrow.calls.size());
+      for (std::size_t i = 0; i < narrow.calls.size(); ++i) {
+        EXPECT_EQ(wide.types[i], comm::ElementType::kFloat32) << wide.calls[i];
+        const bool is_sum = narrow.calls[i].find(" tp_") != std::string::npos;
+        EXPECT_EQ(narrow.types[i], is_sum && ranks > 1 ? comm::ElementType::kBfloat16 : comm::ElementType::kFloat32)
+            << narrow.calls[i];
+      }
+    });
+  }
+}
+
+TEST(Bf16Messages, TrainAModelAsFloat32DoesWithinTheirRounding) {
+  const Trace exact = training({}, 2, 1);
+  const Trace got = training(kMessages, 2, 1);
+  EXPECT_NEAR(got.losses[0], exact.losses[0], 5e-3);
+  EXPECT_NE(got.losses[0], exact.losses[0]) << "nothing was rounded";
+  EXPECT_LE(relative_difference(got.gradients, exact.gradients), 0.02);
+  EXPECT_NEAR(got.losses.back(), exact.losses.back(), 0.05);
+  EXPECT_EQ(training(kMessages, 2, 3).losses, got.losses) << "for any number of threads";
+  EXPECT_EQ(training(kMessages, 1, 1).losses, training({}, 1, 1).losses) << "a lone rank sends nothing";
 }
 
 TEST(Bf16Model, IsRefusedForDoubleAndOnOtherProcessors) {
   comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
-    EXPECT_THROW(Gpt2<double>({2, 32, 4, 12, 97}, group, 1, Precision::kBfloat16), ConfigError);
+    EXPECT_THROW(Gpt2<double>({2, 32, 4, 12, 97}, group, 1, kCompute), ConfigError);
+    EXPECT_THROW(Gpt2<double>({2, 32, 4, 12, 97}, group, 1, kMessages), ConfigError);
     if (has_bf16_products()) return;
     try {
-      Gpt2<float>({2, 32, 4, 12, 97}, group, 1, Precision::kBfloat16);
+      Gpt2<float>({2, 32, 4, 12, 97}, group, 1, kCompute);
       ADD_FAILURE() << "no ConfigError";
     } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr("AVX512-BF16"));
+      EXPECT_THAT(error.what(),
+                  testing::AllOf(testing::HasSubstr("AVX512-BF16"), testing::HasSubstr("/training/precision/compute")));
     }
   });
 }

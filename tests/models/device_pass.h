@@ -2,6 +2,7 @@
 // Passes of models on a device, put together from all ranks as formula_model.h does for the host.
 #pragma once
 
+#include <array>
 #include <cstdlib>
 #include <functional>
 #include <mutex>
@@ -31,8 +32,13 @@ class OnDevice : public testing::Test {
   }
 };
 
+inline constexpr ModelPrecision kBf16Compute{Precision::kBfloat16, Precision::kFloat32};
+inline constexpr ModelPrecision kBf16Messages{Precision::kFloat32, Precision::kBfloat16};
+inline constexpr ModelPrecision kBf16Both{Precision::kBfloat16, Precision::kBfloat16};
+inline constexpr std::array<ModelPrecision, 4> kPrecisions{ModelPrecision{}, kBf16Compute, kBf16Messages, kBf16Both};
+
 struct DeviceRun {
-  Precision precision = Precision::kFloat32;
+  ModelPrecision precision{};
   int ranks = 1;
   int batch = 2;
   int length = 5;

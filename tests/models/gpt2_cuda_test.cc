@@ -42,16 +42,52 @@ TEST_F(Gpt2OnDevice, Bfloat16MatchesTheHostsModelToItsRounding) {
   for (const Gpt2Config& config : {kOdd, kWide}) {
     const int length = config.context - 3;
     const Pass host = formula_pass<double>(config, 1, 1, 2, length);
-    const Pass device = device_pass(config, {.precision = Precision::kBfloat16, .length = length});
+    const Pass device = device_pass(config, {.precision = kBf16Compute, .length = length});
     EXPECT_NEAR(device.loss, host.loss, kBf16Loss);
     const double worst = worst_difference(device.gradients, host.gradients, kBf16Tensor);
     EXPECT_GT(worst, kFloatTensor);  // or it was not bfloat16
   }
 }
 
+TEST_F(Gpt2OnDevice, MessagesOfBfloat16AreRoundedAsOnTheHost) {
+  const Gpt2Config config{2, 40, 5, 12, 97};
+  for (const int ranks : {2, 3}) {
+    const Pass exact = device_pass(config, {.ranks = ranks});
+    const Pass device = device_pass(config, {.precision = kBf16Messages, .ranks = ranks});
+    Pass host;
+    comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
+      Gpt2<float> model(config, group, 1, kBf16Messages);
+      set_formula_weights<float>(config, model.parameters(), group);
+      model.zero_gradients();
+      const double loss = model.forward_backward(formula_tokens(0, 10, 97), formula_tokens(1, 10, 97), 2, 5, 1.0);
+      if (group.rank() == 0) host.loss = loss;
+    });
+    // Equal but for parts that lie near the middle of two bfloat16 numbers.
+    EXPECT_NEAR(device.loss, host.loss, 3e-4);
+    EXPECT_NE(device.loss, exact.loss) << "nothing was rounded";
+    EXPECT_NEAR(device.loss, exact.loss, kBf16Loss);
+    worst_difference(device.gradients, exact.gradients, kBf16Tensor);
+  }
+}
+
+// With messages of float, the parts of a sum over ranks are the products' sums, which are not rounded before.
+TEST_F(Gpt2OnDevice, PartsOfASumAreNotRoundedForMessagesOfFloat) {
+  const Gpt2Config config{2, 40, 5, 12, 97};
+  const Pass exact = formula_pass<double>(config, 1, 1, 2, 5);
+  double carried_as_float = 0;
+  double carried_rounded = 0;
+  for (const int ranks : {2, 4}) {
+    carried_as_float += worst_difference(device_pass(config, {.precision = kBf16Compute, .ranks = ranks}).gradients,
+                                         exact.gradients, 5e-2);
+    carried_rounded += worst_difference(device_pass(config, {.precision = kBf16Both, .ranks = ranks}).gradients,
+                                        exact.gradients, 5e-2);
+  }
+  EXPECT_LT(carried_as_float, carried_rounded);
+}
+
 TEST_F(Gpt2OnDevice, RanksComputeWhatOneRankDoes) {
-  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
-    const bool bf16 = precision == Precision::kBfloat16;
+  for (const ModelPrecision& precision : kPrecisions) {
+    const bool bf16 = precision != ModelPrecision{};
     // 97 tokens over 4 ranks: the last has a row of padding. 5 heads do not deal out evenly.
     const Gpt2Config config{2, 40, 5, 12, 97};
     const Pass one = device_pass(config, {.precision = precision});
@@ -115,7 +151,7 @@ TEST_F(Gpt2OnDevice, CountsTheLossesOfManyMicroBatches) {
 }
 
 TEST_F(Gpt2OnDevice, EvaluationIsTheLossOfTheForwardPass) {
-  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+  for (const ModelPrecision& precision : kPrecisions) {
     for (const int ranks : {1, 3}) {
       device_pass(kOdd, {.precision = precision, .ranks = ranks},
                   [](Gpt2Cuda& model, const auto& tokens, const auto& targets) {

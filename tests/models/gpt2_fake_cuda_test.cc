@@ -51,7 +51,7 @@ TEST(Gpt2OnFakeDevice, TheOptimizerIsOneLaunch) {
   const fake_cuda::Scope scope;
   const auto tokens = formula_tokens(0, 10, kConfig.vocabulary);
   comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
-    const auto model = formula_device_model(kConfig, group, options_of({.precision = Precision::kBfloat16}));
+    const auto model = formula_device_model(kConfig, group, options_of({.precision = kBf16Compute}));
     model->zero_gradients();
     model->forward_backward(tokens, tokens, 2, 5, 1.0);
     model->step_sums();
@@ -86,7 +86,7 @@ TEST(Gpt2OnFakeDevice, TooLittleMemorySaysWhatWantedHowMuch) {
 
 TEST(Gpt2OnFakeDevice, TakesTheMemoryThatWasPlanned) {
   const auto tokens = formula_tokens(0, 24, kConfig.vocabulary);
-  for (const Precision precision : {Precision::kFloat32, Precision::kBfloat16}) {
+  for (const ModelPrecision& precision : kPrecisions) {
     const fake_cuda::Scope scope;
     comm::run_ranks(3, kTestTimeout, [&](comm::Communicator& group) {
       const Gpt2Cuda::Options options = options_of({.precision = precision});
