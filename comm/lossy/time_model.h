@@ -21,8 +21,8 @@ struct TimeModel {
   double transfer_p99_over_p50 = 1;        ///< of that on each hop's time
 };
 
-/// Throws: ConfigError for values out of range, and for a deadline beside a recovery of links, which does not know what
-/// is late.
+/// Throws: ConfigError for values out of range, and for a deadline beside measured compute time or a recovery of links,
+/// which does not know what is late.
 void validate(const TimeModel& model, const Network& network);
 
 /// Where one rank's clock stands, and how it came there. Counts are of the messages that the rank receives.

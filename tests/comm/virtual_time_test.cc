@@ -2,6 +2,7 @@
 // The virtual clock of the lossy communicator: closed forms of each path, retransmission, deadlines, stragglers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -239,6 +240,29 @@ TEST(VirtualTime, SharedFatesShareTheDeadline) {
   const Outcome aggregated = run(4, options_of("contribution", 0, model), all_reduce);
   for (const auto& data : aggregated.data) EXPECT_EQ(data, aggregated.data[0]);
   EXPECT_GT(aggregated.time.late, 0U);
+}
+
+// Each receiver gets values of its own, whatever a path does with those that all get.
+TEST(VirtualTime, AllToAllHasADeadlineOnEveryPath) {
+  const auto exchange = [](LossyCommunicator& lossy, std::vector<float>& data) {
+    const std::vector<std::uint64_t> even(4, kElements / 4);
+    lossy.all_to_all(ConstTensor(std::span<const float>(data)), even, Tensor(std::span(data)), even, kMessage);
+  };
+  TimeModel model = model_of();
+  const double third = kLink.transfer_seconds(kElements / 4 * sizeof(float));
+  model.deadline_seconds = kLink.latency_seconds + 2.5 * third;
+  const Outcome direct = run(4, options_of("direct", 0, model), exchange);
+  EXPECT_EQ(direct.time.late, 4U * 16);  // of each rank, the second half of the last message
+  std::size_t zeros = 0;
+  for (const auto& data : direct.data) zeros += static_cast<std::size_t>(std::ranges::count(data, 0.0F));
+  EXPECT_EQ(zeros, 4U * kElements / 8 + 1);  // and the first element of rank 0, which is sin(0)
+  LossyOptions shared = options_of("direct", 0, model);
+  shared.network.of(kClass)->consistency = Consistency::kShared;
+  for (const LossyOptions& options : {shared, options_of("contribution", 0, model), options_of("ring", 0, model)}) {
+    const Outcome outcome = run(4, options, exchange);
+    EXPECT_EQ(outcome.data, direct.data) << options.network.of(kClass)->path;
+    EXPECT_EQ(outcome.time.late, direct.time.late);
+  }
 }
 
 TEST(VirtualTime, StragglersStretchHopsAndADeadlineCutsTheTail) {

@@ -258,5 +258,21 @@ TEST(ReplicaDivergence, IsTheSpreadOverRanks) {
   });
 }
 
+TEST(ReplicaDivergence, AValueThatIsNotFiniteIsNotHidden) {
+  comm::run_ranks(3, std::chrono::seconds(10), [](comm::Communicator& group) {
+    for (const float odd : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+      for (const int rank : {0, 2}) {
+        std::vector<float> replicated = {0.0F, group.rank() == rank ? odd : 1.0F, static_cast<float>(group.rank())};
+        std::vector<models::Parameter<float>> parameters(1);
+        parameters[0] = {"a", "bias", {3}, models::Placement::kReplicated, models::Decay::kKeeps, replicated, {}};
+        const ReplicaDivergence divergence = measure_replica_divergence(parameters, group);
+        EXPECT_FALSE(std::isfinite(divergence.all.max)) << odd << " on rank " << rank;
+        EXPECT_FALSE(std::isfinite(divergence.all.rms)) << odd << " on rank " << rank;
+        EXPECT_FALSE(std::isfinite(divergence.groups.at("bias").max));
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace droptest::experiments
