@@ -157,11 +157,15 @@ class Simulation {
     }
   }
 
-  // When each message leaves, and what of it is late.
+  // When each message leaves, and what of it is late. Where a link has one message in a collective, that is kept of
+  // late ones alone: there are as many links as pairs of ranks.
   void note_times() {
     times_.resize(what_.trials);
-    simulate_time(what_, *what_.time,
-                  [this](std::uint64_t trial, const TimedMessage& message) { note_time(message, times_[trial]); });
+    const bool keeps_all = travels_on() || keeps_time(network_) || sends_again(network_);
+    simulate_time(what_, *what_.time, [&](std::uint64_t trial, const TimedMessage& message) {
+      if (!keeps_all && message.in_time.value_or(message.cost.packets) == message.cost.packets) return;
+      note_time(message, times_[trial]);
+    });
   }
 
   // Ranks that miss an element of a lost packet: all of a packet to every destination, except that an owner under
