@@ -11,6 +11,7 @@
 #include "comm/lossy/path_registry.h"
 #include "experiments/run/rank_agreement.h"
 #include "experiments/run/replica_divergence.h"
+#include "tests/comm/observed_communicator.h"
 #include "tests/experiments/tiny_run.h"
 
 namespace droptest::experiments {
@@ -235,6 +236,28 @@ TEST(RankAgreement, IsTheMeanAndExactWhereAllAgree) {
     EXPECT_FALSE(std::isfinite(agree_on_mean(group.rank() == 0 ? infinity : 1.0, group, "x")));
     EXPECT_TRUE(std::isnan(agree_on_mean(group.rank() == 1 ? std::nan("") : 1.0, group, "x")));
   });
+}
+
+// Every message of the backend and every written line takes a thousand seconds of the processor, and looking at the
+// clock takes one.
+TEST(Trainer, MeasuredComputeTimeHasNoTrafficSamplingEvaluationOrLogging) {
+  RunConfig config = tiny_config();
+  lose(config, TrafficClass::kTpForward, 0.1);
+  config.record.sample_every_steps = 5;
+  thread_local double now = 0;
+  config.time.emplace();
+  config.time->links = {{5e-6, 1e9}, {5e-6, 1e9}, 0};
+  config.time->thread_seconds = [] { return now += 1; };
+  for (const auto validated : {ValidationConfig::Network::kLossless, ValidationConfig::Network::kLossy}) {
+    config.validation.network = validated;
+    comm::run_ranks(config.tensor_parallel, std::chrono::seconds(30), [&](comm::Communicator& backend) {
+      now = 0;
+      comm::ObservedCommunicator group(backend, [](const comm::Message&, std::size_t) { now += 1000; });
+      const TrainingOutcome outcome = train(config, tiny_corpus(), group, [](const MetricsLine&) { now += 1000; });
+      EXPECT_GT(outcome.time->compute_seconds, 12);
+      EXPECT_LT(outcome.time->compute_seconds, 1000);
+    });
+  }
 }
 
 TEST(ReplicaDivergence, IsTheSpreadOverRanks) {
