@@ -13,7 +13,7 @@
 namespace droptest::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
 // NCCL takes most calls within microseconds, on a thread of its own; connections take longer.
 constexpr int kYields = 1000;
@@ -120,14 +120,14 @@ std::optional<Failure> NcclHandles::close(ncclComm_t comm, const std::vector<int
 
 NcclHandles::Outcome NcclHandles::await(ncclComm_t comm, ncclResult_t result, std::string_view doing,
                                         const std::string& context, const std::vector<int>& world_ranks) {
-  const auto deadline = Clock::now() + timeout_;
+  const auto deadline = SteadyClock::now() + timeout_;
   for (int looks = 0; result == ncclInProgress; ++looks) {
     if (looks < kYields) {
       sched_yield();
     } else {
       std::this_thread::sleep_for(kPause);
       if (auto found = mesh_->failure()) return {ncclSuccess, std::move(found)};
-      if (Clock::now() > deadline) return {ncclSuccess, stalled(doing, context, world_ranks)};
+      if (SteadyClock::now() > deadline) return {ncclSuccess, stalled(doing, context, world_ranks)};
     }
     const std::lock_guard lock(mutex_);
     if (ended_) return {ncclSuccess, mesh_->failure()};
