@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over the elements of tensors that the host wants to know.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <type_traits>
 
@@ -28,12 +29,15 @@ __device__ double block_sum(double value, double* lanes) {
   return sum;
 }
 
+// NaN where any thread's is.
+__device__ double larger_or_nan(double a, double b) { return a < b || b != b ? b : a; }
+
 __device__ double block_max(double value, double* lanes) {
   lanes[threadIdx.x] = value;
   __syncthreads();
   for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half && lanes[threadIdx.x] < lanes[threadIdx.x + half]) {
-      lanes[threadIdx.x] = lanes[threadIdx.x + half];
+    if (threadIdx.x < half) {
+      lanes[threadIdx.x] = larger_or_nan(lanes[threadIdx.x], lanes[threadIdx.x + half]);
     }
     __syncthreads();
   }
@@ -95,7 +99,8 @@ __global__ void divergence_kernel(const std::byte* const* contributions, int ran
       highest = difference > highest ? difference : highest;
     }
     energy += squares - differences * differences / ranks;
-    widest = widest < highest - lowest ? highest - lowest : widest;
+    // NaN is lost by the comparisons, but not by the sum.
+    widest = larger_or_nan(widest, differences != differences ? differences : highest - lowest);
   }
   DivergenceSums of_block;
   of_block.energy = block_sum(energy, lanes);
@@ -163,7 +168,7 @@ DivergenceSums divergence_sums_on_device(ElementType type, std::uint64_t count_e
   DivergenceSums sums;
   for (const DivergenceSums& partial : download(partials, stream)) {
     sums.energy += partial.energy;
-    sums.max = std::max(sums.max, partial.max);
+    sums.max = sums.max < partial.max || std::isnan(partial.max) ? partial.max : sums.max;
   }
   return sums;
 }

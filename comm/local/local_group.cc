@@ -301,11 +301,17 @@ LocalGroup::DevicePoints& LocalGroup::device_points(int rank) {
   return *points;
 }
 
-// Under the world's mutex.
+// Under the world's mutex. The smallest that is large enough, or a new one in the place of the smallest of all: so
+// there are never more than were under way at once.
 std::unique_ptr<LocalGroup::DevicePost> LocalGroup::device_post(std::size_t bytes, Stream& stream) {
-  const auto fits = [bytes](const std::unique_ptr<DevicePost>& post) { return post->memory.bytes() == bytes; };
-  const auto found = std::ranges::find_if(taken_posts_, fits);
+  const auto size = [](const std::unique_ptr<DevicePost>& post) { return post->memory.bytes(); };
+  std::ranges::sort(taken_posts_, {}, size);
+  const auto found = std::ranges::lower_bound(taken_posts_, bytes, {}, size);
   if (found == taken_posts_.end()) {
+    if (!taken_posts_.empty()) {
+      taken_posts_.front()->taken.wait_on_host();  // until then its receiver copies from it
+      taken_posts_.erase(taken_posts_.begin());
+    }
     auto post = std::make_unique<DevicePost>();
     post->memory = DeviceMemory(bytes, "message between ranks");
     return post;

@@ -128,7 +128,7 @@ void run_trials(const CollectiveExperiment& experiment, Communicator& inner, Sha
     for (std::size_t i = 0; i < shared.exact.size(); ++i) {
       const double error = static_cast<double>(result[i]) - shared.exact[i];
       error_energy += error * error;
-      peak_error = std::max(peak_error, std::abs(error));
+      peak_error = larger_or_nan(peak_error, std::abs(error));
       exact_energy += shared.exact[i] * shared.exact[i];
     }
     trials[t].error_energy[rank] = error_energy;  // each rank writes its own element
@@ -170,21 +170,22 @@ bool has_known_residual(const CollectiveExperiment& experiment, const HalfNetwor
          half.recovery->is_reliable() || dynamic_cast<const sim::Bernoulli*>(half.loss.get()) != nullptr;
 }
 
-// What the trials lose, from the fates alone. What comes too late for a deadline is not among it.
+// What the trials lose, from the fates and clocks alone.
 void simulate_losses(const CollectiveExperiment& experiment, CollectiveExperimentResult& result) {
   const ClassNetwork network = seen_network(experiment);
   SimulatedFates fates = simulate_fates(simulation_of(experiment, network));
-  // The closed forms are those of equal links, in all steps.
+  // The closed forms are those of equal links, in all steps, and know no deadline.
+  const bool may_be_late = experiment.time && experiment.time->deadline_seconds;
   ExpectedAllReduce theory;
-  if (has_one_process(network.reduce) && has_one_process(network.gather) && network.recovery.protect.empty() &&
-      has_known_residual(experiment, network.reduce) && has_known_residual(experiment, network.gather)) {
+  if (!may_be_late && has_one_process(network.reduce) && has_one_process(network.gather) &&
+      network.recovery.protect.empty() && has_known_residual(experiment, network.reduce) &&
+      has_known_residual(experiment, network.gather)) {
     theory = expected_all_reduce(network, experiment.ranks, experiment.inputs, experiment.elements, sizeof(float));
   }
-  const bool may_be_late = experiment.time && experiment.time->deadline_seconds;
   const auto expected = [&](double Survival::*half) {
     return theory.survival.has_value() ? std::optional<double>((*theory.survival).*half) : std::nullopt;
   };
-  if (!may_be_late) result.nmse.expected = theory.nmse;
+  result.nmse.expected = theory.nmse;
   result.survival_reduce = mean_of(fates.survival_reduce, expected(&Survival::reduce));
   result.survival_gather = mean_of(fates.survival_gather, expected(&Survival::gather));
   result.survival = product_of(result.survival_reduce, result.survival_gather);
@@ -196,11 +197,18 @@ void check(const CollectiveExperiment& experiment) {
   require_positive("elements", experiment.elements);
   require_positive("trials", experiment.trials);
   const PathEntry& path = path_entry(experiment.network.path);
+  if (experiment.time) {
+    Network network;
+    network.of(kClass) = experiment.network;
+    validate(*experiment.time, network);
+  }
   if (const auto endless =
           endless_repetition(experiment.network, {experiment.ranks, experiment.elements, sizeof(float)})) {
     throw ConfigError("collective: retransmission: " + *endless);
   }
-  if (!experiment.time || path.schedule == nullptr) return validate(experiment.network);
+  validate(experiment.network);
+  validate(seen_network(experiment));
+  if (!experiment.time || path.schedule == nullptr) return;
   const int groups = experiment.network.group_ranks;
   const int rounds = path.schedule({sim::Collective::kAllReduce, experiment.ranks, 0, groups})->rounds();
   if (rounds >= CollectiveTiming::kMostRounds) {
@@ -208,7 +216,6 @@ void check(const CollectiveExperiment& experiment) {
                       std::to_string(rounds) + " rounds the clock cannot tell apart; want fewer than " +
                       std::to_string(CollectiveTiming::kMostRounds) + " rounds, or no clock");
   }
-  validate(experiment.network);
 }
 
 }  // namespace
@@ -242,7 +249,9 @@ CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment&
     errors.push_back(error);
     energies.push_back(trial.exact_energy * experiment.ranks);
     const double exact_rms = std::sqrt(trial.exact_energy / static_cast<double>(experiment.elements));
-    peaks.push_back(*std::ranges::max_element(trial.peak_error) / exact_rms);
+    double peak_error = 0;
+    for (const double of_rank : trial.peak_error) peak_error = larger_or_nan(peak_error, of_rank);
+    peaks.push_back(peak_error / exact_rms);
     seconds.push_back(trial.seconds);
     result.nmse_by_trial.push_back(errors.back() / energies.back());
   }

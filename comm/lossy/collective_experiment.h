@@ -33,7 +33,7 @@ struct CollectiveExperimentResult {
   /// trials: what a transform flattens while the NMSE stays.
   Estimate peak_error;
   /// Fraction of contributions that reach a result and of results that reach a receiver, own ones included; and the
-  /// product of the two.
+  /// product of the two. What misses a deadline does not reach it, and has no expected value.
   Estimate survival_reduce;
   Estimate survival_gather;
   Estimate survival;

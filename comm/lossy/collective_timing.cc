@@ -127,7 +127,7 @@ TimedMessage CollectiveTiming::message(const What& what, int source, int destina
 }
 
 void CollectiveTiming::play(const sim::HopSchedule& schedule, const What& what, const ElementsOf& elements_of,
-                            std::span<double> clocks, const Visit& visit) {
+                            std::span<double> clocks, const Visit& visit, Values values) {
   const ClassNetwork& network = network_of(what);
   sim::RoundClock clock(clocks, model_.deadline_seconds);
   for (int round = 0; round < schedule.rounds(); ++round) {
@@ -138,7 +138,8 @@ void CollectiveTiming::play(const sim::HopSchedule& schedule, const What& what, 
       const sim::TimedHop timed{hop.source, hop.destination, elements, hop.half};
       TimedMessage message = cost_in_collective(what, timed, static_cast<std::size_t>(round));
       message.departs_seconds = clock.start_seconds(timed, message.cost);
-      if (goes_to_all(network, message, true)) message.link.destination = sim::Link::kEveryDestination;
+      if (values == Values::kForAll && goes_to_all(network, message, true))
+        message.link.destination = sim::Link::kEveryDestination;
       repeat(network, courses_, message);
       message.in_time = clock.play(timed, message.cost);
       visit(message);
@@ -170,7 +171,7 @@ void CollectiveTiming::collective(sim::Collective collective, const What& what, 
   const auto elements_of = [&](const sim::Hop& hop) {
     return begins[static_cast<std::size_t>(hop.end_part)] - begins[static_cast<std::size_t>(hop.first_part)];
   };
-  play(*schedule, what, elements_of, clocks, visit);
+  play(*schedule, what, elements_of, clocks, visit, Values::kForAll);
 }
 
 void CollectiveTiming::all_to_all(const What& what, std::span<const std::uint64_t> table, std::span<double> clocks,
@@ -180,7 +181,7 @@ void CollectiveTiming::all_to_all(const What& what, std::span<const std::uint64_
     return table[static_cast<std::size_t>(hop.source) * world_ranks_.size() +
                  static_cast<std::size_t>(hop.destination)];
   };
-  play(*schedule, what, elements_of, clocks, visit);
+  play(*schedule, what, elements_of, clocks, visit, Values::kForOne);
 }
 
 // Packets are summed as they arrive and go on at once: latency + transfer up, latency down. The way down carries what

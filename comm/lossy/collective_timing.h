@@ -89,8 +89,10 @@ class CollectiveTiming {
   // Adds the time of the repetitions to a message that leaves at its time, where its link sends again.
   void repeat(const ClassNetwork& network, Courses& courses, TimedMessage& message) const;
   using ElementsOf = std::function<std::uint64_t(const sim::Hop&)>;
+  // Whether each receiver gets values of its own, as in an all_to_all, or all of them may get the same.
+  enum class Values : std::uint8_t { kForAll, kForOne };
   void play(const sim::HopSchedule& schedule, const What& what, const ElementsOf& elements_of, std::span<double> clocks,
-            const Visit& visit);
+            const Visit& visit, Values values);
   void aggregate(const What& what, std::uint64_t count_elems, std::span<double> clocks, const Visit& visit);
 
   const Network& network_;

@@ -16,9 +16,10 @@ namespace droptest::comm {
 /// One rank's memory, per message, of what of its sends never arrived; zero before the first. A path corrects its input
 /// at the start of a reduction, sends that, and reports what each of its own sends lost; the next message of the same
 /// class, name and layer carries it, where it has the same type, size and cut into parts. So the sum over time of what
-/// arrives falls short of the sum of the inputs by no more than what the memories hold. Paths whose hops send partial
-/// sums report the values that the hop sent: they go out again on the same elements. Source: Seide et al., Interspeech
-/// 2014; Karimireddy et al., ICML 2019, algorithm 2, with loss as the compressor.
+/// arrives falls short of the sum of the inputs by no more than what the memories hold. Paths of hops have none:
+/// what a hop loses is a partial sum, whose sender does not know which of its own values were in it.
+///
+/// Source: Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019, algorithm 2, with loss as the compressor.
 class ErrorFeedback {
  public:
   /// `stale` and `scratch` are borrowed and outlive this; the memories live in `stale`.

@@ -67,7 +67,8 @@ class Simulation {
     result_.statistics.traffic_class = what_.traffic_class;
     if (ranks_ == 1) return std::move(result_);
     if (travels_on()) cut_into_pieces();
-    if (what_.time != nullptr && (keeps_time(network_) || sends_again(network_))) note_times();
+    const bool is_timed = what_.time != nullptr && (keeps_time(network_) || sends_again(network_));
+    if (is_timed || (what_.time != nullptr && what_.time->deadline_seconds)) note_times();
     touched_.assign(what_.trials, false);
     for (const sim::Half half : kHalves) draw(half);
     result_.statistics.collectives = what_.trials;
@@ -156,11 +157,13 @@ class Simulation {
     }
   }
 
-  // When each message leaves. What is late is no loss of a process, and not followed here.
+  // When each message leaves, and what of it is late. Where a link has one message in a collective, that is kept of
+  // late ones alone: there are as many links as pairs of ranks.
   void note_times() {
     times_.resize(what_.trials);
-    simulate_time(what_, *what_.time, [this](std::uint64_t trial, TimedMessage message) {
-      message.in_time = message.in_time ? std::optional(message.cost.packets) : std::nullopt;
+    const bool keeps_all = travels_on() || keeps_time(network_) || sends_again(network_);
+    simulate_time(what_, *what_.time, [&](std::uint64_t trial, const TimedMessage& message) {
+      if (!keeps_all && message.in_time.value_or(message.cost.packets) == message.cost.packets) return;
       note_time(message, times_[trial]);
     });
   }
@@ -274,8 +277,8 @@ class Simulation {
   std::vector<std::uint64_t> begins_;  // of the parts, and the number of elements
   Network network_;
   SimulatedFates result_;
-  std::vector<MessageTimes> times_;                 // by trial; empty where no process looks at them
-  std::vector<bool> touched_;                       // by trial
+  std::vector<MessageTimes> times_;  // by trial; empty where neither a process nor a deadline looks at them
+  std::vector<bool> touched_;        // by trial
   std::array<std::vector<BitQueue>, 2> lost_bits_;  // by half and source
   std::vector<std::uint64_t> piece_begins_;         // and the number of elements
   std::vector<std::uint64_t> first_pieces_;         // of the parts, and the number of pieces

@@ -33,7 +33,8 @@ struct SimulatedFates {
 };
 
 /// Draws the fates of every link and follows each contribution and each result along the path's hops.
-/// Cost: memory for one bit per packet and for ranks x (packets of a result) counts. Determinism: the fates are those
+/// Cost: memory for one bit per packet and for ranks x (packets of a result) counts; with a deadline also for each late
+/// message of `direct` and `contribution`, and each message of other paths. Determinism: the fates are those
 /// of LossyCommunicator bit for bit. A group of one rank loses nothing. Throws: ConfigError for a network that has no
 /// meaning, and where the counts would not fit into 8 GiB.
 SimulatedFates simulate_fates(const FateSimulation& simulation);

@@ -54,7 +54,9 @@ struct LossCounts : PacketCounts {
 struct LinkStatistics {
   sim::Link link;
   LossCounts counts;
-  std::uint64_t digest = 0;  ///< of all fates of the link so far, equal at both ends
+  /// Of all fates of the link so far, as the rank that counts it has drawn them. The other end draws those of every
+  /// 16th message only, which verify_fates() compares.
+  std::uint64_t digest = 0;
 };
 
 /// The messages of one class in one transformer block. On sampled steps, summed over ranks and calls; steps count
@@ -93,7 +95,7 @@ struct ClassStatistics {
   double untouched_share() const;
 };
 
-/// Samples of one class since they were last read: a line of metrics.jsonl.
+/// Samples of one class since they were last read. Lines of metrics.jsonl have differences of ClassStatistics instead.
 struct ClassSample {
   sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
   std::uint64_t calls = 0;

@@ -31,6 +31,9 @@ namespace {
 
 const Message kSplit{sim::TrafficClass::kControl, "number of a split group"};
 
+// Steps between collections of the verdicts of all ranks on calls and steps, which take a few bytes for each.
+constexpr std::uint64_t kMostOpenSteps = 1024;
+
 // What all communicators of one rank share: its links do not know groups.
 struct RankState {
   RankState(const LossyOptions& options, int world_rank)
@@ -49,6 +52,7 @@ struct RankState {
   ResultSampler sampler;
   std::uint64_t sample_every_steps;
   std::uint64_t step = 0;
+  std::uint64_t open_steps = 0;  // that have begun since the verdicts of all ranks were last put together
   bool step_is_sampled = false;
   int lossless_scopes = 0;
   GroupNumber next_group = 1;
@@ -209,7 +213,6 @@ class LossyCommunicator::Impl {
     for (const Send& send : sends) stream = send.data.stream;
     for (const Receive& receive : receives) stream = receive.data.stream;
     const StreamTurns::Turn turn(turns, stream);
-    const VirtualClock::Pause pause(state->clock_or_null());
     for (std::size_t i = 0; i < sends.size(); ++i) {
       PeerMessages* messages = peer_messages_of(sends[i].message, sends[i].destination);
       if (messages == nullptr) continue;
@@ -305,6 +308,9 @@ std::string_view LossyCommunicator::backend() const { return impl_->inner.backen
 
 void LossyCommunicator::begin_step(std::uint64_t step) {
   RankState& state = *impl_->state;
+  if (impl_->group() == 0 && state.step != step && ++state.open_steps > kMostOpenSteps) {
+    collect_statistics(LinkDetail::kOmit);
+  }
   state.step = step;
   state.ledger.begin_step(step);
   state.step_is_sampled = state.sample_every_steps > 0 && step % state.sample_every_steps == 0;
@@ -313,10 +319,10 @@ void LossyCommunicator::begin_step(std::uint64_t step) {
 }
 
 void LossyCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.all_reduce(input, output, op, message);
   const StreamTurns::Turn turn(impl_->turns, output.stream);
-  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->check_shapes("all_reduce", message, input, output, input.count_elems(), input.count_elems());
   impl_->pass_time(sim::Collective::kAllReduce, std::array{input.count_elems()}, 0, input.type, message);
   if (!impl_->samples(input.type)) {
@@ -332,10 +338,10 @@ void LossyCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op
 
 void LossyCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                        ReduceOp op, const Message& message) {
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.reduce_scatter(input, output, counts, op, message);
   const StreamTurns::Turn turn(impl_->turns, output.stream);
-  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->check_counts("reduce_scatter", message, input, counts);
   impl_->check_shapes("reduce_scatter", message, input, output, input.count_elems(), counts[rank()]);
   impl_->pass_time(sim::Collective::kReduceScatter, counts, 0, input.type, message);
@@ -349,10 +355,10 @@ void LossyCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::sp
 
 void LossyCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                    const Message& message) {
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.all_gather(input, output, counts, message);
   const StreamTurns::Turn turn(impl_->turns, output.stream);
-  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->check_counts("all_gather", message, output, counts);
   impl_->check_shapes("all_gather", message, input, output, counts[rank()], output.count_elems());
   impl_->pass_time(sim::Collective::kAllGather, counts, 0, input.type, message);
@@ -366,10 +372,10 @@ void LossyCommunicator::all_gather(ConstTensor input, Tensor output, std::span<c
 
 void LossyCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
                                    std::span<const std::uint64_t> receive_counts, const Message& message) {
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.all_to_all(input, send_counts, output, receive_counts, message);
   const StreamTurns::Turn turn(impl_->turns, output.stream);
-  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->check_counts("all_to_all", message, input, send_counts);
   impl_->check_counts("all_to_all", message, output, receive_counts);
   impl_->check_shapes("all_to_all", message, input, output, input.count_elems(), output.count_elems());
@@ -383,10 +389,10 @@ void LossyCommunicator::all_to_all(ConstTensor input, std::span<const std::uint6
 }
 
 void LossyCommunicator::broadcast(Tensor data, int root, const Message& message) {
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   Path* path = impl_->path_of(message);
   if (path == nullptr) return impl_->inner.broadcast(data, root, message);
   const StreamTurns::Turn turn(impl_->turns, data.stream);
-  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   impl_->pass_time(sim::Collective::kBroadcast, std::array{data.count_elems()}, root, data.type, message);
   const bool sampled = impl_->samples(data.type);
   const Tensor exact = sampled ? impl_->exact_like(data) : Tensor();
@@ -400,10 +406,10 @@ void LossyCommunicator::broadcast(Tensor data, int root, const Message& message)
 }
 
 void LossyCommunicator::send(ConstTensor data, int destination, const Message& message) {
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   PeerMessages* messages = impl_->peer_messages_of(message, destination);
   if (messages == nullptr) return impl_->inner.send(data, destination, message);
   const StreamTurns::Turn turn(impl_->turns, data.stream);
-  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   const ConstTensor outgoing = messages->outgoing(data, message, impl_->scratch_of_message(0));
   impl_->note_departure(data, destination, message);
   impl_->inner.send(outgoing, destination, message);
@@ -413,10 +419,10 @@ void LossyCommunicator::send(ConstTensor data, int destination, const Message& m
 }
 
 void LossyCommunicator::recv(Tensor data, int source, const Message& message) {
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   PeerMessages* messages = impl_->peer_messages_of(message, source);
   if (messages == nullptr) return impl_->inner.recv(data, source, message);
   const StreamTurns::Turn turn(impl_->turns, data.stream);
-  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   const ConstTensor own_values = messages->before_receipt(data, message, impl_->scratch_of_message(0));
   impl_->note_arrival(data, source, message);
   impl_->inner.recv(data, source, message);
@@ -429,13 +435,20 @@ void LossyCommunicator::recv(Tensor data, int source, const Message& message) {
 }
 
 void LossyCommunicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   checked_exchange(*this, sends, receives, impl_->state->step);
   impl_->exchange(sends, receives);
 }
 
-void LossyCommunicator::barrier(const Message& message) { impl_->inner.barrier(message); }
+void LossyCommunicator::barrier(const Message& message) {
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
+  impl_->inner.barrier(message);
+}
 
-std::unique_ptr<Communicator> LossyCommunicator::split(int color, int key) { return impl_->split(color, key); }
+std::unique_ptr<Communicator> LossyCommunicator::split(int color, int key) {
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
+  return impl_->split(color, key);
+}
 
 void LossyCommunicator::abort(std::string_view reason) noexcept { impl_->inner.abort(reason); }
 
@@ -447,18 +460,24 @@ LossyCommunicator::LosslessScope::LosslessScope(LossyCommunicator& communicator)
 
 LossyCommunicator::LosslessScope::~LosslessScope() { --communicator_.impl_->state->lossless_scopes; }
 
+VirtualClock::Pause LossyCommunicator::pause_clock() { return VirtualClock::Pause(impl_->state->clock_or_null()); }
+
 void LossyCommunicator::verify_fates() {
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   comm::verify_fates(impl_->inner, impl_->state->ledger, impl_->state->next_group);
 }
 
 std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail detail) {
   RankState& state = *impl_->state;
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   const Settling settling = impl_->group() == 0 ? Settling::kSettle : Settling::kKeep;
+  if (settling == Settling::kSettle) state.open_steps = 0;
   return comm::collect_statistics(impl_->inner, {state.ledger, state.calls, state.steps, state.sampler, state.step},
                                   settling, detail);
 }
 
 std::vector<ClassSample> LossyCommunicator::take_samples() {
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
   return comm::take_samples(impl_->inner, impl_->state->ledger, impl_->state->sampler);
 }
 

@@ -40,6 +40,8 @@ class LossyCommunicator final : public Communicator {
   int world_size() const override;
   int world_rank(int rank) const override;
   std::string_view backend() const override;
+  /// After many steps the verdicts of all ranks on them are put together, so that memory does not grow with the run.
+  /// Ranks: all of the group that was not split, with the same steps, between the same collectives.
   void begin_step(std::uint64_t step) override;
   using Communicator::all_reduce;
   void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
@@ -71,6 +73,10 @@ class LossyCommunicator final : public Communicator {
     LossyCommunicator& communicator_;
     std::unique_ptr<VirtualClock::Pause> pause_;
   };
+
+  /// While it is alive, what the calling thread does is no compute time of the virtual clock: sampling, logging. The
+  /// calls of this communicator pause the clock themselves, those of classes without a network too.
+  VirtualClock::Pause pause_clock();
 
   /// Compares, over the reliable inner communicator, the digest of each link's fates at its two ends.
   /// Ranks: all. Throws: CommError that names the link's ranks where they differ.

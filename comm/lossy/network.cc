@@ -124,6 +124,10 @@ void validate(const ClassNetwork& network) {
         "fill of the reduce half: got inverse_probability, which scales every contribution by one loss rate, but the "
         "rate differs between links or steps; want zero, count_rescale or stale");
   }
+  if (network.reduce.fill == Fill::kInverseProbability && network.reduce.deadline) {
+    throw ConfigError("fill of the reduce half: got inverse_probability beside a deadline, which " +
+                      std::string(kLatenessHasNoRate));
+  }
   if (const std::optional<SelectionRefusal> refusal = selection_refusal(network)) {
     throw ConfigError("selection of the " + std::string(refusal->half) + " half: " + refusal->reason);
   }

@@ -62,6 +62,12 @@ struct ClassRecovery {
   Protection protect;
 };
 
+/// Why inverse_probability has no meaning beside a deadline.
+inline constexpr std::string_view kLatenessHasNoRate =
+    "scales every contribution by the loss rate, but how many packets come too late is known only when it has "
+    "happened; "
+    "want no deadline, or the fill zero, count_rescale or stale";
+
 /// Whether every link of the half has one loss process, the same in all steps: what closed forms need.
 bool has_one_process(const HalfNetwork& half);
 
@@ -106,7 +112,7 @@ std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network);
 /// Throws: ConfigError for an unknown path, a fill, a consistency or a recovery that has no meaning where it is (with
 /// the reason), a path with groups without their size, a payload that is not a positive multiple of 8 bytes (a whole
 /// number of elements of every type), an override of links that speaks of destinations where all receivers share a
-/// packet's fate, and inverse_probability where the loss rate is not one number.
+/// packet's fate, and inverse_probability where the loss rate is not one number or packets may come too late.
 void validate(const ClassNetwork& network);
 
 /// Whether any link of a half loses everything in some step.

@@ -63,7 +63,7 @@ class DivergenceOfPart final : public PartReduction {
     if (like_.stream != nullptr) {
       const DivergenceSums divergence = divergence_sums_on_device(like_.type, count_, contributions, *like_.stream);
       sums_.divergence_energy += divergence.energy;
-      sums_.divergence_max = std::max(sums_.divergence_max, divergence.max);
+      sums_.divergence_max = larger_or_nan(sums_.divergence_max, divergence.max);
       sums_.divergence_elems += static_cast<double>(contributions.size() * count_);
       return;
     }
@@ -91,11 +91,13 @@ class DivergenceOfPart final : public PartReduction {
       }
       for (std::size_t lane = 0; lane < count; ++lane) {
         energy[lane] += squares[lane] - differences[lane] * differences[lane] / ranks;
-        widest[lane] = std::max(widest[lane], highest[lane] - lowest[lane]);
+        // NaN is lost by min and max, but not by the sum.
+        const double spread = std::isnan(differences[lane]) ? differences[lane] : highest[lane] - lowest[lane];
+        widest[lane] = larger_or_nan(widest[lane], spread);
       }
     });
     sums_.divergence_energy += sum(energy);
-    sums_.divergence_max = std::max(sums_.divergence_max, *std::ranges::max_element(widest));
+    for (const double spread : widest) sums_.divergence_max = larger_or_nan(sums_.divergence_max, spread);
     sums_.divergence_elems += ranks * static_cast<double>(count_);
   }
 

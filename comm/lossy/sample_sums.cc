@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/sample_sums.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace droptest::comm {
@@ -14,7 +13,7 @@ void SampleSums::add(const SampleSums& other) {
   inner_product += other.inner_product;
   elems += other.elems;
   error_sum += other.error_sum;
-  divergence_max = std::max(divergence_max, other.divergence_max);
+  divergence_max = larger_or_nan(divergence_max, other.divergence_max);
   divergence_energy += other.divergence_energy;
   divergence_elems += other.divergence_elems;
 }

@@ -6,6 +6,9 @@
 
 namespace droptest::comm {
 
+/// The larger of two differences; NaN where either is, which std::max hides.
+inline double larger_or_nan(double a, double b) { return a < b || b != b ? b : a; }
+
 /// Sums over sampled calls of one traffic class, or of one of its layers, of one rank or added up over ranks.
 struct SampleSums {
   std::uint64_t calls = 0;  ///< counted on one rank of the group
@@ -13,9 +16,9 @@ struct SampleSums {
   double exact_energy = 0;
   double result_energy = 0;
   double inner_product = 0;
-  double elems = 0;      ///< elements x ranks in these sums
-  double error_sum = 0;  ///< sum of result - exact
-  double divergence_max = 0;
+  double elems = 0;              ///< elements x ranks in these sums
+  double error_sum = 0;          ///< sum of result - exact
+  double divergence_max = 0;     ///< NaN where any result was NaN
   double divergence_energy = 0;  ///< sum over elements and ranks of |value - mean over ranks|^2
   double divergence_elems = 0;   ///< elements x ranks in that sum
 

@@ -32,6 +32,11 @@ void validate(const TimeModel& model, const Network& network) {
     require(*model.compute_seconds >= 0, "compute_seconds", *model.compute_seconds, "at least 0");
   if (!model.deadline_seconds) return;
   require(*model.deadline_seconds > 0, "deadline_seconds", *model.deadline_seconds, "a positive number");
+  if (!model.compute_seconds) {
+    throw ConfigError(
+        "time: got a deadline beside measured compute time, so that fates would differ from run to run; want "
+        "compute_seconds");
+  }
   for (const auto& of_class : network.classes) {
     if (!of_class) continue;
     for (const HalfNetwork* half : {&of_class->reduce, &of_class->gather}) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -17,12 +18,14 @@ struct TimeModel {
   std::uint64_t header_bytes = 0;          ///< on the wire, beside each packet's payload
   std::optional<double> deadline_seconds;  ///< of a round of hops, where nothing is repaired; what comes later is lost
   std::optional<double> compute_seconds;   ///< of a rank in a step; absent: the processor time that it takes
-  double compute_p99_over_p50 = 1;         ///< of the lognormal factor on each rank's compute time in a step
-  double transfer_p99_over_p50 = 1;        ///< of that on each hop's time
+  /// Seconds of processor time of the calling thread, from which compute time is measured; empty: the system's clock.
+  std::function<double()> thread_seconds;
+  double compute_p99_over_p50 = 1;   ///< of the lognormal factor on each rank's compute time in a step
+  double transfer_p99_over_p50 = 1;  ///< of that on each hop's time
 };
 
-/// Throws: ConfigError for values out of range, and for a deadline beside a recovery of links, which does not know what
-/// is late.
+/// Throws: ConfigError for values out of range, and for a deadline beside measured compute time or a recovery of links,
+/// which does not know what is late.
 void validate(const TimeModel& model, const Network& network);
 
 /// Where one rank's clock stands, and how it came there. Counts are of the messages that the rank receives.

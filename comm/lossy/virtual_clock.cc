@@ -14,7 +14,7 @@ namespace {
 const Message kTimes{sim::TrafficClass::kControl, "virtual times"};
 
 // A thread that waits, or shares its core with other ranks, does not use it up.
-double thread_seconds() {
+double system_thread_seconds() {
   timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
@@ -26,8 +26,11 @@ VirtualClock::VirtualClock(const Network& network, const TimeModel& model, int w
     : network_(network),
       model_((validate(model, network), model)),
       world_rank_(world_rank),
-      straggler_(model_.compute_p99_over_p50),
-      resumed_(thread_seconds()) {}
+      straggler_(model_.compute_p99_over_p50) {}
+
+double VirtualClock::thread_seconds() const {
+  return model_.thread_seconds ? model_.thread_seconds() : system_thread_seconds();
+}
 
 void VirtualClock::compute(double seconds, std::uint64_t index) {
   const double taken = seconds * straggler_.factor(network_.seed, sim::Purpose::kComputeStraggler,
@@ -45,11 +48,11 @@ void VirtualClock::begin_step(std::uint64_t step) {
 
 VirtualClock::Pause::Pause(VirtualClock* clock) : clock_(clock) {
   if (clock_ == nullptr || clock_->pauses_++ > 0 || clock_->model_.compute_seconds || !clock_->step_) return;
-  clock_->compute(thread_seconds() - clock_->resumed_, *clock_->step_);
+  clock_->compute(clock_->thread_seconds() - clock_->resumed_, *clock_->step_);
 }
 
 VirtualClock::Pause::~Pause() {
-  if (clock_ != nullptr && --clock_->pauses_ == 0) clock_->resumed_ = thread_seconds();
+  if (clock_ != nullptr && --clock_->pauses_ == 0) clock_->resumed_ = clock_->thread_seconds();
 }
 
 Network with_deadlines(const Network& network, const TimeModel& model) {

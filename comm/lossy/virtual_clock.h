@@ -42,6 +42,7 @@ class VirtualClock {
 
  private:
   void compute(double seconds, std::uint64_t index);
+  double thread_seconds() const;
 
   Network network_;
   TimeModel model_;

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "comm/lossy/sample_sums.h"
+
 namespace droptest::experiments {
 namespace {
 
@@ -16,7 +18,7 @@ struct Accumulator {
   std::uint64_t elems = 0;
 
   void add(const Accumulator& other) {
-    max = std::isnan(other.max) ? other.max : std::max(max, other.max);
+    max = comm::larger_or_nan(max, other.max);
     pair_squares += other.pair_squares;
     elems += other.elems;
   }
@@ -47,9 +49,9 @@ Accumulator accumulate(std::span<const float> copies, std::size_t elems, int wor
       squares += d * d;
     }
     // NaN is lost by min and max, but not by the sum.
-    result.max = std::isnan(sum) ? sum : std::max(result.max, high - low);
-    result.pair_squares += std::max(0.0, world_size * squares - sum * sum);
-    if (std::isnan(sum)) return {sum, sum, elems};
+    result.max = comm::larger_or_nan(result.max, std::isnan(sum) ? sum : high - low);
+    const double pair_squares = world_size * squares - sum * sum;
+    result.pair_squares += pair_squares < 0 ? 0 : pair_squares;
   }
   return result;
 }

@@ -46,7 +46,8 @@ class Trainer {
         group_(group),
         on_line_(on_line),
         network_(group, lossy_options(config)),
-        model_(make_training_model(config, network_, group)),
+        // The loss layer leaves control traffic alone, but knows that it is no compute time.
+        model_(make_training_model(config, network_, network_)),
         batches_(corpus.training, config.seeds.data, config.training.batch_sequences, config.training.sequence_tokens),
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
                     config.training.sequence_tokens) {
@@ -76,13 +77,14 @@ class Trainer {
     for (int m = 0; m < training.accumulation; ++m) {
       model_->forward_backward(batches_.batch(step, m), 1.0 / training.accumulation);
     }
-    const double train_loss = agree_on_mean(model_->loss_sum() / training.accumulation, group_, "train_loss");
+    const double train_loss = agree_on_mean(model_->loss_sum() / training.accumulation, network_, "train_loss");
     const double norm = model_->gradient_norm();
     line.train_loss = train_loss;
     line.gradient_norm = norm;
     line.learning_rate = training.learning_rate.at(step - 1);
     if (!std::isfinite(train_loss) || !std::isfinite(norm)) {
       // The step is not taken: its update could only spread what is not finite.
+      const auto pause = network_.pause_clock();
       outcome_.diverged_step = step;
       line.tokens = outcome_.tokens;
       log(line);
@@ -91,6 +93,7 @@ class Trainer {
     model_->step(*line.learning_rate,
                  training.gradient_clip > 0 ? models::clip_scale(norm, training.gradient_clip) : 1.0);
     training_seconds_ += seconds_since(step_start);
+    const auto pause = network_.pause_clock();
 
     outcome_.steps = step;
     outcome_.tokens += static_cast<std::uint64_t>(training.accumulation) *

@@ -84,6 +84,18 @@ void repeat_losses(comm::Network& network, const std::shared_ptr<const sim::Retr
   }
 }
 
+// Lateness has no rate that is known beforehand, by which arrived contributions could be scaled.
+void check_fills(const comm::TimeModel& model, const comm::Network& network, const Report& report) {
+  if (!model.deadline_seconds) return;
+  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    const auto& of_class = network.of(traffic_class);
+    if (!of_class || of_class->reduce.fill != comm::Fill::kInverseProbability) continue;
+    return report("/time/deadline_microseconds", "got a deadline beside the fill inverse_probability of " +
+                                                     std::string(sim::traffic_class_name(traffic_class)) + ", which " +
+                                                     std::string(comm::kLatenessHasNoRate));
+  }
+}
+
 }  // namespace
 
 sim::LinkClasses link_classes(const json& time) {
@@ -117,6 +129,12 @@ ResolvedTime resolve_time(const json& time, comm::Network& network, const std::s
         "got \"measured\" beside a loss process whose clock is time, so that fates would differ from run to run; want "
         "milliseconds");
   }
+  if (!model.compute_seconds && model.deadline_seconds) {
+    report("/time/compute_milliseconds",
+           "got \"measured\" beside /time/deadline_microseconds, so that which packets are late, and with them fates, "
+           "would differ from run to run; want milliseconds, or no deadline");
+  }
+  check_fills(model, network, report);
   const json& retransmission = time["retransmission"];
   const std::string got = "got " + quote_json(retransmission["protocol"]);
   if (retransmission["protocol"] != "none" && model.deadline_seconds) {

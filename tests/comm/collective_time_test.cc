@@ -63,6 +63,52 @@ TEST(CollectiveTime, PathsOfHopsTakeTheirClosedForms) {
   EXPECT_GT(result.time->late, 0U);
 }
 
+// A round is over when half of the last of its three hops has come: an eighth of each part's contributions is late.
+TEST(CollectiveTime, SurvivalCountsWhatIsLate) {
+  CollectiveExperiment experiment;
+  experiment.network = *options_of("direct", 0, model_of()).network.of(kClass);
+  experiment.ranks = 4;
+  experiment.elements = kElements;
+  experiment.trials = 2;
+  experiment.time = model_of();
+  experiment.time->deadline_seconds = kLink.latency_seconds + 2.5 * kLink.transfer_seconds(kElements / 4 * 4);
+  for (const CollectiveExperimentResult& result :
+       {run_collective_experiment(experiment), simulate_collective_experiment(experiment)}) {
+    EXPECT_DOUBLE_EQ(result.survival_reduce.measured, 0.875);
+    EXPECT_DOUBLE_EQ(result.survival_gather.measured, 0.875);
+    EXPECT_DOUBLE_EQ(result.survival.measured, 0.765625);
+    EXPECT_FALSE(result.survival.expected.has_value()) << "lateness has no closed form";
+    EXPECT_EQ(result.statistics.untouched, 0U);
+  }
+}
+
+TEST(CollectiveTime, ADeadlineIsRefusedWhereFatesOrFactorsWouldNotBeKnown) {
+  CollectiveExperiment experiment;
+  experiment.network = *options_of("direct", 0.1, model_of()).network.of(kClass);
+  experiment.ranks = 2;
+  experiment.elements = 64;
+  experiment.trials = 1;
+  experiment.time = model_of();
+  experiment.time->deadline_seconds = 1;
+  const auto error = [&](CollectiveExperimentResult (*measure)(const CollectiveExperiment&)) -> std::string {
+    try {
+      measure(experiment);
+    } catch (const ConfigError& refused) {
+      return refused.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error(run_collective_experiment), "");
+  experiment.network.reduce.fill = Fill::kInverseProbability;
+  EXPECT_THAT(error(run_collective_experiment),
+              testing::HasSubstr("got inverse_probability beside a deadline, which scales every contribution"));
+  EXPECT_EQ(error(simulate_collective_experiment), error(run_collective_experiment));
+  experiment.network.reduce.fill = Fill::kZero;
+  experiment.time->compute_seconds.reset();
+  EXPECT_THAT(error(run_collective_experiment), testing::HasSubstr("got a deadline beside measured compute time"));
+  EXPECT_EQ(error(simulate_collective_experiment), error(run_collective_experiment));
+}
+
 // Without ranks the clocks are the same, bit for bit, on every path and under each model.
 TEST(CollectiveTime, TheSimulationHasTheClocksOfTheRanks) {
   const auto expect_equal = [](const CollectiveExperiment& experiment, const std::string& what) {

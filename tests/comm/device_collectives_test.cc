@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/device/device_info.h"
 #include "comm/device/device_tensor.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/lossy/path_registry.h"
@@ -276,6 +277,30 @@ TEST(DeviceLosses, CallsOnTwoStreamsDoNotMix) {
     return results;
   };
   EXPECT_EQ(run(Where::kHost), run(Where::kDevice));
+}
+
+// One message is under way at a time, each larger than all before it.
+TEST(DeviceCollectives, MemoryOfMessagesIsThatOfThoseUnderWay) {
+  DROPTEST_NEEDS_DEVICE();
+  constexpr std::size_t kMebibyte = std::size_t{1} << 20;
+  constexpr std::size_t kMost = 16;
+  run_ranks(2, kTimeout, [&](Communicator& group) {
+    Stream stream;
+    DeviceBuffer<std::byte> buffer(kMost * kMebibyte, "messages of all sizes");
+    const auto send = [&](std::size_t mebibytes) {
+      Tensor data(ElementType::kFloat32, {buffer.elems().data(), mebibytes * kMebibyte}, &stream);
+      if (group.rank() == 0) group.send(data, 1, {kClass, "message"});
+      if (group.rank() == 1) group.recv(data, 0, {kClass, "message"});
+      stream.synchronize();
+      group.barrier({kClass, "message"});
+    };
+    const std::uint64_t before = free_device_bytes(0);
+    group.barrier({kClass, "before"});
+    for (std::size_t size = 1; size <= kMost; ++size) send(size);
+    for (std::size_t size = kMost; size >= 1; --size) send(size);
+    EXPECT_LT(before - free_device_bytes(0), 2 * kMost * kMebibyte);
+    group.barrier({kClass, "after"});
+  });
 }
 
 TEST(DeviceMemoryErrors, SayWhatWantedHowMuch) {

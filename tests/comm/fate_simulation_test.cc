@@ -43,24 +43,49 @@ FateSimulation simulation_of(const PathEntry& path, int ranks, Consistency consi
 
 struct Carried {
   ClassStatistics statistics;
-  std::vector<double> sums;  // of all ranks' results, by trial
+  std::vector<double> sums;     // of all ranks' results, by trial
+  std::vector<double> owned;    // of the results that their owners have, by trial
+  std::vector<double> arrived;  // number of results that are not zero, by trial
 };
+
+// The elements that a rank is the owner of.
+std::vector<bool> owned_elements(const FateSimulation& simulation, int rank) {
+  const PathEntry& path = path_entry(simulation.network.path);
+  if (path.schedule == nullptr) return std::vector<bool>(simulation.elements, rank == 0);  // all have the same results
+  const auto schedule =
+      path.schedule({sim::Collective::kAllReduce, simulation.ranks, 0, simulation.network.group_ranks});
+  std::vector<bool> owned;
+  int part = 0;
+  for (const std::uint64_t count : even_counts(simulation.elements, schedule->parts())) {
+    owned.insert(owned.end(), count, schedule->owner(part++) == rank);
+  }
+  return owned;
+}
 
 Carried carry(const FateSimulation& simulation) {
   LossyOptions options;
   options.network.seed = simulation.seed;
   options.network.of(kClass) = simulation.network;
+  if (simulation.time != nullptr) options.time = *simulation.time;
   Carried carried;
   carried.sums.assign(simulation.trials, 0);
+  carried.owned.assign(simulation.trials, 0);
+  carried.arrived.assign(simulation.trials, 0);
   std::mutex mutex;
   run_ranks(simulation.ranks, kTimeout, [&](Communicator& inner) {
     LossyCommunicator lossy(inner, options);
     std::vector<float> result(simulation.elements);
+    const std::vector<bool> owned = owned_elements(simulation, inner.rank());
     for (std::uint64_t t = 0; t < simulation.trials; ++t) {
       const std::vector<float> ones(simulation.elements, 1.0F);
+      lossy.begin_step(t);
       lossy.all_reduce(ConstTensor(std::span<const float>(ones)), Tensor(std::span(result)), ReduceOp::kSum, kMessage);
       const std::lock_guard lock(mutex);
-      for (const float x : result) carried.sums[t] += x;  // small integers: exact
+      for (std::size_t i = 0; i < result.size(); ++i) {  // small integers: exact
+        carried.sums[t] += result[i];
+        if (owned[i]) carried.owned[t] += result[i];
+        if (result[i] != 0) ++carried.arrived[t];
+      }
     }
     const auto statistics = lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit);
     if (inner.rank() == 0) carried.statistics = statistics.at(0);
@@ -107,6 +132,41 @@ TEST(FateSimulation, HasTheDigestAndTheSurvivalOfRanksThatCarryTensors) {
           EXPECT_EQ(both.survival_reduce[t], reduce.survival_reduce[t]) << what;
           EXPECT_EQ(both.survival_gather[t], gather.survival_gather[t]) << what;
           EXPECT_LT(both.survival_reduce[t], 1) << what;
+        }
+      }
+    }
+  }
+}
+
+// Whoever has a result has at least its owner's contribution, so results that are not zero have arrived. From an
+// aggregation point all arrive.
+TEST(FateSimulation, WhatComesTooLateDoesNotSurvive) {
+  TimeModel time;
+  time.links = {{5e-6, 1e9}, {5e-6, 1e9}, 0};
+  time.compute_seconds = 1e-5;
+  time.transfer_p99_over_p50 = 3;
+  time.deadline_seconds = 5.4e-6;
+  for (const PathEntry& path : paths()) {
+    for (const Consistency consistency : {Consistency::kPerReceiver, Consistency::kShared}) {
+      if (consistency == Consistency::kShared && !path.can_share) continue;
+      for (const bool lossless : {true, false}) {
+        const std::string what = std::string(path.name) + (lossless ? " without loss" : " with loss");
+        FateSimulation simulation = simulation_of(path, 5, consistency);
+        if (lossless) simulation.network.reduce.loss = simulation.network.gather.loss = nullptr;
+        if (path.name == "contribution") simulation.network.gather.loss = nullptr;
+        const SimulatedFates in_time = simulate_fates(simulation);
+        simulation.time = &time;
+        const SimulatedFates fates = simulate_fates(simulation);
+        const Carried carried = carry(simulation);
+        EXPECT_EQ(fates.statistics.digest, carried.statistics.digest) << what;
+        EXPECT_EQ(fates.statistics.untouched, carried.statistics.untouched) << what;
+        const double everything = static_cast<double>(simulation.elements) * simulation.ranks;
+        for (std::size_t t = 0; t < simulation.trials; ++t) {
+          EXPECT_LT(fates.survival_reduce[t], in_time.survival_reduce[t]) << what;
+          const double arrived = path.schedule == nullptr ? everything : carried.arrived[t];
+          EXPECT_NEAR(fates.survival_gather[t], arrived / everything, 1e-12) << what;
+          if (consistency == Consistency::kShared && path.name != "contribution") continue;  // owners give up results
+          EXPECT_NEAR(fates.survival_reduce[t], carried.owned[t] / everything, 1e-12) << what;
         }
       }
     }

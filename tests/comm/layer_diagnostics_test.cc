@@ -2,6 +2,7 @@
 // What the loss layer says of single transformer blocks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
 #include "sim/loss/bernoulli.h"
+#include "tests/comm/observed_communicator.h"
 
 namespace droptest::comm {
 namespace {
@@ -111,6 +113,33 @@ TEST(LayerDiagnostics, AStepIsTouchedWhereAnyRankLostAnythingOfTheLayerWheneverO
       EXPECT_DOUBLE_EQ(layers[1].untouched_share(), 0.8);
     });
   }
+}
+
+// What a rank remembers of its steps is what it tells the others when they put their verdicts together.
+TEST(LayerDiagnostics, MemoryDoesNotGrowWithTheStepsWhereNobodyAsks) {
+  constexpr std::uint64_t kSteps = 2500;
+  // Two packets a step: steps 1, 1500 and 2500 lose one.
+  LossyOptions options = options_of(std::make_shared<ChosenLoss>(std::vector<std::uint64_t>{0, 2998, 4998}));
+  options.sample_every_steps = 0;
+  run_ranks(2, kTimeout, [&](Communicator& backend) {
+    std::size_t largest = 0;
+    ObservedCommunicator inner(backend, [&largest](const Message& message, std::size_t input_bytes) {
+      if (message.name == "loss statistics") largest = std::max(largest, input_bytes);
+    });
+    LossyCommunicator lossy(inner, options);
+    for (std::uint64_t step = 1; step <= kSteps; ++step) {
+      lossy.begin_step(step);
+      std::vector<double> data = {1, 2, 3, 4};
+      lossy.all_reduce(Tensor(std::span(data)), ReduceOp::kSum, {kClass, "activation", 0});
+    }
+    const ClassStatistics all = lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit).at(0);
+    EXPECT_LT(largest, 20000U) << "16 bytes for each of at most 1024 steps, and some counts";
+    EXPECT_GT(largest, 1024U * 16) << "rarely";
+    EXPECT_EQ(all.layers.at(0).steps, kSteps);
+    EXPECT_EQ(all.layers.at(0).untouched_steps, kSteps - 3);
+    EXPECT_EQ(all.collectives, kSteps);
+    EXPECT_EQ(all.untouched, kSteps - 3);
+  });
 }
 
 TEST(LayerDiagnostics, TheLayersOfAClassAddUpToIt) {

@@ -291,6 +291,32 @@ TEST(LossyStatistics, SamplesOfEqualRanksDoNotDivergeAndDoNotChangeResults) {
   });
 }
 
+// Two ranks compare parts: the first half of the elements on rank 0, the second on rank 1. A broadcast is lost on its
+// way to rank 1, which has zeros where rank 0 has ones, and in one place a NaN.
+TEST(LossyStatistics, ANaNOnOneRankIsNoDivergenceThatCanBeOverlooked) {
+  LossyOptions options =
+      options_of("direct", std::make_shared<sim::Bernoulli>(1), Consistency::kPerReceiver, BurstScope::kLink);
+  options.sample_every_steps = 1;
+  for (const std::size_t place : {std::size_t{2}, std::size_t{70}}) {
+    run_ranks(2, kTimeout, [&](Communicator& inner) {
+      LossyCommunicator lossy(inner, options);
+      lossy.begin_step(1);
+      std::vector<double> data(100, 1.0);
+      lossy.broadcast(Tensor(std::span(data)), 0, kMessage);
+      EXPECT_EQ(lossy.collect_statistics(Detail::kOmit).at(0).divergence_max, 1);
+      data.assign(100, 1.0);
+      data[place] = std::nan("");
+      lossy.broadcast(Tensor(std::span(data)), 0, kMessage);
+      data.assign(100, 1.0);
+      lossy.broadcast(Tensor(std::span(data)), 0, kMessage);  // what comes later does not hide it
+      const auto statistics = lossy.collect_statistics(Detail::kOmit);
+      EXPECT_TRUE(std::isnan(statistics.at(0).divergence_max)) << place;
+      EXPECT_TRUE(std::isnan(statistics.at(0).divergence_rms)) << place;
+      EXPECT_TRUE(std::isnan(statistics.at(0).layers.at(0).samples.divergence_max)) << place;
+    });
+  }
+}
+
 // A process with a fault: one more packet of a link is lost, on the ranks that have it.
 class FaultyLoss final : public sim::LossProcess {
  public:

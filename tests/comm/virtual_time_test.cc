@@ -2,8 +2,10 @@
 // The virtual clock of the lossy communicator: closed forms of each path, retransmission, deadlines, stragglers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -19,6 +21,7 @@
 #include "sim/recovery/parity.h"
 #include "sim/time/straggler.h"
 #include "sim/time/timing_theory.h"
+#include "tests/comm/observed_communicator.h"
 #include "tests/comm/timed_network.h"
 
 namespace droptest::comm {
@@ -241,6 +244,29 @@ TEST(VirtualTime, SharedFatesShareTheDeadline) {
   EXPECT_GT(aggregated.time.late, 0U);
 }
 
+// Each receiver gets values of its own, whatever a path does with those that all get.
+TEST(VirtualTime, AllToAllHasADeadlineOnEveryPath) {
+  const auto exchange = [](LossyCommunicator& lossy, std::vector<float>& data) {
+    const std::vector<std::uint64_t> even(4, kElements / 4);
+    lossy.all_to_all(ConstTensor(std::span<const float>(data)), even, Tensor(std::span(data)), even, kMessage);
+  };
+  TimeModel model = model_of();
+  const double third = kLink.transfer_seconds(kElements / 4 * sizeof(float));
+  model.deadline_seconds = kLink.latency_seconds + 2.5 * third;
+  const Outcome direct = run(4, options_of("direct", 0, model), exchange);
+  EXPECT_EQ(direct.time.late, 4U * 16);  // of each rank, the second half of the last message
+  std::size_t zeros = 0;
+  for (const auto& data : direct.data) zeros += static_cast<std::size_t>(std::ranges::count(data, 0.0F));
+  EXPECT_EQ(zeros, 4U * kElements / 8 + 1);  // and the first element of rank 0, which is sin(0)
+  LossyOptions shared = options_of("direct", 0, model);
+  shared.network.of(kClass)->consistency = Consistency::kShared;
+  for (const LossyOptions& options : {shared, options_of("contribution", 0, model), options_of("ring", 0, model)}) {
+    const Outcome outcome = run(4, options, exchange);
+    EXPECT_EQ(outcome.data, direct.data) << options.network.of(kClass)->path;
+    EXPECT_EQ(outcome.time.late, direct.time.late);
+  }
+}
+
 TEST(VirtualTime, StragglersStretchHopsAndADeadlineCutsTheTail) {
   const auto calls = [](LossyCommunicator& lossy, std::vector<float>& data) {
     for (int i = 0; i < 50; ++i) all_reduce(lossy, data);
@@ -301,6 +327,72 @@ TEST(VirtualTime, SendsAndSharedResultsHaveTheTimeAtBothEnds) {
         if (lossy.rank() == 2) lossy.send(ConstTensor(std::span<const float>(data)), 0, kMessage);
         if (lossy.rank() == 0) lossy.recv(Tensor(std::span(data)), 2, kMessage);
       }
+    });
+  }
+}
+
+// The processor's clock moves by two seconds between calls and by a thousand in each message of the backend.
+TEST(VirtualTime, MeasuredComputeTimeIsWhatPassesBetweenTheCalls) {
+  for (const std::uint64_t sample_every : {0, 1}) {
+    run_ranks(2, kTimeout, [&](Communicator& backend) {
+      double now = 0;
+      ObservedCommunicator inner(backend, [&now](const Message&, std::size_t) { now += 1000; });
+      LossyOptions options = options_of("direct", 0.1, model_of());
+      options.time->compute_seconds.reset();
+      options.time->thread_seconds = [&now] { return now; };
+      options.sample_every_steps = sample_every;
+      LossyCommunicator lossy(inner, options);
+      now += 5;  // preparation
+      lossy.begin_step(1);
+      std::vector<float> data(64, 1.0F);
+      const Message control{sim::TrafficClass::kControl, "norm"};
+      const std::vector<std::uint64_t> even(2, 32);
+      const std::vector<std::function<void()>> calls = {
+          [&] { all_reduce(lossy, data); },
+          [&] { lossy.all_reduce(Tensor(std::span(data)), ReduceOp::kSum, control); },
+          [&] {
+            std::vector<float> part(32);
+            lossy.reduce_scatter(ConstTensor(std::span<const float>(data)), Tensor(std::span(part)), even,
+                                 ReduceOp::kSum, control);
+          },
+          [&] {
+            const std::vector<float> part(32, 1.0F);
+            lossy.all_gather(ConstTensor(std::span(part)), Tensor(std::span(data)), even, control);
+          },
+          [&] {
+            lossy.all_to_all(ConstTensor(std::span<const float>(data)), even, Tensor(std::span(data)), even, control);
+          },
+          [&] { lossy.broadcast(Tensor(std::span(data)), 0, control); },
+          [&] {
+            if (lossy.rank() == 0) lossy.send(ConstTensor(std::span<const float>(data)), 1, control);
+            if (lossy.rank() == 1) lossy.recv(Tensor(std::span(data)), 0, control);
+          },
+          [&] { lossy.barrier(control); },
+          [&] { lossy.split(0, 0); },
+          [&] { lossy.verify_fates(); },
+          [&] { lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit); },
+          [&] { lossy.take_samples(); },
+          [&] { lossy.collect_time(); },
+          [&] {
+            const LossyCommunicator::LosslessScope evaluation(lossy);
+            now += 1000;
+          },
+          [&] {
+            const auto pause = lossy.pause_clock();
+            now += 1000;
+            lossy.barrier(control);
+            now += 1000;
+          },
+      };
+      double computed = 0;
+      for (std::size_t i = 0; i < calls.size(); ++i) {
+        now += 2;
+        computed += 2;
+        calls[i]();
+        EXPECT_EQ(lossy.collect_time()->compute_seconds, computed) << "call " << i;
+      }
+      for (std::uint64_t step = 2; step < 1100; ++step) lossy.begin_step(step);  // ranks put their verdicts together
+      EXPECT_EQ(lossy.collect_time()->compute_seconds, computed);
     });
   }
 }

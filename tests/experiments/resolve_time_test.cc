@@ -36,10 +36,8 @@ TEST(Resolve, TimeIsWrittenOutAndLosslessClassesStay) {
 TEST(Resolve, TimeHasGroupsOfRanksDeadlinesAndProtocols) {
   const ResolvedRun run =
       resolved(kTwoRanks,
-               {kTime, "/time/compute_milliseconds=measured", "/network/fill=stale", "/time/deadline_microseconds=50",
-                R"(/network/loss={"model": "none"})",
+               {kTime, "/network/fill=stale", "/time/deadline_microseconds=50", R"(/network/loss={"model": "none"})",
                 R"(/time/groups={"ranks": 4, "link": {"latency_microseconds": 1, "bandwidth_gbit_per_second": 800}})"});
-  EXPECT_FALSE(run.config.time->compute_seconds.has_value());
   EXPECT_DOUBLE_EQ(*run.config.time->deadline_seconds, 50e-6);
   EXPECT_EQ(run.config.time->links.group_ranks, 4);
   EXPECT_DOUBLE_EQ(run.config.time->links.within.latency_seconds, 1e-6);
@@ -59,6 +57,8 @@ TEST(Resolve, TimeHasGroupsOfRanksDeadlinesAndProtocols) {
             "selective_repeat(rounds=2)");
   EXPECT_EQ(budget.config.network.of(sim::TrafficClass::kTpForward)->reduce.fill, comm::Fill::kStale);
   EXPECT_EQ(resolve(budget.spec, "again").run_id, budget.run_id);
+  EXPECT_FALSE(
+      resolved(kTwoRanks, {kTime, "/time/compute_milliseconds=measured"}).config.time->compute_seconds.has_value());
 }
 
 TEST(Resolve, ProcessesTakeThePacketTimeOfTheLinks) {
@@ -135,6 +135,14 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
               ::testing::HasSubstr("at least a millionth of the shorter mean stay"));
   EXPECT_THAT(error({timed, "/time/compute_milliseconds=measured"}),
               ::testing::HasSubstr("s.json: /time/compute_milliseconds: got \"measured\" beside a loss process whose"));
+  EXPECT_THAT(error({"/time/compute_milliseconds=measured", "/time/deadline_microseconds=5"}),
+              ::testing::HasSubstr("s.json: /time/compute_milliseconds: got \"measured\" beside "
+                                   "/time/deadline_microseconds, so that which packets are late"));
+  EXPECT_EQ(error({"/network/fill=inverse_probability"}), "(no error)");
+  EXPECT_THAT(error({"/network/fill=inverse_probability", "/time/deadline_microseconds=5"}),
+              ::testing::AllOf(::testing::HasSubstr("s.json: /time/deadline_microseconds: got a deadline beside the "
+                                                    "fill inverse_probability of tp_forward"),
+                               ::testing::HasSubstr("want no deadline, or the fill zero")));
   const char* const parity = R"(/network/recovery={"parity": {"data": 4, "parity": 1}})";
   EXPECT_EQ(error({parity}), "(no error)");
   EXPECT_THAT(

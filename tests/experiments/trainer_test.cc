@@ -11,6 +11,7 @@
 #include "comm/lossy/path_registry.h"
 #include "experiments/run/rank_agreement.h"
 #include "experiments/run/replica_divergence.h"
+#include "tests/comm/observed_communicator.h"
 #include "tests/experiments/tiny_run.h"
 
 namespace droptest::experiments {
@@ -237,6 +238,28 @@ TEST(RankAgreement, IsTheMeanAndExactWhereAllAgree) {
   });
 }
 
+// Every message of the backend and every written line takes a thousand seconds of the processor, and looking at the
+// clock takes one.
+TEST(Trainer, MeasuredComputeTimeHasNoTrafficSamplingEvaluationOrLogging) {
+  RunConfig config = tiny_config();
+  lose(config, TrafficClass::kTpForward, 0.1);
+  config.record.sample_every_steps = 5;
+  thread_local double now = 0;
+  config.time.emplace();
+  config.time->links = {{5e-6, 1e9}, {5e-6, 1e9}, 0};
+  config.time->thread_seconds = [] { return now += 1; };
+  for (const auto validated : {ValidationConfig::Network::kLossless, ValidationConfig::Network::kLossy}) {
+    config.validation.network = validated;
+    comm::run_ranks(config.tensor_parallel, std::chrono::seconds(30), [&](comm::Communicator& backend) {
+      now = 0;
+      comm::ObservedCommunicator group(backend, [](const comm::Message&, std::size_t) { now += 1000; });
+      const TrainingOutcome outcome = train(config, tiny_corpus(), group, [](const MetricsLine&) { now += 1000; });
+      EXPECT_GT(outcome.time->compute_seconds, 12);
+      EXPECT_LT(outcome.time->compute_seconds, 1000);
+    });
+  }
+}
+
 TEST(ReplicaDivergence, IsTheSpreadOverRanks) {
   comm::run_ranks(3, std::chrono::seconds(10), [](comm::Communicator& group) {
     const auto r = static_cast<float>(group.rank());
@@ -255,6 +278,22 @@ TEST(ReplicaDivergence, IsTheSpreadOverRanks) {
     EXPECT_DOUBLE_EQ(divergence.groups.at("bias").rms, 1.0);  // (1 + 4 + 1) / (2 elements x 3 pairs)
     EXPECT_EQ(divergence.all.max, 2);
     EXPECT_DOUBLE_EQ(divergence.all.rms, std::sqrt(6.0 / 15.0));
+  });
+}
+
+TEST(ReplicaDivergence, AValueThatIsNotFiniteIsNotHidden) {
+  comm::run_ranks(3, std::chrono::seconds(10), [](comm::Communicator& group) {
+    for (const float odd : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+      for (const int rank : {0, 2}) {
+        std::vector<float> replicated = {0.0F, group.rank() == rank ? odd : 1.0F, static_cast<float>(group.rank())};
+        std::vector<models::Parameter<float>> parameters(1);
+        parameters[0] = {"a", "bias", {3}, models::Placement::kReplicated, models::Decay::kKeeps, replicated, {}};
+        const ReplicaDivergence divergence = measure_replica_divergence(parameters, group);
+        EXPECT_FALSE(std::isfinite(divergence.all.max)) << odd << " on rank " << rank;
+        EXPECT_FALSE(std::isfinite(divergence.all.rms)) << odd << " on rank " << rank;
+        EXPECT_FALSE(std::isfinite(divergence.groups.at("bias").max));
+      }
+    }
   });
 }
 
