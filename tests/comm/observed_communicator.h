@@ -66,6 +66,11 @@ class ObservedCommunicator final : public Communicator {
     observe_(message, 0);
     inner_.recv(data, source, message);
   }
+  void exchange(std::span<const Send> sends, std::span<const Receive> receives) override {
+    for (const Send& send : sends) observe_(send.message, send.data.bytes.size());
+    for (const Receive& receive : receives) observe_(receive.message, 0);
+    inner_.exchange(sends, receives);
+  }
   void barrier(const Message& message) override {
     observe_(message, 0);
     inner_.barrier(message);

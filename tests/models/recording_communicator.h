@@ -55,7 +55,7 @@ class RecordingCommunicator final : public comm::Communicator {
     inner_.recv(data, source, message);
   }
   void exchange(std::span<const comm::Send> sends, std::span<const comm::Receive> receives) override {
-    for (const comm::Send& send : sends) record("exchange", send.message, send.data.count_elems());
+    for (const comm::Send& send : sends) record("exchange", send.message, send.data.count_elems(), send.data.type);
     inner_.exchange(sends, receives);
   }
   void barrier(const comm::Message& message) override {
