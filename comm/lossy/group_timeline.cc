@@ -20,7 +20,6 @@ std::vector<int> world_ranks(const Communicator& group) {
 GroupTimeline::GroupTimeline(Communicator& inner, GroupNumber group, const Network& network, const TimeModel& model,
                              VirtualTime& time, MessageTimes& times)
     : inner_(inner),
-      network_(network),
       time_(time),
       times_(times),
       notes_times_(model.deadline_seconds.has_value() || keeps_time(network) || sends_again(network)),

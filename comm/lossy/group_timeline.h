@@ -45,7 +45,6 @@ class GroupTimeline {
   void note_message(const TimedMessage& message);
 
   Communicator& inner_;
-  const Network& network_;
   VirtualTime& time_;
   MessageTimes& times_;
   bool notes_times_;  // whether the loss layer asks for them

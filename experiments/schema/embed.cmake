@@ -10,6 +10,8 @@ foreach(schema IN LISTS schemas)
   set(file "${CMAKE_CURRENT_LIST_DIR}/${schema}.schema.json")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${file}")
   file(READ "${file}" content)
+  # Without indentation: compilers need not take string literals beyond 65,536 characters.
+  string(REGEX REPLACE "\n +" "\n" content "${content}")
   string(APPEND text "{\"${schema}.schema.json\", R\"schema(${content})schema\"},\n")
 endforeach()
 string(APPEND text "  };\n  return kSchemas;\n}\n\n}  // namespace droptest::experiments\n")
