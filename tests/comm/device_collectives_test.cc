@@ -294,6 +294,7 @@ TEST(DeviceCollectives, MemoryOfMessagesIsThatOfThoseUnderWay) {
       stream.synchronize();
       group.barrier({kClass, "message"});
     };
+    group.barrier({kClass, "all buffers are there"});
     const std::uint64_t before = free_device_bytes(0);
     group.barrier({kClass, "before"});
     for (std::size_t size = 1; size <= kMost; ++size) send(size);
