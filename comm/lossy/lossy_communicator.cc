@@ -52,6 +52,7 @@ struct RankState {
   ResultSampler sampler;
   std::uint64_t sample_every_steps;
   std::uint64_t step = 0;
+  std::uint64_t world_step = 0;  // that the communicator which was not split has begun
   std::uint64_t open_steps = 0;  // that have begun since the verdicts of all ranks were last put together
   bool step_is_sampled = false;
   int lossless_scopes = 0;
@@ -308,8 +309,13 @@ std::string_view LossyCommunicator::backend() const { return impl_->inner.backen
 
 void LossyCommunicator::begin_step(std::uint64_t step) {
   RankState& state = *impl_->state;
-  if (impl_->group() == 0 && state.step != step && ++state.open_steps > kMostOpenSteps) {
-    collect_statistics(LinkDetail::kOmit);
+  if (impl_->group() == 0) {
+    // Other groups of a rank may have begun the step before: all ranks collect at the end of the same one.
+    const std::uint64_t ended = std::exchange(state.world_step, step);
+    if (ended != step && ++state.open_steps > kMostOpenSteps) {
+      state.step = ended;
+      collect_statistics(LinkDetail::kOmit);
+    }
   }
   state.step = step;
   state.ledger.begin_step(step);

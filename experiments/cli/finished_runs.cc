@@ -3,22 +3,19 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 #include <vector>
 
-#include "experiments/records/run_records.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
 
-void add_again_option(CLI::App& command, Again& again) {
+void add_again_option(CLI::App& command, experiments::Again& again) {
   command.add_flag_callback(
-      "--again", [&again] { again = Again::kYes; },
+      "--again", [&again] { again = experiments::Again::kYes; },
       "Run finished runs again that lack a record which the spec asks for (/record)");
 }
 
-void require_records(const experiments::SweepPlan& plan, const std::string& out, Again again) {
+void require_records(const experiments::SweepPlan& plan, const std::string& out) {
   std::vector<experiments::RunDirectory> lacking;
   std::vector<std::string> records;
   for (std::size_t i = 0; i < plan.runs.size(); ++i) {
@@ -32,21 +29,13 @@ void require_records(const experiments::SweepPlan& plan, const std::string& out,
       if (std::find(records.begin(), records.end(), one) == records.end()) records.push_back(one);
     }
   }
-  if (again == Again::kYes) {
-    for (const experiments::RunDirectory& directory : lacking) {
-      std::error_code error;
-      std::filesystem::remove(directory.summary(), error);
-      if (error) throw ConfigError(directory.summary() + ": cannot remove: " + error.message());
-    }
-    return;
-  }
   if (lacking.empty()) return;
   std::string text;
   for (const std::string& one : records) text += (text.empty() ? "" : ", ") + one;
   throw ConfigError(lacking.front().path +
                     (lacking.size() == 1 ? "" : " and " + std::to_string(lacking.size() - 1) + " more") +
                     ": finished, but without what the spec asks for: " + text +
-                    "; --again runs what is not complete again, from its start");
+                    "; --again runs those runs once more, from the start");
 }
 
 }  // namespace droptest::cli

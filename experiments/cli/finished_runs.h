@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "experiments/records/run_records.h"
 #include "experiments/spec/sweep_plan.h"
 
 namespace CLI {
@@ -12,14 +13,10 @@ class App;
 
 namespace droptest::cli {
 
-/// What becomes of them.
-enum class Again { kNo, kYes };
-
 /// Adds --again. `again` outlives the parsing.
-void add_again_option(CLI::App& command, Again& again);
+void add_again_option(CLI::App& command, experiments::Again& again);
 
-/// kYes: takes the results of such runs away, so that they are run again. Throws: ConfigError with kNo, that names the
-/// records and what to do.
-void require_records(const experiments::SweepPlan& plan, const std::string& out, Again again);
+/// Throws: ConfigError where there are such runs, that names the records and what to do.
+void require_records(const experiments::SweepPlan& plan, const std::string& out);
 
 }  // namespace droptest::cli

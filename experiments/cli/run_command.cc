@@ -19,6 +19,7 @@
 namespace droptest::cli {
 namespace {
 
+using experiments::Again;
 using experiments::ExecuteOptions;
 using experiments::IfBusy;
 using experiments::RunDirectory;
@@ -51,9 +52,9 @@ int run(const RunOptions& options) {
   const std::optional<comm::LaunchEnvironment> launch =
       planned.run.config.backend.name == "local" ? std::nullopt : comm::launch_environment(comm::process_environment());
   const bool launched = launch.has_value();
-  if (!launched || launch->rank == 0) require_records(plan, options.out, options.again);
+  if (options.again == Again::kNo && (!launched || launch->rank == 0)) require_records(plan, options.out);
   // Under a launcher the ranks decide together, once they are connected.
-  if (!launched && experiments::has_result(directory)) {
+  if (!launched && experiments::is_settled(directory, planned.run, options.again)) {
     if (!options.quiet) {
       std::cout << outcome_text(*experiments::read_summary(directory)) << "\n"
                 << "nothing to do: the records are in " << directory.path << "\n";
@@ -66,6 +67,7 @@ int run(const RunOptions& options) {
   }
   ExecuteOptions execute{planned.point, worker_command()};
   execute.if_busy = options.if_busy;
+  execute.again = options.again;
   if (!options.quiet) {
     execute.say_waiting = [](const std::string& text) { std::cerr << "droptest: " << text << std::endl; };
   }

@@ -18,6 +18,7 @@
 namespace droptest::cli {
 namespace {
 
+using experiments::Again;
 using experiments::SweepProgress;
 using experiments::SweepRun;
 
@@ -72,7 +73,7 @@ void print_busy(const experiments::SweepPlan& plan, const SweepProgress& progres
 
 int sweep(const SweepCommandOptions& options) {
   const experiments::SweepPlan plan = load_plan(options.spec, Files::kHashed);
-  require_records(plan, options.out, options.again);
+  if (options.again == Again::kNo) require_records(plan, options.out);
   experiments::SweepOptions sweep_options;
   sweep_options.out = options.out;
   const experiments::RunConfig& demanding = experiments::most_demanding(plan.runs);
@@ -85,6 +86,7 @@ int sweep(const SweepCommandOptions& options) {
   using Pin = experiments::SweepOptions::Pin;
   sweep_options.pin = options.pin == "cores" ? Pin::kCores : Pin::kNone;
   sweep_options.if_busy = options.if_busy;
+  sweep_options.again = options.again;
   sweep_options.worker_command = {experiments::this_program(), "worker"};
 
   catch_stop_signals();

@@ -294,4 +294,8 @@ bool has_result(const RunDirectory& directory) {
   return summary && (*summary)["status"] != run_status_name(RunStatus::kFailed);
 }
 
+bool is_settled(const RunDirectory& directory, const ResolvedRun& run, Again again) {
+  return has_result(directory) && (again == Again::kNo || missing_records(directory, run).empty());
+}
+
 }  // namespace droptest::experiments

@@ -83,4 +83,10 @@ std::vector<std::string> missing_records(const RunDirectory& directory, const Re
 /// Whether the run need not be run again: a summary that says `completed` or `diverged`.
 bool has_result(const RunDirectory& directory);
 
+/// What becomes of a finished run that lacks a record which the spec asks for: it stays, or is run again.
+enum class Again : std::uint8_t { kNo, kYes };
+
+/// Whether nothing is left to do: the run has a result, and with Again::kYes all records that it asks for.
+bool is_settled(const RunDirectory& directory, const ResolvedRun& run, Again again);
+
 }  // namespace droptest::experiments

@@ -83,8 +83,9 @@ enum class FolderState : std::uint64_t { kOurs, kFinished, kBusy };
 
 /// All ranks: rank 0 alone need see the folder, and decides for all. While it waits, the others hear from it more often
 /// than their timeout. Takes the lock on rank 0.
-FolderState agree_on_folder(comm::Communicator& group, const RunDirectory& directory, const ExecuteOptions& options,
-                            std::chrono::milliseconds timeout, SharedLock& lock) {
+FolderState agree_on_folder(comm::Communicator& group, const ResolvedRun& run, const RunDirectory& directory,
+                            const ExecuteOptions& options, SharedLock& lock) {
+  const std::chrono::milliseconds timeout = run.config.backend.timeout;
   ExecuteOptions told_once = options;
   for (;;) {
     auto state = static_cast<std::uint64_t>(FolderState::kOurs);
@@ -93,7 +94,8 @@ FolderState agree_on_folder(comm::Communicator& group, const RunDirectory& direc
       told_once.say_waiting = [](const std::string&) {};
       if (!lock) state = static_cast<std::uint64_t>(FolderState::kBusy);
     }
-    if (group.rank() == 0 && state == static_cast<std::uint64_t>(FolderState::kOurs) && has_result(directory)) {
+    if (group.rank() == 0 && state == static_cast<std::uint64_t>(FolderState::kOurs) &&
+        is_settled(directory, run, options.again)) {
       state = static_cast<std::uint64_t>(FolderState::kFinished);
     }
     group.broadcast(comm::Tensor(std::span<std::uint64_t>(&state, 1)), 0,
@@ -129,7 +131,7 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
   config.device_index = comm::nccl_device(*group);
   const SigtermWatch::Protection protection(sigterm, *group);
   try {
-    if (agree_on_folder(*group, directory, execute, config.backend.timeout, lock) == FolderState::kFinished) {
+    if (agree_on_folder(*group, run, directory, execute, lock) == FolderState::kFinished) {
       return launch.rank == 0 ? *read_summary(directory) : nlohmann::json();
     }
     std::optional<RunRecorder> recorder;
@@ -224,7 +226,9 @@ nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory
   SharedLock lock;
   if (!launch && takes_lock) {
     lock = take_lock(directory, options);
-    if (has_result(directory)) return *read_summary(directory);
+    if (is_settled(directory, run, options.again)) return *read_summary(directory);
+    std::error_code ignored;
+    std::filesystem::remove(directory.summary(), ignored);  // rank processes look for it, too
   }
   try {
     if (backend.rank_kind == comm::RankKind::kThreads) return run_threads(run, directory, options.point, lock);

@@ -21,6 +21,7 @@ struct ExecuteOptions {
   std::vector<std::string> worker_command;
   /// Who holds the lock of the run's folder: this process takes it, or the one that started this process has it.
   enum class Lock : std::uint8_t { kTake, kHeldByParent } lock = Lock::kTake;
+  Again again = Again::kNo;        ///< where the finished run lacks records; its old result stays until it is run
   IfBusy if_busy = IfBusy::kFail;  ///< kSkip throws as kFail does: there is nothing else to do
   std::function<void(const std::string& text)> say_waiting = [](const std::string&) {};  ///< kWait: for whom
 };

@@ -48,7 +48,7 @@ class SweepRunner {
       run.steps = plan.runs[i].run.config.training.steps;
       run.same_as = plan.runs[i].same_as;
       if (run.same_as != i) continue;
-      if (has_result(directory_of(i))) {
+      if (is_settled(directory_of(i), plan.runs[i].run, options.again)) {
         take_result(i, SweepRun::State::kFoundFinished);
       } else {
         waiting_.push_back(i);
@@ -113,7 +113,7 @@ class SweepRunner {
       busy_.push_back(index);
       return;
     }
-    if (has_result(directory)) {
+    if (is_settled(directory, planned.run, options_.again)) {
       take_result(index, SweepRun::State::kFoundFinished);
       return;
     }

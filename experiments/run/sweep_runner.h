@@ -23,6 +23,7 @@ struct SweepOptions {
   /// Command that runs the run of a folder's spec.json; folder, sweep point and --locked are appended.
   std::vector<std::string> worker_command;
   IfBusy if_busy = IfBusy::kSkip;  ///< where another process is at work on a run
+  Again again = Again::kNo;        ///< where a finished run lacks records; its old result stays until it is run
 };
 
 /// Where one run of the sweep stands.

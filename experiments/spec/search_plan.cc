@@ -91,7 +91,8 @@ SearchPlan::SearchPlan(const Spec& spec, FileHashes* files) : where_(spec.where)
     throw ConfigError(where_ + ": /search/max_seeds: got " + std::to_string(settings_.max_seeds) + ", want at most " +
                       std::to_string(std::uint64_t{0} - first) + " from seed " + std::to_string(first));
   }
-  if (at(settings_.low, 0).run.run_id == at(settings_.high, 0).run.run_id) {
+  const std::string lowest = at(settings_.low, 0).run.run_id;  // compilers differ in which operand they take first
+  if (lowest == at(settings_.high, 0).run.run_id) {
     throw ConfigError(where_ + ": /search/pointer: got " + quote_json(settings_.pointer) +
                       ", which changes nothing in this run (another part of /network overrides it, or the run has no "
                       "such traffic), want the place of a rate that is in use");

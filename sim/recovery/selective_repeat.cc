@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "sim/recovery/retransmission.h"
@@ -153,6 +154,7 @@ double more_rounds_probability(double p, std::uint64_t packets, std::uint64_t ro
 
 double expected_rounds(double p, std::uint64_t packets) {
   if (packets == 0) return 0;
+  if (p >= 1) return std::numeric_limits<double>::infinity();
   double sum = 1;
   for (std::uint64_t k = 1;; ++k) {
     const double term = more_rounds_probability(p, packets, k);

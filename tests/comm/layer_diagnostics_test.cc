@@ -142,6 +142,27 @@ TEST(LayerDiagnostics, MemoryDoesNotGrowWithTheStepsWhereNobodyAsks) {
   });
 }
 
+// The ranks put their verdicts together at the same step, whichever of its groups a rank begins the step with.
+TEST(LayerDiagnostics, StepsMayBeginWithAnyGroupOfARank) {
+  constexpr std::uint64_t kSteps = 1500;
+  LossyOptions options = options_of(std::make_shared<ChosenLoss>(std::vector<std::uint64_t>{0, 2998}));
+  options.sample_every_steps = 0;
+  run_ranks(2, kTimeout, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    const std::unique_ptr<Communicator> part = lossy.split(0, inner.rank());
+    for (std::uint64_t step = 1; step <= kSteps; ++step) {
+      if (inner.rank() == 0) part->begin_step(step);
+      lossy.begin_step(step);
+      if (inner.rank() == 1) part->begin_step(step);
+      std::vector<double> data = {1, 2, 3, 4};
+      lossy.all_reduce(Tensor(std::span(data)), ReduceOp::kSum, {kClass, "activation", 0});
+    }
+    const ClassStatistics all = lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit).at(0);
+    EXPECT_EQ(all.layers.at(0).steps, kSteps);
+    EXPECT_EQ(all.layers.at(0).untouched_steps, kSteps - 2);
+  });
+}
+
 TEST(LayerDiagnostics, TheLayersOfAClassAddUpToIt) {
   LossyOptions options = options_of(std::make_shared<sim::Bernoulli>(0.2));
   options.network.of(kClass)->path = "direct";

@@ -119,8 +119,8 @@ def wait_until(condition, seconds=60):
     raise AssertionError("timed out waiting")
 
 
-def processes_with(text):
-    """Ids of the processes whose command line contains the text."""
+def processes_with(text, cwd=None):
+    """Ids of the processes whose command line contains the text, and that work in the folder where one is given."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -128,8 +128,9 @@ def processes_with(text):
         try:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            elsewhere = cwd is not None and (entry / "cwd").readlink() != cwd
         except OSError:
             continue
-        if text in command and state != "Z":
+        if text in command and state != "Z" and not elsewhere:
             found.append(int(entry.name))
     return found

@@ -82,7 +82,7 @@ TEST(SearchPlan, WhatHasNoMeaningIsRefusedByItsPointer) {
   EXPECT_THAT(error_of(std::string(kLoss) + R"(, "sweep": {"cross": {"/training/steps": [1, 2]}}, "search": {})"),
               HasSubstr("s.json: /sweep: got a sweep, want a spec of one run to search from"));
   EXPECT_THAT(error_of_section(R"({"pointer": "/network/path"})"),
-              HasSubstr("s.json: /network/path: got 0.5, want one of"));
+              HasSubstr("s.json: /network/path: got 0.001, want one of"));
 }
 
 TEST(SearchPlan, APointerThatIsOverriddenElsewhereIsRefused) {

@@ -139,6 +139,22 @@ def test_a_sweep_leaves_busy_runs_to_their_process_and_says_so(tmp_path):
     assert not list((tmp_path / "results").rglob("*lock"))
 
 
+def test_running_again_takes_no_result_away_that_it_does_not_replace(tmp_path):
+    rates = {"cross": {"/network/loss/loss_rate": [0, 0.1]}}
+    write_spec(tmp_path, record={"weights": "none"}, sweep=rates)
+    run("sweep", "spec.json", cwd=tmp_path)
+    busy, free = run_folders(tmp_path)
+    again = ["sweep", "spec.json", "--set", "/record/weights=final", "--again"]
+    with held(busy / "lock"):
+        assert "nothing was run" in run(*again, "--if-busy", "fail", cwd=tmp_path, expect=3).err
+        assert [summary_of(f)["status"] for f in (busy, free)] == ["completed"] * 2
+        run(*again, cwd=tmp_path, expect=3)
+        assert summary_of(busy)["status"] == "completed"
+        assert [(f / "weights.safetensors").exists() for f in (busy, free)] == [False, True]
+    run(*again, cwd=tmp_path)
+    assert (busy / "weights.safetensors").exists()
+
+
 def test_a_sweep_can_refuse_or_wait(tmp_path):
     free, busy = sweep_of_two(tmp_path)
     with held(busy / "lock"):

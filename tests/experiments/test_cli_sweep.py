@@ -132,7 +132,7 @@ def test_a_run_that_is_killed_is_recorded(tmp_path):
     sweep = start("sweep", "spec.json", cwd=tmp_path)
     folder = wait_until(lambda: run_folders(tmp_path))[0]
     wait_until(lambda: (folder / "metrics.jsonl").exists() and len(metrics_of(folder)) > 2)
-    (worker,) = processes_with(f"worker results/tiny/{folder.name}")
+    (worker,) = processes_with(f"worker results/tiny/{folder.name}", cwd=tmp_path)
     os.kill(worker, signal.SIGKILL)
     _, err = sweep.communicate(timeout=30)
     assert sweep.returncode == 1
@@ -149,7 +149,7 @@ def test_ctrl_c_keeps_what_is_finished_and_a_second_call_goes_on(tmp_path):
 
     def second_runs():
         folders = run_folders(tmp_path)
-        return len(folders) == 2 and processes_with("worker results/tiny/")
+        return len(folders) == 2 and processes_with("worker results/tiny/", cwd=tmp_path)
 
     wait_until(second_runs)
     (worker,) = wait_until(second_runs)
@@ -163,7 +163,7 @@ def test_ctrl_c_keeps_what_is_finished_and_a_second_call_goes_on(tmp_path):
 
     # Going on: the finished run is kept, the other one is run from its start.
     again = start("sweep", "spec.json", "--jobs", "1", cwd=tmp_path)
-    wait_until(lambda: processes_with("worker results/tiny/"))
+    wait_until(lambda: processes_with("worker results/tiny/", cwd=tmp_path))
     again.send_signal(signal.SIGTERM)
     _, err = again.communicate(timeout=30)
     assert again.returncode == 130 and "1 of 2 runs are kept" in err

@@ -180,6 +180,12 @@ TEST(Retransmission, TimersThatDoubleFollowTheOracle) {
 }
 
 // Without a longest timer the mean would not exist from p = 1/2 on, and a walk at 90 % came to 1e18 seconds.
+TEST(Retransmission, RoundsThatNeverEndAreInfinite) {
+  EXPECT_EQ(expected_rounds(1, 1), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(expected_rounds(1, 0), 0);
+  EXPECT_DOUBLE_EQ(expected_rounds(0.5, 1), 2);
+}
+
 TEST(Retransmission, TimersDoubleUpToTheLongest) {
   const double p = 0.9;
   const auto timeout =
