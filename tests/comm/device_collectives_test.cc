@@ -12,6 +12,7 @@
 
 #include "comm/device/device_info.h"
 #include "comm/device/device_tensor.h"
+#include "comm/device/tensor_operations.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/lossy/path_registry.h"
 #include "comm/run_ranks.h"
@@ -239,6 +240,30 @@ TEST(DeviceLosses, EveryRecoveryHasTheHostsBits) {
   ClassNetwork attacked = recovery_network("direct", 0.1, 0.1);
   attacked.reduce.selection = LossSelection::kLargestNorm;
   expect_twins<float>(3, attacked, "largest norm");
+}
+
+// Of 1000 elements on two ranks, one is NaN on one of them, and others differ by 3.
+TEST(DeviceLosses, ANaNIsTheLargestDivergence) {
+  DROPTEST_NEEDS_DEVICE();
+  constexpr std::size_t kElems = 1000;
+  Stream stream;
+  DeviceBuffer<float> buffers[2] = {{kElems, "rank 0"}, {kElems, "rank 1"}};
+  const auto largest = [&](std::size_t place, std::size_t rank, float value) {
+    const std::byte* contributions[2];
+    for (std::size_t r = 0; r < 2; ++r) {
+      std::vector<float> values(kElems, 3 * static_cast<float>(r));
+      if (r == rank) values[place] = value;
+      copy_to_device(std::span<const float>(values), buffers[r].elems(), stream);
+      stream.synchronize();
+      contributions[r] = reinterpret_cast<const std::byte*>(buffers[r].elems().data());
+    }
+    return divergence_sums_on_device(ElementType::kFloat32, kElems, contributions, stream).max;
+  };
+  EXPECT_EQ(largest(0, 0, 0), 3);
+  for (const std::size_t place : {std::size_t{0}, std::size_t{300}, kElems - 1}) {
+    EXPECT_TRUE(std::isnan(largest(place, 0, std::nanf("")))) << place;
+    EXPECT_TRUE(std::isnan(largest(place, 1, std::nanf("")))) << place;
+  }
 }
 
 // The loss layer keeps values of a call in buffers that its next call uses again, here on another stream.

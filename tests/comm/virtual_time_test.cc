@@ -367,6 +367,12 @@ TEST(VirtualTime, MeasuredComputeTimeIsWhatPassesBetweenTheCalls) {
             if (lossy.rank() == 0) lossy.send(ConstTensor(std::span<const float>(data)), 1, control);
             if (lossy.rank() == 1) lossy.recv(Tensor(std::span(data)), 0, control);
           },
+          [&] {
+            std::vector<float> received(64);
+            const Send sent{ConstTensor(std::span<const float>(data)), 1 - lossy.rank(), control};
+            const Receive taken{Tensor(std::span(received)), 1 - lossy.rank(), control};
+            lossy.exchange(std::span(&sent, 1), std::span(&taken, 1));
+          },
           [&] { lossy.barrier(control); },
           [&] { lossy.split(0, 0); },
           [&] { lossy.verify_fates(); },
