@@ -16,8 +16,9 @@ namespace droptest::comm {
 /// One rank's memory, per message, of what of its sends never arrived; zero before the first. A path corrects its input
 /// at the start of a reduction, sends that, and reports what each of its own sends lost; the next message of the same
 /// class, name and layer carries it, where it has the same type, size and cut into parts. So the sum over time of what
-/// arrives falls short of the sum of the inputs by no more than what the memories hold. Paths of hops have none:
-/// what a hop loses is a partial sum, whose sender does not know which of its own values were in it.
+/// arrives falls short of the sum of the inputs by no more than what the memories hold, as long as no name changes its
+/// type, size or cut: such a change drops the memory of that name. Paths of hops have none: what a hop loses is a
+/// partial sum, whose sender does not know which of its own values were in it.
 ///
 /// Source: Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019, algorithm 2, with loss as the compressor.
 class ErrorFeedback {
