@@ -38,7 +38,7 @@ experiments::DataConfig data_of(const EvalOptions& options) {
 }
 
 int eval(const EvalOptions& options) {
-  const experiments::SweepPlan plan = load_plan(options.config, Files::kUnread);
+  const experiments::SweepPlan plan = load_plan(options.config, nullptr);
   const experiments::RunConfig& config = plan.runs.front().run.config;
   const experiments::Tokens tokens = experiments::open_tokens(data_of(options), config.model.vocabulary);
   const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));

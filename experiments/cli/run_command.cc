@@ -42,7 +42,8 @@ struct WorkerOptions {
 std::vector<std::string> worker_command() { return {experiments::this_program(), "worker"}; }
 
 int run(const RunOptions& options) {
-  const experiments::SweepPlan plan = load_plan(options.spec, Files::kHashed);
+  experiments::FileHashes files;
+  const experiments::SweepPlan plan = load_plan(options.spec, &files);
   if (plan.runs.size() > 1) {
     throw ConfigError(options.spec.file + ": asks for " + std::to_string(plan.runs.size()) +
                       " runs; use: droptest sweep " + options.spec.file);

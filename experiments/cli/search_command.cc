@@ -123,6 +123,7 @@ int search(const SearchCommandOptions& options) {
   experiments::FileHashes files;
   const experiments::SearchPlan plan(experiments::load_spec(options.spec.file, options.spec.overrides), &files);
   experiments::SweepOptions sweep_options;
+  sweep_options.files = &files;
   sweep_options.out = options.out;
   const experiments::RunConfig twin = plan.lossless(0).run.config;
   experiments::require_run_device(twin);

@@ -39,10 +39,8 @@ void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const s
       ->default_str(by_default);
 }
 
-experiments::SweepPlan load_plan(const SpecOptions& options, Files files) {
-  experiments::FileHashes hashes;
-  return experiments::plan_sweep(experiments::load_spec(options.file, options.overrides),
-                                 files == Files::kHashed ? &hashes : nullptr);
+experiments::SweepPlan load_plan(const SpecOptions& options, experiments::FileHashes* files) {
+  return experiments::plan_sweep(experiments::load_spec(options.file, options.overrides), files);
 }
 
 void say_warnings(const SpecOptions& options, const experiments::SweepPlan& plan) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "experiments/records/file_lock.h"
+#include "experiments/spec/file_hashes.h"
 #include "experiments/spec/sweep_plan.h"
 
 namespace CLI {
@@ -28,11 +29,9 @@ void add_set_option(CLI::App& command, SpecOptions& options);
 /// Adds --if-busy with `choices` of wait, skip and fail. `if_busy` holds the default, and outlives the parsing.
 void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const std::vector<std::string>& choices);
 
-/// Whether run ids are needed: then the files that the spec names must be there.
-enum class Files { kHashed, kUnread };
-
-/// The runs that the spec asks for. Throws: ConfigError.
-experiments::SweepPlan load_plan(const SpecOptions& options, Files files);
+/// The runs that the spec asks for. `files` hashes the files that the spec names, which run ids need; null: no file is
+/// read. Throws: ConfigError.
+experiments::SweepPlan load_plan(const SpecOptions& options, experiments::FileHashes* files);
 
 /// A line on standard error for each part of the spec that has no effect.
 void say_warnings(const SpecOptions& options, const experiments::SweepPlan& plan);

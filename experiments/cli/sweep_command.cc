@@ -72,9 +72,11 @@ void print_busy(const experiments::SweepPlan& plan, const SweepProgress& progres
 }
 
 int sweep(const SweepCommandOptions& options) {
-  const experiments::SweepPlan plan = load_plan(options.spec, Files::kHashed);
+  experiments::FileHashes files;
+  const experiments::SweepPlan plan = load_plan(options.spec, &files);
   if (options.again == Again::kNo) require_records(plan, options.out);
   experiments::SweepOptions sweep_options;
+  sweep_options.files = &files;
   sweep_options.out = options.out;
   const experiments::RunConfig& demanding = experiments::most_demanding(plan.runs);
   experiments::require_run_device(demanding);

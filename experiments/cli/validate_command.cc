@@ -25,10 +25,11 @@ class Shortcomings {
  public:
   Shortcomings() = default;  ///< nobody looked
   explicit Shortcomings(const SpecOptions& spec) : where_(spec.file) {
-    const experiments::SweepPlan plan = load_plan(spec, Files::kUnread);
+    const experiments::SweepPlan plan = load_plan(spec, nullptr);
     bool files_are_there = true;
     try {
-      (void)load_plan(spec, Files::kHashed);
+      experiments::FileHashes files;
+      (void)load_plan(spec, &files);
     } catch (const ConfigError& error) {
       files_are_there = false;
       lines_.emplace_back(error.what());
@@ -87,7 +88,7 @@ int validate(const ValidateOptions& options) {
   for (const std::string& file : options.files) {
     const SpecOptions spec{file, options.spec.overrides};
     try {
-      const experiments::SweepPlan plan = load_plan(spec, Files::kUnread);
+      const experiments::SweepPlan plan = load_plan(spec, nullptr);
       say_warnings(spec, plan);
       const Shortcomings lacking = options.spec_only ? Shortcomings() : Shortcomings(spec);
       for (const std::string& line : lacking.lines()) errors += (errors.empty() ? "" : "\n") + line;

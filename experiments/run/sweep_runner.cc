@@ -14,6 +14,8 @@
 #include "experiments/run/last_words.h"
 #include "experiments/run/metrics_tail.h"
 #include "experiments/run/run_recorder.h"
+#include "experiments/spec/resolve.h"
+#include "sim/error.h"
 
 namespace droptest::experiments {
 namespace {
@@ -117,6 +119,14 @@ class SweepRunner {
       take_result(index, SweepRun::State::kFoundFinished);
       return;
     }
+    if (options_.files != nullptr) {
+      try {
+        (void)resolve(planned.run.spec, directory.spec(), options_.files);
+      } catch (const ConfigError& error) {
+        fail(index, error.what());
+        return;
+      }
+    }
     write_spec_record(directory, planned.run);
     std::error_code ignored;
     std::filesystem::remove(directory.summary(), ignored);
@@ -167,17 +177,26 @@ class SweepRunner {
       return;
     }
     // A run that ends by itself writes its summary; one that is killed cannot.
-    std::optional<nlohmann::json> summary = read_summary(ended.directory);
+    const std::optional<nlohmann::json> summary = read_summary(ended.directory);
     if (!summary || summary->value("status", "") != run_status_name(RunStatus::kFailed)) {
       const std::string words = last_words(log_of(ended.directory));
-      record_failure(plan_.runs[ended.index].run, ended.directory, plan_.runs[ended.index].point,
-                     "the run's process " + status.describe() + (words.empty() ? "" : ": " + words));
-      summary = read_summary(ended.directory);
+      fail(ended.index, "the run's process " + status.describe() + (words.empty() ? "" : ": " + words));
+      return;
     }
-    SweepRun& run = progress_.runs[ended.index];
+    take_failure(ended.index);
+  }
+
+  /// Records why a run that left no word of its own has no result.
+  void fail(std::size_t index, const std::string& why) {
+    record_failure(plan_.runs[index].run, directory_of(index), plan_.runs[index].point, why);
+    take_failure(index);
+  }
+
+  void take_failure(std::size_t index) {
+    SweepRun& run = progress_.runs[index];
     run.state = SweepRun::State::kFailed;
-    run.summary = *summary;
-    run.error = summary->value("error", "");
+    run.summary = *read_summary(directory_of(index));
+    run.error = run.summary.value("error", "");
   }
 
   void take_result(std::size_t index, SweepRun::State state) {

@@ -11,6 +11,7 @@
 
 #include "experiments/records/file_lock.h"
 #include "experiments/records/run_records.h"
+#include "experiments/spec/file_hashes.h"
 #include "experiments/spec/sweep_plan.h"
 
 namespace droptest::experiments {
@@ -18,6 +19,8 @@ namespace droptest::experiments {
 struct SweepOptions {
   std::string out;  ///< root folder of results
   int jobs = 1;     ///< runs at once
+  /// What hashed the files of the plan's specs: a run whose files have changed since then fails. Null: nobody looks.
+  FileHashes* files = nullptr;
   /// Whether each run gets cores of its own, where there are enough for all, and the last runs those that fall free.
   enum class Pin : std::uint8_t { kNone, kCores } pin = Pin::kCores;
   /// Command that runs the run of a folder's spec.json; folder, sweep point and --locked are appended.

@@ -139,6 +139,20 @@ def test_a_sweep_leaves_busy_runs_to_their_process_and_says_so(tmp_path):
     assert not list((tmp_path / "results").rglob("*lock"))
 
 
+def test_a_corpus_that_changes_while_a_sweep_goes_on_is_not_trained_on(tmp_path):
+    first, later = sweep_of_two(tmp_path)
+    corpus = tmp_path / "corpus.txt"
+    with held(later / "lock"):
+        sweep = start("sweep", "spec.json", "--if-busy", "wait", cwd=tmp_path)
+        line_with(sweep.stderr, "1/2 runs (1 busy elsewhere)")
+        (tmp_path / "new").write_bytes(corpus.read_bytes().swapcase())
+        (tmp_path / "new").rename(corpus)
+    _, err = sweep.communicate(timeout=60)
+    assert sweep.returncode == 1 and f"error: run {later.name}" in err
+    assert "/data/sha256: got" in err and "but corpus.txt has" in err
+    assert [summary_of(f)["status"] for f in (first, later)] == ["completed", "failed"]
+
+
 def test_running_again_takes_no_result_away_that_it_does_not_replace(tmp_path):
     rates = {"cross": {"/network/loss/loss_rate": [0, 0.1]}}
     write_spec(tmp_path, record={"weights": "none"}, sweep=rates)
