@@ -135,8 +135,8 @@ void run_ranks(int world_size, std::chrono::milliseconds timeout, const std::fun
   }
   if (!left_behind.empty()) {
     throw CommError("run_ranks: " + rank_list(left_behind) + " of " + std::to_string(world_size) +
-                    " did not return within " + std::to_string(timeout.count()) +
-                    " ms of the first failure, and is left behind; the failure: " + first_text);
+                    " did not return within " + std::to_string(timeout.count()) + " ms of the first failure, and " +
+                    (left_behind.size() == 1 ? "is" : "are") + " left behind; the failure: " + first_text);
   }
   if (error) std::rethrow_exception(error);
 }
