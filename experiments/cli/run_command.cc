@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // droptest run, and the hidden `worker` that runs one folder's run for it and for sweeps.
 #include <CLI/CLI.hpp>
+#include <cstddef>
+#include <cstdint>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "comm/launch_environment.h"
 #include "experiments/cli/commands.h"
@@ -26,6 +29,7 @@ using experiments::RunDirectory;
 
 struct RunOptions {
   SpecOptions spec;
+  std::size_t number = 0;  ///< of the run, from 1; 0: the spec's only one
   std::string out = "results";
   IfBusy if_busy = IfBusy::kFail;
   Again again = Again::kNo;
@@ -41,13 +45,28 @@ struct WorkerOptions {
 
 std::vector<std::string> worker_command() { return {experiments::this_program(), "worker"}; }
 
-int run(const RunOptions& options) {
+/// The plan with the run alone that was asked for.
+experiments::SweepPlan plan_of_one(const RunOptions& options) {
   experiments::FileHashes files;
-  const experiments::SweepPlan plan = load_plan(options.spec, &files);
-  if (plan.runs.size() > 1) {
-    throw ConfigError(options.spec.file + ": asks for " + std::to_string(plan.runs.size()) +
-                      " runs; use: droptest sweep " + options.spec.file);
+  experiments::SweepPlan plan = load_plan(options.spec, &files);
+  const std::size_t runs = plan.runs.size();
+  if (options.number == 0 && runs > 1) {
+    throw ConfigError(options.spec.file + ": asks for " + std::to_string(runs) + " runs; use: droptest sweep " +
+                      options.spec.file + ", or --run 1 to --run " + std::to_string(runs) + " for one of them");
   }
+  if (options.number > runs) {
+    throw ConfigError(options.spec.file + ": --run: got " + std::to_string(options.number) + ", want 1 to " +
+                      std::to_string(runs) + ", the runs that it asks for");
+  }
+  experiments::PlannedRun chosen = std::move(plan.runs[options.number == 0 ? 0 : options.number - 1]);
+  chosen.same_as = 0;
+  plan.runs.clear();
+  plan.runs.push_back(std::move(chosen));
+  return plan;
+}
+
+int run(const RunOptions& options) {
+  const experiments::SweepPlan plan = plan_of_one(options);
   const experiments::PlannedRun& planned = plan.runs.front();
   const RunDirectory directory = experiments::run_directory(options.out, plan.name, planned.run.run_id);
   const std::optional<comm::LaunchEnvironment> launch =
@@ -102,6 +121,9 @@ void add_run_command(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand("run", "Train one run and write its records");
   const auto options = std::make_shared<RunOptions>();  // shared by CLI11's bindings and the action
   add_spec_options(*command, options->spec);
+  command
+      ->add_option("--run", options->number, "Which run of a spec that asks for several, from 1, in the order of sweep")
+      ->check(CLI::Range(std::uint64_t{1}, experiments::kMaxRuns));
   command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
   add_if_busy_option(*command, options->if_busy, {"wait", "skip", "fail"});
   add_again_option(*command, options->again);
@@ -112,6 +134,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
       "Examples:\n"
       "  droptest run spec.json --set /training/steps=100 --set /network/loss/loss_rate=5%\n"
       "  droptest run spec.json --set /backend/name=gloo\n"
+      "  droptest run sweep.json --run 3\n"
       "  mpirun -np 4 droptest run spec.json --set /backend/name=gloo");
   command->callback([options, &chosen] { chosen = [options] { return run(*options); }; });
 }

@@ -286,3 +286,20 @@ def test_device_auto_takes_the_cpu_where_no_device_answers_and_says_so(tmp_path)
     assert "device" not in json.loads((run_folder / "spec.json").read_text())
     write_spec(tmp_path, "plain.json")
     assert "nothing to do" in run("run", "plain.json", cwd=tmp_path, environment=HIDDEN).out
+
+
+def test_one_run_of_a_sweep_is_trained_by_its_number(tmp_path):
+    write_spec(tmp_path, sweep={"cross": {"/network/loss/loss_rate": [0, 0.1]}}, repeat={"seeds": 2})
+    run("run", "spec.json", "--run", "2", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    alone = summary_of(folder)
+    assert alone["point"] == {"/network/loss/loss_rate": 0.1} and alone["seeds"]["weights"] == 1
+    run("run", "spec.json", "--run", "3", "--quiet", cwd=tmp_path)
+    out = run("sweep", "spec.json", cwd=tmp_path).out
+    assert "4 runs in results/tiny" in out and summary_of(folder) == alone, "the sweep takes what is there"
+    seeds = {folder.name: summary_of(folder)["seeds"]["weights"] for folder in run_folders(tmp_path)}
+    assert sorted(seeds.values()) == [1, 1, 2, 2]
+    refused = run("run", "spec.json", cwd=tmp_path, expect=2).err
+    assert "asks for 4 runs; use: droptest sweep spec.json, or --run 1 to --run 4 for one of them" in refused
+    assert "--run: got 5, want 1 to 4" in run("run", "spec.json", "--run", "5", cwd=tmp_path, expect=2).err
+    run("run", "spec.json", "--run", "0", cwd=tmp_path, expect=2)

@@ -101,21 +101,36 @@ def test_ranks_that_droptest_starts_meet_by_tcp_too(tmp_path, local_run):
     expect_same_records(run_folders(tmp_path)[0], local_run)
 
 
-def test_the_batch_script_runs_a_job(slurm, tmp_path, local_run):
-    write_spec(tmp_path, parallel={"tensor": RANKS}, training=TRAINING, backend={"name": "gloo", "timeout_seconds": 30})
+def batch_job(slurm, folder, *options):
+    """Runs the batch script on spec.json with records in out/, returns what the job printed."""
     # The nodes of this Slurm are names of one machine, so the job cannot find the first one by its name.
     variables = {"DROPTEST": BINARY, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1))}
     environment = {**CLEAN_ENVIRONMENT, **slurm.environment, **variables}
     script = ROOT / "experiments" / "launch" / "slurm.sbatch"
-    command = ["sbatch", "--parsable", "--nodes=2", "--ntasks-per-node=2", script, "spec.json", "--out", "out"]
-    submitted = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=30)
+    words = ["--nodes=2", "--ntasks-per-node=2", "--output=job.log", script, "spec.json", "--out", "out"]
+    command = ["sbatch", "--parsable", *options, *words]
+    submitted = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=30)
     assert submitted.returncode == 0, submitted.stderr
     job = submitted.stdout.strip()
     wait_until(lambda: not slurm.ask("squeue", "-h", "-j", job, "-t", "pending,running,completing"))
-    log = (tmp_path / f"droptest-{job}.log").read_text()
+    return (folder / "job.log").read_text()
+
+
+def test_the_batch_script_runs_a_job(slurm, tmp_path, local_run):
+    write_spec(tmp_path, parallel={"tensor": RANKS}, training=TRAINING, backend={"name": "gloo", "timeout_seconds": 30})
+    log = batch_job(slurm, tmp_path)
     (folder,) = run_folders(tmp_path, out="out")
     assert f"the records are in {folder.relative_to(tmp_path)}" in log
     expect_same_records(folder, local_run)
+
+
+def test_a_task_of_a_job_array_trains_the_run_of_its_number(slurm, tmp_path):
+    sweep = {"cross": {"/network/loss/loss_rate": [0.1, 0.2, 0.3]}}
+    backend = {"name": "gloo", "timeout_seconds": 30}
+    write_spec(tmp_path, parallel={"tensor": RANKS}, training=TRAINING, backend=backend, sweep=sweep)
+    log = batch_job(slurm, tmp_path, "--array=2")
+    (folder,) = run_folders(tmp_path, out="out")
+    assert summary_of(folder)["point"] == {"/network/loss/loss_rate": 0.2}, log
 
 
 def test_a_port_that_is_taken_is_named_by_rank_zero(tmp_path):

@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts/tokenize"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "scripts/tokenize"
+BINARY = os.environ.get("DROPTEST_BINARY", str(ROOT / "build/dev/experiments/droptest"))
 END = "<|endoftext|>"
 TEXT = "the cat sat on the mat\n\nthe dog — déjà vu — sat on the cat\n\nthe end, the <|endoftext|> end"
 
@@ -99,7 +101,7 @@ def test_a_model_trains_on_the_tokens(learned):
         "seed": 1,
     }
     (learned / "spec.json").write_text(json.dumps(spec))
-    ran = subprocess.run([os.environ["DROPTEST_BINARY"], "run", "spec.json"], cwd=learned, capture_output=True, text=True)
+    ran = subprocess.run([BINARY, "run", "spec.json"], cwd=learned, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
 
 
