@@ -2,8 +2,9 @@
 """Time to a target loss on the virtual clock, for reliable and tolerant networks, and where the two break even.
 
 Nouns. A *reliable* run repeats lost packets until all have arrived (time.retransmission of its spec), a *tolerant* one
-leaves them lost, at once or when its budget of rounds is spent. The *advantage* of tolerance at a loss rate is D = ln(time of tolerant / time of reliable) of two runs
-with one seed: below 0 tolerance is faster. The *break-even rate* is where the mean of D over seeds becomes positive.
+leaves them lost, at once or when its budget of rounds is spent. The *advantage* of tolerance at a loss rate is
+D = ln(time of tolerant / time of reliable) of two runs with one seed: below 0 tolerance is faster. The *break-even
+rate* is where the mean of D over seeds becomes positive.
 """
 
 from __future__ import annotations

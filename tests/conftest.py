@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests pytest-xdist keeps in one process, one after the other: those of a file, since they share fixtures, and those
-that start Slurm or other launchers, since they share ports and measure how soon ranks end."""
+"""Which tests pytest-xdist keeps in one process, one after the other: those of a file, since they share fixtures, and
+those that start Slurm or other launchers, since they share ports and measure how soon ranks end."""
 
 import pytest
 
