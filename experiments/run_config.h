@@ -42,8 +42,9 @@ struct TrainingConfig {
 };
 
 struct ValidationConfig {
-  std::uint64_t every_steps = 50;  ///< also after the last step
-  std::uint64_t tokens = 65536;    ///< at least this many, in whole batches, the same at each evaluation
+  std::uint64_t every_steps = 50;      ///< also after the last step
+  std::uint64_t tokens = 65536;        ///< at least this many, in whole batches, the same at each evaluation
+  std::uint64_t selection_tokens = 0;  ///< further ones, in whole batches, evaluated after the last step; 0: none
   enum class Network : std::uint8_t { kLossless, kLossy } network = Network::kLossless;
 };
 

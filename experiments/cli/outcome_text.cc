@@ -57,13 +57,23 @@ std::string outcome_text(const nlohmann::json& summary) {
          duration_text(summary.at("seconds").get<double>());
 }
 
-std::string point_text(const nlohmann::json& point) {
+std::string point_text(const nlohmann::json& point, const nlohmann::json& labels) {
   std::string text;
-  for (const auto& [pointer, value] : point.items()) {
-    text += (text.empty() ? "" : ", ") + pointer.substr(pointer.rfind('/') + 1) + ": " + value_text(value);
+  const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  nlohmann::json rest = point;
+  for (const nlohmann::json& label : labels) {
+    bool of_point = false;
+    for (const nlohmann::json& pointer : label.at("pointers")) {
+      of_point = rest.erase(pointer.get<std::string>()) != 0 || of_point;
+    }
+    if (of_point) add(label.at("label").get<std::string>());
   }
+  for (const auto& [pointer, value] : rest.items())
+    add(pointer.substr(pointer.rfind('/') + 1) + ": " + value_text(value));
   return text.empty() ? "-" : text;
 }
+
+std::string point_text(const experiments::PlannedRun& planned) { return point_text(planned.point, planned.run.labels); }
 
 std::string seeds_text(const experiments::Seeds& seeds) {
   if (seeds.agree()) return std::to_string(seeds.network);

@@ -40,6 +40,7 @@ struct WorkerOptions {
   std::string directory;
   std::string point = "{}";
   ExecuteOptions::Lock lock = ExecuteOptions::Lock::kTake;
+  std::string labels = "[]";
   std::string warnings = "[]";
 };
 
@@ -109,6 +110,7 @@ int work(const WorkerOptions& options) {
   const RunDirectory directory{options.directory};
   experiments::ResolvedRun resolved = experiments::resolve(experiments::load_json(directory.spec()), directory.spec());
   resolved.warnings = experiments::warnings_from_json(parse_json_option(options.warnings, "--warnings"));
+  resolved.labels = parse_json_option(options.labels, "--labels");
   ExecuteOptions execute{parse_json_option(options.point, "--point"), worker_command()};
   execute.lock = options.lock;
   experiments::execute_run(resolved, directory, execute);
@@ -144,6 +146,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   const auto options = std::make_shared<WorkerOptions>();  // shared by CLI11's bindings and the action
   command->add_option("FOLDER", options->directory)->required();
   command->add_option("--point", options->point);
+  command->add_option("--labels", options->labels);
   command->add_flag_callback("--locked", [options] { options->lock = ExecuteOptions::Lock::kHeldByParent; });
   command->add_option("--warnings", options->warnings);
   command->callback([options, &chosen] { chosen = [options] { return work(*options); }; });

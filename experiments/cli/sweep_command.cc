@@ -11,6 +11,7 @@
 #include "experiments/cli/progress_display.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/cli/stop_signal.h"
+#include "experiments/run/best_over.h"
 #include "experiments/run/child_process.h"
 #include "experiments/run/run_device.h"
 #include "experiments/run/sweep_runner.h"
@@ -36,26 +37,48 @@ struct SweepCommandOptions {
 std::string run_text(const experiments::SweepPlan& plan, std::size_t i) {
   const experiments::PlannedRun& planned = plan.runs[i];
   if (planned.same_as == i) return planned.run.run_id;
-  return planned.run.run_id + " (the run of " + point_text(plan.runs[planned.same_as].point) + ")";
+  return planned.run.run_id + " (the run of " + point_text(plan.runs[planned.same_as]) + ")";
 }
 
 std::string summary_table(const experiments::SweepPlan& plan, const SweepProgress& progress) {
-  std::vector<std::vector<std::string>> rows = {{"point", "seed", "status", "validation loss", "run"}};
+  const bool selects = !plan.best_over.empty();
+  std::vector<std::vector<std::string>> rows = {{"point", "seed", "status", "validation loss"}};
+  if (selects) rows.front().emplace_back("selection loss");
+  rows.front().emplace_back("run");
   for (std::size_t i = 0; i < plan.runs.size(); ++i) {
     const nlohmann::json& summary = progress.runs[i].summary;
     if (summary.is_null()) continue;
-    rows.push_back({point_text(plan.runs[i].point), seeds_text(plan.runs[i].seeds), summary.value("status", ""),
-                    loss_text(summary.at("validation").at("final_loss")), run_text(plan, i)});
+    rows.push_back({point_text(plan.runs[i]), seeds_text(plan.runs[i].seeds), summary.value("status", ""),
+                    loss_text(summary.at("validation").at("final_loss"))});
+    if (selects) rows.back().push_back(loss_text(summary.at("validation").value("selection_loss", nlohmann::json())));
+    rows.back().push_back(run_text(plan, i));
   }
   return table_text(rows);
+}
+
+/// A row for each point without the pointers of best_over: the values that won.
+std::string best_table(const experiments::SweepPlan& plan, const SweepProgress& progress) {
+  std::vector<nlohmann::json> summaries;
+  for (const SweepRun& run : progress.runs) summaries.push_back(run.summary);
+  std::vector<std::vector<std::string>> rows = {{"point", "best", "selection loss", "validation loss", "seeds"}};
+  for (const experiments::BestPoint& best : experiments::best_points(plan, summaries)) {
+    const std::string point = point_text(best.point, best.labels);
+    if (best.values.is_null()) {
+      rows.push_back({point, "none: no value has a loss for each seed", "-", "-", "0"});
+      continue;
+    }
+    rows.push_back({point, point_text(best.values, best.labels), loss_text(best.mean_selection_loss),
+                    loss_text(best.mean_validation_loss), std::to_string(best.runs.size())});
+  }
+  return "best by the mean selection loss over the seeds:\n" + table_text(rows);
 }
 
 void print_failures(const experiments::SweepPlan& plan, const SweepProgress& progress) {
   for (std::size_t i = 0; i < plan.runs.size(); ++i) {
     const SweepRun& run = progress.runs[i];
     if (run.state != SweepRun::State::kFailed) continue;
-    std::cerr << "droptest: error: run " << plan.runs[i].run.run_id << " (" << point_text(plan.runs[i].point)
-              << ", seed " << seeds_text(plan.runs[i].seeds) << ") failed: " << run.error << "\n";
+    std::cerr << "droptest: error: run " << plan.runs[i].run.run_id << " (" << point_text(plan.runs[i]) << ", seed "
+              << seeds_text(plan.runs[i].seeds) << ") failed: " << run.error << "\n";
   }
 }
 
@@ -64,7 +87,7 @@ void print_busy(const experiments::SweepPlan& plan, const SweepProgress& progres
     const SweepRun& run = progress.runs[i];
     if (run.state != SweepRun::State::kBusy || run.same_as != i) continue;
     std::cerr << "droptest: run "
-              << experiments::busy_text(plan.runs[i].run.run_id + " (" + point_text(plan.runs[i].point) + ", seed " +
+              << experiments::busy_text(plan.runs[i].run.run_id + " (" + point_text(plan.runs[i]) + ", seed " +
                                             seeds_text(plan.runs[i].seeds) + ")",
                                         run.holder)
               << "\n";
@@ -99,7 +122,10 @@ int sweep(const SweepCommandOptions& options) {
   display.close();
 
   const std::string folder = options.out + "/" + plan.name;
-  if (!options.quiet) std::cout << summary_table(plan, progress);
+  if (!options.quiet) {
+    std::cout << summary_table(plan, progress);
+    if (!plan.best_over.empty()) std::cout << best_table(plan, progress);
+  }
   print_failures(plan, progress);
   print_busy(plan, progress);
   if (progress.busy() != 0 && !stop_requested()) {

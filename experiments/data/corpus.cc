@@ -27,6 +27,11 @@ std::uint64_t uniform_below(sim::PhiloxEngine& engine, std::uint64_t range) {
   return static_cast<std::uint64_t>((static_cast<Wide>(draw) * range) >> 64);
 }
 
+std::uint64_t in_whole_sequences(std::uint64_t tokens, const RunConfig& config) {
+  const auto length = static_cast<std::uint64_t>(config.training.sequence_tokens);
+  return (tokens + length - 1) / length * length;
+}
+
 }  // namespace
 
 TrainingBatches::TrainingBatches(const Tokens& tokens, std::uint64_t seed, int sequences, int length)
@@ -101,16 +106,19 @@ Corpus split_corpus(const Tokens& tokens, double validation_fraction, std::uint6
 }
 
 std::uint64_t validation_targets(const RunConfig& config) {
-  const auto length = static_cast<std::uint64_t>(config.training.sequence_tokens);
-  return (config.validation.tokens + length - 1) / length * length;
+  return in_whole_sequences(config.validation.tokens, config);
+}
+
+std::uint64_t selection_targets(const RunConfig& config) {
+  return in_whole_sequences(config.validation.selection_tokens, config);
 }
 
 Corpus load_corpus(const RunConfig& config) {
   const Tokens tokens = open_tokens(config.data, config.model.vocabulary);
   const std::string& where = config.data.text.empty() ? config.data.tokens : config.data.text;
   return split_corpus(tokens, config.data.validation_fraction,
-                      static_cast<std::uint64_t>(config.training.sequence_tokens) + 1, validation_targets(config) + 1,
-                      where);
+                      static_cast<std::uint64_t>(config.training.sequence_tokens) + 1,
+                      validation_targets(config) + selection_targets(config) + 1, where);
 }
 
 }  // namespace droptest::experiments

@@ -67,6 +67,9 @@ Corpus split_corpus(const Tokens& tokens, double validation_fraction, std::uint6
 /// Tokens of a run that evaluation predicts: at least validation.tokens, in whole sequences.
 std::uint64_t validation_targets(const RunConfig& config);
 
+/// Tokens after those that the selection loss predicts, likewise; 0: it is not measured.
+std::uint64_t selection_targets(const RunConfig& config);
+
 /// Opens and splits the data of a run. Throws: ConfigError.
 Corpus load_corpus(const RunConfig& config);
 

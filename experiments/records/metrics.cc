@@ -49,6 +49,7 @@ json to_json_line(const MetricsLine& line) {
   put("learning_rate", line.learning_rate);
   put("gradient_norm", line.gradient_norm);
   put("validation_loss", line.validation_loss);
+  put("selection_loss", line.selection_loss);
   if (line.divergence) {
     out["divergence"] = to_json(*line.divergence);
     out["divergence"]["groups"] = json::object();

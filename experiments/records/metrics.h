@@ -33,6 +33,7 @@ struct MetricsLine {
   std::optional<double> learning_rate;
   std::optional<double> gradient_norm;
   std::optional<double> validation_loss;
+  std::optional<double> selection_loss;  ///< after the last step, where the config has selection tokens
   std::optional<Divergence> divergence;
   std::map<std::string, Divergence> divergence_groups;  ///< by parameter group; written with `divergence`
   std::map<std::string, CollectiveError> classes;       ///< by traffic class; written where not empty

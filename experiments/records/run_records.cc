@@ -193,6 +193,11 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
               {"loss", std::move(loss)},
               {"warnings", warnings_json(run.warnings)},
               {"provenance", to_json(summary.provenance)}};
+  if (run.config.validation.selection_tokens != 0) {
+    out["validation"]["selection_loss"] = measured_or_null(summary.selection_loss);
+    out["validation"]["selection_tokens"] = summary.selection_tokens;
+  }
+  if (!run.labels.empty()) out["labels"] = run.labels;
   if (run.config.seeds.agree()) out["seed"] = run.config.seeds.network;
   if (summary.time) out["time"] = time_json(*summary.time);
   return out;
@@ -227,13 +232,16 @@ json sweep_json(const SweepPlan& plan) {
   for (const PlannedRun& planned : plan.runs) {
     runs.push_back({{"run_id", planned.run.run_id}, {"point", planned.point}, {"seeds", seeds_json(planned.seeds)}});
     if (planned.seeds.agree()) runs.back()["seed"] = planned.seeds.network;
+    if (!planned.run.labels.empty()) runs.back()["labels"] = planned.run.labels;
     if (!planned.run.warnings.empty()) runs.back()["warnings"] = warnings_json(planned.run.warnings);
   }
-  return {{"schema_version", kSchemaVersion},
-          {"name", plan.name},
-          {"description", plan.description},
-          {"spec", plan.spec},
-          {"runs", std::move(runs)}};
+  json out = {{"schema_version", kSchemaVersion},
+              {"name", plan.name},
+              {"description", plan.description},
+              {"spec", plan.spec},
+              {"runs", std::move(runs)}};
+  if (!plan.best_over.empty()) out["best_over"] = plan.best_over;
+  return out;
 }
 
 void write_record(SchemaKind kind, const std::string& path, const json& record) {

@@ -48,6 +48,8 @@ struct RunSummary {
   std::optional<double> validation_final_loss;
   std::optional<double> validation_best_loss;
   std::uint64_t validation_tokens = 0;
+  std::optional<double> selection_loss;
+  std::uint64_t selection_tokens = 0;
   double tokens_per_second = 0;
   double seconds = 0;
   std::optional<comm::VirtualTime> time;

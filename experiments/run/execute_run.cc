@@ -179,10 +179,8 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   ranks.command = options.worker_command;
   ranks.command.push_back(directory.path);
   ranks.command.push_back("--point");
-  ranks.command.push_back(options.point.dump());
-  ranks.command.push_back("--warnings");
-  ranks.command.push_back(warnings_json(run.warnings).dump());
-  ranks.command.push_back("--locked");
+  ranks.command.insert(ranks.command.end(), {options.point.dump(), "--labels", run.labels.dump(), "--warnings",
+                                             warnings_json(run.warnings).dump(), "--locked"});
   if (lock) ranks.kept_descriptor = lock->descriptor();
   ranks.world_size = run.config.tensor_parallel;
   if (const auto& named = run.config.backend.rendezvous; named && named->kind == comm::Rendezvous::Kind::kTcp) {

@@ -70,6 +70,8 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   summary.validation_final_loss = outcome.validation_final_loss;
   summary.validation_best_loss = outcome.validation_best_loss;
   summary.validation_tokens = outcome.validation_tokens;
+  summary.selection_loss = outcome.selection_loss;
+  summary.selection_tokens = outcome.selection_tokens;
   summary.tokens_per_second = outcome.tokens_per_second;
   summary.seconds = outcome.seconds;
   summary.time = outcome.time;

@@ -132,8 +132,9 @@ class SweepRunner {
     std::filesystem::remove(directory.summary(), ignored);
     std::filesystem::remove(directory.metrics(), ignored);
     std::vector<std::string> command = options_.worker_command;
-    command.insert(command.end(), {directory.path, "--point", planned.point.dump(), "--warnings",
-                                   warnings_json(planned.run.warnings).dump(), "--locked"});
+    command.insert(command.end(),
+                   {directory.path, "--point", planned.point.dump(), "--labels", planned.run.labels.dump(),
+                    "--warnings", warnings_json(planned.run.warnings).dump(), "--locked"});
     progress_.runs[index].state = SweepRun::State::kRunning;
     const std::size_t share = core_shares_.take();
     const int kept_descriptor = lock->descriptor();

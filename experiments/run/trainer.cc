@@ -35,6 +35,14 @@ comm::LossyOptions lossy_options(const RunConfig& config) {
   return options;
 }
 
+std::optional<EvaluationBatches> selection_batches(const RunConfig& config, const Corpus& corpus) {
+  const std::uint64_t wanted = selection_targets(config);
+  if (wanted == 0) return std::nullopt;
+  const std::uint64_t first = validation_targets(config);
+  return EvaluationBatches(corpus.validation.part(first, corpus.validation.size() - first), wanted,
+                           config.training.batch_sequences, config.training.sequence_tokens);
+}
+
 bool is_multiple(std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; }
 
 /// One rank's run: the objects of training, and what has been seen of it so far.
@@ -50,7 +58,8 @@ class Trainer {
         model_(make_training_model(config, network_, network_)),
         batches_(corpus.training, config.seeds.data, config.training.batch_sequences, config.training.sequence_tokens),
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
-                    config.training.sequence_tokens) {
+                    config.training.sequence_tokens),
+        selection_(selection_batches(config, corpus)) {
     set_starting_weights(*model_, config, group);
   }
 
@@ -104,15 +113,19 @@ class Trainer {
     const bool validated = last || is_multiple(step, config_.validation.every_steps);
     if (sampled) sample(line);
     if (validated) validate(line);
+    if (last && selection_) select(line);
     if (last || sampled || validated || is_multiple(step, config_.record.every_steps)) log(line);
+  }
+
+  double evaluate(const EvaluationBatches& batches, const char* name) {
+    std::optional<comm::LossyCommunicator::LosslessScope> lossless;
+    if (config_.validation.network == ValidationConfig::Network::kLossless) lossless.emplace(network_);
+    return agree_on_mean(mean_loss(*model_, batches), group_, name);
   }
 
   /// Measures the validation loss, and compares the ranks' views of the fates so far.
   void validate(MetricsLine& line) {
-    std::optional<comm::LossyCommunicator::LosslessScope> lossless;
-    if (config_.validation.network == ValidationConfig::Network::kLossless) lossless.emplace(network_);
-    const double loss = agree_on_mean(mean_loss(*model_, validation_), group_, "validation_loss");
-    lossless.reset();
+    const double loss = evaluate(validation_, "validation_loss");
     network_.verify_fates();
     line.validation_loss = loss;
     outcome_.validation_final_loss = loss;
@@ -122,6 +135,15 @@ class Trainer {
     } else if (!outcome_.validation_best_loss || loss < *outcome_.validation_best_loss) {
       outcome_.validation_best_loss = loss;
     }
+  }
+
+  /// Measures the loss by which the best of several runs is chosen.
+  void select(MetricsLine& line) {
+    const double loss = evaluate(*selection_, "selection_loss");
+    line.selection_loss = loss;
+    outcome_.selection_loss = loss;
+    outcome_.selection_tokens = selection_->count_targets();
+    if (!std::isfinite(loss)) outcome_.diverged_step = line.step;
   }
 
   /// Samples the replicas' divergence, and each class's error since the last sample.
@@ -181,6 +203,7 @@ class Trainer {
   std::unique_ptr<TrainingModel> model_;
   TrainingBatches batches_;
   EvaluationBatches validation_;
+  std::optional<EvaluationBatches> selection_;  ///< the tokens after those of validation_
 
   Clock::time_point start_;
   double training_seconds_ = 0;

@@ -60,6 +60,7 @@ class Resolver {
       if (repeats != 1) report("/repeat", "got repeats, want one run");
     }
     if (full_.contains("search")) report("/search", "got a search, want a spec of one run");
+    if (full_.contains("extends")) report("/extends", "got the name of a file, want a file that is merged already");
     for (const char* several : {"sweep", "repeat", "search"}) full_.erase(several);
     resolve_numerics();
     resolve_seeds();
@@ -283,6 +284,7 @@ class Resolver {
     const json& validation = full_["validation"];
     config.validation.every_steps = validation["every_steps"].get<std::uint64_t>();
     config.validation.tokens = validation["tokens"].get<std::uint64_t>();
+    config.validation.selection_tokens = validation.value("selection_tokens", std::uint64_t{0});
     config.validation.network =
         validation["network"] == "lossy" ? ValidationConfig::Network::kLossy : ValidationConfig::Network::kLossless;
     const json& record = full_["record"];

@@ -19,6 +19,8 @@ struct ResolvedRun {
   RunConfig config;
   std::string run_id;             ///< 16 hex digits
   std::vector<Warning> warnings;  ///< about the document that was resolved
+  /// What a sweep calls the values of its point: [{"label": .., "pointers": [..]}]; no part of the spec or its id.
+  nlohmann::json labels = nlohmann::json::array();
 };
 
 /// Resolves one point: a spec without `sweep` and `repeat`. `where` names it in messages. `files`: gives the hashes of

@@ -50,6 +50,7 @@ const std::set<std::string, std::less<>>& known_keywords() {
       "patternProperties",
       "x-planned",   // name -> what a member of that name will be; until it is built there is none
       "x-resolved",  // resolved_schema.h
+      "x-synonyms",  // a value that is often meant -> the one of `enum` to suggest
   };
   return kKeywords;
 }

@@ -60,6 +60,19 @@ std::vector<std::string> quoted(const json& values) {
   return texts;
 }
 
+/// The texts that a rule allows by name, in one branch of anyOf too.
+std::vector<std::string> names_of(const json& rule) {
+  std::vector<std::string> names;
+  for (const json& one : rule.value("enum", json::array())) {
+    if (one.is_string()) names.push_back(one.get<std::string>());
+  }
+  for (const json& branch : rule.value("anyOf", json::array())) {
+    const std::vector<std::string> more = names_of(branch);
+    names.insert(names.end(), more.begin(), more.end());
+  }
+  return names;
+}
+
 /// `"a" and "b"`: the members that a branch requires, but for the tag.
 std::string required_members(const json& branch, const std::string& tag) {
   std::vector<std::string> names;
@@ -201,10 +214,10 @@ void SchemaChecker::check(const json& rule, const json& value, const std::string
   if (!scalar_rules_hold(rule, value)) {
     report(pointer, [this, &rule, &value] {
       std::string message = "got " + quote_json(value) + ", want " + describe(rule);
-      if (rule.contains("enum") && value.is_string()) {
-        std::vector<std::string> known;
-        for (const json& one : rule["enum"]) known.push_back(one.get<std::string>());
-        const std::string nearest = nearest_name(value.get_ref<const std::string&>(), known);
+      if (value.is_string()) {
+        const std::string& got = value.get_ref<const std::string&>();
+        const std::string nearest =
+            rule.value("x-synonyms", json::object()).value(got, nearest_name(got, names_of(rule)));
         if (!nearest.empty()) message += "; did you mean \"" + nearest + "\"?";
       }
       return message;

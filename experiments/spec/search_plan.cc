@@ -53,6 +53,14 @@ std::vector<Violation> contradictions(const SearchSettings& settings, const nloh
 }  // namespace
 
 SearchPlan::SearchPlan(const Spec& spec, FileHashes* files) : where_(spec.where), spec_(spec.document) {
+  try {
+    read(spec, files);
+  } catch (const ConfigError& error) {
+    throw ConfigError(spec.origins.with_files(error.what(), where_));
+  }
+}
+
+void SearchPlan::read(const Spec& spec, FileHashes* files) {
   require_valid(SchemaKind::kSpec, spec.document, where_);
   base_ = spec.document;
   for (const char* several : {"sweep", "repeat", "search"}) base_.erase(several);

@@ -43,6 +43,7 @@ class SearchPlan {
   PlannedRun lossless(std::uint64_t repeat) const;
 
  private:
+  void read(const Spec& spec, FileHashes* files);
   PlannedRun repeated(PlannedRun run, std::uint64_t repeat) const;
 
   std::string name_;

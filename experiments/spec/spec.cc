@@ -85,8 +85,12 @@ void apply_override(json& document, std::string_view assignment) {
 }
 
 Spec parse_spec(std::string_view text, const std::string& where, std::span<const std::string> overrides) {
-  Spec spec{parse_json(text, where), where};
-  for (const std::string& assignment : overrides) apply_override(spec.document, assignment);
+  MergedSpec merged = merge_extended(parse_json(text, where), where);
+  Spec spec{std::move(merged.document), where, std::move(merged.origins)};
+  for (const std::string& assignment : overrides) {
+    apply_override(spec.document, assignment);
+    if (!spec.origins.empty()) spec.origins.set(assignment.substr(0, assignment.find('=')), where);
+  }
   (void)plan_sweep(spec);
   if (spec.document.contains("search")) (void)SearchPlan(spec);
   return spec;

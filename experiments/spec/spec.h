@@ -6,20 +6,25 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "experiments/spec/spec_files.h"
 
 namespace droptest::experiments {
 
 /// A checked spec. Each point of its sweep is known to resolve.
 struct Spec {
-  nlohmann::json document;  ///< with overrides applied
-  std::string where;        ///< the file, for messages
+  nlohmann::json document;    ///< with what it extends and overrides applied
+  std::string where;          ///< the file, for messages
+  ValueOrigins origins = {};  ///< the other files, for messages
 };
 
-/// Reads a spec and applies `overrides`, each "/pointer=value", in order. A run's own spec.json is a spec too.
+/// Reads a spec, merges it into the file that it extends, if any, and applies `overrides`, each "/pointer=value", in
+/// order. A run's own spec.json is a spec too.
 /// Throws: ConfigError that lists everything wrong, with file and JSON pointer.
 Spec load_spec(const std::string& path, std::span<const std::string> overrides = {});
 
-/// The same for text; `where` names it in messages.
+/// The same for text; `where` names it in messages, and is where it extends a file from.
 Spec parse_spec(std::string_view text, const std::string& where, std::span<const std::string> overrides = {});
 
 /// Sets one member: "/network/loss/loss_rate=5%". The value is JSON if it parses, else text. Missing objects on the

@@ -2,11 +2,15 @@
 #include "experiments/spec/sweep_plan.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <set>
 #include <unordered_map>
 
 #include "experiments/spec/json_text.h"
+#include "experiments/spec/nearest_name.h"
 #include "experiments/spec/schema.h"
 #include "experiments/spec/schema_checker.h"
 #include "sim/error.h"
@@ -16,13 +20,96 @@ namespace {
 
 using nlohmann::json;
 
+/// Values of a swept member, and what each is called: an empty label where it is not.
+struct Values {
+  std::vector<json> values;
+  std::vector<std::string> labels;
+};
+
 /// Members that are set together; each position is one value for every pointer.
 struct Axis {
   std::vector<std::string> pointers;
   std::vector<std::vector<std::string>> tokens;
-  std::vector<const json*> lists;
+  std::vector<Values> lists;
   std::size_t length = 0;
 };
+
+/// Six significant digits: enough for a grid, and the same on machines whose pow() differs in the last bit.
+double rounded(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.5e", value);
+  return std::strtod(text, nullptr);
+}
+
+/// {"linspace": [first, last, count]}, or logspace; the ends are exact. Throws: ConfigError, naming `place`.
+std::vector<json> values_of_range(const json& range, const std::string& place) {
+  const std::string kind = range.begin().key();
+  const json& given = range.begin().value();
+  const auto fail = [&](const std::string& want) {
+    throw ConfigError(place + "/" + kind + ": got " + quote_json(given) + ", want " + want);
+  };
+  if (given.size() != 3) fail("first, last and count");
+  const double first = given[0].get<double>();
+  const double last = given[1].get<double>();
+  const double count = given[2].get<double>();
+  if (count != std::floor(count) || count < 2 || count > static_cast<double>(kMaxRuns)) {
+    fail("an integer in [2, " + std::to_string(kMaxRuns) + "] as count");
+  }
+  if (kind == "logspace" && (first <= 0 || last <= 0)) {
+    fail("first and last above 0: they are the values themselves, not their exponents");
+  }
+  const bool whole = given[0].is_number_integer() && given[1].is_number_integer();
+  const auto steps = static_cast<std::uint64_t>(count) - 1;
+  std::vector<json> values;
+  for (std::uint64_t i = 0; i <= steps; ++i) {
+    if (i == 0 || i == steps) {
+      values.push_back(given[i == 0 ? 0 : 1]);
+      continue;
+    }
+    const double part = static_cast<double>(i) / static_cast<double>(steps);
+    const double exact = kind == "linspace" ? first * (1 - part) + last * part
+                                            : std::exp(std::log(first) * (1 - part) + std::log(last) * part);
+    const double value = exact == std::floor(exact) ? exact : rounded(exact);
+    if (whole && value == std::floor(value) && std::abs(value) < 0x1p53) {
+      values.push_back(static_cast<std::int64_t>(value));
+    } else {
+      values.push_back(value);
+    }
+  }
+  return values;
+}
+
+/// Takes the labels off the values of a list. Throws: ConfigError, naming the place of the value.
+Values values_of(const json& given, const std::string& place) {
+  Values result;
+  if (given.is_object()) {
+    result.values = values_of_range(given, place);
+    result.labels.resize(result.values.size());
+    return result;
+  }
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    const json& one = given[i];
+    if (!one.is_object() || !one.contains("label")) {
+      result.values.push_back(one);
+      result.labels.emplace_back();
+      continue;
+    }
+    const std::string here = place + "/" + std::to_string(i);
+    if (one.size() != 2 || !one.contains("value")) {
+      throw ConfigError(here + ": got " + quote_json(one) + R"(, want {"label": TEXT, "value": VALUE})");
+    }
+    const json& label = one["label"];
+    if (!label.is_string() || label.get_ref<const std::string&>().empty()) {
+      throw ConfigError(here + "/label: got " + quote_json(label) + ", want text that is not empty");
+    }
+    if (std::find(result.labels.begin(), result.labels.end(), label) != result.labels.end()) {
+      throw ConfigError(here + "/label: got " + quote_json(label) + ", which another value of this list has");
+    }
+    result.values.push_back(one["value"]);
+    result.labels.push_back(label);
+  }
+  return result;
+}
 
 class Planner {
  public:
@@ -30,7 +117,8 @@ class Planner {
 
   SweepPlan plan() {
     const json& document = spec_.document;
-    require_valid(SchemaKind::kSpec, document, spec_.where);
+    violations_ = schema_of(SchemaKind::kSpec).check(document);
+    refuse_violations();
     const json complete = schema_of(SchemaKind::kSpec).with_defaults(document);
     base_ = document;
     for (const char* several : {"sweep", "repeat", "search"}) base_.erase(several);
@@ -38,13 +126,16 @@ class Planner {
     if (document.contains("sweep")) {
       find_axes("zip");
       find_axes("cross");
+      find_best_over();
     }
     count_runs();
-    if (!violations_.empty()) throw_violations(violations_, spec_.where);
+    refuse_violations();
     SweepPlan plan;
     plan.name = complete["name"].get<std::string>();
     plan.description = complete["description"].get<std::string>();
     plan.spec = document;
+    plan.best_over = best_over_;
+    evaluation_tokens_ = complete["validation"]["tokens"];
     for (std::uint64_t point = 0; point < points_; ++point) resolve_point(point);
     if (!failures_.empty()) throw_failures();
     plan.points = resolved_.size();
@@ -56,6 +147,15 @@ class Planner {
   }
 
  private:
+  void refuse_violations() const {
+    if (violations_.empty()) return;
+    try {
+      throw_violations(violations_, spec_.where);
+    } catch (const ConfigError& error) {
+      throw ConfigError(spec_.origins.with_files(error.what(), spec_.where));
+    }
+  }
+
   void find_repeats() {
     const json repeat = spec_.document.value("repeat", json::object());
     together_ = repeat.value("seeds", std::uint64_t{1});
@@ -115,21 +215,59 @@ class Planner {
         violations_.push_back({place, "is in both zip and cross; want it in one of them"});
         continue;
       }
-      if (kind == "cross") {
-        axes_.push_back({{pointer}, {tokens}, {&values}, values.size()});
+      Values list;
+      try {
+        list = values_of(values, "");
+      } catch (const ConfigError& error) {
+        const std::string message = error.what();  // "/3/label: got ..."
+        const std::size_t end = message.find(": ");
+        violations_.push_back({place + message.substr(0, end), message.substr(end + 2)});
         continue;
       }
-      if (!together.lists.empty() && values.size() != together.length) {
-        violations_.push_back({place, "got " + std::to_string(values.size()) + " values, want " +
+      const std::size_t length = list.values.size();
+      if (kind == "cross") {
+        axes_.push_back({{pointer}, {tokens}, {std::move(list)}, length});
+        continue;
+      }
+      if (!together.lists.empty() && length != together.length) {
+        violations_.push_back({place, "got " + std::to_string(length) + " values, want " +
                                           std::to_string(together.length) + " as " + together.pointers[0] + " has"});
         continue;
       }
-      together.length = values.size();
+      together.length = length;
       together.pointers.push_back(pointer);
       together.tokens.push_back(tokens);
-      together.lists.push_back(&values);
+      together.lists.push_back(std::move(list));
     }
     if (!together.lists.empty()) axes_.push_back(std::move(together));
+  }
+
+  /// The pointers of a zip take their values together: all of them or none.
+  void find_best_over() {
+    const json& sweep = spec_.document["sweep"];
+    if (!sweep.contains("best_over")) return;
+    best_over_ = sweep["best_over"].get<std::vector<std::string>>();
+    const auto listed = [this](const std::string& pointer) {
+      return std::find(best_over_.begin(), best_over_.end(), pointer) != best_over_.end();
+    };
+    for (std::size_t i = 0; i < best_over_.size(); ++i) {
+      const auto refuse = [&](const std::string& want) {
+        violations_.push_back(
+            {"/sweep/best_over/" + std::to_string(i), "got " + quote_json(best_over_[i]) + ", want " + want});
+      };
+      const auto axis = std::find_if(axes_.begin(), axes_.end(), [&](const Axis& one) {
+        return std::find(one.pointers.begin(), one.pointers.end(), best_over_[i]) != one.pointers.end();
+      });
+      if (axis == axes_.end()) {
+        refuse("a pointer of /sweep/cross or /sweep/zip; " +
+               known_names_hint(best_over_[i], {used_.begin(), used_.end()}, "pointers"));
+      } else if (std::find(best_over_.begin(), best_over_.begin() + static_cast<std::ptrdiff_t>(i), best_over_[i]) !=
+                 best_over_.begin() + static_cast<std::ptrdiff_t>(i)) {
+        refuse("each pointer once");
+      } else if (!std::all_of(axis->pointers.begin(), axis->pointers.end(), listed)) {
+        refuse("all pointers of its zip, or none: their values are taken together");
+      }
+    }
   }
 
   void count_runs() {
@@ -145,13 +283,18 @@ class Planner {
   void resolve_point(std::uint64_t point) {
     // The last axis varies fastest. The map's order sets an outer member before a member of it.
     std::map<std::string, std::pair<const std::vector<std::string>*, const json*>> settings;
+    std::vector<json> labels;
     for (std::size_t a = axes_.size(); a-- > 0;) {
       const Axis& axis = axes_[a];
       const std::uint64_t position = point % axis.length;
       point /= axis.length;
+      std::string label;
       for (std::size_t i = 0; i < axis.pointers.size(); ++i) {
-        settings[axis.pointers[i]] = {&axis.tokens[i], &axis.lists[i]->at(position)};
+        settings[axis.pointers[i]] = {&axis.tokens[i], &axis.lists[i].values.at(position)};
+        const std::string& more = axis.lists[i].labels.at(position);
+        if (!more.empty()) label += (label.empty() ? "" : ", ") + more;
       }
+      if (!label.empty()) labels.push_back({{"label", label}, {"pointers", axis.pointers}});
     }
     PlannedRun planned;
     planned.point = json::object();
@@ -161,16 +304,37 @@ class Planner {
         planned.point[pointer] = *setting.second;
         set_member(document, *setting.first, *setting.second, spec_.where + ": " + pointer);
       }
+      if (!best_over_.empty()) add_selection(document);
       planned.run = resolve(document, spec_.where, files_);
+      planned.run.labels = std::vector<json>(labels.rbegin(), labels.rend());
       const Seeds& first = planned.run.config.seeds;
       check_last("weights", first.weights, together_ * repeats_.weights);
       check_last("data", first.data, together_ * repeats_.data);
       check_last("network", first.network, together_ * repeats_.network);
       resolved_.push_back(std::move(planned));
     } catch (const ConfigError& error) {
-      Failure& failure = failures_[error.what()];
+      Failure& failure = failures_[origins_of(planned.point).with_files(error.what(), spec_.where)];
       if (failure.points++ == 0) failure.first = quote_json(planned.point, 300);
     }
+  }
+
+  /// Swept values are from the file that holds the sweep.
+  ValueOrigins origins_of(const json& point) const {
+    ValueOrigins origins = spec_.origins;
+    if (origins.empty()) return origins;
+    for (const auto& [pointer, value] : point.items()) {
+      const bool zipped = spec_.document["sweep"].value("zip", json::object()).contains(pointer);
+      origins.set(pointer, spec_.origins.of(child_pointer(zipped ? "/sweep/zip" : "/sweep/cross", pointer)));
+    }
+    return origins;
+  }
+
+  /// What the best values are chosen by is measured on tokens of its own, as many as the others unless told otherwise.
+  void add_selection(json& document) const {
+    static const json::json_pointer kSelection("/validation/selection_tokens");
+    static const json::json_pointer kTokens("/validation/tokens");
+    if (document.contains(kSelection) || !document.value("validation", json::object()).is_object()) return;
+    document[kSelection] = document.contains(kTokens) ? document.at(kTokens) : evaluation_tokens_;
   }
 
   void collect_warnings(SweepPlan& plan) {
@@ -188,7 +352,7 @@ class Planner {
         violations_.push_back({warning.pointer, warning.message});
       }
     }
-    if (!violations_.empty()) throw_violations(violations_, spec_.where);
+    refuse_violations();
   }
 
   void add_run(SweepPlan& plan, const PlannedRun& point, const Seeds& later) {
@@ -222,6 +386,8 @@ class Planner {
   Seeds repeats_;               ///< how many of each
   std::uint64_t points_ = 1;
   std::vector<Axis> axes_;
+  std::vector<std::string> best_over_;
+  json evaluation_tokens_;            ///< of the spec without its sweep
   std::vector<PlannedRun> resolved_;  ///< a run of each point
   std::set<std::string> used_;
   std::vector<Violation> violations_;

@@ -39,6 +39,8 @@ struct SweepPlan {
   /// the last varying fastest.
   std::vector<PlannedRun> runs;
   std::size_t points = 1;  ///< of the sweep; each is run with all seeds
+  /// Swept pointers, of the values of which the best counts: that with the lowest mean selection loss over the seeds.
+  std::vector<std::string> best_over = {};
   std::vector<PlanWarning> warnings = {};
 
   /// Runs that are the same as an earlier one.

@@ -274,6 +274,28 @@ TEST(SweepRecord, WarningsAreInTheRecordsOfTheirRuns) {
   EXPECT_EQ(summary_json(plan.runs[1].run, finished())["warnings"], json::array());
 }
 
+TEST(SweepRecord, HasLabelsAndWhatIsTheBestOver) {
+  const SweepPlan plan = plan_sweep(parse_spec(
+      R"({"name": "t", "data": {"text": "a"}, "validation": {"tokens": 99}, "sweep": {"best_over": ["/training/steps"],
+          "zip": {"/training/steps": [1, {"label": "long", "value": 9}]}}})",
+      "s"));
+  const json record = sweep_json(plan);
+  EXPECT_THAT(violations(SchemaKind::kSweep, record), testing::IsEmpty());
+  EXPECT_EQ(record["best_over"], json({"/training/steps"}));
+  EXPECT_FALSE(record["runs"][0].contains("labels"));
+  EXPECT_EQ(canonical_json(record["runs"][1]["labels"]), R"([{"label":"long","pointers":["/training/steps"]}])");
+  EXPECT_EQ(record["runs"][1]["point"]["/training/steps"], 9);
+  RunSummary outcome = finished();
+  outcome.selection_loss = 1.25;
+  outcome.selection_tokens = 128;
+  const json summary = summary_json(plan.runs[1].run, outcome);
+  EXPECT_THAT(violations(SchemaKind::kSummary, summary), testing::IsEmpty());
+  EXPECT_EQ(summary["labels"], record["runs"][1]["labels"]);
+  EXPECT_EQ(summary["validation"]["selection_loss"], 1.25);
+  EXPECT_EQ(summary["validation"]["selection_tokens"], 128);
+  EXPECT_FALSE(summary_json(lossy_run(), outcome)["validation"].contains("selection_loss"));
+}
+
 TEST(SweepRecord, NamesEachSeedWhereTheyDiffer) {
   const SweepPlan plan =
       plan_sweep(parse_spec(R"({"name": "t", "data": {"text": "a"}, "seed": 4, "repeat": {"network": 2}})", "s"));
@@ -315,14 +337,16 @@ TEST(MetricsLine, WritesWhatWasMeasured) {
   line.learning_rate = 0.001;
   line.gradient_norm = kInfinity;
   line.validation_loss = 2.5;
+  line.selection_loss = 2.25;
   line.divergence = Divergence{0.5, 0.25};
   line.divergence_groups = {{"bias", {kNan, 0}}};
   line.classes = {{"tp_forward", {0.5, kNan}}};
   EXPECT_THAT(violations(SchemaKind::kMetrics, to_json_line(line)), testing::IsEmpty());
-  EXPECT_EQ(canonical_json(to_json_line(line)),
-            R"({"classes":{"tp_forward":{"cosine":null,"nmse":0.5}},"divergence":{"groups":{"bias":{"max":null,)"
-            R"("rms":0.0}},"max":0.5,"rms":0.25},"gradient_norm":null,"learning_rate":0.001,"seconds":1.25,"step":10,)"
-            R"("tokens":10240,"train_loss":null,"validation_loss":2.5})");
+  EXPECT_EQ(
+      canonical_json(to_json_line(line)),
+      R"({"classes":{"tp_forward":{"cosine":null,"nmse":0.5}},"divergence":{"groups":{"bias":{"max":null,)"
+      R"("rms":0.0}},"max":0.5,"rms":0.25},"gradient_norm":null,"learning_rate":0.001,"seconds":1.25,"selection_loss":2.25,"step":10,)"
+      R"("tokens":10240,"train_loss":null,"validation_loss":2.5})");
 }
 
 }  // namespace

@@ -74,11 +74,25 @@ TEST(Spec, ErrorsNameFilePointerValueAndWhatIsAllowed) {
   EXPECT_EQ(
       error_of(R"({"name": "t", "data": {"text": "a"}, "netwrok": {}, "sede": 3})"),
       "s.json: /netwrok: got an unknown key; did you mean \"network\"? known keys: backend, data, description, "
-      "device, model, name, network, numerics_version, parallel, record, repeat, search, seed, seeds, sweep, time, "
+      "device, extends, model, name, network, numerics_version, parallel, record, repeat, search, seed, seeds, sweep, "
+      "time, "
       "training, validation\n"
       "s.json: /sede: got an unknown key; did you mean \"seed\"? known keys: backend, data, description, device, "
-      "model, name, network, numerics_version, parallel, record, repeat, search, seed, seeds, sweep, time, "
+      "extends, model, name, network, numerics_version, parallel, record, repeat, search, seed, seeds, sweep, time, "
       "training, validation");
+}
+
+TEST(Spec, AWrongValueSuggestsTheNearestOneOrTheOneThatIsMeant) {
+  EXPECT_THAT(error_with({"/device=gpu"}),
+              HasSubstr("/device: got \"gpu\", want one of \"cpu\", \"cuda\", \"auto\"; did "
+                        "you mean \"cuda\"?"));
+  EXPECT_THAT(error_with({"/device=cdua"}), HasSubstr("did you mean \"cuda\"?"));
+  EXPECT_THAT(error_with({"/training/precision=bf16"}), HasSubstr("did you mean \"bfloat16\"?"));
+  EXPECT_THAT(error_with({"/training/precision=bfloat61"}), HasSubstr("did you mean \"bfloat16\"?"));
+  EXPECT_THAT(error_with({R"(/training/precision={"compute": "flaot32"})"}), HasSubstr("did you mean \"float32\"?"));
+  EXPECT_THAT(error_with({R"(/network/loss={"model": "bernouli", "loss_rate": 0.1})"}),
+              HasSubstr("did you mean \"bernoulli\"?"));
+  EXPECT_THAT(error_with({"/device=abacus"}), testing::Not(HasSubstr("did you mean")));
 }
 
 TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {

@@ -210,9 +210,126 @@ TEST(SweepPlan, SweepsWithoutMeaningAreRefused) {
   EXPECT_THAT(error_of(R"(, "sweep": {"cross": {"network": [1]}})"),
               HasSubstr("s.json: /sweep/cross/network: got the key \"network\", want a JSON pointer such as"));
   EXPECT_EQ(error_of(R"(, "sweep": {"cross": {"/model/layers": []}})"),
-            "s.json: /sweep/cross/~1model~1layers: got [], want a list that is not empty");
+            "s.json: /sweep/cross/~1model~1layers: got [], want a list that is not empty, {\"linspace\": [first, last, "
+            "count]} or {\"logspace\": [first, last, count]}");
   EXPECT_EQ(error_of(R"(, "seed": 18446744073709551615, "repeat": {"seeds": 2})"),
             "s.json: /repeat/seeds: got 2, want at most 1 from seed 18446744073709551615");
+}
+
+/// The values that a range gives the learning rate, or one of steps.
+json range(const std::string& text, const std::string& pointer = "/training/learning_rate") {
+  json values = json::array();
+  for (const PlannedRun& run : plan(R"(, "sweep": {"cross": {")" + pointer + R"(": )" + text + "}}").runs) {
+    values.push_back(run.point[pointer]);
+  }
+  return values;
+}
+
+TEST(SweepPlan, RangesAreListsOfValuesBetweenTheirEnds) {
+  EXPECT_EQ(range(R"({"linspace": [0.1, 0.4, 4]})").dump(), "[0.1,0.2,0.3,0.4]");
+  EXPECT_EQ(range(R"({"linspace": [1, 2, 4]})").dump(), "[1,1.33333,1.66667,2]") << "six digits";
+  EXPECT_EQ(range(R"({"logspace": [0.001, 0.1, 5]})").dump(), "[0.001,0.00316228,0.01,0.0316228,0.1]");
+  EXPECT_EQ(range(R"({"logspace": [0.123456789, 0.1, 2]})").dump(), "[0.123456789,0.1]") << "ends are exact";
+  EXPECT_EQ(range(R"({"linspace": [9, 3, 3]})").dump(), "[9,6,3]");
+  EXPECT_EQ(range(R"({"linspace": [100, 20000002, 3]})", "/training/steps").dump(), "[100,10000051,20000002]");
+  EXPECT_EQ(range(R"({"logspace": [10, 1000, 3]})", "/training/steps").dump(), "[10,100,1000]");
+  // A value of a range is the run of that value.
+  EXPECT_EQ(
+      plan(R"(, "sweep": {"cross": {"/training/learning_rate": {"logspace": [0.001, 0.1, 5]}}})").runs[1].run.run_id,
+      plan(R"(, "training": {"learning_rate": 0.00316228})").runs[0].run.run_id);
+  EXPECT_EQ(order(plan(R"(, "sweep": {"zip": {"/training/steps": {"linspace": [1, 3, 2]}, "/model/layers": [5, 6]}})")),
+            (std::vector<std::string>{R"({"/model/layers":5,"/training/steps":1} 1)",
+                                      R"({"/model/layers":6,"/training/steps":3} 1)"}));
+}
+
+TEST(SweepPlan, RangesWithoutMeaningAreRefused) {
+  const auto error = [](const std::string& text) {
+    return error_of(R"(, "sweep": {"cross": {"/training/learning_rate": )" + text + "}}");
+  };
+  const std::string place = "s.json: /sweep/cross/~1training~1learning_rate";
+  EXPECT_EQ(error(R"({"linspace": [1, 2, 3, 4]})"), place + "/linspace: got [1,2,3,4], want first, last and count");
+  for (const char* count : {"1", "2.5", "10001"}) {
+    EXPECT_THAT(error(R"({"linspace": [1, 2, )" + std::string(count) + "]}"),
+                HasSubstr("want an integer in [2, 10000] as count"));
+  }
+  EXPECT_EQ(error(R"({"logspace": [-3, 2, 4]})"),
+            place +
+                "/logspace: got [-3,2,4], want first and last above 0: they are the values themselves, not their "
+                "exponents");
+  for (const char* text : {R"({"linspace": [1, 2]})", R"({"linspace": ["1", "2", 3]})", R"({"space": [1, 2, 3]})",
+                           R"({"linspace": [1, 2, 3], "logspace": [1, 2, 3]})", "3"}) {
+    EXPECT_THAT(error(text), HasSubstr(place + ": got ")) << text;
+  }
+}
+
+TEST(SweepPlan, LabelsNameValuesAndAreNoPartOfTheId) {
+  const SweepPlan named = plan(R"(, "sweep": {
+      "zip": {"/training/steps": [{"label": "short", "value": 3}, 9], "/model/layers": [{"label": "flat", "value": 1}, 2]},
+      "cross": {"/training/gradient_clip": [{"label": "no clipping", "value": 0}, 1]}})");
+  const SweepPlan bare = plan(R"(, "sweep": {"zip": {"/training/steps": [3, 9], "/model/layers": [1, 2]},
+      "cross": {"/training/gradient_clip": [0, 1]}})");
+  EXPECT_EQ(order(named), order(bare));
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(named.runs[i].run.run_id, bare.runs[i].run.run_id);
+  EXPECT_EQ(canonical_json(named.runs[0].run.labels),
+            R"([{"label":"flat, short","pointers":["/model/layers","/training/steps"]},)"
+            R"({"label":"no clipping","pointers":["/training/gradient_clip"]}])");
+  EXPECT_EQ(canonical_json(named.runs[2].run.labels),
+            R"([{"label":"no clipping","pointers":["/training/gradient_clip"]}])");
+  EXPECT_EQ(named.runs[3].run.labels, json::array());
+  const auto error = [](const std::string& list) {
+    return error_of(R"(, "sweep": {"cross": {"/training/steps": )" + list + "}}");
+  };
+  const std::string place = "s.json: /sweep/cross/~1training~1steps/1";
+  EXPECT_EQ(error(R"([1, {"label": "x"}])"), place + R"(: got {"label":"x"}, want {"label": TEXT, "value": VALUE})");
+  EXPECT_EQ(error(R"([1, {"label": "x", "value": 2, "more": 3}])"),
+            place + R"(: got {"label":"x","more":3,"value":2}, want {"label": TEXT, "value": VALUE})");
+  EXPECT_EQ(error(R"([1, {"label": "", "value": 2}])"), place + R"(/label: got "", want text that is not empty)");
+  EXPECT_EQ(error(R"([{"label": "x", "value": 1}, {"label": "x", "value": 2}])"),
+            place + R"(/label: got "x", which another value of this list has)");
+}
+
+TEST(SweepPlan, BestOverAddsTokensToSelectBy) {
+  const std::string sweep = R"("cross": {"/training/learning_rate": [0.1, 0.2], "/training/steps": [3, 9]})";
+  const SweepPlan best = plan(R"(, "sweep": {"best_over": ["/training/learning_rate"], )" + sweep + "}");
+  const SweepPlan plain = plan(R"(, "sweep": {)" + sweep + "}");
+  EXPECT_EQ(best.best_over, std::vector<std::string>{"/training/learning_rate"});
+  EXPECT_TRUE(plain.best_over.empty());
+  EXPECT_EQ(order(best), order(plain));
+  EXPECT_EQ(best.runs[0].run.config.validation.selection_tokens, 65536U);
+  EXPECT_EQ(plain.runs[0].run.config.validation.selection_tokens, 0U);
+  EXPECT_FALSE(plain.runs[0].run.spec["validation"].contains("selection_tokens"));
+  EXPECT_NE(best.runs[0].run.run_id, plain.runs[0].run.run_id);
+  // As many as are validated, at this point too, or as many as are asked for.
+  const std::string over = R"(, "sweep": {"best_over": ["/training/learning_rate"], "zip": {
+      "/training/learning_rate": [0.1]}, "cross": {"/validation/tokens": [77]}})";
+  EXPECT_EQ(plan(over).runs[0].run.config.validation.selection_tokens, 77U);
+  EXPECT_EQ(plan(over + R"(, "validation": {"selection_tokens": 5})").runs[0].run.config.validation.selection_tokens,
+            5U);
+  EXPECT_EQ(best.runs[0].run.run_id,
+            plan(R"(, "validation": {"selection_tokens": 65536}, "training": {"learning_rate": 0.1, "steps": 3})")
+                .runs[0]
+                .run.run_id);
+  // The resolved spec says it, and resolves to itself.
+  EXPECT_EQ(resolve(best.runs[0].run.spec, "s").run_id, best.runs[0].run.run_id);
+}
+
+TEST(SweepPlan, BestOverIsOfSweptPointers) {
+  const auto error = [](const std::string& over, const std::string& rest) {
+    return error_of(R"(, "sweep": {"best_over": )" + over + R"(, )" + rest + "}");
+  };
+  EXPECT_EQ(
+      error(R"(["/training/learning_rat"])", R"("cross": {"/training/learning_rate": [1]})"),
+      R"(s.json: /sweep/best_over/0: got "/training/learning_rat", want a pointer of /sweep/cross or /sweep/zip; )"
+      R"(did you mean "/training/learning_rate"? known pointers: /training/learning_rate)");
+  EXPECT_EQ(error(R"(["/training/steps"])", R"("zip": {"/training/steps": [1], "/model/layers": [1]})"),
+            R"(s.json: /sweep/best_over/0: got "/training/steps", want all pointers of its zip, or none: their values )"
+            R"(are taken together)");
+  EXPECT_EQ(error(R"(["/training/steps", "/training/steps"])", R"("cross": {"/training/steps": [1]})"),
+            R"(s.json: /sweep/best_over/1: got "/training/steps", want each pointer once)");
+  EXPECT_EQ(error("[]", R"("cross": {"/training/steps": [1]})"),
+            "s.json: /sweep/best_over: got [], want a list that is not empty");
+  EXPECT_EQ(error_of(R"(, "validation": {"selection_tokens": 0})"),
+            "s.json: /validation/selection_tokens: got 0, want an integer in [1, 1000000000000]");
 }
 
 TEST(SweepPlan, TooManyRunsAreRefusedBeforeAnyIsPlanned) {

@@ -209,6 +209,41 @@ def test_divergence_is_no_failure(tmp_path):
     assert result.out.count("diverged") == 2
 
 
+def test_the_best_value_of_each_point_is_told_and_labels_are_in_the_records(tmp_path):
+    rates = [0.0001, 0.01, 0.02]
+    losses = [{"label": "no loss", "value": 0}, {"label": "a fifth", "value": 0.2}]
+    write_spec(
+        tmp_path,
+        sweep={
+            "best_over": ["/training/learning_rate"],
+            "cross": {"/training/learning_rate": rates, "/network/loss/loss_rate": losses},
+        },
+        repeat={"seeds": 2},
+    )
+    out = run("sweep", "spec.json", cwd=tmp_path).out
+    index = json.loads((tmp_path / "results/tiny/sweep.json").read_text())
+    assert index["best_over"] == ["/training/learning_rate"]
+    means = {}
+    for entry in index["runs"]:
+        summary = summary_of(tmp_path / "results/tiny" / entry["run_id"])
+        assert summary["labels"] == entry["labels"]
+        (label,) = entry["labels"]
+        assert label["pointers"] == ["/network/loss/loss_rate"]
+        assert summary["validation"]["selection_tokens"] == summary["validation"]["tokens"] == 256
+        last = metrics_of(tmp_path / "results/tiny" / entry["run_id"])[-1]
+        assert last["selection_loss"] == summary["validation"]["selection_loss"] != last["validation_loss"]
+        losses = (summary["validation"]["selection_loss"], summary["validation"]["final_loss"])
+        means.setdefault(label["label"], {}).setdefault(entry["point"]["/training/learning_rate"], []).append(losses)
+    table = out.split("best by the mean selection loss over the seeds:\n")[1].splitlines()
+    assert table[0].split("  ")[0] == "point"
+    for line in table[1:3]:
+        by_rate = means[line[: len("no loss")]]
+        mean = {rate: [sum(values) / 2 for values in zip(*pairs, strict=True)] for rate, pairs in by_rate.items()}
+        best = min(mean, key=lambda rate: mean[rate][0])
+        selection, validation = mean[best]
+        assert re.search(rf"learning_rate: {best} +{selection:.4f} +{validation:.4f} +2$", line)
+
+
 def test_jobs_must_be_positive(tmp_path):
     write_spec(tmp_path)
     assert run("sweep", "spec.json", "--jobs", "0", cwd=tmp_path, expect=2).err.startswith("droptest: error: ")

@@ -104,7 +104,7 @@ RESOLVED = {
         **{"learning_rate": 0.1, "final_learning_rate": 0, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95},
         **{"epsilon": 1e-8, "gradient_clip": 1},
     },
-    "validation": {"every_steps": 1, "tokens": 1, "network": "lossless"},
+    "validation": {"every_steps": 1, "tokens": 1, "selection_tokens": 1, "network": "lossless"},
     "record": {"every_steps": 1, "sample_every_steps": 0, "links": "omit", "weights": "none"},
 }
 BERNOULLI = {"model": "bernoulli", "loss_rate": 0.05}
@@ -164,10 +164,11 @@ SUMMARY = {
     "seeds": {"weights": 18446744073709551615, "data": 18446744073709551615, "network": 18446744073709551615},
     "seed": 18446744073709551615,
     "point": {"/network/loss": {"model": "none"}},
+    "labels": [{"label": "l", "pointers": ["/network/loss"]}],
     "steps": 1,
     "tokens": 1,
     "train": {"final_loss": 2.5},
-    "validation": {"final_loss": None, "best_loss": 2.5, "tokens": 1},
+    "validation": {"final_loss": None, "best_loss": 2.5, "tokens": 1, "selection_loss": 2, "selection_tokens": 8},
     "tokens_per_second": 1.5,
     "seconds": 1,
     "time": {
@@ -184,12 +185,13 @@ SUMMARY = {
 METRICS = {
     **{"step": 10, "tokens": 1, "seconds": 0.5, "train_loss": None, "learning_rate": 0.1, "gradient_norm": 1},
     "validation_loss": 2.5,
+    "selection_loss": None,
     "virtual_seconds": 0.25,
     "divergence": {"max": 0.1, "rms": None, "groups": {"bias": {"max": 0, "rms": 0}}},
     "classes": {"tp_forward": {"nmse": 0.1, "cosine": None}},
 }
 SWEEP = {
-    **{"schema_version": 1, "name": "t", "description": "", "spec": EVERYTHING},
+    **{"schema_version": 1, "name": "t", "description": "", "spec": EVERYTHING, "best_over": ["/training/steps"]},
     "runs": [{"run_id": "0123456789abcdef", "point": {}, "seeds": {"weights": 1, "data": 1, "network": 2}}],
 }
 GAPS = {"gap_histogram": [{"from": 2, "to": 3, "count": 5, "expected": None}]}
@@ -228,7 +230,12 @@ RENDEZVOUS = [
 VALID = {
     "spec": [EVERYTHING, {"name": "t", "data": {"text": "a"}}]
     + [{"name": "t", "data": {"text": "a"}, "backend": {"rendezvous": place}} for place in RENDEZVOUS]
-    + [json.loads(path.read_text()) for path in sorted((ROOT / "experiments" / "specs").rglob("*.json"))],
+    # The schema is of whole specs: one that extends another may lack what that has.
+    + [
+        spec
+        for path in sorted((ROOT / "experiments" / "specs").rglob("*.json"))
+        if "extends" not in (spec := json.loads(path.read_text()))
+    ],
     "resolved_spec": [RESOLVED, RESOLVED_PROCESSES]
     + [{**RESOLVED, "backend": {**RESOLVED["backend"], "rendezvous": place}} for place in RENDEZVOUS],
     "metrics": [METRICS, {"step": 0, "tokens": 0, "seconds": 0}],

@@ -67,6 +67,32 @@ TEST(Trainer, LogsTheStepsThatItIsAskedFor) {
   EXPECT_EQ(result.outcome.validation_tokens, 64U);
 }
 
+TEST(Trainer, TheSelectionLossIsOfOtherTokensAndChangesNothingElse) {
+  for (const ValidationConfig::Network network :
+       {ValidationConfig::Network::kLossless, ValidationConfig::Network::kLossy}) {
+    RunConfig config = tiny_config();
+    config.validation.network = network;
+    lose(config, TrafficClass::kTpForward, 0.1);
+    const Corpus corpus = tiny_corpus();
+    const TinyResult without = train_locally(config, corpus);
+    config.validation.selection_tokens = 40;  // 48 in whole sequences
+    const TinyResult with = train_locally(config, corpus);
+    EXPECT_EQ(trace_of(with), trace_of(without));
+    EXPECT_EQ(with.outcome.validation_final_loss, without.outcome.validation_final_loss);
+    EXPECT_FALSE(without.outcome.selection_loss);
+    EXPECT_EQ(with.outcome.selection_tokens, 48U);
+    for (const MetricsLine& line : with.lines) EXPECT_EQ(line.selection_loss.has_value(), line.step == 12U);
+    EXPECT_EQ(with.lines.back().selection_loss, with.outcome.selection_loss);
+    if (network == ValidationConfig::Network::kLossy) continue;
+
+    // It is what a run validates whose validation part begins with those tokens.
+    const Corpus later{corpus.training, corpus.validation.part(64, corpus.validation.size() - 64)};
+    config.validation.selection_tokens = 0;
+    config.validation.tokens = 48;
+    EXPECT_EQ(train_locally(config, later).outcome.validation_final_loss, with.outcome.selection_loss);
+  }
+}
+
 TEST(Trainer, RepeatsBitForBit) {
   RunConfig config = tiny_config();
   lose(config, TrafficClass::kTpForward, 0.1);

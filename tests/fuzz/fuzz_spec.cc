@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as a spec: read, checked, swept, resolved. Only ConfigError may come out, and what resolves does so again.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,14 @@
 
 namespace {
 
+/// Of a list, or of a range [first, last, count].
+std::size_t length_of(const nlohmann::json& values) {
+  if (values.is_array()) return values.size();
+  const nlohmann::json range = values.is_object() && !values.empty() ? values.front() : nlohmann::json();
+  if (!range.is_array() || range.size() != 3 || !range[2].is_number()) return 1;
+  return static_cast<std::size_t>(std::clamp(range[2].get<double>(), 1.0, 1e6));
+}
+
 /// Large sweeps are slow under the sanitizers and take no other way through the code.
 bool is_large(const nlohmann::json& document) {
   constexpr std::size_t kMostPoints = 64;
@@ -20,7 +29,7 @@ bool is_large(const nlohmann::json& document) {
   for (const nlohmann::json& axes : document["sweep"]) {
     if (!axes.is_structured()) continue;
     for (const nlohmann::json& list : axes) {
-      points *= list.is_array() && !list.empty() ? list.size() : 1;
+      points *= std::max<std::size_t>(1, length_of(list));
       if (points > kMostPoints) return true;
     }
   }
