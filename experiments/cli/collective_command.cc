@@ -7,6 +7,7 @@
 
 #include "comm/lossy/collective_experiment.h"
 #include "experiments/cli/commands.h"
+#include "experiments/cli/known_names.h"
 #include "experiments/cli/network_options.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
@@ -117,7 +118,7 @@ void add_collective_command(CLI::App& app, Action& chosen) {
   add_network_options(*command, options->network);
   command->add_option("--elements", options->elements, "Elements (float) of each rank's input")->capture_default_str();
   command->add_option("--inputs", options->inputs, "Whether the ranks' inputs are equal")
-      ->check(CLI::IsMember({"independent", "identical"}))
+      ->check(one_of({"independent", "identical"}))
       ->capture_default_str();
   command->add_option("--trials", options->trials, "Collectives to run")->capture_default_str();
   command->add_option("--seed", options->network.seed, "Seed of fates and inputs")->capture_default_str();

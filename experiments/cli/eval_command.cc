@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "experiments/cli/commands.h"
+#include "experiments/cli/known_names.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/data/token_source.h"
 #include "experiments/run/single_rank.h"
@@ -65,7 +66,7 @@ void add_eval_command(CLI::App& app, Action& chosen) {
       ->add_option("--format", options->format,
                    "Layout of that file; auto: tokens where it has llm.c's header or "
                    "its name ends in .bin, else text")
-      ->check(CLI::IsMember({"auto", "text", "llmc", "uint16"}))
+      ->check(one_of({"auto", "text", "llmc", "uint16"}))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print JSON");
   add_set_option(*command, options->config);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "experiments/cli/commands.h"
+#include "experiments/cli/known_names.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/spec/json_text.h"
@@ -92,7 +93,7 @@ void add_fates_command(CLI::App& app, Action& chosen) {
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
   command->add_option("--half", options->half, "Half of the collective")
-      ->check(CLI::IsMember({"reduce", "gather"}))
+      ->check(one_of({"reduce", "gather"}))
       ->capture_default_str();
   command->add_option("--first", options->first, "Index of the first packet")->capture_default_str();
   command->add_option("--count", options->count, "Number of packets")->required();
@@ -101,7 +102,7 @@ void add_fates_command(CLI::App& app, Action& chosen) {
   command->add_option("--message", options->message, "Messages of the link before, for losses that change over time")
       ->capture_default_str();
   command->add_option("--format", options->format, "runs: a line for each burst; bits: a character for each packet")
-      ->check(CLI::IsMember({"runs", "bits", "json"}))
+      ->check(one_of({"runs", "bits", "json"}))
       ->capture_default_str();
   command->footer(
       "Fates are a pure function of (seed, link, packet): a run with this loss and seed loses exactly these "

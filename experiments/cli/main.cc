@@ -12,8 +12,10 @@
 
 #include "comm/launch_environment.h"
 #include "experiments/cli/commands.h"
+#include "experiments/cli/known_names.h"
 #include "experiments/records/file_lock.h"
 #include "experiments/records/provenance.h"
+#include "experiments/run/execute_run.h"
 #include "models/process_settings.h"
 #include "sim/error.h"
 
@@ -90,8 +92,11 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    print_error(error.what());
-    std::cerr << "droptest: see droptest --help\n";
+    const std::string unknown = unknown_arguments(app);
+    print_error(unknown.empty() ? error.what() : unknown);
+    const auto commands = app.get_subcommands();
+    std::cerr << "droptest: see droptest " << (commands.empty() ? "" : commands.front()->get_name() + " ")
+              << "--help\n";
     return kExitUserError;
   }
   try {
@@ -99,6 +104,8 @@ int main(int argc, char** argv) {
   } catch (const droptest::ConfigError& error) {
     print_error(error.what());
     end_at_once(kExitUserError);
+  } catch (const droptest::experiments::StoppedError&) {  // the command said so
+    end_at_once(kExitInterrupted);
   } catch (const droptest::experiments::BusyError& error) {
     print_error(error.what());
     end_at_once(kExitBusy);

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 
 #include "comm/lossy/path_registry.h"
+#include "experiments/cli/known_names.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/loss_from_json.h"
@@ -97,10 +98,10 @@ void add_network_options(CLI::App& command, NetworkOptions& options) {
   command.add_option("--reduce-fill", options.reduce_fill, "Of the reduce half alone");
   command.add_option("--gather-fill", options.gather_fill, "Of the gather half alone");
   command.add_option("--consistency", options.consistency, "Whether receivers of the gather half share fates")
-      ->check(CLI::IsMember({"per_receiver", "shared"}))
+      ->check(one_of({"per_receiver", "shared"}))
       ->capture_default_str();
   command.add_option("--burst-scope", options.burst_scope, "Whether packet indices run on or start anew")
-      ->check(CLI::IsMember({"link", "message"}))
+      ->check(one_of({"link", "message"}))
       ->capture_default_str();
   command.add_option("--recovery", options.recovery, "What is done about losses, as JSON (docs/recovery.md)");
 }

@@ -37,12 +37,17 @@ double share_done(const SweepProgress& progress) {
   return all == 0 ? 1 : done / all;
 }
 
+/// Ten of twenty done: "[##########----------]".
+std::string bar_text(double share) {
+  const auto filled = static_cast<std::size_t>(std::clamp(share, 0.0, 1.0) * kBarWidth);
+  return "[" + std::string(filled, '#') + std::string(kBarWidth - filled, '-') + "]";
+}
+
 }  // namespace
 
 std::string progress_line(const SweepProgress& progress, std::size_t columns) {
-  const auto filled = static_cast<std::size_t>(share_done(progress) * kBarWidth);
-  std::string line = "[" + std::string(filled, '#') + std::string(kBarWidth - filled, '-') + "] " +
-                     std::to_string(progress.ended()) + "/" + std::to_string(progress.runs.size()) + " runs";
+  std::string line = bar_text(share_done(progress)) + " " + std::to_string(progress.ended()) + "/" +
+                     std::to_string(progress.runs.size()) + " runs";
   if (progress.failed() != 0) line += " (" + std::to_string(progress.failed()) + " failed)";
   if (progress.busy() != 0) line += " (" + std::to_string(progress.busy()) + " busy elsewhere)";
   if (const double rate = progress.steps_per_second(); rate > 0) {
@@ -61,27 +66,98 @@ std::string progress_line(const SweepProgress& progress, std::size_t columns) {
   return line;
 }
 
-ProgressDisplay::Mode ProgressDisplay::mode_of_stderr() {
-  return ::isatty(STDERR_FILENO) != 0 ? Mode::kTerminal : Mode::kLines;
+DisplayMode display_mode_of_stderr() {
+  return ::isatty(STDERR_FILENO) != 0 ? DisplayMode::kTerminal : DisplayMode::kLines;
+}
+
+void DrawnLine::draw(const std::string& text) {
+  // Back to the line's start, draw, erase what is left of the line before.
+  std::cerr << "\r" << text << "\x1b[K" << std::flush;
+  open_ = true;
+}
+
+void DrawnLine::clear() {
+  if (open_) std::cerr << "\r\x1b[K";
+  open_ = false;
+}
+
+void DrawnLine::close() {
+  if (open_) std::cerr << "\n";
+  open_ = false;
 }
 
 void ProgressDisplay::show(const SweepProgress& progress) {
-  if (mode_ == Mode::kQuiet) return;
-  if (mode_ == Mode::kTerminal) {
-    // Back to the line's start, draw, erase what is left of the line before.
-    std::cerr << "\r" << progress_line(progress, terminal_columns() - 1) << "\x1b[K" << std::flush;
-    line_open_ = true;
-    return;
-  }
+  if (mode_ == DisplayMode::kQuiet) return;
+  if (mode_ == DisplayMode::kTerminal) return line_.draw(progress_line(progress, terminal_columns() - 1));
   if (progress.ended() == ended_shown_ && progress.busy() == busy_shown_) return;
   ended_shown_ = progress.ended();
   busy_shown_ = progress.busy();
   std::cerr << progress_line(progress, std::string::npos) << "\n" << std::flush;
 }
 
-void ProgressDisplay::close() {
-  if (line_open_) std::cerr << "\n";
-  line_open_ = false;
+void RunDisplay::show(const nlohmann::json& line) {
+  const std::lock_guard lock(mutex_);
+  if (last_.is_null()) first_ = line;
+  last_ = line;
+  if (line.contains("train_loss")) train_loss_ = line.at("train_loss");
+  if (line.contains("validation_loss")) {
+    validation_loss_ = line.at("validation_loss");
+    const bool is_best = validation_loss_.is_number() &&
+                         (!best_validation_loss_.is_number() || validation_loss_ < best_validation_loss_);
+    if (is_best) best_validation_loss_ = validation_loss_;
+  }
+  if (mode_ == DisplayMode::kQuiet) return;
+  bar_.clear();
+  std::cerr << step_text(line) << "\n" << std::flush;
+  if (mode_ == DisplayMode::kTerminal) bar_.draw(bar_line().substr(0, terminal_columns() - 1));
+}
+
+void RunDisplay::close() {
+  const std::lock_guard lock(mutex_);
+  bar_.clear();
+  std::cerr << std::flush;
+}
+
+bool RunDisplay::empty() const {
+  const std::lock_guard lock(mutex_);
+  return last_.is_null();
+}
+
+std::string RunDisplay::summary() const {
+  const std::lock_guard lock(mutex_);
+  return "step " + std::to_string(last_.value("step", std::uint64_t{0})) + " of " + std::to_string(steps_) +
+         ": validation loss " + loss_text(validation_loss_) + " (best " + loss_text(best_validation_loss_) +
+         "), training loss " + loss_text(train_loss_);
+}
+
+/// What the step measured, and how fast training has been since the first line.
+std::string RunDisplay::step_text(const nlohmann::json& line) const {
+  std::string text =
+      "step " + std::to_string(line.value("step", std::uint64_t{0})) + "/" + std::to_string(steps_) + ":";
+  std::string comma;
+  const auto add = [&](const std::string& part) {
+    text += comma + " " + part;
+    comma = ",";
+  };
+  if (line.contains("train_loss")) add("training loss " + loss_text(line.at("train_loss")));
+  if (line.contains("validation_loss")) add("validation loss " + loss_text(line.at("validation_loss")));
+  if (line.contains("selection_loss")) add("selection loss " + loss_text(line.at("selection_loss")));
+  const double seconds = line.value("seconds", 0.0) - first_.value("seconds", 0.0);
+  if (const double tokens = line.value("tokens", 0.0) - first_.value("tokens", 0.0); tokens > 0 && seconds > 0) {
+    add(std::to_string(std::llround(tokens / seconds)) + " tokens/s");
+  }
+  return text;
+}
+
+std::string RunDisplay::bar_line() const {
+  const double step = last_.value("step", 0.0);
+  const double left = static_cast<double>(steps_) - step;
+  std::string text = bar_text(step / static_cast<double>(steps_)) + " " + std::to_string(std::llround(step)) + "/" +
+                     std::to_string(steps_) + " steps";
+  const double seconds = last_.value("seconds", 0.0) - first_.value("seconds", 0.0);
+  const double done = step - first_.value("step", 0.0);
+  if (done > 0 && left > 0) text += ", " + duration_text(left * seconds / done) + " left";
+  return text;
 }
 
 }  // namespace droptest::cli

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a sweep is: one line that is drawn over on a terminal, plain lines elsewhere.
+// How far a sweep or a run is: a line that is drawn over on a terminal, plain lines elsewhere.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "experiments/run/sweep_runner.h"
@@ -12,27 +15,71 @@ namespace droptest::cli {
 /// "[#####-----] 12/24 runs, 350 steps/s, 3 min 20 s left, loss 2.431 2.502": at most `columns` wide.
 std::string progress_line(const experiments::SweepProgress& progress, std::size_t columns);
 
-/// Writes to standard error. Owner: the sweep command, one at a time.
-class ProgressDisplay {
- public:
-  enum class Mode : unsigned char {
-    kTerminal,  ///< one line, drawn over
-    kLines,     ///< a line for each run that ends, or that another process is found at work on
-    kQuiet,     ///< nothing
-  };
-  explicit ProgressDisplay(Mode mode) : mode_(mode) {}
-  /// kTerminal where standard error is one.
-  static Mode mode_of_stderr();
+enum class DisplayMode : std::uint8_t {
+  kTerminal,  ///< with a line that is drawn over
+  kLines,     ///< whole lines
+  kQuiet,     ///< nothing
+};
+/// kTerminal where standard error is one.
+DisplayMode display_mode_of_stderr();
 
-  void show(const experiments::SweepProgress& progress);
+/// The line at the end of a terminal that is drawn over.
+class DrawnLine {
+ public:
+  void draw(const std::string& text);
+  /// Takes the line away, so that other text can come in its place.
+  void clear();
   /// Leaves the line that is there, so that other text can follow.
   void close();
 
  private:
-  Mode mode_;
+  bool open_ = false;
+};
+
+/// Of a sweep: one drawn line, or a line for each run that ends, or that another process is found at work on.
+/// Owner: the command, one at a time.
+class ProgressDisplay {
+ public:
+  explicit ProgressDisplay(DisplayMode mode) : mode_(mode) {}
+
+  void show(const experiments::SweepProgress& progress);
+  void close() { line_.close(); }
+
+ private:
+  DisplayMode mode_;
   std::size_t ended_shown_ = 0;
   std::size_t busy_shown_ = 0;
-  bool line_open_ = false;
+  DrawnLine line_;
+};
+
+/// Of a run: a line for each logged step, and on a terminal a drawn bar below. Thread safety: all may be called at
+/// once.
+class RunDisplay {
+ public:
+  /// `steps`: that the run will take.
+  RunDisplay(DisplayMode mode, std::uint64_t steps) : mode_(mode), steps_(steps) {}
+
+  /// A line of metrics.jsonl.
+  void show(const nlohmann::json& line);
+  void close();
+
+  /// Whether a line came, and what they say: "step 120 of 300: validation loss 2.51 (best 2.50), training loss 2.60".
+  bool empty() const;
+  std::string summary() const;
+
+ private:
+  std::string step_text(const nlohmann::json& line) const;
+  std::string bar_line() const;
+
+  const DisplayMode mode_;
+  const std::uint64_t steps_;
+  mutable std::mutex mutex_;  ///< guards what follows
+  DrawnLine bar_;
+  nlohmann::json first_;  ///< line
+  nlohmann::json last_;   ///< line, null before any
+  nlohmann::json train_loss_;
+  nlohmann::json validation_loss_;
+  nlohmann::json best_validation_loss_;
 };
 
 }  // namespace droptest::cli

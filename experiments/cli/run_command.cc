@@ -13,7 +13,9 @@
 #include "experiments/cli/device_choice.h"
 #include "experiments/cli/finished_runs.h"
 #include "experiments/cli/outcome_text.h"
+#include "experiments/cli/progress_display.h"
 #include "experiments/cli/spec_options.h"
+#include "experiments/cli/stop_signal.h"
 #include "experiments/run/child_process.h"
 #include "experiments/run/execute_run.h"
 #include "experiments/spec/json_text.h"
@@ -92,13 +94,32 @@ int run(const RunOptions& options) {
   if (!options.quiet) {
     execute.say_waiting = [](const std::string& text) { std::cerr << "droptest: " << text << std::endl; };
   }
+  // Shared with the rank that logs, which may be left behind.
+  const auto display = std::make_shared<RunDisplay>(options.quiet ? DisplayMode::kQuiet : display_mode_of_stderr(),
+                                                    planned.run.config.training.steps);
+  execute.on_line = [display](const nlohmann::json& line) { display->show(line); };
+  if (!launched) {
+    catch_stop_signals();
+    execute.stop_requested = [] { return stop_requested(); };
+  }
   nlohmann::json summary;
   try {
     summary = experiments::execute_run(planned.run, directory, execute);
+    display->close();
+  } catch (const experiments::StoppedError&) {
+    display->close();
+    if (!display->empty()) std::cout << "stopped at " << display->summary() << "\n";
+    std::cerr << "droptest: stopped: what was recorded is kept in " << directory.path
+              << "; the same command runs it again from its start\n";
+    throw;
   } catch (const experiments::BusyError& error) {
+    display->close();
     if (options.if_busy != IfBusy::kSkip || launched) throw;
     if (!options.quiet) std::cout << "skipped: " << error.what() << "\n";
     return kExitBusy;
+  } catch (...) {
+    display->close();
+    throw;
   }
   if (!options.quiet && !summary.is_null()) {
     std::cout << outcome_text(summary) << "\nthe records are in " << directory.path << "\n";

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "experiments/cli/commands.h"
+#include "experiments/cli/known_names.h"
 #include "experiments/spec/schema.h"
 
 namespace droptest::cli {
@@ -14,7 +15,7 @@ void add_schema_command(CLI::App& app, Action& chosen) {
   const auto name = std::make_shared<std::string>();  // shared by CLI11's bindings and the action
   std::vector<std::string> names;
   for (const auto& [known, kind] : experiments::schema_names()) names.emplace_back(known);
-  command->add_option("NAME", *name, "Which schema")->required()->check(CLI::IsMember(names));
+  command->add_option("NAME", *name, "Which schema")->required()->check(one_of(names));
   command->footer(
       "resolved_spec follows from spec: every default is written out, every shorthand is gone.\n\n"
       "Examples:\n"

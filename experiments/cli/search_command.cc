@@ -135,7 +135,7 @@ int search(const SearchCommandOptions& options) {
   catch_stop_signals();
   const std::optional<experiments::FileLock> record = hold_record(options, plan.name());
   if (!record) return kExitInterrupted;
-  ProgressDisplay display(options.quiet ? ProgressDisplay::Mode::kQuiet : ProgressDisplay::mode_of_stderr());
+  ProgressDisplay display(options.quiet ? DisplayMode::kQuiet : display_mode_of_stderr());
   const auto run_round = [&](const std::vector<TrialRequest>& requests) {
     const experiments::SweepProgress done = experiments::run_planned(
         round_of(plan, requests), sweep_options,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/cli/spec_options.h"
+#include "experiments/cli/known_names.h"
 
 #include <CLI/CLI.hpp>
 #include <iostream>
@@ -35,7 +36,7 @@ void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const s
       .add_option_function<std::string>(
           "--if-busy", [&if_busy](const std::string& name) { if_busy = kNames.at(name); },
           "Where another process is at work on a run: wait until it ends, skip the run, or fail")
-      ->check(CLI::IsMember(choices))
+      ->check(one_of(choices))
       ->default_str(by_default);
 }
 

@@ -7,6 +7,7 @@
 #include "experiments/cli/commands.h"
 #include "experiments/cli/device_choice.h"
 #include "experiments/cli/finished_runs.h"
+#include "experiments/cli/known_names.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/progress_display.h"
 #include "experiments/cli/spec_options.h"
@@ -115,7 +116,7 @@ int sweep(const SweepCommandOptions& options) {
   sweep_options.worker_command = {experiments::this_program(), "worker"};
 
   catch_stop_signals();
-  ProgressDisplay display(options.quiet ? ProgressDisplay::Mode::kQuiet : ProgressDisplay::mode_of_stderr());
+  ProgressDisplay display(options.quiet ? DisplayMode::kQuiet : display_mode_of_stderr());
   const SweepProgress progress = experiments::run_sweep(
       plan, sweep_options, [&display](const SweepProgress& now) { display.show(now); },
       [] { return stop_requested(); });
@@ -161,7 +162,7 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
       ->add_option("--pin", options->pin,
                    "cores: each run has cores of its own, unless more runs at once than cores are asked for;\n"
                    "none: the kernel places all threads")
-      ->check(CLI::IsMember({"cores", "none"}))
+      ->check(one_of({"cores", "none"}))
       ->capture_default_str();
   add_if_busy_option(*command, options->if_busy, {"wait", "skip", "fail"});
   add_again_option(*command, options->again);

@@ -6,10 +6,12 @@
 #include <chrono>
 #include <exception>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
 #include <system_error>
+#include <thread>
 
 #include "comm/backend_registry.h"
 #include "comm/device/stream.h"
@@ -21,6 +23,7 @@
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/file_lock.h"
 #include "experiments/run/choose_rendezvous.h"
+#include "experiments/run/metrics_tail.h"
 #include "experiments/run/rank_processes.h"
 #include "experiments/run/run_device.h"
 #include "experiments/run/run_recorder.h"
@@ -31,29 +34,57 @@
 namespace droptest::experiments {
 namespace {
 
+constexpr std::chrono::milliseconds kStopPollInterval{50};
+
 /// Shared by execute_run and the rank threads, so that no other process comes in while a thread can write.
 using SharedLock = std::shared_ptr<const FileLock>;
 
 /// What the rank threads of a run use. It outlives a thread that stalled and was left behind.
 struct ThreadedRun {
-  ThreadedRun(const ResolvedRun& resolved, const RunDirectory& directory, const nlohmann::json& point, SharedLock held)
-      : lock(std::move(held)), run(resolved), recorder(run, directory, point), corpus(load_corpus(run.config)) {}
+  ThreadedRun(const ResolvedRun& resolved, const RunDirectory& directory, const ExecuteOptions& options,
+              SharedLock held)
+      : lock(std::move(held)),
+        run(resolved),
+        on_line(options.on_line),
+        recorder(run, directory, options.point),
+        corpus(load_corpus(run.config)) {}
+  void log(const MetricsLine& line) {
+    recorder.append(line);
+    on_line(to_json_line(line));
+  }
   const SharedLock lock;
   const ResolvedRun run;
+  const std::function<void(const nlohmann::json&)> on_line;
   RunRecorder recorder;
   const Corpus corpus;
   TrainingOutcome outcome;
 };
 
-nlohmann::json run_threads(const ResolvedRun& run, const RunDirectory& directory, const nlohmann::json& point,
+[[noreturn]] void throw_stopped(const RunDirectory& directory) {
+  throw StoppedError(directory.path + ": stopped before its end");
+}
+
+nlohmann::json run_threads(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options,
                            const SharedLock& lock) {
   // Shared by the caller and the rank threads.
-  const auto shared = std::make_shared<ThreadedRun>(run, directory, point, lock);
-  comm::run_ranks(run.config.tensor_parallel, run.config.backend.timeout, [shared](comm::Communicator& group) {
-    TrainingOutcome outcome = train(shared->run.config, shared->corpus, group,
-                                    [&shared](const MetricsLine& line) { shared->recorder.append(line); });
-    if (group.rank() == 0) shared->outcome = std::move(outcome);
+  const auto shared = std::make_shared<ThreadedRun>(run, directory, options, lock);
+  std::packaged_task<void()> task([shared] {
+    const RunConfig& config = shared->run.config;
+    comm::run_ranks(config.tensor_parallel, config.backend.timeout, [shared](comm::Communicator& group) {
+      TrainingOutcome outcome =
+          train(shared->run.config, shared->corpus, group, [&shared](const MetricsLine& line) { shared->log(line); });
+      if (group.rank() == 0) shared->outcome = std::move(outcome);
+    });
   });
+  std::future<void> ended = task.get_future();
+  std::thread ranks(std::move(task));
+  while (ended.wait_for(kStopPollInterval) != std::future_status::ready) {
+    if (!options.stop_requested()) continue;
+    ranks.detach();
+    throw_stopped(directory);
+  }
+  ranks.join();
+  ended.get();
   return shared->recorder.finish(shared->outcome);
 }
 
@@ -70,7 +101,9 @@ SharedLock take_lock(const RunDirectory& directory, const ExecuteOptions& option
     lock = FileLock::wait_for(
         directory.lock(),
         [&](const std::string& holder) { options.say_waiting(busy_text(directory.path, holder) + "; waiting for it"); },
-        [until] { return until && std::chrono::steady_clock::now() >= *until; });
+        [&options, until] {
+          return options.stop_requested() || (until && std::chrono::steady_clock::now() >= *until);
+        });
   } else {
     lock = FileLock::try_take(directory.lock(), FileLock::Mode::kExclusive);
     if (!lock) throw_busy(directory);
@@ -137,8 +170,10 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
     std::optional<RunRecorder> recorder;
     if (launch.rank == 0) recorder.emplace(run, directory, execute.point);
     const Corpus corpus = load_corpus(config);
-    const TrainingOutcome outcome =
-        train(config, corpus, *group, [&recorder](const MetricsLine& line) { recorder->append(line); });
+    const TrainingOutcome outcome = train(config, corpus, *group, [&recorder, &execute](const MetricsLine& line) {
+      recorder->append(line);
+      execute.on_line(to_json_line(line));
+    });
     nlohmann::json summary = recorder ? recorder->finish(outcome) : nlohmann::json();
     // Nobody leaves before the records are there: a failed disk of rank 0 is everyone's failure.
     group->barrier({sim::TrafficClass::kControl, "end of run", -1});
@@ -191,7 +226,18 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   ranks.launch_id = std::to_string(::getpid()) + "-" + std::to_string(now);
   const RemovedAtEnd rendezvous(default_rendezvous(directory));
+  std::error_code ignored;
+  std::filesystem::remove(directory.metrics(), ignored);  // of an earlier attempt
+  MetricsTail metrics(directory.metrics());
+  const auto pass_lines = [&] {
+    for (const nlohmann::json& line : metrics.update()) options.on_line(line);
+  };
+  ranks.while_running = [&] {
+    pass_lines();
+    if (options.stop_requested()) throw_stopped(directory);
+  };
   run_rank_processes(ranks);
+  pass_lines();
   const std::optional<nlohmann::json> summary = read_summary(directory);
   if (!summary) throw CommError("all ranks ended without an error, but rank 0 wrote no " + directory.summary());
   return *summary;
@@ -224,16 +270,19 @@ nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory
   SharedLock lock;
   if (!launch && takes_lock) {
     lock = take_lock(directory, options);
+    if (!lock) throw_stopped(directory);
     if (is_settled(directory, run, options.again)) return *read_summary(directory);
     std::error_code ignored;
     std::filesystem::remove(directory.summary(), ignored);  // rank processes look for it, too
   }
   try {
-    if (backend.rank_kind == comm::RankKind::kThreads) return run_threads(run, directory, options.point, lock);
+    if (backend.rank_kind == comm::RankKind::kThreads) return run_threads(run, directory, options, lock);
     if (launch) return run_as_rank(run, directory, options, *launch, *sigterm, lock);
     return run_processes(run, directory, options, lock);
   } catch (const BusyError&) {
     throw;  // the folder is another's
+  } catch (const StoppedError&) {
+    throw;  // what was recorded stays as it is
   } catch (const std::exception& error) {
     if (launch && launch->rank != 0) throw;
     if (takes_lock && !lock) {  // the ranks did not get as far as the lock

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,17 @@ struct ExecuteOptions {
   Again again = Again::kNo;        ///< where the finished run lacks records; its old result stays until it is run
   IfBusy if_busy = IfBusy::kFail;  ///< kSkip throws as kFail does: there is nothing else to do
   std::function<void(const std::string& text)> say_waiting = [](const std::string&) {};  ///< kWait: for whom
+  /// Gets each line of metrics.jsonl soon after it is written, on any one thread at a time; where a launcher started
+  /// the ranks, on rank 0.
+  std::function<void(const nlohmann::json& line)> on_line = [](const nlohmann::json&) {};
+  /// Asked some times a second, where no launcher started the ranks: whether to end the run as it is.
+  std::function<bool()> stop_requested = [] { return false; };
+};
+
+/// A run was ended as it was, because that was requested: it has no summary.
+class StoppedError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
 };
 
 /// Trains the run and writes its records. Ranks are threads of this process, or processes: then this process is one
@@ -31,8 +43,8 @@ struct ExecuteOptions {
 /// Records are written by rank 0, which holds the lock of the folder meanwhile, or has a parent that does; the summary
 /// is written last, also where the run fails, with status `failed`. Where there is a result once the lock is taken,
 /// nothing is run. Returns the summary. A run that diverges is a result. Throws: what made the run fail, after the
-/// summary is written; BusyError, with nothing written. A rank that stalled may have left its thread behind: after an
-/// error the process should end without unwinding.
+/// summary is written; BusyError, with nothing written; StoppedError. A rank that stalled may have left its thread
+/// behind: after an error the process should end without unwinding.
 nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options);
 
 }  // namespace droptest::experiments

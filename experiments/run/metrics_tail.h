@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace droptest::experiments {
 
@@ -13,8 +15,8 @@ class MetricsTail {
  public:
   explicit MetricsTail(std::string path) : path_(std::move(path)) {}
 
-  /// Takes in the whole lines that are new; a file that is not there yet is an empty one.
-  void update();
+  /// Takes in the whole lines that are new, and returns them; a file that is not there yet is an empty one.
+  std::vector<nlohmann::json> update();
 
   std::uint64_t step() const { return step_; }
   /// The last finite training loss.

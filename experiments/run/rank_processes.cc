@@ -71,12 +71,21 @@ void run_rank_processes(const RankProcessesOptions& options) {
                              .kept_descriptor = options.kept_descriptor}));
   }
   std::optional<Failure> failure;
-  while (!(failure = first_failure(ranks)) && !all_ended(ranks)) std::this_thread::sleep_for(kRankPollInterval);
-  if (!failure) {
+  const auto remove_logs = [&options] {
     std::error_code ignored;
     std::filesystem::remove_all(options.log_directory, ignored);
-    return;
+  };
+  try {
+    while (!(failure = first_failure(ranks)) && !all_ended(ranks)) {
+      options.while_running();
+      std::this_thread::sleep_for(kRankPollInterval);
+    }
+  } catch (...) {
+    ranks.clear();
+    remove_logs();
+    throw;
   }
+  if (!failure) return remove_logs();
 
   const auto deadline = std::chrono::steady_clock::now() + options.grace;
   while (!all_ended_or_stopped(ranks) && std::chrono::steady_clock::now() < deadline)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -19,12 +20,14 @@ struct RankProcessesOptions {
   /// is stopped (SIGSTOP) is not waited for.
   std::chrono::milliseconds grace{5000};
   int kept_descriptor = -1;  ///< open file that all ranks get: the lock of the run
+  /// Called some times a second while all ranks run; what it throws ends them at once.
+  std::function<void()> while_running = [] {};
 };
 
 /// Starts world_size processes with torchrun's variables set, and waits for all. What this process was told of a launch
 /// of its own, MASTER_ADDR say, they are not told. When one fails, the others get `grace`, then are ended: none is
 /// left when this returns or throws, and none outlives this process. Throws: CommError that names the rank that failed
-/// first, how it ended and its own last words.
+/// first, how it ended and its own last words; what while_running throws, without the logs.
 void run_rank_processes(const RankProcessesOptions& options);
 
 }  // namespace droptest::experiments

@@ -127,10 +127,11 @@ def test_the_pages_have_commands():
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_a_command_is_understood(command, tmp_path):
     if (words := of_droptest(command)) is not None:
-        # In an empty folder a command that is understood misses its files, or does its work.
+        # In an empty folder a command that is understood misses its files, or does its work. A page may show what is
+        # said of one that is not.
         if words[0] not in ("list", "info", "fates", "collective", "drift", "schema"):
             ran = call([BINARY, *words], tmp_path)
-            assert "see droptest --help" not in ran.stderr, ran.stderr
+            assert bool(re.search(r"see droptest .*--help", ran.stderr)) == ("swep" in words), ran.stderr
     elif (words := analysis_of(command)) is not None:
         ran = call([PYTHON, "-m", *words], tmp_path)
         assert "usage:" not in ran.stderr and "No module" not in ran.stderr, ran.stderr

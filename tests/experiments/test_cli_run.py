@@ -3,10 +3,28 @@
 
 import json
 import math
+import os
+import pty
+import re
+import signal
 import struct
+import subprocess
 
 import pytest
-from cli_harness import losses_of, metrics_of, run, run_folders, summary_of, tiny_spec, write_spec
+from cli_harness import (
+    BINARY,
+    CLEAN_ENVIRONMENT,
+    losses_of,
+    metrics_of,
+    processes_with,
+    run,
+    run_folders,
+    start,
+    summary_of,
+    tiny_spec,
+    wait_until,
+    write_spec,
+)
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +64,84 @@ def test_a_run_leaves_its_records(finished):
         assert entry["realised_rate"] == pytest.approx(entry["lost"] / entry["packets"])
         assert abs(entry["z"]) < 4
         assert entry["mean_burst_packets"] >= 1
+
+
+@pytest.fixture(params=["local", "gloo"])
+def backend(request, tmp_path):
+    """Ranks are threads, or processes."""
+    if f"{request.param} (not built)" in run("info", cwd=tmp_path).out:
+        pytest.skip(f"the backend {request.param} was not built")
+    return request.param
+
+
+def test_a_run_says_each_logged_step(tmp_path, backend):
+    write_spec(tmp_path, backend={"name": backend, "timeout_seconds": 20})
+    result = run("run", "spec.json", cwd=tmp_path)
+    lines = [line for line in result.err.splitlines() if line.startswith("step ")]
+    assert len(lines) == len(result.err.splitlines()) and not set(result.err) & {"\r", "\x1b"}
+    (folder,) = run_folders(tmp_path)
+    metrics = metrics_of(folder)
+    assert [line.split(":")[0] for line in lines] == [f"step {m['step']}/12" for m in metrics]
+    for line, m in zip(lines, metrics, strict=True):
+        assert ("training loss" in line) == ("train_loss" in m) == ("tokens/s" in line)
+        assert ("validation loss" in line) == ("validation_loss" in m)
+        assert all(f"{m[key]:.4f}" in line for key in ("train_loss", "validation_loss") if key in m)
+    speed = (metrics[-1]["tokens"] - metrics[0]["tokens"]) / (metrics[-1]["seconds"] - metrics[0]["seconds"])
+    assert f"{speed:.0f} tokens/s" in lines[-1]
+    write_spec(tmp_path, "quiet.json", seed=2)
+    assert run("run", "quiet.json", "--quiet", cwd=tmp_path).err == ""
+
+
+def test_a_terminal_gets_a_bar_below_the_lines(tmp_path):
+    write_spec(tmp_path)
+    parent, child = pty.openpty()
+    command, environment = [BINARY, "run", "spec.json"], CLEAN_ENVIRONMENT
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, stderr=child)
+    os.close(child)
+    text = b""
+    while True:
+        try:
+            chunk = os.read(parent, 4096)
+        except OSError:
+            break
+        text += chunk
+    os.close(parent)
+    assert process.wait(timeout=60) == 0
+    shown = text.decode().replace("\r\n", "\n")
+    assert shown.count("\n") == 7, "a line for each logged step"
+    assert "\r[#####---------------] 3/12" not in shown and "\r[######--------------] 4/12 steps, " in shown
+    assert "\r[####################] 12/12 steps\x1b[K\r\x1b[K" in shown, "and it is taken away at the end"
+
+
+def test_ctrl_c_ends_a_run_with_what_it_has(tmp_path, backend):
+    write_spec(
+        tmp_path,
+        backend={"name": backend, "timeout_seconds": 20},
+        training={"steps": 10000000, "batch_sequences": 1, "learning_rate": 0.001},
+    )
+    process = start("run", "spec.json", cwd=tmp_path)
+    folder = wait_until(lambda: run_folders(tmp_path))[0]
+    wait_until(lambda: (folder / "metrics.jsonl").exists() and len(metrics_of(folder)) > 5)
+    ranks = processes_with(f"worker results/tiny/{folder.name}", cwd=tmp_path)
+    assert len(ranks) == (2 if backend == "gloo" else 0)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    stopped = re.fullmatch(
+        r"stopped at step (\d+) of 10000000: validation loss (\S+) \(best (\S+)\), training loss (\S+)\n", out
+    )
+    assert stopped, out
+    assert f"what was recorded is kept in results/tiny/{folder.name}; the same command runs it again" in err
+    step, validation, best, train = stopped.groups()
+    told = [m for m in metrics_of(folder) if m["step"] <= int(step)]
+    validated = [m["validation_loss"] for m in told if "validation_loss" in m]
+    assert told[-1]["step"] == int(step)
+    assert (validation, best) == (f"{validated[-1]:.4f}", f"{min(validated):.4f}")
+    assert train == f"{told[-1]['train_loss']:.4f}"
+    assert not (folder / "summary.json").exists() and not (folder / "ranks").exists()
+    assert not any(os.path.exists(f"/proc/{rank}") for rank in ranks)
+    # Nothing is in the way of another attempt.
+    run("run", "spec.json", "--set", "/training/steps=12", cwd=tmp_path)
 
 
 def test_a_finished_run_is_not_repeated(finished):

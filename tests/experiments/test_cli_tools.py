@@ -52,6 +52,27 @@ def test_a_wrong_command_line_is_one_clear_error(tmp_path, arguments):
     assert result.err.startswith("droptest: error: ") and result.out == ""
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "see"),
+    [
+        (["swep", "spec.json"], 'unknown command "swep"; did you mean "sweep"? known commands: run, sweep, ', ""),
+        (["frobnicate"], 'unknown command "frobnicate"; known commands: run, ', ""),
+        (["--versio"], 'droptest: unknown option "--versio"; did you mean "--version"? known options: --help', ""),
+        (["sweep", "--job=2", "spec.json"], 'sweep: unknown option "--job"; did you mean "--jobs"? known', "sweep "),
+        (["sweep", "s.json", "--pin", "core"], '--pin: got "core"; did you mean "cores"? known values: ', "sweep "),
+        (["run", "s.json", "--if-busy", "skp"], '--if-busy: got "skp"; did you mean "skip"? known values', "run "),
+        (["schema", "sumary"], 'NAME: got "sumary"; did you mean "summary"? known values: spec, ', "schema "),
+        (["run", "s.json", "more"], 'run: got "more" beyond its last argument', "run "),
+        (["run"], "SPEC is required", "run "),
+    ],
+)
+def test_a_misspelt_word_is_named_with_the_nearest_that_is_known(tmp_path, arguments, error, see):
+    said = run(*arguments, cwd=tmp_path, expect=2).err.splitlines()
+    assert said[0].startswith("droptest: error: " + error) and len(said) == 2
+    assert said[1] == f"droptest: see droptest {see}--help"
+    assert "worker" not in said[0], "commands that --help does not show are no suggestions"
+
+
 def test_fates_agree_in_every_format(tmp_path):
     loss = {"model": "gilbert_elliott", "loss_rate": "5%", "mean_burst_packets": 8}
     bits = bits_of(fates(tmp_path, loss, "--format", "bits").out)

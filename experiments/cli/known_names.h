@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Commands, options and their values that are misspelt: the errors name the nearest.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace droptest::cli {
+
+/// A check of an option's value: it is one of these.
+CLI::Validator one_of(const std::vector<std::string>& names);
+
+/// What the command line has that `app` does not know, in words; empty where it knows all. Called after parsing failed.
+std::string unknown_arguments(const CLI::App& app);
+
+}  // namespace droptest::cli
