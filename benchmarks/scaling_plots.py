@@ -8,8 +8,8 @@ from pathlib import Path
 
 import machine
 
-sys.path.insert(0, str(machine.ROOT))
-from analysis import style
+sys.path.insert(0, str(machine.ROOT / "analysis"))
+from droptest import style
 
 X_LABELS = {
     "width": "model width (6 layers, context 128)",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// droptest report: hands over to the Python package `analysis`.
+// droptest report: hands over to the Python package `droptest`, of the source tree or installed.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +16,20 @@
 namespace droptest::cli {
 namespace {
 
+// Not `-m droptest`: its error would not say where the package was looked for.
+constexpr char kProgram[] = R"(
+import sys
+try:
+    from droptest.__main__ import main
+except ModuleNotFoundError as error:
+    if not (error.name or "").startswith("droptest"):
+        raise
+    print(f"error: {sys.argv[1]} has no analysis/droptest, and {sys.executable} has no package droptest; set DROPTEST_HOME "
+          "to the folder that droptest was built from, or install the package there: pip install .", file=sys.stderr)
+    sys.exit(2)
+sys.exit(main(sys.argv[2:]))
+)";
+
 struct ReportOptions {
   std::string directory;
   std::vector<std::string> arguments;
@@ -31,15 +45,13 @@ int report(const ReportOptions& options) {
     throw ConfigError(options.directory + ": no such folder; want the folder of a sweep, e.g. results/quickstart");
   }
   const std::string home = variable_or("DROPTEST_HOME", DROPTEST_SOURCE_ROOT);
-  if (!std::filesystem::exists(home + "/analysis/__main__.py")) {
-    throw ConfigError(home +
-                      ": has no analysis/__main__.py; set DROPTEST_HOME to the folder that droptest was built from");
-  }
   const std::string python = variable_or("DROPTEST_PYTHON", "/usr/bin/python3");
-  const std::string path = variable_or("PYTHONPATH", "");
-  ::setenv("PYTHONPATH", (home + (path.empty() ? "" : ":" + path)).c_str(), 1);
-
-  std::vector<std::string> command = {python, "-m", "analysis", "report", options.directory};
+  const std::string folder = home + "/analysis";
+  if (std::filesystem::exists(folder + "/droptest/__main__.py")) {
+    const std::string path = variable_or("PYTHONPATH", "");
+    ::setenv("PYTHONPATH", (folder + (path.empty() ? "" : ":" + path)).c_str(), 1);
+  }
+  std::vector<std::string> command = {python, "-c", kProgram, home, "report", options.directory};
   command.insert(command.end(), options.arguments.begin(), options.arguments.end());
   std::vector<char*> argv;
   for (std::string& argument : command) argv.push_back(argument.data());
@@ -57,8 +69,7 @@ void add_report_command(CLI::App& app, Action& chosen) {
   command->add_option("DIR", options->directory, "Folder of the sweep: <out>/<name>")->required();
   command->allow_extras();
   command->footer(
-      "Works on a sweep that is not finished, too. Further options go to the Python package analysis/, which is run "
-      "by\n"
+      "Works on a sweep that is not finished, too. Further options go to the Python package droptest, which is run by\n"
       "$DROPTEST_PYTHON (default /usr/bin/python3).\n\n"
       "Examples:\n"
       "  droptest report results/quickstart\n"

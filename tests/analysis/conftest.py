@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parent
-for folder in (TESTS.parents[1], TESTS):
+for folder in (TESTS.parents[1] / "analysis", TESTS):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.loss_model import GilbertElliott, probability
+from droptest.loss_model import GilbertElliott, probability
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ROOT / "analysis"
 NONE = {"model": "none"}
 CLASSES = ("tp_forward", "tp_backward")
 SEEDS = ("weights", "data", "network")

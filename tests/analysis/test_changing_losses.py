@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from synthetic import NONE, bernoulli
 
-from analysis import link_losses
-from analysis.files import Run
-from analysis.loss_model import NO_LOSS, from_spec
-from analysis.series import SeriesNamer
+from droptest import link_losses
+from droptest.files import Run
+from droptest.loss_model import NO_LOSS, from_spec
+from droptest.series import SeriesNamer
 
 
 def links_rate(links, ranks=4, otherwise=NO_LOSS):

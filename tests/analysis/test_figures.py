@@ -11,11 +11,11 @@ import pytest
 import synthetic
 from matplotlib import image
 from matplotlib.colors import to_rgb
-from synthetic import NONE, ROOT, bernoulli, gilbert_elliott
+from synthetic import NONE, PACKAGES, bernoulli, gilbert_elliott
 
-import analysis
-from analysis import plots, style
-from analysis.plots import burst_lengths, panels
+import droptest
+from droptest import plots, style
+from droptest.plots import burst_lengths, panels
 
 LOSSES = [NONE, bernoulli(0.05), bernoulli(0.4), gilbert_elliott(0.05, 8), gilbert_elliott(0.4, 8)]
 
@@ -34,13 +34,13 @@ def experiment(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def figures(experiment, tmp_path_factory):
-    records = analysis.load(experiment)
+    records = droptest.load(experiment)
     timed = {"loss_over_time", "time_to_target", "step_time"}  # need a virtual clock: test_virtual_time.py
     crossed = synthetic.write_sweep(
         tmp_path_factory.mktemp("crossed"), {"/network/loss": LOSSES}, repeat={"weights": 3, "network": 2}
     )
     drawn = {name: plots.draw(name, records) for name in plots.FIGURES if name not in {*timed, "variances"}}
-    return drawn | {"variances": plots.draw("variances", analysis.load(crossed))}
+    return drawn | {"variances": plots.draw("variances", droptest.load(crossed))}
 
 
 def labels(figure):
@@ -83,14 +83,14 @@ def test_pictures_are_not_empty_and_nothing_is_cut_off(figures, tmp_path):
 
 def test_pictures_are_the_same_bytes_in_another_process(experiment, tmp_path):
     program = (
-        "import sys; from pathlib import Path; import analysis; from analysis import plots, style\n"
-        "records = analysis.load(sys.argv[1])\n"
+        "import sys; from pathlib import Path; import droptest; from droptest import plots, style\n"
+        "records = droptest.load(sys.argv[1])\n"
         "for name in ('final_loss', 'divergence'): style.save(plots.draw(name, records), Path(sys.argv[2]), name)\n"
     )
     digests = []
     for index, locale in enumerate(("C.UTF-8", "C")):
         out = tmp_path / str(index)
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": str(index + 1), "LC_ALL": locale,
+        environment = os.environ | {"PYTHONPATH": str(PACKAGES), "PYTHONHASHSEED": str(index + 1), "LC_ALL": locale,
                                     "TZ": ("UTC", "Asia/Tokyo")[index]}  # fmt: skip
         subprocess.run([sys.executable, "-c", program, experiment, out], check=True, env=environment)
         digests.append({p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(out.iterdir())})
@@ -103,7 +103,7 @@ def test_the_users_matplotlib_settings_change_nothing(experiment):
 
     def drawn():
         out = io.BytesIO()
-        figure = plots.draw("loss_rate_check", analysis.load(experiment))
+        figure = plots.draw("loss_rate_check", droptest.load(experiment))
         with style.applied():
             figure.savefig(out, format="svg", metadata={"Date": None})
         return out.getvalue()
@@ -125,11 +125,11 @@ def test_marks_differ_in_grey():
 
 
 def test_curves_show_the_means_of_the_table(mixed):
-    records = analysis.load(mixed)
+    records = droptest.load(mixed)
     figure = plots.draw("final_loss", records)
     left, right = figure.axes[:2]
     line = left.containers[0].lines[0]
-    means = [group.final.mean for group in analysis.groups(records) if group.final.n]
+    means = [group.final.mean for group in droptest.groups(records) if group.final.n]
     assert line.get_ydata().tolist() == pytest.approx(means)
     assert line.get_xdata()[1:] == pytest.approx([1, 5, 20], rel=0.1)
     assert right.containers[0].lines[0].get_ydata()[0] == pytest.approx(0.0115)
@@ -137,8 +137,8 @@ def test_curves_show_the_means_of_the_table(mixed):
 
 
 def test_a_curve_ends_where_its_first_run_diverged(mixed):
-    records = analysis.load(mixed)
-    group = next(g for g in analysis.groups(records) if g.loss_rate == 0.2)
+    records = droptest.load(mixed)
+    group = next(g for g in droptest.groups(records) if g.loss_rate == 0.2)
     table = panels.common_steps(records.metrics, group.run_ids, "train_loss")
     assert len(table.columns) == 3
     assert table.index[-1] == 90  # the loss is not finite at step 100
@@ -146,15 +146,15 @@ def test_a_curve_ends_where_its_first_run_diverged(mixed):
 
 def test_one_rate_compares_the_series_themselves(tmp_path):
     cross = {"/network/fill": ["zero", "stale"], "/network/loss": [NONE, bernoulli(0.05)]}
-    figure = plots.draw("final_loss", analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=2)))
+    figure = plots.draw("final_loss", droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=2)))
     names = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
     assert names[0] == "lossless"
     assert "fill stale" in names[2]
 
 
 def test_expected_bursts_cover_lengths_that_a_run_did_not_list(experiment):
-    records = analysis.load(experiment)
-    group = next(g for g in analysis.groups(records) if g.series.startswith("Gilbert") and g.loss_rate == 0.05)
+    records = droptest.load(experiment)
+    group = next(g for g in droptest.groups(records) if g.series.startswith("Gilbert") and g.loss_rate == 0.05)
     bursts = records.bursts[records.bursts["half"] != "both"]
     table = burst_lengths.counts(records, bursts, group.run_ids)
     chain = synthetic.chain_of(gilbert_elliott(0.05, 8))
@@ -168,8 +168,8 @@ def test_figures_say_why_there_is_nothing_to_draw(tmp_path):
     missing = synthetic.write_sweep(tmp_path, {"/network/loss": LOSSES}, seeds=1, outcomes=lambda *_: "missing")
     for name in plots.FIGURES:
         with pytest.raises(plots.NothingToDraw):
-            plots.draw(name, analysis.load(missing))
-    clean = analysis.load(synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=1, name="clean"))
+            plots.draw(name, droptest.load(missing))
+    clean = droptest.load(synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=1, name="clean"))
     with pytest.raises(plots.NothingToDraw, match="replicas stayed equal"):
         plots.draw("divergence", clean)
     with pytest.raises(plots.NothingToDraw, match="no packet was lost"):
@@ -178,13 +178,13 @@ def test_figures_say_why_there_is_nothing_to_draw(tmp_path):
 
 def test_an_unknown_figure_lists_the_known_ones(experiment):
     with pytest.raises(KeyError, match="final_loss, threshold, variances, training_curves"):
-        plots.draw("pie", analysis.load(experiment))
+        plots.draw("pie", droptest.load(experiment))
 
 
 def test_dollar_signs_in_names_are_no_mathematics(tmp_path):
     base = json.loads(json.dumps(synthetic.BASE))
     cross = {"/data/text": ["$x^{", "_b$"], "/network/loss": [NONE, bernoulli(0.1), bernoulli(0.2)]}
-    records = analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=1, base=base))
+    records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=1, base=base))
     figure = plots.draw("loss_rate_check", records)
     style.save(figure, tmp_path / "out", "check")
     legend = [text.get_text() for text in figure.legends[0].get_texts()]

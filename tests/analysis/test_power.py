@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from analysis.power import (
+from droptest.power import (
     MOST_PAIRS,
     Split,
     detectable,

@@ -6,11 +6,11 @@ import pytest
 import synthetic
 from synthetic import NONE, bernoulli, gilbert_elliott
 
-import analysis
-from analysis.__main__ import main
-from analysis.files import idle_parts, read_json, read_metrics, read_run
-from analysis.report import write_report
-from analysis.summary import groups, text_table
+import droptest
+from droptest.__main__ import main
+from droptest.files import idle_parts, read_json, read_metrics, read_run
+from droptest.report import write_report
+from droptest.summary import groups, text_table
 
 
 def by_point(records):
@@ -18,7 +18,7 @@ def by_point(records):
 
 
 def test_every_planned_run_has_a_row_with_its_status(mixed):
-    records = analysis.load(mixed)
+    records = droptest.load(mixed)
     assert records.planned == 15
     assert len(records.runs) == 15
     assert records.runs["status"].value_counts().to_dict() == {
@@ -33,7 +33,7 @@ def test_every_planned_run_has_a_row_with_its_status(mixed):
 
 
 def test_differences_are_to_the_twin_of_the_same_seed(mixed):
-    records = analysis.load(mixed)
+    records = droptest.load(mixed)
     runs = records.runs.set_index("run_id")
     for row in runs[runs["difference"].notna()].itertuples():
         twin = runs.loc[row.twin]
@@ -43,7 +43,7 @@ def test_differences_are_to_the_twin_of_the_same_seed(mixed):
 
 
 def test_groups_have_hand_computed_means_and_intervals(mixed):
-    points = by_point(analysis.load(mixed))
+    points = by_point(droptest.load(mixed))
     lossless = points["lossless", 0.0]
     # 2.5, 3.0, 3.5: s = .5
     assert lossless.final.mean == pytest.approx(3.0)
@@ -64,22 +64,22 @@ def test_groups_have_hand_computed_means_and_intervals(mixed):
 
 def test_precisions_make_series_whether_one_word_or_three(tmp_path):
     word = synthetic.write_sweep(tmp_path, {"/training/precision": ["float32", "bfloat16"]}, seeds=1, name="word")
-    assert set(analysis.load(word).runs["series"]) == {"lossless, precision float32", "lossless, precision bfloat16"}
+    assert set(droptest.load(word).runs["series"]) == {"lossless, precision float32", "lossless, precision bfloat16"}
     precisions = [{"compute": c, "message": "float32", "master": "float32"} for c in ("float32", "bfloat16")]
     three = synthetic.write_sweep(tmp_path, {"/training/precision": precisions}, seeds=1, name="three")
     expected = {f"lossless, compute precision {c}" for c in ("float32", "bfloat16")}
-    assert set(analysis.load(three).runs["series"]) == expected
+    assert set(droptest.load(three).runs["series"]) == expected
 
 
 def test_rates_in_percent_text_are_the_same_points(mixed, tmp_path):
     folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli("5%")]}, seeds=2)
-    records = analysis.load(folder)
+    records = droptest.load(folder)
     assert set(records.runs["loss_rate"]) == {0.0, 0.05}
     assert set(records.runs["series"]) == {"lossless", "Bernoulli"}
 
 
 def test_quickstart_has_two_curves_that_share_their_lossless_twins(tmp_path):
-    records = analysis.load(synthetic.write_quickstart(tmp_path))
+    records = droptest.load(synthetic.write_quickstart(tmp_path))
     points = by_point(records)
     rates = (0.01, 0.05, 0.2, 0.4)
     expected = {("lossless", 0.0)} | {(s, r) for s in ("Bernoulli", "Gilbert-Elliott, burst 8") for r in rates}
@@ -100,7 +100,7 @@ def test_twins_have_the_same_spec_and_differ_in_the_network_alone(tmp_path):
         return point["/parallel/tensor"] + seed / 8 + (0.25 if point["/network/loss"] != NONE else 0)
 
     cross = {"/parallel/tensor": [2, 4], "/network/loss": [NONE, bernoulli(0.1)]}
-    records = analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=2, final_losses=final))
+    records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=2, final_losses=final))
     assert set(records.runs["series"]) == {"lossless, TP 2", "lossless, TP 4", "TP 2, Bernoulli", "TP 4, Bernoulli"}
     assert records.runs.loc[~records.runs["lossless"], "difference"].tolist() == [0.25] * 4
 
@@ -112,7 +112,7 @@ def test_a_run_of_another_spec_is_no_twin(tmp_path):
         spec["network"]["loss"] = loss
         spec["training"]["learning_rate"] = rate
         synthetic.write_run(folder, spec)
-    records = analysis.load(folder)
+    records = droptest.load(folder)
     assert records.runs["twin"].isna().all()
 
 
@@ -124,12 +124,12 @@ def test_threads_and_lossy_validation_do_not_hide_a_twin(tmp_path):
         spec["backend"] = {"name": "local", "timeout_seconds": 30 * threads, "threads_per_rank": threads}
         spec["validation"]["network"] = validation
         synthetic.write_run(folder, spec)
-    assert analysis.load(folder).runs["twin"].notna().sum() == 1
+    assert droptest.load(folder).runs["twin"].notna().sum() == 1
 
 
 def test_fills_make_series_and_share_the_lossless_run(tmp_path):
     cross = {"/network/fill": ["zero", "stale"], "/network/loss": [NONE, bernoulli(0.05), bernoulli(0.2)]}
-    records = analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=2))
+    records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=2))
     # Lossless points of both fills resolve to one run.
     assert len(records.runs) == 2 + 2 * 2 * 2
     assert set(records.runs["series"]) == {"lossless", "fill zero, Bernoulli", "fill stale, Bernoulli"}
@@ -139,20 +139,20 @@ def test_fills_make_series_and_share_the_lossless_run(tmp_path):
 def test_one_class_or_half_alone_is_a_series(tmp_path):
     classes = [{"tp_backward": {"loss": NONE}}, {"tp_forward": {"loss": NONE}}]
     cross = {"/network/classes": classes, "/network/loss": [NONE, bernoulli(0.05), bernoulli(0.2)]}
-    records = analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=2, name="classes"))
+    records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=2, name="classes"))
     assert set(records.runs["series"]) == {
         "lossless", "tp_backward lossless, Bernoulli", "Bernoulli, tp_forward lossless",
     }  # fmt: skip
     assert by_point(records)["Bernoulli, tp_forward lossless", 0.2].configured_rate == pytest.approx(0.2)
     cross = {"/network/gather/loss": [NONE, bernoulli(0.05)], "/network/reduce/loss": [bernoulli(0.2)]}
-    records = analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=2, name="halves"))
+    records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=2, name="halves"))
     assert set(records.runs["loss_rate"]) == {0.0, 0.05}  # the half that varies is the axis
 
 
 def test_crossed_rates_are_not_taken_for_seeds_of_one_point(tmp_path):
     rates = [NONE, bernoulli(0.05), bernoulli(0.2)]
     cross = {"/network/loss": rates, "/network/classes/tp_backward/loss": rates}
-    records = analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=2))
+    records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=2))
     points = groups(records)
     assert len(points) == 9
     assert all(g.seeds == len(g.run_ids) == 2 for g in points)
@@ -165,7 +165,7 @@ def test_a_pointer_to_the_rate_itself_is_the_axis(tmp_path):
     base = json.loads(json.dumps(synthetic.BASE))
     base["network"]["loss"] = gilbert_elliott(0.1, 8)
     cross = {"/network/loss/loss_rate": [0.01, "20%"], "/training/learning_rate": [0.1, 0.2]}
-    records = analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=1, base=base))
+    records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=1, base=base))
     assert set(records.runs["series"]) == {
         "Gilbert-Elliott, burst 8, learning rate 0.1", "Gilbert-Elliott, burst 8, learning rate 0.2",
     }  # fmt: skip
@@ -173,8 +173,8 @@ def test_a_pointer_to_the_rate_itself_is_the_axis(tmp_path):
 
 
 def test_a_single_run_needs_no_sweep(mixed):
-    run_id = analysis.load(mixed).of_status("completed").iloc[-1]["run_id"]
-    records = analysis.load(mixed / run_id)
+    run_id = droptest.load(mixed).of_status("completed").iloc[-1]["run_id"]
+    records = droptest.load(mixed / run_id)
     assert records.planned is None
     assert records.runs["run_id"].tolist() == [run_id]
     group = groups(records)[0]
@@ -187,7 +187,7 @@ def test_runs_that_the_sweep_does_not_list_are_left_out_and_named(tmp_path):
     folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=1)
     other = json.loads(json.dumps(synthetic.BASE)) | {"seed": 99}
     run_id = synthetic.write_run(folder, other)
-    records = analysis.load(folder)
+    records = droptest.load(folder)
     assert run_id not in set(records.runs["run_id"])
     assert any(run_id in warning for warning in records.warnings)
 
@@ -205,12 +205,12 @@ def test_a_torn_last_line_is_dropped_with_a_warning(tmp_path):
 def test_a_bad_line_in_the_middle_is_an_error_that_names_it(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 0}\n{"step": 10, "tra\n{"step": 20}\n')
-    with pytest.raises(analysis.MalformedRecord, match=r"metrics\.jsonl: line 2"):
+    with pytest.raises(droptest.MalformedRecord, match=r"metrics\.jsonl: line 2"):
         read_metrics(path)
 
 
 def test_null_in_metrics_is_nan(mixed):
-    records = analysis.load(mixed)
+    records = droptest.load(mixed)
     run_id = records.of_status("diverged").iloc[0]["run_id"]
     last = records.metrics[records.metrics["run_id"] == run_id].iloc[-1]
     assert math.isnan(last["train_loss"])
@@ -218,9 +218,9 @@ def test_null_in_metrics_is_nan(mixed):
 
 def test_a_damaged_run_is_set_aside_and_named(tmp_path):
     folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli(0.1)]}, seeds=2)
-    run_id = analysis.load(folder).runs.iloc[-1]["run_id"]
+    run_id = droptest.load(folder).runs.iloc[-1]["run_id"]
     (folder / run_id / "summary.json").write_text('{"status": "comple')
-    records = analysis.load(folder)
+    records = droptest.load(folder)
     assert records.of_status("unreadable")["run_id"].tolist() == [run_id]
     assert any("summary.json: not JSON" in warning for warning in records.warnings)
     assert groups(records)[-1].final.n == 1
@@ -229,7 +229,7 @@ def test_a_damaged_run_is_set_aside_and_named(tmp_path):
 def test_records_of_a_newer_version_are_refused(tmp_path):
     path = tmp_path / "summary.json"
     path.write_text('{"schema_version": 2, "status": "completed"}')
-    with pytest.raises(analysis.MalformedRecord, match="schema_version: got 2, this program reads 1"):
+    with pytest.raises(droptest.MalformedRecord, match="schema_version: got 2, this program reads 1"):
         read_json(path)
     assert read_run(tmp_path).status == "unreadable"
 
@@ -246,46 +246,46 @@ def test_records_of_a_newer_version_are_refused(tmp_path):
 )
 def test_a_bad_sweep_is_an_error_that_names_the_file(tmp_path, text, message):
     (tmp_path / "sweep.json").write_text(text)
-    with pytest.raises(analysis.MalformedRecord) as error:
-        analysis.load(tmp_path)
+    with pytest.raises(droptest.MalformedRecord) as error:
+        droptest.load(tmp_path)
     assert message in str(error.value)
     assert str(tmp_path / "sweep.json") in str(error.value)
 
 
 def test_folders_without_records_are_errors(tmp_path):
-    with pytest.raises(analysis.MissingRecord, match="no such folder"):
-        analysis.load(tmp_path / "nope")
-    with pytest.raises(analysis.MissingRecord, match="no records here"):
-        analysis.load(tmp_path)
+    with pytest.raises(droptest.MissingRecord, match="no such folder"):
+        droptest.load(tmp_path / "nope")
+    with pytest.raises(droptest.MissingRecord, match="no records here"):
+        droptest.load(tmp_path)
 
 
 def test_several_experiments_are_loaded_one_by_one(tmp_path):
     for name in ("b", "a"):
         synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=1, name=name)
-    with pytest.raises(analysis.RecordError, match=r"several experiments \(a, b\)"):
-        analysis.load(tmp_path)
-    assert [records.name for records in analysis.load_all(tmp_path)] == ["a", "b"]
+    with pytest.raises(droptest.RecordError, match=r"several experiments \(a, b\)"):
+        droptest.load(tmp_path)
+    assert [records.name for records in droptest.load_all(tmp_path)] == ["a", "b"]
 
 
 def test_loss_where_none_was_configured_has_an_infinite_z(tmp_path):
     folder = synthetic.write_sweep(tmp_path, {"/network/loss": [bernoulli(0.1)]}, seeds=1)
-    run_id = analysis.load(folder).runs.iloc[0]["run_id"]
+    run_id = droptest.load(folder).runs.iloc[0]["run_id"]
     path = folder / run_id / "loss_statistics.json"
     record = json.loads(path.read_text())
     record["classes"]["tp_forward"]["halves"]["gather"] |= {"configured_rate": 0.0, "lost": 3, "z": None}
     path.write_text(json.dumps(record))
-    assert groups(analysis.load(folder))[0].z == math.inf
+    assert groups(droptest.load(folder))[0].z == math.inf
 
 
 def test_large_seeds_are_kept_exactly(tmp_path):
     folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=1, seed=2**64 - 1)
-    assert analysis.load(folder).runs.iloc[0]["seed"] == 2**64 - 1
+    assert droptest.load(folder).runs.iloc[0]["seed"] == 2**64 - 1
 
 
 def test_a_sweep_without_any_run_yet_loads(tmp_path):
     cross = {"/network/loss": [NONE, bernoulli(0.1)]}
     folder = synthetic.write_sweep(tmp_path, cross, seeds=2, outcomes=lambda *_: "missing")
-    records = analysis.load(folder)
+    records = droptest.load(folder)
     assert records.runs["status"].tolist() == ["missing"] * 4
     assert "Bernoulli" in text_table(records)
 
@@ -294,7 +294,7 @@ IDLE = {"/parallel/tensor": [1, 2], "/network/fill": ["zero", "stale"], "/networ
 
 
 def test_points_that_are_one_run_are_shown_as_one(tmp_path):
-    records = analysis.load(synthetic.write_sweep(tmp_path, IDLE, seeds=2))
+    records = droptest.load(synthetic.write_sweep(tmp_path, IDLE, seeds=2))
     assert len(records.runs) == 2 * (1 + 1 + 2)  # one lossless run of each number of ranks, and two lossy ones
     notes = {(g.series, g.loss_rate): g.note for g in groups(records)}
     assert notes["lossless, TP 2", 0.0] == "is the lossless twin; one run for fill zero, stale"
@@ -310,7 +310,7 @@ def test_points_that_are_one_run_are_shown_as_one(tmp_path):
 
 def test_what_a_spec_says_without_effect_is_a_warning(tmp_path, capsys):
     folder = synthetic.write_sweep(tmp_path, IDLE, seeds=2)
-    records = analysis.load(folder)
+    records = droptest.load(folder)
     (warning,) = records.warnings
     assert warning.startswith("2 of 8 runs: /network: no packet is sent, so none is lost (")
     idle = records.runs[records.runs["idle"] != ""]
@@ -325,11 +325,11 @@ def test_what_a_spec_says_without_effect_is_a_warning(tmp_path, capsys):
     assert page.count("no packet is sent, so none is lost") == 1 and page.count("without effect: /network") == 1
     # Of runs that are not there yet sweep.json alone knows, and a single run its summary alone.
     missing = synthetic.write_sweep(tmp_path, IDLE, seeds=2, name="missing", outcomes=lambda *_: "missing")
-    assert analysis.load(missing).warnings[0].startswith("2 of 8 runs: /network: no packet is sent")
+    assert droptest.load(missing).warnings[0].startswith("2 of 8 runs: /network: no packet is sent")
     alone = synthetic.BASE | {"parallel": {"tensor": 1}, "network": {"loss": bernoulli(0.1)}}
     run_id = synthetic.write_run(tmp_path / "alone", alone)
     expected = f"1 of 1 runs: /network: no packet is sent, so none is lost ({run_id})"
-    assert expected in analysis.load(tmp_path / "alone" / run_id).warnings
+    assert expected in droptest.load(tmp_path / "alone" / run_id).warnings
 
 
 @pytest.mark.parametrize("warnings", [None, 3, ["x"], [{"pointer": "/network"}], [{}]])

@@ -10,11 +10,11 @@ from urllib.parse import unquote
 
 import pytest
 import synthetic
-from synthetic import NONE, ROOT, bernoulli
+from synthetic import NONE, PACKAGES, bernoulli
 
-import analysis
-from analysis.__main__ import main
-from analysis.page import element, escaped
+import droptest
+from droptest.__main__ import main
+from droptest.page import element, escaped
 
 
 class Page(html.parser.HTMLParser):
@@ -45,8 +45,8 @@ class Page(html.parser.HTMLParser):
 @pytest.fixture(scope="module")
 def reported(mixed, tmp_path_factory):
     out = tmp_path_factory.mktemp("report")
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "analysis", "report", str(mixed), "--out", str(out)]
+    environment = os.environ | {"PYTHONPATH": str(PACKAGES)}
+    command = [sys.executable, "-m", "droptest", "report", str(mixed), "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     return out, done
 
@@ -144,8 +144,8 @@ def test_errors_name_the_folder_and_exit_with_2(tmp_path, capsys):
 
 def test_a_python_without_pandas_is_told_what_to_install(mixed):
     # -S leaves out Debian's dist-packages, where pandas is.
-    command = [sys.executable, "-S", "-m", "analysis", "table", str(mixed)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    command = [sys.executable, "-S", "-m", "droptest", "table", str(mixed)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=PACKAGES, check=False)
     assert done.returncode == 2
     assert "python3-pandas" in done.stderr
     assert "Traceback" not in done.stderr
@@ -183,9 +183,9 @@ def test_an_unwritable_folder_is_an_error(mixed, tmp_path, capsys):
 
 def test_records_can_be_moved_with_their_report(tmp_path):
     folder = synthetic.write_sweep(tmp_path / "a", {"/network/loss": [NONE, bernoulli(0.1)]}, seeds=1)
-    run_id = analysis.load(folder).runs.iloc[0]["run_id"]
-    from analysis.report import relative
+    run_id = droptest.load(folder).runs.iloc[0]["run_id"]
+    from droptest.report import relative
 
     assert relative(folder / run_id / "spec.json", folder) == f"{run_id}/spec.json"
     moved = shutil.move(folder, tmp_path / "b")
-    assert analysis.load(moved).runs["twin"].notna().sum() == 1
+    assert droptest.load(moved).runs["twin"].notna().sum() == 1

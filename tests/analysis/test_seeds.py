@@ -10,14 +10,14 @@ import synthetic
 from scipy import stats
 from synthetic import NONE, bernoulli, gilbert_elliott
 
-import analysis
-from analysis import plots, seeds
-from analysis.__main__ import main
-from analysis.plots import variances
-from analysis.power import Split, pairs_needed, split_needed
-from analysis.report import Questions, write_report
-from analysis.summary import groups
-from analysis.variance import CROSSED, ONE_NETWORK, ONE_TRAINING, PAIRED
+import droptest
+from droptest import plots, seeds
+from droptest.__main__ import main
+from droptest.plots import variances
+from droptest.power import Split, pairs_needed, split_needed
+from droptest.report import Questions, write_report
+from droptest.summary import groups
+from droptest.variance import CROSSED, ONE_NETWORK, ONE_TRAINING, PAIRED
 
 # Effects of trainings and networks on a difference, and the rest of each cell; sums over rows and columns are 0.
 TRAINING = {1: -0.02, 2: 0.0, 3: 0.02}
@@ -43,7 +43,7 @@ def crossed(tmp_path_factory):
 
 
 def test_a_run_is_paired_with_the_lossless_run_of_its_weights_and_data(crossed):
-    records = analysis.load(crossed)
+    records = droptest.load(crossed)
     assert set(records.runs["series"]) == {"lossless", "Bernoulli", "Gilbert-Elliott, burst 8"}
     rows = records.runs.set_index("run_id")
     lossy = rows[~rows["lossless"]]
@@ -58,11 +58,11 @@ def test_a_run_is_paired_with_the_lossless_run_of_its_weights_and_data(crossed):
         spec = json.loads(json.dumps(synthetic.BASE)) | {"seeds": {"network": network}}
         spec["network"]["loss"] = loss
         synthetic.write_run(lone, spec)
-    assert analysis.load(lone).runs["twin"].notna().sum() == 1
+    assert droptest.load(lone).runs["twin"].notna().sum() == 1
 
 
 def test_variances_of_a_crossing_are_those_of_its_effects(crossed):
-    records = analysis.load(crossed)
+    records = droptest.load(crossed)
     of_difference = seeds.spreads(records, seeds.DIFFERENCE)
     assert [s.group.series for s in of_difference] == ["Bernoulli", "Gilbert-Elliott, burst 8"]
     found = of_difference[0].found
@@ -88,7 +88,7 @@ def test_variances_of_a_crossing_are_those_of_its_effects(crossed):
 
 
 def test_plans_ask_the_variances_at_hand(crossed):
-    plan = seeds.plans(analysis.load(crossed), (0.05, 0.2))[0]
+    plan = seeds.plans(droptest.load(crossed), (0.05, 0.2))[0]
     found = plan.spread.found
     deviation = math.sqrt(found.total.variance)
     assert [n.effect for n in plan.needed] == [0.05, 0.2]
@@ -102,7 +102,7 @@ def test_plans_ask_the_variances_at_hand(crossed):
 
 
 def test_comparisons_pair_runs_of_one_training_and_network(crossed):
-    records = analysis.load(crossed)
+    records = droptest.load(crossed)
     alone = seeds.comparisons(records, None)
     assert [(c.second, c.runs) for c in alone] == [("lossless", 6)] * 2
     found = seeds.spreads(records, seeds.DIFFERENCE)[0].found
@@ -130,7 +130,7 @@ def test_designs_that_tell_less_say_so(tmp_path, repeat, design, note):
         return 2 + (0.1 * number**2 if point["/network/loss"] != NONE else 0)
 
     folder = synthetic.write_sweep(tmp_path, {"/network/loss": LOSSES[:2]}, repeat=repeat, final_losses=loss)
-    records = analysis.load(folder)
+    records = droptest.load(folder)
     (spread,) = seeds.spreads(records, seeds.DIFFERENCE)
     assert (spread.found.design, spread.found.runs) == (design, 3)
     assert next(g for g in groups(records) if not g.lossless).note == note
@@ -151,7 +151,7 @@ def test_designs_that_tell_less_say_so(tmp_path, repeat, design, note):
 def test_one_networks_losses_count_once_in_z(tmp_path):
     loss = {"/network/loss": [bernoulli(0.1)]}
     folder = synthetic.write_sweep(tmp_path, loss, repeat={"weights": 4, "network": 2})
-    records = analysis.load(folder)
+    records = droptest.load(folder)
     halves = records.loss_statistics[records.loss_statistics["half"] != "both"]
     first = records.runs.drop_duplicates("network_seed")["run_id"]
     z = halves[halves["run_id"].isin(first)]["z"]
@@ -160,7 +160,7 @@ def test_one_networks_losses_count_once_in_z(tmp_path):
 
 
 def test_report_and_figure_show_the_numbers_of_the_tables(crossed, tmp_path):
-    records = analysis.load(crossed)
+    records = droptest.load(crossed)
     written = write_report(records, tmp_path, Questions((0.05,), 0.02))
     text = written.report.read_text(encoding="utf-8")
     section = text.split("<h2>Seeds</h2>")[1].split("<h2>")[0]
@@ -185,7 +185,7 @@ def test_report_and_figure_show_the_numbers_of_the_tables(crossed, tmp_path):
 def test_the_power_command_prints_the_tables(crossed, tmp_path, capsys):
     assert main(["power", str(crossed), "--effect", "0.05", "--equivalent", "0.02"]) == 0
     out = capsys.readouterr().out
-    records = analysis.load(crossed)
+    records = droptest.load(crossed)
     for header, rows in (seeds.plan_table(records, (0.05,)), seeds.comparison_table(records, 0.02)):
         assert all(name in out for name in header)
         assert all(cell in out for row in rows for cell in row)
@@ -197,12 +197,12 @@ def test_the_power_command_prints_the_tables(crossed, tmp_path, capsys):
     clean = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=2)
     assert main(["power", str(clean)]) == 0
     assert "no point has two finished pairs" in capsys.readouterr().out
-    assert "<h2>Seeds</h2>" not in write_report(analysis.load(clean), tmp_path / "out").report.read_text()
+    assert "<h2>Seeds</h2>" not in write_report(droptest.load(clean), tmp_path / "out").report.read_text()
 
 
 def test_series_are_compared_at_equal_rates(tmp_path):
     losses = [NONE, bernoulli(0.1), bernoulli(0.2), gilbert_elliott(0.2, 8)]
-    records = analysis.load(synthetic.write_sweep(tmp_path, {"/network/loss": losses}, seeds=2))
+    records = droptest.load(synthetic.write_sweep(tmp_path, {"/network/loss": losses}, seeds=2))
     found = [(c.first, c.second, c.loss_rate) for c in seeds.comparisons(records, 0.01)]
     assert found[3:] == [("Bernoulli", "Gilbert-Elliott, burst 8", 0.2)]
     assert {second for _, second, _ in found[:3]} == {"lossless"}
@@ -210,6 +210,6 @@ def test_series_are_compared_at_equal_rates(tmp_path):
 
 def test_a_pointer_of_the_seeds_is_no_series(tmp_path):
     cross = {"/seeds/network": [1, 2], "/network/loss": LOSSES[:2]}
-    records = analysis.load(synthetic.write_sweep(tmp_path, cross, seeds=1))
+    records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=1))
     assert set(records.runs["series"]) == {"lossless", "Bernoulli"}
     assert set(records.runs["network_seed"]) == {1, 2}

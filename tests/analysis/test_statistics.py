@@ -7,8 +7,8 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from analysis.loss_model import GilbertElliott, from_spec, probability
-from analysis.statistics import (
+from droptest.loss_model import GilbertElliott, from_spec, probability
+from droptest.statistics import (
     expected_burst_histogram,
     geometric_interval,
     mean_interval,

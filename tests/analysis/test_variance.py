@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from analysis.statistics import mean_interval
-from analysis.variance import (
+from droptest.statistics import mean_interval
+from droptest.variance import (
     CROSSED,
     NESTED,
     ONE_NETWORK,

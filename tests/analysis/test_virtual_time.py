@@ -6,11 +6,11 @@ import synthetic
 from scipy import stats
 from synthetic import NONE, bernoulli
 
-import analysis
-from analysis import plots, virtual_time
-from analysis.plots import loss_over_time, time_to_target
-from analysis.report import write_report
-from analysis.virtual_time import Curve, break_even, crossing
+import droptest
+from droptest import plots, virtual_time
+from droptest.plots import loss_over_time, time_to_target
+from droptest.report import write_report
+from droptest.virtual_time import Curve, break_even, crossing
 
 RATES = (0.01, 0.02, 0.05, 0.1, 0.14)
 TIME = {
@@ -33,7 +33,7 @@ def timed(tmp_path_factory):
         training={"steps": 400},
         validation={"every_steps": 5},
     )
-    return analysis.load(folder)
+    return droptest.load(folder)
 
 
 def test_time_to_target_is_interpolated():
@@ -131,7 +131,7 @@ def test_figures_and_report_show_virtual_time(timed, tmp_path):
 
 
 def test_records_without_a_clock_say_nothing_of_time(mixed, tmp_path):
-    records = analysis.load(mixed)
+    records = droptest.load(mixed)
     assert not virtual_time.has_virtual_time(records)
     for module in (loss_over_time, time_to_target):
         with pytest.raises(plots.NotMeant):
@@ -146,7 +146,7 @@ def test_records_without_a_clock_say_nothing_of_time(mixed, tmp_path):
 def test_a_deadline_makes_a_run_without_loss_lossy(tmp_path):
     spec = synthetic.BASE | {"name": "late", "time": TIME | {"deadline_microseconds": 5.0}}
     synthetic.write_run(tmp_path / "late", spec)
-    assert not analysis.load(tmp_path / "late").runs["lossless"].any()
+    assert not droptest.load(tmp_path / "late").runs["lossless"].any()
 
 
 def test_step_time_is_the_clock_over_the_steps(timed):

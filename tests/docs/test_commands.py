@@ -115,7 +115,7 @@ COMMANDS = [c for page in PAGES for c in commands_of(page) if isinstance(c, Comm
 def call(words, cwd):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "OMPI_", "PMI_"))}
     if "-m" in words:
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "analysis")])
+        environment["PYTHONPATH"] = str(ROOT / "analysis")
     return subprocess.run(words, cwd=cwd, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL)
 
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from analysis.loss_model import percent
-from analysis.power import (
+from droptest.loss_model import percent
+from droptest.power import (
     MOST_PAIRS,
     POWERS,
     Equivalence,
@@ -21,9 +21,9 @@ from analysis.power import (
     pairs_needed,
     split_needed,
 )
-from analysis.records import Records
-from analysis.summary import Group, cells_of, groups, number
-from analysis.variance import (
+from droptest.records import Records
+from droptest.summary import Group, cells_of, groups, number
+from droptest.variance import (
     CROSSED,
     DESIGNS,
     NESTED,

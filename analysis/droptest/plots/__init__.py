@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from analysis import style  # first: it sets up matplotlib's cache
-from analysis.plots import (
+from droptest import style  # first: it sets up matplotlib's cache
+from droptest.plots import (
     burst_lengths,
     divergence,
     final_loss,
@@ -23,8 +23,8 @@ from analysis.plots import (
     training_curves,
     variances,
 )  # fmt: skip
-from analysis.plots.nothing import NothingToDraw, NotMeant
-from analysis.records import Records
+from droptest.plots.nothing import NothingToDraw, NotMeant
+from droptest.records import Records
 
 __all__ = ["FIGURES", "NotMeant", "NothingToDraw", "draw"]
 

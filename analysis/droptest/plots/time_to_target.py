@@ -7,9 +7,9 @@ import math
 
 from matplotlib.figure import Figure
 
-from analysis import style, virtual_time
-from analysis.plots.nothing import NothingToDraw, NotMeant
-from analysis.records import Records
+from droptest import style, virtual_time
+from droptest.plots.nothing import NothingToDraw, NotMeant
+from droptest.records import Records
 
 NAME = "time_to_target"
 TITLE = "Time to a target loss"

@@ -7,11 +7,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from analysis import style
-from analysis.plots import panels
-from analysis.plots.nothing import NothingToDraw
-from analysis.records import Records
-from analysis.statistics import geometric_interval, mean_interval
+from droptest import style
+from droptest.plots import panels
+from droptest.plots.nothing import NothingToDraw
+from droptest.records import Records
+from droptest.statistics import geometric_interval, mean_interval
 
 NAME = "layers"
 TITLE = "Error by layer"

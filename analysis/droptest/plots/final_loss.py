@@ -8,12 +8,12 @@ import math
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from analysis import style
-from analysis.plots import panels
-from analysis.plots.nothing import NothingToDraw
-from analysis.records import Records
-from analysis.statistics import Interval
-from analysis.summary import Group
+from droptest import style
+from droptest.plots import panels
+from droptest.plots.nothing import NothingToDraw
+from droptest.records import Records
+from droptest.statistics import Interval
+from droptest.summary import Group
 
 NAME = "final_loss"
 TITLE = "Final validation loss"

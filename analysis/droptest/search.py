@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.files import MalformedRecord, object_of, read_json
-from analysis.loss_model import percent
+from droptest.files import MalformedRecord, object_of, read_json
+from droptest.loss_model import percent
 
 VERDICTS = ("passes", "undecided", "fails")
 

@@ -13,12 +13,12 @@ from urllib.parse import quote
 
 import pandas as pd
 
-from analysis import page, seeds, virtual_time
-from analysis.files import RUN_FILES, RecordError, object_of
-from analysis.loss_model import percent
-from analysis.page import Markup
-from analysis.records import Records
-from analysis.summary import HEADER, Group, groups, number, row_of, with_interval
+from droptest import page, seeds, virtual_time
+from droptest.files import RUN_FILES, RecordError, object_of
+from droptest.loss_model import percent
+from droptest.page import Markup
+from droptest.records import Records
+from droptest.summary import HEADER, Group, groups, number, row_of, with_interval
 
 ABSENT = ("missing", "unfinished", "unreadable")
 
@@ -47,7 +47,7 @@ class Written:
 def write_report(records: Records, out: Path, questions: Questions = NO_QUESTIONS) -> Written:
     """Writes out/report.html and out/plots/<figure>.png and .svg. Raises: RecordError where `out` cannot be written."""
     # Late, so that tables can be had without matplotlib.
-    from analysis import plots, style
+    from droptest import plots, style
 
     written = Written(out / "report.html", warnings=list(records.warnings))
     figures: list[tuple[str, str, Path]] = []

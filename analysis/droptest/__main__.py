@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line: python3 -m analysis report | table | power | plot."""
+"""Command line: python3 -m droptest report | table | power | plot."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pathlib import Path
 NEEDED = ("numpy", "pandas", "scipy", "matplotlib")
 PACKAGES = "python3-numpy python3-pandas python3-scipy python3-matplotlib"
 EXAMPLES = """examples:
-  python3 -m analysis report results/quickstart            plots and report.html beside the records
-  python3 -m analysis report results --out /tmp/reports    every experiment in results
-  python3 -m analysis table results/quickstart --json      the summary, for programs
-  python3 -m analysis power results/quickstart --effect 0.01 --equivalent 0.02
+  python3 -m droptest report results/quickstart            plots and report.html beside the records
+  python3 -m droptest report results --out /tmp/reports    every experiment in results
+  python3 -m droptest table results/quickstart --json      the summary, for programs
+  python3 -m droptest power results/quickstart --effect 0.01 --equivalent 0.02
                                                            seeds that an effect needs, and what is equal
-  python3 -m analysis plot final_loss results/quickstart   one figure
+  python3 -m droptest plot final_loss results/quickstart   one figure
 """
 
 
 def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
-        prog="python3 -m analysis", description="Records of droptest -> statistics -> plots -> report.",
+        prog="python3 -m droptest", description="Records of droptest -> statistics -> plots -> report.",
         epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -73,8 +73,8 @@ def add_questions(command: argparse.ArgumentParser) -> None:
 
 
 def questions_of(arguments: argparse.Namespace):
-    from analysis.report import Questions
-    from analysis.seeds import EFFECTS
+    from droptest.report import Questions
+    from droptest.seeds import EFFECTS
 
     return Questions(tuple(arguments.effect or EFFECTS), arguments.equivalent)
 
@@ -85,9 +85,9 @@ def warn(warnings: list[str]) -> None:
 
 
 def run_report(arguments: argparse.Namespace) -> int:
-    from analysis.records import experiments_in, load
-    from analysis.report import write_index, write_report
-    from analysis.summary import text_table
+    from droptest.records import experiments_in, load
+    from droptest.report import write_index, write_report
+    from droptest.summary import text_table
 
     folders = experiments_in(arguments.folder)
     several = folders != [arguments.folder]
@@ -113,8 +113,8 @@ def run_report(arguments: argparse.Namespace) -> int:
 
 
 def run_table(arguments: argparse.Namespace) -> int:
-    from analysis.records import load_all
-    from analysis.summary import as_json, groups, text_table
+    from droptest.records import load_all
+    from droptest.summary import as_json, groups, text_table
 
     experiments = load_all(arguments.folder)
     if arguments.json:
@@ -131,9 +131,9 @@ def run_table(arguments: argparse.Namespace) -> int:
 
 
 def run_power(arguments: argparse.Namespace) -> int:
-    from analysis import seeds
-    from analysis.records import load_all
-    from analysis.summary import aligned
+    from droptest import seeds
+    from droptest.records import load_all
+    from droptest.summary import aligned
 
     questions = questions_of(arguments)
     experiments = load_all(arguments.folder)
@@ -154,8 +154,8 @@ def run_power(arguments: argparse.Namespace) -> int:
 
 
 def run_plot(arguments: argparse.Namespace) -> int:
-    from analysis import plots, style
-    from analysis.records import RecordError, load
+    from droptest import plots, style
+    from droptest.records import RecordError, load
 
     if arguments.name not in plots.FIGURES:
         raise RecordError(f"plot: got {arguments.name!r}, want one of {', '.join(plots.FIGURES)}")
@@ -180,7 +180,7 @@ def main(arguments: list[str] | None = None) -> int:
         hint = f"install Debian's {PACKAGES} and use /usr/bin/python3"
         print(f"error: {sys.executable} has no {', '.join(absent)}; {hint}", file=sys.stderr)
         return 2
-    from analysis.files import RecordError
+    from droptest.files import RecordError
 
     try:
         return parsed.run(parsed)

@@ -7,11 +7,11 @@ import math
 
 from matplotlib.figure import Figure
 
-from analysis import seeds, style
-from analysis.plots import panels
-from analysis.plots.nothing import NothingToDraw, NotMeant
-from analysis.records import Records
-from analysis.variance import CROSSED, NESTED, Component
+from droptest import seeds, style
+from droptest.plots import panels
+from droptest.plots.nothing import NothingToDraw, NotMeant
+from droptest.records import Records
+from droptest.variance import CROSSED, NESTED, Component
 
 NAME = "variances"
 TITLE = "Spread between trainings and between networks"

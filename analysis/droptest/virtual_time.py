@@ -13,10 +13,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from analysis.files import Run, object_of
-from analysis.records import Records
-from analysis.series import twin_key
-from analysis.statistics import Interval, mean_interval
+from droptest.files import Run, object_of
+from droptest.records import Records
+from droptest.series import twin_key
+from droptest.statistics import Interval, mean_interval
 
 # How far above the worst lossless run the default target is: reliable runs of every seed reach it before their end.
 TARGET_MARGIN = 1.05

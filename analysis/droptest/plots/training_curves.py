@@ -7,11 +7,11 @@ import math
 
 from matplotlib.figure import Figure
 
-from analysis import style
-from analysis.plots import panels
-from analysis.plots.nothing import NothingToDraw
-from analysis.records import Records
-from analysis.statistics import mean_interval
+from droptest import style
+from droptest.plots import panels
+from droptest.plots.nothing import NothingToDraw
+from droptest.records import Records
+from droptest.statistics import mean_interval
 
 NAME = "training_curves"
 TITLE = "Training curves"

@@ -14,9 +14,9 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
-from analysis import link_losses, loss_model
-from analysis.files import Run, object_of
-from analysis.loss_model import NO_LOSS, LossModel, percent, probability
+from droptest import link_losses, loss_model
+from droptest.files import Run, object_of
+from droptest.loss_model import NO_LOSS, LossModel, percent, probability
 
 KNOWN_POINTERS = {
     "/parallel/tensor": "TP",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from analysis.loss_model import GilbertElliott
+from droptest.loss_model import GilbertElliott
 
 CONFIDENCE = 0.95
 

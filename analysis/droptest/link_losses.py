@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from analysis.loss_model import LossModel, from_spec, percent
+from droptest.loss_model import LossModel, from_spec, percent
 
 CONDITIONS = {
     "sources": "from",

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis import style
-from analysis.loss_model import percent
-from analysis.records import Records
-from analysis.statistics import Interval
-from analysis.summary import Group, curves
+from droptest import style
+from droptest.loss_model import percent
+from droptest.records import Records
+from droptest.statistics import Interval
+from droptest.summary import Group, curves
 
 MAX_SERIES = 12
 MAX_RATES = 7

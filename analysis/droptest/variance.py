@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from analysis.statistics import CONFIDENCE, NOTHING, Interval, mean_interval
+from droptest.statistics import CONFIDENCE, NOTHING, Interval, mean_interval
 
 Cells = Mapping[tuple[Hashable, Hashable], float]
 

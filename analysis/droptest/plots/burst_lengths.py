@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from analysis import style
-from analysis.loss_model import GilbertElliott
-from analysis.plots import panels
-from analysis.plots.nothing import NothingToDraw
-from analysis.records import Records
+from droptest import style
+from droptest.loss_model import GilbertElliott
+from droptest.plots import panels
+from droptest.plots.nothing import NothingToDraw
+from droptest.records import Records
 
 NAME = "burst_lengths"
 TITLE = "Burst lengths"

@@ -7,11 +7,11 @@ import math
 
 from matplotlib.figure import Figure
 
-from analysis import style, virtual_time
-from analysis.plots import panels
-from analysis.plots.nothing import NothingToDraw, NotMeant
-from analysis.records import Records
-from analysis.statistics import mean_interval
+from droptest import style, virtual_time
+from droptest.plots import panels
+from droptest.plots.nothing import NothingToDraw, NotMeant
+from droptest.records import Records
+from droptest.statistics import mean_interval
 
 NAME = "loss_over_time"
 TITLE = "Validation loss over virtual time"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from scipy import optimize, special, stats
 
-from analysis.statistics import CONFIDENCE
+from droptest.statistics import CONFIDENCE
 
 ALPHA = 1 - CONFIDENCE
 POWERS = (0.8, 0.9)

@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from analysis import style
-from analysis.plots import panels
-from analysis.plots.nothing import NothingToDraw
-from analysis.records import Records
-from analysis.statistics import geometric_interval
+from droptest import style
+from droptest.plots import panels
+from droptest.plots.nothing import NothingToDraw
+from droptest.records import Records
+from droptest.statistics import geometric_interval
 
 NAME = "divergence"
 TITLE = "Replica divergence"

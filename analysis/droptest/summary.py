@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.loss_model import percent
-from analysis.records import Records
-from analysis.statistics import NOTHING, Interval, pooled_z
-from analysis.variance import ONE_NETWORK, ONE_TRAINING, design_of, interval_of
+from droptest.loss_model import percent
+from droptest.records import Records
+from droptest.statistics import NOTHING, Interval, pooled_z
+from droptest.variance import ONE_NETWORK, ONE_TRAINING, design_of, interval_of
 
 # What an interval leaves out, of runs that share a seed.
 LIMITS = {ONE_TRAINING: "interval over networks of one training", ONE_NETWORK: "interval over trainings of one network"}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import loss_model
-from analysis.files import (
+from droptest import loss_model
+from droptest.files import (
     MalformedRecord,
     MissingRecord,
     RecordError,
@@ -23,8 +23,8 @@ from analysis.files import (
     read_run,
     seeds_of,
 )
-from analysis.search import Search, read_search
-from analysis.series import LOSSLESS, SeriesNamer, twin_key
+from droptest.search import Search, read_search
+from droptest.series import LOSSLESS, SeriesNamer, twin_key
 
 __all__ = ["MalformedRecord", "MissingRecord", "RecordError", "Records", "experiments_in", "load", "load_all"]
 

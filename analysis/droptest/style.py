@@ -36,7 +36,7 @@ from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.legend import Legend  # noqa: E402
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, ScalarFormatter  # noqa: E402
 
-from analysis.statistics import Interval  # noqa: E402
+from droptest.statistics import Interval  # noqa: E402
 
 SINGLE_COLUMN = 3.5  # inches: one column of a two-column page
 DOUBLE_COLUMN = 7.16

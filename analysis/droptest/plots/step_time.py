@@ -7,12 +7,12 @@ import math
 
 from matplotlib.figure import Figure
 
-from analysis import style, virtual_time
-from analysis.plots import panels
-from analysis.plots.nothing import NothingToDraw, NotMeant
-from analysis.records import Records
-from analysis.statistics import mean_interval
-from analysis.summary import Group, groups
+from droptest import style, virtual_time
+from droptest.plots import panels
+from droptest.plots.nothing import NothingToDraw, NotMeant
+from droptest.records import Records
+from droptest.statistics import mean_interval
+from droptest.summary import Group, groups
 
 NAME = "step_time"
 TITLE = "Virtual time of a step"

@@ -6,9 +6,9 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from analysis import style
-from analysis.plots.nothing import NothingToDraw, NotMeant
-from analysis.records import Records
+from droptest import style
+from droptest.plots.nothing import NothingToDraw, NotMeant
+from droptest.records import Records
 
 NAME = "threshold"
 TITLE = "Tolerable loss rate"

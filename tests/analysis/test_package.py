@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package as pip installs it, and where `droptest report` finds it."""
+
+import os
+import re
+import subprocess
+import sys
+import venv
+
+import pytest
+from synthetic import PACKAGES, ROOT, write_quickstart
+
+import droptest
+
+BINARY = os.environ.get("DROPTEST_BINARY", str(ROOT / "build/dev/experiments/droptest"))
+OF_CMAKE = re.search(r"project\(droptest VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+
+
+def environment(**changes):
+    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "DROPTEST_HOME", "DROPTEST_PYTHON")}
+    return clean | changes
+
+
+def call(*words, cwd, **changes):
+    return subprocess.run(
+        [str(word) for word in words], cwd=cwd, env=environment(**changes), capture_output=True, text=True, check=False
+    )
+
+
+def installed(folder, *how):
+    """A Python that has the package by `pip install`, with Debian's packages and without the network."""
+    venv.create(folder, system_site_packages=True, symlinks=True)
+    python = folder / "bin" / "python"
+    done = call(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-build-isolation", *how, cwd=folder,
+                PIP_DISABLE_PIP_VERSION_CHECK="1")  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return python
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    return installed(tmp_path_factory.mktemp("venv"), ROOT)
+
+
+WHERE = "import droptest; print(droptest.__file__); print(droptest.__version__)"
+
+
+def test_the_version_is_that_of_cmake():
+    assert droptest.__version__ == OF_CMAKE
+
+
+def test_pip_installs_the_package_from_the_root(python, tmp_path):
+    done = call(python, "-c", WHERE, cwd=tmp_path)
+    file, version = done.stdout.splitlines()
+    assert file.startswith(str(python.parents[1])) and version == OF_CMAKE
+    folder = write_quickstart(tmp_path)
+    done = call(python, "-m", "droptest", "table", folder, cwd=tmp_path)
+    assert done.returncode == 0 and "Gilbert-Elliott, burst 8" in done.stdout
+
+
+def test_an_editable_installation_uses_the_files_where_they_are(tmp_path):
+    done = call(installed(tmp_path / "venv", "--editable", ROOT), "-c", WHERE, cwd=tmp_path)
+    assert done.stdout.splitlines() == [str(PACKAGES / "droptest/__init__.py"), OF_CMAKE]
+
+
+def test_an_installation_leaves_nothing_in_the_source_tree(python):
+    done = call("git", "status", "--porcelain", "--ignored=matching", "--untracked-files=all", cwd=ROOT)
+    assert not [line for line in done.stdout.splitlines() if "egg-info" in line or line.endswith(" dist/")]
+
+
+@pytest.mark.skipif(not os.path.exists(BINARY), reason=f"no {BINARY}: set DROPTEST_BINARY")
+def test_report_uses_the_installed_package_where_there_is_no_source_tree(python, tmp_path):
+    folder = write_quickstart(tmp_path, seeds=1)
+    home = tmp_path / "moved"
+    done = call(BINARY, "report", folder, cwd=tmp_path, DROPTEST_HOME=str(home), DROPTEST_PYTHON=str(python))
+    assert done.returncode == 0, done.stderr
+    assert (folder / "report.html").is_file()
+    done = call(BINARY, "report", folder, cwd=tmp_path, DROPTEST_HOME=str(home), DROPTEST_PYTHON=sys.executable)
+    assert done.returncode == 2
+    assert f"{home} has no analysis/droptest" in done.stderr and "pip install ." in done.stderr
