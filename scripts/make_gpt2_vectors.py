@@ -8,10 +8,14 @@ float32), over weights and tokens that both sides compute from the same formula.
     python3 scripts/make_gpt2_vectors.py
 """
 
+import argparse
 import json
 import math
 import struct
 from pathlib import Path
+
+if __name__ == "__main__":  # before PyTorch, which may not be there
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
 
 import torch
 import torch.nn.functional as F
