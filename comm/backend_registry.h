@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/clock.h"
 #include "comm/communicator.h"
 #include "comm/rendezvous/rendezvous.h"
 
@@ -24,6 +25,7 @@ struct ProcessGroupOptions {
   /// Network interface at whose address peers reach this rank ("eth0"); empty: the address by which it reached a TCP
   /// store, else that of the host's name, else loopback.
   std::string interface_name;
+  const Clock* clock = &steady_clock();  ///< what all timeouts are measured by; borrowed
 };
 
 /// How the ranks of a backend come to be.

@@ -19,6 +19,9 @@ class Clock {
   virtual void wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
                           TimePoint deadline) const = 0;
   virtual void sleep_for(std::chrono::milliseconds time) const = 0;
+  /// Waits until the file descriptor is ready for `events`, as poll() means them; false: not before the deadline.
+  /// Throws: std::system_error.
+  virtual bool wait_ready(int fd, short events, TimePoint deadline) const = 0;
 };
 
 /// The machine's, which lasts as long as the program.

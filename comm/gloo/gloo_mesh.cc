@@ -16,7 +16,6 @@
 namespace droptest::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPoll{20};                             ///< of the store while something is awaited from it
@@ -35,7 +34,8 @@ int number_at_start(const std::string& text) {
 // What Gloo needs to exchange its addresses, over our store: exact deadlines, and keys that tell launches apart.
 class GlooStore final : public gloo::rendezvous::Store {
  public:
-  GlooStore(LaunchStore& store, milliseconds timeout) : store_(store), timeout_(timeout) {}
+  GlooStore(LaunchStore& store, milliseconds timeout, const Clock& clock)
+      : store_(store), timeout_(timeout), clock_(clock) {}
 
   void set(const std::string& key, const std::vector<char>& data) override {
     store_.set_if_absent("address/" + key, {data.data(), data.size()});
@@ -47,11 +47,11 @@ class GlooStore final : public gloo::rendezvous::Store {
   }
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys, const milliseconds& timeout) override {
-    const auto deadline = Clock::now() + timeout;
+    const auto deadline = clock_.now() + timeout;
     for (const std::string& key : keys) {
       while (!store_.get("address/" + key)) {
-        if (Clock::now() > deadline) throw CommError("no address " + key + " in " + store_.where());
-        std::this_thread::sleep_for(kPoll);
+        if (clock_.now() > deadline) throw CommError("no address " + key + " in " + store_.where());
+        clock_.sleep_for(kPoll);
       }
     }
   }
@@ -59,6 +59,7 @@ class GlooStore final : public gloo::rendezvous::Store {
  private:
   LaunchStore& store_;
   const milliseconds timeout_;
+  const Clock& clock_;
 };
 
 std::shared_ptr<gloo::transport::Device> make_device(const std::string& interface_name, const std::string& address) {
@@ -103,10 +104,10 @@ GlooMesh::CallScope::~CallScope() {
 }
 
 GlooMesh::GlooMesh(const ProcessGroupOptions& options)
-    : rank_(options.rank), size_(options.world_size), timeout_(options.timeout) {
+    : rank_(options.rank), size_(options.world_size), timeout_(options.timeout), clock_(*options.clock) {
   check_options(options);
   if (size_ == 1) return;
-  store_ = open_launch_store(options.rendezvous, rank_, timeout_);
+  store_ = open_launch_store(options.rendezvous, rank_, timeout_, clock_);
   meet("here", "come");
   connect(options.interface_name);
   // A rank that left at once would take the connection from one that is still about to use it.
@@ -160,7 +161,7 @@ void GlooMesh::meet(std::string_view stage, std::string_view verb) {
     throw ConfigError(here + "there was a rank " + std::to_string(rank_) + " before in " + store_->where() +
                       "; give each launch an id of its own, and each process a rank of its own");
   }
-  const auto deadline = Clock::now() + timeout_;
+  const auto deadline = clock_.now() + timeout_;
   std::vector<int> missing(static_cast<std::size_t>(size_));
   std::iota(missing.begin(), missing.end(), 0);
   for (;;) {
@@ -173,13 +174,13 @@ void GlooMesh::meet(std::string_view stage, std::string_view verb) {
     });
     if (missing.empty()) return;
     if (const auto failure = posted_failure()) throw CommError(here + failure->cause);
-    if (Clock::now() > deadline) {
+    if (clock_.now() > deadline) {
       const Failure settled = settle({rank_, "connect",
                                       rank_list(missing) + " did not " + std::string(verb) + " within " +
                                           std::to_string(timeout_.count()) + " ms to " + store_->where()});
       throw CommError(here + settled.cause);
     }
-    std::this_thread::sleep_for(kPoll);
+    clock_.sleep_for(kPoll);
   }
 }
 
@@ -189,7 +190,7 @@ void GlooMesh::connect(const std::string& interface_name) {
     std::shared_ptr<gloo::transport::Device> device = make_device(interface_name, store_->own_address());
     context_ = std::make_shared<gloo::rendezvous::Context>(rank_, size_);
     context_->setTimeout(timeout_);
-    GlooStore store(*store_, timeout_);
+    GlooStore store(*store_, timeout_, clock_);
     context_->connectFullMesh(store, device);
   } catch (const std::exception& error) {
     const Failure settled = settle(
@@ -202,11 +203,11 @@ void GlooMesh::connect(const std::string& interface_name) {
 void GlooMesh::watch() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
-    const auto next_poll = Clock::now() + kWatch;
+    const auto next_poll = clock_.now() + kWatch;
     const bool deadline_ahead = wait_.transfer != nullptr && !wait_.timed_out;
-    changed_.wait_until(lock, deadline_ahead ? std::min(next_poll, wait_.deadline) : next_poll);
+    clock_.wait_until(changed_, lock, deadline_ahead ? std::min(next_poll, wait_.deadline) : next_poll);
     if (stop_) return;
-    if (wait_.transfer != nullptr && !wait_.timed_out && Clock::now() >= wait_.deadline) {
+    if (wait_.transfer != nullptr && !wait_.timed_out && clock_.now() >= wait_.deadline) {
       wait_.timed_out = true;
       interrupt_wait();
     }
@@ -264,7 +265,7 @@ GlooMesh::Transfer GlooMesh::start_receive(std::span<std::byte> bytes, int peer,
 void GlooMesh::finish(Transfer& transfer) {
   {
     const std::lock_guard lock(mutex_);
-    wait_ = {&transfer, Clock::now() + timeout_, false};
+    wait_ = {&transfer, clock_.now() + timeout_, false};
     if (failure_) interrupt_wait();
   }
   bool done = false;

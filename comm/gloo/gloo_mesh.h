@@ -19,6 +19,7 @@
 
 #include "comm/backend_registry.h"
 #include "comm/call.h"
+#include "comm/clock.h"
 #include "comm/rendezvous/launch_store.h"
 #include "comm/rendezvous/sigpipe_blocked.h"
 
@@ -51,6 +52,8 @@ class GlooMesh {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  /// What timeouts are measured by.
+  const Clock& clock() const { return clock_; }
 
   /// Marks the time in which this rank is inside `call`. Throws: CommError where the mesh has failed.
   class CallScope {
@@ -120,7 +123,7 @@ class GlooMesh {
  private:
   struct Wait {
     Transfer* transfer = nullptr;  ///< null: not waiting
-    std::chrono::steady_clock::time_point deadline;
+    Clock::TimePoint deadline;
     bool timed_out = false;
   };
   struct Buffered {
@@ -156,6 +159,7 @@ class GlooMesh {
   const int rank_;
   const int size_;
   const std::chrono::milliseconds timeout_;
+  const Clock& clock_;
   std::unique_ptr<LaunchStore> store_;
   std::shared_ptr<gloo::rendezvous::Context> context_;  ///< shared with Gloo's own objects
   std::deque<Buffered> buffered_;

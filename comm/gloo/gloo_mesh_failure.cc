@@ -2,14 +2,12 @@
 // How the ranks of a mesh find one cause for a failure that each sees from its own side: over the launch store.
 #include <charconv>
 #include <set>
-#include <thread>
 
 #include "comm/gloo/gloo_mesh.h"
 
 namespace droptest::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPoll{20};       ///< of the store
@@ -109,9 +107,9 @@ void GlooMesh::report_activity(std::function<std::string()> activity) {
 GlooMesh::Answers GlooMesh::ask_all() {
   const bool first = store_->set_if_absent(std::string(kStallKey), std::to_string(rank_));
   post_status();
-  const auto deadline = Clock::now() + (first ? kAnswer : kResolve);
+  const auto deadline = clock_.now() + (first ? kAnswer : kResolve);
   Answers answers{std::vector<std::optional<std::string>>(static_cast<std::size_t>(size_)), std::nullopt};
-  for (bool complete = false; !complete && Clock::now() < deadline;) {
+  for (bool complete = false; !complete && clock_.now() < deadline;) {
     answers.posted = posted_failure();
     if (answers.posted) return answers;
     complete = first;
@@ -120,7 +118,7 @@ GlooMesh::Answers GlooMesh::ask_all() {
       if (!answer) answer = store_->get(key_of("status", r));
       complete = complete && answer.has_value();
     }
-    if (!complete) std::this_thread::sleep_for(kPoll);
+    if (!complete) clock_.sleep_for(kPoll);
   }
   return answers;
 }
@@ -139,14 +137,14 @@ Failure GlooMesh::connection_lost(int peer, const std::string& reason) {
     }
   }
   try {
-    const auto deadline = Clock::now() + kSettle;
-    while (Clock::now() < deadline) {
+    const auto deadline = clock_.now() + kSettle;
+    while (clock_.now() < deadline) {
       if (const auto posted = posted_failure()) return *posted;
       if (store_->get(key_of("left", peer))) {
         cause = name + " has left the group without taking part";
         break;
       }
-      std::this_thread::sleep_for(kPoll);
+      clock_.sleep_for(kPoll);
     }
   } catch (const std::exception&) {
     // Without the store, what this rank sees is all there is. The peer may have given up because the store's rank died.

@@ -13,8 +13,6 @@
 namespace droptest::comm {
 namespace {
 
-using SteadyClock = std::chrono::steady_clock;
-
 // NCCL takes most calls within microseconds, on a thread of its own; connections take longer.
 constexpr int kYields = 1000;
 constexpr std::chrono::microseconds kPause{200};
@@ -120,14 +118,14 @@ std::optional<Failure> NcclHandles::close(ncclComm_t comm, const std::vector<int
 
 NcclHandles::Outcome NcclHandles::await(ncclComm_t comm, ncclResult_t result, std::string_view doing,
                                         const std::string& context, const std::vector<int>& world_ranks) {
-  const auto deadline = SteadyClock::now() + timeout_;
+  const auto deadline = mesh_->clock().now() + timeout_;
   for (int looks = 0; result == ncclInProgress; ++looks) {
     if (looks < kYields) {
       sched_yield();
     } else {
       std::this_thread::sleep_for(kPause);
       if (auto found = mesh_->failure()) return {ncclSuccess, std::move(found)};
-      if (SteadyClock::now() > deadline) return {ncclSuccess, stalled(doing, context, world_ranks)};
+      if (mesh_->clock().now() > deadline) return {ncclSuccess, stalled(doing, context, world_ranks)};
     }
     const std::lock_guard lock(mutex_);
     if (ended_) return {ncclSuccess, mesh_->failure()};

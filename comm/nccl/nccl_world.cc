@@ -11,6 +11,7 @@ namespace {
 
 // How late the end of an operation is noticed; nobody waits for that, so it need not be soon.
 constexpr std::chrono::milliseconds kPoll{20};
+constexpr std::chrono::seconds kEndMost{10};
 
 }  // namespace
 
@@ -18,7 +19,7 @@ NcclWorld::NcclWorld(std::shared_ptr<GlooMesh> mesh, int device, std::chrono::mi
     : mesh_(std::move(mesh)),
       handles_(std::make_shared<NcclHandles>(mesh_, device, timeout)),
       device_(device),
-      watchdog_(handles_, timeout, kPoll) {
+      watchdog_(handles_, timeout, kPoll, kEndMost, mesh_->clock()) {
   mesh_->report_activity([this] { return watchdog_.activity(); });
 }
 

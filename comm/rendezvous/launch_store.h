@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "comm/clock.h"
 #include "comm/rendezvous/rendezvous.h"
 
 namespace droptest::comm {
@@ -35,13 +36,14 @@ class LaunchStore {
 
   /// Waits for a key that `setter` sets ("rank 0"). Throws: CommError that names the key and the setter where it is not
   /// there by the deadline; what get() throws.
-  std::string wait_for(const std::string& key, std::string_view setter, std::chrono::milliseconds timeout);
+  std::string wait_for(const std::string& key, std::string_view setter, std::chrono::milliseconds timeout,
+                       const Clock& clock = steady_clock());
 };
 
 /// The store that the rendezvous names, as `rank` uses it: of a TCP store, rank 0 is the one that holds the keys.
-/// `timeout` bounds the way to it and each request. Throws: ConfigError for a launch id, directory or port that cannot
-/// be, and for a port that is taken; CommError where the store cannot be reached.
+/// `timeout` bounds the way to it and each request, by the clock, which is borrowed. Throws: ConfigError for a launch
+/// id, directory or port that cannot be, and for a port that is taken; CommError where the store cannot be reached.
 std::unique_ptr<LaunchStore> open_launch_store(const Rendezvous& rendezvous, int rank,
-                                               std::chrono::milliseconds timeout);
+                                               std::chrono::milliseconds timeout, const Clock& clock = steady_clock());
 
 }  // namespace droptest::comm

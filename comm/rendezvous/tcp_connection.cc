@@ -19,7 +19,6 @@
 namespace droptest::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using How = ConnectionBroken::How;
 
 // A host that drops packets must not keep us from trying its next address, or again.
@@ -47,14 +46,11 @@ AddressList resolve(const std::string& host, int port) {
 }
 
 // Waits until the socket is ready; false at the deadline.
-bool ready(int fd, short events, Clock::time_point deadline) {
-  for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    pollfd waited{fd, events, 0};
-    const int count = ::poll(&waited, 1, static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1'000'000)));
-    if (count > 0) return true;
-    if (count == 0 && Clock::now() >= deadline) return false;
-    if (count < 0 && errno != EINTR) throw ConnectionBroken(How::kClosed, reason(errno));
+bool ready(const Clock& clock, int fd, short events, TcpConnection::Deadline deadline) {
+  try {
+    return clock.wait_ready(fd, events, deadline);
+  } catch (const std::system_error& error) {
+    throw ConnectionBroken(How::kClosed, reason(error.code().value()));
   }
 }
 
@@ -69,12 +65,12 @@ bool is_self_connected(int fd) {
          std::memcmp(&own, &peer, own_size) == 0;
 }
 
-Socket connected(const addrinfo& address, Clock::time_point deadline) {
+Socket connected(const addrinfo& address, const Clock& clock, TcpConnection::Deadline deadline) {
   Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket.fd() < 0) throw ConnectionBroken(How::kClosed, reason(errno));
   if (::connect(socket.fd(), address.ai_addr, address.ai_addrlen) != 0) {
     if (errno != EINPROGRESS) throw ConnectionBroken(How::kClosed, reason(errno));
-    if (!ready(socket.fd(), POLLOUT, deadline)) throw ConnectionBroken(How::kSilent, "no answer");
+    if (!ready(clock, socket.fd(), POLLOUT, deadline)) throw ConnectionBroken(How::kSilent, "no answer");
     int error = 0;
     socklen_t size = sizeof error;
     ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
@@ -111,11 +107,11 @@ Socket::~Socket() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-TcpConnection TcpConnection::open(const std::string& host, int port, Deadline deadline) {
+TcpConnection TcpConnection::open(const std::string& host, int port, Deadline deadline, const Clock& clock) {
   const AddressList addresses = resolve(host, port);
   for (const addrinfo* address = addresses.get();; address = address->ai_next) {
     try {
-      return TcpConnection(connected(*address, std::min(deadline, Clock::now() + kConnectMost)));
+      return {connected(*address, clock, std::min(deadline, clock.now() + kConnectMost)), clock};
     } catch (const ConnectionBroken&) {
       if (address->ai_next == nullptr) throw;
     }
@@ -130,7 +126,7 @@ void TcpConnection::send(std::string_view bytes, Deadline deadline) {
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     } else if (errno == EAGAIN) {
-      if (!ready(socket_.fd(), POLLOUT, deadline)) throw ConnectionBroken(How::kSilent, "it takes no data");
+      if (!ready(*clock_, socket_.fd(), POLLOUT, deadline)) throw ConnectionBroken(How::kSilent, "it takes no data");
     } else if (errno != EINTR) {
       throw ConnectionBroken(How::kClosed, reason(errno));
     }
@@ -147,7 +143,7 @@ std::string TcpConnection::receive(std::size_t size, Deadline deadline) {
     } else if (got == 0) {
       throw ConnectionBroken(How::kClosed, "connection closed");
     } else if (errno == EAGAIN) {
-      if (!ready(socket_.fd(), POLLIN, deadline)) throw ConnectionBroken(How::kSilent, "no answer");
+      if (!ready(*clock_, socket_.fd(), POLLIN, deadline)) throw ConnectionBroken(How::kSilent, "no answer");
     } else if (errno != EINTR) {
       throw ConnectionBroken(How::kClosed, reason(errno));
     }

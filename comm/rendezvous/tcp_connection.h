@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "comm/clock.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -43,10 +45,11 @@ class ConnectionBroken : public CommError {
 /// One end of a connection. Thread safety: one thread at a time.
 class TcpConnection {
  public:
-  using Deadline = std::chrono::steady_clock::time_point;
+  using Deadline = Clock::TimePoint;
 
   /// Tries each address of the host once. Throws: ConnectionBroken with the last one's reason, or the resolver's.
-  static TcpConnection open(const std::string& host, int port, Deadline deadline);
+  /// `clock`: of all deadlines; borrowed.
+  static TcpConnection open(const std::string& host, int port, Deadline deadline, const Clock& clock = steady_clock());
 
   /// own_address_of() this end.
   std::string own_address() const;
@@ -57,8 +60,9 @@ class TcpConnection {
   std::string receive(std::size_t size, Deadline deadline);
 
  private:
-  explicit TcpConnection(Socket socket) : socket_(std::move(socket)) {}
+  TcpConnection(Socket socket, const Clock& clock) : socket_(std::move(socket)), clock_(&clock) {}
   Socket socket_;
+  const Clock* clock_;
 };
 
 /// Accepts connections at the port without blocking: of this machine alone where `host` is a loopback address, of all

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/rendezvous/tcp_store.h"
 
+#include <algorithm>
 #include <mutex>
-#include <thread>
 
 #include "comm/rendezvous/tcp_connection.h"
 #include "comm/rendezvous/tcp_store_messages.h"
@@ -12,7 +12,6 @@
 namespace droptest::comm {
 namespace {
 
-using Time = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kRetry{50};
@@ -60,8 +59,8 @@ std::string printable(const std::string& bytes) {
 
 class TcpStore final : public LaunchStore {
  public:
-  explicit TcpStore(const TcpStoreOptions& options)
-      : options_(options), where_(where_of(options)), connection_(connect_with_patience()) {}
+  TcpStore(const TcpStoreOptions& options, const Clock& clock)
+      : options_(options), clock_(clock), where_(where_of(options)), connection_(connect_with_patience()) {}
 
   bool set_if_absent(const std::string& key, std::string_view value) override {
     return ask({StoreRequest::Operation::kSetIfAbsent, key, std::string(value)}).has_value();
@@ -86,33 +85,33 @@ class TcpStore final : public LaunchStore {
 
   // Rank 0 may start late, and an earlier launch may still hold the port: both are waited for.
   TcpConnection connect_with_patience() const {
-    const auto deadline = Time::now() + options_.timeout;
+    const auto deadline = clock_.now() + options_.timeout;
     std::string reason;
     for (;;) {
       try {
-        TcpConnection connection = TcpConnection::open(options_.host, options_.port, deadline);
-        const std::optional<std::string> other = greet(connection, std::min(deadline, Time::now() + kGreeting));
+        TcpConnection connection = TcpConnection::open(options_.host, options_.port, deadline, clock_);
+        const std::optional<std::string> other = greet(connection, std::min(deadline, clock_.now() + kGreeting));
         if (!other) return connection;
         reason = "it belongs to launch " + *other +
                  ": another launch has the same address, or the ranks run different specs";
       } catch (const ConnectionBroken& broken) {
         // A last try that the deadline cut short says less than the one before it.
-        const bool cut_short = broken.how() == ConnectionBroken::How::kSilent && Time::now() >= deadline;
+        const bool cut_short = broken.how() == ConnectionBroken::How::kSilent && clock_.now() >= deadline;
         if (!cut_short || reason.empty()) {
           reason = std::string(broken.what()) +
                    "; is rank 0 started there, and may this machine connect to that port (firewall)?";
         }
       }
-      if (Time::now() >= deadline) {
+      if (clock_.now() >= deadline) {
         throw CommError(here() + "cannot reach " + where_ + ", tried for " + std::to_string(options_.timeout.count()) +
                         " ms: " + reason);
       }
-      std::this_thread::sleep_for(kRetry);
+      clock_.sleep_for(kRetry);
     }
   }
 
   // Returns the id of the launch that the store belongs to, where it is another.
-  std::optional<std::string> greet(TcpConnection& connection, Time::time_point deadline) const {
+  std::optional<std::string> greet(TcpConnection& connection, Clock::TimePoint deadline) const {
     connection.send(encode_hello(options_.launch_id), deadline);
     const std::string greeting = connection.receive(kServerGreeting.size(), deadline);
     if (greeting != kServerGreeting) {
@@ -133,7 +132,7 @@ class TcpStore final : public LaunchStore {
       if (!end_.empty()) throw CommError(end_);
     }
     try {
-      const auto deadline = Time::now() + options_.timeout + kOthersAgree;
+      const auto deadline = clock_.now() + options_.timeout + kOthersAgree;
       connection_.send(encode_request(request), deadline);
       const AnswerHead head = decode_answer_head(connection_.receive(kAnswerHeadBytes, deadline));
       std::string value = connection_.receive(head.value_bytes, deadline);
@@ -158,6 +157,7 @@ class TcpStore final : public LaunchStore {
   }
 
   const TcpStoreOptions options_;
+  const Clock& clock_;
   const std::string where_;
   std::mutex mutex_;  ///< one request at a time
   TcpConnection connection_;
@@ -174,7 +174,7 @@ std::unique_ptr<LaunchStore> open_tcp_store(const TcpStoreOptions& options, cons
   }
   if (options.host.empty()) throw ConfigError("rendezvous: no host, want the name or address of rank 0's machine");
   if (options.rank == 0) return std::make_unique<ServedStore>(options, clock);
-  return std::make_unique<TcpStore>(options);
+  return std::make_unique<TcpStore>(options, clock);
 }
 
 }  // namespace droptest::comm

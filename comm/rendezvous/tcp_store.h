@@ -26,7 +26,7 @@ struct TcpStoreOptions {
 /// still ask for something. Elsewhere, a connection to it, tried again until rank 0 is there.
 /// Throws: ConfigError for a port that cannot be or is taken, and where something else answers there; CommError that
 /// says what was tried for how long.
-/// `clock`: what rank 0 waits for a port and for others by; borrowed.
+/// `clock`: what all waits are measured by; borrowed.
 std::unique_ptr<LaunchStore> open_tcp_store(const TcpStoreOptions& options, const Clock& clock = steady_clock());
 
 }  // namespace droptest::comm

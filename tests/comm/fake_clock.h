@@ -2,6 +2,8 @@
 // A clock that stands still until a test moves it, so that no result depends on how fast threads run.
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -39,6 +41,15 @@ class FakeClock final : public Clock {
   /// Calls `on_sleep` instead of sleeping.
   void sleep_for(std::chrono::milliseconds /*time*/) const override { on_sleep(); }
   std::function<void()> on_sleep = [] {};
+
+  bool wait_ready(int fd, short events, TimePoint deadline) const override {
+    for (;;) {
+      const bool over = now() >= deadline;
+      pollfd waited{fd, events, 0};
+      if (::poll(&waited, 1, over ? 0 : 1) > 0) return true;
+      if (over) return false;
+    }
+  }
 
   /// Moves the time and wakes all who wait by this clock.
   void advance(std::chrono::milliseconds time) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of the `gloo` backend as a process of its own, for tests that kill ranks. Usage:
-//   gloo_rank_main RANK WORLD_SIZE TIMEOUT_MS file|redis|tcp DIRECTORY|PORT LAUNCH_ID SCENARIO CULPRIT OUTPUT
+//   gloo_rank_main RANK WORLD_SIZE TIMEOUT_MS file|redis|tcp DIRECTORY|PORT LAUNCH_ID SCENARIO CULPRIT OUTPUT TURNS
+// Timeouts are by the clock of the file TURNS.
 // Writes "ok DIGEST" or "error TYPE: MESSAGE" to the file OUTPUT.
 #include <signal.h>
 #include <sys/prctl.h>
@@ -12,12 +13,12 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <vector>
 
 #include "comm/backend_registry.h"
 #include "sim/error.h"
 #include "tests/comm/conformance.h"
+#include "tests/comm/turn_clock.h"
 
 namespace droptest::comm {
 namespace {
@@ -31,21 +32,25 @@ void all_reduce(Communicator& communicator, std::size_t count_elems) {
 }
 
 // What the culprit does in step kFailingStep: returns where it goes on afterwards.
-void misbehave(std::string_view how) {
+void misbehave(TurnClock& clock, std::string_view how) {
   if (how == "kill") ::raise(SIGKILL);
   if (how == "exit") ::_exit(3);
-  if (how == "stop") ::raise(SIGSTOP);
   if (how == "throw") throw std::domain_error("loss is not a number");
-  if (how == "sleep") std::this_thread::sleep_for(std::chrono::seconds(20));
+  if (how == "stop") {
+    clock.leave();
+    ::raise(SIGSTOP);
+  }
+  while (how == "sleep") ::pause();
 }
 
 // Collectives of all ranks; the culprit fails between two of them.
-void fail_in_world(Communicator& communicator, int culprit, std::string_view how, std::size_t count_elems) {
+void fail_in_world(Communicator& communicator, TurnClock& clock, int culprit, std::string_view how,
+                   std::size_t count_elems) {
   for (std::uint64_t step = 0; step < 10; ++step) {
     communicator.begin_step(step);
     if (step == kFailingStep && communicator.rank() == culprit) {
       if (how == "leave") return;
-      misbehave(how);
+      misbehave(clock, how);
     }
     all_reduce(communicator, count_elems);
   }
@@ -62,28 +67,28 @@ void exchange_with_neighbours(Communicator& communicator, std::size_t count_sent
   communicator.exchange({&send, 1}, {&receive, 1});
 }
 
-void fail_in_exchanges(Communicator& communicator, int culprit, std::string_view how) {
+void fail_in_exchanges(Communicator& communicator, TurnClock& clock, int culprit, std::string_view how) {
   for (std::uint64_t step = 0; step < 10; ++step) {
     communicator.begin_step(step);
     if (step == kFailingStep && communicator.rank() == culprit) {
       if (how == "leave") return;
-      misbehave(how);
+      misbehave(clock, how);
     }
     exchange_with_neighbours(communicator, 1'000'000, 1'000'000);
   }
 }
 
 // Each rank waits for the next one, the last one fails: only its neighbour talks to it.
-void fail_at_the_end_of_a_chain(Communicator& communicator, std::string_view how) {
+void fail_at_the_end_of_a_chain(Communicator& communicator, TurnClock& clock, std::string_view how) {
   communicator.barrier({.name = "start"});
   const int next = communicator.rank() + 1;
   float value = 0;
   if (next == communicator.world_size()) {
-    misbehave(how);
+    misbehave(clock, how);
     return;
   }
   // Those farthest from the culprit wait first, so that they are the first to time out.
-  std::this_thread::sleep_for(std::chrono::milliseconds(50) * communicator.rank());
+  clock.sleep_for(std::chrono::milliseconds(50) * communicator.rank());
   communicator.recv(std::span(&value, 1), next, {.name = "activation"});
   if (communicator.rank() > 0) {
     communicator.send(std::span(&value, 1), communicator.rank() - 1, {.name = "activation"});
@@ -91,13 +96,13 @@ void fail_at_the_end_of_a_chain(Communicator& communicator, std::string_view how
 }
 
 // Ranks with an even and with an odd number go on by themselves; the culprit belongs to one half only.
-void fail_in_a_part(Communicator& communicator, int culprit, std::string_view how) {
+void fail_in_a_part(Communicator& communicator, TurnClock& clock, int culprit, std::string_view how) {
   const auto part = communicator.split(communicator.rank() % 2, 0);
   for (std::uint64_t step = 0;; ++step) {
     communicator.begin_step(step);
-    if (step == kFailingStep && communicator.rank() == culprit) misbehave(how);
+    if (step == kFailingStep && communicator.rank() == culprit) misbehave(clock, how);
     all_reduce(*part, 10);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    clock.sleep_for(std::chrono::milliseconds(20));
   }
 }
 
@@ -133,7 +138,7 @@ void disagree(Communicator& communicator, int culprit, std::string_view what) {
 
 // More than is buffered, to a rank that takes it late; and a last message to a rank that reads it after the sender
 // left.
-std::uint64_t send_much(Communicator& communicator) {
+std::uint64_t send_much(Communicator& communicator, const TurnClock& clock) {
   constexpr std::size_t kElems = 3'000'000;  // 12 MB
   std::vector<float> data(kElems);
   if (communicator.rank() == 0) {
@@ -144,7 +149,7 @@ std::uint64_t send_much(Communicator& communicator) {
     return 0;
   }
   if (communicator.rank() == 1) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    clock.sleep_for(std::chrono::milliseconds(300));
     for (int i = 0; i < 4; ++i) {
       communicator.recv(std::span(data), 0, {.name = "much"});
       if (data.front() != static_cast<float>(i) || data.back() != static_cast<float>(i)) {
@@ -155,19 +160,19 @@ std::uint64_t send_much(Communicator& communicator) {
   return 0;
 }
 
-std::uint64_t run(Communicator& communicator, std::string_view scenario, int culprit) {
+std::uint64_t run(Communicator& communicator, TurnClock& clock, std::string_view scenario, int culprit) {
   const std::size_t colon = scenario.find(':');
   const std::string_view kind = scenario.substr(0, colon);
   const std::string_view how = colon == std::string_view::npos ? "" : scenario.substr(colon + 1);
   if (kind == "conformance") return check_conformance(communicator);
   if (kind == "splits") return check_conformance_of_splits(communicator);
   if (kind == "large_exchanges") return check_large_exchanges(communicator);
-  if (kind == "send_much") return send_much(communicator);
-  if (kind == "world") fail_in_world(communicator, culprit, how, 1000);
-  if (kind == "large") fail_in_world(communicator, culprit, how, 1'000'000);
-  if (kind == "exchange") fail_in_exchanges(communicator, culprit, how);
-  if (kind == "chain") fail_at_the_end_of_a_chain(communicator, how);
-  if (kind == "part") fail_in_a_part(communicator, culprit, how);
+  if (kind == "send_much") return send_much(communicator, clock);
+  if (kind == "world") fail_in_world(communicator, clock, culprit, how, 1000);
+  if (kind == "large") fail_in_world(communicator, clock, culprit, how, 1'000'000);
+  if (kind == "exchange") fail_in_exchanges(communicator, clock, culprit, how);
+  if (kind == "chain") fail_at_the_end_of_a_chain(communicator, clock, how);
+  if (kind == "part") fail_in_a_part(communicator, clock, culprit, how);
   if (kind == "disagree") disagree(communicator, culprit, how);
   return 0;
 }
@@ -184,6 +189,9 @@ int rank_main(const std::vector<std::string>& arguments) {
     options.rendezvous.directory = arguments.at(4);
   }
   options.rendezvous.launch_id = arguments.at(5);
+  Turns turns(arguments.at(9), options.world_size);
+  TurnClock clock(turns, options.rank);
+  options.clock = &clock;
   const std::string& scenario = arguments.at(6);
   const int culprit = std::stoi(arguments.at(7));
   std::string result;
@@ -191,7 +199,7 @@ int rank_main(const std::vector<std::string>& arguments) {
   try {
     const auto communicator = backend_entry("gloo").connect(options);
     try {
-      result = "ok " + std::to_string(run(*communicator, scenario, culprit));
+      result = "ok " + std::to_string(run(*communicator, clock, scenario, culprit));
     } catch (const std::exception& error) {
       communicator->abort(error.what());
       throw;

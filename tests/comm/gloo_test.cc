@@ -117,6 +117,11 @@ TEST(GlooFailure, EverySurvivorNamesTheCulprit) {
   }
 }
 
+TEST(GlooFailure, ARankThatTheMachineHoldsBackIsNotTheCulprit) {
+  expect_survivors_name_culprit({.world_size = 3, .name = "world:stop", .culprit = 1, .timeout = 300ms, .held_back = 2},
+                                "all_reduce", "no data from rank {} for 300 ms");
+}
+
 TEST(GlooFailure, EverySurvivorOfAnExchangeNamesTheCulprit) {
   std::vector<std::thread> at_once;
   for (const Failing& failing : kFailures) {
@@ -227,7 +232,8 @@ TEST(GlooRendezvous, ByRedisGivesTheSameBits) {
       .kind = Rendezvous::Kind::kRedis, .directory = "", .host = "127.0.0.1", .port = port, .launch_id = "probe"};
   alone.world_size = 2;
   alone.timeout = 1ms;
-  for (int i = 0; i < 500; ++i) {  // until the server answers: then the missing rank is the complaint
+  // Until the server answers: then the missing rank is the complaint.
+  while (::waitpid(server, nullptr, WNOHANG) == 0) {
     try {
       connect_gloo(alone);
     } catch (const ConfigError&) {

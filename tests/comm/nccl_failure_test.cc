@@ -4,16 +4,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "comm/device/device_buffer.h"
 #include "comm/device/device_tensor.h"
 #include "comm/nccl/nccl_backend.h"
 #include "sim/error.h"
+#include "tests/comm/fake_clock.h"
 #include "tests/comm/nccl_fixture.h"
 #include "tests/comm/nccl_ranks.h"
 #include "tests/fake_nccl/fake_nccl.h"
@@ -127,12 +128,19 @@ TEST_F(NcclFailure, ARankThatLeavesIsNamed) {
 }
 
 TEST_F(NcclFailure, ARankThatDoesNotComeIsNamed) {
+  std::atomic<int> ended = 0;
   const auto ends =
-      run_nccl_ranks({.world_size = 3, .timeout = 1500ms}, [](Communicator& communicator, Stream& stream) {
+      run_nccl_ranks({.world_size = 3, .timeout = 1500ms}, [&ended](Communicator& communicator, Stream& stream) {
         pass_comparisons(communicator, stream);
-        train(communicator, stream, [&](std::uint64_t step) {
-          if (step == 3 && communicator.rank() == 2) std::this_thread::sleep_for(6s);
-        });
+        try {
+          train(communicator, stream, [&](std::uint64_t step) {
+            if (step == 3 && communicator.rank() == 2) await(ended, 2);
+          });
+        } catch (const CommError&) {
+          ++ended;
+          ended.notify_all();
+          throw;
+        }
       });
   EXPECT_THAT(ends, Each(HasSubstr("no progress in all_reduce for 1500 ms (step 3, grad.wte, 48 bytes); nothing is "
                                    "under way on rank 2")));

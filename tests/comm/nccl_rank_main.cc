@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of the `nccl` backend as a process of its own, on real devices. Usage, as of gloo_rank_main:
-//   nccl_rank_main RANK WORLD_SIZE TIMEOUT_MS file DIRECTORY LAUNCH_ID SCENARIO CULPRIT OUTPUT
+//   nccl_rank_main RANK WORLD_SIZE TIMEOUT_MS file DIRECTORY LAUNCH_ID SCENARIO CULPRIT OUTPUT TURNS
 // Where there are fewer devices than ranks, each rank passes for a host of its own, so that NCCL lets them share one.
 // Writes "ok ..." or "error TYPE: MESSAGE" to the file OUTPUT.
 #include <signal.h>
@@ -27,6 +27,7 @@
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 #include "tests/comm/through_device.h"
+#include "tests/comm/turn_clock.h"
 
 namespace droptest::comm {
 namespace {
@@ -173,7 +174,7 @@ std::uint64_t compare_lossy(Communicator& communicator, int device, std::string_
 }
 
 // Steps of all-reduces that are waited for, as training does; the culprit fails between two of them.
-void fail_in_world(Communicator& communicator, int device, int culprit, std::string_view how) {
+void fail_in_world(Communicator& communicator, TurnClock& clock, int device, int culprit, std::string_view how) {
   Stream stream(device);
   DeviceBuffer<float> data(1000000, "data");
   zero_on_device(data.elems(), stream);
@@ -181,7 +182,10 @@ void fail_in_world(Communicator& communicator, int device, int culprit, std::str
     communicator.begin_step(step);
     if (step == 3 && communicator.rank() == culprit) {
       if (how == "kill") ::raise(SIGKILL);
-      if (how == "stop") ::raise(SIGSTOP);
+      if (how == "stop") {
+        clock.leave();
+        ::raise(SIGSTOP);
+      }
       if (how == "throw") throw std::domain_error("loss is not a number");
     }
     communicator.all_reduce(device_tensor(data.elems(), stream), ReduceOp::kSum, {.name = "grad.wte"});
@@ -189,7 +193,7 @@ void fail_in_world(Communicator& communicator, int device, int culprit, std::str
   }
 }
 
-std::string run(Communicator& communicator, int device, std::string_view scenario, int culprit) {
+std::string run(Communicator& communicator, TurnClock& clock, int device, std::string_view scenario, int culprit) {
   const std::size_t colon = scenario.find(':');
   const std::string_view kind = scenario.substr(0, colon);
   const std::string_view how = colon == std::string_view::npos ? "" : scenario.substr(colon + 1);
@@ -201,7 +205,7 @@ std::string run(Communicator& communicator, int device, std::string_view scenari
     compare(*part, device);
   }
   if (kind == "lossy") return std::to_string(compare_lossy(communicator, device, how));
-  if (kind == "world") fail_in_world(communicator, device, culprit, how);
+  if (kind == "world") fail_in_world(communicator, clock, device, culprit, how);
   return "";
 }
 
@@ -213,6 +217,9 @@ int rank_main(const std::vector<std::string>& arguments) {
   options.rendezvous.directory = arguments.at(4);
   options.rendezvous.launch_id = arguments.at(5);
   options.local_rank = options.rank;
+  Turns turns(arguments.at(9), options.world_size);
+  TurnClock clock(turns, options.rank);
+  options.clock = &clock;
   const int devices = static_cast<int>(survey_devices().devices.size());
   if (devices < options.world_size) {
     ::setenv("NCCL_HOSTID", ("droptest-" + arguments.at(0)).c_str(), 1);
@@ -224,7 +231,7 @@ int rank_main(const std::vector<std::string>& arguments) {
     const auto communicator = backend_entry("nccl").connect(options);
     const int device = devices < options.world_size ? options.rank % devices : options.rank;
     try {
-      result = "ok " + run(*communicator, device, arguments.at(6), std::stoi(arguments.at(7)));
+      result = "ok " + run(*communicator, clock, device, arguments.at(6), std::stoi(arguments.at(7)));
     } catch (const std::exception& error) {
       communicator->abort(error.what());
       throw;

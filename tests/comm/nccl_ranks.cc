@@ -9,6 +9,7 @@
 #include "comm/nccl/nccl_backend.h"
 #include "sim/error.h"
 #include "tests/comm/rank_processes.h"
+#include "tests/comm/turn_clock.h"
 #include "tests/fake_nccl/fake_streams.h"
 
 namespace droptest::comm {
@@ -38,6 +39,10 @@ std::string run_rank(const ProcessGroupOptions& options, const Body& body) {
 
 std::vector<std::string> run_nccl_ranks(const Ranks& ranks, const Body& body) {
   const TemporaryDirectory directory;
+  const std::filesystem::path file = directory.path() / "turns";
+  Turns::create(file, 1);
+  Turns turns(file, 1);
+  const TurnClock clock(turns, 0);
   fake_nccl::set_devices(ranks.devices > 0 ? ranks.devices : ranks.world_size);
   std::vector<std::string> ends(static_cast<std::size_t>(ranks.world_size));
   std::vector<std::thread> threads;
@@ -47,6 +52,7 @@ std::vector<std::string> run_nccl_ranks(const Ranks& ranks, const Body& body) {
       options.rank = rank;
       options.world_size = ranks.world_size;
       options.timeout = ranks.timeout;
+      options.clock = &clock;
       options.rendezvous.directory = directory.path().string();
       options.rendezvous.launch_id = "test";
       ends[static_cast<std::size_t>(rank)] = run_rank(options, body);

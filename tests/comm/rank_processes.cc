@@ -14,6 +14,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "tests/comm/turn_clock.h"
+
 namespace droptest::comm {
 namespace {
 
@@ -21,6 +23,12 @@ using namespace std::chrono_literals;
 
 // A hang, not slowness, takes this long: everything that is awaited takes seconds.
 constexpr auto kHang = 60s;
+
+// Leaves it to be waited for.
+bool has_ended(pid_t process) {
+  siginfo_t end{};
+  return ::waitid(P_PID, static_cast<id_t>(process), &end, WEXITED | WNOHANG | WNOWAIT) != 0 || end.si_pid != 0;
+}
 
 }  // namespace
 
@@ -55,9 +63,15 @@ std::vector<RankReport> run_processes(const Scenario& scenario, const std::files
   const auto output_of = [&](int rank) { return (directory / ("report." + std::to_string(rank))).string(); };
   std::vector<RankReport> reports(static_cast<std::size_t>(scenario.world_size));
   std::vector<pid_t> running(reports.size(), -1);
+  const std::string turns_file = (directory / "turns").string();
+  Turns::create(turns_file, scenario.world_size);
+  Turns turns(turns_file, scenario.world_size);
   for (int rank = 0; rank < scenario.world_size; ++rank) {
     std::filesystem::remove(output_of(rank));
-    if (is_absent(rank)) continue;
+    if (is_absent(rank)) {
+      turns.leave(rank);
+      continue;
+    }
     const int port = std::max(scenario.redis_port, scenario.tcp_port);
     running[static_cast<std::size_t>(rank)] =
         start_process({DROPTEST_GLOO_RANK_MAIN, std::to_string(rank), std::to_string(scenario.world_size),
@@ -66,7 +80,14 @@ std::vector<RankReport> run_processes(const Scenario& scenario, const std::files
                        : scenario.tcp_port != 0 ? "tcp"
                                                 : "file",
                        port != 0 ? std::to_string(port) : (directory / "rendezvous").string(), scenario.launch_id,
-                       scenario.name, std::to_string(scenario.culprit), output_of(rank)});
+                       scenario.name, std::to_string(scenario.culprit), output_of(rank), turns_file});
+  }
+  if (scenario.held_back >= 0) {
+    const pid_t held = running[static_cast<std::size_t>(scenario.held_back)];
+    ::kill(held, SIGSTOP);
+    const auto until = 2 * static_cast<std::uint64_t>(scenario.timeout.count());
+    while (turns.of(0) < until && !has_ended(running[0])) std::this_thread::sleep_for(5ms);
+    ::kill(held, SIGCONT);
   }
   const auto give_up = std::chrono::steady_clock::now() + kHang;
   const auto awaited = [&](std::size_t rank) {
@@ -77,6 +98,7 @@ std::vector<RankReport> run_processes(const Scenario& scenario, const std::files
     for (std::size_t rank = 0; rank < running.size(); ++rank) {
       if (running[rank] > 0 && ::waitpid(running[rank], &reports[rank].wait_status, WNOHANG) == running[rank]) {
         running[rank] = -1;
+        turns.leave(static_cast<int>(rank));
       }
       all_ended = all_ended && !awaited(rank);
     }

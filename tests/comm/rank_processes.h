@@ -33,6 +33,7 @@ struct Scenario {
   int redis_port = 0;         ///< 0: rendezvous by files, or
   int tcp_port = 0;           ///< by a store of rank 0
   std::vector<int> absent{};  ///< ranks that are not started
+  int held_back = -1;         ///< a rank that stands still until rank 0 has had twice the timeout
 };
 
 /// What a rank wrote before it ended; "" where it wrote nothing.

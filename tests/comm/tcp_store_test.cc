@@ -89,6 +89,11 @@ void listen_to_the_end(int fd) {
   char block[4096];
   while (::recv(fd, block, sizeof block, 0) > 0) continue;
 }
+// Reads so many bytes, or until the other end closes the connection.
+void listen_to(int fd, std::size_t bytes) {
+  char byte = 0;
+  while (bytes > 0 && ::recv(fd, &byte, 1, 0) > 0) --bytes;
+}
 std::string welcome() { return std::string(kServerGreeting) + encode_answer(StoreVerdict::kYes); }
 
 TEST(TcpStore, AllRanksSeeEachKeyAndTheFirstValueStays) {
@@ -135,12 +140,14 @@ TEST(TcpStore, AMissingKeyNamesTheRankThatShouldHaveSetIt) {
 
 TEST(TcpStore, NobodyThereIsSaidWithAddressPortAndTime) {
   const int port = free_port();
-  EXPECT_THAT(error_of<CommError>([&] { open_tcp_store(options_of(port, 3, 150ms)); }),
+  FakeClock clock;
+  clock.on_sleep = [&clock] { clock.advance(100ms); };
+  EXPECT_THAT(error_of<CommError>([&] { open_tcp_store(options_of(port, 3, 150ms), clock); }),
               AllOf(HasSubstr("rank 3: cannot reach the TCP store of rank 0 at 127.0.0.1:" + std::to_string(port)),
                     HasSubstr("tried for 150 ms: Connection refused"), HasSubstr("firewall")));
   TcpStoreOptions nameless = options_of(port, 1, 150ms);
   nameless.host = "no-such-host.invalid";
-  EXPECT_THAT(error_of<CommError>([&] { open_tcp_store(nameless); }),
+  EXPECT_THAT(error_of<CommError>([&] { open_tcp_store(nameless, clock); }),
               AllOf(HasSubstr("no-such-host.invalid"), HasSubstr("cannot resolve the host name")));
 }
 
@@ -178,8 +185,15 @@ TEST(TcpStore, LaunchesNeverSeeEachOthersKeys) {
   const int port = free_port();
   auto earlier = open_tcp_store(options_of(port, 0, kLong, "earlier"));
   earlier->set_if_absent("key", "stale");
-  EXPECT_THAT(error_of<CommError>([&] { open_tcp_store(options_of(port, 1, 150ms, "later")); }),
+  FakeClock clock;
+  int tries = 1;
+  clock.on_sleep = [&] {
+    ++tries;
+    clock.advance(100ms);
+  };
+  EXPECT_THAT(error_of<CommError>([&] { open_tcp_store(options_of(port, 1, 150ms, "later"), clock); }),
               AllOf(HasSubstr("launch later"), HasSubstr("tried for 150 ms: it belongs to launch earlier")));
+  EXPECT_EQ(tries, 3);
   // A rank of the later launch that comes while the earlier one still ends waits for its own.
   std::optional<std::string> value;
   std::thread early([&] { value = open_tcp_store(options_of(port, 1, kLong, "later"))->get("key"); });
@@ -197,11 +211,18 @@ TEST(TcpStore, AnotherProgramAtThePortIsNoStore) {
   EXPECT_THAT(error_of<ConfigError>([&] { open_tcp_store(options_of(web.port(), 1)); }),
               AllOf(HasSubstr("at 127.0.0.1:" + std::to_string(web.port()) + " answers another program (\"HTTP/1.1"),
                     HasSubstr("choose a free port")));
-  const FakeServer silent(listen_to_the_end);
-  EXPECT_THAT(error_of<CommError>([&] { open_tcp_store(options_of(silent.port(), 1, 200ms)); }),
+  FakeClock clock;
+  clock.on_sleep = [&clock] { clock.advance(200ms); };
+  const FakeServer silent([&clock](int fd) {
+    listen_to(fd, encode_hello("launch").size());
+    clock.advance(200ms);
+    listen_to_the_end(fd);
+  });
+  EXPECT_THAT(error_of<CommError>([&] { open_tcp_store(options_of(silent.port(), 1, 200ms), clock); }),
               HasSubstr("tried for 200 ms: no answer"));
-  const FakeServer closing([](int /*fd*/) {});
-  EXPECT_NE(error_of<CommError>([&] { open_tcp_store(options_of(closing.port(), 1, 200ms)); }), "nothing was thrown");
+  const FakeServer closing([](int fd) { listen_to(fd, encode_hello("launch").size()); });
+  EXPECT_THAT(error_of<CommError>([&] { open_tcp_store(options_of(closing.port(), 1, 200ms), clock); }),
+              HasSubstr("tried for 200 ms: connection closed"));
   const FakeServer boasting([](int fd) {
     say(fd, std::string(kServerGreeting) + "\x01\xff\xff\xff\xff");
     listen_to_the_end(fd);
@@ -266,11 +287,14 @@ TEST(TcpStore, TheDeathOfRankZeroIsNoticedAndNamed) {
 }
 
 TEST(TcpStore, ARankZeroThatDoesNotAnswerIsNamedAfterTheTimeout) {
-  const FakeServer stopped([](int fd) {
+  FakeClock clock;
+  const FakeServer stopped([&clock](int fd) {
     say(fd, welcome());
+    listen_to(fd, encode_hello("launch").size() + 1);
+    clock.advance(10s);
     listen_to_the_end(fd);
   });
-  auto store = open_tcp_store(options_of(stopped.port(), 1, 150ms));
+  auto store = open_tcp_store(options_of(stopped.port(), 1, 150ms), clock);
   EXPECT_THAT(error_of<CommError>([&] { store->get("key"); }), HasSubstr("no data from rank 0 for 150 ms"));
   EXPECT_THAT(store->lost_rank().value_or(""), HasSubstr("is rank 0 alive?"));
   store.reset();
