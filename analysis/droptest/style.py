@@ -36,8 +36,6 @@ from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.legend import Legend  # noqa: E402
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, ScalarFormatter  # noqa: E402
 
-from droptest.statistics import Interval  # noqa: E402
-
 SINGLE_COLUMN = 3.5  # inches: one column of a two-column page
 DOUBLE_COLUMN = 7.16
 DPI = 200
@@ -174,16 +172,19 @@ def _thinned(rates: Sequence[float], axes: Axes) -> list[float]:
     return sorted(kept)
 
 
-def signed_log_axis(axes: Axes, intervals: Sequence[Interval]) -> None:
-    """A y axis for differences of either sign over decades: linear around 0, logarithmic beyond."""
-    sizes = [abs(i.mean) for i in intervals if i.n and i.mean != 0]
+def signed_log_axis(axes: Axes, means: Sequence[float], *bounds: Sequence[float]) -> None:
+    """A y axis for differences of either sign over decades: linear around 0, logarithmic beyond. NaN is left out.
+
+    bounds: the ends of intervals, which are to be seen as well.
+    """
+    sizes = [abs(mean) for mean in means if mean and math.isfinite(mean)]
     if not sizes or max(sizes) < 20 * min(sizes):
         return
     threshold = 10 ** math.floor(math.log10(min(sizes)))
     # A difference that is tiny by chance must not stretch the axis.
     threshold = max(threshold, 10 ** math.floor(math.log10(max(sizes)) - 3))
     axes.set_yscale("symlog", linthresh=threshold, linscale=0.5)
-    ends = [end for i in intervals if i.n for end in ((i.low, i.high) if i.has_width else (i.mean,))]
+    ends = [end for column in (means, *bounds) for end in column if math.isfinite(end)]
     low, high = min(0.0, *ends), max(0.0, *ends)
     axes.set_ylim(min(low * 1.7, -0.5 * threshold), max(high * 1.7, 0.5 * threshold))
     axes.yaxis.set_minor_locator(NullLocator())

@@ -145,7 +145,7 @@ def test_designs_that_tell_less_say_so(tmp_path, repeat, design, note):
     unit = {ONE_TRAINING: "networks", ONE_NETWORK: "trainings", PAIRED: "pairs"}[design]
     assert re.fullmatch(rf"\d+ / \d+ {unit} \(up to \d+\)", cell)
     with pytest.raises(plots.NotMeant):
-        variances.draw(records)
+        variances.data(records)
 
 
 def test_one_networks_losses_count_once_in_z(tmp_path):

@@ -135,7 +135,7 @@ def test_records_without_a_clock_say_nothing_of_time(mixed, tmp_path):
     assert not virtual_time.has_virtual_time(records)
     for module in (loss_over_time, time_to_target):
         with pytest.raises(plots.NotMeant):
-            module.draw(records)
+            module.data(records)
     written = write_report(records, tmp_path)
     text = written.report.read_text(encoding="utf-8")
     assert "irtual" not in text

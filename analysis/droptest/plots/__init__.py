@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures by name: the one list that a new figure is added to.
 
-A figure is a module with NAME, TITLE, CAPTION and `draw(records) -> Figure`, which raises NothingToDraw where the
-records do not have what it shows.
+A figure is a module with NAME, TITLE, CAPTION, `data(records) -> DataFrame`, which computes every number that the
+figure shows and raises NothingToDraw where the records have none, and `draw(data) -> Figure`, which computes none.
 """
 
 from __future__ import annotations
 
 from types import ModuleType
+
+import pandas as pd
 
 from droptest import style  # first: it sets up matplotlib's cache
 from droptest.plots import (
@@ -26,7 +28,7 @@ from droptest.plots import (
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
 
-__all__ = ["FIGURES", "NotMeant", "NothingToDraw", "draw"]
+__all__ = ["FIGURES", "NotMeant", "NothingToDraw", "data", "draw"]
 
 FIGURES: dict[str, ModuleType] = {
     module.NAME: module
@@ -46,9 +48,19 @@ FIGURES: dict[str, ModuleType] = {
 }
 
 
-def draw(name: str, records: Records):
-    """The matplotlib figure of that name. Raises: KeyError that lists the names; NothingToDraw with the reason."""
+def data(name: str, records: Records) -> pd.DataFrame:
+    """The numbers behind the figure of that name; `data` of its module describes the columns.
+
+    attrs: `remark` (text on what was left out, or ""), where the figure has one.
+    Raises: KeyError that lists the names; NothingToDraw with the reason.
+    """
     if name not in FIGURES:
         raise KeyError(f"no figure {name!r}; there are {', '.join(FIGURES)}")
+    return FIGURES[name].data(records)
+
+
+def draw(name: str, records: Records):
+    """The matplotlib figure of that name. Raises: as `data`."""
+    shown = data(name, records)
     with style.applied():
-        return FIGURES[name].draw(records)
+        return FIGURES[name].draw(shown)

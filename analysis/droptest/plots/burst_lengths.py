@@ -27,8 +27,12 @@ CAPTION = (
 LEAST_EXPECTED = 5.0
 
 
-def draw(records: Records) -> Figure:
-    """Raises: NothingToDraw without a burst."""
+def data(records: Records) -> pd.DataFrame:
+    """One row per series, loss rate and burst length (packets): count and expected (bursts, over all runs of a point),
+    ratio (count / expected) and deviation (half of its 95 % interval), NaN where too few bursts are expected.
+
+    Raises: NothingToDraw without a burst.
+    """
     bursts = records.bursts
     halves = bursts[bursts["half"] != "both"]
     bursts = halves if len(halves) else bursts
@@ -38,19 +42,32 @@ def draw(records: Records) -> Figure:
              if bursts["run_id"].isin([i for g in groups for i in g.run_ids]).any()}  # fmt: skip
     if not shown:
         raise NothingToDraw("no packet was lost, or no loss statistics are there yet")
-    marks = panels.rate_marks(shown)
+    parts = []
+    for series, groups in shown.items():
+        for group in groups:
+            table = counts(records, bursts, group.run_ids).rename_axis("length").reset_index()
+            fair = table["expected"].where(table["expected"] >= LEAST_EXPECTED)
+            table["ratio"], table["deviation"] = table["count"] / fair, 1.96 / np.sqrt(fair)
+            parts.append(table.assign(**panels.point_columns(series, group)))
+    result = pd.concat(parts, ignore_index=True)
+    result.attrs["remark"] = remark
+    return result
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """Counts and expectations above, their ratios below."""
+    marks = panels.rate_marks(data)
+    shown = list(dict.fromkeys(data["panel"]))
     columns = min(panels.PANELS_PER_ROW, len(shown))
     blocks = math.ceil(len(shown) / columns)
     width = style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN
     ratios = {"height_ratios": [2, 1] * blocks}
     figure, axes = style.figure(width, 3.5 * blocks, 2 * blocks, columns, gridspec_kw=ratios)
-    for index, (series, groups) in enumerate(shown.items()):
+    for index, series in enumerate(shown):
         block, column = divmod(index, columns)
         top, bottom = axes[2 * block][column], axes[2 * block + 1][column]
-        for group in groups:
-            table = counts(records, bursts, group.run_ids)
-            if len(table):
-                _draw_group(top, bottom, table, marks[panels.rate_label(group)])
+        for curve, part in panels.curves_in(data[data["panel"] == series]):
+            _draw_group(top, bottom, part, marks[curve])
         top.set_yscale("log")
         top.set_ylim(bottom=0.5)
         top.set_title(panels.panel_title(series, 60 // columns + 10))
@@ -67,8 +84,8 @@ def draw(records: Records) -> Figure:
     for index in range(len(shown), blocks * columns):
         for row in range(2):
             axes[2 * (index // columns) + row][index % columns].set_visible(False)
-    if remark:
-        figure.suptitle(remark, fontsize=7)
+    if data.attrs["remark"]:
+        figure.suptitle(data.attrs["remark"], fontsize=7)
     handles = [Line2D([], [], color=m.color, marker=m.marker, linestyle=m.linestyle, markersize=4)
                for m in marks.values()]  # fmt: skip
     style.legend_below(figure, handles, list(marks), "packet loss rate (points: realised, lines: theory)")
@@ -107,7 +124,7 @@ def _completed(expected: pd.Series, chain: GilbertElliott | None) -> pd.Series:
 
 
 def _draw_group(top, bottom, table: pd.DataFrame, mark: style.Mark) -> None:
-    length = table.index.to_numpy()
+    length = table["length"].to_numpy()
     count, expected = table["count"].to_numpy(float), table["expected"].to_numpy(float)
     known = np.isfinite(expected) & (expected >= 0.5)
     top.plot(length[known], expected[known], color=mark.color, linestyle=mark.linestyle, linewidth=1, zorder=2)
@@ -115,8 +132,8 @@ def _draw_group(top, bottom, table: pd.DataFrame, mark: style.Mark) -> None:
     size = 3.5 if len(table) < 40 else 2
     top.plot(length[seen], count[seen], color=mark.color, marker=mark.marker, linestyle="none", markersize=size,
              markeredgewidth=0, zorder=3)  # fmt: skip
-    fair = np.isfinite(expected) & (expected >= LEAST_EXPECTED)
+    fair = table[table["ratio"].notna()]
     bottom.errorbar(
-        length[fair], count[fair] / expected[fair], yerr=1.96 / np.sqrt(expected[fair]), color=mark.color,
+        fair["length"], fair["ratio"], yerr=fair["deviation"], color=mark.color,
         marker=mark.marker, linestyle="none", markersize=size, markeredgewidth=0, elinewidth=0.5, capsize=0,
     )  # fmt: skip

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 
 from droptest import style
@@ -21,8 +22,12 @@ CAPTION = (
 )
 
 
-def draw(records: Records) -> Figure:
-    """Raises: NothingToDraw where no run's replicas differ."""
+def data(records: Records) -> pd.DataFrame:
+    """One row per series, loss rate, group of parameters and step: mean, low and high (RMS difference, units of the
+    parameters) over the seeds.
+
+    Raises: NothingToDraw where no run's replicas differ.
+    """
     frame = records.divergence[(records.divergence["rms"] > 0) & np.isfinite(records.divergence["rms"])]
     shown, remark = panels.thinned_rates(*panels.shown_curves(records))
     shown = {series: [g for g in groups if frame["run_id"].isin(g.run_ids).any()] for series, groups in shown.items()}
@@ -30,29 +35,38 @@ def draw(records: Records) -> Figure:
     if not shown:
         measured = "replicas stayed equal in all runs" if len(records.divergence) else "divergence was not sampled"
         raise NothingToDraw(measured)
-    groups = [g for g in dict.fromkeys(frame["group"]) if g != "all"] or ["all"]
-    marks = panels.rate_marks(shown)
+    rows = []
+    for parameters in [g for g in dict.fromkeys(frame["group"]) if g != "all"] or ["all"]:
+        one = frame[frame["group"] == parameters]
+        for series, points in shown.items():
+            for point in points:
+                table = panels.common_steps(one, tuple(set(point.run_ids) & set(one["run_id"])), "rms")
+                keys = panels.point_columns(series, point) | {"group": parameters}
+                rows += panels.rows_over(table, "step", geometric_interval, keys)
+    return panels.frame_of(rows, remark)
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """A row of panels per series, a column per group of parameters."""
+    groups, shown = list(dict.fromkeys(data["group"])), list(dict.fromkeys(data["panel"]))
+    marks = panels.rate_marks(data)
     width = min(style.DOUBLE_COLUMN, 0.6 + 2.2 * len(groups)) if len(groups) > 1 else style.SINGLE_COLUMN
     figure, axes = style.figure(width, 0.5 + 1.6 * len(shown), len(shown), len(groups), sharex=True, sharey=True)
     handles: dict[str, object] = {}
-    for row, (series, points) in enumerate(shown.items()):
+    for row, series in enumerate(shown):
         for column, group in enumerate(groups):
             ax = axes[row][column]
-            for point in points:
-                name = panels.rate_label(point)
-                one = frame[frame["group"] == group]
-                table = panels.common_steps(one, tuple(set(point.run_ids) & set(one["run_id"])), "rms")
-                line = panels.band(ax, table, geometric_interval, marks[name], name)
-                if line is not None:
-                    handles.setdefault(name, line)
+            mine = data[(data["panel"] == series) & (data["group"] == group)]
+            for curve, part in panels.curves_in(mine):
+                handles.setdefault(curve, panels.band(ax, part, "step", marks[curve]))
             ax.set_yscale("log")
             if row == 0:
                 ax.set_title(group.replace("_", " ") if group != "all" else "all replicated parameters")
             if row == len(shown) - 1:
                 ax.set_xlabel("step")
         axes[row][0].set_ylabel(panels.panel_title(series, 24) + "\nRMS difference\n(parameter units)", fontsize=7)
-    if remark:
-        figure.suptitle(remark, fontsize=7)
+    if data.attrs["remark"]:
+        figure.suptitle(data.attrs["remark"], fontsize=7)
     names = [name for name in marks if name in handles]
     style.legend_below(figure, [handles[name] for name in names], names, "packet loss rate")
     return figure

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import math
-
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -12,8 +11,6 @@ from droptest import style
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
-from droptest.statistics import Interval
-from droptest.summary import Group
 
 NAME = "final_loss"
 TITLE = "Final validation loss"
@@ -27,101 +24,109 @@ LOSS_LABEL = "final validation loss\n(nats per token)"
 DIFFERENCE_LABEL = "difference to lossless twin\n(nats per token)"
 
 
-def draw(records: Records) -> Figure:
-    """Raises: NothingToDraw without a finished run."""
+def data(records: Records) -> pd.DataFrame:
+    """One row per curve (`panel`, a series with its lossless twins) and loss rate: final_mean, final_low and final_high
+    of the final validation loss over final_seeds, difference_... likewise of the difference to the lossless twins, nats
+    per token; diverged, runs (counts); name (of the point).
+
+    attrs: rate_pointer (Records). Raises: NothingToDraw without a finished run.
+    """
     shown, remark = panels.shown_curves(records)
-    groups = [g for row in shown.values() for g in row]
-    if not any(g.final.n or g.count("diverged") for g in groups):
+    rows = [
+        panels.point_columns(series, group)
+        | panels.columns_of(group.final, "final_") | panels.columns_of(group.difference, "difference_")
+        | {"diverged": group.count("diverged"), "runs": sum(group.statuses.values()),
+           "name": panels.named_with_rate(group)}
+        for series, groups in shown.items() for group in groups
+    ]  # fmt: skip
+    if not any(row["final_seeds"] or row["diverged"] for row in rows):
         raise NothingToDraw("no run has finished yet")
-    paired = any(g.difference.n for g in groups)
-    rates = {g.loss_rate for g in groups if not g.lossless}
+    result = panels.frame_of(rows, remark)
+    result.attrs["rate_pointer"] = records.rate_pointer
+    return result
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """Curves over the loss rate; at a single rate a row per point."""
+    paired = data["difference_seeds"].any()
     # Curves need an axis: at a single rate the series themselves are what is compared.
-    if len(rates) <= 1 and len(shown) > 1:
-        return _draw_by_series(shown, paired, remark)
-    return _draw_over_rate(shown, paired, remark, records.rate_pointer)
+    if data.loc[~data["lossless"], "loss_rate"].nunique(dropna=False) <= 1 and data["panel"].nunique() > 1:
+        return _draw_by_series(data, paired)
+    return _draw_over_rate(data, paired)
 
 
-def _draw_over_rate(shown: dict[str, list[Group]], paired: bool, remark: str, pointer: str | None) -> Figure:
-    count = 2 if paired else 1
-    figure, axes = style.figure(style.DOUBLE_COLUMN if paired else style.SINGLE_COLUMN, 2.7, 1, count)
-    marks = style.marks(list(shown))
-    rates = [g.loss_rate for row in shown.values() for g in row]
+def _draw_over_rate(data: pd.DataFrame, paired: bool) -> Figure:
+    pointer = data.attrs["rate_pointer"]
+    figure, axes = style.figure(style.DOUBLE_COLUMN if paired else style.SINGLE_COLUMN, 2.7, 1, 2 if paired else 1)
+    shown = list(dict.fromkeys(data["panel"]))
+    marks = style.marks(shown)
+    rates = data["loss_rate"].tolist()
     handles = []
-    for index, (series, groups) in enumerate(shown.items()):
+    for index, series in enumerate(shown):
+        part = data[data["panel"] == series]
         # Equal rates would hide each other's intervals: a small shift sideways.
         shift = 1.0 if len(shown) == 1 else 1 + 0.05 * (index / (len(shown) - 1) - 0.5) * min(len(shown), 4)
         smallest = min((r for r in rates if r > 0), default=1.0)
         nudge = (shift - 1) * smallest * 100
-        handles.append(_curve(axes[0][0], groups, "final", shift, nudge, marks[series]))
+        handles.append(_curve(axes[0][0], part, "final", shift, nudge, marks[series]))
         if paired:
-            lossy = [g for g in groups if not g.lossless]
-            _curve(axes[0][1], lossy, "difference", shift, nudge, marks[series])
+            _curve(axes[0][1], part[~part["lossless"]], "difference", shift, nudge, marks[series])
     style.percent_axis(axes[0][0], rates, pointer)
     axes[0][0].set_ylabel(LOSS_LABEL)
     style.plain_ticks(axes[0][0])
-    _mark_diverged(axes[0][0], shown, marks)
+    _mark_diverged(axes[0][0], data, marks)
     if paired:
         ax = axes[0][1]
-        style.percent_axis(ax, [g.loss_rate for row in shown.values() for g in row if not g.lossless], pointer)
+        style.percent_axis(ax, data.loc[~data["lossless"], "loss_rate"].tolist(), pointer)
         ax.set_ylabel(DIFFERENCE_LABEL)
-        style.signed_log_axis(ax, [g.difference for row in shown.values() for g in row])
+        style.signed_log_axis(ax, data["difference_mean"], data["difference_low"], data["difference_high"])
         ax.axhline(0, color="0.3", linestyle=":", linewidth=1)
-    if remark:
-        figure.suptitle(remark, fontsize=7)
-    style.legend_below(figure, handles, list(shown))
+    if data.attrs["remark"]:
+        figure.suptitle(data.attrs["remark"], fontsize=7)
+    style.legend_below(figure, handles, shown)
     return figure
 
 
-def _curve(ax: Axes, groups: list[Group], attribute: str, shift: float, nudge: float, mark: style.Mark):
-    points: list[tuple[Group, Interval]] = [(g, getattr(g, attribute)) for g in groups]
-    points = [(g, i) for g, i in points if i.n and not math.isnan(g.loss_rate)]
+def _curve(ax: Axes, part: pd.DataFrame, quantity: str, shift: float, nudge: float, mark: style.Mark):
+    part = part[(part[f"{quantity}_seeds"] > 0) & part["loss_rate"].notna()]
     return ax.errorbar(
-        [100 * g.loss_rate * shift if g.loss_rate else nudge for g, _ in points],
-        [i.mean for _, i in points],
-        yerr=[i.half_width if i.has_width else 0.0 for _, i in points],
-        color=mark.color, marker=mark.marker, linestyle=mark.linestyle, markersize=4.5,
-        elinewidth=1,
+        [100 * rate * shift if rate else nudge for rate in part["loss_rate"]], part[f"{quantity}_mean"],
+        yerr=panels.distances(part, f"{quantity}_"), color=mark.color, marker=mark.marker, linestyle=mark.linestyle,
+        markersize=4.5, elinewidth=1,
     )  # fmt: skip
 
 
-def _mark_diverged(ax: Axes, shown: dict[str, list[Group]], marks: dict[object, style.Mark]) -> None:
+def _mark_diverged(ax: Axes, data: pd.DataFrame, marks: dict[object, style.Mark]) -> None:
     at: dict[float, int] = {}
-    for series, groups in shown.items():
-        for group in groups:
-            if not group.count("diverged") or math.isnan(group.loss_rate):
-                continue
-            level = at[group.loss_rate] = at.get(group.loss_rate, -1) + 1
-            ax.plot(100 * group.loss_rate, 0.97 - 0.07 * level, "x", color=marks[series].color, markersize=6,
-                    markeredgewidth=1.6, transform=ax.get_xaxis_transform(), clip_on=False)  # fmt: skip
-            ax.annotate(
-                f"{group.count('diverged')}/{sum(group.statuses.values())}",
-                (100 * group.loss_rate, 0.97 - 0.07 * level), xycoords=ax.get_xaxis_transform(),
-                xytext=(-5, 0), textcoords="offset points", ha="right", va="center", fontsize=6,
-            )  # fmt: skip
+    for point in data[(data["diverged"] > 0) & data["loss_rate"].notna()].itertuples():
+        level = at[point.loss_rate] = at.get(point.loss_rate, -1) + 1
+        ax.plot(100 * point.loss_rate, 0.97 - 0.07 * level, "x", color=marks[point.panel].color, markersize=6,
+                markeredgewidth=1.6, transform=ax.get_xaxis_transform(), clip_on=False)  # fmt: skip
+        ax.annotate(
+            f"{point.diverged}/{point.runs}",
+            (100 * point.loss_rate, 0.97 - 0.07 * level), xycoords=ax.get_xaxis_transform(),
+            xytext=(-5, 0), textcoords="offset points", ha="right", va="center", fontsize=6,
+        )  # fmt: skip
 
 
-def _draw_by_series(shown: dict[str, list[Group]], paired: bool, remark: str) -> Figure:
+def _draw_by_series(data: pd.DataFrame, paired: bool) -> Figure:
     """One row per point; the lossless twins among them."""
-    groups = list({(g.series, g.loss_rate): g for row in shown.values() for g in row}.values())
-    height = 0.9 + 0.24 * len(groups)
-    figure, axes = style.figure(style.DOUBLE_COLUMN, height, 1, 2 if paired else 1, sharey=True)
-    marks = style.marks(list(dict.fromkeys(g.series for g in groups)))
+    points = data.drop_duplicates(["series", "loss_rate"]).reset_index(drop=True)
+    figure, axes = style.figure(style.DOUBLE_COLUMN, 0.9 + 0.24 * len(points), 1, 2 if paired else 1, sharey=True)
     columns = [("final", LOSS_LABEL), ("difference", DIFFERENCE_LABEL)][: 2 if paired else 1]
-    for ax, (attribute, label) in zip(axes[0], columns, strict=True):
-        for row, group in enumerate(groups):
-            interval: Interval = getattr(group, attribute)
-            mark = marks[group.series]
-            if interval.n:
-                ax.errorbar(interval.mean, row, xerr=interval.half_width if interval.has_width else 0.0,
-                            color=mark.color, marker=mark.marker, linestyle="none", markersize=5)  # fmt: skip
-            elif attribute == "final" and group.count("diverged"):
-                ax.plot(0.97, row, "x", color=mark.color, transform=ax.get_yaxis_transform())
+    for ax, (quantity, label) in zip(axes[0], columns, strict=True):
+        for series, mark in style.marks(list(dict.fromkeys(points["series"]))).items():
+            part = points[(points["series"] == series) & (points[f"{quantity}_seeds"] > 0)]
+            ax.errorbar(part[f"{quantity}_mean"], part.index, xerr=panels.distances(part, f"{quantity}_"),
+                        color=mark.color, marker=mark.marker, linestyle="none", markersize=5)  # fmt: skip
+            if quantity == "final":
+                lost = points[(points["series"] == series) & (points["final_seeds"] == 0) & (points["diverged"] > 0)]
+                ax.plot([0.97] * len(lost), lost.index, "x", color=mark.color, transform=ax.get_yaxis_transform())
         ax.set_xlabel(label.replace("\n", " "))
-        if attribute == "difference":
+        if quantity == "difference":
             ax.axvline(0, color="0.3", linestyle=":", linewidth=1)
-    names = [panels.named_with_rate(g) for g in groups]
-    axes[0][0].set_yticks(range(len(groups)), [panels.panel_title(name, 44) for name in names])
-    axes[0][0].set_ylim(len(groups) - 0.5, -0.5)
-    if remark:
-        figure.suptitle(remark, fontsize=7)
+    axes[0][0].set_yticks(range(len(points)), [panels.panel_title(name, 44) for name in points["name"]])
+    axes[0][0].set_ylim(len(points) - 0.5, -0.5)
+    if data.attrs["remark"]:
+        figure.suptitle(data.attrs["remark"], fontsize=7)
     return figure

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -21,10 +22,15 @@ CAPTION = (
     "geometric mean (NMSE) and mean (bias) over seeds; bands: 95 % interval (Student t)."
 )
 MOST_SERIES = 2  # a row of panels each for NMSE and bias
+INTERVALS = {"nmse": geometric_interval, "bias": mean_interval}
 
 
-def draw(records: Records) -> Figure:
-    """Raises: NothingToDraw where no layer was sampled with an error."""
+def data(records: Records) -> pd.DataFrame:
+    """One row per series, loss rate, class, quantity (nmse: a fraction; bias: in RMS of the exact results) and layer:
+    mean, low and high over the seeds.
+
+    Raises: NothingToDraw where no layer was sampled with an error.
+    """
     frame = records.layers[(records.layers["layer"] >= 0) & (records.layers["nmse"] > 0)]
     shown, remark = panels.thinned_rates(*panels.shown_curves(records))
     shown = {series: [g for g in groups if frame["run_id"].isin(g.run_ids).any()] for series, groups in shown.items()}
@@ -35,23 +41,32 @@ def draw(records: Records) -> Figure:
         remark = f"{remark}; " if remark else ""
         remark += f"first {MOST_SERIES} of {len(shown)} series"
         shown = dict(list(shown.items())[:MOST_SERIES])
-    classes = sorted(dict.fromkeys(frame["class"]), reverse=True)
-    marks = panels.rate_marks(shown)
-    rows = [(series, column) for series in shown for column in ("nmse", "bias")]
+    rows = []
+    for series, groups in shown.items():
+        for quantity, interval in INTERVALS.items():
+            for traffic_class in sorted(dict.fromkeys(frame["class"]), reverse=True):
+                for group in groups:
+                    one = frame[(frame["class"] == traffic_class) & frame["run_id"].isin(group.run_ids)]
+                    table = one.pivot_table(index="layer", columns="run_id", values=quantity, dropna=False).dropna()
+                    keys = panels.point_columns(series, group) | {"class": traffic_class, "quantity": quantity}
+                    rows += panels.rows_over(table, "layer", interval, keys)
+    return panels.frame_of(rows, remark)
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """Two rows of panels per series, a column per class."""
+    classes = list(dict.fromkeys(data["class"]))
+    marks = panels.rate_marks(data)
+    rows = [(series, quantity) for series in dict.fromkeys(data["panel"]) for quantity in INTERVALS]
     width = style.DOUBLE_COLUMN if len(classes) > 1 else style.SINGLE_COLUMN
     figure, axes = style.figure(width, 0.6 + 1.5 * len(rows), len(rows), len(classes), sharex=True)
     handles: dict[str, object] = {}
     for row, (series, column) in enumerate(rows):
-        interval = geometric_interval if column == "nmse" else mean_interval
         for place, traffic_class in enumerate(classes):
             ax = axes[row][place]
-            for group in shown[series]:
-                name = panels.rate_label(group)
-                one = frame[(frame["class"] == traffic_class) & frame["run_id"].isin(group.run_ids)]
-                table = one.pivot_table(index="layer", columns="run_id", values=column, dropna=False).dropna()
-                line = panels.band(ax, table, interval, marks[name], name)
-                if line is not None:
-                    handles.setdefault(name, line)
+            mine = data[(data["panel"] == series) & (data["quantity"] == column) & (data["class"] == traffic_class)]
+            for curve, part in panels.curves_in(mine):
+                handles.setdefault(curve, panels.band(ax, part, "layer", marks[curve]))
             if column == "nmse":
                 ax.set_yscale("log")
             else:
@@ -65,8 +80,8 @@ def draw(records: Records) -> Figure:
         axes[row][0].set_ylabel(
             f"{title}{'NMSE (fraction)' if column == 'nmse' else 'bias (RMS of exact)'}", fontsize=7
         )
-    if remark:
-        figure.suptitle(remark, fontsize=7)
+    if data.attrs["remark"]:
+        figure.suptitle(data.attrs["remark"], fontsize=7)
     names = [name for name in marks if name in handles and np.any(handles[name].get_ydata())]
     style.legend_below(figure, [handles[name] for name in names], names, "packet loss rate")
     return figure

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from droptest import style, virtual_time
@@ -22,28 +23,46 @@ CAPTION = (
 )
 
 
-def draw(records: Records) -> Figure:
-    """Raises: NotMeant without virtual time, NothingToDraw without a validation loss on it."""
+def data(records: Records) -> pd.DataFrame:
+    """One row per series, loss rate and step: virtual_seconds (mean over the seeds); mean, low and high of the
+    validation loss; target_loss (NaN without one). Losses are nats per token.
+
+    Raises: NotMeant without virtual time, NothingToDraw without a validation loss on it.
+    """
     if not virtual_time.has_virtual_time(records):
         raise NotMeant("no run has a virtual clock")
     shown, remark = panels.thinned_rates(*panels.shown_curves(records))
     if records.metrics["validation_loss"].isna().all():
         raise NothingToDraw("no run has logged a validation loss yet")
-    marks = panels.rate_marks(shown)
+    target = virtual_time.default_target(records)
+    rows = []
+    for series, groups in shown.items():
+        for group in groups:
+            losses = panels.common_steps(records.metrics, group.run_ids, "validation_loss")
+            seconds = panels.common_steps(records.metrics, group.run_ids, "virtual_seconds").mean(axis="columns")
+            losses = losses[losses.index.isin(seconds.index)]
+            for row in panels.rows_over(losses, "step", mean_interval, panels.point_columns(series, group)):
+                rows.append(row | {"virtual_seconds": seconds[row["step"]], "target_loss": target})
+    if not rows:
+        raise NothingToDraw("the runs of no point have a validation loss at the same step")
+    return panels.frame_of(rows, remark)
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """A panel per series, with the target as a line."""
+    marks = panels.rate_marks(data)
+    shown = list(dict.fromkeys(data["panel"]))
+    target = data["target_loss"].iloc[0]
     columns = min(panels.PANELS_PER_ROW, len(shown))
     rows = math.ceil(len(shown) / columns)
     width = style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN
     figure, axes = style.figure(width, 2.4 * rows, rows, columns, sharex=True, sharey=True)
-    target = virtual_time.default_target(records)
     handles: dict[str, object] = {}
-    for index, (series, groups) in enumerate(shown.items()):
+    for index, series in enumerate(shown):
         row, column = divmod(index, columns)
         ax = axes[row][column]
-        for group in groups:
-            name = panels.rate_label(group)
-            line = _curve(ax, records, group.run_ids, marks[name], name)
-            if line is not None:
-                handles.setdefault(name, line)
+        for curve, part in panels.curves_in(data[data["panel"] == series]):
+            handles.setdefault(curve, panels.band(ax, part, "virtual_seconds", marks[curve]))
         if math.isfinite(target):
             ax.axhline(target, color="0.3", linestyle=":", linewidth=1)
         ax.set_title(panels.panel_title(series, 60 // columns + 10))
@@ -54,25 +73,8 @@ def draw(records: Records) -> Figure:
             ax.set_ylabel("validation loss\n(nats per token)")
     for index in range(len(shown), rows * columns):
         axes[index // columns][index % columns].set_visible(False)
-    if remark:
-        figure.suptitle(remark, fontsize=7)
+    if data.attrs["remark"]:
+        figure.suptitle(data.attrs["remark"], fontsize=7)
     names = [name for name in marks if name in handles]
     style.legend_below(figure, [handles[name] for name in names], names, "packet loss rate")
     return figure
-
-
-def _curve(ax, records: Records, run_ids: tuple[str, ...], mark: style.Mark, name: str):
-    """Mean loss over mean time at the steps that all runs have; None where there are none."""
-    losses = panels.common_steps(records.metrics, run_ids, "validation_loss")
-    seconds = panels.common_steps(records.metrics, run_ids, "virtual_seconds")
-    steps = losses.index.intersection(seconds.index)
-    if not len(steps):
-        return None
-    intervals = [mean_interval(row) for row in losses.loc[steps].to_numpy()]
-    times = seconds.loc[steps].to_numpy().mean(axis=1)
-    (line,) = ax.plot(times, [i.mean for i in intervals], color=mark.color, linestyle=mark.linestyle,
-                      marker=mark.marker, markersize=3, markevery=max(1, len(steps) // 8), label=name)  # fmt: skip
-    if any(i.has_width for i in intervals):
-        ax.fill_between(times, [i.low for i in intervals], [i.high for i in intervals], color=mark.color, alpha=0.18,
-                        linewidth=0)  # fmt: skip
-    return line

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
@@ -22,8 +23,18 @@ CAPTION = (
 )
 
 
-def draw(records: Records) -> Figure:
-    """Raises: NothingToDraw where no class can lose a packet."""
+COLUMNS = ["run_id", "series", "loss_rate", "seed", "class", "half", "packets", "lost",
+           "configured_rate", "realised_rate", "z"]  # fmt: skip
+
+
+def data(records: Records) -> pd.DataFrame:
+    """One row per run, class and half that can lose a packet, of the series that are shown: packets, lost,
+    configured_rate and realised_rate (fractions), z (standard deviations).
+
+    attrs: over all series the number of `checks`, their `rms_z`, and the `limit` that |z| of all stays below in 95 %.
+
+    Raises: NothingToDraw where no class can lose a packet.
+    """
     checks = records.loss_statistics
     halves = checks[checks["half"] != "both"]
     checks = halves if len(halves) else checks
@@ -31,13 +42,21 @@ def draw(records: Records) -> Figure:
     if checks.empty:
         raise NothingToDraw("no packet could be lost, or no loss statistics are there yet")
     shown, remark = panels.shown_curves(records)
-    shown = [series for series in shown if (checks["series"] == series).any()]
+    result = checks.loc[checks["series"].isin(shown), COLUMNS].reset_index(drop=True)
+    result.attrs |= {"remark": remark, "checks": len(checks), "rms_z": rms_z(checks["z"])}
+    result.attrs["limit"] = z_limit(len(checks))
+    return result
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """Rates on the left, z on the right."""
+    shown = list(dict.fromkeys(data["series"]))
     marks = style.marks(shown)
     figure, axes = style.figure(style.DOUBLE_COLUMN, 2.6, 1, 2)
     rate_axes, z_axes = axes[0]
     handles = []
     for index, series in enumerate(shown):
-        mine = checks[checks["series"] == series]
+        mine = data[data["series"] == series]
         mark = marks[series]
         shift = 1 if len(shown) == 1 else 1 + 0.06 * (index / (len(shown) - 1) - 0.5) * min(len(shown), 5)
         look = {"color": mark.color, "marker": mark.marker, "linestyle": "none", "markersize": 3.5,
@@ -49,7 +68,7 @@ def draw(records: Records) -> Figure:
                                   **look | {"markersize": size})  # fmt: skip
         finite = mine[np.isfinite(mine["z"])]
         z_axes.plot(100 * finite["configured_rate"] * shift, finite["z"], **look)
-    rates = checks["configured_rate"].tolist()
+    rates = data["configured_rate"].tolist()
     ends = [100 * min(rates) / 1.3, 100 * max(rates) * 1.3]
     rate_axes.plot(ends, ends, color="0.3", linewidth=0.8, zorder=1)
     rate_axes.set_yscale("log")
@@ -61,16 +80,16 @@ def draw(records: Records) -> Figure:
     rate_axes.yaxis.set_major_locator(FixedLocator(rate_axes.get_xticks()))
     rate_axes.yaxis.set_minor_locator(NullLocator())
     rate_axes.yaxis.set_major_formatter(rate_axes.xaxis.get_major_formatter())
-    limit = z_limit(len(checks))
+    limit = data.attrs["limit"]
     for level, dashes in ((1.96, ":"), (limit, "--")):
         z_axes.axhline(level, color="0.3", linestyle=dashes, linewidth=0.8)
         z_axes.axhline(-level, color="0.3", linestyle=dashes, linewidth=0.8)
     z_axes.axhline(0, color="0.3", linewidth=0.5)
-    extreme = float(np.nanmax(np.abs(checks["z"].replace([np.inf, -np.inf], np.nan)), initial=0.0))
+    extreme = float(np.nanmax(np.abs(data["z"].replace([np.inf, -np.inf], np.nan)), initial=0.0))
     z_axes.set_ylim(-max(limit, extreme) * 1.15, max(limit, extreme) * 1.15)
     z_axes.set_ylabel("z: (realised - configured)\n(standard deviations)")
-    z_axes.set_title(f"{len(checks)} checks, root mean square of z {rms_z(checks['z']):.2f}")
-    if remark:
-        figure.suptitle(remark, fontsize=7)
+    z_axes.set_title(f"{data.attrs['checks']} checks, root mean square of z {data.attrs['rms_z']:.2f}")
+    if data.attrs["remark"]:
+        figure.suptitle(data.attrs["remark"], fontsize=7)
     style.legend_below(figure, handles, shown)
     return figure

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,10 +52,10 @@ def named_with_rate(group: Group) -> str:
     return group.series if group.lossless else f"{group.series}, {percent(group.loss_rate)}"
 
 
-def rate_marks(shown: dict[str, list[Group]]) -> dict[str, style.Mark]:
-    """One mark per loss rate, the same in all panels, darkest for the smallest."""
-    groups = sorted((g for row in shown.values() for g in row), key=lambda g: (not g.lossless, g.loss_rate))
-    return style.marks(list(dict.fromkeys(rate_label(g) for g in groups)))
+def rate_marks(data: pd.DataFrame) -> dict[str, style.Mark]:
+    """One mark for each value of `curve`, the same in all panels, darkest for the smallest rate."""
+    ordered = data.assign(lossy=~data["lossless"].astype(bool)).sort_values(["lossy", "loss_rate"], kind="stable")
+    return style.marks(list(dict.fromkeys(ordered["curve"])))
 
 
 def panel_title(series: str, width: int = 34) -> str:
@@ -72,19 +73,50 @@ def common_steps(frame: pd.DataFrame, run_ids: tuple[str, ...], column: str) -> 
     return table.dropna() if len(table.columns) else table
 
 
-def band(axes: Axes, table: pd.DataFrame, interval: Callable[[np.ndarray], Interval], mark: style.Mark, label: str):
-    """Mean over runs with its interval as a band; returns the line, or None where there is nothing to draw."""
-    if table.empty:
-        return None
-    intervals = [interval(row) for row in table.to_numpy()]
-    steps = table.index.to_numpy()
-    every = max(1, len(steps) // 8)
-    (line,) = axes.plot(
-        steps, [i.mean for i in intervals], color=mark.color, linestyle=mark.linestyle, marker=mark.marker,
-        markevery=every, markersize=3, label=label,
-    )  # fmt: skip
-    if any(i.has_width for i in intervals):
-        axes.fill_between(
-            steps, [i.low for i in intervals], [i.high for i in intervals], color=mark.color, alpha=0.18, linewidth=0
-        )
+def columns_of(interval: Interval, prefix: str = "") -> dict[str, float]:
+    """An interval as columns: `mean`, `low` and `high` (NaN with one value), `seeds` (values it is over)."""
+    low, high = (interval.low, interval.high) if interval.has_width else (math.nan, math.nan)
+    return {f"{prefix}mean": interval.mean, f"{prefix}low": low, f"{prefix}high": high, f"{prefix}seeds": interval.n}
+
+
+def point_columns(series: str, group: Group) -> dict[str, Any]:
+    """The panel and curve that a point of the experiment is drawn in."""
+    return {"panel": series, "series": group.series, "curve": rate_label(group), "loss_rate": group.loss_rate,
+            "lossless": group.lossless}  # fmt: skip
+
+
+def rows_over(
+    table: pd.DataFrame, x: str, interval: Callable[[np.ndarray], Interval], keys: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """A row for each row of `table`, of which the columns are runs: `x` (its index) and the mean over the runs."""
+    for place, values in zip(table.index, table.to_numpy(), strict=True):
+        yield {**keys, x: place, **columns_of(interval(values))}
+
+
+def frame_of(rows: list[dict[str, Any]], remark: str) -> pd.DataFrame:
+    """The data of a figure."""
+    frame = pd.DataFrame(rows)
+    frame.attrs["remark"] = remark
+    return frame
+
+
+def distances(part: pd.DataFrame, prefix: str = "") -> np.ndarray:
+    """Lengths of the error bars of a frame's rows, down and up, as matplotlib takes them; 0 without an interval."""
+    mean, low, high = (part[f"{prefix}{end}"].to_numpy(float) for end in ("mean", "low", "high"))
+    return np.nan_to_num(np.array([mean - low, high - mean]))
+
+
+def curves_in(part: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The curves of one panel by name. Lossless twins of several settings are curves of one name."""
+    for _, rows in part.groupby(["series", "loss_rate"], sort=False, dropna=False):
+        yield rows["curve"].iloc[0], rows
+
+
+def band(axes: Axes, part: pd.DataFrame, x: str, mark: style.Mark):
+    """The means of one curve over column `x`, with their intervals as a band; returns the line."""
+    every = max(1, len(part) // 8)
+    (line,) = axes.plot(part[x], part["mean"], color=mark.color, linestyle=mark.linestyle, marker=mark.marker,
+                        markevery=every, markersize=3, label=part["curve"].iloc[0])  # fmt: skip
+    if part["low"].notna().any():
+        axes.fill_between(part[x], part["low"], part["high"], color=mark.color, alpha=0.18, linewidth=0)
     return line

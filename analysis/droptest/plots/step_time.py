@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from droptest import style, virtual_time
@@ -12,7 +13,7 @@ from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
 from droptest.statistics import mean_interval
-from droptest.summary import Group, groups
+from droptest.summary import groups
 
 NAME = "step_time"
 TITLE = "Virtual time of a step"
@@ -33,29 +34,34 @@ def seconds_per_step(records: Records, run_id: str) -> float:
     return float(last["virtual_seconds"] / last["step"])
 
 
-def draw(records: Records) -> Figure:
-    """Raises: NotMeant without virtual time, NothingToDraw where there are too many series for one figure."""
+def data(records: Records) -> pd.DataFrame:
+    """One row per series and loss rate: name, mean, low and high of the virtual seconds of a step over the seeds.
+
+    Raises: NotMeant without virtual time, NothingToDraw where there are too many series for one figure.
+    """
     if not virtual_time.has_virtual_time(records):
         raise NotMeant("no run has a virtual clock")
-    rows: list[tuple[Group, list[float]]] = []
+    rows = []
     for group in groups(records):
-        seconds = [seconds_per_step(records, run_id) for run_id in group.run_ids]
-        seconds = [s for s in seconds if not math.isnan(s)]
-        if seconds:
-            rows.append((group, seconds))
+        interval = mean_interval(seconds_per_step(records, run_id) for run_id in group.run_ids)
+        if interval.n:
+            rows.append({"series": group.series, "loss_rate": group.loss_rate, "lossless": group.lossless,
+                         "name": panels.named_with_rate(group), **panels.columns_of(interval)})  # fmt: skip
     if len(rows) > MOST_ROWS:
         raise NothingToDraw(f"{len(rows)} series and loss rates, of which one figure holds {MOST_ROWS}")
-    figure, axes = style.figure(style.DOUBLE_COLUMN, 0.9 + 0.24 * len(rows), 1, 1)
+    return panels.frame_of(rows, "")
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """A row per point, in milliseconds."""
+    figure, axes = style.figure(style.DOUBLE_COLUMN, 0.9 + 0.24 * len(data), 1, 1)
     ax = axes[0][0]
-    marks = style.marks(list(dict.fromkeys(group.series for group, _ in rows)))
-    for row, (group, seconds) in enumerate(rows):
-        interval = mean_interval([1e3 * s for s in seconds])
-        mark = marks[group.series]
-        ax.errorbar(interval.mean, row, xerr=interval.half_width if interval.has_width else 0.0,
-                    color=mark.color, marker=mark.marker, linestyle="none", markersize=5)  # fmt: skip
+    for series, mark in style.marks(list(dict.fromkeys(data["series"]))).items():
+        part = data[data["series"] == series]
+        ax.errorbar(1e3 * part["mean"], part.index, xerr=1e3 * panels.distances(part), color=mark.color,
+                    marker=mark.marker, linestyle="none", markersize=5)  # fmt: skip
     ax.set_xlabel("virtual time of a step (ms)")
     ax.set_xlim(left=0)
-    names = [panels.named_with_rate(group) for group, _ in rows]
-    ax.set_yticks(range(len(rows)), [panels.panel_title(name, 70) for name in names])
-    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_yticks(range(len(data)), [panels.panel_title(name, 70) for name in data["name"]])
+    ax.set_ylim(len(data) - 0.5, -0.5)
     return figure

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import math
+
+import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from droptest import style
+from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
 
@@ -22,44 +26,63 @@ COLORS = {"passes": "tab:green", "undecided": "0.45", "fails": "tab:red"}
 MARKERS = {"passes": "o", "undecided": "s", "fails": "^"}
 
 
-def draw(records: Records) -> Figure:
-    """Raises: NotMeant without a search, NothingToDraw where it has judged nothing."""
+def data(records: Records) -> pd.DataFrame:
+    """One row per run of the search: the rate (loss_rate, a fraction) with its verdict and the interval mean, low, high
+    that it was judged by (NaN where a run diverged), and the run's difference (NaN where it diverged); in percent of
+    the lossless twin's loss. The search as a whole: tolerance, threshold, threshold_low, threshold_high (fractions).
+
+    Raises: NotMeant without a search, NothingToDraw where it has judged nothing.
+    """
     search = records.search
     if search is None or not search.judged:
         raise NotMeant("no search was made") if search is None else NothingToDraw("the search has judged no rate yet")
+    whole = {"tolerance": search.tolerance_percent, "threshold": search.threshold, "threshold_low": search.low,
+             "threshold_high": search.high}  # fmt: skip
+    rows = [
+        {"loss_rate": judged.rate, "verdict": judged.verdict, "mean": judged.mean, "low": judged.low,
+         "high": judged.high, "difference": difference, **whole}
+        for judged in search.judged
+        for difference in (*judged.differences, *[math.nan] * (judged.runs - len(judged.differences)))
+    ]  # fmt: skip
+    numbers = ["mean", "low", "high", "difference", *whole]
+    return panels.frame_of(rows, "").astype(dict.fromkeys(numbers, float))
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """Runs as dots, rates as marks, over the loss rate."""
     figure, axes = style.figure(style.SINGLE_COLUMN, 2.9)
     ax = axes[0][0]
-    rates = [judged.rate for judged in search.judged]
-    style.percent_axis(ax, rates)
+    tolerance = data["tolerance"].iloc[0]
+    style.percent_axis(ax, data["loss_rate"].tolist())
     handles = {}
-    for judged in search.judged:
-        color, marker = COLORS[judged.verdict], MARKERS[judged.verdict]
-        x = 100 * judged.rate
-        ax.plot([x] * len(judged.differences), judged.differences, ".", color=color, alpha=0.4, markersize=3)
-        if judged.mean is None:
+    for rate, runs in data.groupby("loss_rate", sort=False):
+        judged = runs.iloc[0]
+        color, marker = COLORS[judged["verdict"]], MARKERS[judged["verdict"]]
+        x = 100 * rate
+        dots = runs["difference"].dropna()
+        ax.plot([x] * len(dots), dots, ".", color=color, alpha=0.4, markersize=3)
+        if math.isnan(judged["mean"]):
             ax.plot(x, 0.97, "x", color=color, transform=ax.get_xaxis_transform(), clip_on=False)
             continue
-        if judged.low is not None and judged.high is not None:
-            ax.plot([x, x], [judged.low, judged.high], color=color, linewidth=1)
-        (handle,) = ax.plot(x, judged.mean, marker, color=color, markersize=4.5)
-        handles.setdefault(judged.verdict, handle)
+        if not math.isnan(judged["low"]):
+            ax.plot([x, x], [judged["low"], judged["high"]], color=color, linewidth=1)
+        (handle,) = ax.plot(x, judged["mean"], marker, color=color, markersize=4.5)
+        handles.setdefault(judged["verdict"], handle)
     # Few seeds have wide intervals, which must not hide where the means lie.
-    seen = [value for judged in search.judged for value in (judged.mean, *judged.differences) if value is not None]
-    largest = max([abs(value) for value in seen] + [search.tolerance_percent])
-    if largest > 10 * search.tolerance_percent:
-        ax.set_yscale("symlog", linthresh=2 * search.tolerance_percent)
+    seen = data[["mean", "difference"]].stack()
+    if max(seen.abs().max(), tolerance) > 10 * tolerance:
+        ax.set_yscale("symlog", linthresh=2 * tolerance)
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.set_ylim(min([*seen, 0]) - search.tolerance_percent, 1.3 * max([*seen, search.tolerance_percent]))
-    tolerance = ax.axhline(search.tolerance_percent, color="0.2", linestyle="--", linewidth=1)
-    left = 100 * search.low if search.low is not None else ax.get_xlim()[0]
-    right = 100 * search.high if search.high is not None else ax.get_xlim()[1]
+    ax.set_ylim(min(seen.min(), 0) - tolerance, 1.3 * max(seen.max(), tolerance))
+    line = ax.axhline(tolerance, color="0.2", linestyle="--", linewidth=1)
+    threshold, low, high = (100 * data[c].iloc[0] for c in ("threshold", "threshold_low", "threshold_high"))
+    left = ax.get_xlim()[0] if math.isnan(low) else low
+    right = ax.get_xlim()[1] if math.isnan(high) else high
     if left < right:
         ax.axvspan(left, right, color="0.85", zorder=0, linewidth=0)
-    if search.threshold is not None:
-        ax.axvline(100 * search.threshold, color="0.2", linestyle=":", linewidth=1)
+    if not math.isnan(threshold):
+        ax.axvline(threshold, color="0.2", linestyle=":", linewidth=1)
     ax.set_ylabel("above lossless twin\n(% of its validation loss)")
     names = [name for name in COLORS if name in handles]
-    style.legend_below(
-        figure, [*(handles[name] for name in names), tolerance], [*names, f"{search.tolerance_percent:g} % tolerance"]
-    )
+    style.legend_below(figure, [*(handles[name] for name in names), line], [*names, f"{tolerance:g} % tolerance"])
     return figure

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from droptest import style
@@ -23,32 +24,49 @@ CAPTION = (
 ROWS = (("validation_loss", "validation loss\n(nats per token)"), ("train_loss", "training loss\n(nats per token)"))
 
 
-def draw(records: Records) -> Figure:
-    """Raises: NothingToDraw without any finite loss."""
+def data(records: Records) -> pd.DataFrame:
+    """One row per series, loss rate, metric (validation_loss, train_loss: nats per token) and step: mean, low and high
+    over the seeds; diverged: whether the curve ends here because a run diverged.
+
+    Raises: NothingToDraw without any finite loss.
+    """
     shown, remark = panels.thinned_rates(*panels.shown_curves(records))
     if records.metrics[["validation_loss", "train_loss"]].isna().all().all():
         raise NothingToDraw("no run has logged a loss yet")
-    marks = panels.rate_marks(shown)
+    rows = []
+    for series, groups in shown.items():
+        for group in groups:
+            for metric, _ in ROWS:
+                table = panels.common_steps(records.metrics, _comparable(records, group), metric)
+                keys = panels.point_columns(series, group) | {"metric": metric, "diverged": False}
+                mine = list(panels.rows_over(table, "step", mean_interval, keys))
+                if mine and group.count("diverged"):
+                    mine[-1]["diverged"] = True
+                rows += mine
+    if not rows:
+        raise NothingToDraw("the runs of no point have a loss at the same step")
+    return panels.frame_of(rows, remark)
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """Two panels per series: validation loss above training loss."""
+    marks = panels.rate_marks(data)
+    shown = list(dict.fromkeys(data["panel"]))
     columns = min(panels.PANELS_PER_ROW, len(shown))
     blocks = math.ceil(len(shown) / columns)
     width = style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN
     figure, axes = style.figure(width, 3.6 * blocks, 2 * blocks, columns, sharex=True)
     handles: dict[str, object] = {}
-    for index, (series, groups) in enumerate(shown.items()):
+    for index, series in enumerate(shown):
         block, column = divmod(index, columns)
         for row, (metric, label) in enumerate(ROWS):
             ax = axes[2 * block + row][column]
-            for group in groups:
-                name = panels.rate_label(group)
-                table = panels.common_steps(records.metrics, _comparable(records, group), metric)
-                line = panels.band(ax, table, mean_interval, marks[name], name)
-                if line is None:
-                    continue
-                handles.setdefault(name, line)
-                if group.count("diverged"):
-                    last = table.index[-1]
-                    ax.plot(last, table.loc[last].mean(), "x", color=marks[name].color, markersize=7,
-                            markeredgewidth=1.6, zorder=5)  # fmt: skip
+            mine = data[(data["panel"] == series) & (data["metric"] == metric)]
+            for curve, part in panels.curves_in(mine):
+                handles.setdefault(curve, panels.band(ax, part, "step", marks[curve]))
+                ends = part[part["diverged"]]
+                ax.plot(ends["step"], ends["mean"], "x", color=marks[curve].color, markersize=7, markeredgewidth=1.6,
+                        zorder=5)  # fmt: skip
             if column == 0:
                 ax.set_ylabel(label)
             style.plain_ticks(ax)
@@ -60,8 +78,8 @@ def draw(records: Records) -> Figure:
         for row in range(2):
             axes[2 * (index // columns) + row][index % columns].set_visible(False)
     _share_y(axes, blocks)
-    if remark:
-        figure.suptitle(remark, fontsize=7)
+    if data.attrs["remark"]:
+        figure.suptitle(data.attrs["remark"], fontsize=7)
     names = [name for name in marks if name in handles]
     style.legend_below(figure, [handles[name] for name in names], names, "packet loss rate")
     return figure

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from droptest import seeds, style
@@ -35,30 +36,46 @@ def rows_of(records: Records) -> list[tuple[seeds.Spread, dict[str, Component]]]
     return [row for row in result if row[1]]
 
 
-def draw(records: Records) -> Figure:
-    """Raises: NotMeant where no design tells trainings from networks, NothingToDraw with too many points."""
+def data(records: Records) -> pd.DataFrame:
+    """One row per point and part (trainings, networks, rest): name of the point, deviation (standard deviation, nats
+    per token) with the ends low and high of its interval.
+
+    Raises: NotMeant where no design tells trainings from networks, NothingToDraw with too many points.
+    """
     rows = rows_of(records)
     if not rows:
         raise NotMeant("no runs cross trainings with networks")
     if len(rows) > MOST_ROWS:
         raise NothingToDraw(f"{len(rows)} series and loss rates, of which one figure holds {MOST_ROWS}")
-    figure, axes = style.figure(style.DOUBLE_COLUMN, 0.8 + 0.36 * len(rows))
+    return panels.frame_of(
+        [{"series": spread.group.series, "loss_rate": spread.group.loss_rate,
+          "name": panels.named_with_rate(spread.group), "part": part, "deviation": math.sqrt(found.variance),
+          "low": math.sqrt(found.low), "high": math.sqrt(found.high)}
+         for spread, parts in rows for part, found in parts.items()],
+        "",
+    )  # fmt: skip
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """A row per point, a bar per part."""
+    points = [part for _, part in data.groupby(["series", "loss_rate"], sort=False, dropna=False)]
+    names = [part["name"].iloc[0] for part in points]
+    figure, axes = style.figure(style.DOUBLE_COLUMN, 0.8 + 0.36 * len(names))
     ax = axes[0][0]
     marks = style.marks(PARTS)
-    shown = [math.sqrt(v) for _, parts in rows for p in parts.values() for v in (p.variance, p.low, p.high) if v > 0]
+    shown = [value for value in data[["deviation", "low", "high"]].to_numpy().flat if value > 0]
     left, right = min(shown) / 1.6, max(shown) * 1.3
     handles = {}
-    for row, (_, parts) in enumerate(rows):
-        for place, (name, part) in enumerate(parts.items()):
-            y, mark = row + 0.22 * (place - 1), marks[name]
-            value, low, high = (max(math.sqrt(v), left) for v in (part.variance, part.low, part.high))
-            ax.plot([low, high], [y, y], color=mark.color, linewidth=1)
-            (handles[name],) = ax.plot(value, y, mark.marker, color=mark.color, markersize=4, clip_on=False)
+    for row, part in enumerate(points):
+        for place, bar in enumerate(part.itertuples()):
+            y, mark = row + 0.22 * (place - 1), marks[bar.part]
+            ax.plot([max(bar.low, left), max(bar.high, left)], [y, y], color=mark.color, linewidth=1)
+            (handles[bar.part],) = ax.plot(max(bar.deviation, left), y, mark.marker, color=mark.color, markersize=4,
+                                           clip_on=False)  # fmt: skip
     ax.set_xscale("log")
     ax.set_xlim(left, right)
     ax.set_xlabel("standard deviation (nats per token)")
-    names = [panels.named_with_rate(spread.group) for spread, _ in rows]
-    ax.set_yticks(range(len(rows)), [panels.panel_title(name, 70) for name in names])
-    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_yticks(range(len(names)), [panels.panel_title(name, 70) for name in names])
+    ax.set_ylim(len(names) - 0.5, -0.5)
     style.legend_below(figure, [handles[p] for p in PARTS if p in handles], [p for p in PARTS if p in handles])
     return figure
