@@ -26,6 +26,7 @@ void add_worker_command(CLI::App& app, Action& chosen);
 void add_sweep_command(CLI::App& app, Action& chosen);
 void add_search_command(CLI::App& app, Action& chosen);
 void add_validate_command(CLI::App& app, Action& chosen);
+void add_plan_command(CLI::App& app, Action& chosen);
 void add_report_command(CLI::App& app, Action& chosen);
 void add_export_command(CLI::App& app, Action& chosen);
 void add_eval_command(CLI::App& app, Action& chosen);

@@ -75,6 +75,7 @@ int main(int argc, char** argv) {
   add_sweep_command(app, chosen);
   add_search_command(app, chosen);
   add_validate_command(app, chosen);
+  add_plan_command(app, chosen);
   add_doctor_command(app, chosen);
   add_report_command(app, chosen);
   add_export_command(app, chosen);

@@ -22,6 +22,7 @@ COMMANDS = [
     "drift",
     "doctor",
     "search",
+    "plan",
 ]
 
 

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// droptest plan
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "experiments/cli/commands.h"
+#include "experiments/cli/outcome_text.h"
+#include "experiments/cli/spec_options.h"
+#include "experiments/doctor/machine_checks.h"
+#include "experiments/records/run_records.h"
+#include "experiments/run/core_shares.h"
+#include "experiments/run/run_device.h"
+#include "experiments/run/run_forecast.h"
+#include "sim/error.h"
+
+namespace droptest::cli {
+namespace {
+
+using experiments::PlannedRun;
+using experiments::RunConfig;
+using experiments::SweepPlan;
+using nlohmann::json;
+
+struct PlanOptions {
+  SpecOptions spec;
+  std::string out = "results";
+  bool json = false;
+};
+
+/// The plan, and why its runs have no ids, where a file that they are made of is not there.
+struct LoadedPlan {
+  SweepPlan plan;
+  std::string no_ids;
+};
+
+LoadedPlan load(const SpecOptions& spec) {
+  SweepPlan plan = load_plan(spec, nullptr);
+  try {
+    experiments::FileHashes files;
+    return {load_plan(spec, &files), ""};
+  } catch (const ConfigError& error) {
+    return {std::move(plan), error.what()};
+  }
+}
+
+/// "1.2 million", "340".
+std::string count_text(double count) {
+  char text[64];
+  if (count < 1e4) {
+    std::snprintf(text, sizeof text, "%.0f", count);
+  } else {
+    const int thousands = std::min(4, static_cast<int>(std::log10(count) / 3));
+    static constexpr const char* kNames[] = {"", "thousand", "million", "billion", "trillion"};
+    std::snprintf(text, sizeof text, "%.3g %s", count / std::pow(1000, thousands), kNames[thousands]);
+  }
+  return text;
+}
+
+/// How long runs take: by finished runs of the same shape on this machine, else by a step that is measured here.
+class TimeEstimate {
+ public:
+  TimeEstimate(const SweepPlan& plan, const std::vector<json>& summaries) {
+    std::map<std::string, std::size_t> finished;
+    for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+      const json& summary = summaries[i];
+      if (summary.is_null() || summary.value("status", "") != "completed" || plan.runs[i].same_as != i) continue;
+      if (summary.at("provenance").value("host", "") != experiments::this_host()) continue;
+      Speeds& speeds = finished_[key_of(plan.runs[i])];
+      speeds.add(summary.value("seconds", 0.0) / summary.value("steps", 1.0));
+      ++records_;
+    }
+    measure(plan, summaries);
+  }
+
+  /// Wall seconds of the run alone; absent where nothing is known.
+  std::optional<double> seconds(const PlannedRun& planned) const {
+    const RunConfig& config = planned.run.config;
+    if (const auto found = finished_.find(key_of(planned)); found != finished_.end()) {
+      return found->second.mean() * static_cast<double>(config.training.steps);
+    }
+    if (!step_) return std::nullopt;
+    return step_->wall_seconds * experiments::run_operations(config) / measured_operations_;
+  }
+
+  /// Core seconds of the run, for runs that share the cores of this machine.
+  std::optional<double> core_seconds(const PlannedRun& planned, double jobs) const {
+    const auto cores = static_cast<double>(experiments::allowed_cores().size());
+    if (finished_.contains(key_of(planned))) return *seconds(planned) * cores / jobs;
+    if (!step_) return std::nullopt;
+    return step_->processor_seconds * experiments::run_operations(planned.run.config) / measured_operations_;
+  }
+
+  /// What the estimate is from, and how far it may be off.
+  std::string basis() const {
+    std::string text;
+    if (records_ > 0) {
+      double low = 1e300;
+      double high = 0;
+      for (const auto& [key, speeds] : finished_) {
+        low = std::min(low, speeds.low / speeds.mean());
+        high = std::max(high, speeds.high / speeds.mean());
+      }
+      char spread[96];
+      std::snprintf(spread, sizeof spread, "they took %.2f to %.2f times their mean", low, high);
+      text = "from " + std::to_string(records_) + (records_ == 1 ? " finished run" : " finished runs") +
+             " of the same shape on this machine (" + spread + ")";
+    }
+    if (step_) {
+      text += (text.empty() ? "" : "; others ") + std::string("from a training step measured here, ") +
+              (shapes_ > 1 ? "scaled by floating-point operations; may be off by a factor of 3"
+                           : "may be off by a factor of 2");
+    }
+    if (!why_not_.empty()) text += (text.empty() ? "" : "; no estimate for others: ") + why_not_;
+    return text;
+  }
+
+ private:
+  struct Speeds {
+    double sum = 0;
+    double low = 1e300;
+    double high = 0;
+    std::size_t count = 0;
+    void add(double seconds) {
+      sum += seconds;
+      low = std::min(low, seconds);
+      high = std::max(high, seconds);
+      ++count;
+    }
+    double mean() const { return sum / static_cast<double>(count); }
+  };
+
+  static std::string key_of(const PlannedRun& planned) { return experiments::shape_of(planned.run).dump(); }
+
+  /// A step of the largest run that no finished run tells of; of equal ones the last, which has more loss in most
+  /// specs.
+  void measure(const SweepPlan& plan, const std::vector<json>& summaries) {
+    const PlannedRun* largest = nullptr;
+    std::set<std::string> shapes;
+    for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+      if (!summaries[i].is_null() || finished_.contains(key_of(plan.runs[i]))) continue;
+      shapes.insert(key_of(plan.runs[i]));
+      const double operations = experiments::step_operations(plan.runs[i].run.config);
+      if (largest == nullptr || operations >= experiments::step_operations(largest->run.config))
+        largest = &plan.runs[i];
+    }
+    if (largest == nullptr) return;
+    shapes_ = shapes.size();
+    try {
+      step_ = experiments::measure_step(largest->run.config);
+      measured_operations_ = experiments::step_operations(largest->run.config);
+      if (!step_) {
+        why_not_ = largest->run.config.device == experiments::Device::kCuda
+                       ? "no run on such a GPU is finished here"
+                       : "no such run is finished here, and a step is too long to be measured";
+      }
+    } catch (const std::exception& error) {
+      why_not_ = error.what();
+    }
+  }
+
+  std::map<std::string, Speeds> finished_;  ///< seconds per step, by shape
+  std::size_t records_ = 0;
+  std::optional<experiments::StepTime> step_;
+  double measured_operations_ = 1;
+  std::size_t shapes_ = 0;  ///< that the measured step stands for
+  std::string why_not_;
+};
+
+/// Absent where it is not known: this build, or this machine, cannot say.
+json memory_of_rank(const RunConfig& config) {
+  if (config.device == experiments::Device::kCpu) return experiments::least_memory_bytes(config, {1, 0});
+  try {
+    const auto ranks = static_cast<std::uint64_t>(config.backend.name == "local" ? config.tensor_parallel : 1);
+    return experiments::run_device_bytes(config) / ranks;
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+/// By class; null where the network is beyond what can be counted.
+json packets_of(const RunConfig& config) {
+  try {
+    return experiments::expected_packets(config);
+  } catch (const ConfigError&) {
+    return nullptr;
+  }
+}
+
+/// Runs that a sweep has at once on this machine; 1 where it could not run them.
+int jobs_here(const SweepPlan& plan) {
+  try {
+    return experiments::jobs_at_once(0, experiments::most_demanding(plan.runs));
+  } catch (const std::exception&) {
+    return 1;
+  }
+}
+
+/// Pointer -> the values that the points have there, each once.
+json differences(const SweepPlan& plan) {
+  json values = json::object();
+  for (const PlannedRun& planned : plan.runs) {
+    for (const auto& [pointer, value] : planned.point.items()) {
+      json& list = values[pointer];
+      if (list.is_null()) list = json::array();
+      if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
+    }
+  }
+  return values;
+}
+
+json everything(const SpecOptions& spec, const std::string& out) {
+  const auto [plan, no_ids] = load(spec);
+  std::vector<json> summaries(plan.runs.size());
+  for (std::size_t i = 0; i < plan.runs.size() && no_ids.empty(); ++i) {
+    const auto folder = experiments::run_directory(out, plan.name, plan.runs[i].run.run_id);
+    if (experiments::has_result(folder)) summaries[i] = *experiments::read_summary(folder);
+  }
+  const TimeEstimate estimate(plan, summaries);
+  const int jobs = jobs_here(plan);
+  std::map<std::string, json> known_packets;  // seeds and learning rates change nothing
+  json runs = json::array();
+  std::size_t to_do = 0;
+  std::optional<double> alone = 0.0;
+  std::optional<double> together = 0.0;
+  const auto add = [](std::optional<double>& sum, const std::optional<double>& more) {
+    sum = sum && more ? std::optional(*sum + *more) : std::nullopt;
+  };
+  for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+    const PlannedRun& planned = plan.runs[i];
+    const RunConfig& config = planned.run.config;
+    const json key = {planned.run.spec.at("network"), planned.run.spec.at("training"),
+                      planned.run.spec.at("validation"), planned.run.spec.at("model"), planned.run.spec.at("parallel")};
+    const auto packets = known_packets.find(key.dump());
+    const json counted = packets != known_packets.end() ? packets->second : packets_of(config);
+    known_packets[key.dump()] = counted;
+    const bool is_new = summaries[i].is_null() && planned.same_as == i;
+    const std::optional<double> seconds = estimate.seconds(planned);
+    if (is_new) {
+      ++to_do;
+      add(alone, seconds);
+      add(together, estimate.core_seconds(planned, jobs));
+    }
+    runs.push_back({{"run_id", no_ids.empty() ? json(planned.run.run_id) : json()},
+                    {"point", planned.point},
+                    {"labels", planned.run.labels},
+                    {"seeds", experiments::seeds_json(planned.seeds)},
+                    {"same_as", planned.same_as == i ? json() : json(planned.same_as)},
+                    {"finished", !summaries[i].is_null()},
+                    {"steps", config.training.steps},
+                    {"memory_per_rank_bytes", memory_of_rank(config)},
+                    {"packets", counted},
+                    {"seconds", seconds ? json(*seconds) : json()}});
+  }
+  std::optional<double> left = together;
+  if (left) *left /= static_cast<double>(experiments::allowed_cores().size());
+  return {{"name", plan.name},
+          {"folder", out + "/" + plan.name},
+          {"points", plan.points},
+          {"seeds", plan.runs.size() / plan.points},
+          {"differs", differences(plan)},
+          {"best_over", plan.best_over},
+          {"no_ids", no_ids.empty() ? json() : json(no_ids)},
+          {"runs", std::move(runs)},
+          {"estimate",
+           {{"runs", to_do},
+            {"jobs", jobs},
+            {"seconds_one_by_one", alone ? json(*alone) : json()},
+            {"seconds", left ? json(*left) : json()},
+            {"basis", estimate.basis()}}}};
+}
+
+std::string run_text(const json& all, const json& run) {
+  if (!run.at("same_as").is_null()) {
+    const json& same = all.at("runs").at(run.at("same_as").get<std::size_t>());
+    return "the run of " + point_text(same.at("point"), same.at("labels"));
+  }
+  return run.at("run_id").is_null() ? "-" : run.at("run_id").get<std::string>();
+}
+
+std::string packets_text(const json& packets) {
+  if (packets.is_null()) return "?";
+  std::string text;
+  for (const auto& [traffic_class, count] : packets.items()) {
+    text += (text.empty() ? "" : ", ") + traffic_class + " " + count_text(count.get<double>());
+  }
+  return text.empty() ? "none can be lost" : text;
+}
+
+void print(const json& all) {
+  const auto number = [](const json& of, const char* name) { return of.at(name).get<std::size_t>(); };
+  const json& runs = all.at("runs");
+  const auto plural = [](std::size_t count, const std::string& noun) {
+    return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+  };
+  std::cout << all.at("name").get<std::string>() << ": " << plural(runs.size(), "run") << ", "
+            << plural(number(all, "points"), "point") << " with " << plural(number(all, "seeds"), "seed")
+            << " each; records go to " << all.at("folder").get<std::string>() << "\n";
+  for (const auto& [pointer, values] : all.at("differs").items()) {
+    const json& best_over = all.at("best_over");
+    const bool chosen = std::find(best_over.begin(), best_over.end(), json(pointer)) != best_over.end();
+    std::cout << (chosen ? "the best of " : "differs: ") << pointer << ": " << plural(values.size(), "value") << "\n";
+  }
+  if (!all.at("no_ids").is_null()) std::cout << "no run ids: " << all.at("no_ids").get<std::string>() << "\n";
+  std::vector<std::vector<std::string>> rows = {
+      {"point", "seed", "steps", "least memory per rank", "packets", "time", "state", "run"}};
+  for (const json& run : runs) {
+    const json& memory = run.at("memory_per_rank_bytes");
+    const json& seconds = run.at("seconds");
+    const json& seeds = run.at("seeds");
+    rows.push_back({point_text(run.at("point"), run.at("labels")),
+                    seeds_text({seeds.at("weights"), seeds.at("data"), seeds.at("network")}), run.at("steps").dump(),
+                    memory.is_null() ? "?" : experiments::bytes_text(memory.get<std::uint64_t>()),
+                    packets_text(run.at("packets")), seconds.is_null() ? "?" : duration_text(seconds.get<double>()),
+                    run.at("finished").get<bool>() ? "finished" : "to do", run_text(all, run)});
+  }
+  std::cout << table_text(rows);
+  const json& estimate = all.at("estimate");
+  const std::size_t to_do = number(estimate, "runs");
+  if (to_do == 0) {
+    std::cout << "nothing is to do\n";
+    return;
+  }
+  std::cout << plural(to_do, "run") << " to do: ";
+  if (estimate.at("seconds").is_null()) {
+    std::cout << "no estimate of their time: " << estimate.at("basis").get<std::string>() << "\n";
+    return;
+  }
+  std::cout << "about " << duration_text(estimate.at("seconds").get<double>()) << " with "
+            << plural(number(estimate, "jobs"), "run") << " at once, " << estimate.at("basis").get<std::string>()
+            << "\n";
+}
+
+int plan(const PlanOptions& options) {
+  const json all = everything(options.spec, options.out);
+  if (options.json) {
+    std::cout << all.dump(2) << "\n";
+  } else {
+    print(all);
+  }
+  return kExitSuccess;
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app, Action& chosen) {
+  CLI::App* command = app.add_subcommand("plan", "Say what a spec asks for, before anything runs");
+  const auto options = std::make_shared<PlanOptions>();  // shared by CLI11's bindings and the action
+  add_spec_options(*command, options->spec);
+  command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
+  command->add_flag("--json", options->json, "Print JSON");
+  command->footer(
+      "Each run with its id, steps, least memory per rank, packets and time. Times are from finished runs in --out, "
+      "or\n"
+      "from a training step that is measured.\n\n"
+      "Examples:\n"
+      "  droptest plan experiments/specs/quickstart.json\n"
+      "  droptest plan spec.json --set /model/preset=small --json");
+  command->callback([options, &chosen] { chosen = [options] { return plan(*options); }; });
+}
+
+}  // namespace droptest::cli

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/run/run_forecast.h"
+
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <vector>
+
+#include "comm/lossy/fate_simulation.h"
+#include "comm/run_ranks.h"
+#include "experiments/data/corpus.h"
+#include "experiments/run/trainer.h"
+
+namespace droptest::experiments {
+namespace {
+
+using sim::TrafficClass;
+
+constexpr std::uint64_t kStepsToWarmUp = 1;
+constexpr std::uint64_t kStepsToMeasure = 3;
+constexpr double kSlowOperationsPerSecond = 1e10;  ///< of a core, less than any that runs AVX2
+constexpr double kLongestStepSeconds = 8;
+
+std::uint64_t tokens_of_batch(const RunConfig& config) {
+  return static_cast<std::uint64_t>(config.training.batch_sequences) *
+         static_cast<std::uint64_t>(config.training.sequence_tokens);
+}
+
+std::uint64_t tokens_of_step(const RunConfig& config) {
+  return tokens_of_batch(config) * static_cast<std::uint64_t>(config.training.accumulation);
+}
+
+/// Predicted by all evaluations: before the first step, every so many steps, and after the last one.
+std::uint64_t tokens_evaluated(const RunConfig& config) {
+  const std::uint64_t steps = config.training.steps;
+  const std::uint64_t every = config.validation.every_steps;
+  const std::uint64_t evaluations = 1 + steps / every + (steps % every != 0 ? 1 : 0);
+  return evaluations * validation_targets(config) + selection_targets(config);
+}
+
+double operations_per_token(const RunConfig& config) {
+  const auto width = static_cast<double>(config.model.width);
+  const auto layers = static_cast<double>(config.model.layers);
+  const double products = 12 * layers * width * width + static_cast<double>(config.model.vocabulary) * width;
+  return 6 * products + 12 * layers * width * static_cast<double>(config.training.sequence_tokens);
+}
+
+/// One all-reduce of the class.
+std::uint64_t packets_of_message(const RunConfig& config, const comm::ClassNetwork& network, TrafficClass traffic_class,
+                                 std::uint64_t tokens) {
+  const bool halves = config.training.precision.message == models::Precision::kBfloat16;
+  comm::FateSimulation simulation;
+  simulation.network = network;
+  simulation.traffic_class = traffic_class;
+  simulation.ranks = config.tensor_parallel;
+  simulation.elements = tokens * static_cast<std::uint64_t>(config.model.width) / (halves ? 2 : 1);
+  simulation.seed = config.seeds.network;
+  simulation.time = config.time ? &*config.time : nullptr;
+  return comm::simulate_fates(simulation).statistics.total().packets;
+}
+
+/// Tokens without a meaning, for batches of any size.
+Corpus random_tokens(const RunConfig& config, std::vector<std::uint16_t>& storage) {
+  const auto length = static_cast<std::size_t>(config.training.sequence_tokens);
+  storage.resize(64 * (length + 1));
+  std::uint32_t state = 1;
+  for (std::uint16_t& token : storage) {
+    state = state * 1664525U + 1013904223U;
+    token = static_cast<std::uint16_t>((state >> 16U) % static_cast<std::uint32_t>(config.model.vocabulary));
+  }
+  const Tokens tokens(std::as_bytes(std::span(storage)), Tokens::Layout::kUint16, config.model.vocabulary,
+                      "random tokens");
+  return {tokens, tokens};
+}
+
+double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
+}  // namespace
+
+std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config) {
+  std::map<std::string, std::uint64_t> packets;
+  // Each layer, and the embedding or the LM head: docs/models.md.
+  const std::uint64_t messages = 2 * static_cast<std::uint64_t>(config.model.layers) + 1;
+  const std::uint64_t batch = tokens_of_batch(config);
+  const std::uint64_t batches = config.training.steps * static_cast<std::uint64_t>(config.training.accumulation);
+  for (const TrafficClass traffic_class : {TrafficClass::kTpForward, TrafficClass::kTpBackward}) {
+    const std::optional<comm::ClassNetwork>& network = config.network.of(traffic_class);
+    if (!network || config.tensor_parallel < 2) continue;
+    std::uint64_t& count = packets[std::string(sim::traffic_class_name(traffic_class))];
+    const std::uint64_t per_message = packets_of_message(config, *network, traffic_class, batch);
+    count = batches * messages * per_message;
+    if (traffic_class == TrafficClass::kTpForward && config.validation.network == ValidationConfig::Network::kLossy) {
+      const double evaluated = static_cast<double>(tokens_evaluated(config)) / static_cast<double>(batch);
+      count += static_cast<std::uint64_t>(std::llround(evaluated * static_cast<double>(messages * per_message)));
+    }
+  }
+  return packets;
+}
+
+double step_operations(const RunConfig& config) {
+  return operations_per_token(config) * static_cast<double>(tokens_of_step(config));
+}
+
+double run_operations(const RunConfig& config) {
+  return step_operations(config) * static_cast<double>(config.training.steps) +
+         operations_per_token(config) / 3 * static_cast<double>(tokens_evaluated(config));
+}
+
+nlohmann::json shape_of(const ResolvedRun& run) {
+  nlohmann::json shape;
+  for (const char* section : {"model", "parallel", "backend", "validation"}) shape[section] = run.spec.at(section);
+  shape["device"] = run.spec.value("device", "cpu");
+  shape["model"].erase("weights");
+  shape["model"].erase("sha256");
+  for (const char* member : {"batch_sequences", "sequence_tokens", "accumulation", "precision"}) {
+    shape["training"][member] = run.spec.at("training").value(member, nlohmann::json());
+  }
+  return shape;
+}
+
+std::optional<StepTime> measure_step(const RunConfig& config) {
+  if (config.device != Device::kCpu || step_operations(config) / kSlowOperationsPerSecond > kLongestStepSeconds) {
+    return std::nullopt;
+  }
+  RunConfig few = config;
+  few.training.steps = kStepsToWarmUp + kStepsToMeasure;
+  few.training.learning_rate.warmup_steps = 0;
+  few.initial_weights.clear();
+  few.validation.every_steps = few.training.steps + 1;
+  few.validation.tokens = 1;
+  few.validation.selection_tokens = 0;
+  few.record = {.every_steps = 1,
+                .sample_every_steps = 0,
+                .links = RecordConfig::Links::kOmit,
+                .weights = RecordConfig::Weights::kNone};
+  std::vector<std::uint16_t> storage;
+  const Corpus corpus = random_tokens(few, storage);
+  StepTime begin;
+  StepTime end;
+  comm::run_ranks(few.tensor_parallel, few.backend.timeout, [&](comm::Communicator& group) {
+    train(few, corpus, group, [&](const MetricsLine& line) {
+      if (line.step == kStepsToWarmUp) begin = {line.seconds, processor_seconds()};
+      if (line.step + 1 == few.training.steps) end = {line.seconds, processor_seconds()};
+    });
+  });
+  // The last step is followed by an evaluation: those in between count.
+  constexpr auto kCounted = static_cast<double>(kStepsToMeasure - 1);
+  return StepTime{(end.wall_seconds - begin.wall_seconds) / kCounted,
+                  (end.processor_seconds - begin.processor_seconds) / kCounted};
+}
+
+}  // namespace droptest::experiments

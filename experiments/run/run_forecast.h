@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run will take, before it runs: packets, floating-point operations, time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "experiments/run_config.h"
+#include "experiments/spec/resolve.h"
+
+namespace droptest::experiments {
+
+/// First transmissions of each traffic class that can lose packets, on all links over the whole run; what a recovery
+/// sends again is not known before. Tensors of bfloat16 count as half as many floats. Throws: ConfigError where the
+/// network has no meaning.
+std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config);
+
+/// Floating-point operations of all ranks in a training step: six for each parameter of a product and token, and those
+/// of attention. Source: Kaplan et al. 2020, arXiv 2001.08361, section 2.1.
+double step_operations(const RunConfig& config);
+/// Of the whole run, its evaluations included: a forward pass is a third of a step.
+double run_operations(const RunConfig& config);
+
+/// What runs of equal speed per step have in common: not the weights, fates or how many steps.
+nlohmann::json shape_of(const ResolvedRun& run);
+
+/// Wall seconds of a training step of such a run, and processor seconds.
+struct StepTime {
+  double wall_seconds = 0;
+  double processor_seconds = 0;
+};
+
+/// Trains some steps on random tokens with ranks that are threads of this process, and writes nothing.
+/// Absent for a run on CUDA, and where a step would take longer than some seconds. Throws: as train().
+std::optional<StepTime> measure_step(const RunConfig& config);
+
+}  // namespace droptest::experiments
