@@ -24,7 +24,7 @@ from droptest.files import (
     seeds_of,
 )
 from droptest.search import Search, read_search
-from droptest.series import LOSSLESS, SeriesNamer, twin_key
+from droptest.series import LOSSLESS, SeriesNamer, has_deadline, twin_key
 
 __all__ = ["MalformedRecord", "MissingRecord", "RecordError", "Records", "experiments_in", "load", "load_all"]
 
@@ -37,11 +37,16 @@ COUNT_COLUMNS = (
     "mean_burst_packets", "configured_mean_burst_packets",
 )  # fmt: skip
 CLASS_COLUMNS = ("collectives", "untouched_share", "nmse", "cosine", "divergence_max", "divergence_rms")
-NUMBERS = frozenset({*METRIC_COLUMNS, *COUNT_COLUMNS, *CLASS_COLUMNS, "loss_rate", "max", "rms", "expected"})
 LAYER_COLUMNS = (
     "steps", "untouched_share", "sampled_calls", "bias", "nmse", "cosine", "divergence_max", "divergence_rms",
 )  # fmt: skip
+TIME_COLUMNS = ("virtual_seconds", "compute_seconds", "packets", "repeated_packets", "timeouts", "late_packets")
+RECOVERY_COLUMNS = ("packets", "lost", "repaired", "residual", "residual_bytes", "resent", "resend_rounds")
 LINK_COLUMNS = ("packets", "lost", "realised_rate", "z", "mean_burst_packets")
+NUMBERS = frozenset({
+    *METRIC_COLUMNS, *COUNT_COLUMNS, *CLASS_COLUMNS, *TIME_COLUMNS, *RECOVERY_COLUMNS, "late_rate", "loss_rate", "max",
+    "rms", "expected",
+})  # fmt: skip
 
 
 @dataclass
@@ -75,6 +80,13 @@ class Records:
         (mean error by the RMS of the exact results), nmse, cosine, divergence_max, divergence_rms.
     gaps: class, half, from, to (packets), count, expected (by the theory; NaN: not known): runs of deliveries.
     links: class, half, source, destination, packets, lost, realised_rate, z, mean_burst_packets (where recorded).
+    time: one row per run with a virtual clock: virtual_seconds, compute_seconds (mean over ranks), packets (sent at
+        first), repeated_packets, timeouts, late_packets, late_rate (late_packets / packets; NaN without a deadline).
+    recoveries: one row per class and half that recovers: policy, packets and lost (first transmissions, parity too),
+        repaired and residual (data packets restored, and missing in the end), residual_bytes, resent (packets sent
+        again), resend_rounds.
+    searches: one row per run of a search: rate, verdict, mean, low, high, difference (percent of the twin's loss; NaN
+        where it diverged), tolerance (percent), threshold, threshold_low, threshold_high (fractions).
     """
 
     path: Path
@@ -90,6 +102,9 @@ class Records:
     layers: pd.DataFrame
     gaps: pd.DataFrame
     links: pd.DataFrame
+    time: pd.DataFrame
+    recoveries: pd.DataFrame
+    searches: pd.DataFrame
     planned: int | None  # runs in sweep.json; None without it
     varied: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -162,6 +177,10 @@ def load(path: str | Path) -> Records:
         if run.status == "unreadable":
             warnings.append(f"run {run.run_id} was left out: {run.error}")
     warnings += _idle_warnings(runs)
+    warnings += [
+        f"{run.path / 'spec.json'}: no such file: run {run.run_id} has no lossless twin, and is none of another run"
+        for run in runs if run.status in ("completed", "diverged") and not run.spec
+    ]  # fmt: skip
     first = next((run for run in runs if run.spec), runs[0] if runs else Run("", path))
     return _frames(
         path,
@@ -301,8 +320,9 @@ def _frames(
             for run in runs}  # fmt: skip
     rows: dict[str, list[dict[str, Any]]] = {
         kind: []
-        for kind in ("metrics", "divergence", "samples", "loss_statistics", "bursts", "layers", "gaps", "links")
-    }
+        for kind in ("metrics", "divergence", "samples", "loss_statistics", "bursts", "layers", "gaps", "links", "time",
+                     "recoveries")
+    }  # fmt: skip
     for run in runs:
         key = {"run_id": run.run_id, **keys[run.run_id]}
         if run.status == "unreadable":
@@ -313,6 +333,8 @@ def _frames(
             _add_class(rows, key, traffic_class, object_of(statistics))
         for traffic_class, diagnostics in object_of(run.diagnostics.get("classes")).items():
             _add_diagnostics(rows, {**key, "class": traffic_class}, object_of(diagnostics))
+        if run.summary.get("time"):
+            _add_time(rows, key, run)
         for link in run.loss_statistics.get("links") or ():
             ends = {column: link.get(column) for column in ("class", "half", "source", "destination")}
             rows["links"].append({**key, **ends, **{c: _number(link.get(c)) for c in LINK_COLUMNS}})
@@ -337,6 +359,8 @@ def _frames(
         "layers": [*keyed, "class", "layer", *LAYER_COLUMNS],
         "gaps": [*keyed, "class", "half", "from", "to", "count", "expected"],
         "links": [*keyed, "class", "half", "source", "destination", *LINK_COLUMNS],
+        "time": [*keyed, *TIME_COLUMNS, "late_rate"],
+        "recoveries": [*keyed, "class", "half", "policy", *RECOVERY_COLUMNS],
     }
     frames = {kind: _typed(pd.DataFrame(rows[kind], columns=columns[kind])) for kind in rows}
     return Records(
@@ -344,8 +368,30 @@ def _frames(
         rate_pointer=namer.rate_pointer, search=search,
         warnings=warnings, files={run.run_id: run for run in runs}, chains={
             (run.run_id, *key): m.chain for run in runs for key, m in namer.models(run).items() if m.chain is not None
-        }, **frames,
+        }, searches=_searches(search, frame, keyed), **frames,
     )  # fmt: skip
+
+
+def _searches(search: Search | None, runs: pd.DataFrame, keyed: list[str]) -> pd.DataFrame:
+    """The runs of a search with the rate that they judged."""
+    columns = ["rate", "verdict", "mean", "low", "high", "difference"]
+    whole = ["tolerance", "threshold", "threshold_low", "threshold_high"]
+    if search is None:
+        return pd.DataFrame(columns=[*keyed, *columns, *whole])
+    rows = [
+        (run_id, judged.rate, judged.verdict, judged.mean, judged.low, judged.high, difference,
+         search.tolerance_percent, search.threshold, search.low, search.high)
+        for judged in search.judged for run_id, difference in judged.runs
+    ]  # fmt: skip
+    found = pd.DataFrame(rows, columns=["run_id", *columns, *whole])
+    numbers = dict.fromkeys([c for c in (*columns, *whole) if c != "verdict"], float)
+    return runs[keyed].merge(found.astype(numbers), on="run_id", how="right")
+
+
+def _add_time(rows: dict[str, list[dict[str, Any]]], key: dict[str, Any], run: Run) -> None:
+    time = {column: _number(object_of(run.summary["time"]).get(column)) for column in TIME_COLUMNS}
+    counted = has_deadline(run) and time["packets"] > 0
+    rows["time"].append({**key, **time, "late_rate": time["late_packets"] / time["packets"] if counted else NAN})
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
@@ -392,6 +438,10 @@ def _add_class(
         row |= {column: counts.get(column) for column in ("path", "loss", "fill", "digest")}
         row["loss"] = row["loss"] if isinstance(row["loss"], str) or row["loss"] is None else _loss_words(row["loss"])
         rows["loss_statistics"].append(row)
+        if recovery := object_of(counts.get("recovery")):
+            found = {column: _number(recovery.get(column, counts.get(column))) for column in RECOVERY_COLUMNS}
+            policy = {"policy": recovery.get("policy")}
+            rows["recoveries"].append({**key, "class": traffic_class, "half": half, **policy, **found})
         for entry in counts.get("burst_histogram") or ():
             rows["bursts"].append(
                 {**key, "class": traffic_class, "half": half, "length": int(entry["length"]),

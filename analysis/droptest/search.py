@@ -15,9 +15,10 @@ VERDICTS = ("passes", "undecided", "fails")
 
 @dataclass(frozen=True)
 class Judged:
-    """A rate that was judged. rate: fraction; mean, low, high, differences: percent of the lossless twin's loss.
+    """A rate that was judged. rate: fraction; mean, low, high, difference: percent of the lossless twin's loss.
 
-    mean, low and high are None where a run diverged; `runs` counts those that were judged.
+    mean, low and high are None where a run diverged, and so is the difference of that run.
+    runs: (run_id, difference) of each that was judged.
     """
 
     rate: float
@@ -25,8 +26,7 @@ class Judged:
     mean: float | None
     low: float | None
     high: float | None
-    differences: tuple[float, ...]
-    runs: int
+    runs: tuple[tuple[str, float | None], ...]
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,9 @@ def _search_of(record: dict[str, Any]) -> Search:
     for rate in record["rates"]:
         if rate["verdict"] not in VERDICTS:
             continue
-        differences = [run["difference_percent"] for run in rate["runs"]]
-        judged.append(
-            Judged(
-                rate["rate"], rate["verdict"], rate["mean_percent"], rate["low_percent"], rate["high_percent"],
-                tuple(float(d) for d in differences if d is not None), len(differences),
-            )
-        )  # fmt: skip
+        runs = tuple((str(run["run_id"]), run["difference_percent"]) for run in rate["runs"])
+        judged.append(Judged(rate["rate"], rate["verdict"], rate["mean_percent"], rate["low_percent"],
+                             rate["high_percent"], runs))  # fmt: skip
     return Search(
         settings["pointer"], float(settings["tolerance_percent"]), record["status"], record["remark"],
         record["threshold"], interval["low"], interval["high"], bool(record["monotone"]), tuple(judged),

@@ -34,6 +34,7 @@ KNOWN_POINTERS = {
 }
 RATE_KEYS = ("loss_rate", "p_good_to_bad")
 LOSSLESS = "lossless"
+NO_PROCESS = "no loss process"  # but a deadline, so that packets may come too late
 # What cannot change the result of a lossless run (a virtual clock runs beside it), so that twins may differ in it.
 INDIFFERENT = ("network", "time", "seed", "seeds", "name", "description", "record", "sweep", "repeat", "schema_version")
 INDIFFERENT_BACKEND = ("timeout_seconds", "rendezvous", "threads_per_rank")
@@ -116,6 +117,11 @@ def _of_links(run: Run, spec: dict[tuple[str, str], LossModel]) -> dict[tuple[st
 
 def is_lossless(models: dict[tuple[str, str], LossModel]) -> bool:
     return all(m.lossless for m in models.values())
+
+
+def has_deadline(run: Run) -> bool:
+    """Whether packets of the run may be lost for coming late."""
+    return "deadline_microseconds" in object_of(run.spec.get("time"))
 
 
 def twin_key(run: Run) -> str | None:
@@ -248,8 +254,7 @@ class SeriesNamer:
         return self._models[run.run_id]
 
     def lossless(self, run: Run) -> bool:
-        late = "deadline_microseconds" in object_of(run.spec.get("time"))  # packets are lost without any process
-        return is_lossless(self._models[run.run_id]) and not late
+        return is_lossless(self._models[run.run_id]) and not has_deadline(run)
 
     def rate(self, run: Run) -> float:
         """The run's place on the loss axis, a fraction; NaN where nothing says it."""
@@ -314,9 +319,9 @@ class SeriesNamer:
         return f"{self._names[pointer]} {_text(value)}"
 
     def model_label(self, run: Run) -> str:
-        """The run's loss processes in words, without rates; different ones joined by +."""
+        """The run's loss processes in words, without rates; different ones joined by +. Late packets are of none."""
         lossy = [m.label for m in self._models[run.run_id].values() if not m.lossless]
-        return " + ".join(dict.fromkeys(lossy)) or LOSSLESS
+        return " + ".join(dict.fromkeys(lossy)) or (NO_PROCESS if has_deadline(run) else LOSSLESS)
 
     def mean_burst_packets(self, run: Run) -> float:
         """The largest mean burst among the run's lossy halves; NaN where there is none."""

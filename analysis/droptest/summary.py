@@ -12,6 +12,7 @@ import pandas as pd
 
 from droptest.loss_model import percent
 from droptest.records import Records
+from droptest.series import NO_PROCESS
 from droptest.statistics import NOTHING, Interval, pooled_z
 from droptest.variance import ONE_NETWORK, ONE_TRAINING, design_of, interval_of
 
@@ -25,7 +26,9 @@ class Group:
 
     loss_rate: fraction. final: final validation loss, nats per token. difference: to the lossless twins of the same
     seeds; `note` says why there is none. configured_rate, realised_rate: over all packets of the classes that lose.
-    z: Stouffer's, over classes and seeds.
+    z: Stouffer's, over classes and seeds. late_rate: packets that missed a deadline; repaired_rate, resent_rate:
+    packets that a recovery restored, or sent again (a reliable network's repetitions too); fractions of all packets
+    sent at first, NaN where there is no deadline, recovery or repetition.
     """
 
     series: str
@@ -43,6 +46,22 @@ class Group:
     configured_rate: float
     realised_rate: float
     z: float
+    late_rate: float
+    repaired_rate: float
+    resent_rate: float
+
+    @property
+    def missing_rate(self) -> float:
+        """Share of packets that a tolerant network misses: lost by the process, or in time for no deadline."""
+        return self.loss_rate if math.isnan(self.late_rate) else 1 - (1 - self.loss_rate) * (1 - self.late_rate)
+
+    @property
+    def rate_words(self) -> str:
+        """ "5 %", "5 % lost, 27 % late", "27 % late" without a loss process."""
+        if math.isnan(self.late_rate):
+            return "-" if self.loss_model == NO_PROCESS else percent(self.loss_rate)
+        late = f"{100 * self.late_rate:.3g} % late"
+        return late if self.loss_model == NO_PROCESS else f"{percent(self.loss_rate)} lost, {late}"
 
     def count(self, status: str) -> int:
         return self.statuses.get(status, 0)
@@ -66,9 +85,12 @@ def _difference(runs: pd.DataFrame) -> tuple[Interval, str]:
     interval = interval_of(cells)
     if interval.n == 0:
         return interval, "no finished pair"
-    if interval.n == 1:
-        return interval, "one pair: no interval"
-    return interval, LIMITS.get(design_of(cells), "")
+    finished, paired = (int(runs[column].notna().sum()) for column in ("final_validation_loss", "difference"))
+    notes = [
+        f"{paired} of {finished} finished runs have a finished lossless twin" if paired < finished else "",
+        "one pair: no interval" if interval.n == 1 else LIMITS.get(design_of(cells), ""),
+    ]
+    return interval, "; ".join(filter(None, notes))
 
 
 def _rates(statistics: pd.DataFrame) -> tuple[float, float, float]:
@@ -84,6 +106,21 @@ def _rates(statistics: pd.DataFrame) -> tuple[float, float, float]:
         return math.nan, math.nan, math.nan
     configured = (counted["configured_rate"] * counted["packets"]).sum() / packets
     return float(configured), float(counted["lost"].sum() / packets), pooled_z(counted["z"])
+
+
+def _share(part: pd.Series, whole: pd.Series) -> float:
+    return float(part.sum() / whole.sum()) if part.notna().any() and whole.sum() > 0 else math.nan
+
+
+def _handled(records: Records, run_ids: pd.Series) -> dict[str, float]:
+    """Shares of packets that came late, were repaired, and were sent again."""
+    time = records.time[records.time["run_id"].isin(run_ids)]
+    found = records.recoveries[records.recoveries["run_id"].isin(run_ids)]
+    repeated = time["repeated_packets"].where(time["repeated_packets"] > 0)
+    resent = _share(found["resent"], found["packets"]) if len(found) else _share(repeated, time["packets"])
+    timed = time[time["late_rate"].notna()]
+    return {"late_rate": _share(timed["late_packets"], timed["packets"]),
+            "repaired_rate": _share(found["repaired"], found["packets"]), "resent_rate": resent}  # fmt: skip
 
 
 def _distinct(texts: pd.Series) -> list[str]:
@@ -118,7 +155,7 @@ def groups(records: Records) -> list[Group]:
                 run_ids=tuple(members["run_id"]), twin_ids=tuple(dict.fromkeys(members["twin"].dropna())),
                 seeds=int(members["seed"].nunique()), statuses=members["status"].value_counts().to_dict(),
                 final=final, difference=difference, note="; ".join(filter(None, remarks)),
-                configured_rate=configured, realised_rate=realised, z=z,
+                configured_rate=configured, realised_rate=realised, z=z, **_handled(records, members["run_id"]),
             )
         )  # fmt: skip
     return sorted(result, key=lambda g: (not g.lossless, order[g.series], g.loss_rate))
@@ -132,7 +169,10 @@ def series_in(records: Records) -> list[str]:
 
 
 def curves(records: Records) -> dict[str, list[Group]]:
-    """The groups of each series by rate, its lossless twins first unless it has loss rate 0 itself."""
+    """The groups of each series by rate, its lossless twins first unless it has loss rate 0 itself.
+
+    Lossless runs that are the twins of none are a series of their own, at the end.
+    """
     every = groups(records)
     lossless = [g for g in every if g.lossless]
     result = {}
@@ -142,7 +182,8 @@ def curves(records: Records) -> dict[str, list[Group]]:
         twins = {run_id for g in own for run_id in g.twin_ids} if not starts_at_zero else set()
         extra = [g for g in lossless if g.series != series and twins & set(g.run_ids)]
         result[series] = extra + own
-    return result
+    shown = {run_id for groups in result.values() for g in groups for run_id in g.run_ids}
+    return result | {g.series: [g] for g in lossless if not shown & set(g.run_ids)}
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -150,6 +191,11 @@ def number(value: float, digits: int = 4) -> str:
     if value is None or math.isnan(value):
         return "-"
     return f"{value:.{digits}f}" if math.isfinite(value) else ("inf" if value > 0 else "-inf")
+
+
+def percent_cell(rate: float) -> str:
+    """A measured fraction for tables; a dash where there is none."""
+    return "-" if math.isnan(rate) else f"{100 * rate:.4f} %"
 
 
 def with_interval(interval: Interval, digits: int = 4, signed: str = "") -> str:
@@ -180,13 +226,14 @@ def as_json(group: Group) -> dict[str, Any]:
         "seeds": group.seeds, "runs": dict(group.statuses), "run_ids": list(group.run_ids),
         "final_validation_loss": interval_json(group.final), "difference_to_lossless": interval_json(group.difference),
         "note": group.note, "configured_rate": finite(group.configured_rate),
-        "realised_rate": finite(group.realised_rate), "z": finite(group.z),
+        "realised_rate": finite(group.realised_rate), "z": finite(group.z), "late_rate": finite(group.late_rate),
+        "repaired_rate": finite(group.repaired_rate), "resent_rate": finite(group.resent_rate),
     }  # fmt: skip
 
 
 HEADER = (
     "series", "loss model", "loss rate", "mean burst", "seeds", "final validation loss", "difference to lossless",
-    "diverged", "failed", "not there", "realised rate", "z", "note",
+    "diverged", "failed", "not there", "realised rate", "z", "late", "repaired", "resent", "note",
 )  # fmt: skip
 
 
@@ -195,13 +242,14 @@ def row_of(group: Group) -> tuple[str, ...]:
     completed = group.count("completed")
     total = sum(group.statuses.values())
     absent = total - completed - group.count("diverged") - group.count("failed")
+    rate = "-" if group.loss_model == NO_PROCESS else percent(group.loss_rate)
     return (
-        group.series, group.loss_model, percent(group.loss_rate), number(group.mean_burst_packets, 2),
+        group.series, group.loss_model, rate, number(group.mean_burst_packets, 2),
         f"{completed}/{total}" if completed != total else str(total), with_interval(group.final),
         with_interval(group.difference, signed="+"), str(group.count("diverged") or "-"),
         str(group.count("failed") or "-"), str(absent or "-"),
-        "-" if math.isnan(group.realised_rate) else f"{100 * group.realised_rate:.4f} %", number(group.z, 2),
-        group.note,
+        percent_cell(group.realised_rate), number(group.z, 2), percent_cell(group.late_rate),
+        percent_cell(group.repaired_rate), percent_cell(group.resent_rate), group.note,
     )  # fmt: skip
 
 

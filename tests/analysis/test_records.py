@@ -335,3 +335,80 @@ def test_what_a_spec_says_without_effect_is_a_warning(tmp_path, capsys):
 @pytest.mark.parametrize("warnings", [None, 3, ["x"], [{"pointer": "/network"}], [{}]])
 def test_warnings_of_another_form_are_passed_over(warnings):
     assert idle_parts({"warnings": warnings}) == ()
+
+
+def test_the_summary_says_what_recoveries_did(tmp_path):
+    cross = {"/network/loss": [NONE, bernoulli(0.1)]}
+    folder = synthetic.write_sweep(tmp_path, cross, seeds=2)
+    for run in json.loads((folder / "sweep.json").read_text())["runs"][2:]:
+        path = folder / run["run_id"] / "loss_statistics.json"
+        record = json.loads(path.read_text())
+        for statistics in record["classes"].values():
+            statistics["halves"]["reduce"]["recovery"] = {
+                "policy": "parity(data=8, parity=2)", "repaired": 15_000, "residual": 1000, "residual_bytes": 1_408_000,
+                "resent": 2000, "resend_rounds": 3,
+            }  # fmt: skip
+        synthetic.write_json(path, record)
+    records = droptest.load(folder)
+    assert len(records.recoveries) == 2 * 2  # runs, classes
+    row = records.recoveries.iloc[0]
+    assert (row["half"], row["policy"], row["packets"], row["repaired"]) == (
+        "reduce", "parity(data=8, parity=2)", 200_000, 15_000,
+    )  # fmt: skip
+    assert (row["residual"], row["residual_bytes"], row["resent"], row["resend_rounds"]) == (1000, 1_408_000, 2000, 3)
+    lossless, lossy = groups(records)
+    assert (lossy.repaired_rate, lossy.resent_rate) == pytest.approx((0.075, 0.01))
+    assert math.isnan(lossless.repaired_rate) and math.isnan(lossy.late_rate)
+    header, _, first, second = text_table(records).splitlines()
+    assert "repaired" in header and "resent" in header and "late" not in header
+    assert "7.5000 %" in second and "1.0000 %" in second and "7.5" not in first
+
+
+def test_a_reliable_networks_repetitions_are_resent_packets(tmp_path):
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": [bernoulli(0.1)]}, seeds=1)
+    run = json.loads((folder / "sweep.json").read_text())["runs"][0]["run_id"]
+    summary = json.loads((folder / run / "summary.json").read_text())
+    summary["time"] = {"virtual_seconds": 2.0, "compute_seconds": 1.0, "packets": 4000, "repeated_packets": 450,
+                       "timeouts": 7, "late_packets": 0}  # fmt: skip
+    synthetic.write_json(folder / run / "summary.json", summary)
+    records = droptest.load(folder)
+    row = records.time.iloc[0]
+    assert (row["packets"], row["repeated_packets"], row["timeouts"]) == (4000, 450, 7)
+    assert math.isnan(row["late_rate"])  # no deadline
+    assert groups(records)[0].resent_rate == pytest.approx(450 / 4000)
+
+
+def test_a_twin_without_its_spec_is_missed(tmp_path):
+    """One seed less in a difference is said in the warnings and in the row."""
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli(0.1)]}, seeds=3)
+    twin = json.loads((folder / "sweep.json").read_text())["runs"][1]["run_id"]
+    (folder / twin / "spec.json").unlink()
+    records = droptest.load(folder)
+    assert any(str(folder / twin / "spec.json") in warning for warning in records.warnings)
+    lossy = next(group for group in groups(records) if not group.lossless)
+    assert lossy.difference.n == 2
+    assert "2 of 3 finished runs have a finished lossless twin" in lossy.note
+
+
+def test_a_twin_that_has_not_finished_is_missed(tmp_path):
+    folder = synthetic.write_sweep(
+        tmp_path, {"/network/loss": [NONE, bernoulli(0.1)]}, seeds=3,
+        outcomes=lambda point, seed: "failed" if point["/network/loss"] == NONE and seed == 2 else "completed",
+    )  # fmt: skip
+    lossy = next(group for group in groups(droptest.load(folder)) if not group.lossless)
+    assert lossy.note == "2 of 3 finished runs have a finished lossless twin"
+
+
+def test_a_run_that_failed_before_its_first_line_hides_no_other(tmp_path):
+    folder = synthetic.write_sweep(
+        tmp_path, {"/network/loss": [NONE, bernoulli(0.1)]}, seeds=1,
+        outcomes=lambda point, _: "completed" if point["/network/loss"] == NONE else "failed",
+    )  # fmt: skip
+    failed = json.loads((folder / "sweep.json").read_text())["runs"][1]["run_id"]
+    for name in ("spec.json", "metrics.jsonl"):
+        (folder / failed / name).unlink()
+    records = droptest.load(folder)
+    assert write_report(records, tmp_path / "out").report.is_file()
+    data = droptest.plots.data("training_curves", records)
+    assert set(data["panel"]) == {"lossless"} and data["step"].max() == 200
+    assert droptest.plots.data("final_loss", records)["series"].tolist() == ["Bernoulli", "lossless"]

@@ -150,15 +150,40 @@ def test_a_deadline_makes_a_run_without_loss_lossy(tmp_path):
 
 
 def test_step_time_is_the_clock_over_the_steps(timed):
-    figure = plots.draw("step_time", timed)
-    (axes,) = figure.axes
-    names = [text.get_text().replace("\n", " ") for text in axes.get_yticklabels()]
-    # A step takes 1 s, and on a reliable network 5 s more for a loss rate of 1 (synthetic.py).
-    rows = dict(
-        zip(names, (line.get_xdata()[0] for line in axes.get_lines() if line.get_marker() != "|"), strict=False)
-    )
-    assert len(rows) == len(names)
-    for name, milliseconds in rows.items():
-        reliable = "selective_repeat" in name and "lossless" not in name
-        rate = float(name.rsplit(",", 1)[-1].removesuffix("%").strip()) / 100 if reliable else 0
-        assert milliseconds == pytest.approx(1e3 * (1 + 5 * rate), rel=1e-6), name
+    data = plots.data("step_time", timed)
+    assert len(data) == 2 * (1 + len(RATES)) and (data["seeds"] == 3).all()
+    assert data["late_rate"].isna().all()
+    for row in data.itertuples():
+        # A step takes 1 s, and on a reliable network 5 s more for a loss rate of 1 (synthetic.py).
+        reliable = "selective" in row.series and not row.lossless
+        assert row.mean == pytest.approx(1 + 5 * row.loss_rate * reliable, rel=1e-6), row.name
+        assert row.low == pytest.approx(row.mean) == row.high
+
+
+def test_rows_without_a_loss_process_say_how_many_packets_came_late(tmp_path):
+    """A deadline that 27 % of the packets miss is no lossless run."""
+    times = [TIME | {"deadline_microseconds": 60.0}, TIME | {"deadline_microseconds": 1e6}]
+    cross = {"/time": times, "/network/path": ["ring", "direct"]}
+    records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=2, name="late"))
+    assert set(records.time["late_rate"]) == {0.27, 0.0}
+    table = droptest.summary_table(records)
+    assert table["late"].tolist() == ["27.0000 %", "27.0000 %", "0.0000 %", "0.0000 %"]
+    assert table["loss rate"].tolist() == ["-"] * 4
+    assert not table["series"].str.contains("lossless").any()
+    data = plots.data("step_time", records)
+    assert data["late_rate"].tolist() == [0.27, 0.27, 0.0, 0.0]
+    for figure in (plots.draw("step_time", records), plots.draw("final_loss", records)):
+        names = [text.get_text().replace("\N{NO-BREAK SPACE}", " ") for text in figure.axes[0].get_yticklabels()]
+        assert len(names) == 4 and not any("lossless" in name for name in names)
+        assert [name.endswith(" 27 % late") for name in names] == [True, True, False, False]
+
+
+def test_late_packets_count_on_the_axis_of_the_loss_rate(tmp_path):
+    losses = [bernoulli(0.1), bernoulli(0.2)]
+    spec = {"time": TIME | {"deadline_microseconds": 60.0}}
+    records = droptest.load(synthetic.write_sweep(tmp_path, {"/network/loss": losses}, seeds=2, name="both", **spec))
+    data = plots.data("final_loss", records)
+    assert data["missing_rate"].tolist() == pytest.approx([1 - 0.9 * 0.73, 1 - 0.8 * 0.73])
+    assert data["name"].tolist() == ["Bernoulli, 10 % lost, 27 % late", "Bernoulli, 20 % lost, 27 % late"]
+    line = plots.draw("final_loss", records).axes[0].containers[0].lines[0]
+    assert line.get_xdata() == pytest.approx([100 - 65.7, 100 - 58.4])

@@ -27,7 +27,7 @@ DIFFERENCE_LABEL = "difference to lossless twin\n(nats per token)"
 def data(records: Records) -> pd.DataFrame:
     """One row per curve (`panel`, a series with its lossless twins) and loss rate: final_mean, final_low and final_high
     of the final validation loss over final_seeds, difference_... likewise of the difference to the lossless twins, nats
-    per token; diverged, runs (counts); name (of the point).
+    per token; diverged, runs (counts); missing_rate (the place on the axis: the loss rate with late packets); name.
 
     attrs: rate_pointer (Records). Raises: NothingToDraw without a finished run.
     """
@@ -36,7 +36,7 @@ def data(records: Records) -> pd.DataFrame:
         panels.point_columns(series, group)
         | panels.columns_of(group.final, "final_") | panels.columns_of(group.difference, "difference_")
         | {"diverged": group.count("diverged"), "runs": sum(group.statuses.values()),
-           "name": panels.named_with_rate(group)}
+           "missing_rate": group.missing_rate, "name": panels.named_with_rate(group)}
         for series, groups in shown.items() for group in groups
     ]  # fmt: skip
     if not any(row["final_seeds"] or row["diverged"] for row in rows):
@@ -60,7 +60,7 @@ def _draw_over_rate(data: pd.DataFrame, paired: bool) -> Figure:
     figure, axes = style.figure(style.DOUBLE_COLUMN if paired else style.SINGLE_COLUMN, 2.7, 1, 2 if paired else 1)
     shown = list(dict.fromkeys(data["panel"]))
     marks = style.marks(shown)
-    rates = data["loss_rate"].tolist()
+    rates = data["missing_rate"].tolist()
     handles = []
     for index, series in enumerate(shown):
         part = data[data["panel"] == series]
@@ -77,7 +77,7 @@ def _draw_over_rate(data: pd.DataFrame, paired: bool) -> Figure:
     _mark_diverged(axes[0][0], data, marks)
     if paired:
         ax = axes[0][1]
-        style.percent_axis(ax, data.loc[~data["lossless"], "loss_rate"].tolist(), pointer)
+        style.percent_axis(ax, data.loc[~data["lossless"], "missing_rate"].tolist(), pointer)
         ax.set_ylabel(DIFFERENCE_LABEL)
         style.signed_log_axis(ax, data["difference_mean"], data["difference_low"], data["difference_high"])
         ax.axhline(0, color="0.3", linestyle=":", linewidth=1)
@@ -88,9 +88,9 @@ def _draw_over_rate(data: pd.DataFrame, paired: bool) -> Figure:
 
 
 def _curve(ax: Axes, part: pd.DataFrame, quantity: str, shift: float, nudge: float, mark: style.Mark):
-    part = part[(part[f"{quantity}_seeds"] > 0) & part["loss_rate"].notna()]
+    part = part[(part[f"{quantity}_seeds"] > 0) & part["missing_rate"].notna()]
     return ax.errorbar(
-        [100 * rate * shift if rate else nudge for rate in part["loss_rate"]], part[f"{quantity}_mean"],
+        [100 * rate * shift if rate else nudge for rate in part["missing_rate"]], part[f"{quantity}_mean"],
         yerr=panels.distances(part, f"{quantity}_"), color=mark.color, marker=mark.marker, linestyle=mark.linestyle,
         markersize=4.5, elinewidth=1,
     )  # fmt: skip
@@ -98,13 +98,13 @@ def _curve(ax: Axes, part: pd.DataFrame, quantity: str, shift: float, nudge: flo
 
 def _mark_diverged(ax: Axes, data: pd.DataFrame, marks: dict[object, style.Mark]) -> None:
     at: dict[float, int] = {}
-    for point in data[(data["diverged"] > 0) & data["loss_rate"].notna()].itertuples():
-        level = at[point.loss_rate] = at.get(point.loss_rate, -1) + 1
-        ax.plot(100 * point.loss_rate, 0.97 - 0.07 * level, "x", color=marks[point.panel].color, markersize=6,
+    for point in data[(data["diverged"] > 0) & data["missing_rate"].notna()].itertuples():
+        level = at[point.missing_rate] = at.get(point.missing_rate, -1) + 1
+        ax.plot(100 * point.missing_rate, 0.97 - 0.07 * level, "x", color=marks[point.panel].color, markersize=6,
                 markeredgewidth=1.6, transform=ax.get_xaxis_transform(), clip_on=False)  # fmt: skip
         ax.annotate(
             f"{point.diverged}/{point.runs}",
-            (100 * point.loss_rate, 0.97 - 0.07 * level), xycoords=ax.get_xaxis_transform(),
+            (100 * point.missing_rate, 0.97 - 0.07 * level), xycoords=ax.get_xaxis_transform(),
             xytext=(-5, 0), textcoords="offset points", ha="right", va="center", fontsize=6,
         )  # fmt: skip
 

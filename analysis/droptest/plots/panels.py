@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from droptest import style
 from droptest.loss_model import percent
 from droptest.records import Records
+from droptest.series import NO_PROCESS
 from droptest.statistics import Interval
 from droptest.summary import Group, curves
 
@@ -44,12 +45,15 @@ def thinned_rates(shown: dict[str, list[Group]], remark: str) -> tuple[dict[str,
 
 def rate_label(group: Group) -> str:
     """A curve's name in the legend: its loss rate."""
-    return "lossless" if group.lossless else "rate ?" if math.isnan(group.loss_rate) else percent(group.loss_rate)
+    if group.lossless or group.loss_model == NO_PROCESS:
+        return group.loss_model
+    return "rate ?" if math.isnan(group.loss_rate) else percent(group.loss_rate)
 
 
 def named_with_rate(group: Group) -> str:
     """A row's name in figures with one row per series and loss rate."""
-    return group.series if group.lossless else f"{group.series}, {percent(group.loss_rate)}"
+    words = [group.series] if group.lossless or group.rate_words == "-" else [group.series, group.rate_words]
+    return ", ".join(words)
 
 
 def rate_marks(data: pd.DataFrame) -> dict[str, style.Mark]:
@@ -80,9 +84,9 @@ def columns_of(interval: Interval, prefix: str = "") -> dict[str, float]:
 
 
 def point_columns(series: str, group: Group) -> dict[str, Any]:
-    """The panel and curve that a point of the experiment is drawn in."""
+    """The panel and curve that a point of the experiment is drawn in, its rate, and its share of late packets."""
     return {"panel": series, "series": group.series, "curve": rate_label(group), "loss_rate": group.loss_rate,
-            "lossless": group.lossless}  # fmt: skip
+            "lossless": group.lossless, "late_rate": group.late_rate}  # fmt: skip
 
 
 def rows_over(

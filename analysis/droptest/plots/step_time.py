@@ -35,7 +35,8 @@ def seconds_per_step(records: Records, run_id: str) -> float:
 
 
 def data(records: Records) -> pd.DataFrame:
-    """One row per series and loss rate: name, mean, low and high of the virtual seconds of a step over the seeds.
+    """One row per series and loss rate: name, mean, low and high of the virtual seconds of a step over the seeds,
+    late_rate (fraction of packets that missed a deadline; NaN without one).
 
     Raises: NotMeant without virtual time, NothingToDraw where there are too many series for one figure.
     """
@@ -46,6 +47,7 @@ def data(records: Records) -> pd.DataFrame:
         interval = mean_interval(seconds_per_step(records, run_id) for run_id in group.run_ids)
         if interval.n:
             rows.append({"series": group.series, "loss_rate": group.loss_rate, "lossless": group.lossless,
+                         "late_rate": group.late_rate,
                          "name": panels.named_with_rate(group), **panels.columns_of(interval)})  # fmt: skip
     if len(rows) > MOST_ROWS:
         raise NothingToDraw(f"{len(rows)} series and loss rates, of which one figure holds {MOST_ROWS}")

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from droptest import style
-from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
 
@@ -27,25 +26,14 @@ MARKERS = {"passes": "o", "undecided": "s", "fails": "^"}
 
 
 def data(records: Records) -> pd.DataFrame:
-    """One row per run of the search: the rate (loss_rate, a fraction) with its verdict and the interval mean, low, high
-    that it was judged by (NaN where a run diverged), and the run's difference (NaN where it diverged); in percent of
-    the lossless twin's loss. The search as a whole: tolerance, threshold, threshold_low, threshold_high (fractions).
+    """`Records.searches`: one row per run of the search.
 
     Raises: NotMeant without a search, NothingToDraw where it has judged nothing.
     """
     search = records.search
     if search is None or not search.judged:
         raise NotMeant("no search was made") if search is None else NothingToDraw("the search has judged no rate yet")
-    whole = {"tolerance": search.tolerance_percent, "threshold": search.threshold, "threshold_low": search.low,
-             "threshold_high": search.high}  # fmt: skip
-    rows = [
-        {"loss_rate": judged.rate, "verdict": judged.verdict, "mean": judged.mean, "low": judged.low,
-         "high": judged.high, "difference": difference, **whole}
-        for judged in search.judged
-        for difference in (*judged.differences, *[math.nan] * (judged.runs - len(judged.differences)))
-    ]  # fmt: skip
-    numbers = ["mean", "low", "high", "difference", *whole]
-    return panels.frame_of(rows, "").astype(dict.fromkeys(numbers, float))
+    return records.searches
 
 
 def draw(data: pd.DataFrame) -> Figure:
@@ -53,9 +41,9 @@ def draw(data: pd.DataFrame) -> Figure:
     figure, axes = style.figure(style.SINGLE_COLUMN, 2.9)
     ax = axes[0][0]
     tolerance = data["tolerance"].iloc[0]
-    style.percent_axis(ax, data["loss_rate"].tolist())
+    style.percent_axis(ax, data["rate"].tolist())
     handles = {}
-    for rate, runs in data.groupby("loss_rate", sort=False):
+    for rate, runs in data.groupby("rate", sort=False):
         judged = runs.iloc[0]
         color, marker = COLORS[judged["verdict"]], MARKERS[judged["verdict"]]
         x = 100 * rate
