@@ -16,6 +16,9 @@ namespace {
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
+constexpr int kGroupShift = 48;
+constexpr int kSequenceShift = 2;
+
 std::uint64_t sum_of(std::span<const std::uint64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
 }
@@ -42,6 +45,12 @@ Bytes bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
+std::vector<int> ranks_up_to(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 }  // namespace
 
 const bool kGlooBuilt = true;
@@ -51,14 +60,7 @@ std::unique_ptr<Communicator> connect_gloo(const ProcessGroupOptions& options) {
 }
 
 GlooCommunicator::GlooCommunicator(std::shared_ptr<GlooMesh> mesh)
-    : mesh_(std::move(mesh)),
-      world_ranks_(static_cast<std::size_t>(mesh_->size())),
-      rank_(mesh_->rank()),
-      group_id_(0),
-      sent_(world_ranks_.size()),
-      received_(world_ranks_.size()) {
-  std::iota(world_ranks_.begin(), world_ranks_.end(), 0);
-}
+    : GlooCommunicator(mesh, ranks_up_to(mesh->size()), mesh->rank(), 0) {}
 
 GlooCommunicator::GlooCommunicator(std::shared_ptr<GlooMesh> mesh, std::vector<int> world_ranks, int rank,
                                    std::uint16_t group_id)
@@ -66,40 +68,49 @@ GlooCommunicator::GlooCommunicator(std::shared_ptr<GlooMesh> mesh, std::vector<i
       world_ranks_(std::move(world_ranks)),
       rank_(rank),
       group_id_(group_id),
+      exchange_(*mesh_, world_ranks_, rank,
+                std::uint64_t{group_id} << kGroupShift | static_cast<std::uint64_t>(Phase::kExchange),
+                std::uint64_t{1} << kSequenceShift),
       sent_(world_ranks_.size()),
       received_(world_ranks_.size()) {}
 
 // Slots, from the top: 16 bits of group, 1 bit for send and recv, 45 bits of sequence, 2 bits of phase.
 std::uint64_t GlooCommunicator::slot(Phase phase) const {
-  return std::uint64_t{group_id_} << 48 | sequence_ << 2 | static_cast<std::uint64_t>(phase);
+  return std::uint64_t{group_id_} << kGroupShift | sequence_ << kSequenceShift | static_cast<std::uint64_t>(phase);
 }
 
 std::uint64_t GlooCommunicator::peer_slot(std::uint64_t sequence, Phase phase) const {
-  return std::uint64_t{group_id_} << 48 | std::uint64_t{1} << 47 | sequence << 2 | static_cast<std::uint64_t>(phase);
+  return std::uint64_t{group_id_} << kGroupShift | std::uint64_t{1} << (kGroupShift - 1) | sequence << kSequenceShift |
+         static_cast<std::uint64_t>(phase);
 }
 
 std::vector<GlooCommunicator::Hello> GlooCommunicator::agree(const Hello& own,
-                                                             std::span<const std::uint64_t> send_counts) {
+                                                             std::span<const std::uint64_t> send_counts,
+                                                             std::span<const ConstBytes> to) {
   ++sequence_;
   const std::size_t n = world_ranks_.size();
-  std::vector<Hello> mine(n, own);
-  for (std::size_t d = 0; d < send_counts.size(); ++d) mine[d].sends_elems = send_counts[d];
-  std::vector<Hello> theirs(n);
-  theirs[static_cast<std::size_t>(rank_)] = mine[static_cast<std::size_t>(rank_)];
-  std::vector<ConstBytes> to;
-  std::vector<Bytes> from;
+  std::vector<Hello> hellos(n, own);
+  std::vector<std::size_t> sizes(n, sizeof(Hello));
   for (std::size_t r = 0; r < n; ++r) {
-    to.push_back(bytes_of(mine[r]));
-    from.push_back(bytes_of(theirs[r]));
+    if (!send_counts.empty()) hellos[r].sends_elems = send_counts[r];
+    const Bytes message = exchange_.outgoing(static_cast<int>(r));
+    copy_bytes(message, bytes_of(hellos[r]));
+    if (to.empty() || to[r].size() > inline_bytes()) continue;
+    copy_bytes(message.subspan(sizeof(Hello)), to[r]);
+    sizes[r] += to[r].size();
   }
-  exchange_parts(to, from, Phase::kHello);
+  exchange_.run(sizes);
+  for (std::size_t r = 0; r < n; ++r) {
+    if (r == static_cast<std::size_t>(rank_)) continue;
+    std::memcpy(&hellos[r], exchange_.incoming(static_cast<int>(r)).data(), sizeof(Hello));
+  }
   const auto differs = [&own](const Hello& hello) { return !calls_agree(own.call, hello.call); };
-  if (std::any_of(theirs.begin(), theirs.end(), differs)) {
+  if (std::any_of(hellos.begin(), hellos.end(), differs)) {
     std::vector<Call> calls;
-    for (const Hello& hello : theirs) calls.push_back(hello.call);
+    for (const Hello& hello : hellos) calls.push_back(hello.call);
     mesh_->fail("the ranks call different things: " + describe_disagreement(calls, world_ranks_));
   }
-  return theirs;
+  return hellos;
 }
 
 void GlooCommunicator::check_receive_counts(const Call& call, std::span<const Hello> hellos,
@@ -119,43 +130,69 @@ void GlooCommunicator::agree_on(const Call& call, std::span<const std::uint64_t>
   if (!receive_counts.empty()) check_receive_counts(call, hellos, receive_counts);
 }
 
-void GlooCommunicator::exchange_parts(std::span<const ConstBytes> to, std::span<const Bytes> from, Phase phase) {
+void GlooCommunicator::take_parts(std::span<const ConstBytes> to, std::span<const Bytes> from, Phase phase) {
   std::vector<GlooMesh::Transfer> transfers;
   for (int r = 0; r < world_size(); ++r) {
     const Bytes part = from[static_cast<std::size_t>(r)];
-    if (r != rank_ && !part.empty()) transfers.push_back(mesh_->start_receive(part, world_rank(r), slot(phase)));
+    if (r == rank_) continue;
+    if (part.size() <= inline_bytes()) {
+      copy_bytes(part, inlined(r, part.size()));
+    } else {
+      transfers.push_back(mesh_->start_receive(part, world_rank(r), slot(phase)));
+    }
   }
   // Each rank begins with its right neighbour, so that not all send to the same one at once.
   for (int i = 1; i < world_size(); ++i) {
     const int r = (rank_ + i) % world_size();
     const ConstBytes part = to[static_cast<std::size_t>(r)];
-    if (!part.empty()) transfers.push_back(mesh_->start_send(part, world_rank(r), slot(phase)));
+    if (part.size() > inline_bytes()) transfers.push_back(mesh_->start_send(part, world_rank(r), slot(phase)));
   }
   for (GlooMesh::Transfer& transfer : transfers) mesh_->finish(transfer);
 }
 
-void GlooCommunicator::reduce_own_part(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                       ReduceOp op) {
+void GlooCommunicator::reduce_own_part(const Call& call, ConstTensor input, Tensor output,
+                                       std::span<const std::uint64_t> counts) {
   const auto n = world_ranks_.size();
   const auto self = static_cast<std::size_t>(rank_);
   const std::vector<ConstBytes> to = parts_of(input.bytes, counts, input.type);
+  agree({.call = call}, {}, to);
+  const std::size_t bytes = to[self].size();
   std::vector<std::vector<std::byte>> received(n);
   std::vector<Bytes> from(n);
   std::vector<const std::byte*> inputs(n);
   for (std::size_t r = 0; r < n; ++r) {
-    if (r != self) received[r].resize(to[self].size());
-    from[r] = received[r];
-    inputs[r] = r == self ? to[self].data() : received[r].data();
+    if (r == self) {
+      inputs[r] = to[self].data();
+    } else if (bytes <= inline_bytes()) {
+      inputs[r] = inlined(static_cast<int>(r), bytes).data();
+    } else {
+      received[r].resize(bytes);
+      from[r] = received[r];
+      inputs[r] = received[r].data();
+    }
   }
-  exchange_parts(to, from, Phase::kReduce);
+  take_parts(to, from, Phase::kReduce);
   std::byte* const outputs[] = {output.bytes.data()};
-  reduce_in_rank_order(op, input.type, inputs, outputs, counts[self]);
+  reduce_in_rank_order(call.reduce_op, input.type, inputs, outputs, counts[self]);
 }
 
-void GlooCommunicator::gather_parts(Tensor output, std::span<const std::uint64_t> counts) {
+void GlooCommunicator::gather_parts(const Call& call, Tensor output, std::span<const std::uint64_t> counts) {
   const std::vector<Bytes> from = parts_of(output.bytes, counts, output.type);
   const std::vector<ConstBytes> to(world_ranks_.size(), from[static_cast<std::size_t>(rank_)]);
-  exchange_parts(to, from, Phase::kGather);
+  agree({.call = call}, {}, to);
+  take_parts(to, from, Phase::kGather);
+}
+
+// Every rank gets every input, and reduces it all: one exchange instead of two.
+void GlooCommunicator::reduce_everywhere(const Call& call, ConstTensor input, Tensor output) {
+  const auto n = world_ranks_.size();
+  agree({.call = call}, {}, std::vector<ConstBytes>(n, input.bytes));
+  std::vector<const std::byte*> inputs(n);
+  for (int r = 0; r < world_size(); ++r) {
+    inputs[static_cast<std::size_t>(r)] = r == rank_ ? input.bytes.data() : inlined(r, input.bytes.size()).data();
+  }
+  std::byte* const outputs[] = {output.bytes.data()};
+  reduce_in_rank_order(call.reduce_op, input.type, inputs, outputs, call.count_elems);
 }
 
 void GlooCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
@@ -167,11 +204,11 @@ void GlooCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op,
   check.shape(output, call.count_elems, "output");
   check.same_or_apart(input, output);
   const GlooMesh::CallScope scope(*mesh_, call);
-  agree({.call = call}, {});
+  if (input.bytes.size() <= inline_bytes()) return reduce_everywhere(call, input, output);
   const std::vector<std::uint64_t> counts = even_counts(call.count_elems, world_size());
   const Bytes own = parts_of(output.bytes, counts, call.type)[static_cast<std::size_t>(rank_)];
-  reduce_own_part(input, {call.type, own}, counts, op);
-  gather_parts(output, counts);
+  reduce_own_part(call, input, {call.type, own}, counts);
+  gather_parts(call, output, counts);
 }
 
 void GlooCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
@@ -186,8 +223,7 @@ void GlooCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::spa
   check.shape(output, counts[static_cast<std::size_t>(rank_)], "output");
   check.own_part_or_apart(output, input, sum_of(counts.first(static_cast<std::size_t>(rank_))));
   const GlooMesh::CallScope scope(*mesh_, call);
-  agree({.call = call}, {});
-  reduce_own_part(input, output, counts, op);
+  reduce_own_part(call, input, output, counts);
 }
 
 void GlooCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
@@ -201,9 +237,8 @@ void GlooCommunicator::all_gather(ConstTensor input, Tensor output, std::span<co
   check.shape(output, sum_of(counts), "output");
   check.own_part_or_apart(input, output, sum_of(counts.first(static_cast<std::size_t>(rank_))));
   const GlooMesh::CallScope scope(*mesh_, call);
-  agree({.call = call}, {});
   copy_bytes(parts_of(output.bytes, counts, call.type)[static_cast<std::size_t>(rank_)], input.bytes);
-  gather_parts(output, counts);
+  gather_parts(call, output, counts);
 }
 
 void GlooCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
@@ -222,11 +257,11 @@ void GlooCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64
     input.bytes = input_copy;
   }
   const GlooMesh::CallScope scope(*mesh_, call);
-  check_receive_counts(call, agree({.call = call}, send_counts), receive_counts);
   const std::vector<ConstBytes> to = parts_of(input.bytes, send_counts, call.type);
+  check_receive_counts(call, agree({.call = call}, send_counts, to), receive_counts);
   const std::vector<Bytes> from = parts_of(output.bytes, receive_counts, call.type);
   copy_bytes(from[static_cast<std::size_t>(rank_)], to[static_cast<std::size_t>(rank_)]);
-  exchange_parts(to, from, Phase::kGather);
+  take_parts(to, from, Phase::kGather);
 }
 
 void GlooCommunicator::broadcast(Tensor data, int root, const Message& message) {
@@ -237,7 +272,6 @@ void GlooCommunicator::broadcast(Tensor data, int root, const Message& message) 
   check.on_host(data);
   check.shape(data, call.count_elems, "data");
   const GlooMesh::CallScope scope(*mesh_, call);
-  agree({.call = call}, {});
   std::vector<ConstBytes> to(world_ranks_.size());
   std::vector<Bytes> from(world_ranks_.size());
   if (rank_ == root) {
@@ -245,7 +279,8 @@ void GlooCommunicator::broadcast(Tensor data, int root, const Message& message) 
   } else {
     from[static_cast<std::size_t>(root)] = data.bytes;
   }
-  exchange_parts(to, from, Phase::kGather);
+  agree({.call = call}, {}, to);
+  take_parts(to, from, Phase::kGather);
 }
 
 void GlooCommunicator::send(ConstTensor data, int destination, const Message& message) {

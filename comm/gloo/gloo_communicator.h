@@ -11,13 +11,15 @@
 
 #include "comm/call.h"
 #include "comm/communicator.h"
+#include "comm/gloo/gloo_exchange.h"
 #include "comm/gloo/gloo_mesh.h"
 
 namespace droptest::comm {
 
 /// One rank of a group over a GlooMesh. Each collective begins with an exchange of what is called, so that ranks that
-/// disagree find out before data moves.
-/// Determinism: part d of every input goes to rank d, which reduces in rank order: the bits of `local`.
+/// disagree find out before they use any data. Small messages travel with it, and the collective is done; larger ones
+/// follow it.
+/// Determinism: inputs are reduced in rank order, each part by its rank or, of small ones, by all: the bits of `local`.
 class GlooCommunicator final : public Communicator {
  public:
   /// The whole mesh.
@@ -67,23 +69,36 @@ class GlooCommunicator final : public Communicator {
     std::int32_t key = 0;           ///< split
     std::uint16_t next_group_id = 0;
   };
-  /// The steps of one call, each with a slot of its own.
-  enum class Phase : std::uint8_t { kHello = 0, kReduce = 1, kGather = 2 };
+  /// What a slot is for.
+  enum class Phase : std::uint8_t { kHello = 0, kReduce = 1, kGather = 2, kExchange = 3 };
+  using Bytes = std::span<std::byte>;
+  using ConstBytes = std::span<const std::byte>;
 
   GlooCommunicator(std::shared_ptr<GlooMesh> mesh, std::vector<int> world_ranks, int rank, std::uint16_t group_id);
 
-  /// Exchanges `own` with all ranks of the group and checks that they agree; send_counts are for all_to_all.
-  std::vector<Hello> agree(const Hello& own, std::span<const std::uint64_t> send_counts);
+  /// Most bytes that one rank can have in a message to another one together with its Hello.
+  std::size_t inline_bytes() const { return exchange_.capacity() - sizeof(Hello); }
+
+  /// Exchanges `own` with all ranks of the group and checks that they agree; send_counts are for all_to_all. `to`,
+  /// where given, has data for each rank that travel along: at most inline_bytes(), else nothing of that one does.
+  std::vector<Hello> agree(const Hello& own, std::span<const std::uint64_t> send_counts,
+                           std::span<const ConstBytes> to = {});
+  /// The data that travelled with a rank's Hello, of so many bytes, until the next exchange.
+  ConstBytes inlined(int rank, std::size_t bytes) const {
+    return exchange_.incoming(rank).subspan(sizeof(Hello), bytes);
+  }
   /// Checks what the others will send in an all_to_all.
   void check_receive_counts(const Call& call, std::span<const Hello> hellos,
                             std::span<const std::uint64_t> receive_counts);
-  /// Sends part d of the input to d and receives part s of the output from s; own parts are left alone.
-  void exchange_parts(std::span<const std::span<const std::byte>> to, std::span<const std::span<std::byte>> from,
-                      Phase phase);
-  /// Rank-order reduction of this rank's part of all inputs into `output`.
-  void reduce_own_part(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op);
-  /// All parts to all ranks; this rank's is in its place in `output` already.
-  void gather_parts(Tensor output, std::span<const std::uint64_t> counts);
+  /// After agree() with the same `to`: part s of the output, from s, for each s; own parts are left alone. Parts that
+  /// did not travel with a Hello come now.
+  void take_parts(std::span<const ConstBytes> to, std::span<const Bytes> from, Phase phase);
+  /// Agrees on `call`, and then reduces this rank's part of all inputs into `output`, in rank order.
+  void reduce_own_part(const Call& call, ConstTensor input, Tensor output, std::span<const std::uint64_t> counts);
+  /// Agrees on `call`, and sends all parts to all ranks; this rank's is in its place in `output` already.
+  void gather_parts(const Call& call, Tensor output, std::span<const std::uint64_t> counts);
+  /// An all-reduce of inputs that travel with the agreement on `call`.
+  void reduce_everywhere(const Call& call, ConstTensor input, Tensor output);
 
   /// Messages between two ranks: what the sender calls goes first. They return the number of the message.
   std::uint64_t start_message(const Call& call, int destination);
@@ -98,7 +113,8 @@ class GlooCommunicator final : public Communicator {
   std::vector<int> world_ranks_;
   int rank_;
   std::uint16_t group_id_;
-  std::uint64_t sequence_ = 0;           ///< collectives so far
+  std::uint64_t sequence_ = 0;  ///< collectives so far
+  GlooExchange exchange_;
   std::vector<std::uint64_t> sent_;      ///< messages so far, by destination
   std::vector<std::uint64_t> received_;  ///< messages so far, by source
   struct ToSelf {

@@ -387,6 +387,19 @@ std::uint64_t check_conformance_of_splits_of_any_order(Communicator& communicato
   return conformance_of_splits(communicator, Sums::kInAnyOrder);
 }
 
+std::uint64_t check_message_sizes(Communicator& communicator) {
+  Checker checker(communicator, Sums::kInRankOrder);
+  const int size = communicator.world_size();
+  for (const std::uint64_t part_bytes : {20 << 10, (64 << 10) - 168, 70 << 10}) {
+    const std::uint64_t part = part_bytes / sizeof(float);
+    checker.all_operations<float>(even_counts(part, size));
+    Counts counts(static_cast<std::size_t>(size), part);
+    for (std::size_t r = 1; r < counts.size(); r += 2) ++counts[r];
+    checker.all_operations<float>(counts);
+  }
+  return checker.digest();
+}
+
 std::uint64_t check_large_exchanges(Communicator& communicator) {
   Checker checker(communicator, Sums::kInRankOrder);
   checker.large_exchanges();

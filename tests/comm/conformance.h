@@ -22,6 +22,10 @@ std::uint64_t check_conformance_of_splits(Communicator& communicator);
 std::uint64_t check_conformance_of_any_order(Communicator& communicator);
 std::uint64_t check_conformance_of_splits_of_any_order(Communicator& communicator);
 
+/// The operations of check_conformance with messages and parts on both sides of 64 KiB, with and without the 168 bytes
+/// of a Gloo message that say what is called.
+std::uint64_t check_message_sizes(Communicator& communicator);
+
 /// Exchanges of 64 MiB: a ring of all ranks, and pairs that send to each other at once. Ranks: all. Throws, and returns
 /// a digest, as above.
 std::uint64_t check_large_exchanges(Communicator& communicator);

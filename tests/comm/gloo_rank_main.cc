@@ -166,6 +166,7 @@ std::uint64_t run(Communicator& communicator, TurnClock& clock, std::string_view
   const std::string_view how = colon == std::string_view::npos ? "" : scenario.substr(colon + 1);
   if (kind == "conformance") return check_conformance(communicator);
   if (kind == "splits") return check_conformance_of_splits(communicator);
+  if (kind == "message_sizes") return check_message_sizes(communicator);
   if (kind == "large_exchanges") return check_large_exchanges(communicator);
   if (kind == "send_much") return send_much(communicator, clock);
   if (kind == "world") fail_in_world(communicator, clock, culprit, how, 1000);

@@ -35,35 +35,28 @@ std::vector<std::string> local_digests(int world_size, std::uint64_t (*check)(Co
   return digests;
 }
 
+void expect_local_bits(std::initializer_list<int> world_sizes, const std::string& name,
+                       std::uint64_t (*check)(Communicator&)) {
+  for (const int world_size : world_sizes) {
+    SCOPED_TRACE(world_size);
+    const TemporaryDirectory directory;
+    const auto reports = run_processes({.world_size = world_size, .name = name}, directory.path());
+    const auto want = local_digests(world_size, check);
+    for (std::size_t r = 0; r < reports.size(); ++r) EXPECT_EQ(reports[r].text, want[r]);
+  }
+}
+
 TEST(Gloo, EveryOperationGivesTheBitsOfLocal) {
-  for (const int world_size : {1, 2, 3, 5, 7, 8}) {
-    SCOPED_TRACE(world_size);
-    const TemporaryDirectory directory;
-    const auto reports = run_processes({.world_size = world_size, .name = "conformance"}, directory.path());
-    const auto want = local_digests(world_size, check_conformance);
-    for (std::size_t r = 0; r < reports.size(); ++r) EXPECT_EQ(reports[r].text, want[r]);
-  }
+  expect_local_bits({1, 2, 3, 5, 7, 8}, "conformance", check_conformance);
 }
 
-TEST(Gloo, PartsOfASplitGiveTheBitsOfLocalToo) {
-  for (const int world_size : {2, 5}) {
-    SCOPED_TRACE(world_size);
-    const TemporaryDirectory directory;
-    const auto reports = run_processes({.world_size = world_size, .name = "splits"}, directory.path());
-    const auto want = local_digests(world_size, check_conformance_of_splits);
-    for (std::size_t r = 0; r < reports.size(); ++r) EXPECT_EQ(reports[r].text, want[r]);
-  }
+TEST(Gloo, PartsOfASplitGiveTheBitsOfLocalToo) { expect_local_bits({2, 5}, "splits", check_conformance_of_splits); }
+
+TEST(Gloo, MessagesThatTravelWithTheCallAndLongerOnesGiveTheBitsOfLocal) {
+  expect_local_bits({2, 4}, "message_sizes", check_message_sizes);
 }
 
-TEST(Gloo, LargeExchangesDoNotDeadlock) {
-  for (const int world_size : {2, 4}) {
-    SCOPED_TRACE(world_size);
-    const TemporaryDirectory directory;
-    const auto reports = run_processes({.world_size = world_size, .name = "large_exchanges"}, directory.path());
-    const auto want = local_digests(world_size, check_large_exchanges);
-    for (std::size_t r = 0; r < reports.size(); ++r) EXPECT_EQ(reports[r].text, want[r]);
-  }
-}
+TEST(Gloo, LargeExchangesDoNotDeadlock) { expect_local_bits({2, 4}, "large_exchanges", check_large_exchanges); }
 
 TEST(Gloo, SendsAreTakenEvenWhereTheSenderLeavesFirst) {
   const TemporaryDirectory directory;
