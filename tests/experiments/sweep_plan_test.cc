@@ -230,6 +230,7 @@ TEST(SweepPlan, RangesAreListsOfValuesBetweenTheirEnds) {
   EXPECT_EQ(range(R"({"linspace": [1, 2, 4]})").dump(), "[1,1.33333,1.66667,2]") << "six digits";
   EXPECT_EQ(range(R"({"logspace": [0.001, 0.1, 5]})").dump(), "[0.001,0.00316228,0.01,0.0316228,0.1]");
   EXPECT_EQ(range(R"({"logspace": [0.123456789, 0.1, 2]})").dump(), "[0.123456789,0.1]") << "ends are exact";
+  EXPECT_EQ(range(R"({"linspace": [0.1, 0.123456789, 2]})").dump(), "[0.1,0.123456789]");
   EXPECT_EQ(range(R"({"linspace": [9, 3, 3]})").dump(), "[9,6,3]");
   EXPECT_EQ(range(R"({"linspace": [100, 20000002, 3]})", "/training/steps").dump(), "[100,10000051,20000002]");
   EXPECT_EQ(range(R"({"logspace": [10, 1000, 3]})", "/training/steps").dump(), "[10,100,1000]");
