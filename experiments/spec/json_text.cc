@@ -129,12 +129,19 @@ std::string canonical_number(double value) {
   return text;
 }
 
+/// The library's text, which most strings are without an escape.
+void append_string(const std::string& text, std::string& out) {
+  const bool plain = std::all_of(text.begin(), text.end(),
+                                 [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; });
+  out += plain ? '"' + text + '"' : json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 void append_canonical(const json& value, std::string& out) {
   if (value.is_object()) {
     char separator = '{';
     for (const auto& [name, member] : value.items()) {  // the library's objects are sorted by key, bytewise
       out += separator;
-      out += json(name).dump(-1, ' ', false, json::error_handler_t::replace);
+      append_string(name, out);
       out += ':';
       append_canonical(member, out);
       separator = ',';
@@ -148,6 +155,10 @@ void append_canonical(const json& value, std::string& out) {
       separator = ',';
     }
     out += value.empty() ? "[]" : "]";
+  } else if (value.is_string()) {
+    append_string(value.get_ref<const std::string&>(), out);
+  } else if (value.is_number_unsigned()) {
+    out += std::to_string(value.get<std::uint64_t>());
   } else if (value.is_number_float() && std::isfinite(value.get<double>())) {
     out += canonical_number(value.get<double>());
   } else {

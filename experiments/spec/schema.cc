@@ -58,7 +58,7 @@ const std::set<std::string, std::less<>>& known_keywords() {
 }  // namespace
 
 /// Makes references absolute ("file#/pointer"), and checks that nothing in a schema is beyond this interpreter.
-void Schema::prepare(json& rule, const std::string& file, const std::string& place) {
+void SchemaFiles::prepare(json& rule, const std::string& file, const std::string& place) {
   const auto require = [&file, &place](bool condition, const std::string& what) {
     DROPTEST_CHECK(condition, "schema " + file + ": " + place + ": " + what);
   };
@@ -92,23 +92,51 @@ void Schema::prepare(json& rule, const std::string& file, const std::string& pla
   }
 }
 
-/// Every reference leads somewhere.
-void Schema::follow_references(const json& rule) {
-  if (rule.is_object() && rule.contains("$ref") && rule["$ref"].is_string()) {
-    references_[&rule] = &find(rule["$ref"].get_ref<const std::string&>());
+void SchemaFiles::note_parts(const json& rule) {
+  if (rule.is_object()) {
+    RuleParts& parts = parts_[&rule];
+    const std::pair<const char*, const json* RuleParts::*> keywords[] = {
+        {"type", &RuleParts::type},
+        {"const", &RuleParts::constant},
+        {"enum", &RuleParts::known},
+        {"minimum", &RuleParts::minimum},
+        {"maximum", &RuleParts::maximum},
+        {"exclusiveMinimum", &RuleParts::above},
+        {"exclusiveMaximum", &RuleParts::below},
+        {"multipleOf", &RuleParts::multiple_of},
+        {"minLength", &RuleParts::min_length},
+        {"maxLength", &RuleParts::max_length},
+        {"pattern", &RuleParts::pattern},
+        {"properties", &RuleParts::properties},
+        {"patternProperties", &RuleParts::pattern_properties},
+        {"propertyNames", &RuleParts::property_names},
+        {"additionalProperties", &RuleParts::additional_properties},
+        {"required", &RuleParts::required},
+        {"items", &RuleParts::items},
+        {"minItems", &RuleParts::min_items},
+        {"oneOf", &RuleParts::one_of},
+        {"anyOf", &RuleParts::any_of},
+    };
+    for (const auto& [keyword, part] : keywords) {
+      const auto found = rule.find(keyword);
+      if (found != rule.end()) parts.*part = &*found;
+    }
+    const auto reference = rule.find("$ref");
+    if (reference != rule.end() && reference->is_string()) {
+      parts.target = &find(reference->get_ref<const std::string&>());
+    }
   }
   if (rule.is_structured()) {
-    for (const json& part : rule) follow_references(part);
+    for (const json& part : rule) note_parts(part);
   }
 }
 
-Schema::Schema(std::vector<std::pair<std::string, json>> files, std::string_view file) : files_(std::move(files)) {
+SchemaFiles::SchemaFiles(std::vector<std::pair<std::string, json>> files) : files_(std::move(files)) {
   for (auto& [name, schema] : files_) prepare(schema, name, "");
-  root_ = &find(std::string(file));
-  for (const auto& [name, schema] : files_) follow_references(schema);
+  for (const auto& [name, schema] : files_) note_parts(schema);
 }
 
-const json& Schema::find(const std::string& target) const {
+const json& SchemaFiles::find(const std::string& target) const {
   const std::size_t hash = target.find('#');
   const std::string file = target.substr(0, hash);
   const auto found =
@@ -121,45 +149,58 @@ const json& Schema::find(const std::string& target) const {
   return result;
 }
 
+bool SchemaFiles::matches(const std::string& pattern, std::string_view text) const {
+  return patterns_.at(pattern).matches(text);
+}
+
 std::vector<Violation> Schema::check(const json& document) const {
-  SchemaChecker checker(*this);
+  SchemaChecker checker(*files_);
+  if (checker.passes(*root_, document)) return {};  // without the places and texts of violations
   checker.check(*root_, document, "");
   return checker.take();
 }
 
 void Schema::complete(const json& rule, json& value) const {
-  if (rule.contains("$ref")) complete(resolve(rule), value);
-  for (const char* alternatives : {"oneOf", "anyOf"}) {
-    if (!rule.contains(alternatives)) continue;
-    for (const json& branch : rule[alternatives]) {
-      if (!SchemaChecker(*this).passes(branch, value)) continue;
+  const RuleParts& parts = files_->parts(rule);
+  if (parts.target != nullptr) complete(*parts.target, value);
+  for (const json* alternatives : {parts.one_of, parts.any_of}) {
+    if (alternatives == nullptr) continue;
+    for (const json& branch : *alternatives) {
+      if (!SchemaChecker(*files_).passes(branch, value)) continue;
       complete(branch, value);
       break;
     }
   }
-  if (rule.contains("type") && rule["type"] == "number" && value.is_number()) value = value.get<double>() + 0.0;
-  if (rule.contains("type") && rule["type"] == "integer" && value.is_number_float()) {
-    const double number = value.get<double>();
-    if (number < 0) {
-      value = static_cast<std::int64_t>(number);
-    } else {
-      value = static_cast<std::uint64_t>(number);
+  if (value.is_number() && parts.type != nullptr) {
+    if (*parts.type == "number") value = value.get<double>() + 0.0;
+    if (*parts.type == "integer" && value.is_number_float()) {
+      const double number = value.get<double>();
+      if (number < 0) {
+        value = static_cast<std::int64_t>(number);
+      } else {
+        value = static_cast<std::uint64_t>(number);
+      }
     }
   }
-  if (value.is_array() && rule.contains("items")) {
-    for (json& item : value) complete(rule["items"], item);
+  if (value.is_array() && parts.items != nullptr) {
+    for (json& item : value) complete(*parts.items, item);
   }
   if (!value.is_object()) return;
-  if (rule.contains("properties")) {
-    for (const auto& [name, property] : rule["properties"].items()) {
-      if (!value.contains(name) && property.contains("default")) value[name] = property["default"];
-      if (value.contains(name)) complete(property, value[name]);
+  if (parts.properties != nullptr) {
+    for (const auto& [name, property] : parts.properties->items()) {
+      auto member = value.find(name);
+      if (member == value.end()) {
+        const auto otherwise = property.find("default");
+        if (otherwise == property.end()) continue;
+        member = value.emplace(name, *otherwise).first;
+      }
+      complete(property, *member);
     }
   }
-  if (rule.contains("additionalProperties") && rule["additionalProperties"].is_object()) {
+  if (parts.additional_properties != nullptr && parts.additional_properties->is_object()) {
     for (auto& [name, member] : value.items()) {
-      if (!rule.contains("properties") || !rule["properties"].contains(name)) {
-        complete(rule["additionalProperties"], member);
+      if (parts.properties == nullptr || !parts.properties->contains(name)) {
+        complete(*parts.additional_properties, member);
       }
     }
   }
@@ -176,7 +217,7 @@ std::string Schema::unknown_pointer(const std::vector<std::string>& tokens) cons
   const std::function<void(const json&, std::vector<const json*>&)> expand =
       [this, &expand](const json& rule, std::vector<const json*>& out) {
         out.push_back(&rule);
-        if (rule.contains("$ref")) expand(resolve(rule), out);
+        if (const json* target = files_->parts(rule).target) expand(*target, out);
         for (const char* alternatives : {"oneOf", "anyOf"}) {
           if (!rule.contains(alternatives)) continue;
           for (const json& branch : rule[alternatives]) expand(branch, out);
@@ -249,8 +290,9 @@ const Schema& schema_of(SchemaKind kind) {
     for (const auto& [name, of_kind] : schema_names()) {
       files.emplace_back(std::string(name) + ".schema.json", schema_document(name));
     }
+    const auto shared = std::make_shared<const SchemaFiles>(files);
     std::vector<Schema> schemas;
-    for (const auto& [file, document] : files) schemas.emplace_back(files, file);
+    for (const auto& [file, document] : files) schemas.emplace_back(shared, file);
     return schemas;
   }();
   return kSchemas.at(static_cast<std::size_t>(kind));

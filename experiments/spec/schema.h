@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -34,13 +35,61 @@ struct Violation {
   std::string message;  ///< "got VALUE, want ..."
 };
 
+/// The keywords of one rule that decide about a value, looked up once; null: the rule does not have it.
+struct RuleParts {
+  const nlohmann::json* target = nullptr;  ///< what $ref leads to
+  const nlohmann::json* type = nullptr;
+  const nlohmann::json* constant = nullptr;
+  const nlohmann::json* known = nullptr;  ///< enum
+  const nlohmann::json* minimum = nullptr;
+  const nlohmann::json* maximum = nullptr;
+  const nlohmann::json* above = nullptr;  ///< exclusiveMinimum
+  const nlohmann::json* below = nullptr;  ///< exclusiveMaximum
+  const nlohmann::json* multiple_of = nullptr;
+  const nlohmann::json* min_length = nullptr;
+  const nlohmann::json* max_length = nullptr;
+  const nlohmann::json* pattern = nullptr;
+  const nlohmann::json* properties = nullptr;
+  const nlohmann::json* pattern_properties = nullptr;
+  const nlohmann::json* property_names = nullptr;
+  const nlohmann::json* additional_properties = nullptr;
+  const nlohmann::json* required = nullptr;
+  const nlohmann::json* items = nullptr;
+  const nlohmann::json* min_items = nullptr;
+  const nlohmann::json* one_of = nullptr;
+  const nlohmann::json* any_of = nullptr;
+};
+
+/// Schema files that refer to each other.
+class SchemaFiles {
+ public:
+  /// By file name. Throws: CheckError for a keyword, pattern or reference that this interpreter does not know.
+  explicit SchemaFiles(std::vector<std::pair<std::string, nlohmann::json>> files);
+  SchemaFiles(const SchemaFiles&) = delete;
+  SchemaFiles& operator=(const SchemaFiles&) = delete;
+
+  /// What "file#/pointer" or "file" names. Throws: CheckError where there is nothing.
+  const nlohmann::json& find(const std::string& reference) const;
+  /// `rule` is a part of these files.
+  const RuleParts& parts(const nlohmann::json& rule) const { return parts_.at(&rule); }
+  /// `pattern` is the text of one in these files.
+  bool matches(const std::string& pattern, std::string_view text) const;
+
+ private:
+  void prepare(nlohmann::json& rule, const std::string& file, const std::string& place);
+  void note_parts(const nlohmann::json& rule);
+
+  std::vector<std::pair<std::string, nlohmann::json>> files_;
+  std::unordered_map<const nlohmann::json*, RuleParts> parts_;  ///< of every object in the files
+  std::map<std::string, Pattern, std::less<>> patterns_;        ///< by their texts
+};
+
 /// JSON Schema, draft 2020-12, the part of it that our files use.
 class Schema {
  public:
-  /// `files`: all schemas that $ref may name, by file name. `file`: the one to check documents against.
-  /// Throws: CheckError for a keyword, pattern or reference that this interpreter does not know.
-  Schema(std::vector<std::pair<std::string, nlohmann::json>> files, std::string_view file);
-  Schema(Schema&&) = default;
+  /// Checks documents against `file`, one of the files, which all schemas of them share.
+  Schema(std::shared_ptr<const SchemaFiles> files, const std::string& file)
+      : files_(std::move(files)), root_(&files_->find(file)) {}
 
   /// All violations, in document order; empty: valid.
   std::vector<Violation> check(const nlohmann::json& document) const;
@@ -56,18 +105,10 @@ class Schema {
   const nlohmann::json& source() const { return *root_; }
 
  private:
-  friend class SchemaChecker;
-  const nlohmann::json& find(const std::string& reference) const;
-  void prepare(nlohmann::json& rule, const std::string& file, const std::string& place);
-  void follow_references(const nlohmann::json& rule);
-  /// What the $ref of a rule of this schema leads to.
-  const nlohmann::json& resolve(const nlohmann::json& rule) const { return *references_.at(&rule); }
   void complete(const nlohmann::json& rule, nlohmann::json& value) const;
 
-  std::vector<std::pair<std::string, nlohmann::json>> files_;
-  const nlohmann::json* root_ = nullptr;  ///< in files_, as all rules
-  std::unordered_map<const nlohmann::json*, const nlohmann::json*> references_;
-  std::map<std::string, Pattern, std::less<>> patterns_;  ///< by their texts
+  std::shared_ptr<const SchemaFiles> files_;
+  const nlohmann::json* root_;  ///< in the files, as all rules
 };
 
 /// The schema of that kind.

@@ -129,7 +129,17 @@ std::string tag_of(const std::vector<const json*>& branches) {
 }  // namespace
 
 std::string child_pointer(const std::string& pointer, const std::string& name) {
-  return pointer + json::json_pointer().operator/=(name).to_string();
+  std::string result = pointer + '/';
+  for (const char c : name) {
+    if (c == '~') {
+      result += "~0";
+    } else if (c == '/') {
+      result += "~1";
+    } else {
+      result += c;
+    }
+  }
+  return result;
 }
 
 bool has_type(const json& value, std::string_view type) {
@@ -154,64 +164,54 @@ std::string SchemaChecker::place_of(const std::string& pointer, const std::strin
 }
 
 bool SchemaChecker::passes(const json& rule, const json& value) const {
-  SchemaChecker trial(schema_, Purpose::kTrial);
+  SchemaChecker trial(files_, Purpose::kTrial);
   trial.check(rule, value, "");
   return trial.broken_ == 0;
 }
 
-bool SchemaChecker::matches(const std::string& pattern, std::string_view text) const {
-  return schema_.patterns_.at(pattern).matches(text);
-}
-
-bool SchemaChecker::scalar_rules_hold(const json& rule, const json& value) const {
-  if (const json* type = member_of(rule, "type")) {
-    const bool holds = type->is_string() ? has_type(value, type->get_ref<const std::string&>())
-                                         : std::any_of(type->begin(), type->end(), [&value](const json& one) {
-                                             return has_type(value, one.get_ref<const std::string&>());
-                                           });
+bool SchemaChecker::scalar_rules_hold(const RuleParts& rule, const json& value) const {
+  if (rule.type != nullptr) {
+    const bool holds = rule.type->is_string() ? has_type(value, rule.type->get_ref<const std::string&>())
+                                              : std::any_of(rule.type->begin(), rule.type->end(), [&](const json& one) {
+                                                  return has_type(value, one.get_ref<const std::string&>());
+                                                });
     if (!holds) return false;
   }
-  if (const json* constant = member_of(rule, "const"); constant != nullptr && value != *constant) return false;
-  if (const json* known = member_of(rule, "enum")) {
-    if (std::find(known->begin(), known->end(), value) == known->end()) return false;
+  if (rule.constant != nullptr && value != *rule.constant) return false;
+  if (rule.known != nullptr && std::find(rule.known->begin(), rule.known->end(), value) == rule.known->end()) {
+    return false;
   }
   if (value.is_number()) {
     const long double number = exact(value);
-    const auto breaks = [&rule, number](std::string_view keyword, const auto& holds) {
-      const json* limit = member_of(rule, keyword);
+    const auto breaks = [number](const json* limit, const auto& holds) {
       return limit != nullptr && !holds(number, exact(*limit));
     };
-    if (breaks("minimum", std::greater_equal<>()) || breaks("maximum", std::less_equal<>())) return false;
-    if (breaks("exclusiveMinimum", std::greater<>()) || breaks("exclusiveMaximum", std::less<>())) return false;
-    if (breaks("multipleOf", [](long double x, long double step) { return std::fmod(x, step) == 0; })) return false;
+    if (breaks(rule.minimum, std::greater_equal<>()) || breaks(rule.maximum, std::less_equal<>())) return false;
+    if (breaks(rule.above, std::greater<>()) || breaks(rule.below, std::less<>())) return false;
+    if (breaks(rule.multiple_of, [](long double x, long double step) { return std::fmod(x, step) == 0; })) return false;
   }
   if (value.is_string()) {
     const std::string& text = value.get_ref<const std::string&>();
-    const json* least = member_of(rule, "minLength");
-    const json* most = member_of(rule, "maxLength");
-    if (least != nullptr && code_points(text) < least->get<std::size_t>()) return false;
-    if (most != nullptr && code_points(text) > most->get<std::size_t>()) return false;
-    const json* pattern = member_of(rule, "pattern");
-    if (pattern != nullptr && !matches(pattern->get_ref<const std::string&>(), text)) return false;
+    if (rule.min_length != nullptr && code_points(text) < rule.min_length->get<std::size_t>()) return false;
+    if (rule.max_length != nullptr && code_points(text) > rule.max_length->get<std::size_t>()) return false;
+    if (rule.pattern != nullptr && !files_.matches(rule.pattern->get_ref<const std::string&>(), text)) return false;
   }
-  if (value.is_array()) {
-    const json* least = member_of(rule, "minItems");
-    if (least != nullptr && value.size() < least->get<std::size_t>()) return false;
-  }
-  if (const json* branches = member_of(rule, "anyOf")) {
-    return std::any_of(branches->begin(), branches->end(),
+  if (value.is_array() && rule.min_items != nullptr && value.size() < rule.min_items->get<std::size_t>()) return false;
+  if (rule.any_of != nullptr) {
+    return std::any_of(rule.any_of->begin(), rule.any_of->end(),
                        [this, &value](const json& branch) { return passes(branch, value); });
   }
   return true;
 }
 
 void SchemaChecker::check(const json& rule, const json& value, const std::string& pointer) {
-  if (rule.contains("$ref")) {
+  const RuleParts& parts = files_.parts(rule);
+  if (parts.target != nullptr) {
     const std::size_t before = broken_;
-    check(schema_.resolve(rule), value, pointer);
+    check(*parts.target, value, pointer);
     if (broken_ > before) return;
   }
-  if (!scalar_rules_hold(rule, value)) {
+  if (!scalar_rules_hold(parts, value)) {
     report(pointer, [this, &rule, &value] {
       std::string message = "got " + quote_json(value) + ", want " + describe(rule);
       if (value.is_string()) {
@@ -225,25 +225,25 @@ void SchemaChecker::check(const json& rule, const json& value, const std::string
     return;
   }
   if (value.is_object()) check_members(rule, value, pointer);
-  if (const json* items = member_of(rule, "items"); items != nullptr && value.is_array()) {
+  if (parts.items != nullptr && value.is_array()) {
     for (std::size_t i = 0; i < value.size() && !over(); ++i) {
-      check(*items, value[i], place_of(pointer, std::to_string(i)));
+      check(*parts.items, value[i], place_of(pointer, std::to_string(i)));
     }
   }
-  if (rule.contains("oneOf") && !over()) check_one_of(rule, value, pointer);
+  if (parts.one_of != nullptr && !over()) check_one_of(rule, value, pointer);
 }
 
 void SchemaChecker::check_members(const json& rule, const json& value, const std::string& pointer) {
   static const json kNone = json::object();
   static const json kNoNames = json::array();
-  const auto part = [&rule](std::string_view keyword, const json& otherwise) -> const json& {
-    const json* found = member_of(rule, keyword);
+  const RuleParts& parts = files_.parts(rule);
+  const auto part = [](const json* found, const json& otherwise) -> const json& {
     return found == nullptr ? otherwise : *found;
   };
-  const json& properties = part("properties", kNone);
-  const json& patterns = part("patternProperties", kNone);
-  const json* names = member_of(rule, "propertyNames");
-  const json* others = member_of(rule, "additionalProperties");
+  const json& properties = part(parts.properties, kNone);
+  const json& patterns = part(parts.pattern_properties, kNone);
+  const json* names = parts.property_names;
+  const json* others = parts.additional_properties;
   for (const auto& [name, member] : value.items()) {
     if (over()) return;
     const std::string place = place_of(pointer, name);
@@ -257,7 +257,7 @@ void SchemaChecker::check_members(const json& rule, const json& value, const std
       check(*property, member, place);
     }
     for (const auto& [pattern, member_rule] : patterns.items()) {
-      if (matches(pattern, name)) {
+      if (files_.matches(pattern, name)) {
         known = true;
         check(member_rule, member, place);
       }
@@ -267,7 +267,7 @@ void SchemaChecker::check_members(const json& rule, const json& value, const std
       check(*others, member, place);
     } else if (*others == false) {
       report(place, [&, &name = name] {
-        const json& planned = part("x-planned", kNone);
+        const json& planned = part(member_of(rule, "x-planned"), kNone);
         if (!planned.contains(name)) {
           return "got an unknown key; " + known_names_hint(name, keys_of(properties), "keys");
         }
@@ -276,7 +276,7 @@ void SchemaChecker::check_members(const json& rule, const json& value, const std
       });
     }
   }
-  for (const json& name : part("required", kNoNames)) {
+  for (const json& name : part(parts.required, kNoNames)) {
     const std::string& key = name.get_ref<const std::string&>();
     if (value.contains(key)) continue;
     report(place_of(pointer, key), [&] {
@@ -288,8 +288,9 @@ void SchemaChecker::check_members(const json& rule, const json& value, const std
 
 void SchemaChecker::check_one_of(const json& rule, const json& value, const std::string& pointer) {
   Branches branches;
-  for (const json& branch : rule["oneOf"]) {
-    branches.push_back(branch.contains("$ref") ? &schema_.resolve(branch) : &branch);
+  for (const json& branch : *files_.parts(rule).one_of) {
+    const json* target = files_.parts(branch).target;
+    branches.push_back(target == nullptr ? &branch : target);
   }
   const auto passing = std::count_if(branches.begin(), branches.end(),
                                      [this, &value](const json* branch) { return passes(*branch, value); });
@@ -360,7 +361,7 @@ void SchemaChecker::check_tagged(const std::string& tag, const Branches& branche
 }
 
 std::string SchemaChecker::describe(const json& rule) const {
-  if (rule.contains("$ref")) return describe(schema_.resolve(rule));
+  if (const json* target = files_.parts(rule).target) return describe(*target);
   if (rule.contains("const")) return quote_json(rule["const"]);
   if (rule.contains("enum")) return "one of " + join(quoted(rule["enum"]), ", ");
   if (rule.contains("anyOf") || rule.contains("pattern")) {

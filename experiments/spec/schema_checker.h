@@ -13,8 +13,8 @@ namespace droptest::experiments {
 /// Collects violations. Every broken rule is reported once, at the innermost value that breaks it.
 class SchemaChecker {
  public:
-  /// `schema` is borrowed, and so are the rules below, which are parts of it.
-  explicit SchemaChecker(const Schema& schema) : schema_(schema) {}
+  /// `files` are borrowed, and so are the rules below, which are parts of them.
+  explicit SchemaChecker(const SchemaFiles& files) : files_(files) {}
 
   /// Checks `value`, which is at `pointer` of its document, against `rule`, a schema or a part of one.
   void check(const nlohmann::json& rule, const nlohmann::json& value, const std::string& pointer);
@@ -30,21 +30,20 @@ class SchemaChecker {
  private:
   enum class Purpose { kReport, kTrial };
   using Branches = std::vector<const nlohmann::json*>;
-  SchemaChecker(const Schema& schema, Purpose purpose) : schema_(schema), purpose_(purpose) {}
+  SchemaChecker(const SchemaFiles& files, Purpose purpose) : files_(files), purpose_(purpose) {}
 
   void check_members(const nlohmann::json& rule, const nlohmann::json& value, const std::string& pointer);
   void check_one_of(const nlohmann::json& rule, const nlohmann::json& value, const std::string& pointer);
   void check_tagged(const std::string& tag, const Branches& branches, const nlohmann::json& value,
                     const std::string& pointer);
-  bool scalar_rules_hold(const nlohmann::json& rule, const nlohmann::json& value) const;
-  bool matches(const std::string& pattern, std::string_view text) const;
+  bool scalar_rules_hold(const RuleParts& rule, const nlohmann::json& value) const;
   /// `message` is called where somebody reads it.
   template <class Message>
   void report(const std::string& pointer, const Message& message);
   std::string place_of(const std::string& pointer, const std::string& name) const;
   bool over() const { return purpose_ == Purpose::kTrial && broken_ > 0; }
 
-  const Schema& schema_;
+  const SchemaFiles& files_;
   const Purpose purpose_ = Purpose::kReport;
   std::size_t broken_ = 0;
   std::vector<Violation> violations_;

@@ -20,7 +20,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-Schema schema(const std::string& text) { return Schema({{"s.json", parse_json(text, "s.json")}}, "s.json"); }
+Schema schema(const std::string& text) {
+  const std::vector<std::pair<std::string, nlohmann::json>> files = {{"s.json", parse_json(text, "s.json")}};
+  return Schema(std::make_shared<const SchemaFiles>(files), "s.json");
+}
 
 /// "pointer: message" of each violation.
 std::vector<std::string> violations(const Schema& rules, const std::string& document) {
