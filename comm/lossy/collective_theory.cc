@@ -10,6 +10,7 @@
 #include "comm/lossy/path_registry.h"
 #include "comm/lossy/schedule_theory.h"
 #include "sim/error.h"
+#include "sim/log_gamma.h"
 
 namespace droptest::comm {
 namespace {
@@ -38,7 +39,7 @@ double arrived_probability(const LossyAllReduce& c, int k) {
   const double kept = m - lost;
   if (kept < 0) return 0;
   if (p >= 1) return kept == 0 ? 1 : 0;
-  const double coefficient = std::lgamma(m + 1) - std::lgamma(lost + 1) - std::lgamma(kept + 1);
+  const double coefficient = sim::log_gamma(m + 1) - sim::log_gamma(lost + 1) - sim::log_gamma(kept + 1);
   const double losses = lost == 0 ? 0 : lost * std::log(p);
   return std::exp(coefficient + losses + kept * std::log1p(-p));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that have a result, but not all records that are asked for now.
+// Finished runs that lack records which the spec asks for: the commands refuse them, or run them again.
 #pragma once
 
 #include <string>

@@ -17,6 +17,13 @@ namespace droptest::experiments {
 struct MappedFile::Mapping {
   boost::interprocess::file_mapping file;
   boost::interprocess::mapped_region region;  ///< empty for an empty file, which cannot be mapped
+  timespec modified{};
+
+  struct stat status() const {
+    struct stat now {};
+    DROPTEST_CHECK(::fstat(file.get_mapping_handle().handle, &now) == 0, "fstat of an open file");
+    return now;
+  }
 };
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
@@ -32,6 +39,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   try {
     namespace ipc = boost::interprocess;
     mapping->file = ipc::file_mapping(path.c_str(), ipc::read_only);
+    mapping->modified = mapping->status().st_mtim;
     if (size > 0) mapping->region = ipc::mapped_region(mapping->file, ipc::read_only, 0, size);
   } catch (const boost::interprocess::interprocess_exception& failure) {
     throw ConfigError(
@@ -46,13 +54,17 @@ std::span<const std::byte> MappedFile::bytes() const {
   return {static_cast<const std::byte*>(mapping_->region.get_address()), mapping_->region.get_size()};
 }
 
-void MappedFile::require_whole() const {
-  struct stat status {};
-  const int failed = ::fstat(mapping_->file.get_mapping_handle().handle, &status);
-  DROPTEST_CHECK(failed == 0, path_ + ": fstat of an open file");
+void MappedFile::require_unchanged() const {
+  const struct stat status = mapping_->status();
   if (static_cast<std::uintmax_t>(status.st_size) < bytes().size()) {
     throw ConfigError(path_ + ": " + std::to_string(status.st_size) + " bytes, but " + std::to_string(bytes().size()) +
                       " when it was opened: another program cut the file while this one read it");
+  }
+  const timespec& modified = mapping_->modified;
+  if (status.st_mtim.tv_sec != modified.tv_sec || status.st_mtim.tv_nsec != modified.tv_nsec) {
+    throw ConfigError(path_ +
+                      ": changed since it was opened: another program wrote into the file while this one read "
+                      "it; put a new file in its place instead, and run again");
   }
 }
 

@@ -20,9 +20,9 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const;
 
-  /// Throws: ConfigError where the file is now shorter than the mapping: reading the missing pages would end the
-  /// process.
-  void require_whole() const;
+  /// Throws: ConfigError where the file is now shorter than the mapping, since reading the missing pages would end the
+  /// process; and where another program has written into it since, as its time of modification shows.
+  void require_unchanged() const;
 
  private:
   struct Mapping;

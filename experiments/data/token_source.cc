@@ -129,7 +129,7 @@ void Tokens::read(std::uint64_t first, std::span<std::int32_t> tokens) const {
 
 void Tokens::check(std::uint64_t first, std::uint64_t count) const {
   DROPTEST_CHECK(first <= size_ && count <= size_ - first, where_ + ": tokens beyond the end");
-  if (file_) file_->require_whole();
+  if (file_) file_->require_unchanged();
   const std::uint64_t begin = first_ + first;
   if (layout_ == Layout::kText) {
     check_text(begin, begin + count);

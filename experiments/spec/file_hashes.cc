@@ -29,7 +29,15 @@ class OpenFile {
   int descriptor_;
 };
 
-std::string hash_of(const OpenFile& file, const std::string& path) {
+/// Of a regular file that is open.
+struct stat status_of(const OpenFile& file, const std::string& path) {
+  struct stat status {};
+  if (::fstat(file.descriptor(), &status) != 0) fail_on_file("read", path, errno);
+  if (!S_ISREG(status.st_mode)) throw ConfigError("read " + path + ": is no regular file");
+  return status;
+}
+
+std::string hash_of(const OpenFile& file, const std::string& path, const std::function<void()>& on_piece) {
   constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
   std::string piece(kPieceBytes, '\0');
   Sha256 hash;
@@ -39,6 +47,7 @@ std::string hash_of(const OpenFile& file, const std::string& path) {
     if (got < 0) fail_on_file("read", path, errno);
     if (got == 0) return hash.hex();
     hash.add(std::string_view(piece.data(), static_cast<std::size_t>(got)));
+    on_piece();
   }
 }
 
@@ -46,13 +55,18 @@ std::string hash_of(const OpenFile& file, const std::string& path) {
 
 const std::string& FileHashes::of(const std::string& path) {
   const OpenFile file(path);
-  struct stat status {};
-  if (::fstat(file.descriptor(), &status) != 0) fail_on_file("read", path, errno);
-  if (!S_ISREG(status.st_mode)) throw ConfigError("read " + path + ": is no regular file");
-  const Identity identity(status.st_dev, status.st_ino, status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+  const auto identify = [&file, &path] {
+    const struct stat status = status_of(file, path);
+    return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+  };
+  const Identity identity = identify();
   const auto found = known_.find(identity);
   if (found != known_.end()) return found->second;
-  return known_[identity] = hash_of(file, path);
+  std::string hash = hash_of(file, path, on_piece_);
+  if (identify() != identity) {
+    throw ConfigError("read " + path + ": changed while it was read; want a file that no other program writes into");
+  }
+  return known_[identity] = std::move(hash);
 }
 
 }  // namespace droptest::experiments

@@ -3,21 +3,27 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 
 namespace droptest::experiments {
 
 /// Hashes files, each once: a file is known by its device, inode, size and time of change. Thread safety: none.
 class FileHashes {
  public:
+  /// `on_piece` is called whenever a piece of a file has been read.
+  explicit FileHashes(std::function<void()> on_piece = [] {}) : on_piece_(std::move(on_piece)) {}
+
   /// SHA-256 in 64 lower-case hex digits. Throws: ConfigError with the path and the system's reason, for what is no
-  /// regular file too.
+  /// regular file too, and for a file that changes while it is read.
   const std::string& of(const std::string& path);
 
  private:
   using Identity = std::tuple<std::uint64_t, std::uint64_t, std::int64_t, std::int64_t, std::int64_t>;
+  std::function<void()> on_piece_;
   std::map<Identity, std::string> known_;
 };
 

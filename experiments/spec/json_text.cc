@@ -131,8 +131,8 @@ std::string canonical_number(double value) {
 
 /// The library's text, which most strings are without an escape.
 void append_string(const std::string& text, std::string& out) {
-  const bool plain = std::all_of(text.begin(), text.end(),
-                                 [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; });
+  const bool plain =
+      std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; });
   out += plain ? '"' + text + '"' : json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 

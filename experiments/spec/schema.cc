@@ -95,7 +95,7 @@ void SchemaFiles::prepare(json& rule, const std::string& file, const std::string
 void SchemaFiles::note_parts(const json& rule) {
   if (rule.is_object()) {
     RuleParts& parts = parts_[&rule];
-    const std::pair<const char*, const json* RuleParts::*> keywords[] = {
+    const std::pair<const char*, const json * RuleParts::*> keywords[] = {
         {"type", &RuleParts::type},
         {"const", &RuleParts::constant},
         {"enum", &RuleParts::known},

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "sim/error.h"
+#include "sim/log_gamma.h"
 #include "sim/recovery/retransmission.h"
 
 namespace droptest::sim {
@@ -19,7 +20,7 @@ double at_most_failures(double p, std::uint64_t taken, std::uint64_t budget) {
   double sum = 0;
   for (std::uint64_t failures = 0; failures <= budget; ++failures) {
     const auto k = static_cast<double>(failures);
-    const double ways = std::lgamma(j + k) - std::lgamma(k + 1) - std::lgamma(j);
+    const double ways = log_gamma(j + k) - log_gamma(k + 1) - log_gamma(j);
     sum += std::exp(ways + j * std::log1p(-p) + (failures == 0 ? 0 : k * std::log(p)));
   }
   return std::min(sum, 1.0);

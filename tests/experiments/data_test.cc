@@ -239,7 +239,8 @@ TEST(LargeFiles, AreCheckedWhereABatchReadsThem) {
   values.resize(4);
   EXPECT_NO_THROW(text.read(text.size() - 4, values));
   std::ofstream(file.path(), std::ios::in | std::ios::binary).seekp(16'000'000'000).write("\xc3\xa4\xa4", 3);
-  EXPECT_THAT(config_error([&] { text.read(15'999'999'999, values); }),
+  const Tokens broken = open_tokens(data, 256);
+  EXPECT_THAT(config_error([&] { broken.read(15'999'999'999, values); }),
               AllOf(HasSubstr(file.path()), HasSubstr("not UTF-8 at byte 16000000002 (value 164)")));
 }
 
@@ -251,6 +252,32 @@ TEST(LargeFiles, AFileThatIsCutWhileItIsReadIsRefused) {
   std::vector<std::int32_t> values(2);
   EXPECT_THAT(config_error([&] { tokens.read(40'000, values); }),
               AllOf(HasSubstr(data.tokens), HasSubstr("100 bytes, but 100000 when it was opened")));
+  std::filesystem::remove(data.tokens);
+}
+
+TEST(LargeFiles, AFileThatIsWrittenIntoWhileItIsReadIsRefused) {
+  DataConfig data;
+  data.tokens = temporary_file(std::vector<std::byte>(1000));
+  std::filesystem::last_write_time(data.tokens, std::filesystem::file_time_type(std::chrono::hours(1)));
+  const Tokens tokens = open_tokens(data, 256);
+  std::vector<std::int32_t> values(2);
+  tokens.read(40, values);
+  std::fstream(data.tokens, std::ios::in | std::ios::out | std::ios::binary).put('\1');  // of the same size
+  EXPECT_THAT(config_error([&] { tokens.read(40, values); }),
+              AllOf(HasSubstr(data.tokens), HasSubstr("changed since it was opened")));
+  std::filesystem::remove(data.tokens);
+}
+
+TEST(LargeFiles, AFileInItsPlaceChangesNothing) {
+  DataConfig data;
+  const std::string path = temporary_file(std::vector<std::byte>(1000));
+  data.tokens = path + ".in_use";
+  std::filesystem::rename(path, data.tokens);
+  const Tokens tokens = open_tokens(data, 256);
+  std::filesystem::rename(temporary_file(std::vector<std::byte>(1000, std::byte{1})), data.tokens);
+  std::vector<std::int32_t> values = {7, 7};
+  tokens.read(40, values);
+  EXPECT_EQ(values, (std::vector<std::int32_t>{0, 0}));
   std::filesystem::remove(data.tokens);
 }
 

@@ -54,6 +54,20 @@ TEST(FileHashes, ReadAFileAgainOnlyWhereItMayHaveChanged) {
   EXPECT_EQ(FileHashes().of(path), sha256_hex("abd"));
 }
 
+TEST(FileHashes, AFileThatChangesWhileItIsReadHasNone) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/f";
+  write(path, "abc", 100);
+  std::string later = "abd";  // of the same size, or shorter
+  FileHashes files([&] {
+    if (!later.empty()) write(path, later, 101);
+    later.clear();
+  });
+  EXPECT_EQ(config_error_of([&] { (void)files.of(path); }),
+            "read " + path + ": changed while it was read; want a file that no other program writes into");
+  EXPECT_EQ(files.of(path), sha256_hex("abd"));
+}
+
 TEST(FileHashes, WhatCannotBeReadIsSaid) {
   const TemporaryFolder folder;
   EXPECT_EQ(config_error_of([&] { (void)FileHashes().of(folder.path() + "/f"); }),
