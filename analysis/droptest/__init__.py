@@ -22,6 +22,7 @@ _MODULE_OF = {
     "MissingRecord": "droptest.files",
     "RecordError": "droptest.files",
     "Records": "droptest.records",
+    "best_over": "droptest.best_values",
     "experiments_in": "droptest.records",
     "groups": "droptest.summary",
     "load": "droptest.records",

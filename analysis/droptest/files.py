@@ -102,7 +102,15 @@ class Run:
     diagnostics: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     idle: tuple[str, ...] = ()  # parts of the spec without effect: "/network: no packet is sent, so none is lost"
+    labels: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # a text and the pointers it stands for
     other_points: list[dict[str, Any]] = field(default_factory=list)  # of the sweep, that are this run as well
+
+
+def labels_of(record: dict[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
+    """The `labels` of a summary.json, or of a run of sweep.json."""
+    found = record.get("labels")
+    entries = [object_of(entry) for entry in found] if isinstance(found, list) else []
+    return [(str(e["label"]), tuple(map(str, e["pointers"]))) for e in entries if {"label", "pointers"} <= set(e)]
 
 
 def idle_parts(record: dict[str, Any]) -> tuple[str, ...]:
@@ -176,6 +184,7 @@ def read_run(path: Path) -> Run:
             problems.append(f"{path / 'summary.json'}: /status: got {status!r}, want one of {allowed}")
         run.error = run.summary.get("error") or None
         run.point = object_of(run.summary.get("point"))
+        run.labels = labels_of(run.summary)
     run.seeds = seeds_of(run.summary, run.spec)
     run.idle = idle_parts(run.summary)
     if problems:

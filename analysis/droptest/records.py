@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from droptest.files import (
     Run,
     idle_parts,
     is_run,
+    labels_of,
     object_of,
     read_json,
     read_run,
@@ -51,19 +54,23 @@ NUMBERS = frozenset({
 
 @dataclass
 class Records:
-    """One experiment. Every frame has `run_id`, and `series`, `loss_rate`, `seed` of the run.
+    """One experiment. Every frame has `run_id`, and `series`, `label`, `loss_rate`, `seed` of the run, and a column for
+    each pointer that varies over the runs, such as `/training/learning_rate`: its value, a loss process in words.
 
+    label: the labels that the spec gives the run's values, joined by commas.
     seed: a number; a text that names all three where weights, data and network have seeds of their own.
 
     runs: one row per run, planned ones too.
         status: completed, diverged, failed, unfinished (no summary), unreadable, missing (planned, not there);
         error: text or None; series: the curve it belongs to; lossless: whether no packet can be lost;
         loss_rate: fraction, the place on the loss axis; loss_model: in words; mean_burst_packets: configured;
-        final_validation_loss, best_validation_loss, final_train_loss: nats per token;
+        final_validation_loss, best_validation_loss, final_train_loss: nats per token; selection_loss: likewise, on the
+        selection tokens (NaN: not measured);
         training: seeds of (weights, data); network_seed;
         twin: run_id of the lossless run with the same spec and training, or None;
         difference: final validation loss minus the twin's, nats per token;
         diverged_step, steps, last_step, tokens, tokens_per_second, seconds, path, point;
+        best_value: the value of the pointers of best_over in words ("learning rate 0.001");
         idle: pointers to what the spec says without effect (`warnings` has the words);
         same_points: what points of the sweep differ in that are this run all the same ("fill zero, stale").
     metrics: one row per logged step: step, tokens, seconds, virtual_seconds (where there is a clock),
@@ -108,11 +115,33 @@ class Records:
     planned: int | None  # runs in sweep.json; None without it
     varied: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    best_over: tuple[str, ...] = ()  # swept pointers, of which tables and figures show the best value of each point
     search: Search | None = None  # search.json, where a search was made
     rate_pointer: str | None = None  # the loss whose rate is `loss_rate`, where several vary on their own
     files: dict[str, Run] = field(default_factory=dict)  # by run_id, as read
     # Loss processes that are two-state chains, by (run_id, class, half).
     chains: dict[tuple[str, str, str], loss_model.GilbertElliott] = field(default_factory=dict)
+
+    @cached_property
+    def best(self) -> Records:
+        """These records with the runs of the best value of each point alone; the records themselves without best_over.
+
+        Series say nothing of the pointers of best_over then, and the twin of a run is the lossless run of the same
+        seeds at the lossless point's own best value.
+        """
+        if not self.best_over:
+            return self
+        from droptest.best_values import best_over
+
+        found = best_over(self)
+        chosen = {run_id for run_ids in found.loc[found["best"], "run_ids"] for run_id in run_ids}
+        every = list(self.files.values())
+        namer = SeriesNamer(every, self.best_over)
+        runs = [run for run in every if run.run_id in chosen]
+        result = _frames(self.path, self.name, self.description, self.spec, runs, self.planned, self.search,
+                         list(self.warnings), namer)  # fmt: skip
+        result.best = result
+        return result
 
     def of_status(self, *statuses: str) -> pd.DataFrame:
         """The runs of these statuses."""
@@ -191,7 +220,16 @@ def load(path: str | Path) -> Records:
         len(runs) if sweep else None,
         search,
         warnings,
+        SeriesNamer(runs),
+        _best_over(sweep, path),
     )
+
+
+def _best_over(sweep: dict[str, Any], path: Path) -> tuple[str, ...]:
+    found = sweep.get("best_over", [])
+    if not isinstance(found, list) or not all(isinstance(pointer, str) for pointer in found):
+        raise MalformedRecord(f"{path / 'sweep.json'}: /best_over: got {found!r}, want a list of pointers")
+    return tuple(found)
 
 
 def _idle_warnings(runs: list[Run]) -> list[str]:
@@ -224,6 +262,7 @@ def _planned_runs(path: Path, sweep: dict[str, Any], search: Search | None, warn
             continue
         run = read_run(path / run_id)
         run.point = object_of(entry.get("point")) or run.point
+        run.labels = labels_of(entry) or run.labels
         run.seeds = run.seeds or seeds_of(entry)
         run.idle = tuple(dict.fromkeys((*run.idle, *idle_parts(entry))))
         runs[run_id] = run
@@ -235,7 +274,8 @@ def _planned_runs(path: Path, sweep: dict[str, Any], search: Search | None, warn
     if search is not None:
         # A sweep's points and a search's name other members: the resolved specs name what all runs differ in.
         for run in runs.values():
-            run.point = {} if run.spec else run.point
+            if run.spec:
+                run.point, run.labels = {}, []
     extra = [child.name for child in sorted(path.iterdir()) if is_run(child) and child.name not in runs]
     if extra:
         lists = " or ".join(name for name in ("sweep.json", "search.json") if (path / name).is_file())
@@ -251,12 +291,12 @@ def _find_twins(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
     """run_id of each lossy run -> run_id of the lossless run with the same spec and seeds of weights and data."""
     lossless: dict[tuple[str, tuple[int, int]], list[Run]] = {}
     for run in runs:
-        key = twin_key(run)
+        key = twin_key(run, namer.best_over)
         if key is not None and run.seeds is not None and run.status != "unreadable" and namer.lossless(run):
             lossless.setdefault((key, run.seeds[:2]), []).append(run)
     twins = {}
     for run in runs:
-        key = twin_key(run)
+        key = twin_key(run, namer.best_over)
         if key is None or run.seeds is None or namer.lossless(run):
             continue
         candidates = lossless.get((key, run.seeds[:2]), [])
@@ -275,6 +315,7 @@ def _run_row(run: Run, namer: SeriesNamer) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
         "series": namer.series(run),
+        "label": namer.labels(run),
         "loss_rate": namer.rate(run),
         "training": run.seeds[:2] if run.seeds else run.run_id,
         "network_seed": run.seeds[2] if run.seeds else run.run_id,
@@ -284,6 +325,7 @@ def _run_row(run: Run, namer: SeriesNamer) -> dict[str, Any]:
         "loss_model": namer.model_label(run),
         "mean_burst_packets": namer.mean_burst_packets(run),
         "final_validation_loss": _number(validation.get("final_loss")) if run.status == "completed" else NAN,
+        "selection_loss": _number(validation.get("selection_loss")) if run.status == "completed" else NAN,
         "best_validation_loss": _number(validation.get("best_loss")) if usable else NAN,
         "final_train_loss": _number(train.get("final_loss")) if run.status == "completed" else NAN,
         "diverged_step": _number(summary.get("diverged_step")),
@@ -294,8 +336,10 @@ def _run_row(run: Run, namer: SeriesNamer) -> dict[str, Any]:
         "seconds": _number(summary.get("seconds")),
         "path": run.path,
         "point": run.point,
+        "best_value": namer.best_value(run),
         "idle": ", ".join(dict.fromkeys(text.split(": ")[0] for text in run.idle)),
         "same_points": namer.same_points(run),
+        **namer.values(run),
     }
 
 
@@ -311,12 +355,11 @@ def _seed_labels(runs: list[Run]) -> dict[str, int | str | None]:
 
 def _frames(
     path: Path, name: str, description: str, spec: dict[str, Any], runs: list[Run], planned: int | None,
-    search: Search | None, warnings: list[str],
+    search: Search | None, warnings: list[str], namer: SeriesNamer, best_over: Sequence[str] = (),
 ) -> Records:  # fmt: skip
-    namer = SeriesNamer(runs)
     seeds = _seed_labels(runs)
-    keys = {run.run_id: dict(zip(("series", "loss_rate", "seed"),
-                                 (namer.series(run), namer.rate(run), seeds[run.run_id]), strict=True))
+    keys = {run.run_id: {"series": namer.series(run), "label": namer.labels(run), "loss_rate": namer.rate(run),
+                         "seed": seeds[run.run_id], **namer.values(run)}
             for run in runs}  # fmt: skip
     rows: dict[str, list[dict[str, Any]]] = {
         kind: []
@@ -338,8 +381,9 @@ def _frames(
         for link in run.loss_statistics.get("links") or ():
             ends = {column: link.get(column) for column in ("class", "half", "source", "destination")}
             rows["links"].append({**key, **ends, **{c: _number(link.get(c)) for c in LINK_COLUMNS}})
-    frame = pd.DataFrame([_run_row(run, namer) for run in runs], columns=list(_run_row(Run("", path), SeriesNamer(
-        [Run("", path)]))))  # fmt: skip
+    nothing = Run("", path)
+    named = list(_run_row(nothing, SeriesNamer([nothing])))
+    frame = pd.DataFrame([_run_row(run, namer) for run in runs], columns=[*named, *namer.varied])
     frame.insert(frame.columns.get_loc("loss_rate") + 1, "seed",
                  pd.Series([seeds[i] for i in frame["run_id"]], dtype=object))  # fmt: skip
     twins = _find_twins(runs, namer)
@@ -349,7 +393,7 @@ def _frames(
     lossy = frame[~frame["lossless"]]
     if len(lossy) and not frame["lossless"].any():
         warnings.append("there is no lossless run: differences to a lossless twin cannot be given")
-    keyed = ["run_id", "series", "loss_rate", "seed"]
+    keyed = ["run_id", "series", "label", "loss_rate", "seed", *namer.varied]
     columns = {
         "metrics": [*keyed, "step", *METRIC_COLUMNS, "divergence_max", "divergence_rms"],
         "divergence": [*keyed, "step", "group", "max", "rms"],
@@ -365,7 +409,7 @@ def _frames(
     frames = {kind: _typed(pd.DataFrame(rows[kind], columns=columns[kind])) for kind in rows}
     return Records(
         path=path, name=name, description=description, spec=spec, runs=frame, planned=planned, varied=namer.varied,
-        rate_pointer=namer.rate_pointer, search=search,
+        rate_pointer=namer.rate_pointer, best_over=tuple(best_over), search=search,
         warnings=warnings, files={run.run_id: run for run in runs}, chains={
             (run.run_id, *key): m.chain for run in runs for key, m in namer.models(run).items() if m.chain is not None
         }, searches=_searches(search, frame, keyed), **frames,

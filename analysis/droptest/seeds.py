@@ -52,6 +52,7 @@ class Spread:
 
 def spreads(records: Records, quantity: str) -> list[Spread]:
     """One for each point with losses that has at least two values."""
+    records = records.best
     result = []
     for group in groups(records):
         runs = records.runs[records.runs["run_id"].isin(group.run_ids)]
@@ -127,6 +128,7 @@ def comparisons(records: Records, margin: float | None) -> list[Comparison]:
     ]  # fmt: skip
     if margin is None:
         return result
+    records = records.best
     lossy = [g for g in groups(records) if not g.lossless]
     cells = {
         g.run_ids: cells_of(records.runs[records.runs["run_id"].isin(g.run_ids)], "final_validation_loss")

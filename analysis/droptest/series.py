@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +48,11 @@ def canonical(value: Any) -> str:
 
 def is_loss(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("model"), str)
+
+
+def within(pointer: str, parent: str) -> bool:
+    """Whether a pointer is at another, or inside what that one holds."""
+    return f"{pointer}/".startswith(f"{parent}/")
 
 
 def leaves(point: dict[str, Any]) -> dict[str, Any]:
@@ -124,15 +130,26 @@ def has_deadline(run: Run) -> bool:
     return "deadline_microseconds" in object_of(run.spec.get("time"))
 
 
-def twin_key(run: Run) -> str | None:
-    """Equal for runs whose resolved specs differ in nothing but network and seed; None without a spec."""
+def twin_key(run: Run, best_over: Sequence[str] = ()) -> str | None:
+    """Equal for runs whose resolved specs differ in nothing but network, seed and best_over; None without a spec."""
     if not run.spec:
         return None
     spec = {key: value for key, value in run.spec.items() if key not in INDIFFERENT}
     for section, dropped in (("backend", INDIFFERENT_BACKEND), ("validation", ("network",))):
         if isinstance(spec.get(section), dict):
             spec[section] = {key: value for key, value in spec[section].items() if key not in dropped}
+    for pointer in best_over:
+        _remove(spec, [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]])
     return canonical(spec)
+
+
+def _remove(spec: dict[str, Any], parts: list[str]) -> None:
+    """Takes a member away; what lies on the way is copied, since runs keep their specs."""
+    if len(parts) == 1:
+        spec.pop(parts[0], None)
+    elif isinstance(spec.get(parts[0]), dict):
+        spec[parts[0]] = dict(spec[parts[0]])
+        _remove(spec[parts[0]], parts[1:])
 
 
 def point_of(run: Run) -> dict[str, Any]:
@@ -197,7 +214,9 @@ class SeriesNamer:
     is the rate, where several vary on their own; else None).
     """
 
-    def __init__(self, runs: list[Run]):
+    def __init__(self, runs: list[Run], best_over: Sequence[str] = ()):
+        """best_over: pointers that name no series, since each point is shown at the best of their values."""
+        self.best_over = tuple(best_over)
         self._leaves = {run.run_id: leaves(run.point or point_of(run)) for run in runs}
         self._models = {run.run_id: loss_models(run) for run in runs}
         pointers = list(dict.fromkeys(pointer for found in self._leaves.values() for pointer in found))
@@ -211,16 +230,59 @@ class SeriesNamer:
         self._named = [
             pointer
             for pointer in self.varied
-            if not pointer.startswith("/network")
-            or self._is_loss_pointer(pointer)
-            or len({canonical(self._leaves[run_id].get(pointer)) for run_id in lossy}) > 1
+            if not self.is_best_over(pointer)
+            and (
+                not pointer.startswith("/network")
+                or self._is_loss_pointer(pointer)
+                or len({canonical(self._leaves[run_id].get(pointer)) for run_id in lossy}) > 1
+            )
         ]
-        self._names = _short_names(self._named)
+        self._names = _short_names(self.varied)
+        self._labels = {run.run_id: run.labels for run in runs}
+        self._label_values = self._find_label_values()
         self.rate_pointer: str | None = None
         self._rate_label_is_one = False
         self._varying_halves = self._find_varying_halves()
         if self._points_collide(runs):
             self._choose_rate_pointer()
+
+    def is_best_over(self, pointer: str) -> bool:
+        return any(within(pointer, chosen) for chosen in self.best_over)
+
+    def _find_label_values(self) -> dict[tuple[str, tuple[str, ...]], set[str]]:
+        """The values that each label stands for: one that stands for several does not name them."""
+        found: dict[tuple[str, tuple[str, ...]], set[str]] = defaultdict(set)
+        for run_id, labels in self._labels.items():
+            for text, pointers in labels:
+                mine = {p: v for p, v in self._leaves[run_id].items() if any(within(p, over) for over in pointers)}
+                found[text, pointers].add(canonical(mine))
+        return found
+
+    def _label(self, run: Run, pointer: str) -> str | None:
+        """The label that stands for the run's value at a pointer."""
+        for text, pointers in self._labels[run.run_id]:
+            if any(within(pointer, over) for over in pointers) and len(self._label_values[text, pointers]) == 1:
+                return text
+        return None
+
+    def labels(self, run: Run) -> str:
+        """All labels of the run, without those of the values of which only the best is shown."""
+        texts = [t for t, pointers in self._labels[run.run_id] if not any(self.is_best_over(p) for p in pointers)]
+        return ", ".join(texts)
+
+    def values(self, run: Run) -> dict[str, Any]:
+        """The run's value at each pointer that varies: a number, a text, or what is no scalar in words."""
+        found = self._leaves[run.run_id]
+        return {p: _value_words(found.get(p)) if isinstance(found.get(p), dict | list) else found.get(p)
+                for p in self.varied}  # fmt: skip
+
+    def best_value(self, run: Run) -> str:
+        """The run's value of the pointers of best_over in words: "learning rate 0.001"; "" without any."""
+        found = self._leaves[run.run_id]
+        chosen = [p for p in self.varied if self.is_best_over(p)]
+        return ", ".join(
+            dict.fromkeys(self._label(run, p) or f"{self._names[p]} {_text(found.get(p))}" for p in chosen)
+        )
 
     def _find_varying_halves(self) -> set[tuple[str, str]]:
         halves = {key for models in self._models.values() for key in models if key[0] != "point"}
@@ -235,7 +297,8 @@ class SeriesNamer:
 
     def _points_collide(self, runs: list[Run]) -> bool:
         """Whether two runs with one seed, series and rate have different points."""
-        seen = Counter((self.series(r), self.rate(r), r.seeds) for r in runs if not self.lossless(r))
+        lossy = [run for run in runs if not self.lossless(run)]
+        seen = Counter((self.series(r), self.rate(r), self.best_value(r), r.seeds) for r in lossy)
         return any(count > 1 for count in seen.values())
 
     def _choose_rate_pointer(self) -> None:
@@ -281,8 +344,8 @@ class SeriesNamer:
         for pointer in self._named:
             if pointer not in found or (lossless and pointer.startswith("/network")):
                 continue
-            words.append(self._word(pointer, found[pointer]))
-        words = [word for word in words if word]
+            words.append(self._label(run, pointer) or self._word(pointer, found[pointer]))
+        words = list(dict.fromkeys(word for word in words if word))
         if not lossless and not any(self._is_loss_pointer(p) for p in self.varied):
             words.insert(0, self.model_label(run))
         return ", ".join(words) or "all runs"

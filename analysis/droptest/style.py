@@ -34,6 +34,7 @@ import matplotlib  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.legend import Legend  # noqa: E402
+from matplotlib.patches import Rectangle  # noqa: E402
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, ScalarFormatter  # noqa: E402
 
 SINGLE_COLUMN = 3.5  # inches: one column of a two-column page
@@ -189,6 +190,11 @@ def signed_log_axis(axes: Axes, means: Sequence[float], *bounds: Sequence[float]
     axes.set_ylim(min(low * 1.7, -0.5 * threshold), max(high * 1.7, 0.5 * threshold))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(_plain_number))
+
+
+def frame(x: float, y: float) -> Rectangle:
+    """A frame around the cell at (x, y) of a map."""
+    return Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, edgecolor="tab:red", linewidth=1.5)
 
 
 def plain_ticks(axes: Axes) -> None:

@@ -46,6 +46,7 @@ class Group:
     configured_rate: float
     realised_rate: float
     z: float
+    best_value: str  # with best_over: the value that won, "learning rate 0.001"
     late_rate: float
     repaired_rate: float
     resent_rate: float
@@ -134,7 +135,11 @@ def _of_networks(records: Records, members: pd.DataFrame) -> pd.DataFrame:
 
 
 def groups(records: Records) -> list[Group]:
-    """One group per series and loss rate: lossless ones first, then by series in order of the sweep, and by rate."""
+    """One group per series and loss rate: lossless ones first, then by series in order of the sweep, and by rate.
+
+    With best_over they are of the best value of each point.
+    """
+    records = records.best
     runs = records.runs
     order = {series: index for index, series in enumerate(dict.fromkeys(runs["series"]))}
     result = []
@@ -155,7 +160,8 @@ def groups(records: Records) -> list[Group]:
                 run_ids=tuple(members["run_id"]), twin_ids=tuple(dict.fromkeys(members["twin"].dropna())),
                 seeds=int(members["seed"].nunique()), statuses=members["status"].value_counts().to_dict(),
                 final=final, difference=difference, note="; ".join(filter(None, remarks)),
-                configured_rate=configured, realised_rate=realised, z=z, **_handled(records, members["run_id"]),
+                configured_rate=configured, realised_rate=realised, z=z,
+                best_value=" | ".join(_distinct(members["best_value"])), **_handled(records, members["run_id"]),
             )
         )  # fmt: skip
     return sorted(result, key=lambda g: (not g.lossless, order[g.series], g.loss_rate))
@@ -163,7 +169,7 @@ def groups(records: Records) -> list[Group]:
 
 def series_in(records: Records) -> list[str]:
     """The series that lose packets, in order of the sweep; where there are none, the lossless ones."""
-    runs = records.runs
+    runs = records.best.runs
     lossy = runs[~runs["lossless"]]
     return list(dict.fromkeys((lossy if len(lossy) else runs)["series"]))
 
@@ -225,15 +231,16 @@ def as_json(group: Group) -> dict[str, Any]:
         "mean_burst_packets": finite(group.mean_burst_packets), "lossless": group.lossless,
         "seeds": group.seeds, "runs": dict(group.statuses), "run_ids": list(group.run_ids),
         "final_validation_loss": interval_json(group.final), "difference_to_lossless": interval_json(group.difference),
-        "note": group.note, "configured_rate": finite(group.configured_rate),
+        "note": group.note, "best_value": group.best_value or None,
+        "configured_rate": finite(group.configured_rate),
         "realised_rate": finite(group.realised_rate), "z": finite(group.z), "late_rate": finite(group.late_rate),
         "repaired_rate": finite(group.repaired_rate), "resent_rate": finite(group.resent_rate),
     }  # fmt: skip
 
 
 HEADER = (
-    "series", "loss model", "loss rate", "mean burst", "seeds", "final validation loss", "difference to lossless",
-    "diverged", "failed", "not there", "realised rate", "z", "late", "repaired", "resent", "note",
+    "series", "loss model", "loss rate", "mean burst", "best value", "seeds", "final validation loss",
+    "difference to lossless", "diverged", "failed", "not there", "realised rate", "z", "late", "repaired", "resent", "note",
 )  # fmt: skip
 
 
@@ -244,7 +251,7 @@ def row_of(group: Group) -> tuple[str, ...]:
     absent = total - completed - group.count("diverged") - group.count("failed")
     rate = "-" if group.loss_model == NO_PROCESS else percent(group.loss_rate)
     return (
-        group.series, group.loss_model, rate, number(group.mean_burst_packets, 2),
+        group.series, group.loss_model, rate, number(group.mean_burst_packets, 2), group.best_value or "-",
         f"{completed}/{total}" if completed != total else str(total), with_interval(group.final),
         with_interval(group.difference, signed="+"), str(group.count("diverged") or "-"),
         str(group.count("failed") or "-"), str(absent or "-"),
@@ -286,4 +293,4 @@ def text_table(records: Records) -> str:
     if all(row[0] == row[1] for row in rows):
         kept = [i for i in kept if i != 1]
     return aligned([HEADER[i] for i in kept], [[row[i] for i in kept] for row in rows],
-                   {"series", "loss model", "note"})  # fmt: skip
+                   {"series", "loss model", "best value", "note"})  # fmt: skip

@@ -56,6 +56,7 @@ def default_target(records: Records) -> float:
 
     Where no run is lossless, the reliable ones stand for them: their results are the same.
     """
+    records = records.best
     runs = records.runs[records.runs["final_validation_loss"].notna()]
     exact = runs[runs["lossless"]]
     if exact.empty:
@@ -87,6 +88,7 @@ def _settings(run: Run, loss_model: str) -> str:
 
 def curves(records: Records, target: float) -> list[Curve]:
     """One curve per series that loses packets, with its lossless twins at rate 0."""
+    records = records.best
     by_run: dict[str, float] = {}
     measured = records.metrics[records.metrics["validation_loss"].notna()]
     for run_id, lines in measured.groupby("run_id", sort=False):

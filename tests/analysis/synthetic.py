@@ -339,11 +339,13 @@ def seeds_of(first, count, repeat):
     return [dict(zip(SEEDS, values, strict=True)) for values in itertools.product(*ranges)]
 
 
-def write_sweep(out, cross, seeds=3, base=BASE, outcomes=None, final_losses=None, repeat=None, **changes):
+def write_sweep(out, cross, seeds=3, base=BASE, outcomes=None, final_losses=None, repeat=None, labels=None,
+                best_over=None, selection_losses=None, **changes):  # fmt: skip
     """results/<name> of a crossed sweep; returns its folder.
 
     outcomes: function of (point, seed) -> an outcome of write_run. final_losses: likewise -> final loss or None.
     repeat: {"weights": 2, "network": 3} crosses seeds instead; the functions get a dict of the three then.
+    labels: function of a point -> its labels. best_over: pointers; selection_losses: function of (point, seed).
     """
     spec = copy.deepcopy(base) | changes
     folder = Path(out) / spec["name"]
@@ -360,11 +362,25 @@ def write_sweep(out, cross, seeds=3, base=BASE, outcomes=None, final_losses=None
             keys = seed if repeat else dict.fromkeys(SEEDS, seed)
             runs.append({"run_id": write_run(folder, one, point, outcome, final), "point": point, "seeds": keys,
                          **one_seed({"seeds": keys})})  # fmt: skip
+            if labels:
+                runs[-1]["labels"] = labels(point)
+            if selection_losses and outcome == "completed":
+                path = folder / runs[-1]["run_id"] / "summary.json"
+                summary = json.loads(path.read_text())
+                summary["validation"] |= {"selection_loss": selection_losses(point, seed), "selection_tokens": 65536}
+                write_json(path, summary)
             if idle_parts(one):
                 runs[-1]["warnings"] = idle_parts(one)
-    given = spec | {"sweep": {"cross": cross}, "repeat": repeat or {"seeds": seeds}}
-    write_json(folder / "sweep.json", {"schema_version": 1, "name": spec["name"],
-                                       "description": spec["description"], "spec": given, "runs": runs})  # fmt: skip
+    best = {"best_over": best_over} if best_over else {}
+    given = spec | {"sweep": {"cross": cross} | best, "repeat": repeat or {"seeds": seeds}}
+    record = {
+        "schema_version": 1,
+        "name": spec["name"],
+        "description": spec["description"],
+        "spec": given,
+        "runs": runs,
+    }
+    write_json(folder / "sweep.json", record | best)
     return folder
 
 

@@ -19,6 +19,7 @@ from droptest.plots import (
     layers,
     loss_over_time,
     loss_rate_check,
+    rate_map,
     step_time,
     threshold,
     time_to_target,
@@ -34,6 +35,7 @@ FIGURES: dict[str, ModuleType] = {
     module.NAME: module
     for module in (
         final_loss,
+        rate_map,
         threshold,
         variances,
         training_curves,
@@ -56,7 +58,7 @@ def data(name: str, records: Records) -> pd.DataFrame:
     """
     if name not in FIGURES:
         raise KeyError(f"no figure {name!r}; there are {', '.join(FIGURES)}")
-    return FIGURES[name].data(records)
+    return FIGURES[name].data(records if FIGURES[name] is rate_map else records.best)
 
 
 def draw(name: str, records: Records):

@@ -84,9 +84,9 @@ def columns_of(interval: Interval, prefix: str = "") -> dict[str, float]:
 
 
 def point_columns(series: str, group: Group) -> dict[str, Any]:
-    """The panel and curve that a point of the experiment is drawn in, its rate, and its share of late packets."""
+    """The panel and curve that a point of the experiment is drawn in, with its rate, late packets and best value."""
     return {"panel": series, "series": group.series, "curve": rate_label(group), "loss_rate": group.loss_rate,
-            "lossless": group.lossless, "late_rate": group.late_rate}  # fmt: skip
+            "lossless": group.lossless, "late_rate": group.late_rate, "best_value": group.best_value}  # fmt: skip
 
 
 def rows_over(

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The best of several values at each point of a sweep with best_over (docs/specs.md)."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from droptest.records import Records
+from droptest.series import SeriesNamer
+from droptest.statistics import mean_interval
+
+
+def best_over(records: Records) -> pd.DataFrame:
+    """One row per point and value of the pointers of best_over: every value that was trained, with the one that won.
+
+    Columns: series (without the pointers), loss_rate (fraction), lossless, value ("learning rate 0.001"), a column for
+    each of the pointers; runs, completed, diverged, failed (counts); selection_loss (mean over the seeds; NaN unless
+    all runs have completed, since the value takes no part then); mean, low and high of the final validation loss over
+    the completed seeds; best; run_ids. Losses are in nats per token (or byte).
+    Where no value of a point takes part, the one with the most completed runs stands for it, of equal ones the first.
+    """
+    namer = SeriesNamer(list(records.files.values()), records.best_over)
+    of_run = records.runs.set_index("run_id", drop=False)
+    members: dict[tuple[str, float, str], list[str]] = {}
+    for run in records.files.values():
+        rate = namer.rate(run)
+        key = (namer.series(run), None if math.isnan(rate) else rate, namer.best_value(run))
+        members.setdefault(key, []).append(run.run_id)
+    rows = []
+    for (series, rate, value), run_ids in members.items():
+        mine = of_run.loc[run_ids]
+        statuses = mine["status"].value_counts()
+        complete = statuses.get("completed", 0) == len(mine)
+        interval = mean_interval(mine["final_validation_loss"])
+        low, high = (interval.low, interval.high) if interval.has_width else (math.nan, math.nan)
+        rows.append({
+            "series": series, "loss_rate": math.nan if rate is None else rate, "lossless": bool(mine["lossless"].all()),
+            "value": value, **{p: mine[p].iloc[0] for p in namer.varied if namer.is_best_over(p)},
+            "runs": len(mine), **{s: int(statuses.get(s, 0)) for s in ("completed", "diverged", "failed")},
+            "selection_loss": float(mine["selection_loss"].mean(skipna=False)) if complete else math.nan,
+            "mean": interval.mean, "low": low, "high": high, "run_ids": tuple(run_ids),
+        })  # fmt: skip
+    frame = pd.DataFrame(rows)
+    frame["best"] = False
+    for _, values in frame.groupby(["series", "loss_rate"], sort=False, dropna=False):
+        judged = values["selection_loss"]
+        frame.loc[values["completed"].idxmax() if judged.isna().all() else judged.idxmin(), "best"] = True
+    return frame
