@@ -240,7 +240,8 @@ def as_json(group: Group) -> dict[str, Any]:
 
 HEADER = (
     "series", "loss model", "loss rate", "mean burst", "best value", "seeds", "final validation loss",
-    "difference to lossless", "diverged", "failed", "not there", "realised rate", "z", "late", "repaired", "resent", "note",
+    "difference to lossless", "diverged", "failed", "not there", "realised rate", "z", "late", "repaired", "resent",
+    "note",
 )  # fmt: skip
 
 

@@ -145,4 +145,4 @@ def test_a_label_of_two_values_does_not_hide_them(tmp_path):
     cross = {"/training/batch_sequences": [8, 2], "/network/loss": [bernoulli(0.1)]}
     labels = lambda _: [{"label": "same", "pointers": ["/training/batch_sequences"]}]  # noqa: E731
     records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=1, labels=labels))
-    assert set(records.runs["series"]) == {"batch sequences 8, Bernoulli", "batch sequences 2, Bernoulli"}
+    assert set(records.runs["series"]) == {"Bernoulli, batch sequences 8", "Bernoulli, batch sequences 2"}
