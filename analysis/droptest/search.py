@@ -78,9 +78,9 @@ def _search_of(record: dict[str, Any]) -> Search:
     for rate in record["rates"]:
         if rate["verdict"] not in VERDICTS:
             continue
-        runs = tuple((str(run["run_id"]), run["difference_percent"]) for run in rate["runs"])
+        of_rate = tuple((str(run["run_id"]), run["difference_percent"]) for run in rate["runs"])
         judged.append(Judged(rate["rate"], rate["verdict"], rate["mean_percent"], rate["low_percent"],
-                             rate["high_percent"], runs))  # fmt: skip
+                             rate["high_percent"], of_rate))  # fmt: skip
     return Search(
         settings["pointer"], float(settings["tolerance_percent"]), record["status"], record["remark"],
         record["threshold"], interval["low"], interval["high"], bool(record["monotone"]), tuple(judged),
