@@ -75,8 +75,8 @@ int run(const RunOptions& options) {
   const std::optional<comm::LaunchEnvironment> launch =
       planned.run.config.backend.name == "local" ? std::nullopt : comm::launch_environment(comm::process_environment());
   const bool launched = launch.has_value();
-  if (options.again == Again::kNo && (!launched || launch->rank == 0)) require_records(plan, options.out);
   // Under a launcher the ranks decide together, once they are connected.
+  if (options.again == Again::kNo && !launched) require_records(plan, options.out);
   if (!launched && experiments::is_settled(directory, planned.run, options.again)) {
     if (!options.quiet) {
       std::cout << outcome_text(*experiments::read_summary(directory)) << "\n"

@@ -15,7 +15,7 @@
 
 #include "comm/device/device_info.h"
 #include "comm/device/device_libraries.h"
-#include "droptest_commit.h"
+#include "experiments/records/build_facts.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -34,18 +34,19 @@ std::string host_name() {
 }  // namespace
 
 Provenance build_provenance() {
+  const BuildFacts facts = build_facts();
   Provenance provenance;
-  provenance.version = DROPTEST_VERSION;
-  provenance.commit = kCommit;
+  provenance.version = facts.version;
+  provenance.commit = facts.commit;
   provenance.host = host_name();
-  provenance.compiler = DROPTEST_COMPILER;
+  provenance.compiler = facts.compiler;
   provenance.libraries = {
       {"oneDNN", dotted(DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH)},
       {"Eigen", dotted(EIGEN_WORLD_VERSION, EIGEN_MAJOR_VERSION, EIGEN_MINOR_VERSION)},
       {"Boost", dotted(BOOST_VERSION / 100000, BOOST_VERSION / 100 % 1000, BOOST_VERSION % 100)},
       {"nlohmann_json", dotted(NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR, NLOHMANN_JSON_VERSION_PATCH)},
       {"OpenSSL", OPENSSL_VERSION_STR},
-      {"Gloo", DROPTEST_GLOO_VERSION},
+      {"Gloo", facts.gloo_version},
   };
   return provenance;
 }

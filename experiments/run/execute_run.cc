@@ -10,8 +10,10 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "comm/backend_registry.h"
 #include "comm/device/stream.h"
@@ -112,7 +114,21 @@ SharedLock take_lock(const RunDirectory& directory, const ExecuteOptions& option
 }
 
 /// What rank 0 found in the run's folder, for all ranks.
-enum class FolderState : std::uint64_t { kOurs, kFinished, kBusy };
+enum class FolderState : std::uint64_t { kOurs, kFinished, kLacking, kBusy };
+
+/// The run is finished, but lacks records that are asked for: its result stays.
+class LackingError : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
+};
+
+/// `missing` is empty where rank 0 alone knows.
+[[noreturn]] void throw_lacking(const RunDirectory& directory, const std::vector<std::string>& missing) {
+  std::string records;
+  for (const std::string& one : missing) records += (records.empty() ? ": " : ", ") + one;
+  throw LackingError(directory.path + ": finished, but without what the spec asks for" +
+                     (missing.empty() ? ", as rank 0 found" : records) + "; --again runs it once more, from the start");
+}
 
 /// All ranks: rank 0 alone need see the folder, and decides for all. While it waits, the others hear from it more often
 /// than their timeout. Takes the lock on rank 0.
@@ -120,6 +136,7 @@ FolderState agree_on_folder(comm::Communicator& group, const ResolvedRun& run, c
                             const ExecuteOptions& options, SharedLock& lock) {
   const std::chrono::milliseconds timeout = run.config.backend.timeout;
   ExecuteOptions told_once = options;
+  std::vector<std::string> missing;
   for (;;) {
     auto state = static_cast<std::uint64_t>(FolderState::kOurs);
     if (group.rank() == 0 && options.lock == ExecuteOptions::Lock::kTake) {
@@ -129,10 +146,12 @@ FolderState agree_on_folder(comm::Communicator& group, const ResolvedRun& run, c
     }
     if (group.rank() == 0 && state == static_cast<std::uint64_t>(FolderState::kOurs) &&
         is_settled(directory, run, options.again)) {
-      state = static_cast<std::uint64_t>(FolderState::kFinished);
+      if (options.lock == ExecuteOptions::Lock::kTake) missing = missing_records(directory, run);
+      state = static_cast<std::uint64_t>(missing.empty() ? FolderState::kFinished : FolderState::kLacking);
     }
     group.broadcast(comm::Tensor(std::span<std::uint64_t>(&state, 1)), 0,
                     {sim::TrafficClass::kControl, "state of the run's folder", -1});
+    if (static_cast<FolderState>(state) == FolderState::kLacking) throw_lacking(directory, missing);
     if (static_cast<FolderState>(state) != FolderState::kBusy) return static_cast<FolderState>(state);
   }
 }
@@ -183,6 +202,8 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
     std::error_code ignored;
     std::filesystem::remove(default_rendezvous(directory), ignored);
     return summary;
+  } catch (const LackingError&) {
+    throw;  // on every rank
   } catch (const std::exception& error) {
     if (group) group->abort(error.what());
     throw;
@@ -281,6 +302,8 @@ nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory
     return run_processes(run, directory, options, lock);
   } catch (const BusyError&) {
     throw;  // the folder is another's
+  } catch (const LackingError&) {
+    throw;  // the result stays
   } catch (const StoppedError&) {
     throw;  // what was recorded stays as it is
   } catch (const std::exception& error) {

@@ -42,7 +42,8 @@ class StoppedError : public std::runtime_error {
 /// of them where a launcher says so (comm/launch_environment.h), else it starts them and waits.
 /// Records are written by rank 0, which holds the lock of the folder meanwhile, or has a parent that does; the summary
 /// is written last, also where the run fails, with status `failed`. Where there is a result once the lock is taken,
-/// nothing is run. Returns the summary. A run that diverges is a result. Throws: what made the run fail, after the
+/// nothing is run; where a launcher started the ranks, a result without the records that are asked for is a ConfigError
+/// on every rank. Returns the summary. A run that diverges is a result. Throws: what made the run fail, after the
 /// summary is written; BusyError, with nothing written; StoppedError. A rank that stalled may have left its thread
 /// behind: after an error the process should end without unwinding.
 nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options);

@@ -205,3 +205,20 @@ def test_a_rank_that_is_told_to_end_says_so_and_leaves_a_summary(tmp_path):
         errors = launch.errors()
     for text in (*errors.values(), summary_of(folder)["error"]):
         assert "rank 1 failed: it was told to end (SIGTERM)" in text
+
+
+def test_every_rank_refuses_a_finished_run_that_lacks_records(tmp_path):
+    write_spec(tmp_path, parallel={"tensor": 2}, backend={"name": "gloo"}, record={"weights": "none"})
+    run("run", "spec.json", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    before = (folder / "summary.json").read_bytes()
+    more = ["run", "spec.json", "--set", "/record/weights=final", "--set", "/backend/timeout_seconds=3600"]
+    launch = Launch("by_hand", *more, cwd=tmp_path, ranks=2, port=free_ports(1))
+    try:
+        assert launch.wait(seconds=60) == [2, 2], launch.said()
+        said = launch.errors()
+    finally:
+        launch.stop()
+    assert "without what the spec asks for: the final weights (/record/weights); --again" in said[0]
+    assert "without what the spec asks for, as rank 0 found; --again" in said[1]
+    assert (folder / "summary.json").read_bytes() == before
