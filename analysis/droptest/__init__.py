@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of droptest -> statistics -> plots -> report.
+"""droptest from Python: run, load, compare, draw.
 
 >>> import droptest
->>> records = droptest.load("results/quickstart")
->>> records.runs[["series", "loss_rate", "seed", "final_validation_loss", "difference"]]
->>> droptest.summary_table(records)
+>>> records = droptest.sweep("experiments/specs/quickstart.json")  # or droptest.load("results/quickstart")
+>>> droptest.points(records)[["series", "loss_rate", "difference_mean", "difference_low", "difference_high"]]
+>>> records.to_csv("tables")
 
-`Records` says which frames there are, with their columns and units. Plots are drawn by
-`droptest.plots.draw("final_loss", records)`, which returns a matplotlib figure. docs/analysis.md has examples.
+`Records` says which frames there are, with their columns and units. `droptest.plots.draw("final_loss", records)` is a
+matplotlib figure, `droptest.plots.data("final_loss", records)` the frame with its numbers. docs/python.md has examples.
 """
 
 import re
@@ -16,6 +16,7 @@ from pathlib import Path
 
 # Names are loaded at their first use, so that the command line can say which package is missing.
 _MODULE_OF = {
+    "CommandError": "droptest.commands",
     "Group": "droptest.summary",
     "Interval": "droptest.statistics",
     "MalformedRecord": "droptest.files",
@@ -23,14 +24,19 @@ _MODULE_OF = {
     "RecordError": "droptest.files",
     "Records": "droptest.records",
     "best_over": "droptest.best_values",
+    "binary": "droptest.commands",
     "experiments_in": "droptest.records",
+    "fates": "droptest.commands",
     "groups": "droptest.summary",
     "load": "droptest.records",
     "load_all": "droptest.records",
     "mean_interval": "droptest.statistics",
     "paired_difference": "droptest.statistics",
     "plots": "droptest.plots",
+    "points": "droptest.summary",
+    "run": "droptest.commands",
     "summary_table": "droptest.summary",
+    "sweep": "droptest.commands",
 }
 __all__ = ["__version__", *_MODULE_OF]
 

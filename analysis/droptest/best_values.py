@@ -10,6 +10,7 @@ import pandas as pd
 from droptest.records import Records
 from droptest.series import SeriesNamer
 from droptest.statistics import mean_interval
+from droptest.summary import interval_columns
 
 
 def best_over(records: Records) -> pd.DataFrame:
@@ -33,14 +34,12 @@ def best_over(records: Records) -> pd.DataFrame:
         mine = of_run.loc[run_ids]
         statuses = mine["status"].value_counts()
         complete = statuses.get("completed", 0) == len(mine)
-        interval = mean_interval(mine["final_validation_loss"])
-        low, high = (interval.low, interval.high) if interval.has_width else (math.nan, math.nan)
         rows.append({
             "series": series, "loss_rate": math.nan if rate is None else rate, "lossless": bool(mine["lossless"].all()),
             "value": value, **{p: mine[p].iloc[0] for p in namer.varied if namer.is_best_over(p)},
             "runs": len(mine), **{s: int(statuses.get(s, 0)) for s in ("completed", "diverged", "failed")},
             "selection_loss": float(mine["selection_loss"].mean(skipna=False)) if complete else math.nan,
-            "mean": interval.mean, "low": low, "high": high, "run_ids": tuple(run_ids),
+            **interval_columns(mean_interval(mine["final_validation_loss"])), "run_ids": tuple(run_ids),
         })  # fmt: skip
     frame = pd.DataFrame(rows)
     frame["best"] = False

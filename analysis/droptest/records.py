@@ -51,6 +51,9 @@ NUMBERS = frozenset({
     "rms", "expected",
 })  # fmt: skip
 
+FRAMES = ("runs", "metrics", "divergence", "samples", "loss_statistics", "bursts", "layers", "gaps", "links", "time",
+          "recoveries", "searches")  # fmt: skip
+
 
 @dataclass
 class Records:
@@ -142,6 +145,23 @@ class Records:
                          list(self.warnings), namer)  # fmt: skip
         result.best = result
         return result
+
+    def to_csv(self, folder: str | Path) -> list[Path]:
+        """Writes every frame that has rows as <folder>/<name>.csv, and `points` (droptest.points). Returns the paths.
+
+        Raises: OSError where the folder cannot be written.
+        """
+        from droptest.summary import points
+
+        frames = {name: getattr(self, name) for name in FRAMES} | {"points": points(self)}
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = []
+        for name, frame in frames.items():
+            if len(frame):
+                paths.append(folder / f"{name}.csv")
+                frame.to_csv(paths[-1], index=False)
+        return paths
 
     def of_status(self, *statuses: str) -> pd.DataFrame:
         """The runs of these statuses."""

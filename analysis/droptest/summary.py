@@ -212,6 +212,12 @@ def with_interval(interval: Interval, digits: int = 4, signed: str = "") -> str:
     return f"{mean} ± {interval.half_width:.{digits}f}" if interval.has_width else mean
 
 
+def interval_columns(interval: Interval, prefix: str = "") -> dict[str, float]:
+    """An interval as columns: `mean`, `low` and `high` (NaN with one value), `seeds` (values it is over)."""
+    low, high = (interval.low, interval.high) if interval.has_width else (math.nan, math.nan)
+    return {f"{prefix}mean": interval.mean, f"{prefix}low": low, f"{prefix}high": high, f"{prefix}seeds": interval.n}
+
+
 def interval_json(interval: Interval) -> dict[str, Any]:
     return {
         "mean": None if math.isnan(interval.mean) else interval.mean,
@@ -238,6 +244,7 @@ def as_json(group: Group) -> dict[str, Any]:
     }  # fmt: skip
 
 
+POINT_RATES = ("configured_rate", "realised_rate", "z", "late_rate", "repaired_rate", "resent_rate")
 HEADER = (
     "series", "loss model", "loss rate", "mean burst", "best value", "seeds", "final validation loss",
     "difference to lossless", "diverged", "failed", "not there", "realised rate", "z", "late", "repaired", "resent",
@@ -267,6 +274,31 @@ def summary_table(records: Records) -> pd.DataFrame:
     Losses are nats per token, mean with the 95 % Student-t interval over seeds; the difference is paired by seed.
     """
     return pd.DataFrame([row_of(group) for group in groups(records)], columns=list(HEADER))
+
+
+def points(records: Records) -> pd.DataFrame:
+    """The summary in numbers: one row per point, over its seeds.
+
+    Columns: series, label, loss_rate (fraction of the loss process), lossless, loss_model, mean_burst_packets
+    (configured), best_value (text; with best_over); a column for each swept pointer; runs, completed, diverged, failed;
+    final_mean, final_low, final_high, final_seeds: final validation loss with its 95 % interval (NaN with one seed) and
+    the number of seeds; difference_...: likewise to the lossless twins, paired by seed; losses in nats per token;
+    configured_rate, realised_rate, late_rate, repaired_rate, resent_rate (fractions of packets; NaN: none); z; note.
+    """
+    best = records.best
+    first = best.runs.set_index("run_id", drop=False)
+    rows = []
+    for group in groups(best):
+        run = first.loc[group.run_ids[0]]
+        row = {"series": group.series, "label": run["label"], "loss_rate": group.loss_rate, "lossless": group.lossless,
+               "loss_model": group.loss_model, "mean_burst_packets": group.mean_burst_packets,
+               "best_value": group.best_value, **{pointer: run[pointer] for pointer in best.varied},
+               "runs": sum(group.statuses.values())}  # fmt: skip
+        row |= {status: group.count(status) for status in ("completed", "diverged", "failed")}
+        for name, interval in (("final", group.final), ("difference", group.difference)):
+            row |= interval_columns(interval, f"{name}_")
+        rows.append(row | {key: getattr(group, key) for key in POINT_RATES} | {"note": group.note})
+    return pd.DataFrame(rows)
 
 
 def printable(text: str) -> str:

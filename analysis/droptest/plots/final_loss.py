@@ -11,6 +11,7 @@ from droptest import style
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
+from droptest.summary import interval_columns
 
 NAME = "final_loss"
 TITLE = "Final validation loss"
@@ -34,7 +35,7 @@ def data(records: Records) -> pd.DataFrame:
     shown, remark = panels.shown_curves(records)
     rows = [
         panels.point_columns(series, group)
-        | panels.columns_of(group.final, "final_") | panels.columns_of(group.difference, "difference_")
+        | interval_columns(group.final, "final_") | interval_columns(group.difference, "difference_")
         | {"diverged": group.count("diverged"), "runs": sum(group.statuses.values()),
            "missing_rate": group.missing_rate, "name": panels.named_with_rate(group)}
         for series, groups in shown.items() for group in groups

@@ -17,7 +17,7 @@ from droptest.loss_model import percent
 from droptest.records import Records
 from droptest.series import NO_PROCESS
 from droptest.statistics import Interval
-from droptest.summary import Group, curves
+from droptest.summary import Group, curves, interval_columns
 
 MAX_SERIES = 12
 MAX_RATES = 7
@@ -77,12 +77,6 @@ def common_steps(frame: pd.DataFrame, run_ids: tuple[str, ...], column: str) -> 
     return table.dropna() if len(table.columns) else table
 
 
-def columns_of(interval: Interval, prefix: str = "") -> dict[str, float]:
-    """An interval as columns: `mean`, `low` and `high` (NaN with one value), `seeds` (values it is over)."""
-    low, high = (interval.low, interval.high) if interval.has_width else (math.nan, math.nan)
-    return {f"{prefix}mean": interval.mean, f"{prefix}low": low, f"{prefix}high": high, f"{prefix}seeds": interval.n}
-
-
 def point_columns(series: str, group: Group) -> dict[str, Any]:
     """The panel and curve that a point of the experiment is drawn in, with its rate, late packets and best value."""
     return {"panel": series, "series": group.series, "curve": rate_label(group), "loss_rate": group.loss_rate,
@@ -94,7 +88,7 @@ def rows_over(
 ) -> Iterator[dict[str, Any]]:
     """A row for each row of `table`, of which the columns are runs: `x` (its index) and the mean over the runs."""
     for place, values in zip(table.index, table.to_numpy(), strict=True):
-        yield {**keys, x: place, **columns_of(interval(values))}
+        yield {**keys, x: place, **interval_columns(interval(values))}
 
 
 def frame_of(rows: list[dict[str, Any]], remark: str) -> pd.DataFrame:

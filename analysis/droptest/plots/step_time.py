@@ -13,7 +13,7 @@ from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
 from droptest.statistics import mean_interval
-from droptest.summary import groups
+from droptest.summary import groups, interval_columns
 
 NAME = "step_time"
 TITLE = "Virtual time of a step"
@@ -48,7 +48,7 @@ def data(records: Records) -> pd.DataFrame:
         if interval.n:
             rows.append({"series": group.series, "loss_rate": group.loss_rate, "lossless": group.lossless,
                          "late_rate": group.late_rate,
-                         "name": panels.named_with_rate(group), **panels.columns_of(interval)})  # fmt: skip
+                         "name": panels.named_with_rate(group), **interval_columns(interval)})  # fmt: skip
     if len(rows) > MOST_ROWS:
         raise NothingToDraw(f"{len(rows)} series and loss rates, of which one figure holds {MOST_ROWS}")
     return panels.frame_of(rows, "")

@@ -12,6 +12,7 @@ from droptest import style, virtual_time
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
+from droptest.summary import interval_columns
 
 NAME = "time_to_target"
 TITLE = "Time to a target loss"
@@ -47,7 +48,7 @@ def data(records: Records) -> pd.DataFrame:
         mine = [result for result in found if result.tolerant == curve.series] or [None]
         rows += [
             {"series": curve.series, "reliable": curve.reliable, "loss_rate": rate,
-             **panels.columns_of(curve.interval(rate)), "target_loss": target, **_break_even_columns(result)}
+             **interval_columns(curve.interval(rate)), "target_loss": target, **_break_even_columns(result)}
             for result in mine for rate in curve.times if not math.isnan(rate)
         ]  # fmt: skip
     result = panels.frame_of(rows, "")
