@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The numbers behind each figure, computed again from the files alone, and that the drawing holds them."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import synthetic
+from matplotlib.collections import LineCollection, PolyCollection
+from synthetic import NONE, bernoulli
+
+import droptest
+from droptest import plots, style, virtual_time
+from droptest.plots.step_time import seconds_per_step
+
+T2, T3 = 12.706204736, 4.302652730  # quantile 0.975 of Student's t with 1 and 2 degrees of freedom, from printed tables
+RATES = (0.05, 0.2)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    losses = [NONE, *map(bernoulli, RATES)]
+    final = lambda point, seed: 2 + 0.1 * seed + point["/network/loss"].get("loss_rate", 0) * (1 + seed)  # noqa: E731
+    return synthetic.write_sweep(
+        tmp_path_factory.mktemp("numbers"), {"/network/loss": losses}, seeds=2, final_losses=final
+    )
+
+
+@pytest.fixture(scope="module")
+def records(folder):
+    return droptest.load(folder)
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory):
+    time = {"link": {"latency_microseconds": 5.0, "bandwidth_gbit_per_second": 100.0}, "compute_milliseconds": 1.0}
+    cross = {
+        "/network/loss": [NONE, *map(bernoulli, (0.02, 0.05, 0.1))],
+        "/time/retransmission": [{"protocol": "none"}, {"protocol": "selective_repeat"}],
+    }
+    return droptest.load(
+        synthetic.write_sweep(
+            tmp_path_factory.mktemp("timed"), cross, name="timed", time=time, training={"steps": 300},
+            validation={"every_steps": 10},
+        )
+    )  # fmt: skip
+
+
+def files(folder, rate, name):
+    """The records of the runs at a loss rate, by seed, as the files have them."""
+    runs = json.loads((folder / "sweep.json").read_text())["runs"]
+    mine = [run for run in runs if run["point"]["/network/loss"].get("loss_rate", 0) == rate]
+    paths = [folder / run["run_id"] / name for run in mine]
+    if name.endswith("l"):
+        return [[json.loads(line) for line in path.read_text().splitlines()] for path in paths]
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def halves(folder, rate):
+    return [half for record in files(folder, rate, "loss_statistics.json") for c in record["classes"].values()
+            for half in c["halves"].values()]  # fmt: skip
+
+
+def mean_of_two(values):
+    """Mean, and the ends of the 95 % interval of two values."""
+    mean, width = sum(values) / 2, T2 * abs(values[0] - values[1]) / 2
+    return [mean, mean - width, mean + width]
+
+
+def at(data, **keys):
+    for key, value in keys.items():
+        data = data[data[key] == value]
+    return data
+
+
+# Numbers.
+
+
+def test_final_loss_is_the_mean_over_seeds_and_the_difference_that_over_pairs(records):
+    data = plots.data("final_loss", records).set_index("loss_rate")
+    for rate in (0.0, *RATES):
+        values = [2 + 0.1 * seed + rate * (1 + seed) for seed in (1, 2)]
+        assert data.loc[rate, ["final_mean", "final_low", "final_high"]].tolist() == pytest.approx(mean_of_two(values))
+        if rate:
+            paired = mean_of_two([2 * rate, 3 * rate])
+            columns = ["difference_mean", "difference_low", "difference_high"]
+            assert data.loc[rate, columns].tolist() == pytest.approx(paired)
+    assert data["missing_rate"].tolist() == [0.0, *RATES]
+
+
+@pytest.mark.parametrize("metric", ["validation_loss", "train_loss"])
+def test_training_curves_are_means_over_seeds_at_each_step(records, folder, metric):
+    data = at(plots.data("training_curves", records), metric=metric, loss_rate=0.2).set_index("step")
+    first, second = ({line["step"]: line[metric] for line in lines if line.get(metric) is not None}
+                     for lines in files(folder, 0.2, "metrics.jsonl"))  # fmt: skip
+    assert data.index.tolist() == sorted(first) and not data["diverged"].any()
+    for step in (50, 100, 200):
+        expected = mean_of_two([first[step], second[step]])
+        assert data.loc[step, ["mean", "low", "high"]].tolist() == pytest.approx(expected)
+
+
+def test_a_cross_is_where_the_curve_of_a_diverged_run_ends(mixed):
+    data = at(plots.data("training_curves", droptest.load(mixed)), metric="train_loss")
+    ends = data[data["diverged"]].set_index("loss_rate")
+    assert ends["step"].to_dict() == {0.2: 90, 0.4: 90}  # the loss is not finite at step 100
+
+
+def test_divergence_is_the_geometric_mean_of_the_rms(records, folder):
+    data = plots.data("divergence", records)
+    for group in set(data["group"]):
+        mine = at(data, group=group, loss_rate=0.2).set_index("step")
+        values = [next(line for line in lines if line["step"] == 100)["divergence"]["groups"][group]["rms"]
+                  for lines in files(folder, 0.2, "metrics.jsonl")]  # fmt: skip
+        expected = np.exp(mean_of_two(np.log(values)))
+        assert mine.loc[100, ["mean", "low", "high"]].astype(float).tolist() == pytest.approx(expected.tolist())
+    assert not at(data, lossless=True).size
+
+
+@pytest.mark.parametrize("quantity", ["nmse", "bias"])
+def test_layers_have_the_error_and_the_bias_of_their_collectives(records, folder, quantity):
+    data = at(plots.data("layers", records), quantity=quantity, loss_rate=0.05)
+    for name in ("tp_forward", "tp_backward"):
+        mine = at(data, **{"class": name}).set_index("layer")
+        assert mine.index.tolist() == [0, 1, 2, 3]
+        for layer in (0, 3):
+            values = [record["classes"][name]["layers"][layer + 1][quantity]
+                      for record in files(folder, 0.05, "diagnostics.json")]  # fmt: skip
+            expected = np.exp(mean_of_two(np.log(values))) if quantity == "nmse" else np.array(mean_of_two(values))
+            assert mine.loc[layer, ["mean", "low", "high"]].tolist() == pytest.approx(expected.tolist())
+
+
+def test_burst_lengths_are_counts_over_expectations(records, folder):
+    data = at(plots.data("burst_lengths", records), loss_rate=0.2).set_index("length")
+    for length in (1, 3):
+        found = [
+            entry for half in halves(folder, 0.2) for entry in half["burst_histogram"] if entry["length"] == length
+        ]
+        count, expected = sum(e["count"] for e in found), sum(e["expected"] for e in found)
+        row = data.loc[length]
+        assert (row["count"], row["expected"]) == (count, pytest.approx(expected))
+        assert row["ratio"] == pytest.approx(count / expected)
+        assert row["deviation"] == pytest.approx(1.96 / math.sqrt(expected))
+    rare = data[data["expected"] < 5]
+    assert len(rare) and rare["ratio"].isna().all()
+
+
+def test_the_check_of_rates_has_every_half_of_every_run(records, folder):
+    data = plots.data("loss_rate_check", records)
+    found = [half for rate in RATES for half in halves(folder, rate)]
+    assert len(data) == len(found) == 2 * 2 * 2 * 2
+    for column in ("configured_rate", "realised_rate", "z", "lost"):
+        assert sorted(data[column]) == pytest.approx(sorted(half[column] for half in found))
+    assert (np.sign(data["z"]) == np.sign(data["realised_rate"] - data["configured_rate"])).all()
+    assert data.attrs["rms_z"] == pytest.approx(math.sqrt(np.mean([half["z"] ** 2 for half in found])))
+
+
+def test_loss_over_time_is_on_the_clock(timed):
+    data = plots.data("loss_over_time", timed)
+    reliable = at(data[data["panel"].str.contains("selective")], loss_rate=0.1).set_index("step")
+    # synthetic: a step takes 1 + 5 rate seconds on a reliable network, and the loss falls by 0.01 in a step.
+    assert reliable.loc[100, "virtual_seconds"] == pytest.approx(150)
+    assert reliable.loc[100, "mean"] == pytest.approx(2.0)
+    assert data["target_loss"].unique() == pytest.approx(1.05 * 1.2)
+
+
+def test_the_target_is_above_the_worst_lossless_run(tmp_path):
+    final = lambda _, seed: 2.0 + seed  # noqa: E731
+    found = droptest.load(synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=3, final_losses=final))
+    assert virtual_time.default_target(found) == pytest.approx(1.05 * 5.0)
+
+
+def test_time_to_target_has_its_mean_and_break_even(timed):
+    data = plots.data("time_to_target", timed)
+    steps = (3 - 1.05 * 1.2) / 0.01
+    reliable = at(data, reliable=True).set_index("loss_rate")
+    assert reliable["mean"].to_dict() == pytest.approx(
+        {rate: steps * (1 + 5 * rate) for rate in (0.0, 0.02, 0.05, 0.1)}
+    )
+    tolerant = at(data, reliable=False).set_index("loss_rate")
+    paces = [(1 - 40 * 0.05**2) * (1 + 0.01 * (seed % 3 - 1)) for seed in (1, 2, 3)]
+    times = [steps / pace for pace in paces]
+    width = T3 * np.std(times, ddof=1) / math.sqrt(3)
+    expected = [np.mean(times), np.mean(times) - width, np.mean(times) + width]
+    assert tolerant.loc[0.05, ["mean", "low", "high"]].tolist() == pytest.approx(expected, rel=4e-3)  # steps of 10
+    assert 0.05 < tolerant["break_even"].iloc[0] < 0.1 and reliable["break_even"].isna().all()
+    assert tolerant["break_even_low"].iloc[0] < tolerant["break_even"].iloc[0] < tolerant["break_even_high"].iloc[0]
+
+
+def test_step_time_is_the_last_clock_over_its_step(timed):
+    run = timed.runs[~timed.runs["lossless"] & (timed.runs["loss_rate"] == 0.1)]
+    reliable = run[run["series"].str.contains("selective")].iloc[0]
+    assert seconds_per_step(timed, reliable["run_id"]) == pytest.approx(1.5)
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    losses = [NONE, bernoulli(0.05), bernoulli(0.4)]
+    folder = synthetic.write_sweep(tmp_path_factory.mktemp("searched"), {"/network/loss": losses}, seeds=2)
+    runs = json.loads((folder / "sweep.json").read_text())["runs"]
+    of = [[(run["run_id"], run["seed"]) for run in runs[2 * i : 2 * i + 2]] for i in range(3)]
+    low, high = [(*of[1][0], 0.4), (*of[1][1], 0.6)], [(*of[2][0], 30.0), (*of[2][1], None)]
+    judged = {0.05: ("passes", 0.5, 0.1, 0.9, low), 0.4: ("fails", None, None, None, high)}
+    synthetic.write_search(folder, judged, of[0], threshold=0.12, interval=(0.05, 0.4))
+    return droptest.load(folder)
+
+
+def test_threshold_has_the_runs_with_the_verdict_of_their_rate(searched):
+    data = plots.data("threshold", searched)
+    passes, fails = at(data, rate=0.05), at(data, rate=0.4)
+    assert (passes["verdict"] == "passes").all() and (fails["verdict"] == "fails").all()
+    assert passes["difference"].tolist() == [0.4, 0.6] and passes[["mean", "low", "high"]].iloc[0].tolist() == [
+        0.5,
+        0.1,
+        0.9,
+    ]
+    assert fails["difference"].tolist() == pytest.approx([30.0, math.nan], nan_ok=True) and fails["mean"].isna().all()
+    whole = ["tolerance", "threshold", "threshold_low", "threshold_high"]
+    assert data[whole].drop_duplicates().to_numpy().tolist() == [[1.0, 0.12, 0.05, 0.4]]
+
+
+@pytest.fixture(scope="module")
+def crossed(tmp_path_factory):
+    """Differences whose mean squares are exact: trainings +-0.3, networks +-0.1, rest +-0.02."""
+    signs = {1: -1, 2: 1}
+
+    def final(point, seed):
+        training, network = signs[seed["weights"]], signs[seed["network"]]
+        lost = point["/network/loss"] != NONE
+        return 2.0 + lost * (0.5 + 0.3 * training + 0.1 * network + 0.02 * training * network)
+
+    cross = {"/network/loss": [NONE, bernoulli(0.1)]}
+    folder = synthetic.write_sweep(tmp_path_factory.mktemp("crossed"), cross, repeat={"weights": 2, "network": 2},
+                                   final_losses=final)  # fmt: skip
+    return droptest.load(folder)
+
+
+def test_variances_are_standard_deviations_of_the_two_way_table(crossed):
+    data = plots.data("variances", crossed).set_index("part")
+    # Mean squares: training 4 0.09, network 4 0.01, rest 4 0.0004; components by the two-way random-effects model.
+    expected = {"trainings": math.sqrt((0.36 - 0.0016) / 2), "networks": math.sqrt((0.04 - 0.0016) / 2), "rest": 0.04}
+    assert data["deviation"].to_dict() == pytest.approx(expected)
+    assert (data["low"] <= data["deviation"]).all() and (data["high"] > data["deviation"]).all()
+
+
+# Drawings.
+
+
+def points_of(figure):
+    """Every place of a line or mark."""
+    lines = [line.get_xydata() for ax in figure.axes for line in ax.get_lines()]
+    return np.vstack([np.asarray(line, float).reshape(-1, 2) for line in lines if len(line)])
+
+
+def bars_of(figure):
+    """Both ends of every error bar."""
+    found = [segment for ax in figure.axes for c in ax.collections if isinstance(c, LineCollection)
+             for segment in c.get_segments() if len(segment)]  # fmt: skip
+    return np.vstack(found) if found else np.empty((0, 2))
+
+
+def corners_of(figure):
+    """The corners of every band."""
+    return np.vstack([path.vertices for ax in figure.axes for c in ax.collections if isinstance(c, PolyCollection)
+                      for path in c.get_paths()])  # fmt: skip
+
+
+def assert_holds(places, x, y):
+    wanted = np.column_stack([np.asarray(x, float), np.asarray(y, float)])
+    assert len(wanted)
+    for place in wanted:
+        assert np.isclose(places, place, rtol=1e-9, atol=1e-12).all(axis=1).any(), place
+
+
+def test_final_loss_draws_its_points_and_bars(records):
+    data, figure = plots.data("final_loss", records), plots.draw("final_loss", records)
+    lossy = data[data["missing_rate"] > 0]
+    for quantity in ("final", "difference"):
+        assert_holds(points_of(figure), 100 * lossy["missing_rate"], lossy[f"{quantity}_mean"])
+        for end in ("low", "high"):
+            assert_holds(bars_of(figure), 100 * lossy["missing_rate"], lossy[f"{quantity}_{end}"])
+
+
+@pytest.mark.parametrize(
+    ("name", "x"), [("training_curves", "step"), ("divergence", "step"), ("layers", "layer")]
+)  # fmt: skip
+def test_curves_are_drawn_with_their_bands(records, name, x):
+    data, figure = plots.data(name, records), plots.draw(name, records)
+    assert_holds(points_of(figure), data[x], data["mean"])
+    known = data[data["low"].notna()]
+    for end in ("low", "high"):
+        assert_holds(corners_of(figure), known[x], known[end])
+
+
+def test_each_quantity_is_in_the_panel_that_its_axis_names(records):
+    figure = plots.draw("layers", records)
+    data = plots.data("layers", records)
+    for ax in figure.axes:
+        quantity = "bias" if "bias" in ax.get_ylabel() else "nmse" if "NMSE" in ax.get_ylabel() else None
+        if quantity:
+            drawn = np.concatenate([line.get_ydata() for line in ax.get_lines() if len(line.get_xdata()) == 4])
+            assert set(np.round(drawn, 12)) <= set(np.round(at(data, quantity=quantity)["mean"], 12))
+    figure = plots.draw("training_curves", records)
+    data = plots.data("training_curves", records)
+    for ax in figure.axes:
+        metric = "validation_loss" if ax.get_ylabel().startswith("validation") else "train_loss"
+        drawn = np.concatenate([line.get_ydata() for line in ax.get_lines() if len(line.get_xdata())])
+        assert set(np.round(drawn, 12)) <= set(np.round(at(data, metric=metric)["mean"], 12))
+
+
+def test_burst_lengths_draw_counts_theory_and_ratios(records):
+    data, figure = plots.data("burst_lengths", records), plots.draw("burst_lengths", records)
+    seen, known, fair = data[data["count"] > 0], data[data["expected"] >= 0.5], data[data["ratio"].notna()]
+    assert_holds(points_of(figure), seen["length"], seen["count"])
+    assert_holds(points_of(figure), known["length"], known["expected"])
+    assert_holds(points_of(figure), fair["length"], fair["ratio"])
+    assert_holds(bars_of(figure), fair["length"], fair["ratio"] - fair["deviation"])
+    assert_holds(bars_of(figure), fair["length"], fair["ratio"] + fair["deviation"])
+
+
+def test_the_check_of_rates_draws_rates_in_percent_and_z(records):
+    data, figure = plots.data("loss_rate_check", records), plots.draw("loss_rate_check", records)
+    places = points_of(figure)
+    assert_holds(places, 100 * data["configured_rate"], 100 * data["realised_rate"])
+    assert_holds(places, 100 * data["configured_rate"], data["z"])
+
+
+def test_figures_of_time_draw_their_numbers(timed):
+    data, figure = plots.data("loss_over_time", timed), plots.draw("loss_over_time", timed)
+    assert_holds(points_of(figure), data["virtual_seconds"], data["mean"])
+    assert data["target_loss"].iloc[0] in points_of(figure)[:, 1]
+    data, figure = plots.data("step_time", timed), plots.draw("step_time", timed)
+    assert_holds(points_of(figure), 1e3 * data["mean"], range(len(data)))
+    data, figure = plots.data("time_to_target", timed), plots.draw("time_to_target", timed)
+    reached = data[np.isfinite(data["mean"])]
+    assert_holds(points_of(figure), 100 * reached["loss_rate"], reached["mean"])
+    for end in ("low", "high"):
+        assert_holds(bars_of(figure), 100 * reached["loss_rate"], reached[end])
+    break_even = data["break_even"].dropna().iloc[0]
+    assert np.isclose(points_of(figure)[:, 0], 100 * break_even).any()
+    faces = {line.get_color(): line.get_markerfacecolor() for ax in figure.axes for line in ax.get_lines()
+             if line.get_marker() in style.MARKERS and len(line.get_xdata()) > 1}  # fmt: skip
+    assert sorted(face == "white" for face in faces.values()) == [False, True]  # reliable, tolerant
+
+
+def test_threshold_draws_runs_rates_and_the_threshold(searched):
+    figure = plots.draw("threshold", searched)
+    places = points_of(figure)
+    assert_holds(places, [5, 5, 40], [0.4, 0.6, 30.0])
+    assert_holds(places, [5, 5, 5], [0.5, 0.1, 0.9])
+    assert 1.0 in places[:, 1] and 12.0 in places[:, 0]  # the tolerance, the threshold
+    crosses = [line for ax in figure.axes for line in ax.get_lines() if line.get_marker() == "x"]
+    assert [line.get_xdata()[0] for line in crosses] == [40.0]
+    colors = {
+        line.get_xdata()[0]: line.get_color()
+        for ax in figure.axes
+        for line in ax.get_lines()
+        if line.get_marker() == "."
+    }
+    assert colors[5.0] != colors[40.0] == crosses[0].get_color()
+
+
+def test_variances_draw_deviations_with_their_intervals(crossed):
+    data, figure = plots.data("variances", crossed), plots.draw("variances", crossed)
+    places = points_of(figure)[:, 0]
+    for column in ("deviation", "high"):
+        for value in data[column]:
+            assert np.isclose(places, value).any(), column
