@@ -10,11 +10,12 @@ from urllib.parse import unquote
 
 import pytest
 import synthetic
-from synthetic import NONE, PACKAGES, bernoulli
+from synthetic import NONE, PACKAGES, ROOT, bernoulli
 
 import droptest
 from droptest.__main__ import main
 from droptest.page import element, escaped
+from droptest.summary import text_table
 
 
 class Page(html.parser.HTMLParser):
@@ -189,3 +190,13 @@ def test_records_can_be_moved_with_their_report(tmp_path):
     assert relative(folder / run_id / "spec.json", folder) == f"{run_id}/spec.json"
     moved = shutil.move(folder, tmp_path / "b")
     assert droptest.load(moved).runs["twin"].notna().sum() == 1
+
+
+def test_the_readme_names_the_columns_that_its_table_leaves_out(tmp_path):
+    """Its first table is the summary of the quickstart."""
+    header = text_table(droptest.load(synthetic.write_quickstart(tmp_path, seeds=1))).splitlines()[0]
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = next(line for line in page.splitlines() if line.startswith("series  "))
+    absent = [name for name in re.split(r"  +", header.strip()) if name not in re.split(r"  +", shown.strip())]
+    sentence = re.search(r"The columns? (.+?) of the table (?:is|are) left out here", page)
+    assert absent == (re.findall(r"`(.+?)`", sentence[1]) if sentence else [])
