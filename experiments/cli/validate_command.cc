@@ -64,11 +64,11 @@ class Shortcomings {
     if (config.device == experiments::Device::kCuda || !total) return;
     const std::uint64_t least = experiments::least_memory_bytes(config, {config.tensor_parallel, 0});
     if (least <= *total) return;
-    add("/model",
-        {"memory", "", experiments::Health::kFailed,
-         "weights, gradients and moments take " + experiments::bytes_text(least) +
-             " and activations come on top, but this machine, or its job, has " + experiments::bytes_text(*total),
-         "take a smaller model, or ranks on several machines (--spec-only checks the spec for them)"});
+    add("/model", {"memory", "", experiments::Health::kFailed,
+                   "weights, gradients, moments and activations take " + experiments::bytes_text(least) +
+                       ", but this machine, or its job, has " + experiments::bytes_text(*total),
+                   "take a smaller model or /training/batch_sequences, or ranks on several machines (--spec-only "
+                   "checks the spec for them)"});
   }
 
   std::string where_;

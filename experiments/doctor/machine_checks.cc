@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cstdio>
@@ -19,6 +20,7 @@
 #include "comm/backend_registry.h"
 #include "experiments/data/corpus.h"
 #include "experiments/records/atomic_file.h"
+#include "models/gpt2/host_activations.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -171,13 +173,18 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
   const std::uint64_t corpus_bytes = ignored ? 0 : config.data.text.empty() ? file_bytes : 2 * file_bytes;
   const auto share = static_cast<double>(here.ranks) / config.tensor_parallel;
   const auto parameters = static_cast<double>(models::parameter_count(config.model));
-  return static_cast<std::uint64_t>(share * parameters * kTrainingBytesPerParameter) +
-         static_cast<std::uint64_t>(here.processes) * corpus_bytes;
+  double bytes = share * parameters * kTrainingBytesPerParameter +
+                 static_cast<double>(here.processes) * static_cast<double>(corpus_bytes);
+  if (config.device == Device::kCpu) {
+    const models::BatchShape shape{config.training.batch_sequences, config.training.sequence_tokens};
+    bytes += here.ranks * static_cast<double>(models::host_activation_bytes(config.model, config.tensor_parallel, 0,
+                                                                            shape, config.backend.threads_per_rank));
+  }
+  return static_cast<std::uint64_t>(std::min(bytes, 0x1p63));
 }
 
 Finding check_memory(std::uint64_t least_bytes, std::optional<std::uint64_t> available) {
-  const std::string least =
-      "weights, gradients, moments and data take " + bytes_text(least_bytes) + ", activations come on top";
+  const std::string least = "weights, gradients, moments, activations and data take " + bytes_text(least_bytes);
   if (!available)
     return {"memory", "", Health::kWarning, "what is free is not known; " + least, "look at it with free"};
   const std::string seen = bytes_text(*available) + " free; " + least;

@@ -36,8 +36,8 @@ struct RanksHere {
   int processes = 1;
 };
 
-/// Bytes of weights, gradients and Adam's two moments of these ranks, and of each process's data: the least that a run
-/// holds. Activations, which depend on the batch, come on top.
+/// Bytes of weights, gradients and Adam's two moments of these ranks, of the activations and logits of a micro-batch
+/// where they are on the host, and of each process's data: the least that a run holds.
 std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here);
 
 /// Finding "memory". `available`: absent where the system does not say.

@@ -21,20 +21,30 @@ LmHead<T>::LmHead(Parameter<T>& wte, TokenRange range, std::int64_t largest_part
     : wte_(wte),
       columns_(range.count),
       width_(static_cast<std::int64_t>(wte.shape[1])),
-      most_rows_(std::max<std::int64_t>(1, max_logits / std::max<std::int64_t>(1, largest_part))),
+      most_rows_(most_rows(largest_part, max_logits)),
       execution_(execution),
       cross_entropy_(range, execution) {}
 
 template <class T>
-std::int64_t LmHead<T>::rows_per_chunk(std::int64_t rows) const {
-  const std::int64_t chunks = std::max<std::int64_t>(1, (rows + most_rows_ - 1) / most_rows_);
+std::int64_t LmHead<T>::most_rows(std::int64_t largest_part, std::int64_t max_logits) {
+  return std::max<std::int64_t>(1, max_logits / std::max<std::int64_t>(1, largest_part));
+}
+
+template <class T>
+std::int64_t LmHead<T>::rows_per_chunk(std::int64_t rows, std::int64_t most_rows) {
+  const std::int64_t chunks = std::max<std::int64_t>(1, (rows + most_rows - 1) / most_rows);
   return (rows + chunks - 1) / chunks;
+}
+
+template <class T>
+std::uint64_t LmHead<T>::logits_elems(std::int64_t rows, std::int64_t largest_part, std::int64_t columns) {
+  return static_cast<std::uint64_t>(rows_per_chunk(rows, most_rows(largest_part, kMaxLogits)) * columns);
 }
 
 template <class T>
 template <class Body>
 void LmHead<T>::for_each_chunk(std::int64_t rows, const Body& body) const {
-  const std::int64_t step = rows_per_chunk(rows);
+  const std::int64_t step = rows_per_chunk(rows, most_rows_);
   for (std::int64_t row = 0; row < rows; row += step) body(Chunk{row, std::min(step, rows - row)});
 }
 

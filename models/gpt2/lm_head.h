@@ -27,6 +27,9 @@ class LmHead {
   LmHead(Parameter<T>& wte, TokenRange range, std::int64_t largest_part, const Execution& execution,
          std::int64_t max_logits = kMaxLogits);
 
+  /// Elements of the logits in memory at once, of a batch of so many rows, on a rank with so many columns.
+  static std::uint64_t logits_elems(std::int64_t rows, std::int64_t largest_part, std::int64_t columns);
+
   /// Mean loss in nats over all rows; the same on every rank. Ranks: all; three all_reduces of `control` per chunk.
   /// Shapes: normalized [rows, width], targets [rows].
   double forward(std::span<const T> normalized, std::span<const std::int32_t> targets);
@@ -48,7 +51,8 @@ class LmHead {
     std::int64_t rows;
   };
 
-  std::int64_t rows_per_chunk(std::int64_t rows) const;
+  static std::int64_t most_rows(std::int64_t largest_part, std::int64_t max_logits);
+  static std::int64_t rows_per_chunk(std::int64_t rows, std::int64_t most_rows);
   template <class Body>
   void for_each_chunk(std::int64_t rows, const Body& body) const;
   void compute_logits(std::span<const T> normalized, Chunk chunk);

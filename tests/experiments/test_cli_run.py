@@ -239,7 +239,8 @@ def test_validate_says_what_the_machine_lacks(tmp_path):
         ("/data/text=short.txt", "spec.json: /data: short.txt: 9 tokens leave"),
         ("/model/weights=nowhere", "spec.json: /model/weights: read nowhere: No such file"),
         ("/backend/name=udp", "spec.json: /backend/name: udp is not in this build; use one of local"),
-        ("/model=" + huge, "spec.json: /model: weights, gradients and moments take"),
+        ("/model=" + huge, "spec.json: /model: weights, gradients, moments and activations take"),
+        ("/training/batch_sequences=1048576", "spec.json: /model: weights, gradients, moments and activations take"),
     ]
     for override, message in lacking:
         said = run("validate", "spec.json", "--set", override, cwd=tmp_path, expect=2)
