@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <set>
+#include <system_error>
 
 #include "experiments/cli/commands.h"
 #include "experiments/cli/outcome_text.h"
@@ -17,6 +19,7 @@
 #include "experiments/run/core_shares.h"
 #include "experiments/run/run_device.h"
 #include "experiments/run/run_forecast.h"
+#include "experiments/spec/json_text.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -65,16 +68,12 @@ std::string count_text(double count) {
 /// How long runs take: by finished runs of the same shape on this machine, else by a step that is measured here.
 class TimeEstimate {
  public:
-  TimeEstimate(const SweepPlan& plan, const std::vector<json>& summaries) {
-    std::map<std::string, std::size_t> finished;
-    for (std::size_t i = 0; i < plan.runs.size(); ++i) {
-      const json& summary = summaries[i];
-      if (summary.is_null() || summary.value("status", "") != "completed" || plan.runs[i].same_as != i) continue;
-      if (summary.at("provenance").value("host", "") != experiments::this_host()) continue;
-      Speeds& speeds = finished_[key_of(plan.runs[i])];
-      speeds.add(summary.value("seconds", 0.0) / summary.value("steps", 1.0));
-      ++records_;
-    }
+  /// `folder`: of the experiment's finished runs, this plan's or others.
+  TimeEstimate(const SweepPlan& plan, const std::vector<json>& summaries, const std::string& folder) {
+    for (const PlannedRun& planned : plan.runs) finished_[key_of(planned)];
+    std::error_code none;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, none)) take(entry.path().string());
+    std::erase_if(finished_, [](const auto& shape) { return shape.second.count == 0; });
     measure(plan, summaries);
   }
 
@@ -135,7 +134,24 @@ class TimeEstimate {
     double mean() const { return sum / static_cast<double>(count); }
   };
 
-  static std::string key_of(const PlannedRun& planned) { return experiments::shape_of(planned.run).dump(); }
+  static std::string key_of(const PlannedRun& planned) { return experiments::shape_of(planned.run.spec).dump(); }
+
+  /// Learns from a run that is finished, on this machine.
+  void take(const std::string& folder) {
+    const experiments::RunDirectory run{folder};
+    try {
+      if (!experiments::has_result(run)) return;
+      const json summary = *experiments::read_summary(run);
+      if (summary.at("status") != "completed" || summary.at("provenance").at("host") != experiments::this_host())
+        return;
+      const double seconds = summary.at("seconds").get<double>() / summary.at("steps").get<double>();
+      const auto shape = finished_.find(experiments::shape_of(experiments::load_json(run.spec())).dump());
+      if (shape == finished_.end()) return;
+      shape->second.add(seconds);
+      ++records_;
+    } catch (const std::exception&) {  // a damaged record tells nothing
+    }
+  }
 
   /// A step of the largest run that no finished run tells of; of equal ones the last, which has more loss in most
   /// specs.
@@ -221,7 +237,7 @@ json everything(const SpecOptions& spec, const std::string& out) {
     const auto folder = experiments::run_directory(out, plan.name, plan.runs[i].run.run_id);
     if (experiments::has_result(folder)) summaries[i] = *experiments::read_summary(folder);
   }
-  const TimeEstimate estimate(plan, summaries);
+  const TimeEstimate estimate(plan, summaries, out + "/" + plan.name);
   const int jobs = jobs_here(plan);
   std::map<std::string, json> known_packets;  // seeds and learning rates change nothing
   json runs = json::array();

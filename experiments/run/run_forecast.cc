@@ -106,14 +106,14 @@ double run_operations(const RunConfig& config) {
          operations_per_token(config) / 3 * static_cast<double>(tokens_evaluated(config));
 }
 
-nlohmann::json shape_of(const ResolvedRun& run) {
+nlohmann::json shape_of(const nlohmann::json& spec) {
   nlohmann::json shape;
-  for (const char* section : {"model", "parallel", "backend", "validation"}) shape[section] = run.spec.at(section);
-  shape["device"] = run.spec.value("device", "cpu");
+  for (const char* section : {"model", "parallel", "backend", "validation"}) shape[section] = spec.at(section);
+  shape["device"] = spec.value("device", "cpu");
   shape["model"].erase("weights");
   shape["model"].erase("sha256");
   for (const char* member : {"batch_sequences", "sequence_tokens", "accumulation", "precision"}) {
-    shape["training"][member] = run.spec.at("training").value(member, nlohmann::json());
+    shape["training"][member] = spec.at("training").value(member, nlohmann::json());
   }
   return shape;
 }

@@ -9,7 +9,6 @@
 #include <string>
 
 #include "experiments/run_config.h"
-#include "experiments/spec/resolve.h"
 
 namespace droptest::experiments {
 
@@ -24,8 +23,8 @@ double step_operations(const RunConfig& config);
 /// Of the whole run, its evaluations included: a forward pass is a third of a step.
 double run_operations(const RunConfig& config);
 
-/// What runs of equal speed per step have in common: not the weights, fates or how many steps.
-nlohmann::json shape_of(const ResolvedRun& run);
+/// What runs of equal speed per step have in common: not the weights, fates or how many steps. `spec`: a resolved one.
+nlohmann::json shape_of(const nlohmann::json& spec);
 
 /// Wall seconds of a training step of such a run, and processor seconds.
 struct StepTime {

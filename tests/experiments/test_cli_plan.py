@@ -65,6 +65,18 @@ def test_the_plan_is_what_a_sweep_then_does(tmp_path):
     estimate = more["estimate"]
     assert estimate["seconds_one_by_one"] == pytest.approx(8 * mean)
     assert estimate["seconds"] == pytest.approx(8 * mean / estimate["jobs"])
+    longer = plan(tmp_path, "--set", "/training/steps=24")
+    assert longer["estimate"]["basis"].startswith("from 8 finished runs") and longer["estimate"]["runs"] == 8
+    assert longer["runs"][0]["seconds"] == pytest.approx(2 * mean), "runs of other ids tell as much"
+    # Not of another shape, nor on another machine.
+    wider = plan(tmp_path, "--set", "/training/batch_sequences=5")
+    assert wider["estimate"]["basis"].startswith("from a training step measured here")
+    for folder in run_folders(tmp_path):
+        summary = summary_of(folder)
+        summary["provenance"]["host"] = "elsewhere"
+        (folder / "summary.json").write_text(json.dumps(summary))
+    moved = plan(tmp_path, "--set", "/repeat/seeds=4")
+    assert moved["estimate"]["basis"].startswith("from a training step measured here")
 
 
 @pytest.mark.parametrize(
