@@ -57,6 +57,7 @@ def test_tables_and_figures_show_the_value_that_won(chosen):
     assert droptest.summary_table(chosen)["best value"].tolist() == ["learning rate 0.002", "learning rate 0.001"]
     assert "best value" in text_table(chosen).splitlines()[0]
     data = plots.data("final_loss", chosen)
+    assert data["name"].tolist() == ["lossless, learning rate 0.002", "Bernoulli, 20 %, learning rate 0.001"]
     assert data["best_value"].tolist() == ["learning rate 0.002", "learning rate 0.001"]
     assert data["final_mean"].tolist() == pytest.approx([2.355, 2.532])
 

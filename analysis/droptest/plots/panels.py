@@ -53,7 +53,7 @@ def rate_label(group: Group) -> str:
 def named_with_rate(group: Group) -> str:
     """A row's name in figures with one row per series and loss rate."""
     words = [group.series] if group.lossless or group.rate_words == "-" else [group.series, group.rate_words]
-    return ", ".join(words)
+    return ", ".join(filter(None, [*words, group.best_value]))
 
 
 def rate_marks(data: pd.DataFrame) -> dict[str, style.Mark]:
