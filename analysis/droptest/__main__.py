@@ -10,8 +10,8 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-NEEDED = ("numpy", "pandas", "scipy", "matplotlib")
-PACKAGES = "python3-numpy python3-pandas python3-scipy python3-matplotlib"
+NEEDED = ("numpy", "pandas", "scipy", "matplotlib", "jinja2", "plotly")
+PACKAGES = " ".join(f"python3-{name}" for name in NEEDED)
 EXAMPLES = """examples:
   python3 -m droptest report results/quickstart            plots and report.html beside the records
   python3 -m droptest report results --out /tmp/reports    every experiment in results
@@ -36,9 +36,11 @@ def parser() -> argparse.ArgumentParser:
     add_questions(report)
     report.set_defaults(run=run_report)
 
-    table = commands.add_parser("table", help="print the summary table")
+    table = commands.add_parser("table", help="print the summary, or another table of the report")
     table.add_argument("folder", **folder)
-    table.add_argument("--json", action="store_true", help="as JSON")
+    table.add_argument("--json", action="store_true", help="the summary as JSON")
+    table.add_argument("--name", metavar="NAME", help="tolerance, summary, loss_statistics, runs, ... as CSV")
+    add_questions(table)
     table.set_defaults(run=run_table)
 
     power = commands.add_parser("power", help="how many seeds an effect needs, and what is equal within a margin")
@@ -46,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     add_questions(power)
     power.set_defaults(run=run_power)
 
-    plot = commands.add_parser("plot", help="draw one figure, as PNG and SVG")
+    plot = commands.add_parser("plot", help="draw one figure, as PNG and SVG, with its numbers as CSV")
     plot.add_argument("name", metavar="NAME", help="final_loss, training_curves, divergence, burst_lengths, ...")
     plot.add_argument("folder", **folder)
     plot.add_argument("--out", type=Path, metavar="OUT", help="where to write (default: DIR/plots)")
@@ -73,8 +75,8 @@ def add_questions(command: argparse.ArgumentParser) -> None:
 
 
 def questions_of(arguments: argparse.Namespace):
-    from droptest.report import Questions
     from droptest.seeds import EFFECTS
+    from droptest.tables import Questions
 
     return Questions(tuple(arguments.effect or EFFECTS), arguments.equivalent)
 
@@ -105,7 +107,7 @@ def run_report(arguments: argparse.Namespace) -> int:
         print()
         warn(written.warnings)
         for path in [p for p in written.plots if p.suffix == ".png"]:
-            print(f"plot:   {path} (and .svg)")
+            print(f"plot:   {path} (and .svg, .csv)")
         print(f"report: {written.report}")
     if several:
         print(f"all:    {write_index(reports, arguments.out or arguments.folder)}")
@@ -117,6 +119,8 @@ def run_table(arguments: argparse.Namespace) -> int:
     from droptest.summary import as_json, groups, text_table
 
     experiments = load_all(arguments.folder)
+    if arguments.name is not None:
+        return print_tables(arguments, experiments)
     if arguments.json:
         value = [{"name": r.name, "warnings": r.warnings, "points": [as_json(g) for g in groups(r)]}
                  for r in experiments]  # fmt: skip
@@ -127,6 +131,21 @@ def run_table(arguments: argparse.Namespace) -> int:
             print(f"== {records.name}")
         print(text_table(records))
         warn(records.warnings)
+    return 0
+
+
+def print_tables(arguments: argparse.Namespace, experiments: list) -> int:
+    """One of the report's tables, of each experiment, as CSV."""
+    from droptest.files import RecordError
+    from droptest.tables import TABLES, table
+
+    if arguments.name not in TABLES:
+        raise RecordError(f"table: got {arguments.name!r}, want one of {', '.join(TABLES)}")
+    for records in experiments:
+        found = table(arguments.name, records, questions_of(arguments))
+        if found is None:
+            raise RecordError(f"table {arguments.name}: {records.path} has nothing for it")
+        print(found.as_csv(), end="")
     return 0
 
 
@@ -154,18 +173,19 @@ def run_power(arguments: argparse.Namespace) -> int:
 
 
 def run_plot(arguments: argparse.Namespace) -> int:
-    from droptest import plots, style
+    from droptest import plots
     from droptest.records import RecordError, load
+    from droptest.report import write_figure
 
     if arguments.name not in plots.FIGURES:
         raise RecordError(f"plot: got {arguments.name!r}, want one of {', '.join(plots.FIGURES)}")
     records = load(arguments.folder)
     try:
-        figure = plots.draw(arguments.name, records)
+        data = plots.data(arguments.name, records)
     except plots.NothingToDraw as reason:
         raise RecordError(f"plot {arguments.name}: nothing to draw: {reason}") from reason
     warn(records.warnings)
-    for path in style.save(figure, arguments.out or arguments.folder / "plots", arguments.name):
+    for path in write_figure(arguments.name, data, arguments.out or arguments.folder / "plots"):
         print(f"plot:   {path}")
     return 0
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from droptest import loss_model
+from droptest import loss_model, words
 from droptest.files import (
     MalformedRecord,
     MissingRecord,
@@ -67,17 +67,17 @@ class Records:
         status: completed, diverged, failed, unfinished (no summary), unreadable, missing (planned, not there);
         error: text or None; series: the curve it belongs to; lossless: whether no packet can be lost;
         loss_rate: fraction, the place on the loss axis; loss_model: in words; mean_burst_packets: configured;
-        final_validation_loss, best_validation_loss, final_train_loss: nats per token; selection_loss: likewise, on the
+        final_validation_loss, best_validation_loss, final_train_loss: in `unit`; selection_loss: likewise, on the
         selection tokens (NaN: not measured);
         training: seeds of (weights, data); network_seed;
         twin: run_id of the lossless run with the same spec and training, or None;
-        difference: final validation loss minus the twin's, nats per token;
+        difference: final validation loss minus the twin's, in `unit`;
         diverged_step, steps, last_step, tokens, tokens_per_second, seconds, path, point;
         best_value: the value of the pointers of best_over in words ("learning rate 0.001");
         idle: pointers to what the spec says without effect (`warnings` has the words);
         same_points: what points of the sweep differ in that are this run all the same ("fill zero, stale").
     metrics: one row per logged step: step, tokens, seconds, virtual_seconds (where there is a clock),
-        train_loss and validation_loss (nats per token), learning_rate, gradient_norm, divergence_max, divergence_rms
+        train_loss and validation_loss (in `unit`), learning_rate, gradient_norm, divergence_max, divergence_rms
         (units of the parameters).
     divergence: step, group (parameter group, or "all"), max, rms: difference between replicas.
     samples: step, class, nmse (fraction of energy), cosine: of collectives' results against the exact ones.
@@ -122,6 +122,7 @@ class Records:
     search: Search | None = None  # search.json, where a search was made
     rate_pointer: str | None = None  # the loss whose rate is `loss_rate`, where several vary on their own
     files: dict[str, Run] = field(default_factory=dict)  # by run_id, as read
+    unit: str = "nats per token"  # of losses; nats per byte where all runs train on the bytes of a text
     # Loss processes that are two-state chains, by (run_id, class, half).
     chains: dict[tuple[str, str, str], loss_model.GilbertElliott] = field(default_factory=dict)
 
@@ -430,7 +431,8 @@ def _frames(
     return Records(
         path=path, name=name, description=description, spec=spec, runs=frame, planned=planned, varied=namer.varied,
         rate_pointer=namer.rate_pointer, best_over=tuple(best_over), search=search,
-        warnings=warnings, files={run.run_id: run for run in runs}, chains={
+        warnings=warnings, unit=words.unit_of(run.spec for run in runs if run.spec),
+        files={run.run_id: run for run in runs}, chains={
             (run.run_id, *key): m.chain for run in runs for key, m in namer.models(run).items() if m.chain is not None
         }, searches=_searches(search, frame, keyed), **frames,
     )  # fmt: skip

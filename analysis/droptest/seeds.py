@@ -220,7 +220,7 @@ def notes(records: Records) -> list[str]:
 
 
 EXPLANATION = (
-    "Differences to the lossless run with the same weights and batches, nats per token; standard deviations with "
+    "Differences to the lossless run with the same weights and batches, in its unit of the loss; standard deviations with "
     "their 95 % intervals. A training is a pair of seeds (weights, data), a network the seed of fates; the rest is "
     "their interaction. Seen now: the smallest effect that the runs at hand see with a power of 80 %, by the t test at "
     "5 %. To see an effect: the number for a power of 80 % / 90 % at the standard deviation that was found, in "

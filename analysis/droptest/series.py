@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from droptest import link_losses, loss_model
+from droptest import link_losses, loss_model, words
 from droptest.files import Run, object_of
 from droptest.loss_model import NO_LOSS, LossModel, percent, probability
 
@@ -174,7 +174,7 @@ def point_of(run: Run) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else canonical(value)
+    return words.spoken(value) if isinstance(value, str) else canonical(value)
 
 
 def _value_words(value: Any) -> str:
@@ -204,7 +204,7 @@ def _short_names(pointers: list[str]) -> dict[str, str]:
 def _place(pointer: str) -> str:
     """Where a loss applies: "" for all of the network, "tp_forward gather" for that half of that class."""
     parts = [part for part in pointer.split("/") if part not in ("", "network", "classes", "loss", *RATE_KEYS)]
-    return " ".join(parts)
+    return " ".join(words.spoken(part).replace(",", "") for part in parts)  # commas separate the words of a series
 
 
 class SeriesNamer:

@@ -33,7 +33,6 @@ _use_writable_cache()
 import matplotlib  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
-from matplotlib.legend import Legend  # noqa: E402
 from matplotlib.patches import Rectangle  # noqa: E402
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, ScalarFormatter  # noqa: E402
 
@@ -108,6 +107,11 @@ def marks(names: Sequence[object], colormap: str = "viridis") -> dict[object, Ma
     }
 
 
+def scale(steps: int = 32) -> list[str]:
+    """The colours of marks from dark to light."""
+    return [matplotlib.colors.to_hex(matplotlib.colormaps["viridis"](i / (steps - 1))) for i in range(steps)]
+
+
 def figure(width: float, height: float, rows: int = 1, columns: int = 1, **options) -> tuple[Figure, list[list[Axes]]]:
     """A figure of width x height inches with a grid of axes, laid out so that nothing overlaps."""
     result = Figure(figsize=(width, height), layout="constrained")
@@ -116,9 +120,20 @@ def figure(width: float, height: float, rows: int = 1, columns: int = 1, **optio
     return result, [list(row) for row in axes]
 
 
-def legend_below(result: Figure, handles: list, labels: list[str], title: str | None = None) -> Legend:
-    """One legend for all axes in a strip below them, in as many columns as fit the width; the figure grows by it."""
+def legend_below(result: Figure, handles: list, labels: list[str], title: str | None = None) -> None:
+    """One legend for all axes in a strip below them, in as many columns as fit the width; the figure grows by it.
+
+    A single curve has its name there alone.
+    """
     labels = [plain_text(label if len(label) <= 90 else label[:89] + "…") for label in labels]
+    if len(labels) < 2:  # one curve needs no key, only its name
+        height = result.get_figheight() + 0.2
+        result.set_figheight(height)
+        result.get_layout_engine().set(rect=(0, 0.2 / height, 1, 1 - 0.2 / height))
+        if labels:
+            text = f"{title}: {labels[0]}" if title else labels[0]
+            result.text(0.5, 0.04 / height, text, ha="center", va="bottom", fontsize=7)
+        return
     longest = max((len(label) for label in labels), default=1)
     columns = max(1, min(len(labels), int(result.get_figwidth() / (0.062 * longest + 0.62))))
     rows = math.ceil(len(labels) / columns)
@@ -127,7 +142,7 @@ def legend_below(result: Figure, handles: list, labels: list[str], title: str | 
     height = result.get_figheight() + strip
     result.set_figheight(height)
     result.get_layout_engine().set(rect=(0, strip / height, 1, 1 - strip / height))
-    return result.legend(handles, labels, title=title, loc="lower center", ncol=columns, borderaxespad=0.2)
+    result.legend(handles, labels, title=title, loc="lower center", ncol=columns, borderaxespad=0.2)
 
 
 def percent_axis(axes: Axes, rates: Sequence[float], pointer: str | None = None) -> None:
@@ -143,6 +158,7 @@ def percent_axis(axes: Axes, rates: Sequence[float], pointer: str | None = None)
     # Without a zero the axis is plainly logarithmic; with it, the stretch from 0 to the first rate is linear.
     if shown[0] == 0:
         axes.set_xscale("symlog", linthresh=positive[0], linscale=0.4)
+        axes.axvspan(-positive[0], positive[0], color="0.95", zorder=0, linewidth=0)  # the linear stretch
         axes.set_xlim(-0.25 * positive[0], positive[-1] * 1.35)
     else:
         axes.set_xscale("log")
@@ -185,6 +201,7 @@ def signed_log_axis(axes: Axes, means: Sequence[float], *bounds: Sequence[float]
     # A difference that is tiny by chance must not stretch the axis.
     threshold = max(threshold, 10 ** math.floor(math.log10(max(sizes)) - 3))
     axes.set_yscale("symlog", linthresh=threshold, linscale=0.5)
+    axes.axhspan(-threshold, threshold, color="0.95", zorder=0, linewidth=0)  # the linear stretch
     ends = [end for column in (means, *bounds) for end in column if math.isfinite(end)]
     low, high = min(0.0, *ends), max(0.0, *ends)
     axes.set_ylim(min(low * 1.7, -0.5 * threshold), max(high * 1.7, 0.5 * threshold))

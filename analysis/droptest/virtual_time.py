@@ -187,7 +187,8 @@ def in_words(result: BreakEven) -> str:
     if not math.isnan(result.low):
         low = "below the lowest rate" if result.low == 0 else _percent(result.low)
         high = "above the highest rate" if math.isinf(result.high) else _percent(result.high)
-        text += f" (95 % interval: {low} to {high})"
+        span = f"{low} to {high}" if math.isfinite(result.low) else high
+        text += f" (95 % interval: {span})"
     return text
 
 

@@ -141,9 +141,9 @@ def test_one_class_or_half_alone_is_a_series(tmp_path):
     cross = {"/network/classes": classes, "/network/loss": [NONE, bernoulli(0.05), bernoulli(0.2)]}
     records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=2, name="classes"))
     assert set(records.runs["series"]) == {
-        "lossless", "tp_backward lossless, Bernoulli", "Bernoulli, tp_forward lossless",
+        "lossless", "tensor parallel backward lossless, Bernoulli", "Bernoulli, tensor parallel forward lossless",
     }  # fmt: skip
-    assert by_point(records)["Bernoulli, tp_forward lossless", 0.2].configured_rate == pytest.approx(0.2)
+    assert by_point(records)["Bernoulli, tensor parallel forward lossless", 0.2].configured_rate == pytest.approx(0.2)
     cross = {"/network/gather/loss": [NONE, bernoulli(0.05)], "/network/reduce/loss": [bernoulli(0.2)]}
     records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=2, name="halves"))
     assert set(records.runs["loss_rate"]) == {0.0, 0.05}  # the half that varies is the axis
@@ -157,8 +157,8 @@ def test_crossed_rates_are_not_taken_for_seeds_of_one_point(tmp_path):
     assert len(points) == 9
     assert all(g.seeds == len(g.run_ids) == 2 for g in points)
     assert records.rate_pointer == "/network/loss"
-    assert ("tp_backward Bernoulli 5 %", 0.2) in by_point(records)
-    assert ("tp_backward Bernoulli 5 %", 0.0) in by_point(records)
+    assert ("tensor parallel backward Bernoulli 5 %", 0.2) in by_point(records)
+    assert ("tensor parallel backward Bernoulli 5 %", 0.0) in by_point(records)
 
 
 def test_a_pointer_to_the_rate_itself_is_the_axis(tmp_path):

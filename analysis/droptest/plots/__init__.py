@@ -14,15 +14,18 @@ import pandas as pd
 from droptest import style  # first: it sets up matplotlib's cache
 from droptest.plots import (
     burst_lengths,
+    differences,
     divergence,
     final_loss,
     layers,
+    links,
     loss_over_time,
     loss_rate_check,
     rate_map,
     step_time,
     threshold,
     time_to_target,
+    tolerance,
     training_curves,
     variances,
 )  # fmt: skip
@@ -34,16 +37,19 @@ __all__ = ["FIGURES", "NotMeant", "NothingToDraw", "data", "draw"]
 FIGURES: dict[str, ModuleType] = {
     module.NAME: module
     for module in (
+        tolerance,
+        threshold,
         final_loss,
         rate_map,
-        threshold,
         variances,
         training_curves,
+        differences,
         loss_over_time,
         time_to_target,
         step_time,
         divergence,
         layers,
+        links,
         burst_lengths,
         loss_rate_check,
     )
@@ -53,12 +59,14 @@ FIGURES: dict[str, ModuleType] = {
 def data(name: str, records: Records) -> pd.DataFrame:
     """The numbers behind the figure of that name; `data` of its module describes the columns.
 
-    attrs: `remark` (text on what was left out, or ""), where the figure has one.
+    attrs: `unit` of losses; `remark` (text on what was left out, or ""), where the figure has one.
     Raises: KeyError that lists the names; NothingToDraw with the reason.
     """
     if name not in FIGURES:
         raise KeyError(f"no figure {name!r}; there are {', '.join(FIGURES)}")
-    return FIGURES[name].data(records if FIGURES[name] is rate_map else records.best)
+    result = FIGURES[name].data(records if FIGURES[name] is rate_map else records.best)
+    result.attrs["unit"] = records.unit
+    return result
 
 
 def draw(name: str, records: Records):

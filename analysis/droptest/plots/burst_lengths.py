@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from droptest import style
 from droptest.loss_model import GilbertElliott
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
@@ -22,9 +19,11 @@ TITLE = "Burst lengths"
 CAPTION = (
     "Top: how many bursts of each length occurred (points), over all seeds, links and classes of a point, and how many "
     "the theory of the loss process expects (lines). Bottom: realised over expected; bars: 95 % of Poisson counts. "
-    "Lengths for which fewer than five bursts are expected are left out below."
+    "Lengths for which fewer than five bursts are expected are left out below; a triangle at the edge is a ratio above "
+    "two."
 )
 LEAST_EXPECTED = 5.0
+MOST_RATIO = 2.0
 
 
 def data(records: Records) -> pd.DataFrame:
@@ -58,37 +57,26 @@ def draw(data: pd.DataFrame) -> Figure:
     """Counts and expectations above, their ratios below."""
     marks = panels.rate_marks(data)
     shown = list(dict.fromkeys(data["panel"]))
-    columns = min(panels.PANELS_PER_ROW, len(shown))
-    blocks = math.ceil(len(shown) / columns)
-    width = style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN
-    ratios = {"height_ratios": [2, 1] * blocks}
-    figure, axes = style.figure(width, 3.5 * blocks, 2 * blocks, columns, gridspec_kw=ratios)
-    for index, series in enumerate(shown):
-        block, column = divmod(index, columns)
-        top, bottom = axes[2 * block][column], axes[2 * block + 1][column]
+    blocks = -(-len(shown) // panels.PANELS_PER_ROW)
+    figure, grid = panels.grid(shown, 3.5, 2, gridspec_kw={"height_ratios": [2, 1] * blocks})
+    for series, (top, bottom) in grid.items():
         for curve, part in panels.curves_in(data[data["panel"] == series]):
             _draw_group(top, bottom, part, marks[curve])
         top.set_yscale("log")
         top.set_ylim(bottom=0.5)
-        top.set_title(panels.panel_title(series, 60 // columns + 10))
         top.tick_params(labelbottom=False)
         bottom.axhline(1, color="0.3", linestyle=":", linewidth=1)
-        bottom.set_ylim(0, 2)
+        bottom.set_ylim(0, MOST_RATIO)
         bottom.set_xlabel("burst length (packets)")
         bottom.set_xlim(top.get_xlim())
         for ax in (top, bottom):
             ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        if column == 0:
+        if top.get_subplotspec().is_first_col():
             top.set_ylabel("number of bursts")
             bottom.set_ylabel("realised /\nexpected")
-    for index in range(len(shown), blocks * columns):
-        for row in range(2):
-            axes[2 * (index // columns) + row][index % columns].set_visible(False)
-    if data.attrs["remark"]:
-        figure.suptitle(data.attrs["remark"], fontsize=7)
-    handles = [Line2D([], [], color=m.color, marker=m.marker, linestyle=m.linestyle, markersize=4)
-               for m in marks.values()]  # fmt: skip
-    style.legend_below(figure, handles, list(marks), "packet loss rate (points: realised, lines: theory)")
+    handles = {name: Line2D([], [], color=m.color, marker=m.marker, linestyle=m.linestyle, markersize=4)
+               for name, m in marks.items()}  # fmt: skip
+    panels.finish(figure, data, handles, marks)
     return figure
 
 
@@ -137,3 +125,4 @@ def _draw_group(top, bottom, table: pd.DataFrame, mark: style.Mark) -> None:
         fair["length"], fair["ratio"], yerr=fair["deviation"], color=mark.color,
         marker=mark.marker, linestyle="none", markersize=size, markeredgewidth=0, elinewidth=0.5, capsize=0,
     )  # fmt: skip
+    panels.at_edge(bottom, fair.loc[fair["ratio"] > MOST_RATIO, "length"], 0.97, "^", mark.color)

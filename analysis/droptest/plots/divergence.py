@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from droptest import style
+from droptest import style, words
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
@@ -61,12 +61,9 @@ def draw(data: pd.DataFrame) -> Figure:
                 handles.setdefault(curve, panels.band(ax, part, "step", marks[curve]))
             ax.set_yscale("log")
             if row == 0:
-                ax.set_title(group.replace("_", " ") if group != "all" else "all replicated parameters")
+                ax.set_title(words.spoken(group) if group != "all" else "all replicated parameters")
             if row == len(shown) - 1:
                 ax.set_xlabel("step")
         axes[row][0].set_ylabel(panels.panel_title(series, 24) + "\nRMS difference\n(parameter units)", fontsize=7)
-    if data.attrs["remark"]:
-        figure.suptitle(data.attrs["remark"], fontsize=7)
-    names = [name for name in marks if name in handles]
-    style.legend_below(figure, [handles[name] for name in names], names, "packet loss rate")
+    panels.finish(figure, data, handles, marks)
     return figure

@@ -19,10 +19,9 @@ CAPTION = (
     "Final validation loss (left) and its difference to the lossless run with the same seed (right). Points: mean over "
     "seeds; bars: 95 % interval (Student t), none with one seed. The differences are paired by seed, so their "
     "intervals leave out the spread between seeds. A cross at the upper edge: runs that diverged, which have no final "
-    "loss. Dotted line: no difference."
+    "loss. Dotted line: no difference. An axis with a shaded stretch is linear there and logarithmic beyond."
 )
-LOSS_LABEL = "final validation loss\n(nats per token)"
-DIFFERENCE_LABEL = "difference to lossless twin\n(nats per token)"
+LOSS_LABEL, DIFFERENCE_LABEL = "final validation loss", "difference to lossless twin"
 
 
 def data(records: Records) -> pd.DataFrame:
@@ -73,13 +72,13 @@ def _draw_over_rate(data: pd.DataFrame, paired: bool) -> Figure:
         if paired:
             _curve(axes[0][1], part[~part["lossless"]], "difference", shift, nudge, marks[series])
     style.percent_axis(axes[0][0], rates, pointer)
-    axes[0][0].set_ylabel(LOSS_LABEL)
+    axes[0][0].set_ylabel(f"{LOSS_LABEL}\n({data.attrs['unit']})")
     style.plain_ticks(axes[0][0])
     _mark_diverged(axes[0][0], data, marks)
     if paired:
         ax = axes[0][1]
         style.percent_axis(ax, data.loc[~data["lossless"], "missing_rate"].tolist(), pointer)
-        ax.set_ylabel(DIFFERENCE_LABEL)
+        ax.set_ylabel(f"{DIFFERENCE_LABEL}\n({data.attrs['unit']})")
         style.signed_log_axis(ax, data["difference_mean"], data["difference_low"], data["difference_high"])
         ax.axhline(0, color="0.3", linestyle=":", linewidth=1)
     if data.attrs["remark"]:
@@ -123,7 +122,7 @@ def _draw_by_series(data: pd.DataFrame, paired: bool) -> Figure:
             if quantity == "final":
                 lost = points[(points["series"] == series) & (points["final_seeds"] == 0) & (points["diverged"] > 0)]
                 ax.plot([0.97] * len(lost), lost.index, "x", color=mark.color, transform=ax.get_yaxis_transform())
-        ax.set_xlabel(label.replace("\n", " "))
+        ax.set_xlabel(f"{label} ({data.attrs['unit']})")
         if quantity == "difference":
             ax.axvline(0, color="0.3", linestyle=":", linewidth=1)
     axes[0][0].set_yticks(range(len(points)), [panels.panel_title(name, 44) for name in points["name"]])

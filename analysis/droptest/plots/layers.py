@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from droptest import style
+from droptest import style, words
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
@@ -73,15 +73,13 @@ def draw(data: pd.DataFrame) -> Figure:
                 ax.axhline(0, color="0.3", linestyle=":", linewidth=1)
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
             if row == 0:
-                ax.set_title(traffic_class)
+                ax.set_title(words.spoken(traffic_class))
             if row == len(rows) - 1:
-                ax.set_xlabel("layer")
+                ax.set_xlabel("transformer block")
         title = panels.panel_title(series, 24) + "\n" if column == "nmse" else ""
         axes[row][0].set_ylabel(
             f"{title}{'NMSE (fraction)' if column == 'nmse' else 'bias (RMS of exact)'}", fontsize=7
         )
-    if data.attrs["remark"]:
-        figure.suptitle(data.attrs["remark"], fontsize=7)
-    names = [name for name in marks if name in handles and np.any(handles[name].get_ydata())]
-    style.legend_below(figure, [handles[name] for name in names], names, "packet loss rate")
+    handles = {name: line for name, line in handles.items() if np.any(line.get_ydata())}
+    panels.finish(figure, data, handles, marks)
     return figure

@@ -25,7 +25,7 @@ CAPTION = (
 
 def data(records: Records) -> pd.DataFrame:
     """One row per series, loss rate and step: virtual_seconds (mean over the seeds); mean, low and high of the
-    validation loss; target_loss (NaN without one). Losses are nats per token.
+    validation loss; target_loss (NaN without one). 
 
     Raises: NotMeant without virtual time, NothingToDraw without a validation loss on it.
     """
@@ -51,30 +51,17 @@ def data(records: Records) -> pd.DataFrame:
 def draw(data: pd.DataFrame) -> Figure:
     """A panel per series, with the target as a line."""
     marks = panels.rate_marks(data)
-    shown = list(dict.fromkeys(data["panel"]))
     target = data["target_loss"].iloc[0]
-    columns = min(panels.PANELS_PER_ROW, len(shown))
-    rows = math.ceil(len(shown) / columns)
-    width = style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN
-    figure, axes = style.figure(width, 2.4 * rows, rows, columns, sharex=True, sharey=True)
+    figure, grid = panels.grid(list(dict.fromkeys(data["panel"])), 2.4, sharex=True, sharey=True)
     handles: dict[str, object] = {}
-    for index, series in enumerate(shown):
-        row, column = divmod(index, columns)
-        ax = axes[row][column]
+    for series, (ax,) in grid.items():
         for curve, part in panels.curves_in(data[data["panel"] == series]):
             handles.setdefault(curve, panels.band(ax, part, "virtual_seconds", marks[curve]))
         if math.isfinite(target):
             ax.axhline(target, color="0.3", linestyle=":", linewidth=1)
-        ax.set_title(panels.panel_title(series, 60 // columns + 10))
         ax.set_xlabel("virtual time (s)")
-        ax.tick_params(labelbottom=True)
         style.plain_ticks(ax)
-        if column == 0:
-            ax.set_ylabel("validation loss\n(nats per token)")
-    for index in range(len(shown), rows * columns):
-        axes[index // columns][index % columns].set_visible(False)
-    if data.attrs["remark"]:
-        figure.suptitle(data.attrs["remark"], fontsize=7)
-    names = [name for name in marks if name in handles]
-    style.legend_below(figure, [handles[name] for name in names], names, "packet loss rate")
+        if ax.get_subplotspec().is_first_col():
+            ax.set_ylabel(f"validation loss\n({data.attrs['unit']})")
+    panels.finish(figure, data, handles, marks)
     return figure

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from droptest import style
 from droptest.loss_model import percent
@@ -108,6 +109,45 @@ def curves_in(part: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """The curves of one panel by name. Lossless twins of several settings are curves of one name."""
     for _, rows in part.groupby(["series", "loss_rate"], sort=False, dropna=False):
         yield rows["curve"].iloc[0], rows
+
+
+def grid(shown: list[str], height: float, rows: int = 1, **options) -> tuple[Figure, dict[str, list[Axes]]]:
+    """A block of `rows` axes, one above the other, for each series, PANELS_PER_ROW in a line, with its title.
+
+    height: of a block, in inches.
+    """
+    columns = min(PANELS_PER_ROW, len(shown))
+    blocks = math.ceil(len(shown) / columns)
+    width = style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN
+    figure, axes = style.figure(width, height * blocks, rows * blocks, columns, **options)
+    found = {}
+    for index in range(blocks * columns):
+        block, column = divmod(index, columns)
+        mine = [axes[rows * block + row][column] for row in range(rows)]
+        if index < len(shown):
+            found[shown[index]] = mine
+            mine[0].set_title(panel_title(shown[index], 60 // columns + 10))
+            for ax in mine:
+                ax.tick_params(labelbottom=True)
+        else:
+            for ax in mine:
+                ax.set_visible(False)
+    return figure, found
+
+
+def finish(figure: Figure, data: pd.DataFrame, handles: dict[str, object], marks: dict[str, style.Mark]) -> None:
+    """The remark above, and the legend of loss rates below."""
+    if data.attrs["remark"]:
+        figure.suptitle(data.attrs["remark"], fontsize=7)
+    names = [name for name in marks if name in handles]
+    style.legend_below(figure, [handles[name] for name in names], names, "packet loss rate")
+
+
+def at_edge(axes: Axes, x: pd.Series, place: float, marker: str, color: str) -> None:
+    """Marks at a place of the panel's height for values that it cannot show."""
+    if len(x):  # an empty line that is not clipped would spoil the layout
+        axes.plot(x, [place] * len(x), marker, color=color, markersize=5.5, markeredgewidth=1.5 if marker == "x" else 0,
+                  transform=axes.get_xaxis_transform(), clip_on=False)  # fmt: skip
 
 
 def band(axes: Axes, part: pd.DataFrame, x: str, mark: style.Mark):

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -21,11 +19,11 @@ CAPTION = (
     "mean (Student t), none with one seed. A curve goes as far as all its runs have values; a cross marks where a run "
     "diverged."
 )
-ROWS = (("validation_loss", "validation loss\n(nats per token)"), ("train_loss", "training loss\n(nats per token)"))
+ROWS = (("validation_loss", "validation loss"), ("train_loss", "training loss"))
 
 
 def data(records: Records) -> pd.DataFrame:
-    """One row per series, loss rate, metric (validation_loss, train_loss: nats per token) and step: mean, low and high
+    """One row per series, loss rate, metric (validation_loss, train_loss) and step: mean, low and high
     over the seeds; diverged: whether the curve ends here because a run diverged.
 
     Raises: NothingToDraw without any finite loss.
@@ -51,37 +49,24 @@ def data(records: Records) -> pd.DataFrame:
 def draw(data: pd.DataFrame) -> Figure:
     """Two panels per series: validation loss above training loss."""
     marks = panels.rate_marks(data)
-    shown = list(dict.fromkeys(data["panel"]))
-    columns = min(panels.PANELS_PER_ROW, len(shown))
-    blocks = math.ceil(len(shown) / columns)
-    width = style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN
-    figure, axes = style.figure(width, 3.6 * blocks, 2 * blocks, columns, sharex=True)
+    figure, grid = panels.grid(list(dict.fromkeys(data["panel"])), 3.6, len(ROWS), sharex=True)
     handles: dict[str, object] = {}
-    for index, series in enumerate(shown):
-        block, column = divmod(index, columns)
-        for row, (metric, label) in enumerate(ROWS):
-            ax = axes[2 * block + row][column]
+    for series, axes in grid.items():
+        for ax, (metric, label) in zip(axes, ROWS, strict=True):
             mine = data[(data["panel"] == series) & (data["metric"] == metric)]
             for curve, part in panels.curves_in(mine):
                 handles.setdefault(curve, panels.band(ax, part, "step", marks[curve]))
                 ends = part[part["diverged"]]
                 ax.plot(ends["step"], ends["mean"], "x", color=marks[curve].color, markersize=7, markeredgewidth=1.6,
                         zorder=5)  # fmt: skip
-            if column == 0:
-                ax.set_ylabel(label)
+            if ax.get_subplotspec().is_first_col():
+                ax.set_ylabel(f"{label}\n({data.attrs['unit']})")
             style.plain_ticks(ax)
             ax.margins(x=0.02)
-            ax.tick_params(labelbottom=True)
-        axes[2 * block][column].set_title(panels.panel_title(series, 60 // columns + 10))
-        axes[2 * block + 1][column].set_xlabel("step")
-    for index in range(len(shown), blocks * columns):
-        for row in range(2):
-            axes[2 * (index // columns) + row][index % columns].set_visible(False)
-    _share_y(axes, blocks)
-    if data.attrs["remark"]:
-        figure.suptitle(data.attrs["remark"], fontsize=7)
-    names = [name for name in marks if name in handles]
-    style.legend_below(figure, [handles[name] for name in names], names, "packet loss rate")
+        axes[-1].set_xlabel("step")
+    for row in range(len(ROWS)):
+        _share_y([axes[row] for axes in grid.values()])
+    panels.finish(figure, data, handles, marks)
     return figure
 
 
@@ -92,11 +77,10 @@ def _comparable(records: Records, group) -> tuple[str, ...]:
     return tuple((ended if len(ended) else runs[runs["status"] == "unfinished"])["run_id"])
 
 
-def _share_y(axes, blocks: int) -> None:
+def _share_y(axes) -> None:
     """The same range in all panels of one metric."""
-    for row in range(2):
-        same = [ax for block in range(blocks) for ax in axes[2 * block + row] if ax.get_visible() and ax.lines]
-        if same:
-            low, high = min(ax.get_ylim()[0] for ax in same), max(ax.get_ylim()[1] for ax in same)
-            for ax in same:
-                ax.set_ylim(low, high)
+    same = [ax for ax in axes if ax.lines]
+    if same:
+        low, high = min(ax.get_ylim()[0] for ax in same), max(ax.get_ylim()[1] for ax in same)
+        for ax in same:
+            ax.set_ylim(low, high)

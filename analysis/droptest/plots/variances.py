@@ -74,7 +74,7 @@ def draw(data: pd.DataFrame) -> Figure:
                                            clip_on=False)  # fmt: skip
     ax.set_xscale("log")
     ax.set_xlim(left, right)
-    ax.set_xlabel("standard deviation (nats per token)")
+    ax.set_xlabel(f"standard deviation ({data.attrs['unit']})")
     ax.set_yticks(range(len(names)), [panels.panel_title(name, 70) for name in names])
     ax.set_ylim(len(names) - 0.5, -0.5)
     style.legend_below(figure, [handles[p] for p in PARTS if p in handles], [p for p in PARTS if p in handles])

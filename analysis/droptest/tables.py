@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables by name: what the report shows and `droptest table --name` prints."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from droptest import seeds, virtual_time, words
+from droptest.loss_model import percent
+from droptest.records import Records
+from droptest.summary import HEADER, groups, number, row_of, with_interval
+
+ABSENT = ("missing", "unfinished", "unreadable")
+TEXTS = frozenset({"series", "loss model", "note", "against", "quantity", "class", "half", "path", "fill", "network",
+                   "run", "status", "why", "verdict", "best value"})  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What the tables on seeds answer. effects: how many seeds are needed to see each; margin: what is equal within
+    it, None: the smallest margin alone. In the unit of the loss."""
+
+    effects: Sequence[float] = seeds.EFFECTS
+    margin: float | None = None
+
+
+NO_QUESTIONS = Questions()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as text, and a note on what it says. Columns in which no row has anything are left out."""
+
+    name: str
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+    def numeric(self, column: int) -> bool:
+        name = self.header[column]
+        return name not in TEXTS and not name.startswith("to see")
+
+    def as_csv(self) -> str:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(self.header)
+        writer.writerows(self.rows)
+        return out.getvalue()
+
+
+def _table(name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[object]], note: str = "") -> Table:
+    texts = [tuple(map(str, row)) for row in rows]
+    kept = [i for i in range(len(header)) if i == 0 or any(row[i] not in ("", "-") for row in texts)]
+    return Table(name, title, tuple(header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in texts), note)
+
+
+def _summary(records: Records, _: Questions) -> Table:
+    return _table("summary", "Points", HEADER, [row_of(group) for group in groups(records)], (
+        f"Losses are {records.unit}: mean ± half of the 95 % interval (Student t) over the finished seeds. The "
+        "difference is to the lossless run with the same spec and seed, paired by seed. z compares realised and "
+        "configured loss by the process's own count variance, over classes, halves and seeds (Stouffer)."
+    ))  # fmt: skip
+
+
+def _tolerance(records: Records, _: Questions) -> Table | None:
+    from droptest import plots  # late: tables can be had without matplotlib
+    from droptest.plots import tolerance
+
+    try:
+        points = tolerance.points_of(plots.data("tolerance", records))
+    except plots.NothingToDraw:
+        return None
+    limit = points["tolerance"].iloc[0]
+    rows = [
+        (p.panel, percent(p.loss_rate), p.verdict, f"{p.mean:+.3f} %" if p.seeds else "-",
+         "-" if math.isnan(p.low) else f"{p.low:+.3f} % to {p.high:+.3f} %", p.seeds, p.diverged or "-")
+        for p in points.itertuples()
+    ]  # fmt: skip
+    header = ("series", "loss rate", "verdict", "above lossless twin", "95 % interval", "seeds", "diverged")
+    return _table("tolerance", f"Tolerable within {limit:g} %", header, rows, (
+        f"Final validation loss above the lossless twin's, in percent of it. Tolerable: the whole interval is at most "
+        f"{limit:g} %; not tolerable: the whole interval is above it, or a run diverged; else undecided: more seeds decide."
+    ))  # fmt: skip
+
+
+def _virtual_time(records: Records, _: Questions) -> Table | None:
+    if not virtual_time.has_virtual_time(records):
+        return None
+    target = virtual_time.default_target(records)
+    if math.isnan(target):
+        return None
+    rows = [
+        (curve.series, "reliable" if curve.reliable else "tolerant", percent(rate), len(times),
+         with_interval(curve.interval(rate)) if math.isfinite(curve.interval(rate).mean) else "never")
+        for curve in virtual_time.curves(records, target) for rate, times in curve.times.items()
+    ]  # fmt: skip
+    header = ("series", "network", "loss rate", "seeds", f"virtual seconds to a validation loss of {target:.4g}")
+    return _table("virtual_time", "Time to the target loss", header, rows, (
+        "The target is 5 % above the worst final validation loss of the lossless runs. Break-even: the rate from which "
+        "a tolerant network needs longer than a reliable one, ln(time ratio) paired by seed and interpolated over the "
+        "logarithm of the rate; its interval has the rates at which a paired t test does not reject equal times."
+    ))  # fmt: skip
+
+
+def _loss_statistics(records: Records, _: Questions) -> Table | None:
+    frame = records.loss_statistics
+    if frame.empty:
+        return None
+    rows = []
+    keys = ["series", "loss_rate", "class", "half"]
+    for (series, rate, traffic_class, half), part in frame.groupby(keys, sort=False, dropna=False):
+        packets, lost = part["packets"].sum(), part["lost"].sum()
+        configured = (part["configured_rate"] * part["packets"]).sum() / packets if packets else math.nan
+        rows.append(
+            (series, percent(rate), words.spoken(traffic_class), words.HALVES.get(half, half), _first(part["path"]),
+             _first(part["fill"]), len(part), _count(part["collectives"]), _count(part["packets"]), _count(part["lost"]),
+             "-" if math.isnan(configured) else f"{100 * configured:.4f} %",
+             f"{100 * lost / packets:.4f} %" if packets else "-",
+             *(number(z, 2) for z in _z_range(part["z"])), number(part["configured_mean_burst_packets"].mean(), 3),
+             number(part["mean_burst_packets"].mean(), 3), _share(part["untouched_share"]),
+             number(part["nmse"].mean(), 5), number(part["cosine"].mean(), 5))
+        )  # fmt: skip
+    header = ("series", "loss rate", "class", "half", "path", "fill", "runs", "collectives", "packets", "lost",
+              "configured", "realised", "smallest z", "largest z", "configured burst", "realised burst", "untouched",
+              "NMSE", "cosine")  # fmt: skip
+    return _table("loss_statistics", "Loss statistics", header, rows, (
+        "Counts are sums over the runs of a point, the rest are means. Bursts are in packets; untouched is the share "
+        "of collectives in which no packet was lost; NMSE and cosine compare results with the exact ones."
+    ))  # fmt: skip
+
+
+def _first(values: pd.Series) -> str:
+    return " | ".join(dict.fromkeys(words.spoken(str(v)) for v in values.dropna())) or "-"
+
+
+def _count(values: pd.Series) -> str:
+    return f"{values.sum():,.0f}".replace(",", " ") if values.notna().any() else "-"
+
+
+def _share(values: pd.Series) -> str:
+    return f"{100 * values.mean():.1f} %" if values.notna().any() else "-"
+
+
+def _z_range(values: pd.Series) -> tuple[float, float]:
+    known = values.dropna()
+    return (known.min(), known.max()) if len(known) else (math.nan, math.nan)
+
+
+def _missing(records: Records, _: Questions) -> Table | None:
+    frame = records.of_status("failed", *ABSENT)
+    rows = [(row.run_id, row.series, percent(row.loss_rate), seed_text(row.seed), row.status, _why(row))
+            for row in frame.itertuples()]  # fmt: skip
+    header = ("run", "series", "loss rate", "seed", "status", "why")
+    return _table("missing", "What is missing", header, rows) if rows else None
+
+
+def seed_text(seed: object) -> str:
+    return "-" if seed is None or seed != seed else str(seed)
+
+
+def _why(row) -> str:
+    if row.error:
+        return row.error
+    if row.status == "missing":
+        return "planned in sweep.json, not run yet"
+    step = "" if math.isnan(row.last_step) else f", last logged step {row.last_step:.0f}"
+    return f"no summary.json: it goes on, or was stopped{step}"
+
+
+def _runs(records: Records, _: Questions) -> Table:
+    rows = []
+    for row in records.runs.itertuples():
+        status = row.status if math.isnan(row.diverged_step) else f"{row.status} at step {row.diverged_step:.0f}"
+        rows.append(
+            (row.run_id, row.series, percent(row.loss_rate), seed_text(row.seed), status,
+             number(row.final_validation_loss), f"{row.difference:+.4f}" if row.difference == row.difference else "-",
+             number(row.tokens_per_second, 0), number(row.seconds, 1))
+        )  # fmt: skip
+    header = ("run", "series", "loss rate", "seed", "status", "final validation loss", "difference", "tokens/s", "seconds")
+    return _table("runs", "Runs", header, rows, f"Losses and differences are {records.unit}.")
+
+
+def _spread(records: Records, _: Questions) -> Table | None:
+    header, rows = seeds.spread_table(records)
+    return _table("spread", "Spread between seeds", header, rows) if rows else None
+
+
+def _plan(records: Records, questions: Questions) -> Table | None:
+    header, rows = seeds.plan_table(records, questions.effects)
+    return _table("seeds_needed", "Seeds that an effect needs", header, rows) if rows else None
+
+
+def _comparison(records: Records, questions: Questions) -> Table | None:
+    header, rows = seeds.comparison_table(records, questions.margin)
+    return _table("equality", "What is equal", header, rows, seeds.EXPLANATION) if rows else None
+
+
+TABLES: dict[str, Callable[[Records, Questions], Table | None]] = {
+    "tolerance": _tolerance,
+    "summary": _summary,
+    "missing": _missing,
+    "loss_statistics": _loss_statistics,
+    "virtual_time": _virtual_time,
+    "spread": _spread,
+    "seeds_needed": _plan,
+    "equality": _comparison,
+    "runs": _runs,
+}
+
+
+def table(name: str, records: Records, questions: Questions = NO_QUESTIONS) -> Table | None:
+    """The table of that name; None where the records have nothing for it. Raises: KeyError that lists the names."""
+    if name not in TABLES:
+        raise KeyError(f"no table {name!r}; there are {', '.join(TABLES)}")
+    return TABLES[name](records, questions)

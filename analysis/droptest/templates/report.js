@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tables that sort and filter, figures by plotly.js (unpacked from the page itself), and the comparison of two points.
+"use strict";
+document.documentElement.classList.add("js");
+const report = JSON.parse(document.getElementById("report-data").textContent);
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+// Tables: a click on a heading sorts by it, numbers as numbers; the text field leaves the rows that hold its text.
+function numberIn(text) {
+  const found = text.replace(/(\d) (?=\d{3})/g, "$1").match(/^[+\-\u2212]?\d*\.?\d+(e[+-]?\d+)?/i);
+  return found ? parseFloat(found[0].replace("\u2212", "-")) : NaN;
+}
+function sortBy(table, column, descending) {
+  const body = table.tBodies[0], rows = [...body.rows];
+  const key = row => row.cells[column].textContent.trim();
+  rows.sort((a, b) => {
+    const x = numberIn(key(a)), y = numberIn(key(b));
+    if (isNaN(x) !== isNaN(y)) return isNaN(x) ? 1 : -1;  // cells without a number last
+    const order = isNaN(x) ? key(a).localeCompare(key(b)) : x - y;
+    return descending ? -order : order;
+  });
+  body.append(...rows);
+  for (const cell of table.tHead.rows[0].cells) cell.removeAttribute("aria-sort");
+  table.tHead.rows[0].cells[column].setAttribute("aria-sort", descending ? "descending" : "ascending");
+}
+for (const table of document.querySelectorAll("table")) {
+  table.querySelectorAll("th[data-sort]").forEach(cell => {
+    cell.tabIndex = 0;
+    const sort = () => sortBy(table, cell.cellIndex, cell.getAttribute("aria-sort") === "ascending");
+    cell.addEventListener("click", sort);
+    cell.addEventListener("keydown", event => { if (event.key === "Enter") sort(); });
+  });
+}
+for (const field of document.querySelectorAll(".filter input")) {
+  field.addEventListener("input", () => {
+    const section = field.closest("section"), rows = [...section.querySelectorAll("tbody tr")];
+    const wanted = field.value.toLowerCase();
+    for (const row of rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
+    const left = rows.filter(row => !row.hidden).length;
+    section.querySelector(".count").textContent = wanted ? `${left} of ${rows.length} rows` : "";
+  });
+}
+
+// Figures.
+const SYMBOLS = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left",
+  "triangle-right", "star", "hexagon", "pentagon"];
+const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px 1px"];
+const SCALE = report.scale;  // viridis from dark to light
+function colour([place, count]) {
+  const share = count > 1 ? place / (count - 1) : dark.matches ? 0.6 : 0.25;
+  const [from, to] = dark.matches ? [1, 0.4] : [0, 0.8];  // the contrast to the page stays
+  return SCALE[Math.round((from + (to - from) * share) * (SCALE.length - 1))];
+}
+const faint = hex => `rgba(${[1, 3, 5].map(i => parseInt(hex.slice(i, i + 2), 16)).join(",")},0.2)`;
+const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+function tracesOf(curve) {
+  const hue = colour(curve.mark), symbol = SYMBOLS[curve.mark[0] % SYMBOLS.length];
+  const base = {type: "scatter", name: curve.name, x: curve.x, y: curve.y, meta: curve.name,
+    hoverlabel: {namelength: -1}};
+  if (curve.text) Object.assign(base, {text: curve.text, hovertemplate: "%{text}<extra></extra>"});
+  if (curve.kind === "points")
+    return [{...base, mode: "markers", marker: {color: hue, symbol: curve.symbol || symbol, size: curve.symbol ? 10 : 5,
+      opacity: curve.symbol ? 1 : 0.65}}];
+  const line = {color: hue, width: curve.width || 2, dash: curve.solid ? "solid" : DASHES[curve.mark[0] % DASHES.length]};
+  const wide = curve.low && curve.low.some(v => v !== null);
+  if (curve.kind === "marks" || curve.kind === "bars") {
+    const bars = wide ? {error_y: {type: "data", symmetric: false, color: hue, thickness: 1.2, width: 4,
+      array: curve.high.map((v, i) => v === null ? 0 : v - curve.y[i]),
+      arrayminus: curve.low.map((v, i) => v === null ? 0 : curve.y[i] - v)}} : {};
+    return [{...base, ...bars, mode: curve.kind === "bars" ? "markers" : "lines+markers", line,
+      marker: {color: hue, symbol, size: curve.kind === "bars" ? 5 : 8}}];
+  }
+  const mode = curve.x.length > 25 ? "lines" : "lines+markers";
+  const own = {...base, mode, line, opacity: curve.opacity || 1, marker: {color: hue, symbol, size: 5}};
+  if (!wide) return [own];
+  const edge = {type: "scatter", mode: "lines", x: curve.x, line: {width: 0}, hoverinfo: "skip", meta: curve.name};
+  return [{...edge, y: curve.low}, {...edge, y: curve.high, fill: "tonexty", fillcolor: faint(hue)}, own];
+}
+function axisOf(axis, ink) {
+  const made = {title: {text: axis.title || "", standoff: 8}, gridcolor: style("--grid"), linecolor: style("--line"),
+    zeroline: false, automargin: true, tickfont: {color: ink}};
+  if (axis.type) Object.assign(made, {type: axis.type, exponentformat: "power", dtick: axis.type === "log" ? 1 : undefined});
+  if (axis.ticks) Object.assign(made, {tickvals: axis.ticks, ticktext: axis.labels});
+  if (axis.range) made.range = axis.range;
+  return made;
+}
+function drawPanel(place, panel) {
+  const ink = style("--ink");
+  const traces = panel.curves.flatMap(tracesOf);
+  const layout = {
+    title: {text: panel.title, font: {size: 13}, x: 0.02, xanchor: "left", y: 0.97, yanchor: "top"},
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, modebar: {bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--link")},
+    font: {color: ink, size: 11, family: "system-ui, DejaVu Sans, sans-serif"},
+    margin: {l: 62, r: 14, t: 34, b: 46}, hovermode: "closest",
+    hoverlabel: {bgcolor: style("--card"), bordercolor: style("--line"), font: {color: ink}},
+    xaxis: axisOf(panel.x, ink), yaxis: axisOf(panel.y, ink),
+    shapes: panel.lines.map(line => ({type: "line", xref: "paper", x0: 0, x1: 1, y0: line.y, y1: line.y,
+      line: {color: style("--soft"), width: 1, dash: line.dash}})),
+    annotations: panel.lines.filter(line => line.name).map(line => ({xref: "paper", x: 1, xanchor: "right", y: line.y,
+      yanchor: "bottom", text: line.name, showarrow: false, font: {size: 10, color: style("--soft")}})),
+  };
+  if (panel.heat) {
+    traces.push({type: "heatmap", z: panel.heat.z, zmin: 0, zmax: panel.heat.most, colorscale: "Viridis", xgap: 1, ygap: 1,
+      colorbar: {title: {text: "% lost"}, thickness: 10, outlinewidth: 0}, hoverongaps: false,
+      hovertemplate: "from %{y} to %{x}: %{z:.4f} % lost<extra></extra>"});
+    Object.assign(layout.yaxis, {autorange: "reversed", dtick: 1, showgrid: false});
+    Object.assign(layout.xaxis, {dtick: 1, showgrid: false});
+    Object.assign(layout, {plot_bgcolor: style("--line"), margin: {l: 46, r: 8, t: 58, b: 42}});
+    layout.title.text = panel.title.replace(/(: |, )/g, "$1<br>").replace("<br>", "");
+    layout.title.font.size = 11;
+  }
+  const options = {responsive: true, displaylogo: false, displayModeBar: "hover",
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]};
+  return Plotly.react(place, traces, layout, options);
+}
+function keyOf(figure, panels) {
+  const names = new Map();
+  for (const panel of figure.panels) for (const c of panel.curves) if (!names.has(c.name)) names.set(c.name, c.mark);
+  const key = document.createElement("div");
+  key.className = "key";
+  if (figure.key) key.append(`${figure.key}:`);
+  if (names.size === 1) { key.append(figure.key ? [...names.keys()][0] : ""); return key; }
+  for (const [name, mark] of names) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.title = "show or hide";
+    button.innerHTML = `<svg width="26" height="10"><line x1="0" x2="26" y1="5" y2="5" stroke="${colour(mark)}" stroke-width="3"` +
+      ` stroke-dasharray="${["", "7 3", "2 3", "7 3 2 3", "12 4", "12 4 2 4", "5 1"][mark[0] % 7]}"/></svg>`;
+    button.append(name);
+    button.addEventListener("click", () => {
+      const off = button.classList.toggle("off");
+      for (const place of panels)
+        place.data.forEach((trace, i) => { if (trace.meta === name) Plotly.restyle(place, {visible: !off}, [i]); });
+    });
+    key.append(button);
+  }
+  return names.size ? key : "";
+}
+function drawFigure(name, figure) {
+  const place = document.querySelector(`.drawing[data-figure="${name}"]`);
+  if (!place || !figure.panels.length) return;
+  place.parentElement.classList.add("drawn");
+  for (const old of place.querySelectorAll(".panel")) Plotly.purge(old);
+  const room = Math.max(1, Math.floor(place.clientWidth / (figure.columns > 3 ? 250 : 330)));
+  place.style.gridTemplateColumns = `repeat(${Math.min(figure.columns, figure.panels.length, room)}, minmax(0, 1fr))`;
+  const panels = figure.panels.map(() => {
+    const panel = document.createElement("div");
+    panel.className = "panel";
+    return panel;
+  });
+  place.replaceChildren(...panels);
+  panels.forEach((panel, i) => drawPanel(panel, figure.panels[i]));
+  place.append(keyOf(figure, panels));
+}
+
+// Two points.
+const choice = name => document.getElementById(`compare-${name}`);
+function mean(curves) {  // at the steps that all curves have
+  const steps = curves.length ? curves[0].step.filter(s => curves.every(c => c.step.includes(s))) : [];
+  return {x: steps, y: steps.map(s => curves.reduce((sum, c) => sum + c.loss[c.step.indexOf(s)], 0) / curves.length)};
+}
+function compare() {
+  const {points, pairs, unit} = report.comparison;
+  const i = +choice("a").value, j = +choice("b").value, a = points[i], b = points[j];
+  const found = pairs[`${i},${j}`] || pairs[`${j},${i}`], sign = pairs[`${i},${j}`] ? 1 : -1;
+  const text = v => (v >= 0 ? "+" : "\u2212") + Math.abs(v).toFixed(4);
+  let words = "No two finished runs of these points have equal seeds.";
+  if (i === j) words = "Choose two different points.";
+  else if (found) {
+    const [low, high] = sign > 0 ? [found[1], found[2]] : [found[2], found[1]];
+    words = `Final validation loss, A minus B: ${text(sign * found[0])} ${unit}` +
+      (low === null ? ` (one pair)` : ` (95 % interval ${text(sign * low)} to ${text(sign * high)}, ${found[3]} pairs)`) + ".";
+  }
+  document.getElementById("compare-result").textContent = words;
+  const body = document.querySelector("#compare-spec tbody");
+  const pointers = [...new Set([...Object.keys(a.spec), ...Object.keys(b.spec)])].sort();
+  body.replaceChildren(...pointers.filter(p => a.spec[p] !== b.spec[p]).map(p => {
+    const row = document.createElement("tr");
+    for (const cell of [p, a.spec[p] || "not given", b.spec[p] || "not given"]) row.insertCell().textContent = cell;
+    return row;
+  }));
+  if (!body.rows.length) body.insertRow().insertCell().textContent = "no difference";
+  const thin = (point, mark) => point.runs.filter(r => r.step.length).map(r => ({name: mark[0] ? "B" : "A", mark, x: r.step,
+    y: r.loss, kind: "line", width: 1, opacity: 0.5, solid: true, text: r.step.map((s, k) =>
+      `${mark[0] ? "B" : "A"}, seed ${r.seed}<br>step ${s}: ${r.loss[k]}`)}));
+  const whole = (point, mark) => ({name: mark[0] ? "B" : "A", mark, kind: "line", width: 3,
+    ...mean(point.runs.filter(r => r.step.length))});
+  const both = [];
+  for (const r of a.runs) for (const s of b.runs) {
+    if (r.training !== s.training || (!a.lossless && !b.lossless && r.network !== s.network)) continue;
+    const steps = r.step.filter(t => s.step.includes(t));
+    if (steps.length) both.push({seed: a.lossless ? s.seed : r.seed, step: steps,
+      loss: steps.map(t => r.loss[r.step.indexOf(t)] - s.loss[s.step.indexOf(t)])});
+  }
+  const differences = both.map(d => ({name: "A \u2212 B", mark: [0, 1], x: d.step, y: d.loss, kind: "line", width: 1,
+    opacity: 0.5, solid: true, text: d.step.map((s, k) => `seed ${d.seed}<br>step ${s}: ${text(d.loss[k])}`)}));
+  drawFigure("compare", {columns: 2, panels: [
+    {title: "validation loss", x: {title: "step"}, y: {title: unit}, lines: [],
+      curves: [...thin(a, [0, 2]), ...thin(b, [1, 2]), whole(a, [0, 2]), whole(b, [1, 2])]},
+    {title: "A minus B", x: {title: "step"}, y: {title: unit}, lines: [{y: 0, dash: "dot"}],
+      curves: [...differences, {name: "A \u2212 B", mark: [0, 1], kind: "line", width: 3, ...mean(both)}]}]});
+}
+function drawAll() {
+  for (const [name, figure] of Object.entries(report.figures)) drawFigure(name, figure);
+  if (choice("a") && report.comparison.points.length > 1) compare();
+}
+async function start() {
+  const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent.trim()), c => c.charCodeAt(0));
+  const source = new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")));
+  const script = document.createElement("script");
+  script.textContent = await source.text();
+  document.head.append(script);
+  if (choice("a")) {
+    for (const name of ["a", "b"]) {
+      report.comparison.points.forEach((point, i) => choice(name).add(new Option(point.name, i)));
+      choice(name).addEventListener("change", compare);
+    }
+    choice("a").value = report.comparison.points.length - 1;
+    choice("b").value = 0;
+  }
+  drawAll();
+  dark.addEventListener("change", drawAll);
+  let width = innerWidth, timer;
+  addEventListener("resize", () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => { if (innerWidth !== width) { width = innerWidth; drawAll(); } }, 200);
+  });
+  document.documentElement.dataset.drawn = document.querySelectorAll(".panel .main-svg").length;
+}
+start().catch(error => {  // the pictures stay
+  document.documentElement.dataset.failed = String(error);
+  for (const figure of document.querySelectorAll(".drawn")) figure.classList.remove("drawn");
+});

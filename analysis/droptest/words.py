@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Words for the identifiers of specs and records, as figures and tables show them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+CLASSES = {"tp_forward": "tensor parallel, forward", "tp_backward": "tensor parallel, backward"}
+HALVES = {"reduce": "reduce half", "gather": "gather half", "both": "both halves"}
+IDENTIFIER = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)+")
+
+
+def spoken(text: str) -> str:
+    """An identifier in words: "selective repeat" for selective_repeat; any other text as it is."""
+    return CLASSES.get(text) or (text.replace("_", " ") if IDENTIFIER.fullmatch(text) else text)
+
+
+def unit_of(specs: Iterable[dict[str, Any]]) -> str:
+    """The unit of the losses of runs with these specs: per byte where every run trains on the bytes of a text."""
+    data = [spec["data"] for spec in specs if isinstance(spec.get("data"), dict)]
+    return "nats per byte" if data and all("text" in d for d in data) else "nats per token"

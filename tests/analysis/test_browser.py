@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The report in headless Chromium: what is drawn, what sorts, what overflows, what is asked of a network."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+import synthetic
+from synthetic import NONE, bernoulli, gilbert_elliott
+
+from droptest.__main__ import main
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: scripts/install-dependencies test installs it")
+# Runs in the page before all else, and writes what it saw into the page's last element.
+PROBE = """<script>
+const failures = [], asked = [];
+addEventListener("error", event => failures.push(String(event.message)));
+addEventListener("unhandledrejection", event => failures.push(String(event.reason)));
+document.addEventListener("securitypolicyviolation", event => asked.push(event.blockedURI));
+addEventListener("load", () => setTimeout(() => {
+  const root = document.documentElement, table = document.querySelector("table[data-name=summary]");
+  const cells = (column) => [...table.tBodies[0].rows].map(row => row.cells[column].textContent);
+  const heads = [...table.tHead.rows[0].cells].map(cell => cell.textContent);
+  const column = heads.indexOf("final validation loss"), before = cells(column);
+  table.tHead.rows[0].cells[column].click();
+  const up = cells(column);
+  table.tHead.rows[0].cells[column].click();
+  const down = cells(column);
+  const field = document.querySelector("#table-summary .filter input");
+  let filtered = null;
+  if (field) {
+    field.value = "gilbert"; field.dispatchEvent(new Event("input"));
+    filtered = [...table.tBodies[0].rows].filter(row => !row.hidden).map(row => row.cells[0].textContent);
+    field.value = ""; field.dispatchEvent(new Event("input"));
+  }
+  const wide = [...document.querySelectorAll("body *")].filter(e => !e.closest(".scroll, .drawing, pre")
+    && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName + " " + e.className);
+  const figures = {};
+  for (const place of document.querySelectorAll(".drawing"))
+    figures[place.dataset.figure] = [...place.querySelectorAll(".panel")].map(panel => ({
+      title: panel.layout.title.text, inside: panel.getBoundingClientRect().right <= innerWidth,
+      shown: [...panel.querySelectorAll(".trace, .heatmaplayer image, .hm image")]
+        .filter(e => e.checkVisibility() && e.getBoundingClientRect().width > 0).length,
+      traces: panel.data.map(t => ({type: t.type, name: t.name, y: t.y || t.z, mode: t.mode}))}));
+  const compared = {words: document.getElementById("compare-result").textContent,
+    rows: [...document.querySelectorAll("#compare-spec tbody tr")].map(row => [...row.cells].map(c => c.textContent))};
+  const seen = {failures, asked, before, up, down, filtered, wide, figures, compared, scroll: root.scrollWidth,
+    inner: innerWidth, failed: root.dataset.failed || null,
+    fetched: performance.getEntriesByType("resource").map(e => e.name).filter(n => !n.startsWith("data:"))};
+  const out = document.createElement("pre");
+  out.id = "probe"; out.textContent = JSON.stringify(seen);
+  document.body.append(out);
+}, 3000));
+</script>"""
+
+
+def browse(profile, page, *arguments):
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+               f"--user-data-dir={profile}", "--virtual-time-budget=60000", *arguments, page.as_uri()]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    losses = [NONE, *(bernoulli(rate) for rate in (0.01, 0.05, 0.2)), gilbert_elliott(0.05, 8), gilbert_elliott(0.2, 8)]
+    folder = synthetic.write_sweep(tmp_path_factory.mktemp("browser"), {"/network/loss": losses}, seeds=3)
+    assert main(["report", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module", params=[1300, 700])
+def seen(request, folder, tmp_path_factory):
+    """What the probe saw in a window of so many pixels."""
+    profile = tmp_path_factory.mktemp("profile")
+    page = folder / f"probe{request.param}.html"
+    text = (folder / "report.html").read_text()
+    page.write_text(text.replace("<style>", PROBE + "<style>", 1))
+    dumped = browse(profile, page, f"--window-size={request.param},900", "--dump-dom")
+    page.unlink()
+    found = re.search(r'<pre id="probe">(.*?)</pre>', dumped, re.DOTALL)
+    assert found, dumped[-2000:]
+    return json.loads(html.unescape(found[1]))
+
+
+def test_no_script_fails_and_nothing_is_asked_of_a_network(seen):
+    assert (seen["failures"], seen["failed"], seen["asked"], seen["fetched"]) == ([], None, [], [])
+
+
+def test_figures_are_drawn_with_the_numbers_of_their_files(seen, folder):
+    import pandas as pd
+
+    drawn = seen["figures"]
+    assert {"tolerance", "final_loss", "training_curves", "differences", "divergence", "layers", "burst_lengths",
+            "loss_rate_check", "compare"} <= set(drawn)  # fmt: skip
+    for name, panels in drawn.items():
+        for panel in panels:
+            assert panel["shown"] > 0 and panel["inside"], f"{name}: {panel['title']}"
+    around, whole = drawn["tolerance"]
+    numbers = pd.read_csv(folder / "plots" / "tolerance.csv")
+    for panel in (around, whole):
+        means = {t["name"]: t["y"] for t in panel["traces"] if "lines" in t["mode"]}
+        points = {t["name"]: t["y"] for t in panel["traces"] if t["mode"] == "markers"}
+        for series, rows in numbers.groupby("panel"):
+            assert points[series] == pytest.approx(rows["difference"].tolist(), rel=1e-6)
+            assert means[series] == pytest.approx(rows.drop_duplicates("loss_rate")["mean"].tolist(), rel=1e-6)
+    differences = pd.read_csv(folder / "plots" / "differences.csv")
+    assert len(drawn["differences"]) == differences["panel"].nunique() == 2
+    curves = [t for panel in drawn["differences"] for t in panel["traces"] if t.get("name")]
+    assert sum(len(t["y"]) for t in curves) == len(differences)
+
+
+def test_tables_sort_by_numbers_and_filter(seen):
+    number = lambda text: float(text.split()[0])  # noqa: E731
+    assert sorted(map(number, seen["before"])) == list(map(number, seen["up"]))
+    assert seen["up"][::-1] == seen["down"]
+    assert seen["before"] != seen["up"] or seen["before"] != seen["down"]
+    assert len(seen["filtered"]) == 2 and all("Gilbert" in name for name in seen["filtered"])
+
+
+def test_nothing_is_wider_than_the_window(seen):
+    assert seen["scroll"] <= seen["inner"]
+    assert seen["wide"] == []
+
+
+def test_two_points_are_compared(seen):
+    assert re.match(r"Final validation loss, A minus B: [+\u2212]\d\.\d{4} nats per token \(95 % interval [+\u2212]", seen["compared"]["words"])
+    assert any("/network" in row[0] for row in seen["compared"]["rows"])
+    assert [panel["title"] for panel in seen["figures"]["compare"]] == ["validation loss", "A minus B"]
+
+
+def test_paper_has_the_pictures_and_whole_tables(folder, tmp_path):
+    browse(tmp_path / "profile", folder / "report.html", "--no-pdf-header-footer", f"--print-to-pdf={tmp_path / 'report.pdf'}")
+    pdf = (tmp_path / "report.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF") and len(pdf) > 50_000
+    browse(tmp_path / "profile", folder / "report.html", "--window-size=1300,900", f"--screenshot={tmp_path / 'page.png'}")
+    assert (tmp_path / "page.png").stat().st_size > 20_000
