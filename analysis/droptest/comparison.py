@@ -20,8 +20,8 @@ UNINTERESTING = (*(set(INDIFFERENT) - {"network", "time"}), "backend", "numerics
 
 
 def data(records: Records) -> dict[str, Any]:
-    """points: name, spec (pointer -> value as JSON) and runs (seed, step, loss) each; pairs: "i,j" -> mean, low, high and
-    number of final differences, point i minus point j, paired by training and network; omitted: points left out."""
+    """points: name, spec (pointer -> value as JSON) and runs (seed, step, loss) each; pairs: "i,j" -> mean, low, high
+    and number of final differences, point i minus point j, paired by training and network; omitted: points left out."""
     every = [group for group in groups(records) if group.count("completed") + group.count("diverged")]
     shown = every[:MOST_POINTS]
     return {

@@ -10,7 +10,7 @@ cursor) and `kind`: line (with a band), marks (with bars) or points.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -68,8 +68,10 @@ def _rate_panel(data: pd.DataFrame, prefix: str, title: str, label: str) -> Pane
         part = data[(data["panel"] == series) & (data[f"{prefix}seeds"] > 0) & data["loss_rate"].notna()]
         part = part.sort_values("loss_rate")
         nudge = 0.05 * (mark[0] - (mark[1] - 1) / 2) / max(mark[1] - 1, 1)
-        curves.append(curve(series, mark, [place(r) + nudge for r in part["loss_rate"]], part[f"{prefix}mean"], "marks",
-                            low=part[f"{prefix}low"], high=part[f"{prefix}high"], text=_texts(part, series, prefix)))  # fmt: skip
+        mean, low, high = (part[f"{prefix}{end}"] for end in ("mean", "low", "high"))
+        text = _texts(part, series, prefix)
+        x = [place(rate) + nudge for rate in part["loss_rate"]]
+        curves.append(curve(series, mark, x, mean, "marks", low=low, high=high, text=text))
     return {"title": title, "x": axis, "y": {"title": label}, "curves": curves, "lines": [{"y": 0, "dash": "dot"}]}
 
 
@@ -79,7 +81,7 @@ def _tolerance(data: pd.DataFrame) -> dict[str, Any]:
     found = []
     for title, limits in (("around the tolerance", tolerance.view(data)), ("everything", None)):
         panel = _rate_panel(points, "", title, "above lossless twin (%)")
-        axis, place = rate_axis(data["loss_rate"])
+        _, place = rate_axis(data["loss_rate"])
         for series, mark in marks_of(data["panel"]).items():
             mine = data[(data["panel"] == series) & data["difference"].notna() & data["loss_rate"].notna()]
             text = [f"{series}<br>{percent(r)}, seed {s}: {d:+.4f} %"
@@ -87,22 +89,35 @@ def _tolerance(data: pd.DataFrame) -> dict[str, Any]:
             nudge = 0.05 * (mark[0] - (mark[1] - 1) / 2) / max(mark[1] - 1, 1) + 0.03
             panel["curves"].append(curve(series, mark, [place(r) + nudge for r in mine["loss_rate"]],
                                          mine["difference"], "points", text=text))  # fmt: skip
-            edge = limits or (math.nan, float(data[["mean", "high", "difference"]].max().max()))
-            point = points[(points["panel"] == series) & points["loss_rate"].notna()]
-            for symbol, outside, y in (("triangle-up", point["mean"] > edge[1], edge[1] - 0.03 * (edge[1] - edge[0])),
-                                       ("triangle-down", point["mean"] < edge[0], edge[0] + 0.03 * (edge[1] - edge[0])),
-                                       ("x", point["diverged"] > 0, edge[1])):  # fmt: skip
-                part = point[outside]
-                if len(part) and (math.isfinite(y) or symbol == "x"):
-                    words_ = [f"{series}<br>{percent(p.loss_rate)}: " + (f"{p.diverged} of {p.runs} runs diverged"
-                              if symbol == "x" else f"{p.mean:+.3f} %, outside this panel") for p in part.itertuples()]  # fmt: skip
-                    panel["curves"].append(curve(series, mark, [place(r) + nudge - 0.03 for r in part["loss_rate"]],
-                                                 [y if math.isfinite(y) else 0.0] * len(part), "points", text=words_,
-                                                 symbol=symbol))  # fmt: skip
+            panel["curves"] += _edges(points[points["panel"] == series], series, mark,
+                                      limits or (-math.inf, float(data[["mean", "high", "difference"]].max().max())),
+                                      lambda rate, place=place, nudge=nudge: place(rate) + nudge - 0.03)  # fmt: skip
         panel["lines"].append({"y": limit, "dash": "dash", "name": f"tolerance {limit:g} %"})
         panel["y"] |= {"range": list(limits)} if limits else {}
         found.append(panel)
     return {"panels": found, "columns": 2}
+
+
+def _edges(
+    points: pd.DataFrame, series: str, mark: list[int], limits: tuple[float, float], place: Callable[[float], float]
+) -> Iterator[dict[str, Any]]:
+    """Marks at the edge of a panel for means beyond it, and for points with diverged runs."""
+    low, high = limits
+    points = points[points["loss_rate"].notna()]
+    inset = 0.03 * (high - low) if math.isfinite(high - low) else 0.0
+    for symbol, outside, y in (("triangle-up", points["mean"] > high, high - inset),
+                               ("triangle-down", points["mean"] < low, low + inset),
+                               ("x", points["diverged"] > 0, high if math.isfinite(high) else 0.0)):  # fmt: skip
+        part = points[outside]
+        if len(part):
+            diverged = symbol == "x"
+            text = [
+                f"{series}<br>{percent(p.loss_rate)}: "
+                + (f"{p.diverged} of {p.runs} runs diverged" if diverged else f"{p.mean:+.3f} %, outside this panel")
+                for p in part.itertuples()
+            ]
+            places = [place(rate) for rate in part["loss_rate"]]
+            yield curve(series, mark, places, [y] * len(part), "points", text=text, symbol=symbol)
 
 
 def _final_loss(data: pd.DataFrame) -> dict[str, Any]:
@@ -191,11 +206,11 @@ def _bursts(data: pd.DataFrame) -> dict[str, Any]:
             counts.append(curve(name, marks[name], known["length"], known["expected"]))
             counts.append(curve(name, marks[name], seen["length"], seen["count"], "points"))
             fair = part[part["ratio"].notna()]
-            ratios.append(curve(name, marks[name], fair["length"], fair["ratio"], "bars", low=fair["ratio"] - fair["deviation"],
-                                high=fair["ratio"] + fair["deviation"]))  # fmt: skip
+            low, high = fair["ratio"] - fair["deviation"], fair["ratio"] + fair["deviation"]
+            ratios.append(curve(name, marks[name], fair["length"], fair["ratio"], "bars", low=low, high=high))
         x = {"title": "burst length (packets)"}
-        found.append({"title": f"{series}: points realised, lines theory", "x": x, "y": {"title": "bursts", "type": "log"},
-                      "curves": counts, "lines": []})  # fmt: skip
+        found.append({"title": f"{series}: points realised, lines theory", "x": x, "curves": counts, "lines": [],
+                      "y": {"title": "bursts", "type": "log"}})  # fmt: skip
         found.append({"title": f"{series}: realised / expected", "x": x, "y": {"title": "realised / expected"},
                       "curves": ratios, "lines": [{"y": 1, "dash": "dot"}]})  # fmt: skip
     return {"panels": found, "columns": 2, "key": "packet loss rate"}
@@ -208,9 +223,12 @@ def _rate_check(data: pd.DataFrame) -> dict[str, Any]:
         mine = data[data["series"] == series]
         nudge = 0.08 * (mark[0] - (mark[1] - 1) / 2) / max(mark[1] - 1, 1)
         x = [place(rate) + nudge for rate in mine["configured_rate"]]
-        text = [f"{series}, seed {row['seed']}<br>{words.spoken(row['class'])}, {words.HALVES.get(row['half'], row['half'])}"
-                f"<br>configured {percent(row['configured_rate'])}, realised {100 * row['realised_rate']:.4f} %, "
-                f"z {row['z']:.2f}" for row in mine.to_dict("records")]  # fmt: skip
+        text = [
+            f"{series}, seed {row['seed']}<br>{words.spoken(row['class'])}, "
+            f"{words.HALVES.get(row['half'], row['half'])}<br>configured {percent(row['configured_rate'])}, "
+            f"realised {100 * row['realised_rate']:.4f} %, z {row['z']:.2f}"
+            for row in mine.to_dict("records")
+        ]
         ratio = mine["realised_rate"] / mine["configured_rate"]
         rates.append(curve(series, mark, x, ratio, "points", text=text))
         scores.append(curve(series, mark, x, mine["z"].where(np.isfinite(mine["z"])), "points", text=text))

@@ -26,7 +26,8 @@ from droptest.tables import ABSENT, NO_QUESTIONS, Questions, Table, table
 # The questions in order, with the tables and figures that answer each.
 SECTIONS = (
     ("tolerable", "Which loss rate is tolerable?",
-     ("figure tolerance", "table tolerance", "figure threshold", "figure final_loss", "figure rate_map", "table summary")),
+     ("figure tolerance", "table tolerance", "figure threshold", "figure final_loss", "figure rate_map",
+      "table summary")),
     ("breaks", "What breaks?", ("figure training_curves", "figure differences", "figure divergence", "table missing")),
     ("why", "Why?", ("figure layers", "figure links")),
     ("network", "Is the network what was asked for?",
@@ -254,7 +255,8 @@ def _tolerable(records: Records, every: list[Group]) -> Iterator[str]:
         data = plots.data("tolerance", records)
     except plots.NothingToDraw:
         return
-    yield f"Tolerable: at most {data['tolerance'].iloc[0]:g} % above the lossless validation loss, by the 95 % interval."
+    limit = data["tolerance"].iloc[0]
+    yield f"Tolerable: at most {limit:g} % above the lossless validation loss, by the 95 % interval."
     yield from tolerance.findings(data)
     yield from _differences(every, records.unit)
 

@@ -220,10 +220,10 @@ def notes(records: Records) -> list[str]:
 
 
 EXPLANATION = (
-    "Differences to the lossless run with the same weights and batches, in its unit of the loss; standard deviations with "
-    "their 95 % intervals. A training is a pair of seeds (weights, data), a network the seed of fates; the rest is "
-    "their interaction. Seen now: the smallest effect that the runs at hand see with a power of 80 %, by the t test at "
-    "5 %. To see an effect: the number for a power of 80 % / 90 % at the standard deviation that was found, in "
+    "Differences to the lossless run with the same weights and batches, in the unit of the loss; standard deviations "
+    "with their 95 % intervals. A training is a pair of seeds (weights, data), a network the seed of fates; the rest "
+    "is their interaction. Seen now: the smallest effect that the runs at hand see with a power of 80 %, by the t test "
+    "at 5 %. To see an effect: the number for a power of 80 % / 90 % at the standard deviation that was found, in "
     "parentheses for 80 % at the upper end of its interval; a x b: trainings crossed with networks, the fewest runs. "
     "Equal within: the smallest margin within which the two are equal by two one-sided t tests at 5 %."
 )

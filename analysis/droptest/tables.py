@@ -35,7 +35,7 @@ NO_QUESTIONS = Questions()
 
 @dataclass(frozen=True)
 class Table:
-    """A table as text, and a note on what it says. Columns in which no row has anything are left out."""
+    """A table as text, and a note on what it says."""
 
     name: str
     title: str
@@ -56,9 +56,16 @@ class Table:
 
 
 def _table(name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[object]], note: str = "") -> Table:
+    """A table without the columns in which no row has anything."""
     texts = [tuple(map(str, row)) for row in rows]
     kept = [i for i in range(len(header)) if i == 0 or any(row[i] not in ("", "-") for row in texts)]
     return Table(name, title, tuple(header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in texts), note)
+
+
+def _whole(name: str, title: str, table: tuple[Sequence[str], Sequence[Sequence[str]]], note: str = "") -> Table | None:
+    """A table with its empty columns; None without rows."""
+    header, rows = table
+    return Table(name, title, tuple(header), tuple(tuple(map(str, row)) for row in rows), note) if rows else None
 
 
 def _summary(records: Records, _: Questions) -> Table:
@@ -85,8 +92,8 @@ def _tolerance(records: Records, _: Questions) -> Table | None:
     ]  # fmt: skip
     header = ("series", "loss rate", "verdict", "above lossless twin", "95 % interval", "seeds", "diverged")
     return _table("tolerance", f"Tolerable within {limit:g} %", header, rows, (
-        f"Final validation loss above the lossless twin's, in percent of it. Tolerable: the whole interval is at most "
-        f"{limit:g} %; not tolerable: the whole interval is above it, or a run diverged; else undecided: more seeds decide."
+        "Final validation loss above the lossless twin's, in percent of it. Tolerable: the whole interval is at most "
+        f"{limit:g} %; not tolerable: the whole interval is above it, or a run diverged; else undecided."
     ))  # fmt: skip
 
 
@@ -120,7 +127,8 @@ def _loss_statistics(records: Records, _: Questions) -> Table | None:
         configured = (part["configured_rate"] * part["packets"]).sum() / packets if packets else math.nan
         rows.append(
             (series, percent(rate), words.spoken(traffic_class), words.HALVES.get(half, half), _first(part["path"]),
-             _first(part["fill"]), len(part), _count(part["collectives"]), _count(part["packets"]), _count(part["lost"]),
+             _first(part["fill"]), len(part), _count(part["collectives"]), _count(part["packets"]),
+             _count(part["lost"]),
              "-" if math.isnan(configured) else f"{100 * configured:.4f} %",
              f"{100 * lost / packets:.4f} %" if packets else "-",
              *(number(z, 2) for z in _z_range(part["z"])), number(part["configured_mean_burst_packets"].mean(), 3),
@@ -183,23 +191,30 @@ def _runs(records: Records, _: Questions) -> Table:
              number(row.final_validation_loss), f"{row.difference:+.4f}" if row.difference == row.difference else "-",
              number(row.tokens_per_second, 0), number(row.seconds, 1))
         )  # fmt: skip
-    header = ("run", "series", "loss rate", "seed", "status", "final validation loss", "difference", "tokens/s", "seconds")
+    header = (
+        "run",
+        "series",
+        "loss rate",
+        "seed",
+        "status",
+        "final validation loss",
+        "difference",
+        "tokens/s",
+        "seconds",
+    )
     return _table("runs", "Runs", header, rows, f"Losses and differences are {records.unit}.")
 
 
 def _spread(records: Records, _: Questions) -> Table | None:
-    header, rows = seeds.spread_table(records)
-    return _table("spread", "Spread between seeds", header, rows) if rows else None
+    return _whole("spread", "Spread between seeds", seeds.spread_table(records))
 
 
 def _plan(records: Records, questions: Questions) -> Table | None:
-    header, rows = seeds.plan_table(records, questions.effects)
-    return _table("seeds_needed", "Seeds that an effect needs", header, rows) if rows else None
+    return _whole("seeds_needed", "Seeds that an effect needs", seeds.plan_table(records, questions.effects))
 
 
 def _comparison(records: Records, questions: Questions) -> Table | None:
-    header, rows = seeds.comparison_table(records, questions.margin)
-    return _table("equality", "What is equal", header, rows, seeds.EXPLANATION) if rows else None
+    return _whole("equality", "What is equal", seeds.comparison_table(records, questions.margin), seeds.EXPLANATION)
 
 
 TABLES: dict[str, Callable[[Records, Questions], Table | None]] = {

@@ -105,7 +105,9 @@ def test_figures_are_drawn_with_the_numbers_of_their_files(seen, folder):
     numbers = pd.read_csv(folder / "plots" / "tolerance.csv")
     for panel in (around, whole):
         means = {t["name"]: t["y"] for t in panel["traces"] if "lines" in t["mode"]}
-        points = {t["name"]: t["y"] for t in panel["traces"] if t["mode"] == "markers"}
+        points = {
+            t["name"]: t["y"] for t in reversed(panel["traces"]) if t["mode"] == "markers"
+        }  # edge marks come last
         for series, rows in numbers.groupby("panel"):
             assert points[series] == pytest.approx(rows["difference"].tolist(), rel=1e-6)
             assert means[series] == pytest.approx(rows.drop_duplicates("loss_rate")["mean"].tolist(), rel=1e-6)
@@ -129,14 +131,24 @@ def test_nothing_is_wider_than_the_window(seen):
 
 
 def test_two_points_are_compared(seen):
-    assert re.match(r"Final validation loss, A minus B: [+\u2212]\d\.\d{4} nats per token \(95 % interval [+\u2212]", seen["compared"]["words"])
+    assert re.match(
+        r"Final validation loss, A minus B: [+\u2212]\d\.\d{4} nats per token \(95 % interval [+\u2212]",
+        seen["compared"]["words"],
+    )
     assert any("/network" in row[0] for row in seen["compared"]["rows"])
     assert [panel["title"] for panel in seen["figures"]["compare"]] == ["validation loss", "A minus B"]
 
 
 def test_paper_has_the_pictures_and_whole_tables(folder, tmp_path):
-    browse(tmp_path / "profile", folder / "report.html", "--no-pdf-header-footer", f"--print-to-pdf={tmp_path / 'report.pdf'}")
+    browse(
+        tmp_path / "profile",
+        folder / "report.html",
+        "--no-pdf-header-footer",
+        f"--print-to-pdf={tmp_path / 'report.pdf'}",
+    )
     pdf = (tmp_path / "report.pdf").read_bytes()
     assert pdf.startswith(b"%PDF") and len(pdf) > 50_000
-    browse(tmp_path / "profile", folder / "report.html", "--window-size=1300,900", f"--screenshot={tmp_path / 'page.png'}")
+    browse(
+        tmp_path / "profile", folder / "report.html", "--window-size=1300,900", f"--screenshot={tmp_path / 'page.png'}"
+    )
     assert (tmp_path / "page.png").stat().st_size > 20_000

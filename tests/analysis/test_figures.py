@@ -39,7 +39,8 @@ def figures(experiment, tmp_path_factory):
     crossed = synthetic.write_sweep(
         tmp_path_factory.mktemp("crossed"), {"/network/loss": LOSSES}, repeat={"weights": 3, "network": 2}
     )
-    drawn = {name: plots.draw(name, records) for name in plots.FIGURES if name not in {*timed, "variances"}}
+    absent = {*timed, "variances", "links", "rate_map"}
+    drawn = {name: plots.draw(name, records) for name in plots.FIGURES if name not in absent}
     return drawn | {"variances": plots.draw("variances", droptest.load(crossed))}
 
 
@@ -55,7 +56,7 @@ def labels(figure):
         ("training_curves", ["validation loss (nats per token)", "training loss (nats per token)", "step"]),
         ("variances", ["standard deviation (nats per token)"]),
         ("threshold", ["packet loss rate (%)", "above lossless twin (% of its validation loss)"]),
-        ("layers", ["NMSE (fraction)", "bias (RMS of exact)", "layer"]),
+        ("layers", ["NMSE (fraction)", "bias (RMS of exact)", "transformer block"]),
         ("divergence", ["RMS difference (parameter units)", "step"]),
         ("burst_lengths", ["burst length (packets)", "number of bursts"]),
         ("loss_rate_check", ["configured packet loss rate (%)", "realised packet loss rate (%)",
@@ -177,7 +178,7 @@ def test_figures_say_why_there_is_nothing_to_draw(tmp_path):
 
 
 def test_an_unknown_figure_lists_the_known_ones(experiment):
-    with pytest.raises(KeyError, match="final_loss, threshold, variances, training_curves"):
+    with pytest.raises(KeyError, match="tolerance, threshold, final_loss, rate_map, variances"):
         plots.draw("pie", droptest.load(experiment))
 
 
@@ -189,3 +190,89 @@ def test_dollar_signs_in_names_are_no_mathematics(tmp_path):
     style.save(figure, tmp_path / "out", "check")
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert r"text \$x^{, Bernoulli" in legend
+
+
+def test_tolerance_shows_each_pair_and_judges_by_the_interval(tmp_path):
+    # Differences of 0.2 to 0.4 %, 0 to 2.4 %, and 4.8 to 5.2 % of the twin's loss of 2.
+    above = {0.01: (0.004, 0.006, 0.008), 0.05: (0.0, 0.024, 0.048), 0.2: (0.096, 0.1, 0.104)}
+    final = lambda point, seed: 2 + above.get(point["/network/loss"].get("loss_rate"), (0, 0, 0))[seed - 1]  # noqa: E731
+    cross = {"/network/loss": [NONE, *(bernoulli(rate) for rate in above)]}
+    folder = synthetic.write_sweep(tmp_path, cross, seeds=3, final_losses=final)
+    data = plots.data("tolerance", droptest.load(folder))
+    assert data["difference"].tolist() == pytest.approx([50 * value for row in above.values() for value in row])
+    points = plots.FIGURES["tolerance"].points_of(data)
+    assert points["verdict"].tolist() == ["tolerable", "undecided", "not tolerable"]
+    assert points["mean"].tolist() == pytest.approx([0.3, 1.2, 5.0])
+    half = 4.302652729911275 * 0.1 / 3**0.5  # t(2) s / sqrt(3)
+    assert points.loc[0, ["low", "high"]].tolist() == pytest.approx([0.3 - half, 0.3 + half])
+    assert plots.FIGURES["tolerance"].findings(data) == [
+        "Bernoulli: 1 % is tolerable, 20 % is not; undecided with these seeds: 5 %."
+    ]
+    around, everything = plots.draw("tolerance", droptest.load(folder)).axes
+    assert around.get_ylim()[1] < 5 < everything.get_ylim()[1]
+    triangles = [line for line in around.lines if line.get_marker() == "^"]
+    assert [line.get_xdata()[0] for line in triangles] == pytest.approx([20])  # the mean that is outside
+
+
+def test_differences_over_steps_are_run_minus_twin(tmp_path):
+    records = droptest.load(synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli(0.2)]}, seeds=2))
+    data = plots.data("differences", records)
+    losses = records.metrics.pivot_table(index="step", columns="run_id", values="validation_loss").dropna()
+    twins = records.runs.dropna(subset=["twin"])
+    expected = sum(losses[run] - losses[twin] for run, twin in zip(twins["run_id"], twins["twin"], strict=True)) / 2
+    assert data["step"].tolist() == losses.index.tolist() and len(data) > 2
+    assert data["mean"].tolist() == pytest.approx(expected.tolist())
+    assert data["mean"].iloc[-1] > 0
+
+
+def test_links_are_a_map_of_lost_over_sent(tmp_path):
+    import pandas as pd
+
+    records = droptest.load(synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli(0.2)]}, seeds=2))
+    runs = records.runs[~records.runs["lossless"]]["run_id"]
+    records.links = pd.DataFrame([
+        {"run_id": run, "class": "tp_forward", "half": "reduce", "source": s, "destination": d, "packets": 100.0,
+         "lost": 10.0 * s + d + n, "z": 1.0 + n}
+        for n, run in enumerate(runs) for s in range(3) for d in range(3) if s != d
+    ])  # fmt: skip
+    data = plots.data("links", records)
+    cells = plots.FIGURES["links"].matrix(data)
+    assert cells[2, 1] == pytest.approx((21 + 22) / 2) and cells[1, 2] == pytest.approx((12 + 13) / 2)
+    assert np.isnan(np.diag(cells)).all()
+    assert data["z"].tolist() == pytest.approx([3 / 2**0.5] * 6)
+    figure = plots.draw("links", records)
+    assert np.nanmax(figure.axes[0].images[0].get_array()) == pytest.approx(21.5)
+    assert figure.axes[0].get_title() == "tensor parallel, forward,\nreduce half"
+
+
+def test_a_ratio_beyond_the_panel_has_a_mark(experiment):
+    data = plots.data("burst_lengths", droptest.load(experiment))
+    first = data.index[data["ratio"].notna()][0]
+    data.loc[first, "ratio"] = 7.0
+    figure = plots.FIGURES["burst_lengths"].draw(data)
+    marks = [line for ax in figure.axes for line in ax.lines if line.get_marker() == "^" and not line.get_clip_on()]
+    assert [line.get_xdata().tolist() for line in marks] == [[data.loc[first, "length"]]]
+
+
+def test_one_curve_has_no_legend_but_its_name(tmp_path):
+    records = droptest.load(synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli(0.1)]}, seeds=2))
+    figure = plots.draw("differences", records)
+    assert figure.legends == [] and "packet loss rate: 10 %" in [text.get_text() for text in figure.texts]
+
+
+def test_losses_of_bytes_are_per_byte(tmp_path):
+    base = json.loads(json.dumps(synthetic.BASE))
+    for data, unit in (({"text": "corpus/kjv.txt"}, "nats per byte"), ({"tokens": "gpt2.bin"}, "nats per token")):
+        base["data"] = data
+        cross = {"/network/loss": [NONE, bernoulli(0.1)]}
+        records = droptest.load(synthetic.write_sweep(tmp_path / unit, cross, seeds=1, base=base))
+        assert records.unit == unit
+        assert f"({unit})" in labels(plots.draw("final_loss", records))
+
+
+def test_identifiers_are_words():
+    from droptest.words import spoken
+
+    assert spoken("selective_repeat") == "selective repeat"
+    assert spoken("tp_backward") == "tensor parallel, backward"
+    assert spoken("corpus/my_text.txt") == "corpus/my_text.txt" and spoken("Kept_As_Is") == "Kept_As_Is"

@@ -163,7 +163,7 @@ def test_report_and_figure_show_the_numbers_of_the_tables(crossed, tmp_path):
     records = droptest.load(crossed)
     written = write_report(records, tmp_path, Questions((0.05,), 0.02))
     text = written.report.read_text(encoding="utf-8")
-    section = text.split("<h2>Seeds</h2>")[1].split("<h2>")[0]
+    section = text.split('<h2 id="seeds">')[1].split("<h2")[0]
     for table in (
         seeds.spread_table(records), seeds.plan_table(records, (0.05,)), seeds.comparison_table(records, 0.02)
     ):  # fmt: skip

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from droptest import style
 from droptest.loss_model import GilbertElliott
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw

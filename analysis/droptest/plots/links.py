@@ -32,7 +32,8 @@ def data(records: Records) -> pd.DataFrame:
     if not len(links):
         raise NotMeant("links were not recorded")
     shown, remark = panels.shown_curves(records)
-    groups = [(s, g) for s, row in shown.items() for g in row if not g.lossless and links["run_id"].isin(g.run_ids).any()]
+    recorded = set(links["run_id"])
+    groups = [(s, g) for s, row in shown.items() for g in row if not g.lossless and recorded & set(g.run_ids)]
     if len(groups) > MOST_POINTS:
         remark = "; ".join(filter(None, [remark, f"first {MOST_POINTS} of {len(groups)} points"]))
     parts = []

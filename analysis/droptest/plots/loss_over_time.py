@@ -25,7 +25,7 @@ CAPTION = (
 
 def data(records: Records) -> pd.DataFrame:
     """One row per series, loss rate and step: virtual_seconds (mean over the seeds); mean, low and high of the
-    validation loss; target_loss (NaN without one). 
+    validation loss; target_loss (NaN without one).
 
     Raises: NotMeant without virtual time, NothingToDraw without a validation loss on it.
     """

@@ -31,9 +31,9 @@ PASSES, UNDECIDED, FAILS = "tolerable", "undecided", "not tolerable"
 
 
 def data(records: Records) -> pd.DataFrame:
-    """One row per series, loss rate (late packets included) and pair of runs with the same seeds: the pair's difference (NaN where the run has
-    none), and of the point mean, low and high over seeds (number of pairs), diverged, runs and verdict; in percent of
-    the lossless twin's final loss. tolerance: likewise.
+    """One row per series, loss rate (late packets included) and pair of runs with the same seeds: the pair's difference
+    (NaN where the run has none), and of the point mean, low and high over seeds (number of pairs), diverged, runs and
+    verdict; in percent of the lossless twin's final loss. tolerance: likewise.
 
     verdict: tolerable where the interval lies within the tolerance, not tolerable where it lies above it or a run
     diverged, else undecided. Raises: NothingToDraw where no run has a lossless twin.
@@ -49,8 +49,8 @@ def data(records: Records) -> pd.DataFrame:
             mine = runs[runs["run_id"].isin(group.run_ids)]
             interval = interval_of(cells_of(mine, "percent"))
             columns = panels.point_columns(series, group) | panels.columns_of(interval)
-            columns |= {"loss_rate": group.missing_rate, "diverged": group.count("diverged"), "runs": sum(group.statuses.values()),
-                        "tolerance": tolerance}  # fmt: skip
+            columns |= {"loss_rate": group.missing_rate, "diverged": group.count("diverged"),
+                        "runs": sum(group.statuses.values()), "tolerance": tolerance}  # fmt: skip
             columns["verdict"] = _verdict(group, columns["low"], columns["high"], tolerance)
             rows += [columns | {"seed": str(run.seed), "difference": run.percent} for run in mine.itertuples()]
     if not any(row["seeds"] or row["diverged"] for row in rows):
@@ -80,7 +80,9 @@ def findings(data: pd.DataFrame) -> list[str]:
         passed = [r for r in verdicts if all(v == PASSES for other, v in verdicts.items() if other <= r)]
         failed = [r for r, verdict in verdicts.items() if verdict == FAILS]
         open_ = [r for r, verdict in verdicts.items() if verdict == UNDECIDED]
-        text = f"{series}: " + (f"{percent(max(passed))} is tolerable" if passed else "no tested rate is surely tolerable")
+        text = f"{series}: " + (
+            f"{percent(max(passed))} is tolerable" if passed else "no tested rate is surely tolerable"
+        )
         text += f", {percent(min(failed))} is not" if failed else ""
         text += f"; undecided with these seeds: {', '.join(map(percent, open_))}" if open_ else ""
         sentences.append(f"{text}.")

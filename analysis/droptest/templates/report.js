@@ -80,8 +80,9 @@ function tracesOf(curve) {
 function axisOf(axis, ink) {
   const made = {title: {text: axis.title || "", standoff: 8}, gridcolor: style("--grid"), linecolor: style("--line"),
     zeroline: false, automargin: true, tickfont: {color: ink}};
-  if (axis.type) Object.assign(made, {type: axis.type, exponentformat: "power", dtick: axis.type === "log" ? 1 : undefined});
+  if (axis.type) Object.assign(made, {type: axis.type, exponentformat: "power"});
   if (axis.ticks) Object.assign(made, {tickvals: axis.ticks, ticktext: axis.labels});
+  if (axis.title === "transformer block") made.dtick = 1;
   if (axis.range) made.range = axis.range;
   return made;
 }
@@ -119,7 +120,7 @@ function keyOf(figure, panels) {
   for (const panel of figure.panels) for (const c of panel.curves) if (!names.has(c.name)) names.set(c.name, c.mark);
   const key = document.createElement("div");
   key.className = "key";
-  if (figure.key) key.append(`${figure.key}:`);
+  if (figure.key) key.append(`${figure.key}: `);
   if (names.size === 1) { key.append(figure.key ? [...names.keys()][0] : ""); return key; }
   for (const [name, mark] of names) {
     const button = document.createElement("button");
