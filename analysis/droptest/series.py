@@ -202,7 +202,7 @@ def _short_names(pointers: list[str]) -> dict[str, str]:
 
 
 def _place(pointer: str) -> str:
-    """Where a loss applies: "" for all of the network, "tp_forward gather" for that half of that class."""
+    """Where a loss applies: "" for all of the network, "tensor parallel forward gather" for that half of that class."""
     parts = [part for part in pointer.split("/") if part not in ("", "network", "classes", "loss", *RATE_KEYS)]
     return " ".join(words.spoken(part).replace(",", "") for part in parts)  # commas separate the words of a series
 

@@ -15,7 +15,7 @@ from droptest.loss_model import percent
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
-from droptest.summary import Group, cells_of
+from droptest.summary import Group, cells_of, interval_columns
 from droptest.variance import interval_of
 
 NAME = "tolerance"
@@ -48,7 +48,7 @@ def data(records: Records) -> pd.DataFrame:
         for group in (g for g in groups if not g.lossless):
             mine = runs[runs["run_id"].isin(group.run_ids)]
             interval = interval_of(cells_of(mine, "percent"))
-            columns = panels.point_columns(series, group) | panels.columns_of(interval)
+            columns = panels.point_columns(series, group) | interval_columns(interval)
             columns |= {"loss_rate": group.missing_rate, "diverged": group.count("diverged"),
                         "runs": sum(group.statuses.values()), "tolerance": tolerance}  # fmt: skip
             columns["verdict"] = _verdict(group, columns["low"], columns["high"], tolerance)
