@@ -100,4 +100,6 @@ def test_a_deadline_alone_loses_packets_so_other_settings_name_the_series():
         run = run_of(path, {"/network/path": path}, {"loss": NONE})
         run.spec["time"] = {"deadline_microseconds": 50.0}
         runs.append(run)
-    assert [SeriesNamer(runs).series(run) for run in runs] == ["lossless, path ring", "lossless, path direct"]
+    assert [SeriesNamer(runs).series(run) for run in runs] == [
+        "no loss process, path ring", "no loss process, path direct",
+    ]  # fmt: skip
