@@ -20,9 +20,10 @@
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
 #include "models/gpt2/gpt2.h"
-#include "models/gpt2/gpt2_cuda.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/initial_weights.h"
+#include "models/ops/cuda_ops.h"
+#include "models/ops/host_ops.h"
 #include "models/optimizer.h"
 #include "models/process_settings.h"
 #include "sim/loss/bernoulli.h"
@@ -138,11 +139,9 @@ Result train_on_device(const Options& o) {
   comm::run_ranks(o.ranks, std::chrono::minutes(10), [&](comm::Communicator& inner) {
     std::optional<comm::LossyCommunicator> lossy;
     comm::Communicator& group = network_of(o, inner, lossy);
-    models::Gpt2Cuda::Options options;
-    options.precision = precision_of(o);
-    models::Gpt2Cuda model(o.model, group, options);
+    models::Gpt2 model(o.model, models::make_cuda_ops({precision_of(o)}, group));
     models::set_initial_weights<float>(models::gpt2_tensors(o.model, inner.world_size(), inner.rank()), 1,
-                                       model.host_parameters());
+                                       model.parameters<float>());
     model.upload_values();
     std::vector<double> seconds;
     double loss = 0;
@@ -151,9 +150,9 @@ Result train_on_device(const Options& o) {
       group.begin_step(static_cast<std::uint64_t>(step) + 1);
       model.zero_gradients();
       for (int m = 0; m < o.accumulation; ++m) {
-        model.forward_backward(inputs, targets, o.batch, o.length, 1.0 / o.accumulation);
+        model.forward_backward(inputs, targets, {o.batch, o.length}, 1.0 / o.accumulation);
       }
-      const models::Gpt2Cuda::StepSums sums = model.step_sums();
+      const models::Gpt2::StepSums sums = model.step_sums();
       const double norm = models::norm_over_ranks(sums.gradient_squares, inner);
       loss = sums.losses / o.accumulation;
       const Clock::time_point now = Clock::now();
@@ -161,7 +160,7 @@ Result train_on_device(const Options& o) {
       before = now;
       model.step(1e-3, models::clip_scale(norm, 1.0));
     }
-    mebibytes[static_cast<std::size_t>(inner.rank())] = static_cast<double>(model.device_bytes()) / (1 << 20);
+    mebibytes[static_cast<std::size_t>(inner.rank())] = static_cast<double>(model.memory_bytes()) / (1 << 20);
     if (inner.rank() != 0) return;
     result.step_seconds = median(seconds);
     result.final_loss = loss;
@@ -181,9 +180,12 @@ Result train_on_host(const Options& o) {
     models::PhaseTimes times;
     double norm_seconds = 0;
     double update_seconds = 0;
-    models::Gpt2<float> model(o.model, group, o.threads, precision_of(o), o.profile ? &times : nullptr);
-    model.initialize(1);
-    models::AdamW<float> adamw(model.parameters(), {}, model.team());
+    models::HostOpsOptions options;
+    options.precision = precision_of(o);
+    options.threads = o.threads;
+    models::Gpt2 model(o.model, models::make_host_ops(options, group, o.profile ? &times : nullptr));
+    models::set_initial_weights<float>(models::gpt2_tensors(o.model, inner.world_size(), inner.rank()), 1,
+                                       model.parameters<float>());
     std::vector<double> seconds;
     double loss = 0;
     for (int step = 0; step <= o.steps; ++step) {
@@ -192,12 +194,14 @@ Result train_on_host(const Options& o) {
       group.begin_step(static_cast<std::uint64_t>(step) + 1);
       model.zero_gradients();
       for (int m = 0; m < o.accumulation; ++m) {
-        loss = model.forward_backward(inputs, targets, o.batch, o.length, 1.0 / o.accumulation);
+        model.forward_backward(inputs, targets, {o.batch, o.length}, 1.0 / o.accumulation);
       }
       const auto norm_start = Clock::now();
-      const double norm = models::global_gradient_norm<float>(model.parameters(), group, model.team());
+      const models::Gpt2::StepSums sums = model.step_sums();
+      loss = sums.losses / o.accumulation;
+      const double norm = models::norm_over_ranks(sums.gradient_squares, group);
       const auto update_start = Clock::now();
-      adamw.step(1e-3, models::clip_scale(norm, 1.0));
+      model.step(1e-3, models::clip_scale(norm, 1.0));
       if (step > 0) {
         norm_seconds += seconds_between(norm_start, update_start);
         update_seconds += seconds_between(update_start, Clock::now());

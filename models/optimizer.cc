@@ -1,24 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/optimizer.h"
 
-#include <array>
 #include <cmath>
 #include <numbers>
-#include <numeric>
-
-#include "models/kernels/chunks.h"
-#include "models/kernels/lanes.h"
+#include <vector>
 
 namespace droptest::models {
 
-template <class T>
-AdamW<T>::AdamW(std::span<Parameter<T>> parameters, const AdamWConfig& config, const Team& team)
-    : parameters_(parameters), config_(config), team_(team) {
-  for (const Parameter<T>& parameter : parameters) {
-    first_moments_.emplace_back(parameter.value.size());
-    second_moments_.emplace_back(parameter.value.size());
+namespace {
+
+enum class Counted : std::uint8_t { kAll, kSharded };
+
+std::vector<ParameterRange> ranges_of(const ParameterStore& store, Counted counted) {
+  std::vector<ParameterRange> ranges;
+  for (std::size_t i = 0; i < store.tensors().size(); ++i) {
+    const Gpt2Tensor& tensor = store.tensors()[i];
+    if (counted == Counted::kSharded && tensor.placement == Placement::kReplicated) continue;
+    ranges.push_back({store.arena().offsets[i], tensor.slice.local_elems(), tensor.decay});
   }
+  return ranges;
 }
+
+}  // namespace
+
+AdamW::AdamW(ParameterStore& store, const AdamWConfig& config, Ops& ops)
+    : store_(store),
+      config_(config),
+      ops_(ops),
+      first_moments_(store.make_arena(store.values().type, "AdamW's first moments", Ops::Content::kZeros)),
+      second_moments_(store.make_arena(store.values().type, "AdamW's second moments", Ops::Content::kZeros)),
+      all_(ops.make_ranges(ranges_of(store, Counted::kAll))),
+      counted_(ops.make_ranges(ranges_of(store, ops.rank() == 0 ? Counted::kAll : Counted::kSharded))) {}
 
 AdamWStep adamw_step(const AdamWConfig& config, std::uint64_t step, double learning_rate, double gradient_scale) {
   AdamWStep update;
@@ -33,46 +45,13 @@ AdamWStep adamw_step(const AdamWConfig& config, std::uint64_t step, double learn
   return update;
 }
 
-template <class T>
-void AdamW<T>::step(double learning_rate, double gradient_scale) {
-  AdamWStep update = adamw_step(config_, ++step_, learning_rate, gradient_scale);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const Parameter<T>& parameter = parameters_[i];
-    update.weight_decay = parameter.decay == Decay::kDecays ? config_.weight_decay : 0.0;
-    adamw_update<T>(parameter.value, parameter.gradient, first_moments_[i].elems(), second_moments_[i].elems(), update,
-                    team_);
-  }
+void AdamW::step(double learning_rate, double gradient_scale) {
+  ops_.adamw(*all_,
+             {store_.values(), store_.gradients(), first_moments_.tensor, second_moments_.tensor, store_.rounded()},
+             adamw_step(config_, ++step_, learning_rate, gradient_scale));
 }
 
-namespace {
-
-/// Sum of squares, in chunks whose sums are added in order.
-template <class T>
-double sum_of_squares(std::span<const T> values, const Team& team) {
-  constexpr std::int64_t kMostChunks = 64;
-  const auto count = static_cast<std::int64_t>(values.size());
-  const std::int64_t chunk = chunk_items(count, 16384, kMostChunks);
-  std::array<double, kMostChunks> sums{};
-  for_vector_chunks(count, chunk, team, [&](std::int64_t begin, std::int64_t end) {
-    const T* v = values.data() + begin;
-    sums[static_cast<std::size_t>(begin / chunk)] = lane_sum<double>(
-        end - begin, [v](std::int64_t i) { return static_cast<double>(v[i]) * static_cast<double>(v[i]); });
-  });
-  return std::accumulate(sums.begin(), sums.end(), 0.0);
-}
-
-}  // namespace
-
-template <class T>
-double global_gradient_norm(std::span<const Parameter<T>> parameters, comm::Communicator& tensor_group,
-                            const Team& team) {
-  double squares = 0;
-  for (const Parameter<T>& parameter : parameters) {
-    if (parameter.placement == Placement::kReplicated && tensor_group.rank() != 0) continue;
-    squares += sum_of_squares<T>(parameter.gradient, team);
-  }
-  return norm_over_ranks(squares, tensor_group);
-}
+void AdamW::sum_gradient_squares(std::size_t slot) { ops_.sum_squares(*counted_, store_.gradients(), slot); }
 
 double norm_over_ranks(double squares, comm::Communicator& tensor_group) {
   tensor_group.all_reduce(std::span<double>(&squares, 1), comm::ReduceOp::kSum,
@@ -92,10 +71,5 @@ double LearningRateSchedule::at(std::uint64_t step) const {
   const double progress = static_cast<double>(step - warmup_steps) / static_cast<double>(total_steps - warmup_steps);
   return floor + (peak - floor) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
 }
-
-template class AdamW<float>;
-template class AdamW<double>;
-template double global_gradient_norm<float>(std::span<const Parameter<float>>, comm::Communicator&, const Team&);
-template double global_gradient_norm<double>(std::span<const Parameter<double>>, comm::Communicator&, const Team&);
 
 }  // namespace droptest::models

@@ -3,14 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
-#include <vector>
+#include <memory>
 
 #include "comm/communicator.h"
-#include "models/host_buffer.h"
+#include "models/gpt2/parameter_store.h"
 #include "models/kernels/adamw.h"
-#include "models/parameter.h"
-#include "models/team.h"
+#include "models/ops/ops.h"
 
 namespace droptest::models {
 
@@ -25,29 +23,26 @@ struct AdamWConfig {
 AdamWStep adamw_step(const AdamWConfig& config, std::uint64_t step, double learning_rate, double gradient_scale);
 
 /// Source: Loshchilov and Hutter 2019, Algorithm 2 (decay multiplied by the learning rate, as PyTorch does).
-template <class T>
 class AdamW {
  public:
-  /// The parameters are borrowed. `team`: the threads that step may use; they do not change its bits.
-  AdamW(std::span<Parameter<T>> parameters, const AdamWConfig& config, const Team& team = 1);
+  /// The store and the operations are borrowed. Moments are taken here, in arenas like the store's.
+  AdamW(ParameterStore& store, const AdamWConfig& config, Ops& ops);
   /// One update with gradients multiplied by gradient_scale (clipping). The first call is step 1.
   void step(double learning_rate, double gradient_scale);
+  /// Number `slot` of the operations becomes the sum of the squares of the gradients that this rank counts: of sharded
+  /// tensors its part, of replicated ones on rank 0 alone.
+  void sum_gradient_squares(std::size_t slot);
 
  private:
-  std::span<Parameter<T>> parameters_;
+  ParameterStore& store_;
   AdamWConfig config_;
-  Team team_;
+  Ops& ops_;
   std::uint64_t step_ = 0;
-  std::vector<HostBuffer<T>> first_moments_;
-  std::vector<HostBuffer<T>> second_moments_;
+  ParameterStore::Arena first_moments_;
+  ParameterStore::Arena second_moments_;
+  std::unique_ptr<Ops::Ranges> all_;
+  std::unique_ptr<Ops::Ranges> counted_;  ///< in the gradient norm, on this rank
 };
-
-/// L2 norm of the whole model's gradient: sharded parts of all ranks, replicated ones once (rank 0's).
-/// Ranks: all. Accumulates in double, in parameter order; the team does not change its bits. The same value on every
-/// rank.
-template <class T>
-double global_gradient_norm(std::span<const Parameter<T>> parameters, comm::Communicator& tensor_group,
-                            const Team& team = 1);
 
 /// The square root of the ranks' sums of squares, added up; the same value on every rank. Ranks: all.
 double norm_over_ranks(double squares, comm::Communicator& tensor_group);

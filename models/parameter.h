@@ -7,8 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "models/kernels/bf16.h"
-
 namespace droptest::models {
 
 /// Whether ranks hold parts of one tensor or a copy each.
@@ -25,7 +23,6 @@ struct Parameter {
   Decay decay = Decay::kKeeps;
   std::span<T> value;
   std::span<T> gradient;
-  std::span<const Bf16> bf16_value{};  ///< the value rounded, where the model multiplies in bfloat16; else empty
 };
 
 }  // namespace droptest::models

@@ -20,7 +20,8 @@
 #include "comm/backend_registry.h"
 #include "experiments/data/corpus.h"
 #include "experiments/records/atomic_file.h"
-#include "models/gpt2/host_activations.h"
+#include "models/gpt2/gpt2.h"
+#include "models/ops/host_ops.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -176,9 +177,12 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
   double bytes = share * parameters * kTrainingBytesPerParameter +
                  static_cast<double>(here.processes) * static_cast<double>(corpus_bytes);
   if (config.device == Device::kCpu) {
-    const models::BatchShape shape{config.training.batch_sequences, config.training.sequence_tokens};
-    bytes += here.ranks * static_cast<double>(models::host_activation_bytes(config.model, config.tensor_parallel, 0,
-                                                                            shape, config.backend.threads_per_rank));
+    models::HostOpsOptions options;
+    options.threads = config.backend.threads_per_rank;
+    bytes += here.ranks *
+             static_cast<double>(models::Gpt2::activation_bytes(
+                 config.model, config.tensor_parallel, 0, *models::host_ops_form(options, config.tensor_parallel),
+                 {config.training.batch_sequences, config.training.sequence_tokens}));
   }
   return static_cast<std::uint64_t>(std::min(bytes, 0x1p63));
 }

@@ -9,7 +9,7 @@
 
 #include "comm/device/device_info.h"
 #include "experiments/run/core_shares.h"
-#include "experiments/run/cuda_training_model.h"
+#include "experiments/run/training_model.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -69,12 +69,13 @@ void require_run_device(const RunConfig& config) {
 }
 
 std::uint64_t run_device_bytes(const RunConfig& config) {
+  const std::unique_ptr<models::OpsForm> form = ops_form(config);
   std::uint64_t of_all = 0;
   std::uint64_t largest = 0;
   for (int rank = 0; rank < config.tensor_parallel; ++rank) {
     const std::uint64_t bytes =
-        models::Gpt2Cuda::planned_bytes(config.model, config.tensor_parallel, rank, cuda_options(config),
-                                        config.training.batch_sequences, config.training.sequence_tokens) +
+        models::Gpt2::planned_bytes(config.model, config.tensor_parallel, rank, *form,
+                                    {config.training.batch_sequences, config.training.sequence_tokens}) +
         kRankBytes + message_bytes(config);
     of_all += bytes;
     largest = std::max(largest, bytes);

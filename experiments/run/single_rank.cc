@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/run/single_rank.h"
 
-#include <memory>
-
 #include "comm/run_ranks.h"
 #include "experiments/data/corpus.h"
 #include "experiments/run/evaluation.h"
@@ -19,9 +17,9 @@ models::StoredTensors initial_weights(const RunConfig& config) {
     RunConfig on_host = config;
     on_host.device = Device::kCpu;
     on_host.training.precision = {};
-    const std::unique_ptr<TrainingModel> model = make_training_model(on_host, group, group);
-    set_starting_weights(*model, config, group);
-    weights = models::gather_gpt2_weights<float>(config.model, model->parameters(), group);
+    TrainingModel model(on_host, group, group);
+    set_starting_weights(model, config, group);
+    weights = models::gather_gpt2_weights<float>(config.model, model.parameters(), group);
   });
   return weights;
 }
@@ -40,10 +38,10 @@ Evaluation evaluate(const RunConfig& config, const models::StoredTensors& weight
     RunConfig in_full = config;
     in_full.training.precision = {};
     in_full.backend.threads_per_rank = threads;
-    const std::unique_ptr<TrainingModel> model = make_training_model(in_full, group, group);
-    models::load_gpt2_weights<float>(config.model, model->parameters(), group, weights, where);
-    model->set_values();
-    result.mean_loss = mean_loss(*model, batches);
+    TrainingModel model(in_full, group, group);
+    models::load_gpt2_weights<float>(config.model, model.parameters(), group, weights, where);
+    model.set_values();
+    result.mean_loss = mean_loss(model, batches);
   });
   return result;
 }

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <deque>
-#include <memory>
 #include <numeric>
 #include <optional>
 
@@ -55,12 +54,12 @@ class Trainer {
         on_line_(on_line),
         network_(group, lossy_options(config)),
         // The loss layer leaves control traffic alone, but knows that it is no compute time.
-        model_(make_training_model(config, network_, network_)),
+        model_(config, network_, network_),
         batches_(corpus.training, config.seeds.data, config.training.batch_sequences, config.training.sequence_tokens),
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
                     config.training.sequence_tokens),
         selection_(selection_batches(config, corpus)) {
-    set_starting_weights(*model_, config, group);
+    set_starting_weights(model_, config, group);
   }
 
   TrainingOutcome run() {
@@ -82,12 +81,12 @@ class Trainer {
 
     const Clock::time_point step_start = Clock::now();
     network_.begin_step(step);
-    model_->zero_gradients();
+    model_.zero_gradients();
     for (int m = 0; m < training.accumulation; ++m) {
-      model_->forward_backward(batches_.batch(step, m), 1.0 / training.accumulation);
+      model_.forward_backward(batches_.batch(step, m), 1.0 / training.accumulation);
     }
-    const double train_loss = agree_on_mean(model_->loss_sum() / training.accumulation, network_, "train_loss");
-    const double norm = model_->gradient_norm();
+    const double train_loss = agree_on_mean(model_.loss_sum() / training.accumulation, network_, "train_loss");
+    const double norm = model_.gradient_norm();
     line.train_loss = train_loss;
     line.gradient_norm = norm;
     line.learning_rate = training.learning_rate.at(step - 1);
@@ -99,8 +98,8 @@ class Trainer {
       log(line);
       return;
     }
-    model_->step(*line.learning_rate,
-                 training.gradient_clip > 0 ? models::clip_scale(norm, training.gradient_clip) : 1.0);
+    model_.step(*line.learning_rate,
+                training.gradient_clip > 0 ? models::clip_scale(norm, training.gradient_clip) : 1.0);
     training_seconds_ += seconds_since(step_start);
     const auto pause = network_.pause_clock();
 
@@ -120,7 +119,7 @@ class Trainer {
   double evaluate(const EvaluationBatches& batches, const char* name) {
     std::optional<comm::LossyCommunicator::LosslessScope> lossless;
     if (config_.validation.network == ValidationConfig::Network::kLossless) lossless.emplace(network_);
-    return agree_on_mean(mean_loss(*model_, batches), group_, name);
+    return agree_on_mean(mean_loss(model_, batches), group_, name);
   }
 
   /// Measures the validation loss, and compares the ranks' views of the fates so far.
@@ -148,7 +147,7 @@ class Trainer {
 
   /// Samples the replicas' divergence, and each class's error since the last sample.
   void sample(MetricsLine& line) {
-    const ReplicaDivergence divergence = measure_replica_divergence(model_->parameters(), group_);
+    const ReplicaDivergence divergence = measure_replica_divergence(model_.parameters(), group_);
     line.divergence = divergence.all;
     line.divergence_groups = divergence.groups;
     for (const comm::ClassStatistics& now : network_.collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit)) {
@@ -184,7 +183,7 @@ class Trainer {
                                                           ? comm::LossyCommunicator::LinkDetail::kInclude
                                                           : comm::LossyCommunicator::LinkDetail::kOmit);
     if (config_.record.weights == RecordConfig::Weights::kFinal) {
-      outcome_.weights = models::gather_gpt2_weights<float>(config_.model, model_->parameters(), group_);
+      outcome_.weights = models::gather_gpt2_weights<float>(config_.model, model_.parameters(), group_);
     }
     if (!last_losses_.empty()) {
       outcome_.train_final_loss =
@@ -200,7 +199,7 @@ class Trainer {
   comm::Communicator& group_;
   const std::function<void(const MetricsLine&)>& on_line_;
   comm::LossyCommunicator network_;
-  std::unique_ptr<TrainingModel> model_;
+  TrainingModel model_;
   TrainingBatches batches_;
   EvaluationBatches validation_;
   std::optional<EvaluationBatches> selection_;  ///< the tokens after those of validation_

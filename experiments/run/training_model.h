@@ -4,50 +4,57 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "comm/communicator.h"
 #include "experiments/data/corpus.h"
 #include "experiments/run_config.h"
+#include "models/gpt2/gpt2.h"
+#include "models/ops/ops_form.h"
 #include "models/parameter.h"
 
 namespace droptest::experiments {
 
-/// What training asks of a model. Ranks: all of the group call the same in the same order.
+/// The element types and sizes of the run's device, on a rank of the run. Needs no device. Throws: ConfigError.
+std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config);
+
+/// What training asks of a model. Ranks: all of the group call the same in the same order. The host waits for a device
+/// once in a step, in whichever of loss_sum() and gradient_norm() is called first. Determinism: on the processor with
+/// `local` every result is a pure function of config and batches, whatever threads_per_rank is.
 class TrainingModel {
  public:
-  virtual ~TrainingModel() = default;
+  /// The run's model on the run's device; its weights are to be set. `network`: what the model's tensors travel over;
+  /// `group`: the same ranks without losses. Both are borrowed and outlive the model. Ranks: all.
+  /// Throws: ConfigError, DeviceError.
+  TrainingModel(const RunConfig& config, comm::Communicator& network, comm::Communicator& group);
 
   /// The next forward_backward() starts from gradients of zero, and from no losses.
-  virtual void zero_gradients() = 0;
+  void zero_gradients();
   /// Adds scale x the gradient of the batch's mean loss. Blocking: a device may be at work when it returns.
-  virtual void forward_backward(const Batch& batch, double scale) = 0;
+  void forward_backward(const Batch& batch, double scale);
   /// Sum of the mean losses since zero_gradients(), in nats per token, as this rank sees them.
-  virtual double loss_sum() = 0;
+  double loss_sum() { return sums().losses; }
   /// L2 norm of the whole model's gradient, the same on every rank. Traffic is of class control, over the bare group.
-  virtual double gradient_norm() = 0;
+  double gradient_norm();
   /// One optimizer step with gradients multiplied by gradient_scale.
-  virtual void step(double learning_rate, double gradient_scale) = 0;
+  void step(double learning_rate, double gradient_scale) { model_.step(learning_rate, gradient_scale); }
 
   /// Mean loss of the batch, as this rank sees it.
-  virtual double evaluate(const Batch& batch) = 0;
+  double evaluate(const Batch& batch);
 
   /// This rank's parameters in host memory, with the values of now; changed ones take effect with set_values().
-  virtual std::span<models::Parameter<float>> parameters() = 0;
+  std::span<models::Parameter<float>> parameters();
   /// The values in parameters() are what the model computes with from now on.
-  virtual void set_values() = 0;
+  void set_values() { model_.upload_values(); }
 
- protected:
-  TrainingModel() = default;
-  TrainingModel(const TrainingModel&) = delete;
-  TrainingModel& operator=(const TrainingModel&) = delete;
+ private:
+  const models::Gpt2::StepSums& sums();
+
+  comm::Communicator& group_;
+  models::Gpt2 model_;
+  std::optional<models::Gpt2::StepSums> sums_;  ///< of the gradients as they are; absent: not asked for yet
 };
-
-/// The run's model on the run's device; its weights are to be set. `network`: what the model's tensors travel over;
-/// `group`: the same ranks without losses. Both are borrowed and outlive the model. Ranks: all.
-/// Throws: ConfigError, DeviceError.
-std::unique_ptr<TrainingModel> make_training_model(const RunConfig& config, comm::Communicator& network,
-                                                   comm::Communicator& group);
 
 /// Gives the model the weights that the run starts from: its file's, or random ones of its seed. Ranks: all of `group`.
 /// Throws: ConfigError for a file that does not fit.

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "models/gpt2/execution.h"
+#include "models/gpt2/batch_shape.h"
 #include "models/gpt2/gpt2_config.h"
 
 namespace droptest::models {

@@ -4,336 +4,144 @@
 #include <algorithm>
 #include <utility>
 
-#include "models/gpt2/attention_block.h"
 #include "models/gpt2/batch_check.h"
-#include "models/gpt2/bf16_products.h"
-#include "models/gpt2/block_scratch.h"
-#include "models/gpt2/execution.h"
 #include "models/gpt2/gpt2_tensors.h"
-#include "models/gpt2/initial_weights.h"
-#include "models/gpt2/layer_norm.h"
-#include "models/gpt2/lm_head.h"
-#include "models/gpt2/mlp_block.h"
-#include "models/gpt2/parallel_embedding.h"
-#include "models/gpt2/parameter_arena.h"
-#include "models/host_buffer.h"
-#include "models/kernels/chunks.h"
 #include "sim/error.h"
 
 namespace droptest::models {
 namespace {
 
-// Parameters of a block in gpt2_tensors' order: six of the attention half, six of the MLP half.
-constexpr std::size_t kTensorsBeforeBlocks = 2;
-constexpr std::size_t kTensorsPerHalf = 6;
+// Of the operations' numbers: a slot for each pass of a step, then these.
+constexpr std::size_t kMostPasses = 64;
+constexpr std::size_t kEvaluation = kMostPasses;
+constexpr std::size_t kSquares = kMostPasses + 1;
+static_assert(Ops::kNumbers == kMostPasses + 2);
 
-TokenRange token_range(const IndexRange& range) {
-  return {static_cast<std::int64_t>(range.first), static_cast<std::int64_t>(range.count)};
-}
+// Micro-batches between their two passes.
+constexpr std::uint64_t kSlots = 1;
 
-template <class T>
-const Gpt2Config& validated(const Gpt2Config& config, const comm::Communicator& tensor_group, int threads,
-                            const ModelPrecision& precision) {
-  validate(config, tensor_group.world_size());
-  if (threads < 1) {
-    throw ConfigError("GPT-2: threads of rank " + std::to_string(tensor_group.rank()) + ": got " +
-                      std::to_string(threads) + ", want at least 1");
-  }
-  if (precision != ModelPrecision{} && !std::is_same_v<T, float>) {
-    throw ConfigError("GPT-2: /training/precision: got bfloat16 for a model of double numbers, want float32");
-  }
-  if (precision.compute == Precision::kBfloat16 && !has_bf16_products()) {
-    throw ConfigError(
-        "GPT-2: /training/precision/compute: got \"bfloat16\", but this processor has no AVX512-BF16 instructions; "
-        "want "
-        "\"float32\" here, or another processor (\"message\" may be \"bfloat16\" on any)");
-  }
+const Gpt2Config& validated(const Gpt2Config& config, const Ops& ops) {
+  validate(config, ops.world_size());
   return config;
-}
-
-/// Whether a product of the backward pass covers the gradient: that of a matrix other than the positions. (Rows of wte
-/// that only pad it have no gradient at any time.)
-template <class T>
-bool is_set_by_products(const Parameter<T>& parameter) {
-  return parameter.shape.size() == 2 && parameter.name != "wpe.weight";
 }
 
 }  // namespace
 
-template <class T>
-class Gpt2<T>::Impl {
- public:
-  Impl(const Gpt2Config& config, comm::Communicator& tensor_group, int threads, const ModelPrecision& precision,
-       PhaseTimes* times)
-      : config_(validated<T>(config, tensor_group, threads, precision)),
-        part_(gpt2_part(config, tensor_group.world_size(), tensor_group.rank())),
-        tensors_(gpt2_tensors(config, tensor_group.world_size(), tensor_group.rank())),
-        execution_{.tensor_group = tensor_group, .team = threads, .times = times},
-        parameters_(allocate(precision.compute)),
-        embedding_(parameters_[0], parameters_[1], token_range(part_.vocabulary), execution_),
-        ln_f_(parameters_[parameters_.size() - 2], parameters_[parameters_.size() - 1], execution_),
-        head_(parameters_[0], token_range(part_.vocabulary), static_cast<std::int64_t>(parameters_[0].shape[0]),
-              execution_) {
-    const auto heads = static_cast<std::int64_t>(part_.heads.count);
-    const std::span<Parameter<T>> all(parameters_);
-    for (int layer = 0; layer < config.layers; ++layer) {
-      const std::size_t first = kTensorsBeforeBlocks + 2 * kTensorsPerHalf * static_cast<std::size_t>(layer);
-      attention_.emplace_back(all.subspan(first, kTensorsPerHalf), heads, config.width / config.heads, execution_,
-                              layer);
-      mlp_.emplace_back(all.subspan(first + kTensorsPerHalf, kTensorsPerHalf), execution_, layer);
-    }
-    if (precision.compute == Precision::kBfloat16) execution_.bf16 = &bf16_products_;
-    if (precision.message == Precision::kBfloat16 && tensor_group.world_size() > 1) {
-      execution_.bf16_message = &bf16_message_;
-    }
-    // The stream before each half of each block, and after the last.
-    stream_.resize(2 * static_cast<std::size_t>(config.layers) + 1);
-  }
+Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const AdamWConfig& adamw)
+    : config_(validated(config, *ops)),
+      ops_(std::move(ops)),
+      store_(gpt2_tensors(config, ops_->world_size(), ops_->rank()), *ops_),
+      optimizer_(store_, adamw, *ops_),
+      stage_(config, store_, *ops_) {}
 
-  const Gpt2Config& config() const { return config_; }
-  const Team& team() const { return execution_.team; }
-  std::span<Parameter<T>> parameters();
-  void zero_gradients() { zeros_are_owed_ = true; }
-
-  void initialize(std::uint64_t seed);
-  double forward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
-  double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
-  void backward(double scale);
-  double forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                          const BatchShape& shape, double scale);
-
- private:
-  std::vector<Parameter<T>> allocate(Precision compute);
-  void round_weights();
-  void run_blocks(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape,
-                  Keep keep);
-  void begin_backward();
-  void run_blocks_backward();
-
-  Gpt2Config config_;
-  Gpt2Part part_;
-  std::vector<Gpt2Tensor> tensors_;
-  Execution execution_;
-  HostBuffer<T> values_;
-  HostBuffer<T> gradients_;
-  HostBuffer<Bf16> rounded_values_;  ///< empty unless the model multiplies in bfloat16
-  Bf16Products bf16_products_;
-  std::vector<Bf16> bf16_message_;
-  bool zeros_are_owed_ = false;  ///< the gradients count as zero, but nobody has written zeros yet
-  std::vector<Parameter<T>> parameters_;
-
-  ParallelEmbedding<T> embedding_;
-  std::vector<AttentionBlock<T>> attention_;
-  std::vector<MlpBlock<T>> mlp_;
-  LayerNorm<T> ln_f_;
-  LmHead<T> head_;
-
-  BatchShape shape_;
-  std::vector<std::int32_t> tokens_;
-  std::vector<std::int32_t> targets_;
-  std::vector<std::vector<T>> stream_;
-  std::vector<T> normalized_;
-  bool has_forward_ = false;
-  std::vector<T> grad_stream_;
-  BlockScratch<T> scratch_;
-};
-
-template <class T>
-std::vector<Parameter<T>> Gpt2<T>::Impl::allocate(Precision compute) {
-  const ParameterArena arena = parameter_arena(tensors_);
-  values_ = HostBuffer<T>(arena.elems);
-  gradients_ = HostBuffer<T>(arena.elems);
-  std::vector<Parameter<T>> parameters = parameters_in<T>(arena, tensors_, values_.elems(), gradients_.elems());
-  if (compute == Precision::kBfloat16) {
-    rounded_values_ = HostBuffer<Bf16>(arena.elems);
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (!is_set_by_products(parameters[i])) continue;
-      parameters[i].bf16_value = rounded_values_.elems().subspan(arena.offsets[i], parameters[i].value.size());
-    }
-  }
-  return parameters;
-}
-
-// Weights change between passes in more ways than one: each pass rounds those that it multiplies.
-template <class T>
-void Gpt2<T>::Impl::round_weights() {
-  if constexpr (std::is_same_v<T, float>) {
-    for (const Parameter<T>& parameter : parameters_) {
-      if (parameter.bf16_value.empty()) continue;
-      const auto offset = static_cast<std::size_t>(parameter.bf16_value.data() - rounded_values_.elems().data());
-      to_bf16(parameter.value, 1.0F, rounded_values_.elems().subspan(offset, parameter.value.size()), execution_.team);
-    }
+Gpt2::~Gpt2() {
+  try {
+    ops_->join();
+    ops_->synchronize();
+  } catch (const DeviceError&) {
+    // A device that is broken works on nothing.
   }
 }
 
-template <class T>
-std::span<Parameter<T>> Gpt2<T>::Impl::parameters() {
-  if (zeros_are_owed_) std::fill(gradients_.elems().begin(), gradients_.elems().end(), T(0));
-  zeros_are_owed_ = false;
-  return parameters_;
+StageBuffers& Gpt2::prepared(const BatchShape& shape, Keep keep) {
+  std::optional<Prepared>& cached = keep == Keep::kForBackward ? training_ : evaluation_;
+  if (cached && cached->plan.batch() == shape) return cached->buffers;
+  cached.reset();
+  StagePlan plan(config_, ops_->world_size(), ops_->rank(), ops_->form(), shape, keep);
+  const std::uint64_t bytes = plan.bytes(kSlots);
+  if (bytes > memory_bytes_) {
+    // Nothing may be at work in the old memory when it goes, and both are not there at once.
+    ops_->join();
+    ops_->synchronize();
+    training_.reset();
+    evaluation_.reset();
+    memory_.reset();
+    memory_bytes_ = 0;
+    memory_ = ops_->allocate(bytes, plan.purpose(), Ops::Content::kUnspecified);
+    memory_bytes_ = bytes;
+  }
+  StageBuffers buffers = plan.placed(memory_->data(), 0, kSlots, ops_->form(), ops_->stream());
+  return cached.emplace(Prepared{std::move(plan), std::move(buffers)}).buffers;
 }
 
-template <class T>
-void Gpt2<T>::Impl::initialize(std::uint64_t seed) {
-  set_initial_weights<T>(tensors_, seed, parameters_);
+std::uint64_t Gpt2::memory_bytes() const {
+  return ParameterStore::device_bytes(store_.tensors(), ops_->form()) + memory_bytes_;
 }
 
-template <class T>
-void Gpt2<T>::Impl::run_blocks(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                               const BatchShape& shape, Keep keep) {
-  const std::int64_t rows = shape.rows();
+std::uint64_t Gpt2::planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
+                                  const BatchShape& shape) {
+  return ParameterStore::device_bytes(gpt2_tensors(config, world_size, rank), form) +
+         activation_bytes(config, world_size, rank, form, shape);
+}
+
+std::uint64_t Gpt2::activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
+                                     const BatchShape& shape) {
+  validate(config, world_size);
+  // More than what any type needs. A wrong spec may ask for more than 64 bits can count.
+  const double most = 8.0 * static_cast<double>(shape.batch) * static_cast<double>(shape.length) *
+                      (32.0 * config.layers * config.width + 32.0 * config.width + config.vocabulary);
+  if (most > 0x1p62) return std::uint64_t{1} << 63U;
+  // Blocks are alike: from the third on, each adds as much as the one before it.
+  constexpr int kDifferent = 3;
+  const auto planned = [&](int layers) {
+    Gpt2Config few = config;
+    few.layers = layers;
+    return std::max(StagePlan(few, world_size, rank, form, shape, Keep::kForBackward).bytes(kSlots),
+                    StagePlan(few, world_size, rank, form, shape, Keep::kNothing).bytes(kSlots));
+  };
+  if (config.layers <= kDifferent) return planned(config.layers);
+  const auto more = static_cast<std::uint64_t>(config.layers - kDifferent);
+  return planned(kDifferent) + more * (planned(kDifferent) - planned(kDifferent - 1));
+}
+
+double Gpt2::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                      const BatchShape& shape) {
   check_batch(tokens, targets, shape, config_);
-  const SingleThreadedLibraries single_threaded;
-  execution_.keep = keep;
-  shape_ = shape;
-  tokens_.assign(tokens.begin(), tokens.end());
-  targets_.assign(targets.begin(), targets.end());
-  const auto stream_elems = static_cast<std::size_t>(rows * config_.width);
-  // Without a backward pass two of them take turns.
-  const std::size_t streams = keep == Keep::kNothing ? 2 : stream_.size();
-  const auto stream_of = [&](std::size_t half) -> std::vector<T>& { return stream_[half % streams]; };
-  for (std::size_t i = 0; i < streams; ++i) stream_[i].resize(stream_elems);
-  normalized_.resize(stream_elems);
+  StageBuffers& buffers = prepared(shape, Keep::kNothing);
+  stage_.forward(buffers, Keep::kNothing, tokens, targets);
+  stage_.evaluate_head(buffers, kEvaluation);
+  return ops_->numbers()[kEvaluation] / static_cast<double>(shape.rows());
+}
 
-  round_weights();
+void Gpt2::zero_gradients() {
+  zeros_pending_ = true;
+  pass_rows_.clear();
+  folded_losses_ = 0;
+}
 
-  embedding_.forward(tokens_, shape, stream_[0]);
-  Branch<T> branch;
-  for (std::size_t half = 0; half + 1 < stream_.size(); ++half) {
-    // The first half finds the stream as the embedding left it; each other one makes it from what lies before.
-    const std::vector<T>& residual = stream_of(half == 0 ? 0 : half - 1);
-    branch = half % 2 == 0 ? attention_[half / 2].forward(residual, branch, shape, scratch_, stream_of(half))
-                           : mlp_[half / 2].forward(residual, branch, shape, scratch_, stream_of(half));
+void Gpt2::forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                            const BatchShape& shape, double scale) {
+  check_batch(tokens, targets, shape, config_);
+  if (pass_rows_.size() == kMostPasses) fold_losses(ops_->numbers());
+  StageBuffers& buffers = prepared(shape, Keep::kForBackward);
+  const GradientMode mode = zeros_pending_ ? GradientMode::kSet : GradientMode::kAdd;
+  zeros_pending_ = false;
+  stage_.forward(buffers, Keep::kForBackward, tokens, targets);
+  stage_.backward(buffers, scale, mode, pass_rows_.size());
+  pass_rows_.push_back(shape.rows());
+}
+
+void Gpt2::fold_losses(std::span<const double> numbers) {
+  for (std::size_t i = 0; i < pass_rows_.size(); ++i) {
+    folded_losses_ += numbers[i] / static_cast<double>(pass_rows_[i]);
   }
-  const std::size_t last = stream_.size() - 1;
-  ln_f_.forward(stream_of(last - 1), branch, rows, stream_of(last), normalized_);
+  pass_rows_.clear();
 }
 
-template <class T>
-double Gpt2<T>::Impl::forward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                              const BatchShape& shape) {
-  has_forward_ = false;
-  run_blocks(tokens, targets, shape, Keep::kForBackward);
-  const SingleThreadedLibraries single_threaded;
-  const double loss = head_.forward(normalized_, targets_);
-  has_forward_ = true;
-  return loss;
+Gpt2::StepSums Gpt2::step_sums() {
+  DROPTEST_CHECK(!zeros_pending_, "sums of a step without a pass");
+  optimizer_.sum_gradient_squares(kSquares);
+  const std::span<const double> numbers = ops_->numbers();
+  fold_losses(numbers);
+  return {folded_losses_, numbers[kSquares]};
 }
 
-template <class T>
-double Gpt2<T>::Impl::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                               const BatchShape& shape) {
-  has_forward_ = false;
-  run_blocks(tokens, targets, shape, Keep::kNothing);
-  const SingleThreadedLibraries single_threaded;
-  return head_.forward(normalized_, targets_);
-}
-
-template <class T>
-void Gpt2<T>::Impl::backward(double scale) {
-  DROPTEST_CHECK(has_forward_, "backward without a forward pass before it");
-  const SingleThreadedLibraries single_threaded;
-  begin_backward();
-  head_.backward(normalized_, targets_, scale, scratch_.grad_normalized);
-  run_blocks_backward();
-}
-
-template <class T>
-double Gpt2<T>::Impl::forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                                       const BatchShape& shape, double scale) {
-  has_forward_ = false;
-  run_blocks(tokens, targets, shape, Keep::kForBackward);
-  const SingleThreadedLibraries single_threaded;
-  begin_backward();
-  const double loss = head_.forward_backward(normalized_, targets_, scale, scratch_.grad_normalized);
-  run_blocks_backward();
-  has_forward_ = true;
-  return loss;
-}
-
-template <class T>
-void Gpt2<T>::Impl::begin_backward() {
-  const auto stream_elems = static_cast<std::size_t>(shape_.rows() * config_.width);
-  grad_stream_.resize(stream_elems);
-  scratch_.grad_normalized.resize(stream_elems);
-  execution_.gradient_mode = zeros_are_owed_ ? GradientMode::kSet : GradientMode::kAdd;
-  if (zeros_are_owed_) {
-    for (Parameter<T>& parameter : parameters_) {
-      if (!is_set_by_products(parameter)) std::fill(parameter.gradient.begin(), parameter.gradient.end(), T(0));
-    }
+void Gpt2::download(Fields fields) {
+  if (fields == Fields::kValuesAndGradients && zeros_pending_) {
+    ops_->zero(store_.gradients());
+    zeros_pending_ = false;
   }
-  zeros_are_owed_ = false;
+  store_.download(fields);
 }
-
-template <class T>
-void Gpt2<T>::Impl::run_blocks_backward() {
-  const std::int64_t rows = shape_.rows();
-  std::fill(grad_stream_.begin(), grad_stream_.end(), T(0));
-  ln_f_.backward(scratch_.grad_normalized, stream_.back(), rows, grad_stream_);
-  for (std::size_t layer = attention_.size(); layer-- > 0;) {
-    mlp_[layer].backward(stream_[2 * layer + 1], shape_, scratch_, grad_stream_);
-    attention_[layer].backward(stream_[2 * layer], shape_, scratch_, grad_stream_);
-  }
-  embedding_.backward(tokens_, grad_stream_, shape_);
-}
-
-template <class T>
-Gpt2<T>::Gpt2(const Gpt2Config& config, comm::Communicator& tensor_group, int threads, const ModelPrecision& precision,
-              PhaseTimes* times)
-    : impl_(std::make_unique<Impl>(config, tensor_group, threads, precision, times)) {}
-
-template <class T>
-Gpt2<T>::~Gpt2() = default;
-
-template <class T>
-const Gpt2Config& Gpt2<T>::config() const {
-  return impl_->config();
-}
-
-template <class T>
-const Team& Gpt2<T>::team() const {
-  return impl_->team();
-}
-
-template <class T>
-void Gpt2<T>::initialize(std::uint64_t seed) {
-  impl_->initialize(seed);
-}
-
-template <class T>
-double Gpt2<T>::forward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, int batch,
-                        int length) {
-  return impl_->forward(tokens, targets, {batch, length});
-}
-
-template <class T>
-double Gpt2<T>::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, int batch,
-                         int length) {
-  return impl_->evaluate(tokens, targets, {batch, length});
-}
-
-template <class T>
-void Gpt2<T>::backward(double scale) {
-  impl_->backward(scale);
-}
-
-template <class T>
-double Gpt2<T>::forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, int batch,
-                                 int length, double scale) {
-  return impl_->forward_backward(tokens, targets, {batch, length}, scale);
-}
-
-template <class T>
-void Gpt2<T>::zero_gradients() {
-  impl_->zero_gradients();
-}
-
-template <class T>
-std::span<Parameter<T>> Gpt2<T>::parameters() {
-  return impl_->parameters();
-}
-
-template class Gpt2<float>;
-template class Gpt2<double>;
 
 }  // namespace droptest::models

@@ -1,64 +1,106 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPT-2 with tensor parallelism: one rank's part of the model, forward and backward.
+// GPT-2 with tensor parallelism: one rank's part of the model, with its optimizer.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "comm/communicator.h"
-#include "models/gpt2/execution.h"
+#include "models/gpt2/batch_shape.h"
 #include "models/gpt2/gpt2_config.h"
-#include "models/parameter.h"
+#include "models/gpt2/parameter_store.h"
+#include "models/gpt2/stage.h"
+#include "models/gpt2/stage_plan.h"
+#include "models/ops/ops.h"
+#include "models/optimizer.h"
 
 namespace droptest::models {
 
 /// Pre-LN, tanh-GELU, learned positions, tied embeddings, biases; Megatron's tensor parallelism (Shoeybi et al. 2019).
-/// T is float, or double for tests. Ranks: all ranks of the tensor-parallel group call the same methods in the same
-/// order. Determinism: results depend on the number of ranks, not on the number of threads.
-template <class T>
+/// Where and in which element types it computes is the operations' business. Owner: one rank. Ranks: all ranks of the
+/// operations' group call the same methods in the same order. Blocking: what puts work on a device does not wait for
+/// it, except where it says so. Determinism: results depend on the number of ranks, not on threads.
 class Gpt2 {
  public:
-  /// `tensor_group` is borrowed and outlives the model. `threads`: CPU threads this rank may use, at least 1.
-  /// `times`: gets the time of each phase added, where given; it outlives the model.
-  /// Throws: ConfigError for bfloat16 where T is double, and for products of it where the processor has no AVX512-BF16.
-  Gpt2(const Gpt2Config& config, comm::Communicator& tensor_group, int threads, const ModelPrecision& precision = {},
-       PhaseTimes* times = nullptr);
+  /// Memory for parameters, gradients and moments is taken here. Throws: ConfigError for a configuration that the ranks
+  /// cannot have, and what the operations throw.
+  Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const AdamWConfig& adamw = {});
+  /// Waits for the device, which an error may have left at work in this model's memory.
   ~Gpt2();
+  Gpt2(const Gpt2&) = delete;
+  Gpt2& operator=(const Gpt2&) = delete;
 
-  const Gpt2Config& config() const;
-  /// The threads that this rank computes with, for the optimizer to share.
-  const Team& team() const;
+  const Gpt2Config& config() const { return config_; }
 
-  /// GPT-2's initial weights; they do not depend on the tensor-parallel size.
-  void initialize(std::uint64_t seed);
-
-  /// Mean cross-entropy in nats per token; the same on every rank of a lossless group.
+  /// Mean cross-entropy in nats per token, in the memory of one block; the same on every rank of a lossless group. It
+  /// is forward_backward's loss, bit for bit where both cut the rows into the same chunks. Waits for the device.
   /// Shapes: tokens and targets [batch, length], length <= context, each in [0, vocabulary).
-  double forward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, int batch, int length);
+  double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
 
-  /// The same loss, bit for bit, in the memory of one block: nothing is kept, and no backward pass can follow.
-  double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, int batch, int length);
-
-  /// Adds scale x d(loss of the last forward) / d(parameter) to every gradient.
-  void backward(double scale);
-
-  /// forward and backward(scale) in one call, which computes the logits of a large vocabulary once, not twice.
-  double forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, int batch,
-                          int length, double scale);
-
-  /// The next backward pass starts from zeros. The gradients themselves are written then, or when parameters() is
-  /// called; until then spans that were taken before show the old ones.
+  /// The next backward pass starts from zeros.
   void zero_gradients();
+  /// Adds scale x d(loss) / d(parameter) to every gradient. The tokens may change when it returns.
+  void forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                        const BatchShape& shape, double scale);
 
-  /// This rank's parameters in a fixed order, equal on all ranks.
-  std::span<Parameter<T>> parameters();
+  /// What the passes since zero_gradients() came to on this rank.
+  struct StepSums {
+    double losses = 0;            ///< of the passes, added up
+    double gradient_squares = 0;  ///< of this rank's gradients; replicated ones on rank 0 alone
+  };
+  /// Waits for the device: the only time in a step.
+  StepSums step_sums();
+
+  /// One update of AdamW with gradients multiplied by gradient_scale. The first call is step 1.
+  void step(double learning_rate, double gradient_scale) { optimizer_.step(learning_rate, gradient_scale); }
+
+  using Fields = ParameterStore::Fields;
+  /// The parameters in host memory, in an order that is equal on all ranks; T is their type. On a device they are
+  /// copies, which hold what download() or the caller has written last.
+  template <class T>
+  std::span<Parameter<T>> parameters() {
+    return store_.host<T>();
+  }
+  /// Makes them show the values, and the gradients, of now. Waits for the device.
+  void download(Fields fields);
+  /// The values in parameters() are what the model computes with from now on. Waits for the device.
+  void upload_values() { store_.upload_values(); }
+
+  /// Bytes of memory that the model holds now: parameters, their like, and activations.
+  std::uint64_t memory_bytes() const;
+  /// What that will be on a rank of `world_size` that has trained on and evaluated batches of such a size. Needs no
+  /// device. Throws: ConfigError for a model that the ranks cannot have.
+  static std::uint64_t planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
+                                     const BatchShape& shape);
+  /// The activations' part of it; 2^63 where 64 bits cannot count it.
+  static std::uint64_t activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
+                                        const BatchShape& shape);
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  struct Prepared {
+    StagePlan plan;
+    StageBuffers buffers;
+  };
+  StageBuffers& prepared(const BatchShape& shape, Keep keep);
+  void fold_losses(std::span<const double> numbers);
+
+  Gpt2Config config_;
+  std::unique_ptr<Ops> ops_;
+  ParameterStore store_;
+  AdamW optimizer_;
+  Stage stage_;
+
+  std::vector<std::int64_t> pass_rows_;  ///< of each pass whose losses are in the operations' numbers
+  double folded_losses_ = 0;             ///< mean losses of passes that are there no more
+  bool zeros_pending_ = true;            ///< the gradients count as zero, but nobody has written zeros yet
+
+  std::unique_ptr<Ops::Memory> memory_;  ///< of the activations
+  std::uint64_t memory_bytes_ = 0;
+  std::optional<Prepared> training_;
+  std::optional<Prepared> evaluation_;
 };
 
 }  // namespace droptest::models

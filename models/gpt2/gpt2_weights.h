@@ -7,7 +7,6 @@
 
 #include "comm/communicator.h"
 #include "models/files/safetensors.h"
-#include "models/gpt2/gpt2.h"
 #include "models/gpt2/gpt2_config.h"
 #include "models/parameter.h"
 
@@ -20,21 +19,12 @@ namespace droptest::models {
 template <class T>
 void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<T>> parameters, comm::Communicator& tensor_group,
                        const StoredTensors& tensors, const std::string& where);
-template <class T>
-void load_gpt2_weights(Gpt2<T>& model, comm::Communicator& tensor_group, const StoredTensors& tensors,
-                       const std::string& where) {
-  load_gpt2_weights<T>(model.config(), model.parameters(), tensor_group, tensors, where);
-}
 
 /// The whole model's weights in F32; complete on rank 0, empty on the others. Replicated tensors are rank 0's.
 /// Ranks: all.
 template <class T>
 StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Parameter<T>> parameters,
                                   comm::Communicator& tensor_group);
-template <class T>
-StoredTensors gather_gpt2_weights(Gpt2<T>& model, comm::Communicator& tensor_group) {
-  return gather_gpt2_weights<T>(model.config(), model.parameters(), tensor_group);
-}
 
 /// The configuration that a file's tensors imply, for `eval` without a spec; heads cannot be told and stay 0.
 Gpt2Config gpt2_config_of(const StoredTensors& tensors, const std::string& where);

@@ -27,14 +27,8 @@ std::vector<Parameter<T>> parameters_in(const ParameterArena& arena, std::span<c
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const Gpt2Tensor& tensor = tensors[i];
     const std::uint64_t count = tensor.slice.local_elems();
-    parameters.push_back({tensor.name,
-                          tensor.group,
-                          tensor.slice.local_shape(),
-                          tensor.placement,
-                          tensor.decay,
-                          values.subspan(arena.offsets[i], count),
-                          gradients.subspan(arena.offsets[i], count),
-                          {}});
+    parameters.push_back({tensor.name, tensor.group, tensor.slice.local_shape(), tensor.placement, tensor.decay,
+                          values.subspan(arena.offsets[i], count), gradients.subspan(arena.offsets[i], count)});
   }
   return parameters;
 }

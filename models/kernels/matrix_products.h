@@ -13,15 +13,6 @@
 
 namespace droptest::models {
 
-/// input [rows, inputs] times a weight gives output [rows, outputs], whose rows may begin further apart.
-struct ProductShape {
-  std::int64_t rows = 0;
-  std::int64_t inputs = 0;
-  std::int64_t outputs = 0;
-  WeightLayout layout = WeightLayout::kInputsByOutputs;
-  std::int64_t output_stride = 0;  ///< elements from one row of outputs, or of their gradient, to the next; 0: outputs
-};
-
 /// E is float (products and sums in float, no TF32) or Bf16 (products of bfloat16 numbers, sums in float, rounded
 /// once). Owned by one rank and used by one thread; all work is put on the stream given at the start. The library's
 /// choice for a shape is made once and kept. Any extent may be zero. Determinism: results depend on shapes, addresses'

@@ -205,15 +205,15 @@ TEST_F(TrainerOnDevice, ARunOfASpecLeavesItsRecords) {
 TEST_F(TrainerOnDevice, StartsFromTheHostsWeightsAndGivesItsOwn) {
   RunConfig config = tiny_config();
   comm::run_ranks(2, std::chrono::seconds(30), [&](comm::Communicator& group) {
-    const std::unique_ptr<TrainingModel> host = make_training_model(config, group, group);
-    set_starting_weights(*host, config, group);
-    const std::unique_ptr<TrainingModel> device = make_training_model(on_device(config), group, group);
-    set_starting_weights(*device, config, group);
+    TrainingModel host(config, group, group);
+    set_starting_weights(host, config, group);
+    TrainingModel device(on_device(config), group, group);
+    set_starting_weights(device, config, group);
     const auto weights = [&](TrainingModel& model) {
       return models::gather_gpt2_weights<float>(config.model, model.parameters(), group);
     };
-    const models::StoredTensors a = weights(*host);
-    const models::StoredTensors b = weights(*device);
+    const models::StoredTensors a = weights(host);
+    const models::StoredTensors b = weights(device);
     ASSERT_EQ(a.size(), b.size());
     for (const auto& [name, tensor] : a) EXPECT_EQ(b.at(name).bytes, tensor.bytes) << name;
   });

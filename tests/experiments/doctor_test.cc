@@ -14,7 +14,8 @@
 #include "experiments/doctor/launch_checks.h"
 #include "experiments/doctor/machine_checks.h"
 #include "experiments/records/atomic_file.h"
-#include "models/gpt2/host_activations.h"
+#include "models/gpt2/gpt2.h"
+#include "models/ops/host_ops.h"
 #include "tests/experiments/resolved_spec.h"
 #include "tests/experiments/temporary_folder.h"
 
@@ -193,9 +194,11 @@ TEST(MachineChecks, MemoryIsComparedWithWhatARunHoldsAtLeast) {
   RunConfig config;
   config.tensor_parallel = 4;
   const std::uint64_t all = least_memory_bytes(config, {4, 1});
-  const std::uint64_t activations = models::host_activation_bytes(
-      config.model, 4, 0, {config.training.batch_sequences, config.training.sequence_tokens},
-      config.backend.threads_per_rank);
+  models::HostOpsOptions options;
+  options.threads = config.backend.threads_per_rank;
+  const std::uint64_t activations =
+      models::Gpt2::activation_bytes(config.model, 4, 0, *models::host_ops_form(options, 4),
+                                     {config.training.batch_sequences, config.training.sequence_tokens});
   EXPECT_GT(activations, 0U);
   EXPECT_EQ(all, 16 * models::parameter_count(config.model) + 4 * activations);
   EXPECT_EQ(least_memory_bytes(config, {1, 1}), all / 4);

@@ -9,9 +9,9 @@
 #include <mutex>
 
 #include "comm/lossy/lossy_communicator.h"
-#include "models/gpt2/gpt2.h"
 #include "models/optimizer.h"
 #include "tests/experiments/tiny_run.h"
+#include "tests/models/host_gpt2.h"
 
 namespace droptest::experiments {
 namespace {
@@ -50,9 +50,8 @@ double train_in_double(const RunConfig& config, const Corpus& corpus) {
     options.network = config.network;
     options.network.seed = config.seeds.network;
     comm::LossyCommunicator network(group, options);
-    models::Gpt2<double> model(config.model, network, 1);
+    models::HostGpt2<double> model(config.model, network, 1, {}, config.training.adamw);
     model.initialize(config.seeds.weights);
-    models::AdamW<double> optimizer(model.parameters(), config.training.adamw);
     const TrainingBatches batches(corpus.training, config.seeds.data, config.training.batch_sequences,
                                   config.training.sequence_tokens);
     double loss = 0;
@@ -61,9 +60,8 @@ double train_in_double(const RunConfig& config, const Corpus& corpus) {
       model.zero_gradients();
       const Batch batch = batches.batch(step, 0);
       loss = model.forward_backward(batch.tokens, batch.targets, batch.sequences, batch.length, 1);
-      const double norm = models::global_gradient_norm<double>(model.parameters(), group);
-      optimizer.step(config.training.learning_rate.at(step - 1),
-                     models::clip_scale(norm, config.training.gradient_clip));
+      const double norm = model.gradient_norm(group);
+      model.step(config.training.learning_rate.at(step - 1), models::clip_scale(norm, config.training.gradient_clip));
     }
     if (group.rank() == 0) last = loss;
   });

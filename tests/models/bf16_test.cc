@@ -6,8 +6,6 @@
 #include <bit>
 #include <limits>
 
-#include "models/gpt2/execution.h"
-#include "models/gpt2/sum_over_ranks.h"
 #include "models/kernels/bf16.h"
 #include "models/kernels/chunks.h"
 #include "models/kernels/matmul_bf16.h"
@@ -122,9 +120,8 @@ struct Trace {
 Trace training(const ModelPrecision& precision, int ranks, int threads) {
   Trace trace;
   comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-    Gpt2<float> model({2, 160, 4, 80, 300}, group, threads, precision);
+    HostGpt2<float> model({2, 160, 4, 80, 300}, group, threads, precision);
     model.initialize(5);
-    AdamW<float> adamw(model.parameters(), {}, threads);
     const auto tokens = formula_tokens(0, 4 * 80, 300);
     const auto targets = formula_tokens(1, 4 * 80, 300);
     Trace own;
@@ -136,7 +133,7 @@ Trace training(const ModelPrecision& precision, int ranks, int threads) {
           own.gradients.insert(own.gradients.end(), parameter.gradient.begin(), parameter.gradient.end());
         }
       }
-      adamw.step(3e-3, 1.0);
+      model.step(3e-3, 1.0);
     }
     if (group.rank() == 0) trace = own;
   });
@@ -163,15 +160,14 @@ TEST_F(Bf16Products, WorkOnARankThatHasNoTokens) {
   std::vector<double> losses;
   for (const int ranks : {1, 4}) {
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-      Gpt2<float> model({1, 32, 4, 12, 9}, group, 1, kCompute);
+      HostGpt2<float> model({1, 32, 4, 12, 9}, group, 1, kCompute);
       model.initialize(3);
       const auto tokens = formula_tokens(0, 12, 9);
-      AdamW<float> adamw(model.parameters(), {});
       double loss = 0;
       for (int step = 0; step < 3; ++step) {
         model.zero_gradients();
         loss = model.forward_backward(tokens, tokens, 1, 12, 1.0);
-        adamw.step(1e-2, 1.0);
+        model.step(1e-2, 1.0);
       }
       if (group.rank() == 0) losses.push_back(loss);
     });
@@ -192,10 +188,11 @@ TEST(Bf16Messages, AreTheRoundedSumOfRoundedParts) {
   const std::vector<std::vector<float>> parts = {{1.00390625F, 1.0040F, 256.0F}, {-1.0F, 1.0078125F, 1.0F}};
   const std::vector<float> want = {0.0F, 2.015625F, 256.0F};
   comm::run_ranks(2, kTestTimeout, [&](comm::Communicator& group) {
-    std::vector<Bf16> room;
-    const Execution execution{.tensor_group = group, .bf16_message = &room};
+    std::vector<Bf16> room(3);
     std::vector<float> data = parts[static_cast<std::size_t>(group.rank())];
-    sum_over_ranks<float>(execution, data, {sim::TrafficClass::kTpForward, "x", 0});
+    const std::unique_ptr<Ops> ops = make_host_ops({}, group);
+    ops->begin_sum(std::span<float>(data), std::span<Bf16>(room), {sim::TrafficClass::kTpForward, "x", 0});
+    ops->join();
     EXPECT_EQ(data, want);
   });
 }
@@ -207,8 +204,8 @@ TEST(Bf16Messages, AreThoseOfTensorParallelSumsAlone) {
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
       RecordingCommunicator wide(group);
       RecordingCommunicator narrow(group);
-      Gpt2<float>({2, 32, 4, 12, 97}, wide, 1).forward_backward(tokens, tokens, 2, 5, 1.0);
-      Gpt2<float>({2, 32, 4, 12, 97}, narrow, 1, kMessages).forward_backward(tokens, tokens, 2, 5, 1.0);
+      HostGpt2<float>({2, 32, 4, 12, 97}, wide, 1).forward_backward(tokens, tokens, 2, 5, 1.0);
+      HostGpt2<float>({2, 32, 4, 12, 97}, narrow, 1, kMessages).forward_backward(tokens, tokens, 2, 5, 1.0);
       EXPECT_EQ(narrow.calls, wide.calls) << "the same messages with as many elements";
       ASSERT_EQ(narrow.types.size(), narrow.calls.size());
       for (std::size_t i = 0; i < narrow.calls.size(); ++i) {
@@ -234,11 +231,11 @@ TEST(Bf16Messages, TrainAModelAsFloat32DoesWithinTheirRounding) {
 
 TEST(Bf16Model, IsRefusedForDoubleAndOnOtherProcessors) {
   comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
-    EXPECT_THROW(Gpt2<double>({2, 32, 4, 12, 97}, group, 1, kCompute), ConfigError);
-    EXPECT_THROW(Gpt2<double>({2, 32, 4, 12, 97}, group, 1, kMessages), ConfigError);
+    EXPECT_THROW(HostGpt2<double>({2, 32, 4, 12, 97}, group, 1, kCompute), ConfigError);
+    EXPECT_THROW(HostGpt2<double>({2, 32, 4, 12, 97}, group, 1, kMessages), ConfigError);
     if (has_bf16_products()) return;
     try {
-      Gpt2<float>({2, 32, 4, 12, 97}, group, 1, kCompute);
+      HostGpt2<float>({2, 32, 4, 12, 97}, group, 1, kCompute);
       ADD_FAILURE() << "no ConfigError";
     } catch (const ConfigError& error) {
       EXPECT_THAT(error.what(),

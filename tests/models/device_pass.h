@@ -9,7 +9,7 @@
 #include <string>
 
 #include "comm/device/device_info.h"
-#include "models/gpt2/gpt2_cuda.h"
+#include "models/ops/cuda_ops.h"
 #include "tests/models/formula_model.h"
 
 namespace droptest::models {
@@ -46,18 +46,18 @@ struct DeviceRun {
   std::uint64_t first_stream = 0;  ///< of tokens and targets
 };
 
-inline Gpt2Cuda::Options options_of(const DeviceRun& run) {
-  Gpt2Cuda::Options options;
+inline CudaOpsOptions options_of(const DeviceRun& run) {
+  CudaOpsOptions options;
   options.precision = run.precision;
   options.logits_bytes = run.logits_bytes;
   return options;
 }
 
 /// The model with formula weights.
-inline std::unique_ptr<Gpt2Cuda> formula_device_model(const Gpt2Config& config, comm::Communicator& group,
-                                                      const Gpt2Cuda::Options& options) {
-  auto model = std::make_unique<Gpt2Cuda>(config, group, options);
-  set_formula_weights<float>(config, model->host_parameters(), group);
+inline std::unique_ptr<Gpt2> formula_device_model(const Gpt2Config& config, comm::Communicator& group,
+                                                  const CudaOpsOptions& options, const AdamWConfig& adamw = {}) {
+  auto model = std::make_unique<Gpt2>(config, make_cuda_ops(options, group), adamw);
+  set_formula_weights<float>(config, model->parameters<float>(), group);
   model->upload_values();
   return model;
 }
@@ -72,12 +72,12 @@ Pass device_pass(const Gpt2Config& config, const DeviceRun& run, const Body& bod
   const auto tokens = formula_tokens(run.first_stream, run.batch * run.length, config.vocabulary);
   const auto targets = formula_tokens(run.first_stream + 1, run.batch * run.length, config.vocabulary);
   comm::run_ranks(run.ranks, kTestTimeout, [&](comm::Communicator& group) {
-    const std::unique_ptr<Gpt2Cuda> model = formula_device_model(config, group, options_of(run));
+    const std::unique_ptr<Gpt2> model = formula_device_model(config, group, options_of(run));
     model->zero_gradients();
     body(*model, tokens, targets);
-    const Gpt2Cuda::StepSums sums = model->step_sums();
+    const Gpt2::StepSums sums = model->step_sums();
     const double norm = norm_over_ranks(sums.gradient_squares, group);
-    model->download(Gpt2Cuda::Fields::kValuesAndGradients);
+    model->download(Gpt2::Fields::kValuesAndGradients);
     const std::lock_guard lock(mutex);
     const auto rank = static_cast<std::size_t>(group.rank());
     pass.losses[rank] = sums.losses;
@@ -85,8 +85,8 @@ Pass device_pass(const Gpt2Config& config, const DeviceRun& run, const Body& bod
       pass.loss = sums.losses;
       pass.norm = norm;
     }
-    add_to_whole<float>(config, model->host_parameters(), group, &Parameter<float>::gradient, pass.gradients);
-    for (const Parameter<float>& parameter : model->host_parameters()) {
+    add_to_whole<float>(config, model->parameters<float>(), group, &Parameter<float>::gradient, pass.gradients);
+    for (const Parameter<float>& parameter : model->parameters<float>()) {
       if (parameter.placement != Placement::kReplicated) continue;
       for (const float value : parameter.gradient) pass.replicated[rank].push_back(static_cast<double>(value));
     }
@@ -96,8 +96,8 @@ Pass device_pass(const Gpt2Config& config, const DeviceRun& run, const Body& bod
 
 /// One pass with scale 1.
 inline Pass device_pass(const Gpt2Config& config, const DeviceRun& run) {
-  return device_pass(config, run, [&run](Gpt2Cuda& model, const auto& tokens, const auto& targets) {
-    model.forward_backward(tokens, targets, run.batch, run.length, 1.0);
+  return device_pass(config, run, [&run](Gpt2& model, const auto& tokens, const auto& targets) {
+    model.forward_backward(tokens, targets, {run.batch, run.length}, 1.0);
   });
 }
 

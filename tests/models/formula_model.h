@@ -14,9 +14,9 @@
 
 #include "comm/communicator.h"
 #include "comm/run_ranks.h"
-#include "models/gpt2/gpt2.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/optimizer.h"
+#include "tests/models/host_gpt2.h"
 
 namespace droptest::models {
 
@@ -48,7 +48,7 @@ void set_formula_weights(const Gpt2Config& config, std::span<Parameter<T>> param
 }
 
 template <class T>
-void set_formula_weights(Gpt2<T>& model, const comm::Communicator& group) {
+void set_formula_weights(HostGpt2<T>& model, const comm::Communicator& group) {
   set_formula_weights<T>(model.config(), model.parameters(), group);
 }
 
@@ -80,7 +80,8 @@ void add_to_whole(const Gpt2Config& config, std::span<Parameter<T>> parameters, 
 }
 
 template <class T>
-void add_to_whole(Gpt2<T>& model, const comm::Communicator& group, std::span<T> Parameter<T>::*field, Tensors& whole) {
+void add_to_whole(HostGpt2<T>& model, const comm::Communicator& group, std::span<T> Parameter<T>::*field,
+                  Tensors& whole) {
   add_to_whole<T>(model.config(), model.parameters(), group, field, whole);
 }
 
@@ -104,7 +105,7 @@ struct Pass {
   std::vector<double> losses;                   ///< per rank
 };
 
-/// Forward, backward(1) and the gradient norm with formula weights and tokens.
+/// One pass and the gradient norm with formula weights and tokens.
 template <class T>
 Pass formula_pass(const Gpt2Config& config, int ranks, int threads, int batch, int length) {
   Pass pass;
@@ -114,11 +115,10 @@ Pass formula_pass(const Gpt2Config& config, int ranks, int threads, int batch, i
   const auto tokens = formula_tokens(0, batch * length, config.vocabulary);
   const auto targets = formula_tokens(1, batch * length, config.vocabulary);
   comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-    Gpt2<T> model(config, group, threads);
+    HostGpt2<T> model(config, group, threads);
     set_formula_weights(model, group);
-    const double loss = model.forward(tokens, targets, batch, length);
-    model.backward(1.0);
-    const double norm = global_gradient_norm<T>(model.parameters(), group);
+    const double loss = model.forward_backward(tokens, targets, batch, length, 1.0);
+    const double norm = model.gradient_norm();
     const std::lock_guard lock(mutex);
     const auto rank = static_cast<std::size_t>(group.rank());
     pass.losses[rank] = loss;

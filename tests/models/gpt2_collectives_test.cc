@@ -32,18 +32,20 @@ TEST(Gpt2Collectives, AStepMakesExactlyTheListedCallsOnEveryRank) {
   for (const int ranks : {1, 3}) {
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
       RecordingCommunicator recording(group);
-      Gpt2<float> model(config, recording, 1);
+      HostGpt2<float> model(config, recording, 1);
       model.initialize(3);
       EXPECT_THAT(recording.calls, testing::IsEmpty());
       for (int step = 0; step < 2; ++step) {
         recording.calls.clear();
-        model.forward(tokens, targets, 2, 5);
+        model.evaluate(tokens, targets, 2, 5);
         EXPECT_EQ(recording.calls, kForward);
         recording.calls.clear();
-        model.backward(1.0);
-        EXPECT_EQ(recording.calls, kBackward);
+        model.forward_backward(tokens, targets, 2, 5, 1.0);
+        std::vector<std::string> both = kForward;
+        both.insert(both.end(), kBackward.begin(), kBackward.end());
+        EXPECT_EQ(recording.calls, both);
         recording.calls.clear();
-        global_gradient_norm<float>(model.parameters(), recording);
+        model.gradient_norm(recording);
         EXPECT_THAT(recording.calls, testing::ElementsAre("sum gradient_norm layer -1 control 1"));
       }
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The model on a device beside the model on the host: on the fake device everywhere, on a real one where there is one.
-#include "models/gpt2/gpt2_cuda.h"
+#include "models/gpt2/gpt2.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST_F(Gpt2OnDevice, MessagesOfBfloat16AreRoundedAsOnTheHost) {
     const Pass device = device_pass(config, {.precision = kBf16Messages, .ranks = ranks});
     Pass host;
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-      Gpt2<float> model(config, group, 1, kBf16Messages);
+      HostGpt2<float> model(config, group, 1, kBf16Messages);
       set_formula_weights<float>(config, model.parameters(), group);
       model.zero_gradients();
       const double loss = model.forward_backward(formula_tokens(0, 10, 97), formula_tokens(1, 10, 97), 2, 5, 1.0);
@@ -125,14 +125,14 @@ TEST_F(Gpt2OnDevice, ChunksOfLogitsChangeOnlyRounding) {
 TEST_F(Gpt2OnDevice, AccumulatesMicroBatches) {
   const DeviceRun run{.ranks = 2, .batch = 4};
   const Pass whole = device_pass(kOdd, run);
-  const Pass halves = device_pass(kOdd, run, [](Gpt2Cuda& model, const auto& tokens, const auto& targets) {
+  const Pass halves = device_pass(kOdd, run, [](Gpt2& model, const auto& tokens, const auto& targets) {
     // What is left of an earlier step takes no part.
-    model.forward_backward(tokens, targets, 4, 5, 3.0);
+    model.forward_backward(tokens, targets, {4, 5}, 3.0);
     model.step_sums();
     model.zero_gradients();
     for (const std::size_t half : {0, 1}) {
-      model.forward_backward(std::span(tokens).subspan(10 * half, 10), std::span(targets).subspan(10 * half, 10), 2, 5,
-                             0.5);
+      model.forward_backward(std::span(tokens).subspan(10 * half, 10), std::span(targets).subspan(10 * half, 10),
+                             {2, 5}, 0.5);
     }
   });
   EXPECT_NEAR(halves.loss / 2, whole.loss, kFloatLoss);
@@ -143,8 +143,8 @@ TEST_F(Gpt2OnDevice, CountsTheLossesOfManyMicroBatches) {
   const Gpt2Config tiny{1, 8, 1, 4, 11};
   const DeviceRun run{.batch = 1, .length = 3};
   const Pass one = device_pass(tiny, run);
-  const Pass many = device_pass(tiny, run, [](Gpt2Cuda& model, const auto& tokens, const auto& targets) {
-    for (int i = 0; i < 130; ++i) model.forward_backward(tokens, targets, 1, 3, 1.0 / 130);
+  const Pass many = device_pass(tiny, run, [](Gpt2& model, const auto& tokens, const auto& targets) {
+    for (int i = 0; i < 130; ++i) model.forward_backward(tokens, targets, {1, 3}, 1.0 / 130);
   });
   EXPECT_NEAR(many.loss, 130 * one.loss, 1e-9);
   worst_difference(many.gradients, one.gradients, kFloatTensor);
@@ -154,14 +154,14 @@ TEST_F(Gpt2OnDevice, EvaluationIsTheLossOfTheForwardPass) {
   for (const ModelPrecision& precision : kPrecisions) {
     for (const int ranks : {1, 3}) {
       device_pass(kOdd, {.precision = precision, .ranks = ranks},
-                  [](Gpt2Cuda& model, const auto& tokens, const auto& targets) {
-                    const double before = model.evaluate(tokens, targets, 2, 5);
-                    model.forward_backward(tokens, targets, 2, 5, 1.0);
+                  [](Gpt2& model, const auto& tokens, const auto& targets) {
+                    const double before = model.evaluate(tokens, targets, {2, 5});
+                    model.forward_backward(tokens, targets, {2, 5}, 1.0);
                     EXPECT_EQ(model.step_sums().losses, before);
-                    EXPECT_EQ(model.evaluate(tokens, targets, 2, 5), before);
+                    EXPECT_EQ(model.evaluate(tokens, targets, {2, 5}), before);
                     // Other shapes come and go, as the last batches of an evaluation do.
-                    model.evaluate(std::span(tokens).first(3), std::span(targets).first(3), 1, 3);
-                    EXPECT_EQ(model.evaluate(tokens, targets, 2, 5), before);
+                    model.evaluate(std::span(tokens).first(3), std::span(targets).first(3), {1, 3});
+                    EXPECT_EQ(model.evaluate(tokens, targets, {2, 5}), before);
                   });
     }
   }
@@ -170,10 +170,10 @@ TEST_F(Gpt2OnDevice, EvaluationIsTheLossOfTheForwardPass) {
 TEST_F(Gpt2OnDevice, ShapesMayChangeFromPassToPass) {
   const DeviceRun run{.batch = 3, .length = 12};
   const Pass fresh = device_pass(kOdd, run);
-  const Pass after = device_pass(kOdd, run, [](Gpt2Cuda& model, const auto& tokens, const auto& targets) {
-    model.forward_backward(std::span(tokens).first(5), std::span(targets).first(5), 1, 5, 1.0);
+  const Pass after = device_pass(kOdd, run, [](Gpt2& model, const auto& tokens, const auto& targets) {
+    model.forward_backward(std::span(tokens).first(5), std::span(targets).first(5), {1, 5}, 1.0);
     model.zero_gradients();
-    model.forward_backward(tokens, targets, 3, 12, 1.0);
+    model.forward_backward(tokens, targets, {3, 12}, 1.0);
   });
   EXPECT_EQ(after.loss, fresh.loss);
   EXPECT_EQ(after.gradients, fresh.gradients);
@@ -182,12 +182,12 @@ TEST_F(Gpt2OnDevice, ShapesMayChangeFromPassToPass) {
 TEST_F(Gpt2OnDevice, MicroBatchesMayGrowWithinAStep) {
   const DeviceRun run{.batch = 8, .length = 12};
   const auto of_both = [](bool grow) {
-    return [grow](Gpt2Cuda& model, const auto& tokens, const auto& targets) {
+    return [grow](Gpt2& model, const auto& tokens, const auto& targets) {
       // The memory of an evaluation is enough for both passes, which then come without a wait between them.
-      if (grow) model.evaluate(tokens, targets, 8, 12);
-      model.forward_backward(std::span(tokens).first(3), std::span(targets).first(3), 1, 3, 0.5);
+      if (grow) model.evaluate(tokens, targets, {8, 12});
+      model.forward_backward(std::span(tokens).first(3), std::span(targets).first(3), {1, 3}, 0.5);
       if (!grow) model.step_sums();
-      model.forward_backward(std::span(tokens).first(6), std::span(targets).first(6), 2, 3, 0.5);
+      model.forward_backward(std::span(tokens).first(6), std::span(targets).first(6), {2, 3}, 0.5);
     };
   };
   EXPECT_EQ(device_pass(kOdd, run, of_both(true)).gradients, device_pass(kOdd, run, of_both(false)).gradients);
@@ -207,29 +207,26 @@ TEST_F(Gpt2OnDevice, UpdatesAsTheHostsAdamWDoes) {
     Tensors device;
     std::mutex mutex;
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-      Gpt2<float> model(kOdd, group, 1);
+      HostGpt2<float> model(kOdd, group, 1, {}, config);
       set_formula_weights(model, group);
-      AdamW<float> adamw(model.parameters(), config);
       for (int step = 0; step < kSteps; ++step) {
         model.zero_gradients();
         model.forward_backward(tokens, targets, 2, 5, 1.0);
-        adamw.step(0.01, 0.5);
+        model.step(0.01, 0.5);
       }
       const std::lock_guard lock(mutex);
       add_to_whole(model, group, &Parameter<float>::value, host);
     });
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-      Gpt2Cuda::Options options;
-      options.adamw = config;
-      const auto model = formula_device_model(kOdd, group, options);
+      const auto model = formula_device_model(kOdd, group, {}, config);
       for (int step = 0; step < kSteps; ++step) {
         model->zero_gradients();
-        model->forward_backward(tokens, targets, 2, 5, 1.0);
+        model->forward_backward(tokens, targets, {2, 5}, 1.0);
         model->step(0.01, 0.5);
       }
-      model->download(Gpt2Cuda::Fields::kValues);
+      model->download(Gpt2::Fields::kValues);
       const std::lock_guard lock(mutex);
-      add_to_whole<float>(kOdd, model->host_parameters(), group, &Parameter<float>::value, device);
+      add_to_whole<float>(kOdd, model->parameters<float>(), group, &Parameter<float>::value, device);
     });
     worst_difference(device, host, kFloatTensor);
   }
@@ -241,15 +238,15 @@ TEST_F(Gpt2OnDevice, MakesTheHostModelsCollectivesInItsOrder) {
   for (const int ranks : {1, 3}) {
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
       RecordingCommunicator host(group);
-      Gpt2<float> model(kOdd, host, 1);
+      HostGpt2<float> model(kOdd, host, 1);
       model.forward_backward(tokens, targets, 2, 5, 1.0);
       model.evaluate(tokens, targets, 2, 5);
       RecordingCommunicator device(group);
       const auto twin = formula_device_model(kOdd, device, {});
       EXPECT_THAT(device.calls, testing::IsEmpty());
       twin->zero_gradients();
-      twin->forward_backward(tokens, targets, 2, 5, 1.0);
-      twin->evaluate(tokens, targets, 2, 5);
+      twin->forward_backward(tokens, targets, {2, 5}, 1.0);
+      twin->evaluate(tokens, targets, {2, 5});
       if (ranks == 1) {
         // A lone rank has all columns of its logits and asks nobody about them.
         std::erase_if(host.calls, [](const std::string& call) { return call.find("cross_entropy") != call.npos; });
@@ -265,10 +262,10 @@ TEST_F(Gpt2OnDevice, RefusesBatchesThatItCannotRead) {
     const std::vector<std::int32_t> good(4, 1);
     std::vector<std::int32_t> bad(4, 1);
     bad[2] = 97;
-    EXPECT_THROW(model->forward_backward(bad, good, 1, 4, 1.0), ConfigError);
-    EXPECT_THROW(model->evaluate(good, bad, 1, 4), ConfigError);
-    EXPECT_THROW(model->evaluate(good, good, 1, 5), ConfigError);
-    EXPECT_THROW(Gpt2Cuda({1, 10, 3, 4, 11}, group, {}), ConfigError);
+    EXPECT_THROW(model->forward_backward(bad, good, {1, 4}, 1.0), ConfigError);
+    EXPECT_THROW(model->evaluate(good, bad, {1, 4}), ConfigError);
+    EXPECT_THROW(model->evaluate(good, good, {1, 5}), ConfigError);
+    EXPECT_THROW(Gpt2({1, 10, 3, 4, 11}, make_cuda_ops({}, group)), ConfigError);
   });
 }
 

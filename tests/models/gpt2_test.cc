@@ -23,9 +23,9 @@ std::string config_error(const Body& body) {
   return "no ConfigError";
 }
 
-void with_tiny_model(const std::function<void(Gpt2<float>&)>& body) {
+void with_tiny_model(const std::function<void(HostGpt2<float>&)>& body) {
   comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
-    Gpt2<float> model(kTiny, group, 1);
+    HostGpt2<float> model(kTiny, group, 1);
     model.initialize(1);
     body(model);
   });
@@ -56,23 +56,26 @@ TEST(Gpt2Config, RefusesShapesThatNoModelHas) {
 }
 
 TEST(Gpt2, RefusesTokensAndShapesOutOfRange) {
-  with_tiny_model([](Gpt2<float>& model) {
+  with_tiny_model([](HostGpt2<float>& model) {
     const std::vector<std::int32_t> good(12, 5);
     std::vector<std::int32_t> bad = good;
     bad[7] = 97;
-    EXPECT_THAT(config_error([&] { model.forward(bad, good, 1, 12); }), testing::HasSubstr("tokens[7]: got 97"));
+    EXPECT_THAT(config_error([&] { model.evaluate(bad, good, 1, 12); }), testing::HasSubstr("tokens[7]: got 97"));
     bad[7] = -1;
-    EXPECT_THAT(config_error([&] { model.forward(good, bad, 1, 12); }), testing::HasSubstr("targets[7]: got -1"));
-    EXPECT_THAT(config_error([&] { model.forward(good, good, 1, 13); }), testing::HasSubstr("context = 12"));
-    EXPECT_THAT(config_error([&] { model.forward(good, good, 2, 12); }), testing::HasSubstr("batch x length = 24"));
-    EXPECT_THROW(model.backward(1.0), CheckError);
+    EXPECT_THAT(config_error([&] { model.forward_backward(good, bad, 1, 12, 1.0); }),
+                testing::HasSubstr("targets[7]: got -1"));
+    EXPECT_THAT(config_error([&] { model.evaluate(good, good, 1, 13); }), testing::HasSubstr("context = 12"));
+    EXPECT_THAT(config_error([&] { model.forward_backward(good, good, 2, 12, 1.0); }),
+                testing::HasSubstr("batch x length = 24"));
+    model.zero_gradients();
+    EXPECT_THROW(model.model().step_sums(), CheckError) << "no pass yet";
   });
 }
 
 TEST(Gpt2, StartsAtTheLossOfAUniformGuess) {
   // Logits have a deviation of about 0.02 sqrt(32) = 0.11: the loss is ln V to a few percent of a nat.
-  with_tiny_model([](Gpt2<float>& model) {
-    EXPECT_NEAR(model.forward(formula_tokens(0, 24, 97), formula_tokens(1, 24, 97), 2, 12), std::log(97.0), 0.1);
+  with_tiny_model([](HostGpt2<float>& model) {
+    EXPECT_NEAR(model.evaluate(formula_tokens(0, 24, 97), formula_tokens(1, 24, 97), 2, 12), std::log(97.0), 0.1);
   });
 }
 
@@ -80,7 +83,7 @@ TEST(Gpt2, InitialWeightsHaveGpt2sMomentsAndFollowTheSeed) {
   const auto weights = [](std::uint64_t seed) {
     std::vector<std::vector<float>> values;
     comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
-      Gpt2<float> model({2, 128, 4, 64, 256}, group, 1);
+      HostGpt2<float> model({2, 128, 4, 64, 256}, group, 1);
       model.initialize(seed);
       for (const auto& parameter : model.parameters()) {
         values.emplace_back(parameter.value.begin(), parameter.value.end());
@@ -112,7 +115,7 @@ TEST(Gpt2, InitialWeightsHaveGpt2sMomentsAndFollowTheSeed) {
 
 TEST(Gpt2, BackwardAccumulatesWithItsScale) {
   comm::run_ranks(2, kTestTimeout, [&](comm::Communicator& group) {
-    Gpt2<double> model(kTiny, group, 1);
+    HostGpt2<double> model(kTiny, group, 1);
     set_formula_weights(model, group);
     const auto gradients = [&] {
       std::vector<double> all;
@@ -121,63 +124,32 @@ TEST(Gpt2, BackwardAccumulatesWithItsScale) {
       }
       return all;
     };
-    // A batch of two sequences, against its halves with scale 1/2 each; the first half's backward in two parts.
+    // A batch of two sequences, against its halves with scale 1/2 each; the first half in two passes.
     const auto tokens = formula_tokens(0, 24, 97);
     const auto targets = formula_tokens(1, 24, 97);
-    model.forward(tokens, targets, 2, 12);
-    model.backward(1.0);
+    model.forward_backward(tokens, targets, 2, 12, 1.0);
     const std::vector<double> whole = gradients();
     model.zero_gradients();
     EXPECT_THAT(gradients(), testing::Each(0));
     const std::span<const std::int32_t> t(tokens);
     const std::span<const std::int32_t> u(targets);
-    model.forward(t.first(12), u.first(12), 1, 12);
-    model.backward(0.3);
-    model.backward(0.2);
-    model.forward(t.last(12), u.last(12), 1, 12);
-    model.backward(0.5);
+    model.forward_backward(t.first(12), u.first(12), 1, 12, 0.3);
+    model.forward_backward(t.first(12), u.first(12), 1, 12, 0.2);
+    model.forward_backward(t.last(12), u.last(12), 1, 12, 0.5);
     EXPECT_LE(relative_difference(gradients(), whole), 1e-14);
   });
 }
 
-TEST(Gpt2, ForwardBackwardHasTheBitsOfForwardThenBackward) {
+TEST(Gpt2, EvaluationHasTheBitsOfTrainingsLossAndLeavesNothingBehind) {
   for (const int ranks : {1, 2}) {
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-      Gpt2<float> model(kTiny, group, 1);
-      set_formula_weights(model, group);
-      const auto gradients = [&] {
-        std::vector<float> all;
-        for (const auto& parameter : model.parameters()) {
-          all.insert(all.end(), parameter.gradient.begin(), parameter.gradient.end());
-        }
-        return all;
-      };
-      const auto tokens = formula_tokens(0, 24, 97);
-      const auto targets = formula_tokens(1, 24, 97);
-      const double loss = model.forward(tokens, targets, 2, 12);
-      model.backward(0.5);
-      const std::vector<float> want = gradients();
-      model.zero_gradients();
-      EXPECT_EQ(model.forward_backward(tokens, targets, 2, 12, 0.5), loss);
-      EXPECT_EQ(gradients(), want);
-      // After it, backward() adds once more.
-      model.backward(0.5);
-      EXPECT_NE(gradients(), want);
-    });
-  }
-}
-
-TEST(Gpt2, EvaluationHasTheBitsOfForwardAndLeavesNothingBehind) {
-  for (const int ranks : {1, 2}) {
-    comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-      Gpt2<float> model({3, 32, 4, 12, 97}, group, 1);
+      HostGpt2<float> model({3, 32, 4, 12, 97}, group, 1);
       set_formula_weights(model, group);
       const auto tokens = formula_tokens(0, 24, 97);
       const auto targets = formula_tokens(1, 24, 97);
       const auto gradients_of_a_step = [&] {
         model.zero_gradients();
-        model.forward(tokens, targets, 2, 12);
-        model.backward(1.0);
+        model.forward_backward(tokens, targets, 2, 12, 1.0);
         std::vector<float> all;
         for (const auto& parameter : model.parameters()) {
           all.insert(all.end(), parameter.gradient.begin(), parameter.gradient.end());
@@ -185,23 +157,22 @@ TEST(Gpt2, EvaluationHasTheBitsOfForwardAndLeavesNothingBehind) {
         return all;
       };
       const double fresh = model.evaluate(tokens, targets, 2, 12);
-      EXPECT_EQ(model.forward(tokens, targets, 2, 12), fresh);
+      EXPECT_EQ(model.forward_backward(tokens, targets, 2, 12, 1.0), fresh);
       const std::vector<float> want = gradients_of_a_step();
       EXPECT_EQ(model.evaluate(tokens, targets, 2, 12), fresh);
-      EXPECT_THROW(model.backward(1.0), CheckError) << "nothing was kept for it";
       EXPECT_EQ(gradients_of_a_step(), want);
     });
   }
 }
 
 TEST(Gpt2, GradientsThatCountAsZeroAreZerosWhereverTheyAreRead) {
-  with_tiny_model([](Gpt2<float>& model) {
+  with_tiny_model([](HostGpt2<float>& model) {
     const auto tokens = formula_tokens(0, 24, 97);
     model.forward_backward(tokens, tokens, 2, 12, 1.0);
     model.zero_gradients();
     const std::span<Parameter<float>> parameters = model.parameters();
     for (const auto& parameter : parameters) EXPECT_THAT(parameter.gradient, testing::Each(0.0F)) << parameter.name;
-    // What a caller writes then is kept, and backward() adds to it.
+    // What a caller writes then is kept, and the next pass adds to it.
     parameters[2].gradient[0] = 5.0F;
     EXPECT_EQ(model.parameters()[2].gradient[0], 5.0F);
     model.forward_backward(tokens, tokens, 2, 12, 1.0);
@@ -214,15 +185,13 @@ TEST(Gpt2, GradientsThatCountAsZeroAreZerosWhereverTheyAreRead) {
 
 TEST(Gpt2, PaddingRowsStayZeroThroughTraining) {
   comm::run_ranks(4, kTestTimeout, [&](comm::Communicator& group) {
-    Gpt2<float> model({1, 32, 4, 12, 5}, group, 1);
+    HostGpt2<float> model({1, 32, 4, 12, 5}, group, 1);
     model.initialize(1);
-    AdamW<float> adamw(model.parameters(), {});
     const auto tokens = formula_tokens(0, 12, 5);
     for (int step = 0; step < 3; ++step) {
       model.zero_gradients();
-      model.forward(tokens, tokens, 1, 12);
-      model.backward(1.0);
-      adamw.step(1e-2, 1.0);
+      model.forward_backward(tokens, tokens, 1, 12, 1.0);
+      model.step(1e-2, 1.0);
     }
     const Gpt2Part part = gpt2_part(model.config(), 4, group.rank());
     const Parameter<float>& wte = model.parameters()[0];
@@ -237,18 +206,16 @@ std::vector<double> training(int ranks, int threads, int steps) {
   std::vector<double> trace;
   comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
     // Wide and long enough that every kernel has several chunks.
-    Gpt2<float> model({2, 160, 4, 80, 300}, group, threads);
+    HostGpt2<float> model({2, 160, 4, 80, 300}, group, threads);
     model.initialize(5);
-    AdamW<float> adamw(model.parameters(), {}, threads);
     const auto tokens = formula_tokens(0, 4 * 80, 300);
     const auto targets = formula_tokens(1, 4 * 80, 300);
     std::vector<double> own;
     for (int step = 0; step < steps; ++step) {
       model.zero_gradients();
-      own.push_back(model.forward(tokens, targets, 4, 80));
-      model.backward(1.0);
-      own.push_back(global_gradient_norm<float>(model.parameters(), group));
-      adamw.step(3e-3, clip_scale(own.back(), 1.0));
+      own.push_back(model.forward_backward(tokens, targets, 4, 80, 1.0));
+      own.push_back(model.gradient_norm());
+      model.step(3e-3, clip_scale(own.back(), 1.0));
     }
     for (const auto& parameter : model.parameters()) {
       own.insert(own.end(), parameter.value.begin(), parameter.value.end());
@@ -267,6 +234,25 @@ TEST(Gpt2, TrainingHasTheSameBitsForAnyThreadsAndEveryRun) {
   }
 }
 
+TEST(Gpt2, TakesTheMemoryThatWasPlanned) {
+  for (const int layers : {1, 2, 3, 4, 7}) {
+    for (const int ranks : {1, 3}) {
+      comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
+        const Gpt2Config config{layers, 32, 4, 12, 97};
+        HostGpt2<float> model(config, group, 2);
+        const auto tokens = formula_tokens(0, 24, 97);
+        model.forward_backward(tokens, tokens, 2, 12, 1.0);
+        model.evaluate(tokens, tokens, 2, 12);
+        const auto form = host_ops_form({.type = comm::ElementType::kFloat32, .threads = 2}, ranks);
+        EXPECT_EQ(Gpt2::planned_bytes(config, ranks, group.rank(), *form, {2, 12}), model.model().memory_bytes());
+      });
+    }
+  }
+  const auto form = host_ops_form({}, 1);
+  const std::int64_t absurd = std::int64_t{1} << 40U;
+  EXPECT_EQ(Gpt2::activation_bytes({1, 32, 4, 12, 97}, 1, 0, *form, {absurd, absurd}), std::uint64_t{1} << 63U);
+}
+
 TEST(Gpt2, TrainingLowersTheLoss) {
   const std::vector<double> trace = training(2, 1, 15);
   EXPECT_NEAR(trace[0], std::log(300.0), 0.1);
@@ -276,12 +262,14 @@ TEST(Gpt2, TrainingLowersTheLoss) {
 TEST(Gpt2, AFewerTokensBatchAfterALargerOneGivesItsOwnLoss) {
   const auto tokens = formula_tokens(0, 24, 97);
   double alone = 0;
-  with_tiny_model(
-      [&](Gpt2<float>& model) { alone = model.forward(std::span(tokens).first(7), std::span(tokens).last(7), 1, 7); });
-  with_tiny_model([&](Gpt2<float>& model) {
-    model.forward(tokens, tokens, 2, 12);
-    model.backward(1.0);
-    EXPECT_EQ(model.forward(std::span(tokens).first(7), std::span(tokens).last(7), 1, 7), alone);
+  with_tiny_model([&](HostGpt2<float>& model) {
+    alone = model.evaluate(std::span(tokens).first(7), std::span(tokens).last(7), 1, 7);
+  });
+  with_tiny_model([&](HostGpt2<float>& model) {
+    model.forward_backward(tokens, tokens, 2, 12, 1.0);
+    EXPECT_EQ(model.evaluate(std::span(tokens).first(7), std::span(tokens).last(7), 1, 7), alone);
+    model.zero_gradients();
+    EXPECT_EQ(model.forward_backward(std::span(tokens).first(7), std::span(tokens).last(7), 1, 7, 1.0), alone);
   });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/gpt2/memory_plan.h"
+#include "models/ops/memory_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -61,8 +61,9 @@ TEST(MemoryPlan, NothingNeedsNothing) {
 
 TEST(MemoryPlan, SaysWhatIsLargest) {
   constexpr std::uint64_t kMebi = 1U << 20U;
-  const MemoryPlan plan({{"qkv", 600 * kMebi, 0, 9}, {"logits", 700 * kMebi, 0, 0}, {"qkv", 600 * kMebi, 0, 9}});
-  EXPECT_EQ(plan.largest_text(2), "1.2 GiB qkv, 700.0 MiB logits");
+  const std::vector<PlannedBuffer> buffers = {
+      {"qkv", 600 * kMebi, 0, 9}, {"logits", 700 * kMebi, 0, 0}, {"qkv", 600 * kMebi, 0, 9}};
+  EXPECT_EQ(largest_text(buffers, 2), "1.2 GiB qkv, 700.0 MiB logits");
 }
 
 }  // namespace

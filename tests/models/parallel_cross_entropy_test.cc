@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/gpt2/parallel_cross_entropy.h"
-
 #include <gtest/gtest.h>
 
 #include <numeric>
 
+#include "models/ops/host_ops.h"
 #include "tests/models/formula_model.h"
 
 namespace droptest::models {
@@ -30,13 +29,34 @@ Result on_ranks(const std::vector<double>& logits, const std::vector<std::int32_
         own.push_back(static_cast<T>(logits[row * static_cast<std::size_t>(vocabulary) + part.first + column]));
       }
     }
-    const Execution execution{group, 1};
-    ParallelCrossEntropy<T> cross_entropy(
-        {static_cast<std::int64_t>(part.first), static_cast<std::int64_t>(part.count)}, execution);
+    const std::unique_ptr<Ops> ops = make_host_ops({comm::element_type_of<T>()}, group);
+    std::vector<std::vector<T>> statistics(3, std::vector<T>(targets.size()));
+    std::vector<double> losses(targets.size());
+    std::vector<std::int32_t> tokens = targets;
+    const auto rows = static_cast<std::int64_t>(targets.size());
+    const LogitBlock block{std::span<T>(own),
+                           rows,
+                           static_cast<std::int64_t>(part.count),
+                           {static_cast<std::int64_t>(part.first), static_cast<std::int64_t>(part.count)},
+                           {tokens.data(), tokens.size()},
+                           std::span<T>(statistics[0]),
+                           std::span<T>(statistics[1]),
+                           std::span<T>(statistics[2]),
+                           std::span<double>(losses)};
     const auto rank = static_cast<std::size_t>(group.rank());
-    cross_entropy.start(targets.size());
-    result.losses[rank] = cross_entropy.forward_rows(0, own, targets) / static_cast<double>(targets.size());
-    cross_entropy.to_gradient_rows(0, own, targets);
+    const auto reduce = [&](const comm::Tensor& values, comm::ReduceOp op) {
+      ops->begin_all_reduce(values, op, {});
+      ops->join();
+    };
+    ops->row_maxima(block);
+    reduce(block.largest, comm::ReduceOp::kMax);
+    ops->exponential_sums(block);
+    reduce(block.sums, comm::ReduceOp::kSum);
+    reduce(block.predicted, comm::ReduceOp::kSum);
+    ops->losses_of_sums(block);
+    ops->sum_losses(block.losses, rows, 0);
+    result.losses[rank] = ops->numbers()[0] / static_cast<double>(targets.size());
+    ops->logits_to_gradient(block);
     result.gradients[rank].assign(own.begin(), own.end());
   });
   return result;

@@ -70,7 +70,7 @@ Moved moved(const Gpt2Config& config, int ranks, double distance) {
   Moved result;
   std::mutex mutex;
   comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-    Gpt2<double> model(config, group, 1);
+    HostGpt2<double> model(config, group, 1);
     set_formula_weights(model, group);
     const auto tensors = gpt2_tensors(config, group.world_size(), group.rank());
     const auto for_each_direction = [&](const auto& body) {
@@ -83,8 +83,7 @@ Moved moved(const Gpt2Config& config, int ranks, double distance) {
     for_each_direction([&](Parameter<double>& parameter, std::uint64_t at, double direction) {
       parameter.value[at] += distance * direction;
     });
-    const double loss = model.forward(tokens, targets, kBatch, kLength);
-    model.backward(1.0);
+    const double loss = model.forward_backward(tokens, targets, kBatch, kLength, 1.0);
     double slope = 0;
     for_each_direction([&](Parameter<double>& parameter, std::uint64_t at, double direction) {
       if (parameter.placement == Placement::kSharded || group.rank() == 0) slope += parameter.gradient[at] * direction;
@@ -117,7 +116,7 @@ TEST(TensorParallelWeights, InitialWeightsDoNotDependOnTheNumberOfRanks) {
     Tensors whole;
     std::mutex mutex;
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-      Gpt2<float> model(config, group, 1);
+      HostGpt2<float> model(config, group, 1);
       model.initialize(7);
       const std::lock_guard lock(mutex);
       add_to_whole(model, group, &Parameter<float>::value, whole);

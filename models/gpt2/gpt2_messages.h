@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The names and classes of all sums over ranks that a GPT-2 makes (docs/models.md has the table).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "models/gpt2/gpt2_config.h"
+
+namespace droptest::models {
+
+/// Recovery policies remember values by these names: each is of one call site. The messages borrow their names from
+/// this object.
+class Gpt2Messages {
+ public:
+  explicit Gpt2Messages(const Gpt2Config& config) {
+    for (int layer = 0; layer < config.layers; ++layer) {
+      const std::string h = "h." + std::to_string(layer) + ".";
+      layers_.push_back({h + "attn.c_proj", h + "mlp.c_proj", h + "attn.c_attn.backward", h + "mlp.c_fc.backward"});
+    }
+  }
+
+  static comm::Message embedding() { return {sim::TrafficClass::kTpForward, "wte", -1}; }
+  comm::Message attention_output(int layer) const { return forward(layer, of(layer).attention_output); }
+  comm::Message mlp_output(int layer) const { return forward(layer, of(layer).mlp_output); }
+  comm::Message attention_input_gradient(int layer) const { return backward(layer, of(layer).attention_input); }
+  comm::Message mlp_input_gradient(int layer) const { return backward(layer, of(layer).mlp_input); }
+
+  static comm::Message row_maxima() { return {sim::TrafficClass::kControl, "cross_entropy.max", -1}; }
+  static comm::Message exponential_sums() { return {sim::TrafficClass::kControl, "cross_entropy.sum_exp", -1}; }
+  static comm::Message predicted_logits() { return {sim::TrafficClass::kControl, "cross_entropy.predicted", -1}; }
+  static comm::Message head_input_gradient() { return {sim::TrafficClass::kTpBackward, "lm_head.backward", -1}; }
+
+ private:
+  struct Names {
+    std::string attention_output, mlp_output, attention_input, mlp_input;
+  };
+  const Names& of(int layer) const { return layers_[static_cast<std::size_t>(layer)]; }
+  static comm::Message forward(int layer, const std::string& name) {
+    return {sim::TrafficClass::kTpForward, name, layer};
+  }
+  static comm::Message backward(int layer, const std::string& name) {
+    return {sim::TrafficClass::kTpBackward, name, layer};
+  }
+
+  std::vector<Names> layers_;
+};
+
+}  // namespace droptest::models

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The end of a model: a loss of the normalised residual stream. Smallest implementation: lm_head.h.
+#pragma once
+
+#include "models/gpt2/stage_buffers.h"
+#include "models/gradient_mode.h"
+
+namespace droptest::models {
+
+/// Reads final_norm.normalized and targets. Ranks: all call the same.
+class Head {
+ public:
+  virtual ~Head() = default;
+
+  /// `losses` becomes each row's loss in nats, the same on every rank.
+  virtual void forward(StageBuffers& buffers) const = 0;
+  /// The same; also sets or adds `scale` x the gradient of the mean loss to the head's parameters, and begins to sum
+  /// grad_normalized, `scale` x the gradient of the mean loss by final_norm.normalized, over ranks: Ops::join() ends
+  /// it.
+  virtual void forward_backward(StageBuffers& buffers, double scale, GradientMode mode) const = 0;
+};
+
+}  // namespace droptest::models

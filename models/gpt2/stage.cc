@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/gpt2/stage.h"
+
+#include "models/gpt2/lm_head.h"
+
+namespace droptest::models {
+namespace {
+
+// gpt2_tensors' order: two embeddings, then six tensors for each sublayer of each block, then the last norm.
+constexpr std::size_t kTokens = 0;
+constexpr std::size_t kPositions = 1;
+constexpr std::size_t kBeforeBlocks = 2;
+constexpr std::size_t kPerSublayer = 6;
+constexpr int kOutsideOfBlocks = -1;
+
+}  // namespace
+
+Stage::Stage(const Gpt2Config& config, ParameterStore& store, Ops& ops)
+    : config_(config),
+      store_(store),
+      ops_(ops),
+      messages_(config),
+      head_(std::make_unique<LmHead>(ops, weight(kTokens))) {
+  const StageExtents x = stage_extents(config, ops.world_size(), ops.rank(), {});
+  for (int i = 0; i < 2 * config.layers; ++i) {
+    const bool attention = i % 2 == 0;
+    const std::size_t at = kBeforeBlocks + kPerSublayer * static_cast<std::size_t>(i);
+    const std::int64_t inner = attention ? x.attention_width() : x.hidden;
+    (attention ? attention_ : mlp_)
+        .push_back({at, {at + 2, x.width, attention ? 3 * inner : inner}, {at + 4, inner, x.width}});
+  }
+}
+
+void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> tokens,
+                    std::span<const std::int32_t> targets) {
+  rows_ = b.extents.batch.rows();
+  ops_.take_tokens(tokens, b.tokens);
+  ops_.take_tokens(targets, b.targets);
+  if (keep == Keep::kForBackward) ops_.group_tokens(tokens, b.extents.vocabulary);
+  store_.round_values();
+
+  store_.acquire(kOutsideOfBlocks);
+  embed(b);
+  std::optional<Pending> pending;
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    const auto i = static_cast<std::size_t>(layer);
+    store_.acquire(layer);
+    normalise(attention_[i].norm, b.attention[i].norm, pending);
+    attention_forward(layer, b);
+    pending = {b.attention[i].norm.stream, b.attention[i].output, attention_[i].second.weight + 1};
+    normalise(mlp_[i].norm, b.mlp[i].norm, pending);
+    mlp_forward(layer, b);
+    pending = {b.mlp[i].norm.stream, b.mlp[i].output, mlp_[i].second.weight + 1};
+    store_.release(layer);
+  }
+  normalise(last_norm(), b.final_norm, pending);
+  store_.release(kOutsideOfBlocks);
+}
+
+void Stage::embed(StageBuffers& b) {
+  const StageExtents& x = b.extents;
+  const comm::Tensor& stream = b.attention.front().norm.stream;
+  ops_.embedding_forward(b.tokens, x.vocabulary, weight(kTokens).value, x.width, stream);
+  const comm::Tensor part = part_of(stream, b.message);
+  if (part.bytes.data() != stream.bytes.data()) ops_.convert(stream, part);
+  ops_.begin_sum(stream, b.message, Gpt2Messages::embedding());
+  ops_.join();
+  ops_.add_positions(weight(kPositions).value, x.batch.batch, x.batch.length, x.width, stream);
+}
+
+void Stage::normalise(std::size_t norm, NormBuffers& buffers, const std::optional<Pending>& pending) {
+  NormForward n;
+  n.residual = pending ? pending->residual : buffers.stream;
+  if (pending) {
+    n.branch = pending->output;
+    n.branch_bias = weight(pending->bias).value;
+  }
+  n.gain = weight(norm);
+  n.bias = weight(norm + 1);
+  n.rows = rows_;
+  n.width = config_.width;
+  n.stream = buffers.stream;
+  n.output = buffers.normalized;
+  n.mean = buffers.mean;
+  n.inverse_deviation = buffers.inverse_deviation;
+  ops_.norm_forward(n);
+}
+
+void Stage::row_parallel_forward(const Linear& linear, const comm::Tensor& input, const comm::Tensor& output,
+                                 StageBuffers& b, const comm::Message& about) {
+  ops_.linear_forward(shape_of(linear), ops_.operand(input, 1, b.rounded_input), weight(linear.weight), nullptr,
+                      part_of(output, b.message));
+  ops_.begin_sum(output, b.message, about);
+  ops_.join();
+}
+
+void Stage::attention_forward(int layer, StageBuffers& b) {
+  const Sublayer& s = attention_[static_cast<std::size_t>(layer)];
+  AttentionBuffers& a = b.attention[static_cast<std::size_t>(layer)];
+  const Weight bias = weight(s.first.weight + 1);
+  ops_.linear_forward(shape_of(s.first), ops_.operand(a.norm.normalized, 1, b.rounded_input), weight(s.first.weight),
+                      &bias, a.qkv);
+  ops_.attention_forward(a.qkv, b.extents.attention(), a.statistics, a.attended, b.attention_scratch);
+  row_parallel_forward(s.second, a.attended, a.output, b, messages_.attention_output(layer));
+}
+
+void Stage::mlp_forward(int layer, StageBuffers& b) {
+  const Sublayer& s = mlp_[static_cast<std::size_t>(layer)];
+  MlpBuffers& m = b.mlp[static_cast<std::size_t>(layer)];
+  ops_.gelu_forward(shape_of(s.first), ops_.operand(m.norm.normalized, 1, b.rounded_input), weight(s.first.weight),
+                    weight(s.first.weight + 1), m.gelu_saved, m.activated);
+  row_parallel_forward(s.second, m.activated, m.output, b, messages_.mlp_output(layer));
+}
+
+void Stage::evaluate_head(StageBuffers& b, std::size_t loss_slot) {
+  head_->forward(b);
+  ops_.sum_losses(b.losses, b.chunks.rows, loss_slot);
+}
+
+void Stage::backward(StageBuffers& b, double scale, GradientMode mode, std::size_t loss_slot) {
+  rows_ = b.extents.batch.rows();
+  store_.acquire(kOutsideOfBlocks);
+  head_->forward_backward(b, scale, mode);
+  ops_.sum_losses(b.losses, b.chunks.rows, loss_slot);
+  // A row-parallel layer's bias was added to the residual stream that the next norm reads: its gradient are the column
+  // sums of that stream's gradient, which that norm's backward pass has in hand.
+  normalise_backward(last_norm(), b.final_norm, mlp_.back().second.weight + 1, {}, b, mode);
+  for (int layer = config_.layers - 1; layer >= 0; --layer) {
+    const auto i = static_cast<std::size_t>(layer);
+    store_.acquire(layer);
+    mlp_backward(layer, b, mode);
+    normalise_backward(mlp_[i].norm, b.mlp[i].norm, attention_[i].second.weight + 1, b.grad_stream, b, mode);
+    attention_backward(layer, b, mode);
+    std::optional<std::size_t> bias_before;
+    if (layer > 0) bias_before = mlp_[i - 1].second.weight + 1;
+    normalise_backward(attention_[i].norm, b.attention[i].norm, bias_before, b.grad_stream, b, mode);
+    store_.on_gradient_ready(layer);
+    store_.release(layer);
+  }
+  const StageExtents& x = b.extents;
+  ops_.positions_backward(b.grad_stream, x.batch.batch, x.batch.length, x.width, mode, weight(kPositions).gradient);
+  ops_.embedding_backward(b.tokens, x.vocabulary, b.grad_stream, x.width, weight(kTokens).gradient);
+  store_.on_gradient_ready(kOutsideOfBlocks);
+  store_.release(kOutsideOfBlocks);
+}
+
+void Stage::normalise_backward(std::size_t norm, const NormBuffers& norm_buffers,
+                               std::optional<std::size_t> branch_bias, const comm::Tensor& grad_residual,
+                               StageBuffers& b, GradientMode mode) {
+  ops_.join();
+  NormBackward n;
+  n.grad_output = b.grad_normalized;
+  n.stream = norm_buffers.stream;
+  n.mean = norm_buffers.mean;
+  n.inverse_deviation = norm_buffers.inverse_deviation;
+  n.gain = weight(norm);
+  n.bias = weight(norm + 1);
+  n.rows = rows_;
+  n.width = config_.width;
+  n.grad_residual = grad_residual;
+  n.grad_stream = b.grad_stream;
+  if (branch_bias) n.grad_branch_bias = weight(*branch_bias).gradient;
+  n.mode = mode;
+  n.scratch = b.norm_scratch;
+  ops_.norm_backward(n);
+}
+
+void Stage::begin_input_gradient(const Linear& linear, const Operand& grad_output, StageBuffers& b,
+                                 const comm::Message& about) {
+  ops_.linear_backward_input(shape_of(linear), grad_output, weight(linear.weight),
+                             part_of(b.grad_normalized, b.message));
+  ops_.begin_sum(b.grad_normalized, b.message, about);
+}
+
+void Stage::weight_gradient(const Linear& linear, const comm::Tensor& input, const Operand& grad_output,
+                            StageBuffers& b, GradientMode mode, const Weight* bias) {
+  ops_.linear_backward_weight(shape_of(linear), ops_.operand(input, 1, b.rounded_input), grad_output, mode,
+                              weight(linear.weight), bias);
+}
+
+// In both sublayers the ranks' gradients of the sublayer's input are summed as soon as they are there; the gradients of
+// the weights, which nobody waits for, are computed meanwhile.
+void Stage::mlp_backward(int layer, StageBuffers& b, GradientMode mode) {
+  const Sublayer& s = mlp_[static_cast<std::size_t>(layer)];
+  const MlpBuffers& m = b.mlp[static_cast<std::size_t>(layer)];
+  const Weight bias = weight(s.first.weight + 1);
+  const Operand grad_output = ops_.operand(b.grad_stream, 1, b.rounded_gradients[0]);
+  ops_.gelu_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), m.gelu_saved, mode, bias,
+                           b.grad_activated);
+  const Operand grad_hidden = ops_.operand(b.grad_activated, 1, b.rounded_gradients[1]);
+  begin_input_gradient(s.first, grad_hidden, b, messages_.mlp_input_gradient(layer));
+  weight_gradient(s.second, m.activated, grad_output, b, mode, nullptr);
+  ops_.gelu_backward_weight(shape_of(s.first), ops_.operand(m.norm.normalized, 1, b.rounded_input), grad_hidden, mode,
+                            weight(s.first.weight), bias);
+}
+
+void Stage::attention_backward(int layer, StageBuffers& b, GradientMode mode) {
+  const Sublayer& s = attention_[static_cast<std::size_t>(layer)];
+  const AttentionBuffers& a = b.attention[static_cast<std::size_t>(layer)];
+  const Weight bias = weight(s.first.weight + 1);
+  const Operand grad_output = ops_.operand(b.grad_stream, 1, b.rounded_gradients[0]);
+  ops_.linear_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), b.grad_attended);
+  ops_.attention_backward(b.grad_attended, a.qkv, a.attended, a.statistics, b.extents.attention(), b.grad_qkv,
+                          b.attention_backward_scratch);
+  const Operand grad_qkv = ops_.operand(b.grad_qkv, 1, b.rounded_gradients[1]);
+  begin_input_gradient(s.first, grad_qkv, b, messages_.attention_input_gradient(layer));
+  weight_gradient(s.second, a.attended, grad_output, b, mode, nullptr);
+  weight_gradient(s.first, a.norm.normalized, grad_qkv, b, mode, &bias);
+}
+
+}  // namespace droptest::models

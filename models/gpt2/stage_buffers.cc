@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/gpt2/stage_buffers.h"
+
+#include <algorithm>
+
+namespace droptest::models {
+namespace {
+
+std::uint64_t elems(std::int64_t rows, std::int64_t columns) { return static_cast<std::uint64_t>(rows * columns); }
+
+}  // namespace
+
+StageExtents stage_extents(const Gpt2Config& config, int world_size, int rank, const BatchShape& batch) {
+  const Gpt2Part part = gpt2_part(config, world_size, rank);
+  return {config.layers,
+          config.width,
+          static_cast<std::int64_t>(part.heads.count),
+          config.width / config.heads,
+          static_cast<std::int64_t>(part.hidden.count),
+          {static_cast<std::int64_t>(part.vocabulary.first), static_cast<std::int64_t>(part.vocabulary.count)},
+          static_cast<std::int64_t>(part.vocabulary.count + part.vocabulary_padding),
+          batch};
+}
+
+void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, Keep keep, BufferVisitor& visitor) {
+  const OpsTypes types = form.types();
+  const std::int64_t rows = x.batch.rows();
+  const bool backward = keep == Keep::kForBackward;
+  const Lifetime saved = backward ? Lifetime::kSaved : Lifetime::kWorking;
+  b.extents = x;
+  b.chunks = form.logit_chunks(rows, x.vocabulary.count, x.largest_vocabulary);
+  b.attention.resize(static_cast<std::size_t>(x.layers));
+  b.mlp.resize(static_cast<std::size_t>(x.layers));
+
+  const auto activations = [&](comm::Tensor& tensor, const char* name, std::int64_t columns, Lifetime lifetime) {
+    visitor.tensor(tensor, name, types.activations, elems(rows, columns), lifetime);
+  };
+  const auto statistics = [&](comm::Tensor& tensor, std::uint64_t count, Lifetime lifetime) {
+    visitor.tensor(tensor, "row statistics", types.statistics, count, lifetime);
+  };
+  const auto norm = [&](NormBuffers& n) {
+    activations(n.stream, "residual stream", x.width, saved);
+    activations(n.normalized, "normalised inputs", x.width, saved);
+    statistics(n.mean, elems(rows, 1), saved);
+    statistics(n.inverse_deviation, elems(rows, 1), saved);
+  };
+
+  visitor.tokens(b.tokens, "tokens", elems(rows, 1), saved);
+  visitor.tokens(b.targets, "tokens", elems(rows, 1), saved);
+  for (std::size_t layer = 0; layer < b.attention.size(); ++layer) {
+    AttentionBuffers& a = b.attention[layer];
+    norm(a.norm);
+    activations(a.qkv, "queries, keys and values", 3 * x.attention_width(), saved);
+    statistics(a.statistics, form.attention_statistics_elems(x.attention()), saved);
+    activations(a.attended, "attention outputs", x.attention_width(), saved);
+    activations(a.output, "sublayer outputs", x.width, Lifetime::kWorking);
+    MlpBuffers& m = b.mlp[layer];
+    norm(m.norm);
+    const bool room = backward || form.gelu_needs_room();
+    activations(m.gelu_saved, "saved inputs of GELU", room ? x.hidden : 0, saved);
+    activations(m.activated, "outputs of GELU", x.hidden, saved);
+    activations(m.output, "sublayer outputs", x.width, Lifetime::kWorking);
+  }
+  norm(b.final_norm);
+
+  const auto working = [&](comm::Tensor& tensor, const char* name, comm::ElementType type, std::uint64_t count) {
+    visitor.tensor(tensor, name, type, count, Lifetime::kWorking);
+  };
+  working(b.message, "messages", types.messages, types.messages == types.activations ? 0 : elems(rows, x.width));
+  working(b.logits, "logits", types.activations, elems(b.chunks.rows, b.chunks.stride));
+  for (comm::Tensor* of_chunk : {&b.largest, &b.sums, &b.predicted}) {
+    statistics(*of_chunk, elems(b.chunks.rows, 1), Lifetime::kWorking);
+  }
+  working(b.losses, "row statistics", types.losses, elems(rows, 1));
+  working(b.attention_scratch, "scores of attention", types.activations,
+          form.attention_forward_scratch_elems(x.attention()));
+  const std::int64_t wide = std::max({x.width, x.hidden, 3 * x.attention_width()});
+  const bool rounds = types.operands != types.activations;
+  working(b.rounded_input, "rounded operands", types.operands, rounds ? elems(rows, wide) : 0);
+  if (!backward) return;
+
+  for (comm::Tensor& rounded : b.rounded_gradients) {
+    working(rounded, "rounded operands", types.operands,
+            rounds ? std::max(elems(rows, wide), elems(b.chunks.rows, b.chunks.stride)) : 0);
+  }
+  working(b.grad_stream, "gradient of the residual stream", types.activations, elems(rows, x.width));
+  constexpr const char* kWithin = "gradients within a block";
+  working(b.grad_normalized, kWithin, types.activations, elems(rows, x.width));
+  working(b.grad_attended, kWithin, types.activations, elems(rows, x.attention_width()));
+  working(b.grad_qkv, kWithin, types.activations, elems(rows, 3 * x.attention_width()));
+  working(b.grad_activated, kWithin, types.activations, elems(rows, x.hidden));
+  statistics(b.norm_scratch, form.norm_scratch_elems(rows, x.width), Lifetime::kWorking);
+  statistics(b.attention_backward_scratch, form.attention_backward_scratch_elems(x.attention()), Lifetime::kWorking);
+}
+
+}  // namespace droptest::models

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the passes of a stage work with.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "models/gpt2/batch_shape.h"
+#include "models/gpt2/gpt2_tensors.h"
+#include "models/ops/ops.h"
+
+namespace droptest::models {
+
+/// The extents of a rank's stage, from which sizes follow.
+struct StageExtents {
+  int layers = 0;
+  std::int64_t width = 0;
+  std::int64_t heads = 0;  ///< of this rank
+  std::int64_t head_width = 0;
+  std::int64_t hidden = 0;              ///< columns of this rank
+  TokenRange vocabulary;                ///< of this rank
+  std::int64_t largest_vocabulary = 0;  ///< with padding, of any rank
+  BatchShape batch;
+
+  AttentionShape attention() const { return {batch.batch, batch.length, heads, head_width}; }
+  std::int64_t attention_width() const { return heads * head_width; }
+};
+
+StageExtents stage_extents(const Gpt2Config& config, int world_size, int rank, const BatchShape& batch);
+
+struct NormBuffers {
+  comm::Tensor stream;      ///< [rows, width]: the residual stream that is normalised
+  comm::Tensor normalized;  ///< [rows, width]
+  comm::Tensor mean;        ///< [rows]
+  comm::Tensor inverse_deviation;
+};
+
+struct AttentionBuffers {
+  NormBuffers norm;
+  comm::Tensor qkv;         ///< [rows, 3, heads, head width]
+  comm::Tensor statistics;  ///< as the operations say
+  comm::Tensor attended;    ///< [rows, heads, head width]
+  comm::Tensor output;      ///< [rows, width]: the sublayer output, without its bias
+};
+
+struct MlpBuffers {
+  NormBuffers norm;
+  comm::Tensor gelu_saved;  ///< [rows, hidden], as the operations say
+  comm::Tensor activated;   ///< [rows, hidden]
+  comm::Tensor output;      ///< [rows, width]: the sublayer output, without its bias
+};
+
+struct StageBuffers {
+  StageExtents extents;
+  LogitChunks chunks;
+  TokenIds tokens, targets;  ///< [rows]
+  comm::Tensor message;      ///< [rows, width]; empty where messages are of the activations' type
+  std::vector<AttentionBuffers> attention;
+  std::vector<MlpBuffers> mlp;
+  NormBuffers final_norm;
+  comm::Tensor logits;                    ///< [chunk's rows, stride]
+  comm::Tensor largest, sums, predicted;  ///< [chunk's rows]
+  comm::Tensor losses;                    ///< [rows]
+
+  comm::Tensor attention_scratch;
+  comm::Tensor rounded_input;         ///< room of an operand; empty where operands are of the activations' type
+  comm::Tensor rounded_gradients[2];  ///< likewise: of the two linear layers of a sublayer, the second one's first
+  comm::Tensor grad_stream;           ///< [rows, width]
+  comm::Tensor grad_normalized;       ///< [rows, width]
+  comm::Tensor grad_attended;         ///< [rows, heads, head width]
+  comm::Tensor grad_qkv;              ///< [rows, 3, heads, head width]
+  comm::Tensor grad_activated;        ///< [rows, hidden]
+  comm::Tensor norm_scratch;
+  comm::Tensor attention_backward_scratch;
+};
+
+/// Whether a buffer holds something from a micro-batch's forward pass to its backward pass, and so belongs to a slot,
+/// or serves all passes in turn.
+enum class Lifetime : std::uint8_t { kSaved, kWorking };
+
+class BufferVisitor {
+ public:
+  virtual ~BufferVisitor() = default;
+  virtual void tensor(comm::Tensor& tensor, const char* name, comm::ElementType type, std::uint64_t elems,
+                      Lifetime lifetime) = 0;
+  virtual void tokens(TokenIds& tokens, const char* name, std::uint64_t count, Lifetime lifetime) = 0;
+};
+
+/// Sets extents and chunks, and shows the visitor all buffers of a pass in a fixed order: the one list of them. Where
+/// nothing is kept for a backward pass, none is saved. Names are for people.
+void visit_buffers(StageBuffers& buffers, const StageExtents& extents, const OpsForm& form, Keep keep,
+                   BufferVisitor& visitor);
+
+}  // namespace droptest::models

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/gpt2/stage_plan.h"
+
+#include <utility>
+#include <vector>
+
+#include "models/gpt2/stage.h"
+#include "models/ops/planner_ops.h"
+
+namespace droptest::models {
+namespace {
+
+/// Gives each buffer an address of the dry run, and notes which are saved.
+class Declaration final : public BufferVisitor {
+ public:
+  explicit Declaration(PlannerOps& ops) : ops_(ops) {}
+  void tensor(comm::Tensor& tensor, const char* name, comm::ElementType type, std::uint64_t elems,
+              Lifetime lifetime) override {
+    tensor = ops_.buffer(name, type, elems);
+    lifetimes.push_back(lifetime);
+  }
+  void tokens(TokenIds& tokens, const char* name, std::uint64_t count, Lifetime lifetime) override {
+    tokens = ops_.token_buffer(name, count);
+    lifetimes.push_back(lifetime);
+  }
+
+  std::vector<Lifetime> lifetimes;
+
+ private:
+  PlannerOps& ops_;
+};
+
+/// Gives each buffer its place; one that no operation uses stays empty.
+class Placing final : public BufferVisitor {
+ public:
+  Placing(const MemoryPlan& saved, std::byte* saved_at, const MemoryPlan& working, std::byte* working_at,
+          comm::Stream* stream)
+      : plans_{{&saved, saved_at, 0}, {&working, working_at, 0}}, stream_(stream) {}
+  void tensor(comm::Tensor& tensor, const char* /*name*/, comm::ElementType type, std::uint64_t /*elems*/,
+              Lifetime lifetime) override {
+    const auto [at, bytes] = next(lifetime);
+    tensor = {type, {at, static_cast<std::size_t>(bytes)}, stream_};
+  }
+  void tokens(TokenIds& tokens, const char* /*name*/, std::uint64_t /*count*/, Lifetime lifetime) override {
+    const auto [at, bytes] = next(lifetime);
+    tokens = {reinterpret_cast<std::int32_t*>(at), static_cast<std::size_t>(bytes / sizeof(std::int32_t))};
+  }
+
+ private:
+  struct Plan {
+    const MemoryPlan* plan;
+    std::byte* at;
+    std::size_t next;
+  };
+  std::pair<std::byte*, std::uint64_t> next(Lifetime lifetime) {
+    Plan& plan = plans_[lifetime == Lifetime::kSaved ? 0 : 1];
+    const std::size_t i = plan.next++;
+    return {plan.at + plan.plan->offset(i), plan.plan->buffers()[i].bytes};
+  }
+
+  Plan plans_[2];
+  comm::Stream* stream_;
+};
+
+}  // namespace
+
+StagePlan::StagePlan(const Gpt2Config& config, int world_size, int rank, const OpsForm& form, const BatchShape& batch,
+                     Keep keep)
+    : extents_(stage_extents(config, world_size, rank, batch)), batch_(batch), keep_(keep) {
+  PlannerOps ops(form, world_size, rank);
+  ParameterStore store(gpt2_tensors(config, world_size, rank), ops);
+  Stage stage(config, store, ops);
+  StageBuffers buffers;
+  Declaration declaration(ops);
+  visit_buffers(buffers, extents_, form, keep, declaration);
+  stage.forward(buffers, keep, {}, {});
+  if (keep == Keep::kForBackward) {
+    stage.backward(buffers, 1, GradientMode::kSet, 0);
+  } else {
+    stage.evaluate_head(buffers, 0);
+  }
+
+  std::vector<PlannedBuffer> saved;
+  std::vector<PlannedBuffer> working;
+  for (std::size_t i = 0; i < ops.buffers().size(); ++i) {
+    PlannedBuffer buffer = ops.buffers()[i];
+    if (buffer.first_time < 0) buffer.bytes = 0;
+    if (declaration.lifetimes[i] == Lifetime::kWorking) {
+      working.push_back(std::move(buffer));
+      continue;
+    }
+    // All of a slot is in use at once, at the end of the forward pass.
+    buffer.first_time = 0;
+    buffer.last_time = 0;
+    saved.push_back(std::move(buffer));
+  }
+  saved_ = MemoryPlan(std::move(saved));
+  working_ = MemoryPlan(std::move(working));
+}
+
+std::string StagePlan::purpose() const {
+  std::vector<PlannedBuffer> all = saved_.buffers();
+  all.insert(all.end(), working_.buffers().begin(), working_.buffers().end());
+  return "activations of a batch of " + std::to_string(batch_.batch) + " x " + std::to_string(batch_.length) +
+         " tokens (" + largest_text(all, 3) + ")";
+}
+
+StageBuffers StagePlan::placed(std::byte* memory, std::uint64_t slot, std::uint64_t slots, const OpsForm& form,
+                               comm::Stream* stream) const {
+  StageBuffers buffers;
+  Placing placing(saved_, memory + slot * saved_.bytes(), working_, memory + slots * saved_.bytes(), stream);
+  visit_buffers(buffers, extents_, form, keep_, placing);
+  return buffers;
+}
+
+}  // namespace droptest::models

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the buffers of a pass lie in memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "models/gpt2/stage_buffers.h"
+#include "models/ops/memory_plan.h"
+#include "models/ops/ops_form.h"
+
+namespace droptest::models {
+
+/// The memory of a pass over one shape of batch, found by a dry run of Stage (models/ops/planner_ops.h): buffers that
+/// are never in use at once lie on each other. With Keep::kForBackward each micro-batch that is between its two passes
+/// has a slot of saved activations, and all share one piece of working memory. Needs no device.
+class StagePlan {
+ public:
+  /// The form is not kept.
+  StagePlan(const Gpt2Config& config, int world_size, int rank, const OpsForm& form, const BatchShape& batch,
+            Keep keep);
+
+  const BatchShape& batch() const { return batch_; }
+  const MemoryPlan& saved() const { return saved_; }
+  const MemoryPlan& working() const { return working_; }
+  /// Of `slots` slots and the working memory.
+  std::uint64_t bytes(std::uint64_t slots) const { return slots * saved_.bytes() + working_.bytes(); }
+  /// What the memory is for, for errors: "activations of a batch of 4 x 1024 tokens (3.1 GiB qkv, ...)".
+  std::string purpose() const;
+
+  /// The buffers of slot number `slot` of `slots` in that memory, whose tensors are used in the order of `stream`.
+  /// Shapes: at least bytes(slots).
+  StageBuffers placed(std::byte* memory, std::uint64_t slot, std::uint64_t slots, const OpsForm& form,
+                      comm::Stream* stream) const;
+
+ private:
+  StageExtents extents_;
+  BatchShape batch_;
+  Keep keep_;
+  MemoryPlan saved_{{}};
+  MemoryPlan working_{{}};
+};
+
+}  // namespace droptest::models

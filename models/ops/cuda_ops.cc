@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/ops/cuda_ops.h"
+
+#include <algorithm>
+#include <optional>
+#include <type_traits>
+
+#include "comm/device/device_buffer.h"
+#include "comm/device/device_tensor.h"
+#include "comm/device/stream.h"
+#include "models/kernels/bf16.h"
+#include "models/kernels/cross_entropy.h"
+#include "models/kernels/layernorm.h"
+#include "models/kernels/matrix_products.h"
+#include "models/kernels/tensor_segments.h"
+#include "models/kernels/token_groups.h"
+#include "sim/error.h"
+
+namespace droptest::models {
+namespace {
+
+using comm::ConstTensor;
+using comm::DeviceSpan;
+using comm::ElementType;
+using comm::Tensor;
+
+// Rows of logits, and chunks of rows, begin at multiples of these: GEMMs then move whole vectors and tiles.
+constexpr std::int64_t kStrideElems = 64;
+constexpr std::int64_t kChunkRows = 64;
+
+std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+ElementType element_type(Precision precision) {
+  return precision == Precision::kBfloat16 ? ElementType::kBfloat16 : ElementType::kFloat32;
+}
+
+class CudaForm final : public OpsForm {
+ public:
+  CudaForm(const CudaOpsOptions& options, int world_size) : options_(options), world_size_(world_size) {}
+
+  OpsTypes types() const override {
+    const ElementType compute = element_type(options_.precision.compute);
+    return {compute,
+            compute,
+            world_size_ == 1 ? compute : element_type(options_.precision.message),
+            ElementType::kFloat32,
+            ElementType::kFloat32,
+            ElementType::kFloat32};
+  }
+  std::uint64_t attention_statistics_elems(const AttentionShape& shape) const override { return row_heads(shape); }
+  std::uint64_t attention_forward_scratch_elems(const AttentionShape& /*shape*/) const override { return 0; }
+  std::uint64_t attention_backward_scratch_elems(const AttentionShape& shape) const override {
+    return row_heads(shape);
+  }
+  std::uint64_t norm_scratch_elems(std::int64_t rows, std::int64_t width) const override {
+    return layernorm_scratch_elems(rows, width);
+  }
+  bool gelu_needs_room() const override { return true; }
+  LogitChunks logit_chunks(std::int64_t rows, std::int64_t /*columns*/, std::int64_t largest_part) const override {
+    LogitChunks chunks;
+    chunks.stride = rounded_up(std::max<std::int64_t>(1, largest_part), kStrideElems);
+    const auto row_bytes = static_cast<std::uint64_t>(chunks.stride) * comm::element_bytes(types().activations);
+    const auto most_rows = std::max<std::int64_t>(1, static_cast<std::int64_t>(options_.logits_bytes / row_bytes));
+    const std::int64_t count = (rows + most_rows - 1) / most_rows;
+    chunks.rows = std::min({rounded_up((rows + count - 1) / count, kChunkRows), most_rows, rows});
+    return chunks;
+  }
+  bool fuses_cross_entropy() const override { return true; }
+
+ private:
+  static std::uint64_t row_heads(const AttentionShape& s) {
+    return static_cast<std::uint64_t>(s.batch * s.heads * s.length);
+  }
+
+  CudaOpsOptions options_;
+  int world_size_;
+};
+
+/// Waits for the work that is put on the stream before it goes.
+class CudaMemory final : public Ops::Memory {
+ public:
+  CudaMemory(std::uint64_t bytes, const std::string& purpose, comm::Stream& stream)
+      : stream_(stream), memory_(bytes, purpose) {}
+  ~CudaMemory() override {
+    try {
+      stream_.synchronize();
+    } catch (const DeviceError&) {
+      // A device that is broken works on nothing.
+    }
+  }
+  std::byte* data() const override { return memory_.data(); }
+
+ private:
+  comm::Stream& stream_;
+  comm::DeviceMemory memory_;
+};
+
+struct CudaRanges final : Ops::Ranges {
+  CudaRanges(std::span<const TensorSegment> list, comm::Stream& stream)
+      : segments(list, stream), partial_squares(segments.chunks().size(), "partial sums of the gradient norm") {}
+  TensorSegments segments;
+  mutable comm::DeviceBuffer<double> partial_squares;  ///< working memory of sums
+};
+
+template <class T>
+DeviceSpan<T> span_of(const Tensor& tensor) {
+  DROPTEST_CHECK(tensor.bytes.empty() || tensor.type == comm::element_type_of<T>(), "a tensor of another type");
+  return {reinterpret_cast<T*>(tensor.bytes.data()), tensor.bytes.size() / sizeof(T)};
+}
+template <class T>
+DeviceSpan<const T> span_of(const ConstTensor& tensor) {
+  DROPTEST_CHECK(tensor.bytes.empty() || tensor.type == comm::element_type_of<T>(), "a tensor of another type");
+  return {reinterpret_cast<const T*>(tensor.bytes.data()), tensor.bytes.size() / sizeof(T)};
+}
+
+DeviceSpan<const std::int32_t> span_of(TokenIds tokens) { return {tokens.data, tokens.count}; }
+
+Tensor on_stream(const Tensor& tensor, comm::Stream& stream) { return {tensor.type, tensor.bytes, &stream}; }
+
+/// E, float or Bf16, is the type of activations.
+template <class E>
+class CudaOps final : public Ops {
+ public:
+  CudaOps(const CudaOpsOptions& options, comm::Communicator& group)
+      : form_(options, group.world_size()),
+        group_(group),
+        stream_(options.device),
+        gemms_(stream_),
+        numbers_(kNumbers, "losses and norms"),
+        host_numbers_(kNumbers) {
+    if (group.world_size() > 1) collectives_.emplace(stream_.device());
+  }
+
+  const OpsForm& form() const override { return form_; }
+  int world_size() const override { return group_.world_size(); }
+  int rank() const override { return group_.rank(); }
+
+  std::unique_ptr<Memory> allocate(std::uint64_t bytes, const std::string& purpose, Content content) override {
+    auto memory = std::make_unique<CudaMemory>(bytes, purpose, stream_);
+    if (content == Content::kZeros) comm::zero_on_device(memory->data(), bytes, stream_);
+    return memory;
+  }
+  comm::Stream* stream() override { return &stream_; }
+  void synchronize() override { stream_.synchronize(); }
+
+  void take_tokens(std::span<const std::int32_t> from, TokenIds to) override {
+    const auto* staged = static_cast<const std::int32_t*>(stream_.stage(std::as_bytes(from)));
+    comm::copy_on_device(DeviceSpan<const std::int32_t>(staged, from.size()), {to.data, to.count}, stream_);
+  }
+  void group_tokens(std::span<const std::int32_t> tokens, TokenRange range) override {
+    if (!groups_ || tokens.size() > most_grouped_) {
+      stream_.synchronize();  // an earlier pass may be at work with the old ones
+      most_grouped_ = tokens.size();
+      groups_.emplace(range, most_grouped_);
+    }
+    groups_->group(tokens, stream_);
+  }
+  void zero(Tensor values) override { comm::zero_on_device(values.bytes.data(), values.bytes.size(), stream_); }
+  void convert(ConstTensor from, Tensor to) override { convert_on(from, to, stream_); }
+
+  void embedding_forward(TokenIds tokens, TokenRange range, ConstTensor table, std::int64_t width,
+                         Tensor output) override {
+    models::embedding_forward<E>(span_of(tokens), range, span_of<E>(table), width, span_of<E>(output), stream_);
+  }
+  void embedding_backward(TokenIds /*tokens*/, TokenRange /*range*/, ConstTensor grad_output, std::int64_t width,
+                          Tensor grad_table) override {
+    models::embedding_backward<E>(*groups_, span_of<E>(grad_output), width, span_of<float>(grad_table), stream_);
+  }
+  void add_positions(ConstTensor table, std::int64_t batch, std::int64_t length, std::int64_t width,
+                     Tensor values) override {
+    models::add_positions<E>(span_of<E>(table), batch, length, width, span_of<E>(values), stream_);
+  }
+  void positions_backward(ConstTensor grad_values, std::int64_t batch, std::int64_t length, std::int64_t width,
+                          GradientMode mode, Tensor grad_table) override {
+    models::positions_backward<E>(span_of<E>(grad_values), batch, length, width, mode, span_of<float>(grad_table),
+                                  stream_);
+  }
+
+  void norm_forward(const NormForward& n) override {
+    if (n.branch.bytes.empty()) {
+      layernorm_forward<E>(span_of<E>(n.residual), span_of<E>(n.gain.value), span_of<E>(n.bias.value), n.rows, n.width,
+                           span_of<E>(n.output), span_of<float>(n.mean), span_of<float>(n.inverse_deviation), stream_);
+    } else {
+      residual_layernorm_forward<E>(span_of<E>(n.residual), span_of<E>(n.branch), span_of<E>(n.branch_bias),
+                                    span_of<E>(n.gain.value), span_of<E>(n.bias.value), n.rows, n.width,
+                                    span_of<E>(n.stream), span_of<E>(n.output), span_of<float>(n.mean),
+                                    span_of<float>(n.inverse_deviation), stream_);
+    }
+  }
+  void norm_backward(const NormBackward& n) override {
+    const LayerNormGradients gradients{span_of<float>(n.gain.gradient), span_of<float>(n.bias.gradient),
+                                       span_of<float>(n.grad_branch_bias), n.mode};
+    layernorm_backward<E>(span_of<E>(n.grad_output), span_of<E>(n.stream), span_of<E>(n.gain.value),
+                          span_of<float>(n.mean), span_of<float>(n.inverse_deviation), n.rows, n.width,
+                          span_of<E>(n.grad_residual), span_of<E>(n.grad_stream), gradients, span_of<float>(n.scratch),
+                          stream_);
+  }
+
+  Operand operand(ConstTensor values, double factor, Tensor /*room*/) override { return {values, factor, values}; }
+  void linear_forward(const ProductShape& shape, const Operand& input, const Weight& weight, const Weight* bias,
+                      Tensor output) override {
+    const DeviceSpan<const E> b = bias == nullptr ? DeviceSpan<const E>() : span_of<E>(bias->value);
+    as_result(output, [&](auto result) {
+      gemms_.template forward<E>(shape, span_of<E>(input.values), span_of<E>(weight.operand), b, result);
+    });
+  }
+  void linear_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
+                             Tensor grad_input) override {
+    as_result(grad_input, [&](auto result) {
+      gemms_.template backward_input<E>(shape, span_of<E>(grad_output.values), span_of<E>(weight.operand),
+                                        static_cast<float>(grad_output.factor), result);
+    });
+  }
+  void linear_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
+                              GradientMode mode, const Weight& weight, const Weight* bias) override {
+    gemms_.backward_weight<E>(shape, span_of<E>(input.values), span_of<E>(grad_output.values),
+                              static_cast<float>(grad_output.factor), mode, span_of<float>(weight.gradient),
+                              bias == nullptr ? DeviceSpan<float>() : span_of<float>(bias->gradient));
+  }
+
+  void gelu_forward(const ProductShape& shape, const Operand& input, const Weight& weight, const Weight& bias,
+                    Tensor saved, Tensor output) override {
+    gemms_.forward_gelu<E>(shape, span_of<E>(input.values), span_of<E>(weight.operand), span_of<E>(bias.value),
+                           span_of<E>(saved), span_of<E>(output));
+  }
+  void gelu_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
+                           ConstTensor saved, GradientMode /*mode*/, const Weight& /*bias*/,
+                           Tensor grad_input) override {
+    gemms_.backward_input_gelu<E>(shape, span_of<E>(grad_output.values), span_of<E>(weight.operand),
+                                  static_cast<float>(grad_output.factor), span_of<E>(saved), span_of<E>(grad_input));
+  }
+  void gelu_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
+                            GradientMode mode, const Weight& weight, const Weight& bias) override {
+    linear_backward_weight(shape, input, grad_output, mode, weight, &bias);
+  }
+
+  void attention_forward(ConstTensor qkv, const AttentionShape& shape, Tensor statistics, Tensor output,
+                         Tensor /*scratch*/) override {
+    models::attention_forward<E>(span_of<E>(qkv), shape, span_of<float>(statistics), span_of<E>(output), stream_);
+  }
+  void attention_backward(ConstTensor grad_output, ConstTensor qkv, ConstTensor output, ConstTensor statistics,
+                          const AttentionShape& shape, Tensor grad_qkv, Tensor scratch) override {
+    models::attention_backward<E>(span_of<E>(grad_output), span_of<E>(qkv), span_of<E>(output),
+                                  span_of<float>(statistics), shape, span_of<E>(grad_qkv), span_of<float>(scratch),
+                                  stream_);
+  }
+
+  void row_maxima(const LogitBlock& b) override {
+    models::row_maxima<E>(span_of<E>(b.logits), rows_of(b), span_of<float>(b.largest), stream_);
+  }
+  void exponential_sums(const LogitBlock& b) override {
+    models::exponential_sums<E>(span_of<E>(b.logits), rows_of(b), span_of(b.targets), span_of<float>(b.largest),
+                                span_of<float>(b.sums), span_of<float>(b.predicted), stream_);
+  }
+  void losses_of_sums(const LogitBlock& b) override {
+    models::losses_of_sums(span_of<float>(b.sums), span_of<float>(b.predicted), span_of<float>(b.losses), stream_);
+  }
+  void logits_to_gradient(const LogitBlock& b) override {
+    models::logits_to_gradient<E>(span_of<E>(b.logits), rows_of(b), span_of(b.targets), span_of<float>(b.largest),
+                                  span_of<float>(b.sums), 1.0F, stream_);
+  }
+  void cross_entropy(const LogitBlock& b, Logits logits) override {
+    if (logits == Logits::kKeep) {
+      cross_entropy_forward<E>(span_of<E>(b.logits), rows_of(b), span_of(b.targets), span_of<float>(b.losses), stream_);
+    } else {
+      cross_entropy_forward_backward<E>(span_of<E>(b.logits), rows_of(b), span_of(b.targets), 1.0F,
+                                        span_of<float>(b.losses), stream_);
+    }
+  }
+
+  void begin_sum(Tensor sum, Tensor message, const comm::Message& about) override {
+    if (message.bytes.empty()) return begin_all_reduce(sum, comm::ReduceOp::kSum, about);
+    DROPTEST_CHECK(collectives_.has_value(), "a lone rank sends no messages");
+    produced_.record(stream_);
+    collectives_->wait(produced_);
+    if constexpr (std::is_same_v<E, float>) convert_on(sum, message, *collectives_);
+    group_.all_reduce(on_stream(message, *collectives_), comm::ReduceOp::kSum, about);
+    convert_on(message, sum, *collectives_);
+    reduced_.record(*collectives_);
+  }
+  void begin_all_reduce(Tensor data, comm::ReduceOp op, const comm::Message& about) override {
+    if (!collectives_) return group_.all_reduce(on_stream(data, stream_), op, about);
+    produced_.record(stream_);
+    collectives_->wait(produced_);
+    group_.all_reduce(on_stream(data, *collectives_), op, about);
+    reduced_.record(*collectives_);
+  }
+  void join() override {
+    if (collectives_) stream_.wait(reduced_);
+  }
+
+  std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) override {
+    std::vector<TensorSegment> segments;
+    for (const ParameterRange& range : ranges) segments.push_back({range.offset, range.count, range.decay});
+    return std::make_unique<CudaRanges>(segments, stream_);
+  }
+  void sum_squares(const Ranges& ranges, ConstTensor arena, std::size_t slot) override {
+    const auto& table = static_cast<const CudaRanges&>(ranges);
+    sum_of_squares(table.segments, span_of<float>(arena), table.partial_squares.elems(),
+                   numbers_.elems().subspan(slot, 1), stream_);
+  }
+  void adamw(const Ranges& ranges, const AdamWArenas& a, const AdamWStep& step) override {
+    adamw_update<E>(static_cast<const CudaRanges&>(ranges).segments, span_of<float>(a.values),
+                    span_of<float>(a.gradients), span_of<float>(a.first_moments), span_of<float>(a.second_moments),
+                    span_of<E>(a.rounded), step, stream_);
+  }
+  void round_values(const Ranges& /*ranges*/, ConstTensor /*values*/, Tensor /*rounded*/) override {}
+
+  void copy_to_host(ConstTensor from, std::span<std::byte> to) override {
+    comm::copy_to_host(from.bytes.data(), to, stream_);
+  }
+  void copy_from_host(std::span<const std::byte> from, Tensor to) override {
+    comm::copy_to_device(from, to.bytes.data(), stream_);
+  }
+
+  void sum_losses(ConstTensor losses, std::int64_t /*chunk*/, std::size_t slot) override {
+    sum_of_values(span_of<float>(losses), numbers_.elems().subspan(slot, 1), stream_);
+  }
+  std::span<const double> numbers() override {
+    comm::copy_to_host(DeviceSpan<const double>(numbers_.elems()), host_numbers_.elems(), stream_);
+    stream_.synchronize();
+    return host_numbers_.elems();
+  }
+
+ private:
+  static LogitRows rows_of(const LogitBlock& b) { return {b.rows, b.stride, b.range}; }
+
+  /// compute(output) with an output of E, or of float for sums that are not rounded.
+  template <class Compute>
+  static void as_result(const Tensor& output, const Compute& compute) {
+    if constexpr (!std::is_same_v<E, float>) {
+      if (output.type == ElementType::kFloat32) return compute(span_of<float>(output));
+    }
+    compute(span_of<E>(output));
+  }
+
+  static void convert_on(const ConstTensor& from, const Tensor& to, comm::Stream& stream) {
+    if (to.type == ElementType::kBfloat16) {
+      models::convert<Bf16, float>(span_of<float>(from), span_of<Bf16>(to), stream);
+    } else {
+      models::convert<float, Bf16>(span_of<Bf16>(from), span_of<float>(to), stream);
+    }
+  }
+
+  CudaForm form_;
+  comm::Communicator& group_;
+  comm::Stream stream_;
+  std::optional<comm::Stream> collectives_;  ///< absent: a lone rank has nothing to overlap
+  comm::Event produced_;
+  comm::Event reduced_;
+  MatrixProducts gemms_;
+  comm::DeviceBuffer<double> numbers_;
+  comm::PinnedBuffer<double> host_numbers_;
+  std::optional<TokenGroups> groups_;
+  std::size_t most_grouped_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<OpsForm> cuda_ops_form(const CudaOpsOptions& options, int world_size) {
+  return std::make_unique<CudaForm>(options, world_size);
+}
+
+std::unique_ptr<Ops> make_cuda_ops(const CudaOpsOptions& options, comm::Communicator& group) {
+  if (options.precision.compute == Precision::kBfloat16) return std::make_unique<CudaOps<Bf16>>(options, group);
+  return std::make_unique<CudaOps<float>>(options, group);
+}
+
+}  // namespace droptest::models

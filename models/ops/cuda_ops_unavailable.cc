@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// In place of cuda_ops.cc where CUDA code is not built.
+#include "models/ops/cuda_ops.h"
+#include "sim/error.h"
+
+namespace droptest::models {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw ConfigError("GPT-2 on a CUDA device: this build has no CUDA code; built: cpu (see docs/building.md)");
+}
+
+}  // namespace
+
+std::unique_ptr<OpsForm> cuda_ops_form(const CudaOpsOptions& /*options*/, int /*world_size*/) { refuse(); }
+std::unique_ptr<Ops> make_cuda_ops(const CudaOpsOptions& /*options*/, comm::Communicator& /*group*/) { refuse(); }
+
+}  // namespace droptest::models

@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/ops/host_ops.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <type_traits>
+#include <vector>
+
+#include "models/host_buffer.h"
+#include "models/kernels/adamw.h"
+#include "models/kernels/bf16.h"
+#include "models/kernels/chunks.h"
+#include "models/kernels/cross_entropy.h"
+#include "models/kernels/gelu.h"
+#include "models/kernels/layernorm.h"
+#include "models/kernels/matmul.h"
+#include "models/kernels/matmul_bf16.h"
+#include "models/kernels/residual.h"
+#include "models/kernels/squares.h"
+#include "models/team.h"
+#include "sim/error.h"
+
+namespace droptest::models {
+namespace {
+
+using comm::ConstTensor;
+using comm::ElementType;
+using comm::Tensor;
+
+const HostOpsOptions& validated(const HostOpsOptions& options) {
+  if (options.precision != ModelPrecision{} && options.type != ElementType::kFloat32) {
+    throw ConfigError("GPT-2: /training/precision: got bfloat16 for a model of double numbers, want float32");
+  }
+  if (options.precision.compute == Precision::kBfloat16 && !has_bf16_products()) {
+    throw ConfigError(
+        "GPT-2: /training/precision/compute: got \"bfloat16\", but this processor has no AVX512-BF16 instructions; "
+        "want \"float32\" here, or another processor (\"message\" may be \"bfloat16\" on any)");
+  }
+  return options;
+}
+
+class HostForm final : public OpsForm {
+ public:
+  HostForm(const HostOpsOptions& options, int world_size) : options_(validated(options)), world_size_(world_size) {}
+
+  OpsTypes types() const override {
+    const ElementType own = options_.type;
+    const auto rounded = [own](Precision p) { return p == Precision::kBfloat16 ? ElementType::kBfloat16 : own; };
+    return {own,
+            rounded(options_.precision.compute),
+            world_size_ == 1 ? own : rounded(options_.precision.message),
+            own,
+            ElementType::kFloat64,
+            own};
+  }
+  std::uint64_t attention_statistics_elems(const AttentionShape& shape) const override {
+    return models::attention_statistics_elems(shape);
+  }
+  std::uint64_t attention_forward_scratch_elems(const AttentionShape& shape) const override {
+    return attention_scratch_elems(shape, options_.threads);
+  }
+  std::uint64_t attention_backward_scratch_elems(const AttentionShape& shape) const override {
+    return attention_scratch_elems(shape, options_.threads);
+  }
+  std::uint64_t norm_scratch_elems(std::int64_t /*rows*/, std::int64_t /*width*/) const override { return 0; }
+  bool gelu_needs_room() const override { return false; }
+  LogitChunks logit_chunks(std::int64_t rows, std::int64_t columns, std::int64_t largest_part) const override {
+    const std::int64_t most_rows =
+        std::max<std::int64_t>(1, options_.max_logits / std::max<std::int64_t>(1, largest_part));
+    const std::int64_t chunks = std::max<std::int64_t>(1, (rows + most_rows - 1) / most_rows);
+    return {columns, (rows + chunks - 1) / chunks};
+  }
+  bool fuses_cross_entropy() const override { return false; }
+
+ private:
+  HostOpsOptions options_;
+  int world_size_;
+};
+
+class HostMemory final : public Ops::Memory {
+ public:
+  explicit HostMemory(std::uint64_t bytes) : memory_(bytes) {}
+  std::byte* data() const override { return memory_.data(); }
+
+ private:
+  ZeroedMemory memory_;
+};
+
+struct HostRanges final : Ops::Ranges {
+  explicit HostRanges(std::vector<ParameterRange> ranges) : list(std::move(ranges)) {}
+  std::vector<ParameterRange> list;
+};
+
+Transpose transposed_if(bool yes) { return yes ? Transpose::kYes : Transpose::kNo; }
+
+/// A weight as it lies in memory: the rows and columns that the layer uses.
+template <class Pointer>
+auto as_stored(Pointer* data, const ProductShape& shape) {
+  return shape.layout == WeightLayout::kInputsByOutputs ? dense(data, shape.inputs, shape.outputs)
+                                                        : dense(data, shape.outputs, shape.inputs);
+}
+
+/// T is float or double.
+template <class T>
+class HostOps final : public Ops {
+ public:
+  HostOps(const HostOpsOptions& options, comm::Communicator& group, PhaseTimes* times)
+      : form_(options, group.world_size()), team_(options.threads), group_(group), times_(times) {}
+
+  const OpsForm& form() const override { return form_; }
+  int world_size() const override { return group_.world_size(); }
+  int rank() const override { return group_.rank(); }
+
+  std::unique_ptr<Memory> allocate(std::uint64_t bytes, const std::string& /*purpose*/, Content /*content*/) override {
+    return std::make_unique<HostMemory>(bytes);
+  }
+  void synchronize() override {}
+
+  void take_tokens(std::span<const std::int32_t> from, TokenIds to) override {
+    std::copy(from.begin(), from.end(), to.data);
+  }
+  void group_tokens(std::span<const std::int32_t> /*tokens*/, TokenRange /*range*/) override {}
+  void zero(Tensor values) override { std::fill(values.bytes.begin(), values.bytes.end(), std::byte{0}); }
+  void convert(ConstTensor from, Tensor to) override {
+    if (to.type == ElementType::kBfloat16) {
+      to_bf16(from.as<float>(), 1.0F, to.as<Bf16>(), team_);
+    } else {
+      to_floats(from.as<Bf16>(), to.as<float>(), team_);
+    }
+  }
+
+  void embedding_forward(TokenIds tokens, TokenRange range, ConstTensor table, std::int64_t width,
+                         Tensor output) override {
+    const PhaseScope scope(times_, Phase::kEmbedding);
+    models::embedding_forward<T>(host(tokens), range, table.as<T>(), width, output.as<T>(), team_);
+  }
+  void embedding_backward(TokenIds tokens, TokenRange range, ConstTensor grad_output, std::int64_t width,
+                          Tensor grad_table) override {
+    const PhaseScope scope(times_, Phase::kEmbedding);
+    models::embedding_backward<T>(host(tokens), range, grad_output.as<T>(), width, grad_table.as<T>(), team_);
+  }
+  void add_positions(ConstTensor table, std::int64_t batch, std::int64_t length, std::int64_t width,
+                     Tensor values) override {
+    const PhaseScope scope(times_, Phase::kEmbedding);
+    models::add_positions<T>(table.as<T>(), batch, length, width, values.as<T>(), team_);
+  }
+  void positions_backward(ConstTensor grad_values, std::int64_t batch, std::int64_t length, std::int64_t width,
+                          GradientMode mode, Tensor grad_table) override {
+    const PhaseScope scope(times_, Phase::kEmbedding);
+    models::positions_backward<T>(grad_values.as<T>(), batch, length, width, started(grad_table, mode), team_);
+  }
+
+  void norm_forward(const NormForward& n) override {
+    const PhaseScope scope(times_, Phase::kLayerNorm);
+    if (n.branch.bytes.empty()) {
+      layernorm_forward<T>(n.residual.as<T>(), n.gain.value.as<T>(), n.bias.value.as<T>(), n.rows, n.width,
+                           n.output.as<T>(), n.mean.as<T>(), n.inverse_deviation.as<T>(), team_);
+    } else {
+      residual_layernorm_forward<T>(n.residual.as<T>(), n.branch.as<T>(), n.branch_bias.as<T>(), n.gain.value.as<T>(),
+                                    n.bias.value.as<T>(), n.rows, n.width, n.stream.as<T>(), n.output.as<T>(),
+                                    n.mean.as<T>(), n.inverse_deviation.as<T>(), team_);
+    }
+  }
+  void norm_backward(const NormBackward& n) override {
+    {
+      const PhaseScope scope(times_, Phase::kLayerNorm);
+      if (n.grad_residual.bytes.empty()) zero(n.grad_stream);
+      layernorm_backward<T>(n.grad_output.as<T>(), n.stream.as<T>(), n.gain.value.as<T>(), n.mean.as<T>(),
+                            n.inverse_deviation.as<T>(), n.rows, n.width, n.grad_stream.as<T>(),
+                            started(n.gain.gradient, n.mode), started(n.bias.gradient, n.mode), team_);
+    }
+    if (n.grad_branch_bias.bytes.empty()) return;
+    add_bias_gradient(n.grad_stream, n.rows, n.mode, n.grad_branch_bias);
+  }
+
+  Operand operand(ConstTensor values, double factor, Tensor room) override {
+    if (room.bytes.empty()) return {values, factor, values};
+    const PhaseScope scope(times_, Phase::kProducts);
+    const std::size_t count = values.count_elems();
+    const std::span<Bf16> rounded = room.as<Bf16>().first(count);
+    to_bf16(values.as<float>(), static_cast<float>(factor), rounded, team_);
+    return {std::span<const Bf16>(rounded), 1, values};
+  }
+  void linear_forward(const ProductShape& shape, const Operand& input, const Weight& weight, const Weight* bias,
+                      Tensor output) override {
+    if (bias != nullptr) {
+      const PhaseScope scope(times_, Phase::kBias);
+      fill_rows<T>(bias->value.as<T>(), shape.rows, output.as<T>(), team_);
+    }
+    multiply_forward(shape, input, weight, bias == nullptr ? T(0) : T(1), output);
+  }
+  void linear_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
+                             Tensor grad_input) override {
+    const bool outputs_first = shape.layout == WeightLayout::kOutputsByInputs;
+    multiply(Transpose::kNo, grad_output, shape.rows, shape.outputs, transposed_if(!outputs_first), weight.operand,
+             stored_rows(shape), stored_columns(shape), grad_output.factor, T(0),
+             dense(grad_input.as<T>().data(), shape.rows, shape.inputs));
+  }
+  void linear_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
+                              GradientMode mode, const Weight& weight, const Weight* bias) override {
+    if (bias != nullptr) add_bias_gradient(grad_output.unrounded, shape.rows, mode, bias->gradient);
+    const bool outputs_first = shape.layout == WeightLayout::kOutputsByInputs;
+    const Operand& left = outputs_first ? grad_output : input;
+    const Operand& right = outputs_first ? input : grad_output;
+    multiply(Transpose::kYes, left, shape.rows, outputs_first ? shape.outputs : shape.inputs, Transpose::kNo,
+             right.values, shape.rows, outputs_first ? shape.inputs : shape.outputs, grad_output.factor,
+             mode == GradientMode::kSet ? T(0) : T(1), as_stored(weight.gradient.as<T>().data(), shape));
+  }
+
+  void gelu_forward(const ProductShape& shape, const Operand& input, const Weight& weight, const Weight& bias,
+                    Tensor saved, Tensor output) override {
+    const bool keep = !saved.bytes.empty();
+    multiply_forward(shape, input, weight, T(0), keep ? saved : output);
+    const PhaseScope scope(times_, Phase::kGelu);
+    if (keep) {
+      bias_gelu_forward<T>(bias.value.as<T>(), shape.rows, saved.as<T>(), output.as<T>(), team_);
+    } else {
+      bias_gelu<T>(bias.value.as<T>(), shape.rows, output.as<T>(), team_);
+    }
+  }
+  void gelu_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
+                           ConstTensor saved, GradientMode mode, const Weight& bias, Tensor grad_input) override {
+    linear_backward_input(shape, grad_output, weight, grad_input);
+    const PhaseScope scope(times_, Phase::kGelu);
+    bias_gelu_backward<T>(saved.as<T>(), shape.rows, grad_input.as<T>(), started(bias.gradient, mode), team_);
+  }
+  void gelu_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
+                            GradientMode mode, const Weight& weight, const Weight& /*bias*/) override {
+    linear_backward_weight(shape, input, grad_output, mode, weight, nullptr);
+  }
+
+  void attention_forward(ConstTensor qkv, const AttentionShape& shape, Tensor statistics, Tensor output,
+                         Tensor scratch) override {
+    const PhaseScope scope(times_, Phase::kAttention);
+    const SingleThreadedLibraries single_threaded;
+    models::attention_forward<T>(qkv.as<T>(), shape, statistics.as<T>(), output.as<T>(), scratch.as<T>(), team_);
+  }
+  void attention_backward(ConstTensor grad_output, ConstTensor qkv, ConstTensor /*output*/, ConstTensor statistics,
+                          const AttentionShape& shape, Tensor grad_qkv, Tensor scratch) override {
+    const PhaseScope scope(times_, Phase::kAttention);
+    const SingleThreadedLibraries single_threaded;
+    models::attention_backward<T>(grad_output.as<T>(), qkv.as<T>(), statistics.as<T>(), shape, grad_qkv.as<T>(),
+                                  scratch.as<T>(), team_);
+  }
+
+  void row_maxima(const LogitBlock& b) override {
+    const PhaseScope scope(times_, Phase::kCrossEntropy);
+    models::row_maxima<T>(b.logits.as<const T>(), b.range.count, b.largest.as<T>(), team_);
+  }
+  void exponential_sums(const LogitBlock& b) override {
+    const PhaseScope scope(times_, Phase::kCrossEntropy);
+    exponentials<T>(b.logits.as<T>(), b.range, host(b.targets), b.largest.as<const T>(), b.sums.as<T>(),
+                    b.predicted.as<T>(), team_);
+  }
+  void losses_of_sums(const LogitBlock& b) override {
+    const PhaseScope scope(times_, Phase::kCrossEntropy);
+    const std::span<const T> sums = b.sums.as<const T>();
+    const std::span<const T> predicted = b.predicted.as<const T>();
+    const std::span<double> losses = b.losses.as<double>();
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      losses[i] = std::log(static_cast<double>(sums[i])) - static_cast<double>(predicted[i]);
+    }
+  }
+  void logits_to_gradient(const LogitBlock& b) override {
+    const PhaseScope scope(times_, Phase::kCrossEntropy);
+    exponentials_to_gradient<T>(b.logits.as<T>(), b.range, host(b.targets), b.sums.as<const T>(), team_);
+  }
+  void cross_entropy(const LogitBlock& /*rows*/, Logits /*logits*/) override {
+    DROPTEST_CHECK(false, "the host's cross-entropy is in pieces");
+  }
+
+  void begin_sum(Tensor sum, Tensor message, const comm::Message& about) override {
+    const PhaseScope scope(times_, Phase::kReductions);
+    if (message.bytes.empty()) return group_.all_reduce(sum, comm::ReduceOp::kSum, about);
+    convert(sum, message);
+    group_.all_reduce(message, comm::ReduceOp::kSum, about);
+    convert(message, sum);
+  }
+  void begin_all_reduce(Tensor data, comm::ReduceOp op, const comm::Message& about) override {
+    const PhaseScope scope(times_, Phase::kReductions);
+    group_.all_reduce(data, op, about);
+  }
+  void join() override {}
+
+  std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) override {
+    return std::make_unique<HostRanges>(std::move(ranges));
+  }
+  void sum_squares(const Ranges& ranges, ConstTensor arena, std::size_t slot) override {
+    double sum = 0;
+    for (const ParameterRange& range : list(ranges)) sum += sum_of_squares<T>(part(arena, range), team_);
+    numbers_[slot] = sum;
+  }
+  void adamw(const Ranges& ranges, const AdamWArenas& a, const AdamWStep& step) override {
+    for (const ParameterRange& range : list(ranges)) {
+      AdamWStep of_range = step;
+      if (range.decay == Decay::kKeeps) of_range.weight_decay = 0;
+      adamw_update<T>(part(a.values, range), part(a.gradients, range), part(a.first_moments, range),
+                      part(a.second_moments, range), of_range, team_);
+    }
+  }
+  void round_values(const Ranges& ranges, ConstTensor values, Tensor rounded) override {
+    if constexpr (std::is_same_v<T, float>) {
+      for (const ParameterRange& range : list(ranges)) {
+        to_bf16(part(values, range), 1.0F, rounded.as<Bf16>().subspan(range.offset, range.count), team_);
+      }
+    }
+  }
+
+  void copy_to_host(ConstTensor from, std::span<std::byte> to) override {
+    std::copy(from.bytes.begin(), from.bytes.end(), to.begin());
+  }
+  void copy_from_host(std::span<const std::byte> from, Tensor to) override {
+    std::copy(from.begin(), from.end(), to.bytes.begin());
+  }
+
+  void sum_losses(ConstTensor losses, std::int64_t chunk, std::size_t slot) override {
+    const std::span<const double> values = losses.as<double>();
+    double sum = 0;
+    for (std::size_t row = 0; row < values.size(); row += static_cast<std::size_t>(chunk)) {
+      double of_chunk = 0;
+      const std::size_t end = std::min(values.size(), row + static_cast<std::size_t>(chunk));
+      for (std::size_t i = row; i < end; ++i) of_chunk += values[i];
+      sum += of_chunk;
+    }
+    numbers_[slot] = sum;
+  }
+  std::span<const double> numbers() override { return numbers_; }
+
+ private:
+  static std::span<const std::int32_t> host(TokenIds tokens) { return {tokens.data, tokens.count}; }
+
+  static const std::vector<ParameterRange>& list(const Ranges& ranges) {
+    return static_cast<const HostRanges&>(ranges).list;
+  }
+  static std::span<T> part(const Tensor& arena, const ParameterRange& range) {
+    return arena.as<T>().subspan(range.offset, range.count);
+  }
+  static std::span<const T> part(const ConstTensor& arena, const ParameterRange& range) {
+    return arena.as<T>().subspan(range.offset, range.count);
+  }
+
+  /// A gradient that kernels may add to.
+  std::span<T> started(Tensor gradient, GradientMode mode) {
+    if (mode == GradientMode::kSet) zero(gradient);
+    return gradient.as<T>();
+  }
+  void add_bias_gradient(ConstTensor grad_output, std::int64_t rows, GradientMode mode, Tensor gradient) {
+    const PhaseScope scope(times_, Phase::kBias);
+    add_column_sums<T>(grad_output.as<T>(), rows, started(gradient, mode), team_);
+  }
+
+  static std::int64_t stored_rows(const ProductShape& s) {
+    return s.layout == WeightLayout::kInputsByOutputs ? s.inputs : s.outputs;
+  }
+  static std::int64_t stored_columns(const ProductShape& s) {
+    return s.layout == WeightLayout::kInputsByOutputs ? s.outputs : s.inputs;
+  }
+  void multiply_forward(const ProductShape& shape, const Operand& input, const Weight& weight, T beta, Tensor output) {
+    multiply(Transpose::kNo, input, shape.rows, shape.inputs,
+             transposed_if(shape.layout == WeightLayout::kOutputsByInputs), weight.operand, stored_rows(shape),
+             stored_columns(shape), 1, beta, dense(output.as<T>().data(), shape.rows, shape.outputs));
+  }
+  /// result = factor op(a) op(b) + beta result, where beta is 0 or 1.
+  void multiply(Transpose transpose_a, const Operand& a, std::int64_t a_rows, std::int64_t a_columns,
+                Transpose transpose_b, ConstTensor b, std::int64_t b_rows, std::int64_t b_columns, double factor,
+                T beta, const Matrix<T>& result) {
+    const PhaseScope scope(times_, Phase::kProducts);
+    const SingleThreadedLibraries single_threaded;
+    if constexpr (std::is_same_v<T, float>) {
+      if (b.type == ElementType::kBfloat16) {
+        bf16_matmul_(transpose_a, dense(a.values.as<Bf16>().data(), a_rows, a_columns), transpose_b,
+                     dense(b.as<Bf16>().data(), b_rows, b_columns),
+                     beta == 0 ? Bf16Matmul::Keep::kSet : Bf16Matmul::Keep::kAdd, result, team_);
+        return;
+      }
+    }
+    matmul<T>(transpose_a, dense(a.values.as<T>().data(), a_rows, a_columns), transpose_b,
+              dense(b.as<T>().data(), b_rows, b_columns), static_cast<T>(factor), beta, result, team_);
+  }
+
+  HostForm form_;
+  Team team_;
+  comm::Communicator& group_;
+  PhaseTimes* times_;
+  Bf16Matmul bf16_matmul_;
+  std::array<double, kNumbers> numbers_{};
+};
+
+}  // namespace
+
+std::unique_ptr<OpsForm> host_ops_form(const HostOpsOptions& options, int world_size) {
+  return std::make_unique<HostForm>(options, world_size);
+}
+
+std::unique_ptr<Ops> make_host_ops(const HostOpsOptions& options, comm::Communicator& group, PhaseTimes* times) {
+  if (options.threads < 1) {
+    throw ConfigError("GPT-2: threads of rank " + std::to_string(group.rank()) + ": got " +
+                      std::to_string(options.threads) + ", want at least 1");
+  }
+  if (options.type == ElementType::kFloat64) return std::make_unique<HostOps<double>>(options, group, times);
+  return std::make_unique<HostOps<float>>(options, group, times);
+}
+
+}  // namespace droptest::models

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operations on the processor's cores.
+#pragma once
+
+#include <memory>
+
+#include "comm/communicator.h"
+#include "models/ops/ops.h"
+#include "models/phase_times.h"
+#include "models/precision.h"
+
+namespace droptest::models {
+
+struct HostOpsOptions {
+  comm::ElementType type =
+      comm::ElementType::kFloat32;  ///< of activations and parameters: float32, or float64 for tests
+  ModelPrecision precision{};
+  int threads = 1;
+  std::int64_t max_logits = std::int64_t{1} << 24U;  ///< of a chunk. One of GPT-2's vocabulary has 333 rows: the GEMM
+                                                     ///< for the embedding's gradient is still bound by arithmetic.
+};
+
+/// The form of the host's operations on a rank of `world_size`. Throws: ConfigError for bfloat16 with float64, and for
+/// products of it where the processor has no AVX512-BF16.
+std::unique_ptr<OpsForm> host_ops_form(const HostOpsOptions& options, int world_size);
+
+/// `group` is borrowed. `times`: gets the time of each phase added, where given. Both outlive the operations.
+/// Throws: as host_ops_form().
+std::unique_ptr<Ops> make_host_ops(const HostOpsOptions& options, comm::Communicator& group,
+                                   PhaseTimes* times = nullptr);
+
+}  // namespace droptest::models

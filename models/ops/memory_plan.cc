@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/ops/memory_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <map>
+#include <numeric>
+#include <utility>
+
+namespace droptest::models {
+namespace {
+
+std::uint64_t aligned(std::uint64_t bytes) {
+  return (bytes + MemoryPlan::kAlignmentBytes - 1) / MemoryPlan::kAlignmentBytes * MemoryPlan::kAlignmentBytes;
+}
+
+bool meet(const PlannedBuffer& a, const PlannedBuffer& b) {
+  return a.first_time <= b.last_time && b.first_time <= a.last_time;
+}
+
+std::string size_text(std::uint64_t bytes) {
+  constexpr double kMebi = 1024.0 * 1024.0;
+  std::array<char, 32> text{};
+  const double mebibytes = static_cast<double>(bytes) / kMebi;
+  if (mebibytes >= 1024) {
+    std::snprintf(text.data(), text.size(), "%.1f GiB", mebibytes / 1024);
+  } else {
+    std::snprintf(text.data(), text.size(), "%.1f MiB", mebibytes);
+  }
+  return text.data();
+}
+
+}  // namespace
+
+MemoryPlan::MemoryPlan(std::vector<PlannedBuffer> buffers) : buffers_(std::move(buffers)), offsets_(buffers_.size()) {
+  std::vector<std::size_t> order(buffers_.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return buffers_[a].bytes > buffers_[b].bytes; });
+  using Range = std::pair<std::uint64_t, std::uint64_t>;  // begin, end
+  std::vector<std::size_t> placed;
+  std::vector<Range> taken;
+  for (const std::size_t i : order) {
+    taken.clear();
+    for (const std::size_t other : placed) {
+      if (meet(buffers_[i], buffers_[other])) {
+        taken.emplace_back(offsets_[other], offsets_[other] + aligned(buffers_[other].bytes));
+      }
+    }
+    std::sort(taken.begin(), taken.end());
+    const std::uint64_t wanted = aligned(buffers_[i].bytes);
+    std::uint64_t offset = 0;
+    for (const Range& range : taken) {
+      if (offset + wanted <= range.first) break;
+      offset = std::max(offset, range.second);
+    }
+    offsets_[i] = offset;
+    bytes_ = std::max(bytes_, offset + wanted);
+    placed.push_back(i);
+  }
+}
+
+std::string largest_text(std::span<const PlannedBuffer> buffers, std::size_t count) {
+  std::map<std::string, std::uint64_t> by_name;
+  for (const PlannedBuffer& buffer : buffers) by_name[buffer.name] += buffer.bytes;
+  std::vector<std::pair<std::uint64_t, std::string>> sizes;
+  for (const auto& [name, bytes] : by_name) sizes.emplace_back(bytes, name);
+  std::stable_sort(sizes.begin(), sizes.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text;
+  for (std::size_t i = 0; i < std::min(count, sizes.size()); ++i) {
+    text += (i == 0 ? "" : ", ") + size_text(sizes[i].first) + " " + sizes[i].second;
+  }
+  return text;
+}
+
+}  // namespace droptest::models

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/ops/ops.h"
+
+#include "sim/error.h"
+
+namespace droptest::models {
+namespace {
+
+template <class T>
+T part(const T& tensor, std::int64_t first, std::int64_t count) {
+  const std::size_t bytes = comm::element_bytes(tensor.type);
+  const std::size_t begin = static_cast<std::size_t>(first) * bytes;
+  const std::size_t wanted = static_cast<std::size_t>(count) * bytes;
+  DROPTEST_CHECK(begin <= tensor.bytes.size() && wanted <= tensor.bytes.size() - begin, "outside of a tensor");
+  return {tensor.type, tensor.bytes.subspan(begin, wanted), tensor.stream};
+}
+
+}  // namespace
+
+comm::Tensor elements(const comm::Tensor& tensor, std::int64_t first, std::int64_t count) {
+  return part(tensor, first, count);
+}
+comm::ConstTensor elements(const comm::ConstTensor& tensor, std::int64_t first, std::int64_t count) {
+  return part(tensor, first, count);
+}
+
+comm::Tensor part_of(const comm::Tensor& sum, const comm::Tensor& message) {
+  return !message.bytes.empty() && sum.type == comm::ElementType::kBfloat16 ? message : sum;
+}
+
+}  // namespace droptest::models

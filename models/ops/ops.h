@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operations of a transformer on one kind of device. Smallest implementation: planner_ops.h, which computes
+// nothing.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "models/gradient_mode.h"
+#include "models/kernels/adamw.h"
+#include "models/kernels/attention.h"
+#include "models/kernels/embedding.h"
+#include "models/kernels/weight_layout.h"
+#include "models/ops/ops_form.h"
+#include "models/parameter.h"
+
+namespace droptest::models {
+
+/// Token numbers in the memory of the device that the operations run on.
+struct TokenIds {
+  std::int32_t* data = nullptr;
+  std::size_t count = 0;
+
+  TokenIds part(std::int64_t first, std::int64_t elems) const {
+    return {data + first, static_cast<std::size_t>(elems)};
+  }
+};
+
+/// A parameter as operations see it. A gradient has the elements of the value.
+struct Weight {
+  comm::ConstTensor value;    ///< of the activations' type
+  comm::ConstTensor operand;  ///< of OpsForm's operand type: what GEMMs read; empty for parameters that are in none
+  comm::Tensor gradient;
+};
+
+/// `factor` x `values`, as GEMMs take an activation or its gradient. Made by Ops::operand().
+struct Operand {
+  comm::ConstTensor values;
+  double factor = 1;
+  comm::ConstTensor unrounded;  ///< what operand() was given
+};
+
+/// stream = residual + (branch + branch_bias), and output = the layer norm of the stream. Without a branch the residual
+/// is the stream. Shapes: [rows, width]; weights [width]; mean and inverse_deviation [rows], kept for the backward
+/// pass.
+struct NormForward {
+  comm::ConstTensor residual, branch, branch_bias;
+  Weight gain, bias;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+  comm::Tensor stream, output, mean, inverse_deviation;
+};
+
+/// grad_stream = grad_residual + the gradient through the norm. The residual's gradient is grad_stream itself, or empty
+/// (zero). The gradient of branch_bias, where it is not empty, are the column sums of grad_stream.
+struct NormBackward {
+  comm::ConstTensor grad_output, stream, mean, inverse_deviation;
+  Weight gain, bias;
+  std::int64_t rows = 0;
+  std::int64_t width = 0;
+  comm::ConstTensor grad_residual;
+  comm::Tensor grad_stream;
+  comm::Tensor grad_branch_bias;
+  GradientMode mode = GradientMode::kAdd;
+  comm::Tensor scratch;
+};
+
+/// A chunk of rows of logits, of which this rank has the columns of `range`; row statistics are of OpsForm's type.
+struct LogitBlock {
+  comm::Tensor logits;  ///< [rows, stride]
+  std::int64_t rows = 0;
+  std::int64_t stride = 0;
+  TokenRange range;
+  TokenIds targets;                       ///< [rows]
+  comm::Tensor largest, sums, predicted;  ///< [rows]
+  comm::Tensor losses;                    ///< [rows], in nats
+};
+
+/// Elements offset, offset + 1, ..., offset + count - 1 of an arena.
+struct ParameterRange {
+  std::uint64_t offset = 0;
+  std::uint64_t count = 0;
+  Decay decay = Decay::kKeeps;
+};
+
+/// What AdamW reads and writes; all arenas are laid out alike.
+struct AdamWArenas {
+  comm::Tensor values;
+  comm::ConstTensor gradients;
+  comm::Tensor first_moments, second_moments;
+  comm::Tensor rounded;  ///< of bfloat16, or empty
+};
+
+/// One rank's computations. Each implementation calls its kernels (models/kernels/), in the order of the calls here.
+/// Tensors are those that the implementation's memory holds, of the types that form() says. A gradient of a parameter
+/// is set or added to, as `mode` says. Owner: one rank, from one thread. Blocking: the host's are complete when they
+/// return; a device may be at work. Ranks: begin_sum() and begin_all_reduce() are collectives, all others are local.
+/// Determinism: results depend on arguments alone, not on threads.
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  virtual const OpsForm& form() const = 0;
+  /// Of the group that sums go over.
+  virtual int world_size() const = 0;
+  virtual int rank() const = 0;
+
+  /// Bytes that begin at a multiple of 256. The operations outlive them.
+  class Memory {
+   public:
+    virtual ~Memory() = default;
+    virtual std::byte* data() const = 0;
+  };
+  enum class Content : std::uint8_t { kUnspecified, kZeros };
+  /// `purpose` is for errors. Throws: what the device throws where it has too little memory.
+  virtual std::unique_ptr<Memory> allocate(std::uint64_t bytes, const std::string& purpose, Content content) = 0;
+  /// What tensors in that memory are used in the order of; null: host memory.
+  virtual comm::Stream* stream() { return nullptr; }
+  /// Returns when nothing is at work any more.
+  virtual void synchronize() = 0;
+
+  /// The host's range may change when the call returns.
+  virtual void take_tokens(std::span<const std::int32_t> from, TokenIds to) = 0;
+  /// Says which tokens the next embedding_backward() is for.
+  virtual void group_tokens(std::span<const std::int32_t> tokens, TokenRange range) = 0;
+  virtual void zero(comm::Tensor values) = 0;
+  /// Both of float32 and bfloat16; rounds to the nearest, ties to even.
+  virtual void convert(comm::ConstTensor from, comm::Tensor to) = 0;
+
+  /// output[i] = table[tokens[i] - range.first], or zeros where the token is another rank's.
+  virtual void embedding_forward(TokenIds tokens, TokenRange range, comm::ConstTensor table, std::int64_t width,
+                                 comm::Tensor output) = 0;
+  /// Adds to the rows of the tokens of the last group_tokens().
+  virtual void embedding_backward(TokenIds tokens, TokenRange range, comm::ConstTensor grad_output, std::int64_t width,
+                                  comm::Tensor grad_table) = 0;
+  /// values[b, t] += table[t].
+  virtual void add_positions(comm::ConstTensor table, std::int64_t batch, std::int64_t length, std::int64_t width,
+                             comm::Tensor values) = 0;
+  virtual void positions_backward(comm::ConstTensor grad_values, std::int64_t batch, std::int64_t length,
+                                  std::int64_t width, GradientMode mode, comm::Tensor grad_table) = 0;
+
+  virtual void norm_forward(const NormForward& norm) = 0;
+  virtual void norm_backward(const NormBackward& norm) = 0;
+
+  /// The values as GEMMs take them, in `room` where types differ. Shapes: room of OpsForm's operand type, at least as
+  /// many elements, or empty where the types are equal. The operand lasts until the room is used again.
+  virtual Operand operand(comm::ConstTensor values, double factor, comm::Tensor room) = 0;
+  /// output = input W + bias; without a bias where `bias` is null, as it must be where output rows have gaps or output
+  /// is wider than an activation.
+  virtual void linear_forward(const ProductShape& shape, const Operand& input, const Weight& weight, const Weight* bias,
+                              comm::Tensor output) = 0;
+  /// grad_input = grad_output W'.
+  virtual void linear_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
+                                     comm::Tensor grad_input) = 0;
+  /// The gradient of the weight, and of the bias where it is not null.
+  virtual void linear_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
+                                      GradientMode mode, const Weight& weight, const Weight* bias) = 0;
+
+  /// output = gelu(input W + bias). `saved` gets what gelu_backward_input() needs; empty in evaluation where
+  /// OpsForm::gelu_needs_room() is false.
+  virtual void gelu_forward(const ProductShape& shape, const Operand& input, const Weight& weight, const Weight& bias,
+                            comm::Tensor saved, comm::Tensor output) = 0;
+  /// grad_input = grad_output W' times GELU's derivative, for the linear layer behind the GELU, whose shape and weight
+  /// these are. `bias` is that of the layer in front: its gradient is complete after this call or after
+  /// gelu_backward_weight(), whichever the implementation prefers.
+  virtual void gelu_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
+                                   comm::ConstTensor saved, GradientMode mode, const Weight& bias,
+                                   comm::Tensor grad_input) = 0;
+  /// linear_backward_weight() of the layer in front of the GELU.
+  virtual void gelu_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
+                                    GradientMode mode, const Weight& weight, const Weight& bias) = 0;
+
+  /// Causal. Shapes: AttentionShape's; statistics and scratch as OpsForm says.
+  virtual void attention_forward(comm::ConstTensor qkv, const AttentionShape& shape, comm::Tensor statistics,
+                                 comm::Tensor output, comm::Tensor scratch) = 0;
+  virtual void attention_backward(comm::ConstTensor grad_output, comm::ConstTensor qkv, comm::ConstTensor output,
+                                  comm::ConstTensor statistics, const AttentionShape& shape, comm::Tensor grad_qkv,
+                                  comm::Tensor scratch) = 0;
+
+  /// The pieces of a cross-entropy over ranks. row_maxima() sets `largest`. exponential_sums() sets `sums` and
+  /// `predicted` (the target's logit less the largest, 0 where the target is another rank's), and may leave the
+  /// exponentials in the place of the logits. losses_of_sums() sets `losses`. logits_to_gradient() makes of what
+  /// exponential_sums() left the gradient of a row's loss.
+  virtual void row_maxima(const LogitBlock& rows) = 0;
+  virtual void exponential_sums(const LogitBlock& rows) = 0;
+  virtual void losses_of_sums(const LogitBlock& rows) = 0;
+  virtual void logits_to_gradient(const LogitBlock& rows) = 0;
+  /// Both passes of a rank that has the whole vocabulary, where OpsForm::fuses_cross_entropy(): `losses`, and with
+  /// `Logits::kToGradient` the gradient.
+  enum class Logits : std::uint8_t { kKeep, kToGradient };
+  virtual void cross_entropy(const LogitBlock& rows, Logits logits) = 0;
+
+  /// sum = the ranks' sum of what the operations so far have left in part_of(sum, message). Until join(), operations
+  /// must use neither tensor. Shapes: equal; message empty where messages are of the sum's type.
+  virtual void begin_sum(comm::Tensor sum, comm::Tensor message, const comm::Message& about) = 0;
+  virtual void begin_all_reduce(comm::Tensor data, comm::ReduceOp op, const comm::Message& about) = 0;
+  /// Operations from now on see what was reduced.
+  virtual void join() = 0;
+
+  /// Parameters of one arena, as the optimizer and norms work through them.
+  class Ranges {
+   public:
+    virtual ~Ranges() = default;
+  };
+  virtual std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) = 0;
+  /// Number `slot` = the sum of the squares of the ranges' elements, in double.
+  virtual void sum_squares(const Ranges& ranges, comm::ConstTensor arena, std::size_t slot) = 0;
+  /// One update of the ranges; `rounded` becomes the new values where it is not empty.
+  virtual void adamw(const Ranges& ranges, const AdamWArenas& arenas, const AdamWStep& step) = 0;
+  /// `rounded` = the values of the ranges, for implementations whose adamw() leaves them as they are.
+  virtual void round_values(const Ranges& ranges, comm::ConstTensor values, comm::Tensor rounded) = 0;
+
+  virtual void copy_to_host(comm::ConstTensor from, std::span<std::byte> to) = 0;
+  virtual void copy_from_host(std::span<const std::byte> from, comm::Tensor to) = 0;
+
+  /// Number `slot` = the sum of the losses, which were computed `chunk` at a time. Slots: kNumbers.
+  virtual void sum_losses(comm::ConstTensor losses, std::int64_t chunk, std::size_t slot) = 0;
+  /// The numbers in host memory. Waits for the device.
+  virtual std::span<const double> numbers() = 0;
+  static constexpr std::size_t kNumbers = 66;
+};
+
+/// The elements first, first + 1, ..., first + count - 1.
+comm::Tensor elements(const comm::Tensor& tensor, std::int64_t first, std::int64_t count);
+comm::ConstTensor elements(const comm::ConstTensor& tensor, std::int64_t first, std::int64_t count);
+
+/// Where a rank's part of a sum over ranks is to be: in the message where that is wider than the sum, so that the part
+/// is not rounded.
+comm::Tensor part_of(const comm::Tensor& sum, const comm::Tensor& message);
+
+}  // namespace droptest::models

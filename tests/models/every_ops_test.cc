@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every operation on every implementation of them, against the host's in double: one list of cases, one list of
+// implementations. A device's run where there is one, or the fake one.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/bfloat16.h"
+#include "comm/device/device_info.h"
+#include "comm/run_ranks.h"
+#include "models/kernels/bf16.h"
+#include "models/ops/cuda_ops.h"
+#include "models/ops/host_ops.h"
+#include "models/optimizer.h"
+#include "tests/models/formula_model.h"
+
+namespace droptest::models {
+namespace {
+
+using comm::ElementType;
+using comm::Tensor;
+using Numbers = std::vector<double>;
+
+constexpr std::int64_t kBatch = 2;
+constexpr std::int64_t kLength = 3;
+constexpr std::int64_t kRows = kBatch * kLength;
+constexpr std::int64_t kWidth = 12;
+constexpr std::int64_t kInner = 20;
+
+/// Operations with tensors of formula numbers, and what they leave as doubles.
+class Bench {
+ public:
+  explicit Bench(Ops& operations) : ops(operations) {}
+
+  Ops& ops;
+  OpsTypes types = ops.form().types();
+
+  Tensor tensor(const Numbers& numbers, ElementType type) {
+    Tensor result = empty(static_cast<std::int64_t>(numbers.size()), type);
+    std::vector<std::byte> bytes(result.bytes.size());
+    for (std::size_t i = 0; i < numbers.size(); ++i) put(numbers[i], type, bytes, i);
+    ops.copy_from_host(bytes, result);
+    return result;
+  }
+  Tensor formula(std::uint64_t stream, std::int64_t elems, ElementType type, double around = 0) {
+    Numbers numbers;
+    for (std::int64_t i = 0; i < elems; ++i) numbers.push_back(around + mixed(stream, static_cast<std::uint64_t>(i)));
+    return tensor(numbers, type);
+  }
+  Tensor activations(std::uint64_t stream, std::int64_t elems) { return formula(stream, elems, types.activations); }
+  Tensor empty(std::int64_t elems, ElementType type) {
+    const std::uint64_t bytes = static_cast<std::uint64_t>(elems) * comm::element_bytes(type);
+    memory_.push_back(ops.allocate(bytes, "a test", Ops::Content::kZeros));
+    return {type, {memory_.back()->data(), static_cast<std::size_t>(bytes)}, ops.stream()};
+  }
+  Tensor room(std::int64_t elems) {
+    return types.operands == types.activations ? Tensor() : empty(elems, types.operands);
+  }
+  Operand operand(const Tensor& values, double factor = 1) {
+    return ops.operand(values, factor, room(static_cast<std::int64_t>(values.count_elems())));
+  }
+  TokenIds tokens(const std::vector<std::int32_t>& list) {
+    memory_.push_back(ops.allocate(list.size() * sizeof(std::int32_t), "a test", Ops::Content::kZeros));
+    const TokenIds ids{reinterpret_cast<std::int32_t*>(memory_.back()->data()), list.size()};
+    ops.take_tokens(list, ids);
+    return ids;
+  }
+  /// With a gradient of ones.
+  Weight weight(std::uint64_t stream, std::int64_t elems, double around = 0) {
+    return {formula(stream, elems, types.activations, around), formula(stream, elems, types.operands, around),
+            tensor(Numbers(static_cast<std::size_t>(elems), 1.0), types.parameters)};
+  }
+
+  void keep(const comm::ConstTensor& tensor) {
+    std::vector<std::byte> bytes(tensor.bytes.size());
+    ops.copy_to_host(tensor, bytes);
+    ops.synchronize();
+    for (std::size_t i = 0; i < tensor.count_elems(); ++i) results.push_back(get(tensor.type, bytes, i));
+  }
+  Numbers results;
+
+ private:
+  static void put(double number, ElementType type, std::vector<std::byte>& bytes, std::size_t i) {
+    const auto write = [&](auto value) { std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value)); };
+    if (type == ElementType::kFloat64) return write(number);
+    if (type == ElementType::kFloat32) return write(static_cast<float>(number));
+    write(comm::to_bf16(static_cast<float>(number)));
+  }
+  static double get(ElementType type, const std::vector<std::byte>& bytes, std::size_t i) {
+    const auto read = [&](auto value) {
+      std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
+      return value;
+    };
+    if (type == ElementType::kFloat64) return read(double{});
+    if (type == ElementType::kFloat32) return static_cast<double>(read(float{}));
+    return static_cast<double>(comm::to_float(read(comm::Bf16{})));
+  }
+
+  std::vector<std::unique_ptr<Ops::Memory>> memory_;
+};
+
+NormForward norm_of(Bench& b) {
+  NormForward n;
+  n.residual = b.activations(1, kRows * kWidth);
+  n.branch = b.activations(2, kRows * kWidth);
+  n.branch_bias = b.weight(3, kWidth).value;
+  n.gain = b.weight(4, kWidth, 1);
+  n.bias = b.weight(5, kWidth);
+  n.rows = kRows;
+  n.width = kWidth;
+  n.stream = b.empty(kRows * kWidth, b.types.activations);
+  n.output = b.empty(kRows * kWidth, b.types.activations);
+  n.mean = b.empty(kRows, b.types.statistics);
+  n.inverse_deviation = b.empty(kRows, b.types.statistics);
+  return n;
+}
+
+void norm_forward(Bench& b) {
+  NormForward n = norm_of(b);
+  b.ops.norm_forward(n);
+  b.keep(n.stream);
+  b.keep(n.output);
+  n.branch = {};
+  n.residual = n.stream;
+  b.ops.norm_forward(n);
+  b.keep(n.output);
+}
+
+void norm_backward(Bench& b) {
+  const NormForward forward = norm_of(b);
+  b.ops.norm_forward(forward);
+  for (const GradientMode mode : {GradientMode::kSet, GradientMode::kAdd}) {
+    NormBackward n;
+    n.grad_output = b.activations(6, kRows * kWidth);
+    n.stream = forward.stream;
+    n.mean = forward.mean;
+    n.inverse_deviation = forward.inverse_deviation;
+    n.gain = b.weight(4, kWidth, 1);
+    n.bias = b.weight(5, kWidth);
+    n.rows = kRows;
+    n.width = kWidth;
+    n.grad_stream = b.activations(7, kRows * kWidth);
+    if (mode == GradientMode::kAdd) n.grad_residual = n.grad_stream;
+    n.grad_branch_bias = b.weight(8, kWidth).gradient;
+    n.mode = mode;
+    n.scratch = b.empty(static_cast<std::int64_t>(b.ops.form().norm_scratch_elems(kRows, kWidth)), b.types.statistics);
+    b.ops.norm_backward(n);
+    for (const Tensor& tensor : {n.grad_stream, n.gain.gradient, n.bias.gradient, n.grad_branch_bias}) b.keep(tensor);
+  }
+}
+
+void linear(Bench& b) {
+  const ProductShape shape{kRows, kWidth, kInner};
+  const Weight weight = b.weight(10, kWidth * kInner);
+  const Weight bias = b.weight(11, kInner);
+  const Operand input = b.operand(b.activations(12, kRows * kWidth));
+  const Tensor output = b.empty(kRows * kInner, b.types.activations);
+  b.ops.linear_forward(shape, input, weight, &bias, output);
+  b.keep(output);
+  b.ops.linear_forward(shape, input, weight, nullptr, output);
+  b.keep(output);
+  const Operand grad_output = b.operand(b.activations(13, kRows * kInner), 1);
+  const Tensor grad_input = b.empty(kRows * kWidth, b.types.activations);
+  b.ops.linear_backward_input(shape, grad_output, weight, grad_input);
+  b.keep(grad_input);
+  b.ops.linear_backward_weight(shape, input, grad_output, GradientMode::kAdd, weight, &bias);
+  b.keep(weight.gradient);
+  b.keep(bias.gradient);
+  b.ops.linear_backward_weight(shape, input, grad_output, GradientMode::kSet, weight, &bias);
+  b.keep(weight.gradient);
+  b.keep(bias.gradient);
+}
+
+// As the head has it: the weight's rows are outputs, and gradients have a factor.
+void transposed_linear(Bench& b) {
+  const std::int64_t stride = b.ops.form().logit_chunks(kRows, kInner, kInner).stride;
+  const ProductShape shape{kRows, kWidth, kInner, WeightLayout::kOutputsByInputs, stride};
+  const Weight weight = b.weight(14, kWidth * kInner);
+  const Operand input = b.operand(b.activations(15, kRows * kWidth));
+  const Tensor output = b.empty(kRows * stride, b.types.activations);
+  b.ops.linear_forward(shape, input, weight, nullptr, output);
+  for (std::int64_t row = 0; row < kRows; ++row) b.keep(elements(output, row * stride, kInner));
+  const Operand grad_output = b.operand(output, 0.25);
+  const Tensor grad_input = b.empty(kRows * kWidth, b.types.activations);
+  b.ops.linear_backward_input(shape, grad_output, weight, grad_input);
+  b.keep(grad_input);
+  b.ops.linear_backward_weight(shape, input, grad_output, GradientMode::kAdd, weight, nullptr);
+  b.keep(weight.gradient);
+}
+
+void gelu(Bench& b) {
+  const ProductShape first{kRows, kWidth, kInner};
+  const ProductShape second{kRows, kInner, kWidth};
+  const Weight weight = b.weight(20, kWidth * kInner);
+  const Weight bias = b.weight(21, kInner);
+  const Operand input = b.operand(b.activations(22, kRows * kWidth));
+  const Tensor saved = b.empty(kRows * kInner, b.types.activations);
+  const Tensor output = b.empty(kRows * kInner, b.types.activations);
+  b.ops.gelu_forward(first, input, weight, bias, saved, output);
+  b.keep(output);
+  const Weight behind = b.weight(23, kInner * kWidth);
+  const Tensor grad_input = b.empty(kRows * kInner, b.types.activations);
+  for (const GradientMode mode : {GradientMode::kAdd, GradientMode::kSet}) {
+    b.ops.gelu_backward_input(second, b.operand(b.activations(24, kRows * kWidth)), behind, saved, mode, bias,
+                              grad_input);
+    b.ops.gelu_backward_weight(first, input, b.operand(grad_input), mode, weight, bias);
+    for (const Tensor& tensor : {grad_input, weight.gradient, bias.gradient}) b.keep(tensor);
+  }
+  const Tensor room = b.ops.form().gelu_needs_room() ? saved : Tensor();
+  b.ops.gelu_forward(first, input, weight, bias, room, output);
+  b.keep(output);
+}
+
+void attention(Bench& b) {
+  const AttentionShape shape{kBatch, kLength, 3, 4};
+  const OpsForm& form = b.ops.form();
+  const auto scratch = [&](std::uint64_t elems, ElementType type) {
+    return b.empty(static_cast<std::int64_t>(elems), type);
+  };
+  const Tensor qkv = b.activations(30, 3 * kRows * 12);
+  const Tensor statistics = scratch(form.attention_statistics_elems(shape), b.types.statistics);
+  const Tensor output = b.empty(kRows * 12, b.types.activations);
+  b.ops.attention_forward(qkv, shape, statistics, output,
+                          scratch(form.attention_forward_scratch_elems(shape), b.types.activations));
+  b.keep(output);
+  const Tensor grad_qkv = b.empty(3 * kRows * 12, b.types.activations);
+  b.ops.attention_backward(b.activations(31, kRows * 12), qkv, output, statistics, shape, grad_qkv,
+                           scratch(form.attention_backward_scratch_elems(shape), b.types.statistics));
+  b.keep(grad_qkv);
+}
+
+void embedding(Bench& b) {
+  const std::vector<std::int32_t> list = {4, 1, 7, 4, 9, 5};
+  const TokenRange range{3, 5};  // 1 and 9 are another rank's
+  const TokenIds tokens = b.tokens(list);
+  const Weight table = b.weight(40, range.count * kWidth);
+  const Weight positions = b.weight(41, (kLength + 1) * kWidth);
+  const Tensor output = b.empty(kRows * kWidth, b.types.activations);
+  b.ops.embedding_forward(tokens, range, table.value, kWidth, output);
+  b.ops.add_positions(positions.value, kBatch, kLength, kWidth, output);
+  b.keep(output);
+  b.ops.group_tokens(list, range);
+  const Tensor gradient = b.activations(42, kRows * kWidth);
+  b.ops.positions_backward(gradient, kBatch, kLength, kWidth, GradientMode::kAdd, positions.gradient);
+  b.keep(positions.gradient);
+  b.ops.positions_backward(gradient, kBatch, kLength, kWidth, GradientMode::kSet, positions.gradient);
+  b.keep(positions.gradient);
+  b.ops.embedding_backward(tokens, range, gradient, kWidth, table.gradient);
+  b.keep(table.gradient);
+}
+
+void cross_entropy(Bench& b) {
+  const std::int64_t columns = 10;
+  const std::int64_t stride = b.ops.form().logit_chunks(kRows, columns, columns).stride;
+  Numbers logits(static_cast<std::size_t>(kRows * stride), 5.0);  // padding that nothing reads
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    for (std::int64_t i = 0; i < columns; ++i) {
+      logits[static_cast<std::size_t>(row * stride + i)] = 8 * mixed(50, static_cast<std::uint64_t>(row * columns + i));
+    }
+  }
+  LogitBlock block;
+  block.logits = b.tensor(logits, b.types.activations);
+  block.rows = kRows;
+  block.stride = stride;
+  block.range = {0, columns};
+  block.targets = b.tokens({0, 9, 4, 4, 3, 7});
+  for (Tensor* tensor : {&block.largest, &block.sums, &block.predicted}) *tensor = b.empty(kRows, b.types.statistics);
+  block.losses = b.empty(kRows, b.types.losses);
+  const auto keep_gradient = [&] {
+    for (std::int64_t row = 0; row < kRows; ++row) b.keep(elements(block.logits, row * stride, columns));
+  };
+  b.ops.row_maxima(block);
+  b.ops.exponential_sums(block);
+  b.ops.losses_of_sums(block);
+  b.ops.logits_to_gradient(block);
+  b.keep(block.losses);
+  keep_gradient();
+  const Tensor by_pieces = block.losses;
+  if (b.ops.form().fuses_cross_entropy()) {
+    block.logits = b.tensor(logits, b.types.activations);
+    block.losses = b.empty(kRows, b.types.losses);
+    b.ops.cross_entropy(block, Ops::Logits::kKeep);
+    b.keep(block.losses);
+    b.ops.cross_entropy(block, Ops::Logits::kToGradient);
+  } else {
+    b.keep(by_pieces);
+  }
+  b.keep(block.losses);
+  keep_gradient();
+  b.ops.sum_losses(block.losses, 4, 7);
+  b.results.push_back(b.ops.numbers()[7]);
+}
+
+void sums_over_ranks(Bench& b) {
+  const Tensor sum = b.activations(60, kRows * kWidth);
+  b.ops.begin_sum(sum, {}, {sim::TrafficClass::kTpForward, "a", -1});
+  b.ops.join();
+  b.keep(sum);
+  const Tensor largest = b.formula(61, 5, b.types.statistics);
+  b.ops.begin_all_reduce(largest, comm::ReduceOp::kMax, {sim::TrafficClass::kControl, "b", -1});
+  b.ops.join();
+  b.keep(largest);
+}
+
+void optimizer(Bench& b) {
+  const std::int64_t elems = 40;
+  const auto arena = [&](std::uint64_t stream) { return b.formula(stream, elems, b.types.parameters); };
+  const auto ranges = b.ops.make_ranges({{0, 7, Decay::kDecays}, {16, 0}, {16, 21}});
+  AdamWArenas arenas{arena(70), arena(71), b.empty(elems, b.types.parameters), b.empty(elems, b.types.parameters), {}};
+  if (b.types.activations == ElementType::kBfloat16) arenas.rounded = b.empty(elems, ElementType::kBfloat16);
+  for (std::uint64_t step = 1; step <= 3; ++step) {
+    b.ops.adamw(*ranges, arenas, adamw_step({.epsilon = 1e-3, .weight_decay = 0.4}, step, 0.01, 0.5));
+  }
+  b.keep(arenas.values);
+  b.keep(arenas.rounded.bytes.empty() ? elements(arenas.values, 0, 7) : elements(arenas.rounded, 0, 7));
+  b.ops.sum_squares(*ranges, arenas.gradients, 3);
+  b.results.push_back(b.ops.numbers()[3]);
+}
+
+struct Case {
+  const char* name;
+  void (*run)(Bench& bench);
+};
+constexpr Case kCases[] = {{"norm_forward", norm_forward},
+                           {"norm_backward", norm_backward},
+                           {"linear", linear},
+                           {"transposed_linear", transposed_linear},
+                           {"gelu", gelu},
+                           {"attention", attention},
+                           {"embedding", embedding},
+                           {"cross_entropy", cross_entropy},
+                           {"sums_over_ranks", sums_over_ranks},
+                           {"optimizer", optimizer}};
+
+struct Implementation {
+  std::string name;
+  std::function<std::unique_ptr<Ops>(comm::Communicator&)> make;
+  double tolerance;  ///< |difference| / |reference| of a case: rounding of the narrowest type, some operations deep
+};
+
+std::vector<Implementation> implementations() {
+  constexpr ModelPrecision kBf16{Precision::kBfloat16, Precision::kFloat32};
+  const auto host = [](ElementType type, ModelPrecision precision, int threads) {
+    return [=](comm::Communicator& group) {
+      return make_host_ops({.type = type, .precision = precision, .threads = threads}, group);
+    };
+  };
+  std::vector<Implementation> all = {{"host float64, three threads", host(ElementType::kFloat64, {}, 3), 0},
+                                     {"host float32", host(ElementType::kFloat32, {}, 1), 1e-6}};
+  if (has_bf16_products()) all.push_back({"host bfloat16 GEMMs", host(ElementType::kFloat32, kBf16, 1), 1e-2});
+  if (!comm::survey_devices().absence.empty()) return all;
+  const auto cuda = [](ModelPrecision precision) {
+    return [=](comm::Communicator& group) { return make_cuda_ops({.precision = precision}, group); };
+  };
+  all.push_back({"CUDA float32", cuda({}), 1e-6});
+  all.push_back({"CUDA bfloat16", cuda(kBf16), 1e-2});
+  return all;
+}
+
+TEST(EveryOps, DoesWhatTheHostDoesInDouble) {
+  for (const Case& operation : kCases) {
+    comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
+      const std::unique_ptr<Ops> reference =
+          make_host_ops({.type = ElementType::kFloat64, .precision = {}, .threads = 1}, group);
+      Bench expected(*reference);
+      operation.run(expected);
+      ASSERT_FALSE(expected.results.empty());
+      for (const Implementation& implementation : implementations()) {
+        const std::unique_ptr<Ops> ops = implementation.make(group);
+        Bench got(*ops);
+        operation.run(got);
+        ASSERT_EQ(got.results.size(), expected.results.size()) << operation.name << " on " << implementation.name;
+        EXPECT_LE(relative_difference(got.results, expected.results), implementation.tolerance)
+            << operation.name << " on " << implementation.name;
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace droptest::models
