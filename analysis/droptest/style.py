@@ -125,7 +125,7 @@ def legend_below(result: Figure, handles: list, labels: list[str], title: str | 
 
     A single curve has its name there alone.
     """
-    labels = [plain_text(label if len(label) <= 90 else label[:89] + "…") for label in labels]
+    labels = [plain_text(label if len(label) <= 110 else label[:109] + "…") for label in labels]
     if len(labels) < 2:  # one curve needs no key, only its name
         height = result.get_figheight() + 0.2
         result.set_figheight(height)

@@ -242,7 +242,7 @@ def test_links_are_a_map_of_lost_over_sent(tmp_path):
     assert data["z"].tolist() == pytest.approx([3 / 2**0.5] * 6)
     figure = plots.draw("links", records)
     assert np.nanmax(figure.axes[0].images[0].get_array()) == pytest.approx(21.5)
-    assert figure.axes[0].get_title() == "tensor parallel, forward,\nreduce half"
+    assert figure.axes[0].get_title() == "tensor parallel,\nforward, reduce\nhalf"
 
 
 def test_a_ratio_beyond_the_panel_has_a_mark(experiment):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -76,7 +78,8 @@ def draw(data: pd.DataFrame) -> Figure:
             if len(part):
                 picture = ax.imshow(matrix(part), vmin=0, vmax=most, cmap="viridis")
             if row == 0:
-                ax.set_title(f"{words.spoken(traffic_class)},\n{words.HALVES.get(half, half)}")
+                title = f"{words.spoken(traffic_class)}, {words.HALVES.get(half, half)}"
+                ax.set_title("\n".join(textwrap.wrap(title, 18)), fontsize=7)
             if row == len(names) - 1:
                 ax.set_xlabel("destination (rank)")
             if column == 0:

@@ -21,7 +21,7 @@ CAPTION = (
     "between evaluations. Points: mean over seeds; bars: 95 % interval (Student t), none with one seed. A triangle at "
     "the upper edge: a seed that never got there. Filled markers: reliable networks; hollow: tolerant ones. Vertical "
     "line and band: the rate at which tolerance stops being faster, with the 95 % interval of a paired t test over "
-    "seeds."
+    "seeds. The axis is linear in the shaded stretch next to 0."
 )
 BREAK_EVEN = ("against", "break_even", "break_even_low", "break_even_high", "break_even_words")
 
