@@ -119,7 +119,8 @@ def test_what_is_not_known_is_said(tmp_path):
     assert long["runs"][0]["seconds"] is None and long["estimate"]["seconds"] is None
     assert "a step is too long to be measured" in run("plan", "spec.json", cwd=tmp_path).out
     parameters = (50257 + 2048) * 4096 + 12 * (12 * 4096**2 + 13 * 4096) + 2 * 4096
-    assert long["runs"][0]["memory_per_rank_bytes"] == parameters * 16 // 2
+    least = parameters * 16 // 2
+    assert least < long["runs"][0]["memory_per_rank_bytes"] < 2 * least, "activations of a micro-batch come on top"
 
     write_spec(tmp_path, training={"steps": 0})
     assert "/training/steps: got 0" in run("plan", "spec.json", cwd=tmp_path, expect=2).err
