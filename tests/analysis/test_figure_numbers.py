@@ -3,6 +3,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -191,6 +192,8 @@ def test_step_time_is_the_last_clock_over_its_step(timed):
     run = timed.runs[~timed.runs["lossless"] & (timed.runs["loss_rate"] == 0.1)]
     reliable = run[run["series"].str.contains("selective")].iloc[0]
     assert seconds_per_step(timed, reliable["run_id"]) == pytest.approx(1.5)
+    uneven = replace(timed, metrics=timed.metrics.assign(virtual_seconds=timed.metrics["step"] ** 2.0))
+    assert seconds_per_step(uneven, reliable["run_id"]) == pytest.approx(300)
 
 
 @pytest.fixture(scope="module")
