@@ -312,12 +312,12 @@ def _find_twins(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
     """run_id of each lossy run -> run_id of the lossless run with the same spec and seeds of weights and data."""
     lossless: dict[tuple[str, tuple[int, int]], list[Run]] = {}
     for run in runs:
-        key = twin_key(run, namer.best_over)
+        key = twin_key(run, namer.moved)
         if key is not None and run.seeds is not None and run.status != "unreadable" and namer.lossless(run):
             lossless.setdefault((key, run.seeds[:2]), []).append(run)
     twins = {}
     for run in runs:
-        key = twin_key(run, namer.best_over)
+        key = twin_key(run, namer.moved)
         if key is None or run.seeds is None or namer.lossless(run):
             continue
         candidates = lossless.get((key, run.seeds[:2]), [])

@@ -130,15 +130,31 @@ def has_deadline(run: Run) -> bool:
     return "deadline_microseconds" in object_of(run.spec.get("time"))
 
 
-def twin_key(run: Run, best_over: Sequence[str] = ()) -> str | None:
-    """Equal for runs whose resolved specs differ in nothing but network, seed and best_over; None without a spec."""
+def moved_by(runs: Sequence[Run], best_over: Sequence[str]) -> tuple[str, ...]:
+    """The pointers of best_over, and those of resolved values that follow them: a final learning rate that the spec
+    does not name is a tenth of the learning rate."""
+    alike: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for run in runs:
+        if best_over and run.spec:
+            rest = {pointer: value for pointer, value in run.point.items() if pointer not in best_over}
+            resolved = {f"/{key}": value for key, value in run.spec.items() if key not in INDIFFERENT}
+            values = {pointer: canonical(value) for pointer, value in leaves(resolved).items()}
+            alike[canonical([rest, run.seeds])].append(values)
+    moved = set(best_over)
+    for first, *others in alike.values():
+        moved.update(p for other in others for p in first.keys() | other.keys() if first.get(p) != other.get(p))
+    return tuple(sorted(moved))
+
+
+def twin_key(run: Run, moved: Sequence[str] = ()) -> str | None:
+    """Equal for runs whose resolved specs differ in network, seed and these pointers alone; None without a spec."""
     if not run.spec:
         return None
     spec = {key: value for key, value in run.spec.items() if key not in INDIFFERENT}
     for section, dropped in (("backend", INDIFFERENT_BACKEND), ("validation", ("network",))):
         if isinstance(spec.get(section), dict):
             spec[section] = {key: value for key, value in spec[section].items() if key not in dropped}
-    for pointer in best_over:
+    for pointer in moved:
         _remove(spec, [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]])
     return canonical(spec)
 
@@ -217,6 +233,7 @@ class SeriesNamer:
     def __init__(self, runs: list[Run], best_over: Sequence[str] = ()):
         """best_over: pointers that name no series, since each point is shown at the best of their values."""
         self.best_over = tuple(best_over)
+        self.moved = moved_by(runs, best_over)
         self._leaves = {run.run_id: leaves(run.point or point_of(run)) for run in runs}
         self._models = {run.run_id: loss_models(run) for run in runs}
         pointers = list(dict.fromkeys(pointer for found in self._leaves.values() for pointer in found))

@@ -84,6 +84,8 @@ def resolve(spec):
     seed = resolved.pop("seed")
     resolved["seeds"] = {"weights": seed, "data": seed, "network": seed} | resolved.get("seeds", {})
     resolved.setdefault("backend", {"name": "local", "timeout_seconds": 60, "threads_per_rank": 1})
+    training = resolved["training"]
+    training.setdefault("final_learning_rate", training.get("learning_rate", 0.0006) / 10)
     resolved["model"].update(layers=4, width=128, heads=4, context=128, vocabulary=256)
     return resolved
 
