@@ -335,7 +335,8 @@ def test_report_writes_a_page(tmp_path):
     for summary in map(summary_of, folders):
         losses[summary["loss"]["tp_forward"]["reduce"]["loss_rate"]].append(summary["validation"]["final_loss"])
     lossless, lossy = (sum(values) / len(values) for values in losses.values())
-    (row,) = re.findall(r"<tr><td>Bernoulli</td>.*?</tr>", page.split("<h2>Summary</h2>")[1].split("<h2>")[0])
+    table = page.split('<table data-name="summary">')[1].split("</table>")[0]
+    (row,) = re.findall(r'<tr><td class="text">Bernoulli</td>.*?</tr>', table)
     cells = [cell.split(" ± ")[0] for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
     assert {"20 %", f"{lossy:.4f}", f"{lossy - lossless:+.4f}"} <= set(cells)
     assert ">to see 0.07</th>" in page and ">within 0.5?</th>" in page
