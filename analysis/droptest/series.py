@@ -135,7 +135,7 @@ def moved_by(runs: Sequence[Run], best_over: Sequence[str]) -> tuple[str, ...]:
     does not name is a tenth of the learning rate."""
     alike: dict[str, list[dict[str, str]]] = defaultdict(list)
     for run in runs:
-        if best_over and run.spec:
+        if best_over and run.spec and all(pointer in run.point for pointer in best_over):
             rest = {pointer: value for pointer, value in run.point.items() if pointer not in best_over}
             resolved = {f"/{key}": value for key, value in run.spec.items() if key not in INDIFFERENT}
             values = {pointer: canonical(value) for pointer, value in leaves(resolved).items()}

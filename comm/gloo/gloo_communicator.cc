@@ -87,6 +87,7 @@ std::uint64_t GlooCommunicator::peer_slot(std::uint64_t sequence, Phase phase) c
 std::vector<GlooCommunicator::Hello> GlooCommunicator::agree(const Hello& own,
                                                              std::span<const std::uint64_t> send_counts,
                                                              std::span<const ConstBytes> to) {
+  static_assert(sizeof(Hello) % sizeof(double) == 0, "elements of any type follow it in a message");
   ++sequence_;
   const std::size_t n = world_ranks_.size();
   std::vector<Hello> hellos(n, own);

@@ -9,6 +9,7 @@ namespace {
 constexpr std::size_t kMostCapacity = std::size_t{64} << 10;
 constexpr std::size_t kMostMemory = std::size_t{4} << 20;  ///< of the messages of one exchange to or from all ranks
 constexpr std::size_t kLeastCapacity = std::size_t{4} << 10;
+constexpr std::size_t kAlignment = 64;  ///< of each message, whatever the number of ranks
 
 }  // namespace
 
@@ -19,7 +20,7 @@ GlooExchange::GlooExchange(GlooMesh& mesh, std::span<const int> world_ranks, int
       rank_(rank),
       first_slot_(first_slot),
       slot_step_(slot_step),
-      capacity_(std::clamp(kMostMemory / world_ranks.size(), kLeastCapacity, kMostCapacity)),
+      capacity_(std::clamp(kMostMemory / world_ranks.size() / kAlignment * kAlignment, kLeastCapacity, kMostCapacity)),
       outgoing_(std::make_unique_for_overwrite<std::byte[]>(world_ranks.size() * capacity_)) {
   for (std::size_t parity = 0; parity < 2; ++parity) {
     incoming_[parity] = std::make_unique_for_overwrite<std::byte[]>(world_ranks.size() * capacity_);

@@ -63,6 +63,9 @@ experiments::SweepPlan plan_of_one(const RunOptions& options) {
   }
   experiments::PlannedRun chosen = std::move(plan.runs[options.number == 0 ? 0 : options.number - 1]);
   chosen.same_as = 0;
+  plan.points = 1;
+  plan.warnings.clear();
+  for (const experiments::Warning& warning : chosen.run.warnings) plan.warnings.push_back({warning, 1});
   plan.runs.clear();
   plan.runs.push_back(std::move(chosen));
   return plan;

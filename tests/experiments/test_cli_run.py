@@ -391,6 +391,9 @@ def test_one_run_of_a_sweep_is_trained_by_its_number(tmp_path):
     (folder,) = run_folders(tmp_path)
     alone = summary_of(folder)
     assert alone["point"] == {"/network/loss/loss_rate": 0.1} and alone["seeds"]["weights"] == 1
+    assert "points)" not in run("run", "spec.json", "--run", "1", cwd=tmp_path).err, (
+        "warnings are those of the run alone"
+    )
     run("run", "spec.json", "--run", "3", "--quiet", cwd=tmp_path)
     out = run("sweep", "spec.json", cwd=tmp_path).out
     assert "4 runs in results/tiny" in out and summary_of(folder) == alone, "the sweep takes what is there"
