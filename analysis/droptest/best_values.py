@@ -41,7 +41,7 @@ def best_over(records: Records) -> pd.DataFrame:
             "selection_loss": float(mine["selection_loss"].mean(skipna=False)) if complete else math.nan,
             **interval_columns(mean_interval(mine["final_validation_loss"])), "run_ids": tuple(run_ids),
         })  # fmt: skip
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(rows, columns=None if rows else ["series", "loss_rate", "value", "selection_loss", "run_ids"])
     frame["best"] = False
     for _, values in frame.groupby(["series", "loss_rate"], sort=False, dropna=False):
         judged = values["selection_loss"]

@@ -18,6 +18,7 @@ using ConstBytes = std::span<const std::byte>;
 
 constexpr int kGroupShift = 48;
 constexpr int kSequenceShift = 2;
+constexpr std::size_t kMostSentWhole = std::size_t{256} << 10;  ///< to all ranks together: beyond, parts cost less
 
 std::uint64_t sum_of(std::span<const std::uint64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
@@ -205,7 +206,9 @@ void GlooCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op,
   check.shape(output, call.count_elems, "output");
   check.same_or_apart(input, output);
   const GlooMesh::CallScope scope(*mesh_, call);
-  if (input.bytes.size() <= inline_bytes()) return reduce_everywhere(call, input, output);
+  if (input.bytes.size() <= std::min(inline_bytes(), kMostSentWhole / world_ranks_.size())) {
+    return reduce_everywhere(call, input, output);
+  }
   const std::vector<std::uint64_t> counts = even_counts(call.count_elems, world_size());
   const Bytes own = parts_of(output.bytes, counts, call.type)[static_cast<std::size_t>(rank_)];
   reduce_own_part(call, input, {call.type, own}, counts);

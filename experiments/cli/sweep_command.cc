@@ -68,8 +68,10 @@ std::string best_table(const experiments::SweepPlan& plan, const SweepProgress& 
       rows.push_back({point, "none: no value has a loss for each seed", "-", "-", "0"});
       continue;
     }
-    rows.push_back({point, point_text(best.values, best.labels), loss_text(best.mean_selection_loss),
-                    loss_text(best.mean_validation_loss), std::to_string(best.runs.size())});
+    rows.push_back(
+        {point, point_text(best.values, best.labels), loss_text(best.mean_selection_loss),
+         loss_text(best.mean_validation_loss ? nlohmann::json(*best.mean_validation_loss) : nlohmann::json()),
+         std::to_string(best.runs.size())});
   }
   return "best by the mean selection loss over the seeds:\n" + table_text(rows);
 }

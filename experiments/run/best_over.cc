@@ -67,7 +67,7 @@ std::vector<BestPoint> best_points(const SweepPlan& plan, std::span<const json> 
       best.labels = plan.runs[candidate.runs.front()].run.labels;
       best.runs = candidate.runs;
       best.mean_selection_loss = *loss;
-      best.mean_validation_loss = mean_loss(candidate, summaries, "final_loss").value_or(0);
+      best.mean_validation_loss = mean_loss(candidate, summaries, "final_loss");
     }
     result.push_back(std::move(best));
   }

@@ -17,9 +17,9 @@ struct BestPoint {
   nlohmann::json labels;  ///< of its values, best_over's too
   /// What won: pointer -> value, for each pointer of best_over. Null: no values have a selection loss for all seeds.
   nlohmann::json values;
-  std::vector<std::size_t> runs;    ///< with those values: indices of SweepPlan::runs, one for each seed
-  double mean_selection_loss = 0;   ///< over those runs
-  double mean_validation_loss = 0;  ///< over those runs
+  std::vector<std::size_t> runs;               ///< with those values: indices of SweepPlan::runs, one for each seed
+  double mean_selection_loss = 0;              ///< over those runs
+  std::optional<double> mean_validation_loss;  ///< over those runs; absent where one has none
 };
 
 /// For each point the values with the lowest mean selection loss over the seeds; of equal ones the first. Values of

@@ -34,8 +34,11 @@ struct Axis {
   std::size_t length = 0;
 };
 
-/// Six significant digits: enough for a grid, and the same on machines whose pow() differs in the last bit.
-double rounded(double value) {
+/// To an integer where the value is one but for the error of its computation, which is far below `unit`; else to six
+/// significant digits. So machines with another pow() give the same values.
+double rounded(double value, double unit) {
+  const double nearest = std::round(value);
+  if (std::abs(value - nearest) <= 1e-9 * unit) return nearest + 0.0;  // no -0
   char text[32];
   std::snprintf(text, sizeof text, "%.5e", value);
   return std::strtod(text, nullptr);
@@ -69,7 +72,12 @@ std::vector<json> values_of_range(const json& range, const std::string& place) {
     const double part = static_cast<double>(i) / static_cast<double>(steps);
     const double exact = kind == "linspace" ? first * (1 - part) + last * part
                                             : std::exp(std::log(first) * (1 - part) + std::log(last) * part);
-    const double value = exact == std::floor(exact) ? exact : rounded(exact);
+    const double value =
+        rounded(exact, kind == "linspace" ? std::abs(last - first) / static_cast<double>(steps) : exact);
+    const double before = values.back().get<double>();
+    if (first < last ? value <= before || value >= last : value >= before || value <= last) {
+      fail("steps that six significant digits tell apart, since values between the ends are rounded to them");
+    }
     if (whole && value == std::floor(value) && std::abs(value) < 0x1p53) {
       values.push_back(static_cast<std::int64_t>(value));
     } else {

@@ -122,8 +122,8 @@ void Stage::backward(StageBuffers& b, double scale, GradientMode mode, std::size
   store_.acquire(kOutsideOfBlocks);
   head_->forward_backward(b, scale, mode);
   ops_.sum_losses(b.losses, b.chunks.rows, loss_slot);
-  // A row-parallel layer's bias was added to the residual stream that the next norm reads: its gradient are the column
-  // sums of that stream's gradient, which that norm's backward pass has in hand.
+  // The next norm adds the bias of a row-parallel layer to the residual stream. So the backward pass of that norm also
+  // sums the columns of the stream's gradient, which are the bias's gradient.
   normalise_backward(last_norm(), b.final_norm, mlp_.back().second.weight + 1, {}, b, mode);
   for (int layer = config_.layers - 1; layer >= 0; --layer) {
     const auto i = static_cast<std::size_t>(layer);

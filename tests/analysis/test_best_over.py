@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labels of points, columns of swept pointers, and the best of several values."""
 
+import json
 import math
+import shutil
 
 import pytest
 import synthetic
@@ -93,6 +95,15 @@ def test_of_equal_values_the_first_wins_and_a_point_without_any_stays(tmp_path):
         selection_losses=lambda *_: 2.5,
     )  # fmt: skip
     assert groups(droptest.load(same))[0].best_value == "learning rate 0.002"
+
+
+def test_a_sweep_without_runs_has_no_best_value(tmp_path):
+    folder = write(tmp_path)
+    for run in [entry for entry in folder.iterdir() if entry.is_dir()]:
+        shutil.rmtree(run)
+    sweep = json.loads((folder / "sweep.json").read_text())
+    (folder / "sweep.json").write_text(json.dumps(sweep | {"runs": []}))
+    assert droptest.best_over(droptest.load(folder)).empty
 
 
 def test_the_map_holds_every_value_and_frames_the_best(chosen):

@@ -324,7 +324,8 @@ TEST(DeviceCollectives, MemoryOfMessagesIsThatOfThoseUnderWay) {
     group.barrier({kClass, "before"});
     for (std::size_t size = 1; size <= kMost; ++size) send(size);
     for (std::size_t size = kMost; size >= 1; --size) send(size);
-    EXPECT_LT(before - free_device_bytes(0), 2 * kMost * kMebibyte);
+    EXPECT_LT(before,
+              free_device_bytes(0) + 2 * kMost * kMebibyte);  // what a barrier held at the first reading may be free
     group.barrier({kClass, "after"});
   });
 }

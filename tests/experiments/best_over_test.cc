@@ -57,5 +57,11 @@ TEST(BestOver, AValueThatLacksTheLossOfASeedDoesNotTakePart) {
   EXPECT_TRUE(best[1].runs.empty());
 }
 
+TEST(BestOver, AWinnerWithoutAValidationLossHasNone) {
+  std::vector<json> summaries(12, summary(2, 2));
+  summaries[6]["validation"]["final_loss"] = nullptr;
+  EXPECT_EQ(best_points(plan(), summaries)[0].mean_validation_loss, std::nullopt);
+}
+
 }  // namespace
 }  // namespace droptest::experiments

@@ -234,6 +234,10 @@ TEST(SweepPlan, RangesAreListsOfValuesBetweenTheirEnds) {
   EXPECT_EQ(range(R"({"linspace": [9, 3, 3]})").dump(), "[9,6,3]");
   EXPECT_EQ(range(R"({"linspace": [100, 20000002, 3]})", "/training/steps").dump(), "[100,10000051,20000002]");
   EXPECT_EQ(range(R"({"logspace": [10, 1000, 3]})", "/training/steps").dump(), "[10,100,1000]");
+  EXPECT_EQ(range(R"({"logspace": [1048576, 16777216, 5]})", "/training/steps").dump(),
+            "[1048576,2097152,4194304,8388608,16777216]");
+  EXPECT_EQ(range(R"({"linspace": [1000001, 1000010, 4]})", "/training/steps").dump(),
+            "[1000001,1000004,1000007,1000010]");
   // A value of a range is the run of that value.
   EXPECT_EQ(
       plan(R"(, "sweep": {"cross": {"/training/learning_rate": {"logspace": [0.001, 0.1, 5]}}})").runs[1].run.run_id,
@@ -252,6 +256,9 @@ TEST(SweepPlan, RangesWithoutMeaningAreRefused) {
   for (const char* count : {"1", "2.5", "10001"}) {
     EXPECT_THAT(error(R"({"linspace": [1, 2, )" + std::string(count) + "]}"),
                 HasSubstr("want an integer in [2, 10000] as count"));
+  }
+  for (const char* narrow : {"[1.0000005, 1.0000035, 4]", "[1, 1, 3]"}) {
+    EXPECT_THAT(error(R"({"linspace": )" + std::string(narrow) + "}"), HasSubstr("steps that six significant digits"));
   }
   EXPECT_EQ(error(R"({"logspace": [-3, 2, 4]})"),
             place +
