@@ -8,8 +8,8 @@
 #include <string>
 
 #include "comm/backend_registry.h"
+#include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/network.h"
-#include "comm/lossy/time_model.h"
 #include "models/gpt2/gpt2_config.h"
 #include "models/optimizer.h"
 #include "models/precision.h"

@@ -31,7 +31,7 @@ enum class RunOperation : std::uint8_t { kZero, kLowest, kCopy, kSum, kMax, kSca
 /// One launch for all runs. `from` has the shape of `data`, or is empty where the operation does not read it.
 void change_runs_on_device(RunOperation operation, ConstTensor from, Tensor data, std::span<const ElementRun> runs);
 
-/// How sums with holes are made; comm/lossy/delivered_reduction.h says what each means.
+/// How sums with holes are made; comm/lossy/fill/delivered_reduction.h says what each means.
 struct HoleRules {
   double contributions_factor = 1;
   int exempt = -1;

@@ -7,7 +7,7 @@
 #include <span>
 
 #include "comm/device/tensor_operations.h"
-#include "comm/lossy/packet_runs.h"
+#include "comm/lossy/fill/packet_runs.h"
 #include "comm/visit_elements.h"
 
 namespace droptest::comm {

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/lossy/loss_statistics.h"
+#include "comm/lossy/clock/time_model.h"
+#include "comm/lossy/clock/virtual_clock.h"
 #include "comm/lossy/network.h"
-#include "comm/lossy/time_model.h"
-#include "comm/lossy/virtual_clock.h"
+#include "comm/lossy/statistics/loss_statistics.h"
 
 namespace droptest::comm {
 

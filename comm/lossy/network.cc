@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "comm/lossy/path_registry.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "comm/lossy/recovery_rules.h"
 #include "sim/error.h"
 

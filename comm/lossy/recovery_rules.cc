@@ -8,7 +8,7 @@
 #include <string>
 
 #include "comm/communicator.h"
-#include "comm/lossy/path_registry.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "sim/packets/packetizer.h"
 #include "sim/recovery/hadamard.h"
 #include "sim/recovery/retransmission.h"

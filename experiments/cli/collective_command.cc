@@ -5,7 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "comm/lossy/collective_experiment.h"
+#include "comm/lab/collective_experiment.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/known_names.h"
 #include "experiments/cli/network_options.h"

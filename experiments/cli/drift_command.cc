@@ -5,7 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "comm/lossy/drift_experiment.h"
+#include "comm/lab/drift_experiment.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/network_options.h"
 

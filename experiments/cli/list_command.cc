@@ -8,7 +8,7 @@
 
 #include "comm/backend_registry.h"
 #include "comm/lossy/network.h"
-#include "comm/lossy/path_registry.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/outcome_text.h"
 #include "models/gpt2/gpt2_config.h"

@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "comm/lossy/path_registry.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "experiments/cli/known_names.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/spec/json_text.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "comm/lossy/estimate.h"
+#include "comm/lab/estimate.h"
 #include "comm/lossy/network.h"
 #include "experiments/spec/resolve_network.h"
 

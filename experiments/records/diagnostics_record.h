@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "comm/lossy/loss_statistics.h"
 #include "comm/lossy/network.h"
+#include "comm/lossy/statistics/loss_statistics.h"
 #include "experiments/records/run_records.h"
 
 namespace droptest::experiments {

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/lossy/loss_statistics.h"
-#include "comm/lossy/time_model.h"
+#include "comm/lossy/clock/time_model.h"
+#include "comm/lossy/statistics/loss_statistics.h"
 #include "experiments/records/provenance.h"
 #include "experiments/spec/resolve.h"
 #include "experiments/spec/schema.h"

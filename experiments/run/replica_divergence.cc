@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/lossy/sample_sums.h"
+#include "comm/lossy/statistics/sample_sums.h"
 
 namespace droptest::experiments {
 namespace {

@@ -6,7 +6,7 @@
 #include <ctime>
 #include <vector>
 
-#include "comm/lossy/fate_simulation.h"
+#include "comm/lab/fate_simulation.h"
 #include "comm/run_ranks.h"
 #include "experiments/data/corpus.h"
 #include "experiments/run/trainer.h"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/lossy/loss_statistics.h"
-#include "comm/lossy/time_model.h"
+#include "comm/lossy/clock/time_model.h"
+#include "comm/lossy/statistics/loss_statistics.h"
 #include "experiments/data/corpus.h"
 #include "experiments/records/metrics.h"
 #include "experiments/run_config.h"

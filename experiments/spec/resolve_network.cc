@@ -6,7 +6,7 @@
 #include <map>
 #include <memory>
 
-#include "comm/lossy/path_registry.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "comm/lossy/recovery_rules.h"
 #include "experiments/spec/class_recovery.h"
 #include "experiments/spec/json_text.h"

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/network.h"
 #include "comm/lossy/recovery_rules.h"
-#include "comm/lossy/time_model.h"
 
 namespace droptest::experiments {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
-#include "comm/lossy/collective_experiment.h"
-#include "comm/lossy/path_registry.h"
+#include "comm/lab/collective_experiment.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/timed_gilbert_elliott.h"

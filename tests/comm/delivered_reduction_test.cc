@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reductions with holes against the plainest loop, bit for bit.
-#include "comm/lossy/delivered_reduction.h"
+#include "comm/lossy/fill/delivered_reduction.h"
 
 #include <gtest/gtest.h>
 

@@ -14,7 +14,7 @@
 #include "comm/device/device_tensor.h"
 #include "comm/device/tensor_operations.h"
 #include "comm/lossy/lossy_communicator.h"
-#include "comm/lossy/path_registry.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "comm/run_ranks.h"
 #include "sim/recovery/parity.h"
 #include "tests/comm/conformance.h"

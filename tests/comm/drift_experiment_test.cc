@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/lossy/drift_experiment.h"
+#include "comm/lab/drift_experiment.h"
 
 #include <gtest/gtest.h>
 

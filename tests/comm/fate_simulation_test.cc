@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fates without tensors against ranks that carry them: the same digest and losses, and the survival that sums show.
-#include "comm/lossy/fate_simulation.h"
+#include "comm/lab/fate_simulation.h"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/lossy/collective_experiment.h"
+#include "comm/lab/collective_experiment.h"
 #include "comm/lossy/lossy_communicator.h"
-#include "comm/lossy/path_registry.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The state of links at their two ends: what is counted, what is compared.
-#include "comm/lossy/flow_ledger.h"
+#include "comm/lossy/flows/flow_ledger.h"
 
 #include <gtest/gtest.h>
 

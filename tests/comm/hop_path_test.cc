@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Paths of hops beyond the reference: no loss changes no bit, rates per link, and what is refused.
-#include "comm/lossy/hop_path.h"
+#include "comm/lossy/paths/hop_path.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/lossy/contribution_counts.h"
+#include "comm/lossy/fill/contribution_counts.h"
 #include "comm/lossy/lossy_communicator.h"
-#include "comm/lossy/path_registry.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "comm/lossy/path_registry.h"
+#include "comm/lossy/paths/path_registry.h"
 
 namespace droptest::comm {
 

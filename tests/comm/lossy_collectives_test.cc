@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/lossy/lossy_communicator.h"
-#include "comm/lossy/path_registry.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "comm/run_ranks.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/gilbert_elliott.h"

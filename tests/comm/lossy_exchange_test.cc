@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "comm/lossy/lossy_communicator.h"
-#include "comm/lossy/path_registry.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"

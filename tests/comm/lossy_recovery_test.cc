@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/lossy/collective_experiment.h"
+#include "comm/lab/collective_experiment.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/lossy/recovery_rules.h"
 #include "comm/run_ranks.h"

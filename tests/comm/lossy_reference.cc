@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "comm/lossy/path_registry.h"
+#include "comm/lossy/paths/path_registry.h"
 
 namespace droptest::comm {
 namespace {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/lossy/fate_verification.h"
-#include "comm/lossy/flow_ledger.h"
+#include "comm/lossy/flows/fate_verification.h"
+#include "comm/lossy/flows/flow_ledger.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "comm/lossy/collective_experiment.h"
-#include "comm/lossy/collective_theory.h"
-#include "comm/lossy/path_registry.h"
+#include "comm/lab/collective_experiment.h"
+#include "comm/lab/collective_theory.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/gilbert_elliott.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "comm/lossy/lossy_communicator.h"
-#include "comm/lossy/path_registry.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "comm/run_ranks.h"
 #include "tests/comm/lossy_program.h"
 #include "tests/comm/lossy_recovery.h"

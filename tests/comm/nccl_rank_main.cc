@@ -23,7 +23,7 @@
 #include "comm/device/device_info.h"
 #include "comm/device/device_tensor.h"
 #include "comm/lossy/lossy_communicator.h"
-#include "comm/lossy/path_registry.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 #include "tests/comm/through_device.h"

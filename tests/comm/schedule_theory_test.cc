@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Expectations over schedules against the shared vectors, closed forms and sums over all patterns of loss.
-#include "comm/lossy/schedule_theory.h"
+#include "comm/lab/schedule_theory.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "comm/lossy/collective_theory.h"
-#include "comm/lossy/path_registry.h"
+#include "comm/lab/collective_theory.h"
+#include "comm/lossy/paths/path_registry.h"
 
 namespace droptest::comm {
 namespace {

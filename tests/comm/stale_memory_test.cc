@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which memory a message has: equal names are the same tensor, one step later, as long as their shape is the same.
-#include "comm/lossy/stale_memory.h"
+#include "comm/lossy/fill/stale_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/lossy/collective_experiment.h"
+#include "comm/lab/collective_experiment.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "sim/loss/gilbert_elliott.h"
 #include "tests/comm/lossy_recovery.h"

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "comm/lossy/path_registry.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "experiments/run/rank_agreement.h"
 #include "experiments/run/replica_divergence.h"
 #include "tests/comm/observed_communicator.h"

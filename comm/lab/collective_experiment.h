@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// An all-reduce under loss without training: what it loses and what that costs, measured beside the closed forms.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+#include "comm/lab/collective_theory.h"
+#include "comm/lab/estimate.h"
+#include "comm/lossy/clock/time_model.h"
+#include "comm/lossy/network.h"
+#include "comm/lossy/statistics/loss_statistics.h"
+
+namespace droptest::comm {
+
+struct CollectiveExperiment {
+  ClassNetwork network;
+  int ranks = 8;
+  std::uint64_t elements = 65536;  ///< of type float
+  Inputs inputs = Inputs::kIndependent;
+  std::uint64_t trials = 100;
+  std::uint64_t seed = 1;
+  std::optional<TimeModel> time;             ///< absent: without a clock
+  std::chrono::milliseconds timeout{60000};  ///< longest wait for a rank
+};
+
+struct CollectiveExperimentResult {
+  /// sum of |result - exact|^2 over sum of |exact|^2, over elements, ranks and trials. Its standard error is that of a
+  /// ratio of means (delta method), with trials as independent samples.
+  Estimate nmse;
+  /// Largest |result - exact| of an element of any rank over the root mean square of the exact result, mean over
+  /// trials: what a transform flattens while the NMSE stays.
+  Estimate peak_error;
+  /// Fraction of contributions that reach a result and of results that reach a receiver, own ones included; and the
+  /// product of the two. What misses a deadline does not reach it, and has no expected value.
+  Estimate survival_reduce;
+  Estimate survival_gather;
+  Estimate survival;
+  ClassStatistics statistics;  ///< of all trials
+  std::vector<double> nmse_by_trial;
+  /// With a clock: virtual seconds of one all-reduce, by the latest rank. Exact are tolerant networks without deadline
+  /// and stragglers, whose links are alike; what the slowest of many links takes has no closed form.
+  std::optional<Estimate> seconds;
+  std::optional<VirtualTime> time;  ///< of all trials
+};
+
+/// Runs the trials on local ranks (threads). Inputs are standard normal, from Purpose::kSyntheticInput.
+/// Determinism: equal experiments give equal bits.
+/// Throws: ConfigError for no ranks, elements or trials, and for a network that has no meaning.
+CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment& experiment);
+
+/// The same without tensors: survival, losses and virtual time from the fates alone, for as many ranks as there are
+/// world ranks. Errors are NaN: `nmse` has its expected value only. Fates and clocks are those of the trials that
+/// run_collective_experiment() would run; compute time that is to be measured is none.
+CollectiveExperimentResult simulate_collective_experiment(const CollectiveExperiment& experiment);
+
+}  // namespace droptest::comm

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replicas of parameters that are updated through lossy collectives: how far they drift apart, without training.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "comm/lab/estimate.h"
+#include "comm/lossy/network.h"
+
+namespace droptest::comm {
+
+/// Data parallelism with sharded updates, in miniature. Each step every rank draws a standard normal gradient, a lossy
+/// reduce-scatter gives each rank the mean gradient of the part that it owns, the owner adds it to its part, and a
+/// lossy all-gather sends the parts to all: parameters walk at random. Source: the setting of Weintraub et al. 2025,
+/// arXiv 2507.07114: unbiased reduction, broadcast of bounded drift.
+struct DriftExperiment {
+  ClassNetwork network;
+  int ranks = 8;
+  std::uint64_t elements = 8192;  ///< parameters, of type float
+  std::uint64_t steps = 60;       ///< of each trial; the last one is measured
+  std::uint64_t trials = 20;
+  std::uint64_t seed = 1;
+  std::chrono::milliseconds timeout{60000};  ///< longest wait for a rank
+};
+
+/// Mean squares over elements, in units of the mean square of one step of the owner.
+struct DriftExperimentResult {
+  Estimate between_replicas;  ///< of the difference of two ranks that both received the part
+  Estimate from_owner;        ///< of the difference of a receiving rank from the owner
+  Estimate step;              ///< mean square of an owner's step x ranks: 1 where nothing is lost
+};
+
+/// Expected mean squares for independent losses of rate q of the gather half under `stale`: a replica is as old as its
+/// run of losses, which is geometric, so that two replicas differ by |a - b| steps: 2q / (1 - q^2), and a replica from
+/// the owner by a: q / (1 - q). Source: geometric ages; docs/cli.md.
+/// Errors: q < 1, else infinity.
+double expected_drift_between_replicas(double loss_rate);
+double expected_drift_from_owner(double loss_rate);
+
+/// Runs the trials on local ranks (threads); each begins with equal replicas of zeros and fresh fates.
+/// Theory is given on `direct`, per receiver, for independent losses and `stale` in the gather half; that of the step
+/// for zero and inverse_probability in the reduce half.
+/// Determinism: equal experiments give equal bits.
+/// Throws: ConfigError for fewer than 3 ranks (two receivers have to differ), no elements, steps or trials, or a
+/// network that has no meaning.
+DriftExperimentResult run_drift_experiment(const DriftExperiment& experiment);
+
+}  // namespace droptest::comm

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two passes. The first takes the sources one by one and draws what their links lose, in the order of the trials and
+// hops; a bit per packet is kept. The second walks over the hops of a trial round by round, with a count for each rank
+// and piece of the elements: pieces are so small that each lies in one packet of every hop.
+#include "comm/lab/fate_simulation.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "comm/communicator.h"
+#include "comm/lab/time_simulation.h"
+#include "comm/lossy/flows/flow_ledger.h"
+#include "comm/lossy/paths/path_registry.h"
+#include "comm/lossy/statistics/statistics_collection.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+constexpr std::uint64_t kMostCounts = std::uint64_t{1} << 32;
+constexpr std::array kHalves = {sim::Half::kReduce, sim::Half::kGather};
+
+// Bits that are read in the order in which they were written.
+class BitQueue {
+ public:
+  void write(const sim::PacketMask* lost, std::uint64_t packets) {
+    for (std::uint64_t p = 0; p < packets; ++p) {
+      if ((written_ & 63) == 0) words_.push_back(0);
+      if (lost != nullptr && lost->lost(p)) words_.back() |= std::uint64_t{1} << (written_ & 63);
+      ++written_;
+    }
+  }
+  // Where the next message begins; moves on by its packets.
+  std::uint64_t take(std::uint64_t packets) {
+    const std::uint64_t begin = read_;
+    read_ += packets;
+    DROPTEST_CHECK(read_ <= written_, "more packets are read than were drawn");
+    return begin;
+  }
+  bool at(std::uint64_t bit) const { return (words_[bit >> 6] >> (bit & 63)) & 1U; }
+
+ private:
+  std::vector<std::uint64_t> words_;
+  std::uint64_t written_ = 0;
+  std::uint64_t read_ = 0;
+};
+
+class Simulation {
+ public:
+  explicit Simulation(const FateSimulation& what)
+      : what_(what), path_(path_entry(what.network.path)), ranks_(what.ranks) {
+    if (path_.schedule != nullptr) {
+      schedule_ = path_.schedule({sim::Collective::kAllReduce, ranks_, 0, what.network.group_ranks});
+      begins_.assign(1, 0);
+      for (const std::uint64_t count : even_counts(what.elements, schedule_->parts())) {
+        begins_.push_back(begins_.back() + count);
+      }
+    }
+    network_.seed = what.seed;
+    network_.of(what.traffic_class) = what.network;
+  }
+
+  SimulatedFates run() {
+    result_.survival_reduce.assign(what_.trials, 1);
+    result_.survival_gather.assign(what_.trials, 1);
+    result_.statistics.traffic_class = what_.traffic_class;
+    if (ranks_ == 1) return std::move(result_);
+    if (travels_on()) cut_into_pieces();
+    const bool is_timed = what_.time != nullptr && (keeps_time(network_) || sends_again(network_));
+    if (is_timed || (what_.time != nullptr && what_.time->deadline_seconds)) note_times();
+    touched_.assign(what_.trials, false);
+    for (const sim::Half half : kHalves) draw(half);
+    result_.statistics.collectives = what_.trials;
+    result_.statistics.untouched = static_cast<std::uint64_t>(std::count(touched_.begin(), touched_.end(), false));
+    if (travels_on()) follow();
+    return std::move(result_);
+  }
+
+ private:
+  // Whether what a hop loses is lost further down: where it is not, lost elements say all.
+  bool travels_on() const { return schedule_ != nullptr && path_.name != "direct"; }
+  bool shares(sim::Half half) const {
+    return half == sim::Half::kGather && what_.network.consistency == Consistency::kShared;
+  }
+
+  sim::Packetizer packets(std::uint64_t elements) const {
+    return {elements, sizeof(float), what_.network.payload_bytes};
+  }
+  sim::ElementRange elements(const sim::Hop& hop) const {
+    return {begins_[static_cast<std::size_t>(hop.first_part)], begins_[static_cast<std::size_t>(hop.end_part)]};
+  }
+
+  // Calls visit(destination, elements) for the messages of one half that a source sends in one collective, in order.
+  template <class Visit>
+  void messages(sim::Half half, int source, const Visit& visit) {
+    constexpr int kAll = sim::Link::kEveryDestination;
+    if (schedule_ == nullptr) {
+      if (half == sim::Half::kReduce) return visit(kAll, what_.elements);
+      // From the aggregation point, which is named by the lowest rank.
+      if (source != 0 || (what_.network.gather.loss == nullptr && what_.network.gather.links.empty())) return;
+      if (shares(half)) return visit(kAll, what_.elements);
+      for (int receiver = 0; receiver < ranks_; ++receiver) visit(receiver, what_.elements);
+      return;
+    }
+    if (shares(half)) {
+      return visit(kAll, begins_[static_cast<std::size_t>(source) + 1] - begins_[static_cast<std::size_t>(source)]);
+    }
+    const bool reduces = half == sim::Half::kReduce;
+    const int begin = reduces ? 0 : schedule_->reduce_rounds();
+    const int end = reduces ? schedule_->reduce_rounds() : schedule_->rounds();
+    for (int round = begin; round < end; ++round) {
+      hops_.clear();
+      schedule_->sends(round, source, hops_);
+      for (const sim::Hop& hop : hops_) {
+        if (elements(hop).size() > 0 || path_.name == "direct") visit(hop.destination, elements(hop).size());
+      }
+    }
+  }
+
+  void draw(sim::Half half) {
+    auto& lost_bits = lost_bits_[static_cast<std::size_t>(half)];
+    lost_bits.resize(travels_on() ? static_cast<std::size_t>(ranks_) : 0);
+    std::vector<std::uint64_t> lost_elements(what_.trials, 0);
+    LossCounts& counts = result_.statistics.halves[static_cast<std::size_t>(half)];
+    for (int source = 0; source < ranks_; ++source) {
+      FlowLedger ledger(network_);
+      for (std::uint64_t trial = 0; trial < what_.trials; ++trial) {
+        ledger.begin_step(trial);
+        const bool certain = what_.network.recovery.protect.covers({what_.traffic_class, what_.message_name}, trial);
+        if (!times_.empty()) ledger.use_times(&times_[trial]);
+        ledger.set_arrival(certain ? FlowLedger::Arrival::kCertain : FlowLedger::Arrival::kByFate);
+        messages(half, source, [&](int destination, std::uint64_t elems) {
+          const sim::Link link{what_.traffic_class, half, static_cast<std::uint16_t>(source),
+                               static_cast<std::uint16_t>(destination)};
+          const sim::Packetizer cut = packets(elems);
+          const sim::PacketMask* lost = ledger.next_message(link, 0, cut, Tally::kCounted);
+          if (travels_on()) lost_bits[static_cast<std::size_t>(source)].write(lost, cut.packets());
+          if (lost == nullptr) return;
+          touched_[trial] = true;
+          lost_elements[trial] += lost->lost_count() * cut.elems_per_packet();
+          if (lost->lost(cut.packets() - 1)) {
+            lost_elements[trial] -= cut.elems_per_packet() - cut.elements(cut.packets() - 1).size();
+          }
+        });
+      }
+      for (const auto& [key, flow] : ledger.flows()) {
+        counts.add(FlowLedger::counts_of(flow));
+        result_.statistics.digest =
+            with_link_digest(result_.statistics.digest, with_link_digest(0, flow.tally->digest()));
+      }
+    }
+    std::vector<double>& survival = half == sim::Half::kReduce ? result_.survival_reduce : result_.survival_gather;
+    const double pairs = static_cast<double>(what_.elements) * ranks_;
+    for (std::uint64_t trial = 0; trial < what_.trials; ++trial) {
+      survival[trial] = 1 - static_cast<double>(lost_elements[trial]) * losers(half) / pairs;
+    }
+  }
+
+  // When each message leaves, and what of it is late. Where a link has one message in a collective, that is kept of
+  // late ones alone: there are as many links as pairs of ranks.
+  void note_times() {
+    times_.resize(what_.trials);
+    const bool keeps_all = travels_on() || keeps_time(network_) || sends_again(network_);
+    simulate_time(what_, *what_.time, [&](std::uint64_t trial, const TimedMessage& message) {
+      if (!keeps_all && message.in_time.value_or(message.cost.packets) == message.cost.packets) return;
+      note_time(message, times_[trial]);
+    });
+  }
+
+  // Ranks that miss an element of a lost packet: all of a packet to every destination, except that an owner under
+  // `own` keeps its value. A lost contribution to an aggregation point is one contribution that all results miss.
+  double losers(sim::Half half) const {
+    if (!shares(half)) return 1;
+    return schedule_ != nullptr && keeps_own(what_.network.gather.fill) ? ranks_ - 1 : ranks_;
+  }
+
+  // The ends of the pieces.
+  void cut_into_pieces() {
+    std::vector<int> seen(static_cast<std::size_t>(schedule_->parts()), -1);  // end of a hop by its first part
+    for (int round = 0; round < schedule_->rounds(); ++round) {
+      for (int rank = 0; rank < ranks_; ++rank) {
+        hops_.clear();
+        schedule_->sends(round, rank, hops_);
+        for (const sim::Hop& hop : hops_) {
+          if (seen[static_cast<std::size_t>(hop.first_part)] == hop.end_part) continue;
+          seen[static_cast<std::size_t>(hop.first_part)] = hop.end_part;
+          const sim::ElementRange range = elements(hop);
+          const std::uint64_t step = packets(range.size()).elems_per_packet();
+          for (std::uint64_t begin = range.begin; begin < range.end; begin += step) piece_begins_.push_back(begin);
+        }
+      }
+    }
+    for (const std::uint64_t begin : begins_) piece_begins_.push_back(begin);
+    std::sort(piece_begins_.begin(), piece_begins_.end());
+    piece_begins_.erase(std::unique(piece_begins_.begin(), piece_begins_.end()), piece_begins_.end());
+    pieces_ = piece_begins_.size() - 1;
+    for (const std::uint64_t begin : begins_) {
+      first_pieces_.push_back(static_cast<std::uint64_t>(
+          std::lower_bound(piece_begins_.begin(), piece_begins_.end(), begin) - piece_begins_.begin()));
+    }
+    if (pieces_ * static_cast<std::uint64_t>(ranks_) > kMostCounts) {
+      throw ConfigError("collective: got " + std::to_string(ranks_) + " ranks with " + std::to_string(what_.elements) +
+                        " elements, whose counts need more than 8 GiB; want fewer elements or a larger payload");
+    }
+  }
+
+  // Calls add(source's counts, destination's counts, lost) for each piece of each hop of the rounds [begin, end).
+  template <class Take>
+  void walk(int begin, int end, const Take& take) {
+    for (int round = begin; round < end; ++round) {
+      for (int source = 0; source < ranks_; ++source) {
+        hops_.clear();
+        schedule_->sends(round, source, hops_);
+        for (const sim::Hop& hop : hops_) {
+          const sim::ElementRange range = elements(hop);
+          if (range.size() == 0) continue;
+          const sim::Packetizer cut = packets(range.size());
+          BitQueue& bits = lost_bits_[static_cast<std::size_t>(hop.half)][static_cast<std::size_t>(source)];
+          const std::uint64_t first_bit = bits.take(cut.packets());
+          const std::uint64_t last = first_pieces_[static_cast<std::size_t>(hop.end_part)];
+          for (std::uint64_t piece = first_pieces_[static_cast<std::size_t>(hop.first_part)]; piece < last; ++piece) {
+            const bool lost = bits.at(first_bit + cut.packet_of(piece_begins_[piece] - range.begin));
+            take(counts_[static_cast<std::size_t>(hop.source) * pieces_ + piece],
+                 counts_[static_cast<std::size_t>(hop.destination) * pieces_ + piece], lost);
+          }
+        }
+      }
+    }
+  }
+
+  void follow() {
+    for (std::uint64_t trial = 0; trial < what_.trials; ++trial) {
+      counts_.assign(static_cast<std::size_t>(ranks_) * pieces_, 1);
+      walk(0, schedule_->reduce_rounds(), [](std::uint16_t from, std::uint16_t& to, bool lost) {
+        if (!lost) to = static_cast<std::uint16_t>(to + from);
+      });
+      result_.survival_reduce[trial] = share([this](int rank, int part) { return schedule_->owner(part) == rank; });
+      for (int part = 0; part < schedule_->parts(); ++part) start_values(part);
+      walk(schedule_->reduce_rounds(), schedule_->rounds(),
+           [](std::uint16_t from, std::uint16_t& to, bool lost) { to = lost ? 0 : from; });
+      result_.survival_gather[trial] = share([](int /*rank*/, int /*part*/) { return true; });
+    }
+  }
+
+  // A value is 1 where a rank has the owner's sum.
+  void start_values(int part) {
+    for (int rank = 0; rank < ranks_; ++rank) {
+      const std::uint16_t has = schedule_->owner(part) == rank ? 1 : 0;
+      const auto row = counts_.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * pieces_);
+      std::fill(row + static_cast<std::ptrdiff_t>(first_pieces_[static_cast<std::size_t>(part)]),
+                row + static_cast<std::ptrdiff_t>(first_pieces_[static_cast<std::size_t>(part) + 1]), has);
+    }
+  }
+
+  // Sum of counts x elements over the (rank, part) that are chosen, over ranks x elements.
+  template <class Chosen>
+  double share(const Chosen& chosen) const {
+    double sum = 0;
+    for (int rank = 0; rank < ranks_; ++rank) {
+      for (int part = 0; part < schedule_->parts(); ++part) {
+        if (!chosen(rank, part)) continue;
+        for (std::uint64_t piece = first_pieces_[static_cast<std::size_t>(part)];
+             piece < first_pieces_[static_cast<std::size_t>(part) + 1]; ++piece) {
+          sum += static_cast<double>(counts_[static_cast<std::size_t>(rank) * pieces_ + piece]) *
+                 static_cast<double>(piece_begins_[piece + 1] - piece_begins_[piece]);
+        }
+      }
+    }
+    return sum / (static_cast<double>(what_.elements) * ranks_);
+  }
+
+  const FateSimulation& what_;
+  const PathEntry& path_;
+  int ranks_;
+  std::unique_ptr<sim::HopSchedule> schedule_;
+  std::vector<std::uint64_t> begins_;  // of the parts, and the number of elements
+  Network network_;
+  SimulatedFates result_;
+  std::vector<MessageTimes> times_;  // by trial; empty where neither a process nor a deadline looks at them
+  std::vector<bool> touched_;        // by trial
+  std::array<std::vector<BitQueue>, 2> lost_bits_;  // by half and source
+  std::vector<std::uint64_t> piece_begins_;         // and the number of elements
+  std::vector<std::uint64_t> first_pieces_;         // of the parts, and the number of pieces
+  std::uint64_t pieces_ = 0;
+  std::vector<std::uint16_t> counts_;  // by rank and piece
+  std::vector<sim::Hop> hops_;
+};
+
+}  // namespace
+
+SimulatedFates simulate_fates(const FateSimulation& simulation) {
+  validate(simulation.network);
+  return Simulation(simulation).run();
+}
+
+}  // namespace droptest::comm

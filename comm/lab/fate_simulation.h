@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an all-reduce loses, without tensors and without ranks: the fates alone, for any number of ranks.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "comm/lossy/clock/time_model.h"
+#include "comm/lossy/network.h"
+#include "comm/lossy/statistics/loss_statistics.h"
+
+namespace droptest::comm {
+
+/// All-reduces of floats one after the other, as one group of world ranks 0 to ranks - 1 runs them in a traffic class.
+struct FateSimulation {
+  ClassNetwork network;
+  sim::TrafficClass traffic_class = sim::TrafficClass::kTpForward;
+  int ranks = 8;
+  std::uint64_t elements = 65536;
+  std::uint64_t trials = 1;
+  std::uint64_t seed = 1;
+  const TimeModel* time = nullptr;          ///< of the clock that processes look at; borrowed, null: none
+  std::string_view message_name = "trial";  ///< which some may be protected by; a trial is a step
+};
+
+struct SimulatedFates {
+  /// By trial, over elements and ranks: contributions that reach a result, and results that reach a receiver.
+  std::vector<double> survival_reduce;
+  std::vector<double> survival_gather;
+  /// Packets, losses and digest of all trials: those that LossyCommunicator would collect. Without links and samples.
+  ClassStatistics statistics;
+};
+
+/// Draws the fates of every link and follows each contribution and each result along the path's hops.
+/// Cost: memory for one bit per packet and for ranks x (packets of a result) counts; with a deadline also for each late
+/// message of `direct` and `contribution`, and each message of other paths. Determinism: the fates are those
+/// of LossyCommunicator bit for bit. A group of one rank loses nothing. Throws: ConfigError for a network that has no
+/// meaning, and where the counts would not fit into 8 GiB.
+SimulatedFates simulate_fates(const FateSimulation& simulation);
+
+}  // namespace droptest::comm

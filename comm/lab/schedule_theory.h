@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an all-reduce under loss gives on average, computed exactly over the hops of its schedule.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "comm/lab/collective_theory.h"
+#include "sim/schedules/hop_schedule.h"
+
+namespace droptest::comm {
+
+/// Loss rate of a link between two ranks of the group.
+using LinkRate = std::function<double(sim::Half half, int source, int destination)>;
+
+/// The expectations of an all-reduce whose hops are lost independently, with parts of equal size. Fills are those of
+/// the case; its loss rates, path and ranks are not looked at. `alike`: all links of a half have one rate, so that
+/// parts which travel alike need not be told apart.
+enum class Links : std::uint8_t { kAlike, kDiffer };
+struct ScheduleExpectation {
+  Survival survival;
+  std::optional<double> nmse;  ///< nothing for `stale`, and where counts would take too long (see the source)
+};
+/// Source: linear recursions over the hops, derived in schedule_theory.cc; for the ring, halving and doubling and the
+/// tree they give the closed forms of docs/paths.md.
+ScheduleExpectation expected_all_reduce(const sim::HopSchedule& schedule, const LossyAllReduce& fills,
+                                        const LinkRate& rate, Links links);
+
+}  // namespace droptest::comm

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lab/time_simulation.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "sim/time/straggler.h"
+
+namespace droptest::comm {
+
+SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& model) {
+  return simulate_time(simulation, model, [](std::uint64_t /*trial*/, const TimedMessage& /*message*/) {});
+}
+
+SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& model,
+                            const std::function<void(std::uint64_t trial, const TimedMessage&)>& visit) {
+  validate(simulation.network);
+  Network network;
+  network.seed = simulation.seed;
+  network.of(simulation.traffic_class) = simulation.network;
+  validate(model, network);
+  std::vector<int> world_ranks(static_cast<std::size_t>(simulation.ranks));
+  std::iota(world_ranks.begin(), world_ranks.end(), 0);
+  CollectiveTiming timing(network, model, 0, world_ranks);
+  const sim::Straggler compute(model.compute_p99_over_p50);
+
+  SimulatedTime result;
+  std::vector<double> clocks(world_ranks.size(), 0);
+  for (std::uint64_t trial = 0; trial < simulation.trials; ++trial) {
+    timing.begin_step(trial);
+    for (std::size_t rank = 0; rank < clocks.size(); ++rank) {
+      const double taken = model.compute_seconds.value_or(0) *
+                           compute.factor(network.seed, sim::Purpose::kComputeStraggler, rank, trial);
+      clocks[rank] += taken;
+      result.total.compute_seconds += taken / static_cast<double>(simulation.ranks);
+    }
+    if (simulation.ranks > 1) {
+      timing.collective(sim::Collective::kAllReduce, {simulation.traffic_class, ElementType::kFloat32},
+                        std::array{simulation.elements}, 0, clocks, [&](const TimedMessage& message) {
+                          count_message(message, result.total);
+                          visit(trial, message);
+                        });
+    }
+    const double latest = *std::max_element(clocks.begin(), clocks.end());
+    result.seconds.push_back(latest - result.total.seconds);
+    result.total.seconds = latest;
+  }
+  return result;
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/clock/collective_timing.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "comm/lossy/paths/path_registry.h"
+#include "sim/error.h"
+#include "sim/packets/packetizer.h"
+
+namespace droptest::comm {
+namespace {
+
+// The packets of a link that go from send to recv have the upper half of its 2^48 places.
+constexpr std::uint64_t kMessagePlaces = std::uint64_t{1} << 47U;
+// A collective's rounds have stragglers of their own; the last number is that of what goes from send to recv.
+constexpr std::size_t kMessageRound = CollectiveTiming::kMostRounds;
+
+// Whether a packet of the gather half goes to all at once: with shared fates, and beside an aggregation point.
+bool goes_to_all(const ClassNetwork& network, const TimedMessage& message, bool from_rank) {
+  return message.link.half == sim::Half::kGather &&
+         (network.consistency == Consistency::kShared || (network.path == "contribution" && from_rank));
+}
+
+}  // namespace
+
+CollectiveTiming::CollectiveTiming(const Network& network, const TimeModel& model, GroupNumber group,
+                                   std::vector<int> world_ranks)
+    : network_(network),
+      model_(model),
+      group_(group),
+      world_ranks_(std::move(world_ranks)),
+      straggler_(model.transfer_p99_over_p50) {}
+
+const ClassNetwork& CollectiveTiming::network_of(const What& what) const {
+  const auto& network = network_.of(what.traffic_class);
+  DROPTEST_CHECK(network.has_value(), "a timed message of a class without a network");
+  return *network;
+}
+
+sim::Link CollectiveTiming::link(const What& what, sim::Half half, int source, int destination) const {
+  return {what.traffic_class, half, static_cast<std::uint16_t>(world_ranks_[static_cast<std::size_t>(source)]),
+          static_cast<std::uint16_t>(world_ranks_[static_cast<std::size_t>(destination)])};
+}
+
+TimedMessage CollectiveTiming::cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const {
+  const ClassNetwork& network = network_of(what);
+  const HalfNetwork& half = hop.half == sim::Half::kReduce ? network.reduce : network.gather;
+  const sim::Packetizer cut(hop.elements, element_bytes(what.type), network.payload_bytes);
+  const std::uint64_t packets =
+      half.recovery == nullptr || cut.packets() == 0 ? cut.packets() : half.recovery->first_packets(cut.packets());
+  const sim::Link on = link(what, hop.half, hop.source, hop.destination);
+  const sim::LinkCost& cost = model_.links.of(on.source, on.destination);
+  const std::uint64_t stream = static_cast<std::uint64_t>(group_) << 48U |
+                               static_cast<std::uint64_t>(draws.round) << 32U |
+                               static_cast<std::uint64_t>(on.source) << 16U | on.destination;
+  const double factor = straggler_.factor(network_.seed, sim::Purpose::kTransferStraggler, stream, draws.index);
+  // A parity packet is as long as the longest of the message.
+  const std::uint64_t redundant_bytes = packets > cut.packets() ? (packets - cut.packets()) * cut.payload_bytes(0) : 0;
+  const auto bytes =
+      static_cast<double>(hop.elements * element_bytes(what.type) + redundant_bytes + packets * model_.header_bytes);
+  TimedMessage message;
+  message.link = on;
+  message.counted_on = hop.destination;
+  const auto packet_bytes = static_cast<double>(network.payload_bytes + model_.header_bytes);
+  message.packet_seconds = cost.transfer_seconds(packet_bytes);
+  message.factor = factor;
+  message.cost = {factor * cost.latency_seconds, factor * cost.transfer_seconds(bytes), packets};
+  message.data_packets = cut.packets();
+  return message;
+}
+
+void CollectiveTiming::repeat(const ClassNetwork& network, Courses& courses, TimedMessage& message) const {
+  const HalfNetwork& half = message.link.half == sim::Half::kReduce ? network.reduce : network.gather;
+  const bool repeats = half.recovery != nullptr && half.recovery->sends_again();
+  if (!repeats || message.cost.packets == 0 || (half.loss == nullptr && half.links.empty())) return;
+  const sim::LossProcess* loss = loss_of_link(half.links, message.link, half.loss.get());
+  if (loss != nullptr) loss = &loss->at_step(step_);
+  const bool to_all = message.link.destination == sim::Link::kEveryDestination;
+  Course& course = courses[message.link];
+  if (!to_all || course.messages == 0 || course.collective != collectives_) {
+    const FlowKey key{message.link, group_};
+    sim::MessagePlace place = course.place(key, message.cost.packets, network.burst_scope);
+    if (&courses == &message_courses_) place.first_packet += kMessagePlaces;
+    place.ticks = course.take_ticks(message.cost.packets, message.departs_seconds, message.packet_seconds);
+    if (network.burst_scope == BurstScope::kMessage) place.ticks->first = 0;
+    course.packets += message.cost.packets;
+    ++course.messages;
+    course.collective = collectives_;
+    // Receivers of one packet have one fate of it, whatever their links: the links between groups say when it is sent
+    // again.
+    const sim::LinkCost& cost =
+        to_all ? model_.links.between : model_.links.of(message.link.source, message.link.destination);
+    const auto bytes = static_cast<double>(network.payload_bytes + model_.header_bytes);
+    course.last = {place, {cost.transfer_seconds(bytes), cost.round_trip_seconds()}};
+    course.repair = {};
+    if (loss != nullptr && loss->can_lose()) {
+      sim::PacketMask lost(message.cost.packets);
+      loss->draw_message(network_.seed, message.link, place, lost);
+      sim::PacketMask missing(message.data_packets);
+      course.repair = half.recovery->recover(lost, sim::draws_by_slot(*loss, network_.seed, message.link, place),
+                                             course.last.timing, missing);
+    }
+  }
+  message.repeated = course.last;
+  message.resent = course.repair.resent_packets;
+  message.timeouts = course.repair.rounds - 1;
+  message.cost.transfer_seconds += message.factor * course.repair.extra_seconds(course.last.timing.slot_seconds);
+}
+
+TimedMessage CollectiveTiming::cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const {
+  DROPTEST_CHECK(round < kMessageRound, "a collective of " + std::to_string(round) + " rounds");
+  return cost_of(what, hop, {round, collectives_});
+}
+
+TimedMessage CollectiveTiming::message(const What& what, int source, int destination, std::uint64_t elements,
+                                       double clock) {
+  const sim::TimedHop hop{source, destination, elements, sim::Half::kGather};
+  const std::uint64_t number = messages_[link(what, hop.half, source, destination)]++;
+  TimedMessage message = cost_of(what, hop, {kMessageRound, number});
+  message.in_time = message.cost.packets;
+  message.departs_seconds = clock;
+  repeat(network_of(what), message_courses_, message);
+  return message;
+}
+
+void CollectiveTiming::play(const sim::HopSchedule& schedule, const What& what, const ElementsOf& elements_of,
+                            std::span<double> clocks, const Visit& visit, Values values) {
+  const ClassNetwork& network = network_of(what);
+  sim::RoundClock clock(clocks, model_.deadline_seconds);
+  for (int round = 0; round < schedule.rounds(); ++round) {
+    clock.begin_round();
+    schedule.for_each_hop(round, [&](const sim::Hop& hop) {
+      const std::uint64_t elements = elements_of(hop);
+      if (elements == 0) return;  // nothing is sent
+      const sim::TimedHop timed{hop.source, hop.destination, elements, hop.half};
+      TimedMessage message = cost_in_collective(what, timed, static_cast<std::size_t>(round));
+      message.departs_seconds = clock.start_seconds(timed, message.cost);
+      if (values == Values::kForAll && goes_to_all(network, message, true))
+        message.link.destination = sim::Link::kEveryDestination;
+      repeat(network, courses_, message);
+      message.in_time = clock.play(timed, message.cost);
+      visit(message);
+    });
+    clock.end_round();
+  }
+  clock.finish(clocks);
+  ++collectives_;
+}
+
+void CollectiveTiming::collective(sim::Collective collective, const What& what, std::span<const std::uint64_t> counts,
+                                  int root, std::span<double> clocks, const Visit& visit) {
+  const ClassNetwork& network = network_of(what);
+  const PathEntry& path = path_entry(network.path);
+  const bool reduces = collective == sim::Collective::kAllReduce || collective == sim::Collective::kReduceScatter;
+  if (path.schedule == nullptr && reduces) {
+    std::uint64_t count_elems = 0;
+    for (const std::uint64_t c : counts) count_elems += c;
+    return aggregate(what, count_elems, clocks, visit);
+  }
+  // Values that no aggregation point adds up go from rank to rank.
+  const auto make_schedule = path.schedule == nullptr ? &sim::make_direct_schedule : path.schedule;
+  const auto schedule = make_schedule({collective, ranks(), root, network.group_ranks});
+  const std::vector<std::uint64_t> cut = collective == sim::Collective::kAllReduce
+                                             ? even_counts(counts[0], schedule->parts())
+                                             : std::vector<std::uint64_t>(counts.begin(), counts.end());
+  std::vector<std::uint64_t> begins = {0};
+  for (const std::uint64_t count : cut) begins.push_back(begins.back() + count);
+  const auto elements_of = [&](const sim::Hop& hop) {
+    return begins[static_cast<std::size_t>(hop.end_part)] - begins[static_cast<std::size_t>(hop.first_part)];
+  };
+  play(*schedule, what, elements_of, clocks, visit, Values::kForAll);
+}
+
+void CollectiveTiming::all_to_all(const What& what, std::span<const std::uint64_t> table, std::span<double> clocks,
+                                  const Visit& visit) {
+  const auto schedule = sim::make_direct_schedule({sim::Collective::kAllGather, ranks()});
+  const auto elements_of = [&](const sim::Hop& hop) {
+    return table[static_cast<std::size_t>(hop.source) * world_ranks_.size() +
+                 static_cast<std::size_t>(hop.destination)];
+  };
+  play(*schedule, what, elements_of, clocks, visit, Values::kForOne);
+}
+
+// Packets are summed as they arrive and go on at once: latency + transfer up, latency down. The way down carries what
+// the gather half repeats besides. The aggregation point waits one deadline from when the first rank begins.
+void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, std::span<double> clocks,
+                                 const Visit& visit) {
+  const ClassNetwork& network = network_of(what);
+  const double first = *std::min_element(clocks.begin(), clocks.end());
+  const double limit = first + model_.deadline_seconds.value_or(std::numeric_limits<double>::infinity());
+  double complete = first;
+  // Hops to the aggregation point are those of the group's first rank; its own takes as long as any.
+  for (int source = 0; source < ranks(); ++source) {
+    const sim::TimedHop hop{source, source == 0 ? ranks() - 1 : 0, count_elems, sim::Half::kReduce};
+    TimedMessage up = cost_in_collective(what, hop, 0);
+    up.departs_seconds = clocks[static_cast<std::size_t>(source)];
+    up.link.destination = sim::Link::kEveryDestination;
+    repeat(network, courses_, up);
+    const double first_bit = clocks[static_cast<std::size_t>(source)] + up.cost.latency_seconds;
+    complete = std::max(complete, std::min(limit, first_bit + up.cost.transfer_seconds));
+    up.in_time = sim::packets_in_time(up.cost, first_bit, limit);
+    up.counted_on = source;
+    visit(up);
+  }
+  for (int receiver = 0; receiver < ranks(); ++receiver) {
+    const sim::TimedHop hop{receiver == 0 ? ranks() - 1 : 0, receiver, count_elems, sim::Half::kGather};
+    TimedMessage down = cost_in_collective(what, hop, 1);
+    const sim::LinkCost& lossless = model_.links.of(down.link.source, down.link.destination);
+    down.departs_seconds = complete;
+    down.link.source = static_cast<std::uint16_t>(*std::ranges::min_element(world_ranks_));  // which names the point
+    if (goes_to_all(network, down, false)) down.link.destination = sim::Link::kEveryDestination;
+    repeat(network, courses_, down);
+    const sim::Packetizer cut(count_elems, element_bytes(what.type), network.payload_bytes);
+    const double bytes =
+        static_cast<double>(count_elems * element_bytes(what.type) + cut.packets() * model_.header_bytes);
+    double& clock = clocks[static_cast<std::size_t>(receiver)];
+    clock = std::max(clock, complete + down.cost.latency_seconds +
+                                std::max(0.0, down.cost.transfer_seconds - lossless.transfer_seconds(bytes)));
+    down.cost.packets = 0;  // the same ones that went up
+    visit(down);
+  }
+  ++collectives_;
+}
+
+void note_time(const TimedMessage& message, MessageTimes& times) {
+  const MessageTime time{message.departs_seconds, message.packet_seconds, message.in_time, message.repeated};
+  const bool shared =
+      message.link.half == sim::Half::kGather && message.link.destination == sim::Link::kEveryDestination;
+  shared ? times.add_shared(message.link, time) : times.add(message.link, time);
+}
+
+void count_message(const TimedMessage& message, VirtualTime& time) {
+  time.packets += message.cost.packets;
+  time.repeated += message.resent;
+  time.timeouts += message.timeouts;
+  if (message.in_time) time.late += message.cost.packets - *message.in_time;
+}
+
+}  // namespace droptest::comm

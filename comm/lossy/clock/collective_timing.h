@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// When the ranks of a group are done with a collective, worked out from pure fates alone.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/lossy/clock/time_model.h"
+#include "comm/lossy/flows/flow_ledger.h"
+#include "comm/lossy/flows/message_times.h"
+#include "comm/lossy/network.h"
+#include "sim/recovery/link_recovery.h"
+#include "sim/schedules/hop_schedule.h"
+#include "sim/time/hop_timing.h"
+#include "sim/time/straggler.h"
+
+namespace droptest::comm {
+
+/// One message of a collective with a clock.
+struct TimedMessage {
+  sim::Link link;      ///< whose fates it has
+  int counted_on = 0;  ///< rank of the group
+  sim::HopCost cost;
+  std::uint64_t data_packets = 0;  ///< of cost.packets
+  double factor = 1;               ///< of its straggler, on all its times
+  double departs_seconds = 0;
+  double packet_seconds = 0;  ///< of one full packet on its link
+  std::uint64_t resent = 0;   ///< packets, each as often as it was sent again
+  std::uint64_t timeouts = 0;
+  std::optional<RepeatedMessage> repeated;  ///< where it lies, on a link that sends again
+  std::optional<std::uint64_t>
+      in_time;  ///< its packets that arrive before the deadline; none where nobody waits for it
+};
+
+/// The collectives of one group, one after the other. Each moves the clocks of all its ranks, and shows the messages in
+/// the order in which ports carry them.
+/// Ranks: every rank of a group has one, or a simulation has one for all. Determinism: a pure function of (network,
+/// model, calls).
+class CollectiveTiming {
+ public:
+  using Visit = std::function<void(const TimedMessage&)>;
+  /// A collective has fewer rounds.
+  static constexpr int kMostRounds = 0xffff;
+
+  /// `network` and `model` are borrowed.
+  CollectiveTiming(const Network& network, const TimeModel& model, GroupNumber group, std::vector<int> world_ranks);
+
+  /// The training step that the next collectives belong to; the loss of a link may change with it.
+  void begin_step(std::uint64_t step) { step_ = step; }
+
+  struct What {
+    sim::TrafficClass traffic_class = sim::TrafficClass::kTpForward;
+    ElementType type = ElementType::kFloat32;
+  };
+  /// `counts`: the elements of an all-reduce or a broadcast, of each rank's part in the others. `clocks`: seconds by
+  /// rank, when it begins and afterwards when it is done.
+  void collective(sim::Collective collective, const What& what, std::span<const std::uint64_t> counts, int root,
+                  std::span<double> clocks, const Visit& visit);
+  /// `table`: elements from each rank to each other one, by source.
+  void all_to_all(const What& what, std::span<const std::uint64_t> table, std::span<double> clocks, const Visit& visit);
+  /// What goes from send to recv, when the sender's clock says `clock`: only the two ends know of it.
+  TimedMessage message(const What& what, int source, int destination, std::uint64_t elements, double clock);
+
+ private:
+  // Which straggler a message meets.
+  struct Draws {
+    std::size_t round;
+    std::uint64_t index;
+  };
+  // How far a link that sends again has come, and what became of its last message: hops that carry packets for every
+  // destination share it.
+  struct Course : LinkCourse {
+    std::uint64_t collective = 0;
+    RepeatedMessage last;
+    sim::Repair repair;
+  };
+  using Courses = std::map<sim::Link, Course>;
+
+  int ranks() const { return static_cast<int>(world_ranks_.size()); }
+  const ClassNetwork& network_of(const What& what) const;
+  sim::Link link(const What& what, sim::Half half, int source, int destination) const;
+  TimedMessage cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const;
+  TimedMessage cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const;
+  // Adds the time of the repetitions to a message that leaves at its time, where its link sends again.
+  void repeat(const ClassNetwork& network, Courses& courses, TimedMessage& message) const;
+  using ElementsOf = std::function<std::uint64_t(const sim::Hop&)>;
+  // Whether each receiver gets values of its own, as in an all_to_all, or all of them may get the same.
+  enum class Values : std::uint8_t { kForAll, kForOne };
+  void play(const sim::HopSchedule& schedule, const What& what, const ElementsOf& elements_of, std::span<double> clocks,
+            const Visit& visit, Values values);
+  void aggregate(const What& what, std::uint64_t count_elems, std::span<double> clocks, const Visit& visit);
+
+  const Network& network_;
+  const TimeModel& model_;
+  GroupNumber group_;
+  std::vector<int> world_ranks_;
+  sim::Straggler straggler_;
+  std::uint64_t step_ = 0;
+  std::uint64_t collectives_ = 0;
+  // All ranks of the group see all its collectives; of what goes from send to recv only the two ends know, so it has
+  // places of its own.
+  Courses courses_;
+  Courses message_courses_;
+  std::map<sim::Link, std::uint64_t> messages_;
+};
+
+/// Notes a collective's message for the loss layer, on the link whose fates it has there.
+void note_time(const TimedMessage& message, MessageTimes& times);
+
+/// Adds a message to the counts of the rank that counts it.
+void count_message(const TimedMessage& message, VirtualTime& time);
+
+}  // namespace droptest::comm

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/clock/time_model.h"
+
+#include <cmath>
+#include <string>
+
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+void require(bool holds, const char* name, double got, const char* want) {
+  if (!holds) throw ConfigError(std::string("time: ") + name + ": got " + std::to_string(got) + ", want " + want);
+}
+
+void validate(const sim::LinkCost& link) {
+  require(link.latency_seconds >= 0 && std::isfinite(link.latency_seconds), "latency_seconds", link.latency_seconds,
+          "at least 0");
+  require(link.bytes_per_second > 0 && std::isfinite(link.bytes_per_second), "bytes_per_second", link.bytes_per_second,
+          "a positive number");
+}
+
+}  // namespace
+
+void validate(const TimeModel& model, const Network& network) {
+  validate(model.links.within);
+  validate(model.links.between);
+  require(model.links.group_ranks >= 0, "group_ranks", model.links.group_ranks, "at least 0");
+  require(model.compute_p99_over_p50 >= 1, "compute_p99_over_p50", model.compute_p99_over_p50, "at least 1");
+  require(model.transfer_p99_over_p50 >= 1, "transfer_p99_over_p50", model.transfer_p99_over_p50, "at least 1");
+  if (model.compute_seconds)
+    require(*model.compute_seconds >= 0, "compute_seconds", *model.compute_seconds, "at least 0");
+  if (!model.deadline_seconds) return;
+  require(*model.deadline_seconds > 0, "deadline_seconds", *model.deadline_seconds, "a positive number");
+  if (!model.compute_seconds) {
+    throw ConfigError(
+        "time: got a deadline beside measured compute time, so that fates would differ from run to run; want "
+        "compute_seconds");
+  }
+  for (const auto& of_class : network.classes) {
+    if (!of_class) continue;
+    for (const HalfNetwork* half : {&of_class->reduce, &of_class->gather}) {
+      if (half->recovery == nullptr) continue;
+      throw ConfigError("time: got a deadline beside the recovery " + half->recovery->describe() +
+                        ", which does not know what is late; want one of the two");
+    }
+  }
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank's virtual clock: what it computes, and what its collectives take.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "comm/communicator.h"
+#include "comm/lossy/clock/time_model.h"
+#include "comm/lossy/flows/message_times.h"
+#include "comm/lossy/network.h"
+#include "sim/time/straggler.h"
+
+namespace droptest::comm {
+
+/// Shared by the groups that a rank is in.
+class VirtualClock {
+ public:
+  /// `network` has the loss of every class. Throws: ConfigError for a model that has no meaning.
+  VirtualClock(const Network& network, const TimeModel& model, int world_rank);
+
+  const Network& network() const { return network_; }
+  const TimeModel& model() const { return model_; }
+  VirtualTime& time() { return time_; }
+  MessageTimes& message_times() { return message_times_; }
+
+  /// The rank goes on to another step. Given compute time passes at once, at the beginning of the step.
+  void begin_step(std::uint64_t step);
+
+  /// While one is alive, the processor time of the calling thread is not compute time. They may be nested.
+  class Pause {
+   public:
+    /// Null: nothing happens.
+    explicit Pause(VirtualClock* clock);
+    ~Pause();
+    Pause(const Pause&) = delete;
+    Pause& operator=(const Pause&) = delete;
+
+   private:
+    VirtualClock* clock_;
+  };
+
+ private:
+  void compute(double seconds, std::uint64_t index);
+  double thread_seconds() const;
+
+  Network network_;
+  TimeModel model_;
+  int world_rank_;
+  sim::Straggler straggler_;
+  VirtualTime time_;
+  MessageTimes message_times_;
+  std::optional<std::uint64_t> step_;
+  int pauses_ = 0;
+  double resumed_ = 0;  // thread time
+};
+
+/// What paths see of a network: `network` itself, with holes by lateness where there is a deadline.
+Network with_deadlines(const Network& network, const TimeModel& model);
+
+/// The group's clocks: the latest of them, the mean compute time, and the sums of the counts. Ranks: all of `group`.
+VirtualTime collect_time(Communicator& group, const VirtualTime& mine);
+
+}  // namespace droptest::comm

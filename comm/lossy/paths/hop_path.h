@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Carries out any schedule of hops: the paths on which partial sums and results travel from rank to rank.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/lossy/fill/contribution_counts.h"
+#include "comm/lossy/paths/hop_fates.h"
+#include "comm/lossy/paths/one_hop.h"
+#include "comm/lossy/paths/path.h"
+#include "sim/schedules/hop_schedule.h"
+
+namespace droptest::comm {
+
+using ScheduleMaker = std::unique_ptr<sim::HopSchedule> (*)(const sim::ScheduleRequest&);
+
+/// A reduce hop carries the sender's partial sum: where a packet is lost, the receiver goes on with what it has, so
+/// that all contributions in the packet are gone. A gather hop carries the sender's value: a receiver that loses it
+/// fills the hole by the gather half's fill and sends that on. A rank works in the output (a reduce-scatter in a buffer
+/// of the input's size), so that `own` keeps the partial sum that the reduce half has left there.
+///
+/// count_rescale: the number of contributions travels with each partial sum, and the owner of a part scales it by ranks
+/// / contributions. inverse_probability: each arrived partial sum is scaled by 1 / (1 - loss rate of its link), so that
+/// every contribution is unbiased. stale: the last partial sum that arrived on this hop at this position.
+///
+/// all_to_all, send and recv are one hop for each pair. Reduction order: the schedule's; at loss 0 the bits are those
+/// of the same path without loss, equal on all ranks and backends.
+class HopPath final : public Path {
+ public:
+  HopPath(const PathContext& context, ScheduleMaker make_schedule);
+
+  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
+  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
+                      const Message& message) override;
+  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                  const Message& message) override;
+  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
+  void broadcast(Tensor data, int root, const Message& message) override;
+  std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override;
+
+ private:
+  // One collective while it runs.
+  struct Run {
+    const sim::HopSchedule& schedule;
+    Tensor work;  // what this rank has of all elements
+    ReduceOp op;
+    const Message& message;
+    Tensor last_sums;    // `stale` of the reduce half: one place for each received element, in the order of receipt
+    Tensor last_values;  // `stale` of the gather half: the shape of `work`
+    std::uint64_t sums_received = 0;
+  };
+
+  const sim::HopSchedule& schedule(sim::Collective collective, int root = 0);
+  void cut(const sim::HopSchedule& schedule, std::span<const std::uint64_t> counts);
+  sim::ElementRange elements(const sim::Hop& hop) const;
+  Tensor memory_of_sums(StaleMemory::Use use, const sim::HopSchedule& schedule, ConstTensor like,
+                        const Message& message);
+  void carry_out(Run& run);
+  using HopsOfRank = void (sim::HopSchedule::*)(int round, int rank, std::vector<sim::Hop>& hops) const;
+  void hops_of(const Run& run, int round, HopsOfRank which, std::vector<sim::Hop>& hops) const;
+  bool comes_beside(const sim::Hop& hop) const;
+  void exchange_values(const Run& run);
+  void add_sum(Run& run, const sim::Hop& hop, Tensor received, const std::vector<CountRun>& sent_counts);
+  void take_value(Run& run, const sim::Hop& hop, Tensor received);
+  void rescale_owned(Run& run);
+  bool counts_travel() const;
+  void exchange_counts(const Run& run);
+  void add_counts(sim::ElementRange elements, const std::vector<CountRun>& sent, const sim::PacketMask* lost,
+                  const sim::Packetizer& packets);
+
+  PathContext context_;
+  ScheduleMaker make_schedule_;
+  HopFates fates_;
+  OneHop one_hop_;
+  std::vector<std::unique_ptr<sim::HopSchedule>> schedules_;  // by collective, then a broadcast for each root
+  std::vector<std::uint64_t> begins_;                         // of the parts, and the number of elements
+  ContributionCounts counts_;
+  // Of the round at hand.
+  std::vector<sim::Hop> sends_;
+  std::vector<sim::Hop> receives_;
+  std::vector<Send> outgoing_;                          // by send
+  std::vector<Receive> incoming_;                       // by receive
+  std::vector<std::vector<CountRun>> received_counts_;  // by receive
+};
+
+/// For the registry.
+template <ScheduleMaker kSchedule>
+std::unique_ptr<Path> make_hop_path(const PathContext& context) {
+  return std::make_unique<HopPath>(context, kSchedule);
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/paths/message_transform.h"
+
+#include <algorithm>
+#include <string>
+
+#include "comm/device/device_buffer.h"
+#include "comm/lossy/fill/packet_runs.h"
+#include "sim/error.h"
+#include "sim/packets/interleaver.h"
+
+namespace droptest::comm {
+namespace {
+
+// The tensors of one rank after the other; f(part) for each that is not empty. f works in host memory: what a device
+// has goes there and back, which waits for the stream.
+template <class F>
+void for_each_part(Tensor data, std::span<const std::uint64_t> parts, const F& f) {
+  std::vector<std::byte> host;
+  Tensor in_place = data;
+  if (data.stream != nullptr) {
+    host.resize(data.bytes.size());
+    copy_to_host(data.bytes.data(), host, *data.stream);
+    data.stream->synchronize();
+    in_place = {data.type, host};
+  }
+  std::uint64_t begin = 0;
+  for (const std::uint64_t count : parts) {
+    if (count > 0) f(slice(in_place, {begin, begin + count}));
+    begin += count;
+  }
+  if (data.stream == nullptr) return;
+  copy_to_device(std::span<const std::byte>(host), data.bytes.data(), *data.stream);
+  data.stream->synchronize();  // the host's copy goes
+}
+
+// In place on floats of a width that the transform knows; bfloat16 is widened, and rounded afterwards.
+template <class F>
+void transform(Tensor part, const F& f) {
+  if (part.type == ElementType::kFloat32) return f(part.as<float>());
+  if (part.type == ElementType::kFloat64) return f(part.as<double>());
+  DROPTEST_CHECK(part.type == ElementType::kBfloat16, "a transform of integers");
+  const std::span<Bf16> rounded = part.as<Bf16>();
+  std::vector<float> values(rounded.size());
+  std::ranges::transform(rounded, values.begin(), to_float);
+  f(std::span<float>(values));
+  std::ranges::transform(values, rounded.begin(), to_bf16);
+}
+
+}  // namespace
+
+MessageTransform::MessageTransform(const ClassNetwork& network, std::uint64_t seed) : network_(network) {
+  if (network.recovery.hadamard_block_elems > 0) hadamard_.emplace(seed, 0, network.recovery.hadamard_block_elems);
+}
+
+bool MessageTransform::is_identity() const {
+  return !hadamard_.has_value() && network_.recovery.interleave_packets <= 1;
+}
+
+void MessageTransform::check(ReduceOp op, ElementType type, const Message& message) const {
+  if (!hadamard_.has_value() || (op == ReduceOp::kSum && type != ElementType::kUint64)) return;
+  throw ConfigError("message \"" + std::string(message.name) + "\" of class " +
+                    std::string(sim::traffic_class_name(message.traffic_class)) + ": recovery hadamard sends sums of " +
+                    "elements in place of elements, but " +
+                    (op == ReduceOp::kMax ? "the maximum of sums is not the sum of maxima"
+                                          : "the elements are integers, which it does not give back") +
+                    "; want a sum of floats, or the class control");
+}
+
+void MessageTransform::interleave(Tensor part, Turn turn) {
+  const std::size_t size = element_bytes(part.type);
+  const sim::Interleaver interleaver(network_.recovery.interleave_packets, network_.payload_bytes / size);
+  order_.assign(part.bytes.begin(), part.bytes.end());
+  if (turn == Turn::kIn) {
+    interleaver.spread(order_, part.bytes, size);
+  } else {
+    interleaver.gather(order_, part.bytes, size);
+  }
+}
+
+void MessageTransform::forward(Tensor data, std::span<const std::uint64_t> parts) {
+  for_each_part(data, parts, [this](Tensor part) {
+    if (hadamard_.has_value()) {
+      transform(part, [this](auto values) { hadamard_->forward(values); });
+    }
+    if (network_.recovery.interleave_packets > 1) interleave(part, Turn::kIn);
+  });
+}
+
+void MessageTransform::inverse(Tensor data, std::span<const std::uint64_t> parts) {
+  for_each_part(data, parts, [this](Tensor part) {
+    if (network_.recovery.interleave_packets > 1) interleave(part, Turn::kOut);
+    if (hadamard_.has_value()) {
+      transform(part, [this](auto values) { hadamard_->inverse(values); });
+    }
+  });
+}
+
+ConstTensor MessageTransform::transformed(ConstTensor input, std::span<const std::uint64_t> parts, Scratch& scratch) {
+  const Tensor copied = scratch.take(Scratch::Slot::kTransformed, input, input.count_elems());
+  copy(input, copied);
+  forward(copied, parts);
+  return copied;
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// How messages are written before they are cut into packets: interleaved, or as their randomised Hadamard transform.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/lossy/fill/scratch.h"
+#include "comm/lossy/network.h"
+#include "sim/recovery/hadamard.h"
+
+namespace droptest::comm {
+
+/// The transform of a class's messages (Hadamard first, then interleaved), and back. Both steps are linear and the same
+/// on all ranks; what a lost packet takes, and what a fill puts in its place, is spread over the message when it is
+/// turned back. The identity where the network's recovery has neither.
+class MessageTransform {
+ public:
+  /// `network` is borrowed and outlives this; `seed` is the experiment's.
+  MessageTransform(const ClassNetwork& network, std::uint64_t seed);
+
+  bool is_identity() const;
+  /// Throws: ConfigError, where the Hadamard transform is in use, for a maximum and for integers.
+  void check(ReduceOp op, ElementType type, const Message& message) const;
+
+  /// In place. `parts` are the elements of the messages that lie in `data` one after the other; each is transformed by
+  /// itself.
+  void forward(Tensor data, std::span<const std::uint64_t> parts);
+  void inverse(Tensor data, std::span<const std::uint64_t> parts);
+  /// A copy in `scratch`: a caller's input is never written.
+  ConstTensor transformed(ConstTensor input, std::span<const std::uint64_t> parts, Scratch& scratch);
+
+ private:
+  enum class Turn : std::uint8_t { kIn, kOut };
+  void interleave(Tensor part, Turn turn);
+
+  const ClassNetwork& network_;
+  std::optional<sim::RandomisedHadamard> hadamard_;
+  std::vector<std::byte> order_;  // a part in the order in which it was, while it is written anew
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/paths/path_registry.h"
+
+#include <string>
+
+#include "comm/lossy/paths/contribution_path.h"
+#include "comm/lossy/paths/direct_path.h"
+#include "comm/lossy/paths/hop_path.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+template <class P>
+std::unique_ptr<Path> make(const PathContext& context) {
+  return std::make_unique<P>(context);
+}
+
+}  // namespace
+
+const std::vector<PathEntry>& paths() {
+  static const std::vector<PathEntry> entries = {
+      {"contribution", "in-network aggregation: a packet of one rank never reaches the aggregation point, all miss it",
+       RankEquality::kStayEqual, LossShorthand::kReduceHalf, &make<ContributionPath>, nullptr, true, false,
+       SenderFeedback::kCorrectsSends},
+      {"direct", "reduce-scatter by direct exchange, then all-gather; one (source, destination) packet at a time",
+       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<DirectPath>, &sim::make_direct_schedule, true,
+       false, SenderFeedback::kCorrectsSends},
+      {"ring", "partial sums go round a ring, then results: a lost hop loses all that it carries",
+       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make_hop_path<sim::make_ring_schedule>,
+       &sim::make_ring_schedule},
+      {"halving_doubling", "recursive halving, then doubling: log2 N hops; other sizes fold onto a power of two",
+       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make_hop_path<sim::make_halving_doubling_schedule>,
+       &sim::make_halving_doubling_schedule},
+      {"tree", "double binary tree: each half of the data goes up one of two trees, and its sums down again",
+       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make_hop_path<sim::make_tree_schedule>,
+       &sim::make_tree_schedule},
+      {"hierarchical", "groups of group_ranks: sums to each group's leader, a ring of leaders, results to the members",
+       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make_hop_path<sim::make_hierarchical_schedule>,
+       &sim::make_hierarchical_schedule, false, true},
+  };
+  return entries;
+}
+
+const PathEntry& path_entry(std::string_view name) {
+  std::string known;
+  for (const PathEntry& entry : paths()) {
+    if (entry.name == name) return entry;
+    known.append(known.empty() ? "" : ", ").append(entry.name);
+  }
+  throw ConfigError("path: got \"" + std::string(name) + "\", want one of " + known);
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Paths by name: the one list that a new path is added to.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "comm/lossy/paths/path.h"
+#include "sim/schedules/hop_schedule.h"
+
+namespace droptest::comm {
+
+/// Which halves a spec's `loss` stands for where it names no half.
+enum class LossShorthand : std::uint8_t { kBothHalves, kReduceHalf };
+
+/// Why `shared` has no meaning on some paths.
+inline constexpr std::string_view kSharesNoFates =
+    "each packet travels to one rank, which sends on what it has, so there are no receivers that could share a fate";
+
+/// Whether the ranks of a group end with equal results where a lossless collective gives equal ones.
+enum class RankEquality : std::uint8_t {
+  kStayEqual,       ///< under the shorthand loss, always
+  kReduceHalfOnly,  ///< gather-half loss per receiver makes them differ; `shared` keeps them equal
+};
+
+/// Whether a path corrects its sends by PathContext::feedback.
+enum class SenderFeedback : std::uint8_t { kNone, kCorrectsSends };
+
+struct PathEntry {
+  std::string_view name;
+  std::string_view summary;
+  RankEquality equality;
+  LossShorthand shorthand;
+  std::unique_ptr<Path> (*make)(const PathContext&);
+  /// The hops of its collectives; null for a path that has none, since its packets do not travel from rank to rank.
+  std::unique_ptr<sim::HopSchedule> (*schedule)(const sim::ScheduleRequest&);
+  bool can_share = false;   ///< several ranks receive one packet, so `shared` has a meaning
+  bool has_groups = false;  ///< needs ClassNetwork::group_ranks
+  SenderFeedback feedback = SenderFeedback::kNone;
+};
+
+/// All known paths, in the order in which they are listed.
+const std::vector<PathEntry>& paths();
+
+/// Throws: ConfigError that lists the known names.
+const PathEntry& path_entry(std::string_view name);
+
+}  // namespace droptest::comm

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// A path whose messages are written otherwise: interleaved, or as their randomised Hadamard transform.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/lossy/paths/message_transform.h"
+#include "comm/lossy/paths/path.h"
+
+namespace droptest::comm {
+
+/// Decorates any path: each part of a message that travels by itself is transformed on its way in and back on its way
+/// out; sums and fills go on in between.
+/// Reductions: interleaving moves elements, so results without loss keep their bits; the Hadamard transform rounds.
+/// Throws: ConfigError as MessageTransform::check() does.
+class TransformedPath final : public Path {
+ public:
+  /// `context` is the path's own; `seed` is the experiment's.
+  TransformedPath(std::unique_ptr<Path> path, const PathContext& context, std::uint64_t seed);
+
+  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
+  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
+                      const Message& message) override;
+  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                  const Message& message) override;
+  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
+  void broadcast(Tensor data, int root, const Message& message) override;
+  std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override;
+
+ private:
+  using Counts = std::span<const std::uint64_t>;
+  bool fill_keeps_output() const { return keeps_own(context_.network.gather.fill); }
+
+  std::unique_ptr<Path> path_;
+  PathContext context_;
+  MessageTransform transform_;
+};
+
+/// The path itself, or in its decorator where the network's recovery transforms messages.
+std::unique_ptr<Path> with_transforms(std::unique_ptr<Path> path, const PathContext& context, std::uint64_t seed);
+
+}  // namespace droptest::comm

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Diagnostics of single layers of all ranks, added up over the reliable inner communicator.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/lossy/statistics/loss_statistics.h"
+#include "comm/lossy/statistics/statistics_collection.h"
+#include "comm/lossy/statistics/word_stream.h"
+
+namespace droptest::comm {
+
+void put_samples(WordWriter& out, const SampleSums& sums);
+SampleSums take_samples(WordReader& in);
+
+/// The layers of each class, equal on every rank: sums are added in rank order. A step is untouched where no rank lost
+/// anything of the layer in it. Settling keeps the verdicts of finished steps as two counts, on the group's first rank.
+/// Ranks: all of the group.
+std::map<sim::TrafficClass, std::vector<LayerStatistics>> collect_layers(Communicator& group, const RankCounts& counts,
+                                                                         Settling settling);
+
+}  // namespace droptest::comm

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the loss layer did, per traffic class and half; merged over ranks for the record.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "comm/lossy/statistics/sample_sums.h"
+#include "sim/loss/link.h"
+
+namespace droptest::comm {
+
+/// Whether ranks count what their links lose. Where nobody asks for statistics, a link needs a third of the memory.
+enum class Counting : std::uint8_t { kOff, kOn };
+
+/// Whether statistics have an entry for each link.
+enum class LinkDetail : std::uint8_t { kOmit, kInclude };
+
+/// What became of packets, message by message.
+struct PacketCounts {
+  std::uint64_t bytes = 0;  ///< of the packets sent at first: data and parity; losses count these too
+  std::uint64_t lost_packets = 0;
+  std::uint64_t lost_bytes = 0;
+  /// After recovery, which leaves all that is lost missing where there is none.
+  std::uint64_t repaired_packets = 0;  ///< data packets that were lost at first and arrived or were restored
+  std::uint64_t residual_packets = 0;  ///< data packets that stay missing
+  std::uint64_t residual_bytes = 0;
+  std::uint64_t resent_packets = 0;  ///< beside those sent at first: each as often as it was sent again
+  std::uint64_t resend_rounds = 0;   ///< summed over messages
+};
+
+/// Counts of one flow or of many flows added up. Each link is counted on exactly one rank.
+struct LossCounts : PacketCounts {
+  std::uint64_t messages = 0;
+  std::uint64_t packets = 0;                         ///< sent at first
+  double expected_lost = 0;                          ///< sum over links of packets x loss rate
+  double expected_lost_variance = 0;                 ///< sum over links of the process's count variance
+  std::map<std::uint64_t, std::uint64_t> bursts;     ///< burst length in packets -> how many ended or are open
+  std::vector<std::uint64_t> gaps;                   ///< gaps of 2^i to 2^(i + 1) - 1 packets between two losses, by i
+  std::map<std::uint64_t, std::uint64_t> stretches;  ///< of neighbouring packets: length -> how many
+
+  /// Configured loss rate: expected_lost / packets; 0 without packets.
+  double configured_rate() const;
+  double realised_rate() const;
+  /// (lost - expected) / sd; 0 where the variance is 0 and nothing deviates, infinity where it is 0 and something does.
+  double z() const;
+  /// Mean burst over the histogram; 0 without bursts.
+  double mean_burst_packets() const;
+  void add(const LossCounts& other);
+};
+
+struct LinkStatistics {
+  sim::Link link;
+  LossCounts counts;
+  /// Of all fates of the link so far, as the rank that counts it has drawn them. The other end draws those of every
+  /// 16th message only, which verify_fates() compares.
+  std::uint64_t digest = 0;
+};
+
+/// The messages of one class in one transformer block. On sampled steps, summed over ranks and calls; steps count
+/// whether sampled or not.
+struct LayerStatistics {
+  int layer = -1;  ///< -1: messages of no block
+  SampleSums samples;
+  std::uint64_t steps = 0;            ///< with traffic of the layer
+  std::uint64_t untouched_steps = 0;  ///< of these, those in which no rank lost a packet of it
+
+  double untouched_share() const;  ///< 1 without steps
+};
+
+struct ClassStatistics {
+  sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
+  std::array<LossCounts, 2> halves;  ///< by sim::Half
+  std::uint64_t collectives = 0;     ///< calls, counted once for their group; a message from send to recv is one
+  std::uint64_t untouched = 0;       ///< of these, those in which no rank lost a packet
+  /// On sampled steps, summed over ranks and calls: |result - exact|^2, |exact|^2, |result|^2, <result, exact>.
+  std::uint64_t sampled_calls = 0;
+  double error_energy = 0;
+  double exact_energy = 0;
+  double result_energy = 0;
+  double inner_product = 0;
+  /// On sampled steps, of results that ought to be equal on all ranks: largest difference between two ranks, and the
+  /// root mean square, over elements and ranks, of the difference to the mean over ranks.
+  double divergence_max = 0;
+  double divergence_rms = 0;
+  std::uint64_t digest = 0;             ///< of all links' digests
+  std::vector<LayerStatistics> layers;  ///< in ascending order
+  std::vector<LinkStatistics> links;
+
+  LossCounts total() const;
+  double nmse() const;    ///< error_energy / exact_energy; 0 without samples
+  double cosine() const;  ///< 1 without samples
+  double untouched_share() const;
+};
+
+/// Samples of one class since they were last read. Lines of metrics.jsonl have differences of ClassStatistics instead.
+struct ClassSample {
+  sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
+  std::uint64_t calls = 0;
+  double nmse = 0;
+  double cosine = 1;
+  double divergence_max = 0;
+  double divergence_rms = 0;
+};
+
+}  // namespace droptest::comm

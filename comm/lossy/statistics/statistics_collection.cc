@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/statistics/statistics_collection.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <map>
+
+#include "comm/lossy/statistics/layer_collection.h"
+#include "comm/lossy/statistics/word_stream.h"
+
+namespace droptest::comm {
+namespace {
+
+void put_counts(WordWriter& out, const LossCounts& counts) {
+  for (const std::uint64_t n :
+       {counts.messages, counts.packets, counts.bytes, counts.lost_packets, counts.lost_bytes, counts.repaired_packets,
+        counts.residual_packets, counts.residual_bytes, counts.resent_packets, counts.resend_rounds}) {
+    out.put(n);
+  }
+  out.put_double(counts.expected_lost);
+  out.put_double(counts.expected_lost_variance);
+  out.put(counts.bursts.size());
+  for (const auto& [length, number] : counts.bursts) {
+    out.put(length);
+    out.put(number);
+  }
+  out.put(counts.gaps.size());
+  for (const std::uint64_t number : counts.gaps) out.put(number);
+  out.put(counts.stretches.size());
+  for (const auto& [length, number] : counts.stretches) {
+    out.put(length);
+    out.put(number);
+  }
+}
+
+LossCounts take_counts(WordReader& in) {
+  LossCounts counts;
+  for (std::uint64_t* n : {&counts.messages, &counts.packets, &counts.bytes, &counts.lost_packets, &counts.lost_bytes,
+                           &counts.repaired_packets, &counts.residual_packets, &counts.residual_bytes,
+                           &counts.resent_packets, &counts.resend_rounds}) {
+    *n = in.take();
+  }
+  counts.expected_lost = in.take_double();
+  counts.expected_lost_variance = in.take_double();
+  for (std::uint64_t left = in.take(); left > 0; --left) {
+    const std::uint64_t length = in.take();
+    counts.bursts[length] = in.take();
+  }
+  counts.gaps.resize(in.take());
+  for (std::uint64_t& number : counts.gaps) number = in.take();
+  for (std::uint64_t left = in.take(); left > 0; --left) {
+    const std::uint64_t length = in.take();
+    counts.stretches[length] = in.take();
+  }
+  return counts;
+}
+
+// Of a link, what depends on the order of links when it is added up. There are as many links as pairs of ranks, so that
+// no more than this goes to all ranks unless it is asked for.
+struct InOrder {
+  std::uint64_t digest = 0;
+  double expected_lost = 0;
+  double expected_lost_variance = 0;
+};
+
+// One class while ranks are added up.
+struct ClassMerge {
+  SampleSums samples;
+  TouchedCalls::Settled settled;
+  std::map<GroupIdentity, TouchedCalls::Calls> open;
+  std::array<LossCounts, 2> halves;  // but for what is expected
+  std::map<sim::Link, InOrder> in_order;
+  std::map<sim::Link, LossCounts> links;  // none where detail is omitted
+};
+
+void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedger& ledger, const TouchedCalls& calls,
+               const ResultSampler& sampler, LinkDetail detail) {
+  put_samples(out, sampler.total(traffic_class));
+  out.put(calls.settled(traffic_class).calls);
+  out.put(calls.settled(traffic_class).untouched);
+  out.put(calls.open(traffic_class).size());
+  for (const auto& [identity, of_group] : calls.open(traffic_class)) {
+    out.put(identity.number);
+    out.put(identity.lowest_world_rank);
+    out.put(of_group.count);
+    for (const std::uint64_t word : of_group.touched) out.put(word);
+  }
+  const auto is_mine = [traffic_class](const auto& entry) {
+    return entry.first.link.traffic_class == traffic_class && entry.second.tally != nullptr;
+  };
+  std::array<LossCounts, 2> halves;
+  out.put(static_cast<std::uint64_t>(std::ranges::count_if(ledger.flows(), is_mine)));
+  for (const auto& entry : ledger.flows()) {
+    if (!is_mine(entry)) continue;
+    const sim::Link& link = entry.first.link;
+    LossCounts counts = FlowLedger::counts_of(entry.second);
+    out.put(static_cast<std::uint64_t>(link.half));
+    out.put(link.source);
+    out.put(link.destination);
+    out.put(entry.second.tally->digest());
+    out.put_double(counts.expected_lost);
+    out.put_double(counts.expected_lost_variance);
+    if (detail == LinkDetail::kInclude) put_counts(out, counts);
+    counts.expected_lost = counts.expected_lost_variance = 0;
+    halves[static_cast<std::size_t>(link.half)].add(counts);
+  }
+  for (const LossCounts& half : halves) put_counts(out, half);
+}
+
+void merge_class(WordReader& in, sim::TrafficClass traffic_class, LinkDetail detail, ClassMerge& merge) {
+  merge.samples.add(take_samples(in));
+  merge.settled.calls += in.take();
+  merge.settled.untouched += in.take();
+  for (std::uint64_t left = in.take(); left > 0; --left) {
+    GroupIdentity identity;
+    identity.number = static_cast<GroupNumber>(in.take());
+    identity.lowest_world_rank = static_cast<std::uint16_t>(in.take());
+    TouchedCalls::Calls& merged = merge.open[identity];
+    const std::uint64_t count = in.take();
+    merged.count = std::max(merged.count, count);
+    merged.touched.resize((merged.count + 63) / 64);
+    for (std::uint64_t word = 0; word < (count + 63) / 64; ++word) merged.touched[word] |= in.take();
+  }
+  for (std::uint64_t left = in.take(); left > 0; --left) {
+    sim::Link link;
+    link.traffic_class = traffic_class;
+    link.half = static_cast<sim::Half>(in.take());
+    link.source = static_cast<std::uint16_t>(in.take());
+    link.destination = static_cast<std::uint16_t>(in.take());
+    InOrder& merged = merge.in_order[link];
+    merged.digest = with_link_digest(merged.digest, in.take());
+    merged.expected_lost += in.take_double();
+    merged.expected_lost_variance += in.take_double();
+    if (detail == LinkDetail::kInclude) merge.links[link].add(take_counts(in));
+  }
+  for (LossCounts& half : merge.halves) half.add(take_counts(in));
+}
+
+std::uint64_t untouched_of(const TouchedCalls::Calls& calls) {
+  std::uint64_t touched = 0;
+  for (const std::uint64_t word : calls.touched) touched += static_cast<std::uint64_t>(std::popcount(word));
+  return calls.count - touched;
+}
+
+// The lowest rank of a group keeps its verdicts; the others forget them.
+void settle(TouchedCalls& calls, sim::TrafficClass traffic_class, const ClassMerge& merge, int world_rank) {
+  TouchedCalls::Settled kept;
+  for (const auto& [identity, of_group] : merge.open) {
+    if (identity.lowest_world_rank != world_rank) continue;
+    kept.calls += of_group.count;
+    kept.untouched += untouched_of(of_group);
+  }
+  calls.settle(traffic_class, kept);
+}
+
+ClassStatistics finish(sim::TrafficClass traffic_class, const ClassMerge& merge) {
+  ClassStatistics statistics;
+  statistics.traffic_class = traffic_class;
+  statistics.collectives = merge.settled.calls;
+  statistics.untouched = merge.settled.untouched;
+  for (const auto& [identity, of_group] : merge.open) {
+    statistics.collectives += of_group.count;
+    statistics.untouched += untouched_of(of_group);
+  }
+  statistics.halves = merge.halves;
+  for (const auto& [link, of_link] : merge.in_order) {
+    LossCounts& half = statistics.halves[static_cast<std::size_t>(link.half)];
+    half.expected_lost += of_link.expected_lost;
+    half.expected_lost_variance += of_link.expected_lost_variance;
+    statistics.digest = with_link_digest(statistics.digest, of_link.digest);
+  }
+  for (const auto& [link, counts] : merge.links) {
+    statistics.links.push_back({link, counts, merge.in_order.at(link).digest});
+  }
+  statistics.sampled_calls = merge.samples.calls;
+  statistics.error_energy = merge.samples.error_energy;
+  statistics.exact_energy = merge.samples.exact_energy;
+  statistics.result_energy = merge.samples.result_energy;
+  statistics.inner_product = merge.samples.inner_product;
+  statistics.divergence_max = merge.samples.divergence_max;
+  statistics.divergence_rms = merge.samples.divergence_rms();
+  return statistics;
+}
+
+}  // namespace
+
+std::uint64_t with_link_digest(std::uint64_t digest, std::uint64_t next) {
+  // An odd multiplier and a rotation: the order of the links matters, and no link can be left out unseen.
+  return std::rotl(digest, 23) * 0x9e3779b97f4a7c15U + next;
+}
+
+std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankCounts& counts, Settling settling,
+                                                LinkDetail detail) {
+  const FlowLedger& ledger = counts.ledger;
+  WordWriter out;
+  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    if (ledger.network().of(traffic_class).has_value())
+      put_class(out, traffic_class, ledger, counts.calls, counts.sampler, detail);
+  }
+  const auto by_rank = gather_words(group, out.words());
+  std::vector<WordReader> readers(by_rank.begin(), by_rank.end());
+  std::map<sim::TrafficClass, std::vector<LayerStatistics>> layers = collect_layers(group, counts, settling);
+  std::vector<ClassStatistics> collected;
+  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    if (!ledger.network().of(traffic_class).has_value()) continue;
+    ClassMerge merge;
+    for (WordReader& reader : readers) merge_class(reader, traffic_class, detail, merge);
+    if (settling == Settling::kSettle) settle(counts.calls, traffic_class, merge, group.world_rank(group.rank()));
+    ClassStatistics statistics = finish(traffic_class, merge);
+    statistics.layers = std::move(layers[traffic_class]);
+    if (statistics.collectives > 0) collected.push_back(std::move(statistics));
+  }
+  return collected;
+}
+
+std::vector<ClassSample> take_samples(Communicator& group, const FlowLedger& ledger, ResultSampler& sampler) {
+  WordWriter out;
+  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    if (ledger.network().of(traffic_class).has_value()) put_samples(out, sampler.take_interval(traffic_class));
+  }
+  const auto by_rank = gather_words(group, out.words());
+  std::vector<WordReader> readers(by_rank.begin(), by_rank.end());
+  std::vector<ClassSample> samples;
+  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    if (!ledger.network().of(traffic_class).has_value()) continue;
+    SampleSums sums;
+    for (WordReader& reader : readers) sums.add(take_samples(reader));
+    if (sums.calls == 0) continue;
+    samples.push_back(
+        {traffic_class, sums.calls, sums.nmse(), sums.cosine(), sums.divergence_max, sums.divergence_rms()});
+  }
+  return samples;
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The statistics of all ranks, added up over the reliable inner communicator.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/lossy/flows/flow_ledger.h"
+#include "comm/lossy/statistics/loss_statistics.h"
+#include "comm/lossy/statistics/result_sampler.h"
+#include "comm/lossy/statistics/touched_calls.h"
+#include "comm/lossy/statistics/touched_steps.h"
+
+namespace droptest::comm {
+
+/// Whether `calls` keeps what was merged. Settling bounds its memory; it needs all ranks of the run, because a rank
+/// that is missing could have lost something.
+enum class Settling : std::uint8_t { kSettle, kKeep };
+
+/// What one rank has counted.
+struct RankCounts {
+  const FlowLedger& ledger;
+  TouchedCalls& calls;
+  TouchedSteps& steps;
+  const ResultSampler& sampler;
+  std::uint64_t step;  ///< that is going on: its verdicts stay open
+};
+
+/// One entry per class that has a network and made calls, equal on every rank: what is not a whole number is added in
+/// the order of links, so that its bits do not depend on who asks. Ranks: all of the group, with one `detail`.
+std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankCounts& counts, Settling settling,
+                                                LinkDetail detail);
+
+/// Samples since the last call, added up over ranks; one entry per class that was sampled. Ranks: all of the group.
+std::vector<ClassSample> take_samples(Communicator& group, const FlowLedger& ledger, ResultSampler& sampler);
+
+/// The digest of links so far with that of the next one, in the order of sim::Link.
+std::uint64_t with_link_digest(std::uint64_t digest, std::uint64_t next);
+
+}  // namespace droptest::comm
