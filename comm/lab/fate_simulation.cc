@@ -127,9 +127,8 @@ class Simulation {
       FlowLedger ledger(network_);
       for (std::uint64_t trial = 0; trial < what_.trials; ++trial) {
         ledger.begin_step(trial);
-        const bool certain = what_.network.recovery.protect.covers({what_.traffic_class, what_.message_name}, trial);
         if (!times_.empty()) ledger.use_times(&times_[trial]);
-        ledger.set_arrival(certain ? FlowLedger::Arrival::kCertain : FlowLedger::Arrival::kByFate);
+        ledger.set_arrival(arrival_of({what_.traffic_class, what_.message_name}, what_.network, trial));
         messages(half, source, [&](int destination, std::uint64_t elems) {
           const sim::Link link{what_.traffic_class, half, static_cast<std::uint16_t>(source),
                                static_cast<std::uint16_t>(destination)};

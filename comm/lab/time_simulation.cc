@@ -36,7 +36,9 @@ SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& m
       result.total.compute_seconds += taken / static_cast<double>(simulation.ranks);
     }
     if (simulation.ranks > 1) {
-      timing.collective(sim::Collective::kAllReduce, {simulation.traffic_class, ElementType::kFloat32},
+      const Arrival arrival =
+          arrival_of({simulation.traffic_class, simulation.message_name}, simulation.network, trial);
+      timing.collective(sim::Collective::kAllReduce, {simulation.traffic_class, ElementType::kFloat32, arrival},
                         std::array{simulation.elements}, 0, clocks, [&](const TimedMessage& message) {
                           count_message(message, result.total);
                           visit(trial, message);

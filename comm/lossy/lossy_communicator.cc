@@ -116,10 +116,10 @@ class LossyCommunicator::Impl {
     const auto traffic_class = static_cast<std::size_t>(message.traffic_class);
     Path* path = paths_[traffic_class].get();
     if (path == nullptr) return nullptr;
-    const Protection& protect = state->ledger.network().of(message.traffic_class)->recovery.protect;
-    const bool certain = !protect.empty() && protect.covers(message, state->step);
-    state->ledger.set_arrival(certain ? FlowLedger::Arrival::kCertain : FlowLedger::Arrival::kByFate);
-    return certain && certain_paths_[traffic_class] != nullptr ? certain_paths_[traffic_class].get() : path;
+    const Arrival arrival = arrival_of(message, *state->ledger.network().of(message.traffic_class), state->step);
+    state->ledger.set_arrival(arrival);
+    Path* certain_path = certain_paths_[traffic_class].get();
+    return arrival == Arrival::kCertain && certain_path != nullptr ? certain_path : path;
   }
 
   // How a message to or from group rank `peer` travels, or null where it goes straight to the inner communicator: what
@@ -467,6 +467,8 @@ LossyCommunicator::LosslessScope::LosslessScope(LossyCommunicator& communicator)
 LossyCommunicator::LosslessScope::~LosslessScope() { --communicator_.impl_->state->lossless_scopes; }
 
 VirtualClock::Pause LossyCommunicator::pause_clock() { return VirtualClock::Pause(impl_->state->clock_or_null()); }
+
+VirtualClock::Stop LossyCommunicator::stop_clock() { return VirtualClock::Stop(impl_->state->clock_or_null()); }
 
 void LossyCommunicator::verify_fates() {
   const VirtualClock::Pause pause(impl_->state->clock_or_null());

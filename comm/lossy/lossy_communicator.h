@@ -77,6 +77,8 @@ class LossyCommunicator final : public Communicator {
   /// While it is alive, what the calling thread does is no compute time of the virtual clock: sampling, logging. The
   /// calls of this communicator pause the clock themselves, those of classes without a network too.
   VirtualClock::Pause pause_clock();
+  /// While it is alive, collectives leave the virtual clock where it is, too: an evaluation over the lossy network.
+  VirtualClock::Stop stop_clock();
 
   /// Compares, over the reliable inner communicator, the digest of each link's fates at its two ends.
   /// Ranks: all. Throws: CommError that names the link's ranks where they differ.

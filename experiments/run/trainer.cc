@@ -117,6 +117,7 @@ class Trainer {
   }
 
   double evaluate(const EvaluationBatches& batches, const char* name) {
+    const auto stop = network_.stop_clock();
     std::optional<comm::LossyCommunicator::LosslessScope> lossless;
     if (config_.validation.network == ValidationConfig::Network::kLossless) lossless.emplace(network_);
     return agree_on_mean(mean_loss(model_, batches), group_, name);
@@ -150,18 +151,8 @@ class Trainer {
     const ReplicaDivergence divergence = measure_replica_divergence(model_.parameters(), group_);
     line.divergence = divergence.all;
     line.divergence_groups = divergence.groups;
-    for (const comm::ClassStatistics& now : network_.collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit)) {
-      comm::ClassStatistics& before = sampled_[now.traffic_class];
-      if (now.sampled_calls > before.sampled_calls) {
-        comm::ClassStatistics fresh;
-        fresh.sampled_calls = now.sampled_calls - before.sampled_calls;
-        fresh.error_energy = now.error_energy - before.error_energy;
-        fresh.exact_energy = now.exact_energy - before.exact_energy;
-        fresh.result_energy = now.result_energy - before.result_energy;
-        fresh.inner_product = now.inner_product - before.inner_product;
-        line.classes[std::string(sim::traffic_class_name(now.traffic_class))] = {fresh.nmse(), fresh.cosine()};
-      }
-      before = now;
+    for (const comm::ClassSample& sampled : network_.take_samples()) {
+      line.classes[std::string(sim::traffic_class_name(sampled.traffic_class))] = {sampled.nmse, sampled.cosine};
     }
   }
 
@@ -207,7 +198,6 @@ class Trainer {
   Clock::time_point start_;
   double training_seconds_ = 0;
   std::deque<double> last_losses_;
-  std::map<sim::TrafficClass, comm::ClassStatistics> sampled_;
   TrainingOutcome outcome_;
 };
 

@@ -10,6 +10,10 @@ namespace {
 // pattern) does not lose the same packets for ever.
 constexpr std::uint64_t kAttemptStride = 1000003;
 
+// Repetitions look no further along their link, so that those of one message do not reach the places of another one,
+// which begin 2^32 later. Slots that a wait of minutes lies between have nothing to do with each other.
+constexpr std::uint64_t kSlotsOfMessage = std::uint64_t{1} << 31U;
+
 }  // namespace
 
 LinkRecovery::DrawAgain draws_by_attempt(const LossProcess& process, std::uint64_t seed, const Link& link,
@@ -25,7 +29,7 @@ LinkRecovery::DrawAgain draws_by_slot(const LossProcess& process, std::uint64_t 
                                       const MessagePlace& place) {
   return [&process, seed, link, place](const Attempt& attempt, std::uint64_t first_data, PacketMask& lost) {
     MessagePlace later = place;
-    later.first_packet += attempt.slot + first_data;
+    later.first_packet += (attempt.slot + first_data) % kSlotsOfMessage;
     if (later.ticks.has_value()) later.ticks->first += attempt.slot + first_data;
     process.draw_message(seed, link, later, lost);
   };

@@ -3,12 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "comm/lab/collective_experiment.h"
+#include "comm/lossy/clock/collective_timing.h"
 #include "comm/lossy/paths/path_registry.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
@@ -333,6 +338,56 @@ TEST(CollectiveTime, RepetitionsMeetTheEpisodeThatLostThePacket) {
   // Two round trips of 10 us in an episode of 1 ms: nearly all that was lost is lost again, where p^2 would be 1 %.
   EXPECT_GT(residual, 0.9);
   EXPECT_LT(residual, 1);
+}
+
+// A collective does not know of what goes from send to recv, so both count from places of their own.
+TEST(CollectiveTime, MessagesAndCollectivesShareNoPlaceOfALink) {
+  LossyOptions options = options_of("direct", 0.1, model_of());
+  ClassNetwork& network = *options.network.of(kClass);
+  apply_recovery(network, protocol("selective_repeat"));
+  for (const BurstScope scope : {BurstScope::kLink, BurstScope::kMessage}) {
+    network.burst_scope = scope;
+    CollectiveTiming timing(options.network, *options.time, 0, {0, 1});
+    std::array<double, 2> clocks = {0, 0};
+    constexpr std::uint64_t kElementsOfMessage = 64;  // one packet
+    std::set<std::uint64_t> collectives;
+    for (int i = 0; i < 40000; ++i) {
+      timing.collective(sim::Collective::kAllReduce, {kClass}, std::array{2 * kElementsOfMessage}, 0, clocks,
+                        [&](const TimedMessage& message) {
+                          if (message.link.half == sim::Half::kReduce || message.link.source != 0) return;
+                          collectives.insert(message.repeated->place.first_packet);
+                        });
+    }
+    EXPECT_EQ(collectives.size(), 40000U);
+    for (std::uint64_t i = 0; i < 100; ++i) {
+      const TimedMessage message = timing.message({kClass}, 0, 1, kElementsOfMessage, clocks[0]);
+      const sim::MessagePlace& place = message.repeated->place;
+      EXPECT_FALSE(collectives.contains(place.first_packet)) << i;
+      const std::uint64_t since_origin = scope == BurstScope::kMessage ? 0 : i + (std::uint64_t{1} << 47U);
+      EXPECT_EQ(place.first_packet - place.origin, since_origin);
+    }
+  }
+}
+
+// Of two nodes of two ranks, whose links within are slow to answer: what goes to all ranks of one node crosses no node.
+TEST(CollectiveTime, WhatGoesToAllIsSentAgainAtThePaceOfTheGroupsLinks) {
+  LossyOptions options = options_of("contribution", 0.2, model_of());
+  TimeModel& model = *options.time;
+  model.links.between = {1e-3, model.links.within.bytes_per_second};
+  model.links.group_ranks = 2;
+  apply_recovery(*options.network.of(kClass), protocol("selective_repeat"));
+  const auto round_trip = [&](std::vector<int> world_ranks) {
+    CollectiveTiming timing(options.network, model, 0, std::move(world_ranks));
+    std::array<double, 2> clocks = {0, 0};
+    double seconds = 0;
+    timing.collective(sim::Collective::kAllReduce, {kClass}, std::array{kElements}, 0, clocks,
+                      [&](const TimedMessage& message) {
+                        if (message.repeated) seconds = message.repeated->timing.round_trip_seconds;
+                      });
+    return seconds;
+  };
+  EXPECT_EQ(round_trip({2, 3}), model.links.within.round_trip_seconds());
+  EXPECT_EQ(round_trip({1, 2}), model.links.between.round_trip_seconds());
 }
 
 TEST(CollectiveTime, ParityPacketsTakeTheirTime) {

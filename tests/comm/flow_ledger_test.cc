@@ -53,7 +53,7 @@ TEST(FlowLedger, ACheckedMessageShowsThatTheEndsDiffer) {
       EXPECT_EQ(flow_of(sender).check(), flow_of(receiver).check());
     }
     receiver.next_message(kLink, 0, packets, Tally::kCounted);
-    sender.set_arrival(message == 32 ? FlowLedger::Arrival::kCertain : FlowLedger::Arrival::kByFate);
+    sender.set_arrival(message == 32 ? Arrival::kCertain : Arrival::kByFate);
     sender.pass_message(kLink, 0, packets);
   }
   EXPECT_NE(flow_of(sender).check(), flow_of(receiver).check());
@@ -102,7 +102,7 @@ TEST(FlowLedger, AMessageThatArrivesForCertainEndsABurst) {
   const sim::Packetizer packets(1000, 4, 64);
   FlowLedger ledger(network_of(1));
   for (int message = 0; message < 5; ++message) {
-    ledger.set_arrival(message == 2 ? FlowLedger::Arrival::kCertain : FlowLedger::Arrival::kByFate);
+    ledger.set_arrival(message == 2 ? Arrival::kCertain : Arrival::kByFate);
     ledger.next_message(kLink, 0, packets, Tally::kCounted);
   }
   const LossCounts counts = FlowLedger::counts_of(flow_of(ledger));

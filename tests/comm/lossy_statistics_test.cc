@@ -254,6 +254,23 @@ TEST(LossyStatistics, SamplesMeasureErrorAndDivergence) {
   });
 }
 
+TEST(LossyStatistics, AnIntervalAfterOneWithoutNumbersHasNumbersAgain) {
+  LossyOptions options =
+      options_of("direct", std::make_shared<sim::Bernoulli>(0.3), Consistency::kPerReceiver, BurstScope::kLink);
+  options.sample_every_steps = 1;
+  run_ranks(2, kTimeout, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    for (std::uint64_t step = 0; step < 2; ++step) {
+      lossy.begin_step(step);
+      std::vector<double> data(64, step == 0 ? std::nan("") : 1.0);
+      lossy.all_reduce(Tensor(std::span(data)), ReduceOp::kSum, kMessage);
+      const auto samples = lossy.take_samples();
+      ASSERT_EQ(samples.size(), 1U);
+      EXPECT_EQ(std::isnan(samples[0].nmse), step == 0);
+    }
+  });
+}
+
 TEST(LossyStatistics, SamplesOfEqualRanksDoNotDivergeAndDoNotChangeResults) {
   const auto loss = std::make_shared<sim::Bernoulli>(0.3);
   LossyOptions options = options_of("contribution", loss, Consistency::kShared, BurstScope::kLink);

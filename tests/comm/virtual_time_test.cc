@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -293,6 +294,40 @@ TEST(VirtualTime, NeitherEvaluationNorItsAbsenceChangesAnything) {
   const Outcome with = run(4, timed, all_reduce);
   timed.time.reset();
   EXPECT_EQ(run(4, timed, all_reduce).data, with.data);
+}
+
+TEST(VirtualTime, AStoppedClockLetsNoTimePassAndCountsNothing) {
+  for (const auto deadline : {std::optional<double>(), std::optional<double>(2e-5)}) {
+    LossyOptions options = options_of("direct", 0.1, model_of());
+    options.time->deadline_seconds = deadline;
+    const auto aside = [](LossyCommunicator& lossy, std::vector<float>& data) {
+      all_reduce(lossy, data);
+      const auto stop = lossy.stop_clock();
+      all_reduce(lossy, data);
+    };
+    const Outcome stopped = run(2, options, aside);
+    const Outcome once = run(2, options, all_reduce);
+    EXPECT_EQ(stopped.time.seconds, once.time.seconds);
+    EXPECT_EQ(stopped.time.packets, once.time.packets);
+    EXPECT_NE(stopped.data, once.data) << "it is carried out, over the lossy network";
+  }
+}
+
+TEST(VirtualTime, WhatIsProtectedIsSentOnce) {
+  LossyOptions options = options_of("direct", 0.3, model_of());
+  apply_recovery(*options.network.of(kClass), protocol("selective_repeat"));
+  const auto messages = [](LossyCommunicator& lossy, std::vector<float>& data) {
+    all_reduce(lossy, data);
+    if (lossy.rank() == 0) lossy.send(ConstTensor(std::span<const float>(data)), 1, kMessage);
+    if (lossy.rank() == 1) lossy.recv(Tensor(std::span(data)), 0, kMessage);
+  };
+  const VirtualTime lossless = run(2, options_of("direct", 0, model_of()), messages).time;
+  EXPECT_GT(run(2, options, messages).time.repeated, 0U);
+  options.network.of(kClass)->recovery.protect.layers = {kMessage.layer};
+  const VirtualTime time = run(2, options, messages).time;
+  EXPECT_EQ(time.seconds, lossless.seconds);
+  EXPECT_EQ(time.repeated, 0U);
+  EXPECT_EQ(time.packets, lossless.packets);
 }
 
 TEST(VirtualTime, GroupsOfARankShareItsClock) {

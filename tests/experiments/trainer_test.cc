@@ -286,6 +286,20 @@ TEST(Trainer, MeasuredComputeTimeHasNoTrafficSamplingEvaluationOrLogging) {
   }
 }
 
+TEST(Trainer, AnEvaluationOverTheLossyNetworkTakesNoVirtualTime) {
+  RunConfig config = tiny_config();
+  lose(config, TrafficClass::kTpForward, 0.1);
+  config.time.emplace();
+  config.time->links = {{5e-6, 1e9}, {5e-6, 1e9}, 0};
+  config.time->compute_seconds = 1e-3;
+  std::vector<double> seconds;
+  for (const auto validated : {ValidationConfig::Network::kLossless, ValidationConfig::Network::kLossy}) {
+    config.validation.network = validated;
+    seconds.push_back(*train_locally(config, tiny_corpus()).lines.back().virtual_seconds);
+  }
+  EXPECT_EQ(seconds[0], seconds[1]);
+}
+
 TEST(ReplicaDivergence, IsTheSpreadOverRanks) {
   comm::run_ranks(3, std::chrono::seconds(10), [](comm::Communicator& group) {
     const auto r = static_cast<float>(group.rank());

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "sim/error.h"
@@ -30,6 +31,26 @@ LinkRecovery::DrawAgain draws_of(const LossProcess& process, std::uint64_t first
   return draws_by_attempt(process, kSeed, kLink, first);
 }
 
+constexpr std::uint64_t kWaits = 123'456'789'000'000;  // slots
+
+/// Notes the last packet whose fate it was asked for.
+class FurthestPlace final : public LossProcess {
+ public:
+  explicit FurthestPlace(std::uint64_t& furthest) : furthest_(furthest) {}
+  void draw(std::uint64_t /*seed*/, const Link& /*link*/, std::uint64_t first_packet, PacketMask& lost) const override {
+    furthest_ = first_packet + lost.size() - 1;
+  }
+  double loss_rate() const override { return 0; }
+  double mean_burst_packets() const override { return 0; }
+  double mean_gap_packets() const override { return 0; }
+  double burst_at_least(std::uint64_t /*packets*/) const override { return 0; }
+  double lost_count_variance(std::uint64_t /*n*/) const override { return 0; }
+  std::string describe() const override { return "furthest"; }
+
+ private:
+  std::uint64_t& furthest_;
+};
+
 double binomial(int n, int k) {
   return std::exp(std::lgamma(n + 1.0) - std::lgamma(k + 1.0) - std::lgamma(n - k + 1.0));
 }
@@ -39,6 +60,22 @@ double bernoulli_residual(double p, int k, int m) {
   double tail = 0;
   for (int j = m; j <= k + m - 1; ++j) tail += binomial(k + m - 1, j) * std::pow(p, j) * std::pow(1 - p, k + m - 1 - j);
   return p * tail;
+}
+
+TEST(LinkRecovery, RepetitionsStayBelowThePlacesOfTheNextMessage) {
+  std::uint64_t furthest = 0;
+  const FurthestPlace process(furthest);
+  MessagePlace place;
+  place.first_packet = place.origin = std::uint64_t{7} << 32U;
+  const LinkRecovery::DrawAgain draw_again = draws_by_slot(process, kSeed, kLink, place);
+  PacketMask lost(64);
+  for (const std::uint64_t slot : {std::uint64_t{100}, std::uint64_t{1} << 31U, std::uint64_t{0xffffffff}, kWaits}) {
+    draw_again({1, slot}, 5, lost);
+    EXPECT_GE(furthest, place.first_packet) << slot;
+    EXPECT_LT(furthest, std::uint64_t{8} << 32U) << slot;
+  }
+  draw_again({1, 100}, 5, lost);
+  EXPECT_EQ(furthest, place.first_packet + 105 + 63);
 }
 
 TEST(Parity, EveryPacketOfAMessageHasOnePlace) {

@@ -13,8 +13,10 @@
 namespace droptest::comm {
 namespace {
 
-// The packets of a link that go from send to recv have the upper half of its 2^48 places.
-constexpr std::uint64_t kMessagePlaces = std::uint64_t{1} << 47U;
+// What goes from send to recv has the upper half of a link's packets, or of its messages where each has fates of its
+// own (docs/paths.md).
+constexpr std::uint64_t kPeerPackets = std::uint64_t{1} << 47U;
+constexpr std::uint64_t kPeerMessages = std::uint64_t{1} << 55U;
 // A collective's rounds have stragglers of their own; the last number is that of what goes from send to recv.
 constexpr std::size_t kMessageRound = CollectiveTiming::kMostRounds;
 
@@ -72,7 +74,13 @@ TimedMessage CollectiveTiming::cost_of(const What& what, const sim::TimedHop& ho
   return message;
 }
 
-void CollectiveTiming::repeat(const ClassNetwork& network, Courses& courses, TimedMessage& message) const {
+const sim::LinkCost& CollectiveTiming::slowest_link() const {
+  const auto [first, last] = std::ranges::minmax(world_ranks_);
+  return model_.links.of(first, last);
+}
+
+void CollectiveTiming::repeat(const What& what, Courses& courses, TimedMessage& message) const {
+  const ClassNetwork& network = network_of(what);
   const HalfNetwork& half = message.link.half == sim::Half::kReduce ? network.reduce : network.gather;
   const bool repeats = half.recovery != nullptr && half.recovery->sends_again();
   if (!repeats || message.cost.packets == 0 || (half.loss == nullptr && half.links.empty())) return;
@@ -83,20 +91,25 @@ void CollectiveTiming::repeat(const ClassNetwork& network, Courses& courses, Tim
   if (!to_all || course.messages == 0 || course.collective != collectives_) {
     const FlowKey key{message.link, group_};
     sim::MessagePlace place = course.place(key, message.cost.packets, network.burst_scope);
-    if (&courses == &message_courses_) place.first_packet += kMessagePlaces;
+    const bool by_message = network.burst_scope == BurstScope::kMessage;
+    const std::uint64_t upper_half = by_message ? kPeerMessages : kPeerPackets;
+    DROPTEST_CHECK((place.first_packet & upper_half) == 0, "a link with a clock ran out of packet indices");
+    if (&courses == &message_courses_) {
+      place.first_packet += upper_half;
+      if (by_message) place.origin = place.first_packet;
+    }
     place.ticks = course.take_ticks(message.cost.packets, message.departs_seconds, message.packet_seconds);
-    if (network.burst_scope == BurstScope::kMessage) place.ticks->first = 0;
+    if (by_message) place.ticks->first = 0;
     course.packets += message.cost.packets;
     ++course.messages;
     course.collective = collectives_;
-    // Receivers of one packet have one fate of it, whatever their links: the links between groups say when it is sent
-    // again.
+    // Receivers of one packet have one fate of it, whatever their links: the slowest says when it is sent again.
     const sim::LinkCost& cost =
-        to_all ? model_.links.between : model_.links.of(message.link.source, message.link.destination);
+        to_all ? slowest_link() : model_.links.of(message.link.source, message.link.destination);
     const auto bytes = static_cast<double>(network.payload_bytes + model_.header_bytes);
     course.last = {place, {cost.transfer_seconds(bytes), cost.round_trip_seconds()}};
     course.repair = {};
-    if (loss != nullptr && loss->can_lose()) {
+    if (loss != nullptr && loss->can_lose() && what.arrival == Arrival::kByFate) {
       sim::PacketMask lost(message.cost.packets);
       loss->draw_message(network_.seed, message.link, place, lost);
       sim::PacketMask missing(message.data_packets);
@@ -122,7 +135,7 @@ TimedMessage CollectiveTiming::message(const What& what, int source, int destina
   TimedMessage message = cost_of(what, hop, {kMessageRound, number});
   message.in_time = message.cost.packets;
   message.departs_seconds = clock;
-  repeat(network_of(what), message_courses_, message);
+  repeat(what, message_courses_, message);
   return message;
 }
 
@@ -140,7 +153,7 @@ void CollectiveTiming::play(const sim::HopSchedule& schedule, const What& what, 
       message.departs_seconds = clock.start_seconds(timed, message.cost);
       if (values == Values::kForAll && goes_to_all(network, message, true))
         message.link.destination = sim::Link::kEveryDestination;
-      repeat(network, courses_, message);
+      repeat(what, courses_, message);
       message.in_time = clock.play(timed, message.cost);
       visit(message);
     });
@@ -198,7 +211,7 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
     TimedMessage up = cost_in_collective(what, hop, 0);
     up.departs_seconds = clocks[static_cast<std::size_t>(source)];
     up.link.destination = sim::Link::kEveryDestination;
-    repeat(network, courses_, up);
+    repeat(what, courses_, up);
     const double first_bit = clocks[static_cast<std::size_t>(source)] + up.cost.latency_seconds;
     complete = std::max(complete, std::min(limit, first_bit + up.cost.transfer_seconds));
     up.in_time = sim::packets_in_time(up.cost, first_bit, limit);
@@ -212,7 +225,7 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
     down.departs_seconds = complete;
     down.link.source = static_cast<std::uint16_t>(*std::ranges::min_element(world_ranks_));  // which names the point
     if (goes_to_all(network, down, false)) down.link.destination = sim::Link::kEveryDestination;
-    repeat(network, courses_, down);
+    repeat(what, courses_, down);
     const sim::Packetizer cut(count_elems, element_bytes(what.type), network.payload_bytes);
     const double bytes =
         static_cast<double>(count_elems * element_bytes(what.type) + cut.packets() * model_.header_bytes);

@@ -56,6 +56,7 @@ class CollectiveTiming {
   struct What {
     sim::TrafficClass traffic_class = sim::TrafficClass::kTpForward;
     ElementType type = ElementType::kFloat32;
+    Arrival arrival = Arrival::kByFate;  ///< what arrives for certain is sent once
   };
   /// `counts`: the elements of an all-reduce or a broadcast, of each rank's part in the others. `clocks`: seconds by
   /// rank, when it begins and afterwards when it is done.
@@ -86,8 +87,10 @@ class CollectiveTiming {
   sim::Link link(const What& what, sim::Half half, int source, int destination) const;
   TimedMessage cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const;
   TimedMessage cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const;
+  // The cost of what goes from a rank to all others at once.
+  const sim::LinkCost& slowest_link() const;
   // Adds the time of the repetitions to a message that leaves at its time, where its link sends again.
-  void repeat(const ClassNetwork& network, Courses& courses, TimedMessage& message) const;
+  void repeat(const What& what, Courses& courses, TimedMessage& message) const;
   using ElementsOf = std::function<std::uint64_t(const sim::Hop&)>;
   // Whether each receiver gets values of its own, as in an all_to_all, or all of them may get the same.
   enum class Values : std::uint8_t { kForAll, kForOne };

@@ -35,9 +35,10 @@ class GroupTimeline {
   void recv(int source, std::uint64_t count_elems, ElementType type, const Message& message);
 
   /// The training step that the next collectives belong to; the loss of a link may change with it.
-  void begin_step(std::uint64_t step) { timing_.begin_step(step); }
+  void begin_step(std::uint64_t step);
 
  private:
+  CollectiveTiming::What what_of(const Message& message, ElementType type) const;
   std::vector<double> exchange_clocks();
   // Moves the clock on over a collective, which `play` works out from all ranks' clocks.
   template <class Play>
@@ -45,10 +46,12 @@ class GroupTimeline {
   void note_message(const TimedMessage& message);
 
   Communicator& inner_;
+  const Network& network_;
   VirtualTime& time_;
   MessageTimes& times_;
   bool notes_times_;  // whether the loss layer asks for them
   CollectiveTiming timing_;
+  std::uint64_t step_ = 0;
 };
 
 }  // namespace droptest::comm

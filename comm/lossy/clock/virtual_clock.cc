@@ -55,6 +55,14 @@ VirtualClock::Pause::~Pause() {
   if (clock_ != nullptr && --clock_->pauses_ == 0) clock_->resumed_ = clock_->thread_seconds();
 }
 
+VirtualClock::Stop::Stop(VirtualClock* clock) : pause_(clock), clock_(clock) {
+  if (clock_ != nullptr) before_ = clock_->time_;
+}
+
+VirtualClock::Stop::~Stop() {
+  if (clock_ != nullptr) clock_->time_ = before_;
+}
+
 Network with_deadlines(const Network& network, const TimeModel& model) {
   Network result = network;
   for (auto& of_class : result.classes) {

@@ -40,6 +40,21 @@ class VirtualClock {
     VirtualClock* clock_;
   };
 
+  /// While one is alive, nothing takes time: neither what is computed nor what is sent.
+  class Stop {
+   public:
+    /// Null: nothing happens.
+    explicit Stop(VirtualClock* clock);
+    ~Stop();
+    Stop(const Stop&) = delete;
+    Stop& operator=(const Stop&) = delete;
+
+   private:
+    Pause pause_;
+    VirtualClock* clock_;
+    VirtualTime before_;
+  };
+
  private:
   void compute(double seconds, std::uint64_t index);
   double thread_seconds() const;

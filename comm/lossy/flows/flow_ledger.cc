@@ -14,7 +14,8 @@ namespace {
 constexpr double kMicrosecondsPerSecond = 1e6;
 
 // The 64-bit packet index of docs/paths.md: an index that runs on leaves 48 bits for packets below the group's number;
-// one that starts anew has 32 bits for packets, 24 for the message's number and 8 for the group's.
+// one that starts anew has 32 bits for packets, the upper half of which is for repetitions, 24 for the message's number
+// and 8 for the group's.
 constexpr int kGroupShift = 48;
 constexpr int kMessageShift = 32;
 constexpr int kMessageGroupShift = 56;
@@ -44,6 +45,10 @@ std::uint64_t packets_sent(const HalfNetwork& half, std::uint64_t data_packets) 
 
 }  // namespace
 
+Arrival arrival_of(const Message& message, const ClassNetwork& network, std::uint64_t step) {
+  return network.recovery.protect.covers(message, step) ? Arrival::kCertain : Arrival::kByFate;
+}
+
 const HalfNetwork& FlowLedger::half_of(const sim::Link& link) const {
   const auto& network = network_.of(link.traffic_class);
   DROPTEST_CHECK(network.has_value(), name_of(link) + " has no network");
@@ -72,7 +77,7 @@ sim::MessagePlace LinkCourse::place(const FlowKey& key, std::uint64_t packets_se
     const std::uint64_t origin = group << kGroupShift;
     return {origin + packets, origin, messages, std::nullopt};
   }
-  const bool fits = packets_sent >> kMessageShift == 0 && messages >> kMessageShift == 0 && group < 256 &&
+  const bool fits = packets_sent >> (kMessageShift - 1) == 0 && messages >> kMessageShift == 0 && group < 256 &&
                     (group == 0 || messages >> (kMessageGroupShift - kMessageShift) == 0);
   DROPTEST_CHECK(fits, name_of(key.link) + " ran out of packet indices: message " + std::to_string(messages) + " of " +
                            std::to_string(packets_sent) + " packets in group " + std::to_string(group));

@@ -29,6 +29,10 @@ using GroupNumber = std::uint16_t;
 /// Each link is counted on exactly one rank; the others keep its index, and a digest of some messages, only.
 enum class Tally : std::uint8_t { kCounted, kOtherEnd };
 
+/// How a message fares. Certain: it arrives, and uses up its packets like others.
+enum class Arrival : std::uint8_t { kByFate, kCertain };
+Arrival arrival_of(const Message& message, const ClassNetwork& network, std::uint64_t step);
+
 /// A link as a stream of packets. A link with one destination is one flow, whatever group it is used in, because both
 /// its ends see all of its messages. A link to every destination has one flow per group, because only the group sees
 /// the messages.
@@ -121,9 +125,7 @@ class FlowLedger {
   /// are in the masks, but not in the counts and digests, which are the loss process's.
   void use_times(MessageTimes* times) { times_ = times; }
 
-  /// How the next messages fare, until it is said otherwise. Certain: they arrive, and use up their packets like
-  /// others.
-  enum class Arrival : std::uint8_t { kByFate, kCertain };
+  /// How the next messages fare, until it is said otherwise.
   void set_arrival(Arrival arrival) { arrival_ = arrival; }
 
   /// Whether any packet stayed missing, as far as this rank draws fates, since the last call of this function.
