@@ -1,101 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page draws of a figure's data by plotly.js: panels of curves, as JSON (templates/report.js draws them).
-
-A figure is {"panels": [...], "columns": n, "key": title of the legend}; a panel has `title`, `x` and `y` (axes: title,
-type, and ticks or range where they are fixed), `curves`, `lines` (across the panel) or `heat`. A curve has `name`,
-`mark` ([place, number of marks], which gives colour, symbol and dashes), `x`, `y`, `low`, `high`, `text` (at the
-cursor) and `kind`: line (with a band), marks (with bars) or points.
-"""
+"""Each figure as the page draws it: its frame, mapped to the panels, curves, rows and maps of drawing.py."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from droptest import words
+from droptest.drawing import (
+    Panel,
+    counted,
+    curve,
+    heat_map,
+    in_rows,
+    marks_of,
+    nudge,
+    over_rate,
+    plain,
+    point_words,
+    rate_axis,
+    rows_axis,
+    told,
+)
 from droptest.loss_model import percent
-from droptest.plots import links, panels, tolerance
+from droptest.plots import final_loss, links, panels, places, rate_map, threshold, tolerance, variances
 
-Panel = dict[str, Any]
-
-
-def plain(value: Any) -> Any:
-    """`value` as strict JSON has it: null for a number that is not finite."""
-    if isinstance(value, dict):
-        return {str(key): plain(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple | np.ndarray | pd.Series | pd.Index):
-        return [plain(entry) for entry in value]
-    if isinstance(value, float | np.floating):
-        return float(f"{value:.7g}") if math.isfinite(value) else None
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def curve(name: str, mark: list[int], x: Iterable, y: Iterable, kind: str = "line", **more: Any) -> dict[str, Any]:
-    return {"name": name, "mark": mark, "x": list(x), "y": list(y), "kind": kind, **more}
-
-
-def marks_of(names: Iterable[str]) -> dict[str, list[int]]:
-    every = list(dict.fromkeys(names))
-    return {name: [place, len(every)] for place, name in enumerate(every)}
-
-
-def rate_axis(rates: Iterable[float], title: str = "packet loss rate") -> tuple[dict[str, Any], Callable]:
-    """An axis of loss rates, logarithmic with 0 at its left end; and the place of a rate on it."""
-    every = sorted({rate for rate in rates if math.isfinite(rate)})
-    least = min((rate for rate in every if rate > 0), default=1.0)
-    place = lambda rate: math.log10(rate / least) if rate > 0 else -0.6  # noqa: E731
-    return {"title": title, "ticks": [place(r) for r in every], "labels": [percent(r) for r in every]}, place
-
-
-def _texts(part: pd.DataFrame, series: str, prefix: str = "") -> list[str]:
-    return [
-        f"{series}<br>{percent(row['loss_rate'])}: {row[prefix + 'mean']:+.4f}"
-        + ("" if math.isnan(row[prefix + "low"]) else f" ({row[prefix + 'low']:+.4f} to {row[prefix + 'high']:+.4f})")
-        + f"<br>{row[prefix + 'seeds']} seed(s)"
-        for _, row in part.iterrows()
-    ]
-
-
-def _rate_panel(data: pd.DataFrame, prefix: str, title: str, label: str) -> Panel:
-    """Marks with bars over the loss rate, a curve per series."""
-    axis, place = rate_axis(data["loss_rate"])
-    marks, curves = marks_of(data["panel"]), []
-    for series, mark in marks.items():
-        part = data[(data["panel"] == series) & (data[f"{prefix}seeds"] > 0) & data["loss_rate"].notna()]
-        part = part.sort_values("loss_rate")
-        nudge = 0.05 * (mark[0] - (mark[1] - 1) / 2) / max(mark[1] - 1, 1)
-        mean, low, high = (part[f"{prefix}{end}"] for end in ("mean", "low", "high"))
-        text = _texts(part, series, prefix)
-        x = [place(rate) + nudge for rate in part["loss_rate"]]
-        curves.append(curve(series, mark, x, mean, "marks", low=low, high=high, text=text))
-    return {"title": title, "x": axis, "y": {"title": label}, "curves": curves, "lines": [{"y": 0, "dash": "dot"}]}
+ABOVE = "above lossless twin"
+ZERO = {"y": 0, "dash": "dot"}
 
 
 def _tolerance(data: pd.DataFrame) -> dict[str, Any]:
-    limit = float(data["tolerance"].iloc[0])
-    points = tolerance.points_of(data)
+    points, limit = tolerance.points_of(data), float(data["tolerance"].iloc[0])
+    if tolerance.one_rate(data):
+        panel = in_rows(points, "", ABOVE, "%", points["panel"], "panel")
+        for row, (series, mark) in enumerate(marks_of(points["panel"]).items()):
+            mine = data[(data["panel"] == series) & data["difference"].notna()]
+            panel["curves"].append(curve(series, mark, mine["difference"], [row + 0.22] * len(mine), "points",
+                                         text=_pairs(mine, series)))  # fmt: skip
+        panel["lines"] = [{"x": 0, "dash": "dot"}, {"x": limit, "dash": "dash", "name": f"tolerance {limit:g} %"}]
+        return {"panels": [panel], "columns": 1}
     found = []
     for title, limits in (("around the tolerance", tolerance.view(data)), ("everything", None)):
-        panel = _rate_panel(points, "", title, "above lossless twin (%)")
+        panel = over_rate(points, "", ABOVE, "%", rate="loss_rate")
+        panel |= {"title": title, "y": {"title": f"{ABOVE} (%)"} | ({"range": list(limits)} if limits else {})}
         _, place = rate_axis(data["loss_rate"])
         for series, mark in marks_of(data["panel"]).items():
             mine = data[(data["panel"] == series) & data["difference"].notna() & data["loss_rate"].notna()]
-            text = [f"{series}<br>{percent(r)}, seed {s}: {d:+.4f} %"
-                    for r, s, d in zip(mine["loss_rate"], mine["seed"], mine["difference"], strict=True)]  # fmt: skip
-            nudge = 0.05 * (mark[0] - (mark[1] - 1) / 2) / max(mark[1] - 1, 1) + 0.03
-            panel["curves"].append(curve(series, mark, [place(r) + nudge for r in mine["loss_rate"]],
-                                         mine["difference"], "points", text=text))  # fmt: skip
+            x = [place(r) + nudge(mark) + 0.03 for r in mine["loss_rate"]]
+            panel["curves"].append(curve(series, mark, x, mine["difference"], "points", text=_pairs(mine, series)))
             panel["curves"] += _edges(points[points["panel"] == series], series, mark,
                                       limits or (-math.inf, float(data[["mean", "high", "difference"]].max().max())),
-                                      lambda rate, place=place, nudge=nudge: place(rate) + nudge - 0.03)  # fmt: skip
-        panel["lines"].append({"y": limit, "dash": "dash", "name": f"tolerance {limit:g} %"})
-        panel["y"] |= {"range": list(limits)} if limits else {}
+                                      lambda rate, place=place, mark=mark: place(rate) + nudge(mark))  # fmt: skip
+        panel["lines"] = [ZERO, {"y": limit, "dash": "dash", "name": f"tolerance {limit:g} %"}]
         found.append(panel)
     return {"panels": found, "columns": 2}
+
+
+def _pairs(data: pd.DataFrame, series: str) -> list[str]:
+    return [f"{series}<br>packet loss rate {percent(p.loss_rate)}<br>seed {p.seed}: {p.difference:+.4f} % {ABOVE}"
+            for p in data.itertuples()]  # fmt: skip
 
 
 def _edges(
@@ -116,19 +83,168 @@ def _edges(
                 + (f"{p.diverged} of {p.runs} runs diverged" if diverged else f"{p.mean:+.3f} %, outside this panel")
                 for p in part.itertuples()
             ]
-            places = [place(rate) for rate in part["loss_rate"]]
-            yield curve(series, mark, places, [y] * len(part), "points", text=text, symbol=symbol)
+            where = [place(rate) for rate in part["loss_rate"]]
+            yield curve(series, mark, where, [y] * len(part), "points", text=text, symbol=symbol)
+
+
+def _threshold(data: pd.DataFrame) -> dict[str, Any]:
+    limit, estimate = float(data["tolerance"].iloc[0]), float(data["threshold"].iloc[0])
+    axis, place = rate_axis(data["rate"])
+    ends = (float(data[f"threshold_{end}"].iloc[0]) for end in ("low", "high"))
+    band = {"x": [room if math.isnan(end) else place(end) for end, room in zip(ends, axis["room"], strict=True)]}
+    judged = data.drop_duplicates("rate").assign(seeds=lambda d: [(data["rate"] == rate).sum() for rate in d["rate"]])
+    marks = marks_of(threshold.COLORS)
+    found = []
+    for title, limits in (("around the tolerance", tolerance.view(data)), ("everything", None)):
+        curves = []
+        for verdict, mark in marks.items():
+            mine, runs = judged[judged["verdict"] == verdict], data[data["verdict"] == verdict]
+            known, lost = mine[mine["mean"].notna()].to_dict("records"), mine[mine["mean"].isna()]
+            text = [f"{verdict}<br>packet loss rate {percent(row['rate'])}<br>{told(row, ABOVE, '%')}" for row in known]
+            end = {e: [row[e] for row in known] for e in ("mean", "low", "high")}
+            if len(mine):
+                curves.append(curve(verdict, mark, [place(row["rate"]) for row in known], end["mean"], "bars",
+                                    low=end["low"], high=end["high"], text=text))  # fmt: skip
+            runs = runs[runs["difference"].notna()]
+            text = [f"{verdict}<br>packet loss rate {percent(r)}<br>one run: {d:+.4f} % {ABOVE}"
+                    for r, d in zip(runs["rate"], runs["difference"], strict=True)]  # fmt: skip
+            curves.append(
+                curve(verdict, mark, [place(r) + 0.02 for r in runs["rate"]], runs["difference"], "points", text=text)
+            )
+            top = limits[1] if limits else float(data[["mean", "high", "difference"]].max().max())
+            text = [f"packet loss rate {percent(r)}: runs diverged" for r in lost["rate"]]
+            if len(lost):
+                curves.append(curve(verdict, mark, [place(r) for r in lost["rate"]], [top] * len(lost), "points",
+                                    text=text, symbol="x"))  # fmt: skip
+        lines = [ZERO, {"y": limit, "dash": "dash", "name": f"tolerance {limit:g} %"}]
+        if not math.isnan(estimate):
+            lines.append({"x": place(estimate), "dash": "dot", "name": f"estimate {100 * estimate:.3g} %"})
+        found.append({"title": title, "x": axis, "curves": curves, "lines": lines, "bands": [band],
+                      "y": {"title": f"{ABOVE} (%)"} | ({"range": list(limits)} if limits else {})})  # fmt: skip
+    return {"panels": found, "columns": 2, "key": "verdict"}
 
 
 def _final_loss(data: pd.DataFrame) -> dict[str, Any]:
-    unit = data.attrs["unit"]
-    data = data.assign(loss_rate=data["missing_rate"])
-    found = [_rate_panel(data, "final_", "final validation loss", unit)]
-    found[0]["lines"] = []
-    if data["difference_seeds"].any():
+    unit, paired = data.attrs["unit"], data["difference_seeds"].any()
+    label = final_loss.DIFFERENCE_LABEL
+    if final_loss.one_rate(data):
+        points = data.drop_duplicates(["series", "loss_rate"])
+        found = [in_rows(points, "final_", final_loss.LOSS_LABEL, unit, points["name"], sign="")]
+        if paired:
+            lossy = points[points["difference_seeds"] > 0]
+            found.append(
+                in_rows(lossy, "difference_", label, unit, lossy["name"]) | {"lines": [{"x": 0, "dash": "dot"}]}
+            )
+        return {"panels": found, "columns": 2 if len(points) < 8 else 1}
+    found = [over_rate(data, "final_", final_loss.LOSS_LABEL, unit, sign="")]
+    if paired:
         lossy = data[~data["lossless"]]
-        found.append(_rate_panel(lossy, "difference_", "difference to lossless twin", unit))
+        found.append(over_rate(lossy, "difference_", label, unit) | {"lines": [ZERO]})
     return {"panels": found, "columns": 2}
+
+
+def _places(data: pd.DataFrame) -> dict[str, Any]:
+    unit, found = data.attrs["unit"], []
+    for name in dict.fromkeys(data["panel"]):
+        mine = data[data["panel"] == name]
+        if places.over_rates(data):
+            panel = over_rate(mine, "", places.LABEL, unit, "place") | {"lines": [ZERO]}
+        else:
+            panel = in_rows(mine, "", places.LABEL, unit, mine["place"], "place") | {"lines": [{"x": 0, "dash": "dot"}]}
+        found.append(panel | {"title": name or places.LABEL})
+    return {"panels": found, "columns": 2}
+
+
+def _rate_map(data: pd.DataFrame) -> dict[str, Any]:
+    unit, found = data.attrs["unit"], []
+    values = list(dict.fromkeys(data["value"]))
+    span = (float(data["mean"].min()), float(data["mean"].max()))
+    for series in dict.fromkeys(data["panel"]):
+        mine = data[data["panel"] == series]
+        rates = rate_map.rates_of(mine)
+        z = np.full((len(values), len(rates)), math.nan)
+        cells, text = ([[""] * len(rates) for _ in values] for _ in range(2))
+        frames = []
+        for row in mine.to_dict("records"):
+            y, x = values.index(row["value"]), rates.index(row["loss_rate"])
+            z[y, x], cells[y][x] = row["mean"], rate_map.cell(row)
+            text[y][x] = _tried(row, unit)
+            frames += [[x, y]] if row["best"] else []
+        x_axis = {"title": "packet loss rate", "ticks": list(range(len(rates))), "labels": [percent(r) for r in rates]}
+        found.append(heat_map(series, x_axis, rows_axis(values), z, span, f"validation loss<br>({unit})", text,
+                              cells=cells, frames=frames))  # fmt: skip
+    return {"panels": found, "columns": 2}
+
+
+def _tried(row: dict[str, Any], unit: str) -> str:
+    """A value that was tried at a point."""
+    lines = [row["series"], f"packet loss rate {percent(row['loss_rate'])}", row["value"],
+             told(row, "final validation loss", unit, sign="")]  # fmt: skip
+    if not math.isnan(row["selection_loss"]):
+        lines.append(f"on the selection tokens: {row['selection_loss']:.4f} {unit}")
+    lines += [
+        f"{row[status]} of {counted(row['runs'], 'run')} {status}" for status in ("diverged", "failed") if row[status]
+    ]
+    return "<br>".join([*lines, "the best value here"] if row["best"] else lines)
+
+
+def _variances(data: pd.DataFrame) -> dict[str, Any]:
+    unit = data.attrs["unit"]
+    left, right = variances.view(data)
+    names, marks = list(dict.fromkeys(data["name"])), marks_of(variances.PARTS)
+    curves = []
+    for part, mark in marks.items():
+        mine = data[data["part"] == part].to_dict("records")
+        shown = {end: [max(row[end], left) for row in mine] for end in ("deviation", "low", "high")}
+        text = [f"{row['name']}<br>{part}: standard deviation {row['deviation']:.4g} {unit}<br>"
+                f"95 % interval {row['low']:.4g} to {row['high']:.4g} {unit}" for row in mine]  # fmt: skip
+        y = [names.index(row["name"]) + 0.22 * (mark[0] - 1) for row in mine]
+        if mine:
+            curves.append(curve(part, mark, shown["deviation"], y, "bars", low=shown["low"], high=shown["high"],
+                                along="x", text=text))  # fmt: skip
+    x = {"title": f"standard deviation ({unit})", "type": "log", "range": [math.log10(left), math.log10(right)]}
+    return {"columns": 1, "key": "between", "panels": [
+        {"title": "standard deviation of the difference to lossless", "x": x, "y": rows_axis(names), "curves": curves,
+         "lines": []}
+    ]}  # fmt: skip
+
+
+def _step_time(data: pd.DataFrame) -> dict[str, Any]:
+    panel = in_rows(data, "", "virtual time of a step", "ms", data["name"], sign="", scale=1e3)
+    panel["x"]["from"] = 0
+    return {"panels": [panel], "columns": 1}
+
+
+def _time_to_target(data: pd.DataFrame) -> dict[str, Any]:
+    quantity = f"virtual time to a validation loss of {data['target_loss'].iloc[0]:.4g}"
+    points = data.drop_duplicates(["series", "loss_rate"])
+    reached = points.assign(seeds=points["seeds"].where(np.isfinite(points["mean"]), 0))
+    panel = over_rate(reached, "", quantity, "s", "series", "loss_rate", sign="") | {"bands": []}
+    panel["y"] = {"title": "virtual time (s)", "from": 0}
+    _, place = rate_axis(points["loss_rate"])
+    top = float(points.loc[np.isfinite(points["mean"]), ["mean", "high"]].max().max())
+    marks = marks_of(data["series"])
+    for shown in panel["curves"]:
+        shown["hollow"] = not points.loc[points["series"] == shown["name"], "reliable"].iloc[0]
+    for series, mark in marks.items():
+        never = points[(points["series"] == series) & np.isinf(points["mean"])].to_dict("records")
+        if never:
+            text = [f"{point_words(row, series)}<br>a seed never reached the target" for row in never]
+            panel["curves"].append(curve(series, mark, [place(row["loss_rate"]) for row in never], [top] * len(never),
+                                         "points", text=text, symbol="triangle-up"))  # fmt: skip
+    room = panel["x"]["room"]
+    for row in data.dropna(subset=["against"]).drop_duplicates(["series", "against"]).itertuples():
+        said = f"{row.series}, against {row.against}:<br>{row.break_even_words}"
+        if 0 < row.break_even < math.inf:
+            x = place(row.break_even)
+            panel["lines"].append({"x": x, "dash": "dot"})
+            panel["curves"].append(curve(row.break_even_words, marks[row.series], [x] * 31, np.linspace(0, top, 31),
+                                         dotted=True, text=[said] * 31))  # fmt: skip
+        if not math.isnan(row.break_even_low):
+            ends = [room[0] if row.break_even_low == 0 else place(row.break_even_low),
+                    room[1] if math.isinf(row.break_even_high) else place(row.break_even_high)]  # fmt: skip
+            panel["bands"].append({"x": [max(ends[0], room[0]), min(ends[1], room[1])], "mark": marks[row.series]})
+    return {"panels": [panel], "columns": 1, "key": "network"}
 
 
 def _lines(data: pd.DataFrame, x: str, x_title: str, split: list[tuple[str, dict[str, Any], Panel]]) -> dict[str, Any]:
@@ -188,12 +304,17 @@ def _layers(data: pd.DataFrame) -> dict[str, Any]:
 
 def _links(data: pd.DataFrame) -> dict[str, Any]:
     found = []
-    most = 100 * float(data["realised_rate"].max())
+    span = (0.0, 100 * float(data["realised_rate"].max()))
     for (name, traffic_class, half), part in data.groupby(["name", "class", "half"], sort=False):
         cells = links.matrix(part)
-        title = f"{name}: {words.spoken(traffic_class)}, {words.HALVES.get(half, half)}"
-        found.append({"title": title, "x": {"title": "destination (rank)"}, "y": {"title": "source (rank)"},
-                      "curves": [], "lines": [], "heat": {"z": cells, "most": most}})  # fmt: skip
+        ranks = range(len(cells))
+        axis = {"ticks": list(ranks), "labels": list(map(str, ranks))}
+        text = [[f"from rank {s} to rank {d}: {cells[s, d]:.4f} % of the packets lost" for d in ranks] for s in ranks]
+        found.append(heat_map(
+            f"{name}:<br>{words.spoken(traffic_class)},<br>{words.HALVES.get(half, half)}",
+            axis | {"title": "destination (rank)"}, axis | {"title": "source (rank)", "rows": True}, cells, span,
+            "packets lost (%)", text,
+        ))  # fmt: skip
     return {"panels": found, "columns": 4}
 
 
@@ -243,11 +364,17 @@ def _rate_check(data: pd.DataFrame) -> dict[str, Any]:
 
 FIGURES: dict[str, Callable[[pd.DataFrame], dict[str, Any]]] = {
     "tolerance": _tolerance,
+    "threshold": _threshold,
     "final_loss": _final_loss,
+    "rate_map": _rate_map,
+    "variances": _variances,
     "training_curves": _training_curves,
     "differences": _differences,
     "loss_over_time": _loss_over_time,
+    "time_to_target": _time_to_target,
+    "step_time": _step_time,
     "divergence": _divergence,
+    "places": _places,
     "layers": _layers,
     "links": _links,
     "burst_lengths": _bursts,
@@ -255,6 +382,6 @@ FIGURES: dict[str, Callable[[pd.DataFrame], dict[str, Any]]] = {
 }
 
 
-def figure_of(name: str, data: pd.DataFrame) -> dict[str, Any] | None:
-    """The panels of a figure; None for figures that are pictures alone."""
-    return plain(FIGURES[name](data)) if name in FIGURES else None
+def figure_of(name: str, data: pd.DataFrame) -> dict[str, Any]:
+    """The panels of a figure, as JSON has them. Raises: KeyError for a figure that is not there."""
+    return plain(FIGURES[name](data))

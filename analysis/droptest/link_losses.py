@@ -26,10 +26,18 @@ def words(links: list[dict[str, Any]]) -> str:
     parts = []
     for override in links:
         loss = from_spec(override["loss"])
-        named = [f"{word} {_ranks_text(override[key])}" for key, word in CONDITIONS.items() if key in override]
-        named.append(loss.label if loss.lossless or math.isnan(loss.loss_rate) else _process(loss))
-        parts.append(" ".join(named))
+        process = loss.label if loss.lossless or math.isnan(loss.loss_rate) else _process(loss)
+        parts.append(f"{_condition(override)} {process}".strip())
     return "; ".join(parts)
+
+
+def conditions(links: list[dict[str, Any]]) -> str:
+    """The links that the overrides are of, e.g. "from 3"."""
+    return "; ".join(dict.fromkeys(_condition(override) or "all links" for override in links))
+
+
+def _condition(override: dict[str, Any]) -> str:
+    return " ".join(f"{word} {_ranks_text(override[key])}" for key, word in CONDITIONS.items() if key in override)
 
 
 def model(links: list[dict[str, Any]], otherwise: LossModel, ranks: int) -> LossModel:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from droptest.files import (
     read_run,
     seeds_of,
 )
+from droptest.loss_places import places_and_rests
 from droptest.search import Search, read_search
 from droptest.series import LOSSLESS, SeriesNamer, has_deadline, twin_key
 
@@ -75,7 +76,8 @@ class Records:
         diverged_step, steps, last_step, tokens, tokens_per_second, seconds, path, point;
         best_value: the value of the pointers of best_over in words ("learning rate 0.001");
         idle: pointers to what the spec says without effect (`warnings` has the words);
-        same_points: what points of the sweep differ in that are this run all the same ("fill zero, stale").
+        same_points: what points of the sweep differ in that are this run all the same ("fill zero, stale");
+        place: where it loses packets, as far as runs differ in it ("gather half"); rest: its series without the place.
     metrics: one row per logged step: step, tokens, seconds, virtual_seconds (where there is a clock),
         train_loss and validation_loss (in `unit`), learning_rate, gradient_norm, divergence_max, divergence_rms
         (units of the parameters).
@@ -329,7 +331,7 @@ def _find_twins(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
     return twins
 
 
-def _run_row(run: Run, namer: SeriesNamer) -> dict[str, Any]:
+def _run_row(run: Run, namer: SeriesNamer, places: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
     summary = run.summary
     validation, train = object_of(summary.get("validation")), object_of(summary.get("train"))
     usable = run.status in ("completed", "diverged")
@@ -360,6 +362,7 @@ def _run_row(run: Run, namer: SeriesNamer) -> dict[str, Any]:
         "best_value": namer.best_value(run),
         "idle": ", ".join(dict.fromkeys(text.split(": ")[0] for text in run.idle)),
         "same_points": namer.same_points(run),
+        **dict(zip(("place", "rest"), places[run.run_id], strict=True)),
         **namer.values(run),
     }
 
@@ -403,8 +406,9 @@ def _frames(
             ends = {column: link.get(column) for column in ("class", "half", "source", "destination")}
             rows["links"].append({**key, **ends, **{c: _number(link.get(c)) for c in LINK_COLUMNS}})
     nothing = Run("", path)
-    named = list(_run_row(nothing, SeriesNamer([nothing])))
-    frame = pd.DataFrame([_run_row(run, namer) for run in runs], columns=[*named, *namer.varied])
+    named = list(_run_row(nothing, SeriesNamer([nothing]), {"": ("", "")}))
+    places = places_and_rests(runs, namer)
+    frame = pd.DataFrame([_run_row(run, namer, places) for run in runs], columns=[*named, *namer.varied])
     frame.insert(frame.columns.get_loc("loss_rate") + 1, "seed",
                  pd.Series([seeds[i] for i in frame["run_id"]], dtype=object))  # fmt: skip
     twins = _find_twins(runs, namer)

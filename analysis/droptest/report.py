@@ -29,7 +29,7 @@ SECTIONS = (
      ("figure tolerance", "table tolerance", "figure threshold", "figure final_loss", "figure rate_map",
       "table summary")),
     ("breaks", "What breaks?", ("figure training_curves", "figure differences", "figure divergence", "table missing")),
-    ("why", "Why?", ("figure layers", "figure links")),
+    ("why", "Why?", ("figure places", "figure layers", "figure links")),
     ("network", "Is the network what was asked for?",
      ("figure loss_rate_check", "figure burst_lengths", "table loss_statistics")),
     ("time", "What does it cost in time?",
@@ -56,7 +56,8 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
 
     Raises: RecordError where `out` cannot be written.
     """
-    from droptest import comparison, interactive, plots, style  # late, so that tables can be had without matplotlib
+    # Late, so that tables can be had without matplotlib.
+    from droptest import comparison, drawing, interactive, plots, style
 
     written = Written(out / "report.html", warnings=list(records.warnings))
     drawn: dict[str, Any] = {}
@@ -80,9 +81,7 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
                 "picture": base64.b64encode(picture.read_bytes()).decode("ascii"),
                 "command": command("plot", name, records), "files": _links(paths, out),
             }  # fmt: skip
-            panels = interactive.figure_of(name, data)
-            if panels is not None:
-                drawn[name] = panels
+            drawn[name] = interactive.figure_of(name, data)
         for name in [part.split()[1] for _, _, every in SECTIONS for part in every if part.startswith("table ")]:
             found = table(name, records, questions)
             target = out / "tables" / f"{name}.csv"
@@ -91,7 +90,7 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
                 continue
             write_whole(target, found.as_csv())
             parts[f"table {name}"] = _table_part(found, records, out, target)
-        compared = interactive.plain(comparison.data(records))
+        compared = drawing.plain(comparison.data(records))
         page = {"figures": drawn, "comparison": compared, "scale": style.scale()}
         write_whole(written.report, _page(
             title=f"{records.name} - droptest report", heading=records.name, description=records.description,
@@ -233,6 +232,8 @@ def _sections(
             section["findings"] = list(_tolerable(records, every))
         elif name == "breaks":
             section["findings"] = list(_broken(records, every))
+        elif name == "why":
+            section["findings"] = list(_places(records))
         elif name == "time" and section["parts"]:
             section["findings"] = list(_break_evens(records))
         elif name == "seeds" and section["parts"]:
@@ -295,6 +296,16 @@ def _broken(records: Records, every: list[Group]) -> Iterator[str]:
     if not any(group.count("diverged") for group in every):
         yield "No run diverged."
     yield f"{absent} run(s) failed or are not there." if absent else "Nothing is missing: every run has finished."
+
+
+def _places(records: Records) -> list[str]:
+    from droptest import plots
+    from droptest.plots import places
+
+    try:
+        return places.findings(plots.data("places", records))
+    except plots.NothingToDraw:
+        return []
 
 
 def _break_evens(records: Records) -> Iterator[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -355,17 +355,21 @@ class SeriesNamer:
 
     def series(self, run: Run) -> str:
         """The run's curve: its varied leaves in words, without seed and rate."""
-        found = self._leaves[run.run_id]
         lossless = self.lossless(run)
-        words = [LOSSLESS] if lossless else []
-        for pointer in self._named:
-            if pointer not in found or (lossless and pointer.startswith("/network")):
-                continue
-            words.append(self._label(run, pointer) or self._word(pointer, found[pointer]))
-        words = list(dict.fromkeys(word for word in words if word))
+        words = list(dict.fromkeys([LOSSLESS] * lossless + self.settings(run)))
         if not lossless and not any(self._is_loss_pointer(p) for p in self.varied):
             words.insert(0, self.model_label(run))
         return ", ".join(words) or "all runs"
+
+    def settings(self, run: Run, without: Callable[[str], bool] = lambda _: False) -> list[str]:
+        """The run's varied leaves in words, but for the pointers of which `without` is true."""
+        found, lossless = self._leaves[run.run_id], self.lossless(run)
+        words = [
+            self._label(run, pointer) or self._word(pointer, found[pointer])
+            for pointer in self._named
+            if pointer in found and not without(pointer) and not (lossless and pointer.startswith("/network"))
+        ]
+        return list(filter(None, words))
 
     def same_points(self, run: Run) -> str:
         """What the points of a run differ in that is one run all the same: "fill zero, stale"; "" with one point."""

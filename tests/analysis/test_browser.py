@@ -74,18 +74,21 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module", params=[1300, 700])
-def seen(request, folder, tmp_path_factory):
-    """What the probe saw in a window of so many pixels."""
-    profile = tmp_path_factory.mktemp("profile")
-    page = folder / f"probe{request.param}.html"
+def probed(folder, profile, width):
+    """What the probe saw of a folder's report in a window of so many pixels."""
+    page = folder / f"probe{width}.html"
     text = (folder / "report.html").read_text()
     page.write_text(text.replace("<style>", PROBE + "<style>", 1))
-    dumped = browse(profile, page, f"--window-size={request.param},900", "--dump-dom")
+    dumped = browse(profile, page, f"--window-size={width},900", "--dump-dom")
     page.unlink()
     found = re.search(r'<pre id="probe">(.*?)</pre>', dumped, re.DOTALL)
     assert found, dumped[-2000:]
     return json.loads(html.unescape(found[1]))
+
+
+@pytest.fixture(scope="module", params=[1300, 700])
+def seen(request, folder, tmp_path_factory):
+    return probed(folder, tmp_path_factory.mktemp("profile"), request.param)
 
 
 def test_no_script_fails_and_nothing_is_asked_of_a_network(seen):
@@ -115,6 +118,50 @@ def test_figures_are_drawn_with_the_numbers_of_their_files(seen, folder):
     assert len(drawn["differences"]) == differences["panel"].nunique() == 2
     curves = [t for panel in drawn["differences"] for t in panel["traces"] if t.get("name")]
     assert sum(len(t["y"]) for t in curves) == len(differences)
+
+
+def halves_and_learning_rates(out):
+    """Loss in either half, the best of two learning rates, and a search."""
+    network = lambda reduce, gather: {"reduce": {"loss": reduce}, "gather": {"loss": gather}}  # noqa: E731
+    losses = [network(NONE, NONE)]
+    losses += [network(*pair) for r in (0.05, 0.2) for pair in ((bernoulli(r), NONE), (NONE, bernoulli(r)))]
+    rates = {"/training/learning_rate": [0.001, 0.002], "/network": losses}
+    folder = synthetic.write_sweep(out, rates, seeds=2, best_over=["/training/learning_rate"],
+                                   selection_losses=lambda point, seed: point["/training/learning_rate"])  # fmt: skip
+    of = {}
+    for run in json.loads((folder / "sweep.json").read_text())["runs"]:
+        key = (run["point"]["/training/learning_rate"], json.dumps(run["point"]["/network"]))
+        of.setdefault(key, []).append((run["run_id"], run["seed"]))
+    twins, low = of[0.001, json.dumps(losses[0])], of[0.001, json.dumps(losses[1])]
+    synthetic.write_search(folder, {0.05: ("passes", 0.5, 0.1, 0.9, [(*run, 0.5) for run in low])}, twins)
+    return folder
+
+
+def crossed(out):
+    return synthetic.write_sweep(out, {"/network/loss": [NONE, bernoulli(0.1)]}, repeat={"weights": 3, "network": 2})
+
+
+def timed(out):
+    time = {"link": {"latency_microseconds": 5.0, "bandwidth_gbit_per_second": 100.0}, "compute_milliseconds": 1.0}
+    cross = {"/network/loss": [NONE, *map(bernoulli, (0.02, 0.05, 0.1))],
+             "/time/retransmission": [{"protocol": "none"}, {"protocol": "selective_repeat"}]}  # fmt: skip
+    return synthetic.write_sweep(out, cross, time=time, training={"steps": 300}, validation={"every_steps": 10})
+
+
+@pytest.mark.parametrize(
+    ("write", "wanted"),
+    [(halves_and_learning_rates, {"threshold", "rate_map", "places", "final_loss"}), (crossed, {"variances"}),
+     (timed, {"time_to_target", "loss_over_time", "step_time"})],
+)  # fmt: skip
+def test_every_other_figure_is_drawn_too(write, wanted, tmp_path):
+    folder = write(tmp_path)
+    assert main(["report", str(folder)]) == 0
+    seen = probed(folder, tmp_path / "profile", 700)
+    assert (seen["failures"], seen["failed"], seen["asked"], seen["wide"]) == ([], None, [], [])
+    assert wanted <= set(seen["figures"])
+    for name in wanted:
+        for panel in seen["figures"][name]:
+            assert panel["shown"] > 0 and panel["inside"] and panel["traces"], f"{name}: {panel['title']}"
 
 
 def test_tables_sort_by_numbers_and_filter(seen):

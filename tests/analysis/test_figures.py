@@ -39,9 +39,22 @@ def figures(experiment, tmp_path_factory):
     crossed = synthetic.write_sweep(
         tmp_path_factory.mktemp("crossed"), {"/network/loss": LOSSES}, repeat={"weights": 3, "network": 2}
     )
-    absent = {*timed, "variances", "links", "rate_map"}
+    absent = {*timed, "variances", "links", "rate_map", "places"}
     drawn = {name: plots.draw(name, records) for name in plots.FIGURES if name not in absent}
-    return drawn | {"variances": plots.draw("variances", droptest.load(crossed))}
+    halves = [
+        {half: {"loss": loss} for half, loss in zip(("reduce", "gather"), pair, strict=True)}
+        for pair in ((NONE, NONE), *((a, b) for a in LOSSES[:3] for b in LOSSES[:3] if (a == NONE) != (b == NONE)))
+    ]
+    of_halves = droptest.load(synthetic.write_sweep(tmp_path_factory.mktemp("halves"), {"/network": halves}, seeds=2))
+    rates = {"/training/learning_rate": [0.001, 0.002], "/network/loss": LOSSES}
+    chosen = droptest.load(synthetic.write_sweep(
+        tmp_path_factory.mktemp("chosen"), rates, seeds=2, best_over=["/training/learning_rate"],
+        selection_losses=lambda point, seed: point["/training/learning_rate"],
+    ))  # fmt: skip
+    return drawn | {
+        "variances": plots.draw("variances", droptest.load(crossed)), "places": plots.draw("places", of_halves),
+        "rate_map": plots.draw("rate_map", chosen), "winners": plots.draw("final_loss", chosen),
+    }  # fmt: skip
 
 
 def labels(figure):
@@ -53,6 +66,8 @@ def labels(figure):
     [
         ("final_loss", ["final validation loss (nats per token)", "packet loss rate (%)",
                         "difference to lossless twin (nats per token)"]),
+        ("places", ["difference to lossless twin (nats per token)", "packet loss rate (%)"]),
+        ("rate_map", ["validation loss (nats per token)", "packet loss rate"]),
         ("training_curves", ["validation loss (nats per token)", "training loss (nats per token)", "step"]),
         ("variances", ["standard deviation (nats per token)"]),
         ("threshold", ["packet loss rate (%)", "above lossless twin (% of its validation loss)"]),

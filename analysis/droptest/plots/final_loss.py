@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,8 +21,10 @@ CAPTION = (
     "Final validation loss (left) and its difference to the lossless run with the same seed (right). Points: mean over "
     "seeds; bars: 95 % interval (Student t), none with one seed. The differences are paired by seed, so their "
     "intervals leave out the spread between seeds. A cross at the upper edge: runs that diverged, which have no final "
-    "loss. Dotted line: no difference. An axis with a shaded stretch is linear there and logarithmic beyond."
+    "loss. Where several values were tried, the best of each point stands above. Dotted line: no difference. An axis "
+    "with a shaded stretch is linear there and logarithmic beyond."
 )
+MOST_WINNERS = 4  # curves; the best values of more would fill the figure: table and hover text have them
 LOSS_LABEL, DIFFERENCE_LABEL = "final validation loss", "difference to lossless twin"
 
 
@@ -46,11 +50,15 @@ def data(records: Records) -> pd.DataFrame:
     return result
 
 
+def one_rate(data: pd.DataFrame) -> bool:
+    """Whether the series themselves are what is compared, several at a single rate: curves need an axis."""
+    return data.loc[~data["lossless"], "loss_rate"].nunique(dropna=False) <= 1 and data["panel"].nunique() > 1
+
+
 def draw(data: pd.DataFrame) -> Figure:
     """Curves over the loss rate; at a single rate a row per point."""
     paired = data["difference_seeds"].any()
-    # Curves need an axis: at a single rate the series themselves are what is compared.
-    if data.loc[~data["lossless"], "loss_rate"].nunique(dropna=False) <= 1 and data["panel"].nunique() > 1:
+    if one_rate(data):
         return _draw_by_series(data, paired)
     return _draw_over_rate(data, paired)
 
@@ -64,17 +72,18 @@ def _draw_over_rate(data: pd.DataFrame, paired: bool) -> Figure:
     handles = []
     for index, series in enumerate(shown):
         part = data[data["panel"] == series]
-        # Equal rates would hide each other's intervals: a small shift sideways.
-        shift = 1.0 if len(shown) == 1 else 1 + 0.05 * (index / (len(shown) - 1) - 0.5) * min(len(shown), 4)
+        shift = panels.shift_of(index, len(shown))
         smallest = min((r for r in rates if r > 0), default=1.0)
-        nudge = (shift - 1) * smallest * 100
-        handles.append(_curve(axes[0][0], part, "final", shift, nudge, marks[series]))
+        at_zero = (shift - 1) * smallest * 100
+        handles.append(panels.over_rate(axes[0][0], part, "final_", shift, at_zero, marks[series]))
         if paired:
-            _curve(axes[0][1], part[~part["lossless"]], "difference", shift, nudge, marks[series])
+            panels.over_rate(axes[0][1], part[~part["lossless"]], "difference_", shift, at_zero, marks[series])
     style.percent_axis(axes[0][0], rates, pointer)
     axes[0][0].set_ylabel(f"{LOSS_LABEL}\n({data.attrs['unit']})")
     style.plain_ticks(axes[0][0])
     _mark_diverged(axes[0][0], data, marks)
+    if len(shown) <= MOST_WINNERS:
+        _write_winners(axes[0][0], data, marks)
     if paired:
         ax = axes[0][1]
         style.percent_axis(ax, data.loc[~data["lossless"], "missing_rate"].tolist(), pointer)
@@ -87,13 +96,32 @@ def _draw_over_rate(data: pd.DataFrame, paired: bool) -> Figure:
     return figure
 
 
-def _curve(ax: Axes, part: pd.DataFrame, quantity: str, shift: float, nudge: float, mark: style.Mark):
-    part = part[(part[f"{quantity}_seeds"] > 0) & part["missing_rate"].notna()]
-    return ax.errorbar(
-        [100 * rate * shift if rate else nudge for rate in part["missing_rate"]], part[f"{quantity}_mean"],
-        yerr=panels.distances(part, f"{quantity}_"), color=mark.color, marker=mark.marker, linestyle=mark.linestyle,
-        markersize=4.5, elinewidth=1,
-    )  # fmt: skip
+def winners(data: pd.DataFrame) -> tuple[str, list[str]]:
+    """What the best values are of, and the value of each row: "learning rate" and "0.001", "0.002", ...
+
+    The values of several pointers, or labels, have no name in common: they are given whole.
+    """
+    split = [text.rpartition(" ") for text in data["best_value"]]
+    names = {name for (name, _, value) in split if value}
+    if len(names) == 1 and "," not in (name := names.pop()):
+        return name, [value for _, _, value in split]
+    return "value", list(data["best_value"])
+
+
+def _write_winners(ax: Axes, data: pd.DataFrame, marks: dict[object, style.Mark]) -> None:
+    """The best value of each point above the panel, a line per curve."""
+    name, values = winners(data)
+    if not any(values):
+        return
+    for point, value in zip(data.itertuples(), values, strict=True):
+        if not math.isnan(point.missing_rate):
+            level = len(marks) - 1 - list(marks).index(point.panel)
+            ax.annotate(
+                style.plain_text(value), (100 * point.missing_rate, 1.0), xycoords=ax.get_xaxis_transform(), fontsize=6,
+                xytext=(0, 3 + 8 * level), textcoords="offset points", ha="center", va="bottom",
+                color=marks[point.panel].color, annotation_clip=False,
+            )  # fmt: skip
+    ax.set_title(f"best {style.plain_text(name)} of each point", fontsize=6.5, pad=5 + 8 * len(marks))
 
 
 def _mark_diverged(ax: Axes, data: pd.DataFrame, marks: dict[object, style.Mark]) -> None:
@@ -114,19 +142,14 @@ def _draw_by_series(data: pd.DataFrame, paired: bool) -> Figure:
     points = data.drop_duplicates(["series", "loss_rate"]).reset_index(drop=True)
     figure, axes = style.figure(style.DOUBLE_COLUMN, 0.9 + 0.24 * len(points), 1, 2 if paired else 1, sharey=True)
     columns = [("final", LOSS_LABEL), ("difference", DIFFERENCE_LABEL)][: 2 if paired else 1]
+    marks = style.marks(list(dict.fromkeys(points["series"])))
     for ax, (quantity, label) in zip(axes[0], columns, strict=True):
-        for series, mark in style.marks(list(dict.fromkeys(points["series"]))).items():
-            part = points[(points["series"] == series) & (points[f"{quantity}_seeds"] > 0)]
-            ax.errorbar(part[f"{quantity}_mean"], part.index, xerr=panels.distances(part, f"{quantity}_"),
-                        color=mark.color, marker=mark.marker, linestyle="none", markersize=5)  # fmt: skip
-            if quantity == "final":
-                lost = points[(points["series"] == series) & (points["final_seeds"] == 0) & (points["diverged"] > 0)]
-                ax.plot([0.97] * len(lost), lost.index, "x", color=mark.color, transform=ax.get_yaxis_transform())
-        ax.set_xlabel(f"{label} ({data.attrs['unit']})")
+        shown = points if quantity == "final" else points.drop(columns="diverged")
+        panels.in_rows(ax, shown, f"{quantity}_", points["name"], [marks[series] for series in points["series"]],
+                       width=44)  # fmt: skip
+        ax.set_xlabel(f"{label}\n({data.attrs['unit']})")
         if quantity == "difference":
             ax.axvline(0, color="0.3", linestyle=":", linewidth=1)
-    axes[0][0].set_yticks(range(len(points)), [panels.panel_title(name, 44) for name in points["name"]])
-    axes[0][0].set_ylim(len(points) - 0.5, -0.5)
     if data.attrs["remark"]:
         figure.suptitle(data.attrs["remark"], fontsize=7)
     return figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -141,6 +141,38 @@ def finish(figure: Figure, data: pd.DataFrame, handles: dict[str, object], marks
         figure.suptitle(data.attrs["remark"], fontsize=7)
     names = [name for name in marks if name in handles]
     style.legend_below(figure, [handles[name] for name in names], names, "packet loss rate")
+
+
+def shift_of(place: int, count: int) -> float:
+    """A small factor sideways for the points of one of `count` curves: equal rates would hide each other's bars."""
+    return 1.0 if count == 1 else 1 + 0.05 * (place / (count - 1) - 0.5) * min(count, 4)
+
+
+def over_rate(axes: Axes, part: pd.DataFrame, prefix: str, shift: float, at_zero: float, mark: style.Mark):
+    """The means of one curve over missing_rate, in percent, with their intervals; at_zero: the place of rate 0."""
+    part = part[(part[f"{prefix}seeds"] > 0) & part["missing_rate"].notna()]
+    return axes.errorbar(
+        [100 * rate * shift if rate else at_zero for rate in part["missing_rate"]], part[f"{prefix}mean"],
+        yerr=distances(part, prefix), color=mark.color, marker=mark.marker, linestyle=mark.linestyle, markersize=4.5,
+        elinewidth=1,
+    )  # fmt: skip
+
+
+def in_rows(
+    axes: Axes, part: pd.DataFrame, prefix: str, names: Iterable[str], marks: Iterable[style.Mark], scale: float = 1.0,
+    width: int = 70,
+) -> None:  # fmt: skip
+    """A row for each row of `part`, the first at the top: mean and interval times `scale`, a cross at the right where
+    runs diverged and none has a value. width: of the names, in characters."""
+    for row, mark in enumerate(marks):
+        point = part.iloc[[row]]
+        if point[f"{prefix}seeds"].iloc[0]:
+            axes.errorbar(scale * point[f"{prefix}mean"], [row], xerr=scale * distances(point, prefix),
+                          color=mark.color, marker=mark.marker, linestyle="none", markersize=5)  # fmt: skip
+        elif "diverged" in point and point["diverged"].iloc[0]:
+            axes.plot(0.97, row, "x", color=mark.color, transform=axes.get_yaxis_transform())
+    axes.set_yticks(range(len(part)), [panel_title(name, width) for name in names])
+    axes.set_ylim(len(part) - 0.5, -0.5)
 
 
 def at_edge(axes: Axes, x: pd.Series, place: float, marker: str, color: str) -> None:

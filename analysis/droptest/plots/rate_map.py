@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -46,6 +47,17 @@ def data(records: Records) -> pd.DataFrame:
     return result
 
 
+def rates_of(part: pd.DataFrame) -> list[float]:
+    """The columns of the map of one series."""
+    return sorted(part["loss_rate"].unique())
+
+
+def cell(row: dict[str, Any]) -> str:
+    """The text in a cell: the mean, and a cross where runs diverged or failed."""
+    mean = f"{row['mean']:.3f}" if row["completed"] else ""
+    return f"{mean} \u00d7".strip() if row["diverged"] + row["failed"] else mean
+
+
 def draw(data: pd.DataFrame) -> Figure:
     """A map per series."""
     shown = list(dict.fromkeys(data["panel"]))
@@ -57,30 +69,31 @@ def draw(data: pd.DataFrame) -> Figure:
     low, high = data["mean"].min(), data["mean"].max()
     for index, ax in enumerate(ax for row in axes for ax in row):
         if index < len(shown):
-            _draw_map(ax, data[data["panel"] == shown[index]], values, (low, high))
+            picture = _draw_map(ax, data[data["panel"] == shown[index]], values, (low, high))
             ax.set_title(panels.panel_title(shown[index], 60 // columns + 10))
         else:
             ax.set_visible(False)
+    figure.colorbar(picture, ax=[ax for row in axes for ax in row], label=f"validation loss\n({data.attrs['unit']})")
     if data.attrs["remark"]:
         figure.suptitle(data.attrs["remark"], fontsize=7)
     return figure
 
 
-def _draw_map(ax, part: pd.DataFrame, values: list[str], span: tuple[float, float]) -> None:
-    rates = sorted(part["loss_rate"].unique())
+def _draw_map(ax, part: pd.DataFrame, values: list[str], span: tuple[float, float]):
+    """The cells of one series; returns the picture, of which the scale of colours is."""
+    rates = rates_of(part)
     table = np.full((len(values), len(rates)), math.nan)
     for row in part.itertuples():
         y, x = values.index(row.value), rates.index(row.loss_rate)
         table[y, x] = row.mean
         dark = row.mean < sum(span) / 2
-        broken = row.diverged + row.failed
-        text = f"{row.mean:.3f}" if row.completed else ""
-        ax.text(x, y, f"{text} \u00d7".strip() if broken else text, ha="center", va="center", fontsize=6,
+        ax.text(x, y, cell(row._asdict()), ha="center", va="center", fontsize=6,
                 color="white" if dark else "black")  # fmt: skip
         if row.best:
             ax.add_patch(style.frame(x, y))
-    ax.imshow(np.ma.masked_invalid(table), cmap="viridis", vmin=span[0], vmax=span[1], aspect="auto")
+    picture = ax.imshow(np.ma.masked_invalid(table), cmap="viridis", vmin=span[0], vmax=span[1], aspect="auto")
     ax.grid(visible=False)
     ax.set_xticks(range(len(rates)), [percent(rate) for rate in rates])
     ax.set_yticks(range(len(values)), values)
     ax.set_xlabel("packet loss rate")
+    return picture

@@ -58,12 +58,8 @@ def draw(data: pd.DataFrame) -> Figure:
     """A row per point, in milliseconds."""
     figure, axes = style.figure(style.DOUBLE_COLUMN, 0.9 + 0.24 * len(data), 1, 1)
     ax = axes[0][0]
-    for series, mark in style.marks(list(dict.fromkeys(data["series"]))).items():
-        part = data[data["series"] == series]
-        ax.errorbar(1e3 * part["mean"], part.index, xerr=1e3 * panels.distances(part), color=mark.color,
-                    marker=mark.marker, linestyle="none", markersize=5)  # fmt: skip
+    marks = style.marks(list(dict.fromkeys(data["series"])))
+    panels.in_rows(ax, data, "", data["name"], [marks[series] for series in data["series"]], 1e3)
     ax.set_xlabel("virtual time of a step (ms)")
     ax.set_xlim(left=0)
-    ax.set_yticks(range(len(data)), [panels.panel_title(name, 70) for name in data["name"]])
-    ax.set_ylim(len(data) - 0.5, -0.5)
     return figure

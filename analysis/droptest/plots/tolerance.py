@@ -97,9 +97,14 @@ def view(data: pd.DataFrame) -> tuple[float, float]:
     return 1.15 * min(*seen, -0.6 * tolerance), 1.15 * max(*seen, 1.6 * tolerance)
 
 
+def one_rate(data: pd.DataFrame) -> bool:
+    """Whether the series themselves are what is compared: several at a single rate."""
+    return data["loss_rate"].nunique(dropna=False) <= 1 and data["panel"].nunique() > 1
+
+
 def draw(data: pd.DataFrame) -> Figure:
     """The neighbourhood of the tolerance on the left, everything on the right; a row per point at a single rate."""
-    if data["loss_rate"].nunique(dropna=False) <= 1 and data["panel"].nunique() > 1:
+    if one_rate(data):
         return _draw_by_series(data)
     low, high = view(data)
     seen = data[["mean", "low", "high", "difference"]].stack()

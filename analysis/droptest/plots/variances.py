@@ -56,6 +56,12 @@ def data(records: Records) -> pd.DataFrame:
     )  # fmt: skip
 
 
+def view(data: pd.DataFrame) -> tuple[float, float]:
+    """The range of the axis, which is logarithmic: what is 0 stands at its left end."""
+    shown = [value for value in data[["deviation", "low", "high"]].to_numpy().flat if value > 0]
+    return min(shown) / 1.6, max(shown) * 1.3
+
+
 def draw(data: pd.DataFrame) -> Figure:
     """A row per point, a bar per part."""
     points = [part for _, part in data.groupby(["series", "loss_rate"], sort=False, dropna=False)]
@@ -63,8 +69,7 @@ def draw(data: pd.DataFrame) -> Figure:
     figure, axes = style.figure(style.DOUBLE_COLUMN, 0.8 + 0.36 * len(names))
     ax = axes[0][0]
     marks = style.marks(PARTS)
-    shown = [value for value in data[["deviation", "low", "high"]].to_numpy().flat if value > 0]
-    left, right = min(shown) / 1.6, max(shown) * 1.3
+    left, right = view(data)
     handles = {}
     for row, part in enumerate(points):
         for place, bar in enumerate(part.itertuples()):

@@ -54,22 +54,23 @@ function colour([place, count]) {
 const faint = hex => `rgba(${[1, 3, 5].map(i => parseInt(hex.slice(i, i + 2), 16)).join(",")},0.2)`;
 const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-function tracesOf(curve) {
-  const hue = colour(curve.mark), symbol = SYMBOLS[curve.mark[0] % SYMBOLS.length];
+function tracesOf(curve, panel) {
+  const hue = colour(curve.mark), symbol = SYMBOLS[curve.mark[0] % SYMBOLS.length] + (curve.hollow ? "-open" : "");
   const base = {type: "scatter", name: curve.name, x: curve.x, y: curve.y, meta: curve.name,
-    hoverlabel: {namelength: -1}};
+    hoverlabel: {namelength: -1}, hovertemplate: `%{meta}<br>${panel.x.title}: %{x}<br>${panel.y.title}: %{y:.6~g}<extra></extra>`};
   if (curve.text) Object.assign(base, {text: curve.text, hovertemplate: "%{text}<extra></extra>"});
   if (curve.kind === "points")
     return [{...base, mode: "markers", marker: {color: hue, symbol: curve.symbol || symbol, size: curve.symbol ? 10 : 5,
       opacity: curve.symbol ? 1 : 0.65}}];
-  const line = {color: hue, width: curve.width || 2, dash: curve.solid ? "solid" : DASHES[curve.mark[0] % DASHES.length]};
+  const line = {color: hue, width: curve.width || 2, dash: curve.solid ? "solid" : curve.dotted ? "dot" : DASHES[curve.mark[0] % DASHES.length]};
   const wide = curve.low && curve.low.some(v => v !== null);
   if (curve.kind === "marks" || curve.kind === "bars") {
-    const bars = wide ? {error_y: {type: "data", symmetric: false, color: hue, thickness: 1.2, width: 4,
-      array: curve.high.map((v, i) => v === null ? 0 : v - curve.y[i]),
-      arrayminus: curve.low.map((v, i) => v === null ? 0 : curve.y[i] - v)}} : {};
+    const along = curve.along || "y";
+    const bars = wide ? {["error_" + along]: {type: "data", symmetric: false, color: hue, thickness: 1.2, width: 4,
+      array: curve.high.map((v, i) => v === null ? 0 : v - curve[along][i]),
+      arrayminus: curve.low.map((v, i) => v === null ? 0 : curve[along][i] - v)}} : {};
     return [{...base, ...bars, mode: curve.kind === "bars" ? "markers" : "lines+markers", line,
-      marker: {color: hue, symbol, size: curve.kind === "bars" ? 5 : 8}}];
+      marker: {color: hue, symbol, size: curve.y.length > 40 ? 5 : 8}}];
   }
   const mode = curve.x.length > 25 ? "lines" : "lines+markers";
   const own = {...base, mode, line, opacity: curve.opacity || 1, marker: {color: hue, symbol, size: 5}};
@@ -80,15 +81,18 @@ function tracesOf(curve) {
 function axisOf(axis, ink) {
   const made = {title: {text: axis.title || "", standoff: 8}, gridcolor: style("--grid"), linecolor: style("--line"),
     zeroline: false, automargin: true, tickfont: {color: ink}};
-  if (axis.type) Object.assign(made, {type: axis.type, exponentformat: "power"});
+  made.exponentformat = axis.type ? "power" : "none";
+  if (axis.type) made.type = axis.type;
   if (axis.ticks) Object.assign(made, {tickvals: axis.ticks, ticktext: axis.labels});
   if (axis.title === "transformer block") made.dtick = 1;
+  if (axis.rows) Object.assign(made, {range: [axis.ticks.length - 0.5, -0.5], showgrid: false});
   if (axis.range) made.range = axis.range;
+  if (axis.from === 0) made.rangemode = "tozero";
   return made;
 }
 function drawPanel(place, panel) {
   const ink = style("--ink");
-  const traces = panel.curves.flatMap(tracesOf);
+  const traces = panel.curves.flatMap(curve => tracesOf(curve, panel));
   const layout = {
     title: {text: panel.title, font: {size: 13}, x: 0.02, xanchor: "left", y: 0.97, yanchor: "top"},
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, modebar: {bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--link")},
@@ -96,19 +100,28 @@ function drawPanel(place, panel) {
     margin: {l: 62, r: 14, t: 34, b: 46}, hovermode: "closest",
     hoverlabel: {bgcolor: style("--card"), bordercolor: style("--line"), font: {color: ink}},
     xaxis: axisOf(panel.x, ink), yaxis: axisOf(panel.y, ink),
-    shapes: panel.lines.map(line => ({type: "line", xref: "paper", x0: 0, x1: 1, y0: line.y, y1: line.y,
-      line: {color: style("--soft"), width: 1, dash: line.dash}})),
-    annotations: panel.lines.filter(line => line.name).map(line => ({xref: "paper", x: 1, xanchor: "right", y: line.y,
-      yanchor: "bottom", text: line.name, showarrow: false, font: {size: 10, color: style("--soft")}})),
+    shapes: [
+      ...(panel.bands || []).map(band => ({type: "rect", layer: "below", yref: "paper", y0: 0, y1: 1, x0: band.x[0], x1: band.x[1],
+        line: {width: 0}, fillcolor: band.mark ? colour(band.mark) : style("--soft"), opacity: 0.15})),
+      ...panel.lines.map(line => ({type: "line", ...("x" in line ? {yref: "paper", y0: 0, y1: 1, x0: line.x, x1: line.x}
+        : {xref: "paper", x0: 0, x1: 1, y0: line.y, y1: line.y}), line: {color: style("--soft"), width: 1, dash: line.dash}}))],
+    annotations: panel.lines.filter(line => line.name).map(line => ({...("x" in line
+      ? {yref: "paper", y: 1, yanchor: "top", x: line.x, xanchor: "left"}
+      : {xref: "paper", x: 1, xanchor: "right", y: line.y, yanchor: "bottom"}),
+      text: line.name, showarrow: false, font: {size: 10, color: style("--soft")}})),
   };
   if (panel.heat) {
-    traces.push({type: "heatmap", z: panel.heat.z, zmin: 0, zmax: panel.heat.most, colorscale: "Viridis", xgap: 1, ygap: 1,
-      colorbar: {title: {text: "% lost"}, thickness: 10, outlinewidth: 0}, hoverongaps: false,
-      hovertemplate: "from %{y} to %{x}: %{z:.4f} % lost<extra></extra>"});
-    Object.assign(layout.yaxis, {autorange: "reversed", dtick: 1, showgrid: false});
-    Object.assign(layout.xaxis, {dtick: 1, showgrid: false});
-    Object.assign(layout, {plot_bgcolor: style("--line"), margin: {l: 46, r: 8, t: 58, b: 42}});
-    layout.title.text = panel.title.replace(/(: |, )/g, "$1<br>").replace("<br>", "");
+    const heat = panel.heat;
+    traces.push({type: "heatmap", z: heat.z, zmin: heat.low, zmax: heat.high, colorscale: "Viridis", xgap: 1, ygap: 1,
+      colorbar: {title: {text: heat.title, side: "right", font: {size: 10}}, thickness: 10, outlinewidth: 0, tickfont: {size: 10}},
+      hoverongaps: false, text: heat.text, hovertemplate: "%{text}<extra></extra>"});
+    const dark = v => v === null || v < heat.low + 0.6 * (heat.high - heat.low);
+    layout.annotations.push(...(heat.cells || []).flatMap((row, y) => row.map((text, x) => ({x, y, text, showarrow: false,
+      font: {size: 10, color: heat.z[y][x] === null ? ink : dark(heat.z[y][x]) ? "#fff" : "#000"}}))));
+    layout.shapes.push(...(heat.frames || []).map(([x, y]) => ({type: "rect", x0: x - 0.47, x1: x + 0.47, y0: y - 0.47, y1: y + 0.47,
+      line: {color: "#ff5050", width: 2}})));
+    Object.assign(layout.xaxis, {showgrid: false});
+    Object.assign(layout, {plot_bgcolor: style("--line"), margin: {l: 46, r: 8, t: 20 + 15 * panel.title.split("<br>").length, b: 42}});
     layout.title.font.size = 11;
   }
   const options = {responsive: true, displaylogo: false, displayModeBar: "hover",
@@ -145,9 +158,10 @@ function drawFigure(name, figure) {
   for (const old of place.querySelectorAll(".panel")) Plotly.purge(old);
   const room = Math.max(1, Math.floor(place.clientWidth / (figure.columns > 3 ? 250 : 330)));
   place.style.gridTemplateColumns = `repeat(${Math.min(figure.columns, figure.panels.length, room)}, minmax(0, 1fr))`;
-  const panels = figure.panels.map(() => {
+  const panels = figure.panels.map(content => {
     const panel = document.createElement("div");
     panel.className = "panel";
+    if (content.y.rows && !content.heat) panel.style.height = `${Math.max(12, 7 + 2.2 * content.y.ticks.length)}rem`;
     return panel;
   });
   place.replaceChildren(...panels);
