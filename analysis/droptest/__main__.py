@@ -13,7 +13,7 @@ from pathlib import Path
 NEEDED = ("numpy", "pandas", "scipy", "matplotlib", "jinja2", "plotly")
 PACKAGES = " ".join(f"python3-{name}" for name in NEEDED)
 EXAMPLES = """examples:
-  python3 -m droptest report results/quickstart            plots and report.html beside the records
+  python3 -m droptest report results/quickstart            plots and report.html in the records' folder
   python3 -m droptest report results --out /tmp/reports    every experiment in results
   python3 -m droptest table results/quickstart --json      the summary, for programs
   python3 -m droptest power results/quickstart --effect 0.01 --equivalent 0.02

@@ -89,7 +89,7 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
                 target.unlink(missing_ok=True)
                 continue
             write_whole(target, found.as_csv())
-            parts[f"table {name}"] = _table_part(found, records, out, target)
+            parts[f"table {name}"] = _table_part(found, records, questions, out, target)
         compared = drawing.plain(comparison.data(records))
         page = {"figures": drawn, "comparison": compared, "scale": style.scale()}
         write_whole(written.report, _page(
@@ -115,12 +115,17 @@ def write_figure(name: str, data, folder: Path) -> list[Path]:
     return [*paths, folder / f"{name}.csv"]
 
 
-def command(word: str, name: str, records: Records) -> str:
-    """The command that makes a figure or a table again."""
+def command(word: str, name: str, records: Records, questions: Questions = NO_QUESTIONS) -> str:
+    """The command that makes a figure or a table again, with the questions that the table answers."""
     folder = shlex.quote(str(records.path))
     if word == "plot":
         return f"python3 -m droptest plot {name} {folder}"
-    return f"python3 -m droptest table {folder} --name {name}"
+    words = [f"python3 -m droptest table {folder} --name {name}"]
+    if name == "seeds_needed" and tuple(questions.effects) != tuple(NO_QUESTIONS.effects):
+        words += [f"--effect {effect!r}" for effect in questions.effects]
+    if name == "equality" and questions.margin is not None:
+        words.append(f"--equivalent {questions.margin!r}")
+    return " ".join(words)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -192,11 +197,11 @@ def _plotly() -> str:
     return base64.b64encode(packed).decode("ascii")
 
 
-def _table_part(found: Table, records: Records, out: Path, target: Path) -> dict[str, Any]:
+def _table_part(found: Table, records: Records, questions: Questions, out: Path, target: Path) -> dict[str, Any]:
     part = {
         "name": found.name, "title": found.title, "header": found.header, "rows": found.rows, "note": found.note,
         "numeric": [found.numeric(i) for i in range(len(found.header))], "links": None,
-        "command": command("table", found.name, records), "files": _links([target], out),
+        "command": command("table", found.name, records, questions), "files": _links([target], out),
     }  # fmt: skip
     if found.name == "runs":
         part["links"] = [

@@ -36,7 +36,7 @@ KNOWN_POINTERS = {
 RATE_KEYS = ("loss_rate", "p_good_to_bad")
 LOSSLESS = "lossless"
 NO_PROCESS = "no loss process"  # but a deadline, so that packets may come too late
-# What cannot change the result of a lossless run (a virtual clock runs beside it), so that twins may differ in it.
+# What cannot change the result of a lossless run (a virtual clock only measures it), so that twins may differ in it.
 INDIFFERENT = ("network", "time", "seed", "seeds", "name", "description", "record", "sweep", "repeat", "schema_version")
 INDIFFERENT_BACKEND = ("timeout_seconds", "rendezvous", "threads_per_rank")
 

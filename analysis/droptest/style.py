@@ -77,7 +77,7 @@ RC = {
 
 @contextmanager
 def applied() -> Iterator[None]:
-    """The house style on matplotlib's own defaults, whatever the user's matplotlibrc says; undone afterwards."""
+    """The styles of figures on matplotlib's own defaults, whatever the user's matplotlibrc says; undone afterwards."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # leaves the backend alone: figures are drawn without pyplot
         matplotlib.rcParams.update(RC)

@@ -3,6 +3,7 @@ import html.parser
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -190,6 +191,30 @@ def test_an_unwritable_folder_is_an_error(mixed, tmp_path, capsys):
     target.write_text("not a folder")
     assert main(["plot", "loss_rate_check", str(mixed), "--out", str(target)]) == 2
     assert str(target) in capsys.readouterr().err
+
+
+def test_the_commands_of_tables_repeat_their_questions(tmp_path, capsys):
+    """Each command below a table of the page makes the file of that table again."""
+    losses = [NONE, bernoulli(0.05), bernoulli(0.2)]
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": losses}, seeds=3)
+    assert main(["report", str(folder), "--effect", "0.25", "--effect", "0.01", "--equivalent", "0.03"]) == 0
+    page = Page((folder / "report.html").read_text()).text
+    commands = {words[words.index("--name") + 1]: words for words in map(shlex.split, re.findall(
+        r"python3 -m (droptest table .*?)(?: · files|\n)", page))}  # fmt: skip
+    asked = {
+        name: [word for word in words if word.startswith("--") and word != "--name"] for name, words in commands.items()
+    }
+    assert asked["seeds_needed"] == ["--effect", "--effect"] and asked["equality"] == ["--equivalent"]
+    assert not asked["summary"] and not asked["runs"]
+    for name, words in commands.items():
+        capsys.readouterr()
+        assert main(words[1:]) == 0
+        assert capsys.readouterr().out == (folder / "tables" / f"{name}.csv").read_text(), name
+
+
+def test_a_report_without_questions_has_short_commands(reported):
+    text = Page((reported[0] / "report.html").read_text()).text
+    assert "--name seeds_needed" in text and "--effect" not in text and "--equivalent" not in text
 
 
 def test_records_can_be_moved_with_their_report(tmp_path):
