@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/parallel_layout.h"
+
+#include <string>
+
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+constexpr std::int64_t kMostRanks = 65534;
+
+}  // namespace
+
+std::string_view name_of(ParallelDimension dimension) {
+  switch (dimension) {
+    case ParallelDimension::kTensor:
+      return "tensor";
+    case ParallelDimension::kSequence:
+      return "sequence";
+    case ParallelDimension::kData:
+      return "data";
+    case ParallelDimension::kPipeline:
+      return "pipeline";
+  }
+  throw CheckError("a dimension without a name");
+}
+
+int& ParallelNumbers::of(ParallelDimension dimension) {
+  switch (dimension) {
+    case ParallelDimension::kTensor:
+      return tensor;
+    case ParallelDimension::kSequence:
+      return sequence;
+    case ParallelDimension::kData:
+      return data;
+    case ParallelDimension::kPipeline:
+      return pipeline;
+  }
+  throw CheckError("a dimension without a number");
+}
+
+std::string ParallelLayout::text() const {
+  std::string text;
+  for (const ParallelDimension dimension : kParallelDimensions) {
+    if (of(dimension) == 1) continue;
+    text.append(text.empty() ? "" : " x ").append(name_of(dimension)).append(" " + std::to_string(of(dimension)));
+  }
+  return text.empty() ? "1 rank" : text;
+}
+
+int ParallelLayout::world_size() const {
+  std::int64_t ranks = 1;
+  for (const ParallelDimension dimension : kParallelDimensions) {
+    if (of(dimension) < 1) {
+      throw ConfigError("/parallel/" + std::string(name_of(dimension)) + ": got " + std::to_string(of(dimension)) +
+                        ", want at least 1");
+    }
+    ranks *= of(dimension);
+    if (ranks > kMostRanks) {
+      throw ConfigError("/parallel: got " + text() + ", want at most " + std::to_string(kMostRanks) + " ranks");
+    }
+  }
+  return static_cast<int>(ranks);
+}
+
+ParallelNumbers ParallelLayout::coordinates(int rank) const {
+  DROPTEST_CHECK(rank >= 0 && rank < world_size(), "rank " + std::to_string(rank) + " of the layout " + text());
+  ParallelNumbers coordinates;
+  for (const ParallelDimension dimension : kParallelDimensions) {
+    coordinates.of(dimension) = rank % of(dimension);
+    rank /= of(dimension);
+  }
+  return coordinates;
+}
+
+int ParallelLayout::rank(const ParallelNumbers& coordinates) const {
+  int rank = 0;
+  int stride = 1;
+  for (const ParallelDimension dimension : kParallelDimensions) {
+    const int coordinate = coordinates.of(dimension);
+    DROPTEST_CHECK(coordinate >= 0 && coordinate < of(dimension),
+                   std::string(name_of(dimension)) + " " + std::to_string(coordinate) + " of the layout " + text());
+    rank += stride * coordinate;
+    stride *= of(dimension);
+  }
+  return rank;
+}
+
+void ParallelLayout::require_world(int ranks) const {
+  if (world_size() == ranks) return;
+  throw ConfigError("/parallel: got " + text() + ", " + std::to_string(world_size()) + " in all, but " +
+                    std::to_string(ranks) + " ranks were started; want the product to be their number");
+}
+
+ParallelGroups::ParallelGroups(const ParallelLayout& layout, Communicator& world)
+    : layout_(layout),
+      world_(world),
+      coordinates_((layout.require_world(world.world_size()), layout.coordinates(world.rank()))) {
+  for (const ParallelDimension dimension : kParallelDimensions) {
+    const auto index = static_cast<std::size_t>(dimension);
+    if (layout_.of(dimension) == world_.world_size()) {
+      groups_[index] = &world_;
+    } else if (layout_.of(dimension) > 1) {
+      ParallelNumbers first = coordinates_;
+      first.of(dimension) = 0;
+      owned_[index] = world_.split(layout_.rank(first), coordinates_.of(dimension));
+      groups_[index] = owned_[index].get();
+    }
+  }
+}
+
+}  // namespace droptest::comm

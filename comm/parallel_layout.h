@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which rank does what: the coordinates of each rank, and the groups in which ranks that differ in one of them meet.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "comm/communicator.h"
+
+namespace droptest::comm {
+
+/// From the one whose ranks are next to each other to the one whose ranks lie furthest apart. Source of the order:
+/// Megatron-LM (Narayanan et al., SC 2021): what talks most stays within a node.
+enum class ParallelDimension : std::uint8_t {
+  kTensor,    ///< share each layer
+  kSequence,  ///< have other tokens of a sequence
+  kData,      ///< train on other batches
+  kPipeline,  ///< have other layers
+};
+inline constexpr std::array kParallelDimensions = {ParallelDimension::kTensor, ParallelDimension::kSequence,
+                                                   ParallelDimension::kData, ParallelDimension::kPipeline};
+/// As in a spec's /parallel: "tensor", "sequence", "data", "pipeline".
+std::string_view name_of(ParallelDimension dimension);
+
+/// One number for each dimension.
+struct ParallelNumbers {
+  int data = 0;
+  int sequence = 0;
+  int pipeline = 0;
+  int tensor = 0;
+
+  int& of(ParallelDimension dimension);
+  int of(ParallelDimension dimension) const { return const_cast<ParallelNumbers*>(this)->of(dimension); }
+  friend bool operator==(const ParallelNumbers&, const ParallelNumbers&) = default;
+};
+
+/// How many ranks each dimension has. Rank = tensor + T (sequence + S (data + D pipeline)) for coordinates of those
+/// names.
+struct ParallelLayout : ParallelNumbers {
+  explicit ParallelLayout(const ParallelNumbers& extents = {1, 1, 1, 1}) : ParallelNumbers(extents) {}
+
+  /// The product of all extents. Throws: ConfigError where one is not positive, or the product is above 65534.
+  int world_size() const;
+  /// Throws: CheckError for a rank or a coordinate that is not there.
+  ParallelNumbers coordinates(int rank) const;
+  int rank(const ParallelNumbers& coordinates) const;
+  /// Throws: ConfigError that shows the product, where it is not that of the ranks which were started.
+  void require_world(int ranks) const;
+  /// "tensor 2 x data 4"; "1 rank" where all are 1.
+  std::string text() const;
+};
+
+/// The groups of one rank: for each dimension, the ranks that differ from it there alone.
+class ParallelGroups {
+ public:
+  /// Ranks: all of `world`, which is borrowed and outlives this. A dimension that has all ranks uses the world itself,
+  /// and one that has a single rank no group; others are split off, in the order of kParallelDimensions.
+  /// Throws: ConfigError unless the layout fits the world.
+  ParallelGroups(const ParallelLayout& layout, Communicator& world);
+
+  /// Ranked by coordinate. Null: nobody else is there.
+  Communicator* group(ParallelDimension dimension) const { return groups_[static_cast<std::size_t>(dimension)]; }
+  Communicator& world() const { return world_; }
+  const ParallelLayout& layout() const { return layout_; }
+  const ParallelNumbers& coordinates() const { return coordinates_; }
+
+ private:
+  ParallelLayout layout_;
+  Communicator& world_;
+  ParallelNumbers coordinates_;
+  std::array<std::unique_ptr<Communicator>, kParallelDimensions.size()> owned_;
+  std::array<Communicator*, kParallelDimensions.size()> groups_{};
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Coordinates of ranks, and the groups in which they meet.
+#include "comm/parallel_layout.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/run_ranks.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+constexpr std::chrono::milliseconds kTimeout{20000};
+const Message kMessage{sim::TrafficClass::kControl, "ranks"};
+
+ParallelLayout layout_of(int tensor, int sequence, int data, int pipeline) {
+  return ParallelLayout({.data = data, .sequence = sequence, .pipeline = pipeline, .tensor = tensor});
+}
+
+TEST(ParallelLayout, TensorRanksAreNeighboursAndPipelineRanksLieFurthestApart) {
+  const ParallelLayout layout = layout_of(2, 3, 4, 5);
+  EXPECT_EQ(layout.world_size(), 120);
+  EXPECT_EQ(layout.rank({.tensor = 1}), 1);
+  EXPECT_EQ(layout.rank({.sequence = 1}), 2);
+  EXPECT_EQ(layout.rank({.data = 1}), 6);
+  EXPECT_EQ(layout.rank({.pipeline = 1}), 24);
+  EXPECT_EQ(layout.coordinates(119), (ParallelNumbers{.data = 3, .sequence = 2, .pipeline = 4, .tensor = 1}));
+  for (int rank = 0; rank < 120; ++rank) EXPECT_EQ(layout.rank(layout.coordinates(rank)), rank);
+}
+
+TEST(ParallelLayout, SaysWhichProductDoesNotFit) {
+  const auto message_of = [](const ParallelLayout& layout, int ranks) {
+    try {
+      layout.require_world(ranks);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(message_of(layout_of(2, 1, 4, 1), 8), "");
+  EXPECT_EQ(message_of(layout_of(2, 1, 4, 1), 6),
+            "/parallel: got tensor 2 x data 4, 8 in all, but 6 ranks were started; want the product to be "
+            "their number");
+  EXPECT_EQ(message_of(layout_of(1, 1, 1, 1), 2),
+            "/parallel: got 1 rank, 1 in all, but 2 ranks were started; want the product to be their number");
+  EXPECT_EQ(message_of(layout_of(2, 0, 4, 1), 8), "/parallel/sequence: got 0, want at least 1");
+  EXPECT_EQ(message_of(layout_of(60000, 60000, 60000, 1), 8),
+            "/parallel: got tensor 60000 x sequence 60000 x data 60000, want at most 65534 ranks");
+  EXPECT_THROW(layout_of(2, 1, 4, 1).coordinates(8), CheckError);
+  EXPECT_THROW((void)layout_of(2, 1, 4, 1).rank({.tensor = 2}), CheckError);
+}
+
+// Every rank gathers the world ranks of each of its groups.
+TEST(ParallelGroups, HaveTheRanksThatDifferInOneCoordinate) {
+  const ParallelLayout layout = layout_of(2, 1, 3, 2);
+  run_ranks(12, kTimeout, [&](Communicator& world) {
+    const ParallelGroups groups(layout, world);
+    EXPECT_EQ(groups.coordinates(), layout.coordinates(world.rank()));
+    EXPECT_EQ(groups.group(ParallelDimension::kSequence), nullptr);
+    for (const auto dimension : {ParallelDimension::kTensor, ParallelDimension::kData, ParallelDimension::kPipeline}) {
+      Communicator* group = groups.group(dimension);
+      ASSERT_NE(group, nullptr);
+      ASSERT_EQ(group->world_size(), layout.of(dimension));
+      EXPECT_EQ(group->rank(), groups.coordinates().of(dimension));
+      std::vector<std::uint64_t> met(static_cast<std::size_t>(group->world_size()));
+      const std::array<std::uint64_t, 1> mine = {static_cast<std::uint64_t>(world.rank())};
+      group->all_gather(ConstTensor(std::span<const std::uint64_t>(mine)), Tensor(std::span(met)),
+                        std::vector<std::uint64_t>(met.size(), 1), kMessage);
+      for (int r = 0; r < group->world_size(); ++r) {
+        ParallelNumbers there = groups.coordinates();
+        there.of(dimension) = r;
+        EXPECT_EQ(met[static_cast<std::size_t>(r)], static_cast<std::uint64_t>(layout.rank(there)));
+        EXPECT_EQ(group->world_rank(r), layout.rank(there));
+      }
+    }
+  });
+}
+
+TEST(ParallelGroups, AllRanksOfOneKindAreTheWorldItself) {
+  run_ranks(3, kTimeout, [&](Communicator& world) {
+    const ParallelGroups groups(layout_of(3, 1, 1, 1), world);
+    EXPECT_EQ(groups.group(ParallelDimension::kTensor), &world);
+    EXPECT_EQ(groups.group(ParallelDimension::kData), nullptr);
+    EXPECT_THROW(ParallelGroups(layout_of(2, 1, 1, 1), world), ConfigError);
+  });
+  run_ranks(1, kTimeout, [&](Communicator& world) {
+    EXPECT_EQ(ParallelGroups(layout_of(1, 1, 1, 1), world).group(ParallelDimension::kTensor), &world);
+  });
+}
+
+}  // namespace
+}  // namespace droptest::comm
