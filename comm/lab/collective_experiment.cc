@@ -17,7 +17,6 @@
 #include "comm/lossy/recovery_rules.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
-#include "sim/loss/bernoulli.h"
 #include "sim/packets/packetizer.h"
 #include "sim/random/philox.h"
 #include "sim/time/timing_theory.h"
@@ -79,12 +78,10 @@ std::optional<double> expected_seconds(const CollectiveExperiment& experiment) {
     return static_cast<double>(elements * sizeof(float) + cut.packets() * model.header_bytes);
   };
   const sim::LinkCost& link = model.links.between;
-  if (experiment.network.path == "contribution") return sim::aggregation_seconds(bytes_of(experiment.elements), link);
-  const auto ranks = static_cast<std::uint64_t>(experiment.ranks);
-  const double all_parts = static_cast<double>(ranks) * bytes_of(experiment.elements / ranks);
-  if (experiment.network.path == "direct") return sim::direct_all_reduce_seconds(experiment.ranks, all_parts, link);
-  if (experiment.network.path == "ring") return sim::ring_all_reduce_seconds(experiment.ranks, all_parts, link);
-  return std::nullopt;
+  const PathEntry& path = path_entry(experiment.network.path);
+  if (path.seconds == nullptr) return std::nullopt;
+  const std::uint64_t parts = path.route == Route::kAggregated ? 1 : static_cast<std::uint64_t>(experiment.ranks);
+  return path.seconds(experiment.ranks, static_cast<double>(parts) * bytes_of(experiment.elements / parts), link);
 }
 
 // What the ranks, threads of one process, show each other.
@@ -167,7 +164,7 @@ FateSimulation simulation_of(const CollectiveExperiment& experiment, const Class
 // form for independent loss only.
 bool has_known_residual(const CollectiveExperiment& experiment, const HalfNetwork& half) {
   return !experiment.time || half.loss == nullptr || half.recovery == nullptr || !half.recovery->sends_again() ||
-         half.recovery->is_reliable() || dynamic_cast<const sim::Bernoulli*>(half.loss.get()) != nullptr;
+         half.recovery->is_reliable() || half.loss->is_independent();
 }
 
 // What the trials lose, from the fates and clocks alone.

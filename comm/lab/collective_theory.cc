@@ -15,8 +15,8 @@
 namespace droptest::comm {
 namespace {
 
-bool is_direct(const LossyAllReduce& c) { return c.path == "direct"; }
-bool has_closed_form(const LossyAllReduce& c) { return is_direct(c) || c.path == "contribution"; }
+bool is_direct(const LossyAllReduce& c) { return path_entry(c.path).route == Route::kOneHop; }
+bool has_closed_form(const LossyAllReduce& c) { return path_entry(c.path).route != Route::kManyHops; }
 
 // Of a path whose expectations are computed over its hops; nothing for other paths.
 std::optional<ScheduleExpectation> over_schedule(const LossyAllReduce& c) {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "comm/lossy/lossy_communicator.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
-#include "sim/loss/bernoulli.h"
 #include "sim/random/philox.h"
 
 namespace droptest::comm {
@@ -29,20 +29,20 @@ struct Trial {
   double step = 0;
 };
 
-bool is_independent(const HalfNetwork& half) {
-  return half.loss == nullptr || dynamic_cast<const sim::Bernoulli*>(half.loss.get()) != nullptr;
-}
+bool is_one_hop(const ClassNetwork& network) { return path_entry(network.path).route == Route::kOneHop; }
+
+bool is_independent(const HalfNetwork& half) { return half.loss == nullptr || half.loss->is_independent(); }
 
 double loss_rate(const HalfNetwork& half) { return half.loss == nullptr ? 0 : half.loss->loss_rate(); }
 
 bool has_gather_theory(const ClassNetwork& network) {
-  return network.path == "direct" && network.consistency == Consistency::kPerReceiver &&
-         is_independent(network.gather) && (network.gather.fill == Fill::kStale || network.gather.loss == nullptr);
+  return is_one_hop(network) && network.consistency == Consistency::kPerReceiver && is_independent(network.gather) &&
+         (network.gather.fill == Fill::kStale || network.gather.loss == nullptr);
 }
 
 // Mean square of a step x ranks. The owner's own contribution always arrives.
 std::optional<double> expected_step(const ClassNetwork& network, int ranks) {
-  if (network.path != "direct") return std::nullopt;
+  if (!is_one_hop(network)) return std::nullopt;
   const double p = loss_rate(network.reduce);
   const double others = ranks - 1;
   if (p == 0) return 1;

@@ -79,7 +79,7 @@ class Simulation {
 
  private:
   // Whether what a hop loses is lost further down: where it is not, lost elements say all.
-  bool travels_on() const { return schedule_ != nullptr && path_.name != "direct"; }
+  bool travels_on() const { return path_.route == Route::kManyHops; }
   bool shares(sim::Half half) const {
     return half == sim::Half::kGather && what_.network.consistency == Consistency::kShared;
   }
@@ -113,7 +113,7 @@ class Simulation {
       hops_.clear();
       schedule_->sends(round, source, hops_);
       for (const sim::Hop& hop : hops_) {
-        if (elements(hop).size() > 0 || path_.name == "direct") visit(hop.destination, elements(hop).size());
+        if (elements(hop).size() > 0 || path_.route == Route::kOneHop) visit(hop.destination, elements(hop).size());
       }
     }
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "comm/lossy/recovery_rules.h"
 #include "sim/packets/packetizer.h"
 
@@ -43,8 +44,9 @@ ExpectedAllReduce expected_all_reduce(const ClassNetwork& network, int ranks, In
   LossyAllReduce all_reduce = all_reduce_case(network, ranks, inputs);
   const bool feeds_back = network.recovery.error_feedback == ClassRecovery::ErrorFeedback::kOn;
   if (ranks > 1 && (network.reduce.recovery != nullptr || network.gather.recovery != nullptr)) {
-    const std::vector<std::uint64_t> messages =
-        network.path == "contribution" ? std::vector<std::uint64_t>{elements} : even_counts(elements, ranks);
+    const std::vector<std::uint64_t> messages = path_entry(network.path).route == Route::kAggregated
+                                                    ? std::vector<std::uint64_t>{elements}
+                                                    : even_counts(elements, ranks);
     const auto reduce = missing_rate(network.reduce, messages, element_bytes, network.payload_bytes);
     const auto gather = missing_rate(network.gather, messages, element_bytes, network.payload_bytes);
     if (!reduce.has_value() || !gather.has_value()) return {};

@@ -81,7 +81,8 @@ std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network) {
     return SelectionRefusal{"gather",
                             "got \"largest_norm\", which is defined for contributions to a sum; want \"by_fate\""};
   }
-  if (network.reduce.selection == LossSelection::kByFate || network.path == "direct") return std::nullopt;
+  if (network.reduce.selection == LossSelection::kByFate || path_entry(network.path).route == Route::kOneHop)
+    return std::nullopt;
   return SelectionRefusal{"reduce", "got \"largest_norm\" on path " + std::string(network.path) +
                                         ", where ranks must know the losses of contributions whose content they do not "
                                         "have; want the path direct, or \"by_fate\""};
@@ -113,7 +114,7 @@ void validate(const ClassNetwork& network) {
     throw ConfigError("fill of the gather half: got own_scaled on path " + std::string(network.path) +
                       ", where a rank has partial sums of several ranks, whose spread is not that of one; want own");
   }
-  if (network.path == "contribution") {
+  if (path.route == Route::kAggregated) {
     require_destinations(network.reduce, "reduce", "a contribution that is lost is missed by all ranks");
   }
   if (network.consistency == Consistency::kShared) {

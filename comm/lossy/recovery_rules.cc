@@ -68,14 +68,14 @@ std::optional<std::string> endless_repetition(const ClassNetwork& network, const
   if (size.ranks < 2) return std::nullopt;
   for (const sim::Half half : {sim::Half::kReduce, sim::Half::kGather}) {
     const HalfNetwork& of_half = half == sim::Half::kReduce ? network.reduce : network.gather;
-    const auto* repeats = dynamic_cast<const sim::Retransmission*>(of_half.recovery.get());
-    if (repeats == nullptr || !repeats->is_reliable()) continue;
+    const sim::LinkRecovery* recovery = of_half.recovery.get();
+    if (recovery == nullptr || !recovery->is_reliable()) continue;
     const std::uint64_t packets = largest_messages(network, size)[static_cast<std::size_t>(half)];
     std::vector<const sim::LossProcess*> processes = {of_half.loss.get()};
     for (const LinkOverride& link : of_half.links) processes.push_back(link.loss.get());
     for (const sim::LossProcess* process : processes) {
       if (process == nullptr || !process->can_lose()) continue;
-      const double tries = repeats->expected_tries(*process, packets);
+      const double tries = recovery->expected_tries(*process, packets);
       if (tries <= sim::kMostExpectedTries) continue;
       return "takes " + number_text(tries) + " tries on average for messages of up to " + std::to_string(packets) +
              " packets under " + process->describe() + "; want at most " + number_text(sim::kMostExpectedTries) +

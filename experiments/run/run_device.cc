@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "comm/device/device_info.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "experiments/run/core_shares.h"
 #include "experiments/run/training_model.h"
 #include "sim/error.h"
@@ -32,7 +33,8 @@ std::string gibibytes_text(std::uint64_t bytes) {
 /// Copies of a message that the class keeps from one step to the next.
 std::uint64_t remembered_copies(const comm::ClassNetwork& network, std::uint64_t ranks) {
   std::uint64_t copies = 0;
-  if (network.reduce.fill == comm::Fill::kStale) copies += network.path == "contribution" ? ranks : 1;
+  if (network.reduce.fill == comm::Fill::kStale)
+    copies += comm::path_entry(network.path).route == comm::Route::kAggregated ? ranks : 1;
   if (network.gather.fill == comm::Fill::kStale) ++copies;
   if (network.recovery.error_feedback != comm::ClassRecovery::ErrorFeedback::kOff) ++copies;
   return copies;

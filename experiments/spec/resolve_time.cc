@@ -10,7 +10,6 @@
 #include "experiments/spec/json_text.h"
 #include "experiments/spec/parameters_from_json.h"
 #include "sim/error.h"
-#include "sim/loss/bernoulli.h"
 #include "sim/recovery/retransmission.h"
 #include "sim/traffic_class.h"
 
@@ -48,7 +47,7 @@ void check_network(const comm::TimeModel& model, const comm::Network& network, c
                           ", which does not know what is late; want no deadline, or no recovery on links");
       }
       const bool repeats = half.recovery->sends_again() && !half.recovery->is_reliable();
-      const bool independent = half.loss == nullptr || dynamic_cast<const sim::Bernoulli*>(half.loss.get()) != nullptr;
+      const bool independent = half.loss == nullptr || half.loss->is_independent();
       if (repeats && !independent && half.fill == comm::Fill::kInverseProbability) {
         return report("/time", "got a clock beside the fill inverse_probability, but what " +
                                    half.recovery->describe() + " leaves missing on " + links +

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "sim/loss/loss_process.h"
@@ -25,6 +26,7 @@ class Bernoulli final : public LossProcess {
   double burst_at_least(std::uint64_t packets) const override;
   double gap_at_least(std::uint64_t packets) const override;
   double lost_count_variance(std::uint64_t n) const override;
+  std::optional<LossChain> chain() const override { return LossChain{0, 0, p_, p_}; }
   std::string describe() const override;
 
  private:

@@ -250,6 +250,11 @@ double GilbertElliott::autocorrelation(std::uint64_t lag) const {
   return p * r * (b - g) * (b - g) / (s * s) * std::pow(1 - s, static_cast<double>(lag)) / variance;
 }
 
+std::optional<LossChain> GilbertElliott::chain() const {
+  const auto& [p, r, good, bad] = rates_;
+  return LossChain{p / (p + r), 1 - p - r, good, bad};
+}
+
 std::string GilbertElliott::describe() const {
   return "gilbert_elliott(p_good_to_bad=" + shortest_text(rates_.p_good_to_bad) +
          ", p_bad_to_good=" + shortest_text(rates_.p_bad_to_good) + ", loss_good=" + shortest_text(rates_.loss_good) +

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "sim/loss/loss_process.h"
@@ -48,6 +49,7 @@ class GilbertElliott final : public LossProcess {
   double lost_count_variance(std::uint64_t n) const override;
   std::string describe() const override;
 
+  std::optional<LossChain> chain() const override;
   const GilbertElliottRates& rates() const { return rates_; }
 
   /// Correlation of the fates of two packets that are `lag` apart; 0 for lag > 0 where nothing or everything is lost.

@@ -40,6 +40,14 @@ struct CountMemory {
   double weight = 0;
 };
 
+/// A loss process as a chain of two states, good and bad, with a loss rate each.
+struct LossChain {
+  double bad_share = 0;  ///< stationary
+  double memory = 0;     ///< lambda = 1 - p - r: correlation of the states of neighbours
+  double loss_good = 0;
+  double loss_bad = 0;
+};
+
 /// The loss on a link as a pure function of (seed, link, packet index).
 /// Determinism: equal arguments give equal fates on every rank, thread count, device and query order.
 /// Thread safety: all methods may be called from any thread at once. Losses are stationary from packet 0.
@@ -100,6 +108,12 @@ class LossProcess {
                                   std::uint64_t n, CountMemory& /*memory*/) const {
     return {static_cast<double>(n) * loss_rate(), lost_count_variance(n)};
   }
+
+  /// Itself as such a chain, where it is one.
+  virtual std::optional<LossChain> chain() const { return can_lose() ? std::nullopt : std::optional(LossChain{}); }
+
+  /// Whether packets are known to be lost independently of each other, at one rate.
+  bool is_independent() const { return chain().has_value() && chain()->memory == 0; }
 
   /// P(that many packets in a row all arrive), in the step in which it is lowest; packets >= 1. Where the law of gaps
   /// is not known, they are taken as geometric.

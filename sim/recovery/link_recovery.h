@@ -66,6 +66,10 @@ class LinkRecovery {
   /// Whether the sender may send more than first_packets(), which takes time.
   virtual bool sends_again() const { return false; }
 
+  /// Mean number of times that what is sent again as a whole (a packet; the message by go-back-0) is sent until it has
+  /// arrived, were there no budget; infinity where it never does. Exact for independent loss.
+  virtual double expected_tries(const LossProcess& /*process*/, std::uint64_t /*packets*/) const { return 1; }
+
   /// The parameters in words for people, e.g. "parity(data=8, parity=2)".
   virtual std::string describe() const = 0;
 };
@@ -82,14 +86,5 @@ LinkRecovery::DrawAgain draws_by_slot(const LossProcess& process, std::uint64_t 
 
 /// The first lost packet of `mask`; its size where there is none.
 std::uint64_t first_lost(const PacketMask& mask);
-
-/// A loss process as the two-state chain of gilbert_elliott.h, which Bernoulli is a case of; nothing for others.
-struct LossChain {
-  double bad_share = 0;  ///< stationary
-  double memory = 0;     ///< lambda = 1 - p - r: correlation of the states of neighbours
-  double loss_good = 0;
-  double loss_bad = 0;
-};
-std::optional<LossChain> loss_chain(const LossProcess& process);
 
 }  // namespace droptest::sim

@@ -9,8 +9,6 @@
 #include <vector>
 
 #include "sim/error.h"
-#include "sim/loss/bernoulli.h"
-#include "sim/loss/gilbert_elliott.h"
 
 namespace droptest::sim {
 namespace {
@@ -29,18 +27,6 @@ bool any_lost(const PacketMask& lost, std::uint64_t begin, std::uint64_t end) {
 }
 
 }  // namespace
-
-std::optional<LossChain> loss_chain(const LossProcess& process) {
-  if (const auto* bernoulli = dynamic_cast<const Bernoulli*>(&process)) {
-    return LossChain{0, 0, bernoulli->loss_rate(), bernoulli->loss_rate()};
-  }
-  if (const auto* gilbert = dynamic_cast<const GilbertElliott*>(&process)) {
-    const auto& [p, r, good, bad] = gilbert->rates();
-    return LossChain{p / (p + r), 1 - p - r, good, bad};
-  }
-  if (!process.can_lose()) return LossChain{};
-  return std::nullopt;
-}
 
 struct Parity::Group {
   std::uint64_t first_block = 0;
@@ -172,7 +158,7 @@ double Parity::missing_of_block(const LossChain& chain, std::uint64_t block, std
 }
 
 std::optional<double> Parity::residual_rate(const LossProcess& process, std::uint64_t data_packets) const {
-  const std::optional<LossChain> chain = loss_chain(process);
+  const std::optional<LossChain> chain = process.chain();
   if (!chain.has_value()) return std::nullopt;
   if (data_packets == 0) return 0;
   // Blocks of a whole group are alike: all their neighbours are `depth` apart.

@@ -46,9 +46,7 @@ class Retransmission : public LinkRecovery {
   /// E[Repair::extra_seconds] of one message.
   virtual double expected_extra_seconds(double p, std::uint64_t packets, const LinkTiming& timing) const = 0;
 
-  /// Mean number of times that what is sent again as a whole (a packet; the message by go-back-0) is sent until it has
-  /// arrived, were there no budget; infinity where it never does. Exact for independent loss.
-  virtual double expected_tries(const LossProcess& process, std::uint64_t packets) const;
+  double expected_tries(const LossProcess& process, std::uint64_t packets) const override;
 
  protected:
   const RoundBudget& rounds() const { return rounds_; }

@@ -109,7 +109,7 @@ Repair SelectiveRepeat::recover(const PacketMask& lost, const DrawAgain& draw_ag
 
 std::optional<double> SelectiveRepeat::residual_rate(const LossProcess& process) const {
   if (is_reliable()) return 0;
-  if (parity_.has_value() || !loss_chain(process).has_value()) return std::nullopt;
+  if (parity_.has_value() || !process.chain().has_value()) return std::nullopt;
   return std::pow(process.loss_rate(), static_cast<double>(*rounds()) + 1);
 }
 

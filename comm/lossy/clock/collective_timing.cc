@@ -23,7 +23,8 @@ constexpr std::size_t kMessageRound = CollectiveTiming::kMostRounds;
 // Whether a packet of the gather half goes to all at once: with shared fates, and beside an aggregation point.
 bool goes_to_all(const ClassNetwork& network, const TimedMessage& message, bool from_rank) {
   return message.link.half == sim::Half::kGather &&
-         (network.consistency == Consistency::kShared || (network.path == "contribution" && from_rank));
+         (network.consistency == Consistency::kShared ||
+          (path_entry(network.path).route == Route::kAggregated && from_rank));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "comm/lossy/paths/direct_path.h"
 #include "comm/lossy/paths/hop_path.h"
 #include "sim/error.h"
+#include "sim/time/timing_theory.h"
 
 namespace droptest::comm {
 namespace {
@@ -16,28 +17,32 @@ std::unique_ptr<Path> make(const PathContext& context) {
   return std::make_unique<P>(context);
 }
 
+double aggregation_seconds(int /*ranks*/, double bytes, const sim::LinkCost& link) {
+  return sim::aggregation_seconds(bytes, link);
+}
+
 }  // namespace
 
 const std::vector<PathEntry>& paths() {
   static const std::vector<PathEntry> entries = {
       {"contribution", "in-network aggregation: a packet of one rank never reaches the aggregation point, all miss it",
-       RankEquality::kStayEqual, LossShorthand::kReduceHalf, &make<ContributionPath>, nullptr, true, false,
-       SenderFeedback::kCorrectsSends},
+       Route::kAggregated, RankEquality::kStayEqual, LossShorthand::kReduceHalf, &make<ContributionPath>, nullptr, true,
+       false, SenderFeedback::kCorrectsSends, &aggregation_seconds},
       {"direct", "reduce-scatter by direct exchange, then all-gather; one (source, destination) packet at a time",
-       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<DirectPath>, &sim::make_direct_schedule, true,
-       false, SenderFeedback::kCorrectsSends},
-      {"ring", "partial sums go round a ring, then results: a lost hop loses all that it carries",
+       Route::kOneHop, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<DirectPath>,
+       &sim::make_direct_schedule, true, false, SenderFeedback::kCorrectsSends, &sim::direct_all_reduce_seconds},
+      {"ring", "partial sums go round a ring, then results: a lost hop loses all that it carries", Route::kManyHops,
        RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make_hop_path<sim::make_ring_schedule>,
-       &sim::make_ring_schedule},
+       &sim::make_ring_schedule, false, false, SenderFeedback::kNone, &sim::ring_all_reduce_seconds},
       {"halving_doubling", "recursive halving, then doubling: log2 N hops; other sizes fold onto a power of two",
-       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make_hop_path<sim::make_halving_doubling_schedule>,
-       &sim::make_halving_doubling_schedule},
+       Route::kManyHops, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves,
+       &make_hop_path<sim::make_halving_doubling_schedule>, &sim::make_halving_doubling_schedule},
       {"tree", "double binary tree: each half of the data goes up one of two trees, and its sums down again",
-       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make_hop_path<sim::make_tree_schedule>,
-       &sim::make_tree_schedule},
+       Route::kManyHops, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves,
+       &make_hop_path<sim::make_tree_schedule>, &sim::make_tree_schedule},
       {"hierarchical", "groups of group_ranks: sums to each group's leader, a ring of leaders, results to the members",
-       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make_hop_path<sim::make_hierarchical_schedule>,
-       &sim::make_hierarchical_schedule, false, true},
+       Route::kManyHops, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves,
+       &make_hop_path<sim::make_hierarchical_schedule>, &sim::make_hierarchical_schedule, false, true},
   };
   return entries;
 }

@@ -9,6 +9,7 @@
 
 #include "comm/lossy/paths/path.h"
 #include "sim/schedules/hop_schedule.h"
+#include "sim/time/link_cost.h"
 
 namespace droptest::comm {
 
@@ -28,9 +29,20 @@ enum class RankEquality : std::uint8_t {
 /// Whether a path corrects its sends by PathContext::feedback.
 enum class SenderFeedback : std::uint8_t { kNone, kCorrectsSends };
 
+/// How packets get from the ranks that have values to those that need them.
+enum class Route : std::uint8_t {
+  kAggregated,  ///< contributions meet in the network, uncut: what does not reach that point, all ranks miss
+  kOneHop,      ///< straight from the source: a loss concerns its receiver alone
+  kManyHops,    ///< ranks send on what they have: a loss concerns all that are further down
+};
+
+/// Seconds of an all-reduce of equal ranks on equal links without loss, compute time or deadline; bytes with headers.
+using AllReduceSeconds = double (*)(int ranks, double bytes, const sim::LinkCost& link);
+
 struct PathEntry {
   std::string_view name;
   std::string_view summary;
+  Route route;
   RankEquality equality;
   LossShorthand shorthand;
   std::unique_ptr<Path> (*make)(const PathContext&);
@@ -39,6 +51,7 @@ struct PathEntry {
   bool can_share = false;   ///< several ranks receive one packet, so `shared` has a meaning
   bool has_groups = false;  ///< needs ClassNetwork::group_ranks
   SenderFeedback feedback = SenderFeedback::kNone;
+  AllReduceSeconds seconds = nullptr;  ///< null: no closed form
 };
 
 /// All known paths, in the order in which they are listed.
