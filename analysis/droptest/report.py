@@ -8,6 +8,7 @@ import gzip
 import json
 import math
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -77,7 +78,7 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
             written.plots += paths
             picture = next(path for path in paths if path.suffix == ".svg")
             parts[f"figure {name}"] = {
-                "name": name, "title": module.TITLE, "caption": module.CAPTION,
+                "name": name, "tall": _is_tall(picture), "title": module.TITLE, "caption": module.CAPTION,
                 "picture": base64.b64encode(picture.read_bytes()).decode("ascii"),
                 "command": command("plot", name, records), "files": _links(paths, out),
             }  # fmt: skip
@@ -154,6 +155,12 @@ def write_index(reports: list[tuple[Records, Written]], out: Path) -> Path:
 def relative(target: Path, folder: Path) -> str:
     """A relative link from a page in `folder`."""
     return quote(Path(os.path.relpath(target.resolve(), folder.resolve())).as_posix())
+
+
+def _is_tall(picture: Path) -> bool:
+    """Whether a picture needs a page of its own on paper: two of them would be too small to read."""
+    size = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', picture.read_text(encoding="utf-8"))
+    return size is not None and float(size[2]) > 1.1 * float(size[1])
 
 
 def _links(paths: list[Path], out: Path) -> list[dict[str, str]]:

@@ -117,7 +117,7 @@ def _virtual_time(records: Records, _: Questions) -> Table | None:
 
 
 def _loss_statistics(records: Records, _: Questions) -> Table | None:
-    frame = records.loss_statistics
+    frame = records.best.loss_statistics
     if frame.empty:
         return None
     rows = []

@@ -13,6 +13,7 @@ import droptest
 from droptest import plots
 from droptest.report import write_report
 from droptest.summary import groups, text_table
+from droptest.tables import table
 
 LR = "/training/learning_rate"
 # Learning rate -> validation loss without loss and at 20 %. At 20 % the selection tokens prefer 0.001 by a hair, the
@@ -56,6 +57,8 @@ def test_a_difference_is_between_the_best_values_of_both(chosen):
 
 
 def test_tables_and_figures_show_the_value_that_won(chosen):
+    counted = {row[0] for row in table("loss_statistics", chosen).rows}
+    assert counted == {"Bernoulli"}  # not "Bernoulli, learning rate 0.002" as well
     assert droptest.summary_table(chosen)["best value"].tolist() == ["learning rate 0.002", "learning rate 0.001"]
     assert "best value" in text_table(chosen).splitlines()[0]
     data = plots.data("final_loss", chosen)

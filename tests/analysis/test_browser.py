@@ -186,7 +186,54 @@ def test_two_points_are_compared(seen):
     assert [panel["title"] for panel in seen["figures"]["compare"]] == ["validation loss", "A minus B"]
 
 
-def test_paper_has_the_pictures_and_whole_tables(folder, tmp_path):
+PAPER_WIDTH, PAPER_HEIGHT = (round(mm * 96 / 25.4) for mm in (210 - 22, 297 - 22))  # A4 without its margins, in pixels
+ON_PAPER = """<script>
+addEventListener("load", () => setTimeout(() => {
+  dispatchEvent(new Event("beforeprint"));
+  const shown = selector => [...document.querySelectorAll(selector)].filter(e => e.checkVisibility());
+  const seen = {
+    controls: shown("input, select, button, nav, .drawing, .filter, #compare, .files, .records, noscript")
+      .map(e => e.outerHTML.slice(0, 90)),
+    wide: shown("body *").filter(e => e.getBoundingClientRect().right > innerWidth + 1)
+      .map(e => e.tagName + " " + e.className),
+    figures: shown("figure").map(e => ({id: e.id, tall: e.classList.contains("tall"), height: e.offsetHeight,
+      picture: shown(`#${e.id} img`).map(i => i.clientHeight)})),
+    cut: shown(".scroll, pre")
+      .filter(e => e.scrollHeight > e.clientHeight + 1 || e.scrollWidth > e.clientWidth + 1).length,
+    rows: [...document.querySelectorAll("#table-runs tbody tr")].filter(e => e.checkVisibility()).length,
+    specs: shown("details pre").length, background: getComputedStyle(document.body).backgroundColor};
+  const out = document.createElement("pre");
+  out.id = "probe"; out.textContent = JSON.stringify(seen);
+  document.body.append(out);
+}, 3000));
+</script>"""
+
+
+def test_paper_has_two_figures_a_page_whole_tables_and_no_controls(folder, tmp_path):
+    """The print styles on a screen as wide as the paper."""
+    page = folder / "paper.html"
+    text = (folder / "report.html").read_text().replace("@media print {", "@media all {")
+    page.write_text(text.replace("<style>", ON_PAPER + "<style>", 1))
+    dumped = browse(tmp_path / "profile", page, f"--window-size={PAPER_WIDTH},900", "--dump-dom")
+    page.unlink()
+    seen = json.loads(html.unescape(re.search(r'<pre id="probe">(.*?)</pre>', dumped, re.DOTALL)[1]))
+    assert (seen["controls"], seen["wide"], seen["cut"]) == ([], [], 0)
+    assert (seen["rows"], seen["specs"], seen["background"]) == (18, 2, "rgb(255, 255, 255)")
+    assert len(seen["figures"]) == 8 and not any(figure["tall"] for figure in seen["figures"])
+    for figure in seen["figures"]:
+        assert len(figure["picture"]) == 1 and 100 < figure["picture"][0] < figure["height"] < PAPER_HEIGHT / 2, figure
+
+
+def test_a_picture_that_is_too_tall_for_half_a_page_has_one_of_its_own(tmp_path):
+    from droptest.report import _is_tall
+
+    for width, height, tall in ((500, 200, False), (500, 549, False), (500, 551, True)):
+        picture = tmp_path / "picture.svg"
+        picture.write_text(f'<svg width="{width}pt" viewBox="0 0 {width} {height}" version="1.1"/>')
+        assert _is_tall(picture) == tall
+
+
+def test_the_page_prints(folder, tmp_path):
     browse(
         tmp_path / "profile",
         folder / "report.html",

@@ -73,7 +73,8 @@ def draw(data: pd.DataFrame) -> Figure:
             ax.set_title(panels.panel_title(shown[index], 60 // columns + 10))
         else:
             ax.set_visible(False)
-    figure.colorbar(picture, ax=[ax for row in axes for ax in row], label=f"validation loss\n({data.attrs['unit']})")
+    figure.colorbar(picture, ax=[ax for row in axes for ax in row], label=f"validation loss\n({data.attrs['unit']})",
+                    shrink=max(1 / rows, 0.3), anchor=(0.0, 1.0))  # fmt: skip
     if data.attrs["remark"]:
         figure.suptitle(data.attrs["remark"], fontsize=7)
     return figure

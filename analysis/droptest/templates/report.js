@@ -41,6 +41,11 @@ for (const field of document.querySelectorAll(".filter input")) {
   });
 }
 
+// Paper has what is folded on the screen.
+const folded = () => document.querySelectorAll("details");
+addEventListener("beforeprint", () => folded().forEach(one => { one.dataset.open = one.open; one.open = true; }));
+addEventListener("afterprint", () => folded().forEach(one => { one.open = one.dataset.open === "true"; }));
+
 // Figures.
 const SYMBOLS = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left",
   "triangle-right", "star", "hexagon", "pentagon"];
