@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the page draws by plotly.js, as JSON: panels of curves, rows and maps (templates/report.js draws them).
 
-A figure is {"panels": [...], "columns": n, "key": title of the legend}.
+A figure is {"panels": [...], "columns": n, "key": title of the legend, "least": width of a panel in pixels}.
 A panel has `title`, `x` and `y` (axes), `curves`, `lines` across it ({"y" or "x": place, "dash", "name"}), `bands`
 ({"x": [from, to], "mark"}) or a `heat` map.
 An axis has `title` (words with the unit), `type`, and where they are fixed `ticks` with `labels`, `range`, `from` (0:

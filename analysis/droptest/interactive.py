@@ -173,7 +173,8 @@ def _rate_map(data: pd.DataFrame) -> dict[str, Any]:
         x_axis = {"title": "packet loss rate", "ticks": list(range(len(rates))), "labels": [percent(r) for r in rates]}
         found.append(heat_map(series, x_axis, rows_axis(values), z, span, f"validation loss<br>({unit})", text,
                               cells=cells, frames=frames))  # fmt: skip
-    return {"panels": found, "columns": 2}
+    widest = max(len(panel["x"]["ticks"]) for panel in found)
+    return {"panels": found, "columns": 2, "least": 220 + 45 * widest}  # so that the numbers fit into their cells
 
 
 def _tried(row: dict[str, Any], unit: str) -> str:

@@ -161,7 +161,7 @@ function drawFigure(name, figure) {
   if (!place || !figure.panels.length) return;
   place.parentElement.classList.add("drawn");
   for (const old of place.querySelectorAll(".panel")) Plotly.purge(old);
-  const room = Math.max(1, Math.floor(place.clientWidth / (figure.columns > 3 ? 250 : 330)));
+  const room = Math.max(1, Math.floor(place.clientWidth / (figure.least || (figure.columns > 3 ? 250 : 330))));
   place.style.gridTemplateColumns = `repeat(${Math.min(figure.columns, figure.panels.length, room)}, minmax(0, 1fr))`;
   const panels = figure.panels.map(content => {
     const panel = document.createElement("div");
