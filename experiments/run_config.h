@@ -10,6 +10,7 @@
 #include "comm/backend_registry.h"
 #include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/network.h"
+#include "comm/parallel_layout.h"
 #include "models/gpt2/gpt2_config.h"
 #include "models/optimizer.h"
 #include "models/precision.h"
@@ -81,7 +82,7 @@ struct RunConfig {
   models::Gpt2Config model;
   std::string initial_weights;  ///< safetensors file; empty: random
   DataConfig data;
-  int tensor_parallel = 1;
+  comm::ParallelLayout parallel;
   BackendConfig backend;
   Device device = Device::kCpu;
   int device_index = 0;  ///< which of the machine's CUDA devices this process uses; no part of a spec

@@ -192,7 +192,7 @@ class TimeEstimate {
 json memory_of_rank(const RunConfig& config) {
   if (config.device == experiments::Device::kCpu) return experiments::least_memory_bytes(config, {1, 0});
   try {
-    const auto ranks = static_cast<std::uint64_t>(config.backend.name == "local" ? config.tensor_parallel : 1);
+    const auto ranks = static_cast<std::uint64_t>(config.backend.name == "local" ? config.parallel.world_size() : 1);
     return experiments::run_device_bytes(config) / ranks;
   } catch (const std::exception&) {
     return nullptr;

@@ -106,7 +106,7 @@ int wanted_devices(const ResolvedRun& run, const std::optional<comm::LaunchEnvir
   const bool on_devices = backend.name == "nccl" || run.spec.value("device", "cpu") == "cuda";
   if (!on_devices) return 0;
   if (backend.rank_kind == comm::RankKind::kThreads) return 1;
-  if (!launch) return run.config.tensor_parallel;
+  if (!launch) return run.config.parallel.world_size();
   return launch->local_rank < 0 ? 1 : launch->local_rank + 1;  // local rank r uses device r
 }
 

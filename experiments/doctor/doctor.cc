@@ -127,7 +127,7 @@ GroupReport examine_threads(const RunConfig& config, const RankFacts& own, const
   const auto shared = std::make_shared<Shared>();
   shared->own = own;
   shared->plan = plan_for(config, plan);
-  comm::run_ranks(config.tensor_parallel, config.backend.timeout, [shared](comm::Communicator& group) {
+  comm::run_ranks(config.parallel.world_size(), config.backend.timeout, [shared](comm::Communicator& group) {
     GroupReport report = examine_group(group, shared->own, shared->plan);
     if (group.rank() == 0) shared->report = std::move(report);
   });
@@ -150,7 +150,7 @@ GroupReport examine_processes(const ResolvedRun& run, const comm::Rendezvous& re
   RankProcessesOptions ranks;
   ranks.command = options.rank_command;
   ranks.command.push_back(folder.path());
-  ranks.world_size = run.config.tensor_parallel;
+  ranks.world_size = run.config.parallel.world_size();
   ranks.log_directory = folder.path() + "/ranks";
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   ranks.launch_id = std::to_string(::getpid()) + "-" + std::to_string(now);
@@ -241,9 +241,9 @@ class Examination {
   std::uint64_t least_memory(const PlannedRun& planned) const {
     const RunConfig& config = planned.run.config;
     if (comm::backend_entry(config.backend.name).rank_kind == comm::RankKind::kThreads) {
-      return least_memory_bytes(config, {config.tensor_parallel, 1});
+      return least_memory_bytes(config, {config.parallel.tensor, 1});
     }
-    const int here = launched() ? 1 : config.tensor_parallel;
+    const int here = launched() ? 1 : config.parallel.world_size();
     return least_memory_bytes(config, {here, here});
   }
 
@@ -252,7 +252,7 @@ class Examination {
     std::vector<const PlannedRun*> first;
     std::set<std::string> known;
     for (const PlannedRun& planned : plan.runs) {
-      const nlohmann::json key = {planned.run.spec.at("backend"), planned.run.config.tensor_parallel};
+      const nlohmann::json key = {planned.run.spec.at("backend"), planned.run.config.parallel.world_size()};
       if (known.insert(key.dump()).second) first.push_back(&planned);
     }
     return first;
@@ -261,10 +261,10 @@ class Examination {
   void check_group(const PlannedRun& planned) {
     const RunConfig& config = planned.run.config;
     const comm::BackendEntry& backend = comm::backend_entry(config.backend.name);
-    about_ = config.backend.name + ", " + std::to_string(config.tensor_parallel) +
-             (config.tensor_parallel == 1 ? " rank" : " ranks");
+    about_ = config.backend.name + ", " + std::to_string(config.parallel.world_size()) +
+             (config.parallel.world_size() == 1 ? " rank" : " ranks");
     if (launched()) {
-      const Finding launch = check_launch(*launched_.launch, backend.rank_kind, config.tensor_parallel);
+      const Finding launch = check_launch(*launched_.launch, backend.rank_kind, config.parallel.world_size());
       add_about(launch);
       if (launch.health == Health::kFailed) return skip("the launch is wrong");
     }
@@ -352,7 +352,7 @@ class Examination {
         add_new(finding);
       }
       if (!group.points.empty()) {
-        report_.bandwidths.push_back({run.config.backend.name, run.config.tensor_parallel, group.points});
+        report_.bandwidths.push_back({run.config.backend.name, run.config.parallel.world_size(), group.points});
       }
     } catch (const std::exception& error) {
       const std::optional<comm::Rendezvous>& named = run.config.backend.rendezvous;

@@ -172,7 +172,7 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
   const std::uintmax_t file_bytes = std::filesystem::file_size(file, ignored);
   // A text's bytes become tokens of two bytes each.
   const std::uint64_t corpus_bytes = ignored ? 0 : config.data.text.empty() ? file_bytes : 2 * file_bytes;
-  const auto share = static_cast<double>(here.ranks) / config.tensor_parallel;
+  const auto share = static_cast<double>(here.ranks) / config.parallel.world_size();
   const auto parameters = static_cast<double>(models::parameter_count(config.model));
   double bytes = share * parameters * kTrainingBytesPerParameter +
                  static_cast<double>(here.processes) * static_cast<double>(corpus_bytes);
@@ -181,7 +181,7 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
     options.threads = config.backend.threads_per_rank;
     bytes += here.ranks *
              static_cast<double>(models::Gpt2::activation_bytes(
-                 config.model, config.tensor_parallel, 0, *models::host_ops_form(options, config.tensor_parallel),
+                 config.model, config.parallel.tensor, 0, *models::host_ops_form(options, config.parallel.tensor),
                  {config.training.batch_sequences, config.training.sequence_tokens}));
   }
   return static_cast<std::uint64_t>(std::min(bytes, 0x1p63));

@@ -72,7 +72,7 @@ nlohmann::json run_threads(const ResolvedRun& run, const RunDirectory& directory
   const auto shared = std::make_shared<ThreadedRun>(run, directory, options, lock);
   std::packaged_task<void()> task([shared] {
     const RunConfig& config = shared->run.config;
-    comm::run_ranks(config.tensor_parallel, config.backend.timeout, [shared](comm::Communicator& group) {
+    comm::run_ranks(config.parallel.world_size(), config.backend.timeout, [shared](comm::Communicator& group) {
       TrainingOutcome outcome =
           train(shared->run.config, shared->corpus, group, [&shared](const MetricsLine& line) { shared->log(line); });
       if (group.rank() == 0) shared->outcome = std::move(outcome);
@@ -163,8 +163,8 @@ std::string default_rendezvous(const RunDirectory& directory) { return directory
 nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& execute,
                            const comm::LaunchEnvironment& launch, SigtermWatch& sigterm, SharedLock& lock) {
   RunConfig config = run.config;
-  if (launch.world_size != config.tensor_parallel) {
-    throw ConfigError("/parallel/tensor: got " + std::to_string(config.tensor_parallel) + ", but " + launch.launcher +
+  if (launch.world_size != config.parallel.world_size()) {
+    throw ConfigError("/parallel/tensor: got " + std::to_string(config.parallel.tensor) + ", but " + launch.launcher +
                       " started " + std::to_string(launch.world_size) + " processes; start one for each rank");
   }
   comm::ProcessGroupOptions options;
@@ -238,7 +238,7 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   ranks.command.insert(ranks.command.end(), {options.point.dump(), "--labels", run.labels.dump(), "--warnings",
                                              warnings_json(run.warnings).dump(), "--locked"});
   if (lock) ranks.kept_descriptor = lock->descriptor();
-  ranks.world_size = run.config.tensor_parallel;
+  ranks.world_size = run.config.parallel.world_size();
   if (const auto& named = run.config.backend.rendezvous; named && named->kind == comm::Rendezvous::Kind::kTcp) {
     if (named->host.empty()) ranks.environment["MASTER_ADDR"] = "127.0.0.1";
     if (named->port == 0) ranks.environment["MASTER_PORT"] = std::to_string(comm::unused_port());

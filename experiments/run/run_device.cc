@@ -42,7 +42,7 @@ std::uint64_t remembered_copies(const comm::ClassNetwork& network, std::uint64_t
 
 /// What the messages of a rank take, apart from the model's own buffers.
 std::uint64_t message_bytes(const RunConfig& config) {
-  const auto ranks = static_cast<std::uint64_t>(config.tensor_parallel);
+  const auto ranks = static_cast<std::uint64_t>(config.parallel.tensor);
   if (ranks == 1) return 0;
   const std::uint64_t message = static_cast<std::uint64_t>(config.training.batch_sequences) *
                                 static_cast<std::uint64_t>(config.training.sequence_tokens) *
@@ -60,7 +60,7 @@ std::uint64_t message_bytes(const RunConfig& config) {
 auto memory_key(const RunConfig& config) {
   const models::Gpt2Config& m = config.model;
   return std::make_tuple(m.layers, m.width, m.heads, m.context, m.vocabulary, config.training.batch_sequences,
-                         config.training.sequence_tokens, config.training.precision, config.tensor_parallel,
+                         config.training.sequence_tokens, config.training.precision, config.parallel.tensor,
                          config.backend.name, message_bytes(config));
 }
 
@@ -74,9 +74,9 @@ std::uint64_t run_device_bytes(const RunConfig& config) {
   const std::unique_ptr<models::OpsForm> form = ops_form(config);
   std::uint64_t of_all = 0;
   std::uint64_t largest = 0;
-  for (int rank = 0; rank < config.tensor_parallel; ++rank) {
+  for (int rank = 0; rank < config.parallel.tensor; ++rank) {
     const std::uint64_t bytes =
-        models::Gpt2::planned_bytes(config.model, config.tensor_parallel, rank, *form,
+        models::Gpt2::planned_bytes(config.model, config.parallel.tensor, rank, *form,
                                     {config.training.batch_sequences, config.training.sequence_tokens}) +
         kRankBytes + message_bytes(config);
     of_all += bytes;
@@ -103,7 +103,7 @@ const RunConfig& most_demanding(std::span<const PlannedRun> runs) {
 
 int runs_that_fit(const RunConfig& config) {
   const std::uint64_t wanted = run_device_bytes(config);
-  const int ranks = config.backend.name == "local" ? 1 : config.tensor_parallel;  // that have a device each
+  const int ranks = config.backend.name == "local" ? 1 : config.parallel.world_size();  // that have a device each
   const int devices = std::min(static_cast<int>(comm::survey_devices().devices.size()), config.device_index + ranks);
   std::uint64_t fit = INT32_MAX;
   for (int device = config.device_index; device < devices; ++device) {

@@ -52,7 +52,7 @@ std::uint64_t packets_of_message(const RunConfig& config, const comm::ClassNetwo
   comm::FateSimulation simulation;
   simulation.network = network;
   simulation.traffic_class = traffic_class;
-  simulation.ranks = config.tensor_parallel;
+  simulation.ranks = config.parallel.tensor;
   simulation.elements = tokens * static_cast<std::uint64_t>(config.model.width) / (halves ? 2 : 1);
   simulation.seed = config.seeds.network;
   simulation.time = config.time ? &*config.time : nullptr;
@@ -85,7 +85,7 @@ std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config) {
   const std::uint64_t batches = config.training.steps * static_cast<std::uint64_t>(config.training.accumulation);
   for (const TrafficClass traffic_class : {TrafficClass::kTpForward, TrafficClass::kTpBackward}) {
     const std::optional<comm::ClassNetwork>& network = config.network.of(traffic_class);
-    if (!network || config.tensor_parallel < 2) continue;
+    if (!network || config.parallel.tensor < 2) continue;
     std::uint64_t& count = packets[std::string(sim::traffic_class_name(traffic_class))];
     const std::uint64_t per_message = packets_of_message(config, *network, traffic_class, batch);
     count = batches * messages * per_message;
@@ -137,7 +137,7 @@ std::optional<StepTime> measure_step(const RunConfig& config) {
   const Corpus corpus = random_tokens(few, storage);
   StepTime begin;
   StepTime end;
-  comm::run_ranks(few.tensor_parallel, few.backend.timeout, [&](comm::Communicator& group) {
+  comm::run_ranks(few.parallel.world_size(), few.backend.timeout, [&](comm::Communicator& group) {
     train(few, corpus, group, [&](const MetricsLine& line) {
       if (line.step == kStepsToWarmUp) begin = {line.seconds, processor_seconds()};
       if (line.step + 1 == few.training.steps) end = {line.seconds, processor_seconds()};

@@ -54,7 +54,8 @@ class Trainer {
         on_line_(on_line),
         network_(group, lossy_options(config)),
         // The loss layer leaves control traffic alone, but knows that it is no compute time.
-        model_(config, network_, network_),
+        groups_(config.parallel, network_),
+        model_(config, *groups_.group(comm::ParallelDimension::kTensor), network_),
         batches_(corpus.training, config.seeds.data, config.training.batch_sequences, config.training.sequence_tokens),
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
                     config.training.sequence_tokens),
@@ -190,6 +191,7 @@ class Trainer {
   comm::Communicator& group_;
   const std::function<void(const MetricsLine&)>& on_line_;
   comm::LossyCommunicator network_;
+  comm::ParallelGroups groups_;
   TrainingModel model_;
   TrainingBatches batches_;
   EvaluationBatches validation_;

@@ -34,8 +34,8 @@ std::unique_ptr<models::Ops> make_ops(const RunConfig& config, comm::Communicato
 }  // namespace
 
 std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config) {
-  if (config.device == Device::kCuda) return models::cuda_ops_form(cuda_options(config), config.tensor_parallel);
-  return models::host_ops_form(host_options(config), config.tensor_parallel);
+  if (config.device == Device::kCuda) return models::cuda_ops_form(cuda_options(config), config.parallel.tensor);
+  return models::host_ops_form(host_options(config), config.parallel.tensor);
 }
 
 TrainingModel::TrainingModel(const RunConfig& config, comm::Communicator& network, comm::Communicator& group)

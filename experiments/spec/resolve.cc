@@ -78,7 +78,7 @@ class Resolver {
     fill_config(run.config);
     run.run_id = run_id_of(run.spec);
     run.warnings =
-        idle_network(given_.value("network", json::object()), classes_in_use(config_.tensor_parallel), network_use());
+        idle_network(given_.value("network", json::object()), classes_in_use(config_.parallel.tensor), network_use());
     return run;
   }
 
@@ -156,7 +156,7 @@ class Resolver {
     config.vocabulary = number("vocabulary", preset.vocabulary);
     config_.initial_weights = model.value("weights", "");
     resolve_file("model", "weights");
-    config_.tensor_parallel = to_int(full_["parallel"]["tensor"]);
+    config_.parallel.tensor = to_int(full_["parallel"]["tensor"]);
 
     const std::size_t before = errors_.size();
     if (config.width % config.heads != 0) {
@@ -164,15 +164,15 @@ class Resolver {
              "got " + std::to_string(config.heads) + ", want a divisor of the width " + std::to_string(config.width));
     }
     const auto at_most = [this](const char* what, int most) {
-      if (config_.tensor_parallel <= most) return;
-      report("/parallel/tensor", "got " + std::to_string(config_.tensor_parallel) + ", want at most " +
+      if (config_.parallel.tensor <= most) return;
+      report("/parallel/tensor", "got " + std::to_string(config_.parallel.tensor) + ", want at most " +
                                      std::to_string(most) + ", the model's " + what);
     };
     at_most("heads", config.heads);
     at_most("vocabulary", config.vocabulary);
     if (errors_.size() > before) return;
     try {
-      models::validate(config, config_.tensor_parallel);
+      models::validate(config, config_.parallel.tensor);
     } catch (const ConfigError& error) {
       report("/model", error.what());
     }
@@ -243,8 +243,8 @@ class Resolver {
   void resolve_network_section() {
     json& network = full_["network"];
     ResolvedNetwork resolved =
-        resolve_network(network, classes_in_use(config_.tensor_parallel), config_.seeds.network, where_,
-                        config_.tensor_parallel, network_use(), full_.value("time", json()));
+        resolve_network(network, classes_in_use(config_.parallel.tensor), config_.seeds.network, where_,
+                        config_.parallel.tensor, network_use(), full_.value("time", json()));
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);
@@ -261,7 +261,7 @@ class Resolver {
     const auto tokens =
         training["batch_sequences"].get<std::uint64_t>() * training["sequence_tokens"].get<std::uint64_t>();
     const bool halves = full_.value(json::json_pointer("/training/precision/message"), "float32") == "bfloat16";
-    return {config_.tensor_parallel, tokens * static_cast<std::uint64_t>(config_.model.width), halves ? 2U : 4U};
+    return {config_.parallel.tensor, tokens * static_cast<std::uint64_t>(config_.model.width), halves ? 2U : 4U};
   }
 
   void check_repetitions() {

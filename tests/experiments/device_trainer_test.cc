@@ -62,7 +62,7 @@ TEST_F(TrainerOnDevice, TrainsAsTheHostDoes) {
   const Corpus corpus = tiny_corpus();
   for (const int ranks : {1, 2}) {
     RunConfig config = tiny_config();
-    config.tensor_parallel = ranks;
+    config.parallel.tensor = ranks;
     config.training.accumulation = 2;
     config.training.steps = 8;
     const TinyResult device = train_locally(on_device(config), corpus);
@@ -145,7 +145,7 @@ TEST_F(TrainerOnDevice, PrecisionMeansTheSamePacketsOnBoth) {
 
 TEST_F(TrainerOnDevice, ReplicasStayEqualWithoutLoss) {
   RunConfig config = on_device(tiny_config());
-  config.tensor_parallel = 4;
+  config.parallel.tensor = 4;
   config.training.steps = 4;
   config.record.sample_every_steps = 4;
   const TinyResult result = train_locally(config, tiny_corpus());

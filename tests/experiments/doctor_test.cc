@@ -192,7 +192,7 @@ TEST(MachineChecks, MemoryIsComparedWithWhatARunHoldsAtLeast) {
   EXPECT_EQ(check_memory(kGiB, std::nullopt).health, Health::kWarning);
 
   RunConfig config;
-  config.tensor_parallel = 4;
+  config.parallel.tensor = 4;
   const std::uint64_t all = least_memory_bytes(config, {4, 1});
   models::HostOpsOptions options;
   options.threads = config.backend.threads_per_rank;

@@ -45,7 +45,7 @@ RunConfig config_of(const Golden& golden) {
 /// Trains in double as the trainer does in float; the train loss of the last step.
 double train_in_double(const RunConfig& config, const Corpus& corpus) {
   double last = 0;
-  comm::run_ranks(config.tensor_parallel, std::chrono::seconds(30), [&](comm::Communicator& group) {
+  comm::run_ranks(config.parallel.world_size(), std::chrono::seconds(30), [&](comm::Communicator& group) {
     comm::LossyOptions options;
     options.network = config.network;
     options.network.seed = config.seeds.network;

@@ -184,7 +184,7 @@ TEST(Resolve, TheConfigurationSaysWhatTheSpecSays) {
   EXPECT_EQ(config.data.text, "");
   EXPECT_EQ(config.data.tokens, "t.bin");
   EXPECT_EQ(config.data.format, TokenFormat::kUint16);
-  EXPECT_EQ(config.tensor_parallel, 2);
+  EXPECT_EQ(config.parallel.tensor, 2);
   EXPECT_EQ(config.backend.name, "gloo");
   EXPECT_EQ(config.backend.timeout.count(), 250);
   EXPECT_EQ(config.backend.threads_per_rank, 2);

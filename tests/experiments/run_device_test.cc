@@ -27,7 +27,7 @@ constexpr std::uint64_t kMebi = std::uint64_t{1} << 20U;
 RunConfig run_on_cuda(int ranks) {
   RunConfig config = tiny_config();
   config.device = Device::kCuda;
-  config.tensor_parallel = ranks;
+  config.parallel.tensor = ranks;
   config.training.steps = 2;
   return config;
 }

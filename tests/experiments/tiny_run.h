@@ -18,7 +18,7 @@ inline RunConfig tiny_config() {
   config.name = "tiny";
   config.seeds = {3, 3, 3};
   config.model = {.layers = 1, .width = 32, .heads = 4, .context = 16, .vocabulary = 64};
-  config.tensor_parallel = 2;
+  config.parallel.tensor = 2;
   config.training.steps = 12;
   config.training.batch_sequences = 4;
   config.training.sequence_tokens = 16;
@@ -63,8 +63,8 @@ struct TinyResult {
 /// Trains on local ranks.
 inline TinyResult train_locally(const RunConfig& config, const Corpus& corpus) {
   TinyResult result;
-  result.by_rank.resize(static_cast<std::size_t>(config.tensor_parallel));
-  comm::run_ranks(config.tensor_parallel, std::chrono::seconds(30), [&](comm::Communicator& group) {
+  result.by_rank.resize(static_cast<std::size_t>(config.parallel.world_size()));
+  comm::run_ranks(config.parallel.world_size(), std::chrono::seconds(30), [&](comm::Communicator& group) {
     result.by_rank[static_cast<std::size_t>(group.rank())] =
         train(config, corpus, group, [&](const MetricsLine& line) { result.lines.push_back(line); });
   });

@@ -136,7 +136,7 @@ TEST(Trainer, EachSeedDrawsItsOwnPartOfTheRun) {
 TEST(Trainer, LossOfNothingIsTheBareBackendBitForBit) {
   const Corpus corpus = tiny_corpus();
   RunConfig config = tiny_config();
-  config.tensor_parallel = 4;
+  config.parallel.tensor = 4;
   const TinyResult bare = train_locally(config, corpus);
   EXPECT_TRUE(bare.outcome.statistics.empty());
   for (const char* path : {"direct", "contribution"}) {
@@ -178,7 +178,7 @@ TEST(Trainer, LossIsCountedAndHurts) {
 TEST(Trainer, EveryPathTrainsUnderLoss) {
   for (const comm::PathEntry& path : comm::paths()) {
     RunConfig config = tiny_config();
-    config.tensor_parallel = 4;
+    config.parallel.tensor = 4;
     config.training.steps = 40;
     config.training.learning_rate.total_steps = 40;
     for (const TrafficClass traffic_class : {TrafficClass::kTpForward, TrafficClass::kTpBackward}) {
@@ -276,7 +276,7 @@ TEST(Trainer, MeasuredComputeTimeHasNoTrafficSamplingEvaluationOrLogging) {
   config.time->thread_seconds = [] { return now += 1; };
   for (const auto validated : {ValidationConfig::Network::kLossless, ValidationConfig::Network::kLossy}) {
     config.validation.network = validated;
-    comm::run_ranks(config.tensor_parallel, std::chrono::seconds(30), [&](comm::Communicator& backend) {
+    comm::run_ranks(config.parallel.world_size(), std::chrono::seconds(30), [&](comm::Communicator& backend) {
       now = 0;
       comm::ObservedCommunicator group(backend, [](const comm::Message&, std::size_t) { now += 1000; });
       const TrainingOutcome outcome = train(config, tiny_corpus(), group, [](const MetricsLine&) { now += 1000; });
