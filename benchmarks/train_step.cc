@@ -24,8 +24,8 @@
 #include "models/gpt2/initial_weights.h"
 #include "models/ops/cuda_ops.h"
 #include "models/ops/host_ops.h"
-#include "models/optimizer.h"
 #include "models/process_settings.h"
+#include "models/training_step.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/random/philox.h"
 
@@ -126,14 +126,15 @@ comm::Communicator& network_of(const Options& o, comm::Communicator& group,
   return lossy.emplace(group, network(*o.loss_rate));
 }
 
-// The host waits for the device once in a step, for losses and norm. From one such wait to the next is the time of a
-// step: the update of one and the passes of the next.
+// The host waits for the device once in a step, at its end: from one such wait to the next is the time of a step.
 Result train_on_device(const Options& o) {
   comm::require_device(0);
   constexpr int kWarmUpSteps = 3;
   const std::vector<std::int32_t> tokens = random_tokens(o);
   const auto inputs = std::span(tokens).first(tokens.size() - 1);
   const auto targets = std::span(tokens).last(tokens.size() - 1);
+  const std::vector<models::MicroBatch> micro_batches(static_cast<std::size_t>(o.accumulation),
+                                                      {inputs, targets, {o.batch, o.length}});
   Result result;
   std::vector<double> mebibytes(static_cast<std::size_t>(o.ranks));
   comm::run_ranks(o.ranks, std::chrono::minutes(10), [&](comm::Communicator& inner) {
@@ -143,22 +144,16 @@ Result train_on_device(const Options& o) {
     models::set_initial_weights<float>(models::gpt2_tensors(o.model, inner.world_size(), inner.rank()), 1,
                                        model.parameters<float>());
     model.upload_values();
+    models::TrainingStep training(model, 1.0);
     std::vector<double> seconds;
     double loss = 0;
     Clock::time_point before;
     for (int step = 0; step < kWarmUpSteps + o.steps; ++step) {
       group.begin_step(static_cast<std::uint64_t>(step) + 1);
-      model.zero_gradients();
-      for (int m = 0; m < o.accumulation; ++m) {
-        model.forward_backward(inputs, targets, {o.batch, o.length}, 1.0 / o.accumulation);
-      }
-      const models::Gpt2::StepSums sums = model.step_sums();
-      const double norm = models::norm_over_ranks(sums.gradient_squares, inner);
-      loss = sums.losses / o.accumulation;
+      loss = training.take(micro_batches, 1e-3).loss;
       const Clock::time_point now = Clock::now();
       if (step >= kWarmUpSteps) seconds.push_back(seconds_between(before, now));
       before = now;
-      model.step(1e-3, models::clip_scale(norm, 1.0));
     }
     mebibytes[static_cast<std::size_t>(inner.rank())] = static_cast<double>(model.memory_bytes()) / (1 << 20);
     if (inner.rank() != 0) return;
@@ -173,41 +168,28 @@ Result train_on_host(const Options& o) {
   const std::vector<std::int32_t> tokens = random_tokens(o);
   const auto inputs = std::span(tokens).first(tokens.size() - 1);
   const auto targets = std::span(tokens).last(tokens.size() - 1);
+  const std::vector<models::MicroBatch> micro_batches(static_cast<std::size_t>(o.accumulation),
+                                                      {inputs, targets, {o.batch, o.length}});
   Result result;
   comm::run_ranks(o.ranks, std::chrono::minutes(10), [&](comm::Communicator& inner) {
     std::optional<comm::LossyCommunicator> lossy;
     comm::Communicator& group = network_of(o, inner, lossy);
     models::PhaseTimes times;
-    double norm_seconds = 0;
-    double update_seconds = 0;
     models::HostOpsOptions options;
     options.precision = precision_of(o);
     options.threads = o.threads;
     models::Gpt2 model(o.model, models::make_host_ops(options, group, o.profile ? &times : nullptr));
     models::set_initial_weights<float>(models::gpt2_tensors(o.model, inner.world_size(), inner.rank()), 1,
                                        model.parameters<float>());
+    models::TrainingStep training(model, 1.0);
     std::vector<double> seconds;
     double loss = 0;
     for (int step = 0; step <= o.steps; ++step) {
       inner.barrier({});
       const auto start = Clock::now();
       group.begin_step(static_cast<std::uint64_t>(step) + 1);
-      model.zero_gradients();
-      for (int m = 0; m < o.accumulation; ++m) {
-        model.forward_backward(inputs, targets, {o.batch, o.length}, 1.0 / o.accumulation);
-      }
-      const auto norm_start = Clock::now();
-      const models::Gpt2::StepSums sums = model.step_sums();
-      loss = sums.losses / o.accumulation;
-      const double norm = models::norm_over_ranks(sums.gradient_squares, group);
-      const auto update_start = Clock::now();
-      model.step(1e-3, models::clip_scale(norm, 1.0));
-      if (step > 0) {
-        norm_seconds += seconds_between(norm_start, update_start);
-        update_seconds += seconds_between(update_start, Clock::now());
-      } else {
-        times = {};
-      }
+      loss = training.take(micro_batches, 1e-3).loss;
+      if (step == 0) times = {};
       inner.barrier({});
       if (step > 0) seconds.push_back(seconds_between(start, Clock::now()));
     }
@@ -218,8 +200,6 @@ Result train_on_host(const Options& o) {
     for (std::size_t phase = 0; phase < times.seconds.size(); ++phase) {
       result.phases[std::string(models::kPhaseNames[phase])] = times.seconds[phase] / o.steps;
     }
-    result.phases["gradient_norm"] = norm_seconds / o.steps;
-    result.phases["adamw"] = update_seconds / o.steps;
   });
   return result;
 }

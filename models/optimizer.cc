@@ -5,6 +5,8 @@
 #include <numbers>
 #include <vector>
 
+#include "models/gpt2/gpt2_messages.h"
+
 namespace droptest::models {
 
 namespace {
@@ -46,23 +48,22 @@ AdamWStep adamw_step(const AdamWConfig& config, std::uint64_t step, double learn
 }
 
 void AdamW::step(double learning_rate, double gradient_scale) {
+  update(learning_rate, gradient_scale, Ops::GradientFactor::kOfStep);
+}
+
+void AdamW::step_as_decided(double learning_rate) { update(learning_rate, 1, Ops::GradientFactor::kDecided); }
+
+void AdamW::update(double learning_rate, double gradient_scale, Ops::GradientFactor factor) {
   ops_.adamw(*all_,
              {store_.values(), store_.gradients(), first_moments_.tensor, second_moments_.tensor, store_.rounded()},
-             adamw_step(config_, ++step_, learning_rate, gradient_scale));
+             adamw_step(config_, ++step_, learning_rate, gradient_scale), factor);
 }
 
-void AdamW::sum_gradient_squares(std::size_t slot) { ops_.sum_squares(*counted_, store_.gradients(), slot); }
+void AdamW::sum_gradient_squares() { ops_.sum_squares(*counted_, store_.gradients(), Number::kGradientSquares); }
 
 double norm_over_ranks(double squares, comm::Communicator& tensor_group) {
-  tensor_group.all_reduce(std::span<double>(&squares, 1), comm::ReduceOp::kSum,
-                          {sim::TrafficClass::kControl, "gradient_norm", -1});
+  tensor_group.all_reduce(std::span<double>(&squares, 1), comm::ReduceOp::kSum, Gpt2Messages::gradient_squares());
   return std::sqrt(squares);
-}
-
-double clip_scale(double norm, double max_norm) {
-  // A norm that is not finite is passed on: it must not look like a small one.
-  const double scale = max_norm / (norm + 1e-6);
-  return scale > 1.0 ? 1.0 : scale;
 }
 
 double LearningRateSchedule::at(std::uint64_t step) const {

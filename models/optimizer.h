@@ -8,6 +8,7 @@
 #include "comm/communicator.h"
 #include "models/gpt2/parameter_store.h"
 #include "models/kernels/adamw.h"
+#include "models/kernels/update_decision.h"
 #include "models/ops/ops.h"
 
 namespace droptest::models {
@@ -29,11 +30,17 @@ class AdamW {
   AdamW(ParameterStore& store, const AdamWConfig& config, Ops& ops);
   /// One update with gradients multiplied by gradient_scale (clipping). The first call is step 1.
   void step(double learning_rate, double gradient_scale);
-  /// Number `slot` of the operations becomes the sum of the squares of the gradients that this rank counts: of sharded
-  /// tensors its part, of replicated ones on rank 0 alone.
-  void sum_gradient_squares(std::size_t slot);
+  /// The same with the factor of the operations' last decide_update(), which the host need not know.
+  void step_as_decided(double learning_rate);
+  /// The last step_as_decided() was one that is skipped: it does not count.
+  void take_back_step() { --step_; }
+  /// Number::kGradientSquares of the operations becomes the sum of the squares of the gradients that this rank counts:
+  /// of sharded tensors its part, of replicated ones on rank 0 alone.
+  void sum_gradient_squares();
 
  private:
+  void update(double learning_rate, double gradient_scale, Ops::GradientFactor factor);
+
   ParameterStore& store_;
   AdamWConfig config_;
   Ops& ops_;
@@ -46,9 +53,6 @@ class AdamW {
 
 /// The square root of the ranks' sums of squares, added up; the same value on every rank. Ranks: all.
 double norm_over_ranks(double squares, comm::Communicator& tensor_group);
-
-/// What to multiply gradients by so that their norm is at most max_norm: max_norm / (norm + 1e-6), at most 1.
-double clip_scale(double norm, double max_norm);
 
 /// Linear warm-up over warmup_steps, then cosine from `peak` to `floor` at total_steps. step counts from 0.
 struct LearningRateSchedule {

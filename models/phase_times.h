@@ -20,10 +20,13 @@ enum class Phase : std::uint8_t {
   kCrossEntropy,
   kEmbedding,
   kBias,
-  kReductions
+  kReductions,
+  kGradientNorm,
+  kAdamW
 };
-inline constexpr std::array<std::string_view, 8> kPhaseNames = {
-    "products", "attention", "layer_norm", "gelu", "cross_entropy", "embedding", "bias", "reductions"};
+inline constexpr std::array<std::string_view, 10> kPhaseNames = {
+    "products",  "attention", "layer_norm", "gelu",          "cross_entropy",
+    "embedding", "bias",      "reductions", "gradient_norm", "adamw"};
 
 /// Seconds spent in each phase by one rank.
 struct PhaseTimes {

@@ -4,6 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "models/kernels/update_decision.h"
+
 namespace droptest::experiments {
 
 double agree_on_mean(double value, comm::Communicator& group, std::string_view name) {
@@ -12,10 +14,7 @@ double agree_on_mean(double value, comm::Communicator& group, std::string_view n
   const std::vector<std::uint64_t> counts(ranks, 1);
   group.all_gather(comm::ConstTensor(std::span<const double>(&value, 1)), comm::Tensor(std::span<double>(values)),
                    counts, {sim::TrafficClass::kControl, name, -1});
-  // Differences to the first value sum to exactly zero where all are equal, which a plain mean of three would not.
-  double difference = 0;
-  for (const double v : values) difference += v - values.front();
-  return values.front() + difference / static_cast<double>(ranks);
+  return models::mean_of_ranks(values);
 }
 
 }  // namespace droptest::experiments

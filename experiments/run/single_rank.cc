@@ -17,7 +17,7 @@ models::StoredTensors initial_weights(const RunConfig& config) {
     RunConfig on_host = config;
     on_host.device = Device::kCpu;
     on_host.training.precision = {};
-    TrainingModel model(on_host, group, group);
+    TrainingModel model(on_host, group);
     set_starting_weights(model, config, group);
     weights = models::gather_gpt2_weights<float>(config.model, model.parameters(), group);
   });
@@ -38,7 +38,7 @@ Evaluation evaluate(const RunConfig& config, const models::StoredTensors& weight
     RunConfig in_full = config;
     in_full.training.precision = {};
     in_full.backend.threads_per_rank = threads;
-    TrainingModel model(in_full, group, group);
+    TrainingModel model(in_full, group);
     models::load_gpt2_weights<float>(config.model, model.parameters(), group, weights, where);
     model.set_values();
     result.mean_loss = mean_loss(model, batches);

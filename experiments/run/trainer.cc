@@ -14,7 +14,6 @@
 #include "experiments/run/replica_divergence.h"
 #include "experiments/run/training_model.h"
 #include "models/gpt2/gpt2_weights.h"
-#include "models/optimizer.h"
 
 namespace droptest::experiments {
 namespace {
@@ -55,7 +54,7 @@ class Trainer {
         network_(group, lossy_options(config)),
         // The loss layer leaves control traffic alone, but knows that it is no compute time.
         groups_(config.parallel, network_),
-        model_(config, *groups_.group(comm::ParallelDimension::kTensor), network_),
+        model_(config, *groups_.group(comm::ParallelDimension::kTensor)),
         batches_(corpus.training, config.seeds.data, config.training.batch_sequences, config.training.sequence_tokens),
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
                     config.training.sequence_tokens),
@@ -82,25 +81,19 @@ class Trainer {
 
     const Clock::time_point step_start = Clock::now();
     network_.begin_step(step);
-    model_.zero_gradients();
-    for (int m = 0; m < training.accumulation; ++m) {
-      model_.forward_backward(batches_.batch(step, m), 1.0 / training.accumulation);
-    }
-    const double train_loss = agree_on_mean(model_.loss_sum() / training.accumulation, network_, "train_loss");
-    const double norm = model_.gradient_norm();
-    line.train_loss = train_loss;
-    line.gradient_norm = norm;
+    std::vector<Batch> micro_batches;
+    for (int m = 0; m < training.accumulation; ++m) micro_batches.push_back(batches_.batch(step, m));
     line.learning_rate = training.learning_rate.at(step - 1);
-    if (!std::isfinite(train_loss) || !std::isfinite(norm)) {
-      // The step is not taken: its update could only spread what is not finite.
+    const models::StepResult result = model_.take_step(micro_batches, *line.learning_rate);
+    line.train_loss = result.loss;
+    line.gradient_norm = result.gradient_norm;
+    if (!result.updated) {
       const auto pause = network_.pause_clock();
       outcome_.diverged_step = step;
       line.tokens = outcome_.tokens;
       log(line);
       return;
     }
-    model_.step(*line.learning_rate,
-                training.gradient_clip > 0 ? models::clip_scale(norm, training.gradient_clip) : 1.0);
     training_seconds_ += seconds_since(step_start);
     const auto pause = network_.pause_clock();
 

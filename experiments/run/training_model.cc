@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/run/training_model.h"
 
+#include <vector>
+
 #include "models/files/safetensors.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "models/gpt2/initial_weights.h"
 #include "models/ops/cuda_ops.h"
 #include "models/ops/host_ops.h"
-#include "models/optimizer.h"
 
 namespace droptest::experiments {
 namespace {
@@ -38,25 +39,16 @@ std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config) {
   return models::host_ops_form(host_options(config), config.parallel.tensor);
 }
 
-TrainingModel::TrainingModel(const RunConfig& config, comm::Communicator& network, comm::Communicator& group)
-    : group_(group), model_(config.model, make_ops(config, network), config.training.adamw) {}
+TrainingModel::TrainingModel(const RunConfig& config, comm::Communicator& network)
+    : model_(config.model, make_ops(config, network), config.training.adamw),
+      step_(model_, config.training.gradient_clip) {}
 
-void TrainingModel::zero_gradients() {
-  model_.zero_gradients();
-  sums_.reset();
+models::StepResult TrainingModel::take_step(std::span<const Batch> micro_batches, double learning_rate) {
+  std::vector<models::MicroBatch> views;
+  for (const Batch& batch : micro_batches)
+    views.push_back({batch.tokens, batch.targets, {batch.sequences, batch.length}});
+  return step_.take(views, learning_rate);
 }
-
-void TrainingModel::forward_backward(const Batch& batch, double scale) {
-  model_.forward_backward(batch.tokens, batch.targets, {batch.sequences, batch.length}, scale);
-  sums_.reset();
-}
-
-const models::Gpt2::StepSums& TrainingModel::sums() {
-  if (!sums_) sums_ = model_.step_sums();
-  return *sums_;
-}
-
-double TrainingModel::gradient_norm() { return models::norm_over_ranks(sums().gradient_squares, group_); }
 
 double TrainingModel::evaluate(const Batch& batch) {
   return model_.evaluate(batch.tokens, batch.targets, {batch.sequences, batch.length});

@@ -5,17 +5,12 @@
 #include <utility>
 
 #include "models/gpt2/batch_check.h"
+#include "models/gpt2/gpt2_messages.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "sim/error.h"
 
 namespace droptest::models {
 namespace {
-
-// Of the operations' numbers: a slot for each pass of a step, then these.
-constexpr std::size_t kMostPasses = 64;
-constexpr std::size_t kEvaluation = kMostPasses;
-constexpr std::size_t kSquares = kMostPasses + 1;
-static_assert(Ops::kNumbers == kMostPasses + 2);
 
 // Micro-batches between their two passes.
 constexpr std::uint64_t kSlots = 1;
@@ -99,41 +94,37 @@ double Gpt2::evaluate(std::span<const std::int32_t> tokens, std::span<const std:
   check_batch(tokens, targets, shape, config_);
   StageBuffers& buffers = prepared(shape, Keep::kNothing);
   stage_.forward(buffers, Keep::kNothing, tokens, targets);
-  stage_.evaluate_head(buffers, kEvaluation);
-  return ops_->numbers()[kEvaluation] / static_cast<double>(shape.rows());
-}
-
-void Gpt2::zero_gradients() {
-  zeros_pending_ = true;
-  pass_rows_.clear();
-  folded_losses_ = 0;
+  stage_.evaluate_head(buffers);
+  return ops_->numbers()[Number::kEvaluation];
 }
 
 void Gpt2::forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                             const BatchShape& shape, double scale) {
   check_batch(tokens, targets, shape, config_);
-  if (pass_rows_.size() == kMostPasses) fold_losses(ops_->numbers());
   StageBuffers& buffers = prepared(shape, Keep::kForBackward);
   const GradientMode mode = zeros_pending_ ? GradientMode::kSet : GradientMode::kAdd;
   zeros_pending_ = false;
   stage_.forward(buffers, Keep::kForBackward, tokens, targets);
-  stage_.backward(buffers, scale, mode, pass_rows_.size());
-  pass_rows_.push_back(shape.rows());
-}
-
-void Gpt2::fold_losses(std::span<const double> numbers) {
-  for (std::size_t i = 0; i < pass_rows_.size(); ++i) {
-    folded_losses_ += numbers[i] / static_cast<double>(pass_rows_[i]);
-  }
-  pass_rows_.clear();
+  stage_.backward(buffers, scale, mode);
 }
 
 Gpt2::StepSums Gpt2::step_sums() {
   DROPTEST_CHECK(!zeros_pending_, "sums of a step without a pass");
-  optimizer_.sum_gradient_squares(kSquares);
-  const std::span<const double> numbers = ops_->numbers();
-  fold_losses(numbers);
-  return {folded_losses_, numbers[kSquares]};
+  optimizer_.sum_gradient_squares();
+  const Ops::Numbers numbers = ops_->numbers();
+  return {numbers[Number::kLosses], numbers[Number::kGradientSquares]};
+}
+
+UpdateDecision Gpt2::update(double learning_rate, const UpdateRule& rule) {
+  DROPTEST_CHECK(!zeros_pending_, "an update of a step without a pass");
+  optimizer_.sum_gradient_squares();
+  ops_->decide_update(rule, Gpt2Messages::losses(), Gpt2Messages::gradient_squares());
+  optimizer_.step_as_decided(learning_rate);
+  const Ops::Numbers numbers = ops_->numbers();
+  const UpdateDecision decision{numbers[Number::kLoss], numbers[Number::kGradientNorm],
+                                numbers[Number::kGradientFactor]};
+  if (decision.skips()) optimizer_.take_back_step();
+  return decision;
 }
 
 void Gpt2::download(Fields fields) {

@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "comm/communicator.h"
 #include "models/gpt2/batch_shape.h"
@@ -34,6 +33,8 @@ class Gpt2 {
   Gpt2& operator=(const Gpt2&) = delete;
 
   const Gpt2Config& config() const { return config_; }
+  /// Of values and gradients: float32 or float64.
+  comm::ElementType parameter_type() const { return ops_->form().types().parameters; }
 
   /// Mean cross-entropy in nats per token, in the memory of one block; the same on every rank of a lossless group. It
   /// is forward_backward's loss, bit for bit where both cut the rows into the same chunks. Waits for the device.
@@ -41,7 +42,7 @@ class Gpt2 {
   double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
 
   /// The next backward pass starts from zeros.
-  void zero_gradients();
+  void zero_gradients() { zeros_pending_ = true; }
   /// Adds scale x d(loss) / d(parameter) to every gradient. The tokens may change when it returns.
   void forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                         const BatchShape& shape, double scale);
@@ -51,9 +52,12 @@ class Gpt2 {
     double losses = 0;            ///< of the passes, added up
     double gradient_squares = 0;  ///< of this rank's gradients; replicated ones on rank 0 alone
   };
-  /// Waits for the device: the only time in a step.
+  /// Waits for the device.
   StepSums step_sums();
 
+  /// The update of the passes since zero_gradients(), or none where loss or gradient norm is not finite. All of it is
+  /// on the device; waits for it once, at the end. Ranks: collectives of class control.
+  UpdateDecision update(double learning_rate, const UpdateRule& rule);
   /// One update of AdamW with gradients multiplied by gradient_scale. The first call is step 1.
   void step(double learning_rate, double gradient_scale) { optimizer_.step(learning_rate, gradient_scale); }
 
@@ -85,7 +89,6 @@ class Gpt2 {
     StageBuffers buffers;
   };
   StageBuffers& prepared(const BatchShape& shape, Keep keep);
-  void fold_losses(std::span<const double> numbers);
 
   Gpt2Config config_;
   std::unique_ptr<Ops> ops_;
@@ -93,9 +96,7 @@ class Gpt2 {
   AdamW optimizer_;
   Stage stage_;
 
-  std::vector<std::int64_t> pass_rows_;  ///< of each pass whose losses are in the operations' numbers
-  double folded_losses_ = 0;             ///< mean losses of passes that are there no more
-  bool zeros_pending_ = true;            ///< the gradients count as zero, but nobody has written zeros yet
+  bool zeros_pending_ = true;  ///< the gradients count as zero, but nobody has written zeros yet
 
   std::unique_ptr<Ops::Memory> memory_;  ///< of the activations
   std::uint64_t memory_bytes_ = 0;

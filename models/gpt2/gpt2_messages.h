@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names and classes of all sums over ranks that a GPT-2 makes (docs/models.md has the table).
+// The names and classes of all collectives of a GPT-2's step (docs/models.md has the table).
 #pragma once
 
 #include <string>
@@ -30,6 +30,8 @@ class Gpt2Messages {
   static comm::Message row_maxima() { return {sim::TrafficClass::kControl, "cross_entropy.max", -1}; }
   static comm::Message exponential_sums() { return {sim::TrafficClass::kControl, "cross_entropy.sum_exp", -1}; }
   static comm::Message predicted_logits() { return {sim::TrafficClass::kControl, "cross_entropy.predicted", -1}; }
+  static comm::Message losses() { return {sim::TrafficClass::kControl, "train_loss", -1}; }
+  static comm::Message gradient_squares() { return {sim::TrafficClass::kControl, "gradient_norm", -1}; }
   static comm::Message head_input_gradient() { return {sim::TrafficClass::kTpBackward, "lm_head.backward", -1}; }
 
  private:

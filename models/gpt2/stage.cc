@@ -112,16 +112,17 @@ void Stage::mlp_forward(int layer, StageBuffers& b) {
   row_parallel_forward(s.second, m.activated, m.output, b, messages_.mlp_output(layer));
 }
 
-void Stage::evaluate_head(StageBuffers& b, std::size_t loss_slot) {
+void Stage::evaluate_head(StageBuffers& b) {
   head_->forward(b);
-  ops_.sum_losses(b.losses, b.chunks.rows, loss_slot);
+  ops_.sum_losses(b.losses, b.chunks.rows, static_cast<double>(b.extents.batch.rows()), GradientMode::kSet,
+                  Number::kEvaluation);
 }
 
-void Stage::backward(StageBuffers& b, double scale, GradientMode mode, std::size_t loss_slot) {
+void Stage::backward(StageBuffers& b, double scale, GradientMode mode) {
   rows_ = b.extents.batch.rows();
   store_.acquire(kOutsideOfBlocks);
   head_->forward_backward(b, scale, mode);
-  ops_.sum_losses(b.losses, b.chunks.rows, loss_slot);
+  ops_.sum_losses(b.losses, b.chunks.rows, static_cast<double>(rows_), mode, Number::kLosses);
   // The next norm adds the bias of a row-parallel layer to the residual stream. So the backward pass of that norm also
   // sums the columns of the stream's gradient, which are the bias's gradient.
   normalise_backward(last_norm(), b.final_norm, mlp_.back().second.weight + 1, {}, b, mode);

@@ -28,11 +28,10 @@ class Stage {
   /// Leaves the normalised residual stream of the last block in buffers.final_norm.
   void forward(StageBuffers& buffers, Keep keep, std::span<const std::int32_t> tokens,
                std::span<const std::int32_t> targets);
-  /// Behind forward(): number `loss_slot` of the operations becomes the sum of the rows' losses. No backward pass
-  /// follows.
-  void evaluate_head(StageBuffers& buffers, std::size_t loss_slot);
-  /// Behind forward(): the same, and `scale` x the gradient of the mean loss by all parameters, set or added.
-  void backward(StageBuffers& buffers, double scale, GradientMode mode, std::size_t loss_slot);
+  /// After forward(): Number::kEvaluation of the operations becomes the mean loss. No backward pass follows.
+  void evaluate_head(StageBuffers& buffers);
+  /// After forward(): the mean loss in Number::kLosses, and `scale` x its gradient by all parameters, set or added.
+  void backward(StageBuffers& buffers, double scale, GradientMode mode);
 
  private:
   /// A linear layer: where its weight is in the store, followed by its bias; and its extents for any rows.

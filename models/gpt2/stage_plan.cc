@@ -75,9 +75,9 @@ StagePlan::StagePlan(const Gpt2Config& config, int world_size, int rank, const O
   visit_buffers(buffers, extents_, form, keep, declaration);
   stage.forward(buffers, keep, {}, {});
   if (keep == Keep::kForBackward) {
-    stage.backward(buffers, 1, GradientMode::kSet, 0);
+    stage.backward(buffers, 1, GradientMode::kSet);
   } else {
-    stage.evaluate_head(buffers, 0);
+    stage.evaluate_head(buffers);
   }
 
   std::vector<PlannedBuffer> saved;

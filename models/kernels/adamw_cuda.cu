@@ -65,8 +65,12 @@ __device__ void update_at(const Arrays<D>& arrays, std::uint64_t i, const Update
 
 template <class D>
 __global__ void adamw_update_kernel(const TensorSegments::Chunk* chunks, std::int64_t count, Arrays<D> arrays,
-                                    int aligned, UpdateScalars scalars) {
+                                    int aligned, UpdateScalars scalars, const double* factor) {
   constexpr int kVector = kPackElems<float>;
+  if (factor != nullptr) {
+    if (*factor != *factor) return;  // NaN
+    scalars.scale = static_cast<float>(*factor);
+  }
   for (std::int64_t c = blockIdx.x; c < count; c += gridDim.x) {
     const TensorSegments::Chunk chunk = chunks[c];
     const float keep = chunk.decays != 0 ? scalars.keep_decayed : 1.0F;
@@ -85,7 +89,8 @@ __global__ void adamw_update_kernel(const TensorSegments::Chunk* chunks, std::in
 template <class E>
 void adamw_update(const TensorSegments& segments, comm::DeviceSpan<float> value, comm::DeviceSpan<const float> gradient,
                   comm::DeviceSpan<float> first_moment, comm::DeviceSpan<float> second_moment,
-                  comm::DeviceSpan<E> rounded, const AdamWStep& step, comm::Stream& stream) {
+                  comm::DeviceSpan<E> rounded, const AdamWStep& step, comm::DeviceSpan<const double> factor,
+                  comm::Stream& stream) {
   using D = DeviceElement<E>;
   const std::uint64_t extent = segments.extent();
   DROPTEST_CHECK(value.size() >= extent && gradient.size() >= extent && first_moment.size() >= extent &&
@@ -101,14 +106,14 @@ void adamw_update(const TensorSegments& segments, comm::DeviceSpan<float> value,
   const comm::DeviceSpan<const TensorSegments::Chunk> chunks = segments.chunks();
   comm::launch("adamw_update", adamw_update_kernel<D>, {std::min<std::uint64_t>(chunks.size(), kMostBlocks), 256, 0},
                stream, chunks.data(), static_cast<std::int64_t>(chunks.size()), arrays, aligned ? 1 : 0,
-               scalars_of(step));
+               scalars_of(step), factor.empty() ? nullptr : factor.data());
 }
 
 template void adamw_update<float>(const TensorSegments&, comm::DeviceSpan<float>, comm::DeviceSpan<const float>,
                                   comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::DeviceSpan<float>,
-                                  const AdamWStep&, comm::Stream&);
+                                  const AdamWStep&, comm::DeviceSpan<const double>, comm::Stream&);
 template void adamw_update<Bf16>(const TensorSegments&, comm::DeviceSpan<float>, comm::DeviceSpan<const float>,
                                  comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::DeviceSpan<Bf16>,
-                                 const AdamWStep&, comm::Stream&);
+                                 const AdamWStep&, comm::DeviceSpan<const double>, comm::Stream&);
 
 }  // namespace droptest::models

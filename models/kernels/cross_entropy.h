@@ -73,7 +73,9 @@ void cross_entropy_forward_backward(comm::DeviceSpan<E> logits, const LogitRows&
                                     comm::DeviceSpan<const std::int32_t> targets, float factor,
                                     comm::DeviceSpan<float> losses, comm::Stream& stream);
 
-/// sum[0] = the sum of the values in double. Shapes: sum [1]. Determinism: the order depends on the count alone.
-void sum_of_values(comm::DeviceSpan<const float> values, comm::DeviceSpan<double> sum, comm::Stream& stream);
+/// sum[0] = the sum of the values by `divisor`, in double, or += with kAdd. Shapes: sum [1].
+/// Determinism: the order depends on the count alone.
+void sum_of_values(comm::DeviceSpan<const float> values, double divisor, GradientMode mode,
+                   comm::DeviceSpan<double> sum, comm::Stream& stream);
 
 }  // namespace droptest::models

@@ -248,10 +248,11 @@ void cross_entropy_forward_backward(comm::DeviceSpan<E> logits, const LogitRows&
                                          device_elems(logits), stream);
 }
 
-void sum_of_values(comm::DeviceSpan<const float> values, comm::DeviceSpan<double> sum, comm::Stream& stream) {
+void sum_of_values(comm::DeviceSpan<const float> values, double divisor, GradientMode mode,
+                   comm::DeviceSpan<double> sum, comm::Stream& stream) {
   DROPTEST_CHECK(sum.size() == 1, "sum_of_values: " + std::to_string(sum.size()) + " results");
-  launch_ordered_sum<float>("sum_of_values", values.data(), static_cast<std::int64_t>(values.size()), sum.data(),
-                            stream);
+  launch_ordered_sum<float>("sum_of_values", values.data(), static_cast<std::int64_t>(values.size()),
+                            {sum.data(), divisor, mode == GradientMode::kAdd ? 1 : 0}, stream);
 }
 
 template void row_maxima<float>(comm::DeviceSpan<const float>, const LogitRows&, comm::DeviceSpan<float>,

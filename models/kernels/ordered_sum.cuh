@@ -25,19 +25,27 @@ __device__ inline double block_sum_of_doubles(double value, double* shared) {
   return sum;
 }
 
+/// What becomes of the sum: it is divided, and set or added.
+struct SumResult {
+  double* number = nullptr;
+  double divisor = 1;
+  int adds = 0;
+};
+
 template <class T>
-__global__ void ordered_sum_kernel(const T* values, std::int64_t count, double* sum) {
+__global__ void ordered_sum_kernel(const T* values, std::int64_t count, SumResult result) {
   __shared__ double shared[kSumThreads];
   double own = 0;
   for (std::int64_t i = threadIdx.x; i < count; i += kSumThreads) own += static_cast<double>(values[i]);
   const double total = block_sum_of_doubles(own, shared);
-  if (threadIdx.x == 0) *sum = total;
+  if (threadIdx.x == 0) *result.number = (result.adds != 0 ? *result.number : 0.0) + total / result.divisor;
 }
 
-/// sum[0] = the sum of the values; 0 of none.
+/// The sum of no values is 0.
 template <class T>
-void launch_ordered_sum(std::string_view name, const T* values, std::int64_t count, double* sum, comm::Stream& stream) {
-  comm::launch(name, ordered_sum_kernel<T>, {1, kSumThreads, 0}, stream, values, count, sum);
+void launch_ordered_sum(std::string_view name, const T* values, std::int64_t count, const SumResult& result,
+                        comm::Stream& stream) {
+  comm::launch(name, ordered_sum_kernel<T>, {1, kSumThreads, 0}, stream, values, count, result);
 }
 
 }  // namespace droptest::models

@@ -66,7 +66,7 @@ void sum_of_squares(const TensorSegments& segments, comm::DeviceSpan<const float
   comm::launch("sum_of_squares", sum_of_squares_kernel,
                {std::min<std::uint64_t>(chunks.size(), kMostBlocks), kSumThreads, 0}, stream, chunks.data(), count,
                values.data(), packs_fit(values.data()) ? 1 : 0, scratch.data());
-  launch_ordered_sum<double>("sum_of_squares", scratch.data(), count, sum.data(), stream);
+  launch_ordered_sum<double>("sum_of_squares", scratch.data(), count, {sum.data()}, stream);
 }
 
 }  // namespace droptest::models

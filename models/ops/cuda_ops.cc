@@ -129,6 +129,7 @@ class CudaOps final : public Ops {
         stream_(options.device),
         gemms_(stream_),
         numbers_(kNumbers, "losses and norms"),
+        losses_of_ranks_(static_cast<std::size_t>(group.world_size()), "losses of all ranks"),
         host_numbers_(kNumbers) {
     if (group.world_size() > 1) collectives_.emplace(stream_.device());
   }
@@ -296,15 +297,34 @@ class CudaOps final : public Ops {
     for (const ParameterRange& range : ranges) segments.push_back({range.offset, range.count, range.decay});
     return std::make_unique<CudaRanges>(segments, stream_);
   }
-  void sum_squares(const Ranges& ranges, ConstTensor arena, std::size_t slot) override {
+  void sum_squares(const Ranges& ranges, ConstTensor arena, Number number) override {
     const auto& table = static_cast<const CudaRanges&>(ranges);
-    sum_of_squares(table.segments, span_of<float>(arena), table.partial_squares.elems(),
-                   numbers_.elems().subspan(slot, 1), stream_);
+    sum_of_squares(table.segments, span_of<float>(arena), table.partial_squares.elems(), number_at(number), stream_);
   }
-  void adamw(const Ranges& ranges, const AdamWArenas& a, const AdamWStep& step) override {
-    adamw_update<E>(static_cast<const CudaRanges&>(ranges).segments, span_of<float>(a.values),
-                    span_of<float>(a.gradients), span_of<float>(a.first_moments), span_of<float>(a.second_moments),
-                    span_of<E>(a.rounded), step, stream_);
+  void decide_update(const UpdateRule& rule, const comm::Message& about_losses,
+                     const comm::Message& about_squares) override {
+    comm::Stream& stream = collectives_ ? *collectives_ : stream_;
+    if (collectives_) {
+      produced_.record(stream_);
+      collectives_->wait(produced_);
+    }
+    const auto tensor = [&stream](DeviceSpan<double> span) {
+      return Tensor(ElementType::kFloat64, {reinterpret_cast<std::byte*>(span.data()), span.size() * sizeof(double)},
+                    &stream);
+    };
+    const std::vector<std::uint64_t> counts(losses_of_ranks_.elems().size(), 1);
+    group_.all_gather(tensor(number_at(Number::kLosses)), tensor(losses_of_ranks_.elems()), counts, about_losses);
+    group_.all_reduce(tensor(number_at(Number::kGradientSquares)), comm::ReduceOp::kSum, about_squares);
+    if (collectives_) reduced_.record(*collectives_);
+    join();
+    models::decide_update(losses_of_ranks_.elems(), number_at(Number::kGradientSquares), rule,
+                          numbers_.elems().subspan(static_cast<std::size_t>(Number::kLoss), 3), stream_);
+  }
+  void adamw(const Ranges& ranges, const AdamWArenas& a, const AdamWStep& step, GradientFactor factor) override {
+    adamw_update<E>(
+        static_cast<const CudaRanges&>(ranges).segments, span_of<float>(a.values), span_of<float>(a.gradients),
+        span_of<float>(a.first_moments), span_of<float>(a.second_moments), span_of<E>(a.rounded), step,
+        factor == GradientFactor::kDecided ? number_at(Number::kGradientFactor) : DeviceSpan<double>(), stream_);
   }
   void round_values(const Ranges& /*ranges*/, ConstTensor /*values*/, Tensor /*rounded*/) override {}
 
@@ -315,16 +335,18 @@ class CudaOps final : public Ops {
     comm::copy_to_device(from, to.bytes.data(), stream_);
   }
 
-  void sum_losses(ConstTensor losses, std::int64_t /*chunk*/, std::size_t slot) override {
-    sum_of_values(span_of<float>(losses), numbers_.elems().subspan(slot, 1), stream_);
+  void sum_losses(ConstTensor losses, std::int64_t /*chunk*/, double divisor, GradientMode mode,
+                  Number number) override {
+    sum_of_values(span_of<float>(losses), divisor, mode, number_at(number), stream_);
   }
-  std::span<const double> numbers() override {
+  Numbers numbers() override {
     comm::copy_to_host(DeviceSpan<const double>(numbers_.elems()), host_numbers_.elems(), stream_);
     stream_.synchronize();
-    return host_numbers_.elems();
+    return Numbers(host_numbers_.elems());
   }
 
  private:
+  DeviceSpan<double> number_at(Number number) { return numbers_.elems().subspan(static_cast<std::size_t>(number), 1); }
   static LogitRows rows_of(const LogitBlock& b) { return {b.rows, b.stride, b.range}; }
 
   /// compute(output) with an output of E, or of float for sums that are not rounded.
@@ -352,6 +374,7 @@ class CudaOps final : public Ops {
   comm::Event reduced_;
   MatrixProducts gemms_;
   comm::DeviceBuffer<double> numbers_;
+  comm::DeviceBuffer<double> losses_of_ranks_;
   comm::PinnedBuffer<double> host_numbers_;
   std::optional<TokenGroups> groups_;
   std::size_t most_grouped_ = 0;

@@ -286,14 +286,34 @@ class HostOps final : public Ops {
   std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) override {
     return std::make_unique<HostRanges>(std::move(ranges));
   }
-  void sum_squares(const Ranges& ranges, ConstTensor arena, std::size_t slot) override {
+  void sum_squares(const Ranges& ranges, ConstTensor arena, Number number) override {
+    const PhaseScope scope(times_, Phase::kGradientNorm);
     double sum = 0;
     for (const ParameterRange& range : list(ranges)) sum += sum_of_squares<T>(part(arena, range), team_);
-    numbers_[slot] = sum;
+    number_at(number) = sum;
   }
-  void adamw(const Ranges& ranges, const AdamWArenas& a, const AdamWStep& step) override {
+  void decide_update(const UpdateRule& rule, const comm::Message& about_losses,
+                     const comm::Message& about_squares) override {
+    const PhaseScope scope(times_, Phase::kReductions);
+    std::vector<double> losses(static_cast<std::size_t>(world_size()));
+    const std::vector<std::uint64_t> counts(losses.size(), 1);
+    group_.all_gather(std::span<const double>(&number_at(Number::kLosses), 1), std::span<double>(losses), counts,
+                      about_losses);
+    double& squares = number_at(Number::kGradientSquares);
+    group_.all_reduce(std::span<double>(&squares, 1), comm::ReduceOp::kSum, about_squares);
+    const UpdateDecision decision = models::decide_update(losses, squares, rule);
+    number_at(Number::kLoss) = decision.loss;
+    number_at(Number::kGradientNorm) = decision.gradient_norm;
+    number_at(Number::kGradientFactor) = decision.factor;
+  }
+  void adamw(const Ranges& ranges, const AdamWArenas& a, const AdamWStep& step, GradientFactor factor) override {
+    const PhaseScope scope(times_, Phase::kAdamW);
+    const bool decided = factor == GradientFactor::kDecided;
+    const double scale = decided ? number_at(Number::kGradientFactor) : step.gradient_scale;
+    if (decided && std::isnan(scale)) return;
     for (const ParameterRange& range : list(ranges)) {
       AdamWStep of_range = step;
+      of_range.gradient_scale = scale;
       if (range.decay == Decay::kKeeps) of_range.weight_decay = 0;
       adamw_update<T>(part(a.values, range), part(a.gradients, range), part(a.first_moments, range),
                       part(a.second_moments, range), of_range, team_);
@@ -314,7 +334,7 @@ class HostOps final : public Ops {
     std::copy(from.begin(), from.end(), to.bytes.begin());
   }
 
-  void sum_losses(ConstTensor losses, std::int64_t chunk, std::size_t slot) override {
+  void sum_losses(ConstTensor losses, std::int64_t chunk, double divisor, GradientMode mode, Number number) override {
     const std::span<const double> values = losses.as<double>();
     double sum = 0;
     for (std::size_t row = 0; row < values.size(); row += static_cast<std::size_t>(chunk)) {
@@ -323,11 +343,12 @@ class HostOps final : public Ops {
       for (std::size_t i = row; i < end; ++i) of_chunk += values[i];
       sum += of_chunk;
     }
-    numbers_[slot] = sum;
+    number_at(number) = (mode == GradientMode::kSet ? 0.0 : number_at(number)) + sum / divisor;
   }
-  std::span<const double> numbers() override { return numbers_; }
+  Numbers numbers() override { return Numbers(numbers_); }
 
  private:
+  double& number_at(Number number) { return numbers_[static_cast<std::size_t>(number)]; }
   static std::span<const std::int32_t> host(TokenIds tokens) { return {tokens.data, tokens.count}; }
 
   static const std::vector<ParameterRange>& list(const Ranges& ranges) {

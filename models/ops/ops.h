@@ -15,6 +15,7 @@
 #include "models/kernels/adamw.h"
 #include "models/kernels/attention.h"
 #include "models/kernels/embedding.h"
+#include "models/kernels/update_decision.h"
 #include "models/kernels/weight_layout.h"
 #include "models/ops/ops_form.h"
 #include "models/parameter.h"
@@ -88,6 +89,17 @@ struct ParameterRange {
   Decay decay = Decay::kKeeps;
 };
 
+/// Numbers of a step, float64 in the memory of the device: a step needs the host for none of them.
+enum class Number : std::uint8_t {
+  kLosses,           ///< the sum of this rank's mean losses, of the passes of a step
+  kEvaluation,       ///< a mean loss without a backward pass
+  kGradientSquares,  ///< of this rank's gradients, or of all ranks'
+  kLoss,             ///< decide_update()'s, as the next two
+  kGradientNorm,
+  kGradientFactor,
+};
+inline constexpr std::size_t kNumbers = 6;
+
 /// What AdamW reads and writes; all arenas are laid out alike.
 struct AdamWArenas {
   comm::Tensor values;
@@ -99,7 +111,8 @@ struct AdamWArenas {
 /// One rank's computations. Each implementation calls its kernels (models/kernels/), in the order of the calls here.
 /// Tensors are those that the implementation's memory holds, of the types that form() says. A gradient of a parameter
 /// is set or added to, as `mode` says. Owner: one rank, from one thread. Blocking: the host's are complete when they
-/// return; a device may be at work. Ranks: begin_sum() and begin_all_reduce() are collectives, all others are local.
+/// return; a device may be at work. Ranks: begin_sum(),
+/// begin_all_reduce() and decide_update() are collectives, all others are local.
 /// Determinism: results depend on arguments alone, not on threads.
 class Ops {
  public:
@@ -208,21 +221,35 @@ class Ops {
     virtual ~Ranges() = default;
   };
   virtual std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) = 0;
-  /// Number `slot` = the sum of the squares of the ranges' elements, in double.
-  virtual void sum_squares(const Ranges& ranges, comm::ConstTensor arena, std::size_t slot) = 0;
-  /// One update of the ranges; `rounded` becomes the new values where it is not empty.
-  virtual void adamw(const Ranges& ranges, const AdamWArenas& arenas, const AdamWStep& step) = 0;
+  /// The number = the sum of the squares of the ranges' elements, in double.
+  virtual void sum_squares(const Ranges& ranges, comm::ConstTensor arena, Number number) = 0;
+  /// Number::kLosses of all ranks and the sum over ranks of Number::kGradientSquares decide about the update; every
+  /// rank gets the same decision in Number::kLoss, kGradientNorm and kGradientFactor. Ranks: gathers about `losses`,
+  /// then sums about `squares`.
+  virtual void decide_update(const UpdateRule& rule, const comm::Message& losses, const comm::Message& squares) = 0;
+  /// One update of the ranges; `rounded` becomes the new values where it is not empty. kOfStep: gradients are
+  /// multiplied by step.gradient_scale. kDecided: by Number::kGradientFactor; where that is NaN, nothing changes.
+  enum class GradientFactor : std::uint8_t { kOfStep, kDecided };
+  virtual void adamw(const Ranges& ranges, const AdamWArenas& arenas, const AdamWStep& step, GradientFactor factor) = 0;
   /// `rounded` = the values of the ranges, for implementations whose adamw() leaves them as they are.
   virtual void round_values(const Ranges& ranges, comm::ConstTensor values, comm::Tensor rounded) = 0;
 
   virtual void copy_to_host(comm::ConstTensor from, std::span<std::byte> to) = 0;
   virtual void copy_from_host(std::span<const std::byte> from, comm::Tensor to) = 0;
 
-  /// Number `slot` = the sum of the losses, which were computed `chunk` at a time. Slots: kNumbers.
-  virtual void sum_losses(comm::ConstTensor losses, std::int64_t chunk, std::size_t slot) = 0;
-  /// The numbers in host memory. Waits for the device.
-  virtual std::span<const double> numbers() = 0;
-  static constexpr std::size_t kNumbers = 66;
+  /// The sum of the losses, which were computed `chunk` at a time, by `divisor`: sets the number or adds to it.
+  virtual void sum_losses(comm::ConstTensor losses, std::int64_t chunk, double divisor, GradientMode mode,
+                          Number number) = 0;
+  /// The numbers in host memory, until the next operation. Waits for the device.
+  class Numbers {
+   public:
+    explicit Numbers(std::span<const double> values) : values_(values) {}
+    double operator[](Number number) const { return values_[static_cast<std::size_t>(number)]; }
+
+   private:
+    std::span<const double> values_;
+  };
+  virtual Numbers numbers() = 0;
 };
 
 /// The elements first, first + 1, ..., first + count - 1.

@@ -255,6 +255,9 @@ std::unique_ptr<Ops::Ranges> PlannerOps::make_ranges(std::vector<ParameterRange>
   return std::make_unique<PlannedRanges>();
 }
 
-void PlannerOps::sum_losses(ConstTensor losses, std::int64_t /*chunk*/, std::size_t /*slot*/) { use({losses}); }
+void PlannerOps::sum_losses(ConstTensor losses, std::int64_t /*chunk*/, double /*divisor*/, GradientMode /*mode*/,
+                            Number /*number*/) {
+  use({losses});
+}
 
 }  // namespace droptest::models

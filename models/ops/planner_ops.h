@@ -73,13 +73,17 @@ class PlannerOps final : public Ops {
   void begin_all_reduce(comm::Tensor data, comm::ReduceOp op, const comm::Message& about) override;
   void join() override;
   std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) override;
-  void sum_squares(const Ranges& /*ranges*/, comm::ConstTensor /*arena*/, std::size_t /*slot*/) override {}
-  void adamw(const Ranges& /*ranges*/, const AdamWArenas& /*arenas*/, const AdamWStep& /*step*/) override {}
+  void sum_squares(const Ranges& /*ranges*/, comm::ConstTensor /*arena*/, Number /*number*/) override {}
+  void decide_update(const UpdateRule& /*rule*/, const comm::Message& /*losses*/,
+                     const comm::Message& /*squares*/) override {}
+  void adamw(const Ranges& /*ranges*/, const AdamWArenas& /*arenas*/, const AdamWStep& /*step*/,
+             GradientFactor /*factor*/) override {}
   void round_values(const Ranges& /*ranges*/, comm::ConstTensor /*values*/, comm::Tensor /*rounded*/) override {}
   void copy_to_host(comm::ConstTensor /*from*/, std::span<std::byte> /*to*/) override {}
   void copy_from_host(std::span<const std::byte> /*from*/, comm::Tensor /*to*/) override {}
-  void sum_losses(comm::ConstTensor losses, std::int64_t chunk, std::size_t slot) override;
-  std::span<const double> numbers() override { return {}; }
+  void sum_losses(comm::ConstTensor losses, std::int64_t chunk, double divisor, GradientMode mode,
+                  Number number) override;
+  Numbers numbers() override { return Numbers({}); }
 
  private:
   std::byte* reserve(std::uint64_t bytes);

@@ -181,9 +181,11 @@ TEST_F(OrderedSumCuda, SumsFloatsInDouble) {
     for (const float value : values) want += static_cast<double>(value);
     DeviceArray<float> device_values(values, stream());
     DeviceArray<double> sum = poisoned<double>(1, stream());
-    sum_of_values(device_values.read(), sum.elems(), stream());
+    sum_of_values(device_values.read(), 1, GradientMode::kSet, sum.elems(), stream());
     // Doubles add numbers of 24 bits without rounding here.
     EXPECT_EQ(sum.values(), std::vector<double>{want});
+    sum_of_values(device_values.read(), 4, GradientMode::kAdd, sum.elems(), stream());
+    EXPECT_EQ(sum.values(), std::vector<double>{want + want / 4});
   }
 }
 

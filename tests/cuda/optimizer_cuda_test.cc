@@ -55,7 +55,7 @@ TYPED_TEST(OptimizerCuda, UpdatesEachTensorAsTheHostDoes) {
     const auto rounded_before = random_elems<E>(5, kArray);
     DeviceArray<E> rounded(rounded_before, this->stream(), start);
     adamw_update<E>(segments, device_value.elems(), device_gradient.read(), device_first.elems(), device_second.elems(),
-                    rounded.elems(), step, this->stream());
+                    rounded.elems(), step, {}, this->stream());
     // A device may round a product and a sum once where the host rounds twice; the quotient is of size 3.
     const std::vector<float> got = device_value.values();
     expect_close(got, as<double>(want_value), 1e-7, 4);
@@ -77,7 +77,7 @@ TYPED_TEST(OptimizerCuda, UpdatesEachTensorAsTheHostDoes) {
     DeviceArray<float> first_again(first, this->stream(), start);
     DeviceArray<float> second_again(second, this->stream(), start);
     adamw_update<E>(segments, again.elems(), device_gradient.read(), first_again.elems(), second_again.elems(), {},
-                    step, this->stream());
+                    step, {}, this->stream());
     EXPECT_EQ(again.values(), got);
   }
 }

@@ -205,9 +205,9 @@ TEST_F(TrainerOnDevice, ARunOfASpecLeavesItsRecords) {
 TEST_F(TrainerOnDevice, StartsFromTheHostsWeightsAndGivesItsOwn) {
   RunConfig config = tiny_config();
   comm::run_ranks(2, std::chrono::seconds(30), [&](comm::Communicator& group) {
-    TrainingModel host(config, group, group);
+    TrainingModel host(config, group);
     set_starting_weights(host, config, group);
-    TrainingModel device(on_device(config), group, group);
+    TrainingModel device(on_device(config), group);
     set_starting_weights(device, config, group);
     const auto weights = [&](TrainingModel& model) {
       return models::gather_gpt2_weights<float>(config.model, model.parameters(), group);

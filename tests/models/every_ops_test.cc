@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every operation on every implementation of them, against the host's in double: one list of cases, one list of
-// implementations. A device's run where there is one, or the fake one.
+// Every operation on every implementation of them, against the host's in double: one list of cases.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,18 +7,14 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/bfloat16.h"
-#include "comm/device/device_info.h"
-#include "comm/run_ranks.h"
-#include "models/kernels/bf16.h"
-#include "models/ops/cuda_ops.h"
-#include "models/ops/host_ops.h"
 #include "models/optimizer.h"
-#include "tests/models/formula_model.h"
+#include "tests/models/every_implementation.h"
 
 namespace droptest::models {
 namespace {
@@ -294,8 +289,11 @@ void cross_entropy(Bench& b) {
   }
   b.keep(block.losses);
   keep_gradient();
-  b.ops.sum_losses(block.losses, 4, 7);
-  b.results.push_back(b.ops.numbers()[7]);
+  b.ops.sum_losses(block.losses, 4, 3, GradientMode::kSet, Number::kLosses);
+  b.ops.sum_losses(block.losses, 4, 7, GradientMode::kAdd, Number::kLosses);
+  b.ops.sum_losses(block.losses, 4, 5, GradientMode::kSet, Number::kEvaluation);
+  b.results.push_back(b.ops.numbers()[Number::kLosses]);
+  b.results.push_back(b.ops.numbers()[Number::kEvaluation]);
 }
 
 void sums_over_ranks(Bench& b) {
@@ -316,12 +314,42 @@ void optimizer(Bench& b) {
   AdamWArenas arenas{arena(70), arena(71), b.empty(elems, b.types.parameters), b.empty(elems, b.types.parameters), {}};
   if (b.types.activations == ElementType::kBfloat16) arenas.rounded = b.empty(elems, ElementType::kBfloat16);
   for (std::uint64_t step = 1; step <= 3; ++step) {
-    b.ops.adamw(*ranges, arenas, adamw_step({.epsilon = 1e-3, .weight_decay = 0.4}, step, 0.01, 0.5));
+    b.ops.adamw(*ranges, arenas, adamw_step({.epsilon = 1e-3, .weight_decay = 0.4}, step, 0.01, 0.5),
+                Ops::GradientFactor::kOfStep);
   }
   b.keep(arenas.values);
   b.keep(arenas.rounded.bytes.empty() ? elements(arenas.values, 0, 7) : elements(arenas.rounded, 0, 7));
-  b.ops.sum_squares(*ranges, arenas.gradients, 3);
-  b.results.push_back(b.ops.numbers()[3]);
+  b.ops.sum_squares(*ranges, arenas.gradients, Number::kGradientSquares);
+  b.results.push_back(b.ops.numbers()[Number::kGradientSquares]);
+}
+
+// Gradients that are clipped, those that are not, and such as skip the update: one of them, then the loss.
+void decided_update(Bench& b) {
+  const std::int64_t elems = 40;
+  const auto ranges = b.ops.make_ranges({{0, 40}});
+  AdamWArenas arenas{b.formula(72, elems, b.types.parameters),
+                     {},
+                     b.empty(elems, b.types.parameters),
+                     b.empty(elems, b.types.parameters),
+                     {}};
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double loss : {1.5, infinity}) {
+    for (const double gradient : {0.125, 4.0, infinity, std::nan("")}) {
+      Numbers gradients(static_cast<std::size_t>(elems), 0.25);
+      gradients[11] = gradient;
+      arenas.gradients = b.tensor(gradients, b.types.parameters);
+      b.ops.sum_losses(b.tensor({1, loss, 2}, b.types.losses), 2, 3, GradientMode::kSet, Number::kLosses);
+      b.ops.sum_squares(*ranges, arenas.gradients, Number::kGradientSquares);
+      b.ops.decide_update({2.0, 2}, {sim::TrafficClass::kControl, "a", -1}, {sim::TrafficClass::kControl, "b", -1});
+      b.ops.adamw(*ranges, arenas, adamw_step({.epsilon = 1e-3}, 1, 0.01, 7), Ops::GradientFactor::kDecided);
+      const Ops::Numbers numbers = b.ops.numbers();
+      for (const Number number : {Number::kLoss, Number::kGradientNorm, Number::kGradientFactor}) {
+        b.results.push_back(std::isfinite(numbers[number]) ? numbers[number] : -1);
+      }
+      b.keep(arenas.values);
+      b.keep(arenas.second_moments);
+    }
+  }
 }
 
 struct Case {
@@ -337,32 +365,8 @@ constexpr Case kCases[] = {{"norm_forward", norm_forward},
                            {"embedding", embedding},
                            {"cross_entropy", cross_entropy},
                            {"sums_over_ranks", sums_over_ranks},
-                           {"optimizer", optimizer}};
-
-struct Implementation {
-  std::string name;
-  std::function<std::unique_ptr<Ops>(comm::Communicator&)> make;
-  double tolerance;  ///< |difference| / |reference| of a case: rounding of the narrowest type, some operations deep
-};
-
-std::vector<Implementation> implementations() {
-  constexpr ModelPrecision kBf16{Precision::kBfloat16, Precision::kFloat32};
-  const auto host = [](ElementType type, ModelPrecision precision, int threads) {
-    return [=](comm::Communicator& group) {
-      return make_host_ops({.type = type, .precision = precision, .threads = threads}, group);
-    };
-  };
-  std::vector<Implementation> all = {{"host float64, three threads", host(ElementType::kFloat64, {}, 3), 0},
-                                     {"host float32", host(ElementType::kFloat32, {}, 1), 1e-6}};
-  if (has_bf16_products()) all.push_back({"host bfloat16 GEMMs", host(ElementType::kFloat32, kBf16, 1), 1e-2});
-  if (!comm::survey_devices().absence.empty()) return all;
-  const auto cuda = [](ModelPrecision precision) {
-    return [=](comm::Communicator& group) { return make_cuda_ops({.precision = precision}, group); };
-  };
-  all.push_back({"CUDA float32", cuda({}), 1e-6});
-  all.push_back({"CUDA bfloat16", cuda(kBf16), 1e-2});
-  return all;
-}
+                           {"optimizer", optimizer},
+                           {"decided_update", decided_update}};
 
 TEST(EveryOps, DoesWhatTheHostDoesInDouble) {
   for (const Case& operation : kCases) {

@@ -8,6 +8,7 @@
 
 #include "models/gpt2/stage_plan.h"
 #include "models/kernels/bf16.h"
+#include "models/training_step.h"
 #include "sim/error.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/models/device_pass.h"
@@ -17,12 +18,9 @@ namespace {
 
 const Gpt2Config kConfig{2, 36, 3, 12, 97};
 
-void take_step(Gpt2& model, comm::Communicator& group, std::span<const std::int32_t> tokens,
-               std::span<const std::int32_t> targets) {
-  model.zero_gradients();
-  model.forward_backward(tokens, targets, {2, 5}, 1.0);
-  const double norm = norm_over_ranks(model.step_sums().gradient_squares, group);
-  model.step(0.01, clip_scale(norm, 1.0));
+void take_step(Gpt2& model, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets) {
+  const std::vector<MicroBatch> batches = {{tokens, targets, {2, 5}}};
+  EXPECT_TRUE(TrainingStep(model, 1.0).take(batches, 0.01).updated);
 }
 
 TEST(Gpt2OnFakeDevice, AStepWaitsForTheDeviceOnce) {
@@ -32,11 +30,11 @@ TEST(Gpt2OnFakeDevice, AStepWaitsForTheDeviceOnce) {
     const fake_cuda::Scope scope;
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
       const auto model = formula_device_model(kConfig, group, {});
-      take_step(*model, group, tokens, targets);  // takes memory, for which it waits
+      take_step(*model, tokens, targets);  // takes memory, for which it waits
       group.barrier({});
       const std::uint64_t before = fake_cuda::synchronizations();
       group.barrier({});
-      for (int step = 0; step < 3; ++step) take_step(*model, group, tokens, targets);
+      for (int step = 0; step < 3; ++step) take_step(*model, tokens, targets);
       group.barrier({});
       EXPECT_EQ(fake_cuda::synchronizations() - before, static_cast<std::uint64_t>(3 * ranks)) << ranks << " ranks";
       group.barrier({});
@@ -108,7 +106,7 @@ TEST(Gpt2OnFakeDevice, AFailedKernelEndsTheStep) {
                                [&](comm::Communicator& group) {
                                  const auto model = formula_device_model(kConfig, group, {});
                                  fake_cuda::fail_kernel("layernorm_backward", cudaErrorIllegalAddress);
-                                 take_step(*model, group, tokens, tokens);
+                                 take_step(*model, tokens, tokens);
                                }),
                DeviceError);
 }

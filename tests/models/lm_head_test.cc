@@ -62,14 +62,15 @@ Result run(int ranks, std::int64_t max_logits, GradientMode mode) {
     ops->take_tokens(formula_tokens(3, kRows, kVocabulary), buffers.targets);
     const LmHead head(*ops, wte);
     head.forward(buffers);
-    ops->sum_losses(buffers.losses, buffers.chunks.rows, 0);
+    ops->sum_losses(buffers.losses, buffers.chunks.rows, kRows, GradientMode::kSet, Number::kEvaluation);
     head.forward_backward(buffers, 0.5, mode);
     ops->join();
-    ops->sum_losses(buffers.losses, buffers.chunks.rows, 1);
-    EXPECT_EQ(ops->numbers()[0], ops->numbers()[1]) << "evaluation's loss is training's";
+    ops->sum_losses(buffers.losses, buffers.chunks.rows, kRows, GradientMode::kSet, Number::kLosses);
+    EXPECT_EQ(ops->numbers()[Number::kEvaluation], ops->numbers()[Number::kLosses])
+        << "evaluation's loss is training's";
     const std::span<const double> grad_normalized = buffers.grad_normalized.as<double>();
     if (group.rank() == 0) {
-      result = {ops->numbers()[1] / kRows, gradient, {grad_normalized.begin(), grad_normalized.end()}};
+      result = {ops->numbers()[Number::kLosses], gradient, {grad_normalized.begin(), grad_normalized.end()}};
     }
   });
   return result;

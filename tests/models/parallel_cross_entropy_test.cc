@@ -54,8 +54,8 @@ Result on_ranks(const std::vector<double>& logits, const std::vector<std::int32_
     reduce(block.sums, comm::ReduceOp::kSum);
     reduce(block.predicted, comm::ReduceOp::kSum);
     ops->losses_of_sums(block);
-    ops->sum_losses(block.losses, rows, 0);
-    result.losses[rank] = ops->numbers()[0] / static_cast<double>(targets.size());
+    ops->sum_losses(block.losses, rows, static_cast<double>(targets.size()), GradientMode::kSet, Number::kLosses);
+    result.losses[rank] = ops->numbers()[Number::kLosses];
     ops->logits_to_gradient(block);
     result.gradients[rank].assign(own.begin(), own.end());
   });

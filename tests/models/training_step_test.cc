@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/training_step.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/models/every_implementation.h"
+
+namespace droptest::models {
+namespace {
+
+const Gpt2Config kConfig{2, 24, 3, 8, 31};
+constexpr BatchShape kShape{2, 5};
+constexpr double kMaxNorm = 0.5;  // below the norm of the formula model's gradients
+
+/// Micro-batch number i of the tests.
+struct Tokens {
+  explicit Tokens(std::uint64_t i)
+      : tokens(formula_tokens(2 * i, 10, kConfig.vocabulary)),
+        targets(formula_tokens(2 * i + 1, 10, kConfig.vocabulary)) {}
+  std::vector<std::int32_t> tokens, targets;
+  MicroBatch batch() const { return {tokens, targets, kShape}; }
+};
+const Tokens kFirst(0), kSecond(1), kThird(2);
+
+/// A value of the last norm's gain, on one rank: what is not finite there is not finite in all gradients.
+void set_gain(Gpt2& model, double value) {
+  model.download(Gpt2::Fields::kValues);
+  with_parameters(model, [&](auto parameters) {
+    auto& gain = parameters[parameters.size() - 2].value[0];
+    gain = static_cast<std::remove_reference_t<decltype(gain)>>(value);
+  });
+  model.upload_values();
+}
+
+TEST(TrainingStep, IsItsPartsOneAfterAnother) {
+  for (const int ranks : {1, 3}) {
+    on_every_implementation(ranks, [](const Implementation& implementation, comm::Communicator& group) {
+      const auto whole = formula_model(kConfig, implementation.make(group), group);
+      const auto parts = formula_model(kConfig, implementation.make(group), group);
+      TrainingStep step(*whole, kMaxNorm);
+      for (int i = 0; i < 3; ++i) {
+        const std::vector<MicroBatch> batches = {kFirst.batch(), kSecond.batch(), kThird.batch()};
+        const StepResult result = step.take(batches, 0.01);
+        parts->zero_gradients();
+        for (const MicroBatch& batch : batches) {
+          parts->forward_backward(batch.tokens, batch.targets, batch.shape, 1.0 / 3);
+        }
+        const Gpt2::StepSums sums = parts->step_sums();
+        const double norm = norm_over_ranks(sums.gradient_squares, group);
+        EXPECT_GT(norm, kMaxNorm);
+        parts->step(0.01, clip_scale(norm, kMaxNorm));
+        EXPECT_EQ(result.loss, sums.losses / 3);
+        EXPECT_EQ(result.gradient_norm, norm);
+        EXPECT_TRUE(result.updated);
+        EXPECT_EQ(numbers_of(*whole, Field::kValue), numbers_of(*parts, Field::kValue));
+      }
+    });
+  }
+}
+
+TEST(TrainingStep, WithoutAMaximumGradientsAreNotClipped) {
+  on_every_implementation(1, [](const Implementation& implementation, comm::Communicator& group) {
+    const auto whole = formula_model(kConfig, implementation.make(group), group, {.epsilon = 1});
+    const auto parts = formula_model(kConfig, implementation.make(group), group, {.epsilon = 1});
+    const std::vector<MicroBatch> batches = {kFirst.batch()};
+    TrainingStep(*whole, 0).take(batches, 0.1);
+    parts->zero_gradients();
+    parts->forward_backward(kFirst.tokens, kFirst.targets, kShape, 1);
+    parts->step(0.1, 1);
+    EXPECT_EQ(numbers_of(*whole, Field::kValue), numbers_of(*parts, Field::kValue));
+  });
+}
+
+// Weights and moments stay, and the skipped step does not count among AdamW's.
+TEST(TrainingStep, OneThatIsNotFiniteLeavesNoTrace) {
+  for (const int ranks : {1, 2}) {
+    on_every_implementation(ranks, [](const Implementation& implementation, comm::Communicator& group) {
+      const auto model = formula_model(kConfig, implementation.make(group), group);
+      const auto spared = formula_model(kConfig, implementation.make(group), group);
+      TrainingStep step(*model, kMaxNorm);
+      TrainingStep spared_step(*spared, kMaxNorm);
+      const std::vector<MicroBatch> first = {kFirst.batch()};
+      const std::vector<MicroBatch> second = {kSecond.batch()};
+      step.take(first, 0.01);
+      spared_step.take(first, 0.01);
+      const double gain = numbers_of(
+          *model,
+          Field::kValue)[numbers_of(*model, Field::kValue).size() - 2 * static_cast<std::size_t>(kConfig.width)];
+      // On one rank alone.
+      if (group.rank() == 0) set_gain(*model, std::numeric_limits<double>::infinity());
+      const std::vector<double> before = numbers_of(*model, Field::kValue);
+      const StepResult result = step.take(second, 0.01);
+      EXPECT_FALSE(result.updated);
+      EXPECT_FALSE(std::isfinite(result.loss) && std::isfinite(result.gradient_norm));
+      EXPECT_EQ(numbers_of(*model, Field::kValue), before);
+      if (group.rank() == 0) set_gain(*model, gain);
+      for (int i = 0; i < 2; ++i) {
+        EXPECT_TRUE(step.take(second, 0.01).updated);
+        spared_step.take(second, 0.01);
+        EXPECT_EQ(numbers_of(*model, Field::kValue), numbers_of(*spared, Field::kValue));
+      }
+    });
+  }
+}
+
+TEST(TrainingStep, MeansOfEqualNumbersAreThatNumber) {
+  for (const double value : {0.1, 5.4159265358979, 1e300}) {
+    EXPECT_EQ(mean_of_ranks(std::vector<double>(3, value)), value);
+    EXPECT_EQ(decide_update(std::vector<double>(7, value), 1, {}).loss, value);
+  }
+  EXPECT_EQ(mean_of_ranks(std::vector<double>{1, 2, 6}), 3);
+  EXPECT_EQ(decide_update(std::vector<double>{2, 4, 12}, 1, {0, 2}).loss, 3);
+}
+
+}  // namespace
+}  // namespace droptest::models
