@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An all-reduce under loss without training: what it loses and what that costs, measured beside the closed forms.
+// An all-reduce under loss without training: what it loses and what that costs, measured next to the closed forms.
 #pragma once
 
 #include <chrono>

@@ -142,7 +142,7 @@ class LossyCommunicator::Impl {
 
   bool samples(ElementType type) const { return state->step_is_sampled && type != ElementType::kUint64; }
 
-  // A buffer for the exact result beside a lossy collective.
+  // A buffer for the exact result of a lossy collective.
   Tensor exact_like(ConstTensor result) { return exact_.take(Scratch::Slot::kReceived, result, result.count_elems()); }
 
   enum class Replicas : std::uint8_t { kOughtToBeEqual, kDiffer };

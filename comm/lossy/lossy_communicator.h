@@ -17,7 +17,7 @@ namespace droptest::comm {
 
 struct LossyOptions {
   Network network;
-  /// Steps between samples of NMSE and divergence (each costs an exact collective beside the lossy one); 0: never.
+  /// Steps between samples of NMSE and divergence (each costs an exact collective next to the lossy one); 0: never.
   std::uint64_t sample_every_steps = 0;
   /// Off: collect_statistics() gives no counts of losses.
   Counting counting = Counting::kOn;

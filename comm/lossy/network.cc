@@ -126,7 +126,7 @@ void validate(const ClassNetwork& network) {
         "rate differs between links or steps; want zero, count_rescale or stale");
   }
   if (network.reduce.fill == Fill::kInverseProbability && network.reduce.deadline) {
-    throw ConfigError("fill of the reduce half: got inverse_probability beside a deadline, which " +
+    throw ConfigError("fill of the reduce half: got inverse_probability with a deadline, which " +
                       std::string(kLatenessHasNoRate));
   }
   if (const std::optional<SelectionRefusal> refusal = selection_refusal(network)) {

@@ -48,7 +48,7 @@ struct HalfNetwork {
   std::shared_ptr<const sim::LossProcess> loss;  ///< shared by the classes and ranks it was given to; null: reliable
   Fill fill = Fill::kZero;
   std::shared_ptr<const sim::LinkRecovery> recovery = nullptr;  ///< shared like the loss; null: what is lost is missing
-  bool deadline = false;                                        ///< packets may be lost for coming late, besides
+  bool deadline = false;                                        ///< packets may be lost for coming late, too
   LossSelection selection = LossSelection::kByFate;             ///< another one: in the reduce half of `direct` alone
   std::vector<LinkOverride> links = {};  ///< links with a loss of their own; the last one that matches counts
 };
@@ -62,7 +62,7 @@ struct ClassRecovery {
   Protection protect;
 };
 
-/// Why inverse_probability has no meaning beside a deadline.
+/// Why inverse_probability has no meaning with a deadline.
 inline constexpr std::string_view kLatenessHasNoRate =
     "scales every contribution by the loss rate, but how many packets come too late is known only when it has "
     "happened; "

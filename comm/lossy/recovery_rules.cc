@@ -28,7 +28,7 @@ void refuse_half(const HalfNetwork& half, const std::string& name, std::vector<R
   if (half.loss == nullptr) return;
   if (half.fill == Fill::kInverseProbability && !residual_rate(half).has_value()) {
     refusals.push_back({pointer, "got " + half.recovery->describe() + " under " + half.loss->describe() +
-                                     ", whose rate of missing packets has no closed form, beside the fill " +
+                                     ", whose rate of missing packets has no closed form, with the fill " +
                                      "inverse_probability, which divides by it; want another fill"});
   }
 }
@@ -114,7 +114,7 @@ std::vector<RecoveryRefusal> recovery_refusals(const ClassNetwork& network) {
                                        ", whose senders do not know which of their own values were lost; want false"});
     }
     if (network.reduce.fill != Fill::kZero) {
-      refusals.push_back({pointer, "got true beside the fill " + std::string(fill_entry(network.reduce.fill).name) +
+      refusals.push_back({pointer, "got true with the fill " + std::string(fill_entry(network.reduce.fill).name) +
                                        " of the reduce half, which makes up for a lost contribution at once, so that "
                                        "it would be counted twice; want the fill zero"});
     }

@@ -27,7 +27,7 @@ struct AllReduceSize {
 /// tries on average ..., want at most ...". Absent: they do, as those of smaller ones do then.
 std::optional<std::string> endless_repetition(const ClassNetwork& network, const AllReduceSize& size);
 
-/// A member of a class's network that has no meaning beside the others.
+/// A member of a class's network that has no meaning together with the others.
 struct RecoveryRefusal {
   std::string pointer;  ///< within the class's network: "/recovery/hadamard"
   std::string reason;   ///< "got ..., want ..." or why not

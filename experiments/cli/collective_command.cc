@@ -112,7 +112,7 @@ int collective(const CollectiveOptions& options) {
 }  // namespace
 
 void add_collective_command(CLI::App& app, Action& chosen) {
-  CLI::App* command = app.add_subcommand("collective", "Measure an all-reduce under loss, beside theory, as JSON");
+  CLI::App* command = app.add_subcommand("collective", "Measure an all-reduce under loss, next to theory, as JSON");
   const auto options = std::make_shared<CollectiveOptions>();  // shared by CLI11's bindings and the action
   options->network.command = "collective";
   add_network_options(*command, options->network);

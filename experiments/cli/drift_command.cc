@@ -46,7 +46,7 @@ int drift(const DriftOptions& options) {
 
 void add_drift_command(CLI::App& app, Action& chosen) {
   CLI::App* command =
-      app.add_subcommand("drift", "Measure how far replicas drift apart under lossy updates, beside theory, as JSON");
+      app.add_subcommand("drift", "Measure how far replicas drift apart under lossy updates, next to theory, as JSON");
   const auto options = std::make_shared<DriftOptions>();  // shared by CLI11's bindings and the action
   options->network.command = "drift";
   options->network.reduce_fill = "inverse_probability";

@@ -61,7 +61,7 @@ nlohmann::ordered_json everything() {
   return list;
 }
 
-/// What is worth a word beside the summary.
+/// What is worth a word after the summary.
 std::string remark(const nlohmann::ordered_json& entry) {
   if (entry.contains("parameters")) return " (" + entry.at("parameters").dump() + " parameters)";
   if (entry.contains("built") && !entry.at("built").get<bool>()) return " (not built)";

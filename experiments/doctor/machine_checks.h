@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether this machine has what a run needs besides devices and peers: files, disk, memory, a name.
+// Whether this machine has what a run needs other than devices and peers: files, disk, memory, a name.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@
 
 namespace droptest::experiments {
 
-/// Writes a temporary file beside `path`, syncs it, renames it over `path` and syncs the directory. On an error the
+/// Writes a temporary file next to `path`, syncs it, renames it over `path` and syncs the directory. On an error the
 /// old file is as it was and the temporary one is gone. Missing directories are created.
 /// Throws: ConfigError with the path and the system's reason.
 void write_file_atomically(const std::string& path, std::string_view content);

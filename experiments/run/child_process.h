@@ -28,7 +28,7 @@ class ChildProcess {
  public:
   struct Options {
     std::vector<std::string> arguments;              ///< the program's path first
-    std::map<std::string, std::string> environment;  ///< beside, or instead of, this process's variables
+    std::map<std::string, std::string> environment;  ///< added to, or instead of, this process's variables
     std::string log;                                 ///< file for its output and errors, written anew
     /// It and its threads run on these alone, as far as the kernel agrees; empty: where this thread may run.
     std::vector<int> cores{};

@@ -13,7 +13,7 @@ namespace droptest::experiments {
 struct RankProcessesOptions {
   std::vector<std::string> command;  ///< what each rank runs, the program's path first
   int world_size = 1;
-  std::map<std::string, std::string> environment{};  ///< of each rank, beside its rank and world size
+  std::map<std::string, std::string> environment{};  ///< of each rank, added to its rank and world size
   std::string launch_id;      ///< tells this launch apart from others that use the same rendezvous
   std::string log_directory;  ///< gets rank_<r>.log for each rank; removed when all succeed
   /// After the first failure, how long the other ranks may take to notice and say so before they are ended. A rank that

@@ -103,7 +103,7 @@ class Resolver {
     full_["numerics_version"] = kNumericsVersion;
   }
 
-  /// Writes the hash of the file that the section's member `path` names beside it.
+  /// Writes the hash of the file that the section's member `path` names, next to it.
   void resolve_file(const std::string& section_name, const char* path) {
     json& section = full_[section_name];
     const std::string pointer = "/" + section_name + "/";

@@ -263,7 +263,7 @@ class NetworkResolver {
     visit_timed(loss, place, [](json& process, const std::string& at) {
       if (!process.contains("packet_microseconds")) return;
       throw ConfigError(at + "/packet_microseconds: got " + quote_json(process["packet_microseconds"]) +
-                        " beside a time section, whose links say what a packet takes; want it absent");
+                        " with a time section, whose links say what a packet takes; want it absent");
     });
     const sim::LinkClasses links = link_classes(time_);
     if (links.group_ranks > 0) process_on(links.within, loss, place);

@@ -13,7 +13,7 @@
 
 namespace droptest::experiments {
 
-/// What a network does besides losing packets by its processes.
+/// What a network does other than lose packets by its processes.
 enum class NetworkUse : std::uint8_t {
   kLossOnly,  ///< nothing: a class without loss is left out, and a fill that cannot act
   kTimed,     ///< it takes time, so classes without loss matter too

@@ -49,9 +49,9 @@ void check_network(const comm::TimeModel& model, const comm::Network& network, c
       const bool repeats = half.recovery->sends_again() && !half.recovery->is_reliable();
       const bool independent = half.loss == nullptr || half.loss->is_independent();
       if (repeats && !independent && half.fill == comm::Fill::kInverseProbability) {
-        return report("/time", "got a clock beside the fill inverse_probability, but what " +
-                                   half.recovery->describe() + " leaves missing on " + links +
-                                   " has no closed form under " + half.loss->describe() +
+        return report("/time", "got a clock with the fill inverse_probability, but what " + half.recovery->describe() +
+                                   " leaves missing on " + links + " has no closed form under " +
+                                   half.loss->describe() +
                                    ", as a repetition may meet the burst that lost the packet; want another fill, or "
                                    "no clock");
       }
@@ -89,7 +89,7 @@ void check_fills(const comm::TimeModel& model, const comm::Network& network, con
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
     const auto& of_class = network.of(traffic_class);
     if (!of_class || of_class->reduce.fill != comm::Fill::kInverseProbability) continue;
-    return report("/time/deadline_microseconds", "got a deadline beside the fill inverse_probability of " +
+    return report("/time/deadline_microseconds", "got a deadline with the fill inverse_probability of " +
                                                      std::string(sim::traffic_class_name(traffic_class)) + ", which " +
                                                      std::string(comm::kLatenessHasNoRate));
   }
@@ -123,14 +123,13 @@ ResolvedTime resolve_time(const json& time, comm::Network& network, const std::s
   }
 
   if (!model.compute_seconds && comm::keeps_time(network)) {
-    report(
-        "/time/compute_milliseconds",
-        "got \"measured\" beside a loss process whose clock is time, so that fates would differ from run to run; want "
-        "milliseconds");
+    report("/time/compute_milliseconds",
+           "got \"measured\" with a loss process whose clock is time, so that fates would differ from run to run; want "
+           "milliseconds");
   }
   if (!model.compute_seconds && model.deadline_seconds) {
     report("/time/compute_milliseconds",
-           "got \"measured\" beside /time/deadline_microseconds, so that which packets are late, and with them fates, "
+           "got \"measured\" with /time/deadline_microseconds, so that which packets are late, and with them fates, "
            "would differ from run to run; want milliseconds, or no deadline");
   }
   check_fills(model, network, report);

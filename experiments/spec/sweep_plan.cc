@@ -170,7 +170,7 @@ class Planner {
     repeats_ = {repeat.value("weights", std::uint64_t{1}), repeat.value("data", std::uint64_t{1}),
                 repeat.value("network", std::uint64_t{1})};
     if (repeat.contains("seeds") && repeat.size() > 1) {
-      violations_.push_back({"/repeat", "got seeds beside the repeats of single seeds, want one of the two"});
+      violations_.push_back({"/repeat", "got seeds and repeats of single seeds, want one of the two"});
     }
   }
 

@@ -124,7 +124,7 @@ Entry parse_entry(const std::string& name, const json& entry, std::uint64_t data
   return parsed;
 }
 
-/// A file being written beside its final place; removed unless it was renamed.
+/// A file being written next to its final place; removed unless it was renamed.
 class PartialFile {
  public:
   explicit PartialFile(const std::string& path) : path_(path) {

@@ -16,7 +16,7 @@ namespace {
 
 constexpr unsigned kMostThreads = 512;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-// A row that fits in here beside the kernel's other shared memory is read from memory once; every device since sm_80
+// A row that fits in here with the kernel's other shared memory is read from memory once; every device since sm_80
 // has 99 KiB for a block.
 constexpr std::size_t kMostCachedBytes = 99U * 1024U - 512U;
 

@@ -96,7 +96,7 @@ double weighted_geometric_sum(double n, double s) {
 GilbertElliottRates rates_of_burst(double loss_rate, double mean_burst_packets) {
   if (!(loss_rate >= 0 && loss_rate < 1)) {
     throw ConfigError("gilbert_elliott: loss_rate: got " + shortest_text(loss_rate) +
-                      ", want a number in [0, 1) beside mean_burst_packets");
+                      ", want a number in [0, 1) with mean_burst_packets");
   }
   // Losses that lie apart leave room for no more than B of B + 1 packets.
   const double smallest = std::max(1.0, loss_rate / (1 - loss_rate));

@@ -23,7 +23,7 @@ class NoLoss final : public LossProcess {
   std::string describe() const override;
 };
 
-/// Throws: ConfigError for any parameter beside "model".
+/// Throws: ConfigError for any parameter other than "model".
 std::unique_ptr<LossProcess> make_no_loss(const Parameters& parameters);
 
 }  // namespace droptest::sim

@@ -14,7 +14,7 @@
 
 namespace droptest::sim {
 
-/// What one message cost beside its first transmission.
+/// What one message cost after its first transmission.
 struct Repair {
   std::uint64_t lost_data_packets = 0;  ///< at first
   std::uint64_t resent_packets = 0;     ///< each as often as it was sent again

@@ -28,7 +28,7 @@ struct RecoveryEntry {
 const std::vector<RecoveryEntry>& recoveries();
 
 /// What {"parity": {...}, "retransmit": {...}} describes, either or both; null for neither.
-/// Throws: ConfigError for unknown, missing or out-of-range parameters, and for go_back_n beside parity.
+/// Throws: ConfigError for unknown, missing or out-of-range parameters, and for go_back_n with parity.
 std::shared_ptr<const LinkRecovery> make_link_recovery(const Parameters& parameters);
 
 }  // namespace droptest::sim

@@ -26,7 +26,7 @@ std::optional<std::uint64_t> window_packets(const Parameters& parameters) {
 void refuse_parity(const Parameters& parameters, const std::optional<Parity>& parity) {
   if (!parity.has_value()) return;
   parameters.fail("protocol",
-                  "selective_repeat beside parity: a receiver that takes packets in order only never holds the rest "
+                  "selective_repeat with parity: a receiver that takes packets in order only never holds the rest "
                   "of a block from which it could repair a loss");
 }
 

@@ -23,7 +23,7 @@ using RoundBudget = std::optional<std::uint64_t>;
 constexpr double kMostExpectedTries = 1000;
 
 /// A protocol that repeats lost packets, until all have arrived or its budget of rounds is spent. The receiver's
-/// feedback is never lost. Expectations are those of independent loss of rate p < 1 without parity; each stands beside
+/// feedback is never lost. Expectations are those of independent loss of rate p < 1 without parity; each stands next to
 /// its implementation with its source.
 class Retransmission : public LinkRecovery {
  public:
@@ -79,7 +79,7 @@ class SelectiveRepeat final : public Retransmission {
   std::uint64_t position(std::uint64_t data_packet, std::uint64_t data_packets) const override;
   Repair recover(const PacketMask& lost, const DrawAgain& draw_again, const LinkTiming& timing,
                  PacketMask& missing) const override;
-  /// p^(rounds + 1) for Bernoulli and, without a clock, Gilbert-Elliott; nothing beside a parity code, unless unlimited
+  /// p^(rounds + 1) for Bernoulli and, without a clock, Gilbert-Elliott; nothing with a parity code, unless unlimited
   /// (0).
   std::optional<double> residual_rate(const LossProcess& process, std::uint64_t data_packets) const override;
   std::optional<double> residual_rate(const LossProcess& process) const override;
@@ -148,7 +148,7 @@ const std::vector<RetransmissionEntry>& retransmission_protocols();
 /// 5.5) allows as a maximum, or the first timer if that is longer. Without a maximum the mean of the waits would not
 /// exist from a loss rate of 1/2 on.
 /// Throws: ConfigError for an unknown protocol (listing the known ones), an unknown or out-of-range parameter, and a
-/// protocol that has no meaning beside parity.
+/// protocol that has no meaning with parity.
 std::shared_ptr<const Retransmission> make_retransmission(const Parameters& parameters,
                                                           const std::optional<Parity>& parity = std::nullopt);
 

@@ -30,7 +30,7 @@ struct LinkCost {
 /// trip takes 63 of them, so that a lost packet can be sent again 64 slots later.
 struct LinkTiming {
   double slot_seconds = 1;         ///< of one packet, positive
-  double round_trip_seconds = 63;  ///< from a loss to the sender's knowledge of it, besides the slot
+  double round_trip_seconds = 63;  ///< from a loss to the sender's knowledge of it, without the slot
 
   /// The slots that a time takes, rounded.
   std::uint64_t slots(double seconds) const { return whole_slots(seconds + slot_seconds / 2, slot_seconds); }

@@ -106,11 +106,11 @@ TEST(CollectiveTime, ADeadlineIsRefusedWhereFatesOrFactorsWouldNotBeKnown) {
   EXPECT_EQ(error(run_collective_experiment), "");
   experiment.network.reduce.fill = Fill::kInverseProbability;
   EXPECT_THAT(error(run_collective_experiment),
-              testing::HasSubstr("got inverse_probability beside a deadline, which scales every contribution"));
+              testing::HasSubstr("got inverse_probability with a deadline, which scales every contribution"));
   EXPECT_EQ(error(simulate_collective_experiment), error(run_collective_experiment));
   experiment.network.reduce.fill = Fill::kZero;
   experiment.time->compute_seconds.reset();
-  EXPECT_THAT(error(run_collective_experiment), testing::HasSubstr("got a deadline beside measured compute time"));
+  EXPECT_THAT(error(run_collective_experiment), testing::HasSubstr("got a deadline with measured compute time"));
   EXPECT_EQ(error(simulate_collective_experiment), error(run_collective_experiment));
 }
 

@@ -225,7 +225,7 @@ TEST(Recovery, CombinationsWithoutAMeaningAreRefusedWithTheReason) {
   network.recovery.error_feedback = ClassRecovery::ErrorFeedback::kOn;
   EXPECT_EQ(reason_of(network), "");
   network.reduce.fill = Fill::kCountRescale;
-  EXPECT_THAT(reason_of(network), testing::StartsWith("recovery/error_feedback: got true beside the fill "
+  EXPECT_THAT(reason_of(network), testing::StartsWith("recovery/error_feedback: got true with the fill "
                                                       "count_rescale of the reduce half, which makes up for"));
   network = recovery_network("direct", 0.1, 0.1);
   network.recovery.hadamard_block_elems = 1000;
@@ -236,7 +236,7 @@ TEST(Recovery, CombinationsWithoutAMeaningAreRefusedWithTheReason) {
   network = recovery_network("direct", 0.1, 0.1);
   network.reduce.fill = Fill::kInverseProbability;
   network.reduce.recovery = std::make_shared<sim::SelectiveRepeat>(1, sim::Parity({4, 1, 1}));
-  EXPECT_THAT(reason_of(network), testing::HasSubstr("no closed form, beside the fill inverse_probability"));
+  EXPECT_THAT(reason_of(network), testing::HasSubstr("no closed form, with the fill inverse_probability"));
 
   // What only the call shows.
   network = recovery_network("direct", 0.1, 0.1);

@@ -107,9 +107,9 @@ TEST(RecoverySpec, ErrorsNameTheirPlace) {
   EXPECT_THAT(error_of({R"(/network/reduce/recovery={"parity": {"data": 4, "parity": 1},
                             "retransmit": {"protocol": "go_back_n"}})"}),
               HasSubstr("s.json: /network/reduce/recovery/retransmit/protocol: got \"go_back_n\", want "
-                        "selective_repeat beside parity"));
+                        "selective_repeat with parity"));
   EXPECT_THAT(error_of({R"(/network/recovery={"error_feedback": true})", "/network/fill=stale"}),
-              HasSubstr("s.json: /network/recovery/error_feedback: got true beside the fill stale"));
+              HasSubstr("s.json: /network/recovery/error_feedback: got true with the fill stale"));
   EXPECT_THAT(error_of({R"(/network/classes/tp_backward/recovery={"retransmit": {"protocol": "selective_repeat"}})",
                         R"(/network/classes/tp_backward/loss={"model": "bernoulli", "loss_rate": 1})"}),
               HasSubstr("s.json: /network/classes/tp_backward/recovery/retransmit: got no budget of rounds"));

@@ -126,7 +126,7 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
       R"( "loss_bad": 1})";
   EXPECT_EQ(error({timed}), "(no error)");
   EXPECT_THAT(error({timed, "/network/loss/packet_microseconds=0.5"}),
-              ::testing::HasSubstr("s.json: /network/loss/packet_microseconds: got 0.5 beside a time section, whose"));
+              ::testing::HasSubstr("s.json: /network/loss/packet_microseconds: got 0.5 with a time section, whose"));
   EXPECT_THAT(error({timed, "/time=null"}),
               ::testing::HasSubstr("s.json: /network/loss/packet_microseconds: is missing; want the time of a packet"));
   // Of the links inside groups too, on which a packet takes 1e-8 us.
@@ -134,13 +134,13 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
                             R"("bandwidth_gbit_per_second": 1000000000}})"}),
               ::testing::HasSubstr("at least a millionth of the shorter mean stay"));
   EXPECT_THAT(error({timed, "/time/compute_milliseconds=measured"}),
-              ::testing::HasSubstr("s.json: /time/compute_milliseconds: got \"measured\" beside a loss process whose"));
+              ::testing::HasSubstr("s.json: /time/compute_milliseconds: got \"measured\" with a loss process whose"));
   EXPECT_THAT(error({"/time/compute_milliseconds=measured", "/time/deadline_microseconds=5"}),
-              ::testing::HasSubstr("s.json: /time/compute_milliseconds: got \"measured\" beside "
+              ::testing::HasSubstr("s.json: /time/compute_milliseconds: got \"measured\" with "
                                    "/time/deadline_microseconds, so that which packets are late"));
   EXPECT_EQ(error({"/network/fill=inverse_probability"}), "(no error)");
   EXPECT_THAT(error({"/network/fill=inverse_probability", "/time/deadline_microseconds=5"}),
-              ::testing::AllOf(::testing::HasSubstr("s.json: /time/deadline_microseconds: got a deadline beside the "
+              ::testing::AllOf(::testing::HasSubstr("s.json: /time/deadline_microseconds: got a deadline with the "
                                                     "fill inverse_probability of tp_forward"),
                                ::testing::HasSubstr("want no deadline, or the fill zero")));
   const char* const parity = R"(/network/recovery={"parity": {"data": 4, "parity": 1}})";
@@ -161,7 +161,7 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
   EXPECT_EQ(error({one_round, "/network/fill=inverse_probability"}), "(no error)");
   EXPECT_THAT(error({one_round, "/network/fill=inverse_probability",
                      R"(/network/loss={"model": "gilbert_elliott", "loss_rate": 0.05, "mean_burst_packets": 4})"}),
-              ::testing::HasSubstr("s.json: /time: got a clock beside the fill inverse_probability"));
+              ::testing::HasSubstr("s.json: /time: got a clock with the fill inverse_probability"));
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ TEST(SweepPlan, RepeatsOfSingleSeedsAreCrossed) {
   ASSERT_EQ(batches.runs.size(), 3U);
   EXPECT_EQ(batches.runs[2].seeds, (Seeds{1, 3, 1}));
   EXPECT_EQ(error_of(R"(, "repeat": {"seeds": 2, "network": 2})"),
-            "s.json: /repeat: got seeds beside the repeats of single seeds, want one of the two");
+            "s.json: /repeat: got seeds and repeats of single seeds, want one of the two");
   EXPECT_EQ(error_of(R"(, "seeds": {"data": 18446744073709551614}, "repeat": {"data": 3})"),
             "s.json: /repeat/data: got 3, want at most 2 from seed 18446744073709551614");
   EXPECT_THAT(error_of(R"(, "repeat": {"data": 100, "weights": 101})"), HasSubstr("/sweep: asks for more than 10000"));

@@ -86,7 +86,7 @@ TEST(LossRegistry, ImpossibleRatesSayWhatIsPossible) {
             "spec.json: /loss: gilbert_elliott: mean_burst_packets: got 2, want a number of at least 9.000000000000002 "
             "at loss_rate 0.9");
   EXPECT_EQ(error_of({{"model", kGilbertElliott}, {"loss_rate", 1.0}, {"mean_burst_packets", 2.0}}),
-            "spec.json: /loss: gilbert_elliott: loss_rate: got 1, want a number in [0, 1) beside mean_burst_packets");
+            "spec.json: /loss: gilbert_elliott: loss_rate: got 1, want a number in [0, 1) with mean_burst_packets");
   EXPECT_EQ(error_of({{"model", kGilbertElliott}, {"loss_rate", 0.1}, {"mean_burst_packets", 0.5}}),
             "spec.json: /loss/mean_burst_packets: got 0.5, want a number in [1, 1e+06]");
   EXPECT_EQ(error_of({{"model", kBernoulli}, {"loss_rate", 1e-12}}),

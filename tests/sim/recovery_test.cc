@@ -358,7 +358,7 @@ TEST(LinkRecovery, RefusesWhatHasNoMeaning) {
   } catch (const ConfigError& error) {
     EXPECT_EQ(std::string(error.what())
                   .find("s.json: /network/recovery/retransmit/protocol: got \"go_back_n\", want "
-                        "selective_repeat beside parity"),
+                        "selective_repeat with parity"),
               0U)
         << error.what();
   }

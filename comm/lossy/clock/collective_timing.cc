@@ -20,7 +20,7 @@ constexpr std::uint64_t kPeerMessages = std::uint64_t{1} << 55U;
 // A collective's rounds have stragglers of their own; the last number is that of what goes from send to recv.
 constexpr std::size_t kMessageRound = CollectiveTiming::kMostRounds;
 
-// Whether a packet of the gather half goes to all at once: with shared fates, and beside an aggregation point.
+// Whether a packet of the gather half goes to all at once: with shared fates, and next to an aggregation point.
 bool goes_to_all(const ClassNetwork& network, const TimedMessage& message, bool from_rank) {
   return message.link.half == sim::Half::kGather &&
          (network.consistency == Consistency::kShared ||
@@ -199,7 +199,7 @@ void CollectiveTiming::all_to_all(const What& what, std::span<const std::uint64_
 }
 
 // Packets are summed as they arrive and go on at once: latency + transfer up, latency down. The way down carries what
-// the gather half repeats besides. The aggregation point waits one deadline from when the first rank begins.
+// the gather half repeats, too. The aggregation point waits one deadline from when the first rank begins.
 void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, std::span<double> clocks,
                                  const Visit& visit) {
   const ClassNetwork& network = network_of(what);

@@ -34,14 +34,14 @@ void validate(const TimeModel& model, const Network& network) {
   require(*model.deadline_seconds > 0, "deadline_seconds", *model.deadline_seconds, "a positive number");
   if (!model.compute_seconds) {
     throw ConfigError(
-        "time: got a deadline beside measured compute time, so that fates would differ from run to run; want "
+        "time: got a deadline with measured compute time, so that fates would differ from run to run; want "
         "compute_seconds");
   }
   for (const auto& of_class : network.classes) {
     if (!of_class) continue;
     for (const HalfNetwork* half : {&of_class->reduce, &of_class->gather}) {
       if (half->recovery == nullptr) continue;
-      throw ConfigError("time: got a deadline beside the recovery " + half->recovery->describe() +
+      throw ConfigError("time: got a deadline with the recovery " + half->recovery->describe() +
                         ", which does not know what is late; want one of the two");
     }
   }

@@ -15,7 +15,7 @@ namespace droptest::comm {
 /// The virtual clock's rules; docs/time.md.
 struct TimeModel {
   sim::LinkClasses links;
-  std::uint64_t header_bytes = 0;          ///< on the wire, beside each packet's payload
+  std::uint64_t header_bytes = 0;          ///< on the wire, before each packet's payload
   std::optional<double> deadline_seconds;  ///< of a round of hops, where nothing is repaired; what comes later is lost
   std::optional<double> compute_seconds;   ///< of a rank in a step; absent: the processor time that it takes
   /// Seconds of processor time of the calling thread, from which compute time is measured; empty: the system's clock.
@@ -24,7 +24,7 @@ struct TimeModel {
   double transfer_p99_over_p50 = 1;  ///< of that on each hop's time
 };
 
-/// Throws: ConfigError for values out of range, and for a deadline beside measured compute time or a recovery of links,
+/// Throws: ConfigError for values out of range, and for a deadline with measured compute time or a recovery of links,
 /// which does not know what is late.
 void validate(const TimeModel& model, const Network& network);
 

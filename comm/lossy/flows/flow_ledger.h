@@ -133,7 +133,7 @@ class FlowLedger {
   Touch take_touch();
 
   /// Long-run fraction of a link's packets that stays missing, in messages of so many packets.
-  /// Throws: CheckError where its recovery knows no closed form, which validate() refuses beside the fills that ask.
+  /// Throws: CheckError where its recovery knows no closed form, which validate() refuses with the fills that ask.
   double missing_rate(const sim::Link& link, std::uint64_t packets) const;
 
   using Flows = std::pmr::map<FlowKey, Flow>;

@@ -27,7 +27,7 @@ struct PacketCounts {
   std::uint64_t repaired_packets = 0;  ///< data packets that were lost at first and arrived or were restored
   std::uint64_t residual_packets = 0;  ///< data packets that stay missing
   std::uint64_t residual_bytes = 0;
-  std::uint64_t resent_packets = 0;  ///< beside those sent at first: each as often as it was sent again
+  std::uint64_t resent_packets = 0;  ///< after the first transmission: each as often as it was sent again
   std::uint64_t resend_rounds = 0;   ///< summed over messages
 };
 
