@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "sim/error.h"
 
@@ -209,6 +210,100 @@ void ArgumentCheck::peer(int rank, std::string_view what) const {
   if (rank < 0 || rank >= communicator_.world_size()) {
     fail(std::string(what) + " " + std::to_string(rank) + ", want 0 to " +
          std::to_string(communicator_.world_size() - 1));
+  }
+}
+
+KeptArguments::KeptArguments(const CallArguments& arguments)
+    : counts_(arguments.counts.begin(), arguments.counts.end()),
+      receive_counts_(arguments.receive_counts.begin(), arguments.receive_counts.end()),
+      name_(arguments.message.name),
+      arguments_(arguments) {
+  arguments_.counts = counts_;
+  arguments_.receive_counts = receive_counts_;
+  arguments_.message.name = name_;
+}
+
+Call checked_call(const Communicator& communicator, const CallArguments& arguments, std::uint64_t step) {
+  const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;
+  const auto sum_of = [](std::span<const std::uint64_t> parts) {
+    return std::accumulate(parts.begin(), parts.end(), std::uint64_t{0});
+  };
+  const bool by_output = operation == Operation::kAllGather || operation == Operation::kRecv;
+  const ConstTensor whole = by_output ? ConstTensor(output) : input;
+  Call call(operation, whole.type, whole.count_elems(), message, step);
+  const ArgumentCheck check(communicator, call);
+  const auto self = static_cast<std::size_t>(communicator.rank());
+  switch (operation) {
+    case Operation::kAllReduce:
+    case Operation::kAllReduceWith:
+      call.reduce_op = op;
+      check.shape(input, call.count_elems, "input");
+      check.shape(output, call.count_elems, "output");
+      check.same_or_apart(input, output);
+      break;
+    case Operation::kReduceScatter:
+    case Operation::kReduceScatterWith:
+      call.reduce_op = op;
+      call.counts_digest = digest_of_counts(counts);
+      check.counts(counts);
+      check.shape(input, sum_of(counts), "input");
+      check.shape(output, counts[self], "output");
+      check.own_part_or_apart(output, input, sum_of(counts.first(self)));
+      break;
+    case Operation::kAllGather:
+      call.counts_digest = digest_of_counts(counts);
+      check.counts(counts);
+      check.shape(input, counts[self], "input");
+      check.shape(output, sum_of(counts), "output");
+      check.own_part_or_apart(input, output, sum_of(counts.first(self)));
+      break;
+    case Operation::kAllToAll:
+      check.counts(counts);
+      check.counts(receive_counts);
+      check.shape(input, sum_of(counts), "input");
+      check.shape(output, sum_of(receive_counts), "output");
+      check.same_or_apart(input, output);
+      break;
+    case Operation::kBroadcast:
+      call.root = peer;
+      check.peer(peer, "root");
+      check.shape(input, call.count_elems, "data");
+      break;
+    case Operation::kSend:
+      check.peer(peer, "destination");
+      check.shape(input, call.count_elems, "data");
+      break;
+    case Operation::kRecv:
+      check.peer(peer, "source");
+      check.shape(output, call.count_elems, "data");
+      break;
+    case Operation::kBarrier:
+    case Operation::kSplit:
+    case Operation::kExchange:
+      DROPTEST_CHECK(false, std::string(operation_name(operation)) + " has other arguments");
+  }
+  return call;
+}
+
+void call_now(Communicator& communicator, const CallArguments& arguments) {
+  const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;
+  switch (operation) {
+    case Operation::kAllReduce:
+      return communicator.all_reduce(input, output, op, message);
+    case Operation::kReduceScatter:
+      return communicator.reduce_scatter(input, output, counts, op, message);
+    case Operation::kAllGather:
+      return communicator.all_gather(input, output, counts, message);
+    case Operation::kAllToAll:
+      return communicator.all_to_all(input, counts, output, receive_counts, message);
+    case Operation::kBroadcast:
+      return communicator.broadcast(output, peer, message);
+    case Operation::kSend:
+      return communicator.send(input, peer, message);
+    case Operation::kRecv:
+      return communicator.recv(output, peer, message);
+    default:
+      DROPTEST_CHECK(false, std::string(operation_name(operation)) + " cannot be started");
   }
 }
 

@@ -53,6 +53,39 @@ struct Call {
   std::string_view name() const { return {name_prefix.data(), name_chars}; }
 };
 
+/// The arguments of one call, borrowed. Unused ones are empty.
+struct CallArguments {
+  Operation operation = Operation::kBarrier;
+  ConstTensor input{};
+  Tensor output{};
+  ReduceOp op = ReduceOp::kSum;
+  std::span<const std::uint64_t> counts{};          ///< of the parts of all ranks; of what is sent by an all_to_all
+  std::span<const std::uint64_t> receive_counts{};  ///< all_to_all
+  int peer = -1;                                    ///< root, destination or source
+  Message message{};
+};
+
+/// The same with a copy of counts and name, for calls that outlive their arguments.
+class KeptArguments {
+ public:
+  explicit KeptArguments(const CallArguments& arguments);
+  KeptArguments(const KeptArguments&) = delete;
+  KeptArguments& operator=(const KeptArguments&) = delete;
+  const CallArguments& get() const { return arguments_; }
+
+ private:
+  std::vector<std::uint64_t> counts_;
+  std::vector<std::uint64_t> receive_counts_;
+  std::string name_;
+  CallArguments arguments_;
+};
+
+/// What the arguments call. Throws: ConfigError where they are wrong on this rank alone.
+Call checked_call(const Communicator& communicator, const CallArguments& arguments, std::uint64_t step);
+
+/// The blocking call with these arguments.
+void call_now(Communicator& communicator, const CallArguments& arguments);
+
 /// What the other end of a message calls, for each end of it: a recv waits for a send, an exchange for an exchange.
 Call other_end_of(Call receive);
 

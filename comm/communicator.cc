@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/communicator.h"
 
+#include <algorithm>
 #include <numeric>
 #include <optional>
 
+#include "comm/call.h"
 #include "comm/device/device_buffer.h"
 #include "sim/error.h"
 
@@ -29,6 +31,81 @@ std::vector<std::uint64_t> even_counts(std::uint64_t count_elems, int world_size
   std::vector<std::uint64_t> counts(parts, count_elems / parts);
   for (std::uint64_t r = 0; r < count_elems % parts; ++r) ++counts[r];
   return counts;
+}
+
+Work Communicator::start_all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
+  return start({.operation = Operation::kAllReduce, .input = input, .output = output, .op = op, .message = message});
+}
+
+Work Communicator::start_reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                        ReduceOp op, const Message& message) {
+  return start({.operation = Operation::kReduceScatter,
+                .input = input,
+                .output = output,
+                .op = op,
+                .counts = counts,
+                .message = message});
+}
+
+Work Communicator::start_all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                    const Message& message) {
+  return start(
+      {.operation = Operation::kAllGather, .input = input, .output = output, .counts = counts, .message = message});
+}
+
+Work Communicator::start_all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                                    std::span<const std::uint64_t> receive_counts, const Message& message) {
+  return start({.operation = Operation::kAllToAll,
+                .input = input,
+                .output = output,
+                .counts = send_counts,
+                .receive_counts = receive_counts,
+                .message = message});
+}
+
+Work Communicator::start_send(ConstTensor data, int destination, const Message& message) {
+  return start({.operation = Operation::kSend, .input = data, .peer = destination, .message = message});
+}
+
+Work Communicator::start_recv(Tensor data, int source, const Message& message) {
+  return start({.operation = Operation::kRecv, .output = data, .peer = source, .message = message});
+}
+
+Work Communicator::start(const CallArguments& arguments) {
+  using Kind = Unfinished::Kind;
+  const Message& message = arguments.message;
+  Unfinished starting;
+  starting.kind = arguments.operation == Operation::kSend   ? Kind::kSent
+                  : arguments.operation == Operation::kRecv ? Kind::kReceived
+                                                            : Kind::kCollective;
+  starting.number = works_ + 1;
+  starting.traffic_class = message.traffic_class;
+  starting.layer = message.layer;
+  starting.peer = arguments.peer;
+  starting.name = message.name;
+  for (const Unfinished& other : unfinished_) {
+    if (other.kind != starting.kind || other.traffic_class != starting.traffic_class || other.layer != starting.layer ||
+        other.peer != starting.peer || other.name != starting.name) {
+      continue;
+    }
+    throw ConfigError("start of " + std::string(operation_name(arguments.operation)) + ": rank " +
+                      std::to_string(world_rank(rank())) + ": got a second \"" + starting.name + "\" of class " +
+                      std::string(sim::traffic_class_name(message.traffic_class)) +
+                      (message.layer >= 0 ? ", layer " + std::to_string(message.layer) : "") +
+                      " before the first one was waited for; want wait(), or another name");
+  }
+  std::unique_ptr<WorkInFlight> in_flight = begin(arguments);
+  unfinished_.push_back(std::move(starting));
+  return {*this, ++works_, std::move(in_flight)};
+}
+
+void Communicator::forget_unfinished(std::uint64_t number) noexcept {
+  std::erase_if(unfinished_, [number](const Unfinished& work) { return work.number == number; });
+}
+
+std::unique_ptr<WorkInFlight> Communicator::begin(const CallArguments& arguments) {
+  call_now(*this, arguments);
+  return nullptr;
 }
 
 void Communicator::all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message) {

@@ -14,6 +14,7 @@
 
 #include "comm/bfloat16.h"
 #include "comm/part_reduction.h"
+#include "comm/work.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::comm {
@@ -107,6 +108,8 @@ struct Receive {
   Message message{};
 };
 
+struct CallArguments;  // comm/call.h
+
 /// Elements of each rank's part when `count_elems` are cut evenly: the first count % world_size parts have one more.
 std::vector<std::uint64_t> even_counts(std::uint64_t count_elems, int world_size);
 
@@ -186,6 +189,29 @@ class Communicator {
   /// anything is sent, and a message whose other end is a send or recv is a call of something else.
   virtual void exchange(std::span<const Send> sends, std::span<const Receive> receives) = 0;
 
+  /// The same calls, started: they return before they are done, so that the rank can compute meanwhile, and several may
+  /// be under way. Work::wait() completes a call; the output must not be read, nor the input or output written, before.
+  /// Order: started and blocking calls of a group count as one program, in the order of the starts, which is the same
+  /// on all ranks; that of the waits is free. So are packet indices on a loss layer, and results, those of the program
+  /// with blocking calls. Messages of a pair of ranks match in the order of the starts. Counts and name are copied.
+  /// Blocking: docs/backends.md says which backend completes a work once all peers have started it, and which needs
+  /// more. Errors: as above, from wait(); arguments that are wrong on this rank, and a call of a class, name and layer
+  /// that has a work of this rank under way in this group, in the same direction and with the same peer where it is a
+  /// message, are a ConfigError at once.
+  Work start_all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message);
+  Work start_reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
+                            const Message& message);
+  Work start_all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                        const Message& message);
+  Work start_all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                        std::span<const std::uint64_t> receive_counts, const Message& message);
+  Work start_send(ConstTensor data, int destination, const Message& message);
+  Work start_recv(Tensor data, int source, const Message& message);
+
+  /// What a backend does at a start. The tensors outlive the work, the other arguments only this call. Null: the call
+  /// is done, in the sense of Work::wait(). Default: the blocking call.
+  virtual std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments);
+
   /// Returns when every rank has called it.
   virtual void barrier(const Message& message) = 0;
 
@@ -196,6 +222,23 @@ class Communicator {
   /// Says why this rank gives up, so that its peers' errors name it as the cause. Called once, before the communicator
   /// is destroyed on the way out of an error. Never throws.
   virtual void abort(std::string_view reason) noexcept = 0;
+
+ private:
+  friend class Work;
+  struct Unfinished {
+    enum class Kind : std::uint8_t { kCollective, kSent, kReceived };
+    std::uint64_t number = 0;
+    Kind kind = Kind::kCollective;
+    sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
+    int layer = -1;
+    int peer = -1;
+    std::string name;
+  };
+  Work start(const CallArguments& arguments);
+  void forget_unfinished(std::uint64_t number) noexcept;
+
+  std::vector<Unfinished> unfinished_;  ///< works of this rank that were not waited for
+  std::uint64_t works_ = 0;             ///< started so far
 };
 
 }  // namespace droptest::comm

@@ -20,10 +20,6 @@ constexpr int kGroupShift = 48;
 constexpr int kSequenceShift = 2;
 constexpr std::size_t kMostSentWhole = std::size_t{256} << 10;  ///< to all ranks together: beyond, parts cost less
 
-std::uint64_t sum_of(std::span<const std::uint64_t> counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
-}
-
 // The range of each part, one after the other.
 template <class Span>
 std::vector<Span> parts_of(Span whole, std::span<const std::uint64_t> counts, ElementType type) {
@@ -127,6 +123,7 @@ void GlooCommunicator::check_receive_counts(const Call& call, std::span<const He
 
 void GlooCommunicator::agree_on(const Call& call, std::span<const std::uint64_t> send_counts,
                                 std::span<const std::uint64_t> receive_counts) {
+  collectives_.drain();
   const GlooMesh::CallScope scope(*mesh_, call);
   const std::vector<Hello> hellos = agree({.call = call}, send_counts);
   if (!receive_counts.empty()) check_receive_counts(call, hellos, receive_counts);
@@ -197,15 +194,39 @@ void GlooCommunicator::reduce_everywhere(const Call& call, ConstTensor input, Te
   reduce_in_rank_order(call.reduce_op, input.type, inputs, outputs, call.count_elems);
 }
 
-void GlooCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  Call call(Operation::kAllReduce, input.type, input.count_elems(), message, mesh_->step);
-  call.reduce_op = op;
+Call GlooCommunicator::checked(const CallArguments& arguments) const {
+  const Call call = checked_call(*this, arguments, mesh_->step);
   const ArgumentCheck check(*this, call);
-  check.on_host(input);
-  check.shape(input, call.count_elems, "input");
-  check.shape(output, call.count_elems, "output");
-  check.same_or_apart(input, output);
+  check.on_host(arguments.input);
+  check.on_host(arguments.output);
+  return call;
+}
+
+void GlooCommunicator::collective(const CallArguments& arguments) {
+  const Call call = checked(arguments);
+  collectives_.drain();
+  carry_out(call, arguments);
+}
+
+void GlooCommunicator::carry_out(const Call& call, const CallArguments& arguments) {
+  const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;
   const GlooMesh::CallScope scope(*mesh_, call);
+  switch (operation) {
+    case Operation::kAllReduce:
+      return all_reduce_now(call, input, output);
+    case Operation::kReduceScatter:
+      return reduce_own_part(call, input, output, counts);
+    case Operation::kAllGather:
+      copy_bytes(parts_of(output.bytes, counts, call.type)[static_cast<std::size_t>(rank_)], input.bytes);
+      return gather_parts(call, output, counts);
+    case Operation::kAllToAll:
+      return all_to_all_now(call, arguments);
+    default:
+      return broadcast_now(call, output);
+  }
+}
+
+void GlooCommunicator::all_reduce_now(const Call& call, ConstTensor input, Tensor output) {
   if (input.bytes.size() <= std::min(inline_bytes(), kMostSentWhole / world_ranks_.size())) {
     return reduce_everywhere(call, input, output);
   }
@@ -215,88 +236,125 @@ void GlooCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op,
   gather_parts(call, output, counts);
 }
 
-void GlooCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                      ReduceOp op, const Message& message) {
-  Call call(Operation::kReduceScatter, input.type, input.count_elems(), message, mesh_->step);
-  call.reduce_op = op;
-  call.counts_digest = digest_of_counts(counts);
-  const ArgumentCheck check(*this, call);
-  check.counts(counts);
-  check.on_host(input);
-  check.shape(input, sum_of(counts), "input");
-  check.shape(output, counts[static_cast<std::size_t>(rank_)], "output");
-  check.own_part_or_apart(output, input, sum_of(counts.first(static_cast<std::size_t>(rank_))));
-  const GlooMesh::CallScope scope(*mesh_, call);
-  reduce_own_part(call, input, output, counts);
-}
-
-void GlooCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                  const Message& message) {
-  Call call(Operation::kAllGather, input.type, output.count_elems(), message, mesh_->step);
-  call.counts_digest = digest_of_counts(counts);
-  const ArgumentCheck check(*this, call);
-  check.counts(counts);
-  check.on_host(input);
-  check.shape(input, counts[static_cast<std::size_t>(rank_)], "input");
-  check.shape(output, sum_of(counts), "output");
-  check.own_part_or_apart(input, output, sum_of(counts.first(static_cast<std::size_t>(rank_))));
-  const GlooMesh::CallScope scope(*mesh_, call);
-  copy_bytes(parts_of(output.bytes, counts, call.type)[static_cast<std::size_t>(rank_)], input.bytes);
-  gather_parts(call, output, counts);
-}
-
-void GlooCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                                  std::span<const std::uint64_t> receive_counts, const Message& message) {
-  const Call call(Operation::kAllToAll, input.type, input.count_elems(), message, mesh_->step);
-  const ArgumentCheck check(*this, call);
-  check.counts(send_counts);
-  check.counts(receive_counts);
-  check.on_host(input);
-  check.shape(input, sum_of(send_counts), "input");
-  check.shape(output, sum_of(receive_counts), "output");
-  check.same_or_apart(input, output);
+void GlooCommunicator::all_to_all_now(const Call& call, const CallArguments& arguments) {
+  ConstBytes input = arguments.input.bytes;
   std::vector<std::byte> input_copy;  // in place, what arrives would overwrite what is still to be sent
-  if (input.bytes.data() == output.bytes.data()) {
-    input_copy.assign(input.bytes.begin(), input.bytes.end());
-    input.bytes = input_copy;
+  if (input.data() == arguments.output.bytes.data()) {
+    input_copy.assign(input.begin(), input.end());
+    input = input_copy;
   }
-  const GlooMesh::CallScope scope(*mesh_, call);
-  const std::vector<ConstBytes> to = parts_of(input.bytes, send_counts, call.type);
-  check_receive_counts(call, agree({.call = call}, send_counts, to), receive_counts);
-  const std::vector<Bytes> from = parts_of(output.bytes, receive_counts, call.type);
+  const std::vector<ConstBytes> to = parts_of(input, arguments.counts, call.type);
+  check_receive_counts(call, agree({.call = call}, arguments.counts, to), arguments.receive_counts);
+  const std::vector<Bytes> from = parts_of(arguments.output.bytes, arguments.receive_counts, call.type);
   copy_bytes(from[static_cast<std::size_t>(rank_)], to[static_cast<std::size_t>(rank_)]);
   take_parts(to, from, Phase::kGather);
 }
 
-void GlooCommunicator::broadcast(Tensor data, int root, const Message& message) {
-  Call call(Operation::kBroadcast, data.type, data.count_elems(), message, mesh_->step);
-  call.root = root;
-  const ArgumentCheck check(*this, call);
-  check.peer(root, "root");
-  check.on_host(data);
-  check.shape(data, call.count_elems, "data");
-  const GlooMesh::CallScope scope(*mesh_, call);
+void GlooCommunicator::broadcast_now(const Call& call, Tensor data) {
   std::vector<ConstBytes> to(world_ranks_.size());
   std::vector<Bytes> from(world_ranks_.size());
-  if (rank_ == root) {
+  if (rank_ == call.root) {
     to.assign(to.size(), data.bytes);
   } else {
-    from[static_cast<std::size_t>(root)] = data.bytes;
+    from[static_cast<std::size_t>(call.root)] = data.bytes;
   }
   agree({.call = call}, {}, to);
   take_parts(to, from, Phase::kGather);
 }
 
+void GlooCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
+  collective({.operation = Operation::kAllReduce, .input = input, .output = output, .op = op, .message = message});
+}
+
+void GlooCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                      ReduceOp op, const Message& message) {
+  collective({.operation = Operation::kReduceScatter,
+              .input = input,
+              .output = output,
+              .op = op,
+              .counts = counts,
+              .message = message});
+}
+
+void GlooCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                  const Message& message) {
+  collective(
+      {.operation = Operation::kAllGather, .input = input, .output = output, .counts = counts, .message = message});
+}
+
+void GlooCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                                  std::span<const std::uint64_t> receive_counts, const Message& message) {
+  collective({.operation = Operation::kAllToAll,
+              .input = input,
+              .output = output,
+              .counts = send_counts,
+              .receive_counts = receive_counts,
+              .message = message});
+}
+
+void GlooCommunicator::broadcast(Tensor data, int root, const Message& message) {
+  collective({.operation = Operation::kBroadcast, .input = data, .output = data, .peer = root, .message = message});
+}
+
+std::unique_ptr<WorkInFlight> GlooCommunicator::begin(const CallArguments& arguments) {
+  const Call call = checked(arguments);
+  if (call.operation == Operation::kSend) return begin_send(call, arguments.input, arguments.peer);
+  if (call.operation == Operation::kRecv) return begin_recv(call, arguments.output, arguments.peer);
+  return collectives_.start([this, call, kept = std::make_shared<KeptArguments>(arguments)] {  // shared with no one
+    carry_out(call, kept->get());
+  });
+}
+
+// Straight from the tensor: the data is on its way at once, and the background sees its end.
+std::unique_ptr<WorkInFlight> GlooCommunicator::begin_send(const Call& call, ConstTensor data, int destination) {
+  struct Sent {
+    Call call;
+    std::vector<GlooMesh::Transfer> transfers;
+  };
+  const GlooMesh::CallScope scope(*mesh_, call);
+  const std::uint64_t number = ++sent_[static_cast<std::size_t>(destination)];
+  if (destination == rank_) {
+    to_self_.emplace(number, ToSelf{call, {data.bytes.begin(), data.bytes.end()}});
+    return nullptr;
+  }
+  const auto sent = std::make_shared<Sent>(Sent{call, {}});  // shared with no one but its task
+  const int peer = world_rank(destination);
+  sent->transfers.push_back(
+      mesh_->start_send(std::as_bytes(std::span(&sent->call, 1)), peer, peer_slot(number, Phase::kHello)));
+  if (!data.bytes.empty()) {
+    sent->transfers.push_back(mesh_->start_send(data.bytes, peer, peer_slot(number, Phase::kGather)));
+  }
+  return sending_[destination].start([this, sent] {
+    const GlooMesh::CallScope task_scope(*mesh_, sent->call);
+    for (GlooMesh::Transfer& transfer : sent->transfers) mesh_->finish(transfer);
+  });
+}
+
+std::unique_ptr<WorkInFlight> GlooCommunicator::begin_recv(const Call& call, Tensor data, int source) {
+  class FromSelf final : public WorkInFlight {
+   public:
+    FromSelf(GlooCommunicator& owner, const Call& of, Tensor to, std::uint64_t number)
+        : owner_(owner), call_(of), data_(to), number_(number) {}
+    void finish() override { owner_.receive(call_, data_, owner_.rank_, number_); }
+    bool finished() override { return owner_.to_self_.contains(number_); }
+
+   private:
+    GlooCommunicator& owner_;
+    Call call_;
+    Tensor data_;
+    std::uint64_t number_;
+  };
+  const std::uint64_t number = ++received_[static_cast<std::size_t>(source)];
+  if (source == rank_) return std::make_unique<FromSelf>(*this, call, data, number);
+  return receiving_[source].start([this, call, data, source, number] { receive(call, data, source, number); });
+}
+
 void GlooCommunicator::send(ConstTensor data, int destination, const Message& message) {
-  const Call call(Operation::kSend, data.type, data.count_elems(), message, mesh_->step);
-  const ArgumentCheck check(*this, call);
-  check.peer(destination, "destination");
-  check.on_host(data);
-  check.shape(data, call.count_elems, "data");
+  const Call call = checked({.operation = Operation::kSend, .input = data, .peer = destination, .message = message});
   const GlooMesh::CallScope scope(*mesh_, call);
   std::vector<std::byte> bytes(data.bytes.begin(), data.bytes.end());
   if (destination == rank_) {
-    to_self_.push_back({call, std::move(bytes)});
+    to_self_.emplace(++sent_[static_cast<std::size_t>(rank_)], ToSelf{call, std::move(bytes)});
     return;
   }
   const std::uint64_t sequence = start_message(call, destination);
@@ -314,13 +372,6 @@ std::uint64_t GlooCommunicator::start_message(const Call& call, int destination)
   return sequence;
 }
 
-std::uint64_t GlooCommunicator::await_message(Call& sent, int source) {
-  const std::uint64_t sequence = ++received_[static_cast<std::size_t>(source)];
-  auto hello = mesh_->start_receive(bytes_of(sent), world_rank(source), peer_slot(sequence, Phase::kHello));
-  mesh_->finish(hello);
-  return sequence;
-}
-
 void GlooCommunicator::check_message(const Call& call, const Call& sent, int source) {
   if (calls_agree(other_end_of(call), sent)) return;
   mesh_->fail("rank " + std::to_string(world_rank(source)) + " calls " + describe(sent) + ", rank " +
@@ -333,32 +384,32 @@ void GlooCommunicator::send_call(const Call& call, int destination) {
 }
 
 void GlooCommunicator::receive_call(const Call& call, int source) {
-  const GlooMesh::CallScope scope(*mesh_, call);
-  Call sent;
-  await_message(sent, source);
-  check_message(call, sent, source);
+  receive(call, {call.type, {}}, source, ++received_[static_cast<std::size_t>(source)]);
 }
 
 void GlooCommunicator::recv(Tensor data, int source, const Message& message) {
-  const Call call(Operation::kRecv, data.type, data.count_elems(), message, mesh_->step);
-  const ArgumentCheck check(*this, call);
-  check.peer(source, "source");
-  check.on_host(data);
-  check.shape(data, call.count_elems, "data");
+  const Call call = checked({.operation = Operation::kRecv, .output = data, .peer = source, .message = message});
+  receive(call, data, source, ++received_[static_cast<std::size_t>(source)]);
+}
+
+// What the sender calls first, then the data.
+void GlooCommunicator::receive(const Call& call, Tensor data, int source, std::uint64_t number) {
   const GlooMesh::CallScope scope(*mesh_, call);
-  if (source == rank_) return receive_from_self(call, data);
+  if (source == rank_) return receive_from_self(call, data, number);
   Call sent;
-  const std::uint64_t sequence = await_message(sent, source);
+  auto hello = mesh_->start_receive(bytes_of(sent), world_rank(source), peer_slot(number, Phase::kHello));
+  mesh_->finish(hello);
   check_message(call, sent, source);
   if (data.bytes.empty()) return;
-  auto payload = mesh_->start_receive(data.bytes, world_rank(source), peer_slot(sequence, Phase::kGather));
+  auto payload = mesh_->start_receive(data.bytes, world_rank(source), peer_slot(number, Phase::kGather));
   mesh_->finish(payload);
 }
 
-void GlooCommunicator::receive_from_self(const Call& call, Tensor data) {
-  if (to_self_.empty()) mesh_->fail("this rank waits for a message of its own that it did not send");
-  const ToSelf own = std::move(to_self_.front());
-  to_self_.pop_front();
+void GlooCommunicator::receive_from_self(const Call& call, Tensor data, std::uint64_t number) {
+  const auto found = to_self_.find(number);
+  if (found == to_self_.end()) mesh_->fail("this rank waits for a message of its own that it did not send");
+  const ToSelf own = std::move(found->second);
+  to_self_.erase(found);
   check_message(call, own.call, rank_);
   copy_bytes(data.bytes, own.bytes);
 }
@@ -379,11 +430,11 @@ void GlooCommunicator::exchange(std::span<const Send> sends, std::span<const Rec
     const ConstBytes data = sends[i].data.bytes;
     const int destination = sends[i].destination;
     const GlooMesh::CallScope scope(*mesh_, call);
+    const std::uint64_t sequence = ++sent_[static_cast<std::size_t>(destination)];
     if (destination == rank_) {
-      to_self_.push_back({call, {data.begin(), data.end()}});
+      to_self_.emplace(sequence, ToSelf{call, {data.begin(), data.end()}});
       continue;
     }
-    const std::uint64_t sequence = ++sent_[static_cast<std::size_t>(destination)];
     const auto start = [&](ConstBytes bytes, Phase phase) {
       sent.push_back({call, mesh_->start_send(bytes, world_rank(destination), peer_slot(sequence, phase))});
     };
@@ -396,11 +447,11 @@ void GlooCommunicator::exchange(std::span<const Send> sends, std::span<const Rec
   for (std::size_t i = 0; i < receives.size(); ++i) {
     const GlooMesh::CallScope scope(*mesh_, calls.receives[i]);
     const int source = receives[i].source;
+    sequences[i] = ++received_[static_cast<std::size_t>(source)];
     if (source == rank_) {
-      receive_from_self(calls.receives[i], receives[i].data);
+      receive_from_self(calls.receives[i], receives[i].data, sequences[i]);
       continue;
     }
-    sequences[i] = ++received_[static_cast<std::size_t>(source)];
     const std::uint64_t hello_slot = peer_slot(sequences[i], Phase::kHello);
     hellos.push_back({calls.receives[i], mesh_->start_receive(bytes_of(theirs[i]), world_rank(source), hello_slot)});
   }
@@ -427,6 +478,7 @@ void GlooCommunicator::exchange(std::span<const Send> sends, std::span<const Rec
 
 void GlooCommunicator::barrier(const Message& message) {
   const Call call(Operation::kBarrier, ElementType::kFloat32, 0, message, mesh_->step);
+  collectives_.drain();
   const GlooMesh::CallScope scope(*mesh_, call);
   agree({.call = call}, {});
 }
@@ -435,6 +487,7 @@ std::unique_ptr<Communicator> GlooCommunicator::split(int color, int key) { retu
 
 std::unique_ptr<GlooCommunicator> GlooCommunicator::split_group(int color, int key) {
   const Call call(Operation::kSplit, ElementType::kFloat32, 0, {.name = "split"}, mesh_->step);
+  collectives_.drain();
   const GlooMesh::CallScope scope(*mesh_, call);
   const std::vector<Hello> hellos =
       agree({.call = call, .color = color, .key = key, .next_group_id = mesh_->next_group_id}, {});

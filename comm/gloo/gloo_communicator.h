@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -12,6 +12,7 @@
 #include "comm/call.h"
 #include "comm/communicator.h"
 #include "comm/gloo/gloo_exchange.h"
+#include "comm/gloo/gloo_lane.h"
 #include "comm/gloo/gloo_mesh.h"
 
 namespace droptest::comm {
@@ -44,6 +45,9 @@ class GlooCommunicator final : public Communicator {
   void recv(Tensor data, int source, const Message& message) override;
   /// Straight from and to the tensors; only what a rank sends to itself is copied.
   void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
+  /// A work goes on in the background, whatever its rank does: collectives of the group one after the other on a thread
+  /// of the group, messages on one for each peer and direction.
+  std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   void barrier(const Message& message) override;
   /// Needs no new connections: the parts use the mesh's, with slots of their own.
   std::unique_ptr<Communicator> split(int color, int key) override;
@@ -79,6 +83,18 @@ class GlooCommunicator final : public Communicator {
   /// Most bytes that one rank can have in a message to another one together with its Hello.
   std::size_t inline_bytes() const { return exchange_.capacity() - sizeof(Hello); }
 
+  /// What the arguments call, which are in host memory.
+  Call checked(const CallArguments& arguments) const;
+  /// A blocking collective.
+  void collective(const CallArguments& arguments);
+  /// The next collective of the group, on the thread whose turn it is.
+  void carry_out(const Call& call, const CallArguments& arguments);
+  void all_reduce_now(const Call& call, ConstTensor input, Tensor output);
+  void all_to_all_now(const Call& call, const CallArguments& arguments);
+  void broadcast_now(const Call& call, Tensor data);
+  std::unique_ptr<WorkInFlight> begin_send(const Call& call, ConstTensor data, int destination);
+  std::unique_ptr<WorkInFlight> begin_recv(const Call& call, Tensor data, int source);
+
   /// Exchanges `own` with all ranks of the group and checks that they agree; send_counts are for all_to_all. `to`,
   /// where given, has data for each rank that travel along: at most inline_bytes(), else nothing of that one does.
   std::vector<Hello> agree(const Hello& own, std::span<const std::uint64_t> send_counts,
@@ -102,9 +118,10 @@ class GlooCommunicator final : public Communicator {
 
   /// Messages between two ranks: what the sender calls goes first. They return the number of the message.
   std::uint64_t start_message(const Call& call, int destination);
-  std::uint64_t await_message(Call& sent, int source);
+  /// The message of that number from a source.
+  void receive(const Call& call, Tensor data, int source, std::uint64_t number);
   void check_message(const Call& call, const Call& sent, int source);
-  void receive_from_self(const Call& call, Tensor data);
+  void receive_from_self(const Call& call, Tensor data, std::uint64_t number);
 
   std::uint64_t slot(Phase phase) const;
   std::uint64_t peer_slot(std::uint64_t sequence, Phase phase) const;
@@ -121,7 +138,11 @@ class GlooCommunicator final : public Communicator {
     Call call;
     std::vector<std::byte> bytes;
   };
-  std::deque<ToSelf> to_self_;  ///< messages that this rank sent to itself
+  std::map<std::uint64_t, ToSelf> to_self_;  ///< messages that this rank sent to itself, by number
+  // Last, so that what they run is over before anything else goes.
+  std::map<int, GlooLane> sending_;    ///< by destination
+  std::map<int, GlooLane> receiving_;  ///< by source
+  GlooLane collectives_;
 };
 
 }  // namespace droptest::comm

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <charconv>
 #include <numeric>
+#include <utility>
 
 #include "sim/error.h"
 
@@ -92,7 +93,7 @@ GlooMesh::Transfer::~Transfer() = default;
 GlooMesh::CallScope::CallScope(GlooMesh& mesh, const Call& call) : mesh_(mesh) {
   {
     const std::lock_guard lock(mesh_.mutex_);
-    mesh_.call_ = call;
+    mesh_.calls_.insert_or_assign(std::this_thread::get_id(), call);
     if (!mesh_.failure_) return;
   }
   mesh_.throw_failure();
@@ -100,7 +101,7 @@ GlooMesh::CallScope::CallScope(GlooMesh& mesh, const Call& call) : mesh_(mesh) {
 
 GlooMesh::CallScope::~CallScope() {
   const std::lock_guard lock(mesh_.mutex_);
-  mesh_.call_.reset();
+  mesh_.calls_.erase(std::this_thread::get_id());
 }
 
 GlooMesh::GlooMesh(const ProcessGroupOptions& options)
@@ -204,12 +205,16 @@ void GlooMesh::watch() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
     const auto next_poll = clock_.now() + kWatch;
-    const bool deadline_ahead = wait_.transfer != nullptr && !wait_.timed_out;
-    clock_.wait_until(changed_, lock, deadline_ahead ? std::min(next_poll, wait_.deadline) : next_poll);
+    auto wake_at = next_poll;
+    for (const Wait& wait : waits_) {
+      if (!wait.timed_out) wake_at = std::min(wake_at, wait.deadline);
+    }
+    clock_.wait_until(changed_, lock, wake_at);
     if (stop_) return;
-    if (wait_.transfer != nullptr && !wait_.timed_out && clock_.now() >= wait_.deadline) {
-      wait_.timed_out = true;
-      interrupt_wait();
+    for (Wait& wait : waits_) {
+      if (wait.timed_out || clock_.now() < wait.deadline) continue;
+      wait.timed_out = true;
+      interrupt(wait);
     }
     if (failure_) continue;
     lock.unlock();
@@ -227,18 +232,27 @@ void GlooMesh::watch() {
     lock.lock();
     if (!posted || failure_) continue;
     failure_ = posted;
-    interrupt_wait();
+    interrupt_waits();
   }
 }
 
-// Called with the mutex held. Makes the wait that goes on return without its data.
-void GlooMesh::interrupt_wait() {
-  if (wait_.transfer == nullptr) return;
-  if (wait_.transfer->direction_ == Transfer::Direction::kSend) {
-    wait_.transfer->buffer_->abortWaitSend();
+// Called with the mutex held. Makes a wait that goes on return without its data.
+void GlooMesh::interrupt(const Wait& wait) {
+  if (wait.transfer->direction_ == Transfer::Direction::kSend) {
+    wait.transfer->buffer_->abortWaitSend();
   } else {
-    wait_.transfer->buffer_->abortWaitRecv();
+    wait.transfer->buffer_->abortWaitRecv();
   }
+}
+
+void GlooMesh::interrupt_waits() const {
+  for (const Wait& wait : waits_) interrupt(wait);
+}
+
+// Called with the mutex held. A call without a name outside of any.
+Call GlooMesh::call_of_this_thread() const {
+  const auto found = calls_.find(std::this_thread::get_id());
+  return found == calls_.end() ? Call() : found->second;
 }
 
 GlooMesh::Transfer GlooMesh::start_send(std::span<const std::byte> bytes, int peer, std::uint64_t slot) {
@@ -263,10 +277,11 @@ GlooMesh::Transfer GlooMesh::start_receive(std::span<std::byte> bytes, int peer,
 }
 
 void GlooMesh::finish(Transfer& transfer) {
+  auto wait = waits_.end();
   {
     const std::lock_guard lock(mutex_);
-    wait_ = {&transfer, clock_.now() + timeout_, false};
-    if (failure_) interrupt_wait();
+    wait = waits_.insert(waits_.end(), {&transfer, call_of_this_thread(), clock_.now() + timeout_});
+    if (failure_) interrupt(*wait);
   }
   bool done = false;
   std::string broken;
@@ -277,15 +292,20 @@ void GlooMesh::finish(Transfer& transfer) {
     broken = error.what();
   }
   bool failed = false;
+  const auto end_wait = [&] { waits_.erase(std::exchange(wait, waits_.end())); };
   {
     const std::lock_guard lock(mutex_);
     failed = failure_.has_value();
-    if (done || failed || !broken.empty()) wait_ = {};
+    if (done || failed || !broken.empty()) end_wait();
   }
   if (done) return;
   if (failed) throw_failure();
   // While the culprit is looked for, this rank still waits: the others may ask for what.
   const Failure found = broken.empty() ? stalled(transfer.peer_) : connection_lost(transfer.peer_, broken);
+  if (broken.empty()) {
+    const std::lock_guard lock(mutex_);
+    end_wait();
+  }
   end_with(found);
 }
 
@@ -306,7 +326,7 @@ void GlooMesh::end_with(const Failure& found) {
   {
     const std::lock_guard lock(mutex_);
     if (!failure_) failure_ = settled;
-    wait_ = {};
+    interrupt_waits();  // of other threads
   }
   throw_failure();
 }
@@ -318,7 +338,7 @@ void GlooMesh::throw_failure() {
   {
     const std::lock_guard lock(mutex_);
     failure = *failure_;
-    if (call_) call = *call_;
+    call = call_of_this_thread();
   }
   throw CommError(failure_text(failure, call, rank_, size_));
 }
@@ -327,7 +347,7 @@ void GlooMesh::fail(const std::string& cause) {
   std::string at;
   {
     const std::lock_guard lock(mutex_);
-    if (call_) at = operation_name(call_->operation);
+    if (calls_.contains(std::this_thread::get_id())) at = operation_name(call_of_this_thread().operation);
   }
   end_with({rank_, at, cause});
 }
@@ -344,7 +364,7 @@ Failure GlooMesh::end(const Failure& found) noexcept {
     stands = settle(found);
     const std::lock_guard lock(mutex_);
     if (!failure_) failure_ = stands;
-    interrupt_wait();
+    interrupt_waits();
   } catch (...) {
     // Out of memory for the text: the peers find the connections closed.
   }

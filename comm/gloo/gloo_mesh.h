@@ -2,12 +2,15 @@
 // One process's connections to all others, and the failure that the processes share.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -37,9 +40,9 @@ std::string without_gloo_place(const std::string& message);
 
 /// A full mesh of TCP connections. All errors end the whole mesh: the first cause that any rank finds is written to the
 /// launch store before connections close, and every rank reports that one. A thread of the mesh watches the store and
-/// the deadline of the wait that goes on, so that ranks learn of failures between third parties, and none waits for
-/// ever. A backend that moves its data elsewhere shares its failures through a mesh, too. Thread safety: one thread
-/// makes calls; abort(), failure(), end(), report_activity() and call_roll() may be called from any.
+/// the deadlines of the waits that go on, so that ranks learn of failures between third parties, and none waits for
+/// ever. A backend that moves its data elsewhere shares its failures through a mesh, too. Thread safety: any thread may
+/// make calls, each in a CallScope of its own, but send_buffered(), split groups and steps are the rank's thread's.
 class GlooMesh {
  public:
   /// Throws: ConfigError for options that are wrong, or a launch id that was used before; CommError that names the
@@ -55,7 +58,7 @@ class GlooMesh {
   /// What timeouts are measured by.
   const Clock& clock() const { return clock_; }
 
-  /// Marks the time in which this rank is inside `call`. Throws: CommError where the mesh has failed.
+  /// Marks the time in which this thread of the rank is inside `call`. Throws: CommError where the mesh has failed.
   class CallScope {
    public:
     CallScope(GlooMesh& mesh, const Call& call);
@@ -118,11 +121,12 @@ class GlooMesh {
 
   /// Names groups: ids of all groups that share a pair of ranks differ.
   std::uint16_t next_group_id = 1;
-  std::uint64_t step = 0;
+  std::atomic<std::uint64_t> step = 0;
 
  private:
   struct Wait {
-    Transfer* transfer = nullptr;  ///< null: not waiting
+    Transfer* transfer;
+    Call call;
     Clock::TimePoint deadline;
     bool timed_out = false;
   };
@@ -135,8 +139,9 @@ class GlooMesh {
   void meet(std::string_view stage, std::string_view verb);
   void connect(const std::string& interface_name);
   void watch();
-  void interrupt_wait();
-  void wait_for(Transfer& transfer);
+  static void interrupt(const Wait& wait);
+  void interrupt_waits() const;
+  Call call_of_this_thread() const;
   void close_connections() noexcept;
   // In gloo_mesh_failure.cc.
   std::optional<Failure> posted_failure();
@@ -168,9 +173,9 @@ class GlooMesh {
   std::mutex mutex_;  ///< guards what follows
   std::condition_variable changed_;
   std::optional<Failure> failure_;
-  std::optional<Call> call_;
+  std::map<std::thread::id, Call> calls_;  ///< that threads of this rank are in
   std::function<std::string()> activity_;
-  Wait wait_;
+  std::list<Wait> waits_;  ///< the oldest one first
   bool status_posted_ = false;
   bool stop_ = false;
   bool closed_ = false;

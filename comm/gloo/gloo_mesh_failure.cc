@@ -83,9 +83,11 @@ void GlooMesh::post_status() {
     const std::lock_guard lock(mutex_);
     if (status_posted_) return;
     status_posted_ = true;
-    status = std::to_string(wait_.transfer == nullptr ? -1 : wait_.transfer->peer_) + "\n";
-    if (call_) {
-      status += describe(*call_);
+    status = std::to_string(waits_.empty() ? -1 : waits_.front().transfer->peer_) + "\n";
+    if (!waits_.empty()) {
+      status += describe(waits_.front().call);
+    } else if (!calls_.empty()) {
+      status += describe(calls_.begin()->second);
     } else if (activity_) {
       status += activity_();
     }
@@ -131,9 +133,10 @@ Failure GlooMesh::connection_lost(int peer, const std::string& reason) {
   std::string at;
   {
     const std::lock_guard lock(mutex_);
-    if (call_) {
-      at = operation_name(call_->operation);
-      cause += " " + call_context(*call_);
+    if (calls_.contains(std::this_thread::get_id())) {
+      const Call call = call_of_this_thread();
+      at = operation_name(call.operation);
+      cause += " " + call_context(call);
     }
   }
   try {
@@ -159,7 +162,7 @@ Failure GlooMesh::stalled(int peer) {
   Call call;
   {
     const std::lock_guard lock(mutex_);
-    if (call_) call = *call_;
+    call = call_of_this_thread();
   }
   const std::string where(operation_name(call.operation));
   const std::string no_data = " for " + std::to_string(timeout_.count()) + " ms " + call_context(call);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "comm/device/tensor_operations.h"
@@ -17,10 +18,6 @@ std::uint64_t sum_before(std::span<const std::uint64_t> counts, int rank) {
   return std::accumulate(counts.begin(), counts.begin() + rank, std::uint64_t{0});
 }
 
-std::uint64_t sum_of(std::span<const std::uint64_t> counts) {
-  return sum_before(counts, static_cast<int>(counts.size()));
-}
-
 // Elements of part `rank` when `count_elems` are cut as even_counts() cuts them.
 sim::ElementRange even_part(std::uint64_t count_elems, int rank, int world_size) {
   const auto r = static_cast<std::uint64_t>(rank);
@@ -29,17 +26,6 @@ sim::ElementRange even_part(std::uint64_t count_elems, int rank, int world_size)
   const std::uint64_t begin = r * (count_elems / parts) + std::min(r, longer_parts);
   return {begin, begin + count_elems / parts + (r < longer_parts ? 1 : 0)};
 }
-
-// A function as a share; the function lives on the stack of the rank that waits for it.
-template <class Run>
-class Share final : public LocalShare {
- public:
-  explicit Share(const Run& run) : run_(run) {}
-  void run() override { run_(); }
-
- private:
-  const Run& run_;
-};
 
 // Of the host, or where there is a stream of its device.
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, Stream* stream) {
@@ -64,11 +50,11 @@ class DeviceOrder {
   }
 
   // Throws: ConfigError unless the tensors of all ranks are in one kind of memory.
-  void begin_share() const {
+  void begin_share(const LocalMeeting& meeting) const {
     for (int r = 0; r < group_.size(); ++r) {
-      if ((group_.call_of(r).input.stream != nullptr) == (stream_ != nullptr)) continue;
+      if ((meeting.call_of(r).input.stream != nullptr) == (stream_ != nullptr)) continue;
       const int on_host = stream_ == nullptr ? rank_ : r;
-      throw ConfigError(describe(group_.call_of(r).call) + ": rank " + std::to_string(group_.world_rank(on_host)) +
+      throw ConfigError(describe(meeting.call_of(r).call) + ": rank " + std::to_string(group_.world_rank(on_host)) +
                         " gives host memory, rank " + std::to_string(group_.world_rank(on_host == r ? rank_ : r)) +
                         " device memory; want one of them on all ranks");
     }
@@ -96,196 +82,243 @@ class DeviceOrder {
 
 }  // namespace
 
+// One rank's part in a collective. It owns what its share works with, since several may be under way.
+class LocalCommunicator::Collective final : public LocalShare, public WorkInFlight {
+ public:
+  explicit Collective(LocalCommunicator& owner)
+      : owner_(owner),
+        inputs_(static_cast<std::size_t>(owner.world_size())),
+        outputs_(inputs_.size()),
+        reductions_(inputs_.size()) {}
+
+  /// Of a collective in host memory that is started; keeps the arguments.
+  void start(const CallArguments& arguments) {
+    kept_.emplace(arguments);
+    show(kept_->get(), nullptr);
+    meeting_ = &group().join(owner_.rank_, shown_, this);
+  }
+  void finish() override { group().finish(owner_.rank_, *meeting_); }
+  bool finished() override { return group().finished(*meeting_); }
+
+  /// Of one that blocks.
+  void meet(const CallArguments& arguments, PartReduction* reduction) {
+    const StreamTurns::Turn turn(owner_.in_place_copy_turns_,
+                                 arguments.operation == Operation::kAllToAll ? arguments.input.stream : nullptr);
+    show(arguments, reduction);
+    const DeviceOrder order(group(), owner_.rank_, shown_.input.stream);
+    order_ = &order;
+    group().meet(owner_.rank_, shown_, this);
+    order.finish();
+  }
+
+  void run(LocalMeeting& meeting) override {
+    if (order_ != nullptr) order_->begin_share(meeting);
+    switch (shown_.call.operation) {
+      case Operation::kAllReduce:
+      case Operation::kAllReduceWith:
+        reduce_own_part(meeting);
+        break;
+      case Operation::kReduceScatter:
+      case Operation::kReduceScatterWith:
+        reduce_and_scatter(meeting);
+        break;
+      case Operation::kAllGather:
+        gather(meeting);
+        break;
+      case Operation::kAllToAll:
+        take_parts(meeting);
+        break;
+      default:
+        copy_bytes(shown_.output.bytes.data(), meeting.call_of(shown_.call.root).input.bytes.data(),
+                   shown_.output.bytes.size(), shown_.output.stream);
+    }
+    if (order_ != nullptr) order_->end_share();
+  }
+
+ private:
+  LocalGroup& group() const { return *owner_.group_; }
+
+  void show(const CallArguments& arguments, PartReduction* reduction) {
+    reduction_ = reduction;
+    shown_ = {.call = checked_call(owner_, arguments, *owner_.step_),
+              .input = arguments.input,
+              .output = arguments.output,
+              .send_counts = arguments.counts,
+              .receive_counts = arguments.receive_counts,
+              .reduction = reduction};
+    const bool in_place = arguments.input.bytes.data() == arguments.output.bytes.data();
+    if (shown_.call.operation == Operation::kAllToAll && in_place) copy_input();
+  }
+
+  // In place, the output would overwrite what others have yet to read.
+  void copy_input() {
+    const std::span<const std::byte> input = shown_.input.bytes;
+    if (Stream* stream = shown_.input.stream; stream != nullptr) {
+      std::byte* copied = owner_.in_place_copy_.at_least(input.size(), *stream);
+      copy_on_device(input.data(), copied, input.size(), *stream);
+      shown_.input.bytes = {copied, input.size()};
+    } else {
+      input_copy_.assign(input.begin(), input.end());
+      shown_.input.bytes = input_copy_;
+    }
+  }
+
+  // Rank r's share is part r, written to everyone: no other share touches part r, so that in-place calls are safe.
+  void reduce_own_part(const LocalMeeting& meeting) {
+    const sim::ElementRange part = even_part(shown_.call.count_elems, owner_.rank_, group().size());
+    const std::size_t begin_bytes = part.begin * element_bytes(shown_.call.type);
+    for (std::size_t r = 0; r < outputs_.size(); ++r) {
+      outputs_[r] = meeting.call_of(static_cast<int>(r)).output.bytes.data() + begin_bytes;
+    }
+    reduce(meeting, begin_bytes, outputs_, part.size());
+  }
+
+  void reduce_and_scatter(const LocalMeeting& meeting) {
+    std::byte* const outputs[] = {shown_.output.bytes.data()};
+    const std::uint64_t begin = sum_before(shown_.send_counts, owner_.rank_);
+    reduce(meeting, begin * element_bytes(shown_.call.type), outputs, shown_.output.count_elems());
+  }
+
+  void reduce(const LocalMeeting& meeting, std::size_t begin_bytes, std::span<std::byte* const> outputs,
+              std::uint64_t count_elems) {
+    for (std::size_t r = 0; r < inputs_.size(); ++r) {
+      const LocalCall& shown = meeting.call_of(static_cast<int>(r));
+      inputs_[r] = shown.input.bytes.data() + begin_bytes;
+      reductions_[r] = shown.reduction;
+    }
+    if (reduction_ != nullptr) return reduction_->reduce(inputs_, outputs, reductions_);
+    reduce_where_they_are(shown_.call.reduce_op, shown_.input, inputs_, outputs, count_elems);
+  }
+
+  // Each share writes its rank's output only; a part that another one reads in place is never written.
+  void gather(const LocalMeeting& meeting) {
+    std::byte* to = shown_.output.bytes.data();
+    for (int r = 0; r < group().size(); ++r) {
+      const std::span<const std::byte> part = meeting.call_of(r).input.bytes;
+      copy_bytes(to, part.data(), part.size(), shown_.output.stream);
+      to += part.size();
+    }
+  }
+
+  void take_parts(const LocalMeeting& meeting) {
+    std::byte* to = shown_.output.bytes.data();
+    const std::size_t size = element_bytes(shown_.call.type);
+    for (int s = 0; s < group().size(); ++s) {
+      const LocalCall& source = meeting.call_of(s);
+      const std::size_t begin_bytes = sum_before(source.send_counts, owner_.rank_) * size;
+      const std::size_t bytes = shown_.receive_counts[static_cast<std::size_t>(s)] * size;
+      copy_bytes(to, source.input.bytes.data() + begin_bytes, bytes, shown_.output.stream);
+      to += bytes;
+    }
+  }
+
+  LocalCommunicator& owner_;
+  std::optional<KeptArguments> kept_;  ///< of a started collective
+  LocalMeeting* meeting_ = nullptr;    ///< of a started collective
+  LocalCall shown_;
+  PartReduction* reduction_ = nullptr;            ///< null: the call's own
+  const DeviceOrder* order_ = nullptr;            ///< of one that blocks; null: in host memory
+  std::vector<std::byte> input_copy_;             ///< of an all_to_all in place
+  std::vector<const std::byte*> inputs_;          ///< where the part begins in each rank's input
+  std::vector<std::byte*> outputs_;               ///< and in each rank's output
+  std::vector<const PartReduction*> reductions_;  ///< of all ranks
+};
+
+// A message that this rank has begun to wait for.
+class LocalCommunicator::Reception final : public WorkInFlight {
+ public:
+  Reception(LocalCommunicator& owner, const CallArguments& arguments)
+      : owner_(owner),
+        source_(arguments.peer),
+        call_{.call = checked_call(owner, arguments, *owner.step_), .output = arguments.output},
+        number_(owner.group_->next_receive(source_, owner.rank_)) {}
+
+  void finish() override { owner_.group_->take(source_, owner_.rank_, number_, call_); }
+  bool finished() override { return owner_.group_->has_come(source_, owner_.rank_, number_); }
+
+ private:
+  LocalCommunicator& owner_;
+  int source_;
+  LocalCall call_;
+  std::uint64_t number_;
+};
+
 LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank)
-    : group_(std::move(group)),
-      rank_(rank),
-      inputs_(static_cast<std::size_t>(group_->size())),
-      outputs_(static_cast<std::size_t>(group_->size())),
-      reductions_(static_cast<std::size_t>(group_->size())) {}
+    : group_(std::move(group)), rank_(rank), blocking_(std::make_unique<Collective>(*this)) {}
 
-template <class Run>
-void LocalCommunicator::meet(const LocalCall& call, const Run& run) {
-  const DeviceOrder order(*group_, rank_, call.input.stream);
-  const auto ordered = [&] {
-    order.begin_share();
-    run();
-    order.end_share();
-  };
-  Share share(ordered);
-  group_->meet(rank_, call, &share);
-  order.finish();
+LocalCommunicator::~LocalCommunicator() = default;
+
+void LocalCommunicator::meet(const CallArguments& arguments, PartReduction* reduction) {
+  blocking_->meet(arguments, reduction);
 }
 
-void LocalCommunicator::show_inputs(std::uint64_t begin_elems) {
-  for (int r = 0; r < world_size(); ++r) {
-    const ConstTensor shown = group_->call_of(r).input;
-    inputs_[static_cast<std::size_t>(r)] = shown.bytes.data() + begin_elems * element_bytes(shown.type);
-  }
-}
-
-void LocalCommunicator::show_outputs(std::uint64_t begin_elems) {
-  for (int r = 0; r < world_size(); ++r) {
-    const Tensor shown = group_->call_of(r).output;
-    outputs_[static_cast<std::size_t>(r)] = shown.bytes.data() + begin_elems * element_bytes(shown.type);
-  }
-}
-
-void LocalCommunicator::show_reductions() {
-  for (int r = 0; r < world_size(); ++r) reductions_[static_cast<std::size_t>(r)] = group_->call_of(r).reduction;
-}
-
-// Rank r's share is part r, written to everyone: no other share touches part r, so that in-place calls are safe.
-// `reduce` gets the number of elements, and finds them in inputs_ and outputs_.
-template <class Reduce>
-void LocalCommunicator::reduce_parts(Operation operation, ReduceOp op, ConstTensor input, Tensor output,
-                                     const Message& message, const PartReduction* reduction, const Reduce& reduce) {
-  Call call(operation, input.type, input.count_elems(), message, *step_);
-  call.reduce_op = op;
-  const ArgumentCheck check(*this, call);
-  check.shape(input, call.count_elems, "input");
-  check.shape(output, call.count_elems, "output");
-  check.same_or_apart(input, output);
-  const auto run = [&] {
-    const sim::ElementRange part = even_part(call.count_elems, rank_, world_size());
-    show_inputs(part.begin);
-    show_outputs(part.begin);
-    show_reductions();
-    reduce(part.size());
-  };
-  meet({.call = call, .input = input, .output = output, .reduction = reduction}, run);
-}
-
-template <class Reduce>
-void LocalCommunicator::reduce_and_scatter(Operation operation, ReduceOp op, ConstTensor input, Tensor output,
-                                           std::span<const std::uint64_t> counts, const Message& message,
-                                           const PartReduction* reduction, const Reduce& reduce) {
-  Call call(operation, input.type, input.count_elems(), message, *step_);
-  call.reduce_op = op;
-  call.counts_digest = digest_of_counts(counts);
-  const ArgumentCheck check(*this, call);
-  check.counts(counts);
-  check.shape(input, sum_of(counts), "input");
-  check.shape(output, counts[static_cast<std::size_t>(rank_)], "output");
-  check.own_part_or_apart(output, input, sum_before(counts, rank_));
-  const auto run = [&] {
-    show_inputs(sum_before(counts, rank_));
-    show_reductions();
-    reduce(output.count_elems());
-  };
-  meet({.call = call, .input = input, .output = output, .reduction = reduction}, run);
+std::unique_ptr<WorkInFlight> LocalCommunicator::begin(const CallArguments& arguments) {
+  if (arguments.operation == Operation::kRecv) return std::make_unique<Reception>(*this, arguments);
+  const bool on_device = arguments.input.stream != nullptr || arguments.output.stream != nullptr;
+  if (arguments.operation == Operation::kSend || on_device) return Communicator::begin(arguments);
+  auto work = std::make_unique<Collective>(*this);
+  work->start(arguments);
+  return work;
 }
 
 void LocalCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  reduce_parts(Operation::kAllReduce, op, input, output, message, nullptr,
-               [&](std::uint64_t count_elems) { reduce_where_they_are(op, input, inputs_, outputs_, count_elems); });
+  meet({.operation = Operation::kAllReduce, .input = input, .output = output, .op = op, .message = message}, nullptr);
 }
 
 void LocalCommunicator::all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction,
                                         const Message& message) {
-  reduce_parts(Operation::kAllReduceWith, ReduceOp::kSum, input, output, message, &reduction,
-               [&](std::uint64_t /*count_elems*/) { reduction.reduce(inputs_, outputs_, reductions_); });
+  meet({.operation = Operation::kAllReduceWith, .input = input, .output = output, .message = message}, &reduction);
 }
 
 void LocalCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                        ReduceOp op, const Message& message) {
-  reduce_and_scatter(Operation::kReduceScatter, op, input, output, counts, message, nullptr,
-                     [&](std::uint64_t count_elems) {
-                       std::byte* const outputs[] = {output.bytes.data()};
-                       reduce_where_they_are(op, input, inputs_, outputs, count_elems);
-                     });
+  meet({.operation = Operation::kReduceScatter,
+        .input = input,
+        .output = output,
+        .op = op,
+        .counts = counts,
+        .message = message},
+       nullptr);
 }
 
 void LocalCommunicator::reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                             PartReduction& reduction, const Message& message) {
-  reduce_and_scatter(Operation::kReduceScatterWith, ReduceOp::kSum, input, output, counts, message, &reduction,
-                     [&](std::uint64_t /*count_elems*/) {
-                       std::byte* const outputs[] = {output.bytes.data()};
-                       reduction.reduce(inputs_, outputs, reductions_);
-                     });
+  meet({.operation = Operation::kReduceScatterWith,
+        .input = input,
+        .output = output,
+        .counts = counts,
+        .message = message},
+       &reduction);
 }
 
 void LocalCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                    const Message& message) {
-  Call call(Operation::kAllGather, input.type, output.count_elems(), message, *step_);
-  call.counts_digest = digest_of_counts(counts);
-  const ArgumentCheck check(*this, call);
-  check.counts(counts);
-  check.shape(input, counts[static_cast<std::size_t>(rank_)], "input");
-  check.shape(output, sum_of(counts), "output");
-  check.own_part_or_apart(input, output, sum_before(counts, rank_));
-  // Each share writes its rank's output only; a part that another one reads in place is never written.
-  const auto run = [&] {
-    std::byte* to = output.bytes.data();
-    for (int r = 0; r < world_size(); ++r) {
-      const std::span<const std::byte> part = group_->call_of(r).input.bytes;
-      copy_bytes(to, part.data(), part.size(), output.stream);
-      to += part.size();
-    }
-  };
-  meet({.call = call, .input = input, .output = output}, run);
+  meet({.operation = Operation::kAllGather, .input = input, .output = output, .counts = counts, .message = message},
+       nullptr);
 }
 
 void LocalCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
                                    std::span<const std::uint64_t> receive_counts, const Message& message) {
-  const Call call(Operation::kAllToAll, input.type, input.count_elems(), message, *step_);
-  const ArgumentCheck check(*this, call);
-  check.counts(send_counts);
-  check.counts(receive_counts);
-  check.shape(input, sum_of(send_counts), "input");
-  check.shape(output, sum_of(receive_counts), "output");
-  check.same_or_apart(input, output);
-  const StreamTurns::Turn turn(in_place_copy_turns_, input.stream);
-  std::vector<std::byte> input_copy;  // in place, the output would overwrite what others have yet to read
-  if (input.bytes.data() == output.bytes.data()) {
-    if (Stream* stream = input.stream; stream != nullptr) {
-      std::byte* copied = in_place_copy_.at_least(input.bytes.size(), *stream);
-      copy_on_device(input.bytes.data(), copied, input.bytes.size(), *stream);
-      input.bytes = {copied, input.bytes.size()};
-    } else {
-      input_copy.assign(input.bytes.begin(), input.bytes.end());
-      input.bytes = input_copy;
-    }
-  }
-  const auto run = [&] {
-    std::byte* to = output.bytes.data();
-    for (int s = 0; s < world_size(); ++s) {
-      const LocalCall& source = group_->call_of(s);
-      const std::size_t begin_bytes = sum_before(source.send_counts, rank_) * element_bytes(call.type);
-      const std::size_t bytes = receive_counts[static_cast<std::size_t>(s)] * element_bytes(call.type);
-      copy_bytes(to, source.input.bytes.data() + begin_bytes, bytes, output.stream);
-      to += bytes;
-    }
-  };
-  meet({.call = call, .input = input, .output = output, .send_counts = send_counts, .receive_counts = receive_counts},
-       run);
+  meet({.operation = Operation::kAllToAll,
+        .input = input,
+        .output = output,
+        .counts = send_counts,
+        .receive_counts = receive_counts,
+        .message = message},
+       nullptr);
 }
 
 void LocalCommunicator::broadcast(Tensor data, int root, const Message& message) {
-  Call call(Operation::kBroadcast, data.type, data.count_elems(), message, *step_);
-  call.root = root;
-  const ArgumentCheck check(*this, call);
-  check.peer(root, "root");
-  check.shape(data, call.count_elems, "data");
-  const auto run = [&] {
-    copy_bytes(data.bytes.data(), group_->call_of(root).input.bytes.data(), data.bytes.size(), data.stream);
-  };
-  meet({.call = call, .input = data, .output = data}, run);
+  meet({.operation = Operation::kBroadcast, .input = data, .output = data, .peer = root, .message = message}, nullptr);
 }
 
 void LocalCommunicator::send(ConstTensor data, int destination, const Message& message) {
-  const Call call(Operation::kSend, data.type, data.count_elems(), message, *step_);
-  const ArgumentCheck check(*this, call);
-  check.peer(destination, "destination");
-  check.shape(data, call.count_elems, "data");
-  group_->post(rank_, destination, {.call = call, .input = data});
+  const CallArguments arguments{.operation = Operation::kSend, .input = data, .peer = destination, .message = message};
+  group_->post(rank_, destination, {.call = checked_call(*this, arguments, *step_), .input = data});
 }
 
 void LocalCommunicator::recv(Tensor data, int source, const Message& message) {
-  const Call call(Operation::kRecv, data.type, data.count_elems(), message, *step_);
-  const ArgumentCheck check(*this, call);
-  check.peer(source, "source");
-  check.shape(data, call.count_elems, "data");
-  group_->take(source, rank_, {.call = call, .output = data});
+  Reception(*this, {.operation = Operation::kRecv, .output = data, .peer = source, .message = message}).finish();
 }
 
 void LocalCommunicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
@@ -294,7 +327,9 @@ void LocalCommunicator::exchange(std::span<const Send> sends, std::span<const Re
     group_->post(rank_, sends[i].destination, {.call = calls.sends[i], .input = sends[i].data});
   }
   for (std::size_t i = 0; i < receives.size(); ++i) {
-    group_->take(receives[i].source, rank_, {.call = calls.receives[i], .output = receives[i].data});
+    const int source = receives[i].source;
+    const std::uint64_t number = group_->next_receive(source, rank_);
+    group_->take(source, rank_, number, {.call = calls.receives[i], .output = receives[i].data});
   }
 }
 
@@ -303,15 +338,23 @@ void LocalCommunicator::barrier(const Message& message) {
 }
 
 std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
+  class Share final : public LocalShare {
+   public:
+    Share(LocalGroup& group, int of_color) : group_(group), color_(of_color) {}
+    void run(LocalMeeting& meeting) override { part = group_.part_of(meeting, color_); }
+    std::shared_ptr<LocalGroup> part;
+
+   private:
+    LocalGroup& group_;
+    int color_;
+  };
   const Call call(Operation::kSplit, ElementType::kFloat32, 0, {.name = "split"}, *step_);
-  std::shared_ptr<LocalGroup> part;
-  const auto run = [&] { part = group_->part_of(color); };
-  Share share(run);
+  Share share(*group_, color);
   group_->meet(rank_, {.call = call, .color = color, .key = key}, color < 0 ? nullptr : &share);
-  if (part == nullptr) return nullptr;
+  if (share.part == nullptr) return nullptr;
   int part_rank = 0;
-  while (part->world_rank(part_rank) != world_rank(rank_)) ++part_rank;
-  auto communicator = std::make_unique<LocalCommunicator>(std::move(part), part_rank);
+  while (share.part->world_rank(part_rank) != world_rank(rank_)) ++part_rank;
+  auto communicator = std::make_unique<LocalCommunicator>(std::move(share.part), part_rank);
   communicator->step_ = step_;
   return communicator;
 }

@@ -23,6 +23,7 @@ class LocalCommunicator final : public Communicator {
  public:
   /// `group` is shared by its ranks' communicators.
   LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank);
+  ~LocalCommunicator() override;
 
   int rank() const override { return rank_; }
   int world_size() const override { return group_->size(); }
@@ -48,32 +49,25 @@ class LocalCommunicator final : public Communicator {
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
   void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
+  /// In host memory a work is done by whichever ranks wait, once all have started it. On a device a collective waits
+  /// for the other ranks' starts at once, and is then in the order of their streams.
+  std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   void barrier(const Message& message) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(std::string_view reason) noexcept override;
 
  private:
-  template <class Reduce>
-  void reduce_parts(Operation operation, ReduceOp op, ConstTensor input, Tensor output, const Message& message,
-                    const PartReduction* reduction, const Reduce& reduce);
-  template <class Reduce>
-  void reduce_and_scatter(Operation operation, ReduceOp op, ConstTensor input, Tensor output,
-                          std::span<const std::uint64_t> counts, const Message& message, const PartReduction* reduction,
-                          const Reduce& reduce);
-  template <class Run>
-  void meet(const LocalCall& call, const Run& run);
-  void show_inputs(std::uint64_t begin_elems);
-  void show_outputs(std::uint64_t begin_elems);
-  void show_reductions();
+  class Collective;
+  class Reception;
+  /// A blocking collective, with a reduction of the caller's own where there is one.
+  void meet(const CallArguments& arguments, PartReduction* reduction);
 
   std::shared_ptr<LocalGroup> group_;
   int rank_;
-  std::vector<const std::byte*> inputs_;  ///< of the current reduction: where the part begins in each rank's input
-  std::vector<std::byte*> outputs_;       ///< and in each rank's output
-  std::vector<const PartReduction*> reductions_;  ///< of all ranks, for the current reduction
   StreamTurns in_place_copy_turns_;
   GrowingDeviceMemory in_place_copy_;                                         ///< of an all_to_all on a device
   std::shared_ptr<std::uint64_t> step_ = std::make_shared<std::uint64_t>(0);  ///< shared with the parts of a split
+  std::unique_ptr<Collective> blocking_;                                      ///< that of blocking calls
 };
 
 }  // namespace droptest::comm

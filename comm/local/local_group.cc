@@ -63,15 +63,17 @@ void LocalWorld::throw_failure(const Lock& /*lock*/, const Call& call, int world
 }
 
 std::vector<int> LocalWorld::awaited(const Wait& wait) const {
-  if (wait.peer >= 0) return {wait.group->world_rank(wait.peer)};
-  return wait.group->missing();
+  if (wait.meeting == nullptr) return {wait.group->world_rank(wait.peer)};
+  return wait.group->missing(*wait.meeting);
 }
 
 int LocalWorld::ended_rank(const Wait& wait) const {
   const auto has_ended = [this](int world_rank) { return ranks_[static_cast<std::size_t>(world_rank)].ended; };
-  if (wait.peer >= 0) return has_ended(wait.group->world_rank(wait.peer)) ? wait.group->world_rank(wait.peer) : -1;
+  if (wait.meeting == nullptr) {
+    return has_ended(wait.group->world_rank(wait.peer)) ? wait.group->world_rank(wait.peer) : -1;
+  }
   for (int r = 0; r < wait.group->size(); ++r) {
-    if (!wait.group->arrived_[static_cast<std::size_t>(r)] && has_ended(wait.group->world_rank(r))) {
+    if (!wait.meeting->arrived_[static_cast<std::size_t>(r)] && has_ended(wait.group->world_rank(r))) {
       return wait.group->world_rank(r);
     }
   }
@@ -134,38 +136,55 @@ void LocalWorld::wait_until(Lock& lock, int world_rank, Deadline deadline, const
   if (!done()) throw_failure(lock, wait.call, world_rank);
 }
 
+LocalMeeting::LocalMeeting(int size)
+    : calls_(static_cast<std::size_t>(size)),
+      shares_(calls_.size(), nullptr),
+      thrown_(calls_.size()),
+      arrived_(calls_.size(), false),
+      shares_left_(calls_.size()) {}
+
+// All have left it, and no share has thrown.
+void LocalMeeting::start_over() {
+  arrived_.assign(arrived_.size(), false);
+  arrived_count_ = 0;
+  left_count_ = 0;
+  next_share_ = 0;
+  shares_left_ = shares_.size();
+  started_ = false;
+  finished_ = false;
+  parts_.clear();
+}
+
 LocalGroup::LocalGroup(std::shared_ptr<LocalWorld> world, std::vector<int> world_ranks)
     : world_(std::move(world)),
       world_ranks_(std::move(world_ranks)),
-      calls_(world_ranks_.size()),
-      shares_(world_ranks_.size(), nullptr),
-      thrown_(world_ranks_.size()),
-      arrived_(world_ranks_.size(), false),
+      next_meeting_(world_ranks_.size(), 0),
       device_points_(world_ranks_.size()) {}
 
-std::vector<int> LocalGroup::missing() const {
+std::vector<int> LocalGroup::missing(const LocalMeeting& meeting) const {
   std::vector<int> ranks;
-  for (std::size_t r = 0; r < arrived_.size(); ++r) {
-    if (!arrived_[r]) ranks.push_back(world_ranks_[r]);
+  for (std::size_t r = 0; r < world_ranks_.size(); ++r) {
+    if (!meeting.arrived_[r]) ranks.push_back(world_ranks_[r]);
   }
   return ranks;
 }
 
-std::string LocalGroup::disagreement() const {
-  const Call& first = calls_[0].call;
+std::string LocalGroup::disagreement(const LocalMeeting& meeting) const {
+  const std::vector<LocalCall>& shown = meeting.calls_;
+  const Call& first = shown[0].call;
   const auto differs = [&first](const LocalCall& other) { return !calls_agree(first, other.call); };
-  if (std::any_of(calls_.begin() + 1, calls_.end(), differs)) {
+  if (std::any_of(shown.begin() + 1, shown.end(), differs)) {
     std::vector<Call> calls;
-    for (const LocalCall& call : calls_) calls.push_back(call.call);
+    for (const LocalCall& call : shown) calls.push_back(call.call);
     return "the ranks call different things: " + describe_disagreement(calls, world_ranks_);
   }
   if (first.operation != Operation::kAllToAll) return "";
-  for (std::size_t s = 0; s < calls_.size(); ++s) {
-    for (std::size_t d = 0; d < calls_.size(); ++d) {
-      if (calls_[s].send_counts[d] == calls_[d].receive_counts[s]) continue;
-      return "rank " + std::to_string(world_ranks_[s]) + " sends " + std::to_string(calls_[s].send_counts[d]) +
+  for (std::size_t s = 0; s < shown.size(); ++s) {
+    for (std::size_t d = 0; d < shown.size(); ++d) {
+      if (shown[s].send_counts[d] == shown[d].receive_counts[s]) continue;
+      return "rank " + std::to_string(world_ranks_[s]) + " sends " + std::to_string(shown[s].send_counts[d]) +
              " elements to rank " + std::to_string(world_ranks_[d]) + ", which expects " +
-             std::to_string(calls_[d].receive_counts[s]) + " " + call_context(first);
+             std::to_string(shown[d].receive_counts[s]) + " " + call_context(first);
     }
   }
   return "";
@@ -188,83 +207,137 @@ void LocalGroup::wake_after(int rank, int count) const {
   for (int i = 1; i <= count; ++i) world_->wake_of(world_rank((rank + i) % size())).notify_one();
 }
 
-void LocalGroup::meet(int rank, const LocalCall& call, LocalShare* share) {
-  const auto r = static_cast<std::size_t>(rank);
-  LocalWorld::Lock lock(world_->mutex_);
+LocalMeeting& LocalGroup::join(const LocalWorld::Lock& lock, int rank, const LocalCall& call, LocalShare* share) {
   if (world_->failure_) world_->throw_failure(lock, call.call, world_rank(rank));
-  calls_[r] = call;
-  shares_[r] = share;
-  arrived_[r] = true;
-  const std::uint64_t meeting = started_;
-  if (++arrived_count_ < size()) {
-    const auto has_started = [&] { return started_ != meeting; };
-    const LocalWorld::Deadline deadline = world_->begin_wait(lock, world_rank(rank), {this, -1, call.call});
+  const auto r = static_cast<std::size_t>(rank);
+  const auto place = static_cast<std::size_t>(next_meeting_[r] - first_meeting_);
+  if (place == meetings_.size()) {
+    if (spare_meetings_.empty()) spare_meetings_.push_back(std::make_unique<LocalMeeting>(size()));
+    meetings_.push_back(std::move(spare_meetings_.back()));
+    spare_meetings_.pop_back();
+  }
+  ++next_meeting_[r];
+  LocalMeeting& meeting = *meetings_[place];
+  meeting.calls_[r] = call;
+  meeting.shares_[r] = share;
+  meeting.arrived_[r] = true;
+  if (++meeting.arrived_count_ < size()) return meeting;
+  // All are here. Nobody can have failed meanwhile, but they may disagree.
+  const std::string wrong = disagreement(meeting);
+  if (!wrong.empty()) {
+    world_->fail(lock, {world_rank(rank), operation_text(call.call), wrong});
+    world_->throw_failure(lock, call.call, world_rank(rank));
+  }
+  meeting.started_ = true;
+  return meeting;
+}
+
+LocalMeeting& LocalGroup::join(int rank, const LocalCall& call, LocalShare* share) {
+  LocalWorld::Lock lock(world_->mutex_);
+  LocalMeeting& meeting = join(lock, rank, call, share);
+  const bool is_last = meeting.started_;
+  lock.unlock();
+  // Some of the others may wait, and this rank does not begin any share now.
+  if (is_last) wake_after(rank, size() - 1);
+  return meeting;
+}
+
+void LocalGroup::meet(int rank, const LocalCall& call, LocalShare* share) {
+  LocalWorld::Lock lock(world_->mutex_);
+  LocalMeeting& meeting = join(lock, rank, call, share);
+  // The other ranks sleep. Waking one takes longer than a small share, and more of them than cores would only take
+  // turns, so most sleep on until the end.
+  const bool worth_waking = call.input.bytes.size() + call.output.bytes.size() >= kBytesWorthWaking;
+  const int helpers = std::min(world_->cores_, size()) - 1;
+  if (meeting.started_ && worth_waking && helpers > 0) {
+    lock.unlock();
+    wake_after(rank, helpers);
+    lock.lock();
+  }
+  finish(lock, rank, meeting);
+}
+
+void LocalGroup::finish(int rank, LocalMeeting& meeting) {
+  LocalWorld::Lock lock(world_->mutex_);
+  finish(lock, rank, meeting);
+}
+
+bool LocalGroup::finished(LocalMeeting& meeting) {
+  LocalWorld::Lock lock(world_->mutex_);
+  if (world_->failure_) return true;
+  if (!meeting.started_) return false;
+  run_shares(lock, meeting);
+  if (end_if_done(meeting)) {
+    lock.unlock();
+    wake_after(0, size());
+  }
+  return meeting.finished_;
+}
+
+void LocalGroup::finish(LocalWorld::Lock& lock, int rank, LocalMeeting& meeting) {
+  const auto r = static_cast<std::size_t>(rank);
+  const Call call = meeting.call_of(rank).call;
+  if (!meeting.started_) {
+    const auto has_started = [&] { return meeting.started_.load(); };
+    const LocalWorld::Deadline deadline = world_->begin_wait(lock, world_rank(rank), {this, &meeting, -1, call});
     look_out(lock, has_started);
     world_->wait_until(lock, world_rank(rank), deadline, has_started);
-  } else {
-    start(lock, rank);
   }
   // From here on all go through to the end, whatever happens elsewhere: no rank can drop out of a collective while
   // another one reads its memory. No deadline: shares wait for nothing.
-  run_shares(lock);
-  if (finished_ == meeting && shares_left_ == 0) {
-    ++finished_;
-    if (!share_has_thrown_) {
+  run_shares(lock, meeting);
+  if (end_if_done(meeting)) {
+    if (!meeting.share_has_thrown_) {
+      leave(lock, meeting);
       lock.unlock();
       return wake_after(rank, size() - 1);
     }
     wake_after(rank, size() - 1);
   } else {
-    const auto has_finished = [&] { return finished_ != meeting; };
+    const auto has_finished = [&] { return meeting.finished_.load(); };
     look_out(lock, has_finished);
     world_->wake_of(world_rank(rank)).wait(lock, has_finished);
   }
-  if (!share_has_thrown_) return;
-  if (const std::exception_ptr thrown = std::exchange(thrown_[r], nullptr)) {
+  if (!meeting.share_has_thrown_) return leave(lock, meeting);
+  if (const std::exception_ptr thrown = std::exchange(meeting.thrown_[r], nullptr)) {
     lock.unlock();
     std::rethrow_exception(thrown);
   }
-  world_->throw_failure(lock, call.call, world_rank(rank));
+  world_->throw_failure(lock, call, world_rank(rank));
 }
 
-// All are here. Nobody can have failed meanwhile, but they may disagree.
-void LocalGroup::start(LocalWorld::Lock& lock, int rank) {
-  const LocalCall& call = call_of(rank);
-  const std::string wrong = disagreement();
-  if (!wrong.empty()) {
-    world_->fail(lock, {world_rank(rank), operation_text(call.call), wrong});
-    world_->throw_failure(lock, call.call, world_rank(rank));
-  }
-  arrived_.assign(arrived_.size(), false);
-  arrived_count_ = 0;
-  ++started_;
-  next_share_ = 0;
-  shares_left_ = shares_.size();
-  parts_.clear();
-  // The other ranks sleep. Waking one takes longer than a small share, and more of them than cores would only take
-  // turns, so most sleep on until the end.
-  const bool worth_waking = call.input.bytes.size() + call.output.bytes.size() >= kBytesWorthWaking;
-  const int helpers = std::min(world_->cores_, size()) - 1;
-  if (!worth_waking || helpers == 0) return;
-  lock.unlock();
-  wake_after(rank, helpers);
-  lock.lock();
+// Whether the caller is the one to say that the meeting is over.
+bool LocalGroup::end_if_done(LocalMeeting& meeting) {
+  if (meeting.finished_ || meeting.shares_left_ > 0) return false;
+  meeting.finished_ = true;
+  return true;
 }
 
-void LocalGroup::run_shares(LocalWorld::Lock& lock) {
-  while (next_share_ < shares_.size()) {
-    const std::size_t r = next_share_++;
-    if (shares_[r] != nullptr) run_share(lock, r);
-    --shares_left_;
+// One whose share has thrown stays, as the world's last.
+void LocalGroup::leave(const LocalWorld::Lock& /*lock*/, LocalMeeting& meeting) {
+  ++meeting.left_count_;
+  while (!meetings_.empty() && meetings_.front()->left_count_ == size()) {
+    meetings_.front()->start_over();
+    spare_meetings_.push_back(std::move(meetings_.front()));
+    meetings_.pop_front();
+    ++first_meeting_;
   }
 }
 
-void LocalGroup::run_share(LocalWorld::Lock& lock, std::size_t rank) {
+void LocalGroup::run_shares(LocalWorld::Lock& lock, LocalMeeting& meeting) {
+  while (meeting.next_share_ < meeting.shares_.size()) {
+    const std::size_t r = meeting.next_share_++;
+    if (meeting.shares_[r] != nullptr) run_share(lock, meeting, r);
+    --meeting.shares_left_;
+  }
+}
+
+void LocalGroup::run_share(LocalWorld::Lock& lock, LocalMeeting& meeting, std::size_t rank) {
   lock.unlock();
   std::exception_ptr thrown;
   std::string reason;
   try {
-    shares_[rank]->run();
+    meeting.shares_[rank]->run(meeting);
   } catch (const std::exception& error) {
     thrown = std::current_exception();
     reason = error.what();
@@ -275,23 +348,24 @@ void LocalGroup::run_share(LocalWorld::Lock& lock, std::size_t rank) {
   lock.lock();
   if (thrown == nullptr) return;
   const int thrower = world_ranks_[rank];
-  thrown_[rank] = std::move(thrown);
-  share_has_thrown_ = true;
+  meeting.thrown_[rank] = std::move(thrown);
+  meeting.share_has_thrown_ = true;
   world_->fail(lock, {thrower, "", "rank " + std::to_string(thrower) + " failed: " + reason});
 }
 
-std::shared_ptr<LocalGroup> LocalGroup::part_of(int color) {
+std::shared_ptr<LocalGroup> LocalGroup::part_of(LocalMeeting& meeting, int color) {
   const LocalWorld::Lock lock(world_->mutex_);
-  std::shared_ptr<LocalGroup> part = parts_[color].lock();
+  std::shared_ptr<LocalGroup> part = meeting.parts_[color].lock();
   if (part != nullptr) return part;
   std::vector<int> members;  // group ranks, in order of (key, rank)
   for (int r = 0; r < size(); ++r) {
-    if (call_of(r).color == color) members.push_back(r);
+    if (meeting.call_of(r).color == color) members.push_back(r);
   }
-  std::stable_sort(members.begin(), members.end(), [this](int a, int b) { return call_of(a).key < call_of(b).key; });
+  const auto key = [&meeting](int rank) { return meeting.call_of(rank).key; };
+  std::stable_sort(members.begin(), members.end(), [&key](int a, int b) { return key(a) < key(b); });
   for (int& member : members) member = world_rank(member);
   part = std::make_shared<LocalGroup>(world_, std::move(members));
-  parts_[color] = part;
+  meeting.parts_[color] = part;
   return part;
 }
 
@@ -333,18 +407,29 @@ void LocalGroup::post(int source, int destination, const LocalCall& call) {
   } else {
     posted.bytes.assign(call.input.bytes.begin(), call.input.bytes.end());
   }
-  posted_[{source, destination}].push_back(std::move(posted));
+  mail_[{source, destination}].posted.emplace_back(std::move(posted));
   world_->ranks_[static_cast<std::size_t>(world_rank(destination))].wake.notify_all();
 }
 
-void LocalGroup::take(int source, int destination, const LocalCall& call) {
+std::uint64_t LocalGroup::next_receive(int source, int destination) {
+  const LocalWorld::Lock lock(world_->mutex_);
+  return mail_[{source, destination}].receives++;
+}
+
+bool LocalGroup::has_come(int source, int destination, std::uint64_t number) {
+  const LocalWorld::Lock lock(world_->mutex_);
+  return world_->failure_ || mail_[{source, destination}].has(number);
+}
+
+void LocalGroup::take(int source, int destination, std::uint64_t number, const LocalCall& call) {
   LocalWorld::Lock lock(world_->mutex_);
-  std::deque<Posted>& queue = posted_[{source, destination}];
-  if (queue.empty() && world_->failure_) world_->throw_failure(lock, call.call, world_rank(destination));
-  const LocalWorld::Deadline deadline = world_->begin_wait(lock, world_rank(destination), {this, source, call.call});
-  world_->wait_until(lock, world_rank(destination), deadline, [&] { return !queue.empty(); });
-  Posted posted = std::move(queue.front());
-  queue.pop_front();
+  Mailbox& mail = mail_[{source, destination}];
+  if (!mail.has(number) && world_->failure_) world_->throw_failure(lock, call.call, world_rank(destination));
+  const LocalWorld::Deadline deadline =
+      world_->begin_wait(lock, world_rank(destination), {this, nullptr, source, call.call});
+  world_->wait_until(lock, world_rank(destination), deadline, [&] { return mail.has(number); });
+  Posted posted = *std::exchange(mail.posted[number - mail.first], std::nullopt);
+  for (; !mail.posted.empty() && !mail.posted.front(); ++mail.first) mail.posted.pop_front();
   if (!calls_agree(other_end_of(call.call), posted.call)) {
     world_->fail(lock, {world_rank(destination), operation_text(call.call),
                         "rank " + std::to_string(world_rank(source)) + " calls " + describe(posted.call) + ", rank " +

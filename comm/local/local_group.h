@@ -29,6 +29,7 @@
 namespace droptest::comm {
 
 class LocalGroup;
+class LocalMeeting;
 
 /// All ranks of one run: the failure that they share, and who waits where.
 /// Thread safety: all methods may be called from any thread. Shared by the ranks' communicators and by run_ranks(), so
@@ -53,8 +54,9 @@ class LocalWorld {
 
   /// A rank inside a call that waits for others.
   struct Wait {
-    const LocalGroup* group = nullptr;  ///< null: not waiting
-    int peer = -1;                      ///< group rank of the sender that a recv waits for; -1: whoever has not arrived
+    const LocalGroup* group = nullptr;      ///< null: not waiting
+    const LocalMeeting* meeting = nullptr;  ///< whose ranks that have not arrived are awaited; null: a message is
+    int peer = -1;                          ///< group rank of the sender of that message
     Call call;
   };
   struct Rank {
@@ -87,7 +89,7 @@ class LocalWorld {
       false;  ///< a failure, or a rank has ended: for ranks that look without the mutex
 };
 
-/// What a rank shows to the others while a collective runs. The pointers are valid while the rank is in meet().
+/// What a rank shows to the others while a collective runs. The pointers are valid until the rank has left it.
 struct LocalCall {
   Call call{};
   ConstTensor input{};
@@ -103,9 +105,37 @@ struct LocalCall {
 class LocalShare {
  public:
   virtual ~LocalShare() = default;
-  /// May read and write what all ranks of the group show. Runs on the thread of any rank of the group, while its own
-  /// rank waits: it must not call a communicator, nor wait for anything else.
-  virtual void run() = 0;
+  /// May read and write what all ranks of the group show. Runs on the thread of any rank of the group, whatever its own
+  /// rank does meanwhile: it must not call a communicator, nor wait for anything else.
+  virtual void run(LocalMeeting& meeting) = 0;
+};
+
+/// One collective of a group: its n-th for all ranks. All of it is guarded by the world's mutex, but for what ranks
+/// show, which shares read, and the two flags, which ranks that have not gone to sleep yet look at.
+class LocalMeeting {
+ public:
+  explicit LocalMeeting(int size);
+
+  /// What a rank shows, while shares run.
+  const LocalCall& call_of(int rank) const { return calls_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  friend class LocalGroup;
+  friend class LocalWorld;
+  void start_over();
+
+  std::vector<LocalCall> calls_;
+  std::vector<LocalShare*> shares_;
+  std::vector<std::exception_ptr> thrown_;  ///< by shares
+  std::vector<bool> arrived_;
+  int arrived_count_ = 0;
+  int left_count_ = 0;
+  std::size_t next_share_ = 0;          ///< the first one that nobody has begun
+  std::size_t shares_left_ = 0;         ///< that have not been finished
+  std::atomic<bool> started_ = false;   ///< all have arrived
+  std::atomic<bool> finished_ = false;  ///< all shares have run
+  bool share_has_thrown_ = false;
+  std::map<int, std::weak_ptr<LocalGroup>> parts_;  ///< of a split, by color
 };
 
 /// The ranks of one communicator.
@@ -118,17 +148,22 @@ class LocalGroup {
   int world_rank(int rank) const { return world_ranks_[static_cast<std::size_t>(rank)]; }
   LocalWorld& world() const { return *world_; }
 
-  /// Waits until every rank of the group is here with a call that agrees, and returns when each rank's share has run
-  /// once. Null: a rank that has nothing to do. Shares run on whichever of the ranks' threads are awake, so that a rank
-  /// need not be woken before the collective is over. Throws: CommError, on every rank, where one fails, ends, calls
-  /// something else or does not come in time. A share that throws fails the world: its own rank gets the exception,
-  /// the others a CommError that names it, when all other shares have run.
+  /// Joins this rank's next collective. `call` and `share` are the rank's until it has left. Null: a rank that has
+  /// nothing to do. Throws: CommError where the world has failed, or, for the last one to join, where calls differ.
+  LocalMeeting& join(int rank, const LocalCall& call, LocalShare* share);
+  /// Waits until every rank of the group has joined, and returns when each rank's share has run once; leaves. Shares
+  /// run on whichever of the ranks' threads are awake, so that a rank need not be woken before the collective is over,
+  /// nor wait for it. Throws: CommError where one fails, ends, calls something else or does not join in time. A share
+  /// that throws fails the world: its own rank gets the exception, the others a CommError that names it, when all other
+  /// shares have run. Thrown or not, nobody looks at the rank's call and share any more.
+  void finish(int rank, LocalMeeting& meeting);
+  /// Whether finish() would not wait; runs shares that nobody has begun.
+  bool finished(LocalMeeting& meeting);
+  /// join() and finish(), with fewer ranks woken.
   void meet(int rank, const LocalCall& call, LocalShare* share);
-  /// What a rank shows, while shares run.
-  const LocalCall& call_of(int rank) const { return calls_[static_cast<std::size_t>(rank)]; }
 
   /// While the shares of a split run: the new group of that color, the same one for all its ranks.
-  std::shared_ptr<LocalGroup> part_of(int color);
+  std::shared_ptr<LocalGroup> part_of(LocalMeeting& meeting, int color);
 
   /// The points in a rank's stream between which others use its tensors in a collective on a device. Made by the rank
   /// itself when it first calls one; the others use it in and after meet().
@@ -140,8 +175,12 @@ class LocalGroup {
 
   /// Leaves a copy of the data for `destination`; never waits.
   void post(int source, int destination, const LocalCall& call);
-  /// Waits for the next message of `source`. Throws: CommError where it is not the one that `call` names.
-  void take(int source, int destination, const LocalCall& call);
+  /// The number of the message of `source` that the next receive gets.
+  std::uint64_t next_receive(int source, int destination);
+  /// Waits for that message. Throws: CommError where it is not the one that `call` names.
+  void take(int source, int destination, std::uint64_t number, const LocalCall& call);
+  /// Whether take() would not wait.
+  bool has_come(int source, int destination, std::uint64_t number);
 
  private:
   friend class LocalWorld;
@@ -157,35 +196,37 @@ class LocalGroup {
     std::vector<std::byte> bytes;
     std::unique_ptr<DevicePost> on_device;  ///< null: in host memory
   };
+  // The messages of one rank to another one.
+  struct Mailbox {
+    std::deque<std::optional<Posted>> posted;  ///< empty: taken, before an earlier one was
+    std::uint64_t first = 0;                   ///< number of the first one of them
+    std::uint64_t receives = 0;                ///< so far
+    bool has(std::uint64_t number) const { return number < first + posted.size(); }
+  };
   std::unique_ptr<DevicePost> device_post(std::size_t bytes, Stream& stream);
 
-  std::vector<int> missing() const;  ///< world ranks that have not arrived
-  std::string disagreement() const;  ///< empty where all calls agree
-  void start(LocalWorld::Lock& lock, int rank);
-  void run_shares(LocalWorld::Lock& lock);
-  void run_share(LocalWorld::Lock& lock, std::size_t rank);
+  std::vector<int> missing(const LocalMeeting& meeting) const;  ///< world ranks that have not arrived
+  std::string disagreement(const LocalMeeting& meeting) const;  ///< empty where all calls agree
+  LocalMeeting& join(const LocalWorld::Lock& lock, int rank, const LocalCall& call, LocalShare* share);
+  void finish(LocalWorld::Lock& lock, int rank, LocalMeeting& meeting);
+  void run_shares(LocalWorld::Lock& lock, LocalMeeting& meeting);
+  void run_share(LocalWorld::Lock& lock, LocalMeeting& meeting, std::size_t rank);
+  bool end_if_done(LocalMeeting& meeting);
+  void leave(const LocalWorld::Lock& lock, LocalMeeting& meeting);
   void wake_after(int rank, int count) const;
   template <class Seen>
   void look_out(LocalWorld::Lock& lock, const Seen& seen) const;
 
   std::shared_ptr<LocalWorld> world_;
   const std::vector<int> world_ranks_;
-  // All of the following is guarded by the world's mutex; calls_ also by the protocol of meet().
-  std::vector<LocalCall> calls_;
-  std::vector<LocalShare*> shares_;
-  std::vector<std::exception_ptr> thrown_;  ///< by shares
-  std::vector<bool> arrived_;
-  int arrived_count_ = 0;
-  std::size_t next_share_ = 0;   ///< of the meeting that goes on: the first one that nobody has begun
-  std::size_t shares_left_ = 0;  ///< that have not been finished
-  // Written under the mutex as all else here; read without it by ranks that have not gone to sleep yet.
-  std::atomic<std::uint64_t> started_ = 0;   ///< meetings that all have come to
-  std::atomic<std::uint64_t> finished_ = 0;  ///< meetings whose shares have all run
-  bool share_has_thrown_ = false;            ///< stays: the world has failed
-  std::map<std::pair<int, int>, std::deque<Posted>> posted_;
+  // All of the following is guarded by the world's mutex.
+  std::deque<std::unique_ptr<LocalMeeting>> meetings_;  ///< that not all ranks have left, in order
+  std::uint64_t first_meeting_ = 0;                     ///< number of the first one of them
+  std::vector<std::uint64_t> next_meeting_;             ///< by rank
+  std::vector<std::unique_ptr<LocalMeeting>> spare_meetings_;
+  std::map<std::pair<int, int>, Mailbox> mail_;               ///< by source and destination
   std::vector<std::unique_ptr<DevicePost>> taken_posts_;      ///< to be used again
   std::vector<std::unique_ptr<DevicePoints>> device_points_;  ///< by rank; null until its first device collective
-  std::map<int, std::weak_ptr<LocalGroup>> parts_;            ///< of the split that is going on, by color
 };
 
 }  // namespace droptest::comm

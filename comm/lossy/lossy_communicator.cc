@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "comm/call.h"
+#include "comm/deferred_calls.h"
 #include "comm/device/stream_turns.h"
 #include "comm/lossy/clock/group_timeline.h"
 #include "comm/lossy/clock/virtual_clock.h"
@@ -45,6 +46,7 @@ struct RankState {
   }
   VirtualClock* clock_or_null() { return clock ? &*clock : nullptr; }
 
+  DeferredCalls started;
   FlowLedger ledger;
   std::optional<VirtualClock> clock;
   TouchedCalls calls;
@@ -111,6 +113,7 @@ class LossyCommunicator::Impl {
 
   // The path that a message takes, or null where it goes straight to the inner communicator.
   Path* path_of(const Message& message) {
+    state->started.run_all();
     if (state->lossless_scopes > 0 || inner.world_size() == 1) return nullptr;
     if (steps_begun_ != state->step) begin_step();
     const auto traffic_class = static_cast<std::size_t>(message.traffic_class);
@@ -122,9 +125,15 @@ class LossyCommunicator::Impl {
     return arrival == Arrival::kCertain && certain_path != nullptr ? certain_path : path;
   }
 
+  bool has_path(const Message& message) const {
+    return state->lossless_scopes == 0 && inner.world_size() > 1 &&
+           paths_[static_cast<std::size_t>(message.traffic_class)] != nullptr;
+  }
+
   // How a message to or from group rank `peer` travels, or null where it goes straight to the inner communicator: what
   // a rank sends to itself does not travel.
   PeerMessages* peer_messages_of(const Message& message, int peer) {
+    state->started.run_all();
     if (peer == inner.rank() || path_of(message) == nullptr) return nullptr;
     return peer_messages_[static_cast<std::size_t>(message.traffic_class)].get();
   }
@@ -309,6 +318,7 @@ std::string_view LossyCommunicator::backend() const { return impl_->inner.backen
 
 void LossyCommunicator::begin_step(std::uint64_t step) {
   RankState& state = *impl_->state;
+  state.started.run_all();
   if (impl_->group() == 0) {
     // Other groups of a rank may have begun the step before: all ranks collect at the end of the same one.
     const std::uint64_t ended = std::exchange(state.world_step, step);
@@ -443,16 +453,43 @@ void LossyCommunicator::recv(Tensor data, int source, const Message& message) {
 void LossyCommunicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
   checked_exchange(*this, sends, receives, impl_->state->step);
+  impl_->state->started.run_all();
   impl_->exchange(sends, receives);
+}
+
+std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& arguments) {
+  // The rank's time in its wait is no compute time.
+  class Straight final : public WorkInFlight {
+   public:
+    Straight(std::unique_ptr<WorkInFlight> inner, RankState& state) : inner_(std::move(inner)), state_(state) {}
+    void finish() override {
+      const VirtualClock::Pause pause(state_.clock_or_null());
+      inner_->finish();
+    }
+    bool finished() override { return inner_->finished(); }
+
+   private:
+    std::unique_ptr<WorkInFlight> inner_;
+    RankState& state_;
+  };
+  RankState& state = *impl_->state;
+  const VirtualClock::Pause pause(state.clock_or_null());
+  checked_call(*this, arguments, state.step);
+  if (!state.started.empty() || impl_->has_path(arguments.message)) return state.started.start(*this, arguments);
+  std::unique_ptr<WorkInFlight> work = impl_->inner.begin(arguments);
+  if (work == nullptr) return nullptr;
+  return std::make_unique<Straight>(std::move(work), state);
 }
 
 void LossyCommunicator::barrier(const Message& message) {
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
+  impl_->state->started.run_all();
   impl_->inner.barrier(message);
 }
 
 std::unique_ptr<Communicator> LossyCommunicator::split(int color, int key) {
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
+  impl_->state->started.run_all();
   return impl_->split(color, key);
 }
 
@@ -461,6 +498,7 @@ void LossyCommunicator::abort(std::string_view reason) noexcept { impl_->inner.a
 LossyCommunicator::LosslessScope::LosslessScope(LossyCommunicator& communicator)
     : communicator_(communicator),
       pause_(std::make_unique<VirtualClock::Pause>(communicator.impl_->state->clock_or_null())) {
+  communicator_.impl_->state->started.run_all();
   ++communicator_.impl_->state->lossless_scopes;
 }
 
@@ -472,12 +510,14 @@ VirtualClock::Stop LossyCommunicator::stop_clock() { return VirtualClock::Stop(i
 
 void LossyCommunicator::verify_fates() {
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
+  impl_->state->started.run_all();
   comm::verify_fates(impl_->inner, impl_->state->ledger, impl_->state->next_group);
 }
 
 std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail detail) {
   RankState& state = *impl_->state;
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
+  state.started.run_all();
   const Settling settling = impl_->group() == 0 ? Settling::kSettle : Settling::kKeep;
   if (settling == Settling::kSettle) state.open_steps = 0;
   return comm::collect_statistics(impl_->inner, {state.ledger, state.calls, state.steps, state.sampler, state.step},
@@ -486,12 +526,14 @@ std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail de
 
 std::vector<ClassSample> LossyCommunicator::take_samples() {
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
+  impl_->state->started.run_all();
   return comm::take_samples(impl_->inner, impl_->state->ledger, impl_->state->sampler);
 }
 
 std::optional<VirtualTime> LossyCommunicator::collect_time() {
   if (!impl_->state->clock) return std::nullopt;
   const VirtualClock::Pause pause(impl_->state->clock_or_null());
+  impl_->state->started.run_all();
   return comm::collect_time(impl_->inner, impl_->state->clock->time());
 }
 

@@ -55,6 +55,12 @@ class LossyCommunicator final : public Communicator {
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
   void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
+  /// Works of classes with a network are run when this rank waits for one of its works, or calls something else, in the
+  /// order of their starts over all groups of the rank: so fates, statistics and results are those of the program with
+  /// blocking calls. A wait then needs that the peers wait, too, and that ranks with several groups in common start
+  /// their works in one order; a receive needs the send that it is for before the next collective. Works of classes
+  /// without a network, where none of the others is under way, are the inner communicator's.
+  std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   void barrier(const Message& message) override;
   /// The parts share this communicator's links and their packet indices, so no fate is used twice.
   std::unique_ptr<Communicator> split(int color, int key) override;

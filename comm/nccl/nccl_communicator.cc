@@ -116,6 +116,7 @@ Stream* NcclCommunicator::stream_of(const Call& call, ConstTensor input, ConstTe
 
 void NcclCommunicator::agree(const Call& call, std::span<const std::uint64_t> send_counts,
                              std::span<const std::uint64_t> receive_counts) {
+  receives_.run_all();
   hand_over();
   if (is_compared(calls_++)) control_->agree_on(call, send_counts, receive_counts);
 }
@@ -300,6 +301,17 @@ void NcclCommunicator::broadcast(Tensor data, int root, const Message& message) 
   });
 }
 
+std::unique_ptr<WorkInFlight> NcclCommunicator::begin(const CallArguments& arguments) {
+  const Call call = checked_call(*this, arguments, step());
+  const bool is_receive = call.operation == Operation::kRecv;
+  const ConstTensor input = is_receive ? ConstTensor(arguments.output) : arguments.input;
+  const ConstTensor output = call.operation == Operation::kSend ? input : ConstTensor(arguments.output);
+  Stream* const stream = stream_of(call, input, output);
+  if (stream != nullptr) return is_receive ? receives_.start(*this, arguments) : Communicator::begin(arguments);
+  hand_over();
+  return control_->begin(arguments);
+}
+
 void NcclCommunicator::send(ConstTensor data, int destination, const Message& message) {
   const Call call(Operation::kSend, data.type, data.count_elems(), message, step());
   Stream* const stream = stream_of(call, data, data);
@@ -321,6 +333,7 @@ void NcclCommunicator::send(ConstTensor data, int destination, const Message& me
 // receives before their own sends can end. But only one message to each: where they sent each other several, a group of
 // all would wait for receives that come behind the other's group.
 void NcclCommunicator::recv(Tensor data, int source, const Message& message) {
+  receives_.run_all();
   const Call call(Operation::kRecv, data.type, data.count_elems(), message, step());
   Stream* const stream = stream_of(call, data, data);
   if (stream == nullptr) {
@@ -347,6 +360,7 @@ void NcclCommunicator::recv(Tensor data, int source, const Message& message) {
 }
 
 void NcclCommunicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
+  receives_.run_all();
   const ExchangeCalls calls = checked_exchange(*this, sends, receives, step());
   Stream* stream = nullptr;
   for (std::size_t i = 0; i < sends.size(); ++i) stream = stream_of(calls.sends[i], sends[i].data, sends[i].data);

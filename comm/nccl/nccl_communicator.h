@@ -12,6 +12,7 @@
 
 #include "comm/call.h"
 #include "comm/communicator.h"
+#include "comm/deferred_calls.h"
 #include "comm/device/device_buffer.h"
 #include "comm/device/stream.h"
 #include "comm/gloo/gloo_communicator.h"
@@ -70,6 +71,9 @@ class NcclCommunicator final : public Communicator {
   void recv(Tensor data, int source, const Message& message) override;
   /// On the device: one group of NCCL's calls. Hands over what send() has kept.
   void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
+  /// On the device: a started call is put on the stream at once. Receives are when the rank waits for one of them,
+  /// receives something else or comes to the group's next collective, so that the stream does not stand still before.
+  std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   /// Of the hosts: what they have put on streams may still be under way.
   void barrier(const Message& message) override;
   /// Waits until the work under way is done.
@@ -112,6 +116,7 @@ class NcclCommunicator final : public Communicator {
   std::uint64_t calls_ = 0;
   std::vector<std::uint64_t> sent_;      ///< messages in device memory so far, by destination
   std::vector<std::uint64_t> received_;  ///< by source
+  DeferredCalls receives_;               ///< started, on the device
   DeviceOutbox outbox_;
   std::deque<ToSelf> to_self_;
   DeviceMemory input_copy_;              ///< of an all_to_all in place

@@ -20,6 +20,7 @@
 #include "tests/comm/conformance.h"
 #include "tests/comm/lossy_program.h"
 #include "tests/comm/lossy_recovery.h"
+#include "tests/comm/started_programs.h"
 #include "tests/comm/through_device.h"
 
 namespace droptest::comm {
@@ -55,6 +56,14 @@ TEST(DeviceCollectives, GroupsOfLocalConform) {
   DROPTEST_NEEDS_DEVICE();
   EXPECT_EQ(digests(4, Where::kHost, check_conformance_of_splits),
             digests(4, Where::kDevice, check_conformance_of_splits));
+}
+
+TEST(DeviceCollectives, StartedProgramsHaveTheBitsOfTheHost) {
+  DROPTEST_NEEDS_DEVICE();
+  for (const int ranks : {2, 3}) {
+    EXPECT_EQ(digests(ranks, Where::kHost, check_started_programs),
+              digests(ranks, Where::kDevice, check_started_programs));
+  }
 }
 
 TEST(DeviceCollectives, LargeExchangesConform) {

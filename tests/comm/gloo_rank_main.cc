@@ -18,6 +18,7 @@
 #include "comm/backend_registry.h"
 #include "sim/error.h"
 #include "tests/comm/conformance.h"
+#include "tests/comm/started_programs.h"
 #include "tests/comm/turn_clock.h"
 
 namespace droptest::comm {
@@ -165,6 +166,7 @@ std::uint64_t run(Communicator& communicator, TurnClock& clock, std::string_view
   const std::string_view kind = scenario.substr(0, colon);
   const std::string_view how = colon == std::string_view::npos ? "" : scenario.substr(colon + 1);
   if (kind == "conformance") return check_conformance(communicator);
+  if (kind == "started") return check_started_programs(communicator);
   if (kind == "splits") return check_conformance_of_splits(communicator);
   if (kind == "message_sizes") return check_message_sizes(communicator);
   if (kind == "large_exchanges") return check_large_exchanges(communicator);

@@ -17,6 +17,7 @@
 #include "tests/comm/conformance.h"
 #include "tests/comm/free_port.h"
 #include "tests/comm/rank_processes.h"
+#include "tests/comm/started_programs.h"
 
 namespace droptest::comm {
 namespace {
@@ -54,6 +55,10 @@ TEST(Gloo, PartsOfASplitGiveTheBitsOfLocalToo) { expect_local_bits({2, 5}, "spli
 
 TEST(Gloo, MessagesThatTravelWithTheCallAndLongerOnesGiveTheBitsOfLocal) {
   expect_local_bits({2, 4}, "message_sizes", check_message_sizes);
+}
+
+TEST(Gloo, StartedProgramsGiveTheBitsOfBlockingOnesOnLocal) {
+  expect_local_bits({1, 2, 3, 5}, "started", check_started_programs);
 }
 
 TEST(Gloo, LargeExchangesDoNotDeadlock) { expect_local_bits({2, 4}, "large_exchanges", check_large_exchanges); }

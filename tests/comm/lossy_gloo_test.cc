@@ -2,10 +2,12 @@
 // The loss layer over Gloo: the fates of the local backend exactly, and its results to rounding.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +21,7 @@
 #include "sim/recovery/parity.h"
 #include "sim/recovery/retransmission.h"
 #include "tests/comm/rank_processes.h"
+#include "tests/comm/started_programs.h"
 
 namespace droptest::comm {
 namespace {
@@ -221,6 +224,77 @@ TEST(LossyGloo, RecoversWhatTheLocalBackendRecovers) {
               [](ClassNetwork& network) { network.recovery.error_feedback = ClassRecovery::ErrorFeedback::kOn; });
   expect_with("protect", [](ClassNetwork& network) { network.recovery.protect.steps = {2, 4}; });
   expect_with("largest_norm", [](ClassNetwork& network) { network.reduce.selection = LossSelection::kLargestNorm; });
+}
+
+TEST(GlooStartedWork, AWaitNeedsOnlyThatThePeersHaveStarted) {
+  std::atomic<int> waits = 0;
+  run_gloo_ranks(2, [&](Communicator& communicator) { check_waits_need_starts_alone(communicator, waits); });
+}
+
+TEST(GlooStartedWork, RanksMayStartTheWorksOfTwoGroupsInDifferentOrders) {
+  run_gloo_ranks(2, [](Communicator& world) {
+    const auto part = world.split(0, 0);
+    std::vector<float> of_world(30000, 1);
+    std::vector<float> of_part(30000, 2);
+    const auto start = [](Communicator& group, std::vector<float>& values) {
+      const Tensor data{std::span(values)};
+      return group.start_all_reduce(data, data, ReduceOp::kSum, kMessage);
+    };
+    const bool world_first = world.rank() == 0;
+    Work first = world_first ? start(world, of_world) : start(*part, of_part);
+    Work second = world_first ? start(*part, of_part) : start(world, of_world);
+    first.wait();
+    second.wait();
+    EXPECT_EQ(of_world, std::vector<float>(30000, 2));
+    EXPECT_EQ(of_part, std::vector<float>(30000, 4));
+  });
+}
+
+TEST(GlooStartedWork, AnErrorThatDropsAWorkIsWhatThePeersReport) {
+  std::string seen_by_rank_0;
+  run_gloo_ranks(2, [&](Communicator& world) {
+    const auto part = world.split(0, 0);
+    float value = 1;
+    const Tensor data{std::span(&value, 1)};
+    try {
+      if (world.rank() == 1) {
+        const Work dropped = part->start_all_reduce(data, data, ReduceOp::kSum, kMessage);
+        throw std::runtime_error("the token file ends");
+      }
+      world.barrier(kMessage);
+    } catch (const std::exception& error) {
+      if (world.rank() == 0) seen_by_rank_0 = error.what();
+    }
+  });
+  EXPECT_NE(seen_by_rank_0.find("rank 1 failed: an error unwound its program"), std::string::npos) << seen_by_rank_0;
+}
+
+TEST(GlooStartedWork, ALossLayerOverItGivesTheFatesAndResultsOfBlockingCalls) {
+  ClassNetwork network;
+  network.path = "ring";
+  network.payload_bytes = 64;
+  network.reduce.loss = network.gather.loss = std::make_shared<sim::Bernoulli>(0.1);
+  const LossyOptions options = options_of(network);
+  run_gloo_ranks(3, [&](Communicator& inner) {
+    std::vector<std::byte> bytes[2];
+    std::uint64_t digests[2];
+    for (const Calls calls : {Calls::kBlocking, Calls::kStarted}) {
+      const auto mode = static_cast<std::size_t>(calls);
+      LossyCommunicator lossy(inner, options);
+      const ProgramGroups groups(lossy);
+      for (std::uint64_t step = 0; step < 6; ++step) {
+        lossy.begin_step(step);
+        const auto output = run_started_program(groups, step + 7000, kClass, calls);
+        bytes[mode].insert(bytes[mode].end(), output.begin(), output.end());
+      }
+      lossy.verify_fates();
+      const ClassStatistics statistics = lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit).at(0);
+      EXPECT_GT(statistics.total().lost_packets, 0U);
+      digests[mode] = statistics.digest;
+    }
+    EXPECT_EQ(bytes[0], bytes[1]);
+    EXPECT_EQ(digests[0], digests[1]);
+  });
 }
 
 }  // namespace

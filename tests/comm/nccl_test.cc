@@ -20,6 +20,7 @@
 #include "tests/comm/conformance.h"
 #include "tests/comm/nccl_fixture.h"
 #include "tests/comm/nccl_ranks.h"
+#include "tests/comm/started_programs.h"
 #include "tests/comm/through_device.h"
 #include "tests/fake_nccl/fake_nccl.h"
 #include "tests/fake_nccl/fake_streams.h"
@@ -62,6 +63,18 @@ TEST_F(Nccl, EveryOperationOnTheDeviceGivesTheResultsOfLocal) {
 
 TEST_F(Nccl, PartsOfASplitDoToo) {
   for (const int world_size : {2, 5}) expect_local_digests(world_size, check_conformance_of_splits);
+}
+
+TEST_F(Nccl, StartedProgramsGiveTheResultsOfBlockingOnesOnLocal) {
+  for (const int world_size : {1, 2, 3}) {
+    expect_local_digests(world_size, check_started_programs_of_any_order);
+    std::vector<std::string> digests(static_cast<std::size_t>(world_size));
+    const auto ends = run_nccl_ranks({.world_size = world_size}, [&](Communicator& communicator, Stream& /*stream*/) {
+      digests[static_cast<std::size_t>(communicator.rank())] = std::to_string(check_started_programs(communicator));
+    });
+    EXPECT_THAT(ends, Each("ok"));
+    EXPECT_EQ(digests, local_digests(world_size, check_started_programs));
+  }
 }
 
 TEST_F(Nccl, LargeExchangesDoNotDeadlock) { expect_local_digests(2, check_large_exchanges); }

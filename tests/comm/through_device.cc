@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <functional>
 #include <stdexcept>
+#include <utility>
+
+#include "comm/call.h"
 
 namespace droptest::comm {
 
@@ -93,6 +96,40 @@ void ThroughDevice::exchange(std::span<const Send> sends, std::span<const Receiv
     copy_to_host(receives_there[i].data.bytes.data(), receives[i].data.bytes, stream_);
   }
   stream_.synchronize();
+}
+
+std::unique_ptr<WorkInFlight> ThroughDevice::begin(const CallArguments& arguments) {
+  class Started final : public WorkInFlight {
+   public:
+    Started(std::unique_ptr<WorkInFlight> inner, Tensor there, Tensor here, Stream& stream)
+        : inner_(std::move(inner)), there_(there), here_(here), stream_(stream) {}
+    void finish() override {
+      if (inner_ != nullptr) inner_->finish();
+      copy_to_host(there_.bytes.data(), here_.bytes, stream_);
+      stream_.synchronize();  // of calls without an output, too: peers read the inputs
+    }
+    bool finished() override { return inner_ == nullptr || inner_->finished(); }
+
+   private:
+    std::unique_ptr<WorkInFlight> inner_;
+    Tensor there_;
+    Tensor here_;
+    Stream& stream_;
+  };
+  const auto on_device = [&](ConstTensor data) {
+    of_works_.emplace_back(data.bytes.size(), "tensors of a test");
+    std::byte* const bytes = of_works_.back().elems().data();
+    copy_to_device(data.bytes, bytes, stream_);
+    return Tensor(data.type, {bytes, data.bytes.size()}, &stream_);
+  };
+  const bool sends = arguments.operation == Operation::kSend;
+  const bool in_place = !sends && arguments.input.bytes.data() == arguments.output.bytes.data();
+  CallArguments there = arguments;
+  if (!sends) there.output = on_device(arguments.output);
+  if (arguments.operation != Operation::kRecv)
+    there.input = in_place ? ConstTensor(there.output) : ConstTensor(on_device(arguments.input));
+  stream_.synchronize();
+  return std::make_unique<Started>(inner_.begin(there), there.output, arguments.output, stream_);
 }
 
 std::unique_ptr<Communicator> ThroughDevice::split(int color, int key) {

@@ -40,6 +40,7 @@ class ThroughDevice final : public Communicator {
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
   void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
+  std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   void barrier(const Message& message) override { inner_.barrier(message); }
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
@@ -52,6 +53,7 @@ class ThroughDevice final : public Communicator {
 
   std::unique_ptr<Communicator> owned_;
   Communicator& inner_;
+  std::vector<DeviceBuffer<std::byte>> of_works_;  ///< outlive what is on the stream
   Stream stream_;
 };
 

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Started calls whose rank does its part when it waits.
+#pragma once
+
+#include <deque>
+#include <exception>
+#include <memory>
+
+#include "comm/call.h"
+#include "comm/work.h"
+
+namespace droptest::comm {
+
+/// Runs started calls as blocking ones, in the order of their starts, when the rank waits for one of them or calls
+/// something else. Of messages that follow each other without a collective in between the sends go first, so that ranks
+/// may start their receives early.
+/// Thread safety: none; a rank has one.
+class DeferredCalls {
+ public:
+  /// The communicator is borrowed until the work is done.
+  std::unique_ptr<WorkInFlight> start(Communicator& communicator, const CallArguments& arguments);
+
+  /// Runs all calls that were started. What one throws is for the wait of its work. Does nothing while it runs already.
+  void run_all();
+
+  bool empty() const { return waiting_.empty(); }
+
+ private:
+  struct Deferred {
+    Deferred(Communicator& of, const CallArguments& to_keep) : communicator(of), arguments(to_keep) {}
+    bool is_message() const;
+    Communicator& communicator;
+    KeptArguments arguments;
+    bool is_done = false;
+    std::exception_ptr thrown;
+  };
+  class DeferredInFlight;
+  static void run(Deferred& call);
+
+  std::deque<std::shared_ptr<Deferred>> waiting_;  ///< each shared with its work
+  bool is_running_ = false;
+};
+
+}  // namespace droptest::comm

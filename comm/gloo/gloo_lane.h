@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Started calls that go on while their rank computes.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "comm/work.h"
+
+namespace droptest::comm {
+
+/// Runs tasks one after the other on a thread of its own, which exists from the first one on and sleeps between them.
+/// Thread safety: one thread uses it, the rank's.
+class GlooLane {
+ public:
+  GlooLane() = default;
+  /// Waits until all tasks are done.
+  ~GlooLane();
+  GlooLane(const GlooLane&) = delete;
+  GlooLane& operator=(const GlooLane&) = delete;
+
+  /// Its work is done when `run` has returned, and throws what `run` threw.
+  std::unique_ptr<WorkInFlight> start(std::function<void()> run);
+  /// Returns when all tasks so far are done: what comes next may be run by the caller.
+  void drain();
+
+ private:
+  struct Task {
+    std::function<void()> run;
+    bool is_done = false;
+    std::exception_ptr thrown;
+  };
+  class TaskInFlight;
+  void run_tasks();
+
+  std::mutex mutex_;  ///< guards what follows, but for the thread
+  std::condition_variable changed_;
+  std::deque<std::shared_ptr<Task>> tasks_;  ///< each shared with its work; the first one runs
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// Started collectives and messages on the local backend, and on the loss layer over it.
+#include "comm/work.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "comm/lossy/lossy_communicator.h"
+#include "comm/lossy/paths/path_registry.h"
+#include "comm/run_ranks.h"
+#include "sim/error.h"
+#include "tests/comm/lossy_recovery.h"
+#include "tests/comm/started_programs.h"
+
+namespace droptest::comm {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr auto kClass = sim::TrafficClass::kDpGradient;
+const Message kFirst{kClass, "first", 0};
+const Message kSecond{kClass, "second", 0};
+
+TEST(StartedWork, AThousandRandomProgramsGiveTheResultsOfBlockingCalls) {
+  std::uint64_t first = 0;
+  for (const int ranks : {1, 2, 3, 5}) {
+    run_ranks(ranks, 60s,
+              [&](Communicator& communicator) { check_started_programs(communicator, first, first + 250, 1); });
+    first += 250;
+  }
+}
+
+TEST(StartedWork, AWaitNeedsOnlyThatThePeersHaveStarted) {
+  std::atomic<int> waits = 0;
+  run_ranks(2, 5s, [&](Communicator& communicator) { check_waits_need_starts_alone(communicator, waits); });
+}
+
+TEST(StartedWork, RanksMayStartTheWorksOfTwoGroupsInDifferentOrders) {
+  run_ranks(2, 5s, [](Communicator& world) {
+    const auto part = world.split(0, 0);
+    float of_world = 1;
+    float of_part = 2;
+    const auto start = [](Communicator& group, float& value) {
+      const Tensor data{std::span(&value, 1)};
+      return group.start_all_reduce(data, data, ReduceOp::kSum, kFirst);
+    };
+    const bool world_first = world.rank() == 0;
+    Work first = world_first ? start(world, of_world) : start(*part, of_part);
+    Work second = world_first ? start(*part, of_part) : start(world, of_world);
+    first.wait();
+    second.wait();
+    EXPECT_EQ(of_world, 2);
+    EXPECT_EQ(of_part, 4);
+  });
+}
+
+TEST(StartedWork, ReceivesThatAreWaitedForInReversedOrderGetTheirOwnMessages) {
+  run_ranks(2, 5s, [](Communicator& communicator) {
+    std::array<float, 2> values{1, 2};
+    const auto at = [&](std::size_t i) { return Tensor(std::span(&values[i], 1)); };
+    if (communicator.rank() == 0) {
+      communicator.send(at(0), 1, kFirst);
+      communicator.send(at(1), 1, kSecond);
+      return;
+    }
+    values = {0, 0};
+    Work first = communicator.start_recv(at(0), 0, kFirst);
+    Work second = communicator.start_recv(at(1), 0, kSecond);
+    second.wait();
+    EXPECT_EQ(values[1], 2);
+    first.wait();
+    EXPECT_EQ(values[0], 1);
+  });
+}
+
+TEST(StartedWork, DoneDoesTheWorkThatNobodyWaitsFor) {
+  std::atomic<int> started = 0;
+  run_ranks(2, 5s, [&](Communicator& communicator) {
+    float value = 1;
+    const Tensor data{std::span(&value, 1)};
+    Work work = communicator.start_all_reduce(data, data, ReduceOp::kSum, kFirst);
+    if (++started == 2) started.notify_all();
+    while (started < 2) started.wait(1);
+    while (!work.done()) {
+    }
+    work.wait();
+    EXPECT_TRUE(work.done());
+    EXPECT_EQ(value, 2);
+  });
+}
+
+TEST(StartedWork, AWorkThatIsDroppedWaits) {
+  run_ranks(2, 5s, [](Communicator& communicator) {
+    std::vector<float> data(100, static_cast<float>(communicator.rank() + 1));
+    if (communicator.rank() == 0) {
+      { const Work dropped = communicator.start_all_reduce(std::span(data), std::span(data), ReduceOp::kSum, kFirst); }
+    } else {
+      communicator.all_reduce(std::span(data), ReduceOp::kSum, kFirst);
+    }
+    EXPECT_EQ(data, std::vector<float>(100, 3));
+  });
+}
+
+// Rank 1 starts what rank 0 never does, and fails; rank 0 waits for rank 1 elsewhere.
+TEST(StartedWork, AWorkThatIsDroppedByAnErrorAbortsTheGroup) {
+  std::string thrown;
+  std::string seen_by_rank_0;
+  try {
+    run_ranks(2, 5s, [&](Communicator& world) {
+      const auto part = world.split(0, 0);
+      float value = 1;
+      const Tensor data{std::span(&value, 1)};
+      if (world.rank() == 1) {
+        const Work dropped = part->start_all_reduce(data, data, ReduceOp::kSum, kFirst);
+        throw ConfigError("the token file ends");
+      }
+      try {
+        world.barrier(kSecond);
+      } catch (const CommError& error) {
+        seen_by_rank_0 = error.what();
+        throw;
+      }
+    });
+  } catch (const ConfigError& error) {
+    thrown = error.what();
+  }
+  EXPECT_EQ(thrown, "the token file ends");
+  EXPECT_THAT(seen_by_rank_0, HasSubstr("rank 1 failed: an error unwound its program while a started call"));
+}
+
+TEST(StartedWork, ASecondWaitReturnsOrThrowsTheSame) {
+  run_ranks(2, 5s, [](Communicator& communicator) {
+    float value = 1;
+    const Tensor data{std::span(&value, 1)};
+    Work work = communicator.start_all_reduce(data, data, ReduceOp::kSum, kFirst);
+    work.wait();
+    work.wait();
+    EXPECT_EQ(value, 2);
+  });
+  std::array<std::string, 2> errors;
+  try {
+    run_ranks(2, 1s, [&](Communicator& communicator) {
+      if (communicator.rank() == 1) return;
+      float value = 1;
+      const Tensor data{std::span(&value, 1)};
+      Work work = communicator.start_all_reduce(data, data, ReduceOp::kSum, kFirst);
+      for (std::string& error : errors) {
+        try {
+          work.wait();
+        } catch (const CommError& thrown) {
+          error = thrown.what();
+        }
+      }
+    });
+  } catch (const CommError&) {
+  }
+  EXPECT_THAT(errors[0], HasSubstr("rank 1 has ended without taking part"));
+  EXPECT_EQ(errors[1], errors[0]);
+}
+
+TEST(StartedWork, OneNameHasOneWorkUnderWay) {
+  run_ranks(2, 5s, [](Communicator& communicator) {
+    std::array<float, 3> values{1, 1, 1};
+    const auto start = [&](std::size_t i, const Message& message) {
+      const Tensor data{std::span(&values[i], 1)};
+      return communicator.start_all_reduce(data, data, ReduceOp::kSum, message);
+    };
+    Work first = start(0, kFirst);
+    try {
+      Work again = start(1, kFirst);
+      ADD_FAILURE() << "two works of one name";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("start of all_reduce"), HasSubstr("rank "), HasSubstr("\"first\""),
+                                      HasSubstr("dp_gradient, layer 0"), HasSubstr("before the first one was waited")));
+    }
+    Work of_another_layer = start(1, {kClass, "first", 1});
+    Work of_another_class = start(2, {sim::TrafficClass::kControl, "first", 0});
+    first.wait();
+    Work next = start(0, kFirst);
+    next.wait();
+    EXPECT_EQ(values[0], 4);
+    const int other = 1 - communicator.rank();
+    float sent = 7;
+    float received = 0;
+    Work receive = communicator.start_recv(std::span(&received, 1), other, kFirst);
+    Work send = communicator.start_send(std::span<const float>(&sent, 1), other, kFirst);
+    receive.wait();
+    EXPECT_EQ(received, 7);
+  });
+}
+
+TEST(StartedWork, WrongArgumentsAreRefusedAtTheStart) {
+  run_ranks(2, 5s, [](Communicator& communicator) {
+    std::vector<float> input(4, 1);
+    std::vector<float> output(3);
+    EXPECT_THROW(
+        (void)communicator.start_all_reduce(std::span<const float>(input), std::span(output), ReduceOp::kSum, kFirst),
+        ConfigError);
+    EXPECT_THROW((void)communicator.start_send(std::span<const float>(input), 2, kFirst), ConfigError);
+    Work work = communicator.start_all_reduce(std::span<const float>(input), std::span(input), ReduceOp::kSum, kFirst);
+    work.wait();
+    EXPECT_EQ(input, std::vector<float>(4, 2));
+  });
+}
+
+// What a class's statistics say that no rank, mode or order can change.
+void expect_same(const ClassStatistics& got, const ClassStatistics& want) {
+  EXPECT_EQ(got.digest, want.digest);
+  EXPECT_EQ(got.total().messages, want.total().messages);
+  EXPECT_EQ(got.total().packets, want.total().packets);
+  EXPECT_EQ(got.total().lost_packets, want.total().lost_packets);
+  EXPECT_EQ(got.total().residual_packets, want.total().residual_packets);
+  EXPECT_EQ(got.total().bursts, want.total().bursts);
+  EXPECT_EQ(got.total().gaps, want.total().gaps);
+  EXPECT_EQ(got.collectives, want.collectives);
+  EXPECT_EQ(got.untouched, want.untouched);
+  EXPECT_EQ(got.sampled_calls, want.sampled_calls);
+  EXPECT_EQ(got.error_energy, want.error_energy);
+  EXPECT_EQ(got.divergence_max, want.divergence_max);
+}
+
+struct Outcome {
+  std::vector<std::byte> bytes;
+  ClassStatistics statistics;
+  double seconds = 0;
+};
+
+Outcome run_lossy_programs(Communicator& inner, const LossyOptions& options, Calls calls) {
+  LossyCommunicator lossy(inner, options);
+  const ProgramGroups groups(lossy);
+  Outcome outcome;
+  for (std::uint64_t step = 0; step < 12; ++step) {
+    lossy.begin_step(step);
+    const auto bytes = run_started_program(groups, step + 5000, kRecoveryClass, calls);
+    outcome.bytes.insert(outcome.bytes.end(), bytes.begin(), bytes.end());
+  }
+  lossy.verify_fates();
+  outcome.statistics = lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit).at(0);
+  if (options.time) outcome.seconds = lossy.collect_time()->seconds;
+  return outcome;
+}
+
+TEST(StartedWork, FatesResultsAndStatisticsOfALossLayerAreThoseOfBlockingCalls) {
+  for (const PathEntry& path : paths()) {
+    for (const Fill fill : {Fill::kZero, Fill::kStale}) {
+      SCOPED_TRACE(std::string(path.name) + (fill == Fill::kStale ? ", stale" : ""));
+      ClassNetwork network = recovery_network(path.name, 0.1, 0.1);
+      network.reduce.fill = network.gather.fill = fill;
+      if (path.has_groups) network.group_ranks = 2;
+      LossyOptions options = recovery_options(network);
+      options.sample_every_steps = 3;
+      run_ranks(3, 60s, [&](Communicator& inner) {
+        const Outcome blocking = run_lossy_programs(inner, options, Calls::kBlocking);
+        const Outcome started = run_lossy_programs(inner, options, Calls::kStarted);
+        EXPECT_EQ(started.bytes, blocking.bytes);
+        EXPECT_GT(blocking.statistics.total().lost_packets, 0U);
+        expect_same(started.statistics, blocking.statistics);
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace droptest::comm
