@@ -14,7 +14,7 @@ from droptest import loss_model
 from droptest.files import Run, object_of
 from droptest.loss_places import places_and_rests
 from droptest.search import Search
-from droptest.series import LOSSLESS, SeriesNamer, has_deadline, twin_key
+from droptest.series import LOSSLESS, SeriesNamer, canonical, has_deadline, has_recovery, twin_key
 
 NAN = float("nan")
 METRIC_COLUMNS = (
@@ -60,6 +60,20 @@ def _find_twins(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
                 candidates, key=lambda other: (namer.same_settings(run, other), run.seeds == other.seeds)
             ).run_id
     return twins
+
+
+def _find_bare(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
+    """run_id of each lossy run -> run_id of the run with the same spec and seeds that recovers nothing."""
+    lossy = [run for run in runs if run.spec and run.seeds and run.status != "unreadable" and not namer.lossless(run)]
+    keys = {run.run_id: (_key_without_recovery(run, namer), run.seeds) for run in lossy}
+    bare = {keys[run.run_id]: run.run_id for run in lossy if not has_recovery(run)}
+    return {run_id: bare[key] for run_id, key in keys.items() if key in bare}
+
+
+def _key_without_recovery(run: Run, namer: SeriesNamer) -> str:
+    bare = lambda part: {k: bare(v) if isinstance(v, dict) else v for k, v in part.items()  # noqa: E731
+                         if k not in ("recovery", "retransmission")}  # fmt: skip
+    return canonical([twin_key(run, namer.moved), *(bare(object_of(run.spec.get(k))) for k in ("network", "time"))])
 
 
 def _run_row(run: Run, namer: SeriesNamer, places: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
@@ -143,6 +157,8 @@ def frames_of(path: Path, runs: list[Run], search: Search | None, namer: SeriesN
     twins = _find_twins(runs, namer)
     final = dict(zip(frame["run_id"], frame["final_validation_loss"], strict=True))
     frame["twin"] = [twins.get(run_id) for run_id in frame["run_id"]]
+    bare = _find_bare(runs, namer)
+    frame["bare"] = [bare.get(run_id) for run_id in frame["run_id"]]
     frame["difference"] = [final[i] - final[twins[i]] if i in twins else NAN for i in frame["run_id"]]
     keyed = ["run_id", "series", "label", "loss_rate", "seed", *namer.varied]
     columns = {

@@ -27,7 +27,7 @@ from droptest.drawing import (
     told,
 )
 from droptest.loss_model import percent
-from droptest.plots import final_loss, links, panels, places, rate_map, threshold, tolerance, variances
+from droptest.plots import final_loss, links, panels, places, rate_map, recoveries, threshold, tolerance, variances
 
 ABOVE = "above lossless twin"
 ZERO = {"y": 0, "dash": "dot"}
@@ -153,6 +153,21 @@ def _places(data: pd.DataFrame) -> dict[str, Any]:
             panel = in_rows(mine, "", places.LABEL, unit, mine["place"], "place") | {"lines": [{"x": 0, "dash": "dot"}]}
         found.append(panel | {"title": name or places.LABEL})
     return {"panels": found, "columns": 2}
+
+
+def _recoveries(data: pd.DataFrame) -> dict[str, Any]:
+    unit = data.attrs["unit"]
+    cost = in_rows(data, "", recoveries.Y_LABEL, unit, data["name"]) | {"lines": [{"x": 0, "dash": "dot"}]}
+    curves = []
+    for place, (column, label, _) in enumerate(recoveries.SHARES):
+        rows = [(i, name, 100 * share) for i, (name, share) in enumerate(zip(data["name"], data[column], strict=True))
+                if not math.isnan(share)]  # fmt: skip
+        text = [f"{name}<br>{label}: {share:.3f} % of the data packets" for _, name, share in rows]
+        curves.append(curve(label, [place, len(recoveries.SHARES)], [share for *_, share in rows],
+                            [i for i, *_ in rows], "bars", text=text))  # fmt: skip
+    packets = {"title": "packets", "x": {"title": "packets (% of the data packets)", "from": 0},
+               "y": rows_axis(data["name"]), "curves": curves, "lines": []}  # fmt: skip
+    return {"panels": [cost, packets], "columns": 2, "least": 480}
 
 
 def _rate_map(data: pd.DataFrame) -> dict[str, Any]:
@@ -376,6 +391,7 @@ FIGURES: dict[str, Callable[[pd.DataFrame], dict[str, Any]]] = {
     "step_time": _step_time,
     "divergence": _divergence,
     "places": _places,
+    "recoveries": _recoveries,
     "layers": _layers,
     "links": _links,
     "burst_lengths": _bursts,

@@ -97,7 +97,7 @@ def _words(every: list[_Parts]) -> list[str]:
             texts.append(" + ".join(pairs))
         else:
             if classes:
-                texts.append(ALL if len(whole) > 1 and parts.classes == whole
+                texts.append(ALL if parts.classes == whole
                              else " + ".join(map(words.spoken, sorted(parts.classes))))  # fmt: skip
             if halves:
                 texts.append(BOTH if len(parts.halves) > 1 else " ".join(words.HALVES[h] for h in parts.halves))

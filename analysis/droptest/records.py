@@ -52,6 +52,7 @@ class Records:
         training: seeds of (weights, data); network_seed;
         twin: run_id of the lossless run with the same spec and training, or None;
         difference: final validation loss minus the twin's, in `unit`;
+        bare: run_id of the run with the same spec and seeds that recovers nothing (its own, if that is it), or None;
         diverged_step, steps, last_step, tokens, tokens_per_second, seconds, path, point;
         best_value: the value of the pointers of best_over in words ("learning rate 0.001");
         idle: pointers to what the spec says without effect (`warnings` has the words);

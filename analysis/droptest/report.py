@@ -30,6 +30,7 @@ SECTIONS = (
      ("figure tolerance", "table tolerance", "figure threshold", "figure final_loss", "figure rate_map",
       "table summary")),
     ("breaks", "What breaks?", ("figure training_curves", "figure differences", "figure divergence", "table missing")),
+    ("recoveries", "Which recovery is worth its price?", ("figure recoveries", "table recoveries")),
     ("why", "Why?", ("figure places", "figure layers", "figure links")),
     ("network", "Is the network what was asked for?",
      ("figure loss_rate_check", "figure burst_lengths", "table loss_statistics")),

@@ -27,12 +27,18 @@ KNOWN_POINTERS = {
     "/network/consistency": "consistency",
     "/backend/name": "backend",
     "/validation/network": "validation",
+    "/network/recovery/parity/data": "data packets",
+    "/network/recovery/parity/parity": "parity packets",
+    "/network/recovery/hadamard/block": "Hadamard block",
+    "/network/recovery/retransmit/protocol": "retransmission",
+    "/network/recovery/protect/layers": "protected layers",
     "/time/retransmission/protocol": "retransmission",
     "/training/precision": "precision",
     "/training/precision/compute": "compute precision",
     "/training/precision/message": "message precision",
     "/training/precision/master": "master precision",
 }
+HALVES = ("reduce", "gather")
 RATE_KEYS = ("loss_rate", "p_good_to_bad")
 LOSSLESS = "lossless"
 NO_PROCESS = "no loss process"  # but a deadline, so that packets may come too late
@@ -114,7 +120,7 @@ def _of_links(run: Run, spec: dict[tuple[str, str], LossModel]) -> dict[tuple[st
     ranks = object_of(run.spec.get("parallel")).get("tensor", 1)
     found = {}
     for name, settings in object_of(object_of(run.spec.get("network")).get("classes")).items():
-        for half in ("reduce", "gather"):
+        for half in HALVES:
             links = object_of(object_of(settings).get(half)).get("links")
             if link_losses.is_links(links):
                 found[name, half] = link_losses.model(links, spec.get((name, half), NO_LOSS), ranks)
@@ -128,6 +134,14 @@ def is_lossless(models: dict[tuple[str, str], LossModel]) -> bool:
 def has_deadline(run: Run) -> bool:
     """Whether packets of the run may be lost for coming late."""
     return "deadline_microseconds" in object_of(run.spec.get("time"))
+
+
+def has_recovery(run: Run) -> bool:
+    """Whether the run repairs, spreads, repeats or protects what is lost."""
+    classes = object_of(object_of(run.spec.get("network")).get("classes"))
+    protocol = object_of(object_of(run.spec.get("time")).get("retransmission")).get("protocol", "none")
+    parts = [object_of(part) for c in classes.values() for part in (c, *(object_of(c).get(h) for h in HALVES))]
+    return protocol != "none" or any(part.get("recovery") for part in parts)
 
 
 def moved_by(runs: Sequence[Run], best_over: Sequence[str]) -> tuple[str, ...]:
@@ -190,7 +204,14 @@ def point_of(run: Run) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    return words.spoken(value) if isinstance(value, str) else canonical(value)
+    """A value in words: "none" for {}, "on" for true, "1, 2" for a list of numbers."""
+    if isinstance(value, str):
+        return words.spoken(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list) and not any(isinstance(entry, dict | list) for entry in value):
+        return ", ".join(map(_text, value)) or "none"
+    return canonical(value) if value != {} else "none"
 
 
 def _value_words(value: Any) -> str:

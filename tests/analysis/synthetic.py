@@ -79,6 +79,7 @@ def resolve(spec):
                 "payload_bytes": network.get("payload_bytes", 1408),
                 "consistency": network.get("consistency", "per_receiver"),
                 "burst_scope": "link",
+                **({"recovery": network["recovery"]} if network.get("recovery") else {}),
                 **halves,
             }
     seed = resolved.pop("seed")

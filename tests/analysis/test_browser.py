@@ -151,7 +151,7 @@ def timed(out):
 @pytest.mark.parametrize(
     ("write", "wanted"),
     [(halves_and_learning_rates, {"threshold", "rate_map", "places", "final_loss"}), (crossed, {"variances"}),
-     (timed, {"time_to_target", "loss_over_time", "step_time"})],
+     (timed, {"time_to_target", "loss_over_time", "step_time", "recoveries"})],
 )  # fmt: skip
 def test_every_other_figure_is_drawn_too(write, wanted, tmp_path):
     folder = write(tmp_path)

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import synthetic
 from matplotlib.collections import LineCollection, PolyCollection
@@ -13,6 +14,7 @@ from synthetic import NONE, bernoulli
 
 import droptest
 from droptest import plots, style, virtual_time
+from droptest.plots import panels
 from droptest.plots.step_time import seconds_per_step
 
 T2, T3 = 12.706204736, 4.302652730  # quantile 0.975 of Student's t with 1 and 2 degrees of freedom, from printed tables
@@ -363,6 +365,16 @@ def test_threshold_draws_runs_rates_and_the_threshold(searched):
         if line.get_marker() == "."
     }
     assert colors[5.0] != colors[40.0] == crosses[0].get_color()
+
+
+def test_rows_are_drawn_times_their_scale_from_the_top():
+    data = pd.DataFrame({"name": ["a", "b"], "mean": [1.0, 2.0], "low": [0.5, math.nan], "high": [1.25, math.nan],
+                         "seeds": [2, 1]})  # fmt: skip
+    figure, ((ax,),) = style.figure(3, 2)
+    panels.in_rows(ax, data, "", data["name"], style.marks(["a", "b"]).values(), 10)
+    assert [c.lines[0].get_xydata().tolist() for c in ax.containers] == [[[10.0, 0.0]], [[20.0, 1.0]]]
+    assert bars_of(figure)[:2, 0].tolist() == [5.0, 12.5]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"] and ax.get_ylim() == (1.5, -0.5)
 
 
 def test_variances_draw_deviations_with_their_intervals(crossed):

@@ -116,20 +116,24 @@ def test_points_say_their_numbers_with_units(chosen):
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory):
-    losses = [NONE, bernoulli(0.05), bernoulli(0.4)]
+    losses = [NONE, bernoulli(0.05), bernoulli(0.4), bernoulli(0.1)]
     folder = synthetic.write_sweep(tmp_path_factory.mktemp("searched"), {"/network/loss": losses}, seeds=2)
     runs = json.loads((folder / "sweep.json").read_text())["runs"]
-    of = [[(run["run_id"], run["seed"]) for run in runs[2 * i : 2 * i + 2]] for i in range(3)]
+    of = [[(run["run_id"], run["seed"]) for run in runs[2 * i : 2 * i + 2]] for i in range(4)]
+    open_ = [(*of[3][0], 1.0), (*of[3][1], 2.2)]
     low, high = [(*of[1][0], 0.4), (*of[1][1], 0.6)], [(*of[2][0], 30.0), (*of[2][1], None)]
-    judged = {0.05: ("passes", 0.5, 0.1, 0.9, low), 0.4: ("fails", None, None, None, high)}
+    judged = {0.05: ("passes", 0.5, 0.1, 0.9, low), 0.1: ("undecided", 1.6, 0.7, 2.5, open_),
+              0.4: ("fails", None, None, None, high)}  # fmt: skip
     synthetic.write_search(folder, judged, of[0], threshold=0.12, interval=(0.05, None), tolerance=2.0)
     return droptest.load(folder)
 
 
 def test_the_search_has_its_threshold_band_and_verdicts(searched):
     around, whole = drawn("threshold", searched)["panels"]
-    _, place = drawing.rate_axis([0.05, 0.4])
+    _, place = drawing.rate_axis([0.05, 0.1, 0.4])
     for panel in (around, whole):
+        (open_,) = [c for c in panel["curves"] if c["name"] == "undecided" and c["kind"] == "bars"]
+        assert open_["y"] == [1.6] and open_["text"][0].endswith("+0.7000 to +2.5000 %<br>2 seeds")
         (passes,) = [c for c in panel["curves"] if c["name"] == "passes" and c["kind"] == "bars"]
         assert (passes["x"], passes["y"]) == ([place(0.05)], [0.5]) and (passes["low"], passes["high"]) == (
             [0.1],
@@ -140,7 +144,7 @@ def test_the_search_has_its_threshold_band_and_verdicts(searched):
             "<br>2 seeds"
         ]
         runs = {c["name"]: c["y"] for c in panel["curves"] if c["kind"] == "points" and "symbol" not in c}
-        assert runs == {"passes": [0.4, 0.6], "undecided": [], "fails": [30.0]}
+        assert runs == {"passes": [0.4, 0.6], "undecided": [1.0, 2.2], "fails": [30.0]}
         (cross,) = [c for c in panel["curves"] if c.get("symbol") == "x"]
         assert cross["name"] == "fails" and cross["x"] == pytest.approx([place(0.4)])
         assert {"y": 2, "dash": "dash", "name": "tolerance 2 %"} in panel["lines"]
@@ -251,9 +255,13 @@ def test_a_single_rate_has_a_row_for_each_series(tmp_path):
     expected = [np.mean([100 * d / (2 + 0.01 * s) for s in (1, 2)]) for d in (0.2, 0.4)]
     assert [x for x, _ in bars.values()] == pytest.approx(expected)
     assert [panel["y"]["labels"][y] for _, y in bars.values()] == list(bars)
+    pairs = {c["name"]: set(c["y"]) for c in panel["curves"] if c["kind"] == "points"}
+    assert pairs == {name: {y + 0.22} for name, (_, y) in bars.items()}  # below the mean of their own row
     assert {"x": 1, "dash": "dash", "name": "tolerance 1 %"} in panel["lines"]
-    lossless, *_ = drawn("final_loss", records)["panels"][0]["y"]["labels"]
-    assert lossless == "lossless"
+    left, right = drawn("final_loss", records)["panels"]
+    assert left["y"]["labels"][0] == "lossless" and "lossless" not in right["y"]["labels"]
+    assert [c["x"][0] for c in right["curves"]] == pytest.approx([0.2, 0.4])
+    assert [c["x"][0] for c in left["curves"]] == pytest.approx([2.015, 2.215, 2.415])
 
 
 def test_ticks_that_would_touch_are_left_out():

@@ -8,7 +8,7 @@ import synthetic
 from synthetic import NONE, bernoulli, gilbert_elliott
 
 import droptest
-from droptest import plots
+from droptest import interactive, plots
 from droptest.files import Run
 from droptest.loss_places import places_and_rests
 from droptest.plots import places
@@ -77,6 +77,11 @@ def test_places_are_drawn_over_the_rate_with_their_bars(by_half):
         assert ends == pytest.approx(mine[["low", "high"]].to_numpy().ravel().tolist())
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(COST)
     assert ax.get_ylabel() == "difference to lossless twin\n(nats per token)"
+    (panel,) = interactive.figure_of("places", data)["panels"]
+    assert panel["y"]["title"] == "nats per token" and panel["x"]["labels"] == ["5 %", "20 %"]
+    for curve in panel["curves"]:
+        assert curve["y"] == pytest.approx(data.loc[data["place"] == curve["name"], "mean"].tolist())
+        assert f"{curve['name']}<br>packet loss rate 5 %" in curve["text"][0] and "nats per token" in curve["text"][0]
 
 
 def test_a_single_rate_has_a_row_for_each_place(tmp_path):
@@ -88,6 +93,10 @@ def test_a_single_rate_has_a_row_for_each_place(tmp_path):
     means = [container.lines[0].get_xdata()[0] for container in ax.containers]
     assert means == pytest.approx([0.1 * 1.15, 0.2 * 1.15])
     assert ax.get_xlabel() == "difference to lossless twin (nats per token) at 10 % loss"
+    (panel,) = interactive.figure_of("places", plots.data("places", records))["panels"]
+    rows = {panel["y"]["labels"][c["y"][0]]: c["x"][0] for c in panel["curves"]}
+    assert rows == pytest.approx({"reduce half": 0.115, "gather half": 0.23})
+    assert panel["x"]["title"] == "difference to lossless twin (nats per token)"
 
 
 def test_other_settings_have_panels_of_their_own(tmp_path):
@@ -99,6 +108,13 @@ def test_other_settings_have_panels_of_their_own(tmp_path):
         (f"fill {fill}", place): 0.11 * (COST[place] + extra)
         for fill, extra in (("zero", 0.0), ("stale", 0.5)) for place in ("reduce half", "gather half")
     })  # fmt: skip
+
+
+def test_settings_with_a_single_place_compare_nothing(tmp_path):
+    losses = [halves(NONE, NONE), halves(bernoulli(0.1), NONE), halves(NONE, bernoulli(0.1))]
+    losses.append(halves(bernoulli(0.1), NONE) | {"fill": "stale"})
+    data = plots.data("places", sweep(tmp_path, losses, seeds=1))
+    assert data["panel"].tolist() == ["fill zero"] * 2
 
 
 def test_a_process_is_no_place_and_runs_of_one_place_have_no_figure(tmp_path):
