@@ -2,6 +2,7 @@
 #include "models/gpt2/gpt2.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "models/gpt2/batch_check.h"
@@ -12,22 +13,22 @@
 namespace droptest::models {
 namespace {
 
-// Micro-batches between their two passes.
-constexpr std::uint64_t kSlots = 1;
-
-const Gpt2Config& validated(const Gpt2Config& config, const Ops& ops) {
-  validate(config, ops.world_size());
+const Gpt2Config& validated(const Gpt2Config& config, const SlotOptions& options, int world_size) {
+  validate(config, world_size);
+  validate(StageRange::whole(config), options, config);
   return config;
 }
 
 }  // namespace
 
-Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const AdamWConfig& adamw)
-    : config_(validated(config, *ops)),
+Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const AdamWConfig& adamw, const SlotOptions& options)
+    : config_(validated(config, options, ops->world_size())),
+      options_(options),
       ops_(std::move(ops)),
       store_(gpt2_tensors(config, ops_->world_size(), ops_->rank()), *ops_),
       optimizer_(store_, adamw, *ops_),
-      stage_(config, store_, *ops_) {}
+      stage_(config, StageRange::whole(config), store_, *ops_),
+      in_use_(static_cast<std::size_t>(options.slots)) {}
 
 Gpt2::~Gpt2() {
   try {
@@ -38,12 +39,16 @@ Gpt2::~Gpt2() {
   }
 }
 
-StageBuffers& Gpt2::prepared(const BatchShape& shape, Keep keep) {
+std::vector<StageBuffers>& Gpt2::prepared(const BatchShape& shape, Keep keep) {
   std::optional<Prepared>& cached = keep == Keep::kForBackward ? training_ : evaluation_;
-  if (cached && cached->plan.batch() == shape) return cached->buffers;
+  const bool between_passes = std::find(in_use_.begin(), in_use_.end(), true) != in_use_.end();
+  if (keep == Keep::kNothing) DROPTEST_CHECK(!between_passes, "an evaluation between the passes of a micro-batch");
+  if (cached && cached->plan.batch() == shape) return cached->slots;
+  DROPTEST_CHECK(!between_passes, "micro-batches of two shapes between their passes");
   cached.reset();
-  StagePlan plan(config_, ops_->world_size(), ops_->rank(), ops_->form(), shape, keep);
-  const std::uint64_t bytes = plan.bytes(kSlots);
+  StagePlan plan(config_, StageRange::whole(config_), ops_->world_size(), ops_->rank(), ops_->form(), shape, keep);
+  const std::uint64_t slots = keep == Keep::kForBackward ? in_use_.size() : 1;
+  const std::uint64_t bytes = plan.bytes(slots);
   if (bytes > memory_bytes_) {
     // Nothing may be at work in the old memory when it goes, and both are not there at once.
     ops_->join();
@@ -55,8 +60,11 @@ StageBuffers& Gpt2::prepared(const BatchShape& shape, Keep keep) {
     memory_ = ops_->allocate(bytes, plan.purpose(), Ops::Content::kUnspecified);
     memory_bytes_ = bytes;
   }
-  StageBuffers buffers = plan.placed(memory_->data(), 0, kSlots, ops_->form(), ops_->stream());
-  return cached.emplace(Prepared{std::move(plan), std::move(buffers)}).buffers;
+  std::vector<StageBuffers> placed;
+  for (std::uint64_t slot = 0; slot < slots; ++slot) {
+    placed.push_back(plan.placed(memory_->data(), slot, slots, ops_->form(), ops_->stream()));
+  }
+  return cached.emplace(Prepared{std::move(plan), std::move(placed)}).slots;
 }
 
 std::uint64_t Gpt2::memory_bytes() const {
@@ -64,16 +72,16 @@ std::uint64_t Gpt2::memory_bytes() const {
 }
 
 std::uint64_t Gpt2::planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
-                                  const BatchShape& shape) {
+                                  const BatchShape& shape, const SlotOptions& options) {
   return ParameterStore::device_bytes(gpt2_tensors(config, world_size, rank), form) +
-         activation_bytes(config, world_size, rank, form, shape);
+         activation_bytes(config, world_size, rank, form, shape, options);
 }
 
 std::uint64_t Gpt2::activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
-                                     const BatchShape& shape) {
-  validate(config, world_size);
+                                     const BatchShape& shape, const SlotOptions& options) {
+  validated(config, options, world_size);
   // More than what any type needs. A wrong spec may ask for more than 64 bits can count.
-  const double most = 8.0 * static_cast<double>(shape.batch) * static_cast<double>(shape.length) *
+  const double most = 8.0 * options.slots * static_cast<double>(shape.batch) * static_cast<double>(shape.length) *
                       (32.0 * config.layers * config.width + 32.0 * config.width + config.vocabulary);
   if (most > 0x1p62) return std::uint64_t{1} << 63U;
   // Blocks are alike: from the third on, each adds as much as the one before it.
@@ -81,8 +89,11 @@ std::uint64_t Gpt2::activation_bytes(const Gpt2Config& config, int world_size, i
   const auto planned = [&](int layers) {
     Gpt2Config few = config;
     few.layers = layers;
-    return std::max(StagePlan(few, world_size, rank, form, shape, Keep::kForBackward).bytes(kSlots),
-                    StagePlan(few, world_size, rank, form, shape, Keep::kNothing).bytes(kSlots));
+    const auto bytes = [&](Keep keep, int slots) {
+      return StagePlan(few, StageRange::whole(few), world_size, rank, form, shape, keep)
+          .bytes(static_cast<std::uint64_t>(slots));
+    };
+    return std::max(bytes(Keep::kForBackward, options.slots), bytes(Keep::kNothing, 1));
   };
   if (config.layers <= kDifferent) return planned(config.layers);
   const auto more = static_cast<std::uint64_t>(config.layers - kDifferent);
@@ -92,7 +103,7 @@ std::uint64_t Gpt2::activation_bytes(const Gpt2Config& config, int world_size, i
 double Gpt2::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                       const BatchShape& shape) {
   check_batch(tokens, targets, shape, config_);
-  StageBuffers& buffers = prepared(shape, Keep::kNothing);
+  StageBuffers& buffers = prepared(shape, Keep::kNothing).front();
   stage_.forward(buffers, Keep::kNothing, tokens, targets);
   stage_.evaluate_head(buffers);
   return ops_->numbers()[Number::kEvaluation];
@@ -100,12 +111,27 @@ double Gpt2::evaluate(std::span<const std::int32_t> tokens, std::span<const std:
 
 void Gpt2::forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                             const BatchShape& shape, double scale) {
+  forward(0, tokens, targets, shape);
+  backward(0, scale);
+}
+
+void Gpt2::forward(int slot, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                   const BatchShape& shape) {
   check_batch(tokens, targets, shape, config_);
-  StageBuffers& buffers = prepared(shape, Keep::kForBackward);
+  const auto i = static_cast<std::size_t>(slot);
+  DROPTEST_CHECK(!in_use_.at(i), "slot " + std::to_string(slot) + " waits for its backward pass");
+  StageBuffers& buffers = prepared(shape, Keep::kForBackward)[i];
+  in_use_[i] = true;
+  stage_.forward(buffers, Keep::kForBackward, tokens, targets);
+}
+
+void Gpt2::backward(int slot, double scale) {
+  const auto i = static_cast<std::size_t>(slot);
+  DROPTEST_CHECK(in_use_.at(i), "slot " + std::to_string(slot) + " has had no forward pass");
   const GradientMode mode = zeros_pending_ ? GradientMode::kSet : GradientMode::kAdd;
   zeros_pending_ = false;
-  stage_.forward(buffers, Keep::kForBackward, tokens, targets);
-  stage_.backward(buffers, scale, mode);
+  stage_.backward(training_->slots[i], scale, mode);
+  in_use_[i] = false;
 }
 
 Gpt2::StepSums Gpt2::step_sums() {
@@ -130,6 +156,8 @@ UpdateDecision Gpt2::update(double learning_rate, const UpdateRule& rule) {
 void Gpt2::download(Fields fields) {
   if (fields == Fields::kValuesAndGradients && zeros_pending_) {
     ops_->zero(store_.gradients());
+    // The sum of no losses is 0.
+    ops_->sum_losses({ops_->form().types().losses, {}, ops_->stream()}, 1, 1, GradientMode::kSet, Number::kLosses);
     zeros_pending_ = false;
   }
   store_.download(fields);

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "models/gpt2/batch_shape.h"
@@ -26,7 +27,8 @@ class Gpt2 {
  public:
   /// Memory for parameters, gradients and moments is taken here. Throws: ConfigError for a configuration that the ranks
   /// cannot have, and what the operations throw.
-  Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const AdamWConfig& adamw = {});
+  Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const AdamWConfig& adamw = {},
+       const SlotOptions& options = {});
   /// Waits for the device, which an error may have left at work in this model's memory.
   ~Gpt2();
   Gpt2(const Gpt2&) = delete;
@@ -46,6 +48,12 @@ class Gpt2 {
   /// Adds scale x d(loss) / d(parameter) to every gradient. The tokens may change when it returns.
   void forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                         const BatchShape& shape, double scale);
+  /// The passes one by one: a forward pass leaves its saved activations in a slot, from 0, and the backward pass of
+  /// that slot follows once, in whatever order. Micro-batches that are between their passes have one shape, and no
+  /// evaluation comes in between.
+  void forward(int slot, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+               const BatchShape& shape);
+  void backward(int slot, double scale);
 
   /// What the passes since zero_gradients() came to on this rank.
   struct StepSums {
@@ -78,19 +86,20 @@ class Gpt2 {
   /// What that will be on a rank of `world_size` that has trained on and evaluated batches of such a size. Needs no
   /// device. Throws: ConfigError for a model that the ranks cannot have.
   static std::uint64_t planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
-                                     const BatchShape& shape);
+                                     const BatchShape& shape, const SlotOptions& options = {});
   /// The activations' part of it; 2^63 where 64 bits cannot count it.
   static std::uint64_t activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
-                                        const BatchShape& shape);
+                                        const BatchShape& shape, const SlotOptions& options = {});
 
  private:
   struct Prepared {
     StagePlan plan;
-    StageBuffers buffers;
+    std::vector<StageBuffers> slots;
   };
-  StageBuffers& prepared(const BatchShape& shape, Keep keep);
+  std::vector<StageBuffers>& prepared(const BatchShape& shape, Keep keep);
 
   Gpt2Config config_;
+  SlotOptions options_;
   std::unique_ptr<Ops> ops_;
   ParameterStore store_;
   AdamW optimizer_;
@@ -100,6 +109,7 @@ class Gpt2 {
 
   std::unique_ptr<Ops::Memory> memory_;  ///< of the activations
   std::uint64_t memory_bytes_ = 0;
+  std::vector<bool> in_use_;  ///< slots that are between their two passes
   std::optional<Prepared> training_;
   std::optional<Prepared> evaluation_;
 };

@@ -94,6 +94,22 @@ std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int ra
   }
   tensors.push_back(replicated("ln_f.weight", "layer_norm", width, 1));
   tensors.push_back(replicated("ln_f.bias", "layer_norm", width, 0));
+  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].number = i;
+  return tensors;
+}
+
+std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, const StageRange& range, int ranks, int rank) {
+  std::vector<Gpt2Tensor> tensors = gpt2_tensors(config, ranks, rank);
+  constexpr std::size_t kEmbeddings = 2;
+  constexpr std::size_t kOfBlock = 12;
+  const std::size_t first = kEmbeddings + kOfBlock * static_cast<std::size_t>(range.first);
+  const std::size_t last = kEmbeddings + kOfBlock * static_cast<std::size_t>(range.last);
+  std::erase_if(tensors, [&](const Gpt2Tensor& tensor) {
+    if (tensor.name == "wte.weight") return !range.has_embedding() && !range.has_head();
+    if (tensor.name == "wpe.weight") return !range.has_embedding();
+    if (tensor.name.starts_with("ln_f.")) return !range.has_head();
+    return tensor.number < first || tensor.number >= last;
+  });
   return tensors;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/gpt2/gpt2_config.h"
+#include "models/gpt2/stage_range.h"
 #include "models/gpt2/tensor_slice.h"
 #include "models/parameter.h"
 
@@ -31,10 +32,14 @@ struct Gpt2Tensor {
   Decay decay = Decay::kKeeps;
   double initial_deviation = 0;  ///< of the normal distribution it is drawn from; 0: constant
   double initial_constant = 0;
+  std::uint64_t number = 0;  ///< in the whole model's list: the stream that it is drawn from
 };
 
 /// All tensors in the model's order: wte, wpe, the blocks, ln_f. Matrices are stored as Hugging Face's Conv1D does,
 /// [inputs, outputs].
 std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int rank);
+/// Those of a stage, in that order. The token embedding is tied to the head: where they are in two stages, both have
+/// wte, each with the gradient of its own use; the sum of both gradients is the caller's.
+std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, const StageRange& range, int ranks, int rank);
 
 }  // namespace droptest::models

@@ -20,7 +20,7 @@ void set_initial_weights(std::span<const Gpt2Tensor> tensors, std::uint64_t seed
     }
     // Every rank draws the whole tensor and keeps its slice. How many random bits a value takes is itself random, so
     // values cannot be reached without those before them.
-    sim::PhiloxEngine engine(seed, sim::Purpose::kWeights, i);
+    sim::PhiloxEngine engine(seed, sim::Purpose::kWeights, tensor.number);
     boost::random::normal_distribution<double> normal(0.0, tensor.initial_deviation);
     std::uint64_t drawn = 0;
     tensor.slice.for_each_run([&](std::uint64_t full, std::uint64_t local, std::uint64_t count) {

@@ -22,6 +22,13 @@ ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops)
   gemm_ranges_ = ops_.make_ranges(std::move(ranges));
 }
 
+std::size_t ParameterStore::number_of(std::string_view name) const {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (tensors_[i].name == name) return i;
+  }
+  throw CheckError("no tensor is called " + std::string(name));
+}
+
 /// Matrices other than the positions.
 bool ParameterStore::is_rounded_for_gemms(std::size_t i) const {
   return tensors_[i].slice.full_shape.size() == 2 && tensors_[i].name != "wpe.weight";

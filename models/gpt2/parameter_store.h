@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -26,6 +27,8 @@ class ParameterStore {
 
   const std::vector<Gpt2Tensor>& tensors() const { return tensors_; }
   const ParameterArena& arena() const { return arena_; }
+  /// Throws: CheckError for a name that no tensor has.
+  std::size_t number_of(std::string_view name) const;
   /// Tensor number i.
   Weight weight(std::size_t i) const;
 

@@ -1,71 +1,82 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/gpt2/stage.h"
 
+#include <string>
+
 #include "models/gpt2/lm_head.h"
 
 namespace droptest::models {
 namespace {
 
-// gpt2_tensors' order: two embeddings, then six tensors for each sublayer of each block, then the last norm.
-constexpr std::size_t kTokens = 0;
-constexpr std::size_t kPositions = 1;
-constexpr std::size_t kBeforeBlocks = 2;
+// The order of gpt2_tensors(): six tensors for each sublayer of a block.
 constexpr std::size_t kPerSublayer = 6;
 constexpr int kOutsideOfBlocks = -1;
 
 }  // namespace
 
-Stage::Stage(const Gpt2Config& config, ParameterStore& store, Ops& ops)
-    : config_(config),
-      store_(store),
-      ops_(ops),
-      messages_(config),
-      head_(std::make_unique<LmHead>(ops, weight(kTokens))) {
-  const StageExtents x = stage_extents(config, ops.world_size(), ops.rank(), {});
-  for (int i = 0; i < 2 * config.layers; ++i) {
-    const bool attention = i % 2 == 0;
-    const std::size_t at = kBeforeBlocks + kPerSublayer * static_cast<std::size_t>(i);
-    const std::int64_t inner = attention ? x.attention_width() : x.hidden;
-    (attention ? attention_ : mlp_)
-        .push_back({at, {at + 2, x.width, attention ? 3 * inner : inner}, {at + 4, inner, x.width}});
+Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& store, Ops& ops)
+    : config_(config), range_(range), store_(store), ops_(ops), messages_(config) {
+  const StageExtents x = stage_extents(config, range, ops.world_size(), ops.rank(), {});
+  if (range.has_embedding() || range.has_head()) tokens_ = store.number_of("wte.weight");
+  if (range.has_embedding()) positions_ = store.number_of("wpe.weight");
+  for (int layer = range.first; layer < range.last; ++layer) {
+    std::size_t at = store.number_of("h." + std::to_string(layer) + ".ln_1.weight");
+    const auto sublayer = [&](std::int64_t first_outputs, std::int64_t inner) {
+      const Sublayer s{at, {at + 2, x.width, first_outputs}, {at + 4, inner, x.width}};
+      at += kPerSublayer;
+      return s;
+    };
+    attention_.push_back(sublayer(3 * x.attention_width(), x.attention_width()));
+    mlp_.push_back(sublayer(x.hidden, x.hidden));
   }
+  if (!range.has_head()) return;
+  last_norm_ = store.number_of("ln_f.weight");
+  head_ = std::make_unique<LmHead>(ops, weight(tokens_));
 }
 
 void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> tokens,
                     std::span<const std::int32_t> targets) {
   rows_ = b.extents.batch.rows();
-  ops_.take_tokens(tokens, b.tokens);
-  ops_.take_tokens(targets, b.targets);
-  if (keep == Keep::kForBackward) ops_.group_tokens(tokens, b.extents.vocabulary);
+  if (range_.has_embedding()) {
+    ops_.take_tokens(tokens, b.tokens);
+    if (keep == Keep::kForBackward) ops_.group_tokens(tokens, b.extents.vocabulary, b.slot);
+  }
+  if (range_.has_head()) ops_.take_tokens(targets, b.targets);
   store_.round_values();
 
   store_.acquire(kOutsideOfBlocks);
-  embed(b);
+  if (range_.has_embedding()) embed(b);
   std::optional<Pending> pending;
-  for (int layer = 0; layer < config_.layers; ++layer) {
-    const auto i = static_cast<std::size_t>(layer);
+  for (int layer = range_.first; layer < range_.last; ++layer) {
+    AttentionBuffers& a = b.attention[index(layer)];
+    MlpBuffers& m = b.mlp[index(layer)];
     store_.acquire(layer);
-    normalise(attention_[i].norm, b.attention[i].norm, pending);
+    normalise(attention(layer).norm, a.norm, pending);
     attention_forward(layer, b);
-    pending = {b.attention[i].norm.stream, b.attention[i].output, attention_[i].second.weight + 1};
-    normalise(mlp_[i].norm, b.mlp[i].norm, pending);
+    pending = {a.norm.stream, a.output, attention(layer).second.weight + 1};
+    normalise(mlp(layer).norm, m.norm, pending);
     mlp_forward(layer, b);
-    pending = {b.mlp[i].norm.stream, b.mlp[i].output, mlp_[i].second.weight + 1};
+    pending = {m.norm.stream, m.output, mlp(layer).second.weight + 1};
     store_.release(layer);
   }
-  normalise(last_norm(), b.final_norm, pending);
+  if (range_.has_head()) {
+    normalise(last_norm_, b.final_norm, pending);
+  } else {
+    ops_.residual_forward(pending->residual, pending->output, weight(pending->bias).value, rows_, config_.width,
+                          b.output);
+  }
   store_.release(kOutsideOfBlocks);
 }
 
 void Stage::embed(StageBuffers& b) {
   const StageExtents& x = b.extents;
   const comm::Tensor& stream = b.attention.front().norm.stream;
-  ops_.embedding_forward(b.tokens, x.vocabulary, weight(kTokens).value, x.width, stream);
+  ops_.embedding_forward(b.tokens, x.vocabulary, weight(tokens_).value, x.width, stream);
   const comm::Tensor part = part_of(stream, b.message);
   if (part.bytes.data() != stream.bytes.data()) ops_.convert(stream, part);
   ops_.begin_sum(stream, b.message, Gpt2Messages::embedding());
   ops_.join();
-  ops_.add_positions(weight(kPositions).value, x.batch.batch, x.batch.length, x.width, stream);
+  ops_.add_positions(weight(positions_).value, x.batch.batch, x.batch.length, x.width, stream);
 }
 
 void Stage::normalise(std::size_t norm, NormBuffers& buffers, const std::optional<Pending>& pending) {
@@ -95,8 +106,8 @@ void Stage::row_parallel_forward(const Linear& linear, const comm::Tensor& input
 }
 
 void Stage::attention_forward(int layer, StageBuffers& b) {
-  const Sublayer& s = attention_[static_cast<std::size_t>(layer)];
-  AttentionBuffers& a = b.attention[static_cast<std::size_t>(layer)];
+  const Sublayer& s = attention(layer);
+  AttentionBuffers& a = b.attention[index(layer)];
   const Weight bias = weight(s.first.weight + 1);
   ops_.linear_forward(shape_of(s.first), ops_.operand(a.norm.normalized, 1, b.rounded_input), weight(s.first.weight),
                       &bias, a.qkv);
@@ -105,8 +116,8 @@ void Stage::attention_forward(int layer, StageBuffers& b) {
 }
 
 void Stage::mlp_forward(int layer, StageBuffers& b) {
-  const Sublayer& s = mlp_[static_cast<std::size_t>(layer)];
-  MlpBuffers& m = b.mlp[static_cast<std::size_t>(layer)];
+  const Sublayer& s = mlp(layer);
+  MlpBuffers& m = b.mlp[index(layer)];
   ops_.gelu_forward(shape_of(s.first), ops_.operand(m.norm.normalized, 1, b.rounded_input), weight(s.first.weight),
                     weight(s.first.weight + 1), m.gelu_saved, m.activated);
   row_parallel_forward(s.second, m.activated, m.output, b, messages_.mlp_output(layer));
@@ -120,27 +131,36 @@ void Stage::evaluate_head(StageBuffers& b) {
 
 void Stage::backward(StageBuffers& b, double scale, GradientMode mode) {
   rows_ = b.extents.batch.rows();
+  const StageExtents& x = b.extents;
   store_.acquire(kOutsideOfBlocks);
-  head_->forward_backward(b, scale, mode);
-  ops_.sum_losses(b.losses, b.chunks.rows, static_cast<double>(rows_), mode, Number::kLosses);
   // The next norm adds the bias of a row-parallel layer to the residual stream. So the backward pass of that norm also
   // sums the columns of the stream's gradient, which are the bias's gradient.
-  normalise_backward(last_norm(), b.final_norm, mlp_.back().second.weight + 1, {}, b, mode);
-  for (int layer = config_.layers - 1; layer >= 0; --layer) {
-    const auto i = static_cast<std::size_t>(layer);
+  const std::size_t last_bias = mlp(range_.last - 1).second.weight + 1;
+  if (range_.has_head()) {
+    head_->forward_backward(b, scale, mode);
+    ops_.sum_losses(b.losses, b.chunks.rows, static_cast<double>(rows_), mode, Number::kLosses);
+    normalise_backward(last_norm_, b.final_norm, last_bias, {}, b, mode);
+  } else {
+    ops_.residual_backward(b.grad_stream, rows_, x.width, mode, weight(last_bias).gradient);
+  }
+  for (int layer = range_.last - 1; layer >= range_.first; --layer) {
     store_.acquire(layer);
     mlp_backward(layer, b, mode);
-    normalise_backward(mlp_[i].norm, b.mlp[i].norm, attention_[i].second.weight + 1, b.grad_stream, b, mode);
+    normalise_backward(mlp(layer).norm, b.mlp[index(layer)].norm, attention(layer).second.weight + 1, b.grad_stream, b,
+                       mode);
     attention_backward(layer, b, mode);
     std::optional<std::size_t> bias_before;
-    if (layer > 0) bias_before = mlp_[i - 1].second.weight + 1;
-    normalise_backward(attention_[i].norm, b.attention[i].norm, bias_before, b.grad_stream, b, mode);
+    if (layer > range_.first) bias_before = mlp(layer - 1).second.weight + 1;
+    normalise_backward(attention(layer).norm, b.attention[index(layer)].norm, bias_before, b.grad_stream, b, mode);
     store_.on_gradient_ready(layer);
     store_.release(layer);
   }
-  const StageExtents& x = b.extents;
-  ops_.positions_backward(b.grad_stream, x.batch.batch, x.batch.length, x.width, mode, weight(kPositions).gradient);
-  ops_.embedding_backward(b.tokens, x.vocabulary, b.grad_stream, x.width, weight(kTokens).gradient);
+  if (range_.has_embedding()) {
+    ops_.positions_backward(b.grad_stream, x.batch.batch, x.batch.length, x.width, mode, weight(positions_).gradient);
+    // The head sets the gradient of the tied embedding.
+    if (!range_.has_head() && mode == GradientMode::kSet) ops_.zero(weight(tokens_).gradient);
+    ops_.embedding_backward(b.tokens, x.vocabulary, b.slot, b.grad_stream, x.width, weight(tokens_).gradient);
+  }
   store_.on_gradient_ready(kOutsideOfBlocks);
   store_.release(kOutsideOfBlocks);
 }
@@ -182,8 +202,8 @@ void Stage::weight_gradient(const Linear& linear, const comm::Tensor& input, con
 // In both sublayers the ranks' gradients of the sublayer's input are summed as soon as they are there; the gradients of
 // the weights, which nobody waits for, are computed meanwhile.
 void Stage::mlp_backward(int layer, StageBuffers& b, GradientMode mode) {
-  const Sublayer& s = mlp_[static_cast<std::size_t>(layer)];
-  const MlpBuffers& m = b.mlp[static_cast<std::size_t>(layer)];
+  const Sublayer& s = mlp(layer);
+  const MlpBuffers& m = b.mlp[index(layer)];
   const Weight bias = weight(s.first.weight + 1);
   const Operand grad_output = ops_.operand(b.grad_stream, 1, b.rounded_gradients[0]);
   ops_.gelu_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), m.gelu_saved, mode, bias,
@@ -196,8 +216,8 @@ void Stage::mlp_backward(int layer, StageBuffers& b, GradientMode mode) {
 }
 
 void Stage::attention_backward(int layer, StageBuffers& b, GradientMode mode) {
-  const Sublayer& s = attention_[static_cast<std::size_t>(layer)];
-  const AttentionBuffers& a = b.attention[static_cast<std::size_t>(layer)];
+  const Sublayer& s = attention(layer);
+  const AttentionBuffers& a = b.attention[index(layer)];
   const Weight bias = weight(s.first.weight + 1);
   const Operand grad_output = ops_.operand(b.grad_stream, 1, b.rounded_gradients[0]);
   ops_.linear_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), b.grad_attended);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A range of a GPT-2's blocks, with the embeddings before and the head behind it.
+// A range of a GPT-2's blocks, with the embeddings and the head where the range has them.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,41 @@
 #include "models/gpt2/head.h"
 #include "models/gpt2/parameter_store.h"
 #include "models/gpt2/stage_buffers.h"
+#include "models/gpt2/stage_range.h"
 #include "models/ops/ops.h"
 
 namespace droptest::models {
 
 /// The explicit forward and backward pass: the one place that says which operations a GPT-2 is, in which order, for
 /// every implementation of them. Blocks are pre-LN; linear layers are cut over ranks as in Shoeybi et al. 2019,
-/// section 3. Owner: one rank. Ranks: all of the tensor-parallel group make the same calls.
+/// section 3. A whole model is one stage. Several stages are a chain: the caller copies the output of one to the input
+/// of the next, and the gradient of that input back. The token embedding is tied to the head: a stage adds the
+/// gradients of its own uses to its own wte, and a caller whose chain has wte twice adds up both. Owner: one rank.
+/// Ranks: all of the tensor-parallel group make the same calls.
 class Stage {
  public:
-  /// All are borrowed. The store has the tensors of gpt2_tensors().
-  Stage(const Gpt2Config& config, ParameterStore& store, Ops& ops);
+  /// All are borrowed. The store has at least the tensors of stage_tensors().
+  Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& store, Ops& ops);
 
-  /// Leaves the normalised residual stream of the last block in buffers.final_norm.
-  void forward(StageBuffers& buffers, Keep keep, std::span<const std::int32_t> tokens,
+  /// The residual stream [rows, width] before the first block: where the range has no embedding, the caller writes it
+  /// before forward().
+  static comm::Tensor input(StageBuffers& slot) { return slot.attention.front().norm.stream; }
+  /// The residual stream after the last block: where the range has no head, forward() leaves it there.
+  static comm::Tensor output(StageBuffers& slot) { return slot.output; }
+  /// The gradient of output(): where the range has no head, the caller writes it before backward().
+  static comm::Tensor grad_output(StageBuffers& slot) { return slot.grad_stream; }
+  /// The gradient of input(): where the range has no embedding, backward() leaves it there.
+  static comm::Tensor grad_input(StageBuffers& slot) { return slot.grad_stream; }
+
+  /// One micro-batch. Tokens are read by an embedding, targets by a head.
+  void forward(StageBuffers& slot, Keep keep, std::span<const std::int32_t> tokens,
                std::span<const std::int32_t> targets);
-  /// After forward(): Number::kEvaluation of the operations becomes the mean loss. No backward pass follows.
-  void evaluate_head(StageBuffers& buffers);
-  /// After forward(): the mean loss in Number::kLosses, and `scale` x its gradient by all parameters, set or added.
-  void backward(StageBuffers& buffers, double scale, GradientMode mode);
+  /// After forward() of a range with a head: Number::kEvaluation of the operations becomes the mean loss. No backward
+  /// pass follows.
+  void evaluate_head(StageBuffers& slot);
+  /// After forward() of that slot, in any order of slots: `scale` x the gradient of the mean loss by all parameters,
+  /// set or added, and with a head the mean loss in Number::kLosses.
+  void backward(StageBuffers& slot, double scale, GradientMode mode);
 
  private:
   /// A linear layer: where its weight is in the store, followed by its bias; and its extents for any rows.
@@ -53,7 +69,10 @@ class Stage {
 
   ProductShape shape_of(const Linear& linear) const { return {rows_, linear.inputs, linear.outputs}; }
   Weight weight(std::size_t i) const { return store_.weight(i); }
-  std::size_t last_norm() const { return store_.tensors().size() - 2; }
+  Sublayer& attention(int layer) { return attention_[index(layer)]; }
+  Sublayer& mlp(int layer) { return mlp_[index(layer)]; }
+  /// Of a block of the range, in arrays.
+  std::size_t index(int layer) const { return static_cast<std::size_t>(layer - range_.first); }
 
   void embed(StageBuffers& buffers);
   void normalise(std::size_t norm, NormBuffers& buffers, const std::optional<Pending>& pending);
@@ -73,11 +92,15 @@ class Stage {
                        StageBuffers& buffers, GradientMode mode, const Weight* bias);
 
   Gpt2Config config_;
+  StageRange range_;
   ParameterStore& store_;
   Ops& ops_;
   Gpt2Messages messages_;
   std::vector<Sublayer> attention_;
   std::vector<Sublayer> mlp_;
+  std::size_t tokens_ = 0;     ///< with an embedding or a head
+  std::size_t positions_ = 0;  ///< with an embedding
+  std::size_t last_norm_ = 0;  ///< with a head
   std::unique_ptr<Head> head_;
   std::int64_t rows_ = 0;  ///< of the pass
 };

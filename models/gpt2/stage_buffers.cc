@@ -10,9 +10,10 @@ std::uint64_t elems(std::int64_t rows, std::int64_t columns) { return static_cas
 
 }  // namespace
 
-StageExtents stage_extents(const Gpt2Config& config, int world_size, int rank, const BatchShape& batch) {
+StageExtents stage_extents(const Gpt2Config& config, const StageRange& range, int world_size, int rank,
+                           const BatchShape& batch) {
   const Gpt2Part part = gpt2_part(config, world_size, rank);
-  return {config.layers,
+  return {range,
           config.width,
           static_cast<std::int64_t>(part.heads.count),
           config.width / config.heads,
@@ -29,8 +30,8 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
   const Lifetime saved = backward ? Lifetime::kSaved : Lifetime::kWorking;
   b.extents = x;
   b.chunks = form.logit_chunks(rows, x.vocabulary.count, x.largest_vocabulary);
-  b.attention.resize(static_cast<std::size_t>(x.layers));
-  b.mlp.resize(static_cast<std::size_t>(x.layers));
+  b.attention.resize(static_cast<std::size_t>(x.range.count()));
+  b.mlp.resize(static_cast<std::size_t>(x.range.count()));
 
   const auto activations = [&](comm::Tensor& tensor, const char* name, std::int64_t columns, Lifetime lifetime) {
     visitor.tensor(tensor, name, types.activations, elems(rows, columns), lifetime);
@@ -61,17 +62,25 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     activations(m.activated, "outputs of GELU", x.hidden, saved);
     activations(m.output, "sublayer outputs", x.width, Lifetime::kWorking);
   }
-  norm(b.final_norm);
+  // What goes to other stages, or comes from them, may be on its way while passes of other slots run.
+  const bool head = x.range.has_head();
+  if (head) {
+    norm(b.final_norm);
+  } else {
+    activations(b.output, "output of the stage", x.width, saved);
+  }
 
   const auto working = [&](comm::Tensor& tensor, const char* name, comm::ElementType type, std::uint64_t count) {
     visitor.tensor(tensor, name, type, count, Lifetime::kWorking);
   };
   working(b.message, "messages", types.messages, types.messages == types.activations ? 0 : elems(rows, x.width));
-  working(b.logits, "logits", types.activations, elems(b.chunks.rows, b.chunks.stride));
-  for (comm::Tensor* of_chunk : {&b.largest, &b.sums, &b.predicted}) {
-    statistics(*of_chunk, elems(b.chunks.rows, 1), Lifetime::kWorking);
+  if (head) {
+    working(b.logits, "logits", types.activations, elems(b.chunks.rows, b.chunks.stride));
+    for (comm::Tensor* of_chunk : {&b.largest, &b.sums, &b.predicted}) {
+      statistics(*of_chunk, elems(b.chunks.rows, 1), Lifetime::kWorking);
+    }
+    working(b.losses, "row statistics", types.losses, elems(rows, 1));
   }
-  working(b.losses, "row statistics", types.losses, elems(rows, 1));
   working(b.attention_scratch, "scores of attention", types.activations,
           form.attention_forward_scratch_elems(x.attention()));
   const std::int64_t wide = std::max({x.width, x.hidden, 3 * x.attention_width()});
@@ -83,7 +92,8 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     working(rounded, "rounded operands", types.operands,
             rounds ? std::max(elems(rows, wide), elems(b.chunks.rows, b.chunks.stride)) : 0);
   }
-  working(b.grad_stream, "gradient of the residual stream", types.activations, elems(rows, x.width));
+  activations(b.grad_stream, "gradient of the residual stream", x.width,
+              head && x.range.has_embedding() ? Lifetime::kWorking : Lifetime::kSaved);
   constexpr const char* kWithin = "gradients within a block";
   working(b.grad_normalized, kWithin, types.activations, elems(rows, x.width));
   working(b.grad_attended, kWithin, types.activations, elems(rows, x.attention_width()));

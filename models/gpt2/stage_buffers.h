@@ -8,13 +8,14 @@
 
 #include "models/gpt2/batch_shape.h"
 #include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/stage_range.h"
 #include "models/ops/ops.h"
 
 namespace droptest::models {
 
 /// The extents of a rank's stage, from which sizes follow.
 struct StageExtents {
-  int layers = 0;
+  StageRange range;
   std::int64_t width = 0;
   std::int64_t heads = 0;  ///< of this rank
   std::int64_t head_width = 0;
@@ -27,7 +28,8 @@ struct StageExtents {
   std::int64_t attention_width() const { return heads * head_width; }
 };
 
-StageExtents stage_extents(const Gpt2Config& config, int world_size, int rank, const BatchShape& batch);
+StageExtents stage_extents(const Gpt2Config& config, const StageRange& range, int world_size, int rank,
+                           const BatchShape& batch);
 
 struct NormBuffers {
   comm::Tensor stream;      ///< [rows, width]: the residual stream that is normalised
@@ -51,13 +53,16 @@ struct MlpBuffers {
   comm::Tensor output;      ///< [rows, width]: the sublayer output, without its bias
 };
 
+/// A slot: the saved activations of one micro-batch, and the working memory that all slots share.
 struct StageBuffers {
   StageExtents extents;
+  int slot = 0;
   LogitChunks chunks;
   TokenIds tokens, targets;  ///< [rows]
   comm::Tensor message;      ///< [rows, width]; empty where messages are of the activations' type
   std::vector<AttentionBuffers> attention;
   std::vector<MlpBuffers> mlp;
+  comm::Tensor output;  ///< [rows, width]: the residual stream after the last block; empty with a head
   NormBuffers final_norm;
   comm::Tensor logits;                    ///< [chunk's rows, stride]
   comm::Tensor largest, sums, predicted;  ///< [chunk's rows]

@@ -64,19 +64,19 @@ class Placing final : public BufferVisitor {
 
 }  // namespace
 
-StagePlan::StagePlan(const Gpt2Config& config, int world_size, int rank, const OpsForm& form, const BatchShape& batch,
-                     Keep keep)
-    : extents_(stage_extents(config, world_size, rank, batch)), batch_(batch), keep_(keep) {
+StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int world_size, int rank, const OpsForm& form,
+                     const BatchShape& batch, Keep keep)
+    : extents_(stage_extents(config, range, world_size, rank, batch)), batch_(batch), keep_(keep) {
   PlannerOps ops(form, world_size, rank);
-  ParameterStore store(gpt2_tensors(config, world_size, rank), ops);
-  Stage stage(config, store, ops);
+  ParameterStore store(stage_tensors(config, range, world_size, rank), ops);
+  Stage stage(config, range, store, ops);
   StageBuffers buffers;
   Declaration declaration(ops);
   visit_buffers(buffers, extents_, form, keep, declaration);
   stage.forward(buffers, keep, {}, {});
   if (keep == Keep::kForBackward) {
     stage.backward(buffers, 1, GradientMode::kSet);
-  } else {
+  } else if (range.has_head()) {
     stage.evaluate_head(buffers);
   }
 
@@ -110,6 +110,7 @@ StageBuffers StagePlan::placed(std::byte* memory, std::uint64_t slot, std::uint6
   StageBuffers buffers;
   Placing placing(saved_, memory + slot * saved_.bytes(), working_, memory + slots * saved_.bytes(), stream);
   visit_buffers(buffers, extents_, form, keep_, placing);
+  buffers.slot = static_cast<int>(slot);
   return buffers;
 }
 

@@ -18,8 +18,8 @@ namespace droptest::models {
 class StagePlan {
  public:
   /// The form is not kept.
-  StagePlan(const Gpt2Config& config, int world_size, int rank, const OpsForm& form, const BatchShape& batch,
-            Keep keep);
+  StagePlan(const Gpt2Config& config, const StageRange& range, int world_size, int rank, const OpsForm& form,
+            const BatchShape& batch, Keep keep);
 
   const BatchShape& batch() const { return batch_; }
   const MemoryPlan& saved() const { return saved_; }

@@ -30,6 +30,11 @@ void residual_layernorm_forward(std::span<const T> residual, std::span<const T> 
                                 std::span<T> stream, std::span<T> output, std::span<T> mean,
                                 std::span<T> inverse_deviation, const Team& team);
 
+/// The stream of residual_layernorm_forward alone. Shapes: as there.
+template <class T>
+void add_branch(std::span<const T> residual, std::span<const T> branch, std::span<const T> branch_bias,
+                std::int64_t rows, std::int64_t width, std::span<T> stream, const Team& team);
+
 /// Adds the gradients of input, gain and bias to grad_input, grad_gain and grad_bias.
 template <class T>
 void layernorm_backward(std::span<const T> grad_output, std::span<const T> input, std::span<const T> gain,
@@ -53,6 +58,12 @@ void residual_layernorm_forward(comm::DeviceSpan<const E> residual, comm::Device
                                 comm::DeviceSpan<float> mean, comm::DeviceSpan<float> inverse_deviation,
                                 comm::Stream& stream);
 
+/// The residual stream of residual_layernorm_forward alone.
+template <class E>
+void add_branch(comm::DeviceSpan<const E> residual, comm::DeviceSpan<const E> branch,
+                comm::DeviceSpan<const E> branch_bias, std::int64_t rows, std::int64_t width,
+                comm::DeviceSpan<E> residual_after, comm::Stream& stream);
+
 /// Where layernorm_backward leaves the gradients of parameters.
 struct LayerNormGradients {
   comm::DeviceSpan<float> gain;
@@ -71,5 +82,10 @@ void layernorm_backward(comm::DeviceSpan<const E> grad_output, comm::DeviceSpan<
                         comm::DeviceSpan<const float> inverse_deviation, std::int64_t rows, std::int64_t width,
                         comm::DeviceSpan<const E> grad_residual, comm::DeviceSpan<E> grad_input,
                         const LayerNormGradients& gradients, comm::DeviceSpan<float> scratch, comm::Stream& stream);
+
+/// LayerNormGradients::branch_bias alone, with the same bits: the column sums of grad_input [rows, width].
+template <class E>
+void branch_bias_gradient(comm::DeviceSpan<const E> grad_input, std::int64_t rows, std::int64_t width,
+                          GradientMode mode, comm::DeviceSpan<float> branch_bias, comm::Stream& stream);
 
 }  // namespace droptest::models

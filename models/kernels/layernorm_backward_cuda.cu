@@ -157,6 +157,34 @@ __global__ void parameter_gradients_kernel(const float* partial, std::int64_t ro
   }
 }
 
+/// sums[j] = the sum over rows of values[row, j], or +=, in the order of the two kernels above: each of `partials`
+/// takes the rows partial, partial + partials, ...; then parameter_gradients_kernel's row lanes take the partials.
+template <class D>
+__global__ void branch_bias_gradient_kernel(const D* values, std::int64_t rows, std::int64_t partials,
+                                            std::int64_t width, int adds, float* result) {
+  __shared__ float sums[kRowLanes * (kWarp + 1)];
+  const unsigned lane = threadIdx.x % kWarp;
+  const unsigned row_lane = threadIdx.x / kWarp;
+  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kWarp; first < width;
+       first += static_cast<std::int64_t>(gridDim.x) * kWarp) {
+    const std::int64_t column = first + lane;
+    float own = 0;
+    for (std::int64_t p = row_lane; p < partials && column < width; p += kRowLanes) {
+      float partial = 0;
+      for (std::int64_t i = p; i < rows; i += partials) partial += as_float(values[i * width + column]);
+      own += partial;
+    }
+    sums[row_lane * (kWarp + 1) + lane] = own;
+    __syncthreads();
+    if (row_lane == 0 && column < width) {
+      float sum = 0;
+      for (unsigned other = 0; other < kRowLanes; ++other) sum += sums[other * (kWarp + 1) + lane];
+      result[column] = adds != 0 ? result[column] + sum : sum;
+    }
+    __syncthreads();
+  }
+}
+
 template <class D>
 void launch_rows(const Kept<D>& kept, std::int64_t rows, std::int64_t width, const D* grad_residual, D* grad_input,
                  int parts, float* partial, comm::Stream& stream) {
@@ -208,6 +236,19 @@ void layernorm_backward(comm::DeviceSpan<const E> grad_output, comm::DeviceSpan<
                GradientsOfParts{{gradients.gain.data(), gradients.bias.data(), gradients.branch_bias.data()}});
 }
 
+template <class E>
+void branch_bias_gradient(comm::DeviceSpan<const E> grad_input, std::int64_t rows, std::int64_t width,
+                          GradientMode mode, comm::DeviceSpan<float> branch_bias, comm::Stream& stream) {
+  DROPTEST_CHECK(
+      rows >= 0 && width >= 0 && grad_input.size() >= static_cast<std::size_t>(rows * width) &&
+          branch_bias.size() == static_cast<std::size_t>(width),
+      "branch_bias_gradient: [" + std::to_string(rows) + ", " + std::to_string(width) + "]: a range does not fit");
+  const auto tiles = static_cast<std::uint64_t>((width + kWarp - 1) / kWarp);
+  comm::launch("branch_bias_gradient", branch_bias_gradient_kernel<DeviceElement<E>>,
+               {std::min(tiles, kMostBlocks), kRowLanes * kWarp, 0}, stream, device_elems(grad_input), rows,
+               partial_rows(rows), width, mode == GradientMode::kAdd ? 1 : 0, branch_bias.data());
+}
+
 template void layernorm_backward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
                                         comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
                                         comm::DeviceSpan<const float>, std::int64_t, std::int64_t,
@@ -218,5 +259,10 @@ template void layernorm_backward<Bf16>(comm::DeviceSpan<const Bf16>, comm::Devic
                                        comm::DeviceSpan<const float>, std::int64_t, std::int64_t,
                                        comm::DeviceSpan<const Bf16>, comm::DeviceSpan<Bf16>, const LayerNormGradients&,
                                        comm::DeviceSpan<float>, comm::Stream&);
+
+template void branch_bias_gradient<float>(comm::DeviceSpan<const float>, std::int64_t, std::int64_t, GradientMode,
+                                          comm::DeviceSpan<float>, comm::Stream&);
+template void branch_bias_gradient<Bf16>(comm::DeviceSpan<const Bf16>, std::int64_t, std::int64_t, GradientMode,
+                                         comm::DeviceSpan<float>, comm::Stream&);
 
 }  // namespace droptest::models

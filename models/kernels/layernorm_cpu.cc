@@ -62,6 +62,20 @@ void residual_layernorm_forward(std::span<const T> residual, std::span<const T> 
 }
 
 template <class T>
+void add_branch(std::span<const T> residual, std::span<const T> branch, std::span<const T> branch_bias,
+                std::int64_t rows, std::int64_t width, std::span<T> stream, const Team& team) {
+  for_vector_chunks(rows, chunk_items(rows, 16), team, [&](std::int64_t begin, std::int64_t end) {
+    const T* c = branch_bias.data();
+    for (std::int64_t i = begin; i < end; ++i) {
+      const T* a = residual.data() + i * width;
+      const T* b = branch.data() + i * width;
+      T* x = stream.data() + i * width;
+      for (std::int64_t j = 0; j < width; ++j) x[j] = a[j] + (b[j] + c[j]);
+    }
+  });
+}
+
+template <class T>
 void layernorm_backward(std::span<const T> grad_output, std::span<const T> input, std::span<const T> gain,
                         std::span<const T> mean, std::span<const T> inverse_deviation, std::int64_t rows,
                         std::int64_t width, std::span<T> grad_input, std::span<T> grad_gain, std::span<T> grad_bias,
@@ -118,5 +132,10 @@ template void layernorm_backward<float>(std::span<const float>, std::span<const 
 template void layernorm_backward<double>(std::span<const double>, std::span<const double>, std::span<const double>,
                                          std::span<const double>, std::span<const double>, std::int64_t, std::int64_t,
                                          std::span<double>, std::span<double>, std::span<double>, const Team&);
+
+template void add_branch<float>(std::span<const float>, std::span<const float>, std::span<const float>, std::int64_t,
+                                std::int64_t, std::span<float>, const Team&);
+template void add_branch<double>(std::span<const double>, std::span<const double>, std::span<const double>,
+                                 std::int64_t, std::int64_t, std::span<double>, const Team&);
 
 }  // namespace droptest::models

@@ -124,6 +124,15 @@ __global__ void layernorm_forward_kernel(Addends<D> in, const D* gain, const D* 
   }
 }
 
+template <class D>
+__global__ void add_branch_kernel(Addends<D> in, std::int64_t rows, std::int64_t width, D* residual_after) {
+  for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
+    for (std::int64_t j = threadIdx.x; j < width; j += blockDim.x) {
+      residual_after[i * width + j] = from_float<D>(sum_at<D, 1>(in, i * width, j).at[0]);
+    }
+  }
+}
+
 std::string shape_text(const char* operation, std::int64_t rows, std::int64_t width) {
   return std::string(operation) + ": [" + std::to_string(rows) + ", " + std::to_string(width) +
          "]: a range does not fit";
@@ -190,6 +199,20 @@ void residual_layernorm_forward(comm::DeviceSpan<const E> residual, comm::Device
       stream);
 }
 
+template <class E>
+void add_branch(comm::DeviceSpan<const E> residual, comm::DeviceSpan<const E> branch,
+                comm::DeviceSpan<const E> branch_bias, std::int64_t rows, std::int64_t width,
+                comm::DeviceSpan<E> residual_after, comm::Stream& stream) {
+  using D = DeviceElement<E>;
+  const auto count = static_cast<std::size_t>(rows * width);
+  DROPTEST_CHECK(rows >= 0 && width >= 0 && residual.size() >= count && branch.size() >= count &&
+                     residual_after.size() >= count && branch_bias.size() == static_cast<std::size_t>(width),
+                 shape_text("add_branch", rows, width));
+  const Addends<D> addends{device_elems(residual), device_elems(branch), device_elems(branch_bias)};
+  comm::launch("add_branch", add_branch_kernel<D>, block_per_row(rows, width), stream, addends, rows, width,
+               device_elems(residual_after));
+}
+
 template void layernorm_forward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
                                        comm::DeviceSpan<const float>, std::int64_t, std::int64_t,
                                        comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::DeviceSpan<float>,
@@ -207,5 +230,11 @@ template void residual_layernorm_forward<Bf16>(comm::DeviceSpan<const Bf16>, com
                                                comm::DeviceSpan<const Bf16>, std::int64_t, std::int64_t,
                                                comm::DeviceSpan<Bf16>, comm::DeviceSpan<Bf16>, comm::DeviceSpan<float>,
                                                comm::DeviceSpan<float>, comm::Stream&);
+
+template void add_branch<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
+                                comm::DeviceSpan<const float>, std::int64_t, std::int64_t, comm::DeviceSpan<float>,
+                                comm::Stream&);
+template void add_branch<Bf16>(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
+                               std::int64_t, std::int64_t, comm::DeviceSpan<Bf16>, comm::Stream&);
 
 }  // namespace droptest::models

@@ -2,8 +2,10 @@
 #include "models/ops/cuda_ops.h"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <type_traits>
+#include <vector>
 
 #include "comm/device/device_buffer.h"
 #include "comm/device/device_tensor.h"
@@ -150,13 +152,15 @@ class CudaOps final : public Ops {
     const auto* staged = static_cast<const std::int32_t*>(stream_.stage(std::as_bytes(from)));
     comm::copy_on_device(DeviceSpan<const std::int32_t>(staged, from.size()), {to.data, to.count}, stream_);
   }
-  void group_tokens(std::span<const std::int32_t> tokens, TokenRange range) override {
-    if (!groups_ || tokens.size() > most_grouped_) {
+  void group_tokens(std::span<const std::int32_t> tokens, TokenRange range, int slot) override {
+    const auto i = static_cast<std::size_t>(slot);
+    if (i >= groups_.size()) groups_.resize(i + 1);
+    Groups& own = groups_[i];
+    if (own.groups == nullptr || tokens.size() > own.most_tokens) {
       stream_.synchronize();  // an earlier pass may be at work with the old ones
-      most_grouped_ = tokens.size();
-      groups_.emplace(range, most_grouped_);
+      own = {std::make_unique<TokenGroups>(range, tokens.size()), tokens.size()};
     }
-    groups_->group(tokens, stream_);
+    own.groups->group(tokens, stream_);
   }
   void zero(Tensor values) override { comm::zero_on_device(values.bytes.data(), values.bytes.size(), stream_); }
   void convert(ConstTensor from, Tensor to) override { convert_on(from, to, stream_); }
@@ -165,9 +169,10 @@ class CudaOps final : public Ops {
                          Tensor output) override {
     models::embedding_forward<E>(span_of(tokens), range, span_of<E>(table), width, span_of<E>(output), stream_);
   }
-  void embedding_backward(TokenIds /*tokens*/, TokenRange /*range*/, ConstTensor grad_output, std::int64_t width,
-                          Tensor grad_table) override {
-    models::embedding_backward<E>(*groups_, span_of<E>(grad_output), width, span_of<float>(grad_table), stream_);
+  void embedding_backward(TokenIds /*tokens*/, TokenRange /*range*/, int slot, ConstTensor grad_output,
+                          std::int64_t width, Tensor grad_table) override {
+    models::embedding_backward<E>(*groups_.at(static_cast<std::size_t>(slot)).groups, span_of<E>(grad_output), width,
+                                  span_of<float>(grad_table), stream_);
   }
   void add_positions(ConstTensor table, std::int64_t batch, std::int64_t length, std::int64_t width,
                      Tensor values) override {
@@ -179,6 +184,15 @@ class CudaOps final : public Ops {
                                   stream_);
   }
 
+  void residual_forward(ConstTensor residual, ConstTensor branch, ConstTensor branch_bias, std::int64_t rows,
+                        std::int64_t width, Tensor stream) override {
+    add_branch<E>(span_of<E>(residual), span_of<E>(branch), span_of<E>(branch_bias), rows, width, span_of<E>(stream),
+                  stream_);
+  }
+  void residual_backward(ConstTensor grad_stream, std::int64_t rows, std::int64_t width, GradientMode mode,
+                         Tensor grad_branch_bias) override {
+    branch_bias_gradient<E>(span_of<E>(grad_stream), rows, width, mode, span_of<float>(grad_branch_bias), stream_);
+  }
   void norm_forward(const NormForward& n) override {
     if (n.branch.bytes.empty()) {
       layernorm_forward<E>(span_of<E>(n.residual), span_of<E>(n.gain.value), span_of<E>(n.bias.value), n.rows, n.width,
@@ -376,8 +390,11 @@ class CudaOps final : public Ops {
   comm::DeviceBuffer<double> numbers_;
   comm::DeviceBuffer<double> losses_of_ranks_;
   comm::PinnedBuffer<double> host_numbers_;
-  std::optional<TokenGroups> groups_;
-  std::size_t most_grouped_ = 0;
+  struct Groups {
+    std::unique_ptr<TokenGroups> groups;
+    std::size_t most_tokens = 0;
+  };
+  std::vector<Groups> groups_;  ///< of each slot
 };
 
 }  // namespace

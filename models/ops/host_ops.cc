@@ -120,7 +120,7 @@ class HostOps final : public Ops {
   void take_tokens(std::span<const std::int32_t> from, TokenIds to) override {
     std::copy(from.begin(), from.end(), to.data);
   }
-  void group_tokens(std::span<const std::int32_t> /*tokens*/, TokenRange /*range*/) override {}
+  void group_tokens(std::span<const std::int32_t> /*tokens*/, TokenRange /*range*/, int /*slot*/) override {}
   void zero(Tensor values) override { std::fill(values.bytes.begin(), values.bytes.end(), std::byte{0}); }
   void convert(ConstTensor from, Tensor to) override {
     if (to.type == ElementType::kBfloat16) {
@@ -135,7 +135,7 @@ class HostOps final : public Ops {
     const PhaseScope scope(times_, Phase::kEmbedding);
     models::embedding_forward<T>(host(tokens), range, table.as<T>(), width, output.as<T>(), team_);
   }
-  void embedding_backward(TokenIds tokens, TokenRange range, ConstTensor grad_output, std::int64_t width,
+  void embedding_backward(TokenIds tokens, TokenRange range, int /*slot*/, ConstTensor grad_output, std::int64_t width,
                           Tensor grad_table) override {
     const PhaseScope scope(times_, Phase::kEmbedding);
     models::embedding_backward<T>(host(tokens), range, grad_output.as<T>(), width, grad_table.as<T>(), team_);
@@ -151,6 +151,15 @@ class HostOps final : public Ops {
     models::positions_backward<T>(grad_values.as<T>(), batch, length, width, started(grad_table, mode), team_);
   }
 
+  void residual_forward(ConstTensor residual, ConstTensor branch, ConstTensor branch_bias, std::int64_t rows,
+                        std::int64_t width, Tensor stream) override {
+    const PhaseScope scope(times_, Phase::kBias);
+    add_branch<T>(residual.as<T>(), branch.as<T>(), branch_bias.as<T>(), rows, width, stream.as<T>(), team_);
+  }
+  void residual_backward(ConstTensor grad_stream, std::int64_t rows, std::int64_t /*width*/, GradientMode mode,
+                         Tensor grad_branch_bias) override {
+    add_bias_gradient(grad_stream, rows, mode, grad_branch_bias);
+  }
   void norm_forward(const NormForward& n) override {
     const PhaseScope scope(times_, Phase::kLayerNorm);
     if (n.branch.bytes.empty()) {

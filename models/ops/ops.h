@@ -139,8 +139,8 @@ class Ops {
 
   /// The host's range may change when the call returns.
   virtual void take_tokens(std::span<const std::int32_t> from, TokenIds to) = 0;
-  /// Says which tokens the next embedding_backward() is for.
-  virtual void group_tokens(std::span<const std::int32_t> tokens, TokenRange range) = 0;
+  /// Says which tokens the next embedding_backward() of that slot is for.
+  virtual void group_tokens(std::span<const std::int32_t> tokens, TokenRange range, int slot) = 0;
   virtual void zero(comm::Tensor values) = 0;
   /// Both of float32 and bfloat16; rounds to the nearest, ties to even.
   virtual void convert(comm::ConstTensor from, comm::Tensor to) = 0;
@@ -148,15 +148,21 @@ class Ops {
   /// output[i] = table[tokens[i] - range.first], or zeros where the token is another rank's.
   virtual void embedding_forward(TokenIds tokens, TokenRange range, comm::ConstTensor table, std::int64_t width,
                                  comm::Tensor output) = 0;
-  /// Adds to the rows of the tokens of the last group_tokens().
-  virtual void embedding_backward(TokenIds tokens, TokenRange range, comm::ConstTensor grad_output, std::int64_t width,
-                                  comm::Tensor grad_table) = 0;
+  /// Adds to the rows of the tokens of the slot's last group_tokens().
+  virtual void embedding_backward(TokenIds tokens, TokenRange range, int slot, comm::ConstTensor grad_output,
+                                  std::int64_t width, comm::Tensor grad_table) = 0;
   /// values[b, t] += table[t].
   virtual void add_positions(comm::ConstTensor table, std::int64_t batch, std::int64_t length, std::int64_t width,
                              comm::Tensor values) = 0;
   virtual void positions_backward(comm::ConstTensor grad_values, std::int64_t batch, std::int64_t length,
                                   std::int64_t width, GradientMode mode, comm::Tensor grad_table) = 0;
 
+  /// stream = residual + (branch + branch_bias): what norm_forward() has for a stream, without the norm.
+  virtual void residual_forward(comm::ConstTensor residual, comm::ConstTensor branch, comm::ConstTensor branch_bias,
+                                std::int64_t rows, std::int64_t width, comm::Tensor stream) = 0;
+  /// The gradient of branch_bias: the column sums of grad_stream, with the bits of norm_backward().
+  virtual void residual_backward(comm::ConstTensor grad_stream, std::int64_t rows, std::int64_t width,
+                                 GradientMode mode, comm::Tensor grad_branch_bias) = 0;
   virtual void norm_forward(const NormForward& norm) = 0;
   virtual void norm_backward(const NormBackward& norm) = 0;
 

@@ -104,8 +104,8 @@ void PlannerOps::embedding_forward(TokenIds tokens, TokenRange range, ConstTenso
   mark(tokens.data);
 }
 
-void PlannerOps::embedding_backward(TokenIds tokens, TokenRange range, ConstTensor grad_output, std::int64_t width,
-                                    Tensor grad_table) {
+void PlannerOps::embedding_backward(TokenIds tokens, TokenRange range, int /*slot*/, ConstTensor grad_output,
+                                    std::int64_t width, Tensor grad_table) {
   want("embedding's gradient", grad_table.count_elems(), range.count * width);
   want("gradient of the embedding's output", grad_output.count_elems(),
        static_cast<std::int64_t>(tokens.count) * width);
@@ -125,6 +125,22 @@ void PlannerOps::positions_backward(ConstTensor grad_values, std::int64_t batch,
   want("gradient of positions", grad_table.count_elems(), length * width);
   want("gradient of values with positions", grad_values.count_elems(), batch * length * width);
   use({grad_values, grad_table});
+}
+
+void PlannerOps::residual_forward(ConstTensor residual, ConstTensor branch, ConstTensor branch_bias, std::int64_t rows,
+                                  std::int64_t width, Tensor stream) {
+  want("residual", residual.count_elems(), rows * width);
+  want("branch", branch.count_elems(), rows * width);
+  want("branch's bias", branch_bias.count_elems(), width);
+  want("residual stream", stream.count_elems(), rows * width);
+  use({residual, branch, stream});
+}
+
+void PlannerOps::residual_backward(ConstTensor grad_stream, std::int64_t rows, std::int64_t width,
+                                   GradientMode /*mode*/, Tensor grad_branch_bias) {
+  want("gradient of the residual stream", grad_stream.count_elems(), rows * width);
+  want("gradient of the branch's bias", grad_branch_bias.count_elems(), width);
+  use({grad_stream});
 }
 
 void PlannerOps::norm_forward(const NormForward& n) {

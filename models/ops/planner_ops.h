@@ -32,17 +32,21 @@ class PlannerOps final : public Ops {
   std::unique_ptr<Memory> allocate(std::uint64_t bytes, const std::string& purpose, Content content) override;
   void synchronize() override {}
   void take_tokens(std::span<const std::int32_t> from, TokenIds to) override;
-  void group_tokens(std::span<const std::int32_t> /*tokens*/, TokenRange /*range*/) override {}
+  void group_tokens(std::span<const std::int32_t> /*tokens*/, TokenRange /*range*/, int /*slot*/) override {}
   void zero(comm::Tensor values) override;
   void convert(comm::ConstTensor from, comm::Tensor to) override;
   void embedding_forward(TokenIds tokens, TokenRange range, comm::ConstTensor table, std::int64_t width,
                          comm::Tensor output) override;
-  void embedding_backward(TokenIds tokens, TokenRange range, comm::ConstTensor grad_output, std::int64_t width,
-                          comm::Tensor grad_table) override;
+  void embedding_backward(TokenIds tokens, TokenRange range, int slot, comm::ConstTensor grad_output,
+                          std::int64_t width, comm::Tensor grad_table) override;
   void add_positions(comm::ConstTensor table, std::int64_t batch, std::int64_t length, std::int64_t width,
                      comm::Tensor values) override;
   void positions_backward(comm::ConstTensor grad_values, std::int64_t batch, std::int64_t length, std::int64_t width,
                           GradientMode mode, comm::Tensor grad_table) override;
+  void residual_forward(comm::ConstTensor residual, comm::ConstTensor branch, comm::ConstTensor branch_bias,
+                        std::int64_t rows, std::int64_t width, comm::Tensor stream) override;
+  void residual_backward(comm::ConstTensor grad_stream, std::int64_t rows, std::int64_t width, GradientMode mode,
+                         comm::Tensor grad_branch_bias) override;
   void norm_forward(const NormForward& norm) override;
   void norm_backward(const NormBackward& norm) override;
   Operand operand(comm::ConstTensor values, double factor, comm::Tensor room) override;

@@ -20,27 +20,30 @@ namespace droptest::models {
 struct Implementation {
   std::string name;
   std::function<std::unique_ptr<Ops>(comm::Communicator&)> make;
+  std::function<std::unique_ptr<OpsForm>(int world_size)> form;
   double tolerance;  ///< |difference| / |reference| of a case: rounding of the narrowest type, some operations deep
 };
 
 inline std::vector<Implementation> implementations() {
   constexpr ModelPrecision kBf16{Precision::kBfloat16, Precision::kFloat32};
-  const auto host = [](comm::ElementType type, ModelPrecision precision, int threads) {
-    return [=](comm::Communicator& group) {
-      return make_host_ops({.type = type, .precision = precision, .threads = threads}, group);
-    };
+  std::vector<Implementation> all;
+  const auto add_host = [&](std::string name, comm::ElementType type, ModelPrecision precision, int threads,
+                            double tolerance) {
+    const HostOpsOptions options{.type = type, .precision = precision, .threads = threads};
+    all.push_back({std::move(name), [=](comm::Communicator& group) { return make_host_ops(options, group); },
+                   [=](int world_size) { return host_ops_form(options, world_size); }, tolerance});
   };
-  std::vector<Implementation> all = {{"host float64, three threads", host(comm::ElementType::kFloat64, {}, 3), 0},
-                                     {"host float32", host(comm::ElementType::kFloat32, {}, 1), 1e-6}};
-  if (has_bf16_products()) {
-    all.push_back({"host bfloat16 GEMMs", host(comm::ElementType::kFloat32, kBf16, 1), 1e-2});
-  }
+  add_host("host float64, three threads", comm::ElementType::kFloat64, {}, 3, 0);
+  add_host("host float32", comm::ElementType::kFloat32, {}, 1, 1e-6);
+  if (has_bf16_products()) add_host("host bfloat16 GEMMs", comm::ElementType::kFloat32, kBf16, 1, 1e-2);
   if (!comm::survey_devices().absence.empty()) return all;
-  const auto cuda = [](ModelPrecision precision) {
-    return [=](comm::Communicator& group) { return make_cuda_ops({.precision = precision}, group); };
+  const auto add_cuda = [&](std::string name, ModelPrecision precision, double tolerance) {
+    const CudaOpsOptions options{.precision = precision};
+    all.push_back({std::move(name), [=](comm::Communicator& group) { return make_cuda_ops(options, group); },
+                   [=](int world_size) { return cuda_ops_form(options, world_size); }, tolerance});
   };
-  all.push_back({"CUDA float32", cuda({}), 1e-6});
-  all.push_back({"CUDA bfloat16", cuda(kBf16), 1e-2});
+  add_cuda("CUDA float32", {}, 1e-6);
+  add_cuda("CUDA bfloat16", kBf16, 1e-2);
   return all;
 }
 
@@ -73,6 +76,12 @@ inline std::unique_ptr<Gpt2> formula_model(const Gpt2Config& config, std::unique
   with_parameters(*model, [&](auto parameters) { set_formula_weights(config, parameters, group); });
   model->upload_values();
   return model;
+}
+
+/// Fails the test with the first difference.
+inline void expect_equal(const std::vector<double>& got, const std::vector<double>& want, const char* what) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  for (std::size_t i = 0; i < want.size(); ++i) ASSERT_EQ(got[i], want[i]) << what << " " << i << " of " << want.size();
 }
 
 enum class Field : std::uint8_t { kValue, kGradient };

@@ -151,6 +151,18 @@ void norm_backward(Bench& b) {
   }
 }
 
+// The residual stream and the gradient of a branch's bias that the norm's passes have, without the norm.
+void residual(Bench& b) {
+  const NormForward n = norm_of(b);
+  b.ops.residual_forward(n.residual, n.branch, n.branch_bias, kRows, kWidth, n.stream);
+  b.keep(n.stream);
+  const Tensor bias = b.weight(8, kWidth).gradient;
+  b.ops.residual_backward(n.residual, kRows, kWidth, GradientMode::kAdd, bias);
+  b.keep(bias);
+  b.ops.residual_backward(n.residual, kRows, kWidth, GradientMode::kSet, bias);
+  b.keep(bias);
+}
+
 void linear(Bench& b) {
   const ProductShape shape{kRows, kWidth, kInner};
   const Weight weight = b.weight(10, kWidth * kInner);
@@ -241,13 +253,15 @@ void embedding(Bench& b) {
   b.ops.embedding_forward(tokens, range, table.value, kWidth, output);
   b.ops.add_positions(positions.value, kBatch, kLength, kWidth, output);
   b.keep(output);
-  b.ops.group_tokens(list, range);
+  b.ops.group_tokens({list.data(), 2}, range, 0);
+  b.ops.group_tokens(list, range, 2);
+  b.ops.group_tokens({list.data(), 3}, range, 1);
   const Tensor gradient = b.activations(42, kRows * kWidth);
   b.ops.positions_backward(gradient, kBatch, kLength, kWidth, GradientMode::kAdd, positions.gradient);
   b.keep(positions.gradient);
   b.ops.positions_backward(gradient, kBatch, kLength, kWidth, GradientMode::kSet, positions.gradient);
   b.keep(positions.gradient);
-  b.ops.embedding_backward(tokens, range, gradient, kWidth, table.gradient);
+  b.ops.embedding_backward(tokens, range, 2, gradient, kWidth, table.gradient);
   b.keep(table.gradient);
 }
 
@@ -358,6 +372,7 @@ struct Case {
 };
 constexpr Case kCases[] = {{"norm_forward", norm_forward},
                            {"norm_backward", norm_backward},
+                           {"residual", residual},
                            {"linear", linear},
                            {"transposed_linear", transposed_linear},
                            {"gelu", gelu},

@@ -44,7 +44,8 @@ class HeadBuffers final : public BufferVisitor {
 Result run(int ranks, std::int64_t max_logits, GradientMode mode) {
   Result result;
   comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-    StageExtents extents = stage_extents({1, 32, 8, 12, kVocabulary}, ranks, group.rank(), {1, kRows});
+    const Gpt2Config config{1, 32, 8, 12, kVocabulary};
+    StageExtents extents = stage_extents(config, StageRange::whole(config), ranks, group.rank(), {1, kRows});
     extents.width = kWidth;
     const auto first = static_cast<std::uint64_t>(extents.vocabulary.first);
     std::vector<double> value(static_cast<std::size_t>(extents.largest_vocabulary * kWidth));

@@ -38,7 +38,8 @@ std::vector<std::unique_ptr<OpsForm>> forms() {
 }
 
 StagePlan plan(const OpsForm& form, int layers, std::int64_t batch, Keep keep) {
-  return {{layers, 64, 4, 16, 97}, 2, 1, form, {batch, 16}, keep};
+  const Gpt2Config config{layers, 64, 4, 16, 97};
+  return {config, StageRange::whole(config), 2, 1, form, {batch, 16}, keep};
 }
 
 bool meet(const PlannedBuffer& a, const PlannedBuffer& b) {

@@ -54,7 +54,7 @@ TEST(TrainingStep, IsItsPartsOneAfterAnother) {
         EXPECT_EQ(result.loss, sums.losses / 3);
         EXPECT_EQ(result.gradient_norm, norm);
         EXPECT_TRUE(result.updated);
-        EXPECT_EQ(numbers_of(*whole, Field::kValue), numbers_of(*parts, Field::kValue));
+        expect_equal(numbers_of(*whole, Field::kValue), numbers_of(*parts, Field::kValue), "value");
       }
     });
   }
@@ -69,7 +69,7 @@ TEST(TrainingStep, WithoutAMaximumGradientsAreNotClipped) {
     parts->zero_gradients();
     parts->forward_backward(kFirst.tokens, kFirst.targets, kShape, 1);
     parts->step(0.1, 1);
-    EXPECT_EQ(numbers_of(*whole, Field::kValue), numbers_of(*parts, Field::kValue));
+    expect_equal(numbers_of(*whole, Field::kValue), numbers_of(*parts, Field::kValue), "value");
   });
 }
 
@@ -94,12 +94,12 @@ TEST(TrainingStep, OneThatIsNotFiniteLeavesNoTrace) {
       const StepResult result = step.take(second, 0.01);
       EXPECT_FALSE(result.updated);
       EXPECT_FALSE(std::isfinite(result.loss) && std::isfinite(result.gradient_norm));
-      EXPECT_EQ(numbers_of(*model, Field::kValue), before);
+      expect_equal(numbers_of(*model, Field::kValue), before, "value");
       if (group.rank() == 0) set_gain(*model, gain);
       for (int i = 0; i < 2; ++i) {
         EXPECT_TRUE(step.take(second, 0.01).updated);
         spared_step.take(second, 0.01);
-        EXPECT_EQ(numbers_of(*model, Field::kValue), numbers_of(*spared, Field::kValue));
+        expect_equal(numbers_of(*model, Field::kValue), numbers_of(*spared, Field::kValue), "value");
       }
     });
   }

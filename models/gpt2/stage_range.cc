@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/gpt2/stage_range.h"
+
+#include <string>
+
+#include "sim/error.h"
+
+namespace droptest::models {
+
+void validate(const StageRange& range, const SlotOptions& options, const Gpt2Config& config) {
+  if (range.layers != config.layers || range.first < 0 || range.first >= range.last || range.last > config.layers) {
+    throw ConfigError("GPT-2 stage: got blocks " + std::to_string(range.first) + " to " + std::to_string(range.last) +
+                      " of " + std::to_string(range.layers) + ", want first < last within the model's " +
+                      std::to_string(config.layers) + " blocks");
+  }
+  if (options.slots < 1) {
+    throw ConfigError("GPT-2 stage: slots: got " + std::to_string(options.slots) + ", want at least 1");
+  }
+  const std::size_t policies = options.recompute.size();
+  if (policies != 0 && policies != static_cast<std::size_t>(config.layers)) {
+    throw ConfigError("GPT-2 stage: recompute: got policies of " + std::to_string(policies) +
+                      " blocks, want none or one for each of " + std::to_string(config.layers));
+  }
+  for (std::size_t i = 0; i < policies; ++i) {
+    if (options.recompute[i] == Recompute::kSaveAll) continue;
+    throw ConfigError("GPT-2 stage: recompute of block " + std::to_string(i) + ": got \"" +
+                      (options.recompute[i] == Recompute::kAttention ? "attention" : "block") +
+                      "\", which is planned, not built; want \"save all\"");
+  }
+}
+
+}  // namespace droptest::models
