@@ -3,7 +3,7 @@
 
 A figure is {"panels": [...], "columns": n, "key": title of the legend, "least": width of a panel in pixels}.
 A panel has `title`, `x` and `y` (axes), `curves`, `lines` across it ({"y" or "x": place, "dash", "name"}), `bands`
-({"x": [from, to], "mark"}) or a `heat` map.
+({"x": [from, to], "mark"}) or a `heat` map; `keyed` false: its curves need no legend.
 An axis has `title` (words with the unit), `type`, and where they are fixed `ticks` with `labels`, `range`, `from` (0:
 it starts there), `rows` (the first tick is at the top).
 A curve has `name`, `mark` ([place, number of marks], which gives colour, symbol and dashes), `x`, `y`, `low` and
@@ -134,13 +134,8 @@ def in_rows(
         text = [f"{point_words(rows[i], name)}<br>{told(rows[i], quantity, unit, prefix, sign=sign, scale=scale)}"
                 for i in mine]  # fmt: skip
         curves.append(curve(name, mark, mean, mine, "bars", low=low, high=high, along="x", text=text))
-    return {
-        "title": quantity,
-        "x": {"title": f"{quantity} ({unit})"},
-        "y": rows_axis(names),
-        "curves": curves,
-        "lines": [],
-    }
+    return {"title": quantity, "x": {"title": f"{quantity} ({unit})"}, "y": rows_axis(names), "curves": curves,
+            "lines": [], "keyed": False}  # fmt: skip
 
 
 def heat_map(

@@ -165,7 +165,7 @@ def _recoveries(data: pd.DataFrame) -> dict[str, Any]:
         text = [f"{name}<br>{label}: {share:.3f} % of the data packets" for _, name, share in rows]
         curves.append(curve(label, [place, len(recoveries.SHARES)], [share for *_, share in rows],
                             [i for i, *_ in rows], "bars", text=text))  # fmt: skip
-    packets = {"title": "packets", "x": {"title": "packets (% of the data packets)", "from": 0},
+    packets = {"title": "packets", "x": {"title": "packets (% of the data packets)"},
                "y": rows_axis(data["name"]), "curves": curves, "lines": []}  # fmt: skip
     return {"panels": [cost, packets], "columns": 2, "least": 480}
 

@@ -96,6 +96,8 @@ def test_values_of_two_pointers_are_written_whole():
 
     values = ["learning rate 0.001, warmup steps 9", "learning rate 0.002, warmup steps 9"]
     assert winners(pd.DataFrame({"best_value": values})) == ("value", values)
+    values = ["learning rate 0.001, warmup steps 9", "learning rate 0.001, warmup steps 5"]
+    assert winners(pd.DataFrame({"best_value": values})) == ("value", values)
     assert winners(pd.DataFrame({"best_value": ["", ""]})) == ("value", ["", ""])
     assert winners(pd.DataFrame({"best_value": ["learning rate 0.1", "learning rate 2"]}))[1] == ["0.1", "2"]
 
@@ -173,6 +175,8 @@ def test_deviations_are_bars_of_their_part_and_a_zero_stands_at_the_edge(crossed
     data = plots.data("variances", crossed).set_index("part")
     (panel,) = drawn("variances", crossed)["panels"]
     left = 10 ** panel["x"]["range"][0]
+    known = data[["deviation", "low", "high"]].to_numpy()
+    assert left < known[known > 0].min() and 10 ** panel["x"]["range"][1] > known.max()
     curves = by_name(panel)
     assert set(curves) == set(data.index) and panel["x"]["title"] == "standard deviation (nats per token)"
     for part, row in data.iterrows():
@@ -250,6 +254,7 @@ def test_a_single_rate_has_a_row_for_each_series(tmp_path):
     for name, panels in (("tolerance", 1), ("final_loss", 2)):
         figure = drawn(name, records)
         assert len(figure["panels"]) == panels and all(panel["y"]["rows"] for panel in figure["panels"])
+        assert not any(panel["keyed"] for panel in figure["panels"])  # the rows have the names
     (panel,) = drawn("tolerance", records)["panels"]
     bars = {c["name"]: (c["x"][0], c["y"][0]) for c in panel["curves"] if c["kind"] == "bars"}
     expected = [np.mean([100 * d / (2 + 0.01 * s) for s in (1, 2)]) for d in (0.2, 0.4)]

@@ -135,7 +135,7 @@ function drawPanel(place, panel) {
 }
 function keyOf(figure, panels) {
   const names = new Map();
-  for (const panel of figure.panels) for (const c of panel.curves) if (!names.has(c.name)) names.set(c.name, c.mark);
+  for (const panel of figure.panels.filter(p => p.keyed !== false)) for (const c of panel.curves) if (!names.has(c.name)) names.set(c.name, c.mark);
   const key = document.createElement("div");
   key.className = "key";
   if (figure.key) key.append(`${figure.key}: `);
