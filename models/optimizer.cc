@@ -18,7 +18,7 @@ std::vector<ParameterRange> ranges_of(const ParameterStore& store, Counted count
   for (std::size_t i = 0; i < store.tensors().size(); ++i) {
     const Gpt2Tensor& tensor = store.tensors()[i];
     if (counted == Counted::kSharded && tensor.placement == Placement::kReplicated) continue;
-    ranges.push_back({store.arena().offsets[i], tensor.slice.local_elems(), tensor.decay});
+    ranges.push_back({store.table().arena.offsets[i], tensor.slice.local_elems(), tensor.decay});
   }
   return ranges;
 }
@@ -29,8 +29,10 @@ AdamW::AdamW(ParameterStore& store, const AdamWConfig& config, Ops& ops)
     : store_(store),
       config_(config),
       ops_(ops),
-      first_moments_(store.make_arena(store.values().type, "AdamW's first moments", Ops::Content::kZeros)),
-      second_moments_(store.make_arena(store.values().type, "AdamW's second moments", Ops::Content::kZeros)),
+      first_moments_(
+          parameter_storage(store.table(), store.values().type, "AdamW's first moments", Ops::Content::kZeros, ops)),
+      second_moments_(
+          parameter_storage(store.table(), store.values().type, "AdamW's second moments", Ops::Content::kZeros, ops)),
       all_(ops.make_ranges(ranges_of(store, Counted::kAll))),
       counted_(ops.make_ranges(ranges_of(store, ops.rank() == 0 ? Counted::kAll : Counted::kSharded))) {}
 
@@ -57,6 +59,12 @@ void AdamW::update(double learning_rate, double gradient_scale, Ops::GradientFac
   ops_.adamw(*all_,
              {store_.values(), store_.gradients(), first_moments_.tensor, second_moments_.tensor, store_.rounded()},
              adamw_step(config_, ++step_, learning_rate, gradient_scale), factor);
+}
+
+void AdamW::visit_state(StateVisitor& visitor) {
+  visitor.number("steps", step_);
+  visitor.tensor("first moments", first_moments_.tensor);
+  visitor.tensor("second moments", second_moments_.tensor);
 }
 
 void AdamW::sum_gradient_squares() { ops_.sum_squares(*counted_, store_.gradients(), Number::kGradientSquares); }

@@ -10,6 +10,7 @@
 #include "models/kernels/adamw.h"
 #include "models/kernels/update_decision.h"
 #include "models/ops/ops.h"
+#include "models/state_visitor.h"
 
 namespace droptest::models {
 
@@ -37,6 +38,7 @@ class AdamW {
   /// Number::kGradientSquares of the operations becomes the sum of the squares of the gradients that this rank counts:
   /// of sharded tensors its part, of replicated ones on rank 0 alone.
   void sum_gradient_squares();
+  void visit_state(StateVisitor& visitor);
 
  private:
   void update(double learning_rate, double gradient_scale, Ops::GradientFactor factor);
@@ -45,8 +47,8 @@ class AdamW {
   AdamWConfig config_;
   Ops& ops_;
   std::uint64_t step_ = 0;
-  ParameterStore::Arena first_moments_;
-  ParameterStore::Arena second_moments_;
+  ParameterStorage first_moments_;
+  ParameterStorage second_moments_;
   std::unique_ptr<Ops::Ranges> all_;
   std::unique_ptr<Ops::Ranges> counted_;  ///< in the gradient norm, on this rank
 };

@@ -32,6 +32,8 @@ class TrainingStep {
   /// Shapes: at least one micro-batch, each of which counts alike.
   StepResult take(std::span<const MicroBatch> micro_batches, double learning_rate);
 
+  void visit_state(StateVisitor& visitor) { model_.visit_state(visitor); }
+
  private:
   void accumulate(std::span<const MicroBatch> micro_batches);
 

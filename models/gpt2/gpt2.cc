@@ -153,6 +153,11 @@ UpdateDecision Gpt2::update(double learning_rate, const UpdateRule& rule) {
   return decision;
 }
 
+void Gpt2::visit_state(StateVisitor& visitor) {
+  store_.visit_state(visitor);
+  optimizer_.visit_state(visitor);
+}
+
 void Gpt2::download(Fields fields) {
   if (fields == Fields::kValuesAndGradients && zeros_pending_) {
     ops_->zero(store_.gradients());

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -80,6 +82,13 @@ class Gpt2 {
   void download(Fields fields);
   /// The values in parameters() are what the model computes with from now on. Waits for the device.
   void upload_values() { store_.upload_values(); }
+
+  /// Parameters and optimizer between two steps. Nothing else of a model outlives a step: there is no dropout.
+  void visit_state(StateVisitor& visitor);
+  /// ParameterStore::set_gradient_ready().
+  void set_gradient_ready(std::function<void(int)> gradient_ready) {
+    store_.set_gradient_ready(std::move(gradient_ready));
+  }
 
   /// Bytes of memory that the model holds now: parameters, their like, and activations.
   std::uint64_t memory_bytes() const;

@@ -9,53 +9,62 @@ namespace droptest::models {
 
 using comm::ElementType;
 
-ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops)
-    : tensors_(std::move(tensors)), arena_(parameter_arena(tensors_)), ops_(ops), types_(ops.form().types()) {
-  values_ = make_arena(types_.parameters, "values of the parameters", Ops::Content::kUnspecified);
-  gradients_ = make_arena(types_.parameters, "gradients", Ops::Content::kZeros);
-  if (types_.operands == types_.parameters) return;
-  rounded_ = make_arena(types_.operands, "rounded copy of the parameters", Ops::Content::kUnspecified);
-  std::vector<ParameterRange> ranges;
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (is_rounded_for_gemms(i)) ranges.push_back({arena_.offsets[i], tensors_[i].slice.local_elems()});
-  }
-  gemm_ranges_ = ops_.make_ranges(std::move(ranges));
-}
-
-std::size_t ParameterStore::number_of(std::string_view name) const {
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (tensors_[i].name == name) return i;
+std::size_t ParameterTable::number_of(std::string_view name) const {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].name == name) return i;
   }
   throw CheckError("no tensor is called " + std::string(name));
 }
 
-/// Matrices other than the positions.
-bool ParameterStore::is_rounded_for_gemms(std::size_t i) const {
-  return tensors_[i].slice.full_shape.size() == 2 && tensors_[i].name != "wpe.weight";
-}
-
-ParameterStore::Arena ParameterStore::make_arena(ElementType type, const std::string& purpose,
-                                                 Ops::Content content) const {
-  const std::uint64_t bytes = arena_.elems * comm::element_bytes(type);
-  std::unique_ptr<Ops::Memory> memory = ops_.allocate(bytes, purpose, content);
-  const comm::Tensor tensor(type, {memory->data(), static_cast<std::size_t>(bytes)}, ops_.stream());
+ParameterStorage parameter_storage(const ParameterTable& table, ElementType type, const std::string& purpose,
+                                   Ops::Content content, Ops& ops) {
+  const std::uint64_t bytes = table.arena.elems * comm::element_bytes(type);
+  std::unique_ptr<Ops::Memory> memory = ops.allocate(bytes, purpose, content);
+  const comm::Tensor tensor(type, {memory->data(), static_cast<std::size_t>(bytes)}, ops.stream());
   return {std::move(memory), tensor};
 }
 
-Weight ParameterStore::weight(std::size_t i) const {
-  const auto part = [&](const comm::Tensor& arena) {
-    return elements(arena, static_cast<std::int64_t>(arena_.offsets[i]),
-                    static_cast<std::int64_t>(tensors_[i].slice.local_elems()));
-  };
-  const comm::Tensor gradient = part(gradients_.tensor);
-  if (types_.operands == types_.parameters) return {part(values_.tensor), part(values_.tensor), gradient};
-  const comm::Tensor rounded = part(rounded_.tensor);
-  if (types_.activations == types_.operands) return {rounded, rounded, gradient};
-  return {part(values_.tensor), is_rounded_for_gemms(i) ? rounded : comm::Tensor(), gradient};
+RoundedCopy::RoundedCopy(const ParameterTable& table, Ops& ops) : ops_(ops) {
+  const OpsTypes types = ops.form().types();
+  if (types.operands == types.parameters) return;
+  storage_ =
+      parameter_storage(table, types.operands, "rounded copy of the parameters", Ops::Content::kUnspecified, ops);
+  std::vector<ParameterRange> ranges;
+  for (std::size_t i = 0; i < table.tensors.size(); ++i) {
+    if (has(table, i)) ranges.push_back({table.arena.offsets[i], table.tensors[i].slice.local_elems()});
+  }
+  ranges_ = ops.make_ranges(std::move(ranges));
 }
 
-void ParameterStore::round_values() {
-  if (gemm_ranges_ != nullptr) ops_.round_values(*gemm_ranges_, values_.tensor, rounded_.tensor);
+bool RoundedCopy::has(const ParameterTable& table, std::size_t i) {
+  return table.tensors[i].slice.full_shape.size() == 2 && table.tensors[i].name != "wpe.weight";
+}
+
+void RoundedCopy::follow(const comm::Tensor& values) {
+  if (ranges_ != nullptr) ops_.round_values(*ranges_, values, storage_.tensor);
+}
+
+ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops)
+    : table_(std::move(tensors)),
+      ops_(ops),
+      types_(ops.form().types()),
+      values_(
+          parameter_storage(table_, types_.parameters, "values of the parameters", Ops::Content::kUnspecified, ops)),
+      gradients_(parameter_storage(table_, types_.parameters, "gradients", Ops::Content::kZeros, ops)),
+      rounded_(table_, ops) {}
+
+Weight ParameterStore::weight(std::size_t i) const {
+  const comm::Tensor value = table_.part(values_.tensor, i);
+  const comm::Tensor gradient = table_.part(gradients_.tensor, i);
+  if (rounded_.is_empty()) return {value, value, gradient};
+  const comm::Tensor rounded = table_.part(rounded_.tensor(), i);
+  if (types_.activations == types_.operands) return {rounded, rounded, gradient};
+  return {value, RoundedCopy::has(table_, i) ? rounded : comm::Tensor(), gradient};
+}
+
+void ParameterStore::visit_state(StateVisitor& visitor) {
+  visitor.tensor("values", values_.tensor);
+  if (!rounded_.is_empty()) visitor.tensor("rounded values", rounded_.tensor());
 }
 
 std::span<std::byte> ParameterStore::copy_of(std::size_t arena) {
@@ -70,7 +79,7 @@ void ParameterStore::make_host_parameters() {
   const auto elems = [](std::span<std::byte> bytes) {
     return std::span<T>(reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T));
   };
-  host_ = parameters_in<T>(arena_, tensors_, elems(on_host ? values_.tensor.bytes : copy_of(0)),
+  host_ = parameters_in<T>(table_.arena, table_.tensors, elems(on_host ? values_.tensor.bytes : copy_of(0)),
                            elems(on_host ? gradients_.tensor.bytes : copy_of(1)));
 }
 
@@ -92,7 +101,7 @@ void ParameterStore::download(Fields fields) {
 void ParameterStore::upload_values() {
   if (ops_.stream() == nullptr) return;
   ops_.copy_from_host(copy_of(0), values_.tensor);
-  if (!rounded_.tensor.bytes.empty()) ops_.convert(values_.tensor, rounded_.tensor);
+  if (!rounded_.is_empty()) ops_.convert(values_.tensor, rounded_.tensor());
   ops_.synchronize();
 }
 

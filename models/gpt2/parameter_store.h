@@ -4,9 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -15,42 +18,86 @@
 #include "models/host_buffer.h"
 #include "models/ops/ops.h"
 #include "models/parameter.h"
+#include "models/state_visitor.h"
 
 namespace droptest::models {
 
-/// Values, gradients, and the rounded values that GEMMs read where they are of another type, each in one arena that
-/// parameter_arena() lays out. Owner: one rank's model.
+/// What the tensors are called and where each lies in every arena: no memory.
+struct ParameterTable {
+  explicit ParameterTable(std::vector<Gpt2Tensor> list) : tensors(std::move(list)), arena(parameter_arena(tensors)) {}
+  /// Throws: CheckError for a name that no tensor has.
+  std::size_t number_of(std::string_view name) const;
+  /// The elements of tensor number i of an arena.
+  template <class AnyTensor>
+  AnyTensor part(const AnyTensor& of_arena, std::size_t i) const {
+    return elements(of_arena, static_cast<std::int64_t>(arena.offsets[i]),
+                    static_cast<std::int64_t>(tensors[i].slice.local_elems()));
+  }
+
+  std::vector<Gpt2Tensor> tensors;
+  ParameterArena arena;
+};
+
+/// One number for each element of the tensors, in memory of the operations.
+struct ParameterStorage {
+  std::unique_ptr<Ops::Memory> memory;
+  comm::Tensor tensor;
+};
+
+/// The values in the type that GEMMs read, where that is not the values' own.
+class RoundedCopy {
+ public:
+  /// Without memory where the types are equal.
+  RoundedCopy(const ParameterTable& table, Ops& ops);
+  bool is_empty() const { return storage_.memory == nullptr; }
+  const comm::Tensor& tensor() const { return storage_.tensor; }
+  /// Whether tensor number i is in it: matrices other than the positions.
+  static bool has(const ParameterTable& table, std::size_t i);
+  /// Where operations leave it as it is when values change.
+  void follow(const comm::Tensor& values);
+
+ private:
+  Ops& ops_;
+  ParameterStorage storage_;
+  std::unique_ptr<Ops::Ranges> ranges_;
+};
+
+/// The storage of `elems` of the table's arena.
+ParameterStorage parameter_storage(const ParameterTable& table, comm::ElementType type, const std::string& purpose,
+                                   Ops::Content content, Ops& ops);
+
+/// Values and gradients, each in one storage that the table lays out, and the rounded copy of the values. Owner: one
+/// rank's model.
 class ParameterStore {
  public:
   /// Gradients are zero, values zero on the host and unspecified on a device. The operations are borrowed.
   ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops);
 
-  const std::vector<Gpt2Tensor>& tensors() const { return tensors_; }
-  const ParameterArena& arena() const { return arena_; }
-  /// Throws: CheckError for a name that no tensor has.
-  std::size_t number_of(std::string_view name) const;
+  const ParameterTable& table() const { return table_; }
+  const std::vector<Gpt2Tensor>& tensors() const { return table_.tensors; }
   /// Tensor number i.
   Weight weight(std::size_t i) const;
 
-  /// A pass reads the weights of a block (-1: of the embeddings and the last norm) from acquire() to release(), and has
-  /// written all their gradients of a step's last micro-batch at on_gradient_ready(). Nothing is sharded or sent yet.
+  /// A pass reads the weights of a block (kOutsideOfBlocks: of embeddings, last norm and head) from acquire() to
+  /// release(). Nothing is sharded yet.
+  static constexpr int kOutsideOfBlocks = -1;
   void acquire(int /*layer*/) {}
   void release(int /*layer*/) {}
-  void on_gradient_ready(int /*layer*/) {}
+  /// A backward pass has added its micro-batch to all gradients of that layer: once for each layer and micro-batch, the
+  /// last block first and kOutsideOfBlocks last. A device may be at work on them.
+  void on_gradient_ready(int layer) {
+    if (gradient_ready_) gradient_ready_(layer);
+  }
+  /// Calls `gradient_ready(layer)` then: where buckets of gradients are to start their way.
+  void set_gradient_ready(std::function<void(int)> gradient_ready) { gradient_ready_ = std::move(gradient_ready); }
 
   /// Before each pass: values change between passes in more ways than one.
-  void round_values();
+  void round_values() { rounded_.follow(values_.tensor); }
 
   comm::Tensor values() const { return values_.tensor; }
   comm::Tensor gradients() const { return gradients_.tensor; }
   /// All of one arena of bfloat16 values, which the optimizer writes; or empty.
-  comm::Tensor rounded() const { return rounded_.tensor; }
-  /// An arena of the same layout and type as the values.
-  struct Arena {
-    std::unique_ptr<Ops::Memory> memory;
-    comm::Tensor tensor;
-  };
-  Arena make_arena(comm::ElementType type, const std::string& purpose, Ops::Content content) const;
+  comm::Tensor rounded() const { return rounded_.tensor(); }
 
   /// The parameters in host memory: on the host themselves, else copies. T is the type of the values.
   template <class T>
@@ -61,23 +108,24 @@ class ParameterStore {
   /// Makes the device's values equal to the copies. Waits for the device.
   void upload_values();
 
+  /// Values and the rounded copy. Gradients are no state: a step starts from zeros.
+  void visit_state(StateVisitor& visitor);
+
   /// What the arenas of these tensors take, with AdamW's moments.
   static std::uint64_t device_bytes(std::span<const Gpt2Tensor> tensors, const OpsForm& form);
 
  private:
-  bool is_rounded_for_gemms(std::size_t i) const;
   template <class T>
   void make_host_parameters();
   std::span<std::byte> copy_of(std::size_t arena);
 
-  std::vector<Gpt2Tensor> tensors_;
-  ParameterArena arena_;
+  ParameterTable table_;
   Ops& ops_;
   OpsTypes types_;
-  Arena values_;
-  Arena gradients_;
-  Arena rounded_;
-  std::unique_ptr<Ops::Ranges> gemm_ranges_;
+  ParameterStorage values_;
+  ParameterStorage gradients_;
+  RoundedCopy rounded_;
+  std::function<void(int)> gradient_ready_;
   ZeroedMemory copies_;  ///< a device's values and gradients in host memory, from when they are first asked for
   std::variant<std::vector<Parameter<float>>, std::vector<Parameter<double>>> host_;
 };

@@ -10,17 +10,17 @@ namespace {
 
 // The order of gpt2_tensors(): six tensors for each sublayer of a block.
 constexpr std::size_t kPerSublayer = 6;
-constexpr int kOutsideOfBlocks = -1;
+constexpr int kOutsideOfBlocks = ParameterStore::kOutsideOfBlocks;
 
 }  // namespace
 
 Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& store, Ops& ops)
     : config_(config), range_(range), store_(store), ops_(ops), messages_(config) {
   const StageExtents x = stage_extents(config, range, ops.world_size(), ops.rank(), {});
-  if (range.has_embedding() || range.has_head()) tokens_ = store.number_of("wte.weight");
-  if (range.has_embedding()) positions_ = store.number_of("wpe.weight");
+  if (range.has_embedding() || range.has_head()) tokens_ = store.table().number_of("wte.weight");
+  if (range.has_embedding()) positions_ = store.table().number_of("wpe.weight");
   for (int layer = range.first; layer < range.last; ++layer) {
-    std::size_t at = store.number_of("h." + std::to_string(layer) + ".ln_1.weight");
+    std::size_t at = store.table().number_of("h." + std::to_string(layer) + ".ln_1.weight");
     const auto sublayer = [&](std::int64_t first_outputs, std::int64_t inner) {
       const Sublayer s{at, {at + 2, x.width, first_outputs}, {at + 4, inner, x.width}};
       at += kPerSublayer;
@@ -30,7 +30,7 @@ Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& 
     mlp_.push_back(sublayer(x.hidden, x.hidden));
   }
   if (!range.has_head()) return;
-  last_norm_ = store.number_of("ln_f.weight");
+  last_norm_ = store.table().number_of("ln_f.weight");
   head_ = std::make_unique<LmHead>(ops, weight(tokens_));
 }
 

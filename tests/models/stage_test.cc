@@ -216,6 +216,41 @@ TEST(Stage, StagesWithTensorsOfTheirOwnAddUpTheTiedEmbedding) {
   });
 }
 
+// At the call of a layer all its gradients are those that the micro-batch leaves; the calls come in backward order.
+TEST(Stage, TellsOnceWhenTheGradientsOfALayerAreReady) {
+  on_every_implementation(2, [](const Implementation& implementation, comm::Communicator& group) {
+    const auto ops = implementation.make(group);
+    for (const auto& ranges : {cut_at({}), cut_at({1})}) {
+      ParameterStore store(gpt2_tensors(kConfig, group.world_size(), group.rank()), *ops);
+      set_formula_values(store, group);
+      Chain chain(*ops, 2);
+      for (const StageRange& range : ranges) chain.add(range, store);
+      std::vector<int> layers;
+      std::vector<NumbersByName> at_call;
+      store.set_gradient_ready([&](int layer) {
+        layers.push_back(layer);
+        at_call.push_back(numbers_by_name(store, Field::kGradient));
+      });
+      for (std::size_t slot = 0; slot < 2; ++slot) chain.forward(slot, batch(slot));
+      for (const std::size_t slot : {1U, 0U}) {
+        layers.clear();
+        at_call.clear();
+        chain.backward(slot, 1.0, GradientMode::kAdd);
+        const std::vector<int> want =
+            ranges.size() == 1 ? std::vector<int>{2, 1, 0, -1} : std::vector<int>{2, 1, -1, 0, -1};
+        ASSERT_EQ(layers, want);
+        const NumbersByName after = numbers_by_name(store, Field::kGradient);
+        for (std::size_t i = 0; i < layers.size(); ++i) {
+          const std::string prefix = "h." + std::to_string(layers[i]) + ".";
+          for (const auto& [name, numbers] : after) {
+            if (name.starts_with(prefix)) expect_equal(at_call[i].at(name), numbers, name.c_str());
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST(Slots, BackwardPassesInAnyOrderGiveWhatOneSlotGivesInThatOrder) {
   for (const int ranks : {1, 2}) {
     on_every_implementation(ranks, [](const Implementation& implementation, comm::Communicator& group) {

@@ -105,6 +105,68 @@ TEST(TrainingStep, OneThatIsNotFiniteLeavesNoTrace) {
   }
 }
 
+/// Copies state out of an object, or into it.
+class Copies final : public StateVisitor {
+ public:
+  enum class Way : std::uint8_t { kSave, kRestore };
+  explicit Copies(Ops& ops) : ops_(&ops) {}
+  void begin(Way way, Ops& ops) {
+    way_ = way;
+    ops_ = &ops;
+  }
+
+  void number(std::string_view name, std::uint64_t& value) override {
+    std::uint64_t& copy = numbers_[std::string(name)];
+    (way_ == Way::kSave ? copy : value) = way_ == Way::kSave ? value : copy;
+  }
+  void tensor(std::string_view name, const comm::Tensor& tensor) override {
+    std::vector<std::byte>& copy = tensors_[std::string(name)];
+    copy.resize(tensor.bytes.size());
+    if (way_ == Way::kSave) {
+      ops_->copy_to_host(tensor, copy);
+    } else {
+      ops_->copy_from_host(copy, tensor);
+    }
+    ops_->synchronize();
+  }
+
+ private:
+  Ops* ops_;
+  Way way_ = Way::kSave;
+  std::map<std::string, std::uint64_t> numbers_;
+  std::map<std::string, std::vector<std::byte>> tensors_;
+};
+
+TEST(TrainingStep, GoesOnFromItsStateToTheSameBits) {
+  for (const int ranks : {1, 2}) {
+    on_every_implementation(ranks, [](const Implementation& implementation, comm::Communicator& group) {
+      const std::vector<MicroBatch> first = {kFirst.batch()};
+      const std::vector<MicroBatch> second = {kSecond.batch(), kThird.batch()};
+      std::unique_ptr<Ops> ops = implementation.make(group);
+      Ops& saved_from = *ops;
+      const auto model = formula_model(kConfig, std::move(ops), group);
+      TrainingStep step(*model, kMaxNorm);
+      step.take(first, 0.01);
+      step.take(second, 0.01);
+      Copies copies(saved_from);
+      step.visit_state(copies);
+      std::unique_ptr<Ops> other_ops = implementation.make(group);
+      Ops& restored_to = *other_ops;
+      Gpt2 other(kConfig, std::move(other_ops));
+      TrainingStep restored(other, kMaxNorm);
+      copies.begin(Copies::Way::kRestore, restored_to);
+      restored.visit_state(copies);
+      for (int i = 0; i < 2; ++i) {
+        const StepResult want = step.take(first, 0.02);
+        const StepResult got = restored.take(first, 0.02);
+        EXPECT_EQ(got.loss, want.loss);
+        EXPECT_EQ(got.gradient_norm, want.gradient_norm);
+        expect_equal(numbers_of(other, Field::kValue), numbers_of(*model, Field::kValue), "value");
+      }
+    });
+  }
+}
+
 TEST(TrainingStep, MeansOfEqualNumbersAreThatNumber) {
   for (const double value : {0.1, 5.4159265358979, 1e300}) {
     EXPECT_EQ(mean_of_ranks(std::vector<double>(3, value)), value);
