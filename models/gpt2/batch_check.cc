@@ -1,19 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/gpt2/batch_check.h"
 
+#include <algorithm>
 #include <string>
 
+#include "models/kernels/cross_entropy.h"
 #include "sim/error.h"
 
 namespace droptest::models {
 namespace {
 
-void check_tokens(std::span<const std::int32_t> tokens, const char* what, const Gpt2Config& config) {
+enum class Ignored : std::uint8_t { kRefused, kTaken };
+
+void check_tokens(std::span<const std::int32_t> tokens, const char* what, const Gpt2Config& config, Ignored ignored) {
+  const bool taken = ignored == Ignored::kTaken;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (taken && tokens[i] == kIgnoredTarget) continue;
     if (tokens[i] < 0 || tokens[i] >= config.vocabulary) {
       throw ConfigError(std::string("GPT-2 forward: ") + what + "[" + std::to_string(i) + "]: got " +
                         std::to_string(tokens[i]) +
-                        ", want a token in [0, vocabulary = " + std::to_string(config.vocabulary) + ")");
+                        ", want a token in [0, vocabulary = " + std::to_string(config.vocabulary) + ")" +
+                        (taken ? " or " + std::to_string(kIgnoredTarget) + ", which is ignored" : ""));
     }
   }
 }
@@ -28,12 +35,21 @@ void check_batch(std::span<const std::int32_t> tokens, std::span<const std::int3
         "GPT-2 forward: got batch " + std::to_string(shape.batch) + " of length " + std::to_string(shape.length) +
         ", want a batch of at least 1 and a length in [1, context = " + std::to_string(config.context) + "]");
   }
+  if (shape.first_position < 0 || shape.first_position > config.context - shape.length) {
+    throw ConfigError("GPT-2 forward: got " + std::to_string(shape.length) + " positions from " +
+                      std::to_string(shape.first_position) +
+                      " on, want them in [0, context = " + std::to_string(config.context) + ")");
+  }
   if (static_cast<std::int64_t>(tokens.size()) != rows || static_cast<std::int64_t>(targets.size()) != rows) {
     throw ConfigError("GPT-2 forward: got " + std::to_string(tokens.size()) + " tokens and " +
                       std::to_string(targets.size()) + " targets, want batch x length = " + std::to_string(rows));
   }
-  check_tokens(tokens, "tokens", config);
-  check_tokens(targets, "targets", config);
+  check_tokens(tokens, "tokens", config, Ignored::kRefused);
+  check_tokens(targets, "targets", config, Ignored::kTaken);
+}
+
+std::int64_t count_targets(std::span<const std::int32_t> targets) {
+  return static_cast<std::int64_t>(targets.size()) - std::count(targets.begin(), targets.end(), kIgnoredTarget);
 }
 
 }  // namespace droptest::models

@@ -11,8 +11,11 @@
 namespace droptest::models {
 
 /// Throws: ConfigError for a shape that the model cannot have, other numbers of tokens or targets than the shape says,
-/// or a token outside of the vocabulary.
+/// a token outside of the vocabulary, or a target that is neither one of it nor kIgnoredTarget.
 void check_batch(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape,
                  const Gpt2Config& config);
+
+/// Targets that are not ignored.
+std::int64_t count_targets(std::span<const std::int32_t> targets);
 
 }  // namespace droptest::models

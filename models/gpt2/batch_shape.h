@@ -13,6 +13,7 @@ enum class Keep : std::uint8_t { kForBackward, kNothing };
 struct BatchShape {
   std::int64_t batch = 0;
   std::int64_t length = 0;
+  std::int64_t first_position = 0;  ///< of each sequence's first token here: not 0 for a later part of longer sequences
 
   std::int64_t rows() const { return batch * length; }
   friend bool operator==(const BatchShape&, const BatchShape&) = default;

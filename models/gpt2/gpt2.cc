@@ -28,7 +28,8 @@ Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const AdamWConfig
       store_(gpt2_tensors(config, ops_->world_size(), ops_->rank()), *ops_),
       optimizer_(store_, adamw, *ops_),
       stage_(config, StageRange::whole(config), store_, *ops_),
-      in_use_(static_cast<std::size_t>(options.slots)) {}
+      in_use_(static_cast<std::size_t>(options.slots)),
+      targets_(in_use_.size()) {}
 
 Gpt2::~Gpt2() {
   try {
@@ -105,14 +106,14 @@ double Gpt2::evaluate(std::span<const std::int32_t> tokens, std::span<const std:
   check_batch(tokens, targets, shape, config_);
   StageBuffers& buffers = prepared(shape, Keep::kNothing).front();
   stage_.forward(buffers, Keep::kNothing, tokens, targets);
-  stage_.evaluate_head(buffers);
+  stage_.evaluate_head(buffers, std::max<std::int64_t>(1, count_targets(targets)));
   return ops_->numbers()[Number::kEvaluation];
 }
 
 void Gpt2::forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                            const BatchShape& shape, double scale) {
+                            const BatchShape& shape, double scale, std::int64_t mean_over) {
   forward(0, tokens, targets, shape);
-  backward(0, scale);
+  backward(0, scale, mean_over);
 }
 
 void Gpt2::forward(int slot, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
@@ -122,15 +123,18 @@ void Gpt2::forward(int slot, std::span<const std::int32_t> tokens, std::span<con
   DROPTEST_CHECK(!in_use_.at(i), "slot " + std::to_string(slot) + " waits for its backward pass");
   StageBuffers& buffers = prepared(shape, Keep::kForBackward)[i];
   in_use_[i] = true;
+  targets_[i] = count_targets(targets);
   stage_.forward(buffers, Keep::kForBackward, tokens, targets);
 }
 
-void Gpt2::backward(int slot, double scale) {
+void Gpt2::backward(int slot, double scale, std::int64_t mean_over) {
   const auto i = static_cast<std::size_t>(slot);
   DROPTEST_CHECK(in_use_.at(i), "slot " + std::to_string(slot) + " has had no forward pass");
   const GradientMode mode = zeros_pending_ ? GradientMode::kSet : GradientMode::kAdd;
   zeros_pending_ = false;
-  stage_.backward(training_->slots[i], scale, mode);
+  // Where all targets are ignored, the losses are zeros.
+  const std::int64_t targets = mean_over == kOwnTargets ? std::max<std::int64_t>(1, targets_[i]) : mean_over;
+  stage_.backward(training_->slots[i], scale, targets, mode);
   in_use_[i] = false;
 }
 

@@ -40,22 +40,26 @@ class Gpt2 {
   /// Of values and gradients: float32 or float64.
   comm::ElementType parameter_type() const { return ops_->form().types().parameters; }
 
-  /// Mean cross-entropy in nats per token, in the memory of one block; the same on every rank of a lossless group. It
-  /// is forward_backward's loss, bit for bit where both cut the rows into the same chunks. Waits for the device.
-  /// Shapes: tokens and targets [batch, length], length <= context, each in [0, vocabulary).
+  /// Mean cross-entropy in nats over the targets that are not kIgnoredTarget, 0 where all are, in the memory of one
+  /// block; the same on every rank of a lossless group. It is forward_backward's loss, bit for bit where both cut the
+  /// rows into the same chunks. Waits for the device. Shapes: tokens and targets [batch, length], whose positions are
+  /// in [0, context); tokens in [0, vocabulary), targets too, or kIgnoredTarget.
   double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
 
   /// The next backward pass starts from zeros.
   void zero_gradients() { zeros_pending_ = true; }
-  /// Adds scale x d(loss) / d(parameter) to every gradient. The tokens may change when it returns.
+  /// Adds scale x d(loss) / d(parameter) to every gradient. The tokens may change when it returns. The loss is the sum
+  /// over targets by `mean_over`, for example the number of targets of all micro-batches and ranks; kOwnTargets: by the
+  /// number of targets of this micro-batch that are not ignored.
+  static constexpr std::int64_t kOwnTargets = 0;
   void forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                        const BatchShape& shape, double scale);
+                        const BatchShape& shape, double scale, std::int64_t mean_over = kOwnTargets);
   /// The passes one by one: a forward pass leaves its saved activations in a slot, from 0, and the backward pass of
   /// that slot follows once, in whatever order. Micro-batches that are between their passes have one shape, and no
   /// evaluation comes in between.
   void forward(int slot, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                const BatchShape& shape);
-  void backward(int slot, double scale);
+  void backward(int slot, double scale, std::int64_t mean_over = kOwnTargets);
 
   /// What the passes since zero_gradients() came to on this rank.
   struct StepSums {
@@ -118,7 +122,8 @@ class Gpt2 {
 
   std::unique_ptr<Ops::Memory> memory_;  ///< of the activations
   std::uint64_t memory_bytes_ = 0;
-  std::vector<bool> in_use_;  ///< slots that are between their two passes
+  std::vector<bool> in_use_;           ///< slots that are between their two passes
+  std::vector<std::int64_t> targets_;  ///< of each slot's micro-batch, those that are not ignored
   std::optional<Prepared> training_;
   std::optional<Prepared> evaluation_;
 };

@@ -78,11 +78,10 @@ void LmHead::forward(StageBuffers& b) const {
   }
 }
 
-void LmHead::forward_backward(StageBuffers& b, double scale, GradientMode mode) const {
+void LmHead::forward_backward(StageBuffers& b, double factor, GradientMode mode) const {
   const std::int64_t rows = b.extents.batch.rows();
   const Weight wte = used_rows(b.extents);
-  // The mean over rows and the caller's scale enter here, as the factor of both GEMMs.
-  const double factor = scale / static_cast<double>(rows);
+  // The factor enters both GEMMs.
   for (std::int64_t row = 0; row < rows; row += b.chunks.rows) {
     const Chunk chunk = chunk_at(b, row);
     compute_logits(b, chunk, wte);

@@ -19,7 +19,7 @@ class LmHead final : public Head {
   LmHead(Ops& ops, const Weight& wte) : ops_(ops), wte_(wte) {}
 
   void forward(StageBuffers& buffers) const override;
-  void forward_backward(StageBuffers& buffers, double scale, GradientMode mode) const override;
+  void forward_backward(StageBuffers& buffers, double factor, GradientMode mode) const override;
 
  private:
   struct Chunk;

@@ -76,7 +76,8 @@ void Stage::embed(StageBuffers& b) {
   if (part.bytes.data() != stream.bytes.data()) ops_.convert(stream, part);
   ops_.begin_sum(stream, b.message, Gpt2Messages::embedding());
   ops_.join();
-  ops_.add_positions(weight(positions_).value, x.batch.batch, x.batch.length, x.width, stream);
+  ops_.add_positions(elements(weight(positions_).value, x.batch.first_position * x.width, x.batch.length * x.width),
+                     x.batch.batch, x.batch.length, x.width, stream);
 }
 
 void Stage::normalise(std::size_t norm, NormBuffers& buffers, const std::optional<Pending>& pending) {
@@ -123,13 +124,12 @@ void Stage::mlp_forward(int layer, StageBuffers& b) {
   row_parallel_forward(s.second, m.activated, m.output, b, messages_.mlp_output(layer));
 }
 
-void Stage::evaluate_head(StageBuffers& b) {
+void Stage::evaluate_head(StageBuffers& b, std::int64_t targets) {
   head_->forward(b);
-  ops_.sum_losses(b.losses, b.chunks.rows, static_cast<double>(b.extents.batch.rows()), GradientMode::kSet,
-                  Number::kEvaluation);
+  ops_.sum_losses(b.losses, b.chunks.rows, static_cast<double>(targets), GradientMode::kSet, Number::kEvaluation);
 }
 
-void Stage::backward(StageBuffers& b, double scale, GradientMode mode) {
+void Stage::backward(StageBuffers& b, double scale, std::int64_t targets, GradientMode mode) {
   rows_ = b.extents.batch.rows();
   const StageExtents& x = b.extents;
   store_.acquire(kOutsideOfBlocks);
@@ -137,8 +137,9 @@ void Stage::backward(StageBuffers& b, double scale, GradientMode mode) {
   // sums the columns of the stream's gradient, which are the bias's gradient.
   const std::size_t last_bias = mlp(range_.last - 1).second.weight + 1;
   if (range_.has_head()) {
-    head_->forward_backward(b, scale, mode);
-    ops_.sum_losses(b.losses, b.chunks.rows, static_cast<double>(rows_), mode, Number::kLosses);
+    const auto count = static_cast<double>(targets);
+    head_->forward_backward(b, scale / count, mode);
+    ops_.sum_losses(b.losses, b.chunks.rows, count, mode, Number::kLosses);
     normalise_backward(last_norm_, b.final_norm, last_bias, {}, b, mode);
   } else {
     ops_.residual_backward(b.grad_stream, rows_, x.width, mode, weight(last_bias).gradient);
@@ -156,7 +157,11 @@ void Stage::backward(StageBuffers& b, double scale, GradientMode mode) {
     store_.release(layer);
   }
   if (range_.has_embedding()) {
-    ops_.positions_backward(b.grad_stream, x.batch.batch, x.batch.length, x.width, mode, weight(positions_).gradient);
+    // Positions of other parts of the sequences have no gradient here.
+    const comm::Tensor positions = weight(positions_).gradient;
+    if (mode == GradientMode::kSet) ops_.zero(positions);
+    ops_.positions_backward(b.grad_stream, x.batch.batch, x.batch.length, x.width, GradientMode::kAdd,
+                            elements(positions, x.batch.first_position * x.width, x.batch.length * x.width));
     // The head sets the gradient of the tied embedding.
     if (!range_.has_head() && mode == GradientMode::kSet) ops_.zero(weight(tokens_).gradient);
     ops_.embedding_backward(b.tokens, x.vocabulary, b.slot, b.grad_stream, x.width, weight(tokens_).gradient);

@@ -44,10 +44,11 @@ class Stage {
                std::span<const std::int32_t> targets);
   /// After forward() of a range with a head: Number::kEvaluation of the operations becomes the mean loss. No backward
   /// pass follows.
-  void evaluate_head(StageBuffers& slot);
+  void evaluate_head(StageBuffers& slot, std::int64_t targets);
   /// After forward() of that slot, in any order of slots: `scale` x the gradient of the mean loss by all parameters,
-  /// set or added, and with a head the mean loss in Number::kLosses.
-  void backward(StageBuffers& slot, double scale, GradientMode mode);
+  /// set or added, and with a head the mean loss in Number::kLosses. The mean is the sum of the losses by `targets`,
+  /// which may count those of other micro-batches and ranks.
+  void backward(StageBuffers& slot, double scale, std::int64_t targets, GradientMode mode);
 
  private:
   /// A linear layer: where its weight is in the store, followed by its bias; and its extents for any rows.

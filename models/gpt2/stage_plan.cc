@@ -75,9 +75,9 @@ StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int worl
   visit_buffers(buffers, extents_, form, keep, declaration);
   stage.forward(buffers, keep, {}, {});
   if (keep == Keep::kForBackward) {
-    stage.backward(buffers, 1, GradientMode::kSet);
+    stage.backward(buffers, 1, batch.rows(), GradientMode::kSet);
   } else if (range.has_head()) {
-    stage.evaluate_head(buffers);
+    stage.evaluate_head(buffers, batch.rows());
   }
 
   std::vector<PlannedBuffer> saved;

@@ -13,6 +13,9 @@
 
 namespace droptest::models {
 
+/// A target that is none: its row's loss and gradient are zero. Source: the default ignore_index of PyTorch's losses.
+inline constexpr std::int32_t kIgnoredTarget = -100;
+
 /// largest[i] = the largest logit of row i; minus infinity for a rank without tokens.
 /// Shapes: logits [rows, columns], largest [rows].
 template <class T>
@@ -24,14 +27,16 @@ template <class T>
 void exponentials(std::span<T> logits, TokenRange range, std::span<const std::int32_t> targets,
                   std::span<const T> largest, std::span<T> sums, std::span<T> predicted, const Team& team);
 
-/// exponentials / sums[row], less 1 at the target: the gradient of a row's loss by its logits, in place.
+/// exponentials / sums[row], less 1 at the target: the gradient of a row's loss by its logits, in place; zeros where
+/// the target is kIgnoredTarget.
 template <class T>
 void exponentials_to_gradient(std::span<T> exponentials, TokenRange range, std::span<const std::int32_t> targets,
                               std::span<const T> sums, const Team& team);
 
 // On a device, for E float or Bf16. The logits stay as they are until the gradient takes their place. A row of logits
 // is `stride` elements long, of which the first range.count stand for tokens; the rest is padding that nothing reads
-// and the gradient sets to zero. All that is kept of a row is float. Targets must be tokens of the vocabulary.
+// and the gradient sets to zero. All that is kept of a row is float. Targets must be tokens of the vocabulary or
+// kIgnoredTarget.
 
 /// A matrix of logits [rows, stride], or of their gradients.
 struct LogitRows {
@@ -57,9 +62,9 @@ void logits_to_gradient(comm::DeviceSpan<E> logits, const LogitRows& shape,
                         comm::DeviceSpan<const std::int32_t> targets, comm::DeviceSpan<const float> largest,
                         comm::DeviceSpan<const float> sums, float factor, comm::Stream& stream);
 
-/// losses[row] = log(sums[row]) - predicted[row], in nats. Shapes: all [rows].
+/// losses[row] = log(sums[row]) - predicted[row], in nats; 0 where the target is kIgnoredTarget. Shapes: all [rows].
 void losses_of_sums(comm::DeviceSpan<const float> sums, comm::DeviceSpan<const float> predicted,
-                    comm::DeviceSpan<float> losses, comm::Stream& stream);
+                    comm::DeviceSpan<const std::int32_t> targets, comm::DeviceSpan<float> losses, comm::Stream& stream);
 
 /// For a rank that has the whole vocabulary, all of the above in one pass: losses, and no gradient.
 template <class E>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/kernels/cross_entropy.h"
 
+#include <algorithm>
+
 #include "models/kernels/chunks.h"
 #include "models/kernels/exp_math.h"
 #include "models/kernels/lanes.h"
@@ -38,6 +40,10 @@ void exponentials_to_gradient(std::span<T> exponentials, TokenRange range, std::
   for_vector_chunks(rows, chunk_items(rows, 16), team, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       T* row = exponentials.data() + i * range.count;
+      if (targets[i] == kIgnoredTarget) {
+        std::fill_n(row, range.count, T(0));
+        continue;
+      }
       const T inverse = T(1) / sums[i];
       for (std::int64_t j = 0; j < range.count; ++j) row[j] *= inverse;
       const std::int64_t target = targets[i] - range.first;

@@ -46,15 +46,18 @@ __device__ float row_exponential_sum(const D* row, std::int64_t count, float lar
   return block_sum(own, shared);
 }
 
-/// gradient[j] = factor x (exp(row[j] - largest) / sum - [j is the target]); 0 in the padding.
+/// gradient[j] = factor x (exp(row[j] - largest) / sum - [j is the target]); 0 in the padding, and in a row that is
+/// ignored.
 template <int V, class D>
-__device__ void write_gradient(const D* row, const LogitRows& shape, std::int64_t target, float largest, float sum,
-                               float factor, D* gradient) {
+__device__ void write_gradient(const D* row, const LogitRows& shape, std::int32_t target_token, float largest,
+                               float sum, float factor, D* gradient) {
+  const std::int64_t target = target_token - shape.range.first;
+  const std::int64_t count = target_token == kIgnoredTarget ? 0 : shape.range.count;
   const float inverse = 1.0F / sum;
   for (std::int64_t j = threadIdx.x * V; j < shape.stride; j += blockDim.x * V) {
     Floats<V> x = {};
-    if (j < shape.range.count) x = load_floats<V>(row + j);
-    const int columns = static_cast<int>(shape.range.count - j);
+    if (j < count) x = load_floats<V>(row + j);
+    const int columns = static_cast<int>(count - j);
     const int at_target = static_cast<int>(target - j);
 #pragma unroll
     for (int v = 0; v < V; ++v) {
@@ -96,14 +99,15 @@ __global__ void logits_to_gradient_kernel(D* logits, LogitRows shape, const std:
                                           const float* sums, float factor) {
   for (std::int64_t i = blockIdx.x; i < shape.rows; i += gridDim.x) {
     D* row = logits + i * shape.stride;
-    write_gradient<V>(row, shape, targets[i] - shape.range.first, largest[i], sums[i], factor, row);
+    write_gradient<V>(row, shape, targets[i], largest[i], sums[i], factor, row);
   }
 }
 
-__global__ void losses_of_sums_kernel(const float* sums, const float* predicted, std::int64_t count, float* losses) {
+__global__ void losses_of_sums_kernel(const float* sums, const float* predicted, const std::int32_t* targets,
+                                      std::int64_t count, float* losses) {
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
        i += static_cast<std::int64_t>(gridDim.x) * blockDim.x) {
-    losses[i] = logf(sums[i]) - predicted[i];
+    losses[i] = targets[i] == kIgnoredTarget ? 0.0F : logf(sums[i]) - predicted[i];
   }
 }
 
@@ -136,9 +140,11 @@ __global__ void cross_entropy_kernel(const D* logits, LogitRows shape, const std
     const float at_target = own ? as_float(row[target]) : 0.0F;
     const float largest = row_max<V>(row, shape.range.count, maxima);
     const float sum = row_exponential_sum<V>(row, shape.range.count, largest, sums);
-    if (threadIdx.x == 0) losses[i] = logf(sum) - (own ? at_target - largest : 0.0F);
+    if (threadIdx.x == 0) {
+      losses[i] = targets[i] == kIgnoredTarget ? 0.0F : logf(sum) - (own ? at_target - largest : 0.0F);
+    }
     if (gradient != nullptr) {
-      write_gradient<V>(row, shape, target, largest, sum, factor, gradient + i * shape.stride);
+      write_gradient<V>(row, shape, targets[i], largest, sum, factor, gradient + i * shape.stride);
     }
     __syncthreads();
   }
@@ -204,12 +210,13 @@ void logits_to_gradient(comm::DeviceSpan<E> logits, const LogitRows& shape,
 }
 
 void losses_of_sums(comm::DeviceSpan<const float> sums, comm::DeviceSpan<const float> predicted,
-                    comm::DeviceSpan<float> losses, comm::Stream& stream) {
-  DROPTEST_CHECK(sums.size() == losses.size() && predicted.size() == losses.size(),
+                    comm::DeviceSpan<const std::int32_t> targets, comm::DeviceSpan<float> losses,
+                    comm::Stream& stream) {
+  DROPTEST_CHECK(sums.size() == losses.size() && predicted.size() == losses.size() && targets.size() == losses.size(),
                  "losses_of_sums: " + std::to_string(sums.size()) + " sums, " + std::to_string(predicted.size()) +
                      " predicted, " + std::to_string(losses.size()) + " losses");
   comm::launch("losses_of_sums", losses_of_sums_kernel, comm::cover(losses.size()), stream, sums.data(),
-               predicted.data(), static_cast<std::int64_t>(losses.size()), losses.data());
+               predicted.data(), targets.data(), static_cast<std::int64_t>(losses.size()), losses.data());
 }
 
 namespace {

@@ -270,7 +270,8 @@ class CudaOps final : public Ops {
                                 span_of<float>(b.sums), span_of<float>(b.predicted), stream_);
   }
   void losses_of_sums(const LogitBlock& b) override {
-    models::losses_of_sums(span_of<float>(b.sums), span_of<float>(b.predicted), span_of<float>(b.losses), stream_);
+    models::losses_of_sums(span_of<float>(b.sums), span_of<float>(b.predicted), span_of(b.targets),
+                           span_of<float>(b.losses), stream_);
   }
   void logits_to_gradient(const LogitBlock& b) override {
     models::logits_to_gradient<E>(span_of<E>(b.logits), rows_of(b), span_of(b.targets), span_of<float>(b.largest),

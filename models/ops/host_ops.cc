@@ -268,7 +268,8 @@ class HostOps final : public Ops {
     const std::span<const T> predicted = b.predicted.as<const T>();
     const std::span<double> losses = b.losses.as<double>();
     for (std::size_t i = 0; i < losses.size(); ++i) {
-      losses[i] = std::log(static_cast<double>(sums[i])) - static_cast<double>(predicted[i]);
+      const bool ignored = b.targets.data[i] == kIgnoredTarget;
+      losses[i] = ignored ? 0.0 : std::log(static_cast<double>(sums[i])) - static_cast<double>(predicted[i]);
     }
   }
   void logits_to_gradient(const LogitBlock& b) override {

@@ -64,7 +64,7 @@ Result run(int ranks, std::int64_t max_logits, GradientMode mode) {
     const LmHead head(*ops, wte);
     head.forward(buffers);
     ops->sum_losses(buffers.losses, buffers.chunks.rows, kRows, GradientMode::kSet, Number::kEvaluation);
-    head.forward_backward(buffers, 0.5, mode);
+    head.forward_backward(buffers, 0.5 / kRows, mode);
     ops->join();
     ops->sum_losses(buffers.losses, buffers.chunks.rows, kRows, GradientMode::kSet, Number::kLosses);
     EXPECT_EQ(ops->numbers()[Number::kEvaluation], ops->numbers()[Number::kLosses])
