@@ -193,9 +193,8 @@ TEST(Stage, StagesWithTensorsOfTheirOwnAddUpTheTiedEmbedding) {
     }
     chain.forward(0, micro_batch);
     chain.backward(0, 1.0, GradientMode::kAdd);
-    for (auto& store : stores) ops->zero(store->gradients());
     chain.forward(0, micro_batch);
-    chain.backward(0, 1.0, GradientMode::kSet);  // sets what the embedding's stage has of wte, too
+    chain.backward(0, 1.0, GradientMode::kSet);  // takes the place of all that was added, in both parts of wte
     NumbersByName all;
     for (auto& store : stores) {
       for (auto& [name, numbers] : numbers_by_name(*store, Field::kGradient)) {

@@ -176,5 +176,14 @@ TEST(TrainingStep, MeansOfEqualNumbersAreThatNumber) {
   EXPECT_EQ(decide_update(std::vector<double>{2, 4, 12}, 1, {0, 2}).loss, 3);
 }
 
+TEST(TrainingStep, IsSkippedWhereLossOrNormIsNotFinite) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_FALSE(decide_update(std::vector<double>{1, 2}, 9, {1, 1}).skips());
+  EXPECT_TRUE(decide_update(std::vector<double>{1, infinity}, 9, {1, 1}).skips());
+  EXPECT_TRUE(decide_update(std::vector<double>{1, std::nan("")}, 9, {}).skips());
+  EXPECT_TRUE(decide_update(std::vector<double>{1, 2}, infinity, {1, 1}).skips());
+  EXPECT_TRUE(decide_update(std::vector<double>{1, 2}, std::nan(""), {}).skips());
+}
+
 }  // namespace
 }  // namespace droptest::models
