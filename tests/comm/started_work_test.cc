@@ -15,6 +15,7 @@
 #include "comm/lossy/paths/path_registry.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
+#include "tests/comm/fake_clock.h"
 #include "tests/comm/lossy_recovery.h"
 #include "tests/comm/started_programs.h"
 
@@ -78,6 +79,39 @@ TEST(StartedWork, ReceivesThatAreWaitedForInReversedOrderGetTheirOwnMessages) {
     EXPECT_EQ(values[1], 2);
     first.wait();
     EXPECT_EQ(values[0], 1);
+  });
+}
+
+// By a clock that stands still rank 0 sleeps until it is woken.
+TEST(StartedWork, TheLastStartWakesARankThatWaits) {
+  const FakeClock clock;
+  std::atomic<bool> rank_0_is_done = false;
+  const auto body = [&](Communicator& communicator) {
+    float value = 1;
+    const Tensor data{std::span(&value, 1)};
+    if (communicator.rank() == 1) clock.await_waiters(1);
+    Work work = communicator.start_all_reduce(data, data, ReduceOp::kSum, kFirst);
+    if (communicator.rank() == 1) rank_0_is_done.wait(false);
+    work.wait();
+    EXPECT_EQ(value, 2);
+    rank_0_is_done = true;
+    rank_0_is_done.notify_all();
+  };
+  run_ranks(2, 1ms, body, clock);
+}
+
+TEST(StartedWork, CountsAndNameMayChangeAfterTheStart) {
+  run_ranks(2, 5s, [](Communicator& communicator) {
+    const std::vector<float> input{1, 2, 3};
+    std::vector<float> output(communicator.rank() == 0 ? 2 : 1);
+    std::vector<std::uint64_t> counts{2, 1};
+    std::string name = "a name that is too long for a string without memory of its own";
+    Work work = communicator.start_reduce_scatter(std::span(input), std::span(output), counts, ReduceOp::kSum,
+                                                  {kClass, name, 0});
+    counts = {0, 3};
+    name.assign(name.size(), '?');
+    work.wait();
+    EXPECT_EQ(output, communicator.rank() == 0 ? std::vector<float>({2, 4}) : std::vector<float>({6}));
   });
 }
 
