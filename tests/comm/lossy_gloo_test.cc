@@ -231,6 +231,21 @@ TEST(GlooStartedWork, AWaitNeedsOnlyThatThePeersHaveStarted) {
   run_gloo_ranks(2, [&](Communicator& communicator) { check_waits_need_starts_alone(communicator, waits); });
 }
 
+TEST(GlooStartedWork, ABlockingCallComesAfterTheWorksUnderWay) {
+  run_gloo_ranks(2, [](Communicator& communicator) {
+    std::vector<float> started(200000, 1);  // long enough to be under way when the next one is called
+    std::vector<float> blocking(3, 2);
+    const Tensor data{std::span(started)};
+    for (int i = 0; i < 20; ++i) {
+      Work work = communicator.start_all_reduce(data, data, ReduceOp::kMax, kMessage);
+      communicator.all_reduce(std::span(blocking), ReduceOp::kMax, {kClass, "another", 0});
+      work.wait();
+    }
+    EXPECT_EQ(started, std::vector<float>(200000, 1));
+    EXPECT_EQ(blocking, std::vector<float>(3, 2));
+  });
+}
+
 TEST(GlooStartedWork, RanksMayStartTheWorksOfTwoGroupsInDifferentOrders) {
   run_gloo_ranks(2, [](Communicator& world) {
     const auto part = world.split(0, 0);
