@@ -145,7 +145,7 @@ void parameter_kernels(comm::Stream& stream, Rates& rates) {
   update.epsilon = 1e-8;
   rates.bytes("adamw_update", 30.0 * static_cast<double>(kParameters), [&] {
     models::adamw_update<Bf16>(segments, value.elems(), gradient.elems(), first.elems(), second.elems(),
-                               rounded.elems(), update, stream);
+                               rounded.elems(), update, {}, stream);
   });
   rates.bytes("sum_of_squares", 4.0 * static_cast<double>(kParameters),
               [&] { models::sum_of_squares(segments, gradient.elems(), partial.elems(), sum.elems(), stream); });
