@@ -180,7 +180,8 @@ std::vector<std::byte> run_started_program(const ProgramGroups& groups, std::uin
   for (std::uint64_t call = 0; call < length; ++call) {
     Communicator& group = groups.group(program());
     buffers.emplace_back(group, number, call, program() >> 8, traffic_class, of);
-    if (calls == Calls::kBlocking || order() % 5 == 0) {  // a blocking call may come while works are under way
+    const bool blocks = program() % 5 == 0;  // a blocking call may come while works are under way
+    if (calls == Calls::kBlocking || blocks) {
       buffers.back().run();
       continue;
     }
