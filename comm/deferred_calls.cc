@@ -13,7 +13,7 @@ class DeferredCalls::DeferredInFlight final : public WorkInFlight {
   DeferredInFlight(DeferredCalls& calls, std::shared_ptr<Deferred> call) : calls_(calls), call_(std::move(call)) {}
 
   void finish() override {
-    calls_.run_all();
+    if (!call_->is_done) calls_.run_all();
     if (call_->thrown) std::rethrow_exception(call_->thrown);
   }
   bool finished() override { return call_->is_done; }

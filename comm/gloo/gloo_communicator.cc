@@ -336,7 +336,7 @@ std::unique_ptr<WorkInFlight> GlooCommunicator::begin_recv(const Call& call, Ten
     FromSelf(GlooCommunicator& owner, const Call& of, Tensor to, std::uint64_t number)
         : owner_(owner), call_(of), data_(to), number_(number) {}
     void finish() override { owner_.receive(call_, data_, owner_.rank_, number_); }
-    bool finished() override { return owner_.to_self_.contains(number_); }
+    bool finished() override { return owner_.to_self_.contains(number_) || owner_.mesh_->failure(); }
 
    private:
     GlooCommunicator& owner_;

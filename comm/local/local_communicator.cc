@@ -112,7 +112,8 @@ class LocalCommunicator::Collective final : public LocalShare, public WorkInFlig
   }
 
   void run(LocalMeeting& meeting) override {
-    if (order_ != nullptr) order_->begin_share(meeting);
+    // A started collective is one in host memory, and orders nothing.
+    order_ == nullptr ? DeviceOrder(group(), owner_.rank_, nullptr).begin_share(meeting) : order_->begin_share(meeting);
     switch (shown_.call.operation) {
       case Operation::kAllReduce:
       case Operation::kAllReduceWith:

@@ -466,7 +466,10 @@ std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& argu
       const VirtualClock::Pause pause(state_.clock_or_null());
       inner_->finish();
     }
-    bool finished() override { return inner_->finished(); }
+    bool finished() override {
+      const VirtualClock::Pause pause(state_.clock_or_null());  // it may do some of the work
+      return inner_->finished();
+    }
 
    private:
     std::unique_ptr<WorkInFlight> inner_;
@@ -506,7 +509,11 @@ LossyCommunicator::LosslessScope::~LosslessScope() { --communicator_.impl_->stat
 
 VirtualClock::Pause LossyCommunicator::pause_clock() { return VirtualClock::Pause(impl_->state->clock_or_null()); }
 
-VirtualClock::Stop LossyCommunicator::stop_clock() { return VirtualClock::Stop(impl_->state->clock_or_null()); }
+VirtualClock::Stop LossyCommunicator::stop_clock() {
+  const VirtualClock::Pause pause(impl_->state->clock_or_null());
+  impl_->state->started.run_all();  // in the time in which they were started
+  return VirtualClock::Stop(impl_->state->clock_or_null());
+}
 
 void LossyCommunicator::verify_fates() {
   const VirtualClock::Pause pause(impl_->state->clock_or_null());

@@ -125,6 +125,7 @@ int nccl_device(const Communicator& communicator) {
 }
 
 std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key) {
+  receives_.run_all();
   hand_over();
   wait_for_last();
   std::unique_ptr<GlooCommunicator> control = control_->split_group(color, key);

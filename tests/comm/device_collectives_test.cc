@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -100,12 +101,12 @@ TEST(DeviceCollectives, CallsFollowEachOtherWithoutTheHost) {
   });
 }
 
-TEST(DeviceCollectives, HostAndDeviceMemoryInOneCallIsAnError) {
-  DROPTEST_NEEDS_DEVICE();
+// Of a call that rank 0 makes with host memory, rank 1 with device memory.
+void expect_mixed_memory_is_refused(const std::function<void(Communicator&, Tensor)>& host_call) {
   try {
     run_ranks(2, kTimeout, [&](Communicator& group) {
       std::vector<float> host(10);
-      if (group.rank() == 0) return group.all_reduce(Tensor(std::span(host)), ReduceOp::kSum, {kClass, "mixed"});
+      if (group.rank() == 0) return host_call(group, Tensor(std::span(host)));
       Stream stream;
       DeviceBuffer<float> device(10, "data");
       group.all_reduce(device_tensor(device.elems(), stream), ReduceOp::kSum, {kClass, "mixed"});
@@ -115,6 +116,16 @@ TEST(DeviceCollectives, HostAndDeviceMemoryInOneCallIsAnError) {
     EXPECT_NE(std::string::npos, std::string(error.what()).find("rank 0 gives host memory, rank 1 device memory"))
         << error.what();
   }
+}
+
+TEST(DeviceCollectives, HostAndDeviceMemoryInOneCallIsAnError) {
+  DROPTEST_NEEDS_DEVICE();
+  expect_mixed_memory_is_refused([](Communicator& group, Tensor host) {
+    group.all_reduce(host, ReduceOp::kSum, {kClass, "mixed"});
+  });
+  expect_mixed_memory_is_refused([](Communicator& group, Tensor host) {
+    group.start_all_reduce(host, host, ReduceOp::kSum, {kClass, "mixed"}).wait();
+  });
 }
 
 // What a program of collectives comes to on one rank: the bytes of all results, and the group's statistics.

@@ -313,6 +313,17 @@ TEST(VirtualTime, AStoppedClockLetsNoTimePassAndCountsNothing) {
   }
 }
 
+TEST(VirtualTime, WhatWasStartedBeforeTheClockStopsTakesItsTime) {
+  const LossyOptions options = options_of("direct", 0, model_of());
+  const auto started = [](LossyCommunicator& lossy, std::vector<float>& data) {
+    const Tensor all{std::span(data)};
+    Work work = lossy.start_all_reduce(all, all, ReduceOp::kSum, kMessage);
+    const auto stop = lossy.stop_clock();
+    work.wait();
+  };
+  EXPECT_EQ(run(2, options, started).time.seconds, run(2, options, all_reduce).time.seconds);
+}
+
 TEST(VirtualTime, WhatIsProtectedIsSentOnce) {
   LossyOptions options = options_of("direct", 0.3, model_of());
   apply_recovery(*options.network.of(kClass), protocol("selective_repeat"));
