@@ -282,29 +282,6 @@ Outcome run_lossy_programs(Communicator& inner, const LossyOptions& options, Cal
   return outcome;
 }
 
-// The receive of a message that is sent after the wait for a work that is done.
-TEST(StartedWork, AWaitForADoneWorkOfALossLayerRunsNothingElse) {
-  const LossyOptions options = recovery_options(recovery_network("direct", 0.1, 0.1));
-  run_ranks(2, 5s, [&](Communicator& inner) {
-    LossyCommunicator lossy(inner, options);
-    std::vector<float> sums(8, 1);
-    std::vector<float> more(8, 1);
-    const auto start = [&](std::vector<float>& data, const Message& message) {
-      return lossy.start_all_reduce(Tensor(std::span(data)), Tensor(std::span(data)), ReduceOp::kSum, message);
-    };
-    Work first = start(sums, kFirst);
-    start(more, kSecond).wait();
-    EXPECT_TRUE(first.done());
-    std::vector<float> late(8);
-    Work received;
-    if (lossy.rank() == 0) received = lossy.start_recv(Tensor(std::span(late)), 1, {kClass, "late", 0});
-    first.wait();
-    inner.barrier({});
-    if (lossy.rank() == 1) lossy.send(ConstTensor(std::span<const float>(sums)), 0, {kClass, "late", 0});
-    received.wait();
-  });
-}
-
 TEST(StartedWork, FatesResultsAndStatisticsOfALossLayerAreThoseOfBlockingCalls) {
   for (const PathEntry& path : paths()) {
     for (const Fill fill : {Fill::kZero, Fill::kStale}) {
