@@ -12,8 +12,8 @@
 #include "experiments/cli/known_names.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/data/token_source.h"
+#include "experiments/records/weights_file.h"
 #include "experiments/run/single_rank.h"
-#include "models/files/safetensors.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -44,7 +44,7 @@ int eval(const EvalOptions& options) {
   const experiments::Tokens tokens = experiments::open_tokens(data_of(options), config.model.vocabulary);
   const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   const experiments::Evaluation result =
-      experiments::evaluate(config, models::read_safetensors(options.model), options.model, tokens, threads);
+      experiments::evaluate(config, experiments::read_weights(options.model), options.model, tokens, threads);
   if (options.json) {
     std::cout << nlohmann::json{{"mean_loss", result.mean_loss}, {"tokens", result.tokens}}.dump() << "\n";
   } else {

@@ -9,8 +9,8 @@
 #include "experiments/cli/commands.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/records/run_records.h"
+#include "experiments/records/weights_file.h"
 #include "experiments/run/single_rank.h"
-#include "models/files/safetensors.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -42,7 +42,7 @@ models::StoredTensors final_weights(const std::string& folder) {
                       ": no such folder; want a run's, e.g. results/quickstart/<run_id> (or --initial and a spec)");
   }
   if (!std::filesystem::exists(run.weights())) throw ConfigError(folder + ": " + why_without_weights(run));
-  return models::read_safetensors(run.weights());
+  return experiments::read_weights(run.weights());
 }
 
 int export_weights(const ExportOptions& options) {
@@ -56,7 +56,7 @@ int export_weights(const ExportOptions& options) {
   } else {
     tensors = final_weights(options.source.file);
   }
-  models::write_safetensors(options.out, tensors, {{"format", "pt"}});
+  experiments::write_weights(options.out, tensors, {{"format", "pt"}});
   std::cout << "wrote " << options.out << ": " << what << ", " << tensors.size() << " tensors\n";
   return kExitSuccess;
 }

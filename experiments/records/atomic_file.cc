@@ -78,6 +78,10 @@ void fail_on_file(std::string_view operation, const std::string& path, int error
 }
 
 void write_file_atomically(const std::string& path, std::string_view content) {
+  write_file_atomically(path, [content](const WritePiece& write) { write(content); });
+}
+
+void write_file_atomically(const std::string& path, const std::function<void(const WritePiece& write)>& content) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   const std::string directory = parent.empty() ? "." : parent.string();
   make_directories(directory);
@@ -92,7 +96,9 @@ void write_file_atomically(const std::string& path, std::string_view content) {
   }
   Descriptor file(descriptor);
   TemporaryFile guard(temporary);
-  if (const int error = write_all(file.value(), content)) fail_on_file("write", path, error);
+  content([&](std::string_view piece) {
+    if (const int error = write_all(file.value(), piece)) fail_on_file("write", path, error);
+  });
   if (::fsync(file.value()) != 0) fail_on_file("sync", path, errno);
   if (const int error = file.close()) fail_on_file("write", path, error);
   if (::rename(temporary.c_str(), path.c_str()) != 0) fail_on_file("rename to", path, errno);

@@ -2,6 +2,7 @@
 // Files that appear whole or not at all.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,9 @@ namespace droptest::experiments {
 /// old file is as it was and the temporary one is gone. Missing directories are created.
 /// Throws: ConfigError with the path and the system's reason.
 void write_file_atomically(const std::string& path, std::string_view content);
+/// The same with content that comes in pieces: calls content(write), which calls write(piece).
+using WritePiece = std::function<void(std::string_view)>;
+void write_file_atomically(const std::string& path, const std::function<void(const WritePiece& write)>& content);
 
 /// The whole file. Throws: ConfigError with the path and the system's reason.
 std::string read_file(const std::string& path);

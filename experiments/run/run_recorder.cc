@@ -8,7 +8,7 @@
 
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/diagnostics_record.h"
-#include "models/files/safetensors.h"
+#include "experiments/records/weights_file.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -55,7 +55,7 @@ RunRecorder::RunRecorder(const ResolvedRun& run, const RunDirectory& directory, 
 
 nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   if (!outcome.weights.empty()) {
-    models::write_safetensors(directory_.weights(), outcome.weights, {{"format", "pt"}, {"run_id", run_.run_id}});
+    write_weights(directory_.weights(), outcome.weights, {{"format", "pt"}, {"run_id", run_.run_id}});
   }
   write_loss_statistics_record(directory_, loss_statistics_json(outcome.statistics, run_.config.network));
   write_diagnostics_record(directory_, diagnostics_json(outcome.statistics, run_.config.network));

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "models/files/safetensors.h"
+#include "experiments/records/weights_file.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "models/gpt2/initial_weights.h"
@@ -65,7 +65,7 @@ void set_starting_weights(TrainingModel& model, const RunConfig& config, comm::C
                                        config.seeds.weights, model.parameters());
   } else {
     models::load_gpt2_weights<float>(config.model, model.parameters(), group,
-                                     models::read_safetensors(config.initial_weights), config.initial_weights);
+                                     read_weights(config.initial_weights), config.initial_weights);
   }
   model.set_values();
 }

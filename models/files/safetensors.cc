@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/files/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <Eigen/Core>
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -124,57 +119,6 @@ Entry parse_entry(const std::string& name, const json& entry, std::uint64_t data
   return parsed;
 }
 
-/// A file being written next to its final place; removed unless it was renamed.
-class PartialFile {
- public:
-  explicit PartialFile(const std::string& path) : path_(path) {
-    for (int attempt = 0; descriptor_ < 0; ++attempt) {
-      partial_ = path + ".part-" + std::to_string(::getpid()) + "-" + std::to_string(attempt);
-      descriptor_ = ::open(partial_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-      if (descriptor_ < 0 && (errno != EEXIST || attempt == 100)) fail("create");
-    }
-  }
-  ~PartialFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    if (!partial_.empty()) ::unlink(partial_.c_str());
-  }
-  PartialFile(const PartialFile&) = delete;
-  PartialFile& operator=(const PartialFile&) = delete;
-
-  void write(std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const ssize_t written = ::write(descriptor_, bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("write");
-      bytes = bytes.subspan(static_cast<std::size_t>(written));
-    }
-  }
-
-  void commit() {
-    if (::fsync(descriptor_) != 0) fail("fsync");
-    const int descriptor = std::exchange(descriptor_, -1);
-    if (::close(descriptor) != 0) fail("close");
-    if (::rename(partial_.c_str(), path_.c_str()) != 0) fail("rename");
-    partial_.clear();
-    // The name is durable only with its directory.
-    const std::size_t slash = path_.rfind('/');
-    const std::string directory = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
-    const int directory_descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (directory_descriptor < 0) return;
-    ::fsync(directory_descriptor);
-    ::close(directory_descriptor);
-  }
-
- private:
-  [[noreturn]] void fail(const char* operation) const {
-    throw ConfigError(path_ + ": cannot " + operation + ": " + std::strerror(errno));
-  }
-
-  std::string path_;
-  std::string partial_;
-  int descriptor_ = -1;
-};
-
 }  // namespace
 
 StoredTensors parse_safetensors(std::span<const std::byte> file, const std::string& where) {
@@ -232,33 +176,8 @@ StoredTensors parse_safetensors(std::span<const std::byte> file, const std::stri
   return tensors;
 }
 
-StoredTensors read_safetensors(const std::string& path) {
-  const auto fail = [&](const char* operation) {
-    return ConfigError(path + ": cannot " + operation + ": " + std::strerror(errno));
-  };
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw fail("open");
-  struct Closer {
-    int descriptor;
-    ~Closer() { ::close(descriptor); }
-  } const closer{descriptor};
-  struct stat status {};
-  if (::fstat(descriptor, &status) != 0) throw fail("stat");
-  if (!S_ISREG(status.st_mode)) throw ConfigError(path + ": not a regular file");
-  std::vector<std::byte> file(static_cast<std::size_t>(status.st_size));
-  std::size_t done = 0;
-  while (done < file.size()) {
-    const ssize_t got = ::read(descriptor, file.data() + done, file.size() - done);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw fail("read");
-    if (got == 0) throw ConfigError(path + ": became shorter while it was read");
-    done += static_cast<std::size_t>(got);
-  }
-  return parse_safetensors(file, path);
-}
-
-void write_safetensors(const std::string& path, const StoredTensors& tensors,
-                       const std::map<std::string, std::string>& metadata) {
+void write_safetensors(const StoredTensors& tensors, const std::map<std::string, std::string>& metadata,
+                       const std::function<void(std::span<const std::byte>)>& write) {
   // Wide elements first, so that each tensor is aligned to its element.
   std::vector<const StoredTensors::value_type*> order;
   for (const auto& item : tensors) order.push_back(&item);
@@ -282,11 +201,9 @@ void write_safetensors(const std::string& path, const StoredTensors& tensors,
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
   const std::uint64_t header_bytes = text.size();
-  PartialFile file(path);
-  file.write(std::as_bytes(std::span(&header_bytes, 1)));
-  file.write(std::as_bytes(std::span(text)));
-  for (const auto* item : order) file.write(item->second.bytes);
-  file.commit();
+  write(std::as_bytes(std::span(&header_bytes, 1)));
+  write(std::as_bytes(std::span(text)));
+  for (const auto* item : order) write(item->second.bytes);
 }
 
 std::vector<float> to_floats(const StoredTensor& tensor, const std::string& name) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -25,11 +26,9 @@ using StoredTensors = std::map<std::string, StoredTensor>;
 /// overlapping or missing ranges, duplicate names.
 StoredTensors parse_safetensors(std::span<const std::byte> file, const std::string& where);
 
-StoredTensors read_safetensors(const std::string& path);
-
-/// Writes the file whole or not at all. Throws: ConfigError naming the path and the system's reason.
-void write_safetensors(const std::string& path, const StoredTensors& tensors,
-                       const std::map<std::string, std::string>& metadata);
+/// Calls `write` with the bytes of a file, piece by piece in order.
+void write_safetensors(const StoredTensors& tensors, const std::map<std::string, std::string>& metadata,
+                       const std::function<void(std::span<const std::byte>)>& write);
 
 /// The values as floats; F32, F64, BF16 and F16 are known. Throws: ConfigError for another dtype.
 std::vector<float> to_floats(const StoredTensor& tensor, const std::string& name);

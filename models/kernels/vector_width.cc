@@ -14,16 +14,4 @@ VectorWidth widest_vectors() {
   return VectorWidth::kBaseline;
 }
 
-const char* vector_width_name(VectorWidth width) {
-  switch (width) {
-    case VectorWidth::kBaseline:
-      return "baseline";
-    case VectorWidth::kAvx2:
-      return "avx2";
-    case VectorWidth::kAvx512:
-      return "avx512";
-  }
-  return "";
-}
-
 }  // namespace droptest::models

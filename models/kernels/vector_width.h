@@ -11,9 +11,6 @@ enum class VectorWidth : std::uint8_t { kBaseline, kAvx2, kAvx512 };
 /// The widest vectors that this processor has and that the build knows.
 VectorWidth widest_vectors();
 
-/// "baseline", "avx2", "avx512".
-const char* vector_width_name(VectorWidth width);
-
 #if defined(__x86_64__)
 #if defined(__clang__)
 #define DROPTEST_AVX512 "avx512f,avx512bw,avx512dq,avx512vl"

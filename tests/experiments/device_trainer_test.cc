@@ -9,6 +9,7 @@
 
 #include "comm/device/device_info.h"
 #include "comm/device/device_libraries.h"
+#include "experiments/records/weights_file.h"
 #include "experiments/run/execute_run.h"
 #include "experiments/run/training_model.h"
 #include "models/gpt2/gpt2_weights.h"
@@ -198,7 +199,7 @@ TEST_F(TrainerOnDevice, ARunOfASpecLeavesItsRecords) {
   EXPECT_EQ(provenance.at("libraries").at("CUDA"), survey.runtime_version);
   EXPECT_EQ(provenance.at("libraries").contains("cuBLASLt"), !comm::device_library_versions(survey).empty());
   EXPECT_FALSE(provenance.at("libraries").contains("NCCL")) << "the local backend does not use it";
-  const models::StoredTensors weights = models::read_safetensors(directory.weights());
+  const models::StoredTensors weights = read_weights(directory.weights());
   EXPECT_EQ(weights.at("wte.weight").shape, (std::vector<std::uint64_t>{256, 16}));
 }
 

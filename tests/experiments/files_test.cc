@@ -13,6 +13,7 @@
 
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/metrics.h"
+#include "experiments/records/weights_file.h"
 #include "tests/experiments/error_text.h"
 #include "tests/experiments/temporary_folder.h"
 
@@ -55,6 +56,26 @@ TEST(AtomicFile, WritesMakesFoldersAndReplaces) {
   EXPECT_EQ(files_in(folder.path() + "/a/b"), 1U);
   EXPECT_EQ(std::filesystem::status(path).permissions() & std::filesystem::perms::group_read,
             std::filesystem::perms::group_read);
+}
+
+TEST(WeightsFile, RoundTripAndRefusalsThatNameThePathAndTheReason) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/a/w.safetensors";
+  std::vector<std::byte> bytes(60);
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(37 * i + 11);
+  const models::StoredTensors tensors = {{"x", {"F32", {3, 5}, bytes}}, {"y", {"U8", {0}, {}}}};
+  for (int time = 0; time < 2; ++time) write_weights(path, tensors, {{"format", "pt"}});
+  EXPECT_EQ(files_in(folder.path() + "/a"), 1U) << "nothing is left next to the file";
+  const models::StoredTensors back = read_weights(path);
+  ASSERT_EQ(back.size(), 2U);
+  EXPECT_EQ(back.at("x").bytes, bytes);
+  EXPECT_EQ(back.at("x").shape, tensors.at("x").shape);
+  EXPECT_THAT(config_error_of([&] { read_weights(folder.path() + "/absent"); }),
+              HasSubstr("absent: No such file or directory"));
+  EXPECT_THAT(config_error_of([&] { read_weights(folder.path()); }), HasSubstr(folder.path() + ": Is a directory"));
+  std::filesystem::create_directory(folder.path() + "/taken");
+  EXPECT_THAT(config_error_of([&] { write_weights(folder.path() + "/taken", tensors, {}); }), HasSubstr("rename to"));
+  EXPECT_EQ(files_in(folder.path()), 2U) << "the partial file is gone";
 }
 
 TEST(AtomicFile, AFullDiskLeavesTheOldFileAndNoOther) {
