@@ -16,9 +16,8 @@ enum class Counted : std::uint8_t { kAll, kSharded };
 std::vector<ParameterRange> ranges_of(const ParameterStore& store, Counted counted) {
   std::vector<ParameterRange> ranges;
   for (std::size_t i = 0; i < store.tensors().size(); ++i) {
-    const Gpt2Tensor& tensor = store.tensors()[i];
-    if (counted == Counted::kSharded && tensor.placement == Placement::kReplicated) continue;
-    ranges.push_back({store.table().arena.offsets[i], tensor.slice.local_elems(), tensor.decay});
+    if (counted == Counted::kSharded && store.tensors()[i].placement == Placement::kReplicated) continue;
+    ranges.push_back(store.table().ranges[i]);
   }
   return ranges;
 }

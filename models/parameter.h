@@ -14,6 +14,13 @@ enum class Placement : std::uint8_t { kSharded, kReplicated };
 /// Whether AdamW decays it: matrices only.
 enum class Decay : std::uint8_t { kDecays, kKeeps };
 
+/// Elements offset, offset + 1, ..., offset + count - 1 of an arena of parameters.
+struct ParameterRange {
+  std::uint64_t offset = 0;
+  std::uint64_t count = 0;
+  Decay decay = Decay::kKeeps;
+};
+
 template <class T>
 struct Parameter {
   std::string name;                  ///< Hugging Face's name, without prefix: "h.0.attn.c_attn.weight"

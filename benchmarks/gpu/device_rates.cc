@@ -121,10 +121,8 @@ void row_kernels(comm::Stream& stream, Rates& rates) {
   rates.bytes("add_positions", 2 * row_bytes,
               [&] { models::add_positions<Bf16>(table.elems(), kBatch, kLength, kWidth, a.elems(), stream); });
   auto positions = zeros<float>(kLength * kWidth, stream);
-  rates.bytes("positions_backward", row_bytes, [&] {
-    models::positions_backward<Bf16>(a.elems(), kBatch, kLength, kWidth, models::GradientMode::kSet, positions.elems(),
-                                     stream);
-  });
+  rates.bytes("positions_backward", row_bytes,
+              [&] { models::positions_backward<Bf16>(a.elems(), kBatch, kLength, kWidth, positions.elems(), stream); });
 }
 
 void parameter_kernels(comm::Stream& stream, Rates& rates) {
@@ -134,7 +132,7 @@ void parameter_kernels(comm::Stream& stream, Rates& rates) {
   auto first = zeros<float>(count, stream);
   auto second = zeros<float>(count, stream);
   auto rounded = zeros<Bf16>(count, stream);
-  const std::vector<models::TensorSegment> whole = {{0, kParameters, models::Decay::kDecays}};
+  const std::vector<models::ParameterRange> whole = {{0, kParameters, models::Decay::kDecays}};
   const models::TensorSegments segments(whole, stream);
   auto partial = zeros<double>(static_cast<std::int64_t>(segments.chunks().size()), stream);
   auto sum = zeros<double>(1, stream);
@@ -172,7 +170,7 @@ void attention_kernels(comm::Stream& stream, Rates& rates) {
 }
 
 void linear_kernels(comm::Stream& stream, Rates& rates) {
-  models::MatrixProducts products(stream);
+  models::MatrixProducts<Bf16> products(stream);
   auto narrow = zeros<Bf16>(kRows * kWidth, stream);
   auto wide = zeros<Bf16>(kRows * kHidden, stream);
   auto before_gelu = zeros<Bf16>(kRows * kHidden, stream);
@@ -188,27 +186,27 @@ void linear_kernels(comm::Stream& stream, Rates& rates) {
     return buffer.elems().first(static_cast<std::size_t>(count));
   };
   rates.operations("c_attn forward with bias", 0.75 * up_operations, [&] {
-    products.forward<Bf16>(qkv, narrow.elems(), first(weight, kWidth * 3 * kWidth), first(bias, 3 * kWidth),
-                           first(wide, kRows * 3 * kWidth));
+    products.forward(qkv, narrow.elems(), first(weight, kWidth * 3 * kWidth), first(bias, 3 * kWidth),
+                     first(wide, kRows * 3 * kWidth));
   });
   rates.operations("c_fc forward with bias and GELU", up_operations, [&] {
-    products.forward_gelu<Bf16>(up, narrow.elems(), weight.elems(), bias.elems(), before_gelu.elems(), wide.elems());
+    products.forward_gelu(up, narrow.elems(), weight.elems(), bias.elems(), before_gelu.elems(), wide.elems());
   });
   rates.operations("c_proj forward", up_operations,
-                   [&] { products.forward<Bf16>(down, wide.elems(), weight.elems(), {}, narrow.elems()); });
+                   [&] { products.forward(down, wide.elems(), weight.elems(), {}, narrow.elems()); });
   rates.operations("c_proj input gradient with GELU", up_operations, [&] {
-    products.backward_input_gelu<Bf16>(down, narrow.elems(), weight.elems(), 1.0F, before_gelu.elems(), wide.elems());
+    products.backward_input_gelu(down, narrow.elems(), weight.elems(), 1.0F, before_gelu.elems(), wide.elems());
   });
   rates.operations("c_fc input gradient", up_operations,
-                   [&] { products.backward_input<Bf16>(up, wide.elems(), weight.elems(), 1.0F, narrow.elems()); });
+                   [&] { products.backward_input(up, wide.elems(), weight.elems(), 1.0F, narrow.elems()); });
   rates.operations("c_fc weight and bias gradient", up_operations, [&] {
-    products.backward_weight<Bf16>(up, narrow.elems(), wide.elems(), 1.0F, models::GradientMode::kSet,
-                                   grad_weight.elems(), grad_bias.elems());
+    products.backward_weight(up, narrow.elems(), wide.elems(), 1.0F, models::GradientMode::kSet, grad_weight.elems(),
+                             grad_bias.elems());
   });
 }
 
 void head_kernels(comm::Stream& stream, Rates& rates) {
-  models::MatrixProducts products(stream);
+  models::MatrixProducts<Bf16> products(stream);
   auto normalized = zeros<Bf16>(kLogitRows * kWidth, stream);
   auto wte = zeros<Bf16>(kVocabulary * kWidth, stream);
   auto logits = zeros<Bf16>(kLogitRows * kStride, stream);
@@ -219,16 +217,15 @@ void head_kernels(comm::Stream& stream, Rates& rates) {
   const models::LogitRows rows{kLogitRows, kStride, {0, kVocabulary}};
   const double operations = 2.0 * static_cast<double>(kLogitRows * kWidth * kVocabulary);
   rates.operations("head forward", operations,
-                   [&] { products.forward<Bf16>(shape, normalized.elems(), wte.elems(), {}, logits.elems()); });
+                   [&] { products.forward(shape, normalized.elems(), wte.elems(), {}, logits.elems()); });
   rates.bytes("cross_entropy_forward_backward", 2.0 * static_cast<double>(kLogitRows * kStride) * sizeof(Bf16), [&] {
     models::cross_entropy_forward_backward<Bf16>(logits.elems(), rows, targets.elems(), 1.0F, losses.elems(), stream);
   });
-  rates.operations("head input gradient", operations, [&] {
-    products.backward_input<Bf16>(shape, logits.elems(), wte.elems(), 1.0F, normalized.elems());
-  });
+  rates.operations("head input gradient", operations,
+                   [&] { products.backward_input(shape, logits.elems(), wte.elems(), 1.0F, normalized.elems()); });
   rates.operations("head weight gradient", operations, [&] {
-    products.backward_weight<Bf16>(shape, normalized.elems(), logits.elems(), 1.0F, models::GradientMode::kSet,
-                                   grad_wte.elems(), {});
+    products.backward_weight(shape, normalized.elems(), logits.elems(), 1.0F, models::GradientMode::kSet,
+                             grad_wte.elems(), {});
   });
 }
 

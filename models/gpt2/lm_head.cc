@@ -39,16 +39,9 @@ LmHead::Chunk LmHead::chunk_at(StageBuffers& b, std::int64_t first_row) {
   return chunk;
 }
 
-bool LmHead::is_fused() const { return ops_.world_size() == 1 && ops_.form().fuses_cross_entropy(); }
-
 Weight LmHead::used_rows(const StageExtents& x) const {
   const std::int64_t count = x.vocabulary.count * x.width;
   return {elements(wte_.value, 0, count), elements(wte_.operand, 0, count), elements(wte_.gradient, 0, count)};
-}
-
-void LmHead::compute_logits(StageBuffers& b, const Chunk& chunk, const Weight& wte) const {
-  ops_.linear_forward(chunk.product, ops_.operand(chunk.normalized, 1, b.rounded_input), wte, nullptr,
-                      chunk.block.logits);
 }
 
 void LmHead::reduce_statistics(const LogitBlock& block) const {
@@ -64,17 +57,18 @@ void LmHead::reduce_statistics(const LogitBlock& block) const {
   ops_.losses_of_sums(block);
 }
 
+void LmHead::compute_losses(StageBuffers& b, const Chunk& chunk, const Weight& wte, Ops::Logits logits) const {
+  ops_.linear_forward(chunk.product, ops_.operand(chunk.normalized, 1, b.rounded_input), wte, nullptr,
+                      chunk.block.logits);
+  if (ops_.world_size() == 1 && ops_.form().fuses_cross_entropy()) return ops_.cross_entropy(chunk.block, logits);
+  reduce_statistics(chunk.block);
+  if (logits == Ops::Logits::kToGradient) ops_.logits_to_gradient(chunk.block);
+}
+
 void LmHead::forward(StageBuffers& b) const {
-  const std::int64_t rows = b.extents.batch.rows();
   const Weight wte = used_rows(b.extents);
-  for (std::int64_t row = 0; row < rows; row += b.chunks.rows) {
-    const Chunk chunk = chunk_at(b, row);
-    compute_logits(b, chunk, wte);
-    if (is_fused()) {
-      ops_.cross_entropy(chunk.block, Ops::Logits::kKeep);
-    } else {
-      reduce_statistics(chunk.block);
-    }
+  for (std::int64_t row = 0; row < b.extents.batch.rows(); row += b.chunks.rows) {
+    compute_losses(b, chunk_at(b, row), wte, Ops::Logits::kKeep);
   }
 }
 
@@ -84,13 +78,7 @@ void LmHead::forward_backward(StageBuffers& b, double factor, GradientMode mode)
   // The factor enters both GEMMs.
   for (std::int64_t row = 0; row < rows; row += b.chunks.rows) {
     const Chunk chunk = chunk_at(b, row);
-    compute_logits(b, chunk, wte);
-    if (is_fused()) {
-      ops_.cross_entropy(chunk.block, Ops::Logits::kToGradient);
-    } else {
-      reduce_statistics(chunk.block);
-      ops_.logits_to_gradient(chunk.block);
-    }
+    compute_losses(b, chunk, wte, Ops::Logits::kToGradient);
     const Operand gradient = ops_.operand(chunk.block.logits, factor, b.rounded_gradients[0]);
     ops_.linear_backward_input(chunk.product, gradient, wte, part_of(chunk.grad_normalized, chunk.message));
     // The sum over ranks goes on while the last chunk's gradient of the embedding is computed.

@@ -9,6 +9,15 @@ namespace droptest::models {
 
 using comm::ElementType;
 
+ParameterTable::ParameterTable(std::vector<Gpt2Tensor> list) : tensors(std::move(list)) {
+  constexpr std::uint64_t kAlignmentElems = 16;
+  for (const Gpt2Tensor& tensor : tensors) {
+    const std::uint64_t count = tensor.slice.local_elems();
+    ranges.push_back({elems, count, tensor.decay});
+    elems += (count + kAlignmentElems - 1) / kAlignmentElems * kAlignmentElems;
+  }
+}
+
 std::size_t ParameterTable::number_of(std::string_view name) const {
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].name == name) return i;
@@ -18,7 +27,7 @@ std::size_t ParameterTable::number_of(std::string_view name) const {
 
 ParameterStorage parameter_storage(const ParameterTable& table, ElementType type, const std::string& purpose,
                                    Ops::Content content, Ops& ops) {
-  const std::uint64_t bytes = table.arena.elems * comm::element_bytes(type);
+  const std::uint64_t bytes = table.elems * comm::element_bytes(type);
   std::unique_ptr<Ops::Memory> memory = ops.allocate(bytes, purpose, content);
   const comm::Tensor tensor(type, {memory->data(), static_cast<std::size_t>(bytes)}, ops.stream());
   return {std::move(memory), tensor};
@@ -31,7 +40,7 @@ RoundedCopy::RoundedCopy(const ParameterTable& table, Ops& ops) : ops_(ops) {
       parameter_storage(table, types.operands, "rounded copy of the parameters", Ops::Content::kUnspecified, ops);
   std::vector<ParameterRange> ranges;
   for (std::size_t i = 0; i < table.tensors.size(); ++i) {
-    if (has(table, i)) ranges.push_back({table.arena.offsets[i], table.tensors[i].slice.local_elems()});
+    if (has(table, i)) ranges.push_back(table.ranges[i]);
   }
   ranges_ = ops.make_ranges(std::move(ranges));
 }
@@ -76,11 +85,15 @@ std::span<std::byte> ParameterStore::copy_of(std::size_t arena) {
 template <class T>
 void ParameterStore::make_host_parameters() {
   const bool on_host = ops_.stream() == nullptr;
-  const auto elems = [](std::span<std::byte> bytes) {
-    return std::span<T>(reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T));
-  };
-  host_ = parameters_in<T>(table_.arena, table_.tensors, elems(on_host ? values_.tensor.bytes : copy_of(0)),
-                           elems(on_host ? gradients_.tensor.bytes : copy_of(1)));
+  const comm::Tensor values(types_.parameters, on_host ? values_.tensor.bytes : copy_of(0));
+  const comm::Tensor gradients(types_.parameters, on_host ? gradients_.tensor.bytes : copy_of(1));
+  std::vector<Parameter<T>> parameters;
+  for (std::size_t i = 0; i < tensors().size(); ++i) {
+    const Gpt2Tensor& tensor = tensors()[i];
+    parameters.push_back({tensor.name, tensor.group, tensor.slice.local_shape(), tensor.placement, tensor.decay,
+                          table_.part(values, i).template as<T>(), table_.part(gradients, i).template as<T>()});
+  }
+  host_ = std::move(parameters);
 }
 
 template <class T>
@@ -105,11 +118,11 @@ void ParameterStore::upload_values() {
   ops_.synchronize();
 }
 
-std::uint64_t ParameterStore::device_bytes(std::span<const Gpt2Tensor> tensors, const OpsForm& form) {
+std::uint64_t ParameterStore::device_bytes(std::vector<Gpt2Tensor> tensors, const OpsForm& form) {
   const OpsTypes types = form.types();
   const std::uint64_t rounded = types.operands == types.parameters ? 0 : comm::element_bytes(types.operands);
   // Values, gradients and two moments.
-  return parameter_arena(tensors).elems * (4 * comm::element_bytes(types.parameters) + rounded);
+  return ParameterTable(std::move(tensors)).elems * (4 * comm::element_bytes(types.parameters) + rounded);
 }
 
 template std::span<Parameter<float>> ParameterStore::host<float>();

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "models/gpt2/gpt2_tensors.h"
-#include "models/gpt2/parameter_arena.h"
 #include "models/host_buffer.h"
 #include "models/ops/ops.h"
 #include "models/parameter.h"
@@ -22,20 +21,21 @@
 
 namespace droptest::models {
 
-/// What the tensors are called and where each lies in every arena: no memory.
+/// What the tensors are called and where each lies in every arena: no memory. In an arena one tensor comes after
+/// another, each on a cache line of its own; what lies between them belongs to none.
 struct ParameterTable {
-  explicit ParameterTable(std::vector<Gpt2Tensor> list) : tensors(std::move(list)), arena(parameter_arena(tensors)) {}
+  explicit ParameterTable(std::vector<Gpt2Tensor> list);
   /// Throws: CheckError for a name that no tensor has.
   std::size_t number_of(std::string_view name) const;
   /// The elements of tensor number i of an arena.
   template <class AnyTensor>
   AnyTensor part(const AnyTensor& of_arena, std::size_t i) const {
-    return elements(of_arena, static_cast<std::int64_t>(arena.offsets[i]),
-                    static_cast<std::int64_t>(tensors[i].slice.local_elems()));
+    return elements(of_arena, static_cast<std::int64_t>(ranges[i].offset), static_cast<std::int64_t>(ranges[i].count));
   }
 
   std::vector<Gpt2Tensor> tensors;
-  ParameterArena arena;
+  std::vector<ParameterRange> ranges;  ///< of each tensor
+  std::uint64_t elems = 0;             ///< of an arena
 };
 
 /// One number for each element of the tensors, in memory of the operations.
@@ -62,7 +62,7 @@ class RoundedCopy {
   std::unique_ptr<Ops::Ranges> ranges_;
 };
 
-/// The storage of `elems` of the table's arena.
+/// An arena of the table.
 ParameterStorage parameter_storage(const ParameterTable& table, comm::ElementType type, const std::string& purpose,
                                    Ops::Content content, Ops& ops);
 
@@ -112,7 +112,7 @@ class ParameterStore {
   void visit_state(StateVisitor& visitor);
 
   /// What the arenas of these tensors take, with AdamW's moments.
-  static std::uint64_t device_bytes(std::span<const Gpt2Tensor> tensors, const OpsForm& form);
+  static std::uint64_t device_bytes(std::vector<Gpt2Tensor> tensors, const OpsForm& form);
 
  private:
   template <class T>

@@ -160,7 +160,7 @@ void Stage::backward(StageBuffers& b, double scale, std::int64_t targets, Gradie
     // Positions of other parts of the sequences have no gradient here.
     const comm::Tensor positions = weight(positions_).gradient;
     if (mode == GradientMode::kSet) ops_.zero(positions);
-    ops_.positions_backward(b.grad_stream, x.batch.batch, x.batch.length, x.width, GradientMode::kAdd,
+    ops_.positions_backward(b.grad_stream, x.batch.batch, x.batch.length, x.width,
                             elements(positions, x.batch.first_position * x.width, x.batch.length * x.width));
     // The head sets the gradient of the tied embedding.
     if (!range_.has_head() && mode == GradientMode::kSet) ops_.zero(weight(tokens_).gradient);

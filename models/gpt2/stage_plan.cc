@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/gpt2/stage_plan.h"
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -67,11 +68,11 @@ class Placing final : public BufferVisitor {
 StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int world_size, int rank, const OpsForm& form,
                      const BatchShape& batch, Keep keep)
     : extents_(stage_extents(config, range, world_size, rank, batch)), batch_(batch), keep_(keep) {
-  PlannerOps ops(form, world_size, rank);
-  ParameterStore store(stage_tensors(config, range, world_size, rank), ops);
-  Stage stage(config, range, store, ops);
+  const std::unique_ptr<PlannerOps> ops = make_planner_ops(form, world_size, rank);
+  ParameterStore store(stage_tensors(config, range, world_size, rank), *ops);
+  Stage stage(config, range, store, *ops);
   StageBuffers buffers;
-  Declaration declaration(ops);
+  Declaration declaration(*ops);
   visit_buffers(buffers, extents_, form, keep, declaration);
   stage.forward(buffers, keep, {}, {});
   if (keep == Keep::kForBackward) {
@@ -82,8 +83,8 @@ StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int worl
 
   std::vector<PlannedBuffer> saved;
   std::vector<PlannedBuffer> working;
-  for (std::size_t i = 0; i < ops.buffers().size(); ++i) {
-    PlannedBuffer buffer = ops.buffers()[i];
+  for (std::size_t i = 0; i < ops->buffers().size(); ++i) {
+    PlannedBuffer buffer = ops->buffers()[i];
     if (buffer.first_time < 0) buffer.bytes = 0;
     if (declaration.lifetimes[i] == Lifetime::kWorking) {
       working.push_back(std::move(buffer));

@@ -8,6 +8,7 @@
 
 #include "comm/device/device_span.h"
 #include "comm/device/stream.h"
+#include "models/gradient_mode.h"
 #include "models/kernels/embedding.h"
 #include "models/team.h"
 

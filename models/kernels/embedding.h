@@ -7,7 +7,6 @@
 
 #include "comm/device/device_span.h"
 #include "comm/device/stream.h"
-#include "models/gradient_mode.h"
 #include "models/team.h"
 
 namespace droptest::models {
@@ -50,11 +49,9 @@ template <class E>
 void add_positions(comm::DeviceSpan<const E> table, std::int64_t batch, std::int64_t length, std::int64_t width,
                    comm::DeviceSpan<E> values, comm::Stream& stream);
 
-/// grad_table [at least length, width]: rows from `length` on stay as they are, or with kSet become zeros.
 /// Determinism: each sum is in the order of b.
 template <class E>
 void positions_backward(comm::DeviceSpan<const E> grad_values, std::int64_t batch, std::int64_t length,
-                        std::int64_t width, GradientMode mode, comm::DeviceSpan<float> grad_table,
-                        comm::Stream& stream);
+                        std::int64_t width, comm::DeviceSpan<float> grad_table, comm::Stream& stream);
 
 }  // namespace droptest::models

@@ -39,13 +39,12 @@ __global__ void add_positions_kernel(const D* table, std::int64_t rows, std::int
 
 template <class D, int V>
 __global__ void positions_backward_kernel(const D* grad_values, std::int64_t batch, std::int64_t length,
-                                          std::int64_t width, std::int64_t table_rows, int adds, float* grad_table) {
-  for (std::int64_t t = blockIdx.x; t < table_rows; t += gridDim.x) {
+                                          std::int64_t width, float* grad_table) {
+  for (std::int64_t t = blockIdx.x; t < length; t += gridDim.x) {
     for (std::int64_t j = threadIdx.x * V; j < width; j += blockDim.x * V) {
       float* out = grad_table + t * width + j;
-      Floats<V> sum = {};
-      if (adds != 0) sum = load_floats<V>(out);
-      for (std::int64_t b = 0; t < length && b < batch; ++b) {
+      Floats<V> sum = load_floats<V>(out);
+      for (std::int64_t b = 0; b < batch; ++b) {
         const Floats<V> g = load_floats<V>(grad_values + (b * length + t) * width + j);
 #pragma unroll
         for (int v = 0; v < V; ++v) sum.at[v] += g.at[v];
@@ -94,23 +93,18 @@ void add_positions(comm::DeviceSpan<const E> table, std::int64_t batch, std::int
 
 template <class E>
 void positions_backward(comm::DeviceSpan<const E> grad_values, std::int64_t batch, std::int64_t length,
-                        std::int64_t width, GradientMode mode, comm::DeviceSpan<float> grad_table,
-                        comm::Stream& stream) {
+                        std::int64_t width, comm::DeviceSpan<float> grad_table, comm::Stream& stream) {
   using D = DeviceElement<E>;
   DROPTEST_CHECK(batch >= 0 && length >= 0 && width >= 0 &&
                      grad_values.size() == static_cast<std::size_t>(batch * length * width) &&
-                     grad_table.size() >= static_cast<std::size_t>(length * width) &&
-                     (width == 0 || grad_table.size() % static_cast<std::size_t>(width) == 0),
+                     grad_table.size() >= static_cast<std::size_t>(length * width),
                  "positions_backward: " + batch_text(batch, length, width) + " of " +
                      std::to_string(grad_values.size()) + " values, table of " + std::to_string(grad_table.size()));
-  if (width == 0) return;
-  const std::int64_t table_rows =
-      mode == GradientMode::kAdd ? length : static_cast<std::int64_t>(grad_table.size()) / width;
   const bool packs = rows_of_packs<D>(width, grad_values.data(), grad_table.data());
   comm::launch("positions_backward",
                packs ? positions_backward_kernel<D, kPackElems<D>> : positions_backward_kernel<D, 1>,
-               block_per_row(table_rows, width / (packs ? kPackElems<D> : 1)), stream, device_elems(grad_values), batch,
-               length, width, table_rows, mode == GradientMode::kAdd ? 1 : 0, grad_table.data());
+               block_per_row(length, width / (packs ? kPackElems<D> : 1)), stream, device_elems(grad_values), batch,
+               length, width, grad_table.data());
 }
 
 template void embedding_forward<float>(comm::DeviceSpan<const std::int32_t>, TokenRange, comm::DeviceSpan<const float>,
@@ -122,8 +116,8 @@ template void add_positions<float>(comm::DeviceSpan<const float>, std::int64_t, 
 template void add_positions<Bf16>(comm::DeviceSpan<const Bf16>, std::int64_t, std::int64_t, std::int64_t,
                                   comm::DeviceSpan<Bf16>, comm::Stream&);
 template void positions_backward<float>(comm::DeviceSpan<const float>, std::int64_t, std::int64_t, std::int64_t,
-                                        GradientMode, comm::DeviceSpan<float>, comm::Stream&);
+                                        comm::DeviceSpan<float>, comm::Stream&);
 template void positions_backward<Bf16>(comm::DeviceSpan<const Bf16>, std::int64_t, std::int64_t, std::int64_t,
-                                       GradientMode, comm::DeviceSpan<float>, comm::Stream&);
+                                       comm::DeviceSpan<float>, comm::Stream&);
 
 }  // namespace droptest::models

@@ -17,6 +17,7 @@ namespace droptest::models {
 /// once). Owned by one rank and used by one thread; all work is put on the stream given at the start. The library's
 /// choice for a shape is made once and kept. Any extent may be zero. Determinism: results depend on shapes, addresses'
 /// alignment and values.
+template <class E>
 class MatrixProducts {
  public:
   /// What is done after a product within it: by the library where it can, or, for tests, always by own kernels.
@@ -27,29 +28,26 @@ class MatrixProducts {
 
   /// output = input W + bias; the bias [outputs] may be empty, and must be where rows of outputs have gaps, or the
   /// output is not of E. R is E, or float where E is Bf16: sums that are not rounded.
-  template <class E, class R>
+  template <class R>
   void forward(const ProductShape& shape, comm::DeviceSpan<const E> input, comm::DeviceSpan<const E> weight,
                comm::DeviceSpan<const E> bias, comm::DeviceSpan<R> output);
 
   /// pre_gelu = input W + bias, and output = gelu(pre_gelu), both without gaps between rows.
-  template <class E>
   void forward_gelu(const ProductShape& shape, comm::DeviceSpan<const E> input, comm::DeviceSpan<const E> weight,
                     comm::DeviceSpan<const E> bias, comm::DeviceSpan<E> pre_gelu, comm::DeviceSpan<E> output);
 
   /// grad_input = factor x grad_output W'. R as above.
-  template <class E, class R>
+  template <class R>
   void backward_input(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
                       comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<R> grad_input);
 
   /// The same times the slope of gelu at pre_gelu [rows, inputs], of which the layer's input was gelu.
-  template <class E>
   void backward_input_gelu(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
                            comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<const E> pre_gelu,
                            comm::DeviceSpan<E> grad_input);
 
   /// grad_weight = factor x input' grad_output, and grad_bias = the column sums of grad_output, or += with kAdd;
   /// grad_bias may be empty, and must be where the factor is not 1.
-  template <class E>
   void backward_weight(const ProductShape& shape, comm::DeviceSpan<const E> input,
                        comm::DeviceSpan<const E> grad_output, float factor, GradientMode mode,
                        comm::DeviceSpan<float> grad_weight, comm::DeviceSpan<float> grad_bias);

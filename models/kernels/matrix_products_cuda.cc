@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/kernels/matrix_products.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <type_traits>
@@ -23,20 +24,23 @@ struct Extents {
   std::size_t output;
 };
 
-Extents extents_of(const char* operation, const ProductShape& shape) {
+/// `input`, `weight` and `output` are the sizes of the ranges that hold them or their gradients.
+Extents checked_extents(const char* operation, const ProductShape& shape, std::size_t input, std::size_t weight,
+                        std::size_t output) {
   const std::int64_t stride = shape.output_stride == 0 ? shape.outputs : shape.output_stride;
   DROPTEST_CHECK(shape.rows >= 0 && shape.inputs >= 0 && shape.outputs >= 0 && stride >= shape.outputs,
                  std::string(operation) + ": rows " + std::to_string(shape.rows) + ", inputs " +
                      std::to_string(shape.inputs) + ", outputs " + std::to_string(shape.outputs) + ", output stride " +
                      std::to_string(shape.output_stride));
-  const std::int64_t output = shape.rows == 0 || shape.outputs == 0 ? 0 : (shape.rows - 1) * stride + shape.outputs;
-  return {stride, static_cast<std::size_t>(shape.rows * shape.inputs),
-          static_cast<std::size_t>(shape.inputs * shape.outputs), static_cast<std::size_t>(output)};
-}
-
-void check_range(const char* operation, const char* what, std::size_t got, std::size_t want) {
-  DROPTEST_CHECK(got >= want, std::string(operation) + ": " + what + " has " + std::to_string(got) +
-                                  " elements, want at least " + std::to_string(want));
+  const std::int64_t elems = shape.rows == 0 || shape.outputs == 0 ? 0 : (shape.rows - 1) * stride + shape.outputs;
+  const Extents want{stride, static_cast<std::size_t>(shape.rows * shape.inputs),
+                     static_cast<std::size_t>(shape.inputs * shape.outputs), static_cast<std::size_t>(elems)};
+  DROPTEST_CHECK(input >= want.input && weight >= want.weight && output >= want.output,
+                 std::string(operation) + ": got inputs, weights and outputs of " + std::to_string(input) + ", " +
+                     std::to_string(weight) + " and " + std::to_string(output) + " elements, want at least " +
+                     std::to_string(want.input) + ", " + std::to_string(want.weight) + " and " +
+                     std::to_string(want.output));
+  return want;
 }
 
 /// The weight [inputs, outputs], or its gradient, in the library's eyes, and what makes it [outputs, inputs] there.
@@ -86,7 +90,8 @@ Product input_product(const ProductShape& shape, const E* grad_output, std::int6
 
 }  // namespace
 
-class MatrixProducts::Impl {
+template <class E>
+class MatrixProducts<E>::Impl {
  public:
   Impl(comm::Stream& stream, Epilogues epilogues)
       : library(stream), stream_(stream), fuses_(epilogues == Epilogues::kFused) {}
@@ -111,19 +116,19 @@ class MatrixProducts::Impl {
   comm::DeviceBuffer<float> scratch_;
 };
 
-MatrixProducts::MatrixProducts(comm::Stream& stream, Epilogues epilogues)
+template <class E>
+MatrixProducts<E>::MatrixProducts(comm::Stream& stream, Epilogues epilogues)
     : impl_(std::make_unique<Impl>(stream, epilogues)) {}
-MatrixProducts::~MatrixProducts() = default;
+template <class E>
+MatrixProducts<E>::~MatrixProducts() = default;
 
-template <class E, class R>
-void MatrixProducts::forward(const ProductShape& shape, comm::DeviceSpan<const E> input,
-                             comm::DeviceSpan<const E> weight, comm::DeviceSpan<const E> bias,
-                             comm::DeviceSpan<R> output) {
+template <class E>
+template <class R>
+void MatrixProducts<E>::forward(const ProductShape& shape, comm::DeviceSpan<const E> input,
+                                comm::DeviceSpan<const E> weight, comm::DeviceSpan<const E> bias,
+                                comm::DeviceSpan<R> output) {
   constexpr const char* kName = "forward product";
-  const Extents extents = extents_of(kName, shape);
-  check_range(kName, "input", input.size(), extents.input);
-  check_range(kName, "weight", weight.size(), extents.weight);
-  check_range(kName, "output", output.size(), extents.output);
+  const Extents extents = checked_extents(kName, shape, input.size(), weight.size(), output.size());
   DROPTEST_CHECK(bias.empty() || (bias.size() == static_cast<std::size_t>(shape.outputs) &&
                                   extents.stride == shape.outputs && std::is_same_v<E, R>),
                  "forward product: a bias of " + std::to_string(bias.size()) + " for " + std::to_string(shape.outputs) +
@@ -148,15 +153,12 @@ void MatrixProducts::forward(const ProductShape& shape, comm::DeviceSpan<const E
 }
 
 template <class E>
-void MatrixProducts::forward_gelu(const ProductShape& shape, comm::DeviceSpan<const E> input,
-                                  comm::DeviceSpan<const E> weight, comm::DeviceSpan<const E> bias,
-                                  comm::DeviceSpan<E> pre_gelu, comm::DeviceSpan<E> output) {
+void MatrixProducts<E>::forward_gelu(const ProductShape& shape, comm::DeviceSpan<const E> input,
+                                     comm::DeviceSpan<const E> weight, comm::DeviceSpan<const E> bias,
+                                     comm::DeviceSpan<E> pre_gelu, comm::DeviceSpan<E> output) {
   constexpr const char* kName = "forward product with GELU";
-  const Extents extents = extents_of(kName, shape);
-  check_range(kName, "input", input.size(), extents.input);
-  check_range(kName, "weight", weight.size(), extents.weight);
-  check_range(kName, "pre_gelu", pre_gelu.size(), extents.output);
-  check_range(kName, "output", output.size(), extents.output);
+  const Extents extents =
+      checked_extents(kName, shape, input.size(), weight.size(), std::min(pre_gelu.size(), output.size()));
   DROPTEST_CHECK(bias.size() == static_cast<std::size_t>(shape.outputs) && extents.stride == shape.outputs,
                  "forward product with GELU: a bias of " + std::to_string(bias.size()) + " for " +
                      std::to_string(shape.outputs) + " outputs in rows of " + std::to_string(extents.stride));
@@ -178,14 +180,12 @@ void MatrixProducts::forward_gelu(const ProductShape& shape, comm::DeviceSpan<co
   bias_gelu<E>(bias, shape.rows, pre_gelu, output, impl_->stream());
 }
 
-template <class E, class R>
-void MatrixProducts::backward_input(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
-                                    comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<R> grad_input) {
+template <class E>
+template <class R>
+void MatrixProducts<E>::backward_input(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
+                                       comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<R> grad_input) {
   constexpr const char* kName = "product for an input's gradient";
-  const Extents extents = extents_of(kName, shape);
-  check_range(kName, "grad_output", grad_output.size(), extents.output);
-  check_range(kName, "weight", weight.size(), extents.weight);
-  check_range(kName, "grad_input", grad_input.size(), extents.input);
+  const Extents extents = checked_extents(kName, shape, grad_input.size(), weight.size(), grad_output.size());
   if (extents.input == 0) return;
   if (shape.outputs == 0) {
     comm::zero_on_device(grad_input.first(extents.input), impl_->stream());
@@ -196,14 +196,12 @@ void MatrixProducts::backward_input(const ProductShape& shape, comm::DeviceSpan<
 }
 
 template <class E>
-void MatrixProducts::backward_input_gelu(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
-                                         comm::DeviceSpan<const E> weight, float factor,
-                                         comm::DeviceSpan<const E> pre_gelu, comm::DeviceSpan<E> grad_input) {
-  const Extents extents = extents_of("product for an input's gradient", shape);
-  check_range("product for an input's gradient", "grad_output", grad_output.size(), extents.output);
-  check_range("product for an input's gradient", "weight", weight.size(), extents.weight);
-  check_range("product for an input's gradient", "pre_gelu", pre_gelu.size(), extents.input);
-  check_range("product for an input's gradient", "grad_input", grad_input.size(), extents.input);
+void MatrixProducts<E>::backward_input_gelu(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
+                                            comm::DeviceSpan<const E> weight, float factor,
+                                            comm::DeviceSpan<const E> pre_gelu, comm::DeviceSpan<E> grad_input) {
+  const Extents extents =
+      checked_extents("product for an input's gradient with GELU", shape, std::min(pre_gelu.size(), grad_input.size()),
+                      weight.size(), grad_output.size());
   if (extents.input == 0) return;
   if (shape.outputs > 0 && impl_->fuses()) {
     Product fused = input_product(shape, grad_output.data(), extents.stride, weight.data(), factor, grad_input.data());
@@ -214,19 +212,16 @@ void MatrixProducts::backward_input_gelu(const ProductShape& shape, comm::Device
       if (impl_->library.multiply_if_possible(fused)) return;
     }
   }
-  backward_input<E>(shape, grad_output, weight, factor, grad_input);
+  backward_input(shape, grad_output, weight, factor, grad_input);
   gelu_backward<E>(pre_gelu.first(extents.input), grad_input.first(extents.input), impl_->stream());
 }
 
 template <class E>
-void MatrixProducts::backward_weight(const ProductShape& shape, comm::DeviceSpan<const E> input,
-                                     comm::DeviceSpan<const E> grad_output, float factor, GradientMode mode,
-                                     comm::DeviceSpan<float> grad_weight, comm::DeviceSpan<float> grad_bias) {
+void MatrixProducts<E>::backward_weight(const ProductShape& shape, comm::DeviceSpan<const E> input,
+                                        comm::DeviceSpan<const E> grad_output, float factor, GradientMode mode,
+                                        comm::DeviceSpan<float> grad_weight, comm::DeviceSpan<float> grad_bias) {
   constexpr const char* kName = "product for a weight's gradient";
-  const Extents extents = extents_of(kName, shape);
-  check_range(kName, "input", input.size(), extents.input);
-  check_range(kName, "grad_output", grad_output.size(), extents.output);
-  check_range(kName, "grad_weight", grad_weight.size(), extents.weight);
+  const Extents extents = checked_extents(kName, shape, input.size(), grad_weight.size(), grad_output.size());
   DROPTEST_CHECK(grad_bias.empty() || (grad_bias.size() == static_cast<std::size_t>(shape.outputs) && factor == 1.0F),
                  "product for a weight's gradient: a bias' gradient of " + std::to_string(grad_bias.size()) + " for " +
                      std::to_string(shape.outputs) + " outputs, factor " + std::to_string(factor));
@@ -258,40 +253,22 @@ void MatrixProducts::backward_weight(const ProductShape& shape, comm::DeviceSpan
   column_sums<E>(grad_output, rows, mode, grad_bias, impl_->scratch(column_sums_scratch_elems(rows)), impl_->stream());
 }
 
-template void MatrixProducts::forward<float>(const ProductShape&, comm::DeviceSpan<const float>,
+template class MatrixProducts<float>;
+template void MatrixProducts<float>::forward(const ProductShape&, comm::DeviceSpan<const float>,
                                              comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
                                              comm::DeviceSpan<float>);
-template void MatrixProducts::forward_gelu<float>(const ProductShape&, comm::DeviceSpan<const float>,
-                                                  comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
-                                                  comm::DeviceSpan<float>, comm::DeviceSpan<float>);
-template void MatrixProducts::backward_input<float>(const ProductShape&, comm::DeviceSpan<const float>,
+template void MatrixProducts<float>::backward_input(const ProductShape&, comm::DeviceSpan<const float>,
                                                     comm::DeviceSpan<const float>, float, comm::DeviceSpan<float>);
-template void MatrixProducts::backward_input_gelu<float>(const ProductShape&, comm::DeviceSpan<const float>,
-                                                         comm::DeviceSpan<const float>, float,
-                                                         comm::DeviceSpan<const float>, comm::DeviceSpan<float>);
-template void MatrixProducts::backward_weight<float>(const ProductShape&, comm::DeviceSpan<const float>,
-                                                     comm::DeviceSpan<const float>, float, GradientMode,
-                                                     comm::DeviceSpan<float>, comm::DeviceSpan<float>);
-template void MatrixProducts::forward<Bf16>(const ProductShape&, comm::DeviceSpan<const Bf16>,
+template class MatrixProducts<Bf16>;
+template void MatrixProducts<Bf16>::forward(const ProductShape&, comm::DeviceSpan<const Bf16>,
                                             comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
                                             comm::DeviceSpan<Bf16>);
-template void MatrixProducts::forward_gelu<Bf16>(const ProductShape&, comm::DeviceSpan<const Bf16>,
-                                                 comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
-                                                 comm::DeviceSpan<Bf16>, comm::DeviceSpan<Bf16>);
-template void MatrixProducts::backward_input<Bf16>(const ProductShape&, comm::DeviceSpan<const Bf16>,
-                                                   comm::DeviceSpan<const Bf16>, float, comm::DeviceSpan<Bf16>);
-template void MatrixProducts::backward_input_gelu<Bf16>(const ProductShape&, comm::DeviceSpan<const Bf16>,
-                                                        comm::DeviceSpan<const Bf16>, float,
-                                                        comm::DeviceSpan<const Bf16>, comm::DeviceSpan<Bf16>);
-template void MatrixProducts::backward_weight<Bf16>(const ProductShape&, comm::DeviceSpan<const Bf16>,
-                                                    comm::DeviceSpan<const Bf16>, float, GradientMode,
-                                                    comm::DeviceSpan<float>, comm::DeviceSpan<float>);
-
-// Partial sums for messages of float.
-template void MatrixProducts::forward<Bf16>(const ProductShape&, comm::DeviceSpan<const Bf16>,
+template void MatrixProducts<Bf16>::forward(const ProductShape&, comm::DeviceSpan<const Bf16>,
                                             comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
                                             comm::DeviceSpan<float>);
-template void MatrixProducts::backward_input<Bf16>(const ProductShape&, comm::DeviceSpan<const Bf16>,
+template void MatrixProducts<Bf16>::backward_input(const ProductShape&, comm::DeviceSpan<const Bf16>,
+                                                   comm::DeviceSpan<const Bf16>, float, comm::DeviceSpan<Bf16>);
+template void MatrixProducts<Bf16>::backward_input(const ProductShape&, comm::DeviceSpan<const Bf16>,
                                                    comm::DeviceSpan<const Bf16>, float, comm::DeviceSpan<float>);
 
 }  // namespace droptest::models

@@ -12,13 +12,6 @@
 
 namespace droptest::models {
 
-/// One tensor: elements offset, offset + 1, ..., offset + count - 1 of the array.
-struct TensorSegment {
-  std::uint64_t offset = 0;
-  std::uint64_t count = 0;
-  Decay decay = Decay::kKeeps;
-};
-
 /// The tensors cut into chunks of at most kChunkElems elements, in order, in the memory of the stream's device.
 class TensorSegments {
  public:
@@ -30,7 +23,7 @@ class TensorSegments {
   };
 
   /// Segments must not overlap; empty ones are allowed. Returns when the table is on the device.
-  TensorSegments(std::span<const TensorSegment> segments, comm::Stream& stream);
+  TensorSegments(std::span<const ParameterRange> segments, comm::Stream& stream);
 
   comm::DeviceSpan<const Chunk> chunks() const { return chunks_.elems(); }
   /// One past the last element of any segment.

@@ -11,9 +11,9 @@
 namespace droptest::models {
 namespace {
 
-std::vector<TensorSegments::Chunk> cut(std::span<const TensorSegment> segments) {
+std::vector<TensorSegments::Chunk> cut(std::span<const ParameterRange> segments) {
   std::vector<TensorSegments::Chunk> chunks;
-  for (const TensorSegment& segment : segments) {
+  for (const ParameterRange& segment : segments) {
     for (std::uint64_t done = 0; done < segment.count; done += TensorSegments::kChunkElems) {
       chunks.push_back({segment.offset + done,
                         static_cast<std::uint32_t>(std::min(TensorSegments::kChunkElems, segment.count - done)),
@@ -47,9 +47,9 @@ __global__ void sum_of_squares_kernel(const TensorSegments::Chunk* chunks, std::
 
 }  // namespace
 
-TensorSegments::TensorSegments(std::span<const TensorSegment> segments, comm::Stream& stream) {
+TensorSegments::TensorSegments(std::span<const ParameterRange> segments, comm::Stream& stream) {
   const std::vector<Chunk> chunks = cut(segments);
-  for (const TensorSegment& segment : segments) extent_ = std::max(extent_, segment.offset + segment.count);
+  for (const ParameterRange& segment : segments) extent_ = std::max(extent_, segment.offset + segment.count);
   chunks_ = comm::DeviceBuffer<Chunk>(chunks.size(), "table of tensors");
   comm::copy_to_device(std::span<const Chunk>(chunks), chunks_.elems(), stream);
   stream.synchronize();

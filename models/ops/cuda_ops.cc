@@ -100,7 +100,7 @@ class CudaMemory final : public Ops::Memory {
 };
 
 struct CudaRanges final : Ops::Ranges {
-  CudaRanges(std::span<const TensorSegment> list, comm::Stream& stream)
+  CudaRanges(std::span<const ParameterRange> list, comm::Stream& stream)
       : segments(list, stream), partial_squares(segments.chunks().size(), "partial sums of the gradient norm") {}
   TensorSegments segments;
   mutable comm::DeviceBuffer<double> partial_squares;  ///< working memory of sums
@@ -179,9 +179,8 @@ class CudaOps final : public Ops {
     models::add_positions<E>(span_of<E>(table), batch, length, width, span_of<E>(values), stream_);
   }
   void positions_backward(ConstTensor grad_values, std::int64_t batch, std::int64_t length, std::int64_t width,
-                          GradientMode mode, Tensor grad_table) override {
-    models::positions_backward<E>(span_of<E>(grad_values), batch, length, width, mode, span_of<float>(grad_table),
-                                  stream_);
+                          Tensor grad_table) override {
+    models::positions_backward<E>(span_of<E>(grad_values), batch, length, width, span_of<float>(grad_table), stream_);
   }
 
   void residual_forward(ConstTensor residual, ConstTensor branch, ConstTensor branch_bias, std::int64_t rows,
@@ -218,33 +217,33 @@ class CudaOps final : public Ops {
                       Tensor output) override {
     const DeviceSpan<const E> b = bias == nullptr ? DeviceSpan<const E>() : span_of<E>(bias->value);
     as_result(output, [&](auto result) {
-      gemms_.template forward<E>(shape, span_of<E>(input.values), span_of<E>(weight.operand), b, result);
+      gemms_.forward(shape, span_of<E>(input.values), span_of<E>(weight.operand), b, result);
     });
   }
   void linear_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
                              Tensor grad_input) override {
     as_result(grad_input, [&](auto result) {
-      gemms_.template backward_input<E>(shape, span_of<E>(grad_output.values), span_of<E>(weight.operand),
-                                        static_cast<float>(grad_output.factor), result);
+      gemms_.backward_input(shape, span_of<E>(grad_output.values), span_of<E>(weight.operand),
+                            static_cast<float>(grad_output.factor), result);
     });
   }
   void linear_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
                               GradientMode mode, const Weight& weight, const Weight* bias) override {
-    gemms_.backward_weight<E>(shape, span_of<E>(input.values), span_of<E>(grad_output.values),
-                              static_cast<float>(grad_output.factor), mode, span_of<float>(weight.gradient),
-                              bias == nullptr ? DeviceSpan<float>() : span_of<float>(bias->gradient));
+    gemms_.backward_weight(shape, span_of<E>(input.values), span_of<E>(grad_output.values),
+                           static_cast<float>(grad_output.factor), mode, span_of<float>(weight.gradient),
+                           bias == nullptr ? DeviceSpan<float>() : span_of<float>(bias->gradient));
   }
 
   void gelu_forward(const ProductShape& shape, const Operand& input, const Weight& weight, const Weight& bias,
                     Tensor saved, Tensor output) override {
-    gemms_.forward_gelu<E>(shape, span_of<E>(input.values), span_of<E>(weight.operand), span_of<E>(bias.value),
-                           span_of<E>(saved), span_of<E>(output));
+    gemms_.forward_gelu(shape, span_of<E>(input.values), span_of<E>(weight.operand), span_of<E>(bias.value),
+                        span_of<E>(saved), span_of<E>(output));
   }
   void gelu_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
                            ConstTensor saved, GradientMode /*mode*/, const Weight& /*bias*/,
                            Tensor grad_input) override {
-    gemms_.backward_input_gelu<E>(shape, span_of<E>(grad_output.values), span_of<E>(weight.operand),
-                                  static_cast<float>(grad_output.factor), span_of<E>(saved), span_of<E>(grad_input));
+    gemms_.backward_input_gelu(shape, span_of<E>(grad_output.values), span_of<E>(weight.operand),
+                               static_cast<float>(grad_output.factor), span_of<E>(saved), span_of<E>(grad_input));
   }
   void gelu_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
                             GradientMode mode, const Weight& weight, const Weight& bias) override {
@@ -308,9 +307,7 @@ class CudaOps final : public Ops {
   }
 
   std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) override {
-    std::vector<TensorSegment> segments;
-    for (const ParameterRange& range : ranges) segments.push_back({range.offset, range.count, range.decay});
-    return std::make_unique<CudaRanges>(segments, stream_);
+    return std::make_unique<CudaRanges>(ranges, stream_);
   }
   void sum_squares(const Ranges& ranges, ConstTensor arena, Number number) override {
     const auto& table = static_cast<const CudaRanges&>(ranges);
@@ -387,7 +384,7 @@ class CudaOps final : public Ops {
   std::optional<comm::Stream> collectives_;  ///< absent: a lone rank has nothing to overlap
   comm::Event produced_;
   comm::Event reduced_;
-  MatrixProducts gemms_;
+  MatrixProducts<E> gemms_;
   comm::DeviceBuffer<double> numbers_;
   comm::DeviceBuffer<double> losses_of_ranks_;
   comm::PinnedBuffer<double> host_numbers_;

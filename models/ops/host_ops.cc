@@ -146,9 +146,9 @@ class HostOps final : public Ops {
     models::add_positions<T>(table.as<T>(), batch, length, width, values.as<T>(), team_);
   }
   void positions_backward(ConstTensor grad_values, std::int64_t batch, std::int64_t length, std::int64_t width,
-                          GradientMode mode, Tensor grad_table) override {
+                          Tensor grad_table) override {
     const PhaseScope scope(times_, Phase::kEmbedding);
-    models::positions_backward<T>(grad_values.as<T>(), batch, length, width, started(grad_table, mode), team_);
+    models::positions_backward<T>(grad_values.as<T>(), batch, length, width, grad_table.as<T>(), team_);
   }
 
   void residual_forward(ConstTensor residual, ConstTensor branch, ConstTensor branch_bias, std::int64_t rows,

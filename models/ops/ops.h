@@ -82,13 +82,6 @@ struct LogitBlock {
   comm::Tensor losses;                    ///< [rows], in nats
 };
 
-/// Elements offset, offset + 1, ..., offset + count - 1 of an arena.
-struct ParameterRange {
-  std::uint64_t offset = 0;
-  std::uint64_t count = 0;
-  Decay decay = Decay::kKeeps;
-};
-
 /// Numbers of a step, float64 in the memory of the device: a step needs the host for none of them.
 enum class Number : std::uint8_t {
   kLosses,           ///< the sum of this rank's mean losses, of the passes of a step
@@ -154,8 +147,9 @@ class Ops {
   /// values[b, t] += table[t].
   virtual void add_positions(comm::ConstTensor table, std::int64_t batch, std::int64_t length, std::int64_t width,
                              comm::Tensor values) = 0;
+  /// Adds.
   virtual void positions_backward(comm::ConstTensor grad_values, std::int64_t batch, std::int64_t length,
-                                  std::int64_t width, GradientMode mode, comm::Tensor grad_table) = 0;
+                                  std::int64_t width, comm::Tensor grad_table) = 0;
 
   /// stream = residual + (branch + branch_bias): what norm_forward() has for a stream, without the norm.
   virtual void residual_forward(comm::ConstTensor residual, comm::ConstTensor branch, comm::ConstTensor branch_bias,

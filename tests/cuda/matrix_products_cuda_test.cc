@@ -12,10 +12,10 @@ template <class E>
 class MatrixProductsCuda : public DeviceTest {
  protected:
   /// The library's epilogues, and own kernels.
-  std::vector<std::unique_ptr<MatrixProducts>> both() {
-    std::vector<std::unique_ptr<MatrixProducts>> result;
-    for (const auto epilogues : {MatrixProducts::Epilogues::kFused, MatrixProducts::Epilogues::kOwnKernels}) {
-      result.push_back(std::make_unique<MatrixProducts>(this->stream(), epilogues));
+  std::vector<std::unique_ptr<MatrixProducts<E>>> both() {
+    std::vector<std::unique_ptr<MatrixProducts<E>>> result;
+    for (const auto epilogues : {MatrixProducts<E>::Epilogues::kFused, MatrixProducts<E>::Epilogues::kOwnKernels}) {
+      result.push_back(std::make_unique<MatrixProducts<E>>(this->stream(), epilogues));
     }
     return result;
   }
@@ -117,7 +117,7 @@ std::vector<T> without_gaps(const std::vector<T>& values, const ProductShape& sh
 
 TYPED_TEST(MatrixProductsCuda, ForwardWithAndWithoutABias) {
   using E = TypeParam;
-  for (const std::unique_ptr<MatrixProducts>& products : this->both()) {
+  for (const std::unique_ptr<MatrixProducts<E>>& products : this->both()) {
     for (const ProductShape& shape : kShapes) {
       const Layer<E> layer(shape);
       DeviceArray<E> input(layer.input, this->stream());
@@ -128,7 +128,7 @@ TYPED_TEST(MatrixProductsCuda, ForwardWithAndWithoutABias) {
         // Twice: the second call uses the choice that the first one made, at another address.
         for (int round = 0; round < 2; ++round) {
           DeviceArray<E> output = poisoned<E>(shape.rows * layer.stride, this->stream());
-          products->forward<E>(shape, input.read(), weight.read(), bias.read(), output.elems());
+          products->forward(shape, input.read(), weight.read(), bias.read(), output.elems());
           expect_close(without_gaps(output.values(), shape, layer.stride),
                        without_gaps(layer.output(with_bias), shape, layer.stride), with_bias ? kTwice<E> : kSumNoise,
                        1.01, text_of(shape));
@@ -140,7 +140,7 @@ TYPED_TEST(MatrixProductsCuda, ForwardWithAndWithoutABias) {
 
 TYPED_TEST(MatrixProductsCuda, ForwardWithGelu) {
   using E = TypeParam;
-  for (const std::unique_ptr<MatrixProducts>& products : this->both()) {
+  for (const std::unique_ptr<MatrixProducts<E>>& products : this->both()) {
     for (const ProductShape& shape : kShapes) {
       const Layer<E> layer(shape);
       if (layer.stride != shape.outputs) continue;
@@ -154,7 +154,7 @@ TYPED_TEST(MatrixProductsCuda, ForwardWithGelu) {
       DeviceArray<E> bias(layer.bias, this->stream());
       DeviceArray<E> pre_gelu = poisoned<E>(shape.rows * shape.outputs, this->stream());
       DeviceArray<E> output = poisoned<E>(shape.rows * shape.outputs, this->stream());
-      products->forward_gelu<E>(shape, input.read(), weight.read(), bias.read(), pre_gelu.elems(), output.elems());
+      products->forward_gelu(shape, input.read(), weight.read(), bias.read(), pre_gelu.elems(), output.elems());
       expect_close(pre_gelu.values(), sums, kTwice<E>, 1.01, text_of(shape));
       // The slope of gelu is at most 1.13.
       expect_close(output.values(), want, 1.2 * kTwice<E>, 1.01, text_of(shape));
@@ -164,15 +164,15 @@ TYPED_TEST(MatrixProductsCuda, ForwardWithGelu) {
 
 TYPED_TEST(MatrixProductsCuda, GradientOfTheInput) {
   using E = TypeParam;
-  for (const std::unique_ptr<MatrixProducts>& products : this->both()) {
+  for (const std::unique_ptr<MatrixProducts<E>>& products : this->both()) {
     for (const ProductShape& shape : kShapes) {
       const Layer<E> layer(shape);
       DeviceArray<E> grad_output(layer.grad_output, this->stream());
       DeviceArray<E> weight(layer.weight, this->stream());
       for (const double factor : {1.0, 0.125}) {
         DeviceArray<E> grad_input = poisoned<E>(shape.rows * shape.inputs, this->stream());
-        products->backward_input<E>(shape, grad_output.read(), weight.read(), static_cast<float>(factor),
-                                    grad_input.elems());
+        products->backward_input(shape, grad_output.read(), weight.read(), static_cast<float>(factor),
+                                 grad_input.elems());
         const std::vector<double> want = layer.grad_input(factor);
         expect_close(grad_input.values(), want, kSumNoise, 1.01, text_of(shape));
 
@@ -184,8 +184,8 @@ TYPED_TEST(MatrixProductsCuda, GradientOfTheInput) {
         for (std::size_t i = 0; i < slopes.size(); ++i) slopes[i] *= want[i];
         DeviceArray<E> device_pre_gelu(pre_gelu, this->stream());
         grad_input = poisoned<E>(shape.rows * shape.inputs, this->stream());
-        products->backward_input_gelu<E>(shape, grad_output.read(), weight.read(), static_cast<float>(factor),
-                                         device_pre_gelu.read(), grad_input.elems());
+        products->backward_input_gelu(shape, grad_output.read(), weight.read(), static_cast<float>(factor),
+                                      device_pre_gelu.read(), grad_input.elems());
         expect_close(grad_input.values(), slopes, 1.2 * kSumNoise, 2.02, text_of(shape));
       }
     }
@@ -194,7 +194,7 @@ TYPED_TEST(MatrixProductsCuda, GradientOfTheInput) {
 
 TYPED_TEST(MatrixProductsCuda, GradientsOfWeightAndBias) {
   using E = TypeParam;
-  for (const std::unique_ptr<MatrixProducts>& products : this->both()) {
+  for (const std::unique_ptr<MatrixProducts<E>>& products : this->both()) {
     for (const ProductShape& shape : kShapes) {
       const Layer<E> layer(shape);
       DeviceArray<E> grad_output(layer.grad_output, this->stream());
@@ -215,8 +215,8 @@ TYPED_TEST(MatrixProductsCuda, GradientsOfWeightAndBias) {
           }
           DeviceArray<float> grad_weight(weight_before, this->stream());
           DeviceArray<float> grad_bias(bias_before, this->stream());
-          products->backward_weight<E>(shape, input.read(), grad_output.read(), static_cast<float>(factor), mode,
-                                       grad_weight.elems(), grad_bias.elems());
+          products->backward_weight(shape, input.read(), grad_output.read(), static_cast<float>(factor), mode,
+                                    grad_weight.elems(), grad_bias.elems());
           expect_close(grad_weight.values(), want, kSumNoise, 1.01, text_of(shape));
           expect_close(grad_bias.values(), want_bias, kSumNoise, 1.01, text_of(shape));
         }
@@ -229,29 +229,28 @@ TYPED_TEST(MatrixProductsCuda, ArraysThatDoNotBeginAtAMultipleOf16Bytes) {
   using E = TypeParam;
   const ProductShape shape{8, 16, 24, kByOutputs};
   const Layer<E> layer(shape);
-  for (const std::unique_ptr<MatrixProducts>& products : this->both()) {
+  for (const std::unique_ptr<MatrixProducts<E>>& products : this->both()) {
     DeviceArray<E> input(layer.input, this->stream(), Start::kOdd);
     DeviceArray<E> weight(layer.weight, this->stream(), Start::kOdd);
     DeviceArray<E> bias(layer.bias, this->stream(), Start::kOdd);
     DeviceArray<E> output = poisoned<E>(shape.rows * shape.outputs, this->stream(), Start::kOdd);
     DeviceArray<E> pre_gelu = poisoned<E>(shape.rows * shape.outputs, this->stream(), Start::kOdd);
-    products->forward_gelu<E>(shape, input.read(), weight.read(), bias.read(), pre_gelu.elems(), output.elems());
+    products->forward_gelu(shape, input.read(), weight.read(), bias.read(), pre_gelu.elems(), output.elems());
     expect_close(pre_gelu.values(), layer.output(true), kTwice<E>);
   }
 }
 
 TYPED_TEST(MatrixProductsCuda, RefusesShortRangesAndBiasesInGaps) {
   using E = TypeParam;
-  MatrixProducts products(this->stream());
+  MatrixProducts<E> products(this->stream());
   DeviceArray<E> many = poisoned<E>(64, this->stream());
   const comm::DeviceSpan<const E> few = many.read().first(63);
-  EXPECT_THROW(products.forward<E>({8, 8, 8}, few, many.read(), {}, many.elems()), CheckError);
-  EXPECT_THROW(products.forward<E>({8, 8, 8}, many.read(), few, {}, many.elems()), CheckError);
-  EXPECT_THROW(products.forward<E>({8, 8, 8}, many.read(), many.read(), {}, many.elems().first(63)), CheckError);
-  EXPECT_THROW(
-      products.forward<E>({8, 8, 4, kByOutputs, 8}, many.read(), many.read(), many.read().first(4), many.elems()),
-      CheckError);
-  EXPECT_THROW(products.forward<E>({8, 8, 8, kByOutputs, 4}, many.read(), many.read(), {}, many.elems()), CheckError);
+  EXPECT_THROW(products.forward({8, 8, 8}, few, many.read(), {}, many.elems()), CheckError);
+  EXPECT_THROW(products.forward({8, 8, 8}, many.read(), few, {}, many.elems()), CheckError);
+  EXPECT_THROW(products.forward({8, 8, 8}, many.read(), many.read(), {}, many.elems().first(63)), CheckError);
+  EXPECT_THROW(products.forward({8, 8, 4, kByOutputs, 8}, many.read(), many.read(), many.read().first(4), many.elems()),
+               CheckError);
+  EXPECT_THROW(products.forward({8, 8, 8, kByOutputs, 4}, many.read(), many.read(), {}, many.elems()), CheckError);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 class MatrixProductsFake : public DeviceTest {
  protected:
   /// All products of a layer whose arrays suit every epilogue.
-  std::vector<float> all_products(MatrixProducts& products) {
+  std::vector<float> all_products(MatrixProducts<Bf16>& products) {
     std::vector<float> result;
     const auto take = [&result](const std::vector<float>& values) {
       result.insert(result.end(), values.begin(), values.end());
@@ -28,16 +28,16 @@ class MatrixProductsFake : public DeviceTest {
     DeviceArray<Bf16> grad_input = poisoned<Bf16>(16 * 32, stream());
     DeviceArray<float> grad_weight = poisoned<float>(32 * 24, stream());
     DeviceArray<float> grad_bias = poisoned<float>(24, stream());
-    products.forward<Bf16>(kShape, input.read(), weight.read(), bias.read(), output.elems());
+    products.forward(kShape, input.read(), weight.read(), bias.read(), output.elems());
     take(as<float>(output.values()));
-    products.forward_gelu<Bf16>(kShape, input.read(), weight.read(), bias.read(), pre_gelu.elems(), output.elems());
+    products.forward_gelu(kShape, input.read(), weight.read(), bias.read(), pre_gelu.elems(), output.elems());
     take(as<float>(pre_gelu.values()));
     take(as<float>(output.values()));
-    products.backward_input_gelu<Bf16>(kShape, grad_output.read(), weight.read(), 1.0F, inputs_pre_gelu.read(),
-                                       grad_input.elems());
+    products.backward_input_gelu(kShape, grad_output.read(), weight.read(), 1.0F, inputs_pre_gelu.read(),
+                                 grad_input.elems());
     take(as<float>(grad_input.values()));
-    products.backward_weight<Bf16>(kShape, input.read(), grad_output.read(), 1.0F, GradientMode::kSet,
-                                   grad_weight.elems(), grad_bias.elems());
+    products.backward_weight(kShape, input.read(), grad_output.read(), 1.0F, GradientMode::kSet, grad_weight.elems(),
+                             grad_bias.elems());
     take(grad_weight.values());
     take(grad_bias.values());
     return result;
@@ -50,7 +50,7 @@ class MatrixProductsFake : public DeviceTest {
 
 TEST_F(MatrixProductsFake, EpiloguesAreTheLibrarysWhereItHasThem) {
   const fake_cuda::Scope scope;
-  MatrixProducts products(stream());
+  MatrixProducts<Bf16> products(stream());
   all_products(products);
   EXPECT_EQ(fake_cuda::launches("add_bias"), 0U);
   EXPECT_EQ(fake_cuda::launches("bias_gelu"), 0U);
@@ -61,14 +61,14 @@ TEST_F(MatrixProductsFake, EpiloguesAreTheLibrarysWhereItHasThem) {
 
 TEST_F(MatrixProductsFake, OwnKernelsTakeThePlaceOfRefusedEpilogues) {
   const fake_cuda::Scope scope;
-  MatrixProducts fused(stream());
+  MatrixProducts<Bf16> fused(stream());
   const std::vector<float> want = all_products(fused);
   fake_cuda::Settings settings;
   settings.refused_epilogues = {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU,
                                 CUBLASLT_EPILOGUE_BGRADA};
   fake_cuda::reset();
   fake_cuda::configure(settings);
-  MatrixProducts products(stream());
+  MatrixProducts<Bf16> products(stream());
   expect_close(all_products(products), as<double>(want), kTwice);
   EXPECT_EQ(fake_cuda::launches("add_bias"), 1U);
   EXPECT_EQ(fake_cuda::launches("bias_gelu"), 1U);
@@ -78,14 +78,14 @@ TEST_F(MatrixProductsFake, OwnKernelsTakeThePlaceOfRefusedEpilogues) {
 
 TEST_F(MatrixProductsFake, AnEpilogueThatIsRefusedWhenItRunsIsNotAskedForAgain) {
   const fake_cuda::Scope scope;
-  MatrixProducts products(stream());
+  MatrixProducts<Bf16> products(stream());
   DeviceArray<Bf16> input(random_elems<Bf16>(1, 16 * 32), stream());
   DeviceArray<Bf16> weight(random_elems<Bf16>(2, 32 * 24), stream());
   DeviceArray<Bf16> bias(random_elems<Bf16>(3, 24), stream());
   DeviceArray<Bf16> output = poisoned<Bf16>(16 * 24, stream());
   fake_cuda::fail_call("cublasLtMatmul", 1, CUBLAS_STATUS_NOT_SUPPORTED);
   for (const std::uint64_t calls : {2U, 3U}) {
-    products.forward<Bf16>(kShape, input.read(), weight.read(), bias.read(), output.elems());
+    products.forward(kShape, input.read(), weight.read(), bias.read(), output.elems());
     EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), calls);
   }
   EXPECT_EQ(fake_cuda::launches("add_bias"), 2U);
@@ -94,7 +94,7 @@ TEST_F(MatrixProductsFake, AnEpilogueThatIsRefusedWhenItRunsIsNotAskedForAgain) 
 
 TEST_F(MatrixProductsFake, TheLibraryChoosesOnceForEachShape) {
   const fake_cuda::Scope scope;
-  MatrixProducts products(stream());
+  MatrixProducts<Bf16> products(stream());
   all_products(products);
   const std::uint64_t choices = fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic");
   EXPECT_EQ(choices, 4U);
@@ -104,14 +104,14 @@ TEST_F(MatrixProductsFake, TheLibraryChoosesOnceForEachShape) {
 
 TEST_F(MatrixProductsFake, FailuresNameTheCall) {
   const fake_cuda::Scope scope;
-  MatrixProducts products(stream());
+  MatrixProducts<float> products(stream());
   DeviceArray<float> elems(random_elems<float>(1, 64), stream());
   DeviceArray<float> output = poisoned<float>(64, stream());
   fake_cuda::fail_call("cublasLtMatmul", 1, CUBLAS_STATUS_EXECUTION_FAILED);
-  const auto multiply = [&] { products.forward<float>({8, 8, 8}, elems.read(), elems.read(), {}, output.elems()); };
+  const auto multiply = [&] { products.forward({8, 8, 8}, elems.read(), elems.read(), {}, output.elems()); };
   EXPECT_THAT(multiply, testing::ThrowsMessage<DeviceError>(testing::HasSubstr("cublasLtMatmul: cublasStatus_t 13")));
   fake_cuda::fail_call("cublasLtCreate", 1, CUBLAS_STATUS_NOT_INITIALIZED);
-  EXPECT_THAT([&] { MatrixProducts{stream()}; },
+  EXPECT_THAT([&] { MatrixProducts<float>{stream()}; },
               testing::ThrowsMessage<DeviceError>(testing::HasSubstr("cublasLtCreate")));
   // No algorithm for a plain product: nothing can take its place.
   fake_cuda::Settings settings;
@@ -119,7 +119,7 @@ TEST_F(MatrixProductsFake, FailuresNameTheCall) {
   fake_cuda::configure(settings);
   EXPECT_THAT(
       [&] {
-        products.forward<float>({4, 8, 8}, elems.read(), elems.read(), {}, output.elems());
+        products.forward({4, 8, 8}, elems.read(), elems.read(), {}, output.elems());
       },
       testing::ThrowsMessage<DeviceError>(testing::HasSubstr("no algorithm for [8, 8]")));
 }

@@ -12,9 +12,9 @@ class OptimizerCuda : public DeviceTest {};
 TYPED_TEST_SUITE(OptimizerCuda, DeviceElementTypes);
 
 /// Tensors with gaps, on and off multiples of 16 bytes, longer than a chunk, and one that is empty.
-const std::vector<TensorSegment> kSegments = {{0, 8, Decay::kDecays},    {8, 3, Decay::kKeeps},
-                                              {13, 70, Decay::kDecays},  {96, 0, Decay::kDecays},
-                                              {96, 9001, Decay::kKeeps}, {9100, 16400, Decay::kDecays}};
+const std::vector<ParameterRange> kSegments = {{0, 8, Decay::kDecays},    {8, 3, Decay::kKeeps},
+                                               {13, 70, Decay::kDecays},  {96, 0, Decay::kDecays},
+                                               {96, 9001, Decay::kKeeps}, {9100, 16400, Decay::kDecays}};
 constexpr std::int64_t kArray = 25600;
 
 TYPED_TEST(OptimizerCuda, UpdatesEachTensorAsTheHostDoes) {
@@ -38,7 +38,7 @@ TYPED_TEST(OptimizerCuda, UpdatesEachTensorAsTheHostDoes) {
     std::vector<float> want_value = value;
     std::vector<float> want_first = first;
     std::vector<float> want_second = second;
-    for (const TensorSegment& segment : kSegments) {
+    for (const ParameterRange& segment : kSegments) {
       AdamWStep own = step;
       own.weight_decay = segment.decay == Decay::kDecays ? 0.1 : 0.0;
       const auto part = [&segment](std::vector<float>& all) {
@@ -62,7 +62,7 @@ TYPED_TEST(OptimizerCuda, UpdatesEachTensorAsTheHostDoes) {
     expect_close(device_first.values(), as<double>(want_first), 2e-7, 4);
     expect_close(device_second.values(), as<double>(want_second), 2e-7, 4);
     std::vector<E> want_rounded = rounded_before;
-    for (const TensorSegment& segment : kSegments) {
+    for (const ParameterRange& segment : kSegments) {
       for (std::uint64_t i = segment.offset; i < segment.offset + segment.count; ++i) {
         want_rounded[i] = to_elem<E>(static_cast<double>(got[i]));
       }
@@ -104,7 +104,7 @@ TEST_F(TensorSegmentsCuda, SumOfSquares) {
   EXPECT_EQ(segments.chunks().size(), 1 + 1 + 1 + 2 + 3U);
   const auto values = random_elems<float>(1, kArray);
   double want = 0;
-  for (const TensorSegment& segment : kSegments) {
+  for (const ParameterRange& segment : kSegments) {
     for (std::uint64_t i = segment.offset; i < segment.offset + segment.count; ++i) {
       want += static_cast<double>(values[i]) * static_cast<double>(values[i]);
     }
@@ -116,7 +116,7 @@ TEST_F(TensorSegmentsCuda, SumOfSquares) {
     sum_of_squares(segments, device_values.read(), scratch.elems(), sum.elems(), stream());
     EXPECT_NEAR(sum.values()[0] / want, 1, 1e-12);  // 25,000 additions in double
   }
-  const TensorSegments none(std::vector<TensorSegment>{}, stream());
+  const TensorSegments none(std::vector<ParameterRange>{}, stream());
   DeviceArray<float> device_values(values, stream());
   DeviceArray<double> sum = poisoned<double>(1, stream());
   sum_of_squares(none, device_values.read(), {}, sum.elems(), stream());

@@ -258,9 +258,7 @@ void embedding(Bench& b) {
   b.ops.group_tokens(list, range, 2);
   b.ops.group_tokens({list.data(), 3}, range, 1);
   const Tensor gradient = b.activations(42, kRows * kWidth);
-  b.ops.positions_backward(gradient, kBatch, kLength, kWidth, GradientMode::kAdd, positions.gradient);
-  b.keep(positions.gradient);
-  b.ops.positions_backward(gradient, kBatch, kLength, kWidth, GradientMode::kSet, positions.gradient);
+  b.ops.positions_backward(gradient, kBatch, kLength, kWidth, positions.gradient);
   b.keep(positions.gradient);
   b.ops.embedding_backward(tokens, range, 2, gradient, kWidth, table.gradient);
   b.keep(table.gradient);

@@ -41,9 +41,8 @@ TEST(Safetensors, RoundTripKeepsEveryBit) {
                                  {"c", tensor_of("BF16", {7}, 14)},      {"scalar", tensor_of("F16", {}, 2)},
                                  {"empty", tensor_of("F32", {4, 0}, 0)}, {"odd", tensor_of("U8", {3}, 3)}};
   std::vector<std::byte> file;
-  write_safetensors(tensors, {{"format", "pt"}}, [&](std::span<const std::byte> piece) {
-    file.insert(file.end(), piece.begin(), piece.end());
-  });
+  write_safetensors(tensors, {{"format", "pt"}},
+                    [&](std::span<const std::byte> piece) { file.insert(file.end(), piece.begin(), piece.end()); });
   const StoredTensors back = parse_safetensors(file, "w.safetensors");
   ASSERT_EQ(back.size(), tensors.size());
   for (const auto& item : tensors) {

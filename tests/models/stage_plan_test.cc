@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "models/kernels/bf16.h"
@@ -130,7 +133,8 @@ TEST(StagePlan, ItsPurposeNamesTheBatchAndTheLargest) {
 
 TEST(PlannerOps, ABufferOfAReductionIsInUseUntilItIsJoined) {
   const auto form = host_ops_form({}, 2);
-  PlannerOps ops(*form, 2, 0);
+  const auto planner = make_planner_ops(*form, 2, 0);
+  PlannerOps& ops = *planner;
   const comm::Tensor sum = ops.buffer("sum", comm::ElementType::kFloat32, 8);
   const comm::Tensor message = ops.buffer("message", comm::ElementType::kBfloat16, 8);
   const comm::Tensor other = ops.buffer("other", comm::ElementType::kFloat32, 8);
@@ -145,15 +149,148 @@ TEST(PlannerOps, ABufferOfAReductionIsInUseUntilItIsJoined) {
   EXPECT_GT(buffers[2].last_time, buffers[0].last_time) << "a part of a buffer is the buffer";
 }
 
-TEST(PlannerOps, RefusesTensorsThatAreTooSmall) {
-  const auto form = host_ops_form({}, 1);
-  PlannerOps ops(*form, 1, 0);
-  const comm::Tensor wide = ops.buffer("wide", comm::ElementType::kFloat32, 12);
-  const comm::Tensor narrow = ops.buffer("narrow", comm::ElementType::kFloat32, 11);
-  const Weight weight{wide, wide, wide};
-  EXPECT_NO_THROW(ops.linear_forward({4, 3, 3}, {wide, 1, wide}, weight, nullptr, wide));
-  EXPECT_THROW(ops.linear_forward({4, 3, 3}, {narrow, 1, narrow}, weight, nullptr, wide), CheckError);
-  EXPECT_THROW(ops.linear_forward({4, 3, 3}, {wide, 1, wide}, weight, nullptr, narrow), CheckError);
+/// Hands out tensors, one of which has an element too few.
+class Tensors {
+ public:
+  Tensors(PlannerOps& ops, int short_one) : ops_(ops), short_one_(short_one) {}
+  comm::Tensor operator()(std::int64_t elems) {
+    return ops_.buffer("test", comm::ElementType::kFloat32, static_cast<std::uint64_t>(elems - less()));
+  }
+  TokenIds tokens(std::int64_t count) { return ops_.token_buffer("test", static_cast<std::uint64_t>(count - less())); }
+  int handed_out() const { return handed_out_; }
+
+ private:
+  std::int64_t less() { return handed_out_++ == short_one_ ? 1 : 0; }
+
+  PlannerOps& ops_;
+  int short_one_;
+  int handed_out_ = 0;
+};
+
+/// Of that size, without memory.
+comm::Tensor absent(comm::ElementType type, std::uint64_t elems) {
+  return {type, {static_cast<std::byte*>(nullptr), static_cast<std::size_t>(elems * comm::element_bytes(type))}};
+}
+
+constexpr std::int64_t kFormElems = 7;
+/// All sizes that an implementation chooses are kFormElems.
+class EvenForm final : public OpsForm {
+ public:
+  OpsTypes types() const override { return {.operands = comm::ElementType::kBfloat16}; }
+  std::uint64_t attention_statistics_elems(const AttentionShape& /*shape*/) const override { return kFormElems; }
+  std::uint64_t attention_forward_scratch_elems(const AttentionShape& /*shape*/) const override { return kFormElems; }
+  std::uint64_t attention_backward_scratch_elems(const AttentionShape& /*shape*/) const override { return kFormElems; }
+  std::uint64_t norm_scratch_elems(std::int64_t /*rows*/, std::int64_t /*width*/) const override { return kFormElems; }
+  bool gelu_needs_room() const override { return true; }
+  LogitChunks logit_chunks(std::int64_t rows, std::int64_t columns, std::int64_t /*largest*/) const override {
+    return {columns, rows};
+  }
+  bool fuses_cross_entropy() const override { return true; }
+};
+
+TEST(PlannerOps, RefuseEachTensorThatIsTooSmall) {
+  constexpr std::int64_t kRows = 6;
+  constexpr std::int64_t kWidth = 8;
+  constexpr std::int64_t kElems = kRows * kWidth;
+  constexpr std::int64_t kOutputs = 5;
+  constexpr ProductShape kProduct{kRows, kWidth, kOutputs};
+  constexpr AttentionShape kAttention{2, 3, 2, 4};
+  const auto operand = [](comm::Tensor tensor) { return Operand{tensor, 1, tensor}; };
+  const auto read = [](comm::Tensor tensor) { return Weight{tensor, tensor, {}}; };
+  const auto written = [](comm::Tensor tensor) { return Weight{{}, {}, tensor}; };
+  const auto both = [](comm::Tensor value, comm::Tensor gradient) { return Weight{value, value, gradient}; };
+  using Call = std::function<void(PlannerOps&, Tensors&)>;
+  const std::vector<std::pair<std::string, Call>> calls = {
+      {"convert", [&](auto& ops, auto& t) { ops.convert(absent(comm::ElementType::kBfloat16, kElems), t(kElems)); }},
+      {"embedding_forward",
+       [&](auto& ops, auto& t) {
+         ops.embedding_forward({nullptr, kRows}, {3, 4}, t(4 * kWidth), kWidth, t(kElems));
+       }},
+      {"embedding_backward",
+       [&](auto& ops, auto& t) {
+         ops.embedding_backward({nullptr, kRows}, {3, 4}, 0, t(kElems), kWidth, t(4 * kWidth));
+       }},
+      {"add_positions", [&](auto& ops, auto& t) { ops.add_positions(t(3 * kWidth), 2, 3, kWidth, t(kElems)); }},
+      {"positions_backward",
+       [&](auto& ops, auto& t) { ops.positions_backward(t(kElems), 2, 3, kWidth, t(3 * kWidth)); }},
+      {"residual_forward",
+       [&](auto& ops, auto& t) { ops.residual_forward(t(kElems), t(kElems), t(kWidth), kRows, kWidth, t(kElems)); }},
+      {"residual_backward",
+       [&](auto& ops, auto& t) { ops.residual_backward(t(kElems), kRows, kWidth, GradientMode::kSet, t(kWidth)); }},
+      {"norm_forward",
+       [&](auto& ops, auto& t) {
+         ops.norm_forward({t(kElems), t(kElems), t(kWidth), read(t(kWidth)), read(t(kWidth)), kRows, kWidth, t(kElems),
+                           t(kElems), t(kRows), t(kRows)});
+       }},
+      {"norm_backward",
+       [&](auto& ops, auto& t) {
+         ops.norm_backward({t(kElems), t(kElems), t(kRows), t(kRows), both(t(kWidth), t(kWidth)), written(t(kWidth)),
+                            kRows, kWidth, t(kElems), t(kElems), t(kWidth), GradientMode::kSet, t(kFormElems)});
+       }},
+      {"operand", [&](auto& ops, auto& t) { ops.operand(absent(comm::ElementType::kFloat32, kElems), 1, t(kElems)); }},
+      {"linear_forward",
+       [&](auto& ops, auto& t) {
+         const Weight bias = read(t(kOutputs));
+         ops.linear_forward(kProduct, operand(t(kElems)), read(t(kWidth * kOutputs)), &bias, t(kRows * kOutputs));
+       }},
+      {"linear_forward with gaps",
+       [&](auto& ops, auto& t) {
+         ops.linear_forward({kRows, kWidth, kOutputs, WeightLayout::kOutputsByInputs, 9}, operand(t(kElems)),
+                            read(t(kWidth * kOutputs)), nullptr, t(kRows * 9));
+       }},
+      {"linear_backward_input",
+       [&](auto& ops, auto& t) {
+         ops.linear_backward_input(kProduct, operand(t(kRows * kOutputs)), read(t(kWidth * kOutputs)), t(kElems));
+       }},
+      {"linear_backward_weight",
+       [&](auto& ops, auto& t) {
+         const Weight bias = written(t(kOutputs));
+         ops.linear_backward_weight(kProduct, operand(t(kElems)), {t(kRows * kOutputs), 1, t(kRows * kOutputs)},
+                                    GradientMode::kSet, written(t(kWidth * kOutputs)), &bias);
+       }},
+      {"gelu_forward",
+       [&](auto& ops, auto& t) {
+         ops.gelu_forward(kProduct, operand(t(kElems)), read(t(kWidth * kOutputs)), read(t(kOutputs)),
+                          t(kRows * kOutputs), t(kRows * kOutputs));
+       }},
+      {"gelu_backward_input",
+       [&](auto& ops, auto& t) {
+         ops.gelu_backward_input(kProduct, operand(t(kRows * kOutputs)), read(t(kWidth * kOutputs)), t(kElems),
+                                 GradientMode::kSet, written(t(kWidth)), t(kElems));
+       }},
+      {"attention_forward",
+       [&](auto& ops, auto& t) {
+         ops.attention_forward(t(3 * kElems), kAttention, t(kFormElems), t(kElems), t(kFormElems));
+       }},
+      {"attention_backward",
+       [&](auto& ops, auto& t) {
+         ops.attention_backward(t(kElems), t(3 * kElems), t(kElems), t(kFormElems), kAttention, t(3 * kElems),
+                                t(kFormElems));
+       }},
+      {"row_maxima",
+       [&](auto& ops, auto& t) {
+         ops.row_maxima(
+             {t(kElems), kRows, kWidth, {0, kWidth}, t.tokens(kRows), t(kRows), t(kRows), t(kRows), t(kRows)});
+       }},
+      {"begin_sum",
+       [&](auto& ops, auto& t) { ops.begin_sum(absent(comm::ElementType::kBfloat16, kElems), t(kElems), {}); }},
+  };
+  const EvenForm form;
+  for (const auto& [name, call] : calls) {
+    int short_one = -1;
+    int tensors = 0;
+    do {
+      const auto ops = make_planner_ops(form, 2, 0);
+      Tensors t(*ops, short_one);
+      if (short_one < 0) {
+        EXPECT_NO_THROW(call(*ops, t)) << name;
+        tensors = t.handed_out();
+      } else {
+        EXPECT_THROW(call(*ops, t), CheckError) << name << ": tensor " << short_one << " of those of the call";
+      }
+    } while (++short_one < tensors);
+    EXPECT_GT(tensors, 0);
+  }
 }
 
 }  // namespace
