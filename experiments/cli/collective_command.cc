@@ -5,15 +5,16 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "comm/json/json_text.h"
+#include "comm/json/schema.h"
 #include "comm/lab/collective_experiment.h"
+#include "comm/spec/network_schema.h"
+#include "comm/spec/resolve_time.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/known_names.h"
 #include "experiments/cli/network_options.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
-#include "experiments/spec/json_text.h"
-#include "experiments/spec/resolve_time.h"
-#include "experiments/spec/schema.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -34,19 +35,16 @@ constexpr int kMostThreads = 1024;
 
 /// The option as the time section of a spec: the schema's rules, with defaults.
 json time_section(const std::string& text) {
-  const json spec = {{"name", "collective"}, {"data", {{"text", "none"}}}, {"time", parse_json_option(text, "--time")}};
-  experiments::require_valid(experiments::SchemaKind::kSpec, spec, "--time");
-  return experiments::schema_of(experiments::SchemaKind::kSpec).with_defaults(spec)["time"];
+  const json document = {{"network", json::object()}, {"time", parse_json_option(text, "--time")}};
+  return comm::checked_sections(document, "--time")["time"];
 }
 
 /// The clock's rules; the network gets the retransmission of the section.
 comm::TimeModel time_model(const json& section, comm::ClassNetwork& network) {
   comm::Network all;
   all.of(sim::TrafficClass::kTpForward) = network;
-  const experiments::ResolvedTime resolved = experiments::resolve_time(section, all, "--time");
-  std::string errors;
-  for (const std::string& error : resolved.errors) errors += (errors.empty() ? "" : "\n") + error;
-  if (!errors.empty()) throw ConfigError(errors);
+  const comm::ResolvedTime resolved = comm::resolve_time(section, all, "--time");
+  comm::require_none(resolved.errors);
   network = *all.of(sim::TrafficClass::kTpForward);
   return resolved.model;
 }
@@ -61,8 +59,7 @@ json time_json(const comm::VirtualTime& time) {
 int collective(const CollectiveOptions& options) {
   const json section = options.time.empty() ? json() : time_section(options.time);
   const ClassNetworkOption network = class_network(
-      options.network, section.is_null() ? experiments::NetworkUse::kLossOnly : experiments::NetworkUse::kDeadline,
-      section);
+      options.network, section.is_null() ? comm::NetworkUse::kLossOnly : comm::NetworkUse::kDeadline, section);
   comm::CollectiveExperiment experiment;
   experiment.network = network.network;
   experiment.ranks = options.network.ranks;
@@ -98,7 +95,7 @@ int collective(const CollectiveOptions& options) {
                                      {"repaired", total.repaired_packets},
                                      {"missing", total.residual_packets},
                                      {"resent", total.resent_packets},
-                                     {"z", experiments::finite_or_null(total.z())},
+                                     {"z", comm::finite_or_null(total.z())},
                                      {"mean_burst_packets", total.mean_burst_packets()}}}};
   if (result.seconds) {
     report["seconds"] = estimate_json(*result.seconds);

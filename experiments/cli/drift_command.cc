@@ -20,7 +20,7 @@ struct DriftOptions {
 };
 
 int drift(const DriftOptions& options) {
-  const ClassNetworkOption network = class_network(options.network, experiments::NetworkUse::kLossOnly);
+  const ClassNetworkOption network = class_network(options.network, comm::NetworkUse::kLossOnly);
   comm::DriftExperiment experiment;
   experiment.network = network.network;
   experiment.ranks = options.network.ranks;

@@ -6,12 +6,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "comm/json/json_text.h"
+#include "comm/spec/loss_from_json.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/known_names.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
-#include "experiments/spec/json_text.h"
-#include "experiments/spec/loss_from_json.h"
 #include "sim/loss/fate_report.h"
 #include "sim/traffic_class.h"
 
@@ -48,15 +48,15 @@ nlohmann::ordered_json report_json(const FatesOptions& options, const sim::LossP
           {"bursts", report.bursts},
           {"loss_rate", report.configured_rate},
           {"realised_rate", report.realised_rate},
-          {"configured_mean_burst_packets", experiments::finite_or_null(report.configured_mean_burst_packets)},
+          {"configured_mean_burst_packets", comm::finite_or_null(report.configured_mean_burst_packets)},
           {"mean_burst_packets", report.mean_burst_packets},
-          {"z", experiments::finite_or_null(report.z)},
+          {"z", comm::finite_or_null(report.z)},
           {"digest", digest}};
 }
 
 int fates(const FatesOptions& options) {
   nlohmann::json loss = parse_json_option(options.loss, "--loss");
-  const std::unique_ptr<sim::LossProcess> configured = experiments::loss_from_json(loss, "--loss");
+  const std::unique_ptr<sim::LossProcess> configured = comm::loss_from_json(loss, "--loss");
   const sim::LossProcess& process = configured->at_step(options.step);
   sim::Link link;
   link.traffic_class = sim::traffic_class_from_name(options.traffic_class);

@@ -3,12 +3,12 @@
 
 #include <algorithm>
 
-#include "experiments/spec/nearest_name.h"
+#include "comm/json/nearest_name.h"
 
 namespace droptest::cli {
 namespace {
 
-using experiments::known_names_hint;
+using comm::known_names_hint;
 
 /// Those that --help shows.
 std::vector<std::string> commands_of(const CLI::App& app) {

@@ -3,12 +3,13 @@
 
 #include <CLI/CLI.hpp>
 
+#include "comm/json/json_text.h"
+#include "comm/json/schema.h"
 #include "comm/lossy/paths/path_registry.h"
+#include "comm/spec/loss_from_json.h"
+#include "comm/spec/network_schema.h"
 #include "experiments/cli/known_names.h"
 #include "experiments/cli/spec_options.h"
-#include "experiments/spec/json_text.h"
-#include "experiments/spec/loss_from_json.h"
-#include "experiments/spec/schema.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -21,16 +22,14 @@ json loss_option(const std::string& text, const std::string& option) {
   json loss = parse_json_option(text, option);
   if (loss.is_object() && loss.value("model", json()) == "timed_gilbert_elliott") return loss;  // a clock may say more
   json resolved = loss;
-  experiments::loss_from_json(resolved, option);
+  comm::loss_from_json(resolved, option);
   return loss;
 }
 
 /// Overrides of links, by the rules of a spec's network section.
 json links_option(const std::string& text) {
   json links = parse_json_option(text, "--links");
-  const json spec = {{"name", "collective"}, {"data", {{"text", "none"}}}, {"network", {{"links", links}}}};
-  experiments::require_valid(experiments::SchemaKind::kSpec, spec, "--links");
-  return experiments::schema_of(experiments::SchemaKind::kSpec).with_defaults(spec)["network"]["links"];
+  return comm::checked_sections({{"network", {{"links", std::move(links)}}}}, "--links")["network"]["links"];
 }
 
 /// The options as the network section of a spec, so that they mean the same here and there.
@@ -48,26 +47,20 @@ json network_section(const NetworkOptions& options) {
   if (!options.reduce_fill.empty()) network["reduce"]["fill"] = options.reduce_fill;
   if (!options.gather_fill.empty()) network["gather"]["fill"] = options.gather_fill;
   if (!options.recovery.empty()) {
-    network["recovery"] = parse_json_option(options.recovery, "--recovery");
-    // The rules of a spec, in the smallest one that has this network.
-    const json spec = {
-        {"name", "collective"}, {"data", {{"text", "-"}}}, {"network", {{"recovery", network["recovery"]}}}};
-    experiments::require_valid(experiments::SchemaKind::kSpec, spec, "--recovery");
+    const json recovery = parse_json_option(options.recovery, "--recovery");
     network["recovery"] =
-        experiments::schema_of(experiments::SchemaKind::kSpec).with_defaults(spec).at("network").at("recovery");
+        comm::checked_sections({{"network", {{"recovery", recovery}}}}, "--recovery")["network"]["recovery"];
   }
   return network;
 }
 
 }  // namespace
 
-ClassNetworkOption class_network(const NetworkOptions& options, experiments::NetworkUse use, const json& time) {
+ClassNetworkOption class_network(const NetworkOptions& options, comm::NetworkUse use, const json& time) {
   constexpr sim::TrafficClass kClass = sim::TrafficClass::kTpForward;
-  const experiments::ResolvedNetwork network = experiments::resolve_network(
-      network_section(options), {kClass}, options.seed, options.command, options.ranks, use, time);
-  std::string errors;
-  for (const std::string& error : network.errors) errors += (errors.empty() ? "" : "\n") + error;
-  if (!errors.empty()) throw ConfigError(errors);
+  const comm::ResolvedNetwork network = comm::resolve_network(network_section(options), {kClass}, options.seed,
+                                                              options.command, options.ranks, use, time);
+  comm::require_none(network.errors);
   if (network.network.of(kClass)) {
     return {*network.network.of(kClass), network.classes.at(std::string(sim::traffic_class_name(kClass)))};
   }
@@ -79,9 +72,9 @@ ClassNetworkOption class_network(const NetworkOptions& options, experiments::Net
 }
 
 json estimate_json(const comm::Estimate& estimate) {
-  return {{"measured", experiments::finite_or_null(estimate.measured)},
-          {"standard_error", experiments::finite_or_null(estimate.standard_error)},
-          {"expected", estimate.expected ? experiments::finite_or_null(*estimate.expected) : json()}};
+  return {{"measured", comm::finite_or_null(estimate.measured)},
+          {"standard_error", comm::finite_or_null(estimate.standard_error)},
+          {"expected", estimate.expected ? comm::finite_or_null(*estimate.expected) : json()}};
 }
 
 void add_network_options(CLI::App& command, NetworkOptions& options) {

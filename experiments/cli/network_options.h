@@ -8,7 +8,7 @@
 
 #include "comm/lab/estimate.h"
 #include "comm/lossy/network.h"
-#include "experiments/spec/resolve_network.h"
+#include "comm/spec/resolve_network.h"
 
 namespace CLI {
 class App;
@@ -50,7 +50,6 @@ struct ClassNetworkOption {
 /// One class with that network, lossless where nothing can be lost. The rules are those of a spec.
 /// Throws: ConfigError that names the option, or all that is wrong by its place in the section.
 /// `time`: the time section of a spec with defaults, or null.
-ClassNetworkOption class_network(const NetworkOptions& options, experiments::NetworkUse use,
-                                 const nlohmann::json& time = {});
+ClassNetworkOption class_network(const NetworkOptions& options, comm::NetworkUse use, const nlohmann::json& time = {});
 
 }  // namespace droptest::cli

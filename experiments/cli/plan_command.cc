@@ -11,6 +11,7 @@
 #include <set>
 #include <system_error>
 
+#include "comm/json/json_text.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
@@ -19,7 +20,6 @@
 #include "experiments/run/core_shares.h"
 #include "experiments/run/run_device.h"
 #include "experiments/run/run_forecast.h"
-#include "experiments/spec/json_text.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -145,7 +145,7 @@ class TimeEstimate {
       if (summary.at("status") != "completed" || summary.at("provenance").at("host") != experiments::this_host())
         return;
       const double seconds = summary.at("seconds").get<double>() / summary.at("steps").get<double>();
-      const auto shape = finished_.find(experiments::shape_of(experiments::load_json(run.spec())).dump());
+      const auto shape = finished_.find(experiments::shape_of(comm::load_json(run.spec())).dump());
       if (shape == finished_.end()) return;
       shape->second.add(seconds);
       ++records_;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "comm/json/json_text.h"
 #include "comm/launch_environment.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/device_choice.h"
@@ -18,7 +19,6 @@
 #include "experiments/cli/stop_signal.h"
 #include "experiments/run/child_process.h"
 #include "experiments/run/execute_run.h"
-#include "experiments/spec/json_text.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -132,7 +132,7 @@ int run(const RunOptions& options) {
 
 int work(const WorkerOptions& options) {
   const RunDirectory directory{options.directory};
-  experiments::ResolvedRun resolved = experiments::resolve(experiments::load_json(directory.spec()), directory.spec());
+  experiments::ResolvedRun resolved = experiments::resolve(comm::load_json(directory.spec()), directory.spec());
   resolved.warnings = experiments::warnings_from_json(parse_json_option(options.warnings, "--warnings"));
   resolved.labels = parse_json_option(options.labels, "--labels");
   ExecuteOptions execute{parse_json_option(options.point, "--point"), worker_command()};

@@ -6,7 +6,7 @@
 
 #include "experiments/cli/commands.h"
 #include "experiments/cli/known_names.h"
-#include "experiments/spec/schema.h"
+#include "experiments/spec/schema_kinds.h"
 
 namespace droptest::cli {
 

@@ -6,7 +6,7 @@
 #include <iostream>
 #include <map>
 
-#include "experiments/spec/json_text.h"
+#include "comm/json/json_text.h"
 #include "experiments/spec/spec.h"
 
 namespace droptest::cli {
@@ -53,7 +53,7 @@ void say_warnings(const SpecOptions& options, const experiments::SweepPlan& plan
 }
 
 nlohmann::json parse_json_option(const std::string& text, const std::string& option) {
-  return experiments::parse_json(text, option);
+  return comm::parse_json(text, option);
 }
 
 }  // namespace droptest::cli

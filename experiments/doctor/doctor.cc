@@ -17,6 +17,8 @@
 #include "comm/backend_registry.h"
 #include "comm/device/device_info.h"
 #include "comm/device/device_libraries.h"
+#include "comm/json/json_text.h"
+#include "comm/json/read_file.h"
 #include "comm/launch_environment.h"
 #include "comm/rendezvous/rendezvous_probe.h"
 #include "comm/rendezvous/tcp_connection.h"
@@ -29,7 +31,6 @@
 #include "experiments/records/run_records.h"
 #include "experiments/run/choose_rendezvous.h"
 #include "experiments/run/rank_processes.h"
-#include "experiments/spec/json_text.h"
 #include "experiments/spec/sweep_plan.h"
 #include "sim/error.h"
 
@@ -68,7 +69,7 @@ class TemporaryFolder {
  public:
   TemporaryFolder() {
     path_ = (std::filesystem::temp_directory_path() / "droptest-doctor-XXXXXX").string();
-    if (::mkdtemp(path_.data()) == nullptr) fail_on_file("create", path_, errno);
+    if (::mkdtemp(path_.data()) == nullptr) comm::fail_on_file("create", path_, errno);
   }
   ~TemporaryFolder() {
     std::error_code ignored;
@@ -160,7 +161,7 @@ GroupReport examine_processes(const ResolvedRun& run, const comm::Rendezvous& re
     folder.keep();  // the error names the logs in it
     throw;
   }
-  return group_report_from_json(load_json(group_report_file(folder.path())));
+  return group_report_from_json(comm::load_json(group_report_file(folder.path())));
 }
 
 /// What the doctor looks at for all runs of a plan, group by group.
@@ -379,7 +380,7 @@ class Examination {
 DoctorReport examine(const DoctorOptions& options) { return Examination(options).run(); }
 
 void examine_as_rank(const std::string& folder, const BandwidthPlan& plan) {
-  const ResolvedRun run = resolve(load_json(spec_copy(folder)), spec_copy(folder));
+  const ResolvedRun run = resolve(comm::load_json(spec_copy(folder)), spec_copy(folder));
   const std::optional<comm::LaunchEnvironment> launch = comm::launch_environment(comm::process_environment());
   if (!launch) throw ConfigError("this command is started by droptest doctor");
   const comm::Rendezvous rendezvous =

@@ -5,16 +5,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
 
-#include "sim/error.h"
+#include "comm/json/read_file.h"
 
 namespace droptest::experiments {
 namespace {
+
+using comm::fail_on_file;
 
 /// An open file that closes itself.
 class Descriptor {
@@ -73,10 +74,6 @@ void make_directories(const std::string& path) {
   if (error) fail_on_file("create directory", path, error.value());
 }
 
-void fail_on_file(std::string_view operation, const std::string& path, int error) {
-  throw ConfigError(std::string(operation) + " " + path + ": " + std::generic_category().message(error));
-}
-
 void write_file_atomically(const std::string& path, std::string_view content) {
   write_file_atomically(path, [content](const WritePiece& write) { write(content); });
 }
@@ -108,22 +105,6 @@ void write_file_atomically(const std::string& path, const std::function<void(con
   if (folder.value() < 0) fail_on_file("sync", directory, errno);
   // Some file systems cannot sync a directory and say so with EINVAL; the rename has happened all the same.
   if (::fsync(folder.value()) != 0 && errno != EINVAL) fail_on_file("sync", directory, errno);
-}
-
-std::string read_file(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (file.value() < 0) fail_on_file("read", path, errno);
-  std::string content;
-  std::array<char, 1 << 16> block{};
-  for (;;) {
-    const ssize_t got = ::read(file.value(), block.data(), block.size());
-    if (got < 0) {
-      if (errno == EINTR) continue;
-      fail_on_file("read", path, errno);
-    }
-    if (got == 0) return content;
-    content.append(block.data(), static_cast<std::size_t>(got));
-  }
 }
 
 }  // namespace droptest::experiments

@@ -16,12 +16,6 @@ void write_file_atomically(const std::string& path, std::string_view content);
 using WritePiece = std::function<void(std::string_view)>;
 void write_file_atomically(const std::string& path, const std::function<void(const WritePiece& write)>& content);
 
-/// The whole file. Throws: ConfigError with the path and the system's reason.
-std::string read_file(const std::string& path);
-
-/// Throws ConfigError "<operation> <path>: <the system's reason for errno value `error`>".
-[[noreturn]] void fail_on_file(std::string_view operation, const std::string& path, int error);
-
 /// Creates a directory and its parents. Throws: ConfigError with the path and the system's reason.
 void make_directories(const std::string& path);
 

@@ -3,13 +3,15 @@
 
 #include <limits>
 
-#include "experiments/spec/json_text.h"
-#include "experiments/spec/schema.h"
+#include "comm/json/json_text.h"
+#include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
 #include "sim/loss/gap_theory.h"
 
 namespace droptest::experiments {
 namespace {
+
+using comm::finite_or_null;
 
 nlohmann::json layer_json(const comm::LayerStatistics& layer) {
   const comm::SampleSums& samples = layer.samples;

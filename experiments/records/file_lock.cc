@@ -13,10 +13,13 @@
 #include <thread>
 #include <utility>
 
+#include "comm/json/read_file.h"
 #include "experiments/records/atomic_file.h"
 
 namespace droptest::experiments {
 namespace {
+
+using comm::fail_on_file;
 
 constexpr std::chrono::milliseconds kLockPollInterval{50};
 

@@ -9,13 +9,15 @@
 #include <system_error>
 #include <utility>
 
-#include "experiments/records/atomic_file.h"
-#include "experiments/spec/json_text.h"
+#include "comm/json/json_text.h"
+#include "comm/json/read_file.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
 namespace {
 
+using comm::fail_on_file;
+using comm::finite_or_null;
 using nlohmann::json;
 
 json to_json(const Divergence& divergence) {
@@ -72,13 +74,13 @@ MetricsWriter MetricsWriter::create(const std::string& path) {
 }
 
 MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step) {
-  const std::string text = read_file(path);
+  const std::string text = comm::read_file(path);
   std::size_t keep = 0;
   const std::vector<std::string_view> lines = whole_lines(text).first;
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    const json line = parse_json(lines[i], line_name(path, i));
+    const json line = comm::parse_json(lines[i], line_name(path, i));
     if (!line.is_object() || !line.contains("step") || !line["step"].is_number_unsigned()) {
-      throw ConfigError(line_name(path, i) + ": /step: got " + quote_json(line) + ", want a line of metrics");
+      throw ConfigError(line_name(path, i) + ": /step: got " + comm::quote_json(line) + ", want a line of metrics");
     }
     if (line["step"].get<std::uint64_t>() > step) break;
     keep = static_cast<std::size_t>(lines[i].data() - text.data()) + lines[i].size() + 1;
@@ -104,7 +106,7 @@ MetricsWriter& MetricsWriter::operator=(MetricsWriter&& other) noexcept {
 }
 
 void MetricsWriter::append(const MetricsLine& line) {
-  const std::string text = canonical_json(to_json_line(line)) + "\n";
+  const std::string text = comm::canonical_json(to_json_line(line)) + "\n";
   const off_t before = ::lseek(descriptor_, 0, SEEK_END);
   std::string_view rest = text;
   while (!rest.empty()) {
@@ -121,10 +123,10 @@ void MetricsWriter::append(const MetricsLine& line) {
 }
 
 std::vector<json> read_metrics(const std::string& path) {
-  const std::string text = read_file(path);
+  const std::string text = comm::read_file(path);
   std::vector<json> result;
   const std::vector<std::string_view> lines = whole_lines(text).first;
-  for (std::size_t i = 0; i < lines.size(); ++i) result.push_back(parse_json(lines[i], line_name(path, i)));
+  for (std::size_t i = 0; i < lines.size(); ++i) result.push_back(comm::parse_json(lines[i], line_name(path, i)));
   return result;
 }
 

@@ -6,14 +6,15 @@
 #include <array>
 #include <cmath>
 
+#include "comm/json/json_text.h"
 #include "experiments/records/atomic_file.h"
-#include "experiments/spec/json_text.h"
-#include "experiments/spec/schema.h"
+#include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
 namespace {
 
+using comm::finite_or_null;
 using nlohmann::json;
 
 constexpr int kSchemaVersion = 1;
@@ -245,7 +246,7 @@ json sweep_json(const SweepPlan& plan) {
 }
 
 void write_record(SchemaKind kind, const std::string& path, const json& record) {
-  const std::vector<Violation> violations = schema_of(kind).check(record);
+  const std::vector<comm::Violation> violations = schema_of(kind).check(record);
   DROPTEST_CHECK(violations.empty(), path + ": " + violations.at(0).pointer + ": " + violations.at(0).message);
   write_file_atomically(path, record.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
@@ -269,15 +270,15 @@ void write_sweep_record(const std::string& out, const SweepPlan& plan) {
 std::optional<json> read_summary(const RunDirectory& directory) {
   struct stat status {};
   if (::stat(directory.summary().c_str(), &status) != 0) return std::nullopt;
-  json summary = load_json(directory.summary());
-  require_valid(SchemaKind::kSummary, summary, directory.summary());
+  json summary = comm::load_json(directory.summary());
+  comm::require_valid(schema_of(SchemaKind::kSummary), summary, directory.summary());
   return summary;
 }
 
 std::vector<std::string> missing_records(const RunDirectory& directory, const ResolvedRun& run) {
   std::vector<std::string> missing;
   const json asked = run.spec["record"];
-  const json written = load_json(directory.spec()).value("record", asked);
+  const json written = comm::load_json(directory.spec()).value("record", asked);
   struct stat status {};
   if (asked["weights"] == "final" && ::stat(directory.weights().c_str(), &status) != 0) {
     missing.emplace_back("the final weights (/record/weights)");

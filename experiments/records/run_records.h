@@ -13,7 +13,7 @@
 #include "comm/lossy/statistics/loss_statistics.h"
 #include "experiments/records/provenance.h"
 #include "experiments/spec/resolve.h"
-#include "experiments/spec/schema.h"
+#include "experiments/spec/schema_kinds.h"
 #include "experiments/spec/sweep_plan.h"
 
 namespace droptest::experiments {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/records/search_record.h"
 
+#include "comm/json/json_text.h"
 #include "experiments/records/run_records.h"
-#include "experiments/spec/json_text.h"
-#include "experiments/spec/schema.h"
+#include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -28,10 +28,11 @@ std::string_view trial_status_name(Trial::Status status) {
 }
 
 nlohmann::json trial_json(const PlannedRun& planned, const Trial& trial) {
-  return {{"run_id", planned.run.run_id},
-          {"seed", planned.seeds.network},
-          {"status", trial_status_name(trial.status)},
-          {"loss", trial.status == Trial::Status::kCompleted ? finite_or_null(trial.loss) : nlohmann::json(nullptr)}};
+  return {
+      {"run_id", planned.run.run_id},
+      {"seed", planned.seeds.network},
+      {"status", trial_status_name(trial.status)},
+      {"loss", trial.status == Trial::Status::kCompleted ? comm::finite_or_null(trial.loss) : nlohmann::json(nullptr)}};
 }
 
 nlohmann::json settings_json(const SearchSettings& settings) {
@@ -54,11 +55,13 @@ nlohmann::json judgement_json(const SearchPlan& plan, const SearchProgress& prog
     const bool paired = trial.status == Trial::Status::kCompleted && twin != progress.twins.end() &&
                         twin->second.status == Trial::Status::kCompleted;
     run["difference_percent"] =
-        paired ? finite_or_null(100 * (trial.loss / twin->second.loss - 1)) : nlohmann::json(nullptr);
+        paired ? comm::finite_or_null(100 * (trial.loss / twin->second.loss - 1)) : nlohmann::json(nullptr);
     runs.push_back(std::move(run));
   }
   const bool judged = judgement.verdict != Verdict::kNotJudged;
-  const auto percent = [judged](double value) { return judged ? finite_or_null(value) : nlohmann::json(nullptr); };
+  const auto percent = [judged](double value) {
+    return judged ? comm::finite_or_null(value) : nlohmann::json(nullptr);
+  };
   return {{"rate", judgement.rate},
           {"verdict", verdict_name(judgement.verdict)},
           {"pairs", judgement.pairs},

@@ -5,12 +5,13 @@
 #include <span>
 #include <string_view>
 
+#include "comm/json/read_file.h"
 #include "experiments/records/atomic_file.h"
 
 namespace droptest::experiments {
 
 models::StoredTensors read_weights(const std::string& path) {
-  const std::string file = read_file(path);
+  const std::string file = comm::read_file(path);
   return models::parse_safetensors(std::as_bytes(std::span(file)), path);
 }
 

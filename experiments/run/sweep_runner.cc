@@ -8,7 +8,7 @@
 #include <system_error>
 #include <thread>
 
-#include "experiments/records/atomic_file.h"
+#include "comm/json/read_file.h"
 #include "experiments/run/child_process.h"
 #include "experiments/run/core_shares.h"
 #include "experiments/run/last_words.h"
@@ -257,7 +257,7 @@ FileLock hold_sweep_record(const SweepPlan& plan, const std::string& out) {
     }
     std::optional<FileLock> lock = FileLock::try_take(lock_path, FileLock::Mode::kShared);
     if (!lock) continue;  // it is being written
-    if (nlohmann::json::parse(read_file(path), nullptr, false) == sweep_json(plan)) {
+    if (nlohmann::json::parse(comm::read_file(path), nullptr, false) == sweep_json(plan)) {
       lock->share();
       return std::move(*lock);
     }

@@ -7,8 +7,8 @@
 
 #include <cerrno>
 
-#include "experiments/records/atomic_file.h"
-#include "experiments/spec/sha256.h"
+#include "comm/json/read_file.h"
+#include "comm/spec/sha256.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -18,7 +18,7 @@ namespace {
 class OpenFile {
  public:
   explicit OpenFile(const std::string& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    if (descriptor_ < 0) fail_on_file("read", path, errno);
+    if (descriptor_ < 0) comm::fail_on_file("read", path, errno);
   }
   ~OpenFile() { ::close(descriptor_); }
   OpenFile(const OpenFile&) = delete;
@@ -32,7 +32,7 @@ class OpenFile {
 /// Of a regular file that is open.
 struct stat status_of(const OpenFile& file, const std::string& path) {
   struct stat status {};
-  if (::fstat(file.descriptor(), &status) != 0) fail_on_file("read", path, errno);
+  if (::fstat(file.descriptor(), &status) != 0) comm::fail_on_file("read", path, errno);
   if (!S_ISREG(status.st_mode)) throw ConfigError("read " + path + ": is no regular file");
   return status;
 }
@@ -40,11 +40,11 @@ struct stat status_of(const OpenFile& file, const std::string& path) {
 std::string hash_of(const OpenFile& file, const std::string& path, const std::function<void()>& on_piece) {
   constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
   std::string piece(kPieceBytes, '\0');
-  Sha256 hash;
+  comm::Sha256 hash;
   for (;;) {
     const ssize_t got = ::read(file.descriptor(), piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_on_file("read", path, errno);
+    if (got < 0) comm::fail_on_file("read", path, errno);
     if (got == 0) return hash.hex();
     hash.add(std::string_view(piece.data(), static_cast<std::size_t>(got)));
     on_piece();

@@ -27,7 +27,8 @@ Said said_by(const json& section) {
 
 }  // namespace
 
-std::vector<Warning> idle_network(const json& network, const std::vector<sim::TrafficClass>& in_use, NetworkUse use) {
+std::vector<Warning> idle_network(const json& network, const std::vector<sim::TrafficClass>& in_use,
+                                  comm::NetworkUse use) {
   std::vector<Warning> warnings;
   const json classes = network.value("classes", json::object());
   const Said of_all = said_by(network);
@@ -42,7 +43,7 @@ std::vector<Warning> idle_network(const json& network, const std::vector<sim::Tr
     }
     return warnings;
   }
-  if (use != NetworkUse::kLossOnly || of_all != Said::kNothing) return warnings;
+  if (use != comm::NetworkUse::kLossOnly || of_all != Said::kNothing) return warnings;
   const std::string want = R"(; want a loss, or {"model": "none"} where none is meant)";
   bool some_class_says = false;
   for (const auto& [name, section] : classes.items()) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/spec/resolve_network.h"
+#include "comm/spec/resolve_network.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::experiments {
@@ -24,6 +24,6 @@ struct Warning {
 
 /// `network`: the section as its user wrote it. `in_use`: the classes that the run sends packets of.
 std::vector<Warning> idle_network(const nlohmann::json& network, const std::vector<sim::TrafficClass>& in_use,
-                                  NetworkUse use);
+                                  comm::NetworkUse use);
 
 }  // namespace droptest::experiments

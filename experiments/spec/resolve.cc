@@ -7,17 +7,18 @@
 #include <filesystem>
 
 #include "comm/device/device_info.h"
-#include "experiments/spec/json_text.h"
+#include "comm/json/json_text.h"
+#include "comm/spec/resolve_network.h"
+#include "comm/spec/resolve_time.h"
+#include "comm/spec/sha256.h"
 #include "experiments/spec/numerics_version.h"
-#include "experiments/spec/resolve_network.h"
-#include "experiments/spec/resolve_time.h"
-#include "experiments/spec/schema.h"
-#include "experiments/spec/sha256.h"
+#include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
 namespace {
 
+using comm::quote_json;
 using nlohmann::json;
 
 /// The one list of what a run id leaves out.
@@ -71,26 +72,20 @@ class Resolver {
     resolve_network_section();
     resolve_time_section();
     check_repetitions();
-    if (!errors_.empty()) throw_errors();
+    comm::require_none(errors_);
     ResolvedRun run;
     run.spec = full_;
     run.config = std::move(config_);
     fill_config(run.config);
     run.run_id = run_id_of(run.spec);
-    run.warnings =
-        idle_network(given_.value("network", json::object()), classes_in_use(config_.parallel.tensor), network_use());
+    run.warnings = idle_network(given_.value("network", json::object()), classes_in_use(config_.parallel.tensor),
+                                comm::network_use(full_.value("time", json())));
     return run;
   }
 
  private:
   void report(const std::string& pointer, const std::string& message) {
     errors_.push_back(where_ + ": " + pointer + ": " + message);
-  }
-
-  [[noreturn]] void throw_errors() const {
-    std::string text;
-    for (const std::string& error : errors_) text += (text.empty() ? "" : "\n") + error;
-    throw ConfigError(text);
   }
 
   void resolve_numerics() {
@@ -242,17 +237,13 @@ class Resolver {
 
   void resolve_network_section() {
     json& network = full_["network"];
-    ResolvedNetwork resolved =
-        resolve_network(network, classes_in_use(config_.parallel.tensor), config_.seeds.network, where_,
-                        config_.parallel.tensor, network_use(), full_.value("time", json()));
+    const json time = full_.value("time", json());
+    comm::ResolvedNetwork resolved =
+        comm::resolve_network(network, classes_in_use(config_.parallel.tensor), config_.seeds.network, where_,
+                              config_.parallel.tensor, comm::network_use(time), time);
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);
-  }
-
-  NetworkUse network_use() const {
-    if (!full_.contains("time")) return NetworkUse::kLossOnly;
-    return full_["time"].contains("deadline_microseconds") ? NetworkUse::kDeadline : NetworkUse::kTimed;
   }
 
   /// Of the classes in use: one activation, or its gradient, of a micro-batch.
@@ -266,12 +257,12 @@ class Resolver {
 
   void check_repetitions() {
     if (!errors_.empty()) return;
-    errors_ = endless_repetitions(config_.network, largest_all_reduce(), full_.value("time", json()), where_);
+    errors_ = comm::endless_repetitions(config_.network, largest_all_reduce(), full_.value("time", json()), where_);
   }
 
   void resolve_time_section() {
     if (!full_.contains("time") || !errors_.empty()) return;
-    ResolvedTime resolved = resolve_time(full_["time"], config_.network, where_);
+    comm::ResolvedTime resolved = comm::resolve_time(full_["time"], config_.network, where_);
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     config_.time = std::move(resolved.model);
   }
@@ -363,9 +354,9 @@ class Resolver {
 }  // namespace
 
 ResolvedRun resolve(const json& document, const std::string& where, FileHashes* files) {
-  require_valid(SchemaKind::kSpec, document, where);
+  comm::require_valid(schema_of(SchemaKind::kSpec), document, where);
   ResolvedRun run = Resolver(document, where, files).resolve();
-  const std::vector<Violation> violations = schema_of(SchemaKind::kResolvedSpec).check(run.spec);
+  const std::vector<comm::Violation> violations = schema_of(SchemaKind::kResolvedSpec).check(run.spec);
   DROPTEST_CHECK(violations.empty(), "resolved spec: " + violations.at(0).pointer + ": " + violations.at(0).message);
   return run;
 }
@@ -388,7 +379,7 @@ std::string run_id_of(const json& resolved_spec) {
     if (identity.contains(path)) identity.at(path.parent_pointer()).erase(path.back());
   }
   leave_paths_out(identity);
-  return sha256_hex(canonical_json(identity)).substr(0, 16);
+  return comm::sha256_hex(comm::canonical_json(identity)).substr(0, 16);
 }
 
 bool changes_results(std::string_view pointer) {

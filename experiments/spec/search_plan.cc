@@ -3,17 +3,19 @@
 
 #include <algorithm>
 
-#include "experiments/spec/json_text.h"
-#include "experiments/spec/parameters_from_json.h"
+#include "comm/json/json_text.h"
+#include "comm/spec/parameters_from_json.h"
 #include "experiments/spec/resolve.h"
-#include "experiments/spec/schema.h"
+#include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
 namespace {
 
+using comm::quote_json;
+
 SearchSettings read_settings(const nlohmann::json& section, const std::string& where) {
-  const sim::Parameters rates = parameters_from_json(section, where + ": /search");
+  const sim::Parameters rates = comm::parameters_from_json(section, where + ": /search");
   SearchSettings settings;
   settings.pointer = section.at("pointer").get<std::string>();
   settings.low = rates.probability("low");
@@ -28,8 +30,8 @@ SearchSettings read_settings(const nlohmann::json& section, const std::string& w
   return settings;
 }
 
-std::vector<Violation> contradictions(const SearchSettings& settings, const nlohmann::json& section) {
-  std::vector<Violation> found;
+std::vector<comm::Violation> contradictions(const SearchSettings& settings, const nlohmann::json& section) {
+  std::vector<comm::Violation> found;
   if (settings.low <= 0) {
     found.push_back({"/search/low", "got " + quote_json(section.at("low")) +
                                         ", want a rate above 0: at 0 nothing is lost, which is the lossless twin"});
@@ -61,7 +63,7 @@ SearchPlan::SearchPlan(const Spec& spec, FileHashes* files) : where_(spec.where)
 }
 
 void SearchPlan::read(const Spec& spec, FileHashes* files) {
-  require_valid(SchemaKind::kSpec, spec.document, where_);
+  comm::require_valid(schema_of(SchemaKind::kSpec), spec.document, where_);
   base_ = spec.document;
   for (const char* several : {"sweep", "repeat", "search"}) base_.erase(several);
   nlohmann::json asking = spec.document;
@@ -70,7 +72,7 @@ void SearchPlan::read(const Spec& spec, FileHashes* files) {
   name_ = complete.at("name").get<std::string>();
   description_ = complete.at("description").get<std::string>();
   settings_ = read_settings(complete.at("search"), where_);
-  std::vector<Violation> violations = contradictions(settings_, complete.at("search"));
+  std::vector<comm::Violation> violations = contradictions(settings_, complete.at("search"));
   if (spec.document.contains("sweep")) {
     violations.push_back({"/sweep", "got a sweep, want a spec of one run to search from; --set /sweep=null leaves it"});
   }
@@ -82,7 +84,7 @@ void SearchPlan::read(const Spec& spec, FileHashes* files) {
     violations.push_back(
         {"/search/pointer", "got " + quote_json(settings_.pointer) + ", want the place of a rate in /network"});
   }
-  if (!violations.empty()) throw_violations(violations, where_);
+  comm::require_none(violations, where_);
 
   nlohmann::json lossless = base_;
   lossless.erase("network");

@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "experiments/records/atomic_file.h"
-#include "experiments/spec/json_text.h"
-#include "experiments/spec/schema.h"
-#include "experiments/spec/schema_checker.h"
+#include "comm/json/json_text.h"
+#include "comm/json/read_file.h"
+#include "comm/json/schema_checker.h"
+#include "experiments/spec/schema_kinds.h"
 #include "experiments/spec/search_plan.h"
 #include "experiments/spec/sweep_plan.h"
 #include "sim/error.h"
@@ -18,7 +18,7 @@ using nlohmann::json;
 
 /// JSON if it parses, else the text itself.
 json override_value(std::string_view text, const std::string& where) {
-  if (json::accept(text)) return parse_json(text, where);
+  if (json::accept(text)) return comm::parse_json(text, where);
   json value = std::string(text);
   try {
     (void)value.dump();
@@ -32,7 +32,7 @@ json override_value(std::string_view text, const std::string& where) {
 
 std::vector<std::string> pointer_tokens(std::string_view pointer, const std::string& where) {
   const auto fail = [&](const std::string& want) {
-    throw ConfigError(where + ": got " + quote_json(std::string(pointer)) + ", want " + want);
+    throw ConfigError(where + ": got " + comm::quote_json(std::string(pointer)) + ", want " + want);
   };
   if (!pointer.starts_with('/')) fail("a JSON pointer such as \"/network/loss\"");
   std::vector<std::string> tokens;
@@ -57,11 +57,11 @@ void set_member(json& document, const std::vector<std::string>& tokens, json val
   std::string pointer;
   for (std::size_t i = 0;; ++i) {
     if (!parent->is_object()) {
-      throw ConfigError(where + ": " + (pointer.empty() ? "/" : pointer) + " is " + quote_json(*parent) +
+      throw ConfigError(where + ": " + (pointer.empty() ? "/" : pointer) + " is " + comm::quote_json(*parent) +
                         ", want an object to set members of");
     }
     if (i + 1 == tokens.size()) break;
-    pointer = child_pointer(pointer, tokens[i]);
+    pointer = comm::child_pointer(pointer, tokens[i]);
     if (!parent->contains(tokens[i])) (*parent)[tokens[i]] = json::object();
     parent = &(*parent)[tokens[i]];
   }
@@ -85,7 +85,7 @@ void apply_override(json& document, std::string_view assignment) {
 }
 
 Spec parse_spec(std::string_view text, const std::string& where, std::span<const std::string> overrides) {
-  MergedSpec merged = merge_extended(parse_json(text, where), where);
+  MergedSpec merged = merge_extended(comm::parse_json(text, where), where);
   Spec spec{std::move(merged.document), where, std::move(merged.origins)};
   for (const std::string& assignment : overrides) {
     apply_override(spec.document, assignment);
@@ -97,7 +97,7 @@ Spec parse_spec(std::string_view text, const std::string& where, std::span<const
 }
 
 Spec load_spec(const std::string& path, std::span<const std::string> overrides) {
-  return parse_spec(read_file(path), path, overrides);
+  return parse_spec(comm::read_file(path), path, overrides);
 }
 
 }  // namespace droptest::experiments

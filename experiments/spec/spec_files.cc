@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "experiments/spec/json_text.h"
-#include "experiments/spec/schema_checker.h"
+#include "comm/json/json_text.h"
+#include "comm/json/schema_checker.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -28,7 +28,7 @@ void apply_patch(json& target, const json& patch, const std::string& pointer, co
     origins.set(pointer, file);
   }
   for (const auto& [name, member] : patch.items()) {
-    const std::string place = child_pointer(pointer, name);
+    const std::string place = comm::child_pointer(pointer, name);
     if (member.is_null()) {
       target.erase(name);
       origins.remove(place);
@@ -45,7 +45,7 @@ void apply_patch(json& target, const json& patch, const std::string& pointer, co
 std::string extended_path(const json& document, const std::string& path) {
   const json& name = document.at("extends");
   if (!name.is_string() || name.get_ref<const std::string&>().empty()) {
-    throw ConfigError(path + ": /extends: got " + quote_json(name) + ", want the name of a spec file");
+    throw ConfigError(path + ": /extends: got " + comm::quote_json(name) + ", want the name of a spec file");
   }
   return (std::filesystem::path(path).parent_path() / name.get<std::string>()).string();
 }
@@ -106,16 +106,16 @@ MergedSpec merge_extended(json document, const std::string& path) {
     for (const auto& [known, ignored] : chain) names += known + " -> ";
     for (const auto& [known, ignored] : chain) {
       if (identity_of(known) != identity_of(next)) continue;
-      throw ConfigError(file + ": /extends: got " + quote_json(content.at("extends")) +
+      throw ConfigError(file + ": /extends: got " + comm::quote_json(content.at("extends")) +
                         ", which goes round in a circle: " + names + next);
     }
     json more;
     try {
-      more = load_json(next);
+      more = comm::load_json(next);
     } catch (const ConfigError& error) {
       throw ConfigError(file + ": /extends: " + error.what());
     }
-    if (!more.is_object()) throw ConfigError(next + ": /: got " + quote_json(more) + ", want an object");
+    if (!more.is_object()) throw ConfigError(next + ": /: got " + comm::quote_json(more) + ", want an object");
     chain.emplace_back(next, std::move(more));
   }
   MergedSpec merged{json::object(), {}};

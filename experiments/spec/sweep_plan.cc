@@ -9,15 +9,16 @@
 #include <set>
 #include <unordered_map>
 
-#include "experiments/spec/json_text.h"
-#include "experiments/spec/nearest_name.h"
-#include "experiments/spec/schema.h"
-#include "experiments/spec/schema_checker.h"
+#include "comm/json/json_text.h"
+#include "comm/json/nearest_name.h"
+#include "comm/json/schema_checker.h"
+#include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
 namespace {
 
+using comm::quote_json;
 using nlohmann::json;
 
 /// Values of a swept member, and what each is called: an empty label where it is not.
@@ -156,9 +157,8 @@ class Planner {
 
  private:
   void refuse_violations() const {
-    if (violations_.empty()) return;
     try {
-      throw_violations(violations_, spec_.where);
+      comm::require_none(violations_, spec_.where);
     } catch (const ConfigError& error) {
       throw ConfigError(spec_.origins.with_files(error.what(), spec_.where));
     }
@@ -202,7 +202,7 @@ class Planner {
     if (!sweep.contains(kind)) return;
     Axis together;
     for (const auto& [pointer, values] : sweep[kind].items()) {
-      const std::string place = child_pointer("/sweep/" + kind, pointer);
+      const std::string place = comm::child_pointer("/sweep/" + kind, pointer);
       std::vector<std::string> tokens;
       try {
         tokens = pointer_tokens(pointer, spec_.where + ": " + place);
@@ -268,7 +268,7 @@ class Planner {
       });
       if (axis == axes_.end()) {
         refuse("a pointer of /sweep/cross or /sweep/zip; " +
-               known_names_hint(best_over_[i], {used_.begin(), used_.end()}, "pointers"));
+               comm::known_names_hint(best_over_[i], {used_.begin(), used_.end()}, "pointers"));
       } else if (std::find(best_over_.begin(), best_over_.begin() + static_cast<std::ptrdiff_t>(i), best_over_[i]) !=
                  best_over_.begin() + static_cast<std::ptrdiff_t>(i)) {
         refuse("each pointer once");
@@ -332,7 +332,7 @@ class Planner {
     if (origins.empty()) return origins;
     for (const auto& [pointer, value] : point.items()) {
       const bool zipped = spec_.document["sweep"].value("zip", json::object()).contains(pointer);
-      origins.set(pointer, spec_.origins.of(child_pointer(zipped ? "/sweep/zip" : "/sweep/cross", pointer)));
+      origins.set(pointer, spec_.origins.of(comm::child_pointer(zipped ? "/sweep/zip" : "/sweep/cross", pointer)));
     }
     return origins;
   }
@@ -398,7 +398,7 @@ class Planner {
   json evaluation_tokens_;            ///< of the spec without its sweep
   std::vector<PlannedRun> resolved_;  ///< a run of each point
   std::set<std::string> used_;
-  std::vector<Violation> violations_;
+  std::vector<comm::Violation> violations_;
   std::map<std::string, Failure> failures_;
   std::unordered_map<std::string, std::size_t> by_id_;
 };

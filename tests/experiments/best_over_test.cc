@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "experiments/spec/json_text.h"
+#include "comm/json/json_text.h"
 
 namespace droptest::experiments {
 namespace {
@@ -12,12 +12,12 @@ using nlohmann::json;
 
 /// Two loss rates, three learning rates, two seeds. Runs come seed by seed, loss rates slowest within.
 SweepPlan plan() {
-  return plan_sweep({parse_json(R"({"name": "t", "data": {"text": "a"}, "parallel": {"tensor": 2},
+  return plan_sweep({comm::parse_json(R"({"name": "t", "data": {"text": "a"}, "parallel": {"tensor": 2},
       "network": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}, "repeat": {"seeds": 2},
       "sweep": {"best_over": ["/training/learning_rate"],
                 "cross": {"/training/learning_rate": [0.1, 0.2, 0.3],
                           "/network/loss/loss_rate": [{"label": "little", "value": 0.1}, 0.5]}}})",
-                                "s"),
+                                      "s"),
                      "s"});
 }
 

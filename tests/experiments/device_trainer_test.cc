@@ -9,14 +9,15 @@
 
 #include "comm/device/device_info.h"
 #include "comm/device/device_libraries.h"
+#include "comm/json/json_text.h"
 #include "experiments/records/weights_file.h"
 #include "experiments/run/execute_run.h"
 #include "experiments/run/training_model.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "models/kernels/bf16.h"
 #include "sim/error.h"
+#include "tests/comm/temporary_folder.h"
 #include "tests/experiments/resolved_spec.h"
-#include "tests/experiments/temporary_folder.h"
 #include "tests/experiments/tiny_run.h"
 
 namespace droptest::experiments {
@@ -189,7 +190,7 @@ TEST_F(TrainerOnDevice, ARunOfASpecLeavesItsRecords) {
   const RunDirectory directory = run_directory(folder.path(), "t", run.run_id);
   const nlohmann::json summary = execute_run(run, directory, {});
   EXPECT_EQ(summary.at("status"), "completed");
-  EXPECT_EQ(load_json(directory.spec()).at("device"), "cuda");
+  EXPECT_EQ(comm::load_json(directory.spec()).at("device"), "cuda");
   // Issue 15: a record did not say what computed it.
   const nlohmann::json& provenance = summary.at("provenance");
   const comm::DeviceSurvey survey = comm::survey_devices();

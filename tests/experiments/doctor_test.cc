@@ -16,8 +16,8 @@
 #include "experiments/records/atomic_file.h"
 #include "models/gpt2/gpt2.h"
 #include "models/ops/host_ops.h"
+#include "tests/comm/temporary_folder.h"
 #include "tests/experiments/resolved_spec.h"
-#include "tests/experiments/temporary_folder.h"
 
 namespace droptest::experiments {
 namespace {

@@ -8,14 +8,16 @@
 
 #include <fstream>
 
+#include "comm/spec/sha256.h"
 #include "experiments/spec/numerics_version.h"
-#include "experiments/spec/sha256.h"
-#include "tests/experiments/error_text.h"
+#include "tests/comm/error_text.h"
+#include "tests/comm/temporary_folder.h"
 #include "tests/experiments/resolved_spec.h"
-#include "tests/experiments/temporary_folder.h"
 
 namespace droptest::experiments {
 namespace {
+
+using comm::sha256_hex;
 
 using ::testing::HasSubstr;
 
@@ -82,7 +84,7 @@ class SpecOfFiles : public testing::Test {
   ResolvedRun run(const std::string& data, const std::string& model = "{}") {
     FileHashes files;
     const std::string text = R"({"name": "t", "data": )" + data + R"(, "model": )" + model + "}";
-    return resolve(parse_json(text, "s"), "s.json", &files);
+    return resolve(comm::parse_json(text, "s"), "s.json", &files);
   }
   std::string at(const std::string& name) const { return "\"" + folder_.path() + "/" + name + "\""; }
   void put(const std::string& name, const std::string& content) { write(folder_.path() + "/" + name, content, 100); }

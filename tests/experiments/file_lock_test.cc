@@ -12,10 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "comm/json/read_file.h"
 #include "experiments/records/atomic_file.h"
 #include "experiments/run/child_process.h"
-#include "tests/experiments/error_text.h"
-#include "tests/experiments/temporary_folder.h"
+#include "tests/comm/error_text.h"
+#include "tests/comm/temporary_folder.h"
 
 namespace droptest::experiments {
 namespace {
@@ -148,10 +149,10 @@ TEST(FileLock, IsInheritedByChildrenThatAreToldSo) {
     return child.poll()->succeeded();
   };
   EXPECT_TRUE(ended(ChildProcess::start(options)));
-  EXPECT_EQ(read_file(log), "") << "another child does not hold it";
+  EXPECT_EQ(comm::read_file(log), "") << "another child does not hold it";
   options.kept_descriptor = lock->descriptor();
   EXPECT_TRUE(ended(ChildProcess::start(options)));
-  EXPECT_EQ(read_file(log), std::filesystem::canonical(path).string() + "\n");
+  EXPECT_EQ(comm::read_file(log), std::filesystem::canonical(path).string() + "\n");
 }
 
 }  // namespace

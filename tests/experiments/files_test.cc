@@ -11,14 +11,17 @@
 #include <fstream>
 #include <thread>
 
+#include "comm/json/read_file.h"
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/metrics.h"
 #include "experiments/records/weights_file.h"
-#include "tests/experiments/error_text.h"
-#include "tests/experiments/temporary_folder.h"
+#include "tests/comm/error_text.h"
+#include "tests/comm/temporary_folder.h"
 
 namespace droptest::experiments {
 namespace {
+
+using comm::read_file;
 
 using testing::HasSubstr;
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "sim/error.h"
-#include "tests/experiments/temporary_folder.h"
+#include "tests/comm/temporary_folder.h"
 
 namespace droptest::experiments {
 namespace {

@@ -9,17 +9,18 @@
 #include <filesystem>
 #include <limits>
 
+#include "comm/json/json_text.h"
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/metrics.h"
-#include "experiments/spec/json_text.h"
-#include "experiments/spec/schema.h"
+#include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
-#include "tests/experiments/error_text.h"
-#include "tests/experiments/temporary_folder.h"
+#include "tests/comm/error_text.h"
+#include "tests/comm/temporary_folder.h"
 
 namespace droptest::experiments {
 namespace {
 
+using comm::canonical_json;
 using nlohmann::json;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -28,19 +29,20 @@ constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 std::vector<std::string> violations(SchemaKind kind, const json& record) {
   std::vector<std::string> lines;
   // Through the text, as a reader gets it.
-  for (const Violation& violation : schema_of(kind).check(parse_json(record.dump(), "record"))) {
+  for (const comm::Violation& violation : schema_of(kind).check(comm::parse_json(record.dump(), "record"))) {
     lines.push_back(violation.pointer + ": " + violation.message);
   }
   return lines;
 }
 
 ResolvedRun lossy_run() {
-  return resolve(parse_json(R"({"name": "t", "data": {"text": "a"}, "parallel": {"tensor": 2}, "seed": 5, "network": {
+  return resolve(
+      comm::parse_json(R"({"name": "t", "data": {"text": "a"}, "parallel": {"tensor": 2}, "seed": 5, "network": {
       "reduce": {"loss": {"model": "bernoulli", "loss_rate": 0.25}, "fill": "count_rescale"},
       "gather": {"loss": {"model": "gilbert_elliott", "loss_rate": 0.2, "mean_burst_packets": 8}, "fill": "own"},
       "classes": {"tp_backward": {"gather": {"loss": {"model": "none"}}}}}})",
-                            "s"),
-                 "s");
+                       "s"),
+      "s");
 }
 
 comm::LossCounts counts(std::uint64_t packets, std::uint64_t lost, double expected, double variance) {
@@ -220,7 +222,8 @@ TEST(RunRecords, AFinishedRunSaysWhatItLacks) {
   const RunDirectory directory{folder.path()};
   const auto run = [](const std::string& record) {
     return resolve(
-        parse_json(R"({"name": "t", "data": {"text": "a"}, "training": {"steps": 24}, "record": )" + record + "}", "s"),
+        comm::parse_json(R"({"name": "t", "data": {"text": "a"}, "training": {"steps": 24}, "record": )" + record + "}",
+                         "s"),
         "s");
   };
   const auto lacks = [&](const std::string& record) { return missing_records(directory, run(record)); };
@@ -249,7 +252,7 @@ TEST(SweepRecord, ListsEveryRun) {
       "s"));
   const TemporaryFolder folder;
   write_sweep_record(folder.path(), plan);
-  const json record = load_json(sweep_file(folder.path(), "t"));
+  const json record = comm::load_json(sweep_file(folder.path(), "t"));
   EXPECT_THAT(violations(SchemaKind::kSweep, record), testing::IsEmpty());
   EXPECT_EQ(record["runs"].size(), 4U);
   EXPECT_EQ(record["runs"][3]["seed"], 2);

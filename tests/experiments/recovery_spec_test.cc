@@ -3,15 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "experiments/spec/json_text.h"
+#include "comm/json/json_text.h"
 #include "experiments/spec/resolve.h"
-#include "experiments/spec/schema.h"
 #include "experiments/spec/spec.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
 namespace {
 
+using comm::canonical_json;
 using nlohmann::json;
 using testing::HasSubstr;
 
@@ -19,7 +19,7 @@ const char* const kBase = R"({"name": "t", "data": {"text": "a.txt"}, "parallel"
     "network": {"loss": {"model": "bernoulli", "loss_rate": "5%"}}})";
 
 ResolvedRun resolved(const std::vector<std::string>& overrides) {
-  json document = parse_json(kBase, "s");
+  json document = comm::parse_json(kBase, "s");
   for (const std::string& assignment : overrides) apply_override(document, assignment);
   return resolve(document, "s.json");
 }

@@ -4,7 +4,7 @@
 
 #include "comm/device/device_info.h"
 #include "experiments/spec/resolve.h"
-#include "tests/experiments/error_text.h"
+#include "tests/comm/error_text.h"
 #include "tests/experiments/resolved_spec.h"
 
 namespace droptest::experiments {

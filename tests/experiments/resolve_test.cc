@@ -7,28 +7,22 @@
 #include <filesystem>
 #include <set>
 
-#include "experiments/spec/json_text.h"
-#include "experiments/spec/schema.h"
-#include "experiments/spec/sha256.h"
+#include "comm/json/json_text.h"
+#include "experiments/spec/schema_kinds.h"
 #include "experiments/spec/spec.h"
 #include "experiments/spec/sweep_plan.h"
 #include "sim/error.h"
-#include "tests/experiments/error_text.h"
+#include "tests/comm/error_text.h"
 #include "tests/experiments/resolved_spec.h"
 
 namespace droptest::experiments {
 namespace {
 
+using comm::canonical_json;
 using nlohmann::json;
 using ::testing::HasSubstr;
 
 std::string id(const std::vector<std::string>& overrides) { return resolved(kTwoRanks, overrides).run_id; }
-
-TEST(Sha256, KnownAnswers) {
-  // FIPS 180-4's examples.
-  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-}
 
 TEST(Resolve, ARendezvousIsWhatTheSpecNamesOrTheLaunchs) {
   const auto rendezvous = [](const std::string& value) {
@@ -121,7 +115,7 @@ TEST(Resolve, AResolvedSpecResolvesToItself) {
   for (const auto& entry : std::filesystem::recursive_directory_iterator(DROPTEST_SPECS)) {
     if (entry.path().extension() != ".json") continue;
     for (const PlannedRun& planned : plan_sweep(load_spec(entry.path())).runs) {
-      const ResolvedRun again = resolve(parse_json(planned.run.spec.dump(), "spec.json"), "spec.json");
+      const ResolvedRun again = resolve(comm::parse_json(planned.run.spec.dump(), "spec.json"), "spec.json");
       ASSERT_EQ(canonical_json(again.spec), canonical_json(planned.run.spec)) << entry.path();
       ASSERT_EQ(again.run_id, planned.run.run_id);
       ASSERT_TRUE(schema_of(SchemaKind::kResolvedSpec).check(again.spec).empty());

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/resolve_time.h"
-
+// What becomes of the time section of a spec, and what is refused where.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "tests/experiments/error_text.h"
+#include "tests/comm/error_text.h"
 #include "tests/experiments/resolved_spec.h"
 
 namespace droptest::experiments {
@@ -20,7 +19,7 @@ TEST(Resolve, TimeIsWrittenOutAndLosslessClassesStay) {
   EXPECT_FALSE(resolved(kTwoRanks).spec.contains("time"));
   EXPECT_FALSE(resolved(kTwoRanks).config.time.has_value());
   const ResolvedRun run = resolved(kTwoRanks, {kTime, R"(/network/loss={"model": "none"})", "/network/fill=stale"});
-  EXPECT_EQ(canonical_json(run.spec["time"]),
+  EXPECT_EQ(comm::canonical_json(run.spec["time"]),
             R"({"compute_milliseconds":12.0,"header_bytes":0,"link":{"bandwidth_gbit_per_second":100.0,)"
             R"("latency_microseconds":5.0},"retransmission":{"protocol":"none"},)"
             R"("stragglers":{"compute_p99_over_p50":1.0,"transfer_p99_over_p50":1.0}})");

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/spec/json_text.h"
+#include "comm/json/json_text.h"
 #include "experiments/spec/resolve.h"
 #include "experiments/spec/spec.h"
 
@@ -18,7 +18,7 @@ inline const char* const kTwoRanks = R"({"name": "t", "data": {"text": "a.txt"},
 
 /// `text` as a spec, with overrides as of --set. Throws: ConfigError.
 inline ResolvedRun resolved(const std::string& text, const std::vector<std::string>& overrides = {}) {
-  nlohmann::json document = parse_json(text, "s");
+  nlohmann::json document = comm::parse_json(text, "s");
   for (const std::string& assignment : overrides) apply_override(document, assignment);
   return resolve(document, "s.json");
 }

@@ -12,7 +12,7 @@
 #include "comm/device/device_buffer.h"
 #include "experiments/run/core_shares.h"
 #include "sim/error.h"
-#include "tests/experiments/error_text.h"
+#include "tests/comm/error_text.h"
 #include "tests/experiments/tiny_run.h"
 #include "tests/fake_cuda/fake_cuda.h"
 

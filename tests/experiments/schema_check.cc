@@ -5,14 +5,16 @@
 #include <iostream>
 #include <string>
 
-#include "experiments/spec/json_text.h"
-#include "experiments/spec/schema.h"
+#include "comm/json/json_text.h"
+#include "experiments/spec/schema_kinds.h"
 
 int main() {
-  using namespace droptest::experiments;  // NOLINT: the whole program is about one namespace
+  namespace comm = droptest::comm;
+  using droptest::experiments::schema_names;
+  using droptest::experiments::schema_of;
   std::string line;
   while (std::getline(std::cin, line)) {
-    const nlohmann::json request = parse_json(line, "stdin");
+    const nlohmann::json request = comm::parse_json(line, "stdin");
     const auto names = schema_names();
     const auto name = std::find_if(names.begin(), names.end(),
                                    [&request](const auto& known) { return request.at("schema") == known.first; });
@@ -21,10 +23,10 @@ int main() {
       return 2;
     }
     nlohmann::json pointers = nlohmann::json::array();
-    for (const Violation& violation : schema_of(name->second).check(request.at("document"))) {
+    for (const comm::Violation& violation : schema_of(name->second).check(request.at("document"))) {
       pointers.push_back(violation.pointer);
     }
-    std::cout << canonical_json(pointers) << "\n";
+    std::cout << comm::canonical_json(pointers) << "\n";
   }
   return 0;
 }

@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "experiments/spec/json_text.h"
-#include "tests/experiments/error_text.h"
+#include "comm/json/json_text.h"
+#include "tests/comm/error_text.h"
 
 namespace droptest::experiments {
 namespace {
@@ -15,7 +15,7 @@ using testing::HasSubstr;
 constexpr const char* kLoss = R"("network": {"loss": {"model": "bernoulli", "loss_rate": 0.05}})";
 
 Spec spec_of(const std::string& rest) {
-  return {parse_json(R"({"name": "t", "data": {"text": "a"}, "parallel": {"tensor": 2}, )" + rest + "}", "s"),
+  return {comm::parse_json(R"({"name": "t", "data": {"text": "a"}, "parallel": {"tensor": 2}, )" + rest + "}", "s"),
           "s.json"};
 }
 

@@ -6,12 +6,12 @@
 
 #include <filesystem>
 
+#include "comm/json/json_text.h"
 #include "experiments/records/atomic_file.h"
-#include "experiments/spec/json_text.h"
 #include "experiments/spec/spec.h"
 #include "experiments/spec/sweep_plan.h"
-#include "tests/experiments/error_text.h"
-#include "tests/experiments/temporary_folder.h"
+#include "tests/comm/error_text.h"
+#include "tests/comm/temporary_folder.h"
 
 namespace droptest::experiments {
 namespace {
@@ -37,10 +37,10 @@ TEST_F(SpecFiles, ObjectsMergeListsReplaceAndNullTakesAway) {
       "training": {"steps": 5, "learning_rate": 0.5}, "sweep": {"cross": {"/training/steps": [1, 2]}}})");
   write("one.json", R"({"extends": "base.json", "name": "one", "training": {"steps": 7}, "seed": null,
       "sweep": {"cross": {"/training/steps": [3], "/model/layers": [1]}}})");
-  EXPECT_EQ(merged("one.json"), parse_json(R"({"name": "one", "data": {"text": "a", "validation_fraction": 0.2},
+  EXPECT_EQ(merged("one.json"), comm::parse_json(R"({"name": "one", "data": {"text": "a", "validation_fraction": 0.2},
       "training": {"steps": 7, "learning_rate": 0.5}, "sweep": {"cross": {"/training/steps": [3],
       "/model/layers": [1]}}})",
-                                           "expected"));
+                                                 "expected"));
 }
 
 TEST_F(SpecFiles, PathsAreRelativeToTheFileThatNamesThemAndChainsWork) {
@@ -48,9 +48,9 @@ TEST_F(SpecFiles, PathsAreRelativeToTheFileThatNamesThemAndChainsWork) {
   write("root.json", R"({"name": "root", "data": {"text": "a"}, "seed": 1, "description": "root"})");
   write("sub/middle.json", R"({"extends": "../root.json", "seed": 2, "name": "middle"})");
   write("leaf.json", R"({"extends": "sub/middle.json", "name": "leaf"})");
-  EXPECT_EQ(merged("leaf.json"), parse_json(R"({"name": "leaf", "data": {"text": "a"}, "seed": 2,
+  EXPECT_EQ(merged("leaf.json"), comm::parse_json(R"({"name": "leaf", "data": {"text": "a"}, "seed": 2,
       "description": "root"})",
-                                            "expected"));
+                                                  "expected"));
 }
 
 TEST_F(SpecFiles, ASpecThatExtendsAnotherIsTheRunOfTheMergedOne) {

@@ -7,9 +7,9 @@
 
 #include <filesystem>
 
-#include "experiments/spec/json_text.h"
+#include "comm/json/json_text.h"
 #include "experiments/spec/sweep_plan.h"
-#include "tests/experiments/error_text.h"
+#include "tests/comm/error_text.h"
 
 namespace droptest::experiments {
 namespace {
@@ -30,7 +30,7 @@ std::string error_with(const std::vector<std::string>& overrides) {
 
 TEST(Spec, TheSmallestSpecIsAccepted) {
   const Spec spec = parse_spec(kMinimal, "s.json");
-  EXPECT_EQ(spec.document, parse_json(kMinimal, "s"));
+  EXPECT_EQ(spec.document, comm::parse_json(kMinimal, "s"));
   EXPECT_EQ(spec.where, "s.json");
 }
 
@@ -143,7 +143,7 @@ TEST(Spec, OverridesAreJsonIfTheyParseAndTextIfNot) {
                  std::vector<std::string>{"/training/steps=17", "/description=two words", "/data/text=\"q.txt\"",
                                           "/network/loss={\"model\": \"bernoulli\", \"loss_rate\": 0.5}",
                                           "/network/loss/loss_rate=5%", "/seed=18446744073709551615"});
-  EXPECT_EQ(canonical_json(spec.document),
+  EXPECT_EQ(comm::canonical_json(spec.document),
             R"({"data":{"text":"q.txt"},"description":"two words","name":"t","network":{"loss":)"
             R"({"loss_rate":"5%","model":"bernoulli"}},"seed":18446744073709551615,"training":{"steps":17}})");
 }
@@ -151,7 +151,7 @@ TEST(Spec, OverridesAreJsonIfTheyParseAndTextIfNot) {
 TEST(Spec, NullTakesAMemberAway) {
   const Spec spec =
       parse_spec(kMinimal, "s.json", std::vector<std::string>{"/data/text=null", "/data/tokens=f.bin", "/sweep=null"});
-  EXPECT_EQ(canonical_json(spec.document), R"({"data":{"tokens":"f.bin"},"name":"t"})");
+  EXPECT_EQ(comm::canonical_json(spec.document), R"({"data":{"tokens":"f.bin"},"name":"t"})");
 }
 
 TEST(Spec, BadOverridesSayWhy) {

@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "experiments/spec/json_text.h"
-#include "tests/experiments/error_text.h"
+#include "comm/json/json_text.h"
+#include "tests/comm/error_text.h"
 
 namespace droptest::experiments {
 namespace {
@@ -18,7 +18,7 @@ std::string spec_text(const std::string& rest) {
   return R"({"name": "t", )" + ranks + R"("data": {"text": "a"})" + rest + "}";
 }
 
-SweepPlan plan(const std::string& rest) { return plan_sweep({parse_json(spec_text(rest), "s"), "s.json"}); }
+SweepPlan plan(const std::string& rest) { return plan_sweep({comm::parse_json(spec_text(rest), "s"), "s.json"}); }
 
 std::string error_of(const std::string& rest) {
   return config_error_of([&rest] { (void)plan(rest); });
@@ -28,7 +28,7 @@ std::string error_of(const std::string& rest) {
 std::vector<std::string> order(const SweepPlan& plan) {
   std::vector<std::string> lines;
   for (const PlannedRun& run : plan.runs) {
-    lines.push_back(canonical_json(run.point) + " " + std::to_string(run.seeds.network));
+    lines.push_back(comm::canonical_json(run.point) + " " + std::to_string(run.seeds.network));
   }
   return lines;
 }
@@ -278,10 +278,10 @@ TEST(SweepPlan, LabelsNameValuesAndAreNoPartOfTheId) {
       "cross": {"/training/gradient_clip": [0, 1]}})");
   EXPECT_EQ(order(named), order(bare));
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(named.runs[i].run.run_id, bare.runs[i].run.run_id);
-  EXPECT_EQ(canonical_json(named.runs[0].run.labels),
+  EXPECT_EQ(comm::canonical_json(named.runs[0].run.labels),
             R"([{"label":"flat, short","pointers":["/model/layers","/training/steps"]},)"
             R"({"label":"no clipping","pointers":["/training/gradient_clip"]}])");
-  EXPECT_EQ(canonical_json(named.runs[2].run.labels),
+  EXPECT_EQ(comm::canonical_json(named.runs[2].run.labels),
             R"([{"label":"no clipping","pointers":["/training/gradient_clip"]}])");
   EXPECT_EQ(named.runs[3].run.labels, json::array());
   const auto error = [](const std::string& list) {

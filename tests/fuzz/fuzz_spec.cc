@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "experiments/spec/json_text.h"
+#include "comm/json/json_text.h"
 #include "experiments/spec/search_plan.h"
 #include "experiments/spec/sweep_plan.h"
 #include "sim/error.h"
@@ -43,6 +43,8 @@ bool is_large(const nlohmann::json& document) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace droptest::experiments;  // NOLINT: the whole program is about one namespace
+  using droptest::comm::canonical_json;
+  using droptest::comm::parse_json;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
     const nlohmann::json document = parse_json(text, "fuzz");

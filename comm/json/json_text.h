@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// JSON text <-> values, stricter than the library's default: what is ambiguous is an error.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace droptest::comm {
+
+/// Deepest nesting of objects and lists that is read.
+inline constexpr int kMaxJsonDepth = 64;
+
+/// Parses one JSON value. `where` names the text in messages, e.g. the file.
+/// Integers up to 2^64 - 1 are exact. Throws: ConfigError with line and column for what is not JSON, for a key that
+/// appears twice in an object, a number beyond a double's range, text that is not UTF-8, or nesting beyond
+/// kMaxJsonDepth.
+nlohmann::json parse_json(std::string_view text, const std::string& where);
+
+/// Reads and parses a file. Throws: ConfigError, also where the file cannot be read (with the system's reason).
+nlohmann::json load_json(const std::string& path);
+
+/// One line that depends on the value only: sorted keys, no spaces, UTF-8 as it is, shortest numbers that read back
+/// exactly. Equal to Python's json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False), so that
+/// anyone can check a run id.
+std::string canonical_json(const nlohmann::json& value);
+
+/// JSON has no number for infinities and NaN: they become null.
+nlohmann::json finite_or_null(double value);
+
+/// The value as messages quote it: one line, at most `longest` bytes.
+std::string quote_json(const nlohmann::json& value, std::size_t longest = 120);
+
+}  // namespace droptest::comm

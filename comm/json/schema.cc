@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/json/schema.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "comm/json/json_text.h"
+#include "comm/json/nearest_name.h"
+#include "comm/json/schema_checker.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+using nlohmann::json;
+
+/// A keyword that is not here would be a rule that nobody checks.
+const std::set<std::string, std::less<>>& known_keywords() {
+  static const std::set<std::string, std::less<>> kKeywords = {
+      "$schema",
+      "$ref",
+      "$defs",
+      "title",
+      "description",
+      "default",
+      "type",
+      "enum",
+      "const",
+      "minimum",
+      "maximum",
+      "exclusiveMinimum",
+      "multipleOf",
+      "minLength",
+      "maxLength",
+      "pattern",
+      "exclusiveMaximum",
+      "properties",
+      "required",
+      "propertyNames",
+      "items",
+      "minItems",
+      "additionalProperties",
+      "oneOf",
+      "anyOf",
+      "patternProperties",
+      "x-planned",   // name -> what a member of that name will be; until it is built there is none
+      "x-resolved",  // how the rule differs in documents with all defaults written out (experiments/spec)
+      "x-synonyms",  // a value that is often meant -> the one of `enum` to suggest
+  };
+  return kKeywords;
+}
+
+}  // namespace
+
+/// Makes references absolute ("file#/pointer"), and checks that nothing in a schema is beyond this interpreter.
+void SchemaFiles::prepare(json& rule, const std::string& file, const std::string& place) {
+  const auto require = [&file, &place](bool condition, const std::string& what) {
+    DROPTEST_CHECK(condition, "schema " + file + ": " + place + ": " + what);
+  };
+  require(rule.is_object(), "a schema is an object");
+  for (auto& [keyword, value] : rule.items()) {
+    require(known_keywords().contains(keyword), "the keyword \"" + keyword + "\" is not supported");
+    const std::string inner = place + "/" + keyword;
+    if (keyword == "$ref") {
+      const std::string target = value.get<std::string>();
+      if (target.starts_with('#')) value = file + target;
+    } else if (keyword == "properties" || keyword == "$defs" || keyword == "patternProperties") {
+      for (auto& [name, member] : value.items()) {
+        if (keyword == "patternProperties") patterns_.try_emplace(name, name);
+        prepare(member, file, child_pointer(inner, name));
+      }
+    } else if (keyword == "oneOf" || keyword == "anyOf") {
+      require(value.is_array() && !value.empty(), keyword + " is a list that is not empty");
+      for (json& branch : value) prepare(branch, file, inner);
+    } else if (keyword == "items" || keyword == "propertyNames") {
+      prepare(value, file, inner);
+    } else if (keyword == "additionalProperties") {
+      require(value.is_object() || value.is_boolean(), "additionalProperties is a schema, true or false");
+      if (value.is_object()) prepare(value, file, inner);
+    } else if (keyword == "pattern") {
+      patterns_.try_emplace(value.get<std::string>(), value.get<std::string>());
+    } else if (keyword == "type") {
+      static const std::set<std::string> kTypes = {"null", "boolean", "string", "array", "object", "number", "integer"};
+      const json types = value.is_string() ? json::array({value}) : value;
+      for (const json& type : types) require(kTypes.contains(type.get<std::string>()), "type " + type.dump());
+    }
+  }
+}
+
+void SchemaFiles::note_parts(const json& rule) {
+  if (rule.is_object()) {
+    RuleParts& parts = parts_[&rule];
+    const std::pair<const char*, const json * RuleParts::*> keywords[] = {
+        {"type", &RuleParts::type},
+        {"const", &RuleParts::constant},
+        {"enum", &RuleParts::known},
+        {"minimum", &RuleParts::minimum},
+        {"maximum", &RuleParts::maximum},
+        {"exclusiveMinimum", &RuleParts::above},
+        {"exclusiveMaximum", &RuleParts::below},
+        {"multipleOf", &RuleParts::multiple_of},
+        {"minLength", &RuleParts::min_length},
+        {"maxLength", &RuleParts::max_length},
+        {"pattern", &RuleParts::pattern},
+        {"properties", &RuleParts::properties},
+        {"patternProperties", &RuleParts::pattern_properties},
+        {"propertyNames", &RuleParts::property_names},
+        {"additionalProperties", &RuleParts::additional_properties},
+        {"required", &RuleParts::required},
+        {"items", &RuleParts::items},
+        {"minItems", &RuleParts::min_items},
+        {"oneOf", &RuleParts::one_of},
+        {"anyOf", &RuleParts::any_of},
+    };
+    for (const auto& [keyword, part] : keywords) {
+      const auto found = rule.find(keyword);
+      if (found != rule.end()) parts.*part = &*found;
+    }
+    const auto reference = rule.find("$ref");
+    if (reference != rule.end() && reference->is_string()) {
+      parts.target = &find(reference->get_ref<const std::string&>());
+    }
+  }
+  if (rule.is_structured()) {
+    for (const json& part : rule) note_parts(part);
+  }
+}
+
+SchemaFiles::SchemaFiles(std::vector<std::pair<std::string, json>> files) : files_(std::move(files)) {
+  for (auto& [name, schema] : files_) prepare(schema, name, "");
+  for (const auto& [name, schema] : files_) note_parts(schema);
+}
+
+const json& SchemaFiles::find(const std::string& target) const {
+  const std::size_t hash = target.find('#');
+  const std::string file = target.substr(0, hash);
+  const auto found =
+      std::find_if(files_.begin(), files_.end(), [&file](const auto& entry) { return entry.first == file; });
+  DROPTEST_CHECK(found != files_.end(), "schema reference " + target + ": no such file");
+  const json::json_pointer pointer(hash == std::string::npos ? "" : target.substr(hash + 1));
+  DROPTEST_CHECK(found->second.contains(pointer), "schema reference " + target + ": no such definition");
+  const json& result = found->second.at(pointer);
+  DROPTEST_CHECK(!result.contains("$ref") || result["$ref"] != target, "schema reference " + target + " is a loop");
+  return result;
+}
+
+bool SchemaFiles::matches(const std::string& pattern, std::string_view text) const {
+  return patterns_.at(pattern).matches(text);
+}
+
+std::vector<Violation> Schema::check(const json& document) const {
+  SchemaChecker checker(*files_);
+  if (checker.passes(*root_, document)) return {};  // without the places and texts of violations
+  checker.check(*root_, document, "");
+  return checker.take();
+}
+
+void Schema::complete(const json& rule, json& value) const {
+  const RuleParts& parts = files_->parts(rule);
+  if (parts.target != nullptr) complete(*parts.target, value);
+  for (const json* alternatives : {parts.one_of, parts.any_of}) {
+    if (alternatives == nullptr) continue;
+    for (const json& branch : *alternatives) {
+      if (!SchemaChecker(*files_).passes(branch, value)) continue;
+      complete(branch, value);
+      break;
+    }
+  }
+  if (value.is_number() && parts.type != nullptr) {
+    if (*parts.type == "number") value = value.get<double>() + 0.0;
+    if (*parts.type == "integer" && value.is_number_float()) {
+      const double number = value.get<double>();
+      if (number < 0) {
+        value = static_cast<std::int64_t>(number);
+      } else {
+        value = static_cast<std::uint64_t>(number);
+      }
+    }
+  }
+  if (value.is_array() && parts.items != nullptr) {
+    for (json& item : value) complete(*parts.items, item);
+  }
+  if (!value.is_object()) return;
+  if (parts.properties != nullptr) {
+    for (const auto& [name, property] : parts.properties->items()) {
+      auto member = value.find(name);
+      if (member == value.end()) {
+        const auto otherwise = property.find("default");
+        if (otherwise == property.end()) continue;
+        member = value.emplace(name, *otherwise).first;
+      }
+      complete(property, *member);
+    }
+  }
+  if (parts.additional_properties != nullptr && parts.additional_properties->is_object()) {
+    for (auto& [name, member] : value.items()) {
+      if (parts.properties == nullptr || !parts.properties->contains(name)) {
+        complete(*parts.additional_properties, member);
+      }
+    }
+  }
+}
+
+json Schema::with_defaults(const json& document) const {
+  json result = document;
+  complete(*root_, result);
+  return result;
+}
+
+std::string Schema::unknown_pointer(const std::vector<std::string>& tokens) const {
+  // All schemas that may describe the value reached so far: references and alternatives are followed.
+  const std::function<void(const json&, std::vector<const json*>&)> expand =
+      [this, &expand](const json& rule, std::vector<const json*>& out) {
+        out.push_back(&rule);
+        if (const json* target = files_->parts(rule).target) expand(*target, out);
+        for (const char* alternatives : {"oneOf", "anyOf"}) {
+          if (!rule.contains(alternatives)) continue;
+          for (const json& branch : rule[alternatives]) expand(branch, out);
+        }
+      };
+  std::vector<const json*> here;
+  expand(*root_, here);
+  std::string pointer;
+  for (const std::string& token : tokens) {
+    std::vector<const json*> next;
+    std::vector<std::string> known;
+    bool object = false;
+    for (const json* rule : here) {
+      const bool has_property = rule->contains("properties") && (*rule)["properties"].contains(token);
+      if (rule->contains("properties")) {
+        object = true;
+        for (const auto& [name, member] : (*rule)["properties"].items()) {
+          if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
+        }
+      }
+      if (has_property) {
+        expand((*rule)["properties"][token], next);
+      } else if (rule->contains("additionalProperties") && (*rule)["additionalProperties"].is_object()) {
+        object = true;
+        expand((*rule)["additionalProperties"], next);
+      }
+    }
+    const std::string parent = pointer;
+    pointer = child_pointer(pointer, token);
+    if (next.empty()) {
+      for (const json* rule : here) {
+        if (!rule->contains("x-planned") || !(*rule)["x-planned"].contains(token)) continue;
+        return pointer + " is planned, not built: " + (*rule)["x-planned"][token].get<std::string>();
+      }
+      if (!object) return (parent.empty() ? "the document" : parent) + " has no members";
+      return "no member " + quote_json(token) + (parent.empty() ? "" : " in " + parent) + "; " +
+             known_names_hint(token, known, "keys");
+    }
+    here = std::move(next);
+  }
+  return {};
+}
+
+void require_none(const std::vector<std::string>& errors) {
+  if (errors.empty()) return;
+  std::string text = errors[0];
+  for (std::size_t i = 1; i < errors.size(); ++i) text += "\n" + errors[i];
+  throw ConfigError(text);
+}
+
+void require_none(const std::vector<Violation>& violations, const std::string& where) {
+  constexpr std::size_t kMostLines = 50;
+  std::vector<std::string> lines;
+  for (std::size_t i = 0; i < violations.size() && i < kMostLines; ++i) {
+    const Violation& violation = violations[i];
+    lines.push_back(where + ": " + (violation.pointer.empty() ? "/" : violation.pointer) + ": " + violation.message);
+  }
+  if (violations.size() > kMostLines) {
+    lines.push_back(where + ": and " + std::to_string(violations.size() - kMostLines) + " more");
+  }
+  require_none(lines);
+}
+
+void require_valid(const Schema& schema, const json& document, const std::string& where) {
+  require_none(schema.check(document), where);
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rules of a kind of JSON documents: interprets schema files.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "comm/json/pattern.h"
+
+namespace droptest::comm {
+
+/// One broken rule.
+struct Violation {
+  std::string pointer;  ///< JSON pointer of the value, "" for the whole document
+  std::string message;  ///< "got VALUE, want ..."
+};
+
+/// The keywords of one rule that decide about a value, looked up once; null: the rule does not have it.
+struct RuleParts {
+  const nlohmann::json* target = nullptr;  ///< what $ref leads to
+  const nlohmann::json* type = nullptr;
+  const nlohmann::json* constant = nullptr;
+  const nlohmann::json* known = nullptr;  ///< enum
+  const nlohmann::json* minimum = nullptr;
+  const nlohmann::json* maximum = nullptr;
+  const nlohmann::json* above = nullptr;  ///< exclusiveMinimum
+  const nlohmann::json* below = nullptr;  ///< exclusiveMaximum
+  const nlohmann::json* multiple_of = nullptr;
+  const nlohmann::json* min_length = nullptr;
+  const nlohmann::json* max_length = nullptr;
+  const nlohmann::json* pattern = nullptr;
+  const nlohmann::json* properties = nullptr;
+  const nlohmann::json* pattern_properties = nullptr;
+  const nlohmann::json* property_names = nullptr;
+  const nlohmann::json* additional_properties = nullptr;
+  const nlohmann::json* required = nullptr;
+  const nlohmann::json* items = nullptr;
+  const nlohmann::json* min_items = nullptr;
+  const nlohmann::json* one_of = nullptr;
+  const nlohmann::json* any_of = nullptr;
+};
+
+/// Schema files that refer to each other.
+class SchemaFiles {
+ public:
+  /// By file name. Throws: CheckError for a keyword, pattern or reference that this interpreter does not know.
+  explicit SchemaFiles(std::vector<std::pair<std::string, nlohmann::json>> files);
+  SchemaFiles(const SchemaFiles&) = delete;
+  SchemaFiles& operator=(const SchemaFiles&) = delete;
+
+  /// What "file#/pointer" or "file" names. Throws: CheckError where there is nothing.
+  const nlohmann::json& find(const std::string& reference) const;
+  /// `rule` is a part of these files.
+  const RuleParts& parts(const nlohmann::json& rule) const { return parts_.at(&rule); }
+  /// `pattern` is the text of one in these files.
+  bool matches(const std::string& pattern, std::string_view text) const;
+
+ private:
+  void prepare(nlohmann::json& rule, const std::string& file, const std::string& place);
+  void note_parts(const nlohmann::json& rule);
+
+  std::vector<std::pair<std::string, nlohmann::json>> files_;
+  std::unordered_map<const nlohmann::json*, RuleParts> parts_;  ///< of every object in the files
+  std::map<std::string, Pattern, std::less<>> patterns_;        ///< by their texts
+};
+
+/// JSON Schema, draft 2020-12, the part of it that our files use.
+class Schema {
+ public:
+  /// Checks documents against `file`, one of the files, which all schemas of them share.
+  Schema(std::shared_ptr<const SchemaFiles> files, const std::string& file)
+      : files_(std::move(files)), root_(&files_->find(file)) {}
+
+  /// All violations, in document order; empty: valid.
+  std::vector<Violation> check(const nlohmann::json& document) const;
+
+  /// The document with every absent member that has a `default` written out, and every number in the form that its
+  /// rule names: 8.0 of an integer becomes 8, 1 of a number 1.0. `document` is valid.
+  nlohmann::json with_defaults(const nlohmann::json& document) const;
+
+  /// Why no valid document can have a member there, in words; empty: it may exist.
+  std::string unknown_pointer(const std::vector<std::string>& tokens) const;
+
+  /// The schema itself, with absolute references.
+  const nlohmann::json& source() const { return *root_; }
+
+ private:
+  void complete(const nlohmann::json& rule, nlohmann::json& value) const;
+
+  std::shared_ptr<const SchemaFiles> files_;
+  const nlohmann::json* root_;  ///< in the files, as all rules
+};
+
+/// Throws: one ConfigError with a line for each error, where there are any; they are complete messages.
+void require_none(const std::vector<std::string>& errors);
+
+/// The same with lines "<where>: <pointer>: got VALUE, want ...".
+void require_none(const std::vector<Violation>& violations, const std::string& where);
+
+/// The same of the violations of a document.
+void require_valid(const Schema& schema, const nlohmann::json& document, const std::string& where);
+
+}  // namespace droptest::comm

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks one document against one schema; used by schema.h.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "comm/json/schema.h"
+
+namespace droptest::comm {
+
+/// Collects violations. Every broken rule is reported once, at the innermost value that breaks it.
+class SchemaChecker {
+ public:
+  /// `files` are borrowed, and so are the rules below, which are parts of them.
+  explicit SchemaChecker(const SchemaFiles& files) : files_(files) {}
+
+  /// Checks `value`, which is at `pointer` of its document, against `rule`, a schema or a part of one.
+  void check(const nlohmann::json& rule, const nlohmann::json& value, const std::string& pointer);
+
+  /// The values that a rule allows, in words: "an integer in [1, 8]".
+  std::string describe(const nlohmann::json& rule) const;
+
+  std::vector<Violation> take() { return std::move(violations_); }
+
+  /// Whether `value` breaks no rule: stops at the first that it breaks, and makes no texts.
+  bool passes(const nlohmann::json& rule, const nlohmann::json& value) const;
+
+ private:
+  enum class Purpose { kReport, kTrial };
+  using Branches = std::vector<const nlohmann::json*>;
+  SchemaChecker(const SchemaFiles& files, Purpose purpose) : files_(files), purpose_(purpose) {}
+
+  void check_members(const nlohmann::json& rule, const nlohmann::json& value, const std::string& pointer);
+  void check_one_of(const nlohmann::json& rule, const nlohmann::json& value, const std::string& pointer);
+  void check_tagged(const std::string& tag, const Branches& branches, const nlohmann::json& value,
+                    const std::string& pointer);
+  bool scalar_rules_hold(const RuleParts& rule, const nlohmann::json& value) const;
+  /// `message` is called where somebody reads it.
+  template <class Message>
+  void report(const std::string& pointer, const Message& message);
+  std::string place_of(const std::string& pointer, const std::string& name) const;
+  bool over() const { return purpose_ == Purpose::kTrial && broken_ > 0; }
+
+  const SchemaFiles& files_;
+  const Purpose purpose_ = Purpose::kReport;
+  std::size_t broken_ = 0;
+  std::vector<Violation> violations_;
+};
+
+/// Whether `value` has the JSON type of that name; 8.0 is an integer, as JSON Schema has it.
+bool has_type(const nlohmann::json& value, std::string_view type);
+
+/// pointer + "/" + name, escaped.
+std::string child_pointer(const std::string& pointer, const std::string& name);
+
+}  // namespace droptest::comm

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/spec/network_schema.h"
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/json/json_text.h"
+#include "comm/spec/embedded_schemas.h"
+
+namespace droptest::comm {
+
+nlohmann::json network_schema_document() {
+  const auto& [file, text] = embedded_schemas().front();
+  return parse_json(text, std::string(file));
+}
+
+const Schema& network_schema() {
+  static const Schema kSchema = [] {
+    const std::string file(embedded_schemas().front().first);
+    const std::vector<std::pair<std::string, nlohmann::json>> files = {{file, network_schema_document()}};
+    return Schema(std::make_shared<const SchemaFiles>(files), file);
+  }();
+  return kSchema;
+}
+
+nlohmann::json checked_sections(const nlohmann::json& document, const std::string& where) {
+  require_valid(network_schema(), document, where);
+  return network_schema().with_defaults(document);
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rules of a network in JSON: network.schema.json, which is part of the binary and of the schema of specs.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "comm/json/schema.h"
+
+namespace droptest::comm {
+
+/// Of documents {"network": .., "time": .., "seed": ..}: the sections as a spec has them, so that a broken rule has the
+/// pointer and the message that it has in a spec.
+const Schema& network_schema();
+
+/// The same as a document of its own.
+nlohmann::json network_schema_document();
+
+/// Such a document with defaults. Throws: ConfigError that lists the broken rules; `where` names the document.
+nlohmann::json checked_sections(const nlohmann::json& document, const std::string& where);
+
+}  // namespace droptest::comm

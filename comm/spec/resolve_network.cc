@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/spec/resolve_network.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
+
+#include "comm/json/json_text.h"
+#include "comm/lossy/paths/path_registry.h"
+#include "comm/lossy/recovery_rules.h"
+#include "comm/spec/class_recovery.h"
+#include "comm/spec/loss_from_json.h"
+#include "comm/spec/parameters_from_json.h"
+#include "comm/spec/resolve_links.h"
+#include "comm/spec/resolve_time.h"
+#include "sim/error.h"
+#include "sim/recovery/recovery_registry.h"
+
+namespace droptest::comm {
+namespace {
+
+using nlohmann::json;
+
+const std::array<std::pair<const char*, bool FillEntry::*>, 2>& halves() {
+  static const std::array<std::pair<const char*, bool FillEntry::*>, 2> kHalves = {
+      {{"reduce", &FillEntry::reduce_half}, {"gather", &FillEntry::gather_half}}};
+  return kHalves;
+}
+
+bool is_none(const json& loss) { return loss["model"] == "none"; }
+
+/// Builds the classes one by one; processes that are written alike are made once and shared.
+class NetworkResolver {
+ public:
+  NetworkResolver(const std::string& where, int world_size, NetworkUse use, const json& time)
+      : where_(where), world_size_(world_size), use_(use), time_(time) {}
+
+  void add(sim::TrafficClass traffic_class, const json& all, ResolvedNetwork& result) {
+    const std::string name(sim::traffic_class_name(traffic_class));
+    json resolved = json::object();
+    gather_loss_named_ = false;
+    gather_links_named_ = false;
+    apply(all, "/network", resolved);
+    if (all.contains("classes") && all["classes"].contains(name)) {
+      apply(all["classes"][name], "/network/classes/" + name, resolved);
+    }
+    const PathEntry& path = path_entry(resolved["path"].get<std::string>());
+    // `loss` of both halves is the reduce half's alone where nothing travels in the other one.
+    if (path.shorthand == LossShorthand::kReduceHalf) {
+      if (!gather_loss_named_) resolved["gather"]["loss"] = {{"model", "none"}};
+      if (!gather_links_named_) resolved["gather"].erase("links");
+    }
+    ClassNetwork network;
+    network.path = path.name;
+    resolve_groups(path, resolved, network);
+    check_consistency(path, resolved);
+    network.payload_bytes = payload_bytes_ = resolved["payload_bytes"].get<std::uint64_t>();
+    network.consistency = resolved["consistency"] == "shared" ? Consistency::kShared : Consistency::kPerReceiver;
+    network.burst_scope = resolved["burst_scope"] == "message" ? BurstScope::kMessage : BurstScope::kLink;
+    network.reduce = make_half(resolved["reduce"], "reduce");
+    network.gather = make_half(resolved["gather"], "gather");
+    const auto is_reliable = [](const HalfNetwork& half) { return !half.loss && half.links.empty(); };
+    if (use_ == NetworkUse::kLossOnly && is_reliable(network.reduce) && is_reliable(network.gather)) return;
+    if (resolved.contains("recovery")) {
+      // Only what is sent in the reduce half is sent again with the next message.
+      if (is_reliable(network.reduce) && use_ != NetworkUse::kDeadline) resolved["recovery"].erase("error_feedback");
+      network.recovery = class_recovery(resolved["recovery"]);
+      if (resolved["recovery"].empty()) resolved.erase("recovery");
+    }
+    for (const RecoveryRefusal& refusal : recovery_refusals(network)) report_recovery(refusal);
+    if (const std::optional<SelectionRefusal> refusal = selection_refusal(network)) {
+      report(where_ + ": " + places_[std::string(refusal->half) + "/selection"] + ": " + refusal->reason);
+    }
+    check(network, name);
+    result.network.of(traffic_class) = network;
+    result.classes[name] = std::move(resolved);
+  }
+
+  std::vector<std::string> take_errors() { return std::move(errors_); }
+
+  /// Lines may come from several classes that share a section; each is said once.
+  void report(const std::string& error) {
+    if (std::find(errors_.begin(), errors_.end(), error) == errors_.end()) errors_.push_back(error);
+  }
+
+ private:
+  void apply(const json& layer, const std::string& pointer, json& resolved) {
+    for (const char* key : {"path", "group_ranks", "payload_bytes", "consistency", "burst_scope"}) {
+      if (!layer.contains(key)) continue;
+      resolved[key] = layer[key];
+      places_[key] = pointer + "/" + key;
+    }
+    if (layer.contains("recovery")) apply_recovery(layer["recovery"], pointer + "/recovery", resolved);
+    for (const auto& [half, has_meaning] : halves()) {
+      json& target = resolved[half];
+      if (layer.contains("loss")) set_loss(target, layer["loss"], pointer + "/loss", half);
+      if (layer.contains("links")) set_links(target, layer["links"], pointer + "/links", half);
+      if (layer.contains("fill")) {
+        const bool meant = fill_of(layer["fill"]).*has_meaning;
+        target["fill"] = meant ? layer["fill"] : json("zero");
+      }
+      if (!layer.contains(half)) continue;
+      const json& own = layer[half];
+      const std::string place = pointer + "/" + half;
+      if (own.contains("loss")) set_loss(target, own["loss"], place + "/loss", half);
+      if (own.contains("links")) set_links(target, own["links"], place + "/links", half);
+      if (own.contains("selection")) {
+        target["selection"] = own["selection"];
+        places_[std::string(half) + "/selection"] = place + "/selection";
+      }
+      if (own.contains("recovery")) {
+        target["recovery"] = own["recovery"];
+        recovery_places_[half] = place + "/recovery";
+      }
+      if (own.contains("fill")) {
+        target["fill"] = own["fill"];
+        if (!(fill_of(own["fill"]).*has_meaning)) report_fill(own["fill"], place + "/fill", has_meaning);
+      }
+    }
+    // What is said of a class speaks of both halves again.
+    if (layer.contains("loss")) gather_loss_named_ = false;
+    if (layer.contains("links")) gather_links_named_ = false;
+    if (layer.contains("gather") && layer["gather"].contains("loss")) gather_loss_named_ = true;
+    if (layer.contains("gather") && layer["gather"].contains("links")) gather_links_named_ = true;
+  }
+
+  /// On a path without groups their size says nothing, so it is not part of the run's identity.
+  void resolve_groups(const PathEntry& path, json& resolved, ClassNetwork& network) {
+    if (!path.has_groups) {
+      resolved.erase("group_ranks");
+    } else if (resolved.contains("group_ranks")) {
+      network.group_ranks = resolved["group_ranks"].get<int>();
+    } else {
+      const std::string section = places_["path"].substr(0, places_["path"].rfind('/'));
+      report(where_ + ": " + section + "/group_ranks: is missing, but path " + std::string(path.name) +
+             " needs the number of ranks in a group");
+    }
+  }
+
+  void check_consistency(const PathEntry& path, const json& resolved) {
+    if (path.can_share || resolved["consistency"] != "shared") return;
+    report(where_ + ": " + places_["consistency"] + ": got \"shared\", which has no meaning on path " +
+           std::string(path.name) + " (" + std::string(kSharesNoFates) + "), want \"per_receiver\"");
+  }
+
+  /// A section's recovery replaces what was said of it before; what acts on links is spelled out for both halves.
+  void apply_recovery(const json& recovery, const std::string& pointer, json& resolved) {
+    json of_class = recovery;
+    json of_links = json::object();
+    for (const char* name : {"parity", "retransmit"}) {
+      if (!recovery.contains(name)) continue;
+      of_links[name] = recovery[name];
+      of_class.erase(name);
+    }
+    resolved["recovery"] = normal_recovery(std::move(of_class));
+    recovery_places_[""] = pointer;
+    for (const auto& [half, has_meaning] : halves()) {
+      resolved[half]["recovery"] = of_links;
+      recovery_places_[half] = pointer;
+    }
+  }
+
+  void report_recovery(const RecoveryRefusal& refusal) {
+    // "/reduce/recovery/parity" -> half "reduce", "/parity"; "/recovery/hadamard" -> no half, "/hadamard".
+    const std::string key = "/recovery";
+    const std::size_t at = refusal.pointer.find(key);
+    const std::string half = at == 0 ? "" : refusal.pointer.substr(1, at - 1);
+    report(where_ + ": " + recovery_places_[half] + refusal.pointer.substr(at + key.size()) + ": " + refusal.reason);
+  }
+
+  void set_loss(json& half, const json& loss, const std::string& pointer, const char* name) {
+    half["loss"] = fractions(loss, pointer);
+    places_[name] = pointer;
+  }
+
+  void set_links(json& half, const json& links, const std::string& pointer, const std::string& name) {
+    half["links"] = links;
+    for (std::size_t i = 0; i < links.size(); ++i) {
+      half["links"][i]["loss"] = fractions(links[i]["loss"], pointer + "/" + std::to_string(i) + "/loss");
+    }
+    places_[name + "/links"] = pointer;
+  }
+
+  /// The process with every probability as a fraction, whichever way it was written.
+  json fractions(const json& loss, const std::string& pointer) {
+    std::vector<std::string> errors;
+    json result = with_fractions(loss, where_ + ": " + pointer, errors);
+    for (const std::string& error : errors) report(error);
+    return result;
+  }
+
+  HalfNetwork make_half(json& half, const std::string& name) {
+    HalfNetwork network;
+    network.links = make_links(half, name);
+    if (is_none(half["loss"]) && network.links.empty()) {
+      // Nothing is ever missing: a fill that cannot act is not part of the run's identity.
+      if (use_ != NetworkUse::kDeadline) half["fill"] = "zero";
+      half.erase("recovery");
+      half.erase("selection");
+      network.fill = fill_from_name(half["fill"].get<std::string>());
+      return network;
+    }
+    network.fill = fill_from_name(half["fill"].get<std::string>());
+    network.loss = make_process(half["loss"], places_[name]);
+    network.recovery = make_recovery(half, name);
+    // Equal runs have equal resolved specs, with or without the word for what is usual.
+    if (half.value("selection", "by_fate") == "by_fate") {
+      half.erase("selection");
+    } else {
+      network.selection = LossSelection::kLargestNorm;
+    }
+    return network;
+  }
+
+  /// Overrides that say nothing, and those of a half in which nothing can be lost, are taken out of `half`.
+  std::vector<LinkOverride> make_links(json& half, const std::string& name) {
+    std::vector<LinkOverride> links;
+    if (!half.contains("links")) return links;
+    bool can_lose = !is_none(half["loss"]);
+    for (std::size_t i = 0; i < half["links"].size(); ++i) {
+      json& one = half["links"][i];
+      const std::string pointer = places_[name + "/links"] + "/" + std::to_string(i);
+      std::vector<std::string> errors;
+      links.push_back(links_of(one, world_size_, where_ + ": " + pointer, errors));
+      for (const std::string& error : errors) report(error);
+      links.back().loss = make_process(one["loss"], pointer + "/loss");
+      can_lose = can_lose || !is_none(one["loss"]);
+    }
+    if (!can_lose) links.clear();
+    if (links.empty()) half.erase("links");
+    return links;
+  }
+
+  /// Null for a reliable link, and where an error was reported.
+  std::shared_ptr<const sim::LossProcess> make_process(json& loss, const std::string& pointer) {
+    if (is_none(loss)) return nullptr;
+    Made& made = processes_[canonical_json(loss) + " in packets of " + std::to_string(payload_bytes_)];
+    if (!made.process) {
+      made.loss = loss;
+      try {
+        made.process = process_of(made.loss, where_ + ": " + pointer);
+      } catch (const ConfigError& error) {
+        report(error.what());
+      }
+    }
+    loss = made.loss;
+    return made.process;
+  }
+
+  /// With a clock, the process's theory speaks of packets on the links between groups; it must have a meaning on the
+  /// others too.
+  std::unique_ptr<sim::LossProcess> process_of(json& loss, const std::string& place) const {
+    if (time_.is_null()) {
+      visit_timed(loss, place, [](json& process, const std::string& at) {
+        if (process.contains("packet_microseconds")) return;
+        throw ConfigError(at + "/packet_microseconds: is missing; want the time of a packet on the link, or a time " +
+                          "section, whose links say it");
+      });
+      return loss_from_json(loss, place);
+    }
+    visit_timed(loss, place, [](json& process, const std::string& at) {
+      if (!process.contains("packet_microseconds")) return;
+      throw ConfigError(at + "/packet_microseconds: got " + quote_json(process["packet_microseconds"]) +
+                        " with a time section, whose links say what a packet takes; want it absent");
+    });
+    const sim::LinkClasses links = link_classes(time_);
+    if (links.group_ranks > 0) process_on(links.within, loss, place);
+    return process_on(links.between, loss, place);
+  }
+
+  std::unique_ptr<sim::LossProcess> process_on(const sim::LinkCost& link, json& loss, const std::string& place) const {
+    constexpr double kMicrosecondsPerSecond = 1e6;
+    const auto bytes = static_cast<double>(payload_bytes_ + time_["header_bytes"].get<std::uint64_t>());
+    visit_timed(loss, place, [&](json& process, const std::string& /*at*/) {
+      process["packet_microseconds"] = link.transfer_seconds(bytes) * kMicrosecondsPerSecond;
+    });
+    std::unique_ptr<sim::LossProcess> process = loss_from_json(loss, place);
+    visit_timed(loss, place, [](json& of, const std::string& /*at*/) { of.erase("packet_microseconds"); });
+    return process;
+  }
+
+  /// The processes at any depth whose clock is time.
+  template <class Visit>
+  static void visit_timed(json& loss, const std::string& place, const Visit& visit) {
+    if (loss.is_array()) {
+      for (std::size_t i = 0; i < loss.size(); ++i) visit_timed(loss[i], place + "/" + std::to_string(i), visit);
+    }
+    if (!loss.is_object()) return;
+    if (loss.value("model", json()) == "timed_gilbert_elliott") return visit(loss, place);
+    for (auto& [name, member] : loss.items()) visit_timed(member, place + "/" + name, visit);
+  }
+
+  /// What only the whole of a class can tell. What is said of its parts comes first.
+  void check(const ClassNetwork& network, const std::string& name) {
+    if (!errors_.empty()) return;
+    try {
+      validate(network);
+    } catch (const ConfigError& error) {
+      report(where_ + ": /network, for the class " + name + ": " + error.what());
+    }
+  }
+
+  std::shared_ptr<const sim::LinkRecovery> make_recovery(json& half, const std::string& name) {
+    if (!half.contains("recovery")) return nullptr;
+    if (half["recovery"].empty()) {
+      half.erase("recovery");
+      return nullptr;
+    }
+    try {
+      return sim::make_link_recovery(parameters_from_json(half["recovery"], where_ + ": " + recovery_places_[name]));
+    } catch (const ConfigError& error) {
+      report(error.what());
+      return nullptr;
+    }
+  }
+
+  static const FillEntry& fill_of(const json& name) { return fill_entry(fill_from_name(name.get<std::string>())); }
+
+  void report_fill(const json& got, const std::string& pointer, bool FillEntry::*has_meaning) {
+    std::string known;
+    for (const FillEntry& entry : fills()) {
+      if (entry.*has_meaning) known += (known.empty() ? "" : ", ") + quote_json(std::string(entry.name));
+    }
+    report(where_ + ": " + pointer + ": got " + quote_json(got) + ", which has no meaning in this half, want one of " +
+           known);
+  }
+
+  /// A process, and how the resolved spec writes it.
+  struct Made {
+    std::shared_ptr<const sim::LossProcess> process;
+    json loss;
+  };
+
+  const std::string& where_;
+  int world_size_;
+  NetworkUse use_;
+  const json& time_;                 ///< null: no clock
+  std::uint64_t payload_bytes_ = 0;  ///< of the class at hand
+  std::vector<std::string> errors_;
+  std::map<std::string, Made> processes_;
+  std::map<std::string, std::string> places_;           ///< where the loss, the links and other members were written
+  std::map<std::string, std::string> recovery_places_;  ///< of each half; "": of the class
+  bool gather_loss_named_ = false;
+  bool gather_links_named_ = false;
+};
+
+}  // namespace
+
+NetworkUse network_use(const json& time) {
+  if (time.is_null()) return NetworkUse::kLossOnly;
+  return time.contains("deadline_microseconds") ? NetworkUse::kDeadline : NetworkUse::kTimed;
+}
+
+ResolvedNetwork resolve_network(const json& network, const std::vector<sim::TrafficClass>& in_use, std::uint64_t seed,
+                                const std::string& where, int world_size, NetworkUse use, const json& time) {
+  ResolvedNetwork result;
+  result.classes = json::object();
+  result.network.seed = seed;
+  NetworkResolver resolver(where, world_size, use, time);
+  for (const sim::TrafficClass traffic_class : in_use) resolver.add(traffic_class, network, result);
+  result.errors = resolver.take_errors();
+  return result;
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// The schemas of specs and records, which are part of the binary.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "comm/json/schema.h"
+
+namespace droptest::experiments {
+
+/// The files of experiments/schema/, and the schema of resolved specs.
+enum class SchemaKind : std::uint8_t {
+  kSpec,
+  kResolvedSpec,
+  kMetrics,
+  kLossStatistics,
+  kSummary,
+  kSweep,
+  kSearch,
+  kDiagnostics,
+};
+
+/// The schema of that kind.
+const comm::Schema& schema_of(SchemaKind kind);
+
+/// "resolved_spec" -> SchemaKind::kResolvedSpec, and so on; in the order of the kinds.
+std::span<const std::pair<std::string_view, SchemaKind>> schema_names();
+
+/// The schema of that name as a document of its own; that of specs has the rules of comm/spec/network.schema.json in
+/// it. Throws: CheckError for a name that schema_names() does not have.
+nlohmann::json schema_document(std::string_view name);
+
+}  // namespace droptest::experiments

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/schema_kinds.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "comm/json/json_text.h"
+#include "experiments/spec/resolved_schema.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+using comm::canonical_json;
+using comm::parse_json;
+using nlohmann::json;
+using testing::HasSubstr;
+
+TEST(Schema, EmbeddedSchemasLoadAndForbidUnknownKeysEverywhere) {
+  const std::function<void(const json&, const std::string&)> walk = [&walk](const json& rule,
+                                                                            const std::string& place) {
+    if (rule.is_object() && rule.contains("properties") && rule["properties"].is_object()) {
+      EXPECT_EQ(rule.value("additionalProperties", json(true)), false) << place;
+      for (const auto& [name, property] : rule["properties"].items()) {
+        EXPECT_TRUE(property.contains("title") && property.contains("description")) << place << " " << name;
+      }
+    }
+    if (rule.is_structured()) {
+      for (const auto& [name, part] : rule.items()) walk(part, place + "/" + name);
+    }
+  };
+  for (const SchemaKind kind : {SchemaKind::kSpec, SchemaKind::kResolvedSpec, SchemaKind::kMetrics,
+                                SchemaKind::kLossStatistics, SchemaKind::kSummary, SchemaKind::kSweep}) {
+    walk(schema_of(kind).source(), "schema " + std::to_string(static_cast<int>(kind)));
+  }
+}
+
+TEST(ResolvedSchema, HasNoDefaultsAndRequiresWhatHasOne) {
+  const json spec = parse_json(R"({"title": "spec", "x-resolved": {"title": "resolved"}, "type": "object",
+      "required": ["named"],
+      "properties": {
+        "named": {"type": "string"},
+        "usual": {"type": "integer", "default": 1},
+        "seldom": {"type": "string", "default": "auto", "x-resolved": "optional"},
+        "found": {"type": "integer", "x-resolved": "always"},
+        "shorthand": {"type": "string", "default": "x", "x-resolved": "absent"},
+        "narrow": {"enum": ["a", "b"], "minimum": 0, "x-resolved": {"enum": ["b"], "minimum": null}},
+        "list": {"items": {"properties": {"inner": {"$ref": "#/$defs/rule", "default": 2}}}},
+        "either": {"oneOf": [{"properties": {"deep": {"default": 3}}}, {"required": ["x"]}]},
+        "any": {"additionalProperties": {"properties": {"deep": {"default": {}}}}, "propertyNames": {"default": "n"}}},
+      "additionalProperties": false,
+      "$defs": {"rule": {"anyOf": [{"default": 4}]}, "dropped": {"x-resolved": "absent"}}})",
+                               "spec");
+  const json expected = parse_json(R"({"title": "resolved", "type": "object",
+      "required": ["found", "named", "usual"],
+      "properties": {
+        "named": {"type": "string"},
+        "usual": {"type": "integer"},
+        "seldom": {"type": "string"},
+        "found": {"type": "integer"},
+        "narrow": {"enum": ["b"]},
+        "list": {"items": {"properties": {"inner": {"$ref": "#/$defs/rule"}}, "required": ["inner"]}},
+        "either": {"oneOf": [{"properties": {"deep": {}}, "required": ["deep"]}, {"required": ["x"]}]},
+        "any": {"additionalProperties": {"properties": {"deep": {}}, "required": ["deep"]}, "propertyNames": {}}},
+      "additionalProperties": false,
+      "$defs": {"rule": {"anyOf": [{}]}}})",
+                                   "resolved");
+  EXPECT_EQ(resolved_schema(spec), expected);
+  EXPECT_THROW(resolved_schema({{"x-resolved", "sometimes"}}), CheckError);
+}
+
+TEST(ResolvedSchema, PercentSweepsAndShorthandsAreOfTheInputAlone) {
+  const json resolved = schema_document("resolved_spec");
+  EXPECT_FALSE(resolved["properties"].contains("sweep"));
+  EXPECT_EQ(resolved["properties"]["network"]["required"], json::array({"classes"}));
+  EXPECT_EQ(resolved["properties"]["device"]["enum"], json::array({"cuda"}));
+  EXPECT_EQ(resolved["$defs"]["fraction_or_percent"]["type"], "number");
+  EXPECT_EQ(resolved.dump().find("%"), std::string::npos);
+}
+
+TEST(Schema, DefaultsAreWrittenOutAtEveryDepth) {
+  const json full =
+      schema_of(SchemaKind::kSpec)
+          .with_defaults(parse_json(
+              R"({"name": "t", "data": {"text": "t"}, "training": {"steps": 2e2, "learning_rate": 1}, "network": {"gather":
+          {"loss": {"model": "gilbert_elliott", "p_good_to_bad": 0, "p_bad_to_good": 1}}}})",
+              "d"));
+  EXPECT_EQ(canonical_json(full["training"]["steps"]), "200");
+  EXPECT_EQ(canonical_json(full["training"]["learning_rate"]), "1.0");
+  EXPECT_EQ(canonical_json(full["training"]["beta2"]), "0.95");
+  EXPECT_EQ(canonical_json(full["network"]["loss"]), R"({"model":"none"})");
+  EXPECT_EQ(canonical_json(full["network"]["gather"]["loss"]),
+            R"({"loss_bad":1.0,"loss_good":0.0,"model":"gilbert_elliott","p_bad_to_good":1.0,"p_good_to_bad":0.0})");
+  EXPECT_EQ(full["backend"]["rendezvous"]["kind"], "auto");
+  EXPECT_FALSE(full.contains("sweep"));
+  EXPECT_EQ(full["seed"], 1);
+}
+
+TEST(Schema, KnowsWhichPointersCanExist) {
+  const comm::Schema& rules = schema_of(SchemaKind::kSpec);
+  EXPECT_EQ(rules.unknown_pointer({"network", "loss"}), "");
+  EXPECT_EQ(rules.unknown_pointer({"network", "classes", "tp_forward", "reduce", "loss", "mean_burst_packets"}), "");
+  EXPECT_EQ(rules.unknown_pointer({"sweep", "cross", "/any/thing"}), "");
+  EXPECT_THAT(rules.unknown_pointer({"network", "los"}),
+              HasSubstr("no member \"los\" in /network; did you mean \"loss\"?"));
+  EXPECT_EQ(rules.unknown_pointer({"seed", "x"}), "/seed has no members");
+}
+
+}  // namespace
+}  // namespace droptest::experiments
