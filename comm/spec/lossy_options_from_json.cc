@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "comm/json/json_text.h"
+#include "comm/json/schema.h"
 #include "comm/spec/network_schema.h"
 #include "comm/spec/resolve_network.h"
 #include "comm/spec/resolve_time.h"
 #include "sim/error.h"
-#include "comm/json/schema.h"
 
 namespace droptest::comm {
 
