@@ -43,6 +43,8 @@ Tokens tokens_of(std::int64_t rows, std::int64_t vocabulary) {
   return tokens;
 }
 
+comm::Tensor tensor(Floats& values) { return std::span<float>(values); }
+
 double elems(std::int64_t count) { return static_cast<double>(count); }
 
 void layernorm_forward(State& state, const KernelShapes& s, int threads) {
@@ -50,8 +52,18 @@ void layernorm_forward(State& state, const KernelShapes& s, int threads) {
   enum { kInput, kGain, kBias, kOutput, kMean, kDeviation };
   const std::int64_t all = s.rows() * s.width;
   const auto kernel = [&](Tensors& t) {
-    models::layernorm_forward<float>(t[kInput], t[kGain], t[kBias], s.rows(), s.width, t[kOutput], t[kMean],
-                                     t[kDeviation], team);
+    models::layernorm_forward<float>({tensor(t[kInput]),
+                                      {},
+                                      {},
+                                      tensor(t[kGain]),
+                                      tensor(t[kBias]),
+                                      s.rows(),
+                                      s.width,
+                                      {},
+                                      tensor(t[kOutput]),
+                                      tensor(t[kMean]),
+                                      tensor(t[kDeviation])},
+                                     team);
   };
   const auto naive = [](Tensors& t) {
     naive::layernorm_forward(t[kInput], t[kGain], t[kBias], t[kOutput], t[kMean], t[kDeviation]);
@@ -66,8 +78,10 @@ void residual_layernorm_forward(State& state, const KernelShapes& s, int threads
   enum { kResidual, kBranch, kBranchBias, kGain, kBias, kStream, kOutput, kMean, kDeviation };
   const std::int64_t all = s.rows() * s.width;
   const auto kernel = [&](Tensors& t) {
-    models::residual_layernorm_forward<float>(t[kResidual], t[kBranch], t[kBranchBias], t[kGain], t[kBias], s.rows(),
-                                              s.width, t[kStream], t[kOutput], t[kMean], t[kDeviation], team);
+    models::layernorm_forward<float>(
+        {tensor(t[kResidual]), tensor(t[kBranch]), tensor(t[kBranchBias]), tensor(t[kGain]), tensor(t[kBias]), s.rows(),
+         s.width, tensor(t[kStream]), tensor(t[kOutput]), tensor(t[kMean]), tensor(t[kDeviation])},
+        team);
   };
   const auto naive = [](Tensors& t) {
     naive::residual_layernorm_forward(t[kResidual], t[kBranch], t[kBranchBias], t[kGain], t[kBias], t[kStream],
@@ -84,8 +98,21 @@ void layernorm_backward(State& state, const KernelShapes& s, int threads) {
   enum { kGradOutput, kInput, kGain, kMean, kDeviation, kGradInput, kGradGain, kGradBias };
   const std::int64_t all = s.rows() * s.width;
   const auto kernel = [&](Tensors& t) {
-    models::layernorm_backward<float>(t[kGradOutput], t[kInput], t[kGain], t[kMean], t[kDeviation], s.rows(), s.width,
-                                      t[kGradInput], t[kGradGain], t[kGradBias], team);
+    models::layernorm_backward<float>({tensor(t[kGradOutput]),
+                                       tensor(t[kInput]),
+                                       tensor(t[kMean]),
+                                       tensor(t[kDeviation]),
+                                       tensor(t[kGain]),
+                                       s.rows(),
+                                       s.width,
+                                       tensor(t[kGradInput]),
+                                       tensor(t[kGradInput]),
+                                       tensor(t[kGradGain]),
+                                       tensor(t[kGradBias]),
+                                       {},
+                                       models::GradientMode::kAdd,
+                                       {}},
+                                      team);
   };
   const auto naive = [](Tensors& t) {
     naive::layernorm_backward(t[kGradOutput], t[kInput], t[kGain], t[kMean], t[kDeviation], t[kGradInput], t[kGradGain],
@@ -145,13 +172,21 @@ void add_column_sums(State& state, const KernelShapes& s, int threads) {
 void cross_entropy(State& state, const KernelShapes& s, int threads) {
   const Team team(threads);
   enum { kLogits, kLargest, kSums, kPredicted };
-  const Tokens targets = tokens_of(s.loss_rows, s.vocabulary);
+  Tokens targets = tokens_of(s.loss_rows, s.vocabulary);
   const std::int64_t all = s.loss_rows * s.vocabulary;
-  const models::TokenRange range{0, s.vocabulary};
   const auto kernel = [&](Tensors& t) {
-    models::row_maxima<float>(t[kLogits], s.vocabulary, t[kLargest], team);
-    models::exponentials<float>(t[kLogits], range, targets, t[kLargest], t[kSums], t[kPredicted], team);
-    models::exponentials_to_gradient<float>(t[kLogits], range, targets, t[kSums], team);
+    const models::LogitBlock block{tensor(t[kLogits]),
+                                   s.loss_rows,
+                                   s.vocabulary,
+                                   {0, s.vocabulary},
+                                   {targets.data(), targets.size()},
+                                   tensor(t[kLargest]),
+                                   tensor(t[kSums]),
+                                   tensor(t[kPredicted]),
+                                   {}};
+    models::row_maxima<float>(block, team);
+    models::exponential_sums<float>(block, team);
+    models::logits_to_gradient<float>(block, team);
   };
   const auto naive = [&](Tensors& t) {
     naive::cross_entropy(t[kLogits], targets, t[kLargest], t[kSums], t[kPredicted]);

@@ -16,7 +16,7 @@ struct MicroBatch {
 };
 
 struct StepResult {
-  double loss = 0;           ///< mean over micro-batches and ranks, in nats per token; the same on every rank
+  double loss = 0;           ///< mean over all targets and ranks, in nats per token; the same on every rank
   double gradient_norm = 0;  ///< of the whole model before clipping; the same on every rank
   bool updated = false;      ///< false: loss or norm is not finite, and weights and moments are as before the step
 };
@@ -29,14 +29,12 @@ class TrainingStep {
   /// The model is borrowed. max_gradient_norm: gradients beyond it are clipped; 0: none are.
   TrainingStep(Gpt2& model, double max_gradient_norm) : model_(model), max_gradient_norm_(max_gradient_norm) {}
 
-  /// Shapes: at least one micro-batch, each of which counts alike.
+  /// Shapes: at least one micro-batch. Each target that is not ignored counts alike, whichever micro-batch has it.
   StepResult take(std::span<const MicroBatch> micro_batches, double learning_rate);
 
   void visit_state(StateVisitor& visitor) { model_.visit_state(visitor); }
 
  private:
-  void accumulate(std::span<const MicroBatch> micro_batches);
-
   Gpt2& model_;
   double max_gradient_norm_;
 };

@@ -12,6 +12,7 @@
 
 #include "comm/device/device_buffer.h"
 #include "comm/device/device_info.h"
+#include "comm/device/device_tensor.h"
 #include "comm/device/stream.h"
 #include "models/kernels/adamw.h"
 #include "models/kernels/attention.h"
@@ -22,6 +23,7 @@
 #include "models/kernels/layernorm.h"
 #include "models/kernels/matrix_products.h"
 #include "models/kernels/tensor_segments.h"
+#include "models/ops/ops.h"
 
 namespace droptest {
 namespace {
@@ -95,23 +97,24 @@ void row_kernels(comm::Stream& stream, Rates& rates) {
   auto deviation = zeros<float>(kRows, stream);
   auto grads = zeros<float>(3 * kWidth, stream);
   auto scratch = zeros<float>(static_cast<std::int64_t>(models::layernorm_scratch_elems(kRows, kWidth)), stream);
-  const DeviceSpan<const Bf16> g = gain.elems();
+  const auto tensor = [&stream](auto& buffer) { return comm::device_tensor(buffer.elems(), stream); };
+  const comm::Tensor g = tensor(gain);
   rates.bytes("copy (yardstick)", 2 * row_bytes,
               [&] { comm::copy_on_device(DeviceSpan<const Bf16>(a.elems()), b.elems(), stream); });
   rates.bytes("layernorm_forward", 2 * row_bytes, [&] {
-    models::layernorm_forward<Bf16>(a.elems(), g, g, kRows, kWidth, b.elems(), mean.elems(), deviation.elems(), stream);
+    models::layernorm_forward<Bf16>(
+        {tensor(a), {}, {}, g, g, kRows, kWidth, {}, tensor(b), tensor(mean), tensor(deviation)}, stream);
   });
   rates.bytes("residual_layernorm_forward", 4 * row_bytes, [&] {
-    models::residual_layernorm_forward<Bf16>(a.elems(), b.elems(), g, g, g, kRows, kWidth, c.elems(), d.elems(),
-                                             mean.elems(), deviation.elems(), stream);
+    models::layernorm_forward<Bf16>(
+        {tensor(a), tensor(b), g, g, g, kRows, kWidth, tensor(c), tensor(d), tensor(mean), tensor(deviation)}, stream);
   });
   rates.bytes("layernorm_backward", 4 * row_bytes, [&] {
-    const auto width = static_cast<std::size_t>(kWidth);
-    models::layernorm_backward<Bf16>(a.elems(), b.elems(), g, mean.elems(), deviation.elems(), kRows, kWidth, c.elems(),
-                                     d.elems(),
-                                     {grads.elems().subspan(0, width), grads.elems().subspan(width, width),
-                                      grads.elems().subspan(2 * width, width), models::GradientMode::kSet},
-                                     scratch.elems(), stream);
+    const auto part = [&](std::int64_t i) { return models::elements(tensor(grads), i * kWidth, kWidth); };
+    models::layernorm_backward<Bf16>(
+        {tensor(a), tensor(b), tensor(mean), tensor(deviation), g, kRows, kWidth, tensor(c), tensor(d), part(0),
+         part(1), part(2), models::GradientMode::kSet, tensor(scratch)},
+        stream);
   });
   auto tokens = zeros<std::int32_t>(kRows, stream);
   auto table = zeros<Bf16>(kVocabulary * kWidth, stream);
@@ -214,13 +217,18 @@ void head_kernels(comm::Stream& stream, Rates& rates) {
   auto targets = zeros<std::int32_t>(kLogitRows, stream);
   auto losses = zeros<float>(kLogitRows, stream);
   const models::ProductShape shape{kLogitRows, kWidth, kVocabulary, models::WeightLayout::kOutputsByInputs, kStride};
-  const models::LogitRows rows{kLogitRows, kStride, {0, kVocabulary}};
+  models::LogitBlock block;
+  block.logits = comm::device_tensor(logits.elems(), stream);
+  block.rows = kLogitRows;
+  block.stride = kStride;
+  block.range = {0, kVocabulary};
+  block.targets = {targets.elems().data(), targets.elems().size()};
+  block.losses = comm::device_tensor(losses.elems(), stream);
   const double operations = 2.0 * static_cast<double>(kLogitRows * kWidth * kVocabulary);
   rates.operations("head forward", operations,
                    [&] { products.forward(shape, normalized.elems(), wte.elems(), {}, logits.elems()); });
-  rates.bytes("cross_entropy_forward_backward", 2.0 * static_cast<double>(kLogitRows * kStride) * sizeof(Bf16), [&] {
-    models::cross_entropy_forward_backward<Bf16>(logits.elems(), rows, targets.elems(), 1.0F, losses.elems(), stream);
-  });
+  rates.bytes("cross_entropy_forward_backward", 2.0 * static_cast<double>(kLogitRows * kStride) * sizeof(Bf16),
+              [&] { models::cross_entropy<Bf16>(block, models::Logits::kToGradient, stream); });
   rates.operations("head input gradient", operations,
                    [&] { products.backward_input(shape, logits.elems(), wte.elems(), 1.0F, normalized.elems()); });
   rates.operations("head weight gradient", operations, [&] {

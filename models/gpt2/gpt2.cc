@@ -40,11 +40,15 @@ Gpt2::~Gpt2() {
   }
 }
 
-std::vector<StageBuffers>& Gpt2::prepared(const BatchShape& shape, Keep keep) {
+StageBuffers& Gpt2::prepared(const BatchShape& shape, Keep keep, std::size_t slot) {
   std::optional<Prepared>& cached = keep == Keep::kForBackward ? training_ : evaluation_;
   const bool between_passes = std::find(in_use_.begin(), in_use_.end(), true) != in_use_.end();
   if (keep == Keep::kNothing) DROPTEST_CHECK(!between_passes, "an evaluation between the passes of a micro-batch");
-  if (cached && cached->plan.batch() == shape) return cached->slots;
+  if (cached && cached->plan.batch().batch == shape.batch && cached->plan.batch().length == shape.length) {
+    StageBuffers& buffers = cached->slots[slot];
+    buffers.extents.batch = shape;  // its positions may begin elsewhere
+    return buffers;
+  }
   DROPTEST_CHECK(!between_passes, "micro-batches of two shapes between their passes");
   cached.reset();
   StagePlan plan(config_, StageRange::whole(config_), ops_->world_size(), ops_->rank(), ops_->form(), shape, keep);
@@ -62,10 +66,10 @@ std::vector<StageBuffers>& Gpt2::prepared(const BatchShape& shape, Keep keep) {
     memory_bytes_ = bytes;
   }
   std::vector<StageBuffers> placed;
-  for (std::uint64_t slot = 0; slot < slots; ++slot) {
-    placed.push_back(plan.placed(memory_->data(), slot, slots, ops_->form(), ops_->stream()));
+  for (std::uint64_t i = 0; i < slots; ++i) {
+    placed.push_back(plan.placed(memory_->data(), i, slots, ops_->form(), ops_->stream()));
   }
-  return cached.emplace(Prepared{std::move(plan), std::move(placed)}).slots;
+  return cached.emplace(Prepared{std::move(plan), std::move(placed)}).slots[slot];
 }
 
 std::uint64_t Gpt2::memory_bytes() const {
@@ -104,7 +108,7 @@ std::uint64_t Gpt2::activation_bytes(const Gpt2Config& config, int world_size, i
 double Gpt2::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                       const BatchShape& shape) {
   check_batch(tokens, targets, shape, config_);
-  StageBuffers& buffers = prepared(shape, Keep::kNothing).front();
+  StageBuffers& buffers = prepared(shape, Keep::kNothing, 0);
   stage_.forward(buffers, Keep::kNothing, tokens, targets);
   stage_.evaluate_head(buffers, std::max<std::int64_t>(1, count_targets(targets)));
   return ops_->numbers()[Number::kEvaluation];
@@ -116,20 +120,26 @@ void Gpt2::forward_backward(std::span<const std::int32_t> tokens, std::span<cons
   backward(0, scale, mean_over);
 }
 
+std::size_t Gpt2::slot_index(int slot) const {
+  DROPTEST_CHECK(slot >= 0 && slot < options_.slots,
+                 "slot " + std::to_string(slot) + " of a model with " + std::to_string(options_.slots));
+  return static_cast<std::size_t>(slot);
+}
+
 void Gpt2::forward(int slot, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                    const BatchShape& shape) {
   check_batch(tokens, targets, shape, config_);
-  const auto i = static_cast<std::size_t>(slot);
-  DROPTEST_CHECK(!in_use_.at(i), "slot " + std::to_string(slot) + " waits for its backward pass");
-  StageBuffers& buffers = prepared(shape, Keep::kForBackward)[i];
+  const std::size_t i = slot_index(slot);
+  DROPTEST_CHECK(!in_use_[i], "slot " + std::to_string(slot) + " waits for its backward pass");
+  StageBuffers& buffers = prepared(shape, Keep::kForBackward, i);
   in_use_[i] = true;
   targets_[i] = count_targets(targets);
   stage_.forward(buffers, Keep::kForBackward, tokens, targets);
 }
 
 void Gpt2::backward(int slot, double scale, std::int64_t mean_over) {
-  const auto i = static_cast<std::size_t>(slot);
-  DROPTEST_CHECK(in_use_.at(i), "slot " + std::to_string(slot) + " has had no forward pass");
+  const std::size_t i = slot_index(slot);
+  DROPTEST_CHECK(in_use_[i], "slot " + std::to_string(slot) + " has had no forward pass");
   const GradientMode mode = zeros_pending_ ? GradientMode::kSet : GradientMode::kAdd;
   zeros_pending_ = false;
   // Where all targets are ignored, the losses are zeros.

@@ -55,8 +55,8 @@ class Gpt2 {
   void forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                         const BatchShape& shape, double scale, std::int64_t mean_over = kOwnTargets);
   /// The passes one by one: a forward pass leaves its saved activations in a slot, from 0, and the backward pass of
-  /// that slot follows once, in whatever order. Micro-batches that are between their passes have one shape, and no
-  /// evaluation comes in between.
+  /// that slot follows once, in whatever order. Micro-batches that are between their passes have one batch size and
+  /// length, and no evaluation comes in between.
   void forward(int slot, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                const BatchShape& shape);
   void backward(int slot, double scale, std::int64_t mean_over = kOwnTargets);
@@ -109,7 +109,10 @@ class Gpt2 {
     StagePlan plan;
     std::vector<StageBuffers> slots;
   };
-  std::vector<StageBuffers>& prepared(const BatchShape& shape, Keep keep);
+  /// The buffers of a slot, or of an evaluation, for a batch of that shape.
+  StageBuffers& prepared(const BatchShape& shape, Keep keep, std::size_t slot);
+  /// Throws: CheckError for one that the model does not have.
+  std::size_t slot_index(int slot) const;
 
   Gpt2Config config_;
   SlotOptions options_;

@@ -57,18 +57,18 @@ void LmHead::reduce_statistics(const LogitBlock& block) const {
   ops_.losses_of_sums(block);
 }
 
-void LmHead::compute_losses(StageBuffers& b, const Chunk& chunk, const Weight& wte, Ops::Logits logits) const {
+void LmHead::compute_losses(StageBuffers& b, const Chunk& chunk, const Weight& wte, Logits logits) const {
   ops_.linear_forward(chunk.product, ops_.operand(chunk.normalized, 1, b.rounded_input), wte, nullptr,
                       chunk.block.logits);
   if (ops_.world_size() == 1 && ops_.form().fuses_cross_entropy()) return ops_.cross_entropy(chunk.block, logits);
   reduce_statistics(chunk.block);
-  if (logits == Ops::Logits::kToGradient) ops_.logits_to_gradient(chunk.block);
+  if (logits == Logits::kToGradient) ops_.logits_to_gradient(chunk.block);
 }
 
 void LmHead::forward(StageBuffers& b) const {
   const Weight wte = used_rows(b.extents);
   for (std::int64_t row = 0; row < b.extents.batch.rows(); row += b.chunks.rows) {
-    compute_losses(b, chunk_at(b, row), wte, Ops::Logits::kKeep);
+    compute_losses(b, chunk_at(b, row), wte, Logits::kKeep);
   }
 }
 
@@ -78,7 +78,7 @@ void LmHead::forward_backward(StageBuffers& b, double factor, GradientMode mode)
   // The factor enters both GEMMs.
   for (std::int64_t row = 0; row < rows; row += b.chunks.rows) {
     const Chunk chunk = chunk_at(b, row);
-    compute_losses(b, chunk, wte, Ops::Logits::kToGradient);
+    compute_losses(b, chunk, wte, Logits::kToGradient);
     const Operand gradient = ops_.operand(chunk.block.logits, factor, b.rounded_gradients[0]);
     ops_.linear_backward_input(chunk.product, gradient, wte, part_of(chunk.grad_normalized, chunk.message));
     // The sum over ranks goes on while the last chunk's gradient of the embedding is computed.

@@ -24,7 +24,7 @@ class LmHead final : public Head {
  private:
   struct Chunk;
   static Chunk chunk_at(StageBuffers& buffers, std::int64_t first_row);
-  void compute_losses(StageBuffers& buffers, const Chunk& chunk, const Weight& wte, Ops::Logits logits) const;
+  void compute_losses(StageBuffers& buffers, const Chunk& chunk, const Weight& wte, Logits logits) const;
   void reduce_statistics(const LogitBlock& block) const;
   /// The rows of the embedding that stand for tokens.
   Weight used_rows(const StageExtents& extents) const;

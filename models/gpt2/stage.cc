@@ -62,8 +62,9 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
   if (range_.has_head()) {
     normalise(last_norm_, b.final_norm, pending);
   } else {
-    ops_.residual_forward(pending->residual, pending->output, weight(pending->bias).value, rows_, config_.width,
-                          b.output);
+    NormForward sum = norm_behind(pending);
+    sum.stream = b.output;
+    ops_.residual_forward(sum);
   }
   store_.release(kOutsideOfBlocks);
 }
@@ -80,17 +81,23 @@ void Stage::embed(StageBuffers& b) {
                      x.batch.batch, x.batch.length, x.width, stream);
 }
 
-void Stage::normalise(std::size_t norm, NormBuffers& buffers, const std::optional<Pending>& pending) {
+NormForward Stage::norm_behind(const std::optional<Pending>& pending) const {
   NormForward n;
-  n.residual = pending ? pending->residual : buffers.stream;
   if (pending) {
+    n.residual = pending->residual;
     n.branch = pending->output;
     n.branch_bias = weight(pending->bias).value;
   }
-  n.gain = weight(norm);
-  n.bias = weight(norm + 1);
   n.rows = rows_;
   n.width = config_.width;
+  return n;
+}
+
+void Stage::normalise(std::size_t norm, NormBuffers& buffers, const std::optional<Pending>& pending) {
+  NormForward n = norm_behind(pending);
+  if (!pending) n.residual = buffers.stream;
+  n.gain = weight(norm).value;
+  n.bias = weight(norm + 1).value;
   n.stream = buffers.stream;
   n.output = buffers.normalized;
   n.mean = buffers.mean;
@@ -142,7 +149,13 @@ void Stage::backward(StageBuffers& b, double scale, std::int64_t targets, Gradie
     ops_.sum_losses(b.losses, b.chunks.rows, count, mode, Number::kLosses);
     normalise_backward(last_norm_, b.final_norm, last_bias, {}, b, mode);
   } else {
-    ops_.residual_backward(b.grad_stream, rows_, x.width, mode, weight(last_bias).gradient);
+    NormBackward sum;
+    sum.rows = rows_;
+    sum.width = x.width;
+    sum.grad_stream = b.grad_stream;
+    sum.grad_branch_bias = weight(last_bias).gradient;
+    sum.mode = mode;
+    ops_.residual_backward(sum);
   }
   for (int layer = range_.last - 1; layer >= range_.first; --layer) {
     store_.acquire(layer);
@@ -179,8 +192,9 @@ void Stage::normalise_backward(std::size_t norm, const NormBuffers& norm_buffers
   n.stream = norm_buffers.stream;
   n.mean = norm_buffers.mean;
   n.inverse_deviation = norm_buffers.inverse_deviation;
-  n.gain = weight(norm);
-  n.bias = weight(norm + 1);
+  n.gain = weight(norm).value;
+  n.grad_gain = weight(norm).gradient;
+  n.grad_bias = weight(norm + 1).gradient;
   n.rows = rows_;
   n.width = config_.width;
   n.grad_residual = grad_residual;

@@ -76,6 +76,8 @@ class Stage {
   std::size_t index(int layer) const { return static_cast<std::size_t>(layer - range_.first); }
 
   void embed(StageBuffers& buffers);
+  /// The sum in front of a norm.
+  NormForward norm_behind(const std::optional<Pending>& pending) const;
   void normalise(std::size_t norm, NormBuffers& buffers, const std::optional<Pending>& pending);
   void attention_forward(int layer, StageBuffers& buffers);
   void mlp_forward(int layer, StageBuffers& buffers);

@@ -20,6 +20,13 @@ constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 // has 99 KiB for a block.
 constexpr std::size_t kMostCachedBytes = 99U * 1024U - 512U;
 
+/// The extents of a LogitBlock.
+struct LogitRows {
+  std::int64_t rows;
+  std::int64_t stride;
+  TokenRange range;
+};
+
 /// Calls use(element) for the thread's own elements of the row.
 template <int V, class D, class Use>
 __device__ void for_own_elems(const D* row, std::int64_t count, const Use& use) {
@@ -46,11 +53,10 @@ __device__ float row_exponential_sum(const D* row, std::int64_t count, float lar
   return block_sum(own, shared);
 }
 
-/// gradient[j] = factor x (exp(row[j] - largest) / sum - [j is the target]); 0 in the padding, and in a row that is
-/// ignored.
+/// gradient[j] = exp(row[j] - largest) / sum - [j is the target]; 0 in the padding, and in a row that is ignored.
 template <int V, class D>
 __device__ void write_gradient(const D* row, const LogitRows& shape, std::int32_t target_token, float largest,
-                               float sum, float factor, D* gradient) {
+                               float sum, D* gradient) {
   const std::int64_t target = target_token - shape.range.first;
   const std::int64_t count = target_token == kIgnoredTarget ? 0 : shape.range.count;
   const float inverse = 1.0F / sum;
@@ -62,7 +68,7 @@ __device__ void write_gradient(const D* row, const LogitRows& shape, std::int32_
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const float p = expf(x.at[v] - largest) * inverse;
-      x.at[v] = v < columns ? factor * (v == at_target ? p - 1.0F : p) : 0.0F;
+      x.at[v] = v < columns ? (v == at_target ? p - 1.0F : p) : 0.0F;
     }
     store_floats<V>(x, gradient + j);
   }
@@ -96,10 +102,10 @@ __global__ void exponential_sums_kernel(const D* logits, LogitRows shape, const 
 
 template <class D, int V>
 __global__ void logits_to_gradient_kernel(D* logits, LogitRows shape, const std::int32_t* targets, const float* largest,
-                                          const float* sums, float factor) {
+                                          const float* sums) {
   for (std::int64_t i = blockIdx.x; i < shape.rows; i += gridDim.x) {
     D* row = logits + i * shape.stride;
-    write_gradient<V>(row, shape, targets[i], largest[i], sums[i], factor, row);
+    write_gradient<V>(row, shape, targets[i], largest[i], sums[i], row);
   }
 }
 
@@ -124,8 +130,8 @@ __device__ void cache_row(const D* row, std::int64_t count, D* cache) {
 
 /// gradient: null for losses alone, else the logits.
 template <class D, int V, bool kCached>
-__global__ void cross_entropy_kernel(const D* logits, LogitRows shape, const std::int32_t* targets, float factor,
-                                     float* losses, D* gradient) {
+__global__ void cross_entropy_kernel(const D* logits, LogitRows shape, const std::int32_t* targets, float* losses,
+                                     D* gradient) {
   __shared__ float maxima[kMostWarps];
   __shared__ float sums[kMostWarps];
   for (std::int64_t i = blockIdx.x; i < shape.rows; i += gridDim.x) {
@@ -144,115 +150,85 @@ __global__ void cross_entropy_kernel(const D* logits, LogitRows shape, const std
       losses[i] = targets[i] == kIgnoredTarget ? 0.0F : logf(sum) - (own ? at_target - largest : 0.0F);
     }
     if (gradient != nullptr) {
-      write_gradient<V>(row, shape, targets[i], largest, sum, factor, gradient + i * shape.stride);
+      write_gradient<V>(row, shape, targets[i], largest, sum, gradient + i * shape.stride);
     }
     __syncthreads();
   }
 }
 
-/// Whether rows can be taken as packs.
-template <class D>
-bool in_packs(const LogitRows& shape, const void* logits) {
-  return shape.stride % kPackElems<D> == 0 && reinterpret_cast<std::uintptr_t>(logits) % 16 == 0;
-}
+/// How a kernel goes through the rows of a block: in packs, where it can be.
+struct RowLaunch {
+  LogitRows rows;
+  bool packs;
+  comm::LaunchShape shape;
+};
 
-comm::LaunchShape launch_shape(const LogitRows& shape, std::int64_t vector) {
+/// `others`: what the operation has of each row.
+template <class E>
+RowLaunch row_launch(const char* operation, const LogitBlock& b, std::initializer_list<comm::ConstTensor> others) {
+  constexpr int kVector = kPackElems<DeviceElement<E>>;
+  DROPTEST_CHECK(b.rows >= 0 && b.range.count >= 0 && b.stride >= b.range.count &&
+                     b.stride <= std::numeric_limits<std::int32_t>::max() && have(b.rows * b.stride, {b.logits}) &&
+                     have(b.rows, others) && b.targets.count >= static_cast<std::size_t>(b.rows),
+                 std::string(operation) + ": " + std::to_string(b.rows) + " rows of " + std::to_string(b.range.count) +
+                     " in " + std::to_string(b.stride) + ", " + std::to_string(b.logits.count_elems()) +
+                     " logits: a tensor does not fit");
+  const bool packs = rows_of_packs<DeviceElement<E>>(b.stride, b.logits.bytes.data());
   // Four packs for each thread keep enough loads under way, and a short row does not need a large block.
-  return block_per_row(shape.rows, std::max<std::int64_t>(1, shape.stride / vector / 4), kMostThreads);
-}
-
-void check_shape(const char* operation, const LogitRows& shape, std::size_t logits, std::size_t per_row) {
-  DROPTEST_CHECK(shape.rows >= 0 && shape.range.count >= 0 && shape.stride >= shape.range.count &&
-                     shape.stride <= std::numeric_limits<std::int32_t>::max() &&
-                     logits >= static_cast<std::size_t>(shape.rows * shape.stride) &&
-                     per_row >= static_cast<std::size_t>(shape.rows),
-                 std::string(operation) + ": " + std::to_string(shape.rows) + " rows of " +
-                     std::to_string(shape.range.count) + " in " + std::to_string(shape.stride) + ", " +
-                     std::to_string(logits) + " logits, " + std::to_string(per_row) + " values of rows");
+  const std::int64_t packs_of_thread = std::max<std::int64_t>(1, b.stride / (packs ? kVector : 1) / 4);
+  return {{b.rows, b.stride, b.range}, packs, block_per_row(b.rows, packs_of_thread, kMostThreads)};
 }
 
 }  // namespace
 
 template <class E>
-void row_maxima(comm::DeviceSpan<const E> logits, const LogitRows& shape, comm::DeviceSpan<float> largest,
-                comm::Stream& stream) {
+void row_maxima(const LogitBlock& b, comm::Stream& stream) {
   using D = DeviceElement<E>;
-  check_shape("row_maxima", shape, logits.size(), largest.size());
-  const bool packs = in_packs<D>(shape, logits.data());
-  comm::launch("row_maxima", packs ? row_maxima_kernel<D, kPackElems<D>> : row_maxima_kernel<D, 1>,
-               launch_shape(shape, packs ? kPackElems<D> : 1), stream, device_elems(logits), shape, largest.data());
+  const RowLaunch launch = row_launch<E>("row_maxima", b, {b.largest});
+  comm::launch("row_maxima", launch.packs ? row_maxima_kernel<D, kPackElems<D>> : row_maxima_kernel<D, 1>, launch.shape,
+               stream, device_elems<E>(b.logits), launch.rows, device_elems<float>(b.largest));
 }
 
 template <class E>
-void exponential_sums(comm::DeviceSpan<const E> logits, const LogitRows& shape,
-                      comm::DeviceSpan<const std::int32_t> targets, comm::DeviceSpan<const float> largest,
-                      comm::DeviceSpan<float> sums, comm::DeviceSpan<float> predicted, comm::Stream& stream) {
+void exponential_sums(const LogitBlock& b, comm::Stream& stream) {
   using D = DeviceElement<E>;
-  check_shape("exponential_sums", shape, logits.size(),
-              std::min({targets.size(), largest.size(), sums.size(), predicted.size()}));
-  const bool packs = in_packs<D>(shape, logits.data());
-  comm::launch("exponential_sums", packs ? exponential_sums_kernel<D, kPackElems<D>> : exponential_sums_kernel<D, 1>,
-               launch_shape(shape, packs ? kPackElems<D> : 1), stream, device_elems(logits), shape, targets.data(),
-               largest.data(), sums.data(), predicted.data());
+  const RowLaunch launch = row_launch<E>("exponential_sums", b, {b.largest, b.sums, b.predicted});
+  comm::launch("exponential_sums",
+               launch.packs ? exponential_sums_kernel<D, kPackElems<D>> : exponential_sums_kernel<D, 1>, launch.shape,
+               stream, device_elems<E>(b.logits), launch.rows, b.targets.data, device_elems<float>(b.largest),
+               device_elems<float>(b.sums), device_elems<float>(b.predicted));
 }
 
 template <class E>
-void logits_to_gradient(comm::DeviceSpan<E> logits, const LogitRows& shape,
-                        comm::DeviceSpan<const std::int32_t> targets, comm::DeviceSpan<const float> largest,
-                        comm::DeviceSpan<const float> sums, float factor, comm::Stream& stream) {
+void logits_to_gradient(const LogitBlock& b, comm::Stream& stream) {
   using D = DeviceElement<E>;
-  check_shape("logits_to_gradient", shape, logits.size(), std::min({targets.size(), largest.size(), sums.size()}));
-  const bool packs = in_packs<D>(shape, logits.data());
+  const RowLaunch launch = row_launch<E>("logits_to_gradient", b, {b.largest, b.sums});
   comm::launch("logits_to_gradient",
-               packs ? logits_to_gradient_kernel<D, kPackElems<D>> : logits_to_gradient_kernel<D, 1>,
-               launch_shape(shape, packs ? kPackElems<D> : 1), stream, device_elems(logits), shape, targets.data(),
-               largest.data(), sums.data(), factor);
+               launch.packs ? logits_to_gradient_kernel<D, kPackElems<D>> : logits_to_gradient_kernel<D, 1>,
+               launch.shape, stream, device_elems<E>(b.logits), launch.rows, b.targets.data,
+               device_elems<float>(b.largest), device_elems<float>(b.sums));
 }
 
-void losses_of_sums(comm::DeviceSpan<const float> sums, comm::DeviceSpan<const float> predicted,
-                    comm::DeviceSpan<const std::int32_t> targets, comm::DeviceSpan<float> losses,
-                    comm::Stream& stream) {
-  DROPTEST_CHECK(sums.size() == losses.size() && predicted.size() == losses.size() && targets.size() == losses.size(),
-                 "losses_of_sums: " + std::to_string(sums.size()) + " sums, " + std::to_string(predicted.size()) +
-                     " predicted, " + std::to_string(losses.size()) + " losses");
-  comm::launch("losses_of_sums", losses_of_sums_kernel, comm::cover(losses.size()), stream, sums.data(),
-               predicted.data(), targets.data(), static_cast<std::int64_t>(losses.size()), losses.data());
+void losses_of_sums(const LogitBlock& b, comm::Stream& stream) {
+  DROPTEST_CHECK(have(b.rows, {b.sums, b.predicted, b.losses}) && b.targets.count >= static_cast<std::size_t>(b.rows),
+                 "losses_of_sums: " + std::to_string(b.rows) + " rows: a tensor does not fit");
+  comm::launch("losses_of_sums", losses_of_sums_kernel, comm::cover(static_cast<std::uint64_t>(b.rows)), stream,
+               device_elems<float>(b.sums), device_elems<float>(b.predicted), b.targets.data, b.rows,
+               device_elems<float>(b.losses));
 }
 
-namespace {
-
-template <class D>
-void launch_cross_entropy(const D* logits, const LogitRows& shape, const std::int32_t* targets, float factor,
-                          float* losses, D* gradient, comm::Stream& stream) {
-  const bool packs = in_packs<D>(shape, logits);
-  const std::size_t row_bytes = static_cast<std::size_t>(shape.stride) * sizeof(D);
-  const bool cached = row_bytes <= kMostCachedBytes;
+template <class E>
+void cross_entropy(const LogitBlock& b, Logits logits, comm::Stream& stream) {
+  using D = DeviceElement<E>;
   constexpr int kVector = kPackElems<D>;
-  auto* kernel = packs ? cross_entropy_kernel<D, kVector, false> : cross_entropy_kernel<D, 1, false>;
-  if (cached) kernel = packs ? cross_entropy_kernel<D, kVector, true> : cross_entropy_kernel<D, 1, true>;
-  comm::LaunchShape launch = launch_shape(shape, packs ? kVector : 1);
-  if (cached) launch.shared_bytes = row_bytes;
-  comm::launch("cross_entropy", kernel, launch, stream, logits, shape, targets, factor, losses, gradient);
-}
-
-}  // namespace
-
-template <class E>
-void cross_entropy_forward(comm::DeviceSpan<const E> logits, const LogitRows& shape,
-                           comm::DeviceSpan<const std::int32_t> targets, comm::DeviceSpan<float> losses,
-                           comm::Stream& stream) {
-  check_shape("cross_entropy_forward", shape, logits.size(), std::min(targets.size(), losses.size()));
-  launch_cross_entropy<DeviceElement<E>>(device_elems(logits), shape, targets.data(), 0.0F, losses.data(), nullptr,
-                                         stream);
-}
-
-template <class E>
-void cross_entropy_forward_backward(comm::DeviceSpan<E> logits, const LogitRows& shape,
-                                    comm::DeviceSpan<const std::int32_t> targets, float factor,
-                                    comm::DeviceSpan<float> losses, comm::Stream& stream) {
-  check_shape("cross_entropy_forward_backward", shape, logits.size(), std::min(targets.size(), losses.size()));
-  launch_cross_entropy<DeviceElement<E>>(device_elems(logits), shape, targets.data(), factor, losses.data(),
-                                         device_elems(logits), stream);
+  RowLaunch launch = row_launch<E>("cross_entropy", b, {b.losses});
+  const std::size_t row_bytes = static_cast<std::size_t>(b.stride) * sizeof(D);
+  const bool cached = row_bytes <= kMostCachedBytes;
+  auto* kernel = launch.packs ? cross_entropy_kernel<D, kVector, false> : cross_entropy_kernel<D, 1, false>;
+  if (cached) kernel = launch.packs ? cross_entropy_kernel<D, kVector, true> : cross_entropy_kernel<D, 1, true>;
+  if (cached) launch.shape.shared_bytes = row_bytes;
+  comm::launch("cross_entropy", kernel, launch.shape, stream, device_elems<E>(b.logits), launch.rows, b.targets.data,
+               device_elems<float>(b.losses), logits == Logits::kToGradient ? device_elems<E>(b.logits) : nullptr);
 }
 
 void sum_of_values(comm::DeviceSpan<const float> values, double divisor, GradientMode mode,
@@ -262,31 +238,13 @@ void sum_of_values(comm::DeviceSpan<const float> values, double divisor, Gradien
                             {sum.data(), divisor, mode == GradientMode::kAdd ? 1 : 0}, stream);
 }
 
-template void row_maxima<float>(comm::DeviceSpan<const float>, const LogitRows&, comm::DeviceSpan<float>,
-                                comm::Stream&);
-template void row_maxima<Bf16>(comm::DeviceSpan<const Bf16>, const LogitRows&, comm::DeviceSpan<float>, comm::Stream&);
-template void exponential_sums<float>(comm::DeviceSpan<const float>, const LogitRows&,
-                                      comm::DeviceSpan<const std::int32_t>, comm::DeviceSpan<const float>,
-                                      comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::Stream&);
-template void exponential_sums<Bf16>(comm::DeviceSpan<const Bf16>, const LogitRows&,
-                                     comm::DeviceSpan<const std::int32_t>, comm::DeviceSpan<const float>,
-                                     comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::Stream&);
-template void logits_to_gradient<float>(comm::DeviceSpan<float>, const LogitRows&, comm::DeviceSpan<const std::int32_t>,
-                                        comm::DeviceSpan<const float>, comm::DeviceSpan<const float>, float,
-                                        comm::Stream&);
-template void logits_to_gradient<Bf16>(comm::DeviceSpan<Bf16>, const LogitRows&, comm::DeviceSpan<const std::int32_t>,
-                                       comm::DeviceSpan<const float>, comm::DeviceSpan<const float>, float,
-                                       comm::Stream&);
-template void cross_entropy_forward<float>(comm::DeviceSpan<const float>, const LogitRows&,
-                                           comm::DeviceSpan<const std::int32_t>, comm::DeviceSpan<float>,
-                                           comm::Stream&);
-template void cross_entropy_forward<Bf16>(comm::DeviceSpan<const Bf16>, const LogitRows&,
-                                          comm::DeviceSpan<const std::int32_t>, comm::DeviceSpan<float>, comm::Stream&);
-template void cross_entropy_forward_backward<float>(comm::DeviceSpan<float>, const LogitRows&,
-                                                    comm::DeviceSpan<const std::int32_t>, float,
-                                                    comm::DeviceSpan<float>, comm::Stream&);
-template void cross_entropy_forward_backward<Bf16>(comm::DeviceSpan<Bf16>, const LogitRows&,
-                                                   comm::DeviceSpan<const std::int32_t>, float, comm::DeviceSpan<float>,
-                                                   comm::Stream&);
+template void row_maxima<float>(const LogitBlock&, comm::Stream&);
+template void row_maxima<Bf16>(const LogitBlock&, comm::Stream&);
+template void exponential_sums<float>(const LogitBlock&, comm::Stream&);
+template void exponential_sums<Bf16>(const LogitBlock&, comm::Stream&);
+template void logits_to_gradient<float>(const LogitBlock&, comm::Stream&);
+template void logits_to_gradient<Bf16>(const LogitBlock&, comm::Stream&);
+template void cross_entropy<float>(const LogitBlock&, Logits, comm::Stream&);
+template void cross_entropy<Bf16>(const LogitBlock&, Logits, comm::Stream&);
 
 }  // namespace droptest::models

@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 
 #include "comm/bfloat16.h"
+#include "comm/communicator.h"
 #include "comm/device/device_span.h"
 #include "comm/device/kernel_launch.cuh"
 
@@ -35,6 +37,24 @@ DeviceElement<E>* device_elems(comm::DeviceSpan<E> span) {
 template <class E>
 const DeviceElement<E>* device_elems(comm::DeviceSpan<const E> span) {
   return reinterpret_cast<const DeviceElement<E>*>(span.data());
+}
+
+/// A tensor's elements, which are of E; null where it has none.
+template <class E>
+const DeviceElement<E>* device_elems(const comm::ConstTensor& tensor) {
+  DROPTEST_CHECK(tensor.bytes.empty() || tensor.type == comm::element_type_of<E>(), "a tensor of another type");
+  return reinterpret_cast<const DeviceElement<E>*>(tensor.bytes.data());
+}
+template <class E>
+DeviceElement<E>* device_elems(const comm::Tensor& tensor) {
+  return const_cast<DeviceElement<E>*>(device_elems<E>(comm::ConstTensor(tensor)));
+}
+
+/// Whether all have at least so many elements.
+inline bool have(std::int64_t elems, std::initializer_list<comm::ConstTensor> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [elems](const comm::ConstTensor& tensor) {
+    return tensor.count_elems() >= static_cast<std::uint64_t>(elems);
+  });
 }
 
 /// Elements of 16 bytes.

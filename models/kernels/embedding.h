@@ -2,6 +2,7 @@
 // Rows of a table looked up by token, where this rank has only some of the rows; and position rows.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -10,6 +11,16 @@
 #include "models/team.h"
 
 namespace droptest::models {
+
+/// Token numbers in the memory of the device that computes with them.
+struct TokenIds {
+  std::int32_t* data = nullptr;
+  std::size_t count = 0;
+
+  TokenIds part(std::int64_t first, std::int64_t elems) const {
+    return {data + first, static_cast<std::size_t>(elems)};
+  }
+};
 
 /// The tokens first, first + 1, ..., first + count - 1: those whose rows a rank has.
 struct TokenRange {

@@ -185,21 +185,9 @@ __global__ void branch_bias_gradient_kernel(const D* values, std::int64_t rows, 
   }
 }
 
-template <class D>
-void launch_rows(const Kept<D>& kept, std::int64_t rows, std::int64_t width, const D* grad_residual, D* grad_input,
-                 int parts, float* partial, comm::Stream& stream) {
-  constexpr int kVector = kPackElems<D>;
-  const bool packs =
-      width <= kVector * static_cast<std::int64_t>(kMostThreads) &&
-      rows_of_packs<D>(width, kept.grad_output, kept.input, kept.gain, grad_residual, grad_input, partial);
-  comm::LaunchShape shape = packs ? block_per_row(rows, width / kVector, kMostThreads) : block_per_row(rows, width);
-  shape.blocks = std::min(shape.blocks, static_cast<std::uint64_t>(partial_rows(rows)));
-  if (!packs) shape.shared_bytes = static_cast<std::size_t>(parts * width) * sizeof(float);
-  DROPTEST_CHECK(shape.shared_bytes <= kMostSharedBytes, "layernorm_backward: rows of " + std::to_string(width) +
-                                                             " elements, want at most " +
-                                                             std::to_string(kMostSharedBytes / sizeof(float) / 3));
-  comm::launch("layernorm_backward", packs ? layernorm_backward_packs_kernel<D, kVector> : layernorm_backward_kernel<D>,
-               shape, stream, kept, rows, width, grad_residual, grad_input, parts, partial);
+/// A tile of columns for each block.
+comm::LaunchShape tiles_of(std::int64_t columns) {
+  return {std::min(static_cast<std::uint64_t>((columns + kWarp - 1) / kWarp), kMostBlocks), kRowLanes * kWarp, 0};
 }
 
 }  // namespace
@@ -209,60 +197,55 @@ std::uint64_t layernorm_scratch_elems(std::int64_t rows, std::int64_t width) {
 }
 
 template <class E>
-void layernorm_backward(comm::DeviceSpan<const E> grad_output, comm::DeviceSpan<const E> input,
-                        comm::DeviceSpan<const E> gain, comm::DeviceSpan<const float> mean,
-                        comm::DeviceSpan<const float> inverse_deviation, std::int64_t rows, std::int64_t width,
-                        comm::DeviceSpan<const E> grad_residual, comm::DeviceSpan<E> grad_input,
-                        const LayerNormGradients& gradients, comm::DeviceSpan<float> scratch, comm::Stream& stream) {
+void layernorm_backward(const NormBackward& n, comm::Stream& stream) {
   using D = DeviceElement<E>;
-  const auto count = static_cast<std::size_t>(rows * width);
+  constexpr const char* kName = "layernorm_backward";
+  constexpr int kVector = kPackElems<D>;
+  const std::int64_t count = n.rows * n.width;
   DROPTEST_CHECK(
-      rows >= 0 && width >= 0 && grad_output.size() >= count && input.size() >= count &&
-          gain.size() == static_cast<std::size_t>(width) && mean.size() >= static_cast<std::size_t>(rows) &&
-          inverse_deviation.size() >= static_cast<std::size_t>(rows) &&
-          (grad_residual.empty() || grad_residual.size() >= count) && grad_input.size() >= count &&
-          gradients.gain.size() == gain.size() && gradients.bias.size() == gain.size() &&
-          (gradients.branch_bias.empty() || gradients.branch_bias.size() == gain.size()) &&
-          scratch.size() >= layernorm_scratch_elems(rows, width),
-      "layernorm_backward: [" + std::to_string(rows) + ", " + std::to_string(width) + "]: a range does not fit");
-  const int parts = gradients.branch_bias.empty() ? 2 : 3;
-  launch_rows<D>(
-      {device_elems(grad_output), device_elems(input), device_elems(gain), mean.data(), inverse_deviation.data()}, rows,
-      width, grad_residual.empty() ? nullptr : device_elems(grad_residual), device_elems(grad_input), parts,
-      scratch.data(), stream);
-  const auto tiles = static_cast<std::uint64_t>((parts * width + kWarp - 1) / kWarp);
-  comm::launch("layernorm_backward", parameter_gradients_kernel, {std::min(tiles, kMostBlocks), kRowLanes * kWarp, 0},
-               stream, scratch.data(), partial_rows(rows), width, parts, gradients.mode == GradientMode::kAdd ? 1 : 0,
-               GradientsOfParts{{gradients.gain.data(), gradients.bias.data(), gradients.branch_bias.data()}});
+      n.rows >= 0 && n.width >= 0 && have(count, {n.grad_output, n.stream, n.grad_stream}) &&
+          have(n.width, {n.gain, n.grad_gain, n.grad_bias}) && have(n.rows, {n.mean, n.inverse_deviation}) &&
+          (n.grad_residual.bytes.empty() || have(count, {n.grad_residual})) &&
+          (n.grad_branch_bias.bytes.empty() || have(n.width, {n.grad_branch_bias})) &&
+          have(static_cast<std::int64_t>(layernorm_scratch_elems(n.rows, n.width)), {n.scratch}),
+      "layernorm_backward: [" + std::to_string(n.rows) + ", " + std::to_string(n.width) + "]: a tensor does not fit");
+  const int parts = n.grad_branch_bias.bytes.empty() ? 2 : 3;
+  const Kept<D> kept{device_elems<E>(n.grad_output), device_elems<E>(n.stream), device_elems<E>(n.gain),
+                     device_elems<float>(n.mean), device_elems<float>(n.inverse_deviation)};
+  const D* grad_residual = device_elems<E>(n.grad_residual);
+  D* grad_stream = device_elems<E>(n.grad_stream);
+  float* partial = device_elems<float>(n.scratch);
+  const bool packs =
+      n.width <= kVector * static_cast<std::int64_t>(kMostThreads) &&
+      rows_of_packs<D>(n.width, kept.grad_output, kept.input, kept.gain, grad_residual, grad_stream, partial);
+  comm::LaunchShape shape =
+      packs ? block_per_row(n.rows, n.width / kVector, kMostThreads) : block_per_row(n.rows, n.width);
+  shape.blocks = std::min(shape.blocks, static_cast<std::uint64_t>(partial_rows(n.rows)));
+  if (!packs) shape.shared_bytes = static_cast<std::size_t>(parts * n.width) * sizeof(float);
+  DROPTEST_CHECK(shape.shared_bytes <= kMostSharedBytes, "layernorm_backward: rows of " + std::to_string(n.width) +
+                                                             " elements, want at most " +
+                                                             std::to_string(kMostSharedBytes / sizeof(float) / 3));
+  comm::launch(kName, packs ? layernorm_backward_packs_kernel<D, kVector> : layernorm_backward_kernel<D>, shape, stream,
+               kept, n.rows, n.width, grad_residual, grad_stream, parts, partial);
+  comm::launch(kName, parameter_gradients_kernel, tiles_of(parts * n.width), stream, partial, partial_rows(n.rows),
+               n.width, parts, n.mode == GradientMode::kAdd ? 1 : 0,
+               GradientsOfParts{{device_elems<float>(n.grad_gain), device_elems<float>(n.grad_bias),
+                                 device_elems<float>(n.grad_branch_bias)}});
 }
 
 template <class E>
-void branch_bias_gradient(comm::DeviceSpan<const E> grad_input, std::int64_t rows, std::int64_t width,
-                          GradientMode mode, comm::DeviceSpan<float> branch_bias, comm::Stream& stream) {
+void branch_bias_gradient(const NormBackward& n, comm::Stream& stream) {
   DROPTEST_CHECK(
-      rows >= 0 && width >= 0 && grad_input.size() >= static_cast<std::size_t>(rows * width) &&
-          branch_bias.size() == static_cast<std::size_t>(width),
-      "branch_bias_gradient: [" + std::to_string(rows) + ", " + std::to_string(width) + "]: a range does not fit");
-  const auto tiles = static_cast<std::uint64_t>((width + kWarp - 1) / kWarp);
-  comm::launch("branch_bias_gradient", branch_bias_gradient_kernel<DeviceElement<E>>,
-               {std::min(tiles, kMostBlocks), kRowLanes * kWarp, 0}, stream, device_elems(grad_input), rows,
-               partial_rows(rows), width, mode == GradientMode::kAdd ? 1 : 0, branch_bias.data());
+      n.rows >= 0 && have(n.rows * n.width, {n.grad_stream}) && have(n.width, {n.grad_branch_bias}),
+      "branch_bias_gradient: [" + std::to_string(n.rows) + ", " + std::to_string(n.width) + "]: a tensor does not fit");
+  comm::launch("branch_bias_gradient", branch_bias_gradient_kernel<DeviceElement<E>>, tiles_of(n.width), stream,
+               device_elems<E>(comm::ConstTensor(n.grad_stream)), n.rows, partial_rows(n.rows), n.width,
+               n.mode == GradientMode::kAdd ? 1 : 0, device_elems<float>(n.grad_branch_bias));
 }
 
-template void layernorm_backward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
-                                        comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
-                                        comm::DeviceSpan<const float>, std::int64_t, std::int64_t,
-                                        comm::DeviceSpan<const float>, comm::DeviceSpan<float>,
-                                        const LayerNormGradients&, comm::DeviceSpan<float>, comm::Stream&);
-template void layernorm_backward<Bf16>(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
-                                       comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const float>,
-                                       comm::DeviceSpan<const float>, std::int64_t, std::int64_t,
-                                       comm::DeviceSpan<const Bf16>, comm::DeviceSpan<Bf16>, const LayerNormGradients&,
-                                       comm::DeviceSpan<float>, comm::Stream&);
-
-template void branch_bias_gradient<float>(comm::DeviceSpan<const float>, std::int64_t, std::int64_t, GradientMode,
-                                          comm::DeviceSpan<float>, comm::Stream&);
-template void branch_bias_gradient<Bf16>(comm::DeviceSpan<const Bf16>, std::int64_t, std::int64_t, GradientMode,
-                                         comm::DeviceSpan<float>, comm::Stream&);
+template void layernorm_backward<float>(const NormBackward&, comm::Stream&);
+template void layernorm_backward<Bf16>(const NormBackward&, comm::Stream&);
+template void branch_bias_gradient<float>(const NormBackward&, comm::Stream&);
+template void branch_bias_gradient<Bf16>(const NormBackward&, comm::Stream&);
 
 }  // namespace droptest::models

@@ -20,8 +20,8 @@ constexpr std::size_t kMostSharedBytes = 96U * 1024U;
 template <class D>
 struct Addends {
   const D* residual;
-  const D* branch;       ///< null: none
-  const D* branch_bias;  ///< null: none
+  const D* branch;  ///< null: none
+  const D* branch_bias;
 };
 
 /// What the normalisation leaves.
@@ -38,8 +38,7 @@ __device__ Floats<V> sum_at(const Addends<D>& in, std::int64_t row_start, std::i
   Floats<V> x = load_floats<V>(in.residual + row_start + j);
   if (in.branch == nullptr) return x;
   const Floats<V> branch = load_floats<V>(in.branch + row_start + j);
-  Floats<V> bias = {};
-  if (in.branch_bias != nullptr) bias = load_floats<V>(in.branch_bias + j);
+  const Floats<V> bias = load_floats<V>(in.branch_bias + j);
 #pragma unroll
   for (int v = 0; v < V; ++v) x.at[v] = rounded_to<D>(x.at[v] + (branch.at[v] + bias.at[v]));
   return x;
@@ -133,108 +132,62 @@ __global__ void add_branch_kernel(Addends<D> in, std::int64_t rows, std::int64_t
   }
 }
 
-std::string shape_text(const char* operation, std::int64_t rows, std::int64_t width) {
-  return std::string(operation) + ": [" + std::to_string(rows) + ", " + std::to_string(width) +
-         "]: a range does not fit";
+void check_branch(const char* operation, const NormForward& n) {
+  const std::int64_t count = n.rows * n.width;
+  DROPTEST_CHECK(n.rows >= 0 && n.width >= 0 && have(count, {n.residual}) &&
+                     (n.branch.bytes.empty() || (have(count, {n.branch, n.stream}) && have(n.width, {n.branch_bias}))),
+                 std::string(operation) + ": [" + std::to_string(n.rows) + ", " + std::to_string(n.width) +
+                     "]: a tensor does not fit");
 }
 
 template <class E>
-void launch_forward(const char* operation, const Addends<DeviceElement<E>>& in, comm::DeviceSpan<const E> gain,
-                    comm::DeviceSpan<const E> bias, std::int64_t rows, std::int64_t width,
-                    const Normalized<DeviceElement<E>>& out, comm::Stream& stream) {
-  using D = DeviceElement<E>;
-  constexpr int kVector = kPackElems<D>;
-  if (width <= kVector * static_cast<std::int64_t>(kMostThreads) &&
-      rows_of_packs<D>(width, in.residual, in.branch, in.branch_bias, gain.data(), bias.data(), out.residual_after,
-                       out.output)) {
-    comm::LaunchShape shape = block_per_row(rows, width / kVector, kMostThreads);
-    shape.blocks = std::min(shape.blocks, kMostRowBlocks);
-    comm::launch(operation, layernorm_forward_packs_kernel<D, kVector>, shape, stream, in, device_elems(gain),
-                 device_elems(bias), rows, width, out);
-    return;
-  }
-  comm::LaunchShape shape = block_per_row(rows, width);
-  shape.shared_bytes = static_cast<std::size_t>(width) * sizeof(float);
-  DROPTEST_CHECK(shape.shared_bytes <= kMostSharedBytes, std::string(operation) + ": rows of " + std::to_string(width) +
-                                                             " elements, want at most " +
-                                                             std::to_string(kMostSharedBytes / sizeof(float)));
-  comm::launch(operation, layernorm_forward_kernel<D>, shape, stream, in, device_elems(gain), device_elems(bias), rows,
-               width, out);
+Addends<DeviceElement<E>> addends_of(const NormForward& n) {
+  return {device_elems<E>(n.residual), device_elems<E>(n.branch), device_elems<E>(n.branch_bias)};
 }
 
 }  // namespace
 
 template <class E>
-void layernorm_forward(comm::DeviceSpan<const E> input, comm::DeviceSpan<const E> gain, comm::DeviceSpan<const E> bias,
-                       std::int64_t rows, std::int64_t width, comm::DeviceSpan<E> output, comm::DeviceSpan<float> mean,
-                       comm::DeviceSpan<float> inverse_deviation, comm::Stream& stream) {
-  const auto count = static_cast<std::size_t>(rows * width);
-  DROPTEST_CHECK(rows >= 0 && width >= 0 && input.size() >= count && output.size() >= count &&
-                     gain.size() == static_cast<std::size_t>(width) && bias.size() == gain.size() &&
-                     mean.size() >= static_cast<std::size_t>(rows) &&
-                     inverse_deviation.size() >= static_cast<std::size_t>(rows),
-                 shape_text("layernorm_forward", rows, width));
-  launch_forward<E>("layernorm_forward", {device_elems(input), nullptr, nullptr}, gain, bias, rows, width,
-                    {nullptr, device_elems(output), mean.data(), inverse_deviation.data()}, stream);
-}
-
-template <class E>
-void residual_layernorm_forward(comm::DeviceSpan<const E> residual, comm::DeviceSpan<const E> branch,
-                                comm::DeviceSpan<const E> branch_bias, comm::DeviceSpan<const E> gain,
-                                comm::DeviceSpan<const E> bias, std::int64_t rows, std::int64_t width,
-                                comm::DeviceSpan<E> residual_after, comm::DeviceSpan<E> output,
-                                comm::DeviceSpan<float> mean, comm::DeviceSpan<float> inverse_deviation,
-                                comm::Stream& stream) {
-  const auto count = static_cast<std::size_t>(rows * width);
-  DROPTEST_CHECK(
-      rows >= 0 && width >= 0 && residual.size() >= count && branch.size() >= count && residual_after.size() >= count &&
-          output.size() >= count && gain.size() == static_cast<std::size_t>(width) && bias.size() == gain.size() &&
-          (branch_bias.empty() || branch_bias.size() == gain.size()) && mean.size() >= static_cast<std::size_t>(rows) &&
-          inverse_deviation.size() >= static_cast<std::size_t>(rows),
-      shape_text("residual_layernorm_forward", rows, width));
-  launch_forward<E>(
-      "residual_layernorm_forward",
-      {device_elems(residual), device_elems(branch), branch_bias.empty() ? nullptr : device_elems(branch_bias)}, gain,
-      bias, rows, width, {device_elems(residual_after), device_elems(output), mean.data(), inverse_deviation.data()},
-      stream);
-}
-
-template <class E>
-void add_branch(comm::DeviceSpan<const E> residual, comm::DeviceSpan<const E> branch,
-                comm::DeviceSpan<const E> branch_bias, std::int64_t rows, std::int64_t width,
-                comm::DeviceSpan<E> residual_after, comm::Stream& stream) {
+void layernorm_forward(const NormForward& n, comm::Stream& stream) {
   using D = DeviceElement<E>;
-  const auto count = static_cast<std::size_t>(rows * width);
-  DROPTEST_CHECK(rows >= 0 && width >= 0 && residual.size() >= count && branch.size() >= count &&
-                     residual_after.size() >= count && branch_bias.size() == static_cast<std::size_t>(width),
-                 shape_text("add_branch", rows, width));
-  const Addends<D> addends{device_elems(residual), device_elems(branch), device_elems(branch_bias)};
-  comm::launch("add_branch", add_branch_kernel<D>, block_per_row(rows, width), stream, addends, rows, width,
-               device_elems(residual_after));
+  constexpr const char* kName = "layernorm_forward";
+  constexpr int kVector = kPackElems<D>;
+  check_branch(kName, n);
+  DROPTEST_CHECK(
+      have(n.rows * n.width, {n.output}) && have(n.width, {n.gain, n.bias}) &&
+          have(n.rows, {n.mean, n.inverse_deviation}),
+      "layernorm_forward: [" + std::to_string(n.rows) + ", " + std::to_string(n.width) + "]: a tensor does not fit");
+  const Addends<D> in = addends_of<E>(n);
+  const D* gain = device_elems<E>(n.gain);
+  const D* bias = device_elems<E>(n.bias);
+  const Normalized<D> out{in.branch == nullptr ? nullptr : device_elems<E>(n.stream), device_elems<E>(n.output),
+                          device_elems<float>(n.mean), device_elems<float>(n.inverse_deviation)};
+  if (n.width <= kVector * static_cast<std::int64_t>(kMostThreads) &&
+      rows_of_packs<D>(n.width, in.residual, in.branch, in.branch_bias, gain, bias, out.residual_after, out.output)) {
+    comm::LaunchShape shape = block_per_row(n.rows, n.width / kVector, kMostThreads);
+    shape.blocks = std::min(shape.blocks, kMostRowBlocks);
+    comm::launch(kName, layernorm_forward_packs_kernel<D, kVector>, shape, stream, in, gain, bias, n.rows, n.width,
+                 out);
+    return;
+  }
+  comm::LaunchShape shape = block_per_row(n.rows, n.width);
+  shape.shared_bytes = static_cast<std::size_t>(n.width) * sizeof(float);
+  DROPTEST_CHECK(shape.shared_bytes <= kMostSharedBytes, "layernorm_forward: rows of " + std::to_string(n.width) +
+                                                             " elements, want at most " +
+                                                             std::to_string(kMostSharedBytes / sizeof(float)));
+  comm::launch(kName, layernorm_forward_kernel<D>, shape, stream, in, gain, bias, n.rows, n.width, out);
 }
 
-template void layernorm_forward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
-                                       comm::DeviceSpan<const float>, std::int64_t, std::int64_t,
-                                       comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::DeviceSpan<float>,
-                                       comm::Stream&);
-template void layernorm_forward<Bf16>(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
-                                      comm::DeviceSpan<const Bf16>, std::int64_t, std::int64_t, comm::DeviceSpan<Bf16>,
-                                      comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::Stream&);
-template void residual_layernorm_forward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
-                                                comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
-                                                comm::DeviceSpan<const float>, std::int64_t, std::int64_t,
-                                                comm::DeviceSpan<float>, comm::DeviceSpan<float>,
-                                                comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::Stream&);
-template void residual_layernorm_forward<Bf16>(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
-                                               comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
-                                               comm::DeviceSpan<const Bf16>, std::int64_t, std::int64_t,
-                                               comm::DeviceSpan<Bf16>, comm::DeviceSpan<Bf16>, comm::DeviceSpan<float>,
-                                               comm::DeviceSpan<float>, comm::Stream&);
+template <class E>
+void add_branch(const NormForward& n, comm::Stream& stream) {
+  check_branch("add_branch", n);
+  comm::launch("add_branch", add_branch_kernel<DeviceElement<E>>, block_per_row(n.rows, n.width), stream,
+               addends_of<E>(n), n.rows, n.width, device_elems<E>(n.stream));
+}
 
-template void add_branch<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
-                                comm::DeviceSpan<const float>, std::int64_t, std::int64_t, comm::DeviceSpan<float>,
-                                comm::Stream&);
-template void add_branch<Bf16>(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
-                               std::int64_t, std::int64_t, comm::DeviceSpan<Bf16>, comm::Stream&);
+template void layernorm_forward<float>(const NormForward&, comm::Stream&);
+template void layernorm_forward<Bf16>(const NormForward&, comm::Stream&);
+template void add_branch<float>(const NormForward&, comm::Stream&);
+template void add_branch<Bf16>(const NormForward&, comm::Stream&);
 
 }  // namespace droptest::models

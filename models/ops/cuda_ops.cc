@@ -11,8 +11,6 @@
 #include "comm/device/device_tensor.h"
 #include "comm/device/stream.h"
 #include "models/kernels/bf16.h"
-#include "models/kernels/cross_entropy.h"
-#include "models/kernels/layernorm.h"
 #include "models/kernels/matrix_products.h"
 #include "models/kernels/tensor_segments.h"
 #include "models/kernels/token_groups.h"
@@ -183,34 +181,10 @@ class CudaOps final : public Ops {
     models::positions_backward<E>(span_of<E>(grad_values), batch, length, width, span_of<float>(grad_table), stream_);
   }
 
-  void residual_forward(ConstTensor residual, ConstTensor branch, ConstTensor branch_bias, std::int64_t rows,
-                        std::int64_t width, Tensor stream) override {
-    add_branch<E>(span_of<E>(residual), span_of<E>(branch), span_of<E>(branch_bias), rows, width, span_of<E>(stream),
-                  stream_);
-  }
-  void residual_backward(ConstTensor grad_stream, std::int64_t rows, std::int64_t width, GradientMode mode,
-                         Tensor grad_branch_bias) override {
-    branch_bias_gradient<E>(span_of<E>(grad_stream), rows, width, mode, span_of<float>(grad_branch_bias), stream_);
-  }
-  void norm_forward(const NormForward& n) override {
-    if (n.branch.bytes.empty()) {
-      layernorm_forward<E>(span_of<E>(n.residual), span_of<E>(n.gain.value), span_of<E>(n.bias.value), n.rows, n.width,
-                           span_of<E>(n.output), span_of<float>(n.mean), span_of<float>(n.inverse_deviation), stream_);
-    } else {
-      residual_layernorm_forward<E>(span_of<E>(n.residual), span_of<E>(n.branch), span_of<E>(n.branch_bias),
-                                    span_of<E>(n.gain.value), span_of<E>(n.bias.value), n.rows, n.width,
-                                    span_of<E>(n.stream), span_of<E>(n.output), span_of<float>(n.mean),
-                                    span_of<float>(n.inverse_deviation), stream_);
-    }
-  }
-  void norm_backward(const NormBackward& n) override {
-    const LayerNormGradients gradients{span_of<float>(n.gain.gradient), span_of<float>(n.bias.gradient),
-                                       span_of<float>(n.grad_branch_bias), n.mode};
-    layernorm_backward<E>(span_of<E>(n.grad_output), span_of<E>(n.stream), span_of<E>(n.gain.value),
-                          span_of<float>(n.mean), span_of<float>(n.inverse_deviation), n.rows, n.width,
-                          span_of<E>(n.grad_residual), span_of<E>(n.grad_stream), gradients, span_of<float>(n.scratch),
-                          stream_);
-  }
+  void residual_forward(const NormForward& n) override { add_branch<E>(n, stream_); }
+  void residual_backward(const NormBackward& n) override { branch_bias_gradient<E>(n, stream_); }
+  void norm_forward(const NormForward& n) override { layernorm_forward<E>(n, stream_); }
+  void norm_backward(const NormBackward& n) override { layernorm_backward<E>(n, stream_); }
 
   Operand operand(ConstTensor values, double factor, Tensor /*room*/) override { return {values, factor, values}; }
   void linear_forward(const ProductShape& shape, const Operand& input, const Weight& weight, const Weight* bias,
@@ -261,29 +235,11 @@ class CudaOps final : public Ops {
                                   stream_);
   }
 
-  void row_maxima(const LogitBlock& b) override {
-    models::row_maxima<E>(span_of<E>(b.logits), rows_of(b), span_of<float>(b.largest), stream_);
-  }
-  void exponential_sums(const LogitBlock& b) override {
-    models::exponential_sums<E>(span_of<E>(b.logits), rows_of(b), span_of(b.targets), span_of<float>(b.largest),
-                                span_of<float>(b.sums), span_of<float>(b.predicted), stream_);
-  }
-  void losses_of_sums(const LogitBlock& b) override {
-    models::losses_of_sums(span_of<float>(b.sums), span_of<float>(b.predicted), span_of(b.targets),
-                           span_of<float>(b.losses), stream_);
-  }
-  void logits_to_gradient(const LogitBlock& b) override {
-    models::logits_to_gradient<E>(span_of<E>(b.logits), rows_of(b), span_of(b.targets), span_of<float>(b.largest),
-                                  span_of<float>(b.sums), 1.0F, stream_);
-  }
-  void cross_entropy(const LogitBlock& b, Logits logits) override {
-    if (logits == Logits::kKeep) {
-      cross_entropy_forward<E>(span_of<E>(b.logits), rows_of(b), span_of(b.targets), span_of<float>(b.losses), stream_);
-    } else {
-      cross_entropy_forward_backward<E>(span_of<E>(b.logits), rows_of(b), span_of(b.targets), 1.0F,
-                                        span_of<float>(b.losses), stream_);
-    }
-  }
+  void row_maxima(const LogitBlock& b) override { models::row_maxima<E>(b, stream_); }
+  void exponential_sums(const LogitBlock& b) override { models::exponential_sums<E>(b, stream_); }
+  void losses_of_sums(const LogitBlock& b) override { models::losses_of_sums(b, stream_); }
+  void logits_to_gradient(const LogitBlock& b) override { models::logits_to_gradient<E>(b, stream_); }
+  void cross_entropy(const LogitBlock& b, Logits logits) override { models::cross_entropy<E>(b, logits, stream_); }
 
   void begin_sum(Tensor sum, Tensor message, const comm::Message& about) override {
     if (message.bytes.empty()) return begin_all_reduce(sum, comm::ReduceOp::kSum, about);
@@ -359,7 +315,6 @@ class CudaOps final : public Ops {
 
  private:
   DeviceSpan<double> number_at(Number number) { return numbers_.elems().subspan(static_cast<std::size_t>(number), 1); }
-  static LogitRows rows_of(const LogitBlock& b) { return {b.rows, b.stride, b.range}; }
 
   /// compute(output) with an output of E, or of float for sums that are not rounded.
   template <class Compute>

@@ -11,9 +11,7 @@
 #include "models/kernels/adamw.h"
 #include "models/kernels/bf16.h"
 #include "models/kernels/chunks.h"
-#include "models/kernels/cross_entropy.h"
 #include "models/kernels/gelu.h"
-#include "models/kernels/layernorm.h"
 #include "models/kernels/matmul.h"
 #include "models/kernels/matmul_bf16.h"
 #include "models/kernels/residual.h"
@@ -151,36 +149,26 @@ class HostOps final : public Ops {
     models::positions_backward<T>(grad_values.as<T>(), batch, length, width, grad_table.as<T>(), team_);
   }
 
-  void residual_forward(ConstTensor residual, ConstTensor branch, ConstTensor branch_bias, std::int64_t rows,
-                        std::int64_t width, Tensor stream) override {
+  void residual_forward(const NormForward& n) override {
     const PhaseScope scope(times_, Phase::kBias);
-    add_branch<T>(residual.as<T>(), branch.as<T>(), branch_bias.as<T>(), rows, width, stream.as<T>(), team_);
+    add_branch<T>(n, team_);
   }
-  void residual_backward(ConstTensor grad_stream, std::int64_t rows, std::int64_t /*width*/, GradientMode mode,
-                         Tensor grad_branch_bias) override {
-    add_bias_gradient(grad_stream, rows, mode, grad_branch_bias);
+  void residual_backward(const NormBackward& n) override {
+    add_bias_gradient(n.grad_stream, n.rows, n.mode, n.grad_branch_bias);
   }
   void norm_forward(const NormForward& n) override {
     const PhaseScope scope(times_, Phase::kLayerNorm);
-    if (n.branch.bytes.empty()) {
-      layernorm_forward<T>(n.residual.as<T>(), n.gain.value.as<T>(), n.bias.value.as<T>(), n.rows, n.width,
-                           n.output.as<T>(), n.mean.as<T>(), n.inverse_deviation.as<T>(), team_);
-    } else {
-      residual_layernorm_forward<T>(n.residual.as<T>(), n.branch.as<T>(), n.branch_bias.as<T>(), n.gain.value.as<T>(),
-                                    n.bias.value.as<T>(), n.rows, n.width, n.stream.as<T>(), n.output.as<T>(),
-                                    n.mean.as<T>(), n.inverse_deviation.as<T>(), team_);
-    }
+    layernorm_forward<T>(n, team_);
   }
   void norm_backward(const NormBackward& n) override {
     {
       const PhaseScope scope(times_, Phase::kLayerNorm);
       if (n.grad_residual.bytes.empty()) zero(n.grad_stream);
-      layernorm_backward<T>(n.grad_output.as<T>(), n.stream.as<T>(), n.gain.value.as<T>(), n.mean.as<T>(),
-                            n.inverse_deviation.as<T>(), n.rows, n.width, n.grad_stream.as<T>(),
-                            started(n.gain.gradient, n.mode), started(n.bias.gradient, n.mode), team_);
+      started(n.grad_gain, n.mode);
+      started(n.grad_bias, n.mode);
+      layernorm_backward<T>(n, team_);
     }
-    if (n.grad_branch_bias.bytes.empty()) return;
-    add_bias_gradient(n.grad_stream, n.rows, n.mode, n.grad_branch_bias);
+    if (!n.grad_branch_bias.bytes.empty()) residual_backward(n);
   }
 
   Operand operand(ConstTensor values, double factor, Tensor room) override {
@@ -255,26 +243,19 @@ class HostOps final : public Ops {
 
   void row_maxima(const LogitBlock& b) override {
     const PhaseScope scope(times_, Phase::kCrossEntropy);
-    models::row_maxima<T>(b.logits.as<const T>(), b.range.count, b.largest.as<T>(), team_);
+    models::row_maxima<T>(b, team_);
   }
   void exponential_sums(const LogitBlock& b) override {
     const PhaseScope scope(times_, Phase::kCrossEntropy);
-    exponentials<T>(b.logits.as<T>(), b.range, host(b.targets), b.largest.as<const T>(), b.sums.as<T>(),
-                    b.predicted.as<T>(), team_);
+    models::exponential_sums<T>(b, team_);
   }
   void losses_of_sums(const LogitBlock& b) override {
     const PhaseScope scope(times_, Phase::kCrossEntropy);
-    const std::span<const T> sums = b.sums.as<const T>();
-    const std::span<const T> predicted = b.predicted.as<const T>();
-    const std::span<double> losses = b.losses.as<double>();
-    for (std::size_t i = 0; i < losses.size(); ++i) {
-      const bool ignored = b.targets.data[i] == kIgnoredTarget;
-      losses[i] = ignored ? 0.0 : std::log(static_cast<double>(sums[i])) - static_cast<double>(predicted[i]);
-    }
+    models::losses_of_sums<T>(b);
   }
   void logits_to_gradient(const LogitBlock& b) override {
     const PhaseScope scope(times_, Phase::kCrossEntropy);
-    exponentials_to_gradient<T>(b.logits.as<T>(), b.range, host(b.targets), b.sums.as<const T>(), team_);
+    models::logits_to_gradient<T>(b, team_);
   }
   void cross_entropy(const LogitBlock& /*rows*/, Logits /*logits*/) override {
     DROPTEST_CHECK(false, "the host's cross-entropy is in pieces");

@@ -14,23 +14,15 @@
 #include "models/gradient_mode.h"
 #include "models/kernels/adamw.h"
 #include "models/kernels/attention.h"
+#include "models/kernels/cross_entropy.h"
 #include "models/kernels/embedding.h"
+#include "models/kernels/layernorm.h"
 #include "models/kernels/update_decision.h"
 #include "models/kernels/weight_layout.h"
 #include "models/ops/ops_form.h"
 #include "models/parameter.h"
 
 namespace droptest::models {
-
-/// Token numbers in the memory of the device that the operations run on.
-struct TokenIds {
-  std::int32_t* data = nullptr;
-  std::size_t count = 0;
-
-  TokenIds part(std::int64_t first, std::int64_t elems) const {
-    return {data + first, static_cast<std::size_t>(elems)};
-  }
-};
 
 /// A parameter as operations see it. A gradient has the elements of the value.
 struct Weight {
@@ -44,42 +36,6 @@ struct Operand {
   comm::ConstTensor values;
   double factor = 1;
   comm::ConstTensor unrounded;  ///< what operand() was given
-};
-
-/// stream = residual + (branch + branch_bias), and output = the layer norm of the stream. Without a branch the residual
-/// is the stream. Shapes: [rows, width]; weights [width]; mean and inverse_deviation [rows], kept for the backward
-/// pass.
-struct NormForward {
-  comm::ConstTensor residual, branch, branch_bias;
-  Weight gain, bias;
-  std::int64_t rows = 0;
-  std::int64_t width = 0;
-  comm::Tensor stream, output, mean, inverse_deviation;
-};
-
-/// grad_stream = grad_residual + the gradient through the norm. The residual's gradient is grad_stream itself, or empty
-/// (zero). The gradient of branch_bias, where it is not empty, are the column sums of grad_stream.
-struct NormBackward {
-  comm::ConstTensor grad_output, stream, mean, inverse_deviation;
-  Weight gain, bias;
-  std::int64_t rows = 0;
-  std::int64_t width = 0;
-  comm::ConstTensor grad_residual;
-  comm::Tensor grad_stream;
-  comm::Tensor grad_branch_bias;
-  GradientMode mode = GradientMode::kAdd;
-  comm::Tensor scratch;
-};
-
-/// A chunk of rows of logits, of which this rank has the columns of `range`; row statistics are of OpsForm's type.
-struct LogitBlock {
-  comm::Tensor logits;  ///< [rows, stride]
-  std::int64_t rows = 0;
-  std::int64_t stride = 0;
-  TokenRange range;
-  TokenIds targets;                       ///< [rows]
-  comm::Tensor largest, sums, predicted;  ///< [rows]
-  comm::Tensor losses;                    ///< [rows], in nats
 };
 
 /// Numbers of a step, float64 in the memory of the device: a step needs the host for none of them.
@@ -151,12 +107,9 @@ class Ops {
   virtual void positions_backward(comm::ConstTensor grad_values, std::int64_t batch, std::int64_t length,
                                   std::int64_t width, comm::Tensor grad_table) = 0;
 
-  /// stream = residual + (branch + branch_bias): what norm_forward() has for a stream, without the norm.
-  virtual void residual_forward(comm::ConstTensor residual, comm::ConstTensor branch, comm::ConstTensor branch_bias,
-                                std::int64_t rows, std::int64_t width, comm::Tensor stream) = 0;
-  /// The gradient of branch_bias: the column sums of grad_stream, with the bits of norm_backward().
-  virtual void residual_backward(comm::ConstTensor grad_stream, std::int64_t rows, std::int64_t width,
-                                 GradientMode mode, comm::Tensor grad_branch_bias) = 0;
+  /// norm_forward()'s stream alone, and norm_backward()'s grad_branch_bias from grad_stream, with the same bits.
+  virtual void residual_forward(const NormForward& norm) = 0;
+  virtual void residual_backward(const NormBackward& norm) = 0;
   virtual void norm_forward(const NormForward& norm) = 0;
   virtual void norm_backward(const NormBackward& norm) = 0;
 
@@ -205,7 +158,6 @@ class Ops {
   virtual void logits_to_gradient(const LogitBlock& rows) = 0;
   /// Both passes of a rank that has the whole vocabulary, where OpsForm::fuses_cross_entropy(): `losses`, and with
   /// `Logits::kToGradient` the gradient.
-  enum class Logits : std::uint8_t { kKeep, kToGradient };
   virtual void cross_entropy(const LogitBlock& rows, Logits logits) = 0;
 
   /// sum = the ranks' sum of what the operations so far have left in part_of(sum, message). Until join(), operations

@@ -102,17 +102,15 @@ class DryRun final : public PlannerOps {
          {"gradient of positions", grad_table, length * width}});
   }
 
-  void residual_forward(ConstTensor residual, ConstTensor branch, ConstTensor branch_bias, std::int64_t rows,
-                        std::int64_t width, Tensor stream) override {
-    use({{"residual", residual, rows * width},
-         {"branch", branch, rows * width},
-         {"branch's bias", branch_bias, width},
-         {"residual stream", stream, rows * width}});
+  void residual_forward(const NormForward& n) override {
+    use({{"residual", n.residual, n.rows * n.width},
+         {"branch", n.branch, n.rows * n.width},
+         {"branch's bias", n.branch_bias, n.width},
+         {"residual stream", n.stream, n.rows * n.width}});
   }
-  void residual_backward(ConstTensor grad_stream, std::int64_t rows, std::int64_t width, GradientMode /*mode*/,
-                         Tensor grad_branch_bias) override {
-    use({{"gradient of the residual stream", grad_stream, rows * width},
-         {"gradient of the branch's bias", grad_branch_bias, width}});
+  void residual_backward(const NormBackward& n) override {
+    use({{"gradient of the residual stream", n.grad_stream, n.rows * n.width},
+         {"gradient of the branch's bias", n.grad_branch_bias, n.width}});
   }
   void norm_forward(const NormForward& n) override {
     const std::int64_t elems = n.rows * n.width;
@@ -120,8 +118,8 @@ class DryRun final : public PlannerOps {
     use({{"residual", n.residual, elems},
          {"branch", n.branch, branch ? elems : 0},
          {"branch's bias", n.branch_bias, branch ? n.width : 0},
-         {"norm's gain", n.gain.value, n.width},
-         {"norm's bias", n.bias.value, n.width},
+         {"norm's gain", n.gain, n.width},
+         {"norm's bias", n.bias, n.width},
          {"residual stream", n.stream, elems},
          {"norm's output", n.output, elems},
          {"norm's means", n.mean, n.rows},
@@ -134,9 +132,9 @@ class DryRun final : public PlannerOps {
          {"residual stream", n.stream, elems},
          {"norm's means", n.mean, n.rows},
          {"norm's deviations", n.inverse_deviation, n.rows},
-         {"norm's gain", n.gain.value, n.width},
-         {"gradient of norm's gain", n.gain.gradient, n.width},
-         {"gradient of norm's bias", n.bias.gradient, n.width},
+         {"norm's gain", n.gain, n.width},
+         {"gradient of norm's gain", n.grad_gain, n.width},
+         {"gradient of norm's bias", n.grad_bias, n.width},
          {"gradient of the residual", n.grad_residual, n.grad_residual.bytes.empty() ? 0 : elems},
          {"gradient of the residual stream", n.grad_stream, elems},
          {"gradient of the branch's bias", n.grad_branch_bias, n.grad_branch_bias.bytes.empty() ? 0 : n.width},

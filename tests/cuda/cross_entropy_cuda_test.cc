@@ -11,6 +11,11 @@ template <class E>
 class CrossEntropyCuda : public DeviceTest {};
 TYPED_TEST_SUITE(CrossEntropyCuda, DeviceElementTypes);
 
+struct LogitRows {
+  std::int64_t rows;
+  std::int64_t stride;
+  TokenRange range;
+};
 struct Case {
   LogitRows shape;
   Start start;
@@ -21,6 +26,8 @@ const std::vector<Case> kCases = {{{0, 8, {0, 8}}, Start::kAligned},        {{3,
                                   {{4, 33, {0, 31}}, Start::kAligned},      {{4, 40, {7, 39}}, Start::kOdd},
                                   {{3, 2056, {0, 2050}}, Start::kAligned},  {{2, 8, {3, 0}}, Start::kAligned},
                                   {{1, 51008, {0, 50999}}, Start::kAligned}};
+
+TokenIds ids(DeviceArray<std::int32_t>& targets) { return {targets.elems().data(), targets.elems().size()}; }
 
 /// Without padding, row by row.
 template <class E>
@@ -63,21 +70,24 @@ struct Expected {
   std::vector<double> largest;
   std::vector<double> sums;
   std::vector<double> predicted;
-  std::vector<double> gradient;  ///< padded with zeros, times the factor
+  std::vector<double> gradient;  ///< padded with zeros
   std::vector<double> losses;
 };
 
-Expected expected(std::vector<double> logits, const LogitRows& shape, const std::vector<std::int32_t>& targets,
-                  double factor) {
+Expected expected(std::vector<double> logits, const LogitRows& shape, std::vector<std::int32_t> targets) {
   const auto rows = static_cast<std::size_t>(shape.rows);
-  Expected want{std::vector<double>(rows), std::vector<double>(rows), std::vector<double>(rows), {}, {}};
-  row_maxima<double>(logits, shape.range.count, want.largest, 1);
-  exponentials<double>(logits, shape.range, targets, want.largest, want.sums, want.predicted, 1);
-  exponentials_to_gradient<double>(logits, shape.range, targets, want.sums, 1);
+  const std::vector<double> of_rows(rows);
+  Expected want{of_rows, of_rows, of_rows, {}, of_rows};
+  const LogitBlock block{host(logits),           shape.rows,         shape.range.count, shape.range,
+                         {targets.data(), rows}, host(want.largest), host(want.sums),   host(want.predicted),
+                         host(want.losses)};
+  row_maxima<double>(block, 1);
+  exponential_sums<double>(block, 1);
+  losses_of_sums<double>(block);
+  logits_to_gradient<double>(block, 1);
   for (std::int64_t i = 0; i < shape.rows; ++i) {
-    want.losses.push_back(std::log(want.sums[i]) - want.predicted[i]);
     for (std::int64_t j = 0; j < shape.stride; ++j) {
-      want.gradient.push_back(j < shape.range.count ? factor * logits[i * shape.range.count + j] : 0);
+      want.gradient.push_back(j < shape.range.count ? logits[i * shape.range.count + j] : 0);
     }
   }
   return want;
@@ -91,30 +101,30 @@ TYPED_TEST(CrossEntropyCuda, PiecesOfOneRank) {
   for (const auto& [shape, start] : kCases) {
     const auto logits = some_logits<E>(shape);
     const auto targets = some_targets(shape, false);
-    const double factor = 0.25;
-    const Expected want = expected(true_logits(logits, shape), shape, targets, factor);
+    const Expected want = expected(true_logits(logits, shape), shape, targets);
     DeviceArray<E> device_logits(logits, this->stream(), start);
     DeviceArray<std::int32_t> device_targets(targets, this->stream());
     DeviceArray<float> largest = poisoned<float>(shape.rows, this->stream());
     DeviceArray<float> sums = poisoned<float>(shape.rows, this->stream());
     DeviceArray<float> predicted = poisoned<float>(shape.rows, this->stream());
     DeviceArray<float> losses = poisoned<float>(shape.rows, this->stream());
-    row_maxima<E>(device_logits.read(), shape, largest.elems(), this->stream());
+    LogitBlock block{device_logits.tensor(), shape.rows,    shape.stride,       shape.range,    ids(device_targets),
+                     largest.tensor(),       sums.tensor(), predicted.tensor(), losses.tensor()};
+    row_maxima<E>(block, this->stream());
     const std::vector<float> got_largest = largest.values();
     EXPECT_EQ(as<double>(got_largest), want.largest);
     if (shape.range.count == 0) {
       // Another rank's maximum takes the place of minus infinity.
       largest = DeviceArray<float>(std::vector<float>(got_largest.size(), 1.0F), this->stream());
+      block.largest = largest.tensor();
     }
-    exponential_sums<E>(device_logits.read(), shape, device_targets.read(), largest.read(), sums.elems(),
-                        predicted.elems(), this->stream());
+    exponential_sums<E>(block, this->stream());
     EXPECT_EQ(bytes_of(device_logits.values()), bytes_of(logits)) << "logits must stay";
     expect_close(sums.values(), want.sums, 0, kExpRoundings);
     expect_close(predicted.values(), want.predicted, 0);
-    losses_of_sums(sums.read(), predicted.read(), device_targets.read(), losses.elems(), this->stream());
+    losses_of_sums(block, this->stream());
     if (shape.range.count > 0) expect_close(losses.values(), want.losses, 1e-5, 2);
-    logits_to_gradient<E>(device_logits.elems(), shape, device_targets.read(), largest.read(), sums.read(),
-                          static_cast<float>(factor), this->stream());
+    logits_to_gradient<E>(block, this->stream());
     expect_close(device_logits.values(), want.gradient, 1e-6, 1.05);
   }
 }
@@ -125,18 +135,19 @@ TYPED_TEST(CrossEntropyCuda, AllInOnePassForOneRank) {
     if (shape.range.count == 0) continue;
     const auto logits = some_logits<E>(shape);
     const auto targets = some_targets(shape, true);
-    const double factor = 1.0 / 32;
-    const Expected want = expected(true_logits(logits, shape), shape, targets, factor);
+    const Expected want = expected(true_logits(logits, shape), shape, targets);
     DeviceArray<E> device_logits(logits, this->stream(), start);
     DeviceArray<std::int32_t> device_targets(targets, this->stream());
     DeviceArray<float> losses = poisoned<float>(shape.rows, this->stream());
-    cross_entropy_forward<E>(device_logits.read(), shape, device_targets.read(), losses.elems(), this->stream());
+    LogitBlock block{device_logits.tensor(), shape.rows, shape.stride, shape.range, ids(device_targets), {}, {}, {},
+                     losses.tensor()};
+    cross_entropy<E>(block, Logits::kKeep, this->stream());
     EXPECT_EQ(bytes_of(device_logits.values()), bytes_of(logits)) << "logits must stay";
     const std::vector<float> forward_losses = losses.values();
     expect_close(forward_losses, want.losses, 1e-5, 2);
     losses = poisoned<float>(shape.rows, this->stream());
-    cross_entropy_forward_backward<E>(device_logits.elems(), shape, device_targets.read(), static_cast<float>(factor),
-                                      losses.elems(), this->stream());
+    block.losses = losses.tensor();
+    cross_entropy<E>(block, Logits::kToGradient, this->stream());
     EXPECT_EQ(losses.values(), forward_losses);
     expect_close(device_logits.values(), want.gradient, 1e-7, 1.05);
   }
@@ -146,9 +157,25 @@ TYPED_TEST(CrossEntropyCuda, RefusesShortRanges) {
   using E = TypeParam;
   DeviceArray<E> logits = poisoned<E>(15, this->stream());
   DeviceArray<float> rows = poisoned<float>(2, this->stream());
-  EXPECT_THROW(row_maxima<E>(logits.read(), {2, 8, {0, 8}}, rows.elems(), this->stream()), CheckError);
-  EXPECT_THROW(row_maxima<E>(logits.read(), {1, 7, {0, 8}}, rows.elems(), this->stream()), CheckError);
-  EXPECT_THROW(row_maxima<E>(logits.read(), {3, 5, {0, 5}}, rows.elems(), this->stream()), CheckError);
+  DeviceArray<std::int32_t> targets(std::vector<std::int32_t>(2), this->stream());
+  const auto maxima = [&](const LogitRows& shape, std::size_t target_count = 2) {
+    row_maxima<E>({logits.tensor(),
+                   shape.rows,
+                   shape.stride,
+                   shape.range,
+                   {targets.elems().data(), target_count},
+                   rows.tensor(),
+                   {},
+                   {},
+                   {}},
+                  this->stream());
+  };
+  EXPECT_NO_THROW(maxima({2, 7, {0, 7}}));
+  this->stream().synchronize();
+  EXPECT_THROW(maxima({2, 8, {0, 8}}), CheckError);
+  EXPECT_THROW(maxima({1, 7, {0, 8}}), CheckError);
+  EXPECT_THROW(maxima({3, 5, {0, 5}}), CheckError);
+  EXPECT_THROW(maxima({2, 7, {0, 7}}, 1), CheckError);
 }
 
 class CrossEntropyRowsCuda : public DeviceTest {};
@@ -160,7 +187,9 @@ TEST_F(CrossEntropyRowsCuda, MoreRowsThanBlocks) {
   DeviceArray<float> device_logits(logits, stream());
   DeviceArray<std::int32_t> targets(std::vector<std::int32_t>(static_cast<std::size_t>(shape.rows)), stream());
   DeviceArray<float> losses = poisoned<float>(shape.rows, stream());
-  cross_entropy_forward_backward<float>(device_logits.elems(), shape, targets.read(), 1.0F, losses.elems(), stream());
+  cross_entropy<float>(
+      {device_logits.tensor(), shape.rows, shape.stride, shape.range, ids(targets), {}, {}, {}, losses.tensor()},
+      Logits::kToGradient, stream());
   const std::vector<float> got_losses = losses.values();
   const std::vector<float> gradient = device_logits.values();
   for (const std::int64_t i : {0, 1, 65534, 65535, 65536, 65537, 65538, 65539}) {

@@ -18,6 +18,7 @@
 
 #include "comm/device/device_buffer.h"
 #include "comm/device/device_info.h"
+#include "comm/device/device_tensor.h"
 #include "comm/device/stream.h"
 #include "models/kernels/bf16.h"
 #include "tests/models/formula_model.h"
@@ -94,6 +95,7 @@ class DeviceArray {
 
   comm::DeviceSpan<T> elems() { return buffer_.elems().subspan(before_, count_); }
   comm::DeviceSpan<const T> read() { return elems(); }
+  comm::Tensor tensor() { return comm::device_tensor(elems(), *stream_); }
 
   /// Waits for the stream.
   std::vector<T> values() {

@@ -107,8 +107,8 @@ NormForward norm_of(Bench& b) {
   n.residual = b.activations(1, kRows * kWidth);
   n.branch = b.activations(2, kRows * kWidth);
   n.branch_bias = b.weight(3, kWidth).value;
-  n.gain = b.weight(4, kWidth, 1);
-  n.bias = b.weight(5, kWidth);
+  n.gain = b.weight(4, kWidth, 1).value;
+  n.bias = b.weight(5, kWidth).value;
   n.rows = kRows;
   n.width = kWidth;
   n.stream = b.empty(kRows * kWidth, b.types.activations);
@@ -138,8 +138,10 @@ void norm_backward(Bench& b) {
     n.stream = forward.stream;
     n.mean = forward.mean;
     n.inverse_deviation = forward.inverse_deviation;
-    n.gain = b.weight(4, kWidth, 1);
-    n.bias = b.weight(5, kWidth);
+    const Weight gain = b.weight(4, kWidth, 1);
+    n.gain = gain.value;
+    n.grad_gain = gain.gradient;
+    n.grad_bias = b.weight(5, kWidth).gradient;
     n.rows = kRows;
     n.width = kWidth;
     n.grad_stream = b.activations(7, kRows * kWidth);
@@ -148,20 +150,25 @@ void norm_backward(Bench& b) {
     n.mode = mode;
     n.scratch = b.empty(static_cast<std::int64_t>(b.ops.form().norm_scratch_elems(kRows, kWidth)), b.types.statistics);
     b.ops.norm_backward(n);
-    for (const Tensor& tensor : {n.grad_stream, n.gain.gradient, n.bias.gradient, n.grad_branch_bias}) b.keep(tensor);
+    for (const Tensor& tensor : {n.grad_stream, n.grad_gain, n.grad_bias, n.grad_branch_bias}) b.keep(tensor);
   }
 }
 
 // The residual stream and the gradient of a branch's bias that the norm's passes have, without the norm.
 void residual(Bench& b) {
   const NormForward n = norm_of(b);
-  b.ops.residual_forward(n.residual, n.branch, n.branch_bias, kRows, kWidth, n.stream);
+  b.ops.residual_forward(n);
   b.keep(n.stream);
-  const Tensor bias = b.weight(8, kWidth).gradient;
-  b.ops.residual_backward(n.residual, kRows, kWidth, GradientMode::kAdd, bias);
-  b.keep(bias);
-  b.ops.residual_backward(n.residual, kRows, kWidth, GradientMode::kSet, bias);
-  b.keep(bias);
+  NormBackward backward;
+  backward.rows = kRows;
+  backward.width = kWidth;
+  backward.grad_stream = b.activations(1, kRows * kWidth);
+  backward.grad_branch_bias = b.weight(8, kWidth).gradient;
+  for (const GradientMode mode : {GradientMode::kAdd, GradientMode::kSet}) {
+    backward.mode = mode;
+    b.ops.residual_backward(backward);
+    b.keep(backward.grad_branch_bias);
+  }
 }
 
 void linear(Bench& b) {
@@ -294,9 +301,9 @@ void cross_entropy(Bench& b) {
   if (b.ops.form().fuses_cross_entropy()) {
     block.logits = b.tensor(logits, b.types.activations);
     block.losses = b.empty(kRows, b.types.losses);
-    b.ops.cross_entropy(block, Ops::Logits::kKeep);
+    b.ops.cross_entropy(block, Logits::kKeep);
     b.keep(block.losses);
-    b.ops.cross_entropy(block, Ops::Logits::kToGradient);
+    b.ops.cross_entropy(block, Logits::kToGradient);
   } else {
     b.keep(by_pieces);
   }

@@ -20,6 +20,16 @@
 
 namespace droptest::models {
 
+/// The arguments of kernels that take tensors.
+template <class T>
+comm::Tensor host(std::vector<T>& values) {
+  return std::span<T>(values);
+}
+template <class T>
+comm::ConstTensor host(const std::vector<T>& values) {
+  return std::span<const T>(values);
+}
+
 inline constexpr std::chrono::milliseconds kTestTimeout{60000};
 
 /// A fraction in [-1/2, 1/2) with 16 bits; scripts/make_gpt2_vectors.py has the same function.

@@ -163,13 +163,25 @@ TYPED_TEST(Kernels, LayerNormOfAStreamThatTakesABranch) {
     std::vector<T> want(residual.size());
     std::vector<T> want_mean(rows);
     std::vector<T> want_deviation(rows);
-    layernorm_forward<T>(want_stream, gain, bias, rows, width, want, want_mean, want_deviation, 1);
+    layernorm_forward<T>({host(want_stream),
+                          {},
+                          {},
+                          host(gain),
+                          host(bias),
+                          rows,
+                          width,
+                          {},
+                          host(want),
+                          host(want_mean),
+                          host(want_deviation)},
+                         1);
     std::vector<T> stream = residual;
     std::vector<T> got(residual.size());
     std::vector<T> mean(rows);
     std::vector<T> deviation(rows);
-    residual_layernorm_forward<T>(stream, branch, branch_bias, gain, bias, rows, width, stream, got, mean, deviation,
-                                  2);
+    layernorm_forward<T>({host(stream), host(branch), host(branch_bias), host(gain), host(bias), rows, width,
+                          host(stream), host(got), host(mean), host(deviation)},
+                         2);
     EXPECT_EQ(stream, want_stream);
     EXPECT_EQ(got, want);
     EXPECT_EQ(mean, want_mean);
@@ -215,11 +227,26 @@ TYPED_TEST(Kernels, LayerNormForwardAndSlope) {
     std::vector<T> y(x.size());
     std::vector<T> mean(rows);
     std::vector<T> deviation(rows);
-    layernorm_forward<T>(x, gain, bias, rows, width, y, mean, deviation, 2);
+    layernorm_forward<T>(
+        {host(x), {}, {}, host(gain), host(bias), rows, width, {}, host(y), host(mean), host(deviation)}, 2);
     std::vector<T> dx(x.size(), T(1));
     std::vector<T> dgain(gain.size(), T(1));
     std::vector<T> dbias(bias.size(), T(1));
-    layernorm_backward<T>(dy, x, gain, mean, deviation, rows, width, dx, dgain, dbias, 2);
+    layernorm_backward<T>({host(dy),
+                           host(x),
+                           host(mean),
+                           host(deviation),
+                           host(gain),
+                           rows,
+                           width,
+                           host(dx),
+                           host(dx),
+                           host(dgain),
+                           host(dbias),
+                           {},
+                           GradientMode::kAdd,
+                           {}},
+                          2);
     // <dy, y(x, gain, bias)> in double; its derivatives by differences.
     const auto inner = [&](const std::vector<T>& at, std::int64_t moved, double by) {
       double total = 0;
@@ -259,7 +286,7 @@ TYPED_TEST(Kernels, LayerNormForwardAndSlope) {
       EXPECT_NEAR(dbias[j], want_bias, kBound<T>);
     }
   }
-  layernorm_forward<T>({}, {}, {}, 0, 4, {}, {}, {}, 2);
+  layernorm_forward<T>({{}, {}, {}, {}, {}, 0, 4, {}, {}, {}, {}}, 2);
 }
 
 TYPED_TEST(Kernels, EmbeddingTakesOwnRowsAndAddsUpDuplicates) {

@@ -198,7 +198,6 @@ TEST(PlannerOps, RefuseEachTensorThatIsTooSmall) {
   const auto operand = [](comm::Tensor tensor) { return Operand{tensor, 1, tensor}; };
   const auto read = [](comm::Tensor tensor) { return Weight{tensor, tensor, {}}; };
   const auto written = [](comm::Tensor tensor) { return Weight{{}, {}, tensor}; };
-  const auto both = [](comm::Tensor value, comm::Tensor gradient) { return Weight{value, value, gradient}; };
   using Call = std::function<void(PlannerOps&, Tensors&)>;
   const std::vector<std::pair<std::string, Call>> calls = {
       {"convert", [&](auto& ops, auto& t) { ops.convert(absent(comm::ElementType::kBfloat16, kElems), t(kElems)); }},
@@ -214,18 +213,22 @@ TEST(PlannerOps, RefuseEachTensorThatIsTooSmall) {
       {"positions_backward",
        [&](auto& ops, auto& t) { ops.positions_backward(t(kElems), 2, 3, kWidth, t(3 * kWidth)); }},
       {"residual_forward",
-       [&](auto& ops, auto& t) { ops.residual_forward(t(kElems), t(kElems), t(kWidth), kRows, kWidth, t(kElems)); }},
+       [&](auto& ops, auto& t) {
+         ops.residual_forward({t(kElems), t(kElems), t(kWidth), {}, {}, kRows, kWidth, t(kElems), {}, {}, {}});
+       }},
       {"residual_backward",
-       [&](auto& ops, auto& t) { ops.residual_backward(t(kElems), kRows, kWidth, GradientMode::kSet, t(kWidth)); }},
+       [&](auto& ops, auto& t) {
+         ops.residual_backward({{}, {}, {}, {}, {}, kRows, kWidth, {}, t(kElems), {}, {}, t(kWidth), {}, {}});
+       }},
       {"norm_forward",
        [&](auto& ops, auto& t) {
-         ops.norm_forward({t(kElems), t(kElems), t(kWidth), read(t(kWidth)), read(t(kWidth)), kRows, kWidth, t(kElems),
-                           t(kElems), t(kRows), t(kRows)});
+         ops.norm_forward({t(kElems), t(kElems), t(kWidth), t(kWidth), t(kWidth), kRows, kWidth, t(kElems), t(kElems),
+                           t(kRows), t(kRows)});
        }},
       {"norm_backward",
        [&](auto& ops, auto& t) {
-         ops.norm_backward({t(kElems), t(kElems), t(kRows), t(kRows), both(t(kWidth), t(kWidth)), written(t(kWidth)),
-                            kRows, kWidth, t(kElems), t(kElems), t(kWidth), GradientMode::kSet, t(kFormElems)});
+         ops.norm_backward({t(kElems), t(kElems), t(kRows), t(kRows), t(kWidth), kRows, kWidth, t(kElems), t(kElems),
+                            t(kWidth), t(kWidth), t(kWidth), GradientMode::kSet, t(kFormElems)});
        }},
       {"operand", [&](auto& ops, auto& t) { ops.operand(absent(comm::ElementType::kFloat32, kElems), 1, t(kElems)); }},
       {"linear_forward",

@@ -279,11 +279,36 @@ TEST(Slots, BackwardPassesInAnyOrderGiveWhatOneSlotGivesInThatOrder) {
   }
 }
 
+// Parts of longer sequences: each slot has the positions of its own part.
+TEST(Slots, HaveFirstPositionsOfTheirOwn) {
+  on_every_implementation(2, [](const Implementation& implementation, comm::Communicator& group) {
+    const auto one = formula_model(kConfig, implementation.make(group), group);
+    Gpt2 many(kConfig, implementation.make(group), {}, {.slots = 2});
+    with_parameters(many, [&](auto parameters) { set_formula_weights(kConfig, parameters, group); });
+    many.upload_values();
+    const BatchShape parts[] = {kShape, {kShape.batch, kShape.length, 3}};
+    const Batch own[] = {batch(0), batch(1)};
+    one->zero_gradients();
+    many.zero_gradients();
+    for (const int slot : {0, 1}) many.forward(slot, own[slot].tokens, own[slot].targets, parts[slot]);
+    for (const int slot : {0, 1}) {
+      one->forward_backward(own[slot].tokens, own[slot].targets, parts[slot], 0.5);
+      many.backward(slot, 0.5);
+    }
+    EXPECT_EQ(many.step_sums().losses, one->step_sums().losses);
+    expect_equal(numbers_of(many, Field::kGradient), numbers_of(*one, Field::kGradient), "gradient");
+  });
+}
+
 TEST(Slots, RefuseWhatHasNoPlaceInThem) {
   comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
     Gpt2 model(kConfig, make_host_ops({}, group), {}, {.slots = 2});
     const Batch own = batch(0);
     EXPECT_THROW(model.backward(0, 1), CheckError);
+    for (const int slot : {-1, 2}) {
+      EXPECT_THROW(model.forward(slot, own.tokens, own.targets, kShape), CheckError) << "there is no such slot";
+      EXPECT_THROW(model.backward(slot, 1), CheckError);
+    }
     model.forward(0, own.tokens, own.targets, kShape);
     EXPECT_THROW(model.forward(0, own.tokens, own.targets, kShape), CheckError);
     EXPECT_THROW(model.forward(1, own.tokens, own.targets, {5, 2}), CheckError) << "another shape";

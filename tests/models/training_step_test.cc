@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "models/kernels/cross_entropy.h"
 #include "tests/models/every_implementation.h"
 
 namespace droptest::models {
@@ -71,6 +72,35 @@ TEST(TrainingStep, WithoutAMaximumGradientsAreNotClipped) {
     parts->step(0.1, 1);
     expect_equal(numbers_of(*whole, Field::kValue), numbers_of(*parts, Field::kValue), "value");
   });
+}
+
+// One target of the first micro-batch, all of the second, none of the third.
+TEST(TrainingStep, TargetsCountAlikeInWhicheverMicroBatchTheyAre) {
+  for (const int ranks : {1, 2}) {
+    on_every_implementation(ranks, [](const Implementation& implementation, comm::Communicator& group) {
+      const double tolerance = std::max(implementation.tolerance, 1e-12);
+      std::vector<std::int32_t> one(10, kIgnoredTarget);
+      one[4] = kFirst.targets[4];
+      const std::vector<std::int32_t> none(10, kIgnoredTarget);
+      const std::vector<MicroBatch> batches = {
+          {kFirst.tokens, one, kShape}, kSecond.batch(), {kThird.tokens, none, kShape}};
+      const auto whole = formula_model(kConfig, implementation.make(group), group);
+      const auto parts = formula_model(kConfig, implementation.make(group), group);
+      const StepResult result = TrainingStep(*whole, 0).take(batches, 0.01);
+      const double loss_of_one = parts->evaluate(kFirst.tokens, one, kShape);
+      const double loss_of_all = parts->evaluate(kSecond.tokens, kSecond.targets, kShape);
+      EXPECT_NEAR(result.loss, (loss_of_one + 10 * loss_of_all) / 11, tolerance * result.loss);
+      parts->zero_gradients();
+      for (const MicroBatch& batch : batches) {
+        parts->forward_backward(batch.tokens, batch.targets, batch.shape, 1.0, 11);
+      }
+      EXPECT_EQ(result.gradient_norm, norm_over_ranks(parts->step_sums().gradient_squares, group));
+      parts->step(0.01, 1);
+      expect_equal(numbers_of(*whole, Field::kValue), numbers_of(*parts, Field::kValue), "value");
+      const std::vector<MicroBatch> nothing = {{kThird.tokens, none, kShape}, {kFirst.tokens, none, kShape}};
+      EXPECT_EQ(TrainingStep(*whole, 0).take(nothing, 0.01).loss, 0);
+    });
+  }
 }
 
 // Weights and moments stay, and the skipped step does not count among AdamW's.
