@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/training_step.h"
 
-#include "models/gpt2/batch_check.h"
-
 namespace droptest::models {
 
 StepResult TrainingStep::take(std::span<const MicroBatch> micro_batches, double learning_rate) {

@@ -19,7 +19,7 @@ models::StoredTensors initial_weights(const RunConfig& config) {
     on_host.training.precision = {};
     TrainingModel model(on_host, group);
     set_starting_weights(model, config, group);
-    weights = models::gather_gpt2_weights<float>(config.model, model.parameters(), group);
+    weights = models::gather_gpt2_weights(config.model, model.parameters(), group);
   });
   return weights;
 }
@@ -39,7 +39,7 @@ Evaluation evaluate(const RunConfig& config, const models::StoredTensors& weight
     in_full.training.precision = {};
     in_full.backend.threads_per_rank = threads;
     TrainingModel model(in_full, group);
-    models::load_gpt2_weights<float>(config.model, model.parameters(), group, weights, where);
+    models::load_gpt2_weights(config.model, model.parameters(), group, weights, where);
     model.set_values();
     result.mean_loss = mean_loss(model, batches);
   });

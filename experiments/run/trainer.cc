@@ -168,7 +168,7 @@ class Trainer {
                                                           ? comm::LossyCommunicator::LinkDetail::kInclude
                                                           : comm::LossyCommunicator::LinkDetail::kOmit);
     if (config_.record.weights == RecordConfig::Weights::kFinal) {
-      outcome_.weights = models::gather_gpt2_weights<float>(config_.model, model_.parameters(), group_);
+      outcome_.weights = models::gather_gpt2_weights(config_.model, model_.parameters(), group_);
     }
     if (!last_losses_.empty()) {
       outcome_.train_final_loss =

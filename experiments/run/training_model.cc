@@ -64,8 +64,8 @@ void set_starting_weights(TrainingModel& model, const RunConfig& config, comm::C
     models::set_initial_weights<float>(models::gpt2_tensors(config.model, group.world_size(), group.rank()),
                                        config.seeds.weights, model.parameters());
   } else {
-    models::load_gpt2_weights<float>(config.model, model.parameters(), group, read_weights(config.initial_weights),
-                                     config.initial_weights);
+    models::load_gpt2_weights(config.model, model.parameters(), group, read_weights(config.initial_weights),
+                              config.initial_weights);
   }
   model.set_values();
 }

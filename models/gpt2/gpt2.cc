@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "models/gpt2/batch_check.h"
 #include "models/gpt2/gpt2_messages.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "sim/error.h"

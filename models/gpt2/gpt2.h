@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "models/gpt2/batch_shape.h"
+#include "models/gpt2/batch.h"
 #include "models/gpt2/gpt2_config.h"
 #include "models/gpt2/parameter_store.h"
 #include "models/gpt2/stage.h"

@@ -49,9 +49,8 @@ StoredTensor stored_floats(std::vector<std::uint64_t> shape, std::span<const flo
 
 }  // namespace
 
-template <class T>
-void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<T>> parameters, comm::Communicator& tensor_group,
-                       const StoredTensors& tensors, const std::string& where) {
+void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> parameters,
+                       comm::Communicator& tensor_group, const StoredTensors& tensors, const std::string& where) {
   const auto found = by_plain_name(tensors, where);
   const std::vector<Gpt2Tensor> wanted = gpt2_tensors(config, tensor_group.world_size(), tensor_group.rank());
   std::set<std::string, std::less<>> known;
@@ -83,16 +82,15 @@ void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<T>> paramet
   }
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const std::vector<float> full = to_floats(*found.find(wanted[i].name)->second, wanted[i].name);
-    const std::span<T> value = parameters[i].value;
-    std::fill(value.begin(), value.end(), T(0));
+    const std::span<float> value = parameters[i].value;
+    std::fill(value.begin(), value.end(), 0.0F);
     wanted[i].slice.for_each_run([&](std::uint64_t from, std::uint64_t to, std::uint64_t count) {
-      for (std::uint64_t k = 0; k < count; ++k) value[to + k] = static_cast<T>(full[from + k]);
+      std::copy_n(full.data() + from, count, value.data() + to);
     });
   }
 }
 
-template <class T>
-StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Parameter<T>> parameters,
+StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Parameter<float>> parameters,
                                   comm::Communicator& tensor_group) {
   const int ranks = tensor_group.world_size();
   const bool is_root = tensor_group.rank() == 0;
@@ -101,7 +99,7 @@ StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Para
 
   StoredTensors tensors;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const Parameter<T>& parameter = parameters[i];
+    const Parameter<float>& parameter = parameters[i];
     const std::vector<float> own(parameter.value.begin(), parameter.value.end());
     const comm::Message message{sim::TrafficClass::kControl, parameter.name, -1};
     if (!is_root) {
@@ -157,14 +155,5 @@ Gpt2Config gpt2_config_of(const StoredTensors& tensors, const std::string& where
   if (config.layers == 0) throw ConfigError(where + ": tensor \"h.0.ln_1.weight\" is missing");
   return config;
 }
-
-template void load_gpt2_weights<float>(const Gpt2Config&, std::span<Parameter<float>>, comm::Communicator&,
-                                       const StoredTensors&, const std::string&);
-template void load_gpt2_weights<double>(const Gpt2Config&, std::span<Parameter<double>>, comm::Communicator&,
-                                        const StoredTensors&, const std::string&);
-template StoredTensors gather_gpt2_weights<float>(const Gpt2Config&, std::span<const Parameter<float>>,
-                                                  comm::Communicator&);
-template StoredTensors gather_gpt2_weights<double>(const Gpt2Config&, std::span<const Parameter<double>>,
-                                                   comm::Communicator&);
 
 }  // namespace droptest::models

@@ -16,14 +16,12 @@ namespace droptest::models {
 /// without "transformer." prefix; lm_head.weight, attn.bias and attn.masked_bias are ignored (a lm_head that differs
 /// from wte is refused). Throws: ConfigError that names the tensor, the shape got and the shape wanted, for missing,
 /// unknown or misshapen tensors.
-template <class T>
-void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<T>> parameters, comm::Communicator& tensor_group,
-                       const StoredTensors& tensors, const std::string& where);
+void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> parameters,
+                       comm::Communicator& tensor_group, const StoredTensors& tensors, const std::string& where);
 
 /// The whole model's weights in F32; complete on rank 0, empty on the others. Replicated tensors are rank 0's.
 /// Ranks: all.
-template <class T>
-StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Parameter<T>> parameters,
+StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Parameter<float>> parameters,
                                   comm::Communicator& tensor_group);
 
 /// The configuration that a file's tensors imply, for `eval` without a spec; heads cannot be told and stay 0.

@@ -230,8 +230,7 @@ void Stage::mlp_backward(int layer, StageBuffers& b, GradientMode mode) {
   const Operand grad_hidden = ops_.operand(b.grad_activated, 1, b.rounded_gradients[1]);
   begin_input_gradient(s.first, grad_hidden, b, messages_.mlp_input_gradient(layer));
   weight_gradient(s.second, m.activated, grad_output, b, mode, nullptr);
-  ops_.gelu_backward_weight(shape_of(s.first), ops_.operand(m.norm.normalized, 1, b.rounded_input), grad_hidden, mode,
-                            weight(s.first.weight), bias);
+  weight_gradient(s.first, m.norm.normalized, grad_hidden, b, mode, ops_.form().gelu_sums_bias() ? nullptr : &bias);
 }
 
 void Stage::attention_backward(int layer, StageBuffers& b, GradientMode mode) {

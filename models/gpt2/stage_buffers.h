@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "models/gpt2/batch_shape.h"
+#include "models/gpt2/batch.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/stage_range.h"
 #include "models/ops/ops.h"

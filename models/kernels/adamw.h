@@ -2,6 +2,7 @@
 // AdamW's update of one tensor.
 #pragma once
 
+#include <cmath>
 #include <span>
 
 #include "comm/device/device_span.h"
@@ -21,6 +22,22 @@ struct AdamWStep {
   double weight_decay = 0;
   double bias_correction1 = 1;
   double bias_correction2 = 1;
+};
+
+/// Those scalars as the updates use them: formed in double and rounded once.
+template <class T>
+struct AdamWScalars {
+  explicit AdamWScalars(const AdamWStep& step)
+      : scale(static_cast<T>(step.gradient_scale)),
+        keep(static_cast<T>(1.0 - step.learning_rate * step.weight_decay)),
+        beta1(static_cast<T>(step.beta1)),
+        beta2(static_cast<T>(step.beta2)),
+        new1(static_cast<T>(1.0 - step.beta1)),
+        new2(static_cast<T>(1.0 - step.beta2)),
+        rate(static_cast<T>(step.learning_rate / step.bias_correction1)),
+        root(static_cast<T>(1.0 / std::sqrt(step.bias_correction2))),
+        epsilon(static_cast<T>(step.epsilon)) {}
+  T scale, keep, beta1, beta2, new1, new2, rate, root, epsilon;
 };
 
 /// value -= learning_rate x (m^ / (sqrt(v^) + epsilon) + weight_decay x value), with moments of the scaled gradient.

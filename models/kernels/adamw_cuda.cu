@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cmath>
 #include <string>
 
 #include "models/kernels/adamw.h"
@@ -8,31 +7,6 @@
 
 namespace droptest::models {
 namespace {
-
-/// AdamWStep's scalars as the update uses them: formed in double and rounded once, as in the CPU twin.
-struct UpdateScalars {
-  float scale;
-  float keep_decayed;
-  float beta1;
-  float beta2;
-  float new1;
-  float new2;
-  float rate;
-  float root;
-  float epsilon;
-};
-
-UpdateScalars scalars_of(const AdamWStep& step) {
-  return {static_cast<float>(step.gradient_scale),
-          static_cast<float>(1.0 - step.learning_rate * step.weight_decay),
-          static_cast<float>(step.beta1),
-          static_cast<float>(step.beta2),
-          static_cast<float>(1.0 - step.beta1),
-          static_cast<float>(1.0 - step.beta2),
-          static_cast<float>(step.learning_rate / step.bias_correction1),
-          static_cast<float>(1.0 / std::sqrt(step.bias_correction2)),
-          static_cast<float>(step.epsilon)};
-}
 
 /// The arrays of all tensors.
 template <class D>
@@ -45,7 +19,7 @@ struct Arrays {
 };
 
 template <int V, class D>
-__device__ void update_at(const Arrays<D>& arrays, std::uint64_t i, const UpdateScalars& s, float keep) {
+__device__ void update_at(const Arrays<D>& arrays, std::uint64_t i, const AdamWScalars<float>& s, float keep) {
   Floats<V> p = load_floats<V>(arrays.value + i);
   const Floats<V> g = load_floats<V>(arrays.gradient + i);
   Floats<V> m = load_floats<V>(arrays.first_moment + i);
@@ -65,7 +39,7 @@ __device__ void update_at(const Arrays<D>& arrays, std::uint64_t i, const Update
 
 template <class D>
 __global__ void adamw_update_kernel(const TensorSegments::Chunk* chunks, std::int64_t count, Arrays<D> arrays,
-                                    int aligned, UpdateScalars scalars, const double* factor) {
+                                    int aligned, AdamWScalars<float> scalars, const double* factor) {
   constexpr int kVector = kPackElems<float>;
   if (factor != nullptr) {
     if (*factor != *factor) return;  // NaN
@@ -73,7 +47,7 @@ __global__ void adamw_update_kernel(const TensorSegments::Chunk* chunks, std::in
   }
   for (std::int64_t c = blockIdx.x; c < count; c += gridDim.x) {
     const TensorSegments::Chunk chunk = chunks[c];
-    const float keep = chunk.decays != 0 ? scalars.keep_decayed : 1.0F;
+    const float keep = chunk.decays != 0 ? scalars.keep : 1.0F;
     const unsigned in_packs = aligned != 0 && chunk.offset % kVector == 0 ? chunk.count / kVector * kVector : 0;
     for (unsigned i = threadIdx.x * kVector; i < in_packs; i += blockDim.x * kVector) {
       update_at<kVector>(arrays, chunk.offset + i, scalars, keep);
@@ -106,7 +80,7 @@ void adamw_update(const TensorSegments& segments, comm::DeviceSpan<float> value,
   const comm::DeviceSpan<const TensorSegments::Chunk> chunks = segments.chunks();
   comm::launch("adamw_update", adamw_update_kernel<D>, {std::min<std::uint64_t>(chunks.size(), kMostBlocks), 256, 0},
                stream, chunks.data(), static_cast<std::int64_t>(chunks.size()), arrays, aligned ? 1 : 0,
-               scalars_of(step), factor.empty() ? nullptr : factor.data());
+               AdamWScalars<float>(step), factor.empty() ? nullptr : factor.data());
 }
 
 template void adamw_update<float>(const TensorSegments&, comm::DeviceSpan<float>, comm::DeviceSpan<const float>,

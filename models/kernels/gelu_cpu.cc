@@ -17,42 +17,42 @@ T gate(T x) {
   return T(1) / (T(1) + exp_plain(-twice_u));
 }
 
-}  // namespace
+enum class Slopes : std::uint8_t { kKeep, kNone };
 
-template <class T>
-void bias_gelu_forward(std::span<const T> bias, std::int64_t rows, std::span<T> values, std::span<T> output,
-                       const Team& team) {
+/// With x = values + bias: output = gelu(x) and the values become the slopes; without slopes the values become gelu(x).
+template <class T, Slopes kSlopes>
+void gelu_rows(std::span<const T> bias, std::int64_t rows, std::span<T> values, std::span<T> output, const Team& team) {
   const auto width = static_cast<std::int64_t>(bias.size());
   for_vector_chunks(rows, chunk_items(rows, 8), team, [&](std::int64_t begin, std::int64_t end) {
     const T* b = bias.data();
     for (std::int64_t i = begin; i < end; ++i) {
       T* v = values.data() + i * width;
-      T* y = output.data() + i * width;
+      T* y = kSlopes == Slopes::kKeep ? output.data() + i * width : v;
       for (std::int64_t j = 0; j < width; ++j) {
-        // d(x s(2u)) = s + x s (1 - s) d(2u)/dx.
         const T x = v[j] + b[j];
         const T s = gate(x);
-        const T slope = static_cast<T>(kTwiceSqrtTwoOverPi) * (T(1) + T(3) * static_cast<T>(kCubic) * x * x);
         y[j] = x * s;
-        v[j] = s + x * s * (T(1) - s) * slope;
+        if constexpr (kSlopes == Slopes::kKeep) {
+          // d(x s(2u)) = s + x s (1 - s) d(2u)/dx.
+          const T slope = static_cast<T>(kTwiceSqrtTwoOverPi) * (T(1) + T(3) * static_cast<T>(kCubic) * x * x);
+          v[j] = s + x * s * (T(1) - s) * slope;
+        }
       }
     }
   });
 }
 
+}  // namespace
+
+template <class T>
+void bias_gelu_forward(std::span<const T> bias, std::int64_t rows, std::span<T> values, std::span<T> output,
+                       const Team& team) {
+  gelu_rows<T, Slopes::kKeep>(bias, rows, values, output, team);
+}
+
 template <class T>
 void bias_gelu(std::span<const T> bias, std::int64_t rows, std::span<T> values, const Team& team) {
-  const auto width = static_cast<std::int64_t>(bias.size());
-  for_vector_chunks(rows, chunk_items(rows, 8), team, [&](std::int64_t begin, std::int64_t end) {
-    const T* b = bias.data();
-    for (std::int64_t i = begin; i < end; ++i) {
-      T* v = values.data() + i * width;
-      for (std::int64_t j = 0; j < width; ++j) {
-        const T x = v[j] + b[j];
-        v[j] = x * gate(x);
-      }
-    }
-  });
+  gelu_rows<T, Slopes::kNone>(bias, rows, values, {}, team);
 }
 
 template <class T>

@@ -58,6 +58,7 @@ class CudaForm final : public OpsForm {
     return layernorm_scratch_elems(rows, width);
   }
   bool gelu_needs_room() const override { return true; }
+  bool gelu_sums_bias() const override { return false; }
   LogitChunks logit_chunks(std::int64_t rows, std::int64_t /*columns*/, std::int64_t largest_part) const override {
     LogitChunks chunks;
     chunks.stride = rounded_up(std::max<std::int64_t>(1, largest_part), kStrideElems);
@@ -218,10 +219,6 @@ class CudaOps final : public Ops {
                            Tensor grad_input) override {
     gemms_.backward_input_gelu(shape, span_of<E>(grad_output.values), span_of<E>(weight.operand),
                                static_cast<float>(grad_output.factor), span_of<E>(saved), span_of<E>(grad_input));
-  }
-  void gelu_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
-                            GradientMode mode, const Weight& weight, const Weight& bias) override {
-    linear_backward_weight(shape, input, grad_output, mode, weight, &bias);
   }
 
   void attention_forward(ConstTensor qkv, const AttentionShape& shape, Tensor statistics, Tensor output,

@@ -63,6 +63,7 @@ class HostForm final : public OpsForm {
   }
   std::uint64_t norm_scratch_elems(std::int64_t /*rows*/, std::int64_t /*width*/) const override { return 0; }
   bool gelu_needs_room() const override { return false; }
+  bool gelu_sums_bias() const override { return true; }
   LogitChunks logit_chunks(std::int64_t rows, std::int64_t columns, std::int64_t largest_part) const override {
     const std::int64_t most_rows =
         std::max<std::int64_t>(1, options_.max_logits / std::max<std::int64_t>(1, largest_part));
@@ -221,10 +222,6 @@ class HostOps final : public Ops {
     linear_backward_input(shape, grad_output, weight, grad_input);
     const PhaseScope scope(times_, Phase::kGelu);
     bias_gelu_backward<T>(saved.as<T>(), shape.rows, grad_input.as<T>(), started(bias.gradient, mode), team_);
-  }
-  void gelu_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
-                            GradientMode mode, const Weight& weight, const Weight& /*bias*/) override {
-    linear_backward_weight(shape, input, grad_output, mode, weight, nullptr);
   }
 
   void attention_forward(ConstTensor qkv, const AttentionShape& shape, Tensor statistics, Tensor output,

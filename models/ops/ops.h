@@ -132,14 +132,10 @@ class Ops {
   virtual void gelu_forward(const ProductShape& shape, const Operand& input, const Weight& weight, const Weight& bias,
                             comm::Tensor saved, comm::Tensor output) = 0;
   /// grad_input = grad_output W' times GELU's derivative, for the linear layer behind the GELU, whose shape and weight
-  /// these are. `bias` is that of the layer in front: its gradient is complete after this call or after
-  /// gelu_backward_weight(), whichever the implementation prefers.
+  /// these are. `bias` is that of the layer in front: its gradient is complete where OpsForm::gelu_sums_bias().
   virtual void gelu_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
                                    comm::ConstTensor saved, GradientMode mode, const Weight& bias,
                                    comm::Tensor grad_input) = 0;
-  /// linear_backward_weight() of the layer in front of the GELU.
-  virtual void gelu_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
-                                    GradientMode mode, const Weight& weight, const Weight& bias) = 0;
 
   /// Causal. Shapes: AttentionShape's; statistics and scratch as OpsForm says.
   virtual void attention_forward(comm::ConstTensor qkv, const AttentionShape& shape, comm::Tensor statistics,

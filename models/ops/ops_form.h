@@ -40,6 +40,9 @@ class OpsForm {
   virtual std::uint64_t norm_scratch_elems(std::int64_t rows, std::int64_t width) const = 0;
   /// Whether gelu_forward() needs `saved` where no backward pass follows.
   virtual bool gelu_needs_room() const = 0;
+  /// Whether gelu_backward_input() gives the bias in front of the GELU its gradient. Else linear_backward_weight() of
+  /// that layer does, which gets the bias then.
+  virtual bool gelu_sums_bias() const = 0;
   /// `columns`: of this rank; `largest_part`: of the rank that has most.
   virtual LogitChunks logit_chunks(std::int64_t rows, std::int64_t columns, std::int64_t largest_part) const = 0;
   /// Whether cross_entropy() serves a rank that has the whole vocabulary.

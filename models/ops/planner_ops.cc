@@ -181,10 +181,6 @@ class DryRun final : public PlannerOps {
     use_too({"saved input of GELU", saved, shape.rows * shape.inputs});
     use_too({"gradient of the bias before GELU", bias.gradient, shape.inputs});
   }
-  void gelu_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
-                            GradientMode mode, const Weight& weight, const Weight& bias) override {
-    linear_backward_weight(shape, input, grad_output, mode, weight, &bias);
-  }
 
   void attention_forward(ConstTensor qkv, const AttentionShape& shape, Tensor statistics, Tensor output,
                          Tensor scratch) override {

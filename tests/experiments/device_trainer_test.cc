@@ -212,7 +212,7 @@ TEST_F(TrainerOnDevice, StartsFromTheHostsWeightsAndGivesItsOwn) {
     TrainingModel device(on_device(config), group);
     set_starting_weights(device, config, group);
     const auto weights = [&](TrainingModel& model) {
-      return models::gather_gpt2_weights<float>(config.model, model.parameters(), group);
+      return models::gather_gpt2_weights(config.model, model.parameters(), group);
     };
     const models::StoredTensors a = weights(host);
     const models::StoredTensors b = weights(device);

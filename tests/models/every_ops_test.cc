@@ -225,7 +225,8 @@ void gelu(Bench& b) {
   for (const GradientMode mode : {GradientMode::kAdd, GradientMode::kSet}) {
     b.ops.gelu_backward_input(second, b.operand(b.activations(24, kRows * kWidth)), behind, saved, mode, bias,
                               grad_input);
-    b.ops.gelu_backward_weight(first, input, b.operand(grad_input), mode, weight, bias);
+    b.ops.linear_backward_weight(first, input, b.operand(grad_input), mode, weight,
+                                 b.ops.form().gelu_sums_bias() ? nullptr : &bias);
     for (const Tensor& tensor : {grad_input, weight.gradient, bias.gradient}) b.keep(tensor);
   }
   const Tensor room = b.ops.form().gelu_needs_room() ? saved : Tensor();

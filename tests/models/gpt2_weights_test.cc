@@ -20,7 +20,7 @@ StoredTensors exported(int ranks) {
   comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
     HostGpt2<float> model(kConfig, group, 1);
     set_formula_weights(model, group);
-    StoredTensors own = gather_gpt2_weights<float>(model.config(), model.parameters(), group);
+    StoredTensors own = gather_gpt2_weights(model.config(), model.parameters(), group);
     if (group.rank() == 0) {
       tensors = std::move(own);
     } else {
@@ -35,12 +35,12 @@ StoredTensors reloaded(const StoredTensors& tensors, int ranks) {
   comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
     HostGpt2<float> model(kConfig, group, 1);
     model.initialize(9);
-    load_gpt2_weights<float>(model.config(), model.parameters(), group, tensors, "w");
+    load_gpt2_weights(model.config(), model.parameters(), group, tensors, "w");
     for (const float value :
          model.parameters()[0].value.subspan(gpt2_part(kConfig, ranks, group.rank()).vocabulary.count * 30)) {
       EXPECT_EQ(value, 0) << "padding";
     }
-    StoredTensors own = gather_gpt2_weights<float>(model.config(), model.parameters(), group);
+    StoredTensors own = gather_gpt2_weights(model.config(), model.parameters(), group);
     if (group.rank() == 0) again = std::move(own);
   });
   return again;
@@ -76,7 +76,7 @@ std::string refusal(const StoredTensors& tensors) {
   comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
     HostGpt2<float> model(kConfig, group, 1);
     try {
-      load_gpt2_weights<float>(model.config(), model.parameters(), group, tensors, "w.safetensors");
+      load_gpt2_weights(model.config(), model.parameters(), group, tensors, "w.safetensors");
     } catch (const ConfigError& error) {
       message = error.what();
     }

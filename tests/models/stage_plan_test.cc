@@ -182,6 +182,7 @@ class EvenForm final : public OpsForm {
   std::uint64_t attention_backward_scratch_elems(const AttentionShape& /*shape*/) const override { return kFormElems; }
   std::uint64_t norm_scratch_elems(std::int64_t /*rows*/, std::int64_t /*width*/) const override { return kFormElems; }
   bool gelu_needs_room() const override { return true; }
+  bool gelu_sums_bias() const override { return true; }
   LogitChunks logit_chunks(std::int64_t rows, std::int64_t columns, std::int64_t /*largest*/) const override {
     return {columns, rows};
   }

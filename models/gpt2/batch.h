@@ -1,14 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a batch is one that a model can read.
+// The extents of a forward pass, whether a backward pass follows, and whether a batch is one that a model can read.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "models/gpt2/batch_shape.h"
 #include "models/gpt2/gpt2_config.h"
 
 namespace droptest::models {
+
+/// Whether a forward pass saves activations for a backward pass; one that does not uses the memory of one block for
+/// all.
+enum class Keep : std::uint8_t { kForBackward, kNothing };
+
+struct BatchShape {
+  std::int64_t batch = 0;
+  std::int64_t length = 0;
+  std::int64_t first_position = 0;  ///< of each sequence's first token here: not 0 for a later part of longer sequences
+
+  std::int64_t rows() const { return batch * length; }
+  friend bool operator==(const BatchShape&, const BatchShape&) = default;
+};
 
 /// Throws: ConfigError for a shape that the model cannot have, other numbers of tokens or targets than the shape says,
 /// a token outside of the vocabulary, or a target that is neither one of it nor kIgnoredTarget.

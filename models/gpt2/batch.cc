@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/gpt2/batch_check.h"
+#include "models/gpt2/batch.h"
 
 #include <algorithm>
 #include <string>
