@@ -10,7 +10,7 @@
 
 namespace droptest::models {
 
-/// What a rank is doing. Products: with weight matrices; those inside attention count as attention. Reductions:
+/// What a rank computes. Products: GEMMs with weight matrices; those inside attention count as attention. Reductions:
 /// collectives with all that they wait for.
 enum class Phase : std::uint8_t {
   kProducts,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of what an object remembers from one training step to the next.
+// The list of an object's state from one training step to the next.
 #pragma once
 
 #include <cstdint>

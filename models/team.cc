@@ -14,10 +14,10 @@
 namespace droptest::models {
 namespace {
 
-// How long a thread looks for work before it sleeps: longer than what lies between two loops of a pass or two steps. A
+// How long a thread looks for work before it sleeps: longer than the time between two loops of a pass or two steps. A
 // core of a virtual machine whose last thread sleeps is given back to the host, and waking it up costs more than the
 // loop.
-constexpr auto kPatience = std::chrono::milliseconds(5);
+constexpr auto kSpinTime = std::chrono::milliseconds(5);
 constexpr int kLooksBetweenYields = 64;
 
 inline void relax() {
@@ -26,10 +26,10 @@ inline void relax() {
 #endif
 }
 
-/// Whether found() came true before patience ended. Between looks others may have the core.
+/// Whether found() came true within the spin time. Between looks others may have the core.
 template <class Found>
 bool look_for(const Found& found) {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
   do {
     for (int look = 0; look < kLooksBetweenYields; ++look) {
       if (found()) return true;
@@ -43,13 +43,13 @@ bool look_for(const Found& found) {
 }  // namespace
 
 // The ticket says which loop is on and how many of its parts have been taken from its front and from its back: (loop
-// number, front, back); between loops the front is kClosed. Whoever counts one of the two up has that part. Half of the
-// team takes from the front and half from the back, so that in one loop after another a thread mostly finds its part of
-// the data in its own cache. The job is written only while the ticket is closed, so whoever took a part of a loop has
-// read that loop's job: had the loop ended since, the ticket would have changed.
-class Team::Crew {
+// number, front, back); between loops the front is kClosed. A thread that increments one of the two has that part. The
+// even workers take from the front and the odd ones from the back, so that in one loop after another a thread mostly
+// finds its part of the data in its own cache. The job is written only while the ticket is closed, so whoever took a
+// part of a loop has read that loop's job: had the loop ended since, the ticket would have changed.
+class Team::Workers {
  public:
-  explicit Crew(int workers) {
+  explicit Workers(int workers) {
     try {
       for (int worker = 1; worker <= workers; ++worker) {
         threads_.emplace_back([this, worker] { serve(worker); });
@@ -60,9 +60,9 @@ class Team::Crew {
     }
   }
 
-  ~Crew() { end(); }
-  Crew(const Crew&) = delete;
-  Crew& operator=(const Crew&) = delete;
+  ~Workers() { end(); }
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
 
   void run(std::int64_t parts, const Job& job) {
     DROPTEST_CHECK(parts < static_cast<std::int64_t>(kField), "too many parts of a loop");
@@ -147,7 +147,7 @@ class Team::Crew {
     calls_.notify_all();
   }
 
-  // What is written for each part stands apart from what waiting threads look at all the time.
+  // The counters of parts have cache lines of their own, apart from the words that waiting threads poll.
   alignas(64) std::atomic<std::uint64_t> ticket_{kClosed};
   std::atomic<void (*)(const void*, Worker, std::int64_t)> call_{nullptr};
   std::atomic<const void*> context_{nullptr};
@@ -160,9 +160,9 @@ class Team::Crew {
 };
 
 Team::Team(int threads) : threads_(threads < 1 ? 1 : threads) {
-  if (threads_ > 1) crew_ = std::make_shared<Crew>(threads_ - 1);
+  if (threads_ > 1) workers_ = std::make_shared<Workers>(threads_ - 1);
 }
 
-void Team::run_together(std::int64_t parts, const Job& job) const { crew_->run(parts, job); }
+void Team::run_together(std::int64_t parts, const Job& job) const { workers_->run(parts, job); }
 
 }  // namespace droptest::models

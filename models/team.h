@@ -26,7 +26,7 @@ class Team {
   /// SingleThreadedLibraries).
   template <class Body>
   void run(std::int64_t parts, const Body& body) const {
-    if (crew_ == nullptr || parts <= 1) {
+    if (workers_ == nullptr || parts <= 1) {
       for (std::int64_t part = 0; part < parts; ++part) body(Worker{0}, part);
       return;
     }
@@ -41,11 +41,11 @@ class Team {
     void (*call)(const void* context, Worker worker, std::int64_t part) = nullptr;
     const void* context = nullptr;
   };
-  class Crew;
+  class Workers;
   void run_together(std::int64_t parts, const Job& job) const;
 
   int threads_;
-  std::shared_ptr<Crew> crew_;  ///< shared by the copies of a team; null where the caller is alone
+  std::shared_ptr<Workers> workers_;  ///< shared by the copies of a team; null where the caller is alone
 };
 
 }  // namespace droptest::models

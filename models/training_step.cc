@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/training_step.h"
 
+#include "sim/error.h"
+
 namespace droptest::models {
 
 StepResult TrainingStep::take(std::span<const MicroBatch> micro_batches, double learning_rate) {
+  DROPTEST_CHECK(!micro_batches.empty(), "a step without micro-batches");
   const auto count = static_cast<int>(micro_batches.size());
   const std::int64_t of_first = count_targets(micro_batches.front().targets);
   std::int64_t targets = 0;

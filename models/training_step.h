@@ -9,7 +9,7 @@
 
 namespace droptest::models {
 
-/// What a forward and a backward pass are made of.
+/// The input of a forward and a backward pass.
 struct MicroBatch {
   std::span<const std::int32_t> tokens, targets;
   BatchShape shape;
@@ -21,9 +21,9 @@ struct StepResult {
   bool updated = false;      ///< false: loss or norm is not finite, and weights and moments are as before the step
 };
 
-/// Accumulates gradients over micro-batches, takes their norm, clips, and updates, or skips the update. Whatever a step
-/// consists of stands here: who trains gives it batches and learning rates, and reads results. Owner: one rank.
-/// Ranks: all of the model's group make the same calls. The host waits for a device once in a step.
+/// Accumulates gradients over micro-batches, takes their norm, clips, and updates, or skips the update. The caller
+/// gives it batches and learning rates, and reads results. Owner: one rank. Ranks: all of the model's group make the
+/// same calls. The host waits for a device once in a step.
 class TrainingStep {
  public:
   /// The model is borrowed. max_gradient_norm: gradients beyond it are clipped; 0: none are.

@@ -84,7 +84,7 @@ std::uint64_t Gpt2::planned_bytes(const Gpt2Config& config, int world_size, int 
 std::uint64_t Gpt2::activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
                                      const BatchShape& shape, const SlotOptions& options) {
   validated(config, options, world_size);
-  // More than what any type needs. A wrong spec may ask for more than 64 bits can count.
+  // More than any type needs. A wrong spec may ask for more than 64 bits can count.
   const double most = 8.0 * options.slots * static_cast<double>(shape.batch) * static_cast<double>(shape.length) *
                       (32.0 * config.layers * config.width + 32.0 * config.width + config.vocabulary);
   if (most > 0x1p62) return std::uint64_t{1} << 63U;

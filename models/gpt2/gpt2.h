@@ -23,12 +23,12 @@ namespace droptest::models {
 
 /// Pre-LN, tanh-GELU, learned positions, tied embeddings, biases; Megatron's tensor parallelism (Shoeybi et al. 2019).
 /// Where and in which element types it computes is the operations' business. Owner: one rank. Ranks: all ranks of the
-/// operations' group call the same methods in the same order. Blocking: what puts work on a device does not wait for
-/// it, except where it says so. Determinism: results depend on the number of ranks, not on threads.
+/// operations' group call the same methods in the same order. Blocking: methods that put work on a device do not wait
+/// for it, except where they say so. Determinism: results depend on the number of ranks, not on threads.
 class Gpt2 {
  public:
   /// Memory for parameters, gradients and moments is taken here. Throws: ConfigError for a configuration that the ranks
-  /// cannot have, and what the operations throw.
+  /// cannot have, and the errors of the operations.
   Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const AdamWConfig& adamw = {},
        const SlotOptions& options = {});
   /// Waits for the device, which an error may have left at work in this model's memory.
@@ -61,7 +61,7 @@ class Gpt2 {
                const BatchShape& shape);
   void backward(int slot, double scale, std::int64_t mean_over = kOwnTargets);
 
-  /// What the passes since zero_gradients() came to on this rank.
+  /// Sums of the passes since zero_gradients() on this rank.
   struct StepSums {
     double losses = 0;            ///< of the passes, added up
     double gradient_squares = 0;  ///< of this rank's gradients; replicated ones on rank 0 alone
@@ -77,14 +77,14 @@ class Gpt2 {
 
   using Fields = ParameterStore::Fields;
   /// The parameters in host memory, in an order that is equal on all ranks; T is their type. On a device they are
-  /// copies, which hold what download() or the caller has written last.
+  /// copies, which download() and the caller write.
   template <class T>
   std::span<Parameter<T>> parameters() {
     return store_.host<T>();
   }
   /// Makes them show the values, and the gradients, of now. Waits for the device.
   void download(Fields fields);
-  /// The values in parameters() are what the model computes with from now on. Waits for the device.
+  /// The model computes with the values in parameters() from now on. Waits for the device.
   void upload_values() { store_.upload_values(); }
 
   /// Parameters and optimizer between two steps. Nothing else of a model outlives a step: there is no dropout.
@@ -96,7 +96,7 @@ class Gpt2 {
 
   /// Bytes of memory that the model holds now: parameters, their like, and activations.
   std::uint64_t memory_bytes() const;
-  /// What that will be on a rank of `world_size` that has trained on and evaluated batches of such a size. Needs no
+  /// That number on a rank of `world_size` that has trained on and evaluated batches of such a size. Needs no
   /// device. Throws: ConfigError for a model that the ranks cannot have.
   static std::uint64_t planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
                                      const BatchShape& shape, const SlotOptions& options = {});

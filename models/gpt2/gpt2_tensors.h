@@ -12,7 +12,7 @@
 
 namespace droptest::models {
 
-/// What one rank of a tensor-parallel group computes.
+/// The part of one rank of a tensor-parallel group.
 struct Gpt2Part {
   IndexRange heads;       ///< attention heads
   IndexRange hidden;      ///< columns of the MLP's hidden layer
@@ -23,7 +23,7 @@ struct Gpt2Part {
 /// Heads and hidden columns are dealt as evenly as they go; the vocabulary is padded to a multiple of `ranks` first.
 Gpt2Part gpt2_part(const Gpt2Config& config, int ranks, int rank);
 
-/// One tensor: what it is called, what it starts as, and this rank's slice.
+/// One tensor: its name, its initial values, and this rank's slice.
 struct Gpt2Tensor {
   std::string name;
   std::string group;

@@ -18,7 +18,7 @@ void set_initial_weights(std::span<const Gpt2Tensor> tensors, std::uint64_t seed
       std::fill(value.begin(), value.end(), static_cast<T>(tensor.initial_constant));
       continue;
     }
-    // Every rank draws the whole tensor and keeps its slice. How many random bits a value takes is itself random, so
+    // Every rank draws the whole tensor and takes its slice. How many random bits a value takes is itself random, so
     // values cannot be reached without those before them.
     sim::PhiloxEngine engine(seed, sim::Purpose::kWeights, tensor.number);
     boost::random::normal_distribution<double> normal(0.0, tensor.initial_deviation);

@@ -21,8 +21,8 @@
 
 namespace droptest::models {
 
-/// What the tensors are called and where each lies in every arena: no memory. In an arena one tensor comes after
-/// another, each on a cache line of its own; what lies between them belongs to none.
+/// The names of the tensors and the place of each in every arena: no memory. In an arena one tensor comes after
+/// another, each on a cache line of its own; the elements between them belong to none.
 struct ParameterTable {
   explicit ParameterTable(std::vector<Gpt2Tensor> list);
   /// Throws: CheckError for a name that no tensor has.
@@ -111,7 +111,7 @@ class ParameterStore {
   /// Values and the rounded copy. Gradients are no state: a step starts from zeros.
   void visit_state(StateVisitor& visitor);
 
-  /// What the arenas of these tensors take, with AdamW's moments.
+  /// Bytes of the arenas of these tensors, with AdamW's moments.
   static std::uint64_t device_bytes(std::vector<Gpt2Tensor> tensors, const OpsForm& form);
 
  private:

@@ -53,17 +53,17 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
     store_.acquire(layer);
     normalise(attention(layer).norm, a.norm, pending);
     attention_forward(layer, b);
-    pending = {a.norm.stream, a.output, attention(layer).second.weight + 1};
+    pending = {a.norm.residual, a.output, attention(layer).second.weight + 1};
     normalise(mlp(layer).norm, m.norm, pending);
     mlp_forward(layer, b);
-    pending = {m.norm.stream, m.output, mlp(layer).second.weight + 1};
+    pending = {m.norm.residual, m.output, mlp(layer).second.weight + 1};
     store_.release(layer);
   }
   if (range_.has_head()) {
     normalise(last_norm_, b.final_norm, pending);
   } else {
     NormForward sum = norm_behind(pending);
-    sum.stream = b.output;
+    sum.residual_after = b.output;
     ops_.residual_forward(sum);
   }
   store_.release(kOutsideOfBlocks);
@@ -71,14 +71,14 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
 
 void Stage::embed(StageBuffers& b) {
   const StageExtents& x = b.extents;
-  const comm::Tensor& stream = b.attention.front().norm.stream;
-  ops_.embedding_forward(b.tokens, x.vocabulary, weight(tokens_).value, x.width, stream);
-  const comm::Tensor part = part_of(stream, b.message);
-  if (part.bytes.data() != stream.bytes.data()) ops_.convert(stream, part);
-  ops_.begin_sum(stream, b.message, Gpt2Messages::embedding());
+  const comm::Tensor& residual = b.attention.front().norm.residual;
+  ops_.embedding_forward(b.tokens, x.vocabulary, weight(tokens_).value, x.width, residual);
+  const comm::Tensor part = part_of(residual, b.message);
+  if (part.bytes.data() != residual.bytes.data()) ops_.convert(residual, part);
+  ops_.begin_sum(residual, b.message, Gpt2Messages::embedding());
   ops_.join();
   ops_.add_positions(elements(weight(positions_).value, x.batch.first_position * x.width, x.batch.length * x.width),
-                     x.batch.batch, x.batch.length, x.width, stream);
+                     x.batch.batch, x.batch.length, x.width, residual);
 }
 
 NormForward Stage::norm_behind(const std::optional<Pending>& pending) const {
@@ -95,10 +95,10 @@ NormForward Stage::norm_behind(const std::optional<Pending>& pending) const {
 
 void Stage::normalise(std::size_t norm, NormBuffers& buffers, const std::optional<Pending>& pending) {
   NormForward n = norm_behind(pending);
-  if (!pending) n.residual = buffers.stream;
+  if (!pending) n.residual = buffers.residual;
   n.gain = weight(norm).value;
   n.bias = weight(norm + 1).value;
-  n.stream = buffers.stream;
+  n.residual_after = buffers.residual;
   n.output = buffers.normalized;
   n.mean = buffers.mean;
   n.inverse_deviation = buffers.inverse_deviation;
@@ -152,7 +152,7 @@ void Stage::backward(StageBuffers& b, double scale, std::int64_t targets, Gradie
     NormBackward sum;
     sum.rows = rows_;
     sum.width = x.width;
-    sum.grad_stream = b.grad_stream;
+    sum.grad_residual = b.grad_residual;
     sum.grad_branch_bias = weight(last_bias).gradient;
     sum.mode = mode;
     ops_.residual_backward(sum);
@@ -160,12 +160,12 @@ void Stage::backward(StageBuffers& b, double scale, std::int64_t targets, Gradie
   for (int layer = range_.last - 1; layer >= range_.first; --layer) {
     store_.acquire(layer);
     mlp_backward(layer, b, mode);
-    normalise_backward(mlp(layer).norm, b.mlp[index(layer)].norm, attention(layer).second.weight + 1, b.grad_stream, b,
-                       mode);
+    normalise_backward(mlp(layer).norm, b.mlp[index(layer)].norm, attention(layer).second.weight + 1, b.grad_residual,
+                       b, mode);
     attention_backward(layer, b, mode);
     std::optional<std::size_t> bias_before;
     if (layer > range_.first) bias_before = mlp(layer - 1).second.weight + 1;
-    normalise_backward(attention(layer).norm, b.attention[index(layer)].norm, bias_before, b.grad_stream, b, mode);
+    normalise_backward(attention(layer).norm, b.attention[index(layer)].norm, bias_before, b.grad_residual, b, mode);
     store_.on_gradient_ready(layer);
     store_.release(layer);
   }
@@ -173,23 +173,23 @@ void Stage::backward(StageBuffers& b, double scale, std::int64_t targets, Gradie
     // Positions of other parts of the sequences have no gradient here.
     const comm::Tensor positions = weight(positions_).gradient;
     if (mode == GradientMode::kSet) ops_.zero(positions);
-    ops_.positions_backward(b.grad_stream, x.batch.batch, x.batch.length, x.width,
+    ops_.positions_backward(b.grad_residual, x.batch.batch, x.batch.length, x.width,
                             elements(positions, x.batch.first_position * x.width, x.batch.length * x.width));
     // The head sets the gradient of the tied embedding.
     if (!range_.has_head() && mode == GradientMode::kSet) ops_.zero(weight(tokens_).gradient);
-    ops_.embedding_backward(b.tokens, x.vocabulary, b.slot, b.grad_stream, x.width, weight(tokens_).gradient);
+    ops_.embedding_backward(b.tokens, x.vocabulary, b.slot, b.grad_residual, x.width, weight(tokens_).gradient);
   }
   store_.on_gradient_ready(kOutsideOfBlocks);
   store_.release(kOutsideOfBlocks);
 }
 
 void Stage::normalise_backward(std::size_t norm, const NormBuffers& norm_buffers,
-                               std::optional<std::size_t> branch_bias, const comm::Tensor& grad_residual,
-                               StageBuffers& b, GradientMode mode) {
+                               std::optional<std::size_t> branch_bias, const comm::Tensor& grad_before, StageBuffers& b,
+                               GradientMode mode) {
   ops_.join();
   NormBackward n;
   n.grad_output = b.grad_normalized;
-  n.stream = norm_buffers.stream;
+  n.residual_after = norm_buffers.residual;
   n.mean = norm_buffers.mean;
   n.inverse_deviation = norm_buffers.inverse_deviation;
   n.gain = weight(norm).value;
@@ -197,8 +197,8 @@ void Stage::normalise_backward(std::size_t norm, const NormBuffers& norm_buffers
   n.grad_bias = weight(norm + 1).gradient;
   n.rows = rows_;
   n.width = config_.width;
-  n.grad_residual = grad_residual;
-  n.grad_stream = b.grad_stream;
+  n.grad_before = grad_before;
+  n.grad_residual = b.grad_residual;
   if (branch_bias) n.grad_branch_bias = weight(*branch_bias).gradient;
   n.mode = mode;
   n.scratch = b.norm_scratch;
@@ -224,7 +224,7 @@ void Stage::mlp_backward(int layer, StageBuffers& b, GradientMode mode) {
   const Sublayer& s = mlp(layer);
   const MlpBuffers& m = b.mlp[index(layer)];
   const Weight bias = weight(s.first.weight + 1);
-  const Operand grad_output = ops_.operand(b.grad_stream, 1, b.rounded_gradients[0]);
+  const Operand grad_output = ops_.operand(b.grad_residual, 1, b.rounded_gradients[0]);
   ops_.gelu_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), m.gelu_saved, mode, bias,
                            b.grad_activated);
   const Operand grad_hidden = ops_.operand(b.grad_activated, 1, b.rounded_gradients[1]);
@@ -237,7 +237,7 @@ void Stage::attention_backward(int layer, StageBuffers& b, GradientMode mode) {
   const Sublayer& s = attention(layer);
   const AttentionBuffers& a = b.attention[index(layer)];
   const Weight bias = weight(s.first.weight + 1);
-  const Operand grad_output = ops_.operand(b.grad_stream, 1, b.rounded_gradients[0]);
+  const Operand grad_output = ops_.operand(b.grad_residual, 1, b.rounded_gradients[0]);
   ops_.linear_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), b.grad_attended);
   ops_.attention_backward(b.grad_attended, a.qkv, a.attended, a.statistics, b.extents.attention(), b.grad_qkv,
                           b.attention_backward_scratch);

@@ -31,13 +31,13 @@ class Stage {
 
   /// The residual stream [rows, width] before the first block: where the range has no embedding, the caller writes it
   /// before forward().
-  static comm::Tensor input(StageBuffers& slot) { return slot.attention.front().norm.stream; }
+  static comm::Tensor input(StageBuffers& slot) { return slot.attention.front().norm.residual; }
   /// The residual stream after the last block: where the range has no head, forward() leaves it there.
   static comm::Tensor output(StageBuffers& slot) { return slot.output; }
   /// The gradient of output(): where the range has no head, the caller writes it before backward().
-  static comm::Tensor grad_output(StageBuffers& slot) { return slot.grad_stream; }
+  static comm::Tensor grad_output(StageBuffers& slot) { return slot.grad_residual; }
   /// The gradient of input(): where the range has no embedding, backward() leaves it there.
-  static comm::Tensor grad_input(StageBuffers& slot) { return slot.grad_stream; }
+  static comm::Tensor grad_input(StageBuffers& slot) { return slot.grad_residual; }
 
   /// One micro-batch. Tokens are read by an embedding, targets by a head.
   void forward(StageBuffers& slot, Keep keep, std::span<const std::int32_t> tokens,
@@ -84,9 +84,9 @@ class Stage {
   void row_parallel_forward(const Linear& linear, const comm::Tensor& input, const comm::Tensor& output,
                             StageBuffers& buffers, const comm::Message& about);
 
-  /// `grad_residual`: the gradient so far of the stream that was normalised; empty behind the last block.
+  /// `grad_before`: the gradient so far of the residual stream that was normalised; empty behind the last block.
   void normalise_backward(std::size_t norm, const NormBuffers& norm_buffers, std::optional<std::size_t> branch_bias,
-                          const comm::Tensor& grad_residual, StageBuffers& buffers, GradientMode mode);
+                          const comm::Tensor& grad_before, StageBuffers& buffers, GradientMode mode);
   void attention_backward(int layer, StageBuffers& buffers, GradientMode mode);
   void mlp_backward(int layer, StageBuffers& buffers, GradientMode mode);
   void begin_input_gradient(const Linear& linear, const Operand& grad_output, StageBuffers& buffers,

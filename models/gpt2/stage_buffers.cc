@@ -40,7 +40,7 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     visitor.tensor(tensor, "row statistics", types.statistics, count, lifetime);
   };
   const auto norm = [&](NormBuffers& n) {
-    activations(n.stream, "residual stream", x.width, saved);
+    activations(n.residual, "residual stream", x.width, saved);
     activations(n.normalized, "normalised inputs", x.width, saved);
     statistics(n.mean, elems(rows, 1), saved);
     statistics(n.inverse_deviation, elems(rows, 1), saved);
@@ -62,7 +62,7 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     activations(m.activated, "outputs of GELU", x.hidden, saved);
     activations(m.output, "sublayer outputs", x.width, Lifetime::kWorking);
   }
-  // What goes to other stages, or comes from them, may be on its way while passes of other slots run.
+  // Tensors that stages exchange may be on their way while passes of other slots run.
   const bool head = x.range.has_head();
   if (head) {
     norm(b.final_norm);
@@ -92,7 +92,7 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     working(rounded, "rounded operands", types.operands,
             rounds ? std::max(elems(rows, wide), elems(b.chunks.rows, b.chunks.stride)) : 0);
   }
-  activations(b.grad_stream, "gradient of the residual stream", x.width,
+  activations(b.grad_residual, "gradient of the residual stream", x.width,
               head && x.range.has_embedding() ? Lifetime::kWorking : Lifetime::kSaved);
   constexpr const char* kWithin = "gradients within a block";
   working(b.grad_normalized, kWithin, types.activations, elems(rows, x.width));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the passes of a stage work with.
+// The buffers of a stage's passes.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ StageExtents stage_extents(const Gpt2Config& config, const StageRange& range, in
                            const BatchShape& batch);
 
 struct NormBuffers {
-  comm::Tensor stream;      ///< [rows, width]: the residual stream that is normalised
+  comm::Tensor residual;    ///< [rows, width]: the residual stream that is normalised
   comm::Tensor normalized;  ///< [rows, width]
   comm::Tensor mean;        ///< [rows]
   comm::Tensor inverse_deviation;
@@ -71,7 +71,7 @@ struct StageBuffers {
   comm::Tensor attention_scratch;
   comm::Tensor rounded_input;         ///< room of an operand; empty where operands are of the activations' type
   comm::Tensor rounded_gradients[2];  ///< likewise: of the two linear layers of a sublayer, the second one's first
-  comm::Tensor grad_stream;           ///< [rows, width]
+  comm::Tensor grad_residual;         ///< [rows, width]
   comm::Tensor grad_normalized;       ///< [rows, width]
   comm::Tensor grad_attended;         ///< [rows, heads, head width]
   comm::Tensor grad_qkv;              ///< [rows, 3, heads, head width]
@@ -93,7 +93,7 @@ class BufferVisitor {
 };
 
 /// Sets extents and chunks, and shows the visitor all buffers of a pass in a fixed order: the one list of them. Where
-/// nothing is kept for a backward pass, none is saved. Names are for people.
+/// no backward pass follows, none is saved. Names are for people.
 void visit_buffers(StageBuffers& buffers, const StageExtents& extents, const OpsForm& form, Keep keep,
                    BufferVisitor& visitor);
 

@@ -17,7 +17,7 @@ namespace droptest::models {
 /// has a slot of saved activations, and all share one piece of working memory. Needs no device.
 class StagePlan {
  public:
-  /// The form is not kept.
+  /// The form is used in the constructor alone.
   StagePlan(const Gpt2Config& config, const StageRange& range, int world_size, int rank, const OpsForm& form,
             const BatchShape& batch, Keep keep);
 
@@ -26,7 +26,7 @@ class StagePlan {
   const MemoryPlan& working() const { return working_; }
   /// Of `slots` slots and the working memory.
   std::uint64_t bytes(std::uint64_t slots) const { return slots * saved_.bytes() + working_.bytes(); }
-  /// What the memory is for, for errors: "activations of a batch of 4 x 1024 tokens (3.1 GiB qkv, ...)".
+  /// The purpose of the memory, for errors: "activations of a batch of 4 x 1024 tokens (3.1 GiB qkv, ...)".
   std::string purpose() const;
 
   /// The buffers of slot number `slot` of `slots` in that memory, whose tensors are used in the order of `stream`.

@@ -22,7 +22,7 @@ struct StageRange {
   bool has_head() const { return last == layers; }
 };
 
-/// What a block saves in its forward pass, and so what its backward pass computes again.
+/// Which activations a block saves in its forward pass; its backward pass computes the others again.
 enum class Recompute : std::uint8_t {
   kSaveAll,    ///< all that the backward pass reads; nothing is computed again
   kAttention,  ///< all but queries, keys, values and attention's output; planned, not built

@@ -26,7 +26,7 @@ std::uint64_t attention_statistics_elems(const AttentionShape& shape);
 std::uint64_t attention_scratch_elems(const AttentionShape& shape, int threads);
 
 /// output = softmax(mask(Q K' / sqrt(D))) V per sequence and head. Shapes: see AttentionShape; row_statistics
-/// [B, NH, T, 2] keeps each row's largest score and the inverse of its sum of exponentials, from which backward
+/// [B, NH, T, 2] saves each row's largest score and the inverse of its sum of exponentials, from which backward
 /// computes the probabilities again. Call under SingleThreadedLibraries.
 template <class T>
 void attention_forward(std::span<const T> qkv, const AttentionShape& shape, std::span<T> row_statistics,
@@ -40,7 +40,7 @@ void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, 
 // On a device, for E float or Bf16, D from 1 to 256. Scores are never in memory; nothing is permuted. bfloat16 with D
 // of 64 or 128 runs on the tensor cores. All sums are float and in an order that depends on the shape alone.
 
-/// log_sum_exp [B, NH, T] keeps log(sum of exp(scores)) of each row, scores being scaled.
+/// log_sum_exp [B, NH, T] is the log-sum-exp of the scaled scores of each row.
 template <class E>
 void attention_forward(comm::DeviceSpan<const E> qkv, const AttentionShape& shape, comm::DeviceSpan<float> log_sum_exp,
                        comm::DeviceSpan<E> output, comm::Stream& stream);

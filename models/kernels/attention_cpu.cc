@@ -14,7 +14,7 @@ namespace droptest::models {
 namespace {
 
 // Queries are taken in strips of this many rows. A strip needs only the keys up to its last row, which saves nearly
-// half of the products of long sequences, and its scores stay in the second-level cache.
+// 50 % of the arithmetic of long sequences, and its scores stay in the second-level cache.
 constexpr std::int64_t kStripRows = 64;
 
 template <class T>
@@ -58,7 +58,7 @@ std::int64_t cover_visible(T* row, std::int64_t visible, std::int64_t columns) {
   return covered;
 }
 
-/// Turns scores of the queries first_row, first_row + 1, ... into probabilities, 0 for future keys, and keeps each
+/// Turns scores of the queries first_row, first_row + 1, ... into probabilities, 0 for future keys, and saves each
 /// row's largest score and inverse sum.
 template <class T>
 void causal_softmax(const Matrix<T>& scores, std::int64_t first_row, T* statistics) {
@@ -77,7 +77,7 @@ void causal_softmax(const Matrix<T>& scores, std::int64_t first_row, T* statisti
   });
 }
 
-/// The same probabilities, from what causal_softmax kept.
+/// The same probabilities, from the statistics of causal_softmax.
 template <class T>
 void causal_softmax_again(const Matrix<T>& scores, std::int64_t first_row, const T* statistics) {
   run_vectorised(widest_vectors(), [=] {

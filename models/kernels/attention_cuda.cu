@@ -36,7 +36,7 @@ __global__ void attention_delta_kernel(const D* grad_output, const D* output, At
   }
 }
 
-/// Elements of the output, after checks of what a caller gives.
+/// Elements of the output, after checks of the shape.
 std::size_t checked_elems(const char* operation, const AttentionShape& shape) {
   DROPTEST_CHECK(shape.batch >= 0 && shape.length >= 0 && shape.heads >= 0 && shape.head_width >= 1 &&
                      shape.head_width <= kMostHeadWidth,

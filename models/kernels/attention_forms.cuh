@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forms of the device's attention kernels: what they are given, and which of its tiles a block has.
+// The forms of the device's attention kernels: their arguments, and the tiles of a block.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -13,7 +13,7 @@ namespace {
 // Source: Dao et al. 2022 (FlashAttention), Algorithms 1 and 4, with a pass of its own for the gradients of queries, so
 // that each sum has one block and one order. Tiles of kTile queries and kTile keys, kWidth >= D columns wide, are in
 // shared memory as floats. The block's threads are a square: thread (y, x) has the rows y, y + 16, ... and the columns
-// x, x + 16, ... of every product, so that a warp's reads of a tile hit different banks.
+// x, x + 16, ... of every result, so that a warp's reads of a tile hit different banks.
 constexpr int kSide = 16;
 constexpr int kThreads = kSide * kSide;
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
@@ -112,11 +112,12 @@ struct Tiles {
 
 /// Over the kSide threads that share rows.
 __device__ float row_threads_max(float value) {
-  for (int half = kSide / 2; half > 0; half /= 2) value = fmaxf(value, __shfl_xor_sync(kFullMask, value, half));
+  for (int distance = kSide / 2; distance > 0; distance /= 2)
+    value = fmaxf(value, __shfl_xor_sync(kFullMask, value, distance));
   return value;
 }
 __device__ float row_threads_sum(float value) {
-  for (int half = kSide / 2; half > 0; half /= 2) value += __shfl_xor_sync(kFullMask, value, half);
+  for (int distance = kSide / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(kFullMask, value, distance);
   return value;
 }
 

@@ -38,8 +38,8 @@ __global__ void attention_forward_kernel(AttentionForward<Bfloat> work, float sc
     load_tile<W>(rows, place.packed_stride, first_query, shape.length, q_tile);
     StripSums<W> out;
     out.clear();
-    float base = 0;     // what the row's exponentials are relative to
-    float own_sum = 0;  // of the lane's half of the row
+    float base = 0;     // the score that the row's exponentials are relative to
+    float own_sum = 0;  // of the lane's part of the row
     for (std::int64_t first_key = 0; first_key <= first_query; first_key += kTile) {
       __syncthreads();
       load_tile<W>(rows + place.part, place.packed_stride, first_key, shape.length, k_tile);
@@ -74,7 +74,7 @@ __global__ void attention_forward_kernel(AttentionForward<Bfloat> work, float sc
     }
     const float sum = own_sum + __shfl_xor_sync(kFullMask, own_sum, 1);
     const bool inside = query < shape.length;
-    if (inside && lane.half == 0) work.log_sum_exp[place.statistics + query] = base + logf(sum);
+    if (inside && lane.side == 0) work.log_sum_exp[place.statistics + query] = base + logf(sum);
     out.write(1.0F / sum, lane, inside, strip, place.output_stride,
               work.output + place.output + strip_query * place.output_stride);
   }

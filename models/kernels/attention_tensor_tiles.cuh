@@ -17,8 +17,8 @@ using Bfloat = __nv_bfloat16;
 
 // Source: Dao et al. 2022 (FlashAttention), Algorithms 1 and 4, with a pass of its own for the gradients of queries, so
 // that each sum has one block and one order. A block has a tile of 64 queries (or, for the gradients of keys and
-// values, of 64 keys); each of its four warps has a strip of 16 of them against all 64 of the other tile. Products are
-// those of 16 x 16 fragments, whose layout is the compiler's: what needs single elements goes through shared memory,
+// values, of 64 keys); each of its four warps has a strip of 16 of them against all 64 of the other tile. GEMMs are
+// those of 16 x 16 fragments, whose layout is the compiler's: single elements go through shared memory,
 // where a strip of scores is 16 rows of 64. There, two lanes share a row: lane / 2 is the row, and each has every
 // second group of four columns, which puts the eight lanes that are served together on different banks.
 inline constexpr int kFragment = 16;
@@ -51,17 +51,18 @@ __device__ inline Bfloat* shared_tiles() {
 /// The running lane's place in a strip.
 struct Lane {
   int row = static_cast<int>(threadIdx.x % kWarp) / 2;
-  int half = static_cast<int>(threadIdx.x % kWarp) % 2;
-  __device__ int column(int group) const { return 2 * kGroup * group + kGroup * half; }
+  int side = static_cast<int>(threadIdx.x % kWarp) % 2;
+  __device__ int column(int group) const { return 2 * kGroup * group + kGroup * side; }
   __device__ int at(int group) const { return row * kStripStride + column(group); }
 };
 
-/// The column of a lane's element e, less what the lane's half adds, so that it is known when the kernel is compiled.
+/// The column of a lane's element e, without the offset of the lane's side, so that it is known when the kernel is
+/// compiled.
 __device__ constexpr int lane_column(int e) { return 2 * kGroup * (e / kGroup) + e % kGroup; }
 /// One past the lane_column() of the last element whose column is at most `last`, which may lie beyond the strip.
 __device__ inline int columns_seen(std::int64_t last, const Lane& lane) {
   const std::int64_t within = last < -1 ? -1 : last < kTile ? last : kTile;
-  return static_cast<int>(within) + 1 - kGroup * lane.half;
+  return static_cast<int>(within) + 1 - kGroup * lane.side;
 }
 
 /// A strip of scores as its lanes have it: element [group x 4 + i] is column(group) + i.
@@ -81,7 +82,7 @@ __device__ inline LaneScores take_strip(const float* strip, const Lane& lane) {
   return scores;
 }
 
-/// The strip as factors of a product. Returns when the whole warp's are there.
+/// The strip as a factor of a GEMM. Returns when the whole warp's are there.
 __device__ inline void put_weights(const LaneScores& scores, const Lane& lane, Bfloat* weights) {
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// bfloat16: the upper half of a float. Products take it where it is multiplied faster; sums stay float.
+// bfloat16: the upper 16 bits of a float. GEMMs take it where it is multiplied faster; sums stay float.
 #pragma once
 
 #include <span>

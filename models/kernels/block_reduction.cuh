@@ -11,11 +11,12 @@ inline constexpr unsigned kFullMask = 0xFFFFFFFFU;
 inline constexpr unsigned kMostWarps = 32;
 
 __device__ inline float warp_sum(float value) {
-  for (unsigned half = kWarp / 2; half > 0; half /= 2) value += __shfl_xor_sync(kFullMask, value, half);
+  for (unsigned distance = kWarp / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(kFullMask, value, distance);
   return value;
 }
 __device__ inline float warp_max(float value) {
-  for (unsigned half = kWarp / 2; half > 0; half /= 2) value = fmaxf(value, __shfl_xor_sync(kFullMask, value, half));
+  for (unsigned distance = kWarp / 2; distance > 0; distance /= 2)
+    value = fmaxf(value, __shfl_xor_sync(kFullMask, value, distance));
   return value;
 }
 

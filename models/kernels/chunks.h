@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work cut into chunks whose boundaries depend on the shape alone, so that results do not depend on the thread count.
+// Work cut into chunks with boundaries that depend on the shape alone, so that results do not depend on the thread
+// count.
 #pragma once
 
 #include <omp.h>

@@ -17,7 +17,7 @@ namespace droptest::models {
 /// A target that is none: its row's loss and gradient are zero. Source: the default ignore_index of PyTorch's losses.
 inline constexpr std::int32_t kIgnoredTarget = -100;
 
-/// A chunk of rows of logits, of which this rank has the columns of `range`; what follows them in a row is padding.
+/// A chunk of rows of logits, of which this rank has the columns of `range`; the rest of a row is padding.
 /// Targets are tokens of the vocabulary or kIgnoredTarget.
 struct LogitBlock {
   comm::Tensor logits;  ///< [rows, stride]
@@ -29,7 +29,7 @@ struct LogitBlock {
   comm::Tensor losses;                    ///< [rows], in nats
 };
 
-/// What becomes of logits: they stay, or become the gradient of each row's loss by its logits.
+/// Logits stay, or become the gradient of each row's loss by its logits.
 enum class Logits : std::uint8_t { kKeep, kToGradient };
 
 // On the host, for T float or double: logits and statistics are T, losses double, and rows have no padding.

@@ -163,7 +163,7 @@ struct RowLaunch {
   comm::LaunchShape shape;
 };
 
-/// `others`: what the operation has of each row.
+/// `others`: the tensors with one element a row.
 template <class E>
 RowLaunch row_launch(const char* operation, const LogitBlock& b, std::initializer_list<comm::ConstTensor> others) {
   constexpr int kVector = kPackElems<DeviceElement<E>>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuBLASLt's functions as the products call them. The library, of hundreds of megabytes, is loaded by the first call,
+// cuBLASLt's functions as the GEMMs call them. The library, of hundreds of megabytes, is loaded by the first call,
 // so that a program that can use it starts quickly, and where it is missing, as long as it computes on the CPU.
 #include <cublasLt.h>
 

@@ -72,7 +72,7 @@ Key key_of(const Product& product) {
       key_of(product.result),         product.keep != 0, static_cast<int>(product.epilogue), product.pre_gelu_stride};
 }
 
-/// What the library wants to know of a product, and its choice, or none where it has no algorithm.
+/// The library's descriptions of a GEMM, and its choice, or none where it has no algorithm.
 struct Plan {
   Operation operation;
   Layout a;

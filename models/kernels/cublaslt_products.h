@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One matrix product as cuBLASLt sees it, and the library's choices for the products of one rank.
+// One GEMM as cuBLASLt sees it, and the library's choices for the GEMMs of one rank.
 #pragma once
 
 #include <cublasLt.h>
@@ -16,7 +16,7 @@
 
 namespace droptest::models {
 
-/// A column-major matrix as the library sees it: what is [rows, columns] here lies as [columns, rows] row by row.
+/// A column-major matrix as the library sees it: [rows, columns] here lies in memory as [columns, rows] row by row.
 struct Stored {
   const void* data;
   cudaDataType_t type;
@@ -37,7 +37,7 @@ Stored stored(const T* data, std::int64_t rows, std::int64_t columns, std::int64
   return {data, std::is_same_v<T, float> ? CUDA_R_32F : CUDA_R_16BF, rows, columns, stride};
 }
 
-/// result = factor x op(a) op(b) + keep x result, and what the epilogue says. Sums are float.
+/// result = factor x op(a) op(b) + keep x result, then the epilogue. Sums are float.
 struct Product {
   cublasOperation_t op_a;
   Stored a;
@@ -59,7 +59,7 @@ class CublasLtProducts {
   explicit CublasLtProducts(comm::Stream& stream);
   ~CublasLtProducts();
 
-  /// Puts the product on the stream. False, and nothing is done, where the library has no algorithm for it; that is
+  /// Puts the GEMM on the stream. False, and nothing is done, where the library has no algorithm for it; that is
   /// asked once for each shape. Throws: DeviceError.
   bool multiply_if_possible(const Product& product);
   /// The same, but an absent algorithm is a DeviceError.

@@ -8,7 +8,7 @@
 
 namespace droptest::models {
 
-/// What the exponential needs to know of a number format.
+/// The constants of a number format.
 template <class T>
 struct ExpFormat;
 
@@ -60,7 +60,7 @@ inline T exp_plain(T x) {
   const T shifted = clamped * T(1.44269504088896340736) + Format::kRound;
   const T n = shifted - Format::kRound;
   const T r = (clamped - n * Format::kLn2High) - n * Format::kLn2Low;
-  // The low bits of `shifted` hold n; what overflows on the left is the format's own exponent.
+  // The low bits of `shifted` hold n; the bits that overflow on the left are the format's own exponent.
   const Bits power = (std::bit_cast<Bits>(shifted) + Format::kBias) << Format::kMantissaBits;
   const T result = exp_series<T, 0>(r, T(1)) * std::bit_cast<T>(power);
   const T floored = x < Format::kSmallest ? T(0) : result;

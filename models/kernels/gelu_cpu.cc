@@ -17,25 +17,26 @@ T gate(T x) {
   return T(1) / (T(1) + exp_plain(-twice_u));
 }
 
-enum class Slopes : std::uint8_t { kKeep, kNone };
+enum class Derivatives : std::uint8_t { kKeep, kNone };
 
-/// With x = values + bias: output = gelu(x) and the values become the slopes; without slopes the values become gelu(x).
-template <class T, Slopes kSlopes>
+/// With x = values + bias: output = gelu(x) and the values become the derivatives; without derivatives the values
+/// become gelu(x).
+template <class T, Derivatives kDerivatives>
 void gelu_rows(std::span<const T> bias, std::int64_t rows, std::span<T> values, std::span<T> output, const Team& team) {
   const auto width = static_cast<std::int64_t>(bias.size());
   for_vector_chunks(rows, chunk_items(rows, 8), team, [&](std::int64_t begin, std::int64_t end) {
     const T* b = bias.data();
     for (std::int64_t i = begin; i < end; ++i) {
       T* v = values.data() + i * width;
-      T* y = kSlopes == Slopes::kKeep ? output.data() + i * width : v;
+      T* y = kDerivatives == Derivatives::kKeep ? output.data() + i * width : v;
       for (std::int64_t j = 0; j < width; ++j) {
         const T x = v[j] + b[j];
         const T s = gate(x);
         y[j] = x * s;
-        if constexpr (kSlopes == Slopes::kKeep) {
+        if constexpr (kDerivatives == Derivatives::kKeep) {
           // d(x s(2u)) = s + x s (1 - s) d(2u)/dx.
-          const T slope = static_cast<T>(kTwiceSqrtTwoOverPi) * (T(1) + T(3) * static_cast<T>(kCubic) * x * x);
-          v[j] = s + x * s * (T(1) - s) * slope;
+          const T derivative = static_cast<T>(kTwiceSqrtTwoOverPi) * (T(1) + T(3) * static_cast<T>(kCubic) * x * x);
+          v[j] = s + x * s * (T(1) - s) * derivative;
         }
       }
     }
@@ -47,23 +48,23 @@ void gelu_rows(std::span<const T> bias, std::int64_t rows, std::span<T> values, 
 template <class T>
 void bias_gelu_forward(std::span<const T> bias, std::int64_t rows, std::span<T> values, std::span<T> output,
                        const Team& team) {
-  gelu_rows<T, Slopes::kKeep>(bias, rows, values, output, team);
+  gelu_rows<T, Derivatives::kKeep>(bias, rows, values, output, team);
 }
 
 template <class T>
 void bias_gelu(std::span<const T> bias, std::int64_t rows, std::span<T> values, const Team& team) {
-  gelu_rows<T, Slopes::kNone>(bias, rows, values, {}, team);
+  gelu_rows<T, Derivatives::kNone>(bias, rows, values, {}, team);
 }
 
 template <class T>
-void bias_gelu_backward(std::span<const T> slopes, std::int64_t rows, std::span<T> gradient, std::span<T> bias_gradient,
-                        const Team& team) {
+void bias_gelu_backward(std::span<const T> derivatives, std::int64_t rows, std::span<T> gradient,
+                        std::span<T> bias_gradient, const Team& team) {
   const auto width = static_cast<std::int64_t>(bias_gradient.size());
   // Columns are cut, so that each sum runs over all rows in order.
   for_vector_chunks(width, chunk_columns(width), team, [&](std::int64_t begin, std::int64_t end) {
     T* db = bias_gradient.data();
     for (std::int64_t i = 0; i < rows; ++i) {
-      const T* s = slopes.data() + i * width;
+      const T* s = derivatives.data() + i * width;
       T* g = gradient.data() + i * width;
       for (std::int64_t j = begin; j < end; ++j) {
         g[j] *= s[j];

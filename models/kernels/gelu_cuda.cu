@@ -18,7 +18,7 @@ __device__ float gate(float x) {
 }
 
 /// d(x s(2u)) = s + x s (1 - s) d(2u)/dx.
-__device__ float slope(float x) {
+__device__ float derivative(float x) {
   const float s = gate(x);
   return s + x * s * (1.0F - s) * (kTwiceSqrtTwoOverPi * (1.0F + 3.0F * kCubic * x * x));
 }
@@ -49,11 +49,11 @@ __global__ void gelu_backward_kernel(const D* inputs, std::int64_t count, D* gra
       const Floats<V> x = load_floats<V>(inputs + i);
       Floats<V> g = load_floats<V>(gradient + i);
 #pragma unroll
-      for (int v = 0; v < V; ++v) g.at[v] *= slope(x.at[v]);
+      for (int v = 0; v < V; ++v) g.at[v] *= derivative(x.at[v]);
       store_floats<V>(g, gradient + i);
     } else {
       for (std::int64_t j = i; j < count; ++j) {
-        gradient[j] = from_float<D>(as_float(gradient[j]) * slope(as_float(inputs[j])));
+        gradient[j] = from_float<D>(as_float(gradient[j]) * derivative(as_float(inputs[j])));
       }
     }
   }

@@ -18,8 +18,8 @@ T lane_sum(std::int64_t count, const Term& term) {
     for (std::int64_t l = 0; l < kLanes; ++l) lanes[l] += term(i + l);
   }
   for (std::int64_t l = 0; i < count; ++i, ++l) lanes[l] += term(i);
-  for (std::int64_t half = kLanes / 2; half > 0; half /= 2) {
-    for (std::int64_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
+  for (std::int64_t distance = kLanes / 2; distance > 0; distance /= 2) {
+    for (std::int64_t l = 0; l < distance; ++l) lanes[l] += lanes[l + distance];
   }
   return lanes[0];
 }
@@ -34,8 +34,9 @@ T lane_max(const T* values, std::int64_t count) {
     for (std::int64_t l = 0; l < kLanes; ++l) lanes[l] = lanes[l] < values[i + l] ? values[i + l] : lanes[l];
   }
   for (std::int64_t l = 0; i < count; ++i, ++l) lanes[l] = lanes[l] < values[i] ? values[i] : lanes[l];
-  for (std::int64_t half = kLanes / 2; half > 0; half /= 2) {
-    for (std::int64_t l = 0; l < half; ++l) lanes[l] = lanes[l] < lanes[l + half] ? lanes[l + half] : lanes[l];
+  for (std::int64_t distance = kLanes / 2; distance > 0; distance /= 2) {
+    for (std::int64_t l = 0; l < distance; ++l)
+      lanes[l] = lanes[l] < lanes[l + distance] ? lanes[l + distance] : lanes[l];
   }
   return lanes[0];
 }

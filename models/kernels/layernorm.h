@@ -13,26 +13,26 @@ namespace droptest::models {
 
 inline constexpr double kLayerNormEpsilon = 1e-5;
 
-/// stream = residual + (branch + branch_bias), and output = (stream - mean) x inverse_deviation x gain + bias, row by
-/// row, with the variance over all values of a row. Without a branch the residual is the stream. The stream may be the
-/// residual. Shapes: [rows, width]; branch_bias, gain, bias [width]; mean and inverse_deviation [rows], kept for the
-/// backward pass.
+/// residual_after = residual + (branch + branch_bias), and output = (residual_after - mean) x inverse_deviation x gain
+/// + bias, row by row, with the variance over all values of a row. Without a branch residual_after is the residual. The
+/// two may be one tensor. Shapes: [rows, width]; branch_bias, gain, bias [width]; mean and inverse_deviation [rows],
+/// saved for the backward pass.
 struct NormForward {
   comm::ConstTensor residual, branch, branch_bias, gain, bias;
   std::int64_t rows = 0;
   std::int64_t width = 0;
-  comm::Tensor stream, output, mean, inverse_deviation;
+  comm::Tensor residual_after, output, mean, inverse_deviation;
 };
 
-/// grad_stream = grad_residual + the gradient through the norm. The residual's gradient is grad_stream itself, or empty
-/// (zero). The gradient of branch_bias, where it is not empty, are the column sums of grad_stream. `mode` is of the
-/// gradients of gain, bias and branch_bias. Shapes: as forward.
+/// grad_residual = grad_before + the gradient through the norm. grad_before, the gradient of residual_after so far, is
+/// grad_residual itself, or empty (zero). The gradient of branch_bias, where it is not empty, are the column sums of
+/// grad_residual. `mode` is of the gradients of gain, bias and branch_bias. Shapes: as forward.
 struct NormBackward {
-  comm::ConstTensor grad_output, stream, mean, inverse_deviation, gain;
+  comm::ConstTensor grad_output, residual_after, mean, inverse_deviation, gain;
   std::int64_t rows = 0;
   std::int64_t width = 0;
-  comm::ConstTensor grad_residual;
-  comm::Tensor grad_stream, grad_gain, grad_bias, grad_branch_bias;
+  comm::ConstTensor grad_before;
+  comm::Tensor grad_residual, grad_gain, grad_bias, grad_branch_bias;
   GradientMode mode = GradientMode::kAdd;
   comm::Tensor scratch;  ///< of a device: layernorm_scratch_elems() floats
 };
@@ -40,15 +40,15 @@ struct NormBackward {
 /// T is the type of all tensors.
 template <class T>
 void layernorm_forward(const NormForward& norm, const Team& team);
-/// The stream alone, of a norm with a branch.
+/// residual_after alone, of a norm with a branch.
 template <class T>
 void add_branch(const NormForward& norm, const Team& team);
-/// Adds to grad_stream, grad_gain and grad_bias, whatever the mode; grad_branch_bias is left to add_column_sums().
+/// Adds to grad_residual, grad_gain and grad_bias, whatever the mode; grad_branch_bias is left to add_column_sums().
 template <class T>
 void layernorm_backward(const NormBackward& norm, const Team& team);
 
 // On a device, for E float or Bf16; moments and the gradients of parameters are float. Moments are those of the stored
-// (rounded) stream. Determinism: the order of all sums depends on the shape alone.
+// (rounded) residual_after. Determinism: the order of all sums depends on the shape alone.
 
 template <class E>
 void layernorm_forward(const NormForward& norm, comm::Stream& stream);
@@ -57,7 +57,7 @@ void add_branch(const NormForward& norm, comm::Stream& stream);
 template <class E>
 void layernorm_backward(const NormBackward& norm, comm::Stream& stream);
 std::uint64_t layernorm_scratch_elems(std::int64_t rows, std::int64_t width);
-/// The gradient of branch_bias alone, with the same bits, from grad_stream.
+/// The gradient of branch_bias alone, with the same bits, from grad_residual.
 template <class E>
 void branch_bias_gradient(const NormBackward& norm, comm::Stream& stream);
 

@@ -15,9 +15,9 @@ namespace {
 constexpr unsigned kMostThreads = 512;
 constexpr std::size_t kMostSharedBytes = 96U * 1024U;
 
-/// What the gradient is computed from.
+/// The inputs of the gradient.
 template <class D>
-struct Kept {
+struct BackwardInputs {
   const D* grad_output;
   const D* input;
   const D* gain;
@@ -34,8 +34,8 @@ std::int64_t partial_rows(std::int64_t rows) { return std::min(rows, kMostPartia
 /// width]: the block's part of the gradients of gain, bias and, with three parts, the branch's bias. One pack for each
 /// thread.
 template <class D, int V>
-__global__ void layernorm_backward_packs_kernel(Kept<D> in, std::int64_t rows, std::int64_t width,
-                                                const D* grad_residual, D* grad_input, int parts, float* partial) {
+__global__ void layernorm_backward_packs_kernel(BackwardInputs<D> in, std::int64_t rows, std::int64_t width,
+                                                const D* grad_before, D* grad_input, int parts, float* partial) {
   __shared__ float sums_of_d[kMostWarps];
   __shared__ float sums_of_dn[kMostWarps];
   const std::int64_t j = threadIdx.x * V;
@@ -51,7 +51,7 @@ __global__ void layernorm_backward_packs_kernel(Kept<D> in, std::int64_t rows, s
     Floats<V> n = {};
     const float r = in.inverse_deviation[i];
     if (inside) {
-      if (grad_residual != nullptr) dx = load_floats<V>(grad_residual + i * width + j);
+      if (grad_before != nullptr) dx = load_floats<V>(grad_before + i * width + j);
       dy = load_floats<V>(in.grad_output + i * width + j);
       n = load_floats<V>(in.input + i * width + j);
     }
@@ -83,8 +83,8 @@ __global__ void layernorm_backward_packs_kernel(Kept<D> in, std::int64_t rows, s
 
 /// The same for rows of any width. The block's part of the sums, too, is in shared memory.
 template <class D>
-__global__ void layernorm_backward_kernel(Kept<D> in, std::int64_t rows, std::int64_t width, const D* grad_residual,
-                                          D* grad_input, int parts, float* partial) {
+__global__ void layernorm_backward_kernel(BackwardInputs<D> in, std::int64_t rows, std::int64_t width,
+                                          const D* grad_before, D* grad_input, int parts, float* partial) {
   float* gain_sums = comm::dynamic_shared<float>();
   float* bias_sums = gain_sums + width;
   float* branch_sums = bias_sums + width;
@@ -112,7 +112,7 @@ __global__ void layernorm_backward_kernel(Kept<D> in, std::int64_t rows, std::in
     for (std::int64_t j = threadIdx.x; j < width; j += blockDim.x) {
       const float d = as_float(in.grad_output[i * width + j]) * as_float(in.gain[j]);
       const float n = (as_float(in.input[i * width + j]) - m) * r;
-      const float residual = grad_residual == nullptr ? 0.0F : as_float(grad_residual[i * width + j]);
+      const float residual = grad_before == nullptr ? 0.0F : as_float(grad_before[i * width + j]);
       const D dx = from_float<D>(residual + r * (d - mean_d - n * mean_dn));
       grad_input[i * width + j] = dx;
       if (parts == 3) branch_sums[j] += as_float(dx);
@@ -203,21 +203,22 @@ void layernorm_backward(const NormBackward& n, comm::Stream& stream) {
   constexpr int kVector = kPackElems<D>;
   const std::int64_t count = n.rows * n.width;
   DROPTEST_CHECK(
-      n.rows >= 0 && n.width >= 0 && have(count, {n.grad_output, n.stream, n.grad_stream}) &&
+      n.rows >= 0 && n.width >= 0 && have(count, {n.grad_output, n.residual_after, n.grad_residual}) &&
           have(n.width, {n.gain, n.grad_gain, n.grad_bias}) && have(n.rows, {n.mean, n.inverse_deviation}) &&
-          (n.grad_residual.bytes.empty() || have(count, {n.grad_residual})) &&
+          (n.grad_before.bytes.empty() || have(count, {n.grad_before})) &&
           (n.grad_branch_bias.bytes.empty() || have(n.width, {n.grad_branch_bias})) &&
           have(static_cast<std::int64_t>(layernorm_scratch_elems(n.rows, n.width)), {n.scratch}),
       "layernorm_backward: [" + std::to_string(n.rows) + ", " + std::to_string(n.width) + "]: a tensor does not fit");
   const int parts = n.grad_branch_bias.bytes.empty() ? 2 : 3;
-  const Kept<D> kept{device_elems<E>(n.grad_output), device_elems<E>(n.stream), device_elems<E>(n.gain),
-                     device_elems<float>(n.mean), device_elems<float>(n.inverse_deviation)};
-  const D* grad_residual = device_elems<E>(n.grad_residual);
-  D* grad_stream = device_elems<E>(n.grad_stream);
+  const BackwardInputs<D> inputs{device_elems<E>(n.grad_output), device_elems<E>(n.residual_after),
+                                 device_elems<E>(n.gain), device_elems<float>(n.mean),
+                                 device_elems<float>(n.inverse_deviation)};
+  const D* grad_before = device_elems<E>(n.grad_before);
+  D* grad_residual = device_elems<E>(n.grad_residual);
   float* partial = device_elems<float>(n.scratch);
   const bool packs =
       n.width <= kVector * static_cast<std::int64_t>(kMostThreads) &&
-      rows_of_packs<D>(n.width, kept.grad_output, kept.input, kept.gain, grad_residual, grad_stream, partial);
+      rows_of_packs<D>(n.width, inputs.grad_output, inputs.input, inputs.gain, grad_before, grad_residual, partial);
   comm::LaunchShape shape =
       packs ? block_per_row(n.rows, n.width / kVector, kMostThreads) : block_per_row(n.rows, n.width);
   shape.blocks = std::min(shape.blocks, static_cast<std::uint64_t>(partial_rows(n.rows)));
@@ -226,7 +227,7 @@ void layernorm_backward(const NormBackward& n, comm::Stream& stream) {
                                                              " elements, want at most " +
                                                              std::to_string(kMostSharedBytes / sizeof(float) / 3));
   comm::launch(kName, packs ? layernorm_backward_packs_kernel<D, kVector> : layernorm_backward_kernel<D>, shape, stream,
-               kept, n.rows, n.width, grad_residual, grad_stream, parts, partial);
+               inputs, n.rows, n.width, grad_before, grad_residual, parts, partial);
   comm::launch(kName, parameter_gradients_kernel, tiles_of(parts * n.width), stream, partial, partial_rows(n.rows),
                n.width, parts, n.mode == GradientMode::kAdd ? 1 : 0,
                GradientsOfParts{{device_elems<float>(n.grad_gain), device_elems<float>(n.grad_bias),
@@ -236,10 +237,10 @@ void layernorm_backward(const NormBackward& n, comm::Stream& stream) {
 template <class E>
 void branch_bias_gradient(const NormBackward& n, comm::Stream& stream) {
   DROPTEST_CHECK(
-      n.rows >= 0 && have(n.rows * n.width, {n.grad_stream}) && have(n.width, {n.grad_branch_bias}),
+      n.rows >= 0 && have(n.rows * n.width, {n.grad_residual}) && have(n.width, {n.grad_branch_bias}),
       "branch_bias_gradient: [" + std::to_string(n.rows) + ", " + std::to_string(n.width) + "]: a tensor does not fit");
   comm::launch("branch_bias_gradient", branch_bias_gradient_kernel<DeviceElement<E>>, tiles_of(n.width), stream,
-               device_elems<E>(comm::ConstTensor(n.grad_stream)), n.rows, partial_rows(n.rows), n.width,
+               device_elems<E>(comm::ConstTensor(n.grad_residual)), n.rows, partial_rows(n.rows), n.width,
                n.mode == GradientMode::kAdd ? 1 : 0, device_elems<float>(n.grad_branch_bias));
 }
 

@@ -9,13 +9,13 @@
 namespace droptest::models {
 namespace {
 
-/// Row i of stream = residual + (branch + branch_bias).
+/// Row i of residual_after = residual + (branch + branch_bias).
 template <class T>
 const T* add_branch_to_row(const NormForward& n, std::int64_t i) {
   const T* a = n.residual.as<T>().data() + i * n.width;
   const T* b = n.branch.as<T>().data() + i * n.width;
   const T* c = n.branch_bias.as<T>().data();
-  T* x = n.stream.as<T>().data() + i * n.width;
+  T* x = n.residual_after.as<T>().data() + i * n.width;
   for (std::int64_t j = 0; j < n.width; ++j) x[j] = a[j] + (b[j] + c[j]);
   return x;
 }
@@ -52,7 +52,7 @@ void add_branch(const NormForward& n, const Team& team) {
 template <class T>
 void layernorm_backward(const NormBackward& norm, const Team& team) {
   const std::int64_t width = norm.width;
-  const T* input = norm.stream.as<T>().data();
+  const T* input = norm.residual_after.as<T>().data();
   const T* grad_output = norm.grad_output.as<T>().data();
   const T* mean = norm.mean.as<T>().data();
   const T* inverse_deviation = norm.inverse_deviation.as<T>().data();
@@ -62,7 +62,7 @@ void layernorm_backward(const NormBackward& norm, const Team& team) {
     for (std::int64_t i = begin; i < end; ++i) {
       const T* x = input + i * width;
       const T* dy = grad_output + i * width;
-      T* dx = norm.grad_stream.as<T>().data() + i * width;
+      T* dx = norm.grad_residual.as<T>().data() + i * width;
       const T m = mean[i];
       const T r = inverse_deviation[i];
       const T mean_d = lane_sum<T>(width, [=](std::int64_t j) { return dy[j] * g[j]; }) / static_cast<T>(width);

@@ -11,12 +11,12 @@ namespace droptest::models {
 namespace {
 
 // A block has a row at a time. Where rows are packs of 16 bytes, one for each thread, all of a row is in registers;
-// else each thread has the same columns in every pass, and what it leaves in shared memory is read by no other.
+// else each thread has the same columns in every pass, and no other thread reads its part of shared memory.
 constexpr unsigned kMostThreads = 512;
-constexpr std::uint64_t kMostRowBlocks = 4096;  // more rows than that share what a block has loaded of gain and bias
+constexpr std::uint64_t kMostRowBlocks = 4096;  // more rows than that share the gain and bias that a block has loaded
 constexpr std::size_t kMostSharedBytes = 96U * 1024U;
 
-/// What is added up before the normalisation.
+/// The addends of the residual stream.
 template <class D>
 struct Addends {
   const D* residual;
@@ -24,7 +24,7 @@ struct Addends {
   const D* branch_bias;
 };
 
-/// What the normalisation leaves.
+/// The results of the normalisation.
 template <class D>
 struct Normalized {
   D* residual_after;  ///< null: the sum is the residual
@@ -134,10 +134,11 @@ __global__ void add_branch_kernel(Addends<D> in, std::int64_t rows, std::int64_t
 
 void check_branch(const char* operation, const NormForward& n) {
   const std::int64_t count = n.rows * n.width;
-  DROPTEST_CHECK(n.rows >= 0 && n.width >= 0 && have(count, {n.residual}) &&
-                     (n.branch.bytes.empty() || (have(count, {n.branch, n.stream}) && have(n.width, {n.branch_bias}))),
-                 std::string(operation) + ": [" + std::to_string(n.rows) + ", " + std::to_string(n.width) +
-                     "]: a tensor does not fit");
+  DROPTEST_CHECK(
+      n.rows >= 0 && n.width >= 0 && have(count, {n.residual}) &&
+          (n.branch.bytes.empty() || (have(count, {n.branch, n.residual_after}) && have(n.width, {n.branch_bias}))),
+      std::string(operation) + ": [" + std::to_string(n.rows) + ", " + std::to_string(n.width) +
+          "]: a tensor does not fit");
 }
 
 template <class E>
@@ -160,7 +161,7 @@ void layernorm_forward(const NormForward& n, comm::Stream& stream) {
   const Addends<D> in = addends_of<E>(n);
   const D* gain = device_elems<E>(n.gain);
   const D* bias = device_elems<E>(n.bias);
-  const Normalized<D> out{in.branch == nullptr ? nullptr : device_elems<E>(n.stream), device_elems<E>(n.output),
+  const Normalized<D> out{in.branch == nullptr ? nullptr : device_elems<E>(n.residual_after), device_elems<E>(n.output),
                           device_elems<float>(n.mean), device_elems<float>(n.inverse_deviation)};
   if (n.width <= kVector * static_cast<std::int64_t>(kMostThreads) &&
       rows_of_packs<D>(n.width, in.residual, in.branch, in.branch_bias, gain, bias, out.residual_after, out.output)) {
@@ -182,7 +183,7 @@ template <class E>
 void add_branch(const NormForward& n, comm::Stream& stream) {
   check_branch("add_branch", n);
   comm::launch("add_branch", add_branch_kernel<DeviceElement<E>>, block_per_row(n.rows, n.width), stream,
-               addends_of<E>(n), n.rows, n.width, device_elems<E>(n.stream));
+               addends_of<E>(n), n.rows, n.width, device_elems<E>(n.residual_after));
 }
 
 template void layernorm_forward<float>(const NormForward&, comm::Stream&);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products over row-major matrices with leading dimensions.
+// GEMMs over row-major matrices with leading dimensions.
 #pragma once
 
 #include <cstdint>

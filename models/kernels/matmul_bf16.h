@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products of bfloat16 numbers with sums in float, by oneDNN.
+// GEMMs of bfloat16 numbers with sums in float, by oneDNN.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace droptest::models {
 
-/// Makes the library's code for each shape once and keeps it. Owned by one rank; used by one thread at a time.
+/// Makes the library's code for each shape once. Owned by one rank; used by one thread at a time.
 class Bf16Matmul {
  public:
   Bf16Matmul();

@@ -14,7 +14,7 @@
 namespace droptest::models {
 namespace {
 
-/// One product on the calling thread. False where the library refused.
+/// One GEMM on the calling thread. False where the library refused.
 bool product(bool transposed_a, const ConstMatrix<float>& a, bool transposed_b, const ConstMatrix<float>& b,
              float alpha, float beta, const Matrix<float>& result) {
   const std::int64_t inner = transposed_a ? a.rows : a.columns;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of a linear layer on a device, by cuBLASLt.
+// The GEMMs of a linear layer on a device, by cuBLASLt.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace droptest::models {
 
-/// E is float (products and sums in float, no TF32) or Bf16 (products of bfloat16 numbers, sums in float, rounded
-/// once). Owned by one rank and used by one thread; all work is put on the stream given at the start. The library's
-/// choice for a shape is made once and kept. Any extent may be zero. Determinism: results depend on shapes, addresses'
+/// E is float (all arithmetic in float, no TF32) or Bf16 (operands of bfloat16, sums in float, rounded
+/// once). Owned by one rank and used by one thread; all work is put on the stream given at the start. The library
+/// chooses once for each shape. Any extent may be zero. Determinism: results depend on shapes, addresses'
 /// alignment and values.
 template <class E>
 class MatrixProducts {
  public:
-  /// What is done after a product within it: by the library where it can, or, for tests, always by own kernels.
+  /// Who adds biases and computes GELU: the library within the GEMM where it can, or, for tests, always own kernels.
   enum class Epilogues : std::uint8_t { kFused, kOwnKernels };
   /// The stream is borrowed. Throws: DeviceError.
   explicit MatrixProducts(comm::Stream& stream, Epilogues epilogues = Epilogues::kFused);
@@ -41,7 +41,7 @@ class MatrixProducts {
   void backward_input(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
                       comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<R> grad_input);
 
-  /// The same times the slope of gelu at pre_gelu [rows, inputs], of which the layer's input was gelu.
+  /// The same times the derivative of gelu at pre_gelu [rows, inputs], of which the layer's input was gelu.
   void backward_input_gelu(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
                            comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<const E> pre_gelu,
                            comm::DeviceSpan<E> grad_input);

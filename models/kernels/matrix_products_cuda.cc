@@ -16,7 +16,7 @@
 namespace droptest::models {
 namespace {
 
-/// Extents and ranges as each product checks them.
+/// Extents and ranges as each GEMM checks them.
 struct Extents {
   std::int64_t stride;
   std::size_t input;
@@ -43,7 +43,8 @@ Extents checked_extents(const char* operation, const ProductShape& shape, std::s
   return want;
 }
 
-/// The weight [inputs, outputs], or its gradient, in the library's eyes, and what makes it [outputs, inputs] there.
+/// The weight [inputs, outputs], or its gradient, as the library stores it, and the operation that makes it [outputs,
+/// inputs] there.
 template <class T>
 std::pair<Stored, cublasOperation_t> weight_of(const ProductShape& shape, const T* data) {
   if (shape.layout == WeightLayout::kInputsByOutputs) {
@@ -54,7 +55,7 @@ std::pair<Stored, cublasOperation_t> weight_of(const ProductShape& shape, const 
 
 cublasOperation_t other(cublasOperation_t op) { return op == CUBLAS_OP_N ? CUBLAS_OP_T : CUBLAS_OP_N; }
 
-/// What the library asks of a bias and of the values before GELU, which it takes 16 bytes at a time.
+/// The library takes a bias and the values before GELU 16 bytes at a time.
 bool is_aligned(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
 bool fits_gelu_epilogue(const Stored& result, const void* pre_gelu) {
   return result.stride % 8 == 0 && is_aligned(result.data) && is_aligned(pre_gelu);

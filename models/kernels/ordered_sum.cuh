@@ -16,16 +16,16 @@ inline constexpr unsigned kSumThreads = 512;
 /// The sum over the block's kSumThreads threads, on thread 0. `shared` [kSumThreads] may be used again at once.
 __device__ inline double block_sum_of_doubles(double value, double* shared) {
   shared[threadIdx.x] = value;
-  for (unsigned half = kSumThreads / 2; half > 0; half /= 2) {
+  for (unsigned distance = kSumThreads / 2; distance > 0; distance /= 2) {
     __syncthreads();
-    if (threadIdx.x < half) shared[threadIdx.x] += shared[threadIdx.x + half];
+    if (threadIdx.x < distance) shared[threadIdx.x] += shared[threadIdx.x + distance];
   }
   const double sum = shared[0];
   __syncthreads();
   return sum;
 }
 
-/// What becomes of the sum: it is divided, and set or added.
+/// The sum is divided, and set or added.
 struct SumResult {
   double* number = nullptr;
   double divisor = 1;

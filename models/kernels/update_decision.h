@@ -10,7 +10,7 @@
 
 namespace droptest::models {
 
-/// What the numbers of a step are compared with.
+/// The bounds of an update.
 struct UpdateRule {
   double max_gradient_norm = 0;  ///< gradients beyond it are clipped; 0: none are
   int micro_batches = 1;         ///< of the step
@@ -19,12 +19,12 @@ struct UpdateRule {
 struct UpdateDecision {
   double loss = 0;           ///< mean over micro-batches and ranks
   double gradient_norm = 0;  ///< of the whole model
-  double factor = 1;         ///< what gradients are multiplied by; NaN: the step is skipped
+  double factor = 1;         ///< of the gradients; NaN: the step is skipped
 
   bool skips() const { return std::isnan(factor); }
 };
 
-/// What to multiply gradients by so that their norm is at most max_norm: max_norm / (norm + 1e-6), at most 1.
+/// The factor that makes the norm of the gradients at most max_norm: max_norm / (norm + 1e-6), at most 1.
 double clip_scale(double norm, double max_norm);
 
 /// The mean, exactly the value where all are equal: differences to the first value then sum to zero, where a plain mean

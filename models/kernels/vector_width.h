@@ -18,7 +18,7 @@ VectorWidth widest_vectors();
 #define DROPTEST_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"
 #endif
 // `flatten` draws the loops and all that they call into the function, so that they are compiled for its instructions;
-// what is not drawn in stays plain code, which runs everywhere.
+// functions that are not drawn in stay plain code, which runs everywhere.
 template <class Loops>
 [[gnu::target("avx2"), gnu::flatten]] void run_avx2(const Loops& loops) {
   loops();

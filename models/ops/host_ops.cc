@@ -155,7 +155,7 @@ class HostOps final : public Ops {
     add_branch<T>(n, team_);
   }
   void residual_backward(const NormBackward& n) override {
-    add_bias_gradient(n.grad_stream, n.rows, n.mode, n.grad_branch_bias);
+    add_bias_gradient(n.grad_residual, n.rows, n.mode, n.grad_branch_bias);
   }
   void norm_forward(const NormForward& n) override {
     const PhaseScope scope(times_, Phase::kLayerNorm);
@@ -164,7 +164,7 @@ class HostOps final : public Ops {
   void norm_backward(const NormBackward& n) override {
     {
       const PhaseScope scope(times_, Phase::kLayerNorm);
-      if (n.grad_residual.bytes.empty()) zero(n.grad_stream);
+      if (n.grad_before.bytes.empty()) zero(n.grad_residual);
       started(n.grad_gain, n.mode);
       started(n.grad_bias, n.mode);
       layernorm_backward<T>(n, team_);

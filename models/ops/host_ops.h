@@ -21,7 +21,7 @@ struct HostOpsOptions {
 };
 
 /// The form of the host's operations on a rank of `world_size`. Throws: ConfigError for bfloat16 with float64, and for
-/// products of it where the processor has no AVX512-BF16.
+/// GEMMs of it where the processor has no AVX512-BF16.
 std::unique_ptr<OpsForm> host_ops_form(const HostOpsOptions& options, int world_size);
 
 /// `group` is borrowed. `times`: gets the time of each phase added, where given. Both outlive the operations.

@@ -27,7 +27,7 @@ namespace droptest::models {
 /// A parameter as operations see it. A gradient has the elements of the value.
 struct Weight {
   comm::ConstTensor value;    ///< of the activations' type
-  comm::ConstTensor operand;  ///< of OpsForm's operand type: what GEMMs read; empty for parameters that are in none
+  comm::ConstTensor operand;  ///< of OpsForm's operand type: read by GEMMs; empty for parameters that no GEMM reads
   comm::Tensor gradient;
 };
 
@@ -35,7 +35,7 @@ struct Weight {
 struct Operand {
   comm::ConstTensor values;
   double factor = 1;
-  comm::ConstTensor unrounded;  ///< what operand() was given
+  comm::ConstTensor unrounded;  ///< the argument of operand()
 };
 
 /// Numbers of a step, float64 in the memory of the device: a step needs the host for none of them.
@@ -49,7 +49,7 @@ enum class Number : std::uint8_t {
 };
 inline constexpr std::size_t kNumbers = 6;
 
-/// What AdamW reads and writes; all arenas are laid out alike.
+/// The arenas of AdamW; all are laid out alike.
 struct AdamWArenas {
   comm::Tensor values;
   comm::ConstTensor gradients;
@@ -81,7 +81,7 @@ class Ops {
   enum class Content : std::uint8_t { kUnspecified, kZeros };
   /// `purpose` is for errors. Throws: what the device throws where it has too little memory.
   virtual std::unique_ptr<Memory> allocate(std::uint64_t bytes, const std::string& purpose, Content content) = 0;
-  /// What tensors in that memory are used in the order of; null: host memory.
+  /// Tensors in that memory are used in its order; null: host memory.
   virtual comm::Stream* stream() { return nullptr; }
   /// Returns when nothing is at work any more.
   virtual void synchronize() = 0;
@@ -107,7 +107,8 @@ class Ops {
   virtual void positions_backward(comm::ConstTensor grad_values, std::int64_t batch, std::int64_t length,
                                   std::int64_t width, comm::Tensor grad_table) = 0;
 
-  /// norm_forward()'s stream alone, and norm_backward()'s grad_branch_bias from grad_stream, with the same bits.
+  /// norm_forward()'s residual_after alone, and norm_backward()'s grad_branch_bias from grad_residual, with the same
+  /// bits.
   virtual void residual_forward(const NormForward& norm) = 0;
   virtual void residual_backward(const NormBackward& norm) = 0;
   virtual void norm_forward(const NormForward& norm) = 0;
@@ -127,7 +128,7 @@ class Ops {
   virtual void linear_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
                                       GradientMode mode, const Weight& weight, const Weight* bias) = 0;
 
-  /// output = gelu(input W + bias). `saved` gets what gelu_backward_input() needs; empty in evaluation where
+  /// output = gelu(input W + bias). `saved` gets the input of gelu_backward_input(); empty in evaluation where
   /// OpsForm::gelu_needs_room() is false.
   virtual void gelu_forward(const ProductShape& shape, const Operand& input, const Weight& weight, const Weight& bias,
                             comm::Tensor saved, comm::Tensor output) = 0;
@@ -146,8 +147,8 @@ class Ops {
 
   /// The pieces of a cross-entropy over ranks. row_maxima() sets `largest`. exponential_sums() sets `sums` and
   /// `predicted` (the target's logit less the largest, 0 where the target is another rank's), and may leave the
-  /// exponentials in the place of the logits. losses_of_sums() sets `losses`. logits_to_gradient() makes of what
-  /// exponential_sums() left the gradient of a row's loss.
+  /// exponentials in the place of the logits. losses_of_sums() sets `losses`. logits_to_gradient() turns the result of
+  /// exponential_sums() into the gradient of each row's loss.
   virtual void row_maxima(const LogitBlock& rows) = 0;
   virtual void exponential_sums(const LogitBlock& rows) = 0;
   virtual void losses_of_sums(const LogitBlock& rows) = 0;
@@ -156,11 +157,11 @@ class Ops {
   /// `Logits::kToGradient` the gradient.
   virtual void cross_entropy(const LogitBlock& rows, Logits logits) = 0;
 
-  /// sum = the ranks' sum of what the operations so far have left in part_of(sum, message). Until join(), operations
+  /// sum = the sum over ranks of part_of(sum, message), after all operations so far. Until join(), operations
   /// must use neither tensor. Shapes: equal; message empty where messages are of the sum's type.
   virtual void begin_sum(comm::Tensor sum, comm::Tensor message, const comm::Message& about) = 0;
   virtual void begin_all_reduce(comm::Tensor data, comm::ReduceOp op, const comm::Message& about) = 0;
-  /// Operations from now on see what was reduced.
+  /// Operations from now on see the results of the reductions.
   virtual void join() = 0;
 
   /// Parameters of one arena, as the optimizer and norms work through them.
@@ -179,7 +180,7 @@ class Ops {
   /// multiplied by step.gradient_scale. kDecided: by Number::kGradientFactor; where that is NaN, nothing changes.
   enum class GradientFactor : std::uint8_t { kOfStep, kDecided };
   virtual void adamw(const Ranges& ranges, const AdamWArenas& arenas, const AdamWStep& step, GradientFactor factor) = 0;
-  /// `rounded` = the values of the ranges, for implementations whose adamw() leaves them as they are.
+  /// `rounded` = the values of the ranges, where adamw() does not round them.
   virtual void round_values(const Ranges& ranges, comm::ConstTensor values, comm::Tensor rounded) = 0;
 
   virtual void copy_to_host(comm::ConstTensor from, std::span<std::byte> to) = 0;

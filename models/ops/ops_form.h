@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an implementation of the operations keeps and works with, in types and sizes.
+// Saved activations and working memory of an implementation of the operations, in types and sizes.
 #pragma once
 
 #include <cstdint>

@@ -106,10 +106,10 @@ class DryRun final : public PlannerOps {
     use({{"residual", n.residual, n.rows * n.width},
          {"branch", n.branch, n.rows * n.width},
          {"branch's bias", n.branch_bias, n.width},
-         {"residual stream", n.stream, n.rows * n.width}});
+         {"residual stream", n.residual_after, n.rows * n.width}});
   }
   void residual_backward(const NormBackward& n) override {
-    use({{"gradient of the residual stream", n.grad_stream, n.rows * n.width},
+    use({{"gradient of the residual stream", n.grad_residual, n.rows * n.width},
          {"gradient of the branch's bias", n.grad_branch_bias, n.width}});
   }
   void norm_forward(const NormForward& n) override {
@@ -120,7 +120,7 @@ class DryRun final : public PlannerOps {
          {"branch's bias", n.branch_bias, branch ? n.width : 0},
          {"norm's gain", n.gain, n.width},
          {"norm's bias", n.bias, n.width},
-         {"residual stream", n.stream, elems},
+         {"residual stream", n.residual_after, elems},
          {"norm's output", n.output, elems},
          {"norm's means", n.mean, n.rows},
          {"norm's deviations", n.inverse_deviation, n.rows}});
@@ -129,14 +129,14 @@ class DryRun final : public PlannerOps {
     const std::int64_t elems = n.rows * n.width;
     const auto scratch = static_cast<std::int64_t>(form_.norm_scratch_elems(n.rows, n.width));
     use({{"gradient of norm's output", n.grad_output, elems},
-         {"residual stream", n.stream, elems},
+         {"residual stream", n.residual_after, elems},
          {"norm's means", n.mean, n.rows},
          {"norm's deviations", n.inverse_deviation, n.rows},
          {"norm's gain", n.gain, n.width},
          {"gradient of norm's gain", n.grad_gain, n.width},
          {"gradient of norm's bias", n.grad_bias, n.width},
-         {"gradient of the residual", n.grad_residual, n.grad_residual.bytes.empty() ? 0 : elems},
-         {"gradient of the residual stream", n.grad_stream, elems},
+         {"gradient of the residual", n.grad_before, n.grad_before.bytes.empty() ? 0 : elems},
+         {"gradient of the residual stream", n.grad_residual, elems},
          {"gradient of the branch's bias", n.grad_branch_bias, n.grad_branch_bias.bytes.empty() ? 0 : n.width},
          {"norm's scratch", n.scratch, scratch}});
   }

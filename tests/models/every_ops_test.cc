@@ -111,7 +111,7 @@ NormForward norm_of(Bench& b) {
   n.bias = b.weight(5, kWidth).value;
   n.rows = kRows;
   n.width = kWidth;
-  n.stream = b.empty(kRows * kWidth, b.types.activations);
+  n.residual_after = b.empty(kRows * kWidth, b.types.activations);
   n.output = b.empty(kRows * kWidth, b.types.activations);
   n.mean = b.empty(kRows, b.types.statistics);
   n.inverse_deviation = b.empty(kRows, b.types.statistics);
@@ -121,10 +121,10 @@ NormForward norm_of(Bench& b) {
 void norm_forward(Bench& b) {
   NormForward n = norm_of(b);
   b.ops.norm_forward(n);
-  b.keep(n.stream);
+  b.keep(n.residual_after);
   b.keep(n.output);
   n.branch = {};
-  n.residual = n.stream;
+  n.residual = n.residual_after;
   b.ops.norm_forward(n);
   b.keep(n.output);
 }
@@ -135,7 +135,7 @@ void norm_backward(Bench& b) {
   for (const GradientMode mode : {GradientMode::kSet, GradientMode::kAdd}) {
     NormBackward n;
     n.grad_output = b.activations(6, kRows * kWidth);
-    n.stream = forward.stream;
+    n.residual_after = forward.residual_after;
     n.mean = forward.mean;
     n.inverse_deviation = forward.inverse_deviation;
     const Weight gain = b.weight(4, kWidth, 1);
@@ -144,13 +144,13 @@ void norm_backward(Bench& b) {
     n.grad_bias = b.weight(5, kWidth).gradient;
     n.rows = kRows;
     n.width = kWidth;
-    n.grad_stream = b.activations(7, kRows * kWidth);
-    if (mode == GradientMode::kAdd) n.grad_residual = n.grad_stream;
+    n.grad_residual = b.activations(7, kRows * kWidth);
+    if (mode == GradientMode::kAdd) n.grad_before = n.grad_residual;
     n.grad_branch_bias = b.weight(8, kWidth).gradient;
     n.mode = mode;
     n.scratch = b.empty(static_cast<std::int64_t>(b.ops.form().norm_scratch_elems(kRows, kWidth)), b.types.statistics);
     b.ops.norm_backward(n);
-    for (const Tensor& tensor : {n.grad_stream, n.grad_gain, n.grad_bias, n.grad_branch_bias}) b.keep(tensor);
+    for (const Tensor& tensor : {n.grad_residual, n.grad_gain, n.grad_bias, n.grad_branch_bias}) b.keep(tensor);
   }
 }
 
@@ -158,11 +158,11 @@ void norm_backward(Bench& b) {
 void residual(Bench& b) {
   const NormForward n = norm_of(b);
   b.ops.residual_forward(n);
-  b.keep(n.stream);
+  b.keep(n.residual_after);
   NormBackward backward;
   backward.rows = kRows;
   backward.width = kWidth;
-  backward.grad_stream = b.activations(1, kRows * kWidth);
+  backward.grad_residual = b.activations(1, kRows * kWidth);
   backward.grad_branch_bias = b.weight(8, kWidth).gradient;
   for (const GradientMode mode : {GradientMode::kAdd, GradientMode::kSet}) {
     backward.mode = mode;

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "models/kernels/cross_entropy.h"
+#include "sim/error.h"
 #include "tests/models/every_implementation.h"
 
 namespace droptest::models {
@@ -99,6 +100,7 @@ TEST(TrainingStep, TargetsCountAlikeInWhicheverMicroBatchTheyAre) {
       expect_equal(numbers_of(*whole, Field::kValue), numbers_of(*parts, Field::kValue), "value");
       const std::vector<MicroBatch> nothing = {{kThird.tokens, none, kShape}, {kFirst.tokens, none, kShape}};
       EXPECT_EQ(TrainingStep(*whole, 0).take(nothing, 0.01).loss, 0);
+      EXPECT_THROW(TrainingStep(*whole, 0).take({}, 0.01), CheckError);
     });
   }
 }
