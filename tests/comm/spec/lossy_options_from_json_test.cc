@@ -159,6 +159,18 @@ TEST(LossyOptionsFromJson, ADeadlineLosesPacketsWithoutALossProcess) {
   EXPECT_EQ(options.network.of(kClass)->reduce.fill, Fill::kStale);
 }
 
+TEST(LossyOptionsFromJson, ProcessesTakeThePacketTimeOfTheLinks) {
+  const std::string loss = R"({"network": {"payload_bytes": 408, "loss": {"model": "timed_gilbert_elliott",
+      "mean_good_microseconds": 90, "mean_bad_microseconds": 10}})";
+  const LossyOptions options = options_of(loss + R"(, "time": {"link": {"latency_microseconds": 5,
+      "bandwidth_gbit_per_second": 100}, "header_bytes": 92, "compute_milliseconds": 12}})");
+  // 500 bytes at 12.5 GB/s.
+  EXPECT_THAT(options.network.of(kClass)->reduce.loss->describe(), HasSubstr("packet_microseconds=0.04"));
+  EXPECT_EQ(error_of(loss + "}"),
+            "net.json: /network/loss/packet_microseconds: is missing; want the time of a packet on the link, or a time "
+            "section, whose links say it");
+}
+
 TEST(LossyOptionsFromJson, TracesAreReadAndKnownByTheirHash) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/trace.txt";
