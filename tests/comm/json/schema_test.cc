@@ -4,11 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "comm/json/json_text.h"
 #include "comm/json/nearest_name.h"
 #include "comm/json/pattern.h"
 #include "comm/spec/network_schema.h"
 #include "sim/error.h"
+#include "tests/comm/error_text.h"
 
 namespace droptest::comm {
 namespace {
@@ -97,6 +101,17 @@ TEST(Schema, ReportsEveryViolationWithItsPointer) {
                           "/b: got nothing, want text"));
   EXPECT_THAT(violations(rules, R"({"a": 1, "b": "", "list": []})"),
               ElementsAre("/list: got [], want a list that is not empty"));
+}
+
+TEST(Schema, FiftyViolationsAreListedAndTheOthersCounted) {
+  const Schema rules = schema(R"({"type": "array", "items": {"type": "integer"}})");
+  const auto lines = [&rules](std::size_t wrong) {
+    const std::string text = config_error_of([&] { require_valid(rules, json(wrong, "x"), "d.json"); });
+    return std::pair(1 + std::count(text.begin(), text.end(), '\n'), text.substr(text.rfind('\n') + 1));
+  };
+  EXPECT_EQ(lines(0), std::pair(1L, std::string("(no error)")));
+  EXPECT_EQ(lines(50), std::pair(50L, std::string("d.json: /49: got \"x\", want an integer")));
+  EXPECT_EQ(lines(52), std::pair(51L, std::string("d.json: and 2 more")));
 }
 
 TEST(Schema, OneOfPicksTheBranchByItsTag) {
