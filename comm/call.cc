@@ -80,7 +80,8 @@ Call::Call(Operation op, ElementType element_type, std::uint64_t count, const Me
       traffic_class(message.traffic_class),
       layer(message.layer),
       step(at_step),
-      count_elems(count) {
+      count_elems(count),
+      ordinal(message.ordinal) {
   Digest digest;
   for (const char c : message.name) digest.add(static_cast<unsigned char>(c));
   name_digest = digest.value();
@@ -106,7 +107,7 @@ bool calls_agree(const Call& a, const Call& b) {
   return a.operation == b.operation && a.reduce_op == b.reduce_op && a.type == b.type &&
          a.traffic_class == b.traffic_class && a.layer == b.layer && a.root == b.root &&
          (counts_differ_by_rank || a.count_elems == b.count_elems) && a.counts_digest == b.counts_digest &&
-         a.name_digest == b.name_digest;
+         a.name_digest == b.name_digest && a.ordinal == b.ordinal;
 }
 
 std::string describe(const Call& call) {
@@ -120,6 +121,7 @@ std::string describe(const Call& call) {
   }
   text += "\"" + std::string(call.name()) + "\"";
   if (call.layer >= 0) text += ", layer " + std::to_string(call.layer);
+  if (call.ordinal) text += ", ordinal " + std::to_string(*call.ordinal);
   if (call.root >= 0) text += ", root " + std::to_string(call.root);
   if (call.counts_digest != 0) text += ", counts #" + std::to_string(call.counts_digest % 100000);
   text += ", " + std::string(sim::traffic_class_name(call.traffic_class)) + ")";
@@ -233,6 +235,9 @@ Call checked_call(const Communicator& communicator, const CallArguments& argumen
   Call call(operation, whole.type, whole.count_elems(), message, step);
   const ArgumentCheck check(communicator, call);
   const auto self = static_cast<std::size_t>(communicator.rank());
+  if (message.ordinal && operation != Operation::kSend && operation != Operation::kRecv) {
+    check.fail("got an ordinal, which only messages between two ranks have");
+  }
   switch (operation) {
     case Operation::kAllReduce:
     case Operation::kAllReduceWith:

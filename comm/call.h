@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -45,6 +46,7 @@ struct Call {
   std::uint64_t count_elems = 0;    ///< of the whole message; of this rank's input for all_to_all, where it may differ
   std::uint64_t counts_digest = 0;  ///< of the ranks' counts, where all ranks must give the same
   std::uint64_t name_digest = 0;
+  std::optional<std::uint64_t> ordinal;  ///< of a message between two ranks
   std::array<char, 64> name_prefix{};
 
   Call() = default;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,7 +15,7 @@
 
 #include "comm/bfloat16.h"
 #include "comm/part_reduction.h"
-#include "comm/work.h"
+#include "comm/started/work.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::comm {
@@ -94,6 +95,10 @@ struct Message {
   sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
   std::string_view name;
   int layer = -1;  ///< transformer block, or -1
+  /// Of a message between two ranks, which both ends derive alike, for example from step, micro-batch and stage: on a
+  /// loss layer its packets are those of this place on its link, whatever was sent before. So the fates of a schedule's
+  /// messages do not depend on the order in which it sends them. Absent: the order of the starts says the place.
+  std::optional<std::uint64_t> ordinal{};
 };
 
 /// The two ends of a message in an exchange: both ranks give the same count, type and message.
@@ -218,6 +223,13 @@ class Communicator {
   /// A communicator over the ranks that gave the same color, ordered by (key, rank); null for a negative color. It
   /// shares the failure of this one: an error in either ends both. Ranks: all of the group call it.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+
+  /// Another communicator of the same ranks, on which another thread of the rank may make calls meanwhile. Twins of one
+  /// number, below kMostTwins, belong together: their calls match those of the peers' twins and no others. It shares the
+  /// failure and the steps of this one, and takes tensors in host memory. Ranks: each for itself, once for each number.
+  /// Blocking: never. Null, the default: the backend has none.
+  static constexpr int kMostTwins = 2;
+  virtual std::unique_ptr<Communicator> twin(int number);
 
   /// Says why this rank gives up, so that its peers' errors name it as the cause. Called once, before the communicator
   /// is destroyed on the way out of an error. Never throws.

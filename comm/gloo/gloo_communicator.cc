@@ -17,6 +17,8 @@ using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
 constexpr int kGroupShift = 48;
+constexpr int kTwinShift = 14;  // in the id of a group
+constexpr std::size_t kMostGroups = (std::size_t{1} << kTwinShift) - 1;
 constexpr int kSequenceShift = 2;
 constexpr std::size_t kMostSentWhole = std::size_t{256} << 10;  ///< to all ranks together: beyond, parts cost less
 
@@ -71,7 +73,7 @@ GlooCommunicator::GlooCommunicator(std::shared_ptr<GlooMesh> mesh, std::vector<i
       sent_(world_ranks_.size()),
       received_(world_ranks_.size()) {}
 
-// Slots, from the top: 16 bits of group, 1 bit for send and recv, 45 bits of sequence, 2 bits of phase.
+// Slots, from the top: 2 bits of twin, 14 bits of group, 1 bit for send and recv, 45 bits of sequence, 2 bits of phase.
 std::uint64_t GlooCommunicator::slot(Phase phase) const {
   return std::uint64_t{group_id_} << kGroupShift | sequence_ << kSequenceShift | static_cast<std::uint64_t>(phase);
 }
@@ -485,6 +487,12 @@ void GlooCommunicator::barrier(const Message& message) {
 
 std::unique_ptr<Communicator> GlooCommunicator::split(int color, int key) { return split_group(color, key); }
 
+std::unique_ptr<Communicator> GlooCommunicator::twin(int number) {
+  static_assert(kMostTwins < 4, "two bits of a group's id are the number of a twin and 1");
+  const auto id = static_cast<std::uint16_t>(group_id_ | (number + 1) << kTwinShift);
+  return std::unique_ptr<Communicator>(new GlooCommunicator(mesh_, world_ranks_, rank_, id));
+}
+
 std::unique_ptr<GlooCommunicator> GlooCommunicator::split_group(int color, int key) {
   const Call call(Operation::kSplit, ElementType::kFloat32, 0, {.name = "split"}, mesh_->step);
   collectives_.drain();
@@ -503,7 +511,9 @@ std::unique_ptr<GlooCommunicator> GlooCommunicator::split_group(int color, int k
   }
   std::sort(colors.begin(), colors.end());
   colors.erase(std::unique(colors.begin(), colors.end()), colors.end());
-  if (first_id + colors.size() > 0xffff) mesh_->fail("more than 65535 groups were split from one launch");
+  if (first_id + colors.size() > kMostGroups) {
+    mesh_->fail("more than " + std::to_string(kMostGroups) + " groups were split from one launch");
+  }
   mesh_->next_group_id = static_cast<std::uint16_t>(first_id + colors.size());
   if (color < 0) return nullptr;
   const auto order = [&hellos](int a, int b) {

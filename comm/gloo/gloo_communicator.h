@@ -12,7 +12,7 @@
 #include "comm/call.h"
 #include "comm/communicator.h"
 #include "comm/gloo/gloo_exchange.h"
-#include "comm/gloo/gloo_lane.h"
+#include "comm/started/lane.h"
 #include "comm/gloo/gloo_mesh.h"
 
 namespace droptest::comm {
@@ -53,6 +53,7 @@ class GlooCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key) override;
   /// The same, as what it is.
   std::unique_ptr<GlooCommunicator> split_group(int color, int key);
+  std::unique_ptr<Communicator> twin(int number) override;
   void abort(std::string_view reason) noexcept override { mesh_->abort(reason); }
 
   /// For a backend that moves the data of some calls itself: the ranks show each other what they are about to call, as
@@ -140,9 +141,9 @@ class GlooCommunicator final : public Communicator {
   };
   std::map<std::uint64_t, ToSelf> to_self_;  ///< messages that this rank sent to itself, by number
   // Last, so that what they run is over before anything else goes.
-  std::map<int, GlooLane> sending_;    ///< by destination
-  std::map<int, GlooLane> receiving_;  ///< by source
-  GlooLane collectives_;
+  std::map<int, Lane> sending_;    ///< by destination
+  std::map<int, Lane> receiving_;  ///< by source
+  Lane collectives_;
 };
 
 }  // namespace droptest::comm

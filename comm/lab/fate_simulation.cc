@@ -123,28 +123,30 @@ class Simulation {
     lost_bits.resize(travels_on() ? static_cast<std::size_t>(ranks_) : 0);
     std::vector<std::uint64_t> lost_elements(what_.trials, 0);
     LossCounts& counts = result_.statistics.halves[static_cast<std::size_t>(half)];
+    sim::PacketMask lost;
     for (int source = 0; source < ranks_; ++source) {
       FlowLedger ledger(network_);
       for (std::uint64_t trial = 0; trial < what_.trials; ++trial) {
-        ledger.begin_step(trial);
-        if (!times_.empty()) ledger.use_times(&times_[trial]);
-        ledger.set_arrival(arrival_of({what_.traffic_class, what_.message_name}, what_.network, trial));
+        CallFates fates;
+        fates.step = trial;
+        fates.arrival = arrival_of({what_.traffic_class, what_.message_name}, what_.network, trial);
+        if (!times_.empty()) fates.times = &times_[trial];
         messages(half, source, [&](int destination, std::uint64_t elems) {
           const sim::Link link{what_.traffic_class, half, static_cast<std::uint16_t>(source),
                                static_cast<std::uint16_t>(destination)};
           const sim::Packetizer cut = packets(elems);
-          const sim::PacketMask* lost = ledger.next_message(link, 0, cut, Tally::kCounted);
-          if (travels_on()) lost_bits[static_cast<std::size_t>(source)].write(lost, cut.packets());
-          if (lost == nullptr) return;
+          const bool any_lost = ledger.draw_message(fates, link, cut, Tally::kCounted, lost);
+          if (travels_on()) lost_bits[static_cast<std::size_t>(source)].write(any_lost ? &lost : nullptr, cut.packets());
+          if (!any_lost) return;
           touched_[trial] = true;
-          lost_elements[trial] += lost->lost_count() * cut.elems_per_packet();
-          if (lost->lost(cut.packets() - 1)) {
+          lost_elements[trial] += lost.lost_count() * cut.elems_per_packet();
+          if (lost.lost(cut.packets() - 1)) {
             lost_elements[trial] -= cut.elems_per_packet() - cut.elements(cut.packets() - 1).size();
           }
         });
       }
       for (const auto& [key, flow] : ledger.flows()) {
-        counts.add(FlowLedger::counts_of(flow));
+        counts.add(flow.loss_counts());
         result_.statistics.digest =
             with_link_digest(result_.statistics.digest, with_link_digest(0, flow.tally->digest()));
       }

@@ -360,6 +360,12 @@ std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
   return communicator;
 }
 
+std::unique_ptr<Communicator> LocalCommunicator::twin(int number) {
+  auto twin = std::make_unique<LocalCommunicator>(group_->twin(number), rank_);
+  twin->step_ = step_;
+  return twin;
+}
+
 void LocalCommunicator::abort(std::string_view reason) noexcept {
   try {
     group_->world().abort(world_rank(rank_), reason);

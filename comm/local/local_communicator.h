@@ -2,6 +2,7 @@
 // The `local` backend: ranks are threads of one process.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -54,6 +55,7 @@ class LocalCommunicator final : public Communicator {
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   void barrier(const Message& message) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
+  std::unique_ptr<Communicator> twin(int number) override;
   void abort(std::string_view reason) noexcept override;
 
  private:
@@ -66,7 +68,8 @@ class LocalCommunicator final : public Communicator {
   int rank_;
   StreamTurns in_place_copy_turns_;
   GrowingDeviceMemory in_place_copy_;                                         ///< of an all_to_all on a device
-  std::shared_ptr<std::uint64_t> step_ = std::make_shared<std::uint64_t>(0);  ///< shared with the parts of a split
+  /// Shared with the parts of a split and with twins, whose threads read it.
+  std::shared_ptr<std::atomic<std::uint64_t>> step_ = std::make_shared<std::atomic<std::uint64_t>>(0);
   std::unique_ptr<Collective> blocking_;                                      ///< that of blocking calls
 };
 

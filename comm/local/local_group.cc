@@ -28,7 +28,10 @@ std::string operation_text(const Call& call) { return std::string(operation_name
 }  // namespace
 
 LocalWorld::LocalWorld(int world_size, std::chrono::milliseconds timeout, const Clock& clock)
-    : timeout_(timeout), clock_(clock), cores_(static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))) {
+    : size_(world_size),
+      timeout_(timeout),
+      clock_(clock),
+      cores_(static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))) {
   if (world_size < 1) throw ConfigError("local: world size " + std::to_string(world_size) + ", want at least 1");
   if (timeout.count() < 1) throw ConfigError("local: timeout " + milliseconds_text(timeout) + ", want at least 1 ms");
   ranks_.resize(static_cast<std::size_t>(world_size));
@@ -89,7 +92,7 @@ Failure LocalWorld::stalled(int world_rank, const Wait& wait) const {
   std::string chain;
   for (std::size_t i = 0; i < pending.size(); ++i) {
     const int rank = pending[i];
-    const Wait& its_wait = ranks_[static_cast<std::size_t>(rank)].wait;
+    const Wait& its_wait = ranks_[wait.group->first_thread_ + static_cast<std::size_t>(rank)].wait;
     if (its_wait.group == nullptr) {
       culprits.push_back(rank);
       continue;
@@ -113,14 +116,20 @@ Failure LocalWorld::stalled(int world_rank, const Wait& wait) const {
               (culprits.size() == 1 ? "is " + rank_list(culprits) : "are " + rank_list(culprits)) + " alive?" + chain};
 }
 
-LocalWorld::Deadline LocalWorld::begin_wait(const Lock& /*lock*/, int world_rank, const Wait& wait) {
-  ranks_[static_cast<std::size_t>(world_rank)].wait = wait;
+std::size_t LocalWorld::add_threads(const Lock& /*lock*/) {
+  const std::size_t first = ranks_.size();
+  ranks_.resize(first + static_cast<std::size_t>(size_));
+  return first;
+}
+
+LocalWorld::Deadline LocalWorld::begin_wait(const Lock& /*lock*/, std::size_t place, const Wait& wait) {
+  ranks_[place].wait = wait;
   return clock_.now() + timeout_;
 }
 
 template <class Done>
-void LocalWorld::wait_until(Lock& lock, int world_rank, Deadline deadline, const Done& done) {
-  Rank& self = ranks_[static_cast<std::size_t>(world_rank)];
+void LocalWorld::wait_until(Lock& lock, std::size_t place, int world_rank, Deadline deadline, const Done& done) {
+  Rank& self = ranks_[place];
   const Wait wait = self.wait;
   while (!done() && !failure_) {
     if (const int gone = ended_rank(wait); gone >= 0) {
@@ -204,7 +213,7 @@ void LocalGroup::look_out(LocalWorld::Lock& lock, const Seen& seen) const {
 
 // Wakes the next `count` ranks after `rank`. Called without the lock, so that they need not wait for it at once.
 void LocalGroup::wake_after(int rank, int count) const {
-  for (int i = 1; i <= count; ++i) world_->wake_of(world_rank((rank + i) % size())).notify_one();
+  for (int i = 1; i <= count; ++i) wake_of((rank + i) % size()).notify_one();
 }
 
 LocalMeeting& LocalGroup::join(const LocalWorld::Lock& lock, int rank, const LocalCall& call, LocalShare* share) {
@@ -279,9 +288,9 @@ void LocalGroup::finish(LocalWorld::Lock& lock, int rank, LocalMeeting& meeting)
   const Call call = meeting.call_of(rank).call;
   if (!meeting.started_) {
     const auto has_started = [&] { return meeting.started_.load(); };
-    const LocalWorld::Deadline deadline = world_->begin_wait(lock, world_rank(rank), {this, &meeting, -1, call});
+    const LocalWorld::Deadline deadline = world_->begin_wait(lock, place(rank), {this, &meeting, -1, call});
     look_out(lock, has_started);
-    world_->wait_until(lock, world_rank(rank), deadline, has_started);
+    world_->wait_until(lock, place(rank), world_rank(rank), deadline, has_started);
   }
   // From here on all go through to the end, whatever happens elsewhere: no rank can drop out of a collective while
   // another one reads its memory. No deadline: shares wait for nothing.
@@ -296,7 +305,7 @@ void LocalGroup::finish(LocalWorld::Lock& lock, int rank, LocalMeeting& meeting)
   } else {
     const auto has_finished = [&] { return meeting.finished_.load(); };
     look_out(lock, has_finished);
-    world_->wake_of(world_rank(rank)).wait(lock, has_finished);
+    wake_of(rank).wait(lock, has_finished);
   }
   if (!meeting.share_has_thrown_) return leave(lock, meeting);
   if (const std::exception_ptr thrown = std::exchange(meeting.thrown_[r], nullptr)) {
@@ -351,6 +360,15 @@ void LocalGroup::run_share(LocalWorld::Lock& lock, LocalMeeting& meeting, std::s
   meeting.thrown_[rank] = std::move(thrown);
   meeting.share_has_thrown_ = true;
   world_->fail(lock, {thrower, "", "rank " + std::to_string(thrower) + " failed: " + reason});
+}
+
+std::shared_ptr<LocalGroup> LocalGroup::twin(int number) {
+  const LocalWorld::Lock lock(world_->mutex_);
+  std::shared_ptr<LocalGroup>& twin = twins_[static_cast<std::size_t>(number)];
+  if (twin != nullptr) return twin;
+  twin = std::make_shared<LocalGroup>(world_, world_ranks_);
+  twin->first_thread_ = world_->add_threads(lock);
+  return twin;
 }
 
 std::shared_ptr<LocalGroup> LocalGroup::part_of(LocalMeeting& meeting, int color) {
@@ -408,7 +426,7 @@ void LocalGroup::post(int source, int destination, const LocalCall& call) {
     posted.bytes.assign(call.input.bytes.begin(), call.input.bytes.end());
   }
   mail_[{source, destination}].posted.emplace_back(std::move(posted));
-  world_->ranks_[static_cast<std::size_t>(world_rank(destination))].wake.notify_all();
+  wake_of(destination).notify_all();
 }
 
 std::uint64_t LocalGroup::next_receive(int source, int destination) {
@@ -426,8 +444,8 @@ void LocalGroup::take(int source, int destination, std::uint64_t number, const L
   Mailbox& mail = mail_[{source, destination}];
   if (!mail.has(number) && world_->failure_) world_->throw_failure(lock, call.call, world_rank(destination));
   const LocalWorld::Deadline deadline =
-      world_->begin_wait(lock, world_rank(destination), {this, nullptr, source, call.call});
-  world_->wait_until(lock, world_rank(destination), deadline, [&] { return mail.has(number); });
+      world_->begin_wait(lock, place(destination), {this, nullptr, source, call.call});
+  world_->wait_until(lock, place(destination), world_rank(destination), deadline, [&] { return mail.has(number); });
   Posted posted = *std::exchange(mail.posted[number - mail.first], std::nullopt);
   for (; !mail.posted.empty() && !mail.posted.front(); ++mail.first) mail.posted.pop_front();
   if (!calls_agree(other_end_of(call.call), posted.call)) {

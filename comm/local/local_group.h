@@ -2,6 +2,7 @@
 // Where the threads of one process meet: the state that the ranks of a world and of its groups share.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -40,7 +41,7 @@ class LocalWorld {
   /// positive.
   LocalWorld(int world_size, std::chrono::milliseconds timeout, const Clock& clock = steady_clock());
 
-  int size() const { return static_cast<int>(ranks_.size()); }
+  int size() const { return size_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
   /// `world_rank` gives up for `reason`; the first failure of the world stands, later ones are echoes.
@@ -69,21 +70,25 @@ class LocalWorld {
 
   void fail(const Lock& lock, Failure failure);
   [[noreturn]] void throw_failure(const Lock& lock, const Call& call, int world_rank) const;
-  /// Says what the rank waits for; the deadline counts from here.
-  Deadline begin_wait(const Lock& lock, int world_rank, const Wait& wait);
+  /// Threads of ranks that wait in groups with threads of their own; gives the place of rank 0's.
+  std::size_t add_threads(const Lock& lock);
+  /// Says what a thread waits for, whose place in ranks_ is given; the deadline counts from here.
+  Deadline begin_wait(const Lock& lock, std::size_t place, const Wait& wait);
   /// Waits as begin_wait() has said until done() or until the group can be given up; throws CommError then.
   template <class Done>
-  void wait_until(Lock& lock, int world_rank, Deadline deadline, const Done& done);
+  void wait_until(Lock& lock, std::size_t place, int world_rank, Deadline deadline, const Done& done);
   std::vector<int> awaited(const Wait& wait) const;
   int ended_rank(const Wait& wait) const;  ///< one that is awaited but has ended; -1: none
-  std::condition_variable& wake_of(int world_rank) { return ranks_[static_cast<std::size_t>(world_rank)].wake; }
   Failure stalled(int world_rank, const Wait& wait) const;
 
+  const int size_;
   const std::chrono::milliseconds timeout_;
   const Clock& clock_;
   const int cores_;
   mutable std::mutex mutex_;
-  std::deque<Rank> ranks_;  ///< a deque, because condition variables do not move
+  /// The ranks' own threads, then those of each group that has other ones; a deque, because condition variables do not
+  /// move.
+  std::deque<Rank> ranks_;
   std::optional<Failure> failure_;
   std::atomic<bool> needs_attention_ =
       false;  ///< a failure, or a rank has ended: for ranks that look without the mutex
@@ -162,6 +167,9 @@ class LocalGroup {
   /// join() and finish(), with fewer ranks woken.
   void meet(int rank, const LocalCall& call, LocalShare* share);
 
+  /// The group of the same ranks on which other threads of theirs make calls, by number.
+  std::shared_ptr<LocalGroup> twin(int number);
+
   /// While the shares of a split run: the new group of that color, the same one for all its ranks.
   std::shared_ptr<LocalGroup> part_of(LocalMeeting& meeting, int color);
 
@@ -184,6 +192,9 @@ class LocalGroup {
 
  private:
   friend class LocalWorld;
+
+  std::size_t place(int rank) const { return first_thread_ + static_cast<std::size_t>(world_rank(rank)); }
+  std::condition_variable& wake_of(int rank) const { return world_->ranks_[place(rank)].wake; }
 
   // A message in device memory. It is used again when its receiver has copied it.
   struct DevicePost {
@@ -222,6 +233,8 @@ class LocalGroup {
   // All of the following is guarded by the world's mutex.
   std::deque<std::unique_ptr<LocalMeeting>> meetings_;  ///< that not all ranks have left, in order
   std::uint64_t first_meeting_ = 0;                     ///< number of the first one of them
+  std::size_t first_thread_ = 0;                        ///< place of the threads that make calls of this group
+  std::array<std::shared_ptr<LocalGroup>, Communicator::kMostTwins> twins_;
   std::vector<std::uint64_t> next_meeting_;             ///< by rank
   std::vector<std::unique_ptr<LocalMeeting>> spare_meetings_;
   std::map<std::pair<int, int>, Mailbox> mail_;               ///< by source and destination

@@ -29,11 +29,9 @@ double energy_of(ConstTensor data) {
 
 }  // namespace
 
-const sim::PacketMask* LargestNorm::hit(const sim::PacketMask* lost, ConstTensor message,
-                                        const sim::Packetizer& packets) {
-  if (lost == nullptr) return nullptr;
+void LargestNorm::hit(sim::PacketMask& lost, ConstTensor message, const sim::Packetizer& packets) {
   const std::uint64_t count = packets.packets();
-  const std::uint64_t hits = lost->lost_count();
+  const std::uint64_t hits = lost.lost_count();
   energies_.clear();
   if (message.stream != nullptr) {
     const std::vector<double> energies = packet_energies_on_device(message, packets);
@@ -48,9 +46,8 @@ const sim::PacketMask* LargestNorm::hit(const sim::PacketMask* lost, ConstTensor
   };
   const auto end = energies_.begin() + static_cast<std::ptrdiff_t>(hits);
   if (end != energies_.end()) std::nth_element(energies_.begin(), end, energies_.end(), larger);
-  mask_.resize(count);
-  for (auto hit = energies_.begin(); hit != end; ++hit) mask_.set_lost(hit->second);
-  return &mask_;
+  lost.resize(count);
+  for (auto hit = energies_.begin(); hit != end; ++hit) lost.set_lost(hit->second);
 }
 
 }  // namespace droptest::comm

@@ -21,13 +21,12 @@ enum class LossSelection : std::uint8_t {
 /// content knows them. Buffers are kept between messages.
 class LargestNorm {
  public:
-  /// As many packets as `lost` has, those of the largest norm; of equal norms the first ones. Null: none. Valid until
-  /// the next call. A NaN is larger than anything.
+  /// In the place of the lost packets as many of the largest norm; of equal norms the first ones. A NaN is larger than
+  /// anything.
   /// Determinism: a pure function of its arguments, equal on every rank that has the same content.
-  const sim::PacketMask* hit(const sim::PacketMask* lost, ConstTensor message, const sim::Packetizer& packets);
+  void hit(sim::PacketMask& lost, ConstTensor message, const sim::Packetizer& packets);
 
  private:
-  sim::PacketMask mask_;
   std::vector<std::pair<double, std::uint64_t>> energies_;  // of each packet, with its index
 };
 

@@ -15,6 +15,8 @@
 
 namespace droptest::comm {
 
+class LossyGroup;  // comm/lossy/lossy_group.h
+
 struct LossyOptions {
   Network network;
   /// Steps between samples of NMSE and divergence (each costs an exact collective next to the lossy one); 0: never.
@@ -34,6 +36,8 @@ class LossyCommunicator final : public Communicator {
  public:
   /// `inner` is borrowed and outlives this. Throws: ConfigError for a fill or path that has no meaning.
   LossyCommunicator(Communicator& inner, const LossyOptions& options);
+  /// `inner` is its own.
+  LossyCommunicator(std::unique_ptr<Communicator> inner, const LossyOptions& options);
   ~LossyCommunicator() override;
 
   int rank() const override;
@@ -55,11 +59,13 @@ class LossyCommunicator final : public Communicator {
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
   void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
-  /// Works of classes with a network are run when this rank waits for one of its works, or calls something else, in the
-  /// order of their starts over all groups of the rank: so fates, statistics and results are those of the program with
-  /// blocking calls. A wait then needs that the peers wait, too, and that ranks with several groups in common start
-  /// their works in one order; a receive needs the send that it is for before the next collective. Works of classes
-  /// without a network, where none of the others is under way, are the inner communicator's.
+  /// A work of a class with a network is planned at its start: its packets have their indices and fates, and its data
+  /// move while the rank computes, collectives of a group one after the other on a thread of the group. A wait needs of
+  /// the peers only that they have started the same. With a clock, a collective's wait also works out the times of all
+  /// works that the rank has started, which needs that the peers wait, too, and that ranks with several groups in common
+  /// start their works in one order. Where time feeds fates (processes that look at the time, deadlines, recoveries that
+  /// send again), and where the inner communicator has no twin(), works are instead planned and run when this rank waits
+  /// for one of them, or calls something else, in the order of their starts over all its groups.
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   void barrier(const Message& message) override;
   /// The parts share this communicator's links and their packet indices, so no fate is used twice.
@@ -83,6 +89,10 @@ class LossyCommunicator final : public Communicator {
   /// While it is alive, what the calling thread does is no compute time of the virtual clock: sampling, logging. The
   /// calls of this communicator pause the clock themselves, those of classes without a network too.
   VirtualClock::Pause pause_clock();
+  /// So much virtual time is computed now, in addition to what the time model gives each step or is measured: for what
+  /// a program computes between its starts and its waits. Nothing happens without a clock. Throws: ConfigError for
+  /// negative seconds.
+  void pass_compute_time(double seconds);
   /// While it is alive, collectives leave the virtual clock where it is, too: an evaluation over the lossy network.
   VirtualClock::Stop stop_clock();
 
@@ -105,9 +115,11 @@ class LossyCommunicator final : public Communicator {
   std::optional<VirtualTime> collect_time();
 
  private:
-  class Impl;
-  explicit LossyCommunicator(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit LossyCommunicator(std::unique_ptr<LossyGroup> group);
+  /// A blocking call.
+  void call(const CallArguments& arguments);
+
+  std::unique_ptr<LossyGroup> group_;
 };
 
 }  // namespace droptest::comm

@@ -12,7 +12,7 @@
 
 #include "comm/call.h"
 #include "comm/communicator.h"
-#include "comm/deferred_calls.h"
+#include "comm/started/deferred_calls.h"
 #include "comm/device/device_buffer.h"
 #include "comm/device/stream.h"
 #include "comm/gloo/gloo_communicator.h"

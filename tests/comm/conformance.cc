@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <cstring>
+#include <future>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -398,6 +400,21 @@ std::uint64_t check_message_sizes(Communicator& communicator) {
     checker.all_operations<float>(counts);
   }
   return checker.digest();
+}
+
+std::uint64_t check_conformance_of_twins(Communicator& communicator) {
+  std::vector<std::unique_ptr<Communicator>> twins;
+  std::vector<std::future<std::uint64_t>> digests;
+  for (int number = 0; number < Communicator::kMostTwins; ++number) {
+    twins.push_back(communicator.twin(number));
+    if (twins.back() == nullptr) throw std::runtime_error("a backend without twins");
+    digests.push_back(std::async(std::launch::async, [&twin = *twins.back()] { return check_conformance(twin); }));
+  }
+  const std::uint64_t digest = check_conformance(communicator);
+  for (std::future<std::uint64_t>& of_twin : digests) {
+    if (of_twin.get() != digest) throw std::runtime_error("a twin has other results");
+  }
+  return digest;
 }
 
 std::uint64_t check_large_exchanges(Communicator& communicator) {

@@ -26,6 +26,9 @@ std::uint64_t check_conformance_of_splits_of_any_order(Communicator& communicato
 /// of a Gloo message that say what is called.
 std::uint64_t check_message_sizes(Communicator& communicator);
 
+/// check_conformance of the communicator and of its twins, on a thread each at the same time.
+std::uint64_t check_conformance_of_twins(Communicator& communicator);
+
 /// Exchanges of 64 MiB: a ring of all ranks, and pairs that send to each other at once. Ranks: all. Throws, and returns
 /// a digest, as above.
 std::uint64_t check_large_exchanges(Communicator& communicator);

@@ -29,13 +29,26 @@ Network network_of(double p) {
 
 const Flow& flow_of(const FlowLedger& ledger) { return ledger.flows().at({kLink, 0}); }
 
+bool draw(FlowLedger& ledger, const sim::Packetizer& packets, Arrival arrival = Arrival::kByFate) {
+  CallFates call;
+  call.arrival = arrival;
+  sim::PacketMask missing;
+  return ledger.draw_message(call, kLink, packets, Tally::kCounted, missing);
+}
+
+void pass(FlowLedger& ledger, const sim::Packetizer& packets, Arrival arrival = Arrival::kByFate) {
+  CallFates call;
+  call.arrival = arrival;
+  ledger.pass_message(call, kLink, packets);
+}
+
 TEST(FlowLedger, TheEndThatPassesMessagesChecksEverySixteenth) {
   FlowLedger receiver(network_of(0.3));
   FlowLedger sender(network_of(0.3));
   const sim::Packetizer packets(4000, 4, 64);
   for (int message = 0; message < 40; ++message) {
-    receiver.next_message(kLink, 0, packets, Tally::kCounted);
-    sender.pass_message(kLink, 0, packets);
+    draw(receiver, packets);
+    pass(sender, packets);
     EXPECT_EQ(flow_of(sender).packets, flow_of(receiver).packets);
     EXPECT_EQ(flow_of(sender).check(), flow_of(receiver).check()) << message;
   }
@@ -52,9 +65,8 @@ TEST(FlowLedger, ACheckedMessageShowsThatTheEndsDiffer) {
     if (message > 0) {
       EXPECT_EQ(flow_of(sender).check(), flow_of(receiver).check());
     }
-    receiver.next_message(kLink, 0, packets, Tally::kCounted);
-    sender.set_arrival(message == 32 ? Arrival::kCertain : Arrival::kByFate);
-    sender.pass_message(kLink, 0, packets);
+    draw(receiver, packets);
+    pass(sender, packets, message == 32 ? Arrival::kCertain : Arrival::kByFate);
   }
   EXPECT_NE(flow_of(sender).check(), flow_of(receiver).check());
 }
@@ -69,13 +81,15 @@ TEST(FlowLedger, LinksInAnyOrderHaveTheirOwnFates) {
     sim::Link link = kLink;
     link.source = static_cast<std::uint16_t>(source + 2);
     if (message % 7 == 3) {
-      ledger.pass_message(link, 0, packets);
+      CallFates call;
+      ledger.pass_message(call, link, packets);
     } else {
       sim::PacketMask want(packets.packets());
       sim::Bernoulli(0.3).draw(5, link, used[source], want);
-      const sim::PacketMask* lost = ledger.next_message(link, 0, packets, Tally::kCounted);
-      ASSERT_NE(lost, nullptr);
-      EXPECT_EQ(*lost, want) << message;
+      CallFates call;
+      sim::PacketMask lost;
+      ASSERT_TRUE(ledger.draw_message(call, link, packets, Tally::kCounted, lost));
+      EXPECT_EQ(lost, want) << message;
     }
     used[source] += packets.packets();
   }
@@ -90,8 +104,8 @@ TEST(FlowLedger, BurstsRunOnAlongALinkUnlessEachMessageIsOnItsOwn) {
     Network network = network_of(1);
     network.of(kLink.traffic_class)->burst_scope = scope;
     FlowLedger ledger(network);
-    for (int message = 0; message < 3; ++message) ledger.next_message(kLink, 0, packets, Tally::kCounted);
-    const LossCounts counts = FlowLedger::counts_of(flow_of(ledger));
+    for (int message = 0; message < 3; ++message) draw(ledger, packets);
+    const LossCounts counts = flow_of(ledger).loss_counts();
     const Counts expected = scope == BurstScope::kLink ? Counts{{189, 1}} : Counts{{63, 3}};
     EXPECT_EQ(counts.bursts, expected);
     EXPECT_EQ(counts.stretches, expected);
@@ -102,10 +116,9 @@ TEST(FlowLedger, AMessageThatArrivesForCertainEndsABurst) {
   const sim::Packetizer packets(1000, 4, 64);
   FlowLedger ledger(network_of(1));
   for (int message = 0; message < 5; ++message) {
-    ledger.set_arrival(message == 2 ? Arrival::kCertain : Arrival::kByFate);
-    ledger.next_message(kLink, 0, packets, Tally::kCounted);
+    draw(ledger, packets, message == 2 ? Arrival::kCertain : Arrival::kByFate);
   }
-  const LossCounts counts = FlowLedger::counts_of(flow_of(ledger));
+  const LossCounts counts = flow_of(ledger).loss_counts();
   EXPECT_EQ(counts.bursts, (Counts{{126, 2}}));
   EXPECT_EQ(counts.stretches, (Counts{{126, 2}}));
   EXPECT_EQ(counts.lost_packets, 4U * 63);
@@ -113,26 +126,27 @@ TEST(FlowLedger, AMessageThatArrivesForCertainEndsABurst) {
 
 TEST(FlowLedger, CountsNothingWhereNobodyAsks) {
   FlowLedger ledger(network_of(1), Counting::kOff);
-  EXPECT_NE(ledger.next_message(kLink, 0, sim::Packetizer(100, 4, 64), Tally::kCounted), nullptr);
+  EXPECT_TRUE(draw(ledger, sim::Packetizer(100, 4, 64)));
   EXPECT_EQ(flow_of(ledger).tally, nullptr);
-  EXPECT_EQ(FlowLedger::counts_of(flow_of(ledger)).packets, 0U);
+  EXPECT_EQ(flow_of(ledger).loss_counts().packets, 0U);
 }
 
 // What is in time is said message by message, and used up by those that are passed on too.
 TEST(FlowLedger, PassedMessagesUseUpTheirTimes) {
   FlowLedger ledger(network_of(0));
   MessageTimes times;
-  ledger.use_times(&times);
+  CallFates call;
+  call.times = &times;
   for (int collective = 0; collective < 8; ++collective) {
     // Three messages of a collective: one of one packet, two of two. Message 16, which is drawn, is the second of its
     // own.
     times.clear();
     for (const std::uint64_t packets : {1U, 2U, 2U}) times.add(kLink, {0, 0, packets, std::nullopt});
     for (const std::uint64_t packets : {1U, 2U, 2U}) {
-      ledger.pass_message(kLink, 0, sim::Packetizer(16 * packets, 4, 64));
+      ledger.pass_message(call, kLink, sim::Packetizer(16 * packets, 4, 64));
     }
   }
-  EXPECT_EQ(ledger.take_touch(), FlowLedger::Touch::kUntouched);
+  EXPECT_EQ(call.touch, Touch::kUntouched);
 }
 
 }  // namespace

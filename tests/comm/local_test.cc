@@ -64,6 +64,31 @@ TEST(Local, PartsOfASplitConformToo) {
   }
 }
 
+TEST(Local, TwinsConformAtTheSameTime) {
+  for (const int world_size : {1, 2, 5}) {
+    EXPECT_NO_THROW(
+        run_ranks(world_size, 60s, [](Communicator& communicator) { check_conformance_of_twins(communicator); }));
+  }
+}
+
+TEST(Local, ARankThatStopsInATwinIsNamedToTheOthers) {
+  std::string error;
+  EXPECT_THROW(run_ranks(3, 100ms,
+                         [&](Communicator& communicator) {
+                           const auto twin = communicator.twin(1);
+                           if (communicator.rank() == 2) return;
+                           float value = 1;
+                           try {
+                             twin->all_reduce(Tensor(std::span(&value, 1)), ReduceOp::kSum, {.name = "of a twin"});
+                           } catch (const CommError& thrown) {
+                             if (communicator.rank() == 0) error = thrown.what();
+                             throw;
+                           }
+                         }),
+               CommError);
+  EXPECT_THAT(error, AllOf(HasSubstr("rank 2"), HasSubstr("of a twin")));
+}
+
 TEST(Local, LargeExchangesConform) {
   EXPECT_NO_THROW(run_ranks(3, 60s, [](Communicator& communicator) { check_large_exchanges(communicator); }));
 }

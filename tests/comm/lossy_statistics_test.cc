@@ -437,13 +437,14 @@ TEST(LossyStatistics, ACollectiveThatOneEndMissedIsAMismatchBesideAMessageUnderW
         options_of("direct", std::make_shared<sim::Bernoulli>(0.3), Consistency::kPerReceiver, BurstScope::kLink);
     FlowLedger ledger(options.network);
     const sim::Link link{kClass, sim::Half::kGather, 0, 1};
-    const auto pass = [&] { ledger.pass_message(link, 0, sim::Packetizer(100, 4, 64)); };
-    if (inner.rank() == 0) {
-      pass();
-      ledger.note_peer_message();
-    }
+    const auto pass = [&](CallFates::Ends ends) {
+      CallFates call;
+      call.ends = ends;
+      ledger.pass_message(call, link, sim::Packetizer(100, 4, 64));
+    };
+    if (inner.rank() == 0) pass(CallFates::Ends::kApart);
     EXPECT_NO_THROW(verify_fates(inner, ledger, 1));
-    if (inner.rank() == 0) pass();
+    if (inner.rank() == 0) pass(CallFates::Ends::kTogether);
     EXPECT_THROW(verify_fates(inner, ledger, 1), CommError);
   });
 }

@@ -381,13 +381,12 @@ TEST(PartReductionArguments, WrongOnOneRankAloneIsAConfigErrorThere) {
   });
 }
 
-// Fails on one rank while it draws the fates of what reaches it, which is in the middle of a collective.
+// Fails on the rank that has it, while it draws the fates of what reaches it: its peers have begun the collective.
 class FailingLoss final : public sim::LossProcess {
  public:
-  explicit FailingLoss(std::uint16_t at) : at_(at) {}
   void draw(std::uint64_t seed, const sim::Link& link, std::uint64_t first_packet,
             sim::PacketMask& lost) const override {
-    if (link.half == sim::Half::kReduce && link.destination == at_) throw ConfigError("trace file ends");
+    if (link.half == sim::Half::kReduce && link.destination == 2) throw ConfigError("trace file ends");
     inner_.draw(seed, link, first_packet, lost);
   }
   double loss_rate() const override { return inner_.loss_rate(); }
@@ -399,18 +398,17 @@ class FailingLoss final : public sim::LossProcess {
 
  private:
   sim::Bernoulli inner_{0.4};
-  std::uint16_t at_;
 };
 
 TEST(PartReductionFailure, ALossProcessThatFailsOnOneRankIsNamedOnAll) {
-  LossyOptions options;
-  ClassNetwork network;
-  network.reduce.loss = std::make_shared<FailingLoss>(std::uint16_t{2});
-  network.payload_bytes = 32;
-  options.network.of(kMessage.traffic_class) = network;
   std::vector<std::string> errors(4);
   try {
     run_ranks(4, 20s, [&](Communicator& inner) {
+      LossyOptions options;
+      ClassNetwork& network = options.network.of(kMessage.traffic_class).emplace();
+      network.reduce.loss = std::make_shared<sim::Bernoulli>(0.4);
+      if (inner.rank() == 2) network.reduce.loss = std::make_shared<FailingLoss>();
+      network.payload_bytes = 32;
       LossyCommunicator lossy(inner, options);
       std::vector<float> data(1000);
       try {
@@ -425,7 +423,6 @@ TEST(PartReductionFailure, ALossProcessThatFailsOnOneRankIsNamedOnAll) {
     EXPECT_STREQ(error.what(), "trace file ends");
   }
   EXPECT_EQ(errors[2], "");
-  // Ranks 0, 1 and 3 draw what they send to rank 2 as well, but only when the collective is over.
   for (const std::size_t rank : {0U, 1U, 3U}) EXPECT_THAT(errors[rank], HasSubstr("rank 2 failed: trace file ends"));
 }
 

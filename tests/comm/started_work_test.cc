@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Started collectives and messages on the local backend, and on the loss layer over it.
-#include "comm/work.h"
+#include "comm/started/work.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +8,8 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -300,6 +302,117 @@ TEST(StartedWork, FatesResultsAndStatisticsOfALossLayerAreThoseOfBlockingCalls) 
       });
     }
   }
+}
+
+LossyOptions lossless_options(const PathEntry& path, sim::TrafficClass traffic_class) {
+  ClassNetwork network = recovery_network(path.name, 0, 0);
+  if (path.has_groups) network.group_ranks = 2;
+  LossyOptions options;
+  options.network.of(traffic_class) = network;
+  return options;
+}
+
+TEST(StartedWork, AWaitOnALossLayerNeedsOnlyThatThePeersHaveStarted) {
+  for (const PathEntry& path : paths()) {
+    SCOPED_TRACE(path.name);
+    std::atomic<int> waits = 0;
+    run_ranks(2, 30s, [&](Communicator& inner) {
+      LossyCommunicator lossy(inner, lossless_options(path, kClass));
+      check_waits_need_starts_alone(lossy, waits);
+    });
+  }
+}
+
+TEST(StartedWork, GroupsOfALossLayerMayBeStartedInDifferentOrders) {
+  run_ranks(2, 5s, [](Communicator& inner) {
+    LossyCommunicator world(inner, lossless_options(paths()[1], kClass));
+    const auto part = world.split(0, 0);
+    float of_world = 1;
+    float of_part = 2;
+    const auto start = [](Communicator& group, float& value) {
+      const Tensor data{std::span(&value, 1)};
+      return group.start_all_reduce(data, data, ReduceOp::kSum, kFirst);
+    };
+    Work first = world.rank() == 0 ? start(world, of_world) : start(*part, of_part);
+    Work second = world.rank() == 0 ? start(*part, of_part) : start(world, of_world);
+    first.wait();
+    second.wait();
+    EXPECT_EQ(of_world, 2);
+    EXPECT_EQ(of_part, 4);
+  });
+}
+
+TEST(StartedWork, AReceiveOfALossLayerMayBeStartedBeforeABlockingSend) {
+  run_ranks(2, 5s, [](Communicator& inner) {
+    LossyCommunicator lossy(inner, lossless_options(paths()[1], kClass));
+    const int other = 1 - lossy.rank();
+    std::vector<float> sent(100000, 7);
+    std::vector<float> received(sent.size());
+    Work receive = lossy.start_recv(std::span(received), other, kFirst);
+    lossy.send(std::span<const float>(sent), other, kFirst);
+    receive.wait();
+    EXPECT_EQ(received, sent);
+  });
+}
+
+// Packets have the places of the starts, and what a call remembers is its own.
+TEST(StartedWork, FatesAreDrawnAtTheStart) {
+  const auto results = [](bool blocking) {
+    std::vector<std::vector<float>> of_calls(3);
+    run_ranks(2, 5s, [&](Communicator& inner) {
+      ClassNetwork network = recovery_network("contribution", 0.3, 0);
+      network.reduce.fill = Fill::kStale;
+      LossyCommunicator lossy(inner, recovery_options(network));
+      std::vector<std::vector<float>> data(3, std::vector<float>(4000, static_cast<float>(inner.rank() + 1)));
+      const std::array<std::string, 3> names{"a", "b", "c"};
+      std::vector<Work> works;
+      for (std::size_t i = 0; i < data.size(); ++i) {
+        const Tensor all{std::span(data[i])};
+        works.push_back(lossy.start_all_reduce(all, all, ReduceOp::kSum, {kRecoveryClass, names[i], 0}));
+        if (blocking) works.back().wait();
+      }
+      for (std::size_t i = data.size(); i-- > 0;) works[i].wait();
+      if (inner.rank() == 0) of_calls = data;
+    });
+    return of_calls;
+  };
+  const auto started = results(false);
+  EXPECT_EQ(started, results(true));
+  EXPECT_NE(started[0], started[1]);
+}
+
+TEST(StartedWork, AWorkOfALossLayerThatIsDroppedWaitsAndAnErrorNamesItsRank) {
+  run_ranks(2, 5s, [](Communicator& inner) {
+    LossyCommunicator lossy(inner, lossless_options(paths()[0], kClass));
+    std::vector<float> data(100, 1);
+    { const Work dropped = lossy.start_all_reduce(std::span(data), std::span(data), ReduceOp::kSum, kFirst); }
+    EXPECT_EQ(data, std::vector<float>(100, 2));
+  });
+  std::string error;
+  EXPECT_THROW(run_ranks(2, 5s,
+                         [&](Communicator& inner) {
+                           LossyCommunicator lossy(inner, lossless_options(paths()[0], kClass));
+                           std::vector<float> data(100, 1);
+                           if (inner.rank() == 1) throw std::runtime_error("out of disk");
+                           Work work = lossy.start_all_reduce(std::span(data), std::span(data), ReduceOp::kSum, kFirst);
+                           try {
+                             work.wait();
+                           } catch (const CommError& thrown) {
+                             error = thrown.what();
+                             throw;
+                           }
+                         }),
+               std::runtime_error);
+  EXPECT_THAT(error, AllOf(HasSubstr("rank 1 failed: out of disk"), HasSubstr("first")));
+}
+
+TEST(StartedWork, ALossLayerMayOwnWhatItDecorates) {
+  run_ranks(2, 5s, [](Communicator& world) {
+    auto lossy = std::make_unique<LossyCommunicator>(world.split(0, 0), lossless_options(paths()[1], kClass));
+    float value = 1;
+    lossy->all_reduce(Tensor(std::span(&value, 1)), ReduceOp::kSum, kFirst);
+    EXPECT_EQ(value, 2);
+  });
 }
 
 }  // namespace

@@ -91,7 +91,8 @@ void CollectiveTiming::repeat(const What& what, Courses& courses, TimedMessage& 
   Course& course = courses[message.link];
   if (!to_all || course.messages == 0 || course.collective != collectives_) {
     const FlowKey key{message.link, group_};
-    sim::MessagePlace place = course.place(key, message.cost.packets, network.burst_scope);
+    course.check_ordinal(key, message.cost.packets, what.ordinal);
+    sim::MessagePlace place = course.place(key, message.cost.packets, network.burst_scope, what.ordinal);
     const bool by_message = network.burst_scope == BurstScope::kMessage;
     const std::uint64_t upper_half = by_message ? kPeerMessages : kPeerPackets;
     DROPTEST_CHECK((place.first_packet & upper_half) == 0, "a link with a clock ran out of packet indices");
@@ -101,8 +102,7 @@ void CollectiveTiming::repeat(const What& what, Courses& courses, TimedMessage& 
     }
     place.ticks = course.take_ticks(message.cost.packets, message.departs_seconds, message.packet_seconds);
     if (by_message) place.ticks->first = 0;
-    course.packets += message.cost.packets;
-    ++course.messages;
+    course.pass(message.cost.packets);
     course.collective = collectives_;
     // Receivers of one packet have one fate of it, whatever their links: the slowest says when it is sent again.
     const sim::LinkCost& cost =
@@ -132,7 +132,8 @@ TimedMessage CollectiveTiming::cost_in_collective(const What& what, const sim::T
 TimedMessage CollectiveTiming::message(const What& what, int source, int destination, std::uint64_t elements,
                                        double clock) {
   const sim::TimedHop hop{source, destination, elements, sim::Half::kGather};
-  const std::uint64_t number = messages_[link(what, hop.half, source, destination)]++;
+  const std::uint64_t so_far = messages_[link(what, hop.half, source, destination)]++;
+  const std::uint64_t number = what.ordinal.value_or(so_far);
   TimedMessage message = cost_of(what, hop, {kMessageRound, number});
   message.in_time = message.cost.packets;
   message.departs_seconds = clock;

@@ -57,6 +57,7 @@ class CollectiveTiming {
     sim::TrafficClass traffic_class = sim::TrafficClass::kTpForward;
     ElementType type = ElementType::kFloat32;
     Arrival arrival = Arrival::kByFate;  ///< what arrives for certain is sent once
+    std::optional<std::uint64_t> ordinal{};  ///< Message::ordinal
   };
   /// `counts`: the elements of an all-reduce or a broadcast, of each rank's part in the others. `clocks`: seconds by
   /// rank, when it begins and afterwards when it is done.

@@ -17,88 +17,118 @@ std::vector<int> world_ranks(const Communicator& group) {
 
 }  // namespace
 
-GroupTimeline::GroupTimeline(Communicator& inner, GroupNumber group, const Network& network, const TimeModel& model,
-                             VirtualTime& time, MessageTimes& times)
-    : inner_(inner),
-      network_(network),
-      time_(time),
-      times_(times),
-      notes_times_(model.deadline_seconds.has_value() || keeps_time(network) || sends_again(network)),
-      timing_(network, model, group, world_ranks(inner)) {}
+bool time_feeds_fates(const Network& network, const TimeModel& model) {
+  return model.deadline_seconds.has_value() || keeps_time(network) || sends_again(network);
+}
+
+GroupTimeline::GroupTimeline(Communicator& group, GroupNumber number, VirtualClock& clock)
+    : group_(group),
+      clock_(clock),
+      notes_times_(time_feeds_fates(clock.network(), clock.model())),
+      timing_(clock.network(), clock.model(), number, world_ranks(group)) {}
 
 void GroupTimeline::begin_step(std::uint64_t step) {
   step_ = step;
   timing_.begin_step(step);
 }
 
-CollectiveTiming::What GroupTimeline::what_of(const Message& message, ElementType type) const {
-  return {message.traffic_class, type, arrival_of(message, *network_.of(message.traffic_class), step_)};
+CollectiveTiming::What GroupTimeline::what_of(const CallArguments& call) const {
+  const Message& message = call.message;
+  const ElementType type = call.operation == Operation::kSend ? call.input.type : call.output.type;
+  return {message.traffic_class, type, arrival_of(message, *clock_.network().of(message.traffic_class), step_),
+          message.ordinal};
 }
 
-std::vector<double> GroupTimeline::exchange_clocks() {
-  const auto ranks = static_cast<std::size_t>(inner_.world_size());
-  const std::array<double, 1> mine = {time_.seconds};
+std::vector<double> GroupTimeline::exchange_clocks(double begin_seconds) {
+  const auto ranks = static_cast<std::size_t>(group_.world_size());
+  const std::array<double, 1> mine = {begin_seconds};
   std::vector<double> clocks(ranks);
-  inner_.all_gather(ConstTensor(std::span<const double>(mine)), Tensor(std::span(clocks)),
+  group_.all_gather(ConstTensor(std::span<const double>(mine)), Tensor(std::span(clocks)),
                     std::vector<std::uint64_t>(ranks, 1), kClocks);
   return clocks;
 }
 
-template <class Play>
-void GroupTimeline::pass(const Play& play) {
-  std::vector<double> clocks = exchange_clocks();
-  times_.clear();
-  play(std::span(clocks), [&](const TimedMessage& message) {
-    if (message.counted_on == inner_.rank()) count_message(message, time_);
-    if (notes_times_) note_time(message, times_);
-  });
-  time_.seconds = clocks[static_cast<std::size_t>(inner_.rank())];
+double GroupTimeline::play(const CallArguments& call, double ready_seconds) {
+  clock_.message_times().clear();
+  if (call.operation == Operation::kSend) return play_send(call, ready_seconds);
+  if (call.operation == Operation::kRecv) return std::max(ready_seconds, play_recv(call));
+  return play_collective(call, ready_seconds);
+}
+
+double GroupTimeline::play_collective(const CallArguments& call, double ready_seconds) {
+  const CollectiveTiming::What what = what_of(call);
+  std::vector<std::uint64_t> table;
+  if (call.operation == Operation::kAllToAll) {
+    const auto ranks = static_cast<std::size_t>(group_.world_size());
+    table.resize(ranks * ranks);
+    group_.all_gather(ConstTensor(call.counts), Tensor(std::span(table)), std::vector<std::uint64_t>(ranks, ranks),
+                      kClocks);
+  }
+  VirtualClock::Ports& ports = clock_.ports();
+  const double begin = std::max({ready_seconds, ports.sends_from, ports.receives_from});
+  std::vector<double> clocks = exchange_clocks(begin);
+  const auto visit = [&](const TimedMessage& message) {
+    if (message.counted_on == group_.rank()) count_message(message, clock_.time());
+    if (notes_times_) note_time(message, clock_.message_times());
+  };
+  const auto play = [&](sim::Collective collective, std::span<const std::uint64_t> counts) {
+    timing_.collective(collective, what, counts, std::max(call.peer, 0), clocks, visit);
+  };
+  switch (call.operation) {
+    case Operation::kAllReduce:
+      play(sim::Collective::kAllReduce, std::array{call.input.count_elems()});
+      break;
+    case Operation::kReduceScatter:
+      play(sim::Collective::kReduceScatter, call.counts);
+      break;
+    case Operation::kAllGather:
+      play(sim::Collective::kAllGather, call.counts);
+      break;
+    case Operation::kAllToAll:
+      timing_.all_to_all(what, table, clocks, visit);
+      break;
+    default:
+      play(sim::Collective::kBroadcast, std::array{call.output.count_elems()});
+  }
+  const double end = clocks[static_cast<std::size_t>(group_.rank())];
+  ports = {end, end};
+  clock_.time().network_seconds += end - begin;
+  return end;
 }
 
 // From send to recv there is no deadline.
 void GroupTimeline::note_message(const TimedMessage& message) {
-  times_.clear();
-  if (notes_times_)
-    times_.add(message.link, {message.departs_seconds, message.packet_seconds, std::nullopt, message.repeated});
+  if (!notes_times_) return;
+  clock_.message_times().add(message.link,
+                             {message.departs_seconds, message.packet_seconds, std::nullopt, message.repeated});
 }
 
-void GroupTimeline::collective(sim::Collective collective, std::span<const std::uint64_t> counts, int root,
-                               ElementType type, const Message& message) {
-  const CollectiveTiming::What what = what_of(message, type);
-  pass([&](std::span<double> clocks, const CollectiveTiming::Visit& visit) {
-    timing_.collective(collective, what, counts, root, clocks, visit);
-  });
-}
-
-void GroupTimeline::all_to_all(std::span<const std::uint64_t> send_counts, ElementType type, const Message& message) {
-  const auto ranks = static_cast<std::size_t>(inner_.world_size());
-  std::vector<std::uint64_t> table(ranks * ranks);
-  inner_.all_gather(ConstTensor(send_counts), Tensor(std::span(table)), std::vector<std::uint64_t>(ranks, ranks),
-                    kClocks);
-  const CollectiveTiming::What what = what_of(message, type);
-  pass([&](std::span<double> clocks, const CollectiveTiming::Visit& visit) {
-    timing_.all_to_all(what, table, clocks, visit);
-  });
-}
-
-// The sender's clock travels ahead of the message.
-void GroupTimeline::send(int destination, std::uint64_t count_elems, ElementType type, const Message& message) {
-  const std::array<double, 1> clock = {time_.seconds};
-  inner_.send(ConstTensor(std::span<const double>(clock)), destination, kClocks);
+// The time of departure travels ahead of the message.
+double GroupTimeline::play_send(const CallArguments& call, double ready_seconds) {
+  VirtualClock::Ports& ports = clock_.ports();
+  const std::array<double, 1> departure = {std::max(ready_seconds, ports.sends_from)};
+  group_.send(ConstTensor(std::span<const double>(departure)), call.peer, kClocks);
   const TimedMessage sent =
-      timing_.message(what_of(message, type), inner_.rank(), destination, count_elems, time_.seconds);
+      timing_.message(what_of(call), group_.rank(), call.peer, call.input.count_elems(), departure[0]);
   note_message(sent);
-  time_.seconds += sent.cost.transfer_seconds;
+  ports.sends_from = departure[0] + sent.cost.transfer_seconds;
+  clock_.time().network_seconds += sent.cost.transfer_seconds;
+  return ports.sends_from;
 }
 
-void GroupTimeline::recv(int source, std::uint64_t count_elems, ElementType type, const Message& message) {
-  std::array<double, 1> clock = {0};
-  inner_.recv(Tensor(std::span<double>(clock)), source, kClocks);
-  const TimedMessage received = timing_.message(what_of(message, type), source, inner_.rank(), count_elems, clock[0]);
+// Where the receiver's port is busy, the message waits in front of it.
+double GroupTimeline::play_recv(const CallArguments& call) {
+  std::array<double, 1> departure = {0};
+  group_.recv(Tensor(std::span<double>(departure)), call.peer, kClocks);
+  const TimedMessage received =
+      timing_.message(what_of(call), call.peer, group_.rank(), call.output.count_elems(), departure[0]);
   note_message(received);
-  const double arrival = clock[0] + received.cost.latency_seconds + received.cost.transfer_seconds;
-  time_.seconds = std::max(time_.seconds, arrival);
-  count_message(received, time_);
+  VirtualClock::Ports& ports = clock_.ports();
+  const double first_bit = std::max(departure[0] + received.cost.latency_seconds, ports.receives_from);
+  ports.receives_from = first_bit + received.cost.transfer_seconds;
+  clock_.time().network_seconds += received.cost.transfer_seconds;
+  count_message(received, clock_.time());
+  return ports.receives_from;
 }
 
 }  // namespace droptest::comm

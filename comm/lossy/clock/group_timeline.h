@@ -3,55 +3,54 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
+#include "comm/call.h"
 #include "comm/communicator.h"
 #include "comm/lossy/clock/collective_timing.h"
 #include "comm/lossy/clock/time_model.h"
+#include "comm/lossy/clock/virtual_clock.h"
 #include "comm/lossy/flows/flow_ledger.h"
-#include "comm/lossy/flows/message_times.h"
 #include "comm/lossy/network.h"
-#include "sim/schedules/hop_schedule.h"
 
 namespace droptest::comm {
 
-/// Moves a rank's clock on over the collectives of one group. Before each, ranks tell each other where their clocks
-/// stand, over the reliable inner communicator; then each works out the whole collective, hop by hop, from pure fates,
-/// so that all agree without another word.
-/// Ranks: all of the group call the same, around the same collective. Determinism: with given compute times the clocks
-/// are a pure function of (seed, program), equal on every backend.
+/// Works out when the calls of one group end for this rank. Ranks tell each other when they can begin, over a reliable
+/// communicator; then each works out the whole collective, hop by hop, from pure fates, so that all agree without
+/// another word. A call begins when the rank's clock says so and the ports that it needs are free, so those of one rank
+/// follow on each other, and what is computed meanwhile overlaps with them.
+/// Ranks: all of the group call the same, in the order of the starts of calls. Determinism: with given compute times the
+/// ends are a pure function of (seed, program), equal on every backend.
 class GroupTimeline {
  public:
-  /// All but `group` are borrowed, and outlive this.
-  GroupTimeline(Communicator& inner, GroupNumber group, const Network& network, const TimeModel& model,
-                VirtualTime& time, MessageTimes& times);
+  /// `group` and `clock` are borrowed, and outlive this. Nobody else uses `group`, or everybody in the same order.
+  GroupTimeline(Communicator& group, GroupNumber number, VirtualClock& clock);
 
-  /// `counts` as for CollectiveTiming::collective().
-  void collective(sim::Collective collective, std::span<const std::uint64_t> counts, int root, ElementType type,
-                  const Message& message);
-  void all_to_all(std::span<const std::uint64_t> send_counts, ElementType type, const Message& message);
-  void send(int destination, std::uint64_t count_elems, ElementType type, const Message& message);
-  void recv(int source, std::uint64_t count_elems, ElementType type, const Message& message);
+  /// When `call`, which was ready to begin at `ready_seconds`, is over for this rank: a send when the rank's port is
+  /// free again, others when all has come. Notes the times of its messages in the clock's MessageTimes, where fates or
+  /// deadlines need them.
+  double play(const CallArguments& call, double ready_seconds);
 
   /// The training step that the next collectives belong to; the loss of a link may change with it.
   void begin_step(std::uint64_t step);
 
  private:
-  CollectiveTiming::What what_of(const Message& message, ElementType type) const;
-  std::vector<double> exchange_clocks();
-  // Moves the clock on over a collective, which `play` works out from all ranks' clocks.
-  template <class Play>
-  void pass(const Play& play);
+  CollectiveTiming::What what_of(const CallArguments& call) const;
+  std::vector<double> exchange_clocks(double begin_seconds);
+  double play_collective(const CallArguments& call, double ready_seconds);
+  double play_send(const CallArguments& call, double ready_seconds);
+  double play_recv(const CallArguments& call);
   void note_message(const TimedMessage& message);
 
-  Communicator& inner_;
-  const Network& network_;
-  VirtualTime& time_;
-  MessageTimes& times_;
+  Communicator& group_;
+  VirtualClock& clock_;
   bool notes_times_;  // whether the loss layer asks for them
   CollectiveTiming timing_;
   std::uint64_t step_ = 0;
 };
+
+/// Whether what a message loses depends on when it is sent: on a process that looks at the time, a deadline, or a
+/// recovery that sends again in the slots of a clock.
+bool time_feeds_fates(const Network& network, const TimeModel& model);
 
 }  // namespace droptest::comm

@@ -31,11 +31,16 @@ void validate(const TimeModel& model, const Network& network);
 /// Where one rank's clock stands, and how it came there. Counts are of the messages that the rank receives.
 struct VirtualTime {
   double seconds = 0;
-  double compute_seconds = 0;  ///< of them, spent between collectives; the rest was spent in them
+  double compute_seconds = 0;  ///< of them, spent between waits for calls; the rest is exposed communication
+  /// That the rank's calls took from when their data and its ports were ready to their ends, whether it waited for them
+  /// or computed meanwhile: what would be exposed if nothing overlapped.
+  double network_seconds = 0;
   std::uint64_t packets = 0;   ///< that had to arrive
   std::uint64_t repeated = 0;  ///< transmissions beyond the first of each
   std::uint64_t timeouts = 0;  ///< waits for feedback or timers
   std::uint64_t late = 0;      ///< packets that missed a deadline
+
+  double exposed_seconds() const { return seconds - compute_seconds; }
 };
 
 }  // namespace droptest::comm

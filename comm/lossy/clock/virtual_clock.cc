@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <span>
+#include <string>
 #include <vector>
+
+#include "sim/error.h"
 
 namespace droptest::comm {
 namespace {
@@ -39,6 +42,12 @@ void VirtualClock::compute(double seconds, std::uint64_t index) {
   time_.compute_seconds += taken;
 }
 
+void VirtualClock::compute_now(double seconds) {
+  if (!(seconds >= 0)) throw ConfigError("compute time: got " + std::to_string(seconds) + " s, want at least 0");
+  time_.seconds += seconds;
+  time_.compute_seconds += seconds;
+}
+
 void VirtualClock::begin_step(std::uint64_t step) {
   if (step_ == step) return;
   if (!step_) resumed_ = thread_seconds();  // what came before the first step was preparation
@@ -56,11 +65,15 @@ VirtualClock::Pause::~Pause() {
 }
 
 VirtualClock::Stop::Stop(VirtualClock* clock) : pause_(clock), clock_(clock) {
-  if (clock_ != nullptr) before_ = clock_->time_;
+  if (clock_ == nullptr) return;
+  before_ = clock_->time_;
+  ports_before_ = clock_->ports_;
 }
 
 VirtualClock::Stop::~Stop() {
-  if (clock_ != nullptr) clock_->time_ = before_;
+  if (clock_ == nullptr) return;
+  clock_->time_ = before_;
+  clock_->ports_ = ports_before_;
 }
 
 Network with_deadlines(const Network& network, const TimeModel& model) {
@@ -75,8 +88,9 @@ Network with_deadlines(const Network& network, const TimeModel& model) {
 }
 
 VirtualTime collect_time(Communicator& group, const VirtualTime& mine) {
-  const std::array<double, 6> words = {mine.seconds,
+  const std::array<double, 7> words = {mine.seconds,
                                        mine.compute_seconds,
+                                       mine.network_seconds,
                                        static_cast<double>(mine.packets),
                                        static_cast<double>(mine.repeated),
                                        static_cast<double>(mine.timeouts),
@@ -90,10 +104,11 @@ VirtualTime collect_time(Communicator& group, const VirtualTime& mine) {
     const double* of_rank = all.data() + r * words.size();
     total.seconds = std::max(total.seconds, of_rank[0]);
     total.compute_seconds += of_rank[1] / static_cast<double>(ranks);
-    total.packets += static_cast<std::uint64_t>(of_rank[2]);
-    total.repeated += static_cast<std::uint64_t>(of_rank[3]);
-    total.timeouts += static_cast<std::uint64_t>(of_rank[4]);
-    total.late += static_cast<std::uint64_t>(of_rank[5]);
+    total.network_seconds += of_rank[2] / static_cast<double>(ranks);
+    total.packets += static_cast<std::uint64_t>(of_rank[3]);
+    total.repeated += static_cast<std::uint64_t>(of_rank[4]);
+    total.timeouts += static_cast<std::uint64_t>(of_rank[5]);
+    total.late += static_cast<std::uint64_t>(of_rank[6]);
   }
   return total;
 }

@@ -2,6 +2,7 @@
 // One rank's virtual clock: what it computes, and what its collectives take.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -23,6 +24,18 @@ class VirtualClock {
   const TimeModel& model() const { return model_; }
   VirtualTime& time() { return time_; }
   MessageTimes& message_times() { return message_times_; }
+
+  /// The network's timeline: when the rank's port that sends and the one that receives are free.
+  struct Ports {
+    double sends_from = 0;
+    double receives_from = 0;
+  };
+  Ports& ports() { return ports_; }
+  /// The compute timeline's rank waits for the network, where that is later.
+  void wait_until(double seconds) { time_.seconds = std::max(time_.seconds, seconds); }
+  /// So much is computed now, in addition to what the model gives each step or is measured. Throws: ConfigError for
+  /// negative seconds.
+  void compute_now(double seconds);
 
   /// The rank goes on to another step. Given compute time passes at once, at the beginning of the step.
   void begin_step(std::uint64_t step);
@@ -53,6 +66,7 @@ class VirtualClock {
     Pause pause_;
     VirtualClock* clock_;
     VirtualTime before_;
+    Ports ports_before_;
   };
 
  private:
@@ -64,6 +78,7 @@ class VirtualClock {
   int world_rank_;
   sim::Straggler straggler_;
   VirtualTime time_;
+  Ports ports_;
   MessageTimes message_times_;
   std::optional<std::uint64_t> step_;
   int pauses_ = 0;
@@ -73,7 +88,7 @@ class VirtualClock {
 /// What paths see of a network: `network` itself, with holes by lateness where there is a deadline.
 Network with_deadlines(const Network& network, const TimeModel& model);
 
-/// The group's clocks: the latest of them, the mean compute time, and the sums of the counts. Ranks: all of `group`.
+/// The group's clocks: the latest of them, the mean compute and network time, and the sums of the counts. Ranks: all of `group`.
 VirtualTime collect_time(Communicator& group, const VirtualTime& mine);
 
 }  // namespace droptest::comm

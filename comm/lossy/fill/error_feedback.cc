@@ -34,8 +34,8 @@ void add(ConstTensor from, Tensor to, const std::vector<ElementRun>& runs) {
 
 }  // namespace
 
-ConstTensor ErrorFeedback::correct(ConstTensor input, ReduceOp op, StaleMemory::Use use,
-                                   std::span<const std::uint64_t> cut, const Message& message) {
+void ErrorFeedback::plan(StaleMemory& stale, ConstTensor input, ReduceOp op, StaleMemory::Use use,
+                         std::span<const std::uint64_t> cut, const Message& message) {
   if (op == ReduceOp::kMax || input.type == ElementType::kUint64) {
     throw ConfigError("message \"" + std::string(message.name) + "\" of class " +
                       std::string(sim::traffic_class_name(message.traffic_class)) +
@@ -43,8 +43,11 @@ ConstTensor ErrorFeedback::correct(ConstTensor input, ReduceOp op, StaleMemory::
                       (op == ReduceOp::kMax ? "a maximum" : "of integers") +
                       "; want a sum of floats, or the class control");
   }
-  memory_ = stale_.of(use, message, input, input.count_elems(), cut);
-  const Tensor corrected = scratch_.take(Scratch::Slot::kCorrected, input, input.count_elems());
+  memory_ = stale.of(use, message, input, input.count_elems(), cut);
+}
+
+ConstTensor ErrorFeedback::correct(ConstTensor input, Scratch& scratch) {
+  const Tensor corrected = scratch.take(Scratch::Slot::kCorrected, input, input.count_elems());
   copy(input, corrected);
   add(memory_, corrected, {{0, input.count_elems()}});
   zero(memory_);

@@ -23,14 +23,13 @@ namespace droptest::comm {
 /// Source: Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019, algorithm 2, with loss as the compressor.
 class ErrorFeedback {
  public:
-  /// `stale` and `scratch` are borrowed and outlive this; the memories live in `stale`.
-  ErrorFeedback(StaleMemory& stale, Scratch& scratch) : stale_(stale), scratch_(scratch) {}
+  /// Takes the memory of a message, which lives in `stale`. `use` tells collectives apart, `cut` is as for
+  /// StaleMemory::of(). Throws: ConfigError for a maximum and for integers, to which nothing can be added.
+  void plan(StaleMemory& stale, ConstTensor input, ReduceOp op, StaleMemory::Use use,
+            std::span<const std::uint64_t> cut, const Message& message);
 
-  /// input + what the last message of this kind failed to deliver, in a buffer that stays valid until the next call.
-  /// `use` tells collectives apart, `cut` is as for StaleMemory::of(). Throws: ConfigError for a maximum and for
-  /// integers, to which nothing can be added.
-  ConstTensor correct(ConstTensor input, ReduceOp op, StaleMemory::Use use, std::span<const std::uint64_t> cut,
-                      const Message& message);
+  /// input + what the last message of this kind failed to deliver, in `scratch`.
+  ConstTensor correct(ConstTensor input, Scratch& scratch);
 
   /// Remembers what of a send did not arrive: `values` are its elements, which begin at `first_element` of the message.
   /// Null `lost`: all arrived.
@@ -38,8 +37,6 @@ class ErrorFeedback {
                    const sim::Packetizer& packets);
 
  private:
-  StaleMemory& stale_;
-  Scratch& scratch_;
   Tensor memory_;  // of the message at hand
 };
 

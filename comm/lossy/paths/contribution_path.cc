@@ -21,51 +21,91 @@ int lowest_world_rank(const Communicator& group) {
 ContributionPath::ContributionPath(const PathContext& context)
     : context_(context),
       one_hop_(context, Consistency::kShared),
-      aggregation_point_(static_cast<std::uint16_t>(lowest_world_rank(context.inner))) {}
+      aggregation_point_(static_cast<std::uint16_t>(lowest_world_rank(context.group))) {}
 
-sim::Link ContributionPath::link_of_contribution(int source, const Message& message) const {
-  return {message.traffic_class, sim::Half::kReduce, static_cast<std::uint16_t>(context_.inner.world_rank(source)),
-          sim::Link::kEveryDestination};
-}
-
-const sim::PacketMask* ContributionPath::fates_of_contribution(int source, const sim::Packetizer& packets,
-                                                               const Message& message) {
-  const bool mine = source == context_.inner.rank();
-  return context_.ledger.next_message(link_of_contribution(source, message), context_.group, packets,
-                                      mine ? Tally::kCounted : Tally::kOtherEnd);
-}
-
-// Draws the fates of all contributions, and returns this rank's as it reaches the aggregation point: the input itself
-// where nothing of it is lost, else what is left of it in `masked`, which may be the input.
-ConstTensor ContributionPath::what_arrives(ConstTensor input, Tensor masked, ReduceOp op,
-                                           const sim::Packetizer& packets, Uses uses, const Message& message) {
+bool ContributionPath::reduces_in_parts(const CallArguments& call) const {
   const HalfNetwork& half = context_.network.reduce;
-  check_reduction(half.fill, op, input.type, message);
-  const bool lossy = can_lose(half);
-  if (lossy) lost_contributions_.start(packets.packets());
-  if (context_.feedback != nullptr) input = context_.feedback->correct(input, op, uses.feedback, uses.cut, message);
-  ConstTensor arrives = input;
-  for (int source = 0; source < context_.inner.world_size(); ++source) {
-    const bool mine = source == context_.inner.rank();
-    const sim::PacketMask* lost = fates_of_contribution(source, packets, message);
-    if (!lossy) continue;
-    lost_contributions_.add(lost);
-    if (!mine) continue;
-    if (context_.feedback != nullptr) context_.feedback->undelivered(0, input, lost, packets);
-    if (half.fill == Fill::kStale) {
-      const Tensor last = context_.stale.of(uses.stale, message, input, input.count_elems(), uses.cut);
-      copy_delivered(input, last, lost, packets);
-      arrives = last;
-    } else if (lost != nullptr) {
-      copy_delivered(input, masked, lost, packets);
-      op == ReduceOp::kSum ? zero_lost(masked, lost, packets) : lowest_lost(masked, lost, packets);
-      arrives = masked;
+  return call.operation == Operation::kAllReduce && context_.group.reduces_in_place() && call.op == ReduceOp::kSum &&
+         !context_.feeds_back() && (half.fill == Fill::kZero || half.fill == Fill::kCountRescale);
+}
+
+// In parts each rank looks at what the others have drawn of their contributions.
+void ContributionPath::plan_contributions(const CallArguments& call, CallFates& fates) {
+  const int me = context_.group.rank();
+  in_parts_ = reduces_in_parts(call);
+  lost_contributions_.start(in_parts_ ? 0 : packets_.packets());
+  for (int source = 0; source < context_.group.world_size(); ++source) {
+    const sim::Link link = context_.link_to_all(call.message.traffic_class, sim::Half::kReduce, source);
+    if (source == me) {
+      lost_.draw(context_.ledger, fates, link, packets_, Tally::kCounted);
+      if (!in_parts_) lost_contributions_.add(lost_.of(0));
+    } else if (in_parts_) {
+      context_.ledger.pass_message(fates, link, packets_);
+    } else {
+      const bool lost = context_.ledger.draw_message(fates, link, packets_, Tally::kOtherEnd, others_lost_);
+      lost_contributions_.add(lost ? &others_lost_ : nullptr);
     }
   }
-  return arrives;
 }
 
-// Lives on the stack of the rank that waits for its call. Each rank has drawn the fates of its own contribution, and
+// The way from the aggregation point to this rank, where it is configured apart.
+void ContributionPath::plan_results(const CallArguments& call, CallFates& fates) {
+  last_results_ = one_hop_.memory(StaleMemory::Use::kAllReduceResult, call.message, call.output, {});
+  const auto me = static_cast<std::uint16_t>(context_.group.world_rank(context_.group.rank()));
+  sim::Link link{call.message.traffic_class, sim::Half::kGather, aggregation_point_, sim::Link::kEveryDestination};
+  const bool aggregates = me == aggregation_point_;
+  if (context_.network.consistency == Consistency::kShared) {
+    return lost_.draw(context_.ledger, fates, link, packets_, aggregates ? Tally::kCounted : Tally::kOtherEnd);
+  }
+  for (int receiver = 0; aggregates && receiver < context_.group.world_size(); ++receiver) {
+    link.destination = static_cast<std::uint16_t>(context_.group.world_rank(receiver));
+    if (link.destination != me) context_.ledger.pass_message(fates, link, packets_);
+  }
+  link.destination = me;
+  lost_.draw(context_.ledger, fates, link, packets_, Tally::kCounted);
+}
+
+void ContributionPath::plan(const CallArguments& call, CallFates& fates) {
+  const bool is_all_reduce = call.operation == Operation::kAllReduce;
+  if (!is_all_reduce && call.operation != Operation::kReduceScatter) return one_hop_.plan(call, fates);
+  using Use = StaleMemory::Use;
+  const HalfNetwork& half = context_.network.reduce;
+  packets_ = context_.packets(call.input.type, call.input.count_elems());
+  check_reduction(half.fill, call.op, call.input.type, call.message);
+  if (context_.feeds_back()) {
+    feedback_.plan(context_.stale, call.input, call.op,
+                   is_all_reduce ? Use::kAllReduceFeedback : Use::kReduceScatterFeedback, call.counts, call.message);
+  }
+  last_contributions_ = {call.input.type, {}};
+  if (can_lose(half) && half.fill == Fill::kStale) {
+    last_contributions_ =
+        context_.stale.of(is_all_reduce ? Use::kReduceContributions : Use::kReduceScatterContributions, call.message,
+                          call.input, call.input.count_elems(), call.counts);
+  }
+  lost_.start();
+  plan_contributions(call, fates);
+  if (is_all_reduce && can_lose_results()) plan_results(call, fates);
+}
+
+// This rank's contribution as it reaches the aggregation point: the input itself where nothing of it is lost, else what
+// is left of it in `masked`, which may be the input.
+ConstTensor ContributionPath::arriving(const CallArguments& call, Tensor masked, Scratch& scratch) {
+  ConstTensor input = call.input;
+  if (context_.feeds_back()) input = feedback_.correct(input, scratch);
+  if (!can_lose(context_.network.reduce)) return input;
+  const sim::PacketMask* lost = lost_.of(0);
+  if (context_.feeds_back()) feedback_.undelivered(0, input, lost, packets_);
+  if (!last_contributions_.bytes.empty()) {
+    copy_delivered(input, last_contributions_, lost, packets_);
+    return last_contributions_;
+  }
+  if (lost == nullptr) return input;
+  copy_delivered(input, masked, lost, packets_);
+  call.op == ReduceOp::kSum ? zero_lost(masked, lost, packets_) : lowest_lost(masked, lost, packets_);
+  return masked;
+}
+
+// Lives on the stack of the thread that runs its call. Each rank has drawn the fates of its own contribution, and
 // has those of the others from them.
 class ContributionPath::Part final : public PartReduction {
  public:
@@ -89,107 +129,49 @@ class ContributionPath::Part final : public PartReduction {
   DeliveredReduction::Scaling scaling_;
 };
 
-bool ContributionPath::reduces_in_parts(ReduceOp op) const {
-  const HalfNetwork& half = context_.network.reduce;
-  return context_.inner.reduces_in_place() && op == ReduceOp::kSum && context_.feedback == nullptr &&
-         (half.fill == Fill::kZero || half.fill == Fill::kCountRescale);
-}
-
-void ContributionPath::all_reduce_in_parts(ConstTensor input, Tensor output, const sim::Packetizer& packets,
-                                           const Message& message) {
-  const HalfNetwork& half = context_.network.reduce;
-  check_reduction(half.fill, ReduceOp::kSum, input.type, message);
-  const int ranks = context_.inner.world_size();
-  const std::vector<std::uint64_t> counts = even_counts(input.count_elems(), ranks);
-  const auto mine = counts.begin() + context_.inner.rank();
+void ContributionPath::all_reduce_in_parts(const CallArguments& call, Communicator& inner) {
+  const int ranks = context_.group.world_size();
+  const std::vector<std::uint64_t> counts = even_counts(call.input.count_elems(), ranks);
+  const auto mine = counts.begin() + context_.group.rank();
   const std::uint64_t begin = std::accumulate(counts.begin(), mine, std::uint64_t{0});
-  delivered_.start(packets, ranks, {begin, begin + *mine});
-  bool lossy = false;
-  for (int source = 0; source < ranks; ++source) {
-    if (source == context_.inner.rank()) {
-      const sim::PacketMask* lost = fates_of_contribution(source, packets, message);
-      lossy = lost != nullptr;
-      if (lossy) own_lost_ = *lost;
-    } else {
-      context_.ledger.pass_message(link_of_contribution(source, message), context_.group, packets);
-    }
-  }
+  delivered_.start(packets_, ranks, {begin, begin + *mine});
   DeliveredReduction::Scaling scaling;
-  if (half.fill == Fill::kCountRescale) scaling.sums = DeliveredReduction::Scaling::Sums::kByCount;
-  Part part(delivered_, lossy ? &own_lost_ : nullptr, input, scaling);
-  context_.inner.all_reduce_with(input, output, part, message);
+  if (context_.network.reduce.fill == Fill::kCountRescale) {
+    scaling.sums = DeliveredReduction::Scaling::Sums::kByCount;
+  }
+  Part part(delivered_, lost_.of(0), call.input, scaling);
+  inner.all_reduce_with(call.input, call.output, part, call.message);
 }
 
-void ContributionPath::finish(Tensor results, std::uint64_t first_element, ReduceOp op,
-                              const sim::Packetizer& packets) {
+void ContributionPath::finish(Tensor results, std::uint64_t first_element, ReduceOp op) {
   const HalfNetwork& half = context_.network.reduce;
   if (!can_lose(half)) return;
   if (half.fill == Fill::kCountRescale) {
-    lost_contributions_.rescale(results, first_element, packets, context_.inner.world_size());
+    lost_contributions_.rescale(results, first_element, packets_, context_.group.world_size());
   } else if (half.fill == Fill::kInverseProbability) {
-    scale(results, inverse_probability_factor(half, packets.packets()));
+    scale(results, inverse_probability_factor(half, packets_.packets()));
   } else if (half.fill == Fill::kZero && op == ReduceOp::kMax) {
-    lost_contributions_.zero_where_all_lost(results, first_element, packets, context_.inner.world_size());
+    lost_contributions_.zero_where_all_lost(results, first_element, packets_, context_.group.world_size());
   }
 }
 
-const sim::PacketMask* ContributionPath::fates_of_results(const sim::Packetizer& packets, const Message& message) {
-  const auto me = static_cast<std::uint16_t>(context_.inner.world_rank(context_.inner.rank()));
-  sim::Link link{message.traffic_class, sim::Half::kGather, aggregation_point_, sim::Link::kEveryDestination};
-  const bool aggregates = me == aggregation_point_;
-  if (context_.network.consistency == Consistency::kShared) {
-    return context_.ledger.next_message(link, context_.group, packets, aggregates ? Tally::kCounted : Tally::kOtherEnd);
+void ContributionPath::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
+  if (call.operation == Operation::kReduceScatter) {
+    const Tensor masked = scratch.take(Scratch::Slot::kMasked, call.input, call.input.count_elems());
+    inner.reduce_scatter(arriving(call, masked, scratch), call.output, call.counts, call.op, call.message);
+    const auto mine = call.counts.begin() + context_.group.rank();
+    return finish(call.output, std::accumulate(call.counts.begin(), mine, std::uint64_t{0}), call.op);
   }
-  for (int receiver = 0; aggregates && receiver < context_.inner.world_size(); ++receiver) {
-    link.destination = static_cast<std::uint16_t>(context_.inner.world_rank(receiver));
-    if (link.destination != me) context_.ledger.pass_message(link, context_.group, packets);
-  }
-  link.destination = me;
-  return context_.ledger.next_message(link, context_.group, packets, Tally::kCounted);
-}
-
-void ContributionPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  const sim::Packetizer packets(input.count_elems(), element_bytes(input.type), context_.network.payload_bytes);
-  const ConstTensor own_values = one_hop_.keep_contribution(input, op);
-  // The output is overwritten in any case, so what arrives may stand in it: in place nothing is copied.
-  constexpr Uses kUses{StaleMemory::Use::kReduceContributions, StaleMemory::Use::kAllReduceFeedback, {}};
-  if (reduces_in_parts(op)) {
-    all_reduce_in_parts(input, output, packets, message);
+  if (call.operation != Operation::kAllReduce) return one_hop_.run(call, inner, scratch);
+  const ConstTensor own_values = one_hop_.keep_contribution(call.input, call.op, scratch);
+  if (in_parts_) {
+    all_reduce_in_parts(call, inner);
   } else {
-    const ConstTensor arrives = what_arrives(input, output, op, packets, kUses, message);
-    context_.inner.all_reduce(arrives, output, op, message);
-    finish(output, 0, op, packets);
+    // The output is overwritten in any case, so what arrives may stand in it: in place nothing is copied.
+    inner.all_reduce(arriving(call, call.output, scratch), call.output, call.op, call.message);
+    finish(call.output, 0, call.op);
   }
-
-  if (context_.network.gather.loss == nullptr && context_.network.gather.links.empty()) return;
-  const Tensor remembered = one_hop_.memory(StaleMemory::Use::kAllReduceResult, message, output, {});
-  const sim::PacketMask* lost = fates_of_results(packets, message);
-  one_hop_.fill(output, lost, packets, own_values, remembered);
-}
-
-void ContributionPath::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                      ReduceOp op, const Message& message) {
-  const sim::Packetizer packets(input.count_elems(), element_bytes(input.type), context_.network.payload_bytes);
-  const Tensor masked = context_.scratch.take(Scratch::Slot::kMasked, input, input.count_elems());
-  const Uses uses{StaleMemory::Use::kReduceScatterContributions, StaleMemory::Use::kReduceScatterFeedback, counts};
-  const ConstTensor arrives = what_arrives(input, masked, op, packets, uses, message);
-  context_.inner.reduce_scatter(arrives, output, counts, op, message);
-  const auto mine = counts.begin() + context_.inner.rank();
-  finish(output, std::accumulate(counts.begin(), mine, std::uint64_t{0}), op, packets);
-}
-
-void ContributionPath::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                  const Message& message) {
-  one_hop_.all_gather(input, output, counts, message);
-}
-
-void ContributionPath::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                                  std::span<const std::uint64_t> receive_counts, const Message& message) {
-  one_hop_.all_to_all(input, send_counts, output, receive_counts, message);
-}
-
-void ContributionPath::broadcast(Tensor data, int root, const Message& message) {
-  one_hop_.broadcast(data, root, message);
+  if (can_lose_results()) one_hop_.fill(call.output, lost_.of(1), packets_, own_values, last_results_);
 }
 
 std::vector<std::uint64_t> ContributionPath::all_reduce_parts(std::uint64_t count_elems) { return {count_elems}; }

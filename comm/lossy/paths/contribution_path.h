@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "comm/lossy/fill/delivered_reduction.h"
+#include "comm/lossy/fill/error_feedback.h"
 #include "comm/lossy/fill/reduction_fill.h"
+#include "comm/lossy/paths/message_losses.h"
 #include "comm/lossy/paths/one_hop.h"
 #include "comm/lossy/paths/path.h"
 
@@ -23,38 +25,36 @@ class ContributionPath final : public Path {
  public:
   explicit ContributionPath(const PathContext& context);
 
-  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
-  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
-                      const Message& message) override;
-  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                  const Message& message) override;
-  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
-  void broadcast(Tensor data, int root, const Message& message) override;
+  void plan(const CallArguments& call, CallFates& fates) override;
+  void run(const CallArguments& call, Communicator& inner, Scratch& scratch) override;
   std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override;
 
  private:
-  struct Uses {
-    StaleMemory::Use stale;
-    StaleMemory::Use feedback;
-    std::span<const std::uint64_t> cut;  // of the message into the parts of ranks
-  };
-  ConstTensor what_arrives(ConstTensor input, Tensor masked, ReduceOp op, const sim::Packetizer& packets, Uses uses,
-                           const Message& message);
   class Part;
-  bool reduces_in_parts(ReduceOp op) const;
-  void all_reduce_in_parts(ConstTensor input, Tensor output, const sim::Packetizer& packets, const Message& message);
-  sim::Link link_of_contribution(int source, const Message& message) const;
-  const sim::PacketMask* fates_of_contribution(int source, const sim::Packetizer& packets, const Message& message);
-  void finish(Tensor results, std::uint64_t first_element, ReduceOp op, const sim::Packetizer& packets);
-  const sim::PacketMask* fates_of_results(const sim::Packetizer& packets, const Message& message);
+  bool reduces_in_parts(const CallArguments& call) const;
+  // Whether the way of the results is configured.
+  bool can_lose_results() const {
+    return context_.network.gather.loss != nullptr || !context_.network.gather.links.empty();
+  }
+  void plan_contributions(const CallArguments& call, CallFates& fates);
+  void plan_results(const CallArguments& call, CallFates& fates);
+  ConstTensor arriving(const CallArguments& call, Tensor masked, Scratch& scratch);
+  void all_reduce_in_parts(const CallArguments& call, Communicator& inner);
+  void finish(Tensor results, std::uint64_t first_element, ReduceOp op);
 
   PathContext context_;
   OneHop one_hop_;
-  LostContributions lost_contributions_;
-  DeliveredReduction delivered_;
-  sim::PacketMask own_lost_;         // of this rank's contribution to the current all-reduce in parts
   std::uint16_t aggregation_point_;  // lowest world rank of the group
+  DeliveredReduction delivered_;
+  // Of the call at hand.
+  sim::Packetizer packets_{0, 1, 1};
+  bool in_parts_ = false;
+  MessageLosses lost_;  // of this rank's contribution, then of its result where the gather half can lose it
+  LostContributions lost_contributions_;
+  sim::PacketMask others_lost_;
+  Tensor last_contributions_;  // of `stale`, else empty
+  Tensor last_results_;
+  ErrorFeedback feedback_;
 };
 
 }  // namespace droptest::comm

@@ -14,33 +14,19 @@ constexpr std::size_t kWordsOfCacheLine = 8;
 
 }  // namespace
 
-// Lives on the stack of the rank that waits for its call.
+// Lives on the stack of the thread that runs its call.
 class DirectPath::Part final : public PartReduction {
  public:
-  /// What becomes of the results: the owner of each part takes out what receivers lose of it, or they do it.
-  enum class LostResults : std::uint8_t { kByOwner, kByReceiver };
-  Part(DirectPath& path, ReduceOp op, ConstTensor like, std::uint64_t count_elems, Tensor remembered,
-       LostResults lost_results, const Message& message)
-      : view_(path.lost_results_),
-        path_(path),
-        op_(op),
-        like_(like),
-        packets_(count_elems, element_bytes(like.type), path.context_.network.payload_bytes),
-        remembered_(remembered),
-        lost_results_(lost_results),
-        message_(message) {}
+  Part(DirectPath& path, const CallArguments& call) : view_(path.lost_results_), path_(path), call_(call) {}
 
   void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> results,
               std::span<const PartReduction* const> reductions) override {
     path_.reduce_part(*this, contributions, results, reductions);
   }
 
-  ReduceOp op() const { return op_; }
-  ConstTensor like() const { return like_; }
-  const sim::Packetizer& packets() const { return packets_; }
-  Tensor remembered() const { return remembered_; }
-  LostResults lost_results() const { return lost_results_; }
-  const Message& message() const { return message_; }
+  ReduceOp op() const { return call_.op; }
+  /// The type and the memory of contributions and results.
+  ConstTensor like() const { return call_.input; }
 
   /// What its rank loses of an owner's results, where owners take it out.
   std::span<const std::uint64_t> lost_of(int owner) const { return view_.of(owner); }
@@ -48,69 +34,80 @@ class DirectPath::Part final : public PartReduction {
  private:
   LossesByRank::View view_;  // first, because other ranks read it
   DirectPath& path_;
-  ReduceOp op_;
-  ConstTensor like_;  // the type and the memory of contributions and results
-  sim::Packetizer packets_;
-  Tensor remembered_;  // each source's last values, one after the other; empty where the fill does not need them
-  LostResults lost_results_;
-  const Message& message_;
+  const CallArguments& call_;
 };
 
 DirectPath::DirectPath(const PathContext& context)
     : context_(context), one_hop_(context, context.network.consistency) {}
 
-// The owner's own contribution stays where it is: no packet, no fate.
-const sim::PacketMask* DirectPath::fates_of_contribution(int source, const sim::Packetizer& packets,
-                                                         const Message& message) {
-  const int me = context_.inner.rank();
-  if (source == me) return nullptr;
-  const sim::Link link{message.traffic_class, sim::Half::kReduce,
-                       static_cast<std::uint16_t>(context_.inner.world_rank(source)),
-                       static_cast<std::uint16_t>(context_.inner.world_rank(me))};
-  return context_.ledger.next_message(link, context_.group, packets, Tally::kCounted);
+bool DirectPath::owners_lose_results(const CallArguments& call) const {
+  const HalfNetwork& gather = context_.network.gather;
+  return call.operation == Operation::kAllReduce && context_.group.reduces_in_place() &&
+         call.input.stream == nullptr && can_lose(gather) && gather.fill == Fill::kZero &&
+         context_.network.reduce.fill != Fill::kStale;
 }
 
-void DirectPath::draw_outgoing(ConstTensor sent, std::span<const std::uint64_t> counts, const Message& message) {
-  const int me = context_.inner.rank();
-  std::uint64_t begin = 0;
-  for (int owner = 0; owner < context_.inner.world_size(); ++owner) {
-    const sim::ElementRange part{begin, begin + counts[owner]};
-    begin = part.end;
-    if (owner == me) continue;
-    const sim::Link link{message.traffic_class, sim::Half::kReduce,
-                         static_cast<std::uint16_t>(context_.inner.world_rank(me)),
-                         static_cast<std::uint16_t>(context_.inner.world_rank(owner))};
-    const sim::Packetizer packets(part.size(), element_bytes(sent.type), context_.network.payload_bytes);
-    if (context_.feedback == nullptr) {
-      context_.ledger.pass_message(link, context_.group, packets);
+// The owner's own contribution stays where it is: no packet, no fate.
+void DirectPath::plan_contributions(const CallArguments& call, CallFates& fates) {
+  const int me = context_.group.rank();
+  lost_contributions_.start();
+  for (int source = 0; source < context_.group.world_size(); ++source) {
+    if (source == me) {
+      lost_contributions_.arrives();
       continue;
     }
-    const sim::PacketMask* lost = context_.ledger.next_message(link, context_.group, packets, Tally::kOtherEnd);
-    if (context_.network.reduce.selection == LossSelection::kLargestNorm) {
-      lost = adversary_.hit(lost, slice(sent, part), packets);
-    }
-    context_.feedback->undelivered(part.begin, slice(sent, part), lost, packets);
+    const sim::Link link = context_.link(call.message.traffic_class, sim::Half::kReduce, source, me);
+    lost_contributions_.draw(context_.ledger, fates, link, own_part_, Tally::kCounted);
   }
 }
 
-ConstTensor DirectPath::corrected(ConstTensor input, ReduceOp op, StaleMemory::Use use,
-                                  std::span<const std::uint64_t> counts, const Message& message) {
-  return context_.feedback == nullptr ? input : context_.feedback->correct(input, op, use, counts, message);
+void DirectPath::plan_outgoing(const CallArguments& call, CallFates& fates) {
+  const int me = context_.group.rank();
+  lost_outgoing_.start();
+  for (int owner = 0; owner < context_.group.world_size(); ++owner) {
+    const sim::Link link = context_.link(call.message.traffic_class, sim::Half::kReduce, me, owner);
+    const sim::Packetizer packets = context_.packets(call.input.type, counts_[static_cast<std::size_t>(owner)]);
+    if (owner == me) {
+      lost_outgoing_.arrives();
+    } else if (context_.feeds_back()) {
+      lost_outgoing_.draw(context_.ledger, fates, link, packets, Tally::kOtherEnd);
+    } else {
+      context_.ledger.pass_message(fates, link, packets);
+    }
+  }
 }
 
-Tensor DirectPath::remembered_contributions(StaleMemory::Use use, ConstTensor like,
-                                            std::span<const std::uint64_t> counts, const Message& message) {
+void DirectPath::plan(const CallArguments& call, CallFates& fates) {
+  const bool gathers = call.operation == Operation::kAllReduce;
+  if (!gathers && call.operation != Operation::kReduceScatter) return one_hop_.plan(call, fates);
   const HalfNetwork& half = context_.network.reduce;
-  if (!can_lose(half) || half.fill != Fill::kStale) return {like.type, {}};
-  const auto ranks = static_cast<std::uint64_t>(context_.inner.world_size());
-  const std::uint64_t part_elems = counts[static_cast<std::size_t>(context_.inner.rank())];
-  return context_.stale.of(use, message, like, ranks * part_elems, counts);
-}
-
-bool DirectPath::owners_lose_results(ConstTensor input) const {
-  const HalfNetwork& gather = context_.network.gather;
-  return context_.inner.reduces_in_place() && input.stream == nullptr && can_lose(gather) &&
-         gather.fill == Fill::kZero && context_.network.reduce.fill != Fill::kStale;
+  check_reduction(half.fill, call.op, call.input.type, call.message);
+  const int ranks = context_.group.world_size();
+  if (gathers) {
+    counts_ = even_counts(call.input.count_elems(), ranks);
+  } else {
+    counts_.assign(call.counts.begin(), call.counts.end());
+  }
+  using Use = StaleMemory::Use;
+  if (context_.feeds_back()) {
+    feedback_.plan(context_.stale, call.input, call.op,
+                   gathers ? Use::kAllReduceFeedback : Use::kReduceScatterFeedback, counts_, call.message);
+  }
+  const std::uint64_t part_elems = counts_[static_cast<std::size_t>(context_.group.rank())];
+  own_part_ = context_.packets(call.input.type, part_elems);
+  remembered_ = {call.input.type, {}};
+  if (can_lose(half) && half.fill == Fill::kStale) {
+    remembered_ =
+        context_.stale.of(gathers ? Use::kReduceContributions : Use::kReduceScatterContributions, call.message,
+                          call.input, static_cast<std::uint64_t>(ranks) * part_elems, counts_);
+  }
+  lost_results_by_ = owners_lose_results(call) ? LostResults::kByOwner : LostResults::kByReceiver;
+  if (lost_results_by_ == LostResults::kByOwner) {
+    one_hop_.plan_results_of_owners(call, counts_, fates, lost_results_);
+  }
+  plan_contributions(call, fates);
+  plan_outgoing(call, fates);
+  if (gathers && lost_results_by_ == LostResults::kByReceiver) one_hop_.plan_results(call, counts_, fates);
 }
 
 const DirectPath::Part& DirectPath::part_of(const PartReduction& reduction) {
@@ -120,10 +117,10 @@ const DirectPath::Part& DirectPath::part_of(const PartReduction& reduction) {
 
 // All ranks have drawn their gather half, and wait.
 void DirectPath::lose_results(std::span<const PartReduction* const> reductions) {
-  const int me = context_.inner.rank();
-  DROPTEST_CHECK(reductions.size() == static_cast<std::size_t>(context_.inner.world_size()), "reductions out of sight");
+  const int me = context_.group.rank();
+  DROPTEST_CHECK(reductions.size() == static_cast<std::size_t>(context_.group.world_size()), "reductions out of sight");
   const bool shared = context_.network.consistency == Consistency::kShared;
-  for (int receiver = 0; receiver < context_.inner.world_size(); ++receiver) {
+  for (int receiver = 0; receiver < context_.group.world_size(); ++receiver) {
     const PartReduction* const that_knows = reductions[static_cast<std::size_t>(shared ? me : receiver)];
     const std::span<const std::uint64_t> lost = part_of(*that_knows).lost_of(me);
     for (std::size_t w = 0; w < lost.size(); w += kWordsOfCacheLine) __builtin_prefetch(&lost[w]);
@@ -131,97 +128,68 @@ void DirectPath::lose_results(std::span<const PartReduction* const> reductions) 
   }
 }
 
-// Before the ranks meet, with the fates of the results: so the code that draws comes into the caches once a call.
-void DirectPath::draw_contributions(const sim::Packetizer& packets, const Message& message) {
-  const int world_size = context_.inner.world_size();
-  lost_contributions_.resize(static_cast<std::size_t>(world_size));
-  for (int source = 0; source < world_size; ++source) {
-    sim::PacketMask& kept = lost_contributions_[static_cast<std::size_t>(source)];
-    const sim::PacketMask* lost = fates_of_contribution(source, packets, message);
-    if (lost == nullptr) {
-      kept.resize(0);
-    } else {
-      kept = *lost;
-    }
-  }
-}
-
 void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const> contributions,
                              std::span<std::byte* const> results, std::span<const PartReduction* const> reductions) {
   const HalfNetwork& half = context_.network.reduce;
-  const int world_size = context_.inner.world_size();
-  delivered_.start(part.packets(), world_size);
-  if (part.lost_results() == Part::LostResults::kByOwner) lose_results(reductions);
+  const int world_size = context_.group.world_size();
+  delivered_.start(own_part_, world_size);
+  if (lost_results_by_ == LostResults::kByOwner) lose_results(reductions);
   for (int source = 0; source < world_size; ++source) {
-    sim::PacketMask& lost = lost_contributions_[static_cast<std::size_t>(source)];
-    if (lost.size() == 0) continue;
+    sim::PacketMask* lost = lost_contributions_.of(static_cast<std::size_t>(source));
+    if (lost == nullptr) continue;
     if (half.selection == LossSelection::kLargestNorm) {
       const ConstTensor like = part.like();
-      const std::size_t bytes = part.packets().count_elems() * element_bytes(like.type);
-      lost = *adversary_.hit(&lost, {like.type, {contributions[source], bytes}, like.stream}, part.packets());
+      const std::size_t bytes = own_part_.count_elems() * element_bytes(like.type);
+      adversary_.hit(*lost, {like.type, {contributions[source], bytes}, like.stream}, own_part_);
     }
-    delivered_.lose(source, &lost);
+    delivered_.lose(source, lost);
   }
-  if (!part.remembered().bytes.empty()) {
-    return delivered_.reduce_with_last(part.op(), part.remembered(), contributions, results);
+  if (!remembered_.bytes.empty()) {
+    return delivered_.reduce_with_last(part.op(), remembered_, contributions, results);
   }
   DeliveredReduction::Scaling scaling;
   if (half.fill == Fill::kCountRescale) scaling.sums = DeliveredReduction::Scaling::Sums::kByCount;
   if (half.fill == Fill::kInverseProbability) {
-    scaling.contributions = inverse_probability_factor(half, part.packets().packets());
+    scaling.contributions = inverse_probability_factor(half, own_part_.packets());
   }
-  scaling.exempt = context_.inner.rank();
+  scaling.exempt = context_.group.rank();
   delivered_.reduce(part.op(), part.like(), scaling, contributions, results);
 }
 
-void DirectPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  check_reduction(context_.network.reduce.fill, op, input.type, message);
-  const auto ranks = static_cast<std::uint64_t>(context_.inner.world_size());
-  const std::uint64_t count = input.count_elems();
-  part_counts_.assign(ranks, count / ranks);
-  for (std::uint64_t r = 0; r < count % ranks; ++r) ++part_counts_[r];
-
-  const ConstTensor own_values = one_hop_.keep_contribution(input, op);
-  const std::uint64_t part_elems = part_counts_[context_.inner.rank()];
-  const bool by_owner = owners_lose_results(input);
-  if (by_owner) one_hop_.draw_results(input.type, part_counts_, message, lost_results_);
-  Part part(*this, op, input, part_elems,
-            remembered_contributions(StaleMemory::Use::kReduceContributions, input, part_counts_, message),
-            by_owner ? Part::LostResults::kByOwner : Part::LostResults::kByReceiver, message);
-  const ConstTensor sent = corrected(input, op, StaleMemory::Use::kAllReduceFeedback, part_counts_, message);
-  draw_contributions(part.packets(), message);
-  context_.inner.all_reduce_with(sent, output, part, message);
-  draw_outgoing(sent, part_counts_, message);
-  if (!by_owner) one_hop_.lose_results(output, part_counts_, own_values, message);
+void DirectPath::note_undelivered(ConstTensor sent) {
+  std::uint64_t begin = 0;
+  for (std::size_t owner = 0; owner < counts_.size(); ++owner) {
+    const sim::ElementRange part{begin, begin + counts_[owner]};
+    begin = part.end;
+    const sim::Packetizer packets = context_.packets(sent.type, part.size());
+    sim::PacketMask* lost = lost_outgoing_.of(owner);
+    if (lost != nullptr && context_.network.reduce.selection == LossSelection::kLargestNorm) {
+      adversary_.hit(*lost, slice(sent, part), packets);
+    }
+    feedback_.undelivered(part.begin, slice(sent, part), lost, packets);
+  }
 }
 
-void DirectPath::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
-                                const Message& message) {
-  check_reduction(context_.network.reduce.fill, op, input.type, message);
-  const std::uint64_t part_elems = output.count_elems();
-  Part part(*this, op, input, part_elems,
-            remembered_contributions(StaleMemory::Use::kReduceScatterContributions, input, counts, message),
-            Part::LostResults::kByReceiver, message);
-  const ConstTensor sent = corrected(input, op, StaleMemory::Use::kReduceScatterFeedback, counts, message);
-  draw_contributions(part.packets(), message);
-  context_.inner.reduce_scatter_with(sent, output, counts, part, message);
-  draw_outgoing(sent, counts, message);
+void DirectPath::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
+  const bool gathers = call.operation == Operation::kAllReduce;
+  if (!gathers && call.operation != Operation::kReduceScatter) return one_hop_.run(call, inner, scratch);
+  const ConstTensor own_values =
+      gathers ? one_hop_.keep_contribution(call.input, call.op, scratch) : ConstTensor(call.input.type, {});
+  const ConstTensor sent = context_.feeds_back() ? feedback_.correct(call.input, scratch) : call.input;
+  Part part(*this, call);
+  if (gathers) {
+    inner.all_reduce_with(sent, call.output, part, call.message);
+  } else {
+    inner.reduce_scatter_with(sent, call.output, call.counts, part, call.message);
+  }
+  if (context_.feeds_back()) note_undelivered(sent);
+  if (gathers && lost_results_by_ == LostResults::kByReceiver) {
+    one_hop_.lose_results(call.output, counts_, own_values);
+  }
 }
-
-void DirectPath::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                            const Message& message) {
-  one_hop_.all_gather(input, output, counts, message);
-}
-
-void DirectPath::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                            std::span<const std::uint64_t> receive_counts, const Message& message) {
-  one_hop_.all_to_all(input, send_counts, output, receive_counts, message);
-}
-
-void DirectPath::broadcast(Tensor data, int root, const Message& message) { one_hop_.broadcast(data, root, message); }
 
 std::vector<std::uint64_t> DirectPath::all_reduce_parts(std::uint64_t count_elems) {
-  return even_counts(count_elems, context_.inner.world_size());
+  return even_counts(count_elems, context_.group.world_size());
 }
 
 }  // namespace droptest::comm

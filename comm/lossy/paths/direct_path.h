@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "comm/lossy/fill/delivered_reduction.h"
+#include "comm/lossy/fill/error_feedback.h"
+#include "comm/lossy/loss_selection.h"
 #include "comm/lossy/paths/losses_by_rank.h"
+#include "comm/lossy/paths/message_losses.h"
 #include "comm/lossy/paths/one_hop.h"
 #include "comm/lossy/paths/path.h"
 
@@ -21,39 +24,37 @@ class DirectPath final : public Path {
  public:
   explicit DirectPath(const PathContext& context);
 
-  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
-  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
-                      const Message& message) override;
-  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                  const Message& message) override;
-  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
-  void broadcast(Tensor data, int root, const Message& message) override;
+  void plan(const CallArguments& call, CallFates& fates) override;
+  void run(const CallArguments& call, Communicator& inner, Scratch& scratch) override;
   std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override;
 
  private:
   class Part;  // what this rank makes of its part
+  /// What becomes of the results: the owner of each part takes out what receivers lose of it, or they do it.
+  enum class LostResults : std::uint8_t { kByOwner, kByReceiver };
 
+  void plan_contributions(const CallArguments& call, CallFates& fates);
+  void plan_outgoing(const CallArguments& call, CallFates& fates);
+  void note_undelivered(ConstTensor sent);
   void reduce_part(const Part& part, std::span<const std::byte* const> contributions,
                    std::span<std::byte* const> results, std::span<const PartReduction* const> reductions);
   static const Part& part_of(const PartReduction& reduction);
   void lose_results(std::span<const PartReduction* const> reductions);
-  bool owners_lose_results(ConstTensor input) const;
-  Tensor remembered_contributions(StaleMemory::Use use, ConstTensor like, std::span<const std::uint64_t> counts,
-                                  const Message& message);
-  void draw_contributions(const sim::Packetizer& packets, const Message& message);
-  const sim::PacketMask* fates_of_contribution(int source, const sim::Packetizer& packets, const Message& message);
-  void draw_outgoing(ConstTensor sent, std::span<const std::uint64_t> counts, const Message& message);
-  ConstTensor corrected(ConstTensor input, ReduceOp op, StaleMemory::Use use, std::span<const std::uint64_t> counts,
-                        const Message& message);
+  bool owners_lose_results(const CallArguments& call) const;
 
   PathContext context_;
   OneHop one_hop_;
   DeliveredReduction delivered_;
-  std::vector<sim::PacketMask> lost_contributions_;  // to the current part, by source; empty: all arrived
-  LossesByRank lost_results_;                        // of the current all-reduce, by owner, where owners take them out
   LargestNorm adversary_;
-  std::vector<std::uint64_t> part_counts_;  // of the current all-reduce, by rank
+  // Of the call at hand.
+  std::vector<std::uint64_t> counts_;    // of the parts, by rank
+  sim::Packetizer own_part_{0, 1, 1};    // how this rank's is cut
+  MessageLosses lost_contributions_;     // to it, by source
+  MessageLosses lost_outgoing_;          // of this rank's contributions, by owner, where they are fed back
+  LossesByRank lost_results_;            // by owner, where owners take them out
+  LostResults lost_results_by_ = LostResults::kByReceiver;
+  Tensor remembered_;  // each source's last values, one after the other; empty where the fill does not need them
+  ErrorFeedback feedback_;
 };
 
 }  // namespace droptest::comm

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/lossy/fill/contribution_counts.h"
-#include "comm/lossy/paths/hop_fates.h"
+#include "comm/lossy/paths/message_losses.h"
 #include "comm/lossy/paths/one_hop.h"
 #include "comm/lossy/paths/path.h"
 #include "sim/schedules/hop_schedule.h"
@@ -33,41 +33,35 @@ class HopPath final : public Path {
  public:
   HopPath(const PathContext& context, ScheduleMaker make_schedule);
 
-  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
-  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
-                      const Message& message) override;
-  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                  const Message& message) override;
-  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
-  void broadcast(Tensor data, int root, const Message& message) override;
+  void plan(const CallArguments& call, CallFates& fates) override;
+  void run(const CallArguments& call, Communicator& inner, Scratch& scratch) override;
   std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override;
 
  private:
-  // One collective while it runs.
+  // One call while it runs.
   struct Run {
-    const sim::HopSchedule& schedule;
+    const CallArguments& call;
+    Communicator& inner;
+    Scratch& scratch;
     Tensor work;  // what this rank has of all elements
-    ReduceOp op;
-    const Message& message;
-    Tensor last_sums;    // `stale` of the reduce half: one place for each received element, in the order of receipt
-    Tensor last_values;  // `stale` of the gather half: the shape of `work`
     std::uint64_t sums_received = 0;
+    std::size_t messages_received = 0;
   };
 
+  static bool is_one_hop(const CallArguments& call) { return call.operation == Operation::kAllToAll; }
   const sim::HopSchedule& schedule(sim::Collective collective, int root = 0);
-  void cut(const sim::HopSchedule& schedule, std::span<const std::uint64_t> counts);
+  void cut(const CallArguments& call);
   sim::ElementRange elements(const sim::Hop& hop) const;
-  Tensor memory_of_sums(StaleMemory::Use use, const sim::HopSchedule& schedule, ConstTensor like,
-                        const Message& message);
+  void plan_memories(const CallArguments& call);
+  void plan_round(int round, const CallArguments& call, CallFates& fates);
   void carry_out(Run& run);
   using HopsOfRank = void (sim::HopSchedule::*)(int round, int rank, std::vector<sim::Hop>& hops) const;
-  void hops_of(const Run& run, int round, HopsOfRank which, std::vector<sim::Hop>& hops) const;
+  void hops_of(int round, HopsOfRank which, std::vector<sim::Hop>& hops) const;
   bool comes_beside(const sim::Hop& hop) const;
   void exchange_values(const Run& run);
   void add_sum(Run& run, const sim::Hop& hop, Tensor received, const std::vector<CountRun>& sent_counts);
   void take_value(Run& run, const sim::Hop& hop, Tensor received);
-  void rescale_owned(Run& run);
+  void rescale_owned(const Run& run);
   bool counts_travel() const;
   void exchange_counts(const Run& run);
   void add_counts(sim::ElementRange elements, const std::vector<CountRun>& sent, const sim::PacketMask* lost,
@@ -75,10 +69,15 @@ class HopPath final : public Path {
 
   PathContext context_;
   ScheduleMaker make_schedule_;
-  HopFates fates_;
   OneHop one_hop_;
   std::vector<std::unique_ptr<sim::HopSchedule>> schedules_;  // by collective, then a broadcast for each root
-  std::vector<std::uint64_t> begins_;                         // of the parts, and the number of elements
+  // Of the call at hand.
+  const sim::HopSchedule* schedule_ = nullptr;
+  std::vector<std::uint64_t> begins_;  // of the parts, and the number of elements
+  MessageLosses lost_;                 // of what this rank receives, in the order of receipt
+  std::vector<double> factors_;        // of partial sums likewise, under inverse_probability; else empty
+  Tensor last_sums_;    // `stale` of the reduce half: one place for each received element, in the order of receipt
+  Tensor last_values_;  // `stale` of the gather half: the shape of what this rank has of all elements
   ContributionCounts counts_;
   // Of the round at hand.
   std::vector<sim::Hop> sends_;

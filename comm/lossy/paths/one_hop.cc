@@ -28,11 +28,11 @@ Tensor OneHop::copy_for_own(ConstTensor values, Scratch& scratch) {
   return kept;
 }
 
-ConstTensor OneHop::keep_contribution(ConstTensor input, ReduceOp op) {
-  const Tensor kept = copy_for_own(input, context_.scratch);
+ConstTensor OneHop::keep_contribution(ConstTensor input, ReduceOp op, Scratch& scratch) {
+  const Tensor kept = copy_for_own(input, scratch);
   const bool is_sum = op == ReduceOp::kSum && input.type != ElementType::kUint64;
   if (is_sum && !kept.bytes.empty() && context_.network.gather.fill == Fill::kOwnScaled) {
-    scale(kept, std::sqrt(static_cast<double>(context_.inner.world_size())));
+    scale(kept, std::sqrt(static_cast<double>(context_.group.world_size())));
   }
   return kept;
 }
@@ -55,59 +55,113 @@ void OneHop::fill(Tensor data, const sim::PacketMask* lost, const sim::Packetize
   }
 }
 
-sim::Packetizer OneHop::packets(ConstTensor data) const {
-  return {data.count_elems(), element_bytes(data.type), context_.network.payload_bytes};
-}
-
-sim::Link OneHop::link(int source, int destination, const Message& message) const {
-  return {message.traffic_class, sim::Half::kGather, static_cast<std::uint16_t>(context_.inner.world_rank(source)),
-          static_cast<std::uint16_t>(context_.inner.world_rank(destination))};
-}
-
-sim::Link OneHop::link_to_all(int source, const Message& message) const {
-  sim::Link to_all = link(source, source, message);
-  to_all.destination = sim::Link::kEveryDestination;
-  return to_all;
-}
-
-// What this rank lost of a message that `source` sends to all: its receivers draw the link that they count, the source
+// What this rank loses of a message that `source` sends to all: its receivers draw the link that they count, the source
 // draws those of all its receivers and loses nothing.
-const sim::PacketMask* OneHop::fates_of_copy(int source, const sim::Packetizer& packets, const Message& message) {
-  const int me = context_.inner.rank();
+void OneHop::draw_copy(int source, const sim::Packetizer& packets, sim::TrafficClass traffic_class, CallFates& fates) {
+  constexpr sim::Half kHalf = sim::Half::kGather;
+  const int me = context_.group.rank();
   if (consistency_ == Consistency::kShared) {
-    const sim::PacketMask* lost = context_.ledger.next_message(link_to_all(source, message), context_.group, packets,
-                                                               source == me ? Tally::kCounted : Tally::kOtherEnd);
-    return source == me && keeps_own(context_.network.gather.fill) ? nullptr : lost;
+    lost_.draw(context_.ledger, fates, context_.link_to_all(traffic_class, kHalf, source), packets,
+               source == me ? Tally::kCounted : Tally::kOtherEnd);
+    if (source == me && keeps_own(context_.network.gather.fill)) lost_.last_arrives();
+    return;
   }
   if (source != me) {
-    return context_.ledger.next_message(link(source, me, message), context_.group, packets, Tally::kCounted);
+    return lost_.draw(context_.ledger, fates, context_.link(traffic_class, kHalf, source, me), packets,
+                      Tally::kCounted);
   }
-  for (int destination = 0; destination < context_.inner.world_size(); ++destination) {
+  for (int destination = 0; destination < context_.group.world_size(); ++destination) {
     if (destination == me) continue;
-    context_.ledger.pass_message(link(me, destination, message), context_.group, packets);
+    context_.ledger.pass_message(fates, context_.link(traffic_class, kHalf, me, destination), packets);
   }
-  return nullptr;
+  lost_.arrives();
+}
+
+void OneHop::plan_results(const CallArguments& call, std::span<const std::uint64_t> counts, CallFates& fates) {
+  remembered_ = memory(StaleMemory::Use::kAllReduceResult, call.message, call.output, counts);
+  lost_.start();
+  for (int source = 0; source < context_.group.world_size(); ++source) {
+    draw_copy(source, context_.packets(call.output.type, counts[source]), call.message.traffic_class, fates);
+  }
+}
+
+void OneHop::plan_results_of_owners(const CallArguments& call, std::span<const std::uint64_t> counts, CallFates& fates,
+                                    LossesByRank& lost) {
+  const ElementType type = call.output.type;
+  const std::uint64_t most = counts.empty() ? 0 : *std::ranges::max_element(counts);
+  lost.start(context_.group.world_size(), context_.packets(type, most).packets());
+  lost_.start();
+  for (int source = 0; source < context_.group.world_size(); ++source) {
+    const sim::Packetizer cut = context_.packets(type, counts[source]);
+    if (consistency_ == Consistency::kShared && source != context_.group.rank()) {
+      const sim::Link link = context_.link_to_all(call.message.traffic_class, sim::Half::kGather, source);
+      context_.ledger.pass_message(fates, link, cut);
+      lost_.arrives();
+    } else {
+      draw_copy(source, cut, call.message.traffic_class, fates);
+      lost.set(source, lost_.of(static_cast<std::size_t>(source)));
+    }
+  }
+}
+
+void OneHop::plan_all_to_all(const CallArguments& call, CallFates& fates) {
+  const sim::TrafficClass traffic_class = call.message.traffic_class;
+  remembered_ = memory(StaleMemory::Use::kAllToAll, call.message, call.output, call.receive_counts);
+  const int me = context_.group.rank();
+  for (int peer = 0; peer < context_.group.world_size(); ++peer) {
+    if (peer == me) {
+      lost_.arrives();
+      continue;
+    }
+    lost_.draw(context_.ledger, fates, context_.link(traffic_class, sim::Half::kGather, peer, me),
+               context_.packets(call.output.type, call.receive_counts[peer]), Tally::kCounted);
+    context_.ledger.pass_message(fates, context_.link(traffic_class, sim::Half::kGather, me, peer),
+                                 context_.packets(call.input.type, call.counts[peer]));
+  }
+}
+
+void OneHop::plan(const CallArguments& call, CallFates& fates) {
+  lost_.start();
+  if (call.operation == Operation::kAllToAll) return plan_all_to_all(call, fates);
+  if (call.operation == Operation::kBroadcast) {
+    remembered_ = memory(StaleMemory::Use::kBroadcast, call.message, call.output, {}, call.peer);
+    return draw_copy(call.peer, context_.packets(call.output.type, call.output.count_elems()),
+                     call.message.traffic_class, fates);
+  }
+  remembered_ = memory(StaleMemory::Use::kAllGather, call.message, call.output, call.counts);
+  for (int source = 0; source < context_.group.world_size(); ++source) {
+    draw_copy(source, context_.packets(call.output.type, call.counts[source]), call.message.traffic_class, fates);
+  }
+}
+
+void OneHop::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
+  const ConstTensor own_values = keep_for_own(call.output, scratch);
+  call_now(inner, call);
+  if (call.operation == Operation::kBroadcast) {
+    fill(call.output, lost_.of(0), context_.packets(call.output.type, call.output.count_elems()), own_values,
+         remembered_);
+  } else {
+    lose_results(call.output, call.operation == Operation::kAllToAll ? call.receive_counts : call.counts, own_values);
+  }
 }
 
 // The holes of all parts are filled together, so that a device is given one launch for them, not one for each source.
-void OneHop::lose_parts_on_device(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values,
-                                  Tensor memory, const Message& message) {
+void OneHop::lose_on_device(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values) const {
   std::vector<ElementRun> lost_runs;
   std::vector<ElementRun> delivered_runs;
   std::uint64_t begin = 0;
-  for (int source = 0; source < context_.inner.world_size(); ++source) {
-    const sim::ElementRange elements{begin, begin + counts[source]};
-    begin = elements.end;
-    const sim::Packetizer cut = packets(slice(output, elements));
-    PacketRunCursor cursor(fates_of_copy(source, cut, message), cut);
+  for (std::size_t source = 0; source < counts.size(); ++source) {
+    const sim::Packetizer cut = context_.packets(output.type, counts[source]);
+    PacketRunCursor cursor(lost_.of(source), cut);
     for (PacketRun run; cursor.next(run);) {
-      const ElementRun of_output{elements.begin + run.elements.begin, elements.begin + run.elements.end};
+      const ElementRun of_output{begin + run.elements.begin, begin + run.elements.end};
       (run.fate == PacketRun::Fate::kLost ? lost_runs : delivered_runs).push_back(of_output);
     }
+    begin += counts[source];
   }
-  if (!memory.bytes.empty()) {
-    change_runs_on_device(RunOperation::kCopy, output, memory, delivered_runs);
-    change_runs_on_device(RunOperation::kCopy, memory, output, lost_runs);
+  if (!remembered_.bytes.empty()) {
+    change_runs_on_device(RunOperation::kCopy, output, remembered_, delivered_runs);
+    change_runs_on_device(RunOperation::kCopy, remembered_, output, lost_runs);
   } else if (!own_values.bytes.empty()) {
     change_runs_on_device(RunOperation::kCopy, own_values, output, lost_runs);
   } else {
@@ -115,77 +169,15 @@ void OneHop::lose_parts_on_device(Tensor output, std::span<const std::uint64_t> 
   }
 }
 
-void OneHop::lose_parts(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values, Tensor memory,
-                        const Message& message) {
-  if (output.stream != nullptr) return lose_parts_on_device(output, counts, own_values, memory, message);
+void OneHop::lose_results(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values) const {
+  if (output.stream != nullptr) return lose_on_device(output, counts, own_values);
   std::uint64_t begin = 0;
-  for (int source = 0; source < context_.inner.world_size(); ++source) {
+  for (std::size_t source = 0; source < counts.size(); ++source) {
     const sim::ElementRange elements{begin, begin + counts[source]};
     begin = elements.end;
-    const Tensor received = slice(output, elements);
-    const sim::Packetizer cut = packets(received);
-    const sim::PacketMask* lost = fates_of_copy(source, cut, message);
-    fill(received, lost, cut, slice_if_any(own_values, elements), slice_if_any(memory, elements));
+    fill(slice(output, elements), lost_.of(source), context_.packets(output.type, elements.size()),
+         slice_if_any(own_values, elements), slice_if_any(remembered_, elements));
   }
-}
-
-void OneHop::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                        const Message& message) {
-  const ConstTensor own_values = keep_for_own(output);
-  const Tensor remembered = memory(StaleMemory::Use::kAllGather, message, output, counts);
-  context_.inner.all_gather(input, output, counts, message);
-  lose_parts(output, counts, own_values, remembered, message);
-}
-
-void OneHop::lose_results(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values,
-                          const Message& message) {
-  const Tensor remembered = memory(StaleMemory::Use::kAllReduceResult, message, output, counts);
-  lose_parts(output, counts, own_values, remembered, message);
-}
-
-void OneHop::draw_results(ElementType type, std::span<const std::uint64_t> counts, const Message& message,
-                          LossesByRank& lost) {
-  const std::uint64_t most = counts.empty() ? 0 : *std::ranges::max_element(counts);
-  lost.start(context_.inner.world_size(),
-             sim::Packetizer(most, element_bytes(type), context_.network.payload_bytes).packets());
-  for (int source = 0; source < context_.inner.world_size(); ++source) {
-    const sim::Packetizer cut(counts[source], element_bytes(type), context_.network.payload_bytes);
-    if (consistency_ == Consistency::kShared && source != context_.inner.rank()) {
-      context_.ledger.pass_message(link_to_all(source, message), context_.group, cut);
-    } else {
-      lost.set(source, fates_of_copy(source, cut, message));
-    }
-  }
-}
-
-void OneHop::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                        std::span<const std::uint64_t> receive_counts, const Message& message) {
-  const ConstTensor own_values = keep_for_own(output);
-  const Tensor remembered = memory(StaleMemory::Use::kAllToAll, message, output, receive_counts);
-  const std::size_t size = element_bytes(input.type);
-  context_.inner.all_to_all(input, send_counts, output, receive_counts, message);
-  std::uint64_t begin = 0;
-  for (int peer = 0; peer < context_.inner.world_size(); ++peer) {
-    const sim::ElementRange elements{begin, begin + receive_counts[peer]};
-    begin = elements.end;
-    if (peer == context_.inner.rank()) continue;
-    const Tensor received = slice(output, elements);
-    const sim::Packetizer cut = packets(received);
-    const sim::PacketMask* lost =
-        context_.ledger.next_message(link(peer, context_.inner.rank(), message), context_.group, cut, Tally::kCounted);
-    fill(received, lost, cut, slice_if_any(own_values, elements), slice_if_any(remembered, elements));
-    const sim::Packetizer sent(send_counts[peer], size, context_.network.payload_bytes);
-    context_.ledger.pass_message(link(context_.inner.rank(), peer, message), context_.group, sent);
-  }
-}
-
-void OneHop::broadcast(Tensor data, int root, const Message& message) {
-  const ConstTensor own_values = keep_for_own(data);
-  const Tensor remembered = memory(StaleMemory::Use::kBroadcast, message, data, {}, root);
-  context_.inner.broadcast(data, root, message);
-  const sim::Packetizer cut = packets(data);
-  const sim::PacketMask* lost = fates_of_copy(root, cut, message);
-  fill(data, lost, cut, own_values, remembered);
 }
 
 }  // namespace droptest::comm

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "comm/lossy/paths/losses_by_rank.h"
+#include "comm/lossy/paths/message_losses.h"
 #include "comm/lossy/paths/path.h"
 
 namespace droptest::comm {
@@ -20,27 +21,26 @@ class OneHop {
  public:
   OneHop(const PathContext& context, Consistency consistency) : context_(context), consistency_(consistency) {}
 
-  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, const Message& message);
-  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                  std::span<const std::uint64_t> receive_counts, const Message& message);
-  void broadcast(Tensor data, int root, const Message& message);
+  /// Path::plan() and run() of an all_gather, an all_to_all or a broadcast.
+  void plan(const CallArguments& call, CallFates& fates);
+  void run(const CallArguments& call, Communicator& inner, Scratch& scratch);
 
-  /// The gather half of an all-reduce whose results are in `output` already: takes out what this rank's links lost of
-  /// them, as all_gather does. `own` keeps `own_values`, which has the shape of the output and does not overlap it.
-  void lose_results(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values,
-                    const Message& message);
+  /// The gather half of an all-reduce whose results are in `output` when the run comes to it: takes out what this rank's
+  /// links lost of them, as all_gather does. `own` keeps `own_values`, which has the shape of the output and does not
+  /// overlap it. The parts are as the plan was told.
+  void plan_results(const CallArguments& call, std::span<const std::uint64_t> counts, CallFates& fates);
+  void lose_results(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values) const;
 
-  /// The same known beforehand, for owners that zero what is lost themselves: what this rank loses of each part. With
-  /// shared fates it is known to the owner of a part alone, and holds for all ranks.
-  void draw_results(ElementType type, std::span<const std::uint64_t> counts, const Message& message,
-                    LossesByRank& lost);
+  /// The same for owners that zero what is lost themselves: the losses of this rank by part. With shared fates they are
+  /// known to the owner of a part alone, and hold for all ranks.
+  void plan_results_of_owners(const CallArguments& call, std::span<const std::uint64_t> counts, CallFates& fates,
+                              LossesByRank& lost);
 
   /// What `own` needs to keep of `values` before they are overwritten: a copy in scratch where that fill is in use and
   /// something can be lost, else an empty tensor.
-  ConstTensor keep_for_own(ConstTensor values) { return keep_for_own(values, context_.scratch); }
   ConstTensor keep_for_own(ConstTensor values, Scratch& scratch) { return copy_for_own(values, scratch); }
   /// The same of an input to a reduction: `own_scaled` multiplies it by sqrt(ranks) in sums of floats.
-  ConstTensor keep_contribution(ConstTensor input, ReduceOp op);
+  ConstTensor keep_contribution(ConstTensor input, ReduceOp op, Scratch& scratch);
 
   /// Fills the holes of `data`. Null `lost`: all arrived. `own_values` and `memory` have the shape of `data`, or are
   /// empty where the fill does not need them.
@@ -52,17 +52,15 @@ class OneHop {
 
  private:
   Tensor copy_for_own(ConstTensor values, Scratch& scratch);
-  void lose_parts(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values, Tensor memory,
-                  const Message& message);
-  void lose_parts_on_device(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values, Tensor memory,
-                            const Message& message);
-  const sim::PacketMask* fates_of_copy(int source, const sim::Packetizer& packets, const Message& message);
-  sim::Packetizer packets(ConstTensor data) const;
-  sim::Link link_to_all(int source, const Message& message) const;
-  sim::Link link(int source, int destination, const Message& message) const;
+  void plan_all_to_all(const CallArguments& call, CallFates& fates);
+  void draw_copy(int source, const sim::Packetizer& packets, sim::TrafficClass traffic_class, CallFates& fates);
+  void lose_on_device(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values) const;
 
   PathContext context_;
   Consistency consistency_;
+  // Of the call at hand.
+  MessageLosses lost_;  // by source
+  Tensor remembered_;
 };
 
 }  // namespace droptest::comm

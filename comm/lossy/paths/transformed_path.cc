@@ -14,45 +14,46 @@ std::vector<std::uint64_t> TransformedPath::all_reduce_parts(std::uint64_t count
   return path_->all_reduce_parts(count_elems);
 }
 
-void TransformedPath::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  transform_.check(op, input.type, message);
-  const std::vector<std::uint64_t> parts = path_->all_reduce_parts(input.count_elems());
-  path_->all_reduce(transform_.transformed(input, parts, context_.scratch), output, op, message);
-  transform_.inverse(output, parts);
+void TransformedPath::plan(const CallArguments& call, CallFates& fates) {
+  transform_.check(call.op, call.output.type, call.message);
+  path_->plan(call, fates);
 }
 
-void TransformedPath::reduce_scatter(ConstTensor input, Tensor output, Counts counts, ReduceOp op,
-                                     const Message& message) {
-  transform_.check(op, input.type, message);
-  path_->reduce_scatter(transform_.transformed(input, counts, context_.scratch), output, counts, op, message);
-  const std::array<std::uint64_t, 1> mine = {output.count_elems()};
-  transform_.inverse(output, mine);
-}
-
-void TransformedPath::all_gather(ConstTensor input, Tensor output, Counts counts, const Message& message) {
-  transform_.check(ReduceOp::kSum, input.type, message);
-  const std::array<std::uint64_t, 1> mine = {input.count_elems()};
-  const ConstTensor sent = transform_.transformed(input, mine, context_.scratch);
-  if (fill_keeps_output()) transform_.forward(output, counts);
-  path_->all_gather(sent, output, counts, message);
-  transform_.inverse(output, counts);
-}
-
-void TransformedPath::all_to_all(ConstTensor input, Counts send_counts, Tensor output, Counts receive_counts,
-                                 const Message& message) {
-  transform_.check(ReduceOp::kSum, input.type, message);
-  const ConstTensor sent = transform_.transformed(input, send_counts, context_.scratch);
-  if (fill_keeps_output()) transform_.forward(output, receive_counts);
-  path_->all_to_all(sent, send_counts, output, receive_counts, message);
-  transform_.inverse(output, receive_counts);
-}
-
-void TransformedPath::broadcast(Tensor data, int root, const Message& message) {
-  transform_.check(ReduceOp::kSum, data.type, message);
-  const std::array<std::uint64_t, 1> whole = {data.count_elems()};
-  transform_.forward(data, whole);
-  path_->broadcast(data, root, message);
-  transform_.inverse(data, whole);
+void TransformedPath::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
+  // The parts of what goes in and of what comes out.
+  const std::array<std::uint64_t, 1> input = {call.input.count_elems()};
+  const std::array<std::uint64_t, 1> output = {call.output.count_elems()};
+  std::vector<std::uint64_t> all_reduced;
+  std::span<const std::uint64_t> in = input;
+  std::span<const std::uint64_t> out = output;
+  switch (call.operation) {
+    case Operation::kAllReduce:
+      all_reduced = path_->all_reduce_parts(call.input.count_elems());
+      in = out = all_reduced;
+      break;
+    case Operation::kReduceScatter:
+      in = call.counts;
+      break;
+    case Operation::kAllGather:
+      out = call.counts;
+      break;
+    case Operation::kAllToAll:
+      in = call.counts;
+      out = call.receive_counts;
+      break;
+    default:
+      break;
+  }
+  CallArguments transformed = call;
+  if (call.operation == Operation::kBroadcast) {
+    transform_.forward(call.output, out);
+  } else {
+    transformed.input = transform_.transformed(call.input, in, scratch);
+    const bool gathers = call.operation == Operation::kAllGather || call.operation == Operation::kAllToAll;
+    if (gathers && keeps_own(context_.network.gather.fill)) transform_.forward(call.output, out);
+  }
+  path_->run(transformed, inner, scratch);
+  transform_.inverse(call.output, out);
 }
 
 std::unique_ptr<Path> with_transforms(std::unique_ptr<Path> path, const PathContext& context, std::uint64_t seed) {

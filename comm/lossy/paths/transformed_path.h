@@ -21,20 +21,11 @@ class TransformedPath final : public Path {
   /// `context` is the path's own; `seed` is the experiment's.
   TransformedPath(std::unique_ptr<Path> path, const PathContext& context, std::uint64_t seed);
 
-  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
-  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
-                      const Message& message) override;
-  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                  const Message& message) override;
-  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
-  void broadcast(Tensor data, int root, const Message& message) override;
+  void plan(const CallArguments& call, CallFates& fates) override;
+  void run(const CallArguments& call, Communicator& inner, Scratch& scratch) override;
   std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override;
 
  private:
-  using Counts = std::span<const std::uint64_t>;
-  bool fill_keeps_output() const { return keeps_own(context_.network.gather.fill); }
-
   std::unique_ptr<Path> path_;
   PathContext context_;
   MessageTransform transform_;

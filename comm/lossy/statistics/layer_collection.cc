@@ -10,7 +10,7 @@ namespace {
 struct LayerMerge {
   SampleSums samples;
   TouchedSteps::Settled settled;
-  std::map<std::uint64_t, TouchedSteps::Touch> open;  // by step
+  std::map<std::uint64_t, Touch> open;  // by step
 };
 
 void put_layer(WordWriter& out, const LayerKey& key, const SampleSums& samples, const TouchedSteps::Record& record) {
@@ -22,7 +22,7 @@ void put_layer(WordWriter& out, const LayerKey& key, const SampleSums& samples, 
   out.put(record.open.size());
   for (const TouchedSteps::Step& step : record.open) {
     out.put(step.step);
-    out.put(step.touch == TouchedSteps::Touch::kTouched ? 1 : 0);
+    out.put(step.touch == Touch::kTouched ? 1 : 0);
   }
 }
 
@@ -35,8 +35,8 @@ void merge_layer(WordReader& in, std::map<LayerKey, LayerMerge>& merged) {
   merge.settled.steps += in.take();
   merge.settled.untouched += in.take();
   for (std::uint64_t left = in.take(); left > 0; --left) {
-    TouchedSteps::Touch& touch = merge.open.try_emplace(in.take(), TouchedSteps::Touch::kUntouched).first->second;
-    if (in.take() != 0) touch = TouchedSteps::Touch::kTouched;
+    Touch& touch = merge.open.try_emplace(in.take(), Touch::kUntouched).first->second;
+    if (in.take() != 0) touch = Touch::kTouched;
   }
 }
 
@@ -46,7 +46,7 @@ TouchedSteps::Settled count_open(const LayerMerge& merge, std::uint64_t end) {
   for (const auto& [step, touch] : merge.open) {
     if (step >= end) continue;
     ++counts.steps;
-    if (touch == TouchedSteps::Touch::kUntouched) ++counts.untouched;
+    if (touch == Touch::kUntouched) ++counts.untouched;
   }
   return counts;
 }

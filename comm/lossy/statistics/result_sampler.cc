@@ -114,10 +114,9 @@ void ResultSampler::add(const LayerKey& key, const SampleSums& sums) {
   layers_[key].add(sums);
 }
 
-void ResultSampler::compare(const LayerKey& key, ConstTensor exact, ConstTensor result, CountCall count) {
-  if (exact.type == ElementType::kUint64) return;
+SampleSums errors_of(ConstTensor exact, ConstTensor result) {
   SampleSums sums;
-  sums.calls = count == CountCall::kHere ? 1 : 0;
+  if (exact.type == ElementType::kUint64) return sums;
   if (exact.stream != nullptr) {
     const ErrorSums errors = error_sums_on_device(exact, result);
     sums.error_energy = errors.error_energy;
@@ -126,21 +125,21 @@ void ResultSampler::compare(const LayerKey& key, ConstTensor exact, ConstTensor 
     sums.inner_product = errors.inner_product;
     sums.error_sum = errors.error_sum;
     sums.elems = static_cast<double>(exact.count_elems());
-    return add(key, sums);
+    return sums;
   }
   visit_elements(exact.type, [&]<class T>(std::type_identity<T>) { add_errors(exact.as<T>(), result.as<T>(), sums); });
-  add(key, sums);
+  return sums;
 }
 
-void ResultSampler::compare_ranks(Communicator& group, const LayerKey& key, ConstTensor result) {
-  if (result.type == ElementType::kUint64 || result.count_elems() == 0) return;
+SampleSums divergence_of(Communicator& group, ConstTensor result, Scratch& unused) {
+  SampleSums sums;
+  if (result.type == ElementType::kUint64 || result.count_elems() == 0) return sums;
   const std::vector<std::uint64_t> counts = even_counts(result.count_elems(), group.world_size());
   const std::uint64_t part_elems = counts[static_cast<std::size_t>(group.rank())];
-  SampleSums sums;
   DivergenceOfPart divergence(result, part_elems, sums);
-  const Tensor unused = unused_.take(Scratch::Slot::kPart, result, part_elems);
-  group.reduce_scatter_with(result, unused, counts, divergence, kComparison);
-  add(key, sums);
+  const Tensor output = unused.take(Scratch::Slot::kUnused, result, part_elems);
+  group.reduce_scatter_with(result, output, counts, divergence, kComparison);
+  return sums;
 }
 
 SampleSums ResultSampler::take_interval(sim::TrafficClass traffic_class) {

@@ -14,19 +14,18 @@
 
 namespace droptest::comm {
 
+/// The error of `result` against `exact`, which have equal shapes. Integers have none.
+SampleSums errors_of(ConstTensor exact, ConstTensor result);
+
+/// The difference between ranks of results that ought to be equal: what all ranks make of this rank's part of the
+/// elements. `unused` has an output that a reduction leaves alone. Ranks: all of `group`, with equal shapes. Equal bits
+/// give exactly zero. Throws: what the reliable `group` throws.
+SampleSums divergence_of(Communicator& group, ConstTensor result, Scratch& unused);
+
 /// One rank's samples: since the start, and since the interval was last taken.
 class ResultSampler {
  public:
-  /// Which rank of the group counts the call.
-  enum class CountCall : std::uint8_t { kHere, kElsewhere };
-
-  /// Adds the error of `result` against `exact`, which have equal shapes. Integers are not sampled.
-  void compare(const LayerKey& key, ConstTensor exact, ConstTensor result, CountCall count);
-
-  /// Adds the difference between ranks of results that ought to be equal. Ranks: all of `group`, with equal shapes;
-  /// each adds what all ranks make of its part of the elements. Equal bits give exactly zero. Throws: what the reliable
-  /// `group` throws.
-  void compare_ranks(Communicator& group, const LayerKey& key, ConstTensor result);
+  void add(const LayerKey& key, const SampleSums& sums);
 
   const SampleSums& total(sim::TrafficClass traffic_class) const { return total_[index(traffic_class)]; }
   /// Since the start, by class and layer.
@@ -36,12 +35,10 @@ class ResultSampler {
 
  private:
   static std::size_t index(sim::TrafficClass c) { return static_cast<std::size_t>(c); }
-  void add(const LayerKey& key, const SampleSums& sums);
 
   std::array<SampleSums, sim::kAllTrafficClasses.size()> total_{};
   std::array<SampleSums, sim::kAllTrafficClasses.size()> interval_{};
   std::map<LayerKey, SampleSums> layers_;
-  Scratch unused_;  // an output that a reduction leaves alone
 };
 
 }  // namespace droptest::comm

@@ -94,7 +94,7 @@ void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedge
   for (const auto& entry : ledger.flows()) {
     if (!is_mine(entry)) continue;
     const sim::Link& link = entry.first.link;
-    LossCounts counts = FlowLedger::counts_of(entry.second);
+    LossCounts counts = entry.second.loss_counts();
     out.put(static_cast<std::uint64_t>(link.half));
     out.put(link.source);
     out.put(link.destination);

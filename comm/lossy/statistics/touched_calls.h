@@ -24,8 +24,6 @@ struct GroupIdentity {
 /// One rank's record of the calls of a traffic class.
 class TouchedCalls {
  public:
-  using Touch = FlowLedger::Touch;
-
   /// The calls of one group in program order; bit i is set where this rank saw a loss in call i.
   struct Calls {
     std::uint64_t count = 0;

@@ -22,8 +22,6 @@ struct LayerKey {
 /// One rank's record of the steps in which each class and layer had traffic. Notes come in the order of the steps.
 class TouchedSteps {
  public:
-  using Touch = FlowLedger::Touch;
-
   struct Step {
     std::uint64_t step = 0;
     Touch touch = Touch::kUntouched;  ///< kTouched: this rank saw a loss

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/work.h"
+#include "comm/started/work.h"
 
 #include <utility>
 

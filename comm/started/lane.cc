@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/gloo/gloo_lane.h"
+#include "comm/started/lane.h"
 
 #include <utility>
 
 namespace droptest::comm {
 
-class GlooLane::TaskInFlight final : public WorkInFlight {
+class Lane::TaskInFlight final : public WorkInFlight {
  public:
-  TaskInFlight(GlooLane& lane, std::shared_ptr<Task> task) : lane_(lane), task_(std::move(task)) {}
+  TaskInFlight(Lane& lane, std::shared_ptr<Task> task) : lane_(lane), task_(std::move(task)) {}
 
   void finish() override {
     std::unique_lock lock(lane_.mutex_);
@@ -20,11 +20,11 @@ class GlooLane::TaskInFlight final : public WorkInFlight {
   }
 
  private:
-  GlooLane& lane_;
+  Lane& lane_;
   std::shared_ptr<Task> task_;
 };
 
-GlooLane::~GlooLane() {
+Lane::~Lane() {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
@@ -34,7 +34,7 @@ GlooLane::~GlooLane() {
   thread_.join();
 }
 
-std::unique_ptr<WorkInFlight> GlooLane::start(std::function<void()> run) {
+std::unique_ptr<WorkInFlight> Lane::start(std::function<void()> run) {
   auto task = std::make_shared<Task>();
   task->run = std::move(run);
   if (!thread_.joinable()) thread_ = std::thread([this] { run_tasks(); });
@@ -46,13 +46,13 @@ std::unique_ptr<WorkInFlight> GlooLane::start(std::function<void()> run) {
   return std::make_unique<TaskInFlight>(*this, std::move(task));
 }
 
-void GlooLane::drain() {
+void Lane::drain() {
   if (!thread_.joinable()) return;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return tasks_.empty(); });
 }
 
-void GlooLane::run_tasks() {
+void Lane::run_tasks() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [this] { return stop_ || !tasks_.empty(); });

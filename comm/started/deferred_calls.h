@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "comm/call.h"
-#include "comm/work.h"
+#include "comm/started/work.h"
 
 namespace droptest::comm {
 

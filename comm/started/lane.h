@@ -10,19 +10,19 @@
 #include <mutex>
 #include <thread>
 
-#include "comm/work.h"
+#include "comm/started/work.h"
 
 namespace droptest::comm {
 
 /// Runs tasks one after the other on a thread of its own, which exists from the first one on and sleeps between them.
 /// Thread safety: one thread uses it, the rank's.
-class GlooLane {
+class Lane {
  public:
-  GlooLane() = default;
+  Lane() = default;
   /// Waits until all tasks are done.
-  ~GlooLane();
-  GlooLane(const GlooLane&) = delete;
-  GlooLane& operator=(const GlooLane&) = delete;
+  ~Lane();
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
 
   /// Its work is done when `run` has returned, and throws what `run` threw.
   std::unique_ptr<WorkInFlight> start(std::function<void()> run);

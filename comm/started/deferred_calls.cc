@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/deferred_calls.h"
+#include "comm/started/deferred_calls.h"
 
 #include <algorithm>
 #include <utility>

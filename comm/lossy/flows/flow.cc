@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/flows/flow.h"
+
+#include <algorithm>
+#include <string>
+
+#include "sim/error.h"
+#include "sim/time/link_cost.h"
+
+namespace droptest::comm {
+namespace {
+
+constexpr double kMicrosecondsPerSecond = 1e6;
+
+// The 64-bit packet index of docs/paths.md: an index that runs on leaves 48 bits for packets below the group's number;
+// one that starts anew has 32 bits for packets, the upper half of which is for repetitions, 24 for the message's number
+// and 8 for the group's.
+constexpr int kGroupShift = 48;
+constexpr int kMessageShift = 32;
+constexpr int kMessageGroupShift = 56;
+
+// Payload of the lost packets of `mask`, of which there are `number`: all are full but the message's last data packet,
+// which is at `last`.
+std::uint64_t lost_bytes(const sim::PacketMask& mask, std::uint64_t number, std::uint64_t last,
+                         const sim::Packetizer& packets) {
+  const std::uint64_t full = packets.payload_bytes(0);
+  return number * full - (mask.lost(last) ? full - packets.payload_bytes(packets.packets() - 1) : 0);
+}
+
+}  // namespace
+
+std::string name_of(const sim::Link& link) {
+  return "link " + std::to_string(link.source) + " -> " +
+         (link.destination == sim::Link::kEveryDestination ? "all" : std::to_string(link.destination)) + " of class " +
+         std::string(sim::traffic_class_name(link.traffic_class));
+}
+
+FlowKey key_of(const sim::Link& link, GroupNumber group) {
+  return {link, link.destination == sim::Link::kEveryDestination ? group : GroupNumber{0}};
+}
+
+void LinkCourse::check_ordinal(const FlowKey& key, std::uint64_t packets_sent, std::optional<std::uint64_t> ordinal) {
+  if (packets_sent == 0) return;
+  const std::uint64_t of_each = ordinal ? packets_sent : 0;
+  if (!ordinal_packets) ordinal_packets = of_each;
+  if (*ordinal_packets == of_each) return;
+  const auto words = [](std::uint64_t size) {
+    return size == 0 ? std::string("without an ordinal") : "of " + std::to_string(size) + " packets with an ordinal";
+  };
+  throw ConfigError(name_of(key.link) + ": got a message " + words(of_each) + ", want one " + words(*ordinal_packets) +
+                    " like those before it");
+}
+
+sim::MessagePlace LinkCourse::place(const FlowKey& key, std::uint64_t packets_sent, BurstScope scope,
+                                    std::optional<std::uint64_t> ordinal) const {
+  const std::uint64_t group = key.group;
+  const std::uint64_t number = ordinal.value_or(messages);
+  if (scope == BurstScope::kLink) {
+    const std::uint64_t before = ordinal ? *ordinal * packets_sent : packets;
+    const bool fits = number >> kGroupShift == 0 && (before + packets_sent) >> kGroupShift == 0;
+    DROPTEST_CHECK(fits, name_of(key.link) + " ran out of packet indices");
+    const std::uint64_t origin = group << kGroupShift;
+    return {origin + before, origin, number, std::nullopt};
+  }
+  const bool fits = packets_sent >> (kMessageShift - 1) == 0 && number >> kMessageShift == 0 && group < 256 &&
+                    (group == 0 || number >> (kMessageGroupShift - kMessageShift) == 0);
+  DROPTEST_CHECK(fits, name_of(key.link) + " ran out of packet indices: message " + std::to_string(number) + " of " +
+                           std::to_string(packets_sent) + " packets in group " + std::to_string(group));
+  const std::uint64_t origin = group << kMessageGroupShift | number << kMessageShift;
+  return {origin, origin, 0, std::nullopt};
+}
+
+// A message begins in the packet time in which it leaves, unless the message before it still has that one: its last
+// packet may be short, and a packet that is not full takes a whole tick all the same.
+sim::PacketTicks LinkCourse::take_ticks(std::uint64_t packets_sent, double departs_seconds, double packet_seconds) {
+  const std::uint64_t first = std::max(sim::whole_slots(departs_seconds, packet_seconds), next_tick);
+  next_tick = first + packets_sent;
+  return {first, packet_seconds * kMicrosecondsPerSecond};
+}
+
+void MissingDigest::add(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& missing) {
+  if (digest_ == nullptr) digest_ = std::make_unique<sim::FateDigest>(link);
+  digest_->add(first_packet, missing);
+}
+
+void FlowTally::count_bytes(std::uint64_t packets_sent, const sim::Packetizer& packets) {
+  counts.bytes += (packets_sent - 1) * packets.payload_bytes(0) + packets.payload_bytes(packets.packets() - 1);
+}
+
+void FlowTally::count_lost(const sim::PacketMask& lost, std::uint64_t number, std::uint64_t last,
+                           const sim::Packetizer& packets) {
+  counts.lost_packets += number;
+  counts.lost_bytes += lost_bytes(lost, number, last, packets);
+}
+
+// Go-back-N drops packets that were not lost, so that more can be missing than were lost.
+void FlowTally::count_repair(const sim::Repair& repair, const sim::PacketMask& still_missing) {
+  counts.repaired_packets += repair.lost_data_packets - std::min(repair.lost_data_packets, still_missing.lost_count());
+  counts.resent_packets += repair.resent_packets;
+  counts.resend_rounds += repair.rounds - 1;
+}
+
+void FlowTally::count_residual(const sim::PacketMask& still_missing, const sim::Packetizer& packets) {
+  const std::uint64_t number = still_missing.lost_count();
+  counts.residual_packets += number;
+  counts.residual_bytes += lost_bytes(still_missing, number, packets.packets() - 1, packets);
+}
+
+LossCounts Flow::loss_counts() const {
+  if (tally == nullptr) return {};
+  LossCounts result;
+  static_cast<PacketCounts&>(result) = tally->counts;
+  result.messages = messages;
+  result.packets = packets;
+  const sim::LostCount expected = tally->theory.total();
+  result.expected_lost = expected.mean;
+  result.expected_lost_variance = expected.variance;
+  const sim::BurstHistogram bursts = tally->fates.bursts();
+  result.bursts = bursts.counts();
+  result.gaps = bursts.gaps();
+  result.stretches = bursts.stretches();
+  return result;
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// A link as one rank knows it: how far its packets have come, and what is counted of them.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "comm/lossy/network.h"
+#include "comm/lossy/statistics/loss_statistics.h"
+#include "sim/loss/counted_fates.h"
+#include "sim/loss/fate_digest.h"
+#include "sim/loss/link.h"
+#include "sim/loss/lost_count_theory.h"
+#include "sim/loss/packet_mask.h"
+#include "sim/packets/packetizer.h"
+#include "sim/recovery/link_recovery.h"
+
+namespace droptest::comm {
+
+/// Tells the groups of one rank apart: 0 for the communicator that was not split, larger for each later split. All
+/// members of a group agree on it, and no rank is in two groups of one number.
+using GroupNumber = std::uint16_t;
+
+/// A link as a stream of packets. A link with one destination is one flow, whatever group it is used in, because both
+/// its ends see all of its messages. A link to every destination has one flow per group, because only the group sees
+/// the messages.
+struct FlowKey {
+  sim::Link link;
+  GroupNumber group = 0;
+  friend auto operator<=>(const FlowKey&, const FlowKey&) = default;
+};
+FlowKey key_of(const sim::Link& link, GroupNumber group);
+
+/// "link 0 -> 3 of class tp_forward"
+std::string name_of(const sim::Link& link);
+
+/// Where the packets of a link lie: its indices and ticks.
+struct LinkCourse {
+  std::uint64_t messages = 0;
+  std::uint64_t packets = 0;    ///< so far; the index of the next one where indices run on along the link
+  std::uint64_t next_tick = 0;  ///< of a link with a clock: the first one after its last packet
+  /// Of each message, where messages have ordinals (Message::ordinal); 0: they have none. Absent: no message had any.
+  std::optional<std::uint64_t> ordinal_packets;
+
+  /// Throws: ConfigError where messages with ordinals have different sizes, or only some of a link's messages have one.
+  void check_ordinal(const FlowKey& key, std::uint64_t packets_sent, std::optional<std::uint64_t> ordinal);
+  /// Where the next message of so many packets lies: after the messages before it, or at the place of its ordinal.
+  /// Throws: CheckError when the indices run out.
+  sim::MessagePlace place(const FlowKey& key, std::uint64_t packets_sent, BurstScope scope,
+                          std::optional<std::uint64_t> ordinal) const;
+  /// The ticks of such a message, which are then used up.
+  sim::PacketTicks take_ticks(std::uint64_t packets_sent, double departs_seconds, double packet_seconds);
+  /// Goes on to the next message.
+  void pass(std::uint64_t packets_sent) {
+    packets += packets_sent;
+    ++messages;
+  }
+};
+
+/// The digest of what stayed missing in spite of a recovery.
+class MissingDigest {
+ public:
+  void add(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& missing);
+  std::uint64_t value() const { return digest_ == nullptr ? 0 : digest_->value(); }
+
+ private:
+  std::unique_ptr<sim::FateDigest> digest_;  // null while nothing did
+};
+
+/// What the rank that counts a link knows of it. What every message changes comes first.
+struct alignas(64) FlowTally {
+  explicit FlowTally(const sim::Link& link) : fates(link) {}
+  /// Of all fates, and of what stayed missing.
+  std::uint64_t digest() const { return fates.digest() + missing.value(); }
+
+  /// A message that goes out as so many packets, of which the last data packet may be short.
+  void count_bytes(std::uint64_t packets_sent, const sim::Packetizer& packets);
+  /// Its lost packets, of which there are `number`; `last` is where its last data packet is.
+  void count_lost(const sim::PacketMask& lost, std::uint64_t number, std::uint64_t last,
+                  const sim::Packetizer& packets);
+  void count_repair(const sim::Repair& repair, const sim::PacketMask& still_missing);
+  /// Its data packets that stay missing.
+  void count_residual(const sim::PacketMask& still_missing, const sim::Packetizer& packets);
+
+  PacketCounts counts;
+  sim::CountedFates fates;
+  sim::LostCountTheory theory;
+  MissingDigest missing;
+};
+
+/// State of one flow. A rank has several for each of its peers, so it is small on all but the rank that counts it.
+struct Flow : LinkCourse {
+  Flow(const sim::Link& link, const sim::LossProcess* configured) : process(configured), checked_fates(link) {}
+  /// The digest of the messages that both ends draw.
+  std::uint64_t check() const { return checked_fates.value() + checked_missing.value(); }
+  /// Its counts with expected losses, their variance and bursts; none where another rank counts it.
+  LossCounts loss_counts() const;
+
+  const sim::LossProcess* process;  ///< of the link, for all steps; null: reliable
+  std::uint64_t peer_messages = 0;  ///< of the messages: those that may be under way when one end is asked
+  std::pair<const FlowKey, Flow>* next = nullptr;  ///< that had the next message last time; null: none yet
+  std::unique_ptr<FlowTally> tally;                ///< null where another rank counts the link
+  sim::FateDigest checked_fates;
+  MissingDigest checked_missing;
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loss layer of one group: how a call of a class with a network is planned, run and counted.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "comm/call.h"
+#include "comm/communicator.h"
+#include "comm/started/deferred_calls.h"
+#include "comm/device/stream_turns.h"
+#include "comm/started/lane.h"
+#include "comm/lossy/clock/group_timeline.h"
+#include "comm/lossy/clock/virtual_clock.h"
+#include "comm/lossy/fill/scratch.h"
+#include "comm/lossy/fill/stale_memory.h"
+#include "comm/lossy/flows/flow_ledger.h"
+#include "comm/lossy/lossy_communicator.h"
+#include "comm/lossy/paths/path.h"
+#include "comm/lossy/paths/peer_message.h"
+#include "comm/lossy/pool.h"
+#include "comm/lossy/statistics/result_sampler.h"
+#include "comm/lossy/statistics/touched_calls.h"
+#include "comm/lossy/statistics/touched_steps.h"
+
+namespace droptest::comm {
+
+class StartedLossyCall;
+
+/// What all communicators of one rank share: its links do not know groups.
+struct RankState {
+  RankState(const LossyOptions& options, int world_rank);
+  VirtualClock* clock_or_null() { return clock ? &*clock : nullptr; }
+
+  /// Works out the times of all started calls but receives, in the order of their starts.
+  void play_started();
+  /// The rank's clock goes on to their ends.
+  void pass_started();
+  /// Adds the samples of a call to those of the rank, once those of all calls before it are there: so that sums do not
+  /// depend on the order of the waits.
+  void add_samples(std::uint64_t number, const LayerKey& key, const SampleSums& sums);
+
+  DeferredCalls deferred;
+  std::deque<StartedLossyCall*> started;  ///< that are not over, in the order of their starts
+  FlowLedger ledger;
+  std::optional<VirtualClock> clock;
+  bool plans_need_times = false;  ///< time feeds fates, so that calls can be planned only when ranks wait
+  TouchedCalls calls;
+  TouchedSteps steps;
+  ResultSampler sampler;
+  std::uint64_t sampled_calls = 0;  ///< that were planned
+  std::uint64_t samples_added = 0;
+  std::map<std::uint64_t, std::pair<LayerKey, SampleSums>> early_samples;  ///< by number of their call
+  std::uint64_t sample_every_steps;
+  std::uint64_t step = 0;
+  std::uint64_t world_step = 0;  ///< that the communicator which was not split has begun
+  std::uint64_t open_steps = 0;  ///< that have begun since the verdicts of all ranks were last put together
+  bool step_is_sampled = false;
+  int lossless_scopes = 0;
+  GroupNumber next_group = 1;
+};
+
+/// One group of a rank. Thread safety: none, but for LossyCall::run().
+class LossyGroup {
+ public:
+  /// `owned` is null, or keeps `inner` alive. Throws: ConfigError for a fill or path that has no meaning.
+  LossyGroup(Communicator& inner, std::unique_ptr<Communicator> owned, std::shared_ptr<RankState> state,
+             GroupNumber number);
+
+  /// Whether packets of the call travel, so that they may get lost.
+  bool is_lossy(sim::TrafficClass traffic_class, int peer = -1) const;
+  void begin_step();
+
+  /// A blocking call, which is_lossy().
+  void call(const CallArguments& arguments);
+  void exchange(std::span<const Send> sends, std::span<const Receive> receives);
+  /// Whether a started call can be planned at once, and goes on while the rank computes; otherwise it is a blocking one
+  /// at its wait.
+  bool plans_ahead(const CallArguments& arguments);
+  std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments);
+  /// Ranks: all of the group.
+  std::unique_ptr<LossyGroup> split(int color, int key);
+
+  GroupNumber number() const { return identity_.number; }
+
+  Communicator& inner;
+  const std::shared_ptr<RankState> state;  ///< shared by this rank's communicator and those split from it
+
+ private:
+  friend class LossyCall;
+  friend class StartedLossyCall;
+  /// What calls of a class use, one at a time.
+  struct Paths {
+    const ClassNetwork* network = nullptr;  ///< null: the class is reliable
+    Pool<Path> paths;
+    Pool<PeerMessage> messages;
+  };
+
+  Paths& paths_of(sim::TrafficClass traffic_class, Arrival arrival);
+  PathContext context_of(const ClassNetwork& network) const { return {inner, state->ledger, network, stale_}; }
+  std::unique_ptr<Path> make_path(const ClassNetwork& network) const;
+  bool samples(ElementType type) const { return state->step_is_sampled && type != ElementType::kUint64; }
+  /// The rank's clock moves on over a blocking call.
+  void pass_time(const CallArguments& arguments);
+
+  std::unique_ptr<Communicator> owned_;
+  GroupIdentity identity_;
+  std::uint64_t steps_begun_ = 0;
+  mutable StaleMemory stale_;
+  Pool<Scratch> scratch_;
+  StreamTurns turns_;  // of the buffers that calls share
+  std::array<Paths, sim::kAllTrafficClasses.size()> paths_;
+  // Of the protected messages of a class, where its fill acts on those that arrive whole too.
+  std::array<std::optional<ClassNetwork>, sim::kAllTrafficClasses.size()> certain_networks_;
+  std::array<Paths, sim::kAllTrafficClasses.size()> certain_paths_;
+  std::unique_ptr<Communicator> clock_channel_;  // null: the inner communicator
+  std::optional<GroupTimeline> timeline_;
+  std::unique_ptr<Communicator> lane_channel_;
+  std::optional<Lane> lane_;
+};
+
+/// One call of a class with a network: planned when it is made, then run, then over.
+class LossyCall {
+ public:
+  /// Plans it. `arguments` are borrowed, and those of one call of Communicator; they have been checked.
+  LossyCall(LossyGroup& group, const CallArguments& arguments);
+
+  /// A collective over `inner`, or over a twin of it on another thread.
+  void run(Communicator& inner);
+
+  /// A message, whose data the caller moves: what travels of a send, before it does.
+  ConstTensor outgoing() { return message_->outgoing(arguments_.input, *scratch_); }
+  /// Before a message is received, and when it has come.
+  void before_receipt() { message_->before_receipt(arguments_.output, *scratch_); }
+  void received() { message_->received(arguments_.output); }
+
+  bool is_sampled() const { return is_sampled_; }
+  /// The buffer for the exact result of a sampled call.
+  Tensor exact();
+  void compare_message();
+  /// Adds what was sampled to the rank's samples, where it was. Once, on the rank's thread.
+  void note_samples();
+
+ private:
+  LossyGroup& group_;
+  const CallArguments& arguments_;
+  Pool<Path>::Loan path_;            // of a collective
+  Pool<PeerMessage>::Loan message_;  // of a message
+  Pool<Scratch>::Loan scratch_;
+  bool is_sampled_;
+  std::uint64_t sample_number_ = 0;
+  Tensor exact_;
+  SampleSums sums_;
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/paths/peer_message.h"
+
+#include <array>
+
+#include "sim/error.h"
+
+namespace droptest::comm {
+
+PeerMessage::PeerMessage(const PathContext& context, std::uint64_t seed)
+    : context_(context), transform_(context.network, seed), one_hop_(context, Consistency::kPerReceiver) {}
+
+void PeerMessage::plan(const CallArguments& call, CallFates& fates) {
+  const bool sends = call.operation == Operation::kSend;
+  DROPTEST_CHECK(sends || call.operation == Operation::kRecv, "a call that is no message");
+  const ConstTensor data = sends ? call.input : call.output;
+  transform_.check(ReduceOp::kSum, data.type, call.message);
+  const int me = context_.group.rank();
+  const sim::Packetizer packets = context_.packets(data.type, data.count_elems());
+  const auto link = [&](int source, int destination) {
+    return context_.link(call.message.traffic_class, sim::Half::kGather, source, destination);
+  };
+  if (sends) return context_.ledger.pass_message(fates, link(me, call.peer), packets);
+  remembered_ = one_hop_.memory(StaleMemory::Use::kReceive, call.message, data, {}, call.peer);
+  lost_.start();
+  lost_.draw(context_.ledger, fates, link(call.peer, me), packets, Tally::kCounted);
+}
+
+ConstTensor PeerMessage::outgoing(ConstTensor data, Scratch& scratch) {
+  if (transform_.is_identity()) return data;
+  return transform_.transformed(data, std::array{data.count_elems()}, scratch);
+}
+
+void PeerMessage::before_receipt(Tensor data, Scratch& scratch) {
+  own_values_ = {data.type, {}};
+  if (!keeps_own(context_.network.gather.fill)) return;
+  if (!transform_.is_identity()) transform_.forward(data, std::array{data.count_elems()});
+  own_values_ = one_hop_.keep_for_own(data, scratch);
+}
+
+void PeerMessage::received(Tensor data) {
+  one_hop_.fill(data, lost_.of(0), context_.packets(data.type, data.count_elems()), own_values_, remembered_);
+  if (!transform_.is_identity()) transform_.inverse(data, std::array{data.count_elems()});
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Objects that one call at a time uses, kept for the next ones.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace droptest::comm {
+
+/// Lends objects, as many as are used at once. Thread safety: none; take and give back on one thread.
+template <class T>
+class Pool {
+ public:
+  /// An object on loan: it goes back when this is destroyed. The pool outlives it.
+  class Loan {
+   public:
+    Loan() = default;
+    Loan(Pool& pool, std::unique_ptr<T> object) : pool_(&pool), object_(std::move(object)) {}
+    Loan(Loan&&) noexcept = default;
+    Loan& operator=(Loan&& other) noexcept {
+      std::swap(pool_, other.pool_);
+      std::swap(object_, other.object_);
+      return *this;
+    }
+    ~Loan() {
+      if (object_ != nullptr) pool_->idle_.push_back(std::move(object_));
+    }
+    T* get() const { return object_.get(); }
+    T& operator*() const { return *object_; }
+    T* operator->() const { return object_.get(); }
+
+   private:
+    Pool* pool_ = nullptr;
+    std::unique_ptr<T> object_;
+  };
+
+  /// `make` gives a new object where none is idle.
+  template <class Make>
+  Loan take(const Make& make) {
+    if (idle_.empty()) return {*this, make()};
+    std::unique_ptr<T> object = std::move(idle_.back());
+    idle_.pop_back();
+    return {*this, std::move(object)};
+  }
+
+ private:
+  std::vector<std::unique_ptr<T>> idle_;
+};
+
+}  // namespace droptest::comm

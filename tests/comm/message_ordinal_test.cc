@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Messages whose place on their link both ends derive alike.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/lossy/flows/flow_ledger.h"
+#include "comm/lossy/lossy_communicator.h"
+#include "comm/run_ranks.h"
+#include "sim/error.h"
+#include "sim/loss/gilbert_elliott.h"
+#include "tests/comm/lossy_recovery.h"
+#include "tests/comm/timed_network.h"
+
+namespace droptest::comm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr std::size_t kFloats = 300;  // 19 packets, the last one short
+
+LossyOptions bursty(BurstScope scope) {
+  ClassNetwork network = recovery_network("direct", 0, 0.2);
+  network.gather.loss = std::make_shared<sim::GilbertElliott>(sim::GilbertElliottRates{0.05, 0.2, 0, 1});
+  network.burst_scope = scope;
+  return recovery_options(network);
+}
+
+// What rank 1 gets of rank 0's messages, by ordinal; and the class's statistics.
+std::map<std::uint64_t, Floats> received(const LossyOptions& options, const std::vector<std::uint64_t>& order,
+                                         std::uint64_t* digest = nullptr) {
+  std::map<std::uint64_t, Floats> result;
+  run_ranks(2, kRecoveryTimeout, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    for (const std::uint64_t ordinal : order) {
+      Floats data = recovery_values(static_cast<int>(ordinal), 0, kFloats);
+      const Message message{kRecoveryClass, "activation", 0, ordinal};
+      if (inner.rank() == 0) {
+        lossy.send(std::span<const float>(data), 1, message);
+      } else {
+        lossy.recv(std::span(data), 0, message);
+        result[ordinal] = data;
+      }
+    }
+    lossy.verify_fates();
+    const auto statistics = lossy.collect_statistics(LinkDetail::kOmit);
+    if (inner.rank() == 1 && digest != nullptr) *digest = statistics.at(0).digest;
+  });
+  return result;
+}
+
+TEST(MessageOrdinal, FatesDoNotDependOnTheOrderOfTheMessages) {
+  for (const BurstScope scope : {BurstScope::kLink, BurstScope::kMessage}) {
+    const LossyOptions options = bursty(scope);
+    const auto in_order = received(options, {0, 1, 2, 3, 16, 32});
+    EXPECT_EQ(received(options, {32, 3, 0, 16, 2, 1}), in_order);
+    EXPECT_EQ(received(options, {2}).at(2), in_order.at(2)) << "others need not be sent";
+    EXPECT_NE(std::count(in_order.at(0).begin(), in_order.at(0).end(), 0.0F),
+              std::count(in_order.at(1).begin(), in_order.at(1).end(), 0.0F));
+  }
+}
+
+TEST(MessageOrdinal, InOrderThePlacesAreThoseOfMessagesWithoutOne) {
+  for (const BurstScope scope : {BurstScope::kLink, BurstScope::kMessage}) {
+    Network network = bursty(scope).network;
+    FlowLedger with(network);
+    FlowLedger without(network);
+    const sim::Link link{kRecoveryClass, sim::Half::kGather, 0, 1};
+    const sim::Packetizer packets(kFloats, 4, 64);
+    for (std::uint64_t ordinal = 0; ordinal < 40; ++ordinal) {
+      CallFates plain;
+      CallFates numbered;
+      numbered.ordinal = ordinal;
+      sim::PacketMask a;
+      sim::PacketMask b;
+      ASSERT_EQ(without.draw_message(plain, link, packets, Tally::kCounted, a),
+                with.draw_message(numbered, link, packets, Tally::kCounted, b));
+      if (plain.touch == Touch::kTouched) {
+        ASSERT_EQ(a, b);
+      }
+    }
+    EXPECT_EQ(with.flows().at({link, 0}).tally->digest(), without.flows().at({link, 0}).tally->digest());
+  }
+}
+
+TEST(MessageOrdinal, TheClocksRepetitionsKeepThePlace) {
+  LossyOptions options = options_of("direct", 0.4, model_of());
+  apply_recovery(*options.network.of(kClass), protocol("selective_repeat", 2));
+  const auto result = [&](const std::vector<std::uint64_t>& order) {
+    std::map<std::uint64_t, Floats> of_ordinal;
+    run_ranks(2, kRecoveryTimeout, [&](Communicator& inner) {
+      LossyCommunicator lossy(inner, options);
+      for (const std::uint64_t ordinal : order) {
+        Floats data = recovery_values(static_cast<int>(ordinal), 0, 4096);
+        const Message message{kClass, "activation", 0, ordinal};
+        if (inner.rank() == 0) {
+          lossy.send(std::span<const float>(data), 1, message);
+        } else {
+          lossy.recv(std::span(data), 0, message);
+          of_ordinal[ordinal] = data;
+        }
+      }
+      lossy.verify_fates();
+    });
+    return of_ordinal;
+  };
+  const auto in_order = result({0, 1, 2});
+  EXPECT_EQ(result({2, 0, 1}), in_order);
+  EXPECT_NE(std::count(in_order.at(1).begin(), in_order.at(1).end(), 0.0F), 0);
+}
+
+template <class F>
+std::string error_of(const F& f) {
+  try {
+    f();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(MessageOrdinal, WhatHasNoPlaceIsRefused) {
+  FlowLedger ledger(bursty(BurstScope::kLink).network);
+  const sim::Link link{kRecoveryClass, sim::Half::kGather, 0, 1};
+  const auto pass = [&](std::optional<std::uint64_t> ordinal, std::uint64_t floats) {
+    CallFates call;
+    call.ordinal = ordinal;
+    ledger.pass_message(call, link, sim::Packetizer(floats, 4, 64));
+  };
+  pass(3, 0);  // nothing is sent
+  pass(7, kFloats);
+  EXPECT_THAT(error_of([&] { pass(8, 10 * kFloats); }),
+              AllOf(HasSubstr("link 0 -> 1 of class tp_forward"), HasSubstr("got a message of 188 packets with an ordinal"),
+                    HasSubstr("want one of 19 packets with an ordinal")));
+  EXPECT_THAT(error_of([&] { pass(std::nullopt, kFloats); }), HasSubstr("got a message without an ordinal"));
+  run_ranks(2, kRecoveryTimeout, [](Communicator& inner) {
+    LossyCommunicator lossy(inner, bursty(BurstScope::kLink));
+    Floats data(4);
+    EXPECT_THAT(error_of([&] { lossy.all_reduce(std::span(data), ReduceOp::kSum, {kRecoveryClass, "sum", 0, 5}); }),
+                HasSubstr("got an ordinal, which only messages between two ranks have"));
+  });
+}
+
+TEST(MessageOrdinal, EndsThatDeriveDifferentOnesAreNamed) {
+  std::string error;
+  EXPECT_THROW(run_ranks(2, kRecoveryTimeout,
+                         [&](Communicator& inner) {
+                           Floats data(4);
+                           if (inner.rank() == 0) {
+                             inner.send(std::span<const float>(data), 1, {kRecoveryClass, "activation", 0, 1});
+                             return;
+                           }
+                           try {
+                             inner.recv(std::span(data), 0, {kRecoveryClass, "activation", 0, 2});
+                           } catch (const CommError& thrown) {
+                             error = thrown.what();
+                             throw;
+                           }
+                         }),
+               CommError);
+  EXPECT_THAT(error, AllOf(HasSubstr("ordinal 1"), HasSubstr("ordinal 2")));
+}
+
+}  // namespace
+}  // namespace droptest::comm

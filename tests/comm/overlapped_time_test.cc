@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// The virtual clock's two timelines: what is computed while calls are under way, and ports that carry one at a time.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/lossy/lossy_communicator.h"
+#include "comm/lossy/paths/path_registry.h"
+#include "comm/run_ranks.h"
+#include "sim/error.h"
+#include "tests/comm/timed_network.h"
+
+namespace droptest::comm {
+namespace {
+
+constexpr std::chrono::milliseconds kTimeout{20000};
+const Message kFirst{kClass, "first", 0};
+const Message kSecond{kClass, "second", 0};
+constexpr double kExact = 1e-15;
+
+using Program = std::function<void(LossyCommunicator&, Tensor first, Tensor second)>;
+
+VirtualTime time_of(int ranks, const LossyOptions& options, const Program& program) {
+  VirtualTime time;
+  run_ranks(ranks, kTimeout, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    std::vector<float> first(kElements, 1);
+    std::vector<float> second(kElements, 2);
+    lossy.begin_step(0);
+    program(lossy, std::span(first), std::span(second));
+    lossy.verify_fates();
+    const auto collected = lossy.collect_time();
+    if (inner.rank() == 0) time = *collected;
+  });
+  return time;
+}
+
+Work start(LossyCommunicator& lossy, Tensor data, const Message& message) {
+  return lossy.start_all_reduce(data, data, ReduceOp::kSum, message);
+}
+
+VirtualTime time_of_one(int ranks, const LossyOptions& options) {
+  return time_of(ranks, options, [](LossyCommunicator& lossy, Tensor data, Tensor) {
+    lossy.all_reduce(data, ReduceOp::kSum, kFirst);
+  });
+}
+
+double seconds_of_one(int ranks, const LossyOptions& options) { return time_of_one(ranks, options).seconds; }
+
+TEST(OverlappedTime, WhatIsComputedMeanwhileHidesACollective) {
+  for (const PathEntry& path : paths()) {
+    SCOPED_TRACE(path.name);
+    LossyOptions options = options_of(path.name, 0.1, model_of());
+    if (path.has_groups) options.network.of(kClass)->group_ranks = 2;
+    const VirtualTime blocking = time_of_one(4, options);
+    const double alone = blocking.seconds;
+    ASSERT_GT(alone, 0);
+    for (const double share : {0.25, 4.0}) {
+      const double computed = share * alone;
+      const VirtualTime time = time_of(4, options, [&](LossyCommunicator& lossy, Tensor data, Tensor) {
+        Work work = start(lossy, data, kFirst);
+        lossy.pass_compute_time(computed);
+        work.wait();
+      });
+      EXPECT_NEAR(time.seconds, std::max(alone, computed), kExact);
+      EXPECT_NEAR(time.compute_seconds, computed, kExact);
+      EXPECT_NEAR(time.network_seconds, blocking.network_seconds, kExact);
+      EXPECT_NEAR(time.exposed_seconds(), std::max(0.0, alone - computed), kExact);
+    }
+  }
+}
+
+TEST(OverlappedTime, BlockingCallsAreExposedWhole) {
+  const LossyOptions options = options_of("direct", 0, model_of(1e-3));
+  const VirtualTime time = time_of(4, options, [](LossyCommunicator& lossy, Tensor first, Tensor second) {
+    lossy.all_reduce(first, ReduceOp::kSum, kFirst);
+    lossy.all_reduce(second, ReduceOp::kSum, kSecond);
+  });
+  EXPECT_NEAR(time.network_seconds, time.exposed_seconds(), kExact);
+  EXPECT_NEAR(time.compute_seconds, 1e-3, kExact);
+}
+
+TEST(OverlappedTime, CollectivesOfARankFollowOnEachOtherInAnyOrderOfTheWaits) {
+  const LossyOptions options = options_of("ring", 0.1, model_of());
+  const double alone = seconds_of_one(4, options);
+  for (const bool reversed : {false, true}) {
+    const VirtualTime time = time_of(4, options, [&](LossyCommunicator& lossy, Tensor first, Tensor second) {
+      Work one = start(lossy, first, kFirst);
+      Work two = start(lossy, second, kSecond);
+      if (reversed != (lossy.rank() % 2 == 0)) std::swap(one, two);
+      one.wait();
+      two.wait();
+    });
+    EXPECT_NEAR(time.seconds, 2 * alone, kExact);
+  }
+}
+
+TEST(OverlappedTime, ABlockingCallWaitsForThePortsOfWhatWasStarted) {
+  const LossyOptions options = options_of("direct", 0, model_of());
+  const double alone = seconds_of_one(2, options);
+  const VirtualTime time = time_of(2, options, [&](LossyCommunicator& lossy, Tensor first, Tensor second) {
+    Work work = start(lossy, first, kFirst);
+    lossy.all_reduce(second, ReduceOp::kSum, kSecond);
+    lossy.pass_compute_time(5 * alone);
+    work.wait();
+  });
+  EXPECT_NEAR(time.seconds, 7 * alone, kExact);
+}
+
+TEST(OverlappedTime, GroupsOfARankShareItsPorts) {
+  const LossyOptions options = options_of("direct", 0, model_of());
+  const double alone = seconds_of_one(2, options);
+  const VirtualTime time = time_of(2, options, [&](LossyCommunicator& lossy, Tensor first, Tensor second) {
+    const auto other = lossy.split(0, 0);
+    Work one = start(lossy, first, kFirst);
+    Work two = other->start_all_reduce(second, second, ReduceOp::kSum, kFirst);
+    two.wait();
+    one.wait();
+  });
+  EXPECT_NEAR(time.seconds, 2 * alone, kExact);
+}
+
+// Of 32768 bytes in packets of 256 on a link of 1 GB/s and 5 us.
+constexpr double kLatency = 5e-6;
+double transfer_seconds(const LossyOptions& options) {
+  return (32768 + 128.0 * static_cast<double>(options.time->header_bytes)) / 1e9;
+}
+
+TEST(OverlappedTime, MessagesWaitForThePortOfTheirSender) {
+  const LossyOptions options = options_of("direct", 0, model_of());
+  const VirtualTime time = time_of(3, options, [](LossyCommunicator& lossy, Tensor first, Tensor second) {
+    if (lossy.rank() == 0) {
+      Work one = lossy.start_send(first, 1, kFirst);
+      Work two = lossy.start_send(second, 2, kFirst);
+      two.wait();
+      one.wait();
+    } else {
+      lossy.recv(first, 0, kFirst);
+    }
+  });
+  EXPECT_NEAR(time.seconds, kLatency + 2 * transfer_seconds(options), kExact);
+}
+
+TEST(OverlappedTime, MessagesWaitForThePortOfTheirReceiver) {
+  const LossyOptions options = options_of("direct", 0, model_of());
+  const VirtualTime time = time_of(3, options, [](LossyCommunicator& lossy, Tensor first, Tensor second) {
+    if (lossy.rank() != 0) return lossy.send(first, 0, kFirst);
+    Work one = lossy.start_recv(first, 1, kFirst);
+    Work two = lossy.start_recv(second, 2, kFirst);
+    one.wait();
+    two.wait();
+  });
+  EXPECT_NEAR(time.seconds, kLatency + 2 * transfer_seconds(options), kExact);
+  EXPECT_NEAR(time.network_seconds, 4 * transfer_seconds(options) / 3, kExact) << "mean of the ranks";
+}
+
+TEST(OverlappedTime, AMessageHidesBehindWhatItsReceiverComputes) {
+  const LossyOptions options = options_of("direct", 0, model_of());
+  const VirtualTime time = time_of(2, options, [](LossyCommunicator& lossy, Tensor first, Tensor) {
+    if (lossy.rank() == 1) return lossy.send(first, 0, kFirst);
+    Work receive = lossy.start_recv(first, 1, kFirst);
+    lossy.pass_compute_time(1e-3);
+    receive.wait();
+  });
+  EXPECT_NEAR(time.seconds, 1e-3, kExact);
+}
+
+// A rank may wait for a collective first, whose peers send only afterwards what it receives.
+TEST(OverlappedTime, AReceiveThatComesLaterHoldsUpNoCollective) {
+  LossyOptions options = options_of("direct", 0.1, model_of());
+  constexpr auto kOther = sim::TrafficClass::kPpActivation;
+  options.network.of(kOther) = options.network.of(kClass);
+  const Message activation{kOther, "activation", 0};
+  const VirtualTime time = time_of(2, options, [&](LossyCommunicator& lossy, Tensor first, Tensor second) {
+    if (lossy.rank() == 0) {
+      Work receive = lossy.start_recv(first, 1, activation);
+      start(lossy, second, kSecond).wait();
+      receive.wait();
+    } else {
+      start(lossy, second, kSecond).wait();
+      lossy.start_send(first, 0, activation).wait();
+    }
+  });
+  EXPECT_NEAR(time.seconds, seconds_of_one(2, options) + kLatency + transfer_seconds(options), kExact);
+}
+
+TEST(OverlappedTime, NegativeComputeTimeIsRefused) {
+  run_ranks(1, kTimeout, [](Communicator& inner) {
+    LossyCommunicator timed(inner, options_of("direct", 0, model_of()));
+    EXPECT_THROW(timed.pass_compute_time(-1), ConfigError);
+    LossyOptions without = options_of("direct", 0, model_of());
+    without.time.reset();
+    LossyCommunicator untimed(inner, without);
+    untimed.pass_compute_time(1);
+    EXPECT_FALSE(untimed.collect_time().has_value());
+  });
+}
+
+}  // namespace
+}  // namespace droptest::comm
