@@ -28,7 +28,9 @@ CLASS_COLUMNS = ("collectives", "untouched_share", "nmse", "cosine", "divergence
 LAYER_COLUMNS = (
     "steps", "untouched_share", "sampled_calls", "bias", "nmse", "cosine", "divergence_max", "divergence_rms",
 )  # fmt: skip
-TIME_COLUMNS = ("virtual_seconds", "compute_seconds", "packets", "repeated_packets", "timeouts", "late_packets")
+TIME_COLUMNS = (
+    "virtual_seconds", "compute_seconds", "network_seconds", "packets", "repeated_packets", "timeouts", "late_packets",
+)  # fmt: skip
 RECOVERY_COLUMNS = ("packets", "lost", "repaired", "residual", "residual_bytes", "resent", "resend_rounds")
 LINK_COLUMNS = ("packets", "lost", "realised_rate", "z", "mean_burst_packets")
 NUMBERS = frozenset({

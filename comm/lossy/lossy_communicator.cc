@@ -174,6 +174,8 @@ LossyCommunicator::LosslessScope::LosslessScope(LossyCommunicator& communicator)
 
 LossyCommunicator::LosslessScope::~LosslessScope() { --communicator_.group_->state->lossless_scopes; }
 
+void LossyCommunicator::visit_state(sim::StateVisitor& visitor) { group_->visit_state(visitor); }
+
 VirtualClock::Pause LossyCommunicator::pause_clock() { return VirtualClock::Pause(group_->state->clock_or_null()); }
 
 void LossyCommunicator::pass_compute_time(double seconds) {

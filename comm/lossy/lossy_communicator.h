@@ -12,6 +12,7 @@
 #include "comm/lossy/clock/virtual_clock.h"
 #include "comm/lossy/network.h"
 #include "comm/lossy/statistics/loss_statistics.h"
+#include "sim/state_visitor.h"
 
 namespace droptest::comm {
 
@@ -85,6 +86,12 @@ class LossyCommunicator final : public Communicator {
     LossyCommunicator& communicator_;
     std::unique_ptr<VirtualClock::Pause> pause_;
   };
+
+  /// What the loss layer remembers of this rank: links' indices, stale values, feedback, statistics and clock. A
+  /// communicator that was split has its own memories; the rest is that of the one that was not split. Restored into one
+  /// that was made of equal options and split alike, the run goes on to the same bits. Throws: ConfigError while works
+  /// are under way.
+  void visit_state(sim::StateVisitor& visitor);
 
   /// While it is alive, what the calling thread does is no compute time of the virtual clock: sampling, logging. The
   /// calls of this communicator pause the clock themselves, those of classes without a network too.

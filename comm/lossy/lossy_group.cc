@@ -167,6 +167,12 @@ void RankState::add_samples(std::uint64_t number, const LayerKey& key, const Sam
   }
 }
 
+void RankState::visit_state(sim::StateVisitor& visitor) {
+  visit_values(visitor, ledger, calls, steps, sampler, sampled_calls, samples_added, step, world_step, open_steps,
+               step_is_sampled, next_group);
+  if (clock) visit_value(visitor, *clock);
+}
+
 LossyGroup::LossyGroup(Communicator& borrowed, std::unique_ptr<Communicator> owned, std::shared_ptr<RankState> shared,
                        GroupNumber number)
     : inner(borrowed), state(std::move(shared)), owned_(std::move(owned)) {
@@ -207,6 +213,16 @@ LossyGroup::Paths& LossyGroup::paths_of(sim::TrafficClass traffic_class, Arrival
 bool LossyGroup::is_lossy(sim::TrafficClass traffic_class, int peer) const {
   return state->lossless_scopes == 0 && inner.world_size() > 1 && peer != inner.rank() &&
          paths_[static_cast<std::size_t>(traffic_class)].network != nullptr;
+}
+
+void LossyGroup::visit_state(sim::StateVisitor& visitor) {
+  if (!state->started.empty() || !state->deferred.empty()) {
+    throw ConfigError("state of a loss layer: got " + std::to_string(state->started.size()) +
+                      " works under way, want none: wait for them first");
+  }
+  if (number() == 0) visit_value(visitor, *state);
+  visit_values(visitor, steps_begun_, stale_);
+  if (timeline_) visit_value(visitor, *timeline_);
 }
 
 void LossyGroup::begin_step() {

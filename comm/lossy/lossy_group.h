@@ -13,9 +13,7 @@
 
 #include "comm/call.h"
 #include "comm/communicator.h"
-#include "comm/started/deferred_calls.h"
 #include "comm/device/stream_turns.h"
-#include "comm/started/lane.h"
 #include "comm/lossy/clock/group_timeline.h"
 #include "comm/lossy/clock/virtual_clock.h"
 #include "comm/lossy/fill/scratch.h"
@@ -28,6 +26,9 @@
 #include "comm/lossy/statistics/result_sampler.h"
 #include "comm/lossy/statistics/touched_calls.h"
 #include "comm/lossy/statistics/touched_steps.h"
+#include "comm/started/deferred_calls.h"
+#include "comm/started/lane.h"
+#include "sim/state_visitor.h"
 
 namespace droptest::comm {
 
@@ -45,6 +46,8 @@ struct RankState {
   /// Adds the samples of a call to those of the rank, once those of all calls before it are there: so that sums do not
   /// depend on the order of the waits.
   void add_samples(std::uint64_t number, const LayerKey& key, const SampleSums& sums);
+
+  void visit_state(sim::StateVisitor& visitor);
 
   DeferredCalls deferred;
   std::deque<StartedLossyCall*> started;  ///< that are not over, in the order of their starts
@@ -88,6 +91,7 @@ class LossyGroup {
   std::unique_ptr<LossyGroup> split(int color, int key);
 
   GroupNumber number() const { return identity_.number; }
+  void visit_state(sim::StateVisitor& visitor);
 
   Communicator& inner;
   const std::shared_ptr<RankState> state;  ///< shared by this rank's communicator and those split from it

@@ -135,9 +135,13 @@ json link_json(const comm::LinkStatistics& link) {
 }
 
 json time_json(const comm::VirtualTime& time) {
-  return {{"virtual_seconds", time.seconds}, {"compute_seconds", time.compute_seconds},
-          {"packets", time.packets},         {"repeated_packets", time.repeated},
-          {"timeouts", time.timeouts},       {"late_packets", time.late}};
+  return {{"virtual_seconds", time.seconds},
+          {"compute_seconds", time.compute_seconds},
+          {"network_seconds", time.network_seconds},
+          {"packets", time.packets},
+          {"repeated_packets", time.repeated},
+          {"timeouts", time.timeouts},
+          {"late_packets", time.late}};
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sim/loss/packet_mask.h"
+#include "sim/state_visitor.h"
 
 namespace droptest::sim {
 
@@ -37,6 +38,11 @@ class BurstHistogram {
 
   /// Length of a stretch in packets -> how many, the open one too: what theory needs to expect a number of gaps.
   std::map<std::uint64_t, std::uint64_t> stretches() const;
+
+  void visit_state(StateVisitor& visitor) {
+    visit_values(visitor, bursts_, open_, delivered_, stretch_, losses_, bursts_of_, gaps_of_, long_bursts_, long_gaps_,
+                 stretches_);
+  }
 
  private:
   void add_losses(std::span<const std::uint32_t> losses, std::uint64_t packets);

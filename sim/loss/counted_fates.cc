@@ -93,6 +93,13 @@ void CountedFates::interrupt() {
   bursts_.interrupt();
 }
 
+void CountedFates::visit_state(StateVisitor& visitor) {
+  count_until(next_);
+  process_ = nullptr;
+  counted_ = next_ = 0;
+  visit_values(visitor, digest_, bursts_);
+}
+
 std::uint64_t CountedFates::digest() const {
   CountedFates all = *this;
   all.count_until(next_);

@@ -10,6 +10,7 @@
 #include "sim/loss/link.h"
 #include "sim/loss/loss_process.h"
 #include "sim/loss/packet_mask.h"
+#include "sim/state_visitor.h"
 
 namespace droptest::sim {
 
@@ -34,6 +35,9 @@ class CountedFates {
   std::uint64_t digest() const;
   /// Of all fates so far.
   BurstHistogram bursts() const;
+
+  /// But for the link; what is drawn ahead is drawn again.
+  void visit_state(StateVisitor& visitor);
 
  private:
   static constexpr std::uint64_t kWordPackets = 64;

@@ -6,6 +6,7 @@
 
 #include "sim/loss/link.h"
 #include "sim/loss/packet_mask.h"
+#include "sim/state_visitor.h"
 
 namespace droptest::sim {
 
@@ -21,6 +22,11 @@ class FateDigest {
 
   std::uint64_t value() const;
   std::uint64_t packets() const { return packets_; }
+
+  /// But for the link, which it is made with.
+  void visit_state(StateVisitor& visitor) {
+    visit_values(visitor, packets_, range_first_, range_packets_, word_, bits_, sum_);
+  }
 
  private:
   std::uint64_t word_digest() const;

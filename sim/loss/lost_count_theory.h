@@ -7,6 +7,7 @@
 
 #include "sim/loss/link.h"
 #include "sim/loss/loss_process.h"
+#include "sim/state_visitor.h"
 
 namespace droptest::sim {
 
@@ -21,6 +22,13 @@ class LostCountTheory {
            std::uint64_t packets);
 
   LostCount total() const;
+
+  /// `process` is the one in force; null where no message has come.
+  void visit_state(StateVisitor& visitor, const LossProcess* process) {
+    process_ = process;
+    visit_values(visitor, next_packet_, stretch_, ended_, memory_, stretches_);
+  }
+  const LossProcess* process() const { return process_; }
 
  private:
   void end_stretch();

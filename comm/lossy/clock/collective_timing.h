@@ -16,6 +16,7 @@
 #include "comm/lossy/network.h"
 #include "sim/recovery/link_recovery.h"
 #include "sim/schedules/hop_schedule.h"
+#include "sim/state_visitor.h"
 #include "sim/time/hop_timing.h"
 #include "sim/time/straggler.h"
 
@@ -52,6 +53,10 @@ class CollectiveTiming {
 
   /// The training step that the next collectives belong to; the loss of a link may change with it.
   void begin_step(std::uint64_t step) { step_ = step; }
+
+  void visit_state(sim::StateVisitor& visitor) {
+    visit_values(visitor, step_, collectives_, courses_, message_courses_, messages_);
+  }
 
   struct What {
     sim::TrafficClass traffic_class = sim::TrafficClass::kTpForward;

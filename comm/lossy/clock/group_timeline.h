@@ -12,6 +12,7 @@
 #include "comm/lossy/clock/virtual_clock.h"
 #include "comm/lossy/flows/flow_ledger.h"
 #include "comm/lossy/network.h"
+#include "sim/state_visitor.h"
 
 namespace droptest::comm {
 
@@ -33,6 +34,8 @@ class GroupTimeline {
 
   /// The training step that the next collectives belong to; the loss of a link may change with it.
   void begin_step(std::uint64_t step);
+
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, step_, timing_); }
 
  private:
   CollectiveTiming::What what_of(const CallArguments& call) const;

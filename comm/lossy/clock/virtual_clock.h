@@ -10,6 +10,7 @@
 #include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/flows/message_times.h"
 #include "comm/lossy/network.h"
+#include "sim/state_visitor.h"
 #include "sim/time/straggler.h"
 
 namespace droptest::comm {
@@ -39,6 +40,9 @@ class VirtualClock {
 
   /// The rank goes on to another step. Given compute time passes at once, at the beginning of the step.
   void begin_step(std::uint64_t step);
+
+  /// Outside of pauses. Measured compute time goes on from here.
+  void visit_state(sim::StateVisitor& visitor);
 
   /// While one is alive, the processor time of the calling thread is not compute time. They may be nested.
   class Pause {

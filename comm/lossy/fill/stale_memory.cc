@@ -2,15 +2,28 @@
 #include "comm/lossy/fill/stale_memory.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "comm/lossy/fill/packet_runs.h"
 
 namespace droptest::comm {
 
 bool StaleMemory::Memory::has_shape(ConstTensor like, std::size_t bytes, std::span<const std::uint64_t> parts) const {
-  const bool on_device = like.stream != nullptr;
-  return type == like.type && host.size() == (on_device ? 0 : bytes) && device.bytes() == (on_device ? bytes : 0) &&
-         std::ranges::equal(cut, parts);
+  // What was restored is in host memory first.
+  const bool has_memory = stream == nullptr ? host.size() == bytes : like.stream != nullptr && device.bytes() == bytes;
+  return type == like.type && has_memory && std::ranges::equal(cut, parts);
+}
+
+void StaleMemory::Memory::visit_state(sim::StateVisitor& visitor) {
+  std::vector<std::byte> values = host;
+  if (stream != nullptr) {
+    values.resize(device.bytes());
+    copy_to_host(device.data(), values, *stream);
+    stream->synchronize();
+  }
+  visit_values(visitor, type, cut, values);
+  if (visitor.turn() == sim::StateVisitor::Turn::kSave) return;
+  *this = Memory{type, std::move(cut), std::move(values), DeviceMemory(), nullptr};
 }
 
 Tensor StaleMemory::of(Use use, const Message& message, ConstTensor like, std::uint64_t count_elems,
@@ -22,21 +35,22 @@ Tensor StaleMemory::of(Use use, const Message& message, ConstTensor like, std::u
   }
   Memory& memory = found->second;
   const std::size_t bytes = count_elems * element_bytes(like.type);
-  const bool is_new = !memory.has_shape(like, bytes, cut);
-  if (is_new) {
+  if (!memory.has_shape(like, bytes, cut)) {
     if (like.stream != nullptr) like.stream->synchronize();  // queued work may use what is given up
     memory = Memory();
     memory.type = like.type;
     memory.cut.assign(cut.begin(), cut.end());
-  }
-  if (like.stream == nullptr) {
     memory.host.resize(bytes);  // all bits zero is zero in every element type
-    return {like.type, std::span(memory.host)};
   }
-  if (is_new) memory.device = DeviceMemory(bytes, "last values of message \"" + std::string(message.name) + "\"");
-  const Tensor values(like.type, {memory.device.data(), bytes}, like.stream);
-  if (is_new) zero(values);
-  return values;
+  if (like.stream == nullptr) return {like.type, std::span(memory.host)};
+  if (memory.stream == nullptr) {
+    memory.device = DeviceMemory(bytes, "last values of message \"" + std::string(message.name) + "\"");
+    copy_to_device(std::span<const std::byte>(memory.host), memory.device.data(), *like.stream);
+    like.stream->synchronize();  // the host's copy goes
+    memory.host = {};
+  }
+  memory.stream = like.stream;
+  return {like.type, {memory.device.data(), bytes}, like.stream};
 }
 
 }  // namespace droptest::comm

@@ -13,6 +13,7 @@
 
 #include "comm/communicator.h"
 #include "comm/device/device_buffer.h"
+#include "sim/state_visitor.h"
 
 namespace droptest::comm {
 
@@ -43,6 +44,9 @@ class StaleMemory {
   Tensor of(Use use, const Message& message, ConstTensor like, std::uint64_t count_elems,
             std::span<const std::uint64_t> cut, int peer = -1);
 
+  /// Values on a device are visited in host memory, and go back to it when they are next asked for.
+  void visit_state(sim::StateVisitor& visitor) { visit_value(visitor, memories_); }
+
  private:
   using Key = std::tuple<Use, sim::TrafficClass, int, int, std::string>;
   using KeyView = std::tuple<Use, sim::TrafficClass, int, int, std::string_view>;
@@ -62,7 +66,9 @@ class StaleMemory {
     std::vector<std::uint64_t> cut;
     std::vector<std::byte> host;
     DeviceMemory device;
+    Stream* stream = nullptr;  ///< of the device memory; null: the values are in host memory
 
+    void visit_state(sim::StateVisitor& visitor);
     bool has_shape(ConstTensor like, std::size_t bytes, std::span<const std::uint64_t> parts) const;
   };
   std::map<Key, Memory, Less> memories_;

@@ -27,6 +27,12 @@ std::uint64_t lost_bytes(const sim::PacketMask& mask, std::uint64_t number, std:
   return number * full - (mask.lost(last) ? full - packets.payload_bytes(packets.packets() - 1) : 0);
 }
 
+// What stays missing has a digest of its own.
+sim::Link last_attempt(sim::Link link) {
+  link.attempt = sim::Link::kMostAttempts;
+  return link;
+}
+
 }  // namespace
 
 std::string name_of(const sim::Link& link) {
@@ -79,8 +85,32 @@ sim::PacketTicks LinkCourse::take_ticks(std::uint64_t packets_sent, double depar
 }
 
 void MissingDigest::add(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& missing) {
-  if (digest_ == nullptr) digest_ = std::make_unique<sim::FateDigest>(link);
+  if (digest_ == nullptr) digest_ = std::make_unique<sim::FateDigest>(last_attempt(link));
   digest_->add(first_packet, missing);
+}
+
+void MissingDigest::visit_state(sim::StateVisitor& visitor, const sim::Link& link) {
+  bool any = digest_ != nullptr;
+  visit_value(visitor, any);
+  if (!any) return digest_.reset();
+  if (digest_ == nullptr) digest_ = std::make_unique<sim::FateDigest>(last_attempt(link));
+  visit_value(visitor, *digest_);
+}
+
+void FlowTally::visit_state(sim::StateVisitor& visitor, const sim::Link& link, const sim::LossProcess* configured) {
+  bool has_drawn = theory.process() != nullptr;
+  visit_values(visitor, counts, fates, has_drawn, drawn_step);
+  theory.visit_state(visitor, has_drawn ? &configured->at_step(drawn_step) : nullptr);
+  missing.visit_state(visitor, link);
+}
+
+void Flow::visit_state(sim::StateVisitor& visitor, const sim::Link& link) {
+  bool is_counted = tally != nullptr;
+  visit_values(visitor, static_cast<LinkCourse&>(*this), peer_messages, is_counted, checked_fates);
+  checked_missing.visit_state(visitor, link);
+  if (!is_counted) return tally.reset();
+  if (tally == nullptr) tally = std::make_unique<FlowTally>(link);
+  tally->visit_state(visitor, link, process);
 }
 
 void FlowTally::count_bytes(std::uint64_t packets_sent, const sim::Packetizer& packets) {

@@ -17,6 +17,7 @@
 #include "sim/loss/packet_mask.h"
 #include "sim/packets/packetizer.h"
 #include "sim/recovery/link_recovery.h"
+#include "sim/state_visitor.h"
 
 namespace droptest::comm {
 
@@ -65,6 +66,7 @@ class MissingDigest {
  public:
   void add(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& missing);
   std::uint64_t value() const { return digest_ == nullptr ? 0 : digest_->value(); }
+  void visit_state(sim::StateVisitor& visitor, const sim::Link& link);
 
  private:
   std::unique_ptr<sim::FateDigest> digest_;  // null while nothing did
@@ -84,10 +86,13 @@ struct alignas(64) FlowTally {
   void count_repair(const sim::Repair& repair, const sim::PacketMask& still_missing);
   /// Its data packets that stay missing.
   void count_residual(const sim::PacketMask& still_missing, const sim::Packetizer& packets);
+  /// `configured` is the link's process for all steps.
+  void visit_state(sim::StateVisitor& visitor, const sim::Link& link, const sim::LossProcess* configured);
 
   PacketCounts counts;
   sim::CountedFates fates;
   sim::LostCountTheory theory;
+  std::uint64_t drawn_step = 0;  ///< in which fates were last drawn
   MissingDigest missing;
 };
 
@@ -98,6 +103,7 @@ struct Flow : LinkCourse {
   std::uint64_t check() const { return checked_fates.value() + checked_missing.value(); }
   /// Its counts with expected losses, their variance and bursts; none where another rank counts it.
   LossCounts loss_counts() const;
+  void visit_state(sim::StateVisitor& visitor, const sim::Link& link);
 
   const sim::LossProcess* process;  ///< of the link, for all steps; null: reliable
   std::uint64_t peer_messages = 0;  ///< of the messages: those that may be under way when one end is asked

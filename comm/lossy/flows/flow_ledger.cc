@@ -67,6 +67,26 @@ void FlowLedger::fetch_ahead(const Flow& flow) {
   __builtin_prefetch(&next.tally->theory, kForWriting);
 }
 
+void FlowLedger::visit_state(sim::StateVisitor& visitor) {
+  std::uint64_t size = flows_.size();
+  visit_value(visitor, size);
+  if (visitor.turn() == sim::StateVisitor::Turn::kSave) {
+    for (auto& [key, flow] : flows_) {
+      FlowKey copy = key;
+      visit_value(visitor, copy);
+      flow.visit_state(visitor, key.link);
+    }
+    return;
+  }
+  last_ = nullptr;
+  flows_.clear();
+  for (std::uint64_t i = 0; i < size; ++i) {
+    FlowKey key;
+    visit_value(visitor, key);
+    flows_.try_emplace(key, key.link, process_of(key.link)).first->second.visit_state(visitor, key.link);
+  }
+}
+
 struct FlowLedger::Sent {
   FlowKey key;
   Flow& flow;
@@ -161,7 +181,10 @@ bool FlowLedger::lose(const CallFates& call, const Sent& sent, const sim::LossPr
     if (tally != nullptr && scope == BurstScope::kMessage) tally->fates.interrupt();
     if (tally != nullptr) tally->fates.add(place.first_packet, lost);
   }
-  if (tally != nullptr) tally->theory.add(process, network_.seed, link, place, sent.packets);
+  if (tally != nullptr) {
+    tally->theory.add(process, network_.seed, link, place, sent.packets);
+    tally->drawn_step = call.step;
+  }
   const bool is_checked = call.ordinal.value_or(flow.messages) % kMessagesPerCheck == 0;
   if (is_checked) flow.checked_fates.add(place.first_packet, lost);
   const std::uint64_t number = lost.lost_count();
@@ -178,10 +201,8 @@ bool FlowLedger::lose(const CallFates& call, const Sent& sent, const sim::LossPr
     const sim::Repair repair = recovery->recover(lost, draw_again, timing, missing);
     if (tally != nullptr) tally->count_repair(repair, missing);
     if (!missing.any_lost()) return false;
-    sim::Link last_attempt = link;
-    last_attempt.attempt = sim::Link::kMostAttempts;
-    if (is_checked) flow.checked_missing.add(last_attempt, place.first_packet, missing);
-    if (tally != nullptr) tally->missing.add(last_attempt, place.first_packet, missing);
+    if (is_checked) flow.checked_missing.add(link, place.first_packet, missing);
+    if (tally != nullptr) tally->missing.add(link, place.first_packet, missing);
   }
   if (tally != nullptr) tally->count_residual(missing, packets);
   return true;

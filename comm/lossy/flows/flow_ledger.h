@@ -15,6 +15,7 @@
 #include "sim/loss/link.h"
 #include "sim/loss/packet_mask.h"
 #include "sim/packets/packetizer.h"
+#include "sim/state_visitor.h"
 
 namespace droptest::comm {
 
@@ -70,6 +71,8 @@ class FlowLedger {
   /// Long-run fraction of a link's packets that stays missing, in messages of so many packets.
   /// Throws: CheckError where its recovery knows no closed form, which validate() refuses with the fills that ask.
   double missing_rate(const sim::Link& link, std::uint64_t packets) const;
+
+  void visit_state(sim::StateVisitor& visitor);
 
   using Flows = std::pmr::map<FlowKey, Flow>;
   const Flows& flows() const { return flows_; }

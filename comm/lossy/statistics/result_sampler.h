@@ -10,6 +10,7 @@
 #include "comm/lossy/fill/scratch.h"
 #include "comm/lossy/statistics/sample_sums.h"
 #include "comm/lossy/statistics/touched_steps.h"
+#include "sim/state_visitor.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::comm {
@@ -32,6 +33,8 @@ class ResultSampler {
   const std::map<LayerKey, SampleSums>& layers() const { return layers_; }
   /// The interval's sums; the next interval begins.
   SampleSums take_interval(sim::TrafficClass traffic_class);
+
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, total_, interval_, layers_); }
 
  private:
   static std::size_t index(sim::TrafficClass c) { return static_cast<std::size_t>(c); }

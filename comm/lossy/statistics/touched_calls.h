@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/lossy/flows/flow_ledger.h"
+#include "sim/state_visitor.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::comm {
@@ -28,6 +29,7 @@ class TouchedCalls {
   struct Calls {
     std::uint64_t count = 0;
     std::vector<std::uint64_t> touched;
+    void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, count, touched); }
   };
 
   /// A collective of a group that all its members note.
@@ -46,6 +48,8 @@ class TouchedCalls {
 
   /// Forgets the open calls of a class, and adds `settled`, the share of their combined verdicts that this rank counts.
   void settle(sim::TrafficClass traffic_class, const Settled& settled);
+
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, open_, settled_); }
 
  private:
   std::array<std::map<GroupIdentity, Calls>, sim::kAllTrafficClasses.size()> open_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/lossy/flows/flow_ledger.h"
+#include "sim/state_visitor.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::comm {
@@ -34,6 +35,7 @@ class TouchedSteps {
   struct Record {
     std::vector<Step> open;
     Settled settled;
+    void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, open, settled); }
   };
 
   void note(const LayerKey& key, std::uint64_t step, Touch touch) {
@@ -46,6 +48,8 @@ class TouchedSteps {
 
   /// Forgets the open steps before `step`, and adds `settled`, the share of their verdicts that this rank counts.
   void settle(const LayerKey& key, std::uint64_t step, const Settled& settled);
+
+  void visit_state(sim::StateVisitor& visitor) { visit_value(visitor, records_); }
 
  private:
   std::map<LayerKey, Record> records_;

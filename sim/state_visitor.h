@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of what an object remembers from one training step to the next.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace droptest::sim {
+
+/// A class with state shows all of it in one function, visit_state(visitor), in a fixed order. Who saves reads, who
+/// restores writes into an object that was made with the same arguments.
+class StateVisitor {
+ public:
+  enum class Turn : std::uint8_t { kSave, kRestore };
+  virtual ~StateVisitor() = default;
+  virtual Turn turn() const = 0;
+  /// A value, or the elements of one.
+  virtual void bytes(std::span<std::byte> value) = 0;
+};
+
+template <class T>
+void visit_value(StateVisitor& visitor, T& value);
+
+/// Each value in turn: objects with a visit_state(), containers, and trivially copyable values without pointers.
+template <class... T>
+void visit_values(StateVisitor& visitor, T&... values) {
+  (visit_value(visitor, values), ...);
+}
+
+/// `add()` makes another element of a container that is being restored, and visits it.
+template <class Container, class Add>
+void visit_elements_of(StateVisitor& visitor, Container& container, const Add& add) {
+  std::uint64_t size = container.size();
+  visit_value(visitor, size);
+  if (visitor.turn() == StateVisitor::Turn::kRestore) {
+    container.clear();
+    for (std::uint64_t i = 0; i < size; ++i) add();
+    return;
+  }
+  for (auto& element : container) visit_value(visitor, element);
+}
+
+template <class T>
+void visit_value(StateVisitor& visitor, std::vector<T>& values) {
+  visit_elements_of(visitor, values, [&] { visit_value(visitor, values.emplace_back()); });
+}
+
+template <class K, class V, class... Rest>
+void visit_value(StateVisitor& visitor, std::map<K, V, Rest...>& values) {
+  visit_elements_of(visitor, values, [&] {
+    std::pair<K, V> entry;
+    visit_values(visitor, entry.first, entry.second);
+    values.insert(std::move(entry));
+  });
+}
+
+template <class A, class B>
+void visit_value(StateVisitor& visitor, std::pair<A, B>& values) {
+  // The key of a map, which saving only reads.
+  visit_values(visitor, const_cast<std::remove_const_t<A>&>(values.first), values.second);
+}
+
+template <class... T>
+void visit_value(StateVisitor& visitor, std::tuple<T...>& values) {
+  std::apply([&](T&... of_tuple) { visit_values(visitor, of_tuple...); }, values);
+}
+
+inline void visit_value(StateVisitor& visitor, std::string& text) {
+  std::uint64_t size = text.size();
+  visit_value(visitor, size);
+  text.resize(size);
+  visitor.bytes(std::as_writable_bytes(std::span(text)));
+}
+
+template <class T>
+void visit_value(StateVisitor& visitor, std::optional<T>& value) {
+  bool has = value.has_value();
+  visit_value(visitor, has);
+  if (has && !value) value.emplace();
+  if (!has) value.reset();
+  if (has) visit_value(visitor, *value);
+}
+
+template <class T>
+void visit_value(StateVisitor& visitor, T& value) {
+  if constexpr (requires { value.visit_state(visitor); }) {
+    value.visit_state(visitor);
+  } else if constexpr (requires { std::tuple_size<T>::value; typename T::value_type; }) {
+    for (auto& element : value) visit_value(visitor, element);
+  } else {
+    static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>, "a type that shows its state");
+    visitor.bytes(std::as_writable_bytes(std::span(&value, 1)));
+  }
+}
+
+}  // namespace droptest::sim
