@@ -161,8 +161,13 @@ class Communicator {
   virtual void reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                    PartReduction& reduction, const Message& message);
 
-  /// Whether they read inputs in place, so that they cost what all_reduce and reduce_scatter do.
-  virtual bool reduces_in_place() const { return false; }
+  /// What they cost next to all_reduce and reduce_scatter.
+  enum class PartReductions : std::uint8_t {
+    kSlower,   ///< the default: they are made of other calls
+    kAsFast,   ///< each rank sees its own reduction
+    kInPlace,  ///< as fast, on inputs in place, and each rank sees the reductions of all
+  };
+  virtual PartReductions part_reductions() const { return PartReductions::kSlower; }
 
   /// Every rank gets all parts in rank order. Shapes: input counts[rank()], output sum(counts); the input may be the
   /// rank's own part of the output.

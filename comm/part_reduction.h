@@ -20,7 +20,7 @@ class PartReduction {
   /// A result may be a contribution too, the same elements at the same place: each element is written when that element
   /// of all contributions has been read. Otherwise they do not overlap, and what is no result is not written. All are
   /// valid until it returns. Blocking: it must not call a communicator, nor wait for another rank.
-  /// Where ranks share memory and the backend reduces in place (Communicator::reduces_in_place()), reductions[r] is
+  /// Where ranks share memory and the backend reduces in place (Communicator::part_reductions()), reductions[r] is
   /// what rank r gave to the collective, for reading: what all of them did beforehand has happened. Elsewhere it is
   /// empty. Throws: anything; the collective then fails on every rank, and the exception is what its own rank gets.
   virtual void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> results,

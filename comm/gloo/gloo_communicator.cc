@@ -152,13 +152,14 @@ void GlooCommunicator::take_parts(std::span<const ConstBytes> to, std::span<cons
 }
 
 void GlooCommunicator::reduce_own_part(const Call& call, ConstTensor input, Tensor output,
-                                       std::span<const std::uint64_t> counts) {
+                                       std::span<const std::uint64_t> counts, PartReduction* reduction) {
   const auto n = world_ranks_.size();
   const auto self = static_cast<std::size_t>(rank_);
   const std::vector<ConstBytes> to = parts_of(input.bytes, counts, input.type);
   agree({.call = call}, {}, to);
   const std::size_t bytes = to[self].size();
-  std::vector<std::vector<std::byte>> received(n);
+  if (bytes > inline_bytes() && received_parts_.size() < (n - 1) * bytes) received_parts_.resize((n - 1) * bytes);
+  Bytes free = received_parts_;
   std::vector<Bytes> from(n);
   std::vector<const std::byte*> inputs(n);
   for (std::size_t r = 0; r < n; ++r) {
@@ -167,13 +168,14 @@ void GlooCommunicator::reduce_own_part(const Call& call, ConstTensor input, Tens
     } else if (bytes <= inline_bytes()) {
       inputs[r] = inlined(static_cast<int>(r), bytes).data();
     } else {
-      received[r].resize(bytes);
-      from[r] = received[r];
-      inputs[r] = received[r].data();
+      from[r] = free.first(bytes);
+      free = free.subspan(bytes);
+      inputs[r] = from[r].data();
     }
   }
   take_parts(to, from, Phase::kReduce);
   std::byte* const outputs[] = {output.bytes.data()};
+  if (reduction != nullptr) return reduction->reduce(inputs, outputs, {});
   reduce_in_rank_order(call.reduce_op, input.type, inputs, outputs, counts[self]);
 }
 
@@ -215,9 +217,9 @@ void GlooCommunicator::carry_out(const Call& call, const CallArguments& argument
   const GlooMesh::CallScope scope(*mesh_, call);
   switch (operation) {
     case Operation::kAllReduce:
-      return all_reduce_now(call, input, output);
+      return all_reduce_now(call, input, output, nullptr);
     case Operation::kReduceScatter:
-      return reduce_own_part(call, input, output, counts);
+      return reduce_own_part(call, input, output, counts, nullptr);
     case Operation::kAllGather:
       copy_bytes(parts_of(output.bytes, counts, call.type)[static_cast<std::size_t>(rank_)], input.bytes);
       return gather_parts(call, output, counts);
@@ -228,13 +230,13 @@ void GlooCommunicator::carry_out(const Call& call, const CallArguments& argument
   }
 }
 
-void GlooCommunicator::all_reduce_now(const Call& call, ConstTensor input, Tensor output) {
-  if (input.bytes.size() <= std::min(inline_bytes(), kMostSentWhole / world_ranks_.size())) {
+void GlooCommunicator::all_reduce_now(const Call& call, ConstTensor input, Tensor output, PartReduction* reduction) {
+  if (reduction == nullptr && input.bytes.size() <= std::min(inline_bytes(), kMostSentWhole / world_ranks_.size())) {
     return reduce_everywhere(call, input, output);
   }
   const std::vector<std::uint64_t> counts = even_counts(call.count_elems, world_size());
   const Bytes own = parts_of(output.bytes, counts, call.type)[static_cast<std::size_t>(rank_)];
-  reduce_own_part(call, input, {call.type, own}, counts);
+  reduce_own_part(call, input, {call.type, own}, counts, reduction);
   gather_parts(call, output, counts);
 }
 
@@ -266,6 +268,27 @@ void GlooCommunicator::broadcast_now(const Call& call, Tensor data) {
 
 void GlooCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
   collective({.operation = Operation::kAllReduce, .input = input, .output = output, .op = op, .message = message});
+}
+
+void GlooCommunicator::all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction,
+                                       const Message& message) {
+  const Call call =
+      checked({.operation = Operation::kAllReduceWith, .input = input, .output = output, .message = message});
+  collectives_.drain();
+  const GlooMesh::CallScope scope(*mesh_, call);
+  all_reduce_now(call, input, output, &reduction);
+}
+
+void GlooCommunicator::reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                           PartReduction& reduction, const Message& message) {
+  const Call call = checked({.operation = Operation::kReduceScatterWith,
+                             .input = input,
+                             .output = output,
+                             .counts = counts,
+                             .message = message});
+  collectives_.drain();
+  const GlooMesh::CallScope scope(*mesh_, call);
+  reduce_own_part(call, input, output, counts, &reduction);
 }
 
 void GlooCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,

@@ -35,6 +35,11 @@ class GlooCommunicator final : public Communicator {
   void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
   void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
                       const Message& message) override;
+  /// The reduction reads the parts as they came.
+  void all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message) override;
+  void reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                           PartReduction& reduction, const Message& message) override;
+  PartReductions part_reductions() const override { return PartReductions::kAsFast; }
   void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                   const Message& message) override;
   void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
@@ -90,7 +95,8 @@ class GlooCommunicator final : public Communicator {
   void collective(const CallArguments& arguments);
   /// The next collective of the group, on the thread whose turn it is.
   void carry_out(const Call& call, const CallArguments& arguments);
-  void all_reduce_now(const Call& call, ConstTensor input, Tensor output);
+  /// Null `reduction`: the call's own.
+  void all_reduce_now(const Call& call, ConstTensor input, Tensor output, PartReduction* reduction);
   void all_to_all_now(const Call& call, const CallArguments& arguments);
   void broadcast_now(const Call& call, Tensor data);
   std::unique_ptr<WorkInFlight> begin_send(const Call& call, ConstTensor data, int destination);
@@ -110,8 +116,9 @@ class GlooCommunicator final : public Communicator {
   /// After agree() with the same `to`: part s of the output, from s, for each s; own parts are left alone. Parts that
   /// did not travel with a Hello come now.
   void take_parts(std::span<const ConstBytes> to, std::span<const Bytes> from, Phase phase);
-  /// Agrees on `call`, and then reduces this rank's part of all inputs into `output`, in rank order.
-  void reduce_own_part(const Call& call, ConstTensor input, Tensor output, std::span<const std::uint64_t> counts);
+  /// Agrees on `call`, and then reduces this rank's part of all inputs into `output`, in rank order or by a reduction.
+  void reduce_own_part(const Call& call, ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                       PartReduction* reduction);
   /// Agrees on `call`, and sends all parts to all ranks; this rank's is in its place in `output` already.
   void gather_parts(const Call& call, Tensor output, std::span<const std::uint64_t> counts);
   /// An all-reduce of inputs that travel with the agreement on `call`.
@@ -133,6 +140,7 @@ class GlooCommunicator final : public Communicator {
   std::uint16_t group_id_;
   std::uint64_t sequence_ = 0;  ///< collectives so far
   GlooExchange exchange_;
+  std::vector<std::byte> received_parts_;  ///< of the inputs of a reduction
   std::vector<std::uint64_t> sent_;      ///< messages so far, by destination
   std::vector<std::uint64_t> received_;  ///< messages so far, by source
   struct ToSelf {

@@ -38,7 +38,7 @@ class LocalCommunicator final : public Communicator {
                       const Message& message) override;
   /// Without a copy: the reduction reads the ranks' inputs and writes their outputs.
   void all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message) override;
-  bool reduces_in_place() const override { return true; }
+  PartReductions part_reductions() const override { return PartReductions::kInPlace; }
   void reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                            PartReduction& reduction, const Message& message) override;
   void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,

@@ -43,7 +43,7 @@ class ObservedCommunicator final : public Communicator {
     observe_(message, input.bytes.size());
     inner_.reduce_scatter_with(input, output, counts, reduction, message);
   }
-  bool reduces_in_place() const override { return inner_.reduces_in_place(); }
+  PartReductions part_reductions() const override { return inner_.part_reductions(); }
   void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                   const Message& message) override {
     observe_(message, input.bytes.size());

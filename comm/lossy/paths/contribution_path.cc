@@ -10,6 +10,9 @@
 namespace droptest::comm {
 namespace {
 
+// Of an all-reduce: below, its copy costs less than another exchange.
+constexpr std::size_t kBytesWorthParts = 65536;
+
 int lowest_world_rank(const Communicator& group) {
   int lowest = group.world_rank(0);
   for (int rank = 1; rank < group.world_size(); ++rank) lowest = std::min(lowest, group.world_rank(rank));
@@ -23,24 +26,34 @@ ContributionPath::ContributionPath(const PathContext& context)
       one_hop_(context, Consistency::kShared),
       aggregation_point_(static_cast<std::uint16_t>(lowest_world_rank(context.group))) {}
 
-bool ContributionPath::reduces_in_parts(const CallArguments& call) const {
+ContributionPath::Parts ContributionPath::parts_of(const CallArguments& call) const {
+  using PartReductions = Communicator::PartReductions;
   const HalfNetwork& half = context_.network.reduce;
-  return call.operation == Operation::kAllReduce && context_.group.reduces_in_place() && call.op == ReduceOp::kSum &&
-         !context_.feeds_back() && (half.fill == Fill::kZero || half.fill == Fill::kCountRescale);
+  const bool fits = call.operation == Operation::kAllReduce && call.op == ReduceOp::kSum && !context_.feeds_back() &&
+                    (half.fill == Fill::kZero || half.fill == Fill::kCountRescale);
+  if (!fits) return Parts::kNone;
+  const PartReductions offered = context_.group.part_reductions();
+  if (offered == PartReductions::kInPlace) return Parts::kOfShownFates;
+  return offered == PartReductions::kAsFast && call.input.bytes.size() >= kBytesWorthParts ? Parts::kOfDrawnFates
+                                                                                           : Parts::kNone;
 }
 
-// In parts each rank looks at what the others have drawn of their contributions.
+// Where ranks show their fates, each looks at what the others have drawn of their contributions.
 void ContributionPath::plan_contributions(const CallArguments& call, CallFates& fates) {
   const int me = context_.group.rank();
-  in_parts_ = reduces_in_parts(call);
-  lost_contributions_.start(in_parts_ ? 0 : packets_.packets());
+  parts_ = parts_of(call);
+  lost_contributions_.start(parts_ == Parts::kNone ? packets_.packets() : 0);
+  lost_by_source_.start();
   for (int source = 0; source < context_.group.world_size(); ++source) {
     const sim::Link link = context_.link_to_all(call.message.traffic_class, sim::Half::kReduce, source);
     if (source == me) {
       lost_.draw(context_.ledger, fates, link, packets_, Tally::kCounted);
-      if (!in_parts_) lost_contributions_.add(lost_.of(0));
-    } else if (in_parts_) {
+      if (parts_ == Parts::kNone) lost_contributions_.add(lost_.of(0));
+      if (parts_ == Parts::kOfDrawnFates) lost_by_source_.arrives();  // this rank's own is the one above
+    } else if (parts_ == Parts::kOfShownFates) {
       context_.ledger.pass_message(fates, link, packets_);
+    } else if (parts_ == Parts::kOfDrawnFates) {
+      lost_by_source_.draw(context_.ledger, fates, link, packets_, Tally::kOtherEnd);
     } else {
       const bool lost = context_.ledger.draw_message(fates, link, packets_, Tally::kOtherEnd, others_lost_);
       lost_contributions_.add(lost ? &others_lost_ : nullptr);
@@ -105,26 +118,30 @@ ConstTensor ContributionPath::arriving(const CallArguments& call, Tensor masked,
   return masked;
 }
 
-// Lives on the stack of the thread that runs its call. Each rank has drawn the fates of its own contribution, and
-// has those of the others from them.
+// Lives on the stack of the thread that runs its call. Where ranks show their fates, each has drawn those of its own
+// contribution, and has those of the others from them.
 class ContributionPath::Part final : public PartReduction {
  public:
-  Part(DeliveredReduction& delivered, const sim::PacketMask* lost, ConstTensor like,
-       const DeliveredReduction::Scaling& scaling)
-      : delivered_(delivered), lost_(lost), like_(like), scaling_(scaling) {}
+  Part(ContributionPath& path, ConstTensor like, const DeliveredReduction::Scaling& scaling)
+      : lost_(path.lost_.of(0)), path_(path), like_(like), scaling_(scaling) {}
 
   void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> results,
               std::span<const PartReduction* const> reductions) override {
-    DROPTEST_CHECK(reductions.size() == contributions.size(), "reductions out of sight");
-    for (std::size_t source = 0; source < reductions.size(); ++source) {
-      delivered_.lose(static_cast<int>(source), dynamic_cast<const Part&>(*reductions[source]).lost_);
+    const bool shown = path_.parts_ == Parts::kOfShownFates;
+    DROPTEST_CHECK(!shown || reductions.size() == contributions.size(), "reductions out of sight");
+    const auto me = static_cast<std::size_t>(path_.context_.group.rank());
+    for (std::size_t source = 0; source < contributions.size(); ++source) {
+      const sim::PacketMask* lost = source == me ? lost_
+                                    : shown      ? dynamic_cast<const Part&>(*reductions[source]).lost_
+                                                 : path_.lost_by_source_.of(source);
+      path_.delivered_.lose(static_cast<int>(source), lost);
     }
-    delivered_.reduce(ReduceOp::kSum, like_, scaling_, contributions, results);
+    path_.delivered_.reduce(ReduceOp::kSum, like_, scaling_, contributions, results);
   }
 
  private:
-  DeliveredReduction& delivered_;
   const sim::PacketMask* lost_;  // of this rank's contribution
+  ContributionPath& path_;
   ConstTensor like_;
   DeliveredReduction::Scaling scaling_;
 };
@@ -139,7 +156,7 @@ void ContributionPath::all_reduce_in_parts(const CallArguments& call, Communicat
   if (context_.network.reduce.fill == Fill::kCountRescale) {
     scaling.sums = DeliveredReduction::Scaling::Sums::kByCount;
   }
-  Part part(delivered_, lost_.of(0), call.input, scaling);
+  Part part(*this, call.input, scaling);
   inner.all_reduce_with(call.input, call.output, part, call.message);
 }
 
@@ -164,7 +181,7 @@ void ContributionPath::run(const CallArguments& call, Communicator& inner, Scrat
   }
   if (call.operation != Operation::kAllReduce) return one_hop_.run(call, inner, scratch);
   const ConstTensor own_values = one_hop_.keep_contribution(call.input, call.op, scratch);
-  if (in_parts_) {
+  if (parts_ != Parts::kNone) {
     all_reduce_in_parts(call, inner);
   } else {
     // The output is overwritten in any case, so what arrives may stand in it: in place nothing is copied.

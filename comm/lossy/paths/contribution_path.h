@@ -16,9 +16,9 @@ namespace droptest::comm {
 
 /// A packet of a contribution travels on the link (source, every destination) to the aggregation point; lost, it is
 /// missing from everyone's result, its sender's too. Each rank takes its losses out of what it hands to the backend's
-/// own collective, so all ranks get equal bits; where the backend reduces in place, sums leave them out on the way,
-/// which is the same to the bit (but for the sign of zeros). There each rank draws the fates of its own contribution,
-/// and the others look at them; elsewhere every rank draws those of all. The gather half of an all-reduce, where it is
+/// own collective, so all ranks get equal bits; where the backend reduces parts by a reduction of ours as fast, sums leave
+/// them out on the way, which is the same to the bit (but for the sign of zeros). Every rank draws the fates of all
+/// contributions, or its own alone where it can look at those that the others have drawn. The gather half of an all-reduce, where it is
 /// configured apart, is the way from the aggregation point, named by the group's lowest world rank, to each receiver
 /// (that rank too). Reduction order: the backend's.
 class ContributionPath final : public Path {
@@ -31,7 +31,10 @@ class ContributionPath final : public Path {
 
  private:
   class Part;
-  bool reduces_in_parts(const CallArguments& call) const;
+  // Whether the owners of parts leave out what is lost, instead of each rank in its contribution; then who knows the
+  // fates: each rank its own, for the others to look at, or each those of all.
+  enum class Parts : std::uint8_t { kNone, kOfShownFates, kOfDrawnFates };
+  Parts parts_of(const CallArguments& call) const;
   // Whether the way of the results is configured.
   bool can_lose_results() const {
     return context_.network.gather.loss != nullptr || !context_.network.gather.links.empty();
@@ -48,8 +51,9 @@ class ContributionPath final : public Path {
   DeliveredReduction delivered_;
   // Of the call at hand.
   sim::Packetizer packets_{0, 1, 1};
-  bool in_parts_ = false;
+  Parts parts_ = Parts::kNone;
   MessageLosses lost_;  // of this rank's contribution, then of its result where the gather half can lose it
+  MessageLosses lost_by_source_;  // of the others' contributions, where each rank draws those of all for parts
   LostContributions lost_contributions_;
   sim::PacketMask others_lost_;
   Tensor last_contributions_;  // of `stale`, else empty

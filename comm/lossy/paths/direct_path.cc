@@ -42,7 +42,8 @@ DirectPath::DirectPath(const PathContext& context)
 
 bool DirectPath::owners_lose_results(const CallArguments& call) const {
   const HalfNetwork& gather = context_.network.gather;
-  return call.operation == Operation::kAllReduce && context_.group.reduces_in_place() &&
+  const bool in_place = context_.group.part_reductions() == Communicator::PartReductions::kInPlace;
+  return call.operation == Operation::kAllReduce && in_place &&
          call.input.stream == nullptr && can_lose(gather) && gather.fill == Fill::kZero &&
          context_.network.reduce.fill != Fill::kStale;
 }
