@@ -75,6 +75,7 @@ Outcome run(const LossyOptions& options, bool made_anew) {
     auto layer = std::make_unique<Layer>(inner, options);
     std::vector<std::vector<float>> results;
     for (std::uint64_t step = 0; step < kSteps; ++step) {
+      layer->world.begin_step(step);
       if (made_anew && step == kSteps / 2 + 1) {
         Saved state;
         layer->visit_state(state);
@@ -83,7 +84,7 @@ Outcome run(const LossyOptions& options, bool made_anew) {
         layer->visit_state(state);
         EXPECT_TRUE(state.is_used_up());
       }
-      layer->world.begin_step(step);
+      layer->world.begin_step(step);  // which has begun
       for (Communicator* group : {static_cast<Communicator*>(&layer->world), layer->part.get()}) {
         std::vector<float> data = recovery_values(static_cast<int>(step), inner.rank(), 700);
         group->all_reduce(std::span(data), ReduceOp::kSum, {kRecoveryClass, "sum", 0});

@@ -189,6 +189,18 @@ TEST(OverlappedTime, AReceiveThatComesLaterHoldsUpNoCollective) {
   EXPECT_NEAR(time.seconds, seconds_of_one(2, options) + kLatency + transfer_seconds(options), kExact);
 }
 
+TEST(OverlappedTime, PortsAreFreeAgainAfterAStop) {
+  const LossyOptions options = options_of("direct", 0, model_of());
+  const VirtualTime time = time_of(2, options, [](LossyCommunicator& lossy, Tensor first, Tensor second) {
+    {
+      const auto stop = lossy.stop_clock();
+      lossy.all_reduce(first, ReduceOp::kSum, kFirst);
+    }
+    lossy.all_reduce(second, ReduceOp::kSum, kSecond);
+  });
+  EXPECT_NEAR(time.seconds, seconds_of_one(2, options), kExact);
+}
+
 TEST(OverlappedTime, NegativeComputeTimeIsRefused) {
   run_ranks(1, kTimeout, [](Communicator& inner) {
     LossyCommunicator timed(inner, options_of("direct", 0, model_of()));

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -379,6 +380,57 @@ TEST(StartedWork, FatesAreDrawnAtTheStart) {
   const auto started = results(false);
   EXPECT_EQ(started, results(true));
   EXPECT_NE(started[0], started[1]);
+}
+
+// The first one may be under way when the second one begins with what it has remembered.
+TEST(StartedWork, ABlockingCallOfTheSameNameComesAfterTheStartedOne) {
+  const auto result = [](bool started) {
+    std::vector<float> last;
+    run_ranks(3, 30s, [&](Communicator& inner) {
+      ClassNetwork network = recovery_network("ring", 0.3, 0.3);
+      network.reduce.fill = network.gather.fill = Fill::kStale;
+      LossyCommunicator lossy(inner, recovery_options(network));
+      std::vector<float> first = recovery_values(1, inner.rank(), 200000);
+      std::vector<float> second = recovery_values(2, inner.rank(), first.size());
+      const Message message{kRecoveryClass, "a", 0};
+      Work work = lossy.start_all_reduce(std::span(first), std::span(first), ReduceOp::kSum, message);
+      if (!started) work.wait();
+      lossy.all_reduce(std::span(second), ReduceOp::kSum, message);
+      work.wait();
+      if (inner.rank() == 0) last = second;
+    });
+    return last;
+  };
+  EXPECT_EQ(result(true), result(false));
+}
+
+TEST(StartedWork, SumsOfSamplesDoNotDependOnTheOrderOfTheWaits) {
+  const auto energy = [](bool reversed) {
+    double sum = 0;
+    run_ranks(2, 5s, [&](Communicator& inner) {
+      LossyOptions options = recovery_options(recovery_network("contribution", 0.2, 0));
+      options.sample_every_steps = 1;
+      LossyCommunicator lossy(inner, options);
+      lossy.begin_step(0);
+      const std::array<std::string, 3> names{"a", "b", "c"};
+      std::vector<std::vector<float>> data;
+      std::vector<Work> works;
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        data.push_back(recovery_values(static_cast<int>(i), inner.rank(), 5000));
+        for (float& x : data[i]) x *= std::array{1.0F, 1e-3F, 0.37F}[i];
+      }
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        const Tensor all{std::span(data[i])};
+        works.push_back(lossy.start_all_reduce(all, all, ReduceOp::kSum, {kRecoveryClass, names[i], 0}));
+      }
+      if (reversed) std::ranges::reverse(works);
+      for (Work& work : works) work.wait();
+      const auto statistics = lossy.collect_statistics(LinkDetail::kOmit);
+      if (inner.rank() == 0) sum = statistics.at(0).exact_energy + statistics.at(0).error_energy;
+    });
+    return sum;
+  };
+  EXPECT_EQ(energy(true), energy(false));
 }
 
 TEST(StartedWork, AWorkOfALossLayerThatIsDroppedWaitsAndAnErrorNamesItsRank) {
