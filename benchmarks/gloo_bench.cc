@@ -100,7 +100,8 @@ ordered_json measure(const Options& options, int rank, const std::string& folder
     const auto ratio = [&](const std::string& name, const std::string& to) {
       std::vector<double> ratios;
       for (int r = 0; r < options.rounds; ++r) {
-        ratios.push_back(milliseconds[name][static_cast<std::size_t>(r)] / milliseconds[to][static_cast<std::size_t>(r)]);
+        ratios.push_back(milliseconds[name][static_cast<std::size_t>(r)] /
+                         milliseconds[to][static_cast<std::size_t>(r)]);
       }
       row[name + "_over_" + to] = median(ratios);
     };
@@ -116,8 +117,12 @@ int run(int argc, char** argv) {
   Options options;
   CLI::App app("All-reduces of processes on one machine: Gloo's own, the gloo backend, and the loss layer over it");
   app.add_option("--ranks", options.ranks, "processes")->capture_default_str()->check(CLI::Range(2, 64));
-  app.add_option("--rounds", options.rounds, "turns of each contestant")->capture_default_str()->check(CLI::Range(1, 1000));
-  app.add_option("--loss-rate", options.loss_rate, "of each packet, 0 to 1")->capture_default_str()->check(CLI::Range(0.0, 1.0));
+  app.add_option("--rounds", options.rounds, "turns of each contestant")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  app.add_option("--loss-rate", options.loss_rate, "of each packet, 0 to 1")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--bytes", options.bytes, "of a rank's data, multiples of 4 per rank")->capture_default_str();
   try {
     app.parse(argc, argv);
@@ -146,7 +151,8 @@ int run(int argc, char** argv) {
     failed |= status;
   }
   std::filesystem::remove_all(folder);
-  std::cout << ordered_json{{"ranks", options.ranks}, {"loss_rate", options.loss_rate}, {"sizes", rows}}.dump(1) << "\n";
+  std::cout << ordered_json{{"ranks", options.ranks}, {"loss_rate", options.loss_rate}, {"sizes", rows}}.dump(1)
+            << "\n";
   return failed == 0 ? 0 : 1;
 }
 

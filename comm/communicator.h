@@ -230,9 +230,9 @@ class Communicator {
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
   /// Another communicator of the same ranks, on which another thread of the rank may make calls meanwhile. Twins of one
-  /// number, below kMostTwins, belong together: their calls match those of the peers' twins and no others. It shares the
-  /// failure and the steps of this one, and takes tensors in host memory. Ranks: each for itself, once for each number.
-  /// Blocking: never. Null, the default: the backend has none.
+  /// number, below kMostTwins, belong together: their calls match those of the peers' twins and no others. It shares
+  /// the failure and the steps of this one, and takes tensors in host memory. Ranks: each for itself, once for each
+  /// number. Blocking: never. Null, the default: the backend has none.
   static constexpr int kMostTwins = 2;
   virtual std::unique_ptr<Communicator> twin(int number);
 

@@ -94,7 +94,10 @@ template <class T>
 void visit_value(StateVisitor& visitor, T& value) {
   if constexpr (requires { value.visit_state(visitor); }) {
     value.visit_state(visitor);
-  } else if constexpr (requires { std::tuple_size<T>::value; typename T::value_type; }) {
+  } else if constexpr (requires {
+                         std::tuple_size<T>::value;
+                         typename T::value_type;
+                       }) {
     for (auto& element : value) visit_value(visitor, element);
   } else {
     static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>, "a type that shows its state");

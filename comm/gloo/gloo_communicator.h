@@ -12,8 +12,8 @@
 #include "comm/call.h"
 #include "comm/communicator.h"
 #include "comm/gloo/gloo_exchange.h"
-#include "comm/started/lane.h"
 #include "comm/gloo/gloo_mesh.h"
+#include "comm/started/lane.h"
 
 namespace droptest::comm {
 
@@ -141,8 +141,8 @@ class GlooCommunicator final : public Communicator {
   std::uint64_t sequence_ = 0;  ///< collectives so far
   GlooExchange exchange_;
   std::vector<std::byte> received_parts_;  ///< of the inputs of a reduction
-  std::vector<std::uint64_t> sent_;      ///< messages so far, by destination
-  std::vector<std::uint64_t> received_;  ///< messages so far, by source
+  std::vector<std::uint64_t> sent_;        ///< messages so far, by destination
+  std::vector<std::uint64_t> received_;    ///< messages so far, by source
   struct ToSelf {
     Call call;
     std::vector<std::byte> bytes;

@@ -136,7 +136,8 @@ class Simulation {
                                static_cast<std::uint16_t>(destination)};
           const sim::Packetizer cut = packets(elems);
           const bool any_lost = ledger.draw_message(fates, link, cut, Tally::kCounted, lost);
-          if (travels_on()) lost_bits[static_cast<std::size_t>(source)].write(any_lost ? &lost : nullptr, cut.packets());
+          if (travels_on())
+            lost_bits[static_cast<std::size_t>(source)].write(any_lost ? &lost : nullptr, cut.packets());
           if (!any_lost) return;
           touched_[trial] = true;
           lost_elements[trial] += lost.lost_count() * cut.elems_per_packet();

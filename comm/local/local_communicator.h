@@ -67,10 +67,10 @@ class LocalCommunicator final : public Communicator {
   std::shared_ptr<LocalGroup> group_;
   int rank_;
   StreamTurns in_place_copy_turns_;
-  GrowingDeviceMemory in_place_copy_;                                         ///< of an all_to_all on a device
+  GrowingDeviceMemory in_place_copy_;  ///< of an all_to_all on a device
   /// Shared with the parts of a split and with twins, whose threads read it.
   std::shared_ptr<std::atomic<std::uint64_t>> step_ = std::make_shared<std::atomic<std::uint64_t>>(0);
-  std::unique_ptr<Collective> blocking_;                                      ///< that of blocking calls
+  std::unique_ptr<Collective> blocking_;  ///< that of blocking calls
 };
 
 }  // namespace droptest::comm

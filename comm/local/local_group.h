@@ -235,7 +235,7 @@ class LocalGroup {
   std::uint64_t first_meeting_ = 0;                     ///< number of the first one of them
   std::size_t first_thread_ = 0;                        ///< place of the threads that make calls of this group
   std::array<std::shared_ptr<LocalGroup>, Communicator::kMostTwins> twins_;
-  std::vector<std::uint64_t> next_meeting_;             ///< by rank
+  std::vector<std::uint64_t> next_meeting_;  ///< by rank
   std::vector<std::unique_ptr<LocalMeeting>> spare_meetings_;
   std::map<std::pair<int, int>, Mailbox> mail_;               ///< by source and destination
   std::vector<std::unique_ptr<DevicePost>> taken_posts_;      ///< to be used again

@@ -63,10 +63,10 @@ class LossyCommunicator final : public Communicator {
   /// A work of a class with a network is planned at its start: its packets have their indices and fates, and its data
   /// move while the rank computes, collectives of a group one after the other on a thread of the group. A wait needs of
   /// the peers only that they have started the same. With a clock, a collective's wait also works out the times of all
-  /// works that the rank has started, which needs that the peers wait, too, and that ranks with several groups in common
-  /// start their works in one order. Where time feeds fates (processes that look at the time, deadlines, recoveries that
-  /// send again), and where the inner communicator has no twin(), works are instead planned and run when this rank waits
-  /// for one of them, or calls something else, in the order of their starts over all its groups.
+  /// works that the rank has started, which needs that the peers wait, too, and that ranks with several groups in
+  /// common start their works in one order. Where time feeds fates (processes that look at the time, deadlines,
+  /// recoveries that send again), and where the inner communicator has no twin(), works are instead planned and run
+  /// when this rank waits for one of them, or calls something else, in the order of their starts over all its groups.
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   void barrier(const Message& message) override;
   /// The parts share this communicator's links and their packet indices, so no fate is used twice.
@@ -88,9 +88,9 @@ class LossyCommunicator final : public Communicator {
   };
 
   /// What the loss layer remembers of this rank: links' indices, stale values, feedback, statistics and clock. A
-  /// communicator that was split has its own memories; the rest is that of the one that was not split. Restored into one
-  /// that was made of equal options and split alike, the run goes on to the same bits. Throws: ConfigError while works
-  /// are under way.
+  /// communicator that was split has its own memories; the rest is that of the one that was not split. Restored into
+  /// one that was made of equal options and split alike, the run goes on to the same bits. Throws: ConfigError while
+  /// works are under way.
   void visit_state(sim::StateVisitor& visitor);
 
   /// While it is alive, what the calling thread does is no compute time of the virtual clock: sampling, logging. The

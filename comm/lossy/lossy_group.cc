@@ -35,9 +35,7 @@ Stream* stream_of(const CallArguments& arguments) {
   return arguments.input.stream != nullptr ? arguments.input.stream : arguments.output.stream;
 }
 
-bool is_on_device(const CallArguments& arguments) {
-  return stream_of(arguments) != nullptr;
-}
+bool is_on_device(const CallArguments& arguments) { return stream_of(arguments) != nullptr; }
 
 // Whether all ranks of a collective ought to end with equal results.
 bool has_replicas(Operation operation) {
@@ -274,7 +272,8 @@ void LossyGroup::exchange(std::span<const Send> sends, std::span<const Receive> 
   std::vector<Receive> exact_receives;
   for (Send& send : outgoing) {
     if (!is_lossy(send.message.traffic_class, send.destination)) continue;
-    arguments.push_back({.operation = Operation::kSend, .input = send.data, .peer = send.destination, .message = send.message});
+    arguments.push_back(
+        {.operation = Operation::kSend, .input = send.data, .peer = send.destination, .message = send.message});
     pass_time(arguments.back());
     LossyCall& call = calls.emplace_back(*this, arguments.back());
     if (call.is_sampled()) exact_sends.push_back(send);
@@ -326,9 +325,7 @@ std::unique_ptr<LossyGroup> LossyGroup::split(int color, int key) {
 }
 
 LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
-    : group_(group),
-      arguments_(arguments),
-      scratch_(group.scratch_.take([] { return std::make_unique<Scratch>(); })) {
+    : group_(group), arguments_(arguments), scratch_(group.scratch_.take([] { return std::make_unique<Scratch>(); })) {
   RankState& state = *group.state;
   if (group.steps_begun_ != state.step) group.begin_step();
   const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;

@@ -12,12 +12,12 @@
 
 #include "comm/call.h"
 #include "comm/communicator.h"
-#include "comm/started/deferred_calls.h"
 #include "comm/device/device_buffer.h"
 #include "comm/device/stream.h"
 #include "comm/gloo/gloo_communicator.h"
 #include "comm/nccl/device_outbox.h"
 #include "comm/nccl/nccl_world.h"
+#include "comm/started/deferred_calls.h"
 
 struct ncclComm;
 

@@ -137,14 +137,16 @@ TEST(MessageOrdinal, WhatHasNoPlaceIsRefused) {
   };
   pass(3, 0);  // nothing is sent
   pass(7, kFloats);
-  EXPECT_THAT(error_of([&] { pass(8, 10 * kFloats); }),
-              AllOf(HasSubstr("link 0 -> 1 of class tp_forward"), HasSubstr("got a message of 188 packets with an ordinal"),
-                    HasSubstr("want one of 19 packets with an ordinal")));
+  EXPECT_THAT(error_of([&] { pass(8, 10 * kFloats); }), AllOf(HasSubstr("link 0 -> 1 of class tp_forward"),
+                                                              HasSubstr("got a message of 188 packets with an ordinal"),
+                                                              HasSubstr("want one of 19 packets with an ordinal")));
   EXPECT_THAT(error_of([&] { pass(std::nullopt, kFloats); }), HasSubstr("got a message without an ordinal"));
   run_ranks(2, kRecoveryTimeout, [](Communicator& inner) {
     LossyCommunicator lossy(inner, bursty(BurstScope::kLink));
     Floats data(4);
-    EXPECT_THAT(error_of([&] { lossy.all_reduce(std::span(data), ReduceOp::kSum, {kRecoveryClass, "sum", 0, 5}); }),
+    EXPECT_THAT(error_of([&] {
+                  lossy.all_reduce(std::span(data), ReduceOp::kSum, {kRecoveryClass, "sum", 0, 5});
+                }),
                 HasSubstr("got an ordinal, which only messages between two ranks have"));
   });
 }

@@ -45,9 +45,8 @@ Work start(LossyCommunicator& lossy, Tensor data, const Message& message) {
 }
 
 VirtualTime time_of_one(int ranks, const LossyOptions& options) {
-  return time_of(ranks, options, [](LossyCommunicator& lossy, Tensor data, Tensor) {
-    lossy.all_reduce(data, ReduceOp::kSum, kFirst);
-  });
+  return time_of(ranks, options,
+                 [](LossyCommunicator& lossy, Tensor data, Tensor) { lossy.all_reduce(data, ReduceOp::kSum, kFirst); });
 }
 
 double seconds_of_one(int ranks, const LossyOptions& options) { return time_of_one(ranks, options).seconds; }

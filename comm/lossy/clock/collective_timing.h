@@ -61,7 +61,7 @@ class CollectiveTiming {
   struct What {
     sim::TrafficClass traffic_class = sim::TrafficClass::kTpForward;
     ElementType type = ElementType::kFloat32;
-    Arrival arrival = Arrival::kByFate;  ///< what arrives for certain is sent once
+    Arrival arrival = Arrival::kByFate;      ///< what arrives for certain is sent once
     std::optional<std::uint64_t> ordinal{};  ///< Message::ordinal
   };
   /// `counts`: the elements of an all-reduce or a broadcast, of each rank's part in the others. `clocks`: seconds by

@@ -20,8 +20,8 @@ namespace droptest::comm {
 /// communicator; then each works out the whole collective, hop by hop, from pure fates, so that all agree without
 /// another word. A call begins when the rank's clock says so and the ports that it needs are free, so those of one rank
 /// follow on each other, and what is computed meanwhile overlaps with them.
-/// Ranks: all of the group call the same, in the order of the starts of calls. Determinism: with given compute times the
-/// ends are a pure function of (seed, program), equal on every backend.
+/// Ranks: all of the group call the same, in the order of the starts of calls. Determinism: with given compute times
+/// the ends are a pure function of (seed, program), equal on every backend.
 class GroupTimeline {
  public:
   /// `group` and `clock` are borrowed, and outlive this. Nobody else uses `group`, or everybody in the same order.

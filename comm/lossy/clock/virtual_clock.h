@@ -92,7 +92,8 @@ class VirtualClock {
 /// What paths see of a network: `network` itself, with holes by lateness where there is a deadline.
 Network with_deadlines(const Network& network, const TimeModel& model);
 
-/// The group's clocks: the latest of them, the mean compute and network time, and the sums of the counts. Ranks: all of `group`.
+/// The group's clocks: the latest of them, the mean compute and network time, and the sums of the counts. Ranks: all of
+/// `group`.
 VirtualTime collect_time(Communicator& group, const VirtualTime& mine);
 
 }  // namespace droptest::comm

@@ -15,7 +15,17 @@ namespace droptest::comm {
 /// Named buffers that only grow. A slot's content lasts until the slot is taken again.
 class Scratch {
  public:
-  enum class Slot : std::uint8_t { kReceived, kPart, kMasked, kInputCopy, kTransformed, kCorrected, kExact, kUnused, kSentinel };
+  enum class Slot : std::uint8_t {
+    kReceived,
+    kPart,
+    kMasked,
+    kInputCopy,
+    kTransformed,
+    kCorrected,
+    kExact,
+    kUnused,
+    kSentinel
+  };
 
   /// A tensor of count_elems elements of the type and in the memory of `like`, content unspecified.
   Tensor take(Slot slot, ConstTensor like, std::uint64_t count_elems) {

@@ -195,8 +195,9 @@ bool FlowLedger::lose(const CallFates& call, const Sent& sent, const sim::LossPr
   }
   if (recovery != nullptr) {
     missing.resize(data);
-    const auto draw_again = repeated == nullptr ? sim::draws_by_attempt(process, network_.seed, link, place.first_packet)
-                                                : sim::draws_by_slot(process, network_.seed, link, place);
+    const auto draw_again = repeated == nullptr
+                                ? sim::draws_by_attempt(process, network_.seed, link, place.first_packet)
+                                : sim::draws_by_slot(process, network_.seed, link, place);
     const sim::LinkTiming timing = repeated == nullptr ? sim::LinkTiming{} : repeated->timing;
     const sim::Repair repair = recovery->recover(lost, draw_again, timing, missing);
     if (tally != nullptr) tally->count_repair(repair, missing);

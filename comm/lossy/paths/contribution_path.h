@@ -16,11 +16,11 @@ namespace droptest::comm {
 
 /// A packet of a contribution travels on the link (source, every destination) to the aggregation point; lost, it is
 /// missing from everyone's result, its sender's too. Each rank takes its losses out of what it hands to the backend's
-/// own collective, so all ranks get equal bits; where the backend reduces parts by a reduction of ours as fast, sums leave
-/// them out on the way, which is the same to the bit (but for the sign of zeros). Every rank draws the fates of all
-/// contributions, or its own alone where it can look at those that the others have drawn. The gather half of an all-reduce, where it is
-/// configured apart, is the way from the aggregation point, named by the group's lowest world rank, to each receiver
-/// (that rank too). Reduction order: the backend's.
+/// own collective, so all ranks get equal bits; where the backend reduces parts by a reduction of ours as fast, sums
+/// leave them out on the way, which is the same to the bit (but for the sign of zeros). Every rank draws the fates of
+/// all contributions, or its own alone where it can look at those that the others have drawn. The gather half of an
+/// all-reduce, where it is configured apart, is the way from the aggregation point, named by the group's lowest world
+/// rank, to each receiver (that rank too). Reduction order: the backend's.
 class ContributionPath final : public Path {
  public:
   explicit ContributionPath(const PathContext& context);
@@ -52,7 +52,7 @@ class ContributionPath final : public Path {
   // Of the call at hand.
   sim::Packetizer packets_{0, 1, 1};
   Parts parts_ = Parts::kNone;
-  MessageLosses lost_;  // of this rank's contribution, then of its result where the gather half can lose it
+  MessageLosses lost_;            // of this rank's contribution, then of its result where the gather half can lose it
   MessageLosses lost_by_source_;  // of the others' contributions, where each rank draws those of all for parts
   LostContributions lost_contributions_;
   sim::PacketMask others_lost_;

@@ -43,9 +43,8 @@ DirectPath::DirectPath(const PathContext& context)
 bool DirectPath::owners_lose_results(const CallArguments& call) const {
   const HalfNetwork& gather = context_.network.gather;
   const bool in_place = context_.group.part_reductions() == Communicator::PartReductions::kInPlace;
-  return call.operation == Operation::kAllReduce && in_place &&
-         call.input.stream == nullptr && can_lose(gather) && gather.fill == Fill::kZero &&
-         context_.network.reduce.fill != Fill::kStale;
+  return call.operation == Operation::kAllReduce && in_place && call.input.stream == nullptr && can_lose(gather) &&
+         gather.fill == Fill::kZero && context_.network.reduce.fill != Fill::kStale;
 }
 
 // The owner's own contribution stays where it is: no packet, no fate.
@@ -91,16 +90,15 @@ void DirectPath::plan(const CallArguments& call, CallFates& fates) {
   }
   using Use = StaleMemory::Use;
   if (context_.feeds_back()) {
-    feedback_.plan(context_.stale, call.input, call.op,
-                   gathers ? Use::kAllReduceFeedback : Use::kReduceScatterFeedback, counts_, call.message);
+    feedback_.plan(context_.stale, call.input, call.op, gathers ? Use::kAllReduceFeedback : Use::kReduceScatterFeedback,
+                   counts_, call.message);
   }
   const std::uint64_t part_elems = counts_[static_cast<std::size_t>(context_.group.rank())];
   own_part_ = context_.packets(call.input.type, part_elems);
   remembered_ = {call.input.type, {}};
   if (can_lose(half) && half.fill == Fill::kStale) {
-    remembered_ =
-        context_.stale.of(gathers ? Use::kReduceContributions : Use::kReduceScatterContributions, call.message,
-                          call.input, static_cast<std::uint64_t>(ranks) * part_elems, counts_);
+    remembered_ = context_.stale.of(gathers ? Use::kReduceContributions : Use::kReduceScatterContributions,
+                                    call.message, call.input, static_cast<std::uint64_t>(ranks) * part_elems, counts_);
   }
   lost_results_by_ = owners_lose_results(call) ? LostResults::kByOwner : LostResults::kByReceiver;
   if (lost_results_by_ == LostResults::kByOwner) {

@@ -47,11 +47,11 @@ class DirectPath final : public Path {
   DeliveredReduction delivered_;
   LargestNorm adversary_;
   // Of the call at hand.
-  std::vector<std::uint64_t> counts_;    // of the parts, by rank
-  sim::Packetizer own_part_{0, 1, 1};    // how this rank's is cut
-  MessageLosses lost_contributions_;     // to it, by source
-  MessageLosses lost_outgoing_;          // of this rank's contributions, by owner, where they are fed back
-  LossesByRank lost_results_;            // by owner, where owners take them out
+  std::vector<std::uint64_t> counts_;  // of the parts, by rank
+  sim::Packetizer own_part_{0, 1, 1};  // how this rank's is cut
+  MessageLosses lost_contributions_;   // to it, by source
+  MessageLosses lost_outgoing_;        // of this rank's contributions, by owner, where they are fed back
+  LossesByRank lost_results_;          // by owner, where owners take them out
   LostResults lost_results_by_ = LostResults::kByReceiver;
   Tensor remembered_;  // each source's last values, one after the other; empty where the fill does not need them
   ErrorFeedback feedback_;

@@ -227,7 +227,8 @@ void HopPath::exchange_counts(const Run& run) {
     incoming_.clear();
     for (std::size_t i = 0; i < sent.size(); ++i) {
       if (sent[i].empty()) continue;
-      outgoing_.push_back({ConstTensor(std::span<const std::uint64_t>(sent[i])), sends_[i].destination, run.call.message});
+      outgoing_.push_back(
+          {ConstTensor(std::span<const std::uint64_t>(sent[i])), sends_[i].destination, run.call.message});
     }
     for (std::size_t i = 0; i < received.size(); ++i) {
       if (received[i].empty()) continue;
@@ -274,8 +275,7 @@ void HopPath::add_counts(sim::ElementRange elements, const std::vector<CountRun>
 void HopPath::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
   if (is_one_hop(call)) return one_hop_.run(call, inner, scratch);
   const bool scatters = call.operation == Operation::kReduceScatter;
-  const Tensor work =
-      scatters ? scratch.take(Scratch::Slot::kPart, call.input, call.input.count_elems()) : call.output;
+  const Tensor work = scatters ? scratch.take(Scratch::Slot::kPart, call.input, call.input.count_elems()) : call.output;
   const auto mine = static_cast<std::size_t>(context_.group.rank());
   if (call.operation == Operation::kAllGather) {
     copy(call.input, slice(work, {begins_[mine], begins_[mine + 1]}));

@@ -32,9 +32,7 @@ class MessageLosses {
   void last_arrives() { messages_[count_ - 1].any_missing = false; }
 
   /// What is missing of message `index`; null: nothing.
-  sim::PacketMask* of(std::size_t index) {
-    return messages_[index].any_missing ? &messages_[index].missing : nullptr;
-  }
+  sim::PacketMask* of(std::size_t index) { return messages_[index].any_missing ? &messages_[index].missing : nullptr; }
   const sim::PacketMask* of(std::size_t index) const {
     return messages_[index].any_missing ? &messages_[index].missing : nullptr;
   }

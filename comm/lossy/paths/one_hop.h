@@ -25,9 +25,9 @@ class OneHop {
   void plan(const CallArguments& call, CallFates& fates);
   void run(const CallArguments& call, Communicator& inner, Scratch& scratch);
 
-  /// The gather half of an all-reduce whose results are in `output` when the run comes to it: takes out what this rank's
-  /// links lost of them, as all_gather does. `own` keeps `own_values`, which has the shape of the output and does not
-  /// overlap it. The parts are as the plan was told.
+  /// The gather half of an all-reduce whose results are in `output` when the run comes to it: takes out what this
+  /// rank's links lost of them, as all_gather does. `own` keeps `own_values`, which has the shape of the output and
+  /// does not overlap it. The parts are as the plan was told.
   void plan_results(const CallArguments& call, std::span<const std::uint64_t> counts, CallFates& fates);
   void lose_results(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values) const;
 
