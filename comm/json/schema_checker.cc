@@ -20,6 +20,18 @@ const json* member_of(const json& object, std::string_view name) {
   return found == object.end() ? nullptr : &*found;
 }
 
+/// Whether `value` has the JSON type of that name; 8.0 is an integer, as JSON Schema has it.
+bool has_type(const json& value, std::string_view type) {
+  if (type == "null") return value.is_null();
+  if (type == "boolean") return value.is_boolean();
+  if (type == "string") return value.is_string();
+  if (type == "array") return value.is_array();
+  if (type == "object") return value.is_object();
+  if (type == "number") return value.is_number();
+  return value.is_number_integer() ||
+         (value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>());
+}
+
 /// Exact for every double and every 64-bit integer: comparisons of seeds and limits do not round.
 long double exact(const json& number) {
   static_assert(std::numeric_limits<long double>::digits >= 64);
@@ -139,17 +151,6 @@ std::string child_pointer(const std::string& pointer, const std::string& name) {
     }
   }
   return result;
-}
-
-bool has_type(const json& value, std::string_view type) {
-  if (type == "null") return value.is_null();
-  if (type == "boolean") return value.is_boolean();
-  if (type == "string") return value.is_string();
-  if (type == "array") return value.is_array();
-  if (type == "object") return value.is_object();
-  if (type == "number") return value.is_number();
-  return value.is_number_integer() ||
-         (value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>());
 }
 
 template <class Message>

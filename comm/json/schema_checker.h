@@ -49,9 +49,6 @@ class SchemaChecker {
   std::vector<Violation> violations_;
 };
 
-/// Whether `value` has the JSON type of that name; 8.0 is an integer, as JSON Schema has it.
-bool has_type(const nlohmann::json& value, std::string_view type);
-
 /// pointer + "/" + name, escaped.
 std::string child_pointer(const std::string& pointer, const std::string& name);
 

@@ -35,7 +35,7 @@ constexpr int kMostThreads = 1024;
 
 /// The option as the time section of a spec: the schema's rules, with defaults.
 json time_section(const std::string& text) {
-  const json document = {{"network", json::object()}, {"time", parse_json_option(text, "--time")}};
+  const json document = {{"network", json::object()}, {"time", comm::parse_json(text, "--time")}};
   return comm::checked_sections(document, "--time")["time"];
 }
 

@@ -2,11 +2,13 @@
 #include "experiments/cli/device_choice.h"
 
 #include <iostream>
+#include <string>
 
 #include "comm/device/device_info.h"
 #include "experiments/run/run_device.h"
 
 namespace droptest::cli {
+namespace {
 
 std::string device_text(const nlohmann::json& spec, const experiments::RunConfig& run) {
   experiments::require_run_device(run);
@@ -17,6 +19,8 @@ std::string device_text(const nlohmann::json& spec, const experiments::RunConfig
   const std::string absence = comm::survey_devices().absence;
   return "cpu, because " + (absence.empty() ? "backend " + run.backend.name + " carries host memory alone" : absence);
 }
+
+}  // namespace
 
 void say_device(const nlohmann::json& spec, const experiments::RunConfig& run) {
   const std::string text = device_text(spec, run);

@@ -3,17 +3,13 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "experiments/run_config.h"
 
 namespace droptest::cli {
 
-/// "cuda, 0: NVIDIA H100 80GB HBM3 (...)", or why "auto" took the CPU; empty for a spec that says nothing of devices.
-/// `spec`: as given. Throws: as require_run_device().
-std::string device_text(const nlohmann::json& spec, const experiments::RunConfig& run);
-
-/// Writes device_text() to standard error, where it is not empty.
+/// Writes "cuda, 0: NVIDIA H100 80GB HBM3 (...)", or why "auto" took the CPU, to standard error; nothing for a spec
+/// that says nothing of devices. `spec`: as given. Throws: as require_run_device().
 void say_device(const nlohmann::json& spec, const experiments::RunConfig& run);
 
 }  // namespace droptest::cli

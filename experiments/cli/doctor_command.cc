@@ -119,7 +119,7 @@ void add_doctor_command(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand("doctor", "Check a machine or an allocation before a run, and measure it");
   const auto options = std::make_shared<DoctorCommandOptions>();  // shared by CLI11's bindings and the action
   add_spec_options(*command, options->spec);
-  command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
+  add_out_option(*command, options->out);
   add_bandwidth_options(*command, options->bandwidth);
   command->add_flag("--json", options->json, "Print JSON");
   command->footer(

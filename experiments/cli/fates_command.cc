@@ -55,7 +55,7 @@ nlohmann::ordered_json report_json(const FatesOptions& options, const sim::LossP
 }
 
 int fates(const FatesOptions& options) {
-  nlohmann::json loss = parse_json_option(options.loss, "--loss");
+  nlohmann::json loss = comm::parse_json(options.loss, "--loss");
   const std::unique_ptr<sim::LossProcess> configured = comm::loss_from_json(loss, "--loss");
   const sim::LossProcess& process = configured->at_step(options.step);
   sim::Link link;

@@ -19,7 +19,7 @@ using nlohmann::json;
 
 /// A loss process, checked here so that messages name the option.
 json loss_option(const std::string& text, const std::string& option) {
-  json loss = parse_json_option(text, option);
+  json loss = comm::parse_json(text, option);
   if (loss.is_object() && loss.value("model", json()) == "timed_gilbert_elliott") return loss;  // a clock may say more
   json resolved = loss;
   comm::loss_from_json(resolved, option);
@@ -28,7 +28,7 @@ json loss_option(const std::string& text, const std::string& option) {
 
 /// Overrides of links, by the rules of a spec's network section.
 json links_option(const std::string& text) {
-  json links = parse_json_option(text, "--links");
+  json links = comm::parse_json(text, "--links");
   return comm::checked_sections({{"network", {{"links", std::move(links)}}}}, "--links")["network"]["links"];
 }
 
@@ -47,7 +47,7 @@ json network_section(const NetworkOptions& options) {
   if (!options.reduce_fill.empty()) network["reduce"]["fill"] = options.reduce_fill;
   if (!options.gather_fill.empty()) network["gather"]["fill"] = options.gather_fill;
   if (!options.recovery.empty()) {
-    const json recovery = parse_json_option(options.recovery, "--recovery");
+    const json recovery = comm::parse_json(options.recovery, "--recovery");
     network["recovery"] =
         comm::checked_sections({{"network", {{"recovery", recovery}}}}, "--recovery")["network"]["recovery"];
   }

@@ -368,7 +368,7 @@ void add_plan_command(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand("plan", "Say what a spec asks for, before anything runs");
   const auto options = std::make_shared<PlanOptions>();  // shared by CLI11's bindings and the action
   add_spec_options(*command, options->spec);
-  command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
+  add_out_option(*command, options->out);
   command->add_flag("--json", options->json, "Print JSON");
   command->footer(
       "Each run with its id, steps, least memory per rank, packets and time. Times are from finished runs in --out, "

@@ -43,8 +43,7 @@ std::string bar_text(double share) {
   return "[" + std::string(filled, '#') + std::string(kBarWidth - filled, '-') + "]";
 }
 
-}  // namespace
-
+/// "[#####-----] 12/24 runs, 350 steps/s, 3 min 20 s left, loss 2.431 2.502": at most `columns` wide.
 std::string progress_line(const SweepProgress& progress, std::size_t columns) {
   std::string line = bar_text(share_done(progress)) + " " + std::to_string(progress.ended()) + "/" +
                      std::to_string(progress.runs.size()) + " runs";
@@ -65,6 +64,8 @@ std::string progress_line(const SweepProgress& progress, std::size_t columns) {
   if (line.size() > columns) line.resize(columns);
   return line;
 }
+
+}  // namespace
 
 DisplayMode display_mode_of_stderr() {
   return ::isatty(STDERR_FILENO) != 0 ? DisplayMode::kTerminal : DisplayMode::kLines;

@@ -12,9 +12,6 @@
 
 namespace droptest::cli {
 
-/// "[#####-----] 12/24 runs, 350 steps/s, 3 min 20 s left, loss 2.431 2.502": at most `columns` wide.
-std::string progress_line(const experiments::SweepProgress& progress, std::size_t columns);
-
 enum class DisplayMode : std::uint8_t {
   kTerminal,  ///< with a line that is drawn over
   kLines,     ///< whole lines

@@ -133,9 +133,9 @@ int run(const RunOptions& options) {
 int work(const WorkerOptions& options) {
   const RunDirectory directory{options.directory};
   experiments::ResolvedRun resolved = experiments::resolve(comm::load_json(directory.spec()), directory.spec());
-  resolved.warnings = experiments::warnings_from_json(parse_json_option(options.warnings, "--warnings"));
-  resolved.labels = parse_json_option(options.labels, "--labels");
-  ExecuteOptions execute{parse_json_option(options.point, "--point"), worker_command()};
+  resolved.warnings = experiments::warnings_from_json(comm::parse_json(options.warnings, "--warnings"));
+  resolved.labels = comm::parse_json(options.labels, "--labels");
+  ExecuteOptions execute{comm::parse_json(options.point, "--point"), worker_command()};
   execute.lock = options.lock;
   experiments::execute_run(resolved, directory, execute);
   return kExitSuccess;
@@ -150,7 +150,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
   command
       ->add_option("--run", options->number, "Which run of a spec that asks for several, from 1, in the order of sweep")
       ->check(CLI::Range(std::uint64_t{1}, experiments::kMaxRuns));
-  command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
+  add_out_option(*command, options->out);
   add_if_busy_option(*command, options->if_busy, {"wait", "skip", "fail"});
   add_again_option(*command, options->again);
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");

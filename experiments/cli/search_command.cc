@@ -181,12 +181,8 @@ void add_search_command(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand("search", "Find the highest loss rate that training tolerates");
   const auto options = std::make_shared<SearchCommandOptions>();  // shared by CLI11's bindings and the action
   add_spec_options(*command, options->spec);
-  command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
-  command
-      ->add_option("--jobs,-j", options->jobs,
-                   "Runs at once; default: one for each core that this process may use,\n"
-                   "on a GPU at most 8, and no more than fit into its memory")
-      ->check(CLI::Range(1, 4096));
+  add_out_option(*command, options->out);
+  add_jobs_option(*command, options->jobs);
   add_if_busy_option(*command, options->if_busy, {"wait", "fail"});
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");
   command->footer(

@@ -6,7 +6,6 @@
 #include <iostream>
 #include <map>
 
-#include "comm/json/json_text.h"
 #include "experiments/spec/spec.h"
 
 namespace droptest::cli {
@@ -22,6 +21,18 @@ void add_set_option(CLI::App& command, SpecOptions& options) {
                   "Override a value of the spec: /pointer=value, e.g. /training/steps=100; may be given again")
       ->type_name("/POINTER=VALUE")
       ->take_all();
+}
+
+void add_out_option(CLI::App& command, std::string& out) {
+  command.add_option("--out", out, "Folder of all results")->capture_default_str();
+}
+
+void add_jobs_option(CLI::App& command, int& jobs) {
+  command
+      .add_option("--jobs,-j", jobs,
+                  "Runs at once; default: one for each core that this process may use,\n"
+                  "on a GPU at most 8, and no more than fit into its memory")
+      ->check(CLI::Range(1, 4096));
 }
 
 void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const std::vector<std::string>& choices) {
@@ -50,10 +61,6 @@ void say_warnings(const SpecOptions& options, const experiments::SweepPlan& plan
     if (plan.points > 1) std::cerr << " (" << one.points << " of " << plan.points << " points)";
     std::cerr << "\n";
   }
-}
-
-nlohmann::json parse_json_option(const std::string& text, const std::string& option) {
-  return comm::parse_json(text, option);
 }
 
 }  // namespace droptest::cli

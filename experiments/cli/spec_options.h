@@ -2,7 +2,6 @@
 // Options of the commands that take a spec.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -26,7 +25,12 @@ void add_spec_options(CLI::App& command, SpecOptions& options);
 /// Adds --set alone, for commands that name their spec otherwise.
 void add_set_option(CLI::App& command, SpecOptions& options);
 
-/// Adds --if-busy with `choices` of wait, skip and fail. `if_busy` holds the default, and outlives the parsing.
+/// Adds --out, which holds the default and outlives the parsing, as the others below.
+void add_out_option(CLI::App& command, std::string& out);
+/// Adds --jobs. 0: not given.
+void add_jobs_option(CLI::App& command, int& jobs);
+
+/// Adds --if-busy with `choices` of wait, skip and fail. `if_busy` holds the default.
 void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const std::vector<std::string>& choices);
 
 /// The runs that the spec asks for. `files` hashes the files that the spec names, which run ids need; null: no file is
@@ -35,8 +39,5 @@ experiments::SweepPlan load_plan(const SpecOptions& options, experiments::FileHa
 
 /// A line on standard error for each part of the spec that has no effect.
 void say_warnings(const SpecOptions& options, const experiments::SweepPlan& plan);
-
-/// A loss process given on the command line. Throws: ConfigError, naming the option.
-nlohmann::json parse_json_option(const std::string& text, const std::string& option);
 
 }  // namespace droptest::cli

@@ -154,12 +154,8 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand("sweep", "Train all runs of a spec, several at once");
   const auto options = std::make_shared<SweepCommandOptions>();  // shared by CLI11's bindings and the action
   add_spec_options(*command, options->spec);
-  command->add_option("--out", options->out, "Folder of all results")->capture_default_str();
-  command
-      ->add_option("--jobs,-j", options->jobs,
-                   "Runs at once; default: one for each core that this process may use,\n"
-                   "on a GPU at most 8, and no more than fit into its memory")
-      ->check(CLI::Range(1, 4096));
+  add_out_option(*command, options->out);
+  add_jobs_option(*command, options->jobs);
   command
       ->add_option("--pin", options->pin,
                    "cores: each run has cores of its own, unless more runs at once than cores are asked for;\n"

@@ -71,26 +71,6 @@ nlohmann::json judgement_json(const SearchPlan& plan, const SearchProgress& prog
           {"runs", std::move(runs)}};
 }
 
-}  // namespace
-
-std::string search_file(const std::string& out, std::string_view name) {
-  return out + "/" + std::string(name) + "/search.json";
-}
-
-std::string_view verdict_name(Verdict verdict) {
-  switch (verdict) {
-    case Verdict::kNotJudged:
-      return "not_judged";
-    case Verdict::kPasses:
-      return "passes";
-    case Verdict::kFails:
-      return "fails";
-    case Verdict::kUndecided:
-      return "undecided";
-  }
-  DROPTEST_CHECK(false, "unknown verdict");
-}
-
 std::string_view search_status_name(SearchProgress::Status status) {
   switch (status) {
     case SearchProgress::Status::kSearching:
@@ -129,6 +109,26 @@ nlohmann::json search_json(const SearchPlan& plan, const SearchProgress& progres
           {"runs", progress.runs},
           {"twins", std::move(twins)},
           {"rates", std::move(rates)}};
+}
+
+}  // namespace
+
+std::string search_file(const std::string& out, std::string_view name) {
+  return out + "/" + std::string(name) + "/search.json";
+}
+
+std::string_view verdict_name(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kNotJudged:
+      return "not_judged";
+    case Verdict::kPasses:
+      return "passes";
+    case Verdict::kFails:
+      return "fails";
+    case Verdict::kUndecided:
+      return "undecided";
+  }
+  DROPTEST_CHECK(false, "unknown verdict");
 }
 
 void write_search_record(const std::string& out, const SearchPlan& plan, const SearchProgress& progress) {

@@ -2,7 +2,6 @@
 // search.json: what a search for a tolerable loss rate has found so far. docs/records.md is the format.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -15,9 +14,6 @@ namespace droptest::experiments {
 std::string search_file(const std::string& out, std::string_view name);
 
 std::string_view verdict_name(Verdict verdict);
-std::string_view search_status_name(SearchProgress::Status status);
-
-nlohmann::json search_json(const SearchPlan& plan, const SearchProgress& progress);
 
 /// Checks the record against its schema (CheckError: a bug of ours) and writes it whole or not at all.
 void write_search_record(const std::string& out, const SearchPlan& plan, const SearchProgress& progress);
