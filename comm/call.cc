@@ -20,20 +20,6 @@ class Digest {
   std::uint64_t value_ = 0xcbf29ce484222325ULL;
 };
 
-std::string_view type_name(ElementType type) {
-  switch (type) {
-    case ElementType::kFloat32:
-      return "float32";
-    case ElementType::kFloat64:
-      return "float64";
-    case ElementType::kUint64:
-      return "uint64";
-    case ElementType::kBfloat16:
-      return "bfloat16";
-  }
-  return "unknown type";
-}
-
 bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
   if (a.empty() || b.empty()) return false;
   const std::less<> before;
@@ -117,7 +103,7 @@ std::string describe(const Call& call) {
   if (carries_data) {
     const bool reduces = call.operation == Operation::kAllReduce || call.operation == Operation::kReduceScatter;
     if (reduces) text += std::string(reduce_op_name(call.reduce_op)) + " of ";
-    text += std::to_string(call.count_elems) + " " + std::string(type_name(call.type)) + ", ";
+    text += std::to_string(call.count_elems) + " " + std::string(element_type_name(call.type)) + ", ";
   }
   text += "\"" + std::string(call.name()) + "\"";
   if (call.layer >= 0) text += ", layer " + std::to_string(call.layer);
@@ -183,8 +169,8 @@ void ArgumentCheck::counts(std::span<const std::uint64_t> counts) const {
 
 void ArgumentCheck::shape(ConstTensor tensor, std::uint64_t count, std::string_view what) const {
   if (tensor.type != call_.type) {
-    fail(std::string(what) + " is " + std::string(type_name(tensor.type)) + ", want " +
-         std::string(type_name(call_.type)));
+    fail(std::string(what) + " is " + std::string(element_type_name(tensor.type)) + ", want " +
+         std::string(element_type_name(call_.type)));
   }
   if (tensor.bytes.size() != count * element_bytes(call_.type)) {
     fail(std::string(what) + " has " + std::to_string(tensor.bytes.size()) + " bytes, want " +

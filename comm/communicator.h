@@ -13,81 +13,17 @@
 #include <type_traits>
 #include <vector>
 
-#include "comm/bfloat16.h"
 #include "comm/part_reduction.h"
 #include "comm/started/work.h"
+#include "comm/tensor.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::comm {
 
-enum class ElementType : std::uint8_t { kFloat32, kFloat64, kUint64, kBfloat16 };
-
-std::size_t element_bytes(ElementType type);
-
-/// Sums and maxima, both in rank order where the backend says so. A NaN is the maximum of anything; uint64 sums wrap;
-/// sums of bfloat16 are float until all is added, and are rounded once. Where partial sums travel, on the loss layer's
-/// paths of hops and in NCCL, those of bfloat16 are rounded at each hop.
+/// Sums and maxima, both in rank order where the backend says so. A NaN is the maximum of anything; sums of integers
+/// wrap; sums of bfloat16 and float16 are float until all is added, and are rounded once. Where partial sums travel, on
+/// the loss layer's paths of hops and in NCCL, those are rounded at each hop.
 enum class ReduceOp : std::uint8_t { kSum, kMax };
-
-template <class T>
-constexpr ElementType element_type_of();
-template <>
-constexpr ElementType element_type_of<float>() {
-  return ElementType::kFloat32;
-}
-template <>
-constexpr ElementType element_type_of<double>() {
-  return ElementType::kFloat64;
-}
-template <>
-constexpr ElementType element_type_of<std::uint64_t>() {
-  return ElementType::kUint64;
-}
-template <>
-constexpr ElementType element_type_of<Bf16>() {
-  return ElementType::kBfloat16;
-}
-
-class Stream;  // comm/device/stream.h
-
-/// A borrowed range of elements whose type, and whose memory, is known at run time: the host's, or with a stream that
-/// of the stream's device (comm/device/device_tensor.h makes those). What is done with device memory is done in the
-/// order of its stream.
-struct ConstTensor {
-  ElementType type = ElementType::kFloat32;
-  std::span<const std::byte> bytes;
-  Stream* stream = nullptr;  ///< null: host memory
-
-  ConstTensor() = default;
-  ConstTensor(ElementType t, std::span<const std::byte> b, Stream* s = nullptr) : type(t), bytes(b), stream(s) {}
-  template <class T>
-  ConstTensor(std::span<const T> elems) : type(element_type_of<T>()), bytes(std::as_bytes(elems)) {}  // NOLINT
-  template <class T>
-  requires(!std::is_const_v<T>) ConstTensor(std::span<T> elems) : ConstTensor(std::span<const T>(elems)) {}  // NOLINT
-  template <class T>
-  std::span<const T> as() const {
-    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
-  }
-  std::uint64_t count_elems() const { return bytes.size() / element_bytes(type); }
-};
-
-/// The same, writable.
-struct Tensor {
-  ElementType type = ElementType::kFloat32;
-  std::span<std::byte> bytes;
-  Stream* stream = nullptr;  ///< null: host memory
-
-  Tensor() = default;
-  Tensor(ElementType t, std::span<std::byte> b, Stream* s = nullptr) : type(t), bytes(b), stream(s) {}
-  template <class T>
-  Tensor(std::span<T> elems) : type(element_type_of<T>()), bytes(std::as_writable_bytes(elems)) {}  // NOLINT
-  template <class T>
-  std::span<T> as() const {
-    return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
-  }
-  operator ConstTensor() const { return {type, bytes, stream}; }  // NOLINT
-  std::uint64_t count_elems() const { return bytes.size() / element_bytes(type); }
-};
 
 /// What a collective carries. The name appears in errors, and tells messages of one size apart where a recovery
 /// policy remembers earlier values: equal names mean "the same tensor, one step later".

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstring>
 
+#include "comm/visit_elements.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -30,7 +31,7 @@ using Fold = void (*)(std::byte* block, const Terms& terms);
 struct Sum {
   template <class T>
   [[gnu::always_inline]] static T of(T a, T b) {
-    return a + b;
+    return sum_of(a, b);
   }
 };
 
@@ -78,7 +79,7 @@ template <class Op, class T>
     const T* x = reinterpret_cast<const T*>(terms.inputs[r] + terms.offset_bytes);
     const T factor = static_cast<T>(terms.factors[r]);
     if (r == 0) {
-      for (std::size_t i = 0; i < terms.elems; ++i) block[i] = x[i] * factor;
+      for (std::size_t i = 0; i < terms.elems; ++i) block[i] = static_cast<T>(x[i] * factor);
     } else {
       for (std::size_t i = 0; i < terms.elems; ++i) block[i] = Op::of(block[i], static_cast<T>(x[i] * factor));
     }
@@ -96,26 +97,26 @@ template <class Op, class T>
   }
   if (terms.scale == 1) return;
   const T scale = static_cast<T>(terms.scale);
-  for (std::size_t i = 0; i < terms.elems; ++i) block[i] *= scale;
+  for (std::size_t i = 0; i < terms.elems; ++i) block[i] = static_cast<T>(block[i] * scale);
 }
 
 // Float until all inputs are in, then rounded once.
-template <class Op>
-void fold_bfloat16(std::byte* bytes, const Terms& terms) {
-  Bf16* const block = reinterpret_cast<Bf16*>(bytes);
-  alignas(64) std::array<float, kReductionBlockBytes / sizeof(Bf16)> folded;
+template <class Op, class T>
+void fold_narrow(std::byte* bytes, const Terms& terms) {
+  T* const block = reinterpret_cast<T*>(bytes);
+  alignas(64) std::array<float, kReductionBlockBytes / sizeof(T)> folded;
   for (std::size_t r = 0; r < terms.inputs.size(); ++r) {
-    const Bf16* input = reinterpret_cast<const Bf16*>(terms.inputs[r] + terms.offset_bytes);
+    const T* input = reinterpret_cast<const T*>(terms.inputs[r] + terms.offset_bytes);
     const float factor = terms.factors.empty() ? 1 : static_cast<float>(terms.factors[r]);
     for (std::size_t i = 0; i < terms.elems; ++i) {
-      const float x = terms.factors.empty() ? to_float(input[i]) : to_float(to_bf16(to_float(input[i]) * factor));
+      const float x = terms.factors.empty() ? to_float(input[i]) : to_float(narrowed<T>(to_float(input[i]) * factor));
       folded[i] = r == 0 ? x : Op::of(folded[i], x);
     }
   }
-  for (std::size_t i = 0; i < terms.elems; ++i) block[i] = to_bf16(folded[i]);
+  for (std::size_t i = 0; i < terms.elems; ++i) block[i] = narrowed<T>(folded[i]);
   if (terms.scale == 1) return;
   const auto scale = static_cast<float>(terms.scale);
-  for (std::size_t i = 0; i < terms.elems; ++i) block[i] = to_bf16(to_float(block[i]) * scale);
+  for (std::size_t i = 0; i < terms.elems; ++i) block[i] = narrowed<T>(to_float(block[i]) * scale);
 }
 
 template <class Op, class T>
@@ -148,17 +149,13 @@ Fold widest() {
 
 template <class Op>
 Fold fold_of(ElementType type) {
-  switch (type) {
-    case ElementType::kFloat32:
-      return widest<Op, float>();
-    case ElementType::kFloat64:
-      return widest<Op, double>();
-    case ElementType::kUint64:
-      return widest<Op, std::uint64_t>();
-    case ElementType::kBfloat16:
-      return fold_bfloat16<Op>;
-  }
-  DROPTEST_CHECK(false, "unknown element type");
+  return visit_elements(type, []<class T>(std::type_identity<T>) -> Fold {
+    if constexpr (kIsNarrowFloat<T>) {
+      return fold_narrow<Op, T>;
+    } else {
+      return widest<Op, T>();
+    }
+  });
 }
 
 // In place a gap's inputs are outputs, which the cache does not have when they are not read.

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "comm/communicator.h"
+#include "comm/tensor.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -22,15 +22,59 @@ decltype(auto) visit_elements(ElementType type, const Visit& visit) {
       return visit(std::type_identity<std::uint64_t>());
     case ElementType::kBfloat16:
       return visit(std::type_identity<Bf16>());
+    case ElementType::kFloat16:
+      return visit(std::type_identity<Fp16>());
+    case ElementType::kInt32:
+      return visit(std::type_identity<std::int32_t>());
+    case ElementType::kInt64:
+      return visit(std::type_identity<std::int64_t>());
+    case ElementType::kUint8:
+      return visit(std::type_identity<std::uint8_t>());
   }
   DROPTEST_CHECK(false, "unknown element type");
 }
 
 /// An element as a number: exact but for large integers.
 template <class T>
-double number_of(T element) {
-  return static_cast<double>(element);
+constexpr double number_of(T element) {
+  if constexpr (kIsNarrowFloat<T>) {
+    return static_cast<double>(to_float(element));
+  } else {
+    return static_cast<double>(element);
+  }
 }
-inline double number_of(Bf16 element) { return static_cast<double>(to_float(element)); }
+
+/// What elements are computed with: themselves, or floats.
+template <class T>
+using WideOf = std::conditional_t<kIsNarrowFloat<T>, float, T>;
+template <class T>
+constexpr WideOf<T> widened(T element) {
+  if constexpr (kIsNarrowFloat<T>) {
+    return to_float(element);
+  } else {
+    return element;
+  }
+}
+template <class T>
+constexpr T narrowed(WideOf<T> value) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    return to_bf16(value);
+  } else if constexpr (std::is_same_v<T, Fp16>) {
+    return to_fp16(value);
+  } else {
+    return value;
+  }
+}
+
+/// a + b; sums of integers wrap.
+template <class W>
+constexpr W sum_of(W a, W b) {
+  if constexpr (std::is_integral_v<W>) {
+    using U = std::make_unsigned_t<W>;
+    return static_cast<W>(static_cast<U>(static_cast<U>(a) + static_cast<U>(b)));
+  } else {
+    return a + b;
+  }
+}
 
 }  // namespace droptest::comm

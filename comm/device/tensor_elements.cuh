@@ -1,41 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of tensors as kernels compute with them.
+// Elements of tensors as kernels compute with them, and how kernels reach them.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <limits>
+#include <span>
+#include <vector>
 
 #include "comm/communicator.h"
+#include "comm/device/stream.h"
+#include "comm/visit_elements.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
 
-/// Sums are made in the type itself, but those of bfloat16 in float.
-template <class T>
-struct Wide {
-  using Type = T;
-  __device__ static T of(T x) { return x; }
-  __device__ static T narrow(T x) { return x; }
-};
-template <>
-struct Wide<Bf16> {
-  using Type = float;
-  __device__ static float of(Bf16 x) { return to_float(x); }
-  __device__ static Bf16 narrow(float x) { return to_bf16(x); }
-};
-template <class T>
-using WideOf = typename Wide<T>::Type;
-
 /// a op b; a NaN is the maximum of anything.
 template <class W>
 __device__ W combine(ReduceOp op, W a, W b) {
-  if (op == ReduceOp::kSum) return a + b;
+  if (op == ReduceOp::kSum) return sum_of(a, b);
   return (a < b || b != b) ? b : a;
 }
 
 /// Exact but for large integers.
 template <class T>
 __device__ double as_double(T x) {
-  return static_cast<double>(Wide<T>::of(x));
+  return static_cast<double>(widened(x));
 }
 
 /// What a maximum leaves out; the host gives it to kernels, which cannot ask for numeric limits.
@@ -44,6 +36,35 @@ W lowest_value() {
   using Limits = std::numeric_limits<W>;
   return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
 }
+
+/// Neighbours that are read and written together.
+template <class T, int kElems>
+struct alignas(sizeof(T) * kElems) Pack {
+  T elems[kElems];
+};
+inline constexpr std::size_t kPackBytes = 16;
+
+/// Whether packs may begin at all these places.
+inline bool are_aligned(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs) {
+  const auto aligned = [](const std::byte* p) { return reinterpret_cast<std::uintptr_t>(p) % kPackBytes == 0; };
+  return std::ranges::all_of(inputs, aligned) && std::ranges::all_of(outputs, aligned);
+}
+
+/// Bytes for Stream::stage(), one array after the other.
+class StagedArrays {
+ public:
+  template <class T>
+  std::size_t add(std::span<const T> values) {
+    const std::size_t offset = (bytes_.size() + alignof(T) - 1) / alignof(T) * alignof(T);
+    bytes_.resize(offset + values.size_bytes());
+    if (!values.empty()) std::memcpy(bytes_.data() + offset, values.data(), values.size_bytes());
+    return offset;
+  }
+  const std::byte* stage(Stream& stream) const { return static_cast<const std::byte*>(stream.stage(bytes_)); }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
 
 /// The stream of a tensor in device memory.
 inline Stream& stream_of(ConstTensor tensor) {

@@ -18,22 +18,5 @@ void reduce_on_device(ReduceOp /*op*/, ElementType /*type*/, std::span<const std
                       std::span<std::byte* const> /*outputs*/, std::uint64_t /*count_elems*/, Stream& /*stream*/) {
   unavailable();
 }
-void reduce_delivered_on_device(ReduceOp /*op*/, ElementType /*type*/, const Contributions& /*contributions*/,
-                                const HoleRules& /*rules*/, std::span<const std::byte* const> /*inputs*/,
-                                std::span<std::byte* const> /*outputs*/, Stream& /*stream*/) {
-  unavailable();
-}
-void reduce_with_last_on_device(ReduceOp /*op*/, const Contributions& /*contributions*/, Tensor /*remembered*/,
-                                std::span<const std::byte* const> /*inputs*/, std::span<std::byte* const> /*outputs*/) {
-  unavailable();
-}
-ErrorSums error_sums_on_device(ConstTensor /*exact*/, ConstTensor /*result*/) { unavailable(); }
-DivergenceSums divergence_sums_on_device(ElementType /*type*/, std::uint64_t /*count_elems*/,
-                                         std::span<const std::byte* const> /*contributions*/, Stream& /*stream*/) {
-  unavailable();
-}
-std::vector<double> packet_energies_on_device(ConstTensor /*data*/, const sim::Packetizer& /*packets*/) {
-  unavailable();
-}
 
 }  // namespace droptest::comm

@@ -6,7 +6,7 @@
 #include <limits>
 #include <span>
 
-#include "comm/device/tensor_operations.h"
+#include "comm/lossy/statistics/device_samples.h"
 #include "comm/lossy/fill/packet_runs.h"
 #include "comm/visit_elements.h"
 

@@ -109,7 +109,7 @@ class LossyGroup {
   Paths& paths_of(sim::TrafficClass traffic_class, Arrival arrival);
   PathContext context_of(const ClassNetwork& network) const { return {inner, state->ledger, network, stale_}; }
   std::unique_ptr<Path> make_path(const ClassNetwork& network) const;
-  bool samples(ElementType type) const { return state->step_is_sampled && type != ElementType::kUint64; }
+  bool samples(ElementType type) const { return state->step_is_sampled && !is_integer(type); }
   /// The rank's clock moves on over a blocking call.
   void pass_time(const CallArguments& arguments);
 

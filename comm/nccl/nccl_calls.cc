@@ -15,6 +15,14 @@ ncclDataType_t data_type(ElementType type) {
       return ncclUint64;
     case ElementType::kBfloat16:
       return ncclBfloat16;
+    case ElementType::kFloat16:
+      return ncclFloat16;
+    case ElementType::kInt32:
+      return ncclInt32;
+    case ElementType::kInt64:
+      return ncclInt64;
+    case ElementType::kUint8:
+      return ncclUint8;
   }
   DROPTEST_CHECK(false, "unknown element type");
 }

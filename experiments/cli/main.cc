@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/launch_environment.h"
+#include "comm/rendezvous/launch_environment.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/known_names.h"
 #include "experiments/records/file_lock.h"

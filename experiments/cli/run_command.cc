@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "comm/json/json_text.h"
-#include "comm/launch_environment.h"
+#include "comm/rendezvous/launch_environment.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/device_choice.h"
 #include "experiments/cli/finished_runs.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/device/device_info.h"
-#include "comm/launch_environment.h"
+#include "comm/rendezvous/launch_environment.h"
 #include "experiments/doctor/finding.h"
 #include "experiments/spec/resolve.h"
 

@@ -19,7 +19,7 @@
 #include "comm/device/device_libraries.h"
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
-#include "comm/launch_environment.h"
+#include "comm/rendezvous/launch_environment.h"
 #include "comm/rendezvous/rendezvous_probe.h"
 #include "comm/rendezvous/tcp_connection.h"
 #include "comm/run_ranks.h"

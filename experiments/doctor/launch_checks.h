@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/backend_registry.h"
-#include "comm/launch_environment.h"
+#include "comm/rendezvous/launch_environment.h"
 #include "experiments/doctor/finding.h"
 
 namespace droptest::experiments {

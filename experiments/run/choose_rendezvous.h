@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/launch_environment.h"
+#include "comm/rendezvous/launch_environment.h"
 #include "comm/rendezvous/rendezvous.h"
 
 namespace droptest::experiments {

@@ -17,7 +17,7 @@
 
 #include "comm/backend_registry.h"
 #include "comm/device/stream.h"
-#include "comm/launch_environment.h"
+#include "comm/rendezvous/launch_environment.h"
 #include "comm/nccl/nccl_backend.h"
 #include "comm/rendezvous/tcp_connection.h"
 #include "comm/run_ranks.h"

@@ -39,7 +39,7 @@ class StoppedError : public std::runtime_error {
 };
 
 /// Trains the run and writes its records. Ranks are threads of this process, or processes: then this process is one
-/// of them where a launcher says so (comm/launch_environment.h), else it starts them and waits.
+/// of them where a launcher says so (comm/rendezvous/launch_environment.h), else it starts them and waits.
 /// Records are written by rank 0, which holds the lock of the folder meanwhile, or has a parent that does; the summary
 /// is written last, also where the run fails, with status `failed`. Where there is a result once the lock is taken,
 /// nothing is run; where a launcher started the ranks, a result without the records that are asked for is a ConfigError

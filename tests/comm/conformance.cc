@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/comm/conformance.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <future>
@@ -12,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/visit_elements.h"
 namespace droptest::comm {
 namespace {
 
@@ -28,10 +30,23 @@ T value_of(Sums sums, int rank, std::uint64_t index, int salt) {
   x ^= x >> 31;
   x *= 0xd6e8feb86659fd93ULL;
   x ^= x >> 32;
-  if constexpr (std::is_integral_v<T>) return x;
-  if (sums == Sums::kInAnyOrder) return static_cast<T>(static_cast<double>(x & 1023) - 511);
-  const double fraction = static_cast<double>(x >> 11) / 9007199254740992.0 - 0.5;
-  return static_cast<T>(std::ldexp(fraction, static_cast<int>(x & 15) - 4));
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(x);
+  } else {
+    using W = WideOf<T>;
+    constexpr std::uint64_t kLargest = kIsNarrowFloat<T> ? 7 : 511;  // sums of which have no digit too many
+    if (sums == Sums::kInAnyOrder) {
+      return narrowed<T>(static_cast<W>(static_cast<double>(x & (2 * kLargest + 1)) - static_cast<double>(kLargest)));
+    }
+    const double fraction = static_cast<double>(x >> 11) / 9007199254740992.0 - 0.5;
+    return narrowed<T>(static_cast<W>(std::ldexp(fraction, static_cast<int>(x & 15) - 4)));
+  }
+}
+
+// Equal bits.
+template <class T>
+bool same(std::span<const T> a, std::span<const T> b) {
+  return std::ranges::equal(std::as_bytes(a), std::as_bytes(b));
 }
 
 // An output with a guard behind it, filled with a pattern that no reference has.
@@ -99,16 +114,16 @@ class Checker {
 
   template <class T>
   T reduced(ReduceOp op, std::uint64_t index, int salt) const {
-    T result = value_of<T>(0, index, salt);
+    WideOf<T> result = widened(value_of<T>(0, index, salt));
     for (int r = 1; r < size_; ++r) {
-      const T next = value_of<T>(r, index, salt);
+      const WideOf<T> next = widened(value_of<T>(r, index, salt));
       if (op == ReduceOp::kSum) {
-        result += next;
+        result = sum_of(result, next);
       } else if (next > result) {
         result = next;
       }
     }
-    return result;
+    return narrowed<T>(result);
   }
 
   template <class T>
@@ -118,8 +133,9 @@ class Checker {
                               " bytes";
     for (std::size_t i = 0; i < want.size(); ++i) {
       if (std::memcmp(&want[i], &got.elems()[i], sizeof(T)) != 0) {
-        throw std::runtime_error(where + ": element " + std::to_string(i) + " is " + std::to_string(got.elems()[i]) +
-                                 ", want " + std::to_string(want[i]));
+        throw std::runtime_error(where + ": element " + std::to_string(i) + " is " +
+                                 std::to_string(number_of(got.elems()[i])) + ", want " +
+                                 std::to_string(number_of(want[i])));
       }
       std::uint64_t bits = 0;
       std::memcpy(&bits, &got.elems()[i], sizeof(T));
@@ -130,7 +146,8 @@ class Checker {
 
   template <class T>
   void expect_untouched(std::string_view what, const std::vector<T>& input, int salt) {
-    if (input != values<T>(rank_, input.size(), salt)) throw std::runtime_error(std::string(what) + ": input written");
+    if (!same<T>(input, values<T>(rank_, input.size(), salt)))
+      throw std::runtime_error(std::string(what) + ": input written");
   }
 
   std::uint64_t before(const Counts& counts, int rank) const {
@@ -284,7 +301,7 @@ class Checker {
       const auto i = static_cast<std::size_t>(r);
       expect("exchange", values<T>(r, elems_for(rank_), salt), received[i]);
       expect("exchange of words", values<std::uint64_t>(r, words, salt + 1), received_words[i]);
-      if (sent[i] != values<T>(rank_, elems_for(r), salt)) throw std::runtime_error("exchange: input written");
+      if (!same<T>(sent[i], values<T>(rank_, elems_for(r), salt))) throw std::runtime_error("exchange: input written");
     }
 
     const int next = (rank_ + 1) % size_;
@@ -335,7 +352,13 @@ std::uint64_t conformance(Communicator& communicator, Sums sums) {
     const Counts even = even_counts(total, static_cast<int>(n));
     checker.all_operations<float>(even);
     if (total != n - 1 && total != n) checker.all_operations<double>(even);
-    if (total == n + 1) checker.all_operations<std::uint64_t>(even);
+    if (total != n + 1) continue;
+    checker.all_operations<std::uint64_t>(even);
+    checker.all_operations<Bf16>(even);
+    checker.all_operations<Fp16>(even);
+    checker.all_operations<std::int32_t>(even);
+    checker.all_operations<std::int64_t>(even);
+    checker.all_operations<std::uint8_t>(even);
   }
   Counts uneven;  // zeros in between; the last part is longer than a block of the reduction
   for (std::uint64_t r = 0; r < n; ++r) uneven.push_back(r % 3 == 1 ? 0 : 17 * r + 1);

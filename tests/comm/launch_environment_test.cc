@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/launch_environment.h"
+#include "comm/rendezvous/launch_environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

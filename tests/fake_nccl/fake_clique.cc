@@ -21,6 +21,14 @@ comm::ElementType element_type(ncclDataType_t type) {
       return comm::ElementType::kUint64;
     case ncclBfloat16:
       return comm::ElementType::kBfloat16;
+    case ncclFloat16:
+      return comm::ElementType::kFloat16;
+    case ncclInt32:
+      return comm::ElementType::kInt32;
+    case ncclInt64:
+      return comm::ElementType::kInt64;
+    case ncclUint8:
+      return comm::ElementType::kUint8;
     default:
       throw std::logic_error("fake NCCL: this type is not known");
   }

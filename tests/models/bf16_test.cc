@@ -34,9 +34,9 @@ TEST(Bf16, RoundsToNearestAndTiesToEven) {
   EXPECT_EQ(bits_of(-std::numeric_limits<float>::infinity()), 0xFF80);
   // NaNs whose payload lies in the half that is cut off, or that adding would carry into the sign.
   for (const std::uint32_t nan : {0x7F800001U, 0xFF800001U, 0x7FFFFFFFU, 0xFFFFFFFFU}) {
-    EXPECT_TRUE(std::isnan(comm::to_float({bits_of(std::bit_cast<float>(nan))}))) << nan;
+    EXPECT_TRUE(std::isnan(comm::to_float(comm::Bf16{bits_of(std::bit_cast<float>(nan))}))) << nan;
   }
-  EXPECT_EQ(comm::to_float({0x4049}), 3.140625F);
+  EXPECT_EQ(comm::to_float(comm::Bf16{0x4049}), 3.140625F);
 }
 
 TEST(Bf16, ScalesBeforeItRounds) {

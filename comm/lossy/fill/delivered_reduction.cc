@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/device/tensor_operations.h"
+#include "comm/lossy/fill/device_reductions.h"
 #include "comm/rank_order_reduction.h"
 
 namespace droptest::comm {
@@ -49,10 +49,7 @@ void DeliveredReduction::reduce(ReduceOp op, ConstTensor like, const Scaling& sc
                                 std::span<const std::byte* const> contributions, std::span<std::byte* const> results) {
   const ElementType type = like.type;
   if (like.stream != nullptr) {
-    const HoleRules rules{
-        scaling.contributions, scaling.exempt,
-        scaling.sums == Scaling::Sums::kByCount ? HoleRules::Sums::kByCount : HoleRules::Sums::kAsTheyAre};
-    return reduce_delivered_on_device(op, type, {packets_, part_, contributions_}, rules, contributions, results,
+    return reduce_delivered_on_device(op, type, {packets_, part_, contributions_}, scaling, contributions, results,
                                       *like.stream);
   }
   gaps_.start(op, type, scaling, {packets_, part_}, contributions_, results_, contributions);

@@ -14,11 +14,7 @@ namespace {
 
 template <class T>
 void add_elems(std::span<const T> from, std::span<T> to) {
-  for (std::size_t i = 0; i < to.size(); ++i) to[i] += from[i];
-}
-
-void add_elems(std::span<const Bf16> from, std::span<Bf16> to) {
-  for (std::size_t i = 0; i < to.size(); ++i) to[i] = to_bf16(to_float(to[i]) + to_float(from[i]));
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] = narrowed<T>(sum_of(widened(to[i]), widened(from[i])));
 }
 
 // to += from, for the elements of the runs
@@ -36,7 +32,7 @@ void add(ConstTensor from, Tensor to, const std::vector<ElementRun>& runs) {
 
 void ErrorFeedback::plan(StaleMemory& stale, ConstTensor input, ReduceOp op, StaleMemory::Use use,
                          std::span<const std::uint64_t> cut, const Message& message) {
-  if (op == ReduceOp::kMax || input.type == ElementType::kUint64) {
+  if (op == ReduceOp::kMax || is_integer(input.type)) {
     throw ConfigError("message \"" + std::string(message.name) + "\" of class " +
                       std::string(sim::traffic_class_name(message.traffic_class)) +
                       ": recovery error_feedback adds what was lost to the next message, but this reduction is " +

@@ -33,41 +33,6 @@ std::uint64_t end_of_run(const sim::PacketMask& lost, std::uint64_t packet, bool
   return 64 * word + static_cast<std::uint64_t>(std::countr_zero(differing));
 }
 
-template <class T>
-void scale_elems(std::span<T> data, double factor) {
-  const T f = static_cast<T>(factor);
-  for (T& x : data) x *= f;
-}
-
-void scale_elems(std::span<Bf16> data, double factor) {
-  const auto f = static_cast<float>(factor);
-  for (Bf16& x : data) x = to_bf16(to_float(x) * f);
-}
-
-template <class T>
-void set_lowest(std::span<T> data) {
-  using Limits = std::numeric_limits<T>;
-  std::fill(data.begin(), data.end(), Limits::has_infinity ? -Limits::infinity() : Limits::lowest());
-}
-
-void set_lowest(Tensor data) {
-  if (data.stream != nullptr) {
-    const std::array<ElementRun, 1> all = {ElementRun{0, data.count_elems()}};
-    return change_runs_on_device(RunOperation::kLowest, {}, data, all);
-  }
-  switch (data.type) {
-    case ElementType::kFloat32:
-      return set_lowest(data.as<float>());
-    case ElementType::kFloat64:
-      return set_lowest(data.as<double>());
-    case ElementType::kUint64:
-      return set_lowest(data.as<std::uint64_t>());
-    case ElementType::kBfloat16:
-      std::ranges::fill(data.as<Bf16>(), to_bf16(-std::numeric_limits<float>::infinity()));
-      return;
-  }
-}
-
 // The runs of one fate, changed in one launch.
 void change(RunOperation operation, PacketRun::Fate fate, ConstTensor from, Tensor data, const sim::PacketMask* lost,
             const sim::Packetizer& packets) {
@@ -147,42 +112,6 @@ void reduce_delivered(ReduceOp op, ConstTensor from, Tensor data, const sim::Pac
     const std::array<std::byte*, 1> outputs = {work.bytes.data()};
     reduce_in_rank_order(op, work.type, inputs, outputs, work.count_elems());
   }
-}
-
-void zero(Tensor data) {
-  if (data.bytes.empty()) return;
-  if (data.stream != nullptr) return zero_on_device(data.bytes.data(), data.bytes.size(), *data.stream);
-  std::memset(data.bytes.data(), 0, data.bytes.size());  // all bits zero is zero in every element type
-}
-
-void scale(Tensor data, double factor) {
-  DROPTEST_CHECK(data.type != ElementType::kUint64, "integers are not rescaled");
-  if (data.stream != nullptr) {
-    const std::array<ElementRun, 1> all = {ElementRun{0, data.count_elems(), factor}};
-    return change_runs_on_device(RunOperation::kScale, {}, data, all);
-  }
-  visit_elements(data.type, [&]<class T>(std::type_identity<T>) { scale_elems(data.as<T>(), factor); });
-}
-
-Tensor slice(Tensor data, sim::ElementRange elements) {
-  const std::size_t size = element_bytes(data.type);
-  return {data.type, data.bytes.subspan(elements.begin * size, elements.size() * size), data.stream};
-}
-
-ConstTensor slice(ConstTensor data, sim::ElementRange elements) {
-  const std::size_t size = element_bytes(data.type);
-  return {data.type, data.bytes.subspan(elements.begin * size, elements.size() * size), data.stream};
-}
-
-void copy(ConstTensor from, Tensor to) {
-  DROPTEST_CHECK(from.bytes.size() == to.bytes.size(),
-                 "copy of " + std::to_string(from.bytes.size()) + " bytes to " + std::to_string(to.bytes.size()));
-  if (from.bytes.empty() || from.bytes.data() == to.bytes.data()) return;
-  if (to.stream != nullptr) {
-    DROPTEST_CHECK(from.stream != nullptr, "copy between host and device memory");
-    return copy_on_device(from.bytes.data(), to.bytes.data(), to.bytes.size(), *to.stream);
-  }
-  std::memcpy(to.bytes.data(), from.bytes.data(), from.bytes.size());
 }
 
 }  // namespace droptest::comm

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "comm/communicator.h"
+#include "comm/tensor_operations.h"
 #include "sim/loss/packet_mask.h"
 #include "sim/packets/packetizer.h"
 
@@ -53,17 +54,5 @@ void copy_delivered(ConstTensor from, Tensor data, const sim::PacketMask* lost, 
 /// data = data op from, for delivered elements.
 void reduce_delivered(ReduceOp op, ConstTensor from, Tensor data, const sim::PacketMask* lost,
                       const sim::Packetizer& packets);
-
-/// Sets all elements to zero.
-void zero(Tensor data);
-
-/// data *= factor, rounded to the type first (to float for bfloat16). Throws: CheckError for integers.
-void scale(Tensor data, double factor);
-
-/// The part of `data` of those elements.
-Tensor slice(Tensor data, sim::ElementRange elements);
-ConstTensor slice(ConstTensor data, sim::ElementRange elements);
-/// Copies whole tensors of equal size; nothing where they are the same range.
-void copy(ConstTensor from, Tensor to);
 
 }  // namespace droptest::comm

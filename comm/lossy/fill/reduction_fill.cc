@@ -67,7 +67,7 @@ void check_reduction(Fill fill, ReduceOp op, ElementType type, const Message& me
     throw ConfigError(where +
                       " rescales sums, but this reduction is a maximum; want zero or stale, or the class control");
   }
-  if (type == ElementType::kUint64) {
+  if (is_integer(type)) {
     throw ConfigError(where + " rescales, but the elements are integers; want zero or stale, or the class control");
   }
 }

@@ -6,6 +6,7 @@
 
 #include "comm/device/device_buffer.h"
 #include "comm/lossy/fill/packet_runs.h"
+#include "comm/visit_elements.h"
 #include "sim/error.h"
 #include "sim/packets/interleaver.h"
 
@@ -34,17 +35,22 @@ void for_each_part(Tensor data, std::span<const std::uint64_t> parts, const F& f
   data.stream->synchronize();  // the host's copy goes
 }
 
-// In place on floats of a width that the transform knows; bfloat16 is widened, and rounded afterwards.
+// In place on floats of a width that the transform knows; narrow ones are widened, and rounded afterwards.
 template <class F>
 void transform(Tensor part, const F& f) {
-  if (part.type == ElementType::kFloat32) return f(part.as<float>());
-  if (part.type == ElementType::kFloat64) return f(part.as<double>());
-  DROPTEST_CHECK(part.type == ElementType::kBfloat16, "a transform of integers");
-  const std::span<Bf16> rounded = part.as<Bf16>();
-  std::vector<float> values(rounded.size());
-  std::ranges::transform(rounded, values.begin(), to_float);
-  f(std::span<float>(values));
-  std::ranges::transform(values, rounded.begin(), to_bf16);
+  visit_elements(part.type, [&]<class T>(std::type_identity<T>) {
+    if constexpr (kIsNarrowFloat<T>) {
+      const std::span<T> rounded = part.as<T>();
+      std::vector<float> values(rounded.size());
+      std::ranges::transform(rounded, values.begin(), widened<T>);
+      f(std::span<float>(values));
+      std::ranges::transform(values, rounded.begin(), narrowed<T>);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      f(part.as<T>());
+    } else {
+      DROPTEST_CHECK(false, "a transform of integers");
+    }
+  });
 }
 
 }  // namespace
@@ -58,7 +64,7 @@ bool MessageTransform::is_identity() const {
 }
 
 void MessageTransform::check(ReduceOp op, ElementType type, const Message& message) const {
-  if (!hadamard_.has_value() || (op == ReduceOp::kSum && type != ElementType::kUint64)) return;
+  if (!hadamard_.has_value() || (op == ReduceOp::kSum && !is_integer(type))) return;
   throw ConfigError("message \"" + std::string(message.name) + "\" of class " +
                     std::string(sim::traffic_class_name(message.traffic_class)) + ": recovery hadamard sends sums of " +
                     "elements in place of elements, but " +

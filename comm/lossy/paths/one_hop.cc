@@ -30,7 +30,7 @@ Tensor OneHop::copy_for_own(ConstTensor values, Scratch& scratch) {
 
 ConstTensor OneHop::keep_contribution(ConstTensor input, ReduceOp op, Scratch& scratch) {
   const Tensor kept = copy_for_own(input, scratch);
-  const bool is_sum = op == ReduceOp::kSum && input.type != ElementType::kUint64;
+  const bool is_sum = op == ReduceOp::kSum && !is_integer(input.type);
   if (is_sum && !kept.bytes.empty() && context_.network.gather.fill == Fill::kOwnScaled) {
     scale(kept, std::sqrt(static_cast<double>(context_.group.world_size())));
   }

@@ -8,7 +8,7 @@
 #include <span>
 #include <type_traits>
 
-#include "comm/device/tensor_operations.h"
+#include "comm/lossy/statistics/device_samples.h"
 #include "comm/part_reduction.h"
 #include "comm/visit_elements.h"
 
@@ -116,7 +116,7 @@ void ResultSampler::add(const LayerKey& key, const SampleSums& sums) {
 
 SampleSums errors_of(ConstTensor exact, ConstTensor result) {
   SampleSums sums;
-  if (exact.type == ElementType::kUint64) return sums;
+  if (is_integer(exact.type)) return sums;
   if (exact.stream != nullptr) {
     const ErrorSums errors = error_sums_on_device(exact, result);
     sums.error_energy = errors.error_energy;
@@ -133,7 +133,7 @@ SampleSums errors_of(ConstTensor exact, ConstTensor result) {
 
 SampleSums divergence_of(Communicator& group, ConstTensor result, Scratch& unused) {
   SampleSums sums;
-  if (result.type == ElementType::kUint64 || result.count_elems() == 0) return sums;
+  if (is_integer(result.type) || result.count_elems() == 0) return sums;
   const std::vector<std::uint64_t> counts = even_counts(result.count_elems(), group.world_size());
   const std::uint64_t part_elems = counts[static_cast<std::size_t>(group.rank())];
   DivergenceOfPart divergence(result, part_elems, sums);

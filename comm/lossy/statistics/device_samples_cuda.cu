@@ -8,7 +8,7 @@
 #include "comm/device/device_buffer.h"
 #include "comm/device/kernel_launch.cuh"
 #include "comm/device/tensor_elements.cuh"
-#include "comm/device/tensor_operations.h"
+#include "comm/lossy/statistics/device_samples.h"
 #include "comm/visit_elements.h"
 
 namespace droptest::comm {

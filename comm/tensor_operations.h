@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is done to whole tensors, in host memory or in the order of a stream of their device.
+#pragma once
+
+#include "comm/tensor.h"
+#include "sim/packets/packetizer.h"
+
+namespace droptest::comm {
+
+/// The part of `data` of those elements.
+Tensor slice(Tensor data, sim::ElementRange elements);
+ConstTensor slice(ConstTensor data, sim::ElementRange elements);
+
+/// Copies whole tensors of equal size; nothing where they are the same range.
+void copy(ConstTensor from, Tensor to);
+
+/// Sets all elements to zero.
+void zero(Tensor data);
+
+/// Sets all elements to the lowest value of the type, minus infinity where it has one: what a maximum leaves out.
+void set_lowest(Tensor data);
+
+/// data *= factor, rounded to the type first (to float for bfloat16 and float16). Throws: CheckError for integers.
+void scale(Tensor data, double factor);
+
+}  // namespace droptest::comm
