@@ -122,15 +122,14 @@ std::size_t LocalWorld::add_threads(const Lock& /*lock*/) {
   return first;
 }
 
-LocalWorld::Deadline LocalWorld::begin_wait(const Lock& /*lock*/, std::size_t place, const Wait& wait) {
-  ranks_[place].wait = wait;
+LocalWorld::Deadline LocalWorld::begin_wait(const Lock& /*lock*/, Rank& thread, const Wait& wait) {
+  thread.wait = wait;
   return clock_.now() + timeout_;
 }
 
 template <class Done>
-void LocalWorld::wait_until(Lock& lock, std::size_t place, int world_rank, Deadline deadline, const Done& done) {
-  Rank& self = ranks_[place];
-  const Wait wait = self.wait;
+void LocalWorld::wait_until(Lock& lock, Rank& thread, int world_rank, Deadline deadline, const Done& done) {
+  const Wait wait = thread.wait;
   while (!done() && !failure_) {
     if (const int gone = ended_rank(wait); gone >= 0) {
       fail(lock, {world_rank, operation_text(wait.call),
@@ -138,10 +137,10 @@ void LocalWorld::wait_until(Lock& lock, std::size_t place, int world_rank, Deadl
     } else if (clock_.now() >= deadline) {
       fail(lock, stalled(world_rank, wait));
     } else {
-      clock_.wait_until(self.wake, lock, deadline);
+      clock_.wait_until(thread.wake, lock, deadline);
     }
   }
-  self.wait = {};
+  thread.wait = {};
   if (!done()) throw_failure(lock, wait.call, world_rank);
 }
 
@@ -168,7 +167,15 @@ LocalGroup::LocalGroup(std::shared_ptr<LocalWorld> world, std::vector<int> world
     : world_(std::move(world)),
       world_ranks_(std::move(world_ranks)),
       next_meeting_(world_ranks_.size(), 0),
-      device_points_(world_ranks_.size()) {}
+      device_points_(world_ranks_.size()) {
+  use_threads(0);
+}
+
+void LocalGroup::use_threads(std::size_t first) {
+  first_thread_ = first;
+  threads_.clear();
+  for (const int rank : world_ranks_) threads_.push_back(&world_->ranks_[first + static_cast<std::size_t>(rank)]);
+}
 
 std::vector<int> LocalGroup::missing(const LocalMeeting& meeting) const {
   std::vector<int> ranks;
@@ -213,7 +220,7 @@ void LocalGroup::look_out(LocalWorld::Lock& lock, const Seen& seen) const {
 
 // Wakes the next `count` ranks after `rank`. Called without the lock, so that they need not wait for it at once.
 void LocalGroup::wake_after(int rank, int count) const {
-  for (int i = 1; i <= count; ++i) wake_of((rank + i) % size()).notify_one();
+  for (int i = 1; i <= count; ++i) thread((rank + i) % size()).wake.notify_one();
 }
 
 LocalMeeting& LocalGroup::join(const LocalWorld::Lock& lock, int rank, const LocalCall& call, LocalShare* share) {
@@ -288,9 +295,9 @@ void LocalGroup::finish(LocalWorld::Lock& lock, int rank, LocalMeeting& meeting)
   const Call call = meeting.call_of(rank).call;
   if (!meeting.started_) {
     const auto has_started = [&] { return meeting.started_.load(); };
-    const LocalWorld::Deadline deadline = world_->begin_wait(lock, place(rank), {this, &meeting, -1, call});
+    const LocalWorld::Deadline deadline = world_->begin_wait(lock, thread(rank), {this, &meeting, -1, call});
     look_out(lock, has_started);
-    world_->wait_until(lock, place(rank), world_rank(rank), deadline, has_started);
+    world_->wait_until(lock, thread(rank), world_rank(rank), deadline, has_started);
   }
   // From here on all go through to the end, whatever happens elsewhere: no rank can drop out of a collective while
   // another one reads its memory. No deadline: shares wait for nothing.
@@ -305,7 +312,7 @@ void LocalGroup::finish(LocalWorld::Lock& lock, int rank, LocalMeeting& meeting)
   } else {
     const auto has_finished = [&] { return meeting.finished_.load(); };
     look_out(lock, has_finished);
-    wake_of(rank).wait(lock, has_finished);
+    thread(rank).wake.wait(lock, has_finished);
   }
   if (!meeting.share_has_thrown_) return leave(lock, meeting);
   if (const std::exception_ptr thrown = std::exchange(meeting.thrown_[r], nullptr)) {
@@ -367,7 +374,7 @@ std::shared_ptr<LocalGroup> LocalGroup::twin(int number) {
   std::shared_ptr<LocalGroup>& twin = twins_[static_cast<std::size_t>(number)];
   if (twin != nullptr) return twin;
   twin = std::make_shared<LocalGroup>(world_, world_ranks_);
-  twin->first_thread_ = world_->add_threads(lock);
+  twin->use_threads(world_->add_threads(lock));
   return twin;
 }
 
@@ -426,7 +433,7 @@ void LocalGroup::post(int source, int destination, const LocalCall& call) {
     posted.bytes.assign(call.input.bytes.begin(), call.input.bytes.end());
   }
   mail_[{source, destination}].posted.emplace_back(std::move(posted));
-  wake_of(destination).notify_all();
+  thread(destination).wake.notify_all();
 }
 
 std::uint64_t LocalGroup::next_receive(int source, int destination) {
@@ -444,8 +451,8 @@ void LocalGroup::take(int source, int destination, std::uint64_t number, const L
   Mailbox& mail = mail_[{source, destination}];
   if (!mail.has(number) && world_->failure_) world_->throw_failure(lock, call.call, world_rank(destination));
   const LocalWorld::Deadline deadline =
-      world_->begin_wait(lock, place(destination), {this, nullptr, source, call.call});
-  world_->wait_until(lock, place(destination), world_rank(destination), deadline, [&] { return mail.has(number); });
+      world_->begin_wait(lock, thread(destination), {this, nullptr, source, call.call});
+  world_->wait_until(lock, thread(destination), world_rank(destination), deadline, [&] { return mail.has(number); });
   Posted posted = *std::exchange(mail.posted[number - mail.first], std::nullopt);
   for (; !mail.posted.empty() && !mail.posted.front(); ++mail.first) mail.posted.pop_front();
   if (!calls_agree(other_end_of(call.call), posted.call)) {

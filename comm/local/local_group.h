@@ -72,11 +72,11 @@ class LocalWorld {
   [[noreturn]] void throw_failure(const Lock& lock, const Call& call, int world_rank) const;
   /// Threads of ranks that wait in groups with threads of their own; gives the place of rank 0's.
   std::size_t add_threads(const Lock& lock);
-  /// Says what a thread waits for, whose place in ranks_ is given; the deadline counts from here.
-  Deadline begin_wait(const Lock& lock, std::size_t place, const Wait& wait);
+  /// Says what a thread waits for; the deadline counts from here.
+  Deadline begin_wait(const Lock& lock, Rank& thread, const Wait& wait);
   /// Waits as begin_wait() has said until done() or until the group can be given up; throws CommError then.
   template <class Done>
-  void wait_until(Lock& lock, std::size_t place, int world_rank, Deadline deadline, const Done& done);
+  void wait_until(Lock& lock, Rank& thread, int world_rank, Deadline deadline, const Done& done);
   std::vector<int> awaited(const Wait& wait) const;
   int ended_rank(const Wait& wait) const;  ///< one that is awaited but has ended; -1: none
   Failure stalled(int world_rank, const Wait& wait) const;
@@ -146,7 +146,7 @@ class LocalMeeting {
 /// The ranks of one communicator.
 class LocalGroup {
  public:
-  /// `world` is shared by all groups over its ranks.
+  /// `world` is shared by all groups over its ranks. Under the world's mutex, or before its ranks have begun.
   LocalGroup(std::shared_ptr<LocalWorld> world, std::vector<int> world_ranks);
 
   int size() const { return static_cast<int>(world_ranks_.size()); }
@@ -193,8 +193,9 @@ class LocalGroup {
  private:
   friend class LocalWorld;
 
-  std::size_t place(int rank) const { return first_thread_ + static_cast<std::size_t>(world_rank(rank)); }
-  std::condition_variable& wake_of(int rank) const { return world_->ranks_[place(rank)].wake; }
+  /// Calls are made by the ranks' threads from that place on. Under the mutex, or before the ranks have begun.
+  void use_threads(std::size_t first);
+  LocalWorld::Rank& thread(int rank) const { return *threads_[static_cast<std::size_t>(rank)]; }
 
   // A message in device memory. It is used again when its receiver has copied it.
   struct DevicePost {
@@ -233,7 +234,8 @@ class LocalGroup {
   // All of the following is guarded by the world's mutex.
   std::deque<std::unique_ptr<LocalMeeting>> meetings_;  ///< that not all ranks have left, in order
   std::uint64_t first_meeting_ = 0;                     ///< number of the first one of them
-  std::size_t first_thread_ = 0;                        ///< place of the threads that make calls of this group
+  std::size_t first_thread_ = 0;                        ///< place of rank 0's among those that make calls here
+  std::vector<LocalWorld::Rank*> threads_;              ///< by rank; read without the mutex
   std::array<std::shared_ptr<LocalGroup>, Communicator::kMostTwins> twins_;
   std::vector<std::uint64_t> next_meeting_;  ///< by rank
   std::vector<std::unique_ptr<LocalMeeting>> spare_meetings_;

@@ -53,7 +53,15 @@ class StartedLossyCall final : public WorkInFlight {
     if (state.clock) ready_seconds_ = state.clock->time().seconds;
     state.started.push_back(this);
   }
-  ~StartedLossyCall() override { std::erase(group_.state->started, this); }
+  /// Where its wait failed before the data came, another thread may still be at work on them.
+  ~StartedLossyCall() override {
+    try {
+      await_parts();
+    } catch (...) {
+      // The group has failed, and its next call says why.
+    }
+    std::erase(group_.state->started, this);
+  }
   StartedLossyCall(const StartedLossyCall&) = delete;
   StartedLossyCall& operator=(const StartedLossyCall&) = delete;
 
@@ -119,7 +127,7 @@ class StartedLossyCall final : public WorkInFlight {
   // All of them, so that nothing refers to the buffers of the call when one has failed.
   void await_parts() {
     std::exception_ptr thrown;
-    for (const std::unique_ptr<WorkInFlight>& part : parts_) {
+    for (const std::unique_ptr<WorkInFlight>& part : std::exchange(parts_, {})) {
       try {
         if (part != nullptr) part->finish();
       } catch (...) {

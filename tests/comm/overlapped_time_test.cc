@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -198,6 +199,22 @@ TEST(OverlappedTime, PortsAreFreeAgainAfterAStop) {
     lossy.all_reduce(second, ReduceOp::kSum, kSecond);
   });
   EXPECT_NEAR(time.seconds, seconds_of_one(2, options), kExact);
+}
+
+// Its wait fails over the clocks, while the group's thread still moves the data.
+TEST(OverlappedTime, AWaitThatFailsLeavesNoThreadAtWorkOnItsData) {
+  LossyOptions options = options_of("ring", 0.1, model_of());
+  for (int repetition = 0; repetition < 5; ++repetition) {
+    EXPECT_THROW(run_ranks(2, kTimeout,
+                           [&](Communicator& inner) {
+                             LossyCommunicator lossy(inner, options);
+                             std::vector<float> data(1000000, 1);
+                             Work work = start(lossy, std::span(data), kFirst);
+                             if (inner.rank() == 1) throw std::runtime_error("out of disk");
+                             work.wait();
+                           }),
+                 std::runtime_error);
+  }
 }
 
 TEST(OverlappedTime, NegativeComputeTimeIsRefused) {
