@@ -311,10 +311,14 @@ void GlooMesh::finish(Transfer& transfer) {
 
 void GlooMesh::send_buffered(std::vector<std::byte> bytes, int peer, std::uint64_t slot) {
   const std::size_t size_bytes = bytes.size();
+  std::unique_lock lock(buffered_mutex_);
   while (!buffered_.empty() && buffered_bytes_ + size_bytes > kBufferedBytesMost) {
-    finish(buffered_.front().transfer);
-    buffered_bytes_ -= buffered_.front().bytes.size();
+    Buffered oldest = std::move(buffered_.front());
     buffered_.pop_front();
+    buffered_bytes_ -= oldest.bytes.size();
+    lock.unlock();
+    finish(oldest.transfer);
+    lock.lock();
   }
   Transfer transfer = start_send(bytes, peer, slot);  // moving the vector does not move its elements
   buffered_.push_back({std::move(bytes), std::move(transfer)});

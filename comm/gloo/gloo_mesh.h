@@ -42,7 +42,7 @@ std::string without_gloo_place(const std::string& message);
 /// launch store before connections close, and every rank reports that one. A thread of the mesh watches the store and
 /// the deadlines of the waits that go on, so that ranks learn of failures between third parties, and none waits for
 /// ever. A backend that moves its data elsewhere shares its failures through a mesh, too. Thread safety: any thread may
-/// make calls, each in a CallScope of its own, but send_buffered(), split groups and steps are the rank's thread's.
+/// make calls, each in a CallScope of its own, but split groups are the rank's thread's.
 class GlooMesh {
  public:
   /// Throws: ConfigError for options that are wrong, or a launch id that was used before; CommError that names the
@@ -167,6 +167,7 @@ class GlooMesh {
   const Clock& clock_;
   std::unique_ptr<LaunchStore> store_;
   std::shared_ptr<gloo::rendezvous::Context> context_;  ///< shared with Gloo's own objects
+  std::mutex buffered_mutex_;  ///< guards the buffered messages
   std::deque<Buffered> buffered_;
   std::size_t buffered_bytes_ = 0;
 
