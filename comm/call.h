@@ -29,6 +29,11 @@ enum class Operation : std::uint8_t {
   kExchange,
 };
 
+/// Whether it is one end of a message between two ranks.
+constexpr bool is_message(Operation operation) {
+  return operation == Operation::kSend || operation == Operation::kRecv;
+}
+
 /// "all_reduce", ...
 std::string_view operation_name(Operation operation);
 

@@ -11,6 +11,12 @@
 
 namespace droptest::comm {
 
+int lowest_world_rank(const Communicator& group) {
+  int lowest = group.world_rank(0);
+  for (int rank = 1; rank < group.world_size(); ++rank) lowest = std::min(lowest, group.world_rank(rank));
+  return lowest;
+}
+
 std::vector<std::uint64_t> even_counts(std::uint64_t count_elems, int world_size) {
   DROPTEST_CHECK(world_size > 0, "world_size " + std::to_string(world_size));
   const auto parts = static_cast<std::uint64_t>(world_size);

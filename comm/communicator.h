@@ -51,6 +51,10 @@ struct Receive {
 
 struct CallArguments;  // comm/call.h
 
+class Communicator;
+/// The lowest world rank of the group's members, which names the group among those of its number.
+int lowest_world_rank(const Communicator& group);
+
 /// Elements of each rank's part when `count_elems` are cut evenly: the first count % world_size parts have one more.
 std::vector<std::uint64_t> even_counts(std::uint64_t count_elems, int world_size);
 
@@ -137,6 +141,7 @@ class Communicator {
 
   /// The same calls, started: they return before they are done, so that the rank can compute meanwhile, and several may
   /// be under way. Work::wait() completes a call; the output must not be read, nor the input or output written, before.
+  /// All ranks start a call, or all make the blocking one: a loss layer has a channel of its own for started calls.
   /// Order: started and blocking calls of a group count as one program, in the order of the starts, which is the same
   /// on all ranks; that of the waits is free. So are packet indices on a loss layer, and results, those of the program
   /// with blocking calls. Messages of a pair of ranks match in the order of the starts. Counts and name are copied.
@@ -167,8 +172,9 @@ class Communicator {
 
   /// Another communicator of the same ranks, on which another thread of the rank may make calls meanwhile. Twins of one
   /// number, below kMostTwins, belong together: their calls match those of the peers' twins and no others. It shares
-  /// the failure and the steps of this one, and takes tensors in host memory. Ranks: each for itself, once for each
-  /// number. Blocking: never. Null, the default: the backend has none.
+  /// the failure and the steps of this one, and takes tensors in host memory. Number 0 is for a thread that works while
+  /// its rank computes, and leaves the cores alone while it waits. Ranks: each for itself, once for each number.
+  /// Blocking: never. Null, the default: the backend has none.
   static constexpr int kMostTwins = 2;
   virtual std::unique_ptr<Communicator> twin(int number);
 

@@ -211,7 +211,7 @@ std::string LocalGroup::disagreement(const LocalMeeting& meeting) const {
 // machine. On one core there is nothing to look at while nobody else runs.
 template <class Seen>
 void LocalGroup::look_out(LocalWorld::Lock& lock, const Seen& seen) const {
-  if (world_->cores_ < 2 || seen()) return;
+  if (world_->cores_ < 2 || !looks_out_ || seen()) return;
   lock.unlock();
   const auto end = std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(kPatience, world_->timeout_);
   while (!seen() && !world_->needs_attention_ && std::chrono::steady_clock::now() < end) sched_yield();
@@ -375,6 +375,7 @@ std::shared_ptr<LocalGroup> LocalGroup::twin(int number) {
   if (twin != nullptr) return twin;
   twin = std::make_shared<LocalGroup>(world_, world_ranks_);
   twin->use_threads(world_->add_threads(lock));
+  twin->looks_out_ = number != 0;  // the rank may compute meanwhile
   return twin;
 }
 

@@ -234,6 +234,7 @@ class LocalGroup {
   // All of the following is guarded by the world's mutex.
   std::deque<std::unique_ptr<LocalMeeting>> meetings_;  ///< that not all ranks have left, in order
   std::uint64_t first_meeting_ = 0;                     ///< number of the first one of them
+  bool looks_out_ = true;                               ///< before a rank sleeps
   std::size_t first_thread_ = 0;                        ///< place of rank 0's among those that make calls here
   std::vector<LocalWorld::Rank*> threads_;              ///< by rank; read without the mutex
   std::array<std::shared_ptr<LocalGroup>, Communicator::kMostTwins> twins_;

@@ -6,8 +6,8 @@
 #include <limits>
 #include <span>
 
-#include "comm/lossy/statistics/device_samples.h"
 #include "comm/lossy/fill/packet_runs.h"
+#include "comm/lossy/statistics/device_samples.h"
 #include "comm/visit_elements.h"
 
 namespace droptest::comm {

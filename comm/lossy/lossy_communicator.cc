@@ -62,8 +62,7 @@ void LossyCommunicator::begin_step(std::uint64_t step) {
 void LossyCommunicator::call(const CallArguments& arguments) {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
   group_->state->deferred.run_all();
-  const bool is_message = arguments.operation == Operation::kSend || arguments.operation == Operation::kRecv;
-  if (!group_->is_lossy(arguments.message.traffic_class, is_message ? arguments.peer : -1)) {
+  if (!group_->is_lossy(arguments)) {
     return call_now(group_->inner, arguments);
   }
   group_->call(arguments);
@@ -138,8 +137,7 @@ std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& argu
   RankState& state = *group_->state;
   const VirtualClock::Pause pause(state.clock_or_null());
   checked_call(*this, arguments, state.step);
-  const bool is_message = arguments.operation == Operation::kSend || arguments.operation == Operation::kRecv;
-  const bool is_lossy = group_->is_lossy(arguments.message.traffic_class, is_message ? arguments.peer : -1);
+  const bool is_lossy = group_->is_lossy(arguments);
   if (!state.deferred.empty() || (is_lossy && !group_->plans_ahead(arguments))) {
     return state.deferred.start(*this, arguments);
   }
@@ -174,7 +172,10 @@ LossyCommunicator::LosslessScope::LosslessScope(LossyCommunicator& communicator)
 
 LossyCommunicator::LosslessScope::~LosslessScope() { --communicator_.group_->state->lossless_scopes; }
 
-void LossyCommunicator::visit_state(sim::StateVisitor& visitor) { group_->visit_state(visitor); }
+void LossyCommunicator::visit_state(sim::StateVisitor& visitor) {
+  const VirtualClock::Pause pause(group_->state->clock_or_null());
+  group_->visit_state(visitor);
+}
 
 VirtualClock::Pause LossyCommunicator::pause_clock() { return VirtualClock::Pause(group_->state->clock_or_null()); }
 

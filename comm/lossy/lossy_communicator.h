@@ -100,7 +100,8 @@ class LossyCommunicator final : public Communicator {
   /// a program computes between its starts and its waits. Nothing happens without a clock. Throws: ConfigError for
   /// negative seconds.
   void pass_compute_time(double seconds);
-  /// While it is alive, collectives leave the virtual clock where it is, too: an evaluation over the lossy network.
+  /// What was started before it takes its time at once, as a wait for all of it would. While it is alive, collectives
+  /// leave the virtual clock where it is, too: an evaluation over the lossy network.
   VirtualClock::Stop stop_clock();
 
   /// Compares, over the reliable inner communicator, the digest of each link's fates at its two ends.

@@ -23,14 +23,6 @@ const Message kSplit{sim::TrafficClass::kControl, "number of a split group"};
 constexpr int kLaneTwin = 0;
 constexpr int kClockTwin = 1;
 
-int lowest_world_rank(const Communicator& group) {
-  int lowest = group.world_rank(0);
-  for (int rank = 1; rank < group.world_size(); ++rank) lowest = std::min(lowest, group.world_rank(rank));
-  return lowest;
-}
-
-bool is_message(Operation operation) { return operation == Operation::kSend || operation == Operation::kRecv; }
-
 Stream* stream_of(const CallArguments& arguments) {
   return arguments.input.stream != nullptr ? arguments.input.stream : arguments.output.stream;
 }
@@ -65,7 +57,9 @@ class StartedLossyCall final : public WorkInFlight {
   StartedLossyCall(const StartedLossyCall&) = delete;
   StartedLossyCall& operator=(const StartedLossyCall&) = delete;
 
-  bool receives() const { return arguments_.get().operation == Operation::kRecv; }
+  const CallArguments& arguments() const { return arguments_.get(); }
+  const LossyGroup& group() const { return group_; }
+  bool receives() const { return arguments().operation == Operation::kRecv; }
 
   void start() {
     const CallArguments& call = arguments_.get();
@@ -77,9 +71,9 @@ class StartedLossyCall final : public WorkInFlight {
       begin_recv(call.output);
       if (call_.is_sampled()) begin_recv(call_.exact());
     } else if (is_on_device(call)) {
-      call_.run(group_.inner);
+      call_.run(group_.inner, call_.scratch());
     } else {
-      parts_.push_back(group_.lane_->start([this] { call_.run(*group_.lane_channel_); }));
+      parts_.push_back(group_.lane_->start([this] { call_.run(*group_.lane_channel_, group_.lane_scratch_); }));
     }
   }
 
@@ -94,8 +88,8 @@ class StartedLossyCall final : public WorkInFlight {
   void finish() override {
     RankState& state = *group_.state;
     const VirtualClock::Pause pause(state.clock_or_null());
-    state.play_started();
-    play();
+    state.play_started(this);
+    if (receives()) group_.play_receives(arguments().peer, this);
     pass_time();
     await_parts();
     if (receives()) {
@@ -153,9 +147,10 @@ RankState::RankState(const LossyOptions& options, int world_rank)
   plans_need_times = time_feeds_fates(options.network, *options.time);
 }
 
-void RankState::play_started() {
+void RankState::play_started(const StartedLossyCall* until) {
   for (StartedLossyCall* call : started) {
     if (!call->receives()) call->play();
+    if (call == until) return;
   }
 }
 
@@ -216,14 +211,42 @@ LossyGroup::Paths& LossyGroup::paths_of(sim::TrafficClass traffic_class, Arrival
 }
 
 // What a rank sends to itself does not travel.
-bool LossyGroup::is_lossy(sim::TrafficClass traffic_class, int peer) const {
-  return state->lossless_scopes == 0 && inner.world_size() > 1 && peer != inner.rank() &&
-         paths_[static_cast<std::size_t>(traffic_class)].network != nullptr;
+bool LossyGroup::is_lossy(const CallArguments& arguments) const {
+  const bool to_self = is_message(arguments.operation) && arguments.peer == inner.rank();
+  return state->lossless_scopes == 0 && inner.world_size() > 1 && !to_self &&
+         paths_[static_cast<std::size_t>(arguments.message.traffic_class)].network != nullptr;
+}
+
+void LossyGroup::follow_step() {
+  if (steps_begun_ != state->step) begin_step();
+}
+
+void LossyGroup::play_receives(int source, const StartedLossyCall* until) {
+  for (StartedLossyCall* call : state->started) {
+    if (call->receives() && &call->group() == this && call->arguments().peer == source) call->play();
+    if (call == until) return;
+  }
+}
+
+void LossyGroup::check_receive(const CallArguments& arguments) const {
+  for (const StartedLossyCall* call : state->started) {
+    const CallArguments& other = call->arguments();
+    if (!call->receives() || &call->group() != this || other.peer != arguments.peer ||
+        other.message.traffic_class != arguments.message.traffic_class ||
+        other.message.layer != arguments.message.layer || other.message.name != arguments.message.name) {
+      continue;
+    }
+    throw ConfigError("recv: rank " + std::to_string(inner.world_rank(inner.rank())) + ": got a second \"" +
+                      std::string(other.message.name) + "\" of class " +
+                      std::string(sim::traffic_class_name(other.message.traffic_class)) + " from rank " +
+                      std::to_string(inner.world_rank(other.peer)) +
+                      " before the first one was waited for; want wait(), or another name");
+  }
 }
 
 void LossyGroup::visit_state(sim::StateVisitor& visitor) {
   if (!state->started.empty() || !state->deferred.empty()) {
-    throw ConfigError("state of a loss layer: got " + std::to_string(state->started.size()) +
+    throw ConfigError("state of a loss layer: got " + std::to_string(state->started.size() + state->deferred.size()) +
                       " works under way, want none: wait for them first");
   }
   if (number() == 0) visit_value(visitor, *state);
@@ -240,13 +263,17 @@ void LossyGroup::begin_step() {
 void LossyGroup::pass_time(const CallArguments& arguments) {
   if (!timeline_) return;
   state->play_started();
+  if (arguments.operation == Operation::kRecv) play_receives(arguments.peer, nullptr);
   state->clock->wait_until(timeline_->play(arguments, state->clock->time().seconds));
 }
 
 void LossyGroup::call(const CallArguments& arguments) {
   checked_call(inner, arguments, state->step);
+  if (arguments.operation == Operation::kRecv) check_receive(arguments);
+  follow_step();
   const StreamTurns::Turn turn(turns_, stream_of(arguments));
-  if (lane_) lane_->drain();  // what started calls remember is what this one begins with
+  // What started collectives remember is what this one begins with.
+  if (lane_ && !is_message(arguments.operation)) lane_->drain();
   pass_time(arguments);
   LossyCall call(*this, arguments);
   if (arguments.operation == Operation::kSend) {
@@ -261,7 +288,7 @@ void LossyGroup::call(const CallArguments& arguments) {
       call.compare_message();
     }
   } else {
-    call.run(inner);
+    call.run(inner, call.scratch());
   }
   call.note_samples();
 }
@@ -273,15 +300,19 @@ void LossyGroup::exchange(std::span<const Send> sends, std::span<const Receive> 
   for (const Send& send : sends) stream = send.data.stream;
   for (const Receive& receive : receives) stream = receive.data.stream;
   const StreamTurns::Turn turn(turns_, stream);
-  std::deque<CallArguments> arguments;  // a deque, because calls refer to them
-  std::deque<LossyCall> calls;
+  follow_step();
+  std::vector<CallArguments> arguments;  // with room for all, because calls refer to them
+  std::vector<LossyCall> calls;
+  arguments.reserve(sends.size() + receives.size());
+  calls.reserve(sends.size() + receives.size());
   std::vector<Send> outgoing(sends.begin(), sends.end());
   std::vector<Send> exact_sends;
   std::vector<Receive> exact_receives;
   for (Send& send : outgoing) {
-    if (!is_lossy(send.message.traffic_class, send.destination)) continue;
-    arguments.push_back(
-        {.operation = Operation::kSend, .input = send.data, .peer = send.destination, .message = send.message});
+    const CallArguments call_of_send{
+        .operation = Operation::kSend, .input = send.data, .peer = send.destination, .message = send.message};
+    if (!is_lossy(call_of_send)) continue;
+    arguments.push_back(call_of_send);
     pass_time(arguments.back());
     LossyCall& call = calls.emplace_back(*this, arguments.back());
     if (call.is_sampled()) exact_sends.push_back(send);
@@ -289,8 +320,11 @@ void LossyGroup::exchange(std::span<const Send> sends, std::span<const Receive> 
   }
   const std::size_t sent = calls.size();
   for (const auto& [data, source, message] : receives) {
-    if (!is_lossy(message.traffic_class, source)) continue;
-    arguments.push_back({.operation = Operation::kRecv, .output = data, .peer = source, .message = message});
+    const CallArguments call_of_receive{
+        .operation = Operation::kRecv, .output = data, .peer = source, .message = message};
+    if (!is_lossy(call_of_receive)) continue;
+    check_receive(call_of_receive);
+    arguments.push_back(call_of_receive);
     pass_time(arguments.back());
     LossyCall& call = calls.emplace_back(*this, arguments.back());
     call.before_receipt();
@@ -315,6 +349,7 @@ bool LossyGroup::plans_ahead(const CallArguments& arguments) {
 }
 
 std::unique_ptr<WorkInFlight> LossyGroup::begin(const CallArguments& arguments) {
+  follow_step();
   const StreamTurns::Turn turn(turns_, stream_of(arguments));
   auto work = std::make_unique<StartedLossyCall>(*this, arguments);
   work->start();
@@ -332,10 +367,8 @@ std::unique_ptr<LossyGroup> LossyGroup::split(int color, int key) {
   return std::make_unique<LossyGroup>(borrowed, std::move(child), state, static_cast<GroupNumber>(number[0]));
 }
 
-LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
-    : group_(group), arguments_(arguments), scratch_(group.scratch_.take([] { return std::make_unique<Scratch>(); })) {
+LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments) : group_(group), arguments_(arguments) {
   RankState& state = *group.state;
-  if (group.steps_begun_ != state.step) group.begin_step();
   const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;
   is_sampled_ = group.samples(operation == Operation::kSend ? input.type : output.type);
   CallFates fates;
@@ -362,26 +395,31 @@ LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
   if (is_sampled_) sample_number_ = state.sampled_calls++;
 }
 
-Tensor LossyCall::exact() {
-  exact_ = scratch_->take(Scratch::Slot::kExact, arguments_.output, arguments_.output.count_elems());
+Scratch& LossyCall::scratch() {
+  if (scratch_.get() == nullptr) scratch_ = group_.scratch_.take([] { return std::make_unique<Scratch>(); });
+  return *scratch_;
+}
+
+Tensor LossyCall::exact_in(Scratch& scratch) {
+  exact_ = scratch.take(Scratch::Slot::kExact, arguments_.output, arguments_.output.count_elems());
   return exact_;
 }
 
-void LossyCall::run(Communicator& inner) {
+void LossyCall::run(Communicator& inner, Scratch& scratch) {
   if (is_sampled_) {
     CallArguments exact_call = arguments_;
-    exact_call.output = exact();
+    exact_call.output = exact_in(scratch);
     if (arguments_.operation == Operation::kBroadcast) {
       copy(arguments_.output, exact_);
       exact_call.input = exact_;
     }
     call_now(inner, exact_call);
   }
-  path_->run(arguments_, inner, *scratch_);
+  path_->run(arguments_, inner, scratch);
   if (!is_sampled_) return;
   sums_ = errors_of(exact_, arguments_.output);
   sums_.calls = group_.inner.rank() == 0 ? 1 : 0;
-  if (has_replicas(arguments_.operation)) sums_.add(divergence_of(inner, arguments_.output, *scratch_));
+  if (has_replicas(arguments_.operation)) sums_.add(divergence_of(inner, arguments_.output, scratch));
 }
 
 void LossyCall::compare_message() {

@@ -39,8 +39,8 @@ struct RankState {
   RankState(const LossyOptions& options, int world_rank);
   VirtualClock* clock_or_null() { return clock ? &*clock : nullptr; }
 
-  /// Works out the times of all started calls but receives, in the order of their starts.
-  void play_started();
+  /// Works out the times of started calls but receives, in the order of their starts: of all, or until one of them.
+  void play_started(const StartedLossyCall* until = nullptr);
   /// The rank's clock goes on to their ends.
   void pass_started();
   /// Adds the samples of a call to those of the rank, once those of all calls before it are there: so that sums do not
@@ -77,7 +77,7 @@ class LossyGroup {
              GroupNumber number);
 
   /// Whether packets of the call travel, so that they may get lost.
-  bool is_lossy(sim::TrafficClass traffic_class, int peer = -1) const;
+  bool is_lossy(const CallArguments& arguments) const;
   void begin_step();
 
   /// A blocking call, which is_lossy().
@@ -109,6 +109,13 @@ class LossyGroup {
   Paths& paths_of(sim::TrafficClass traffic_class, Arrival arrival);
   PathContext context_of(const ClassNetwork& network) const { return {inner, state->ledger, network, stale_}; }
   std::unique_ptr<Path> make_path(const ClassNetwork& network) const;
+  /// Begins the rank's step, where another group of it was told.
+  void follow_step();
+  /// The times of started receives from a rank, in the order of their starts: of all, or until one of them.
+  void play_receives(int source, const StartedLossyCall* until);
+  /// Throws: ConfigError for a receive whose class, name, layer and source have a work under way: what it remembers is
+  /// not known before that is over.
+  void check_receive(const CallArguments& arguments) const;
   bool samples(ElementType type) const { return state->step_is_sampled && !is_integer(type); }
   /// The rank's clock moves on over a blocking call.
   void pass_time(const CallArguments& arguments);
@@ -126,6 +133,7 @@ class LossyGroup {
   std::unique_ptr<Communicator> clock_channel_;  // null: the inner communicator
   std::optional<GroupTimeline> timeline_;
   std::unique_ptr<Communicator> lane_channel_;
+  Scratch lane_scratch_;  // of the collective that runs on the lane
   std::optional<Lane> lane_;
 };
 
@@ -135,23 +143,27 @@ class LossyCall {
   /// Plans it. `arguments` are borrowed, and those of one call of Communicator; they have been checked.
   LossyCall(LossyGroup& group, const CallArguments& arguments);
 
-  /// A collective over `inner`, or over a twin of it on another thread.
-  void run(Communicator& inner);
+  /// A collective over `inner`, or over a twin of it on another thread, with the scratch of that thread.
+  void run(Communicator& inner, Scratch& scratch);
 
   /// A message, whose data the caller moves: what travels of a send, before it does.
-  ConstTensor outgoing() { return message_->outgoing(arguments_.input, *scratch_); }
+  ConstTensor outgoing() { return message_->outgoing(arguments_.input, scratch()); }
   /// Before a message is received, and when it has come.
-  void before_receipt() { message_->before_receipt(arguments_.output, *scratch_); }
-  void received() { message_->received(arguments_.output); }
+  void before_receipt() { message_->before_receipt(arguments_.output, scratch()); }
+  void received() { message_->received(arguments_); }
 
   bool is_sampled() const { return is_sampled_; }
-  /// The buffer for the exact result of a sampled call.
-  Tensor exact();
+  /// The buffer for a sampled message as it was sent.
+  Tensor exact() { return exact_in(scratch()); }
+  /// The call's own buffers, on the rank's thread.
+  Scratch& scratch();
   void compare_message();
   /// Adds what was sampled to the rank's samples, where it was. Once, on the rank's thread.
   void note_samples();
 
  private:
+  Tensor exact_in(Scratch& scratch);
+
   LossyGroup& group_;
   const CallArguments& arguments_;
   Pool<Path>::Loan path_;            // of a collective

@@ -23,10 +23,7 @@ class DeferredCalls::DeferredInFlight final : public WorkInFlight {
   std::shared_ptr<Deferred> call_;
 };
 
-bool DeferredCalls::Deferred::is_message() const {
-  const Operation operation = arguments.get().operation;
-  return operation == Operation::kSend || operation == Operation::kRecv;
-}
+bool DeferredCalls::Deferred::is_message() const { return comm::is_message(arguments.get().operation); }
 
 std::unique_ptr<WorkInFlight> DeferredCalls::start(Communicator& communicator, const CallArguments& arguments) {
   auto call = std::make_shared<Deferred>(communicator, arguments);

@@ -24,6 +24,7 @@ class DeferredCalls {
   void run_all();
 
   bool empty() const { return waiting_.empty(); }
+  std::size_t size() const { return waiting_.size(); }
 
  private:
   struct Deferred {

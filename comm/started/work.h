@@ -39,8 +39,9 @@ class [[nodiscard]] Work {
   /// start the same, where the backend says so (docs/backends.md). A second call returns at once, or throws the same
   /// error. Throws: as the blocking call.
   void wait();
-  /// Whether wait() would return, or throw, at once. It may do some of the work, and never waits for another rank. On a
-  /// loss layer, and on NCCL's receives, it stays false until the rank waits for this work or calls something else.
+  /// Whether wait() would return, or throw, at once. It may do some of the work, and never waits for another rank. On
+  /// NCCL's receives, and on a loss layer with a clock or where it runs calls at the wait, it stays false until the
+  /// rank waits or calls something else.
   bool done() noexcept;
 
  private:

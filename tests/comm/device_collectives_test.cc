@@ -13,9 +13,9 @@
 
 #include "comm/device/device_info.h"
 #include "comm/device/device_tensor.h"
-#include "comm/lossy/statistics/device_samples.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/lossy/paths/path_registry.h"
+#include "comm/lossy/statistics/device_samples.h"
 #include "comm/run_ranks.h"
 #include "sim/recovery/parity.h"
 #include "tests/comm/conformance.h"

@@ -200,6 +200,27 @@ TEST(LossState, ClocksGoOnWithTheirRepetitionsAndDeadlines) {
   }
 }
 
+// What one message remembers is replaced by another of its name with another size.
+TEST(LossState, MessagesOfOneNameAndDifferentSizesMayBeExchangedTogether) {
+  ClassNetwork network = recovery_network("direct", 0, 0.3);
+  network.gather.fill = Fill::kStale;
+  run_ranks(2, kRecoveryTimeout, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, recovery_options(network));
+    const int other = 1 - inner.rank();
+    const Message message{kRecoveryClass, "activation", 0};
+    for (int call = 0; call < 3; ++call) {
+      const std::vector<float> sent(5000, 1);
+      std::vector<float> small(500);
+      std::vector<float> large(5000);
+      const std::array sends{Send{std::span<const float>(sent).first(500), other, message},
+                             Send{std::span<const float>(sent), other, message}};
+      const std::array receives{Receive{std::span(small), other, message}, Receive{std::span(large), other, message}};
+      lossy.exchange(sends, receives);
+      for (const float x : large) ASSERT_TRUE(x == 0 || x == 1);
+    }
+  });
+}
+
 TEST(LossState, WorksUnderWayAreRefused) {
   run_ranks(2, kRecoveryTimeout, [](Communicator& inner) {
     LossyCommunicator lossy(inner, recovery_options(recovery_network("direct", 0.1, 0.1)));

@@ -140,6 +140,8 @@ TEST(MessageOrdinal, WhatHasNoPlaceIsRefused) {
   EXPECT_THAT(error_of([&] { pass(8, 10 * kFloats); }), AllOf(HasSubstr("link 0 -> 1 of class tp_forward"),
                                                               HasSubstr("got a message of 188 packets with an ordinal"),
                                                               HasSubstr("want one of 19 packets with an ordinal")));
+  EXPECT_THAT(error_of([&] { pass(std::uint64_t{1} << 47U, kFloats); }),
+              AllOf(HasSubstr("got the ordinal 140737488355328"), HasSubstr("want at most 14814472458454")));
   EXPECT_THAT(error_of([&] { pass(std::nullopt, kFloats); }), HasSubstr("got a message without an ordinal"));
   run_ranks(2, kRecoveryTimeout, [](Communicator& inner) {
     LossyCommunicator lossy(inner, bursty(BurstScope::kLink));

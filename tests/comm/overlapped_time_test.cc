@@ -159,6 +159,47 @@ TEST(OverlappedTime, MessagesWaitForThePortOfTheirReceiver) {
   EXPECT_NEAR(time.network_seconds, 4 * transfer_seconds(options) / 3, kExact) << "mean of the ranks";
 }
 
+TEST(OverlappedTime, MessagesThatAreWaitedForInReversedOrderHaveTheirOwnTimes) {
+  const auto seconds = [](bool reversed) {
+    return time_of(2, options_of("direct", 0, model_of()),
+                   [&](LossyCommunicator& lossy, Tensor first, Tensor second) {
+                     const Tensor part(second.type, second.bytes.first(4096), nullptr);
+                     if (lossy.rank() == 1) {
+                       lossy.send(first, 0, kFirst);
+                       lossy.pass_compute_time(1e-3);
+                       return lossy.send(part, 0, kSecond);
+                     }
+                     Work one = lossy.start_recv(first, 1, kFirst);
+                     Work two = lossy.start_recv(part, 1, kSecond);
+                     if (reversed) std::swap(one, two);
+                     one.wait();
+                     two.wait();
+                   })
+        .seconds;
+  };
+  EXPECT_EQ(seconds(true), seconds(false));
+}
+
+// Only the world was told of the step.
+TEST(OverlappedTime, ASplitGroupsClockIsInTheRanksStep) {
+  LossyOptions options = options_of("direct", 0.3, model_of());
+  apply_recovery(*options.network.of(kClass), protocol("selective_repeat"));
+  options.network.of(kClass)->recovery.protect.steps = Protection::Steps{1, 2};
+  run_ranks(2, kTimeout, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    const auto part = lossy.split(0, 0);
+    std::vector<float> data(kElements, 1);
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      lossy.begin_step(step);
+      part->all_reduce(std::span(data), ReduceOp::kSum, kFirst);
+    }
+    const auto time = lossy.collect_time();
+    const auto statistics = lossy.collect_statistics(LinkDetail::kOmit);
+    EXPECT_EQ(time->repeated, statistics.at(0).total().resent_packets);
+    EXPECT_GT(time->repeated, 0U);
+  });
+}
+
 TEST(OverlappedTime, AMessageHidesBehindWhatItsReceiverComputes) {
   const LossyOptions options = options_of("direct", 0, model_of());
   const VirtualTime time = time_of(2, options, [](LossyCommunicator& lossy, Tensor first, Tensor) {

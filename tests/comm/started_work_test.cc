@@ -404,6 +404,50 @@ TEST(StartedWork, ABlockingCallOfTheSameNameComesAfterTheStartedOne) {
   EXPECT_EQ(result(true), result(false));
 }
 
+// A message has no need of the collectives that its rank has started.
+TEST(StartedWork, ABlockingMessageDoesNotWaitForStartedCollectives) {
+  run_ranks(2, 5s, [](Communicator& inner) {
+    LossyCommunicator lossy(inner, lossless_options(paths()[1], kClass));
+    std::vector<float> data(100, 1);
+    float value = 3;
+    const auto start = [&] {
+      return lossy.start_all_reduce(std::span(data), std::span(data), ReduceOp::kSum, kSecond);
+    };
+    if (lossy.rank() == 0) {
+      Work work = start();
+      lossy.send(std::span<const float>(&value, 1), 1, kFirst);
+      work.wait();
+    } else {
+      value = 0;
+      lossy.recv(std::span(&value, 1), 0, kFirst);
+      EXPECT_EQ(value, 3);
+      start().wait();
+    }
+    EXPECT_EQ(data, std::vector<float>(100, 2));
+  });
+}
+
+TEST(StartedWork, AReceiveOfANameThatIsUnderWayIsRefused) {
+  run_ranks(2, 5s, [](Communicator& inner) {
+    LossyCommunicator lossy(inner, lossless_options(paths()[1], kClass));
+    std::vector<float> data(100, 1);
+    if (lossy.rank() == 0) return lossy.send(std::span<const float>(data), 1, kFirst);
+    std::vector<float> received(100);
+    Work work = lossy.start_recv(std::span(received), 0, kFirst);
+    const Receive again{std::span(data), 0, kFirst};
+    for (const bool exchanges : {false, true}) {
+      try {
+        exchanges ? lossy.exchange({}, std::span(&again, 1)) : lossy.recv(std::span(data), 0, kFirst);
+        ADD_FAILURE() << "not refused";
+      } catch (const ConfigError& error) {
+        EXPECT_THAT(error.what(), AllOf(HasSubstr("got a second \"first\""), HasSubstr("from rank 0")));
+      }
+    }
+    work.wait();
+    EXPECT_EQ(received, data);
+  });
+}
+
 TEST(StartedWork, SumsOfSamplesDoNotDependOnTheOrderOfTheWaits) {
   const auto energy = [](bool reversed) {
     double sum = 0;

@@ -55,10 +55,7 @@ void VirtualClock::begin_step(std::uint64_t step) {
   if (model_.compute_seconds) compute(*model_.compute_seconds, step);
 }
 
-void VirtualClock::visit_state(sim::StateVisitor& visitor) {
-  visit_values(visitor, time_, ports_, step_);
-  resumed_ = thread_seconds();
-}
+void VirtualClock::visit_state(sim::StateVisitor& visitor) { visit_values(visitor, time_, ports_, step_); }
 
 VirtualClock::Pause::Pause(VirtualClock* clock) : clock_(clock) {
   if (clock_ == nullptr || clock_->pauses_++ > 0 || clock_->model_.compute_seconds || !clock_->step_) return;

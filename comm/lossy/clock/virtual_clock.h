@@ -41,7 +41,7 @@ class VirtualClock {
   /// The rank goes on to another step. Given compute time passes at once, at the beginning of the step.
   void begin_step(std::uint64_t step);
 
-  /// Outside of pauses. Measured compute time goes on from here.
+  /// Within a pause, so that what was measured so far is in it.
   void visit_state(sim::StateVisitor& visitor);
 
   /// While one is alive, the processor time of the calling thread is not compute time. They may be nested.

@@ -47,6 +47,11 @@ FlowKey key_of(const sim::Link& link, GroupNumber group) {
 
 void LinkCourse::check_ordinal(const FlowKey& key, std::uint64_t packets_sent, std::optional<std::uint64_t> ordinal) {
   if (packets_sent == 0) return;
+  const std::uint64_t most = (std::uint64_t{1} << kGroupShift) / packets_sent - 1;
+  if (ordinal && *ordinal > most) {
+    throw ConfigError(name_of(key.link) + ": got the ordinal " + std::to_string(*ordinal) + " of messages of " +
+                      std::to_string(packets_sent) + " packets, want at most " + std::to_string(most));
+  }
   const std::uint64_t of_each = ordinal ? packets_sent : 0;
   if (!ordinal_packets) ordinal_packets = of_each;
   if (*ordinal_packets == of_each) return;

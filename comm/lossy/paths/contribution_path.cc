@@ -13,12 +13,6 @@ namespace {
 // Of an all-reduce: below, its copy costs less than another exchange.
 constexpr std::size_t kBytesWorthParts = 65536;
 
-int lowest_world_rank(const Communicator& group) {
-  int lowest = group.world_rank(0);
-  for (int rank = 1; rank < group.world_size(); ++rank) lowest = std::min(lowest, group.world_rank(rank));
-  return lowest;
-}
-
 }  // namespace
 
 ContributionPath::ContributionPath(const PathContext& context)

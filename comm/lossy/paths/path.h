@@ -49,7 +49,8 @@ class Path {
   /// Uses up a packet index for each packet that the path sends, the same number on every rank that knows the link,
   /// draws fates and repairs, and takes hold of what stale values and feedback remember.
   /// Ranks: the thread that has the ledger, in the order of the starts of calls. Throws: ConfigError for a reduction
-  /// that the fill or the recovery has no meaning for, before it uses up anything.
+  /// that the fill or the recovery has no meaning for, before it uses up anything, and for wrong
+  /// ordinals.
   virtual void plan(const CallArguments& call, CallFates& fates) = 0;
 
   /// Moves the data over `inner`, a reliable transport of the group, and takes out what the plan says is lost. It may

@@ -21,7 +21,6 @@ void PeerMessage::plan(const CallArguments& call, CallFates& fates) {
     return context_.link(call.message.traffic_class, sim::Half::kGather, source, destination);
   };
   if (sends) return context_.ledger.pass_message(fates, link(me, call.peer), packets);
-  remembered_ = one_hop_.memory(StaleMemory::Use::kReceive, call.message, data, {}, call.peer);
   lost_.start();
   lost_.draw(context_.ledger, fates, link(call.peer, me), packets, Tally::kCounted);
 }
@@ -38,8 +37,11 @@ void PeerMessage::before_receipt(Tensor data, Scratch& scratch) {
   own_values_ = one_hop_.keep_for_own(data, scratch);
 }
 
-void PeerMessage::received(Tensor data) {
-  one_hop_.fill(data, lost_.of(0), context_.packets(data.type, data.count_elems()), own_values_, remembered_);
+// The memory is that of now: another message of the name may have come since the plan.
+void PeerMessage::received(const CallArguments& call) {
+  const Tensor data = call.output;
+  const Tensor remembered = one_hop_.memory(StaleMemory::Use::kReceive, call.message, data, {}, call.peer);
+  one_hop_.fill(data, lost_.of(0), context_.packets(data.type, data.count_elems()), own_values_, remembered);
   if (!transform_.is_identity()) transform_.inverse(data, std::array{data.count_elems()});
 }
 

@@ -29,8 +29,9 @@ class PeerMessage {
   /// At the receiver, before the message comes into `data`: keeps what the fill needs of the values that are there, in
   /// `scratch`.
   void before_receipt(Tensor data, Scratch& scratch);
-  /// The message has come whole into `data`: takes out what its link lost, and fills the holes.
-  void received(Tensor data);
+  /// The message has come whole into call.output: takes out what its link lost, and fills the holes. On the thread of
+  /// the plan.
+  void received(const CallArguments& call);
 
  private:
   PathContext context_;
@@ -38,7 +39,6 @@ class PeerMessage {
   OneHop one_hop_;
   // Of the message at hand.
   MessageLosses lost_;
-  Tensor remembered_;
   ConstTensor own_values_;
 };
 
