@@ -17,8 +17,8 @@
 
 #include "comm/backend_registry.h"
 #include "comm/device/stream.h"
-#include "comm/rendezvous/launch_environment.h"
 #include "comm/nccl/nccl_backend.h"
+#include "comm/rendezvous/launch_environment.h"
 #include "comm/rendezvous/tcp_connection.h"
 #include "comm/run_ranks.h"
 #include "experiments/data/corpus.h"
