@@ -167,7 +167,7 @@ class GlooMesh {
   const Clock& clock_;
   std::unique_ptr<LaunchStore> store_;
   std::shared_ptr<gloo::rendezvous::Context> context_;  ///< shared with Gloo's own objects
-  std::mutex buffered_mutex_;  ///< guards the buffered messages
+  std::mutex buffered_mutex_;                           ///< guards the buffered messages
   std::deque<Buffered> buffered_;
   std::size_t buffered_bytes_ = 0;
 
