@@ -135,7 +135,9 @@ GlooMesh::~GlooMesh() {
   }
   changed_.notify_all();
   watcher_.join();
-  close_connections();
+  // Where all went well, the connections end with their objects: closed by hand, they would be reset, and whatever the
+  // system has not delivered yet would be lost.
+  if (failure_) close_connections();
   try {
     bool all_left = !failure_;
     for (int r = 0; r < size_ && all_left; ++r) all_left = store_->get(key_of("left", r)).has_value();

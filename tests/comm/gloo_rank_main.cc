@@ -7,15 +7,19 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "comm/backend_registry.h"
+#include "comm/gloo/gloo_mesh.h"
 #include "sim/error.h"
 #include "tests/comm/conformance.h"
 #include "tests/comm/started_programs.h"
@@ -161,6 +165,40 @@ std::uint64_t send_much(Communicator& communicator, const TurnClock& clock) {
   return 0;
 }
 
+bool stands_still(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  return text.find(") T") != std::string::npos;
+}
+
+// Rank 1 takes bytes that it asked for only after rank 0, which left them to the system, has gone.
+void leave_with_bytes_on_their_way(const ProcessGroupOptions& options) {
+  constexpr std::size_t kBytes = 200'000;  // more than the receiver's system takes at once
+  constexpr std::byte kValue{7};
+  pid_t process = ::getpid();
+  if (options.rank == 0) {
+    {
+      GlooMesh mesh(options);
+      const GlooMesh::CallScope scope(mesh, {});
+      auto from = mesh.start_receive(std::as_writable_bytes(std::span(&process, 1)), 1, 2);
+      mesh.finish(from);
+      while (!stands_still(process)) std::this_thread::yield();
+      mesh.send_buffered(std::vector<std::byte>(kBytes, kValue), 1, 1);
+    }
+    ::kill(process, SIGCONT);
+    return;
+  }
+  GlooMesh mesh(options);
+  const GlooMesh::CallScope scope(mesh, {});
+  std::vector<std::byte> bytes(kBytes);
+  auto awaited = mesh.start_receive(bytes, 0, 1);
+  auto own = mesh.start_send(std::as_bytes(std::span(&process, 1)), 0, 2);
+  mesh.finish(own);
+  ::raise(SIGSTOP);
+  mesh.finish(awaited);
+  if (std::ranges::count(bytes, kValue) != std::ptrdiff_t{kBytes}) throw std::runtime_error("bytes are missing");
+}
+
 std::uint64_t run(Communicator& communicator, TurnClock& clock, std::string_view scenario, int culprit) {
   const std::size_t colon = scenario.find(':');
   const std::string_view kind = scenario.substr(0, colon);
@@ -201,12 +239,17 @@ int rank_main(const std::vector<std::string>& arguments) {
   std::string result;
   int status = 0;
   try {
-    const auto communicator = backend_entry("gloo").connect(options);
-    try {
-      result = "ok " + std::to_string(run(*communicator, clock, scenario, culprit));
-    } catch (const std::exception& error) {
-      communicator->abort(error.what());
-      throw;
+    if (scenario == "leave_with_bytes_on_their_way") {
+      leave_with_bytes_on_their_way(options);
+      result = "ok 0";
+    } else {
+      const auto communicator = backend_entry("gloo").connect(options);
+      try {
+        result = "ok " + std::to_string(run(*communicator, clock, scenario, culprit));
+      } catch (const std::exception& error) {
+        communicator->abort(error.what());
+        throw;
+      }
     }
   } catch (const CommError& error) {
     result = std::string("error CommError: ") + error.what();

@@ -71,6 +71,12 @@ TEST(Gloo, SendsAreTakenEvenWhereTheSenderLeavesFirst) {
   for (const RankReport& report : reports) EXPECT_EQ(report.text, "ok 0");
 }
 
+TEST(Gloo, WhatTheSystemHasNotDeliveredYetOutlivesItsSender) {
+  const TemporaryDirectory directory;
+  const auto reports = run_processes({.world_size = 2, .name = "leave_with_bytes_on_their_way"}, directory.path());
+  for (const RankReport& report : reports) EXPECT_EQ(report.text, "ok 0");
+}
+
 struct Failing {
   const char* how;
   std::chrono::milliseconds timeout;  ///< long where the failure must be found without it
