@@ -2,6 +2,7 @@
 #include "comm/lossy/lossy_communicator.h"
 
 #include <array>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -139,7 +140,13 @@ std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& argu
   checked_call(*this, arguments, state.step);
   const bool is_lossy = group_->is_lossy(arguments);
   if (!state.deferred.empty() || (is_lossy && !group_->plans_ahead(arguments))) {
-    return state.deferred.start(*this, arguments);
+    return state.deferred.start(
+        [this, is_protected = state.protected_scopes > 0](const CallArguments& kept) {
+          std::optional<ProtectedScope> scope;
+          if (is_protected) scope.emplace(*this);
+          call_now(*this, kept);
+        },
+        arguments);
   }
   if (is_lossy) return group_->begin(arguments);
   std::unique_ptr<WorkInFlight> work = group_->inner.begin(arguments);
@@ -171,6 +178,13 @@ LossyCommunicator::LosslessScope::LosslessScope(LossyCommunicator& communicator)
 }
 
 LossyCommunicator::LosslessScope::~LosslessScope() { --communicator_.group_->state->lossless_scopes; }
+
+LossyCommunicator::ProtectedScope::ProtectedScope(LossyCommunicator& communicator) : communicator_(communicator) {
+  communicator_.group_->state->deferred.run_all();
+  ++communicator_.group_->state->protected_scopes;
+}
+
+LossyCommunicator::ProtectedScope::~ProtectedScope() { --communicator_.group_->state->protected_scopes; }
 
 void LossyCommunicator::visit_state(sim::StateVisitor& visitor) {
   const VirtualClock::Pause pause(group_->state->clock_or_null());

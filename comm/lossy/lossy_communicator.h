@@ -87,6 +87,21 @@ class LossyCommunicator final : public Communicator {
     std::unique_ptr<VirtualClock::Pause> pause_;
   };
 
+  /// While alive, all messages of this rank, in groups split from here too, arrive for certain, but take their usual
+  /// way, as messages that recovery `protect` names: they use up their packets, take their time, are counted, and what
+  /// fills and feedback remember takes their values. So memories of `stale` get their first values. A call belongs to
+  /// the scope in which it is started. Ranks: all, around the same calls.
+  class ProtectedScope {
+   public:
+    explicit ProtectedScope(LossyCommunicator& communicator);
+    ~ProtectedScope();
+    ProtectedScope(const ProtectedScope&) = delete;
+    ProtectedScope& operator=(const ProtectedScope&) = delete;
+
+   private:
+    LossyCommunicator& communicator_;
+  };
+
   /// What the loss layer remembers of this rank: links' indices, stale values, feedback, statistics and clock. A
   /// communicator that was split has its own memories; the rest is that of the one that was not split. Restored into
   /// one that was made of equal options and split alike, the run goes on to the same bits. Throws: ConfigError while

@@ -78,7 +78,8 @@ class StartedLossyCall final : public WorkInFlight {
   }
 
   void play() {
-    if (!end_seconds_ && group_.timeline_) end_seconds_ = group_.timeline_->play(arguments_.get(), ready_seconds_);
+    if (!end_seconds_ && group_.timeline_)
+      end_seconds_ = group_.timeline_->play(arguments_.get(), call_.arrival(), ready_seconds_);
   }
 
   void pass_time() const {
@@ -192,7 +193,7 @@ LossyGroup::LossyGroup(Communicator& borrowed, std::unique_ptr<Communicator> own
     validate(*network);
     const auto index = static_cast<std::size_t>(traffic_class);
     paths_[index].network = &*network;
-    if (network->recovery.protect.empty() || network->reduce.fill != Fill::kInverseProbability) continue;
+    if (network->reduce.fill != Fill::kInverseProbability) continue;
     ClassNetwork& certain = certain_networks_[index].emplace(*network);
     certain.reduce.fill = Fill::kZero;
     certain_paths_[index].network = &certain;
@@ -215,6 +216,11 @@ bool LossyGroup::is_lossy(const CallArguments& arguments) const {
   const bool to_self = is_message(arguments.operation) && arguments.peer == inner.rank();
   return state->lossless_scopes == 0 && inner.world_size() > 1 && !to_self &&
          paths_[static_cast<std::size_t>(arguments.message.traffic_class)].network != nullptr;
+}
+
+Arrival LossyGroup::arrival_of(const Message& message) const {
+  if (state->protected_scopes > 0) return Arrival::kCertain;
+  return comm::arrival_of(message, *state->ledger.network().of(message.traffic_class), state->step);
 }
 
 void LossyGroup::follow_step() {
@@ -264,7 +270,8 @@ void LossyGroup::pass_time(const CallArguments& arguments) {
   if (!timeline_) return;
   state->play_started();
   if (arguments.operation == Operation::kRecv) play_receives(arguments.peer, nullptr);
-  state->clock->wait_until(timeline_->play(arguments, state->clock->time().seconds));
+  const double ready_seconds = state->clock->time().seconds;
+  state->clock->wait_until(timeline_->play(arguments, arrival_of(arguments.message), ready_seconds));
 }
 
 void LossyGroup::call(const CallArguments& arguments) {
@@ -367,17 +374,18 @@ std::unique_ptr<LossyGroup> LossyGroup::split(int color, int key) {
   return std::make_unique<LossyGroup>(borrowed, std::move(child), state, static_cast<GroupNumber>(number[0]));
 }
 
-LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments) : group_(group), arguments_(arguments) {
+LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
+    : group_(group), arguments_(arguments), arrival_(group.arrival_of(arguments.message)) {
   RankState& state = *group.state;
   const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;
   is_sampled_ = group.samples(operation == Operation::kSend ? input.type : output.type);
   CallFates fates;
   fates.group = group.number();
   fates.step = state.step;
-  fates.arrival = arrival_of(message, *state.ledger.network().of(message.traffic_class), state.step);
+  fates.arrival = arrival_;
   fates.ordinal = message.ordinal;
   if (state.plans_need_times) fates.times = &state.clock->message_times();
-  LossyGroup::Paths& of_class = group.paths_of(message.traffic_class, fates.arrival);
+  LossyGroup::Paths& of_class = group.paths_of(message.traffic_class, arrival_);
   if (is_message(operation)) {
     fates.ends = CallFates::Ends::kApart;
     message_ = of_class.messages.take([&] {

@@ -66,6 +66,7 @@ struct RankState {
   std::uint64_t open_steps = 0;  ///< that have begun since the verdicts of all ranks were last put together
   bool step_is_sampled = false;
   int lossless_scopes = 0;
+  int protected_scopes = 0;
   GroupNumber next_group = 1;
 };
 
@@ -78,6 +79,8 @@ class LossyGroup {
 
   /// Whether packets of the call travel, so that they may get lost.
   bool is_lossy(const CallArguments& arguments) const;
+  /// How the packets of a message of a class with a network fare that is sent now.
+  Arrival arrival_of(const Message& message) const;
   void begin_step();
 
   /// A blocking call, which is_lossy().
@@ -127,7 +130,7 @@ class LossyGroup {
   Pool<Scratch> scratch_;
   StreamTurns turns_;  // of the buffers that calls share
   std::array<Paths, sim::kAllTrafficClasses.size()> paths_;
-  // Of the protected messages of a class, where its fill acts on those that arrive whole too.
+  // Of the messages of a class that arrive for certain, where its fill acts on those that arrive whole too.
   std::array<std::optional<ClassNetwork>, sim::kAllTrafficClasses.size()> certain_networks_;
   std::array<Paths, sim::kAllTrafficClasses.size()> certain_paths_;
   std::unique_ptr<Communicator> clock_channel_;  // null: the inner communicator
@@ -152,6 +155,7 @@ class LossyCall {
   void before_receipt() { message_->before_receipt(arguments_.output, scratch()); }
   void received() { message_->received(arguments_); }
 
+  Arrival arrival() const { return arrival_; }
   bool is_sampled() const { return is_sampled_; }
   /// The buffer for a sampled message as it was sent.
   Tensor exact() { return exact_in(scratch()); }
@@ -169,6 +173,7 @@ class LossyCall {
   Pool<Path>::Loan path_;            // of a collective
   Pool<PeerMessage>::Loan message_;  // of a message
   Pool<Scratch>::Loan scratch_;
+  Arrival arrival_;
   bool is_sampled_;
   std::uint64_t sample_number_ = 0;
   Tensor exact_;

@@ -25,15 +25,19 @@ class DeferredCalls::DeferredInFlight final : public WorkInFlight {
 
 bool DeferredCalls::Deferred::is_message() const { return comm::is_message(arguments.get().operation); }
 
+std::unique_ptr<WorkInFlight> DeferredCalls::start(BlockingCall call, const CallArguments& arguments) {
+  auto deferred = std::make_shared<Deferred>(std::move(call), arguments);
+  waiting_.push_back(deferred);
+  return std::make_unique<DeferredInFlight>(*this, std::move(deferred));
+}
+
 std::unique_ptr<WorkInFlight> DeferredCalls::start(Communicator& communicator, const CallArguments& arguments) {
-  auto call = std::make_shared<Deferred>(communicator, arguments);
-  waiting_.push_back(call);
-  return std::make_unique<DeferredInFlight>(*this, std::move(call));
+  return start([&communicator](const CallArguments& kept) { call_now(communicator, kept); }, arguments);
 }
 
 void DeferredCalls::run(Deferred& call) {
   try {
-    call_now(call.communicator, call.arguments.get());
+    call.call(call.arguments.get());
   } catch (...) {
     call.thrown = std::current_exception();
   }

@@ -4,7 +4,9 @@
 
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "comm/call.h"
 #include "comm/started/work.h"
@@ -17,7 +19,11 @@ namespace droptest::comm {
 /// Thread safety: none; a rank has one.
 class DeferredCalls {
  public:
-  /// The communicator is borrowed until the work is done.
+  using BlockingCall = std::function<void(const CallArguments&)>;
+
+  /// `call` makes the blocking call; what it borrows stays until the work is done.
+  std::unique_ptr<WorkInFlight> start(BlockingCall call, const CallArguments& arguments);
+  /// The call on `communicator`, which is borrowed likewise.
   std::unique_ptr<WorkInFlight> start(Communicator& communicator, const CallArguments& arguments);
 
   /// Runs all calls that were started. What one throws is for the wait of its work. Does nothing while it runs already.
@@ -28,9 +34,9 @@ class DeferredCalls {
 
  private:
   struct Deferred {
-    Deferred(Communicator& of, const CallArguments& to_keep) : communicator(of), arguments(to_keep) {}
+    Deferred(BlockingCall to_make, const CallArguments& to_keep) : call(std::move(to_make)), arguments(to_keep) {}
     bool is_message() const;
-    Communicator& communicator;
+    BlockingCall call;
     KeptArguments arguments;
     bool is_done = false;
     std::exception_ptr thrown;

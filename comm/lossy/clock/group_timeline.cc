@@ -27,18 +27,6 @@ GroupTimeline::GroupTimeline(Communicator& group, GroupNumber number, VirtualClo
       notes_times_(time_feeds_fates(clock.network(), clock.model())),
       timing_(clock.network(), clock.model(), number, world_ranks(group)) {}
 
-void GroupTimeline::begin_step(std::uint64_t step) {
-  step_ = step;
-  timing_.begin_step(step);
-}
-
-CollectiveTiming::What GroupTimeline::what_of(const CallArguments& call) const {
-  const Message& message = call.message;
-  const ElementType type = call.operation == Operation::kSend ? call.input.type : call.output.type;
-  return {message.traffic_class, type, arrival_of(message, *clock_.network().of(message.traffic_class), step_),
-          message.ordinal};
-}
-
 std::vector<double> GroupTimeline::exchange_clocks(double begin_seconds) {
   const auto ranks = static_cast<std::size_t>(group_.world_size());
   const std::array<double, 1> mine = {begin_seconds};
@@ -48,15 +36,17 @@ std::vector<double> GroupTimeline::exchange_clocks(double begin_seconds) {
   return clocks;
 }
 
-double GroupTimeline::play(const CallArguments& call, double ready_seconds) {
+double GroupTimeline::play(const CallArguments& call, Arrival arrival, double ready_seconds) {
   clock_.message_times().clear();
-  if (call.operation == Operation::kSend) return play_send(call, ready_seconds);
-  if (call.operation == Operation::kRecv) return std::max(ready_seconds, play_recv(call));
-  return play_collective(call, ready_seconds);
+  const ElementType type = call.operation == Operation::kSend ? call.input.type : call.output.type;
+  const CollectiveTiming::What what{call.message.traffic_class, type, arrival, call.message.ordinal};
+  if (call.operation == Operation::kSend) return play_send(call, what, ready_seconds);
+  if (call.operation == Operation::kRecv) return std::max(ready_seconds, play_recv(call, what));
+  return play_collective(call, what, ready_seconds);
 }
 
-double GroupTimeline::play_collective(const CallArguments& call, double ready_seconds) {
-  const CollectiveTiming::What what = what_of(call);
+double GroupTimeline::play_collective(const CallArguments& call, const CollectiveTiming::What& what,
+                                      double ready_seconds) {
   std::vector<std::uint64_t> table;
   if (call.operation == Operation::kAllToAll) {
     const auto ranks = static_cast<std::size_t>(group_.world_size());
@@ -104,12 +94,11 @@ void GroupTimeline::note_message(const TimedMessage& message) {
 }
 
 // The time of departure travels ahead of the message.
-double GroupTimeline::play_send(const CallArguments& call, double ready_seconds) {
+double GroupTimeline::play_send(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds) {
   VirtualClock::Ports& ports = clock_.ports();
   const std::array<double, 1> departure = {std::max(ready_seconds, ports.sends_from)};
   group_.send(ConstTensor(std::span<const double>(departure)), call.peer, kClocks);
-  const TimedMessage sent =
-      timing_.message(what_of(call), group_.rank(), call.peer, call.input.count_elems(), departure[0]);
+  const TimedMessage sent = timing_.message(what, group_.rank(), call.peer, call.input.count_elems(), departure[0]);
   note_message(sent);
   ports.sends_from = departure[0] + sent.cost.transfer_seconds;
   clock_.time().network_seconds += sent.cost.transfer_seconds;
@@ -117,11 +106,11 @@ double GroupTimeline::play_send(const CallArguments& call, double ready_seconds)
 }
 
 // Where the receiver's port is busy, the message waits in front of it.
-double GroupTimeline::play_recv(const CallArguments& call) {
+double GroupTimeline::play_recv(const CallArguments& call, const CollectiveTiming::What& what) {
   std::array<double, 1> departure = {0};
   group_.recv(Tensor(std::span<double>(departure)), call.peer, kClocks);
   const TimedMessage received =
-      timing_.message(what_of(call), call.peer, group_.rank(), call.output.count_elems(), departure[0]);
+      timing_.message(what, call.peer, group_.rank(), call.output.count_elems(), departure[0]);
   note_message(received);
   VirtualClock::Ports& ports = clock_.ports();
   const double first_bit = std::max(departure[0] + received.cost.latency_seconds, ports.receives_from);

@@ -28,28 +28,26 @@ class GroupTimeline {
   GroupTimeline(Communicator& group, GroupNumber number, VirtualClock& clock);
 
   /// When `call`, which was ready to begin at `ready_seconds`, is over for this rank: a send when the rank's port is
-  /// free again, others when all has come. Notes the times of its messages in the clock's MessageTimes, where fates or
-  /// deadlines need them.
-  double play(const CallArguments& call, double ready_seconds);
+  /// free again, others when all has come. What arrives for certain is sent once. Notes the times of its messages in
+  /// the clock's MessageTimes, where fates or deadlines need them.
+  double play(const CallArguments& call, Arrival arrival, double ready_seconds);
 
   /// The training step that the next collectives belong to; the loss of a link may change with it.
-  void begin_step(std::uint64_t step);
+  void begin_step(std::uint64_t step) { timing_.begin_step(step); }
 
-  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, step_, timing_); }
+  void visit_state(sim::StateVisitor& visitor) { visit_value(visitor, timing_); }
 
  private:
-  CollectiveTiming::What what_of(const CallArguments& call) const;
   std::vector<double> exchange_clocks(double begin_seconds);
-  double play_collective(const CallArguments& call, double ready_seconds);
-  double play_send(const CallArguments& call, double ready_seconds);
-  double play_recv(const CallArguments& call);
+  double play_collective(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);
+  double play_send(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);
+  double play_recv(const CallArguments& call, const CollectiveTiming::What& what);
   void note_message(const TimedMessage& message);
 
   Communicator& group_;
   VirtualClock& clock_;
   bool notes_times_;  // whether the loss layer asks for them
   CollectiveTiming timing_;
-  std::uint64_t step_ = 0;
 };
 
 /// Whether what a message loses depends on when it is sent: on a process that looks at the time, a deadline, or a
