@@ -26,7 +26,17 @@ bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) {
   return before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
 }
 
-std::string_view reduce_op_name(ReduceOp op) { return op == ReduceOp::kSum ? "sum" : "max"; }
+std::string_view reduce_op_name(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return "sum";
+    case ReduceOp::kMax:
+      return "max";
+    case ReduceOp::kMean:
+      return "mean";
+  }
+  return "unknown reduction";
+}
 
 }  // namespace
 
@@ -160,6 +170,12 @@ void ArgumentCheck::fail(const std::string& detail) const {
                     call_context(call_));
 }
 
+void ArgumentCheck::reduction() const {
+  if (call_.reduce_op != ReduceOp::kMean || !is_integer(call_.type)) return;
+  fail("got a mean of " + std::string(element_type_name(call_.type)) +
+       ", but a mean of integers is no integer; want a sum, or floats");
+}
+
 void ArgumentCheck::counts(std::span<const std::uint64_t> counts) const {
   if (counts.size() != static_cast<std::size_t>(communicator_.world_size())) {
     fail("got " + std::to_string(counts.size()) + " counts, want one for each of " +
@@ -228,6 +244,7 @@ Call checked_call(const Communicator& communicator, const CallArguments& argumen
     case Operation::kAllReduce:
     case Operation::kAllReduceWith:
       call.reduce_op = op;
+      check.reduction();
       check.shape(input, call.count_elems, "input");
       check.shape(output, call.count_elems, "output");
       check.same_or_apart(input, output);
@@ -236,6 +253,7 @@ Call checked_call(const Communicator& communicator, const CallArguments& argumen
     case Operation::kReduceScatterWith:
       call.reduce_op = op;
       call.counts_digest = digest_of_counts(counts);
+      check.reduction();
       check.counts(counts);
       check.shape(input, sum_of(counts), "input");
       check.shape(output, counts[self], "output");

@@ -130,6 +130,8 @@ class ArgumentCheck {
  public:
   ArgumentCheck(const Communicator& communicator, const Call& call) : communicator_(communicator), call_(call) {}
 
+  /// The call's reduction has a meaning for elements of its type.
+  void reduction() const;
   /// One count per rank.
   void counts(std::span<const std::uint64_t> counts) const;
   /// `tensor` holds whole elements, exactly `count` of the call's type. `what` names it: "input".

@@ -20,10 +20,11 @@
 
 namespace droptest::comm {
 
-/// Sums and maxima, both in rank order where the backend says so. A NaN is the maximum of anything; sums of integers
-/// wrap; sums of bfloat16 and float16 are float until all is added, and are rounded once. Where partial sums travel, on
-/// the loss layer's paths of hops and in NCCL, those are rounded at each hop.
-enum class ReduceOp : std::uint8_t { kSum, kMax };
+/// Sums, maxima and means, all in rank order where the backend says so. A mean is the sum divided by the number of
+/// ranks of the group, once all is added; of floats only. A NaN is the maximum of anything; sums of integers wrap; sums
+/// and means of bfloat16 and float16 are float until they are complete, and are rounded once. Where partial sums
+/// travel, on the loss layer's paths of hops and in NCCL, those are rounded at each hop, and their mean once more.
+enum class ReduceOp : std::uint8_t { kSum, kMax, kMean };
 
 /// What a collective carries. The name appears in errors, and tells messages of one size apart where a recovery
 /// policy remembers earlier values: equal names mean "the same tensor, one step later".

@@ -15,10 +15,12 @@ namespace {
 constexpr std::size_t kInputsOfPass = 8;
 
 // What becomes of a stretch of a block: ((x_0 op x_1) op x_2) ..., each x_r first multiplied by its factor where there
-// are factors, and the result by `scale`. x_r[0] is at inputs[r] + offset_bytes.
+// are factors, the result divided by `divisor` and, rounded, multiplied by `scale`. x_r[0] is at inputs[r] +
+// offset_bytes.
 struct Terms {
   std::span<const std::byte* const> inputs;
   std::span<const double> factors;
+  double divisor = 1;
   double scale = 1;
   std::size_t offset_bytes = 0;
   std::size_t elems = 0;
@@ -95,6 +97,10 @@ template <class Op, class T>
   } else {
     fold_scaled<Op>(block, terms);
   }
+  if (terms.divisor != 1) {
+    const T divisor = static_cast<T>(terms.divisor);
+    for (std::size_t i = 0; i < terms.elems; ++i) block[i] = static_cast<T>(block[i] / divisor);
+  }
   if (terms.scale == 1) return;
   const T scale = static_cast<T>(terms.scale);
   for (std::size_t i = 0; i < terms.elems; ++i) block[i] = static_cast<T>(block[i] * scale);
@@ -113,7 +119,8 @@ void fold_narrow(std::byte* bytes, const Terms& terms) {
       folded[i] = r == 0 ? x : Op::of(folded[i], x);
     }
   }
-  for (std::size_t i = 0; i < terms.elems; ++i) block[i] = narrowed<T>(folded[i]);
+  const auto divisor = static_cast<float>(terms.divisor);
+  for (std::size_t i = 0; i < terms.elems; ++i) block[i] = narrowed<T>(folded[i] / divisor);
   if (terms.scale == 1) return;
   const auto scale = static_cast<float>(terms.scale);
   for (std::size_t i = 0; i < terms.elems; ++i) block[i] = narrowed<T>(to_float(block[i]) * scale);
@@ -183,21 +190,21 @@ struct GapsAhead {
 };
 
 // Elements [begin, end) with the gaps among them.
-void reduce_block(Fold fold, std::size_t element_size, std::byte* block, std::span<const std::byte* const> inputs,
-                  GapsAhead& ahead, std::uint64_t begin, std::uint64_t end) {
+void reduce_block(Fold fold, double divisor, std::size_t element_size, std::byte* block,
+                  std::span<const std::byte* const> inputs, GapsAhead& ahead, std::uint64_t begin, std::uint64_t end) {
   for (std::uint64_t at = begin; at < end;) {
     std::byte* const stretch = block + (at - begin) * element_size;
     const ReductionGap* gap = ahead.input;
     if (gap == nullptr || gap->begin > at) {
       const std::uint64_t stop = gap == nullptr ? end : std::min(end, gap->begin);
-      fold(stretch, {inputs, ahead.factors, 1, at * element_size, stop - at});
+      fold(stretch, {inputs, ahead.factors, divisor, 1, at * element_size, stop - at});
       at = stop;
       continue;
     }
     const std::uint64_t stop = std::min(end, gap->end);
     const std::size_t offset_bytes = (at - gap->begin) * element_size;
     fetch_for_writing(gap->absent, offset_bytes, (stop - at) * element_size);
-    fold(stretch, {gap->present, gap->factors, gap->scale, offset_bytes, stop - at});
+    fold(stretch, {gap->present, gap->factors, gap->divisor, gap->scale, offset_bytes, stop - at});
     if (stop == gap->end) ahead.input = ahead.gaps->next_input_gap();
     at = stop;
   }
@@ -234,7 +241,8 @@ void copy_out(const std::byte* block, std::span<std::byte* const> outputs, GapsA
 void reduce(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
             std::span<std::byte* const> outputs, std::uint64_t count_elems, ReductionGaps* gaps) {
   DROPTEST_CHECK(!inputs.empty(), "no inputs");
-  const Fold fold = op == ReduceOp::kSum ? fold_of<Sum>(type) : fold_of<Maximum>(type);
+  const Fold fold = op == ReduceOp::kMax ? fold_of<Maximum>(type) : fold_of<Sum>(type);
+  const double divisor = op == ReduceOp::kMean ? static_cast<double>(inputs.size()) : 1;
   const std::size_t element_size = element_bytes(type);
   const std::uint64_t block_elems = kReductionBlockBytes / element_size;
   const bool is_input = std::ranges::find(inputs, outputs.empty() ? nullptr : outputs[0]) != inputs.end();
@@ -245,10 +253,10 @@ void reduce(ReduceOp op, ElementType type, std::span<const std::byte* const> inp
   for (std::uint64_t begin = 0; begin < count_elems; begin += block_elems) {
     const std::uint64_t end = std::min(begin + block_elems, count_elems);
     if (to_one) {
-      fold(outputs[0] + begin * element_size, {inputs, {}, 1, begin * element_size, end - begin});
+      fold(outputs[0] + begin * element_size, {inputs, {}, divisor, 1, begin * element_size, end - begin});
       continue;
     }
-    reduce_block(fold, element_size, block.data(), inputs, ahead, begin, end);
+    reduce_block(fold, divisor, element_size, block.data(), inputs, ahead, begin, end);
     copy_out(block.data(), outputs, ahead, begin, end, element_size);
   }
 }

@@ -13,9 +13,9 @@ namespace droptest::comm {
 /// A block of the sum stays in the first-level cache while every rank's input streams by once.
 inline constexpr std::size_t kReductionBlockBytes = 8192;
 
-/// Writes ((x0 op x1) op x2) ... to every output. x_r starts at inputs[r], and each range has count_elems elements.
-/// An output may be one of the inputs; other overlaps are not allowed. A NaN is the maximum of anything.
-/// Determinism: the order of the inputs is the order of the operations, for each element.
+/// Writes ((x0 op x1) op x2) ... to every output, for a mean divided by the number of inputs. x_r starts at inputs[r],
+/// and each range has count_elems elements. An output may be one of the inputs; other overlaps are not allowed. A NaN
+/// is the maximum of anything. Determinism: the order of the inputs is the order of the operations, for each element.
 void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
                           std::span<std::byte* const> outputs, std::uint64_t count_elems);
 
@@ -26,6 +26,7 @@ struct ReductionGap {
   std::span<const std::byte* const> present;  ///< what is reduced, in order and from element `begin` on; at least one
   std::span<const std::byte* const> absent;   ///< the inputs that are not, likewise: places in memory, never read
   std::span<const double> factors;            ///< for each of `present`, as those of the whole reduction
+  double divisor = 1;                         ///< divides the reduction before it is rounded: of a mean
   double scale = 1;                           ///< multiplies the reduction, rounded to the type (to float for bfloat16)
 };
 

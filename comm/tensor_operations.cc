@@ -27,6 +27,12 @@ void scale_elems(std::span<T> data, double factor) {
   for (T& x : data) x = narrowed<T>(static_cast<WideOf<T>>(widened(x) * f));
 }
 
+template <class T>
+void divide_elems(std::span<T> data, double divisor) {
+  const auto d = static_cast<WideOf<T>>(divisor);
+  for (T& x : data) x = narrowed<T>(static_cast<WideOf<T>>(widened(x) / d));
+}
+
 ElementRun all_of(Tensor data, double factor = 1) { return {0, data.count_elems(), factor}; }
 
 }  // namespace
@@ -61,6 +67,14 @@ void zero(Tensor data) {
 void set_lowest(Tensor data) {
   if (data.stream != nullptr) return change_runs_on_device(RunOperation::kLowest, {}, data, std::array{all_of(data)});
   visit_elements(data.type, [&]<class T>(std::type_identity<T>) { std::ranges::fill(data.as<T>(), lowest<T>()); });
+}
+
+void divide(Tensor data, double divisor) {
+  DROPTEST_CHECK(!is_integer(data.type), "integers are not divided");
+  if (data.stream != nullptr) {
+    return change_runs_on_device(RunOperation::kDivide, {}, data, std::array{all_of(data, divisor)});
+  }
+  visit_elements(data.type, [&]<class T>(std::type_identity<T>) { divide_elems(data.as<T>(), divisor); });
 }
 
 void scale(Tensor data, double factor) {

@@ -20,6 +20,10 @@ void zero(Tensor data);
 /// Sets all elements to the lowest value of the type, minus infinity where it has one: what a maximum leaves out.
 void set_lowest(Tensor data);
 
+/// data /= divisor, in the type (in float for bfloat16 and float16): what makes a mean of a sum. Throws: CheckError for
+/// integers.
+void divide(Tensor data, double divisor);
+
 /// data *= factor, rounded to the type first (to float for bfloat16 and float16). Throws: CheckError for integers.
 void scale(Tensor data, double factor);
 

@@ -17,11 +17,17 @@
 
 namespace droptest::comm {
 
-/// a op b; a NaN is the maximum of anything.
+/// a op b; a NaN is the maximum of anything. A mean is a sum until it is completed.
 template <class W>
 __device__ W combine(ReduceOp op, W a, W b) {
-  if (op == ReduceOp::kSum) return sum_of(a, b);
+  if (op != ReduceOp::kMax) return sum_of(a, b);
   return (a < b || b != b) ? b : a;
+}
+
+/// The reduction once all `inputs` are combined.
+template <class W>
+__device__ W completed(ReduceOp op, W combined, int inputs) {
+  return op == ReduceOp::kMean ? static_cast<W>(combined / static_cast<W>(inputs)) : combined;
 }
 
 /// Exact but for large integers.

@@ -16,15 +16,15 @@ namespace droptest::comm {
 struct ElementRun {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  double factor = 1;  ///< of kScale
+  double factor = 1;  ///< of kScale and kDivide
 
   friend bool operator==(const ElementRun&, const ElementRun&) = default;
 };
 
 /// What is done to each element x of the runs, with y the same element of another tensor: x = 0, the lowest value of
-/// the type, y, x + y, max(x, y), or x * factor, which is rounded to the type first (to float for bfloat16 and
-/// float16).
-enum class RunOperation : std::uint8_t { kZero, kLowest, kCopy, kSum, kMax, kScale };
+/// the type, y, x + y, max(x, y), x * factor or x / factor, where the factor is rounded to the type first (to float for
+/// bfloat16 and float16).
+enum class RunOperation : std::uint8_t { kZero, kLowest, kCopy, kSum, kMax, kScale, kDivide };
 
 /// One launch for all runs. `from` has the shape of `data`, or is empty where the operation does not read it.
 void change_runs_on_device(RunOperation operation, ConstTensor from, Tensor data, std::span<const ElementRun> runs);

@@ -31,7 +31,7 @@ __global__ void reduction_kernel(ReduceOp op, const std::byte* const* inputs, in
       }
     }
     P result;
-    for (int k = 0; k < kElems; ++k) result.elems[k] = narrowed<T>(sums[k]);
+    for (int k = 0; k < kElems; ++k) result.elems[k] = narrowed<T>(completed(op, sums[k], sources));
     for (int r = 0; r < results; ++r) reinterpret_cast<P*>(outputs[r])[i] = result;
   }
 }
@@ -62,6 +62,9 @@ __global__ void runs_kernel(RunOperation operation, const T* from, T* data, cons
           break;
         case RunOperation::kScale:
           data[i] = narrowed<T>(widened(data[i]) * static_cast<W>(run.factor));
+          break;
+        case RunOperation::kDivide:
+          data[i] = narrowed<T>(widened(data[i]) / static_cast<W>(run.factor));
           break;
       }
     }

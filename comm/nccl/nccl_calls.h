@@ -10,6 +10,7 @@
 namespace droptest::comm {
 
 ncclDataType_t data_type(ElementType type);
+/// What NCCL does for `op`: the sum for a mean, whose quotient is the caller's.
 ncclRedOp_t reduce_operation(ReduceOp op);
 
 /// Makes calls that belong together, so that none waits for another. Returns the first error among them; the group is

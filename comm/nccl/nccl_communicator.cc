@@ -13,6 +13,7 @@
 #include "comm/nccl/nccl_calls.h"
 #include "comm/nccl/nccl_handles.h"
 #include "comm/nccl/nccl_result.h"
+#include "comm/tensor_operations.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -145,6 +146,7 @@ void NcclCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op,
     return control_->all_reduce(input, output, op, message);
   }
   const ArgumentCheck check(*this, call);
+  check.reduction();
   check.shape(input, call.count_elems, "input");
   check.shape(output, call.count_elems, "output");
   check.same_or_apart(input, output);
@@ -154,6 +156,7 @@ void NcclCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op,
     return ncclAllReduce(input.bytes.data(), output.bytes.data(), call.count_elems, data_type(call.type),
                          reduce_operation(op), comm_, stream->handle());
   });
+  if (op == ReduceOp::kMean) divide(output, world_size());
 }
 
 void NcclCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
@@ -167,6 +170,7 @@ void NcclCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::spa
     return control_->reduce_scatter(input, output, counts, op, message);
   }
   const ArgumentCheck check(*this, call);
+  check.reduction();
   check.counts(counts);
   const auto self = static_cast<std::size_t>(rank());
   check.shape(input, sum_of(counts), "input");
@@ -192,6 +196,7 @@ void NcclCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::spa
       return result;
     });
   });
+  if (op == ReduceOp::kMean) divide(output, world_size());
 }
 
 void NcclCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <limits>
 #include <memory>
@@ -11,9 +12,11 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "comm/visit_elements.h"
+#include "sim/error.h"
 namespace droptest::comm {
 namespace {
 
@@ -83,6 +86,15 @@ class Checker {
       all_reduce<T>(op, total);
       reduce_scatter<T>(op, counts);
     }
+    if constexpr (std::is_integral_v<T>) {
+      refuses_means<T>(counts);
+    } else {
+      // NCCL rounds a sum of narrow floats before it is divided: here it needs no rounding.
+      const Sums sums = std::exchange(sums_, kIsNarrowFloat<T> ? Sums::kInAnyOrder : sums_);
+      all_reduce<T>(ReduceOp::kMean, total);
+      reduce_scatter<T>(ReduceOp::kMean, counts);
+      sums_ = sums;
+    }
     all_gather<T>(counts);
     all_to_all<T>(counts);
     for (const int root : {0, size_ - 1}) broadcast<T>(root, total);
@@ -117,12 +129,13 @@ class Checker {
     WideOf<T> result = widened(value_of<T>(0, index, salt));
     for (int r = 1; r < size_; ++r) {
       const WideOf<T> next = widened(value_of<T>(r, index, salt));
-      if (op == ReduceOp::kSum) {
+      if (op != ReduceOp::kMax) {
         result = sum_of(result, next);
       } else if (next > result) {
         result = next;
       }
     }
+    if (op == ReduceOp::kMean) result = static_cast<WideOf<T>>(result / static_cast<WideOf<T>>(size_));
     return narrowed<T>(result);
   }
 
@@ -184,6 +197,26 @@ class Checker {
     communicator_.reduce_scatter(std::span<const T>(input), own_part, counts, op, message_);
     Output<T> result(own, 0, {own_part.begin(), own_part.end()});
     expect("reduce_scatter into its own part", want, result);
+  }
+
+  template <class T>
+  void refuses_means(const Counts& counts) {
+    const auto refused = [](std::string_view what, const std::function<void()>& call) {
+      try {
+        call();
+      } catch (const ConfigError& error) {
+        if (std::string_view(error.what()).find("got a mean of ") != std::string_view::npos) return;
+        throw;
+      }
+      throw std::runtime_error(std::string(what) + ": took a mean of integers");
+    };
+    std::vector<T> input(before(counts, size_));
+    std::vector<T> part(counts[static_cast<std::size_t>(rank_)]);
+    const Tensor data{std::span(input)};
+    refused("all_reduce", [&] { communicator_.all_reduce(data, ReduceOp::kMean, message_); });
+    refused("start_all_reduce", [&] { communicator_.start_all_reduce(data, data, ReduceOp::kMean, message_).wait(); });
+    refused("reduce_scatter",
+            [&] { communicator_.reduce_scatter(data, std::span(part), counts, ReduceOp::kMean, message_); });
   }
 
   template <class T>
@@ -337,7 +370,7 @@ class Checker {
   }
 
   Communicator& communicator_;
-  const Sums sums_;
+  Sums sums_;
   const int rank_;
   const int size_;
   const Message message_{.traffic_class = sim::TrafficClass::kTpForward, .name = "conformance"};

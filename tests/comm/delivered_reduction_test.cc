@@ -47,7 +47,7 @@ PerSource<T> inputs_of(int sources, std::uint64_t count, ReduceOp op) {
 
 template <class T>
 T folded(ReduceOp op, T a, T b) {
-  if (op == ReduceOp::kSum) return a + b;
+  if (op != ReduceOp::kMax) return a + b;
   return (a < b || b != b) ? b : a;
 }
 
@@ -96,11 +96,12 @@ std::vector<T> reference(ReduceOp op, const Scaling& scaling, const PerSource<T>
         value *= static_cast<T>(scaling.contributions);
       }
       if (s == 0) {
-        result = lost ? (op == ReduceOp::kSum ? T{} : lowest) : value;
+        result = lost ? (op == ReduceOp::kMax ? lowest : T{}) : value;
       } else if (!lost) {
         result = folded(op, result, value);
       }
     }
+    if (op == ReduceOp::kMean) result /= static_cast<T>(inputs.size());
     if (scaling.sums == Scaling::Sums::kByCount && missing > 0) {
       const auto all = static_cast<double>(inputs.size());
       result = missing == inputs.size() ? T{} : result * static_cast<T>(all / (all - static_cast<double>(missing)));
@@ -239,7 +240,13 @@ TYPED_TEST(DeliveredReductions, ScaleContributionsOrSumsOfFloats) {
     check<TypeParam>(ReduceOp::kSum, {.contributions = 1 / 0.6, .exempt = 2});
     check<TypeParam>(ReduceOp::kSum, {.sums = Scaling::Sums::kByCount});
     check<TypeParam>(ReduceOp::kSum, {.exempt = 0, .sums = Scaling::Sums::kByCount});
+    check<TypeParam>(ReduceOp::kMean, {.contributions = 1 / 0.6, .exempt = 2});
+    check<TypeParam>(ReduceOp::kMean, {.sums = Scaling::Sums::kByCount});
   }
+}
+
+TYPED_TEST(DeliveredReductions, DivideMeansOfFloatsByAllContributions) {
+  if constexpr (!std::is_integral_v<TypeParam>) check<TypeParam>(ReduceOp::kMean, {});
 }
 
 TYPED_TEST(DeliveredReductions, PutTheLastValuesInThePlaceOfWhatIsLost) {

@@ -97,6 +97,20 @@ TEST(ElementTypes, IntegersWrapAndFloat16IsRoundedOnce) {
   EXPECT_TRUE(std::isnan(to_float(reduced<Fp16>(ReduceOp::kMax, {half(1), Fp16{0x7e00}, half(2)}))));
 }
 
+TEST(ElementTypes, AMeanIsDividedOnceAndRoundedOnce) {
+  const auto half = [](float x) { return to_fp16(x); };
+  // In float16 the sum is infinite, and 2049 is 2048.
+  EXPECT_EQ(to_float(reduced<Fp16>(ReduceOp::kMean, {half(65504), half(65504)})), 65504);
+  EXPECT_EQ(to_float(reduced<Fp16>(ReduceOp::kMean, {half(2048), half(1), half(1)})), to_float(half(2050.0F / 3)));
+  // In bfloat16 257 is 256 or 258.
+  EXPECT_EQ(to_float(reduced<Bf16>(ReduceOp::kMean, {to_bf16(256), to_bf16(1)})), to_float(to_bf16(128.5F)));
+  // Divided, not multiplied by 1 / 3, which gives another last digit.
+  EXPECT_EQ(reduced<double>(ReduceOp::kMean, {5, 5, 0}), 10.0 / 3);
+  EXPECT_NE(10.0 / 3, 10.0 * (1.0 / 3)) << "or this test shows nothing";
+  EXPECT_EQ(reduced<float>(ReduceOp::kMean, {0.1F}), 0.1F);
+  EXPECT_EQ(reduced<double>(ReduceOp::kMean, {1, 2, 3, 6}), 3);
+}
+
 TEST(ElementTypes, AreNamedInCalls) {
   const auto text = [](ElementType type) { return describe(Call(Operation::kBroadcast, type, 3, {.name = "m"}, 0)); };
   EXPECT_THAT(text(ElementType::kFloat16), HasSubstr("3 float16"));

@@ -2,7 +2,9 @@
 // Error feedback and protected messages: nothing is lost for good, and the other messages keep their fates.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <mutex>
 #include <string_view>
 #include <vector>
@@ -53,6 +55,59 @@ TEST(ErrorFeedback, WhatArrivesAddsUpToWhatWasPutIn) {
       EXPECT_LT(late, 80) << path << ": of 2000";
       network.recovery.error_feedback = ClassRecovery::ErrorFeedback::kOff;
       EXPECT_GT(shortfall(network, 200), 400) << "without feedback the loss is for good";
+    }
+  }
+}
+
+// What is remembered comes with the next message that arrives for certain, of zeros here.
+TEST(ErrorFeedback, WhatIsSentAndWhatIsRememberedAddUpToWhatWasWanted) {
+  constexpr int kRanks = 3;
+  constexpr std::size_t kElems = 300;
+  constexpr int kCalls = 30;
+  const std::vector<std::uint64_t> counts(kRanks, kElems / kRanks);
+  for (const std::string_view path : {"direct", "contribution"}) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMean}) {
+      for (const bool scatter : {false, true}) {
+        ClassNetwork network = recovery_network(path, 0.4, 0);
+        network.recovery.error_feedback = ClassRecovery::ErrorFeedback::kOn;
+        run_lossy(kRanks, network, [&](LossyCommunicator& lossy, Communicator&) {
+          const auto value = [](int call, int rank, std::size_t i) {
+            return std::sin(static_cast<double>(i) + 3 * rank + 7 * call);
+          };
+          std::vector<double> input(kElems);
+          std::vector<double> result(scatter ? counts[0] : kElems);
+          std::vector<double> delivered(result.size());
+          const auto call = [&] {
+            const Message message{kRecoveryClass, "m", 1};
+            const ConstTensor in{std::span<const double>(input)};
+            const Tensor out{std::span(result)};
+            scatter ? lossy.reduce_scatter(in, out, counts, op, message) : lossy.all_reduce(in, out, op, message);
+            for (std::size_t i = 0; i < result.size(); ++i) delivered[i] += result[i];
+          };
+          for (int c = 0; c < kCalls; ++c) {
+            for (std::size_t i = 0; i < kElems; ++i) input[i] = value(c, lossy.rank(), i);
+            call();
+          }
+          const std::size_t begin = scatter ? counts[0] * static_cast<std::size_t>(lossy.rank()) : 0;
+          const auto worst_error = [&] {
+            double worst = 0;
+            for (std::size_t i = 0; i < delivered.size(); ++i) {
+              double wanted = 0;
+              for (int c = 0; c < kCalls; ++c) {
+                for (int r = 0; r < kRanks; ++r) wanted += value(c, r, begin + i);
+              }
+              if (op == ReduceOp::kMean) wanted /= kRanks;
+              worst = std::max(worst, std::abs(delivered[i] - wanted));
+            }
+            return worst;
+          };
+          EXPECT_GT(worst_error(), 0.1) << path << ": something is remembered";
+          const LossyCommunicator::ProtectedScope scope(lossy);
+          std::ranges::fill(input, 0);
+          call();
+          EXPECT_LT(worst_error(), 1e-12) << path << (scatter ? " reduce_scatter" : " all_reduce");
+        });
+      }
     }
   }
 }

@@ -36,12 +36,22 @@ HopReference::Values HopReference::run(sim::Collective collective, int root, Val
   for (const std::uint64_t c : counts) begins.push_back(begins.back() + c);
   std::vector<std::vector<int>> contributions(ranks_, std::vector<int>(begins.back(), 1));
   const double p = network_.reduce.loss == nullptr ? 0 : network_.reduce.loss->loss_rate();
+  const Values inputs = work;
   const auto finish_sums = [&] {
-    if (schedule->reduce_rounds() == 0 || network_.reduce.fill != Fill::kCountRescale) return;
+    if (schedule->reduce_rounds() == 0) return;
+    const bool by_count = network_.reduce.fill == Fill::kCountRescale;
     for (int part = 0; part < schedule->parts(); ++part) {
       const int owner = schedule->owner(part);
       for (std::uint64_t e = begins[part]; e < begins[part + 1]; ++e) {
-        work[owner][e] *= static_cast<double>(ranks_) / contributions[owner][e];
+        if (by_count) work[owner][e] *= static_cast<double>(ranks_) / contributions[owner][e];
+        if (op != ReduceOp::kMean) continue;
+        for (int rank = 0; rank < ranks_; ++rank) {
+          if (rank == owner) {
+            work[rank][e] /= ranks_;
+          } else if (network_.gather.fill == Fill::kOwn) {
+            work[rank][e] = inputs[rank][e];
+          }
+        }
       }
     }
   };
@@ -69,7 +79,7 @@ HopReference::Values HopReference::run(sim::Collective collective, int root, Val
             if (is_lost && network_.reduce.fill != Fill::kStale) continue;
             if (is_lost) x = last;
             if (network_.reduce.fill == Fill::kInverseProbability) x *= 1 / (1 - p);
-            mine = op == ReduceOp::kSum ? mine + x : std::max(mine, x);
+            mine = op == ReduceOp::kMax ? std::max(mine, x) : mine + x;
             contributions[rank][e] += contributions_sent[hop.source][e];
           } else if (!is_lost) {
             mine = x;

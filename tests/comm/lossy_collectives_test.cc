@@ -112,7 +112,7 @@ TEST(LossyCollectives, AllReduceEqualsReference) {
     const std::string& name = named.name;
     const ClassNetwork& network = named.network;
     for (const Shape& shape : kShapes) {
-      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMean}) {
         const Fill fill = network.reduce.fill;
         if (op == ReduceOp::kMax && (fill == Fill::kCountRescale || fill == Fill::kInverseProbability)) continue;
         std::vector<Values> got(kCalls, Values(static_cast<std::size_t>(shape.ranks)));
@@ -157,6 +157,7 @@ TEST(LossyCollectives, ReduceScatterEqualsReference) {
     const std::string& name = named.name;
     const ClassNetwork& network = named.network;
     for (const int ranks : {2, 3, 7}) {
+      const ReduceOp op = ranks == 2 ? ReduceOp::kSum : ReduceOp::kMean;  // a mean but for a divisor is a sum
       const Counts counts = uneven_counts(ranks, 8);
       const std::uint64_t total = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
       std::vector<Values> got(kCalls, Values(static_cast<std::size_t>(ranks)));
@@ -165,8 +166,7 @@ TEST(LossyCollectives, ReduceScatterEqualsReference) {
         for (int call = 0; call < kCalls; ++call) {
           const std::vector<double> input = vector_of(call, inner.rank(), total);
           std::vector<double> output(counts[inner.rank()]);
-          lossy.reduce_scatter(ConstTensor(std::span(input)), Tensor(std::span(output)), counts, ReduceOp::kSum,
-                               kMessage);
+          lossy.reduce_scatter(ConstTensor(std::span(input)), Tensor(std::span(output)), counts, op, kMessage);
           EXPECT_EQ(input, vector_of(call, inner.rank(), total));
           got[call][inner.rank()] = output;
         }
@@ -176,7 +176,7 @@ TEST(LossyCollectives, ReduceScatterEqualsReference) {
       for (int call = 0; call < kCalls; ++call) {
         Values inputs;
         for (int r = 0; r < ranks; ++r) inputs.push_back(vector_of(call, r, total));
-        expect_near(got[call], reference.reduce_scatter(inputs, counts, ReduceOp::kSum), name);
+        expect_near(got[call], reference.reduce_scatter(inputs, counts, op), name);
       }
     }
   }

@@ -88,7 +88,7 @@ void expect_loss_free_bits() {
         apply_loss(network, std::make_shared<sim::Bernoulli>(0));
         apply_fill(network, fill.fill);
         const LossyOptions options = options_of(network);
-        for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+        for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMean}) {
           const bool rescales = fill.fill == Fill::kCountRescale || fill.fill == Fill::kInverseProbability;
           if (rescales && op == ReduceOp::kMax) continue;
           expect_same_bits<T>(all_reduced<T>(ranks, 101, &options, op), all_reduced<T>(ranks, 101, nullptr, op),

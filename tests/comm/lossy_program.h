@@ -80,6 +80,12 @@ void run_program(Communicator& group, std::uint64_t step, std::vector<std::byte>
   const Receive receive{Tensor(std::span(from_previous)), (me + ranks - 1) % ranks, {kRecoveryClass, "exchange", 4}};
   group.exchange({&send, 1}, {&receive, 1});
   append(from_previous, bytes);
+  std::vector<T> mean = program_values<T>(step + 400, me, 517);
+  group.all_reduce(Tensor(std::span(mean)), ReduceOp::kMean, {kRecoveryClass, "mean", 5});
+  append(mean, bytes);
+  group.reduce_scatter(ConstTensor(std::span(input)), Tensor(std::span(part)), counts, ReduceOp::kMean,
+                       {kRecoveryClass, "parts of a mean", 5});
+  append(part, bytes);
 }
 
 }  // namespace droptest::comm

@@ -54,7 +54,7 @@ std::vector<double> LossyReference::reduce(const Values& inputs, std::uint64_t b
   const double p = network_.reduce.loss == nullptr ? 0 : network_.reduce.loss->loss_rate();
   std::vector<double> result;
   for (std::uint64_t e = begin; e < end; ++e) {
-    double value = op == ReduceOp::kSum ? 0 : -std::numeric_limits<double>::infinity();
+    double value = op == ReduceOp::kMax ? -std::numeric_limits<double>::infinity() : 0;
     int arrived = 0;
     for (int s = 0; s < ranks_; ++s) {
       const bool is_lost = lost[s][e - begin];
@@ -65,9 +65,10 @@ std::vector<double> LossyReference::reduce(const Values& inputs, std::uint64_t b
       if (is_lost && fill != Fill::kStale) continue;
       ++arrived;
       if (fill == Fill::kInverseProbability && (contribution() || s != owner)) x *= 1 / (1 - p);
-      value = op == ReduceOp::kSum ? value + x : std::max(value, x);
+      value = op == ReduceOp::kMax ? std::max(value, x) : value + x;
     }
     if (arrived == 0) value = 0;
+    if (op == ReduceOp::kMean) value /= ranks_;
     if (fill == Fill::kCountRescale && arrived > 0) value *= static_cast<double>(ranks_) / arrived;
     result.push_back(value);
   }
@@ -94,8 +95,9 @@ void LossyReference::fill_gathered(std::vector<double>& received, std::uint64_t 
 
 std::vector<double> LossyReference::own_contribution(const std::vector<double>& input, ReduceOp op) const {
   std::vector<double> own = input;
-  if (network_.gather.fill == Fill::kOwnScaled && op == ReduceOp::kSum) {
-    for (double& x : own) x *= std::sqrt(static_cast<double>(ranks_));
+  if (network_.gather.fill == Fill::kOwnScaled && op != ReduceOp::kMax) {
+    const double exponent = op == ReduceOp::kSum ? 0.5 : -0.5;
+    for (double& x : own) x *= std::pow(ranks_, exponent);
   }
   return own;
 }

@@ -2,6 +2,7 @@
 #include "tests/comm/started_programs.h"
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <numeric>
 #include <random>
@@ -52,7 +53,7 @@ class ProgramCall {
         kind_(draw % (of == Program::kCollectives ? 5 : 6)),
         name_("c" + std::to_string(call)),
         message_{traffic_class, name_, static_cast<int>(call % 3)},
-        op_(draw / 6 % 4 == 0 ? ReduceOp::kMax : ReduceOp::kSum) {
+        op_(std::array{ReduceOp::kMax, ReduceOp::kSum, ReduceOp::kMean, ReduceOp::kSum}[draw / 6 % 4]) {
     const int size = group.world_size();
     const int me = group.rank();
     const int world_me = group.world_rank(me);

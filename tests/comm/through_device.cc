@@ -26,8 +26,13 @@ void ThroughDevice::carry(ConstTensor input, Tensor output, const Call& call) {
   // The output first: where they overlap both have the same bytes.
   copy_to_device(std::span<const std::byte>(output.bytes), data + output_at, stream_);
   copy_to_device(input.bytes, data + input_at, stream_);
-  call(ConstTensor(input.type, {data + input_at, input.bytes.size()}, &stream_),
-       Tensor(output.type, {data + output_at, output.bytes.size()}, &stream_));
+  try {
+    call(ConstTensor(input.type, {data + input_at, input.bytes.size()}, &stream_),
+         Tensor(output.type, {data + output_at, output.bytes.size()}, &stream_));
+  } catch (...) {
+    stream_.synchronize();  // the copies above need the buffer
+    throw;
+  }
   std::vector<std::byte> input_now(input.bytes.size());
   copy_to_host(data + input_at, std::span(input_now), stream_);
   stream_.synchronize();

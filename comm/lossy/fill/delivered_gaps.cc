@@ -104,8 +104,14 @@ const ReductionGap* DeliveredGaps::next_input_gap() {
   const std::size_t arrived = sources - absent;
   const bool scaled = scaling_.sums == DeliveredScaling::Sums::kByCount && arrived != 0;
   const double scale = scaled ? static_cast<double>(sources) / static_cast<double>(arrived) : 1;
-  input_gap_ = {elements.begin,   elements.end, std::span(present_).first(present), std::span(absent_).first(absent),
-                factors_of_gap(), scale};
+  const double divisor = op_ == ReduceOp::kMean ? static_cast<double>(sources) : 1;
+  input_gap_ = {elements.begin,
+                elements.end,
+                std::span(present_).first(present),
+                std::span(absent_).first(absent),
+                factors_of_gap(),
+                divisor,
+                scale};
   return &input_gap_;
 }
 

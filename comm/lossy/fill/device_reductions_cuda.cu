@@ -43,7 +43,7 @@ __global__ void delivered_kernel(ReduceOp op, DeliveredArguments a, WideOf<T> lo
   for (std::uint64_t i = static_cast<std::uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < packs; i += stride) {
     const std::uint64_t packet = a.masks == nullptr ? 0 : (a.first_element + i * kElems) / a.elems_per_packet;
     W sums[kElems];  // what the reduction leaves out, until there is something
-    for (W& sum : sums) sum = op == ReduceOp::kSum ? W(0) : lowest;
+    for (W& sum : sums) sum = op == ReduceOp::kMax ? lowest : W(0);
     int missing = 0;
     for (int s = 0; s < a.sources; ++s) {
       if (is_lost(a, s, packet)) {
@@ -61,7 +61,7 @@ __global__ void delivered_kernel(ReduceOp op, DeliveredArguments a, WideOf<T> lo
     }
     P result;
     for (int k = 0; k < kElems; ++k) {
-      result.elems[k] = narrowed<T>(sums[k]);
+      result.elems[k] = narrowed<T>(completed(op, sums[k], a.sources));
       if (a.by_count && missing > 0) {
         const double factor = static_cast<double>(a.sources) / static_cast<double>(a.sources - missing);
         const W rounded = widened(result.elems[k]);
@@ -85,7 +85,7 @@ __global__ void with_last_kernel(ReduceOp op, DeliveredArguments a, T* remembere
       const WideOf<T> value = widened(*last);
       sum = s == 0 ? value : combine(op, sum, value);
     }
-    const T result = narrowed<T>(sum);
+    const T result = narrowed<T>(completed(op, sum, a.sources));
     for (int r = 0; r < a.results; ++r) reinterpret_cast<T*>(a.outputs[r])[i] = result;
   }
 }

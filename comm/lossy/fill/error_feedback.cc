@@ -37,7 +37,7 @@ void ErrorFeedback::plan(StaleMemory& stale, ConstTensor input, ReduceOp op, Sta
                       std::string(sim::traffic_class_name(message.traffic_class)) +
                       ": recovery error_feedback adds what was lost to the next message, but this reduction is " +
                       (op == ReduceOp::kMax ? "a maximum" : "of integers") +
-                      "; want a sum of floats, or the class control");
+                      "; want a sum or mean of floats, or the class control");
   }
   memory_ = stale.of(use, message, input, input.count_elems(), cut);
 }

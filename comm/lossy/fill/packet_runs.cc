@@ -100,8 +100,9 @@ void copy_delivered(ConstTensor from, Tensor data, const sim::PacketMask* lost, 
 
 void reduce_delivered(ReduceOp op, ConstTensor from, Tensor data, const sim::PacketMask* lost,
                       const sim::Packetizer& packets) {
+  DROPTEST_CHECK(op != ReduceOp::kMean, "the mean of a part of the contributions");
   if (data.stream != nullptr) {
-    const RunOperation operation = op == ReduceOp::kSum ? RunOperation::kSum : RunOperation::kMax;
+    const RunOperation operation = op == ReduceOp::kMax ? RunOperation::kMax : RunOperation::kSum;
     return change(operation, PacketRun::Fate::kDelivered, from, data, lost, packets);
   }
   PacketRunCursor cursor(lost, packets);

@@ -23,7 +23,7 @@ ContributionPath::ContributionPath(const PathContext& context)
 ContributionPath::Parts ContributionPath::parts_of(const CallArguments& call) const {
   using PartReductions = Communicator::PartReductions;
   const HalfNetwork& half = context_.network.reduce;
-  const bool fits = call.operation == Operation::kAllReduce && call.op == ReduceOp::kSum && !context_.feeds_back() &&
+  const bool fits = call.operation == Operation::kAllReduce && call.op != ReduceOp::kMax && !context_.feeds_back() &&
                     (half.fill == Fill::kZero || half.fill == Fill::kCountRescale);
   if (!fits) return Parts::kNone;
   const PartReductions offered = context_.group.part_reductions();
@@ -108,7 +108,7 @@ ConstTensor ContributionPath::arriving(const CallArguments& call, Tensor masked,
   }
   if (lost == nullptr) return input;
   copy_delivered(input, masked, lost, packets_);
-  call.op == ReduceOp::kSum ? zero_lost(masked, lost, packets_) : lowest_lost(masked, lost, packets_);
+  call.op == ReduceOp::kMax ? lowest_lost(masked, lost, packets_) : zero_lost(masked, lost, packets_);
   return masked;
 }
 
@@ -116,8 +116,8 @@ ConstTensor ContributionPath::arriving(const CallArguments& call, Tensor masked,
 // contribution, and has those of the others from them.
 class ContributionPath::Part final : public PartReduction {
  public:
-  Part(ContributionPath& path, ConstTensor like, const DeliveredReduction::Scaling& scaling)
-      : lost_(path.lost_.of(0)), path_(path), like_(like), scaling_(scaling) {}
+  Part(ContributionPath& path, const CallArguments& call, const DeliveredReduction::Scaling& scaling)
+      : lost_(path.lost_.of(0)), path_(path), call_(call), scaling_(scaling) {}
 
   void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> results,
               std::span<const PartReduction* const> reductions) override {
@@ -130,13 +130,13 @@ class ContributionPath::Part final : public PartReduction {
                                                  : path_.lost_by_source_.of(source);
       path_.delivered_.lose(static_cast<int>(source), lost);
     }
-    path_.delivered_.reduce(ReduceOp::kSum, like_, scaling_, contributions, results);
+    path_.delivered_.reduce(call_.op, call_.input, scaling_, contributions, results);
   }
 
  private:
   const sim::PacketMask* lost_;  // of this rank's contribution
   ContributionPath& path_;
-  ConstTensor like_;
+  const CallArguments& call_;
   DeliveredReduction::Scaling scaling_;
 };
 
@@ -150,7 +150,7 @@ void ContributionPath::all_reduce_in_parts(const CallArguments& call, Communicat
   if (context_.network.reduce.fill == Fill::kCountRescale) {
     scaling.sums = DeliveredReduction::Scaling::Sums::kByCount;
   }
-  Part part(*this, call.input, scaling);
+  Part part(*this, call, scaling);
   inner.all_reduce_with(call.input, call.output, part, call.message);
 }
 

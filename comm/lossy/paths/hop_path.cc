@@ -115,7 +115,7 @@ void HopPath::carry_out(Run& run) {
   const bool counting = schedule_->reduce_rounds() > 0 && counts_travel();
   if (counting) counts_.start(run.work.count_elems());
   for (int round = 0; round < schedule_->rounds(); ++round) {
-    if (counting && round == schedule_->reduce_rounds()) rescale_owned(run);
+    if (round == schedule_->reduce_rounds()) end_sums(run);
     hops_of(round, &sim::HopSchedule::sends, sends_);
     hops_of(round, &sim::HopSchedule::receives, receives_);
     if (counting && round < schedule_->reduce_rounds()) exchange_counts(run);
@@ -129,7 +129,21 @@ void HopPath::carry_out(Run& run) {
       }
     }
   }
-  if (counting && schedule_->rounds() == schedule_->reduce_rounds()) rescale_owned(run);
+  if (schedule_->rounds() == schedule_->reduce_rounds()) end_sums(run);
+}
+
+// This rank has the sums of the parts that it owns, and partial sums of the others.
+void HopPath::end_sums(const Run& run) {
+  if (schedule_->reduce_rounds() == 0) return;
+  for (int part = 0; run.call.op == ReduceOp::kMean && part < schedule_->parts(); ++part) {
+    const sim::ElementRange range{begins_[static_cast<std::size_t>(part)], begins_[static_cast<std::size_t>(part) + 1]};
+    if (schedule_->owner(part) == context_.group.rank()) {
+      divide(slice(run.work, range), context_.group.world_size());
+    } else if (!run.contribution.bytes.empty()) {
+      copy(slice(run.contribution, range), slice(run.work, range));
+    }
+  }
+  if (counts_travel()) rescale_owned(run);
 }
 
 // Both ends know of hops that have nothing to send.
@@ -170,16 +184,17 @@ void HopPath::add_sum(Run& run, const sim::Hop& hop, Tensor received, const std:
   const Tensor work = slice(run.work, range);
   const sim::PacketMask* lost = lost_.of(run.messages_received);
   const sim::Packetizer packets = context_.packets(received.type, received.count_elems());
+  const ReduceOp op = run.call.op == ReduceOp::kMean ? ReduceOp::kSum : run.call.op;
   if (!sent_counts.empty()) add_counts(range, sent_counts, lost, packets);
   if (!last_sums_.bytes.empty()) {
     const Tensor last = slice(last_sums_, {run.sums_received, run.sums_received + range.size()});
     run.sums_received += range.size();
     copy_delivered(received, last, lost, packets);
-    return reduce_delivered(run.call.op, last, work, nullptr, packets);
+    return reduce_delivered(op, last, work, nullptr, packets);
   }
   const double factor = factors_.empty() ? 1 : factors_[run.messages_received];
   if (factor != 1) scale(received, factor);
-  reduce_delivered(run.call.op, received, work, lost, packets);
+  reduce_delivered(op, received, work, lost, packets);
 }
 
 void HopPath::take_value(Run& run, const sim::Hop& hop, Tensor received) {
@@ -282,7 +297,9 @@ void HopPath::run(const CallArguments& call, Communicator& inner, Scratch& scrat
   } else if (call.operation != Operation::kBroadcast) {
     copy(call.input, work);
   }
-  Run run{call, inner, scratch, work};
+  ConstTensor contribution{call.input.type, {}};
+  if (call.op == ReduceOp::kMean) contribution = one_hop_.keep_contribution(call.input, call.op, scratch);
+  Run run{call, inner, scratch, work, contribution};
   carry_out(run);
   if (scatters) copy(slice(work, {begins_[mine], begins_[mine + 1]}), call.output);
 }

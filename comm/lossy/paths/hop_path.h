@@ -21,7 +21,8 @@ using ScheduleMaker = std::unique_ptr<sim::HopSchedule> (*)(const sim::ScheduleR
 /// A reduce hop carries the sender's partial sum: where a packet is lost, the receiver goes on with what it has, so
 /// that all contributions in the packet are gone. A gather hop carries the sender's value: a receiver that loses it
 /// fills the hole by the gather half's fill and sends that on. A rank works in the output (a reduce-scatter in a buffer
-/// of the input's size), so that `own` keeps the partial sum that the reduce half has left there.
+/// of the input's size), so that `own` keeps the partial sum that the reduce half has left there. A mean is a sum until
+/// the owner of a part divides it; `own` keeps this rank's contribution to it.
 ///
 /// count_rescale: the number of contributions travels with each partial sum, and the owner of a part scales it by ranks
 /// / contributions. inverse_probability: each arrived partial sum is scaled by 1 / (1 - loss rate of its link), so that
@@ -43,7 +44,8 @@ class HopPath final : public Path {
     const CallArguments& call;
     Communicator& inner;
     Scratch& scratch;
-    Tensor work;  // what this rank has of all elements
+    Tensor work;               // what this rank has of all elements
+    ConstTensor contribution;  // to a mean, where it stands for lost results; else empty
     std::uint64_t sums_received = 0;
     std::size_t messages_received = 0;
   };
@@ -59,6 +61,7 @@ class HopPath final : public Path {
   void hops_of(int round, HopsOfRank which, std::vector<sim::Hop>& hops) const;
   bool comes_beside(const sim::Hop& hop) const;
   void exchange_values(const Run& run);
+  void end_sums(const Run& run);
   void add_sum(Run& run, const sim::Hop& hop, Tensor received, const std::vector<CountRun>& sent_counts);
   void take_value(Run& run, const sim::Hop& hop, Tensor received);
   void rescale_owned(const Run& run);

@@ -64,13 +64,13 @@ bool MessageTransform::is_identity() const {
 }
 
 void MessageTransform::check(ReduceOp op, ElementType type, const Message& message) const {
-  if (!hadamard_.has_value() || (op == ReduceOp::kSum && !is_integer(type))) return;
+  if (!hadamard_.has_value() || (op != ReduceOp::kMax && !is_integer(type))) return;
   throw ConfigError("message \"" + std::string(message.name) + "\" of class " +
                     std::string(sim::traffic_class_name(message.traffic_class)) + ": recovery hadamard sends sums of " +
                     "elements in place of elements, but " +
                     (op == ReduceOp::kMax ? "the maximum of sums is not the sum of maxima"
                                           : "the elements are integers, which it does not give back") +
-                    "; want a sum of floats, or the class control");
+                    "; want a sum or mean of floats, or the class control");
 }
 
 void MessageTransform::interleave(Tensor part, Turn turn) {

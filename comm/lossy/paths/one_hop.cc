@@ -30,10 +30,10 @@ Tensor OneHop::copy_for_own(ConstTensor values, Scratch& scratch) {
 
 ConstTensor OneHop::keep_contribution(ConstTensor input, ReduceOp op, Scratch& scratch) {
   const Tensor kept = copy_for_own(input, scratch);
-  const bool is_sum = op == ReduceOp::kSum && !is_integer(input.type);
-  if (is_sum && !kept.bytes.empty() && context_.network.gather.fill == Fill::kOwnScaled) {
-    scale(kept, std::sqrt(static_cast<double>(context_.group.world_size())));
-  }
+  if (kept.bytes.empty() || context_.network.gather.fill != Fill::kOwnScaled || is_integer(input.type)) return kept;
+  const double spread = std::sqrt(static_cast<double>(context_.group.world_size()));
+  if (op == ReduceOp::kSum) scale(kept, spread);
+  if (op == ReduceOp::kMean) divide(kept, spread);
   return kept;
 }
 

@@ -39,7 +39,8 @@ class OneHop {
   /// What `own` needs to keep of `values` before they are overwritten: a copy in scratch where that fill is in use and
   /// something can be lost, else an empty tensor.
   ConstTensor keep_for_own(ConstTensor values, Scratch& scratch) { return copy_for_own(values, scratch); }
-  /// The same of an input to a reduction: `own_scaled` multiplies it by sqrt(ranks) in sums of floats.
+  /// The same of an input to a reduction: `own_scaled` multiplies it by sqrt(ranks) in sums of floats, and divides it
+  /// by that in means.
   ConstTensor keep_contribution(ConstTensor input, ReduceOp op, Scratch& scratch);
 
   /// Fills the holes of `data`. Null `lost`: all arrived. `own_values` and `memory` have the shape of `data`, or are
