@@ -113,11 +113,11 @@ void run_trials(const CollectiveExperiment& experiment, Communicator& inner, Sha
     for (std::uint64_t i = begin; i < begin + counts[rank]; ++i) {
       double sum = 0;
       for (const std::span<const float> of_rank : shared.inputs) sum += of_rank[i];
-      shared.exact[i] = sum;
+      shared.exact[i] = experiment.op == ReduceOp::kMean ? sum / experiment.ranks : sum;
     }
     inner.barrier(kExact);
     lossy.begin_step(t);  // for losses that change over steps
-    lossy.all_reduce(ConstTensor(std::span<const float>(input)), Tensor(std::span(result)), ReduceOp::kSum, kTrial);
+    lossy.all_reduce(ConstTensor(std::span<const float>(input)), Tensor(std::span(result)), experiment.op, kTrial);
 
     double error_energy = 0;
     double exact_energy = 0;
@@ -177,7 +177,8 @@ void simulate_losses(const CollectiveExperiment& experiment, CollectiveExperimen
   if (!may_be_late && has_one_process(network.reduce) && has_one_process(network.gather) &&
       network.recovery.protect.empty() && has_known_residual(experiment, network.reduce) &&
       has_known_residual(experiment, network.gather)) {
-    theory = expected_all_reduce(network, experiment.ranks, experiment.inputs, experiment.elements, sizeof(float));
+    theory = expected_all_reduce(network, experiment.ranks, experiment.inputs, experiment.elements, sizeof(float),
+                                 experiment.op);
   }
   const auto expected = [&](double Survival::*half) {
     return theory.survival.has_value() ? std::optional<double>((*theory.survival).*half) : std::nullopt;
@@ -194,6 +195,10 @@ void check(const CollectiveExperiment& experiment) {
   require_positive("elements", experiment.elements);
   require_positive("trials", experiment.trials);
   const PathEntry& path = path_entry(experiment.network.path);
+  if (experiment.op == ReduceOp::kMax) throw ConfigError("collective: got a maximum, want a sum or a mean");
+  if (experiment.op == ReduceOp::kSum && experiment.network.reduce.fill == Fill::kOwn) {
+    throw ConfigError("collective: got the fill own in the reduce half of a sum, want a mean");
+  }
   if (experiment.time) {
     Network network;
     network.of(kClass) = experiment.network;

@@ -18,6 +18,7 @@ struct CollectiveExperiment {
   ClassNetwork network;
   int ranks = 8;
   std::uint64_t elements = 65536;  ///< of type float
+  ReduceOp op = ReduceOp::kSum;    ///< a sum or a mean
   Inputs inputs = Inputs::kIndependent;
   std::uint64_t trials = 100;
   std::uint64_t seed = 1;
@@ -47,7 +48,7 @@ struct CollectiveExperimentResult {
 
 /// Runs the trials on local ranks (threads). Inputs are standard normal, from Purpose::kSyntheticInput.
 /// Determinism: equal experiments give equal bits.
-/// Throws: ConfigError for no ranks, elements or trials, and for a network that has no meaning.
+/// Throws: ConfigError for no ranks, elements or trials, for a maximum, and for a network that has no meaning.
 CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment& experiment);
 
 /// The same without tensors: survival, losses and virtual time from the fates alone, for as many ranks as there are

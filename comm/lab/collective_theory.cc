@@ -2,7 +2,8 @@
 // Nouns: N ranks; p the loss rate of the reduce half, q of the gather half; x_i the contribution of rank i, with
 // variance sigma^2 where inputs are independent; S = sum x_i the exact result; A_i in {0, 1} whether contribution i
 // arrived, K = sum A_i. On `direct` the owner's own A is 1, and the M = N - 1 others have P(A_i = 1) = 1 - p. On
-// `contribution` all M = N are exposed. Y is the result of the reduce half.
+// `contribution` all M = N are exposed. Y is the result of the reduce half. A mean is S / N, and fills that know no
+// scale of their own have its error and energy divided by N^2 both: the relative error is that of the sum.
 #include "comm/lab/collective_theory.h"
 
 #include <cmath>
@@ -67,8 +68,10 @@ std::optional<double> reduce_nmse_independent(const LossyAllReduce& c) {
       for (int k = 1; k <= c.ranks; ++k) sum += arrived_probability(c, k) * (n / k - 1);
       return sum;
     }
-    case Fill::kStale:
     case Fill::kOwn:
+      // L of M are lost: Y - S / N = (L x_r - sum of the lost x_i) / N, so (E L^2 + E L) / N with L = Bin(M, p).
+      return m * p * (2 - p + m * p) / n;
+    case Fill::kStale:
     case Fill::kOwnScaled:
       break;
   }
@@ -88,8 +91,9 @@ std::optional<double> reduce_nmse_identical(const LossyAllReduce& c) {
       return p < 1 ? m * p / (1 - p) / (n * n) : m * m / (n * n);
     case Fill::kCountRescale:
       return is_direct(c) ? 0 : std::pow(p, n);  // exact but for K = 0
-    case Fill::kStale:
     case Fill::kOwn:
+      return 0;
+    case Fill::kStale:
     case Fill::kOwnScaled:
       break;
   }
@@ -98,14 +102,16 @@ std::optional<double> reduce_nmse_identical(const LossyAllReduce& c) {
 
 }  // namespace
 
-LossyAllReduce all_reduce_case(const ClassNetwork& network, int ranks, Inputs inputs) {
+LossyAllReduce all_reduce_case(const ClassNetwork& network, int ranks, Inputs inputs, ReduceOp op) {
   const auto rate = [ranks](const HalfNetwork& half) {
     // A group of one has no network.
     return half.loss == nullptr || ranks == 1 ? 0 : half.loss->loss_rate();
   };
-  return {
-      network.path,        ranks,  rate(network.reduce), rate(network.gather), network.reduce.fill, network.gather.fill,
-      network.consistency, inputs, network.group_ranks};
+  return {network.path,         ranks,
+          rate(network.reduce), rate(network.gather),
+          network.reduce.fill,  network.gather.fill,
+          network.consistency,  inputs,
+          network.group_ranks,  op};
 }
 
 std::optional<Survival> expected_survival(const LossyAllReduce& c) {
@@ -139,10 +145,13 @@ std::optional<double> expected_nmse(const LossyAllReduce& c) {
   double replaced = 0;
   if (c.gather_fill == Fill::kZero) {
     replaced = 1;
+  } else if (c.gather_fill == Fill::kOwn && c.op == ReduceOp::kMean) {
+    replaced = identical ? 0 : n - 1;  // x_r in the place of S / N
   } else if (c.gather_fill == Fill::kOwn) {
     replaced = identical ? (n - 1) * (n - 1) / (n * n) : (n - 1) / n;  // x_r in the place of S
   } else if (c.gather_fill == Fill::kOwnScaled) {
-    // sqrt(N) x_r in the place of S: (sqrt(N) - 1)^2 + N - 1 over N, or (sqrt(N) - N)^2 over N^2.
+    // sqrt(N) x_r in the place of S, N times that of a mean: (sqrt(N) - 1)^2 + N - 1 over N, or (sqrt(N) - N)^2 over
+    // N^2.
     replaced = identical ? (1 - std::sqrt(1 / n)) * (1 - std::sqrt(1 / n)) : 2 - 2 / std::sqrt(n);
   } else {
     return std::nullopt;

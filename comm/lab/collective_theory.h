@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 
+#include "comm/communicator.h"
 #include "comm/lossy/network.h"
 
 namespace droptest::comm {
@@ -24,11 +25,12 @@ struct LossyAllReduce {
   Fill gather_fill = Fill::kZero;
   Consistency consistency = Consistency::kPerReceiver;
   Inputs inputs = Inputs::kIndependent;
-  int group_ranks = 0;  ///< of a path with groups
+  int group_ranks = 0;           ///< of a path with groups
+  ReduceOp op = ReduceOp::kSum;  ///< a sum or a mean
 };
 
 /// The case of a configured network.
-LossyAllReduce all_reduce_case(const ClassNetwork& network, int ranks, Inputs inputs);
+LossyAllReduce all_reduce_case(const ClassNetwork& network, int ranks, Inputs inputs, ReduceOp op = ReduceOp::kSum);
 
 /// Mean fraction, over elements and ranks, that arrives in each half, own values included.
 struct Survival {

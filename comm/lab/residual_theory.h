@@ -20,6 +20,6 @@ struct ExpectedAllReduce {
 /// then the error, which is not linear in the rate, has no closed form here. Interleaving and the Hadamard transform
 /// move error without changing its energy.
 ExpectedAllReduce expected_all_reduce(const ClassNetwork& network, int ranks, Inputs inputs, std::uint64_t elements,
-                                      std::uint64_t element_bytes);
+                                      std::uint64_t element_bytes, ReduceOp op = ReduceOp::kSum);
 
 }  // namespace droptest::comm

@@ -9,7 +9,7 @@
 // count_rescale: with K = sum_i c_i contributions at the owner, independent inputs give E[N/K] - 1 and identical ones
 // 0; the distribution of K is built up by convolution, K_v += a K_u. A gather hop from u to v: v has the sum with H_v =
 // s H_u, and the error of what it has is
-//   D_v = s D_u + (1 - s) (1 for zero, the error of W_v for own)
+//   D_v = s D_u + (1 - s) (1 for zero, the error of W_v for own; for own of a mean that of x_v, N - 1 or 0)
 // since the fates of the two halves are independent.
 #include "comm/lab/schedule_theory.h"
 
@@ -142,6 +142,10 @@ class Recursion {
   void gather(const std::optional<std::vector<double>>& errors) {
     values_.assign(moments_.size(), Value());
     const auto error_of = [&](std::size_t place) { return errors.has_value() ? (*errors)[place] : 0; };
+    const auto error_of_own = [&](std::size_t place) {
+      if (fills_.op != ReduceOp::kMean) return error_of(place);
+      return fills_.inputs == Inputs::kIdentical ? 0.0 : ranks_ - 1.0;
+    };
     for (int part = 0; part < parts_; ++part) {
       const std::size_t place = at(schedule_.owner(part), part);
       values_[place] = {1, error_of(place)};
@@ -150,7 +154,7 @@ class Recursion {
       if (s < 1) gather_loses_ = true;
       const Value& from = values_[at(hop.source, part)];
       const std::size_t place = at(hop.destination, part);
-      const double filled = fills_.gather_fill == Fill::kOwn ? error_of(place) : 1;
+      const double filled = fills_.gather_fill == Fill::kOwn ? error_of_own(place) : 1;
       values_[place] = {s * from.has_sum, s * from.error + (1 - s) * filled};
     });
   }

@@ -17,7 +17,10 @@ const std::vector<FillEntry>& fills() {
       {"inverse_probability", Fill::kInverseProbability, true, false,
        "contributions that could be lost x 1 / (1 - loss rate): unbiased"},
       {"stale", Fill::kStale, true, true, "the last value that arrived at this position; zero before the first"},
-      {"own", Fill::kOwn, false, true, "the rank keeps what it has: its own input, or the output's earlier content"},
+      {"own", Fill::kOwn, false, true,
+       "the rank keeps what it has: its own input, or the output's earlier content; of means along direct in both "
+       "halves",
+       true},
       {"own_scaled", Fill::kOwnScaled, false, true,
        "own x sqrt(ranks) for results of a sum, which has the spread of independent contributions; else own"},
   };
@@ -38,6 +41,25 @@ Fill fill_from_name(std::string_view name) {
     known.append(known.empty() ? "" : ", ").append(entry.name);
   }
   throw ConfigError("fill: got \"" + std::string(name) + "\", want one of " + known);
+}
+
+std::optional<std::string> reduce_fill_refusal(Fill fill, std::string_view path) {
+  const FillEntry& entry = fill_entry(fill);
+  if (entry.reduce_half) return std::nullopt;
+  if (entry.means && path_entry(path).route == Route::kOneHop) return std::nullopt;
+  std::string reason = "got " + std::string(entry.name);
+  if (entry.means) {
+    reason += " on path " + std::string(path) +
+              ", but no receiver there could put its own contribution in the place of a lost one: a lost packet " +
+              (path_entry(path).route == Route::kAggregated ? "is missing at the aggregation point"
+                                                            : "carries the contributions of several ranks") +
+              "; want the path direct, or the fill ";
+  } else {
+    reason +=
+        ", but contributions of several ranks are summed there and no rank has a value of its own that stands "
+        "for another's; want ";
+  }
+  return reason + "zero, count_rescale, inverse_probability or stale";
 }
 
 bool has_one_process(const HalfNetwork& half) {
@@ -98,11 +120,8 @@ void validate(const ClassNetwork& network) {
     throw ConfigError("group_ranks: got " + std::to_string(network.group_ranks) + ", but path " +
                       std::string(path.name) + " needs the number of ranks in a group; want at least 1");
   }
-  const FillEntry& reduce = fill_entry(network.reduce.fill);
-  if (!reduce.reduce_half) {
-    throw ConfigError("fill of the reduce half: got " + std::string(reduce.name) +
-                      ", but contributions of several ranks are summed there and no rank has a value of its own that "
-                      "stands for another's; want zero, count_rescale, inverse_probability or stale");
+  if (const auto refusal = reduce_fill_refusal(network.reduce.fill, network.path)) {
+    throw ConfigError("fill of the reduce half: " + *refusal);
   }
   const FillEntry& gather = fill_entry(network.gather.fill);
   if (!gather.gather_half) {

@@ -34,14 +34,17 @@ constexpr bool keeps_own(Fill fill) { return fill == Fill::kOwn || fill == Fill:
 struct FillEntry {
   std::string_view name;
   Fill fill;
-  bool reduce_half;  ///< has a meaning where contributions are summed
+  bool reduce_half;  ///< has a meaning wherever contributions are summed
   bool gather_half;  ///< has a meaning where values are copied
   std::string_view summary;
+  bool means = false;  ///< has a meaning in the reduce half of means whose contributions travel by themselves
 };
 const std::vector<FillEntry>& fills();
 const FillEntry& fill_entry(Fill fill);
 /// Throws: ConfigError that lists the known names.
 Fill fill_from_name(std::string_view name);
+/// Why a fill has no meaning in the reduce half on a path, whatever the reduction is; absent: it has.
+std::optional<std::string> reduce_fill_refusal(Fill fill, std::string_view path);
 
 /// One half of a collective.
 struct HalfNetwork {
@@ -96,7 +99,7 @@ struct Network {
 /// Throws: ConfigError for an unknown path.
 void apply_loss(ClassNetwork& network, const std::shared_ptr<const sim::LossProcess>& loss);
 
-/// Gives each half `fill` where it has a meaning, and `zero` elsewhere.
+/// Gives each half `fill` where it has a meaning for sums, and `zero` elsewhere.
 void apply_fill(ClassNetwork& network, Fill fill);
 
 /// Gives both halves `recovery`, e.g. a retransmission without a budget: a reliable network.

@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "comm/json/json_text.h"
 #include "comm/lossy/paths/path_registry.h"
@@ -15,6 +16,7 @@
 #include "comm/spec/resolve_links.h"
 #include "comm/spec/resolve_time.h"
 #include "sim/error.h"
+#include "sim/loss/link.h"
 #include "sim/recovery/recovery_registry.h"
 
 namespace droptest::comm {
@@ -22,10 +24,14 @@ namespace {
 
 using nlohmann::json;
 
-const std::array<std::pair<const char*, bool FillEntry::*>, 2>& halves() {
-  static const std::array<std::pair<const char*, bool FillEntry::*>, 2> kHalves = {
-      {{"reduce", &FillEntry::reduce_half}, {"gather", &FillEntry::gather_half}}};
-  return kHalves;
+constexpr std::array kBothHalves = {sim::Half::kReduce, sim::Half::kGather};
+
+std::string name_of(sim::Half half) { return half == sim::Half::kReduce ? "reduce" : "gather"; }
+
+// Gradients of data parallelism are averaged; what other classes reduce is summed.
+bool has_meaning(const FillEntry& fill, sim::Half half, sim::TrafficClass traffic_class) {
+  if (half == sim::Half::kGather) return fill.gather_half;
+  return fill.reduce_half || (fill.means && traffic_class == sim::TrafficClass::kDpGradient);
 }
 
 bool is_none(const json& loss) { return loss["model"] == "none"; }
@@ -38,6 +44,8 @@ class NetworkResolver {
 
   void add(sim::TrafficClass traffic_class, const json& all, ResolvedNetwork& result) {
     const std::string name(sim::traffic_class_name(traffic_class));
+    class_ = traffic_class;
+    places_.erase("reduce/fill");
     json resolved = json::object();
     gather_loss_named_ = false;
     gather_links_named_ = false;
@@ -54,6 +62,7 @@ class NetworkResolver {
     ClassNetwork network;
     network.path = path.name;
     resolve_groups(path, resolved, network);
+    resolve_reduce_fill(path, resolved["reduce"]["fill"]);
     check_consistency(path, resolved);
     network.payload_bytes = payload_bytes_ = resolved["payload_bytes"].get<std::uint64_t>();
     network.consistency = resolved["consistency"] == "shared" ? Consistency::kShared : Consistency::kPerReceiver;
@@ -92,13 +101,15 @@ class NetworkResolver {
       places_[key] = pointer + "/" + key;
     }
     if (layer.contains("recovery")) apply_recovery(layer["recovery"], pointer + "/recovery", resolved);
-    for (const auto& [half, has_meaning] : halves()) {
+    for (const sim::Half of_half : kBothHalves) {
+      const std::string half = name_of(of_half);
       json& target = resolved[half];
       if (layer.contains("loss")) set_loss(target, layer["loss"], pointer + "/loss", half);
       if (layer.contains("links")) set_links(target, layer["links"], pointer + "/links", half);
       if (layer.contains("fill")) {
-        const bool meant = fill_of(layer["fill"]).*has_meaning;
+        const bool meant = has_meaning(fill_of(layer["fill"]), of_half, class_);
         target["fill"] = meant ? layer["fill"] : json("zero");
+        places_.erase(half + "/fill");
       }
       if (!layer.contains(half)) continue;
       const json& own = layer[half];
@@ -107,7 +118,7 @@ class NetworkResolver {
       if (own.contains("links")) set_links(target, own["links"], place + "/links", half);
       if (own.contains("selection")) {
         target["selection"] = own["selection"];
-        places_[std::string(half) + "/selection"] = place + "/selection";
+        places_[half + "/selection"] = place + "/selection";
       }
       if (own.contains("recovery")) {
         target["recovery"] = own["recovery"];
@@ -115,7 +126,8 @@ class NetworkResolver {
       }
       if (own.contains("fill")) {
         target["fill"] = own["fill"];
-        if (!(fill_of(own["fill"]).*has_meaning)) report_fill(own["fill"], place + "/fill", has_meaning);
+        places_[half + "/fill"] = place + "/fill";
+        if (!has_meaning(fill_of(own["fill"]), of_half, class_)) report_fill(own["fill"], place + "/fill", of_half);
       }
     }
     // What is said of a class speaks of both halves again.
@@ -138,6 +150,20 @@ class NetworkResolver {
     }
   }
 
+  /// A shorthand goes to the halves where it has a meaning, which its path says, too.
+  void resolve_reduce_fill(const PathEntry& path, json& fill) {
+    const FillEntry& entry = fill_of(fill);
+    if (!has_meaning(entry, sim::Half::kReduce, class_)) return;  // was reported
+    const std::optional<std::string> refusal = reduce_fill_refusal(entry.fill, path.name);
+    if (!refusal) return;
+    const auto named = places_.find("reduce/fill");
+    if (named == places_.end()) {
+      fill = "zero";
+    } else {
+      report(where_ + ": " + named->second + ": " + *refusal);
+    }
+  }
+
   void check_consistency(const PathEntry& path, const json& resolved) {
     if (path.can_share || resolved["consistency"] != "shared") return;
     report(where_ + ": " + places_["consistency"] + ": got \"shared\", which has no meaning on path " +
@@ -155,9 +181,9 @@ class NetworkResolver {
     }
     resolved["recovery"] = normal_recovery(std::move(of_class));
     recovery_places_[""] = pointer;
-    for (const auto& [half, has_meaning] : halves()) {
-      resolved[half]["recovery"] = of_links;
-      recovery_places_[half] = pointer;
+    for (const sim::Half half : kBothHalves) {
+      resolved[name_of(half)]["recovery"] = of_links;
+      recovery_places_[name_of(half)] = pointer;
     }
   }
 
@@ -169,7 +195,7 @@ class NetworkResolver {
     report(where_ + ": " + recovery_places_[half] + refusal.pointer.substr(at + key.size()) + ": " + refusal.reason);
   }
 
-  void set_loss(json& half, const json& loss, const std::string& pointer, const char* name) {
+  void set_loss(json& half, const json& loss, const std::string& pointer, const std::string& name) {
     half["loss"] = fractions(loss, pointer);
     places_[name] = pointer;
   }
@@ -317,13 +343,15 @@ class NetworkResolver {
 
   static const FillEntry& fill_of(const json& name) { return fill_entry(fill_from_name(name.get<std::string>())); }
 
-  void report_fill(const json& got, const std::string& pointer, bool FillEntry::*has_meaning) {
+  void report_fill(const json& got, const std::string& pointer, sim::Half half) {
     std::string known;
     for (const FillEntry& entry : fills()) {
-      if (entry.*has_meaning) known += (known.empty() ? "" : ", ") + quote_json(std::string(entry.name));
+      if (has_meaning(entry, half, class_)) known += (known.empty() ? "" : ", ") + quote_json(std::string(entry.name));
     }
-    report(where_ + ": " + pointer + ": got " + quote_json(got) + ", which has no meaning in this half, want one of " +
-           known);
+    const bool of_means = half == sim::Half::kReduce && fill_of(got).means;
+    report(where_ + ": " + pointer + ": got " + quote_json(got) + ", which has no meaning in this half" +
+           (of_means ? " of sums (a contribution stands for another one in means alone, those of dp_gradient)" : "") +
+           ", want one of " + known);
   }
 
   /// A process, and how the resolved spec writes it.
@@ -333,6 +361,7 @@ class NetworkResolver {
   };
 
   const std::string& where_;
+  sim::TrafficClass class_ = sim::TrafficClass::kControl;  ///< at hand
   int world_size_;
   NetworkUse use_;
   const json& time_;                 ///< null: no clock

@@ -41,7 +41,7 @@ nlohmann::ordered_json everything() {
   }
   for (const comm::FillEntry& entry : comm::fills()) {
     nlohmann::ordered_json halves = nlohmann::ordered_json::array();
-    if (entry.reduce_half) halves.push_back("reduce");
+    if (entry.reduce_half || entry.means) halves.push_back("reduce");
     if (entry.gather_half) halves.push_back("gather");
     list["fills"].push_back({{"name", entry.name}, {"summary", entry.summary}, {"halves", halves}});
   }

@@ -89,9 +89,13 @@ std::vector<T> reference(ReduceOp op, const Scaling& scaling, const PerSource<T>
     T result{};
     std::size_t missing = 0;
     for (std::size_t s = 0; s < inputs.size(); ++s) {
-      const bool lost = fates[s] && fates[s]->lost(packets.packet_of(i));
+      bool lost = fates[s] && fates[s]->lost(packets.packet_of(i));
       missing += lost ? 1 : 0;
       T value = inputs[s][i];
+      if (lost && scaling.substitute >= 0) {
+        value = inputs[static_cast<std::size_t>(scaling.substitute)][i];
+        lost = false;
+      }
       if (scaling.contributions != 1 && static_cast<int>(s) != scaling.exempt) {
         value *= static_cast<T>(scaling.contributions);
       }
@@ -102,6 +106,9 @@ std::vector<T> reference(ReduceOp op, const Scaling& scaling, const PerSource<T>
       }
     }
     if (op == ReduceOp::kMean) result /= static_cast<T>(inputs.size());
+    if (scaling.substitute >= 0 && missing == inputs.size() - 1) {
+      result = inputs[static_cast<std::size_t>(scaling.substitute)][i];
+    }
     if (scaling.sums == Scaling::Sums::kByCount && missing > 0) {
       const auto all = static_cast<double>(inputs.size());
       result = missing == inputs.size() ? T{} : result * static_cast<T>(all / (all - static_cast<double>(missing)));
@@ -115,6 +122,7 @@ template <class T>
 void check(ReduceOp op, const Scaling& scaling) {
   DeliveredReduction reduction;  // one for all, as a path has: nothing may be left over from an earlier call
   for (const int sources : {1, 2, 3, 4, 5, 9}) {
+    if (scaling.substitute >= sources) continue;
     for (const std::uint64_t count : {0, 1, 7, 8, 9, 1003, 5000}) {
       for (const std::uint64_t payload : {8U, 64U, 20000U}) {
         for (const double p : {0.0, 0.01, 0.4, 0.9, 1.0}) {
@@ -247,6 +255,13 @@ TYPED_TEST(DeliveredReductions, ScaleContributionsOrSumsOfFloats) {
 
 TYPED_TEST(DeliveredReductions, DivideMeansOfFloatsByAllContributions) {
   if constexpr (!std::is_integral_v<TypeParam>) check<TypeParam>(ReduceOp::kMean, {});
+}
+
+TYPED_TEST(DeliveredReductions, PutAContributionInThePlaceOfOthersToAMean) {
+  if constexpr (!std::is_integral_v<TypeParam>) {
+    check<TypeParam>(ReduceOp::kMean, {.exempt = 0, .substitute = 0});
+    check<TypeParam>(ReduceOp::kMean, {.exempt = 2, .substitute = 2});
+  }
 }
 
 TYPED_TEST(DeliveredReductions, PutTheLastValuesInThePlaceOfWhatIsLost) {

@@ -205,6 +205,34 @@ TEST(DeviceLosses, EveryPathAndFillHasTheHostsBits) {
   for (const PathEntry& path : paths()) expect_twins_of_fills<float>(path.name);
 }
 
+TEST(DeviceLosses, OwnContributionsInThePlaceOfLostOnesHaveTheHostsBits) {
+  DROPTEST_NEEDS_DEVICE();
+  const auto means = []<class T>(std::type_identity<T>, double p, std::size_t count, Where where) {
+    ClassNetwork network = recovery_network("direct", p, p);
+    network.reduce.fill = network.gather.fill = Fill::kOwn;
+    std::vector<std::vector<std::byte>> results(3);
+    run_ranks(3, kTimeout, [&](Communicator& inner) {
+      LossyCommunicator lossy(inner, recovery_options(network));
+      std::optional<ThroughDevice> device;
+      if (where == Where::kDevice) device.emplace(lossy);
+      Communicator& group = device ? static_cast<Communicator&>(*device) : lossy;
+      std::vector<T> data = program_values<T>(1, inner.rank(), count);
+      group.all_reduce(Tensor(std::span(data)), ReduceOp::kMean, {kClass, "mean", 0});
+      append(data, results[static_cast<std::size_t>(inner.rank())]);
+    });
+    return results;
+  };
+  const auto expect_twins = [&means]<class T>(std::type_identity<T> type) {
+    for (const double p : {0.3, 1.0}) {
+      for (const std::size_t count : {std::size_t{517}, std::size_t{960}}) {  // in single elements, and in packs
+        EXPECT_EQ(means(type, p, count, Where::kHost), means(type, p, count, Where::kDevice)) << p << " " << count;
+      }
+    }
+  };
+  expect_twins(std::type_identity<float>());
+  expect_twins(std::type_identity<Bf16>());
+}
+
 // At loss 0 every path is what it is without the loss layer's losses, and `contribution` and `direct` are bare `local`.
 TEST(DeviceLosses, WithoutLossNothingChanges) {
   DROPTEST_NEEDS_DEVICE();

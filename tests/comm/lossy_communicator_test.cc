@@ -429,8 +429,17 @@ TEST(LossyNetwork, WhatHasNoMeaningIsRefusedWithTheReason) {
   };
   ClassNetwork network;
   EXPECT_EQ(message_of(network), "");
+  network.reduce.fill = Fill::kOwnScaled;
+  EXPECT_THAT(message_of(network), testing::AllOf(testing::HasSubstr("got own_scaled"), testing::HasSubstr("stale")));
   network.reduce.fill = Fill::kOwn;
-  EXPECT_THAT(message_of(network), testing::AllOf(testing::HasSubstr("got own"), testing::HasSubstr("stale")));
+  EXPECT_EQ(message_of(network), "") << "of means, which a call tells";
+  network.path = "contribution";
+  EXPECT_THAT(message_of(network), testing::AllOf(testing::HasSubstr("got own on path contribution"),
+                                                  testing::HasSubstr("missing at the aggregation point"),
+                                                  testing::HasSubstr("want the path direct")));
+  network.path = "tree";
+  EXPECT_THAT(message_of(network), testing::HasSubstr("carries the contributions of several ranks"));
+  network.path = "direct";
   network.reduce.fill = Fill::kZero;
   for (const Fill fill : {Fill::kCountRescale, Fill::kInverseProbability}) {
     network.gather.fill = fill;

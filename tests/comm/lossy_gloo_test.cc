@@ -179,6 +179,27 @@ TEST(LossyGloo, HasTheFatesOfTheLocalBackendAndItsResultsToRounding) {
   }
 }
 
+TEST(LossyGloo, MeansHaveTheBitsOfTheLocalBackend) {
+  const Message message{kClass, "mean", 0};
+  for (const PathEntry& entry : paths()) {
+    ClassNetwork network = network_of(entry.name);
+    network.group_ranks = entry.has_groups ? 2 : 0;
+    network.gather.fill = Fill::kOwn;
+    network.reduce.fill = entry.name == "direct" ? Fill::kOwn : Fill::kCountRescale;
+    std::vector<std::vector<double>> local(kRanks);
+    std::vector<std::vector<double>> gloo(kRanks);
+    const auto mean = [&](Communicator& inner, std::vector<std::vector<double>>& results) {
+      LossyCommunicator lossy(inner, options_of(network));
+      std::vector<double>& data = results[static_cast<std::size_t>(inner.rank())];
+      for (int i = 0; i < 20000; ++i) data.push_back(std::sin(i + 0.5 * inner.rank()));
+      lossy.all_reduce(Tensor(std::span(data)), ReduceOp::kMean, message);
+    };
+    run_ranks(kRanks, kTimeout, [&](Communicator& inner) { mean(inner, local); });
+    run_gloo_ranks(kRanks, [&](Communicator& inner) { mean(inner, gloo); });
+    EXPECT_EQ(local, gloo) << entry.name;
+  }
+}
+
 // Issue 15: all ranks sent the hops of a round before they received any, and more than is buffered.
 TEST(LossyGloo, HopsOfAnySizeDoNotDeadlock) {
   for (const std::string_view path : {"ring", "tree", "halving_doubling"}) {

@@ -62,7 +62,8 @@ std::vector<double> LossyReference::reduce(const Values& inputs, std::uint64_t b
       double& last = memory_[{memory, contribution() ? -1 : owner, s, e}];
       if (!is_lost) last = x;
       if (is_lost && fill == Fill::kStale) x = last;
-      if (is_lost && fill != Fill::kStale) continue;
+      if (is_lost && fill == Fill::kOwn) x = inputs[owner][e];
+      if (is_lost && fill != Fill::kStale && fill != Fill::kOwn) continue;
       ++arrived;
       if (fill == Fill::kInverseProbability && (contribution() || s != owner)) x *= 1 / (1 - p);
       value = op == ReduceOp::kMax ? std::max(value, x) : value + x;

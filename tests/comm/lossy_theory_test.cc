@@ -107,6 +107,32 @@ TEST(CollectiveTheory, EqualsTheSumOverAllPatternsOfArrival) {
   }
 }
 
+// The same for a receiver's contribution in the place of lost ones to a mean.
+TEST(CollectiveTheory, OwnContributionsHaveTheErrorOfAllPatternsOfArrival) {
+  for (const int ranks : {2, 3, 8}) {
+    for (const double p : {0.0, 0.2, 0.9, 1.0}) {
+      double independent = 0;
+      for (int lost = 0; lost < ranks; ++lost) {
+        double patterns = 1;
+        for (int i = 0; i < lost; ++i) patterns *= static_cast<double>(ranks - 1 - i) / (i + 1);
+        const double probability = patterns * std::pow(p, lost) * std::pow(1 - p, ranks - 1 - lost);
+        // lost x_r less the lost ones, over N, relative to the mean's 1 / N.
+        independent += probability * (lost * lost + lost) / ranks;
+      }
+      LossyAllReduce c{"direct", ranks, p, 0, Fill::kOwn};
+      c.op = ReduceOp::kMean;
+      EXPECT_NEAR(*expected_nmse(c), independent, 1e-12 * ranks) << ranks << " " << p;
+      c.gather_loss_rate = 1;
+      c.gather_fill = Fill::kOwn;
+      if (p == 1) {
+        EXPECT_NEAR(*expected_nmse(c), ranks - 1, 1e-12 * ranks) << "all keep their own";
+      }
+      c.inputs = Inputs::kIdentical;
+      EXPECT_NEAR(*expected_nmse(c), 0, 1e-12);
+    }
+  }
+}
+
 TEST(CollectiveTheory, StaleHasNoClosedForm) {
   EXPECT_FALSE(expected_nmse({"direct", 4, 0.1, 0, Fill::kStale}).has_value());
   EXPECT_FALSE(expected_nmse({"direct", 4, 0, 0.1, Fill::kZero, Fill::kStale}).has_value());
@@ -199,11 +225,15 @@ TEST(CollectiveExperiment, EveryPathAndFillAgreesWithItsExpectation) {
     const std::string_view path = entry.name;
     for (const Consistency consistency : {Consistency::kPerReceiver, Consistency::kShared}) {
       if (consistency == Consistency::kShared && !entry.can_share) continue;
-      for (const Fill reduce : {Fill::kZero, Fill::kCountRescale, Fill::kInverseProbability}) {
+      for (const Fill reduce : {Fill::kZero, Fill::kCountRescale, Fill::kInverseProbability, Fill::kOwn}) {
         for (const Fill gather : {Fill::kZero, Fill::kOwn, Fill::kOwnScaled}) {
           if (gather == Fill::kOwnScaled && !entry.can_share) continue;
+          if (reduce == Fill::kOwn && path != "direct") continue;
+          // Only fills that know no N are those of a mean, too.
+          const bool of_mean = reduce == Fill::kOwn || (reduce == Fill::kCountRescale && gather != Fill::kZero);
           for (const Inputs inputs : {Inputs::kIndependent, Inputs::kIdentical}) {
             CollectiveExperiment experiment = experiment_of(3, 0.15, 0.1);
+            experiment.op = of_mean ? ReduceOp::kMean : ReduceOp::kSum;
             experiment.network.path = path;
             experiment.network.group_ranks = entry.has_groups ? 2 : 0;
             experiment.network.consistency = consistency;

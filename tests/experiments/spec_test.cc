@@ -104,7 +104,8 @@ TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
             "s.json: /model/vocabulary: got 255, want at least 256, a token for each byte of data.text");
   EXPECT_EQ(error_with({"/parallel/tensor=4", "/network/reduce/fill=own",
                         R"(/network/loss={"model": "bernoulli", "loss_rate": 0.1})"}),
-            "s.json: /network/reduce/fill: got \"own\", which has no meaning in this half, want one of \"zero\", "
+            "s.json: /network/reduce/fill: got \"own\", which has no meaning in this half of sums (a "
+            "contribution stands for another one in means alone, those of dp_gradient), want one of \"zero\", "
             "\"count_rescale\", \"inverse_probability\", \"stale\"");
   EXPECT_EQ(error_with({"/parallel/tensor=4", "/network/classes/tp_forward/gather/fill=count_rescale"}),
             "s.json: /network/classes/tp_forward/gather/fill: got \"count_rescale\", which has no meaning in this "

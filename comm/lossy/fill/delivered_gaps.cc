@@ -88,6 +88,7 @@ const std::byte* DeliveredGaps::left_out() {
 const ReductionGap* DeliveredGaps::next_input_gap() {
   if (!lost_contributions_.next()) return nullptr;
   const sim::ElementRange elements = in_part(lost_contributions_.packet());
+  if (scaling_.substitute >= 0) return substituted_gap(elements);
   const std::size_t offset_bytes = elements.begin * element_bytes(type_);
   const std::size_t sources = inputs_.size();
   present_.resize(sources + 1);
@@ -112,6 +113,24 @@ const ReductionGap* DeliveredGaps::next_input_gap() {
                 factors_of_gap(),
                 divisor,
                 scale};
+  return &input_gap_;
+}
+
+// The mean of N equal values is not always their value to the last bit, so that of one contribution is not computed.
+const ReductionGap* DeliveredGaps::substituted_gap(sim::ElementRange elements) {
+  const std::size_t offset_bytes = elements.begin * element_bytes(type_);
+  const std::byte* const substitute = inputs_[static_cast<std::size_t>(scaling_.substitute)] + offset_bytes;
+  present_.clear();
+  absent_.clear();
+  for (std::size_t source = 0; source < inputs_.size(); ++source) {
+    const bool lost = lost_contributions_.lost_by(source) != 0;
+    present_.push_back(lost ? substitute : inputs_[source] + offset_bytes);
+    if (lost) absent_.push_back(inputs_[source] + offset_bytes);
+  }
+  const bool is_alone = absent_.size() + 1 == inputs_.size();
+  if (is_alone) present_.assign(1, substitute);
+  const double divisor = is_alone ? 1 : static_cast<double>(inputs_.size());
+  input_gap_ = {elements.begin, elements.end, present_, absent_, {}, divisor, 1};
   return &input_gap_;
 }
 

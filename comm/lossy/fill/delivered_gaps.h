@@ -21,6 +21,9 @@ struct DeliveredScaling {
   double contributions = 1;      ///< each contribution, before it is added
   int exempt = -1;               ///< but for this one
   Sums sums = Sums::kAsTheyAre;  ///< kByCount: by contributions / arrived where some are missing; 0 without any
+  /// The contribution to a mean that stands for those that are missing, and is itself the result where no other one
+  /// arrived; it never is missing. -1: what is missing is left out.
+  int substitute = -1;
 };
 
 /// Messages of one shape and the part of their elements that is at hand. All is borrowed.
@@ -59,7 +62,8 @@ class LostBySome {
 };
 
 /// The gaps of a reduction whose contributions and results lost packets. Buffers are kept between reductions.
-/// The reduction begins with what it leaves out, 0 or the lowest value, where the first contribution is lost.
+/// The reduction begins with what it leaves out, 0 or the lowest value, where the first contribution is lost and none
+/// stands for it.
 class DeliveredGaps final : public ReductionGaps {
  public:
   /// Fates by source, and by result as the words of masks; null or empty: all arrived. `inputs` are where the
@@ -74,6 +78,7 @@ class DeliveredGaps final : public ReductionGaps {
 
  private:
   sim::ElementRange in_part(std::uint64_t packet) const;
+  const ReductionGap* substituted_gap(sim::ElementRange elements);
   const std::byte* left_out();
   std::span<const double> factors_of_gap();
 

@@ -6,6 +6,7 @@
 
 #include "comm/lossy/fill/device_reductions.h"
 #include "comm/rank_order_reduction.h"
+#include "sim/error.h"
 
 namespace droptest::comm {
 namespace {
@@ -48,6 +49,7 @@ bool DeliveredReduction::next_run() {
 void DeliveredReduction::reduce(ReduceOp op, ConstTensor like, const Scaling& scaling,
                                 std::span<const std::byte* const> contributions, std::span<std::byte* const> results) {
   const ElementType type = like.type;
+  DROPTEST_CHECK(scaling.substitute < 0 || op == ReduceOp::kMean, "a contribution that stands for others in a sum");
   if (like.stream != nullptr) {
     return reduce_delivered_on_device(op, type, {packets_, part_, contributions_}, scaling, contributions, results,
                                       *like.stream);

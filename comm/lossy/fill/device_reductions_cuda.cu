@@ -26,6 +26,7 @@ struct DeliveredArguments {
   std::uint64_t count_elems;
   double contributions_factor;
   int exempt;
+  int substitute;
   bool by_count;
 };
 
@@ -46,11 +47,10 @@ __global__ void delivered_kernel(ReduceOp op, DeliveredArguments a, WideOf<T> lo
     for (W& sum : sums) sum = op == ReduceOp::kMax ? lowest : W(0);
     int missing = 0;
     for (int s = 0; s < a.sources; ++s) {
-      if (is_lost(a, s, packet)) {
-        ++missing;
-        continue;
-      }
-      const P x = reinterpret_cast<const P*>(a.inputs[s])[i];
+      const bool lost = is_lost(a, s, packet);
+      missing += lost ? 1 : 0;
+      if (lost && a.substitute < 0) continue;
+      const P x = reinterpret_cast<const P*>(a.inputs[lost ? a.substitute : s])[i];
       for (int k = 0; k < kElems; ++k) {
         W value = widened(x.elems[k]);
         if (a.contributions_factor != 1 && s != a.exempt) {
@@ -60,7 +60,8 @@ __global__ void delivered_kernel(ReduceOp op, DeliveredArguments a, WideOf<T> lo
       }
     }
     P result;
-    for (int k = 0; k < kElems; ++k) {
+    if (a.substitute >= 0 && missing == a.sources - 1) result = reinterpret_cast<const P*>(a.inputs[a.substitute])[i];
+    for (int k = 0; k < kElems && (a.substitute < 0 || missing < a.sources - 1); ++k) {
       result.elems[k] = narrowed<T>(completed(op, sums[k], a.sources));
       if (a.by_count && missing > 0) {
         const double factor = static_cast<double>(a.sources) / static_cast<double>(a.sources - missing);
@@ -125,6 +126,7 @@ DeliveredArguments staged_arguments(const Contributions& contributions, std::spa
   a.count_elems = contributions.part.size();
   a.contributions_factor = 1;
   a.exempt = -1;
+  a.substitute = -1;
   return a;
 }
 
@@ -159,6 +161,7 @@ void reduce_delivered_on_device(ReduceOp op, ElementType type, const Contributio
   DeliveredArguments a = staged_arguments(contributions, inputs, outputs, stream);
   a.contributions_factor = scaling.contributions;
   a.exempt = scaling.exempt;
+  a.substitute = scaling.substitute;
   a.by_count = scaling.sums == DeliveredScaling::Sums::kByCount;
   launch_delivered(op, type, a, inputs, outputs, stream);
 }

@@ -59,10 +59,17 @@ class Changes {
 }  // namespace
 
 void check_reduction(Fill fill, ReduceOp op, ElementType type, const Message& message) {
-  if (fill != Fill::kCountRescale && fill != Fill::kInverseProbability) return;
+  if (fill != Fill::kCountRescale && fill != Fill::kInverseProbability && fill != Fill::kOwn) return;
   const std::string where = "message \"" + std::string(message.name) + "\" of class " +
                             std::string(sim::traffic_class_name(message.traffic_class)) + ": fill " +
                             std::string(fill_entry(fill).name);
+  if (fill == Fill::kOwn) {
+    if (op == ReduceOp::kMean) return;
+    throw ConfigError(where + " of the reduce half puts this rank's contribution in the place of another's, which is " +
+                      "an estimate of the same thing in a mean, but this reduction is a " +
+                      (op == ReduceOp::kMax ? "maximum" : "sum") +
+                      "; want a mean, or the fill zero, count_rescale, inverse_probability or stale");
+  }
   if (op == ReduceOp::kMax) {
     throw ConfigError(where +
                       " rescales sums, but this reduction is a maximum; want zero or stale, or the class control");

@@ -151,6 +151,7 @@ void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const>
   if (half.fill == Fill::kInverseProbability) {
     scaling.contributions = inverse_probability_factor(half, own_part_.packets());
   }
+  if (half.fill == Fill::kOwn) scaling.substitute = context_.group.rank();
   scaling.exempt = context_.group.rank();
   delivered_.reduce(part.op(), part.like(), scaling, contributions, results);
 }

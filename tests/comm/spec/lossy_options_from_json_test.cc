@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/run_ranks.h"
@@ -130,6 +131,34 @@ TEST(LossyOptionsFromJson, ClassesWithTrafficHaveTheNetwork) {
               traffic_class != sim::TrafficClass::kControl && traffic_class != sim::TrafficClass::kTpBackward)
         << "control is reliable, and so is a class that says so";
   }
+}
+
+TEST(LossyOptionsFromJson, OwnGoesToBothHalvesOfAMeanWhoseContributionsTravelAlone) {
+  const auto half_fills = [](const std::string& member, sim::TrafficClass traffic_class) {
+    const std::string loss = R"("loss": {"model": "bernoulli", "loss_rate": 0.1})";
+    const LossyOptions options = options_of("{\"network\": {" + member + ", " + loss + "}}",
+                                            {.world_size = 4, .classes = {kClass, sim::TrafficClass::kTpForward}});
+    const ClassNetwork& network = *options.network.of(traffic_class);
+    return std::pair(network.reduce.fill, network.gather.fill);
+  };
+  const std::pair both(Fill::kOwn, Fill::kOwn);
+  const std::pair gather(Fill::kZero, Fill::kOwn);
+  EXPECT_EQ(half_fills(R"("fill": "own")", kClass), both);
+  EXPECT_EQ(half_fills(R"("fill": "own")", sim::TrafficClass::kTpForward), gather);
+  EXPECT_EQ(half_fills(R"("fill": "own", "path": "ring")", kClass), gather);
+  EXPECT_EQ(half_fills(R"("fill": "own", "reduce": {"fill": "stale"})", kClass), std::pair(Fill::kStale, Fill::kOwn));
+  const std::string own = R"("loss": {"model": "bernoulli", "loss_rate": 0.1}, "reduce": {"fill": "own"})";
+  EXPECT_EQ(error_in_network(own), "(no error)");
+  EXPECT_EQ(
+      error_in_network(own + R"(, "path": "tree")"),
+      "net.json: /network/reduce/fill: got own on path tree, but no receiver there could put its own contribution "
+      "in the place of a lost one: a lost packet carries the contributions of several ranks; want the path "
+      "direct, or the fill zero, count_rescale, inverse_probability or stale");
+  EXPECT_EQ(error_of("{\"network\": {" + own + "}}",
+                     {.world_size = 4, .classes = {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}}),
+            "net.json: /network/reduce/fill: got \"own\", which has no meaning in this half of sums (a contribution "
+            "stands for another one in means alone, those of dp_gradient), want one of \"zero\", \"count_rescale\", "
+            "\"inverse_probability\", \"stale\"");
 }
 
 TEST(LossyOptionsFromJson, ATimeSectionGivesTheClockAndItsRetransmission) {
