@@ -216,8 +216,8 @@ std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail de
   state.deferred.run_all();
   const Settling settling = group_->number() == 0 ? Settling::kSettle : Settling::kKeep;
   if (settling == Settling::kSettle) state.open_steps = 0;
-  return comm::collect_statistics(group_->inner, {state.ledger, state.calls, state.steps, state.sampler, state.step},
-                                  settling, detail);
+  return comm::collect_statistics(group_->inner, {state.ledger, state.touches, state.sampler, state.step}, settling,
+                                  detail);
 }
 
 std::vector<ClassSample> LossyCommunicator::take_samples() {

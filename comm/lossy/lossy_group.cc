@@ -170,7 +170,7 @@ void RankState::add_samples(std::uint64_t number, const LayerKey& key, const Sam
 }
 
 void RankState::visit_state(sim::StateVisitor& visitor) {
-  visit_values(visitor, ledger, calls, steps, sampler, sampled_calls, samples_added, step, world_step, open_steps,
+  visit_values(visitor, ledger, touches, sampler, sampled_calls, samples_added, step, world_step, open_steps,
                step_is_sampled, next_group);
   if (clock) visit_value(visitor, *clock);
 }
@@ -380,6 +380,7 @@ LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
   const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;
   is_sampled_ = group.samples(operation == Operation::kSend ? input.type : output.type);
   CallFates fates;
+  const LayerKey key{message.traffic_class, message.layer};
   fates.group = group.number();
   fates.step = state.step;
   fates.arrival = arrival_;
@@ -393,13 +394,12 @@ LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
     });
     message_->plan(arguments, fates);
     if (operation == Operation::kSend) return;  // the receiver says whether the message was touched, and compares
-    state.calls.note_message(message.traffic_class, fates.touch);
+    state.touches.note_message(key, state.step, fates.touch);
   } else {
     path_ = of_class.paths.take([&] { return group.make_path(*of_class.network); });
     path_->plan(arguments, fates);
-    state.calls.note_collective(message.traffic_class, group.identity_, fates.touch);
+    state.touches.note_collective(key, group.identity_, state.step, fates.touch);
   }
-  state.steps.note({message.traffic_class, message.layer}, state.step, fates.touch);
   if (is_sampled_) sample_number_ = state.sampled_calls++;
 }
 

@@ -24,8 +24,7 @@
 #include "comm/lossy/paths/peer_message.h"
 #include "comm/lossy/pool.h"
 #include "comm/lossy/statistics/result_sampler.h"
-#include "comm/lossy/statistics/touched_calls.h"
-#include "comm/lossy/statistics/touched_steps.h"
+#include "comm/lossy/statistics/touch_record.h"
 #include "comm/started/deferred_calls.h"
 #include "comm/started/lane.h"
 #include "sim/state_visitor.h"
@@ -54,8 +53,7 @@ struct RankState {
   FlowLedger ledger;
   std::optional<VirtualClock> clock;
   bool plans_need_times = false;  ///< time feeds fates, so that calls can be planned only when ranks wait
-  TouchedCalls calls;
-  TouchedSteps steps;
+  TouchRecord touches;
   ResultSampler sampler;
   std::uint64_t sampled_calls = 0;  ///< that were planned
   std::uint64_t samples_added = 0;

@@ -9,20 +9,18 @@ namespace {
 // One layer while ranks are added up.
 struct LayerMerge {
   SampleSums samples;
-  TouchedSteps::Settled settled;
-  std::map<std::uint64_t, Touch> open;  // by step
+  TouchRecord::Steps steps;
 };
 
-void put_layer(WordWriter& out, const LayerKey& key, const SampleSums& samples, const TouchedSteps::Record& record) {
+void put_layer(WordWriter& out, const LayerKey& key, const SampleSums& samples, const TouchRecord::Steps& steps) {
   out.put(static_cast<std::uint64_t>(key.traffic_class));
   out.put(static_cast<std::uint64_t>(static_cast<std::int64_t>(key.layer)));
   put_samples(out, samples);
-  out.put(record.settled.steps);
-  out.put(record.settled.untouched);
-  out.put(record.open.size());
-  for (const TouchedSteps::Step& step : record.open) {
-    out.put(step.step);
-    out.put(step.touch == Touch::kTouched ? 1 : 0);
+  put_verdicts(out, steps.settled);
+  out.put(steps.open.size());
+  for (const auto& [step, touch] : steps.open) {
+    out.put(step);
+    out.put(touch == Touch::kTouched ? 1 : 0);
   }
 }
 
@@ -32,23 +30,20 @@ void merge_layer(WordReader& in, std::map<LayerKey, LayerMerge>& merged) {
   key.layer = static_cast<int>(static_cast<std::int64_t>(in.take()));
   LayerMerge& merge = merged[key];
   merge.samples.add(take_samples(in));
-  merge.settled.steps += in.take();
-  merge.settled.untouched += in.take();
+  merge.steps.settled += take_verdicts(in);
   for (std::uint64_t left = in.take(); left > 0; --left) {
-    Touch& touch = merge.open.try_emplace(in.take(), Touch::kUntouched).first->second;
+    Touch& touch = merge.steps.open.try_emplace(in.take(), Touch::kUntouched).first->second;
     if (in.take() != 0) touch = Touch::kTouched;
   }
 }
 
-// How many of the open steps before `end` there are, and how many of them were untouched.
-TouchedSteps::Settled count_open(const LayerMerge& merge, std::uint64_t end) {
-  TouchedSteps::Settled counts;
-  for (const auto& [step, touch] : merge.open) {
-    if (step >= end) continue;
-    ++counts.steps;
-    if (touch == Touch::kUntouched) ++counts.untouched;
+// Of the open steps before `end`.
+Verdicts count_open(const LayerMerge& merge, std::uint64_t end) {
+  Verdicts verdicts;
+  for (const auto& [step, touch] : merge.steps.open) {
+    if (step < end) verdicts += {1, touch == Touch::kUntouched ? 1U : 0U};
   }
-  return counts;
+  return verdicts;
 }
 
 }  // namespace
@@ -73,14 +68,24 @@ SampleSums take_samples(WordReader& in) {
   return sums;
 }
 
+void put_verdicts(WordWriter& out, const Verdicts& verdicts) {
+  out.put(verdicts.total);
+  out.put(verdicts.untouched);
+}
+
+Verdicts take_verdicts(WordReader& in) {
+  const std::uint64_t total = in.take();
+  return {total, in.take()};
+}
+
 std::map<sim::TrafficClass, std::vector<LayerStatistics>> collect_layers(Communicator& group, const RankCounts& counts,
                                                                          Settling settling) {
   WordWriter out;
   const auto& samples = counts.sampler.layers();
-  out.put(counts.steps.records().size());
-  for (const auto& [key, record] : counts.steps.records()) {
+  out.put(counts.touches.steps().size());
+  for (const auto& [key, steps] : counts.touches.steps()) {
     const auto sampled = samples.find(key);
-    put_layer(out, key, sampled == samples.end() ? SampleSums{} : sampled->second, record);
+    put_layer(out, key, sampled == samples.end() ? SampleSums{} : sampled->second, steps);
   }
   std::map<LayerKey, LayerMerge> merged;
   for (const std::vector<std::uint64_t>& words : gather_words(group, out.words())) {
@@ -89,12 +94,12 @@ std::map<sim::TrafficClass, std::vector<LayerStatistics>> collect_layers(Communi
   }
   std::map<sim::TrafficClass, std::vector<LayerStatistics>> layers;
   for (const auto& [key, merge] : merged) {
-    const TouchedSteps::Settled open = count_open(merge, ~std::uint64_t{0});
-    layers[key.traffic_class].push_back(
-        {key.layer, merge.samples, merge.settled.steps + open.steps, merge.settled.untouched + open.untouched});
+    Verdicts steps = merge.steps.settled;
+    steps += count_open(merge, ~std::uint64_t{0});
+    layers[key.traffic_class].push_back({key.layer, merge.samples, steps.total, steps.untouched});
     if (settling == Settling::kKeep) continue;
     const bool counts_here = group.rank() == 0;
-    counts.steps.settle(key, counts.step, counts_here ? count_open(merge, counts.step) : TouchedSteps::Settled{});
+    counts.touches.settle_steps(key, counts.step, counts_here ? count_open(merge, counts.step) : Verdicts{});
   }
   return layers;
 }

@@ -14,6 +14,8 @@ namespace droptest::comm {
 
 void put_samples(WordWriter& out, const SampleSums& sums);
 SampleSums take_samples(WordReader& in);
+void put_verdicts(WordWriter& out, const Verdicts& verdicts);
+Verdicts take_verdicts(WordReader& in);
 
 /// The layers of each class, equal on every rank: sums are added in rank order. A step is untouched where no rank lost
 /// anything of the layer in it. Settling keeps the verdicts of finished steps as two counts, on the group's first rank.

@@ -67,23 +67,21 @@ struct InOrder {
 // One class while ranks are added up.
 struct ClassMerge {
   SampleSums samples;
-  TouchedCalls::Settled settled;
-  std::map<GroupIdentity, TouchedCalls::Calls> open;
+  TouchRecord::Calls calls;
   std::array<LossCounts, 2> halves;  // but for what is expected
   std::map<sim::Link, InOrder> in_order;
   std::map<sim::Link, LossCounts> links;  // none where detail is omitted
 };
 
-void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedger& ledger, const TouchedCalls& calls,
-               const ResultSampler& sampler, LinkDetail detail) {
+void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedger& ledger,
+               const TouchRecord::Calls& calls, const ResultSampler& sampler, LinkDetail detail) {
   put_samples(out, sampler.total(traffic_class));
-  out.put(calls.settled(traffic_class).calls);
-  out.put(calls.settled(traffic_class).untouched);
-  out.put(calls.open(traffic_class).size());
-  for (const auto& [identity, of_group] : calls.open(traffic_class)) {
+  put_verdicts(out, calls.settled);
+  out.put(calls.open.size());
+  for (const auto& [identity, of_group] : calls.open) {
     out.put(identity.number);
     out.put(identity.lowest_world_rank);
-    out.put(of_group.count);
+    out.put(of_group.total);
     for (const std::uint64_t word : of_group.touched) out.put(word);
   }
   const auto is_mine = [traffic_class](const auto& entry) {
@@ -110,17 +108,16 @@ void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedge
 
 void merge_class(WordReader& in, sim::TrafficClass traffic_class, LinkDetail detail, ClassMerge& merge) {
   merge.samples.add(take_samples(in));
-  merge.settled.calls += in.take();
-  merge.settled.untouched += in.take();
+  merge.calls.settled += take_verdicts(in);
   for (std::uint64_t left = in.take(); left > 0; --left) {
     GroupIdentity identity;
     identity.number = static_cast<GroupNumber>(in.take());
     identity.lowest_world_rank = static_cast<std::uint16_t>(in.take());
-    TouchedCalls::Calls& merged = merge.open[identity];
-    const std::uint64_t count = in.take();
-    merged.count = std::max(merged.count, count);
-    merged.touched.resize((merged.count + 63) / 64);
-    for (std::uint64_t word = 0; word < (count + 63) / 64; ++word) merged.touched[word] |= in.take();
+    TouchRecord::OpenCalls& merged = merge.calls.open[identity];
+    const std::uint64_t total = in.take();
+    merged.total = std::max(merged.total, total);
+    merged.touched.resize((merged.total + 63) / 64);
+    for (std::uint64_t word = 0; word < (total + 63) / 64; ++word) merged.touched[word] |= in.take();
   }
   for (std::uint64_t left = in.take(); left > 0; --left) {
     sim::Link link;
@@ -137,32 +134,28 @@ void merge_class(WordReader& in, sim::TrafficClass traffic_class, LinkDetail det
   for (LossCounts& half : merge.halves) half.add(take_counts(in));
 }
 
-std::uint64_t untouched_of(const TouchedCalls::Calls& calls) {
+Verdicts count(const TouchRecord::OpenCalls& calls) {
   std::uint64_t touched = 0;
   for (const std::uint64_t word : calls.touched) touched += static_cast<std::uint64_t>(std::popcount(word));
-  return calls.count - touched;
+  return {calls.total, calls.total - touched};
 }
 
-// The lowest rank of a group keeps its verdicts; the others forget them.
-void settle(TouchedCalls& calls, sim::TrafficClass traffic_class, const ClassMerge& merge, int world_rank) {
-  TouchedCalls::Settled kept;
-  for (const auto& [identity, of_group] : merge.open) {
-    if (identity.lowest_world_rank != world_rank) continue;
-    kept.calls += of_group.count;
-    kept.untouched += untouched_of(of_group);
+// The lowest rank of a group counts its verdicts; the others forget them.
+void settle(TouchRecord& touches, sim::TrafficClass traffic_class, const ClassMerge& merge, int world_rank) {
+  Verdicts mine;
+  for (const auto& [identity, of_group] : merge.calls.open) {
+    if (identity.lowest_world_rank == world_rank) mine += count(of_group);
   }
-  calls.settle(traffic_class, kept);
+  touches.settle_calls(traffic_class, mine);
 }
 
 ClassStatistics finish(sim::TrafficClass traffic_class, const ClassMerge& merge) {
   ClassStatistics statistics;
   statistics.traffic_class = traffic_class;
-  statistics.collectives = merge.settled.calls;
-  statistics.untouched = merge.settled.untouched;
-  for (const auto& [identity, of_group] : merge.open) {
-    statistics.collectives += of_group.count;
-    statistics.untouched += untouched_of(of_group);
-  }
+  Verdicts calls = merge.calls.settled;
+  for (const auto& [identity, of_group] : merge.calls.open) calls += count(of_group);
+  statistics.collectives = calls.total;
+  statistics.untouched = calls.untouched;
   statistics.halves = merge.halves;
   for (const auto& [link, of_link] : merge.in_order) {
     LossCounts& half = statistics.halves[static_cast<std::size_t>(link.half)];
@@ -196,7 +189,7 @@ std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankC
   WordWriter out;
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
     if (ledger.network().of(traffic_class).has_value())
-      put_class(out, traffic_class, ledger, counts.calls, counts.sampler, detail);
+      put_class(out, traffic_class, ledger, counts.touches.calls(traffic_class), counts.sampler, detail);
   }
   const auto by_rank = gather_words(group, out.words());
   std::vector<WordReader> readers(by_rank.begin(), by_rank.end());
@@ -206,7 +199,7 @@ std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankC
     if (!ledger.network().of(traffic_class).has_value()) continue;
     ClassMerge merge;
     for (WordReader& reader : readers) merge_class(reader, traffic_class, detail, merge);
-    if (settling == Settling::kSettle) settle(counts.calls, traffic_class, merge, group.world_rank(group.rank()));
+    if (settling == Settling::kSettle) settle(counts.touches, traffic_class, merge, group.world_rank(group.rank()));
     ClassStatistics statistics = finish(traffic_class, merge);
     statistics.layers = std::move(layers[traffic_class]);
     if (statistics.collectives > 0) collected.push_back(std::move(statistics));

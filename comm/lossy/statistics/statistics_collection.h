@@ -9,20 +9,18 @@
 #include "comm/lossy/flows/flow_ledger.h"
 #include "comm/lossy/statistics/loss_statistics.h"
 #include "comm/lossy/statistics/result_sampler.h"
-#include "comm/lossy/statistics/touched_calls.h"
-#include "comm/lossy/statistics/touched_steps.h"
+#include "comm/lossy/statistics/touch_record.h"
 
 namespace droptest::comm {
 
-/// Whether `calls` keeps what was merged. Settling bounds its memory; it needs all ranks of the run, because a rank
-/// that is missing could have lost something.
+/// Whether `touches` keeps the open verdicts that were merged. Settling bounds its memory; it needs all ranks of the
+/// run, because a rank that is missing could have lost something.
 enum class Settling : std::uint8_t { kSettle, kKeep };
 
 /// What one rank has counted.
 struct RankCounts {
   const FlowLedger& ledger;
-  TouchedCalls& calls;
-  TouchedSteps& steps;
+  TouchRecord& touches;
   const ResultSampler& sampler;
   std::uint64_t step;  ///< that is going on: its verdicts stay open
 };
