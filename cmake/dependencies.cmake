@@ -21,13 +21,6 @@ find_path(DROPTEST_RANDOM123_INCLUDE Random123/philox.h REQUIRED)
 add_library(droptest_random123 INTERFACE)
 target_include_directories(droptest_random123 SYSTEM INTERFACE ${DROPTEST_RANDOM123_INCLUDE})
 
-# Reed-Solomon codes; the package has no CMake or pkg-config file.
-find_path(DROPTEST_ISAL_INCLUDE isa-l/erasure_code.h REQUIRED)
-find_library(DROPTEST_ISAL_LIBRARY isal REQUIRED)
-add_library(droptest_isal INTERFACE)
-target_include_directories(droptest_isal SYSTEM INTERFACE ${DROPTEST_ISAL_INCLUDE})
-target_link_libraries(droptest_isal INTERFACE ${DROPTEST_ISAL_LIBRARY})
-
 if(DROPTEST_WITH_GLOO)
   find_package(Gloo REQUIRED CONFIG)
   find_library(DROPTEST_HIREDIS_LIBRARY hiredis REQUIRED)

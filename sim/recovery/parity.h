@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Erasure coding along a link: which packets a block has, and which losses it repairs. erasure_codec.h does it to
-// bytes.
+// Erasure coding along a link: the packets of a block, and the losses that it repairs.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <math.h>
 
+#include <bit>
 #include <cmath>
 #include <memory>
 #include <set>
@@ -106,23 +107,28 @@ TEST(Parity, DepthPutsNeighboursOfABlockApart) {
 }
 
 TEST(Parity, RepairsUpToItsParityAndNothingMore) {
-  // Every pattern of losses of a message with a shorter last block: blocks {0, 1, 2} and {3, 4}, one parity each.
-  const Parity parity({3, 1, 1});
+  // Every pattern of losses of a message with a shorter last block: blocks {0, 1, 2} and {3, 4}, m parity packets each.
   const std::uint64_t n = 5;
-  ASSERT_EQ(parity.first_packets(n), 7U);
-  for (unsigned pattern = 0; pattern < 128; ++pattern) {
-    PacketMask lost(7);
-    for (unsigned i = 0; i < 7; ++i) {
-      if ((pattern >> i & 1) != 0) lost.set_lost(i);
+  for (const unsigned m : {1U, 2U, 3U}) {
+    const Parity parity({3, m, 1});
+    ASSERT_EQ(parity.first_packets(n), n + 2 * m);
+    const unsigned first = (1U << (3 + m)) - 1;  // packets of the first block
+    for (unsigned pattern = 0; pattern < 1U << (n + 2 * m); ++pattern) {
+      SCOPED_TRACE(std::to_string(m) + " parity packets, pattern " + std::to_string(pattern));
+      PacketMask lost(n + 2 * m);
+      for (unsigned i = 0; i < n + 2 * m; ++i) {
+        if ((pattern >> i & 1) != 0) lost.set_lost(i);
+      }
+      PacketMask missing(n);
+      const Repair repair = parity.recover(lost, kNoDraws, {}, missing);
+      const bool first_fails = std::popcount(pattern & first) > static_cast<int>(m);
+      const bool second_fails = std::popcount(pattern & ~first) > static_cast<int>(m);
+      for (std::uint64_t i = 0; i < 3; ++i) EXPECT_EQ(missing.lost(i), first_fails && lost.lost(i));
+      for (std::uint64_t i = 3; i < n; ++i) EXPECT_EQ(missing.lost(i), second_fails && lost.lost(i + m));
+      EXPECT_EQ(repair.resent_packets, 0U);
+      const unsigned data = 7U | 3U << (3 + m);
+      EXPECT_EQ(repair.lost_data_packets, static_cast<std::uint64_t>(std::popcount(pattern & data)));
     }
-    PacketMask missing(n);
-    const Repair repair = parity.recover(lost, kNoDraws, {}, missing);
-    const bool first_fails = __builtin_popcount(pattern & 0xfU) > 1;
-    const bool second_fails = __builtin_popcount(pattern >> 4) > 1;
-    for (std::uint64_t i = 0; i < 3; ++i) EXPECT_EQ(missing.lost(i), first_fails && lost.lost(i)) << pattern;
-    for (std::uint64_t i = 3; i < 5; ++i) EXPECT_EQ(missing.lost(i), second_fails && lost.lost(i + 1)) << pattern;
-    EXPECT_EQ(repair.resent_packets, 0U);
-    EXPECT_EQ(repair.lost_data_packets, static_cast<std::uint64_t>(__builtin_popcount(pattern & 0x37U)));
   }
 }
 
