@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/parallel_layout.h"
 
+#include <algorithm>
 #include <string>
 
 #include "sim/error.h"
@@ -50,6 +51,12 @@ std::string ParallelLayout::text() const {
 }
 
 int ParallelLayout::world_size() const {
+  for (const ParallelDimension dimension : kParallelDimensions) {
+    if (std::find(order.begin(), order.end(), dimension) == order.end()) {
+      throw ConfigError("/parallel/order: got none of \"" + std::string(name_of(dimension)) +
+                        "\", want each dimension once");
+    }
+  }
   std::int64_t ranks = 1;
   for (const ParallelDimension dimension : kParallelDimensions) {
     if (of(dimension) < 1) {
@@ -64,10 +71,19 @@ int ParallelLayout::world_size() const {
   return static_cast<int>(ranks);
 }
 
+int ParallelLayout::stride(ParallelDimension dimension) const {
+  int stride = 1;
+  for (const ParallelDimension faster : order) {
+    if (faster == dimension) break;
+    stride *= of(faster);
+  }
+  return stride;
+}
+
 ParallelNumbers ParallelLayout::coordinates(int rank) const {
   DROPTEST_CHECK(rank >= 0 && rank < world_size(), "rank " + std::to_string(rank) + " of the layout " + text());
   ParallelNumbers coordinates;
-  for (const ParallelDimension dimension : kParallelDimensions) {
+  for (const ParallelDimension dimension : order) {
     coordinates.of(dimension) = rank % of(dimension);
     rank /= of(dimension);
   }
@@ -76,13 +92,11 @@ ParallelNumbers ParallelLayout::coordinates(int rank) const {
 
 int ParallelLayout::rank(const ParallelNumbers& coordinates) const {
   int rank = 0;
-  int stride = 1;
   for (const ParallelDimension dimension : kParallelDimensions) {
     const int coordinate = coordinates.of(dimension);
     DROPTEST_CHECK(coordinate >= 0 && coordinate < of(dimension),
                    std::string(name_of(dimension)) + " " + std::to_string(coordinate) + " of the layout " + text());
-    rank += stride * coordinate;
-    stride *= of(dimension);
+    rank += stride(dimension) * coordinate;
   }
   return rank;
 }

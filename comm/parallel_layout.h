@@ -11,8 +11,6 @@
 
 namespace droptest::comm {
 
-/// From the one whose ranks are next to each other to the one whose ranks lie furthest apart. Source of the order:
-/// Megatron-LM (Narayanan et al., SC 2021): what talks most stays within a node.
 enum class ParallelDimension : std::uint8_t {
   kTensor,    ///< share each layer
   kSequence,  ///< have other tokens of a sequence
@@ -21,6 +19,13 @@ enum class ParallelDimension : std::uint8_t {
 };
 inline constexpr std::array kParallelDimensions = {ParallelDimension::kTensor, ParallelDimension::kSequence,
                                                    ParallelDimension::kData, ParallelDimension::kPipeline};
+/// From the dimension whose ranks are next to each other to the one whose ranks lie furthest apart.
+using ParallelOrder = std::array<ParallelDimension, kParallelDimensions.size()>;
+inline constexpr ParallelOrder kDefaultOrder = {ParallelDimension::kPipeline, ParallelDimension::kSequence,
+                                                ParallelDimension::kTensor, ParallelDimension::kData};
+/// What talks most stays within a node. Source: Megatron-LM (Narayanan et al., SC 2021).
+inline constexpr ParallelOrder kMegatronOrder = {ParallelDimension::kTensor, ParallelDimension::kSequence,
+                                                 ParallelDimension::kData, ParallelDimension::kPipeline};
 /// As in a spec's /parallel: "tensor", "sequence", "data", "pipeline".
 std::string_view name_of(ParallelDimension dimension);
 
@@ -36,13 +41,19 @@ struct ParallelNumbers {
   friend bool operator==(const ParallelNumbers&, const ParallelNumbers&) = default;
 };
 
-/// How many ranks each dimension has. Rank = tensor + T (sequence + S (data + D pipeline)) for coordinates of those
-/// names.
+/// How many ranks each dimension has, and how ranks are numbered: for the coordinates p, s, t and d of P pipeline, S
+/// sequence, T tensor and D data ranks, rank = p + P (s + S (t + T d)) in the default order.
 struct ParallelLayout : ParallelNumbers {
-  explicit ParallelLayout(const ParallelNumbers& extents = {1, 1, 1, 1}) : ParallelNumbers(extents) {}
+  explicit ParallelLayout(const ParallelNumbers& extents = {1, 1, 1, 1}, const ParallelOrder& in_order = kDefaultOrder)
+      : ParallelNumbers(extents), order(in_order) {}
 
-  /// The product of all extents. Throws: ConfigError where one is not positive, or the product is above 65534.
+  ParallelOrder order;
+
+  /// The product of all extents. Throws: ConfigError where one is not positive, the product is above 65534, or the
+  /// order does not name each dimension once.
   int world_size() const;
+  /// From a rank to its neighbour in that dimension.
+  int stride(ParallelDimension dimension) const;
   /// Throws: CheckError for a rank or a coordinate that is not there.
   ParallelNumbers coordinates(int rank) const;
   int rank(const ParallelNumbers& coordinates) const;

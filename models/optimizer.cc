@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/optimizer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <vector>
@@ -11,29 +12,39 @@ namespace droptest::models {
 
 namespace {
 
-enum class Counted : std::uint8_t { kAll, kSharded };
+std::int64_t chunks_of(const ParameterRange& range) {
+  return static_cast<std::int64_t>((range.count + kNormChunkElems - 1) / kNormChunkElems);
+}
 
-std::vector<ParameterRange> ranges_of(const ParameterStore& store, Counted counted) {
-  std::vector<ParameterRange> ranges;
-  for (std::size_t i = 0; i < store.tensors().size(); ++i) {
-    if (counted == Counted::kSharded && store.tensors()[i].placement == Placement::kReplicated) continue;
-    ranges.push_back(store.table().ranges[i]);
-  }
-  return ranges;
+ParameterArena moments(const ParameterStore& store, const char* purpose, Ops& ops) {
+  const ParameterArena::Holds holds =
+      store.plan().options().shards_state() ? ParameterArena::Holds::kOwn : ParameterArena::Holds::kAll;
+  return {store.table(), store.plan(), holds, store.type(), purpose, Ops::Content::kZeros, ops};
 }
 
 }  // namespace
+
+std::vector<ParameterRange> ranges_within(const ParameterTable& table, const OwnPart& part, Counted counted) {
+  std::vector<ParameterRange> ranges;
+  for (const std::size_t i : table.in_order()) {
+    if (counted == Counted::kSharded && table.tensors[i].placement == Placement::kReplicated) continue;
+    const std::uint64_t begin = std::max(part.offset, table.ranges[i].offset);
+    const std::uint64_t end = std::min(part.offset + part.count, table.ranges[i].offset + table.trained[i]);
+    if (begin < end) ranges.push_back({begin - part.offset, end - begin, table.ranges[i].decay});
+  }
+  return ranges;
+}
 
 AdamW::AdamW(ParameterStore& store, const AdamWConfig& config, Ops& ops)
     : store_(store),
       config_(config),
       ops_(ops),
-      first_moments_(
-          parameter_storage(store.table(), store.values().type, "AdamW's first moments", Ops::Content::kZeros, ops)),
-      second_moments_(
-          parameter_storage(store.table(), store.values().type, "AdamW's second moments", Ops::Content::kZeros, ops)),
-      all_(ops.make_ranges(ranges_of(store, Counted::kAll))),
-      counted_(ops.make_ranges(ranges_of(store, ops.rank() == 0 ? Counted::kAll : Counted::kSharded))) {}
+      first_moments_(moments(store, "AdamW's first moments", ops)),
+      second_moments_(moments(store, "AdamW's second moments", ops)) {
+  for (const OwnPart& part : store.plan().own()) {
+    ranges_.push_back(ops.make_ranges(ranges_within(store.table(), part, Counted::kAll)));
+  }
+}
 
 AdamWStep adamw_step(const AdamWConfig& config, std::uint64_t step, double learning_rate, double gradient_scale) {
   AdamWStep update;
@@ -55,18 +66,54 @@ void AdamW::step(double learning_rate, double gradient_scale) {
 void AdamW::step_as_decided(double learning_rate) { update(learning_rate, 1, Ops::GradientFactor::kDecided); }
 
 void AdamW::update(double learning_rate, double gradient_scale, Ops::GradientFactor factor) {
-  ops_.adamw(*all_,
-             {store_.values(), store_.gradients(), first_moments_.tensor, second_moments_.tensor, store_.rounded()},
-             adamw_step(config_, ++step_, learning_rate, gradient_scale), factor);
+  const AdamWStep step = adamw_step(config_, ++step_, learning_rate, gradient_scale);
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    const OwnPart& part = store_.plan().own()[i];
+    ops_.adamw(*ranges_[i],
+               {store_.own_values(part), store_.own_gradients(part), first_moments_.own(part),
+                second_moments_.own(part), store_.own_rounded(part)},
+               step, factor);
+  }
 }
 
 void AdamW::visit_state(StateVisitor& visitor) {
   visitor.number("steps", step_);
-  visitor.tensor("first moments", first_moments_.tensor);
-  visitor.tensor("second moments", second_moments_.tensor);
+  visitor.tensor("first moments", first_moments_.all());
+  visitor.tensor("second moments", second_moments_.all());
 }
 
-void AdamW::sum_gradient_squares() { ops_.sum_squares(*counted_, store_.gradients(), Number::kGradientSquares); }
+GradientSquares::GradientSquares(ParameterStore& store, Ops& ops, comm::Communicator* data)
+    : store_(store), ops_(ops), data_(store.plan().options().shards_state() ? data : nullptr) {
+  const Counted counted = ops.rank() == 0 ? Counted::kAll : Counted::kSharded;
+  const auto count_chunks = [&](const OwnPart& part) {
+    std::int64_t chunks = 0;
+    for (const ParameterRange& range : ranges_within(store.table(), part, counted)) chunks += chunks_of(range);
+    return chunks;
+  };
+  for (const OwnPart& part : store.plan().own()) {
+    parts_.push_back({ops.make_ranges(ranges_within(store.table(), part, counted)), count_chunks({0, part.offset, 0}),
+                      count_chunks(part)});
+  }
+  const std::int64_t chunks = count_chunks({0, store.table().trained_elems, 0});
+  const auto bytes = static_cast<std::size_t>(chunks) * sizeof(double);
+  memory_ = ops.allocate(bytes, "sums of squares of the gradients", Ops::Content::kZeros);
+  sums_ = {comm::ElementType::kFloat64, {memory_->data(), bytes}, ops.stream()};
+}
+
+void GradientSquares::sum() {
+  // The sums of the others' chunks are zeros here, and whoever has a chunk adds its sum to those.
+  if (data_ != nullptr) ops_.zero(sums_);
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    ops_.sum_squares(*parts_[i].ranges, store_.own_gradients(store_.plan().own()[i]),
+                     elements(sums_, parts_[i].first_chunk, parts_[i].chunks));
+  }
+  if (data_ != nullptr) {
+    comm::Stream* const traffic = ops_.begin_traffic();
+    data_->all_reduce({sums_.type, sums_.bytes, traffic}, comm::ReduceOp::kSum, Gpt2Messages::gradient_squares());
+    ops_.end_traffic();
+  }
+  ops_.add_sums(sums_, Number::kGradientSquares);
+}
 
 double norm_over_ranks(double squares, comm::Communicator& tensor_group) {
   tensor_group.all_reduce(std::span<double>(&squares, 1), comm::ReduceOp::kSum, Gpt2Messages::gradient_squares());

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "models/gpt2/parameter_store.h"
@@ -27,7 +28,7 @@ AdamWStep adamw_step(const AdamWConfig& config, std::uint64_t step, double learn
 /// Source: Loshchilov and Hutter 2019, Algorithm 2 (decay multiplied by the learning rate, as PyTorch does).
 class AdamW {
  public:
-  /// The store and the operations are borrowed. Moments are taken here, in arenas like the store's.
+  /// The store and the operations are borrowed. Moments of the elements that this rank updates are taken here.
   AdamW(ParameterStore& store, const AdamWConfig& config, Ops& ops);
   /// One update with gradients multiplied by gradient_scale (clipping). The first call is step 1.
   void step(double learning_rate, double gradient_scale);
@@ -35,10 +36,10 @@ class AdamW {
   void step_as_decided(double learning_rate);
   /// The last step_as_decided() was one that is skipped: it does not count.
   void take_back_step() { --step_; }
-  /// Number::kGradientSquares of the operations becomes the sum of the squares of the gradients that this rank counts:
-  /// of sharded tensors its part, of replicated ones on rank 0 alone.
-  void sum_gradient_squares();
   void visit_state(StateVisitor& visitor);
+
+  /// Numbers that it keeps for each element that the rank updates.
+  static constexpr int kMoments = 2;
 
  private:
   void update(double learning_rate, double gradient_scale, Ops::GradientFactor factor);
@@ -47,10 +48,38 @@ class AdamW {
   AdamWConfig config_;
   Ops& ops_;
   std::uint64_t step_ = 0;
-  ParameterStorage first_moments_;
-  ParameterStorage second_moments_;
-  std::unique_ptr<Ops::Ranges> all_;
-  std::unique_ptr<Ops::Ranges> counted_;  ///< in the gradient norm, on this rank
+  ParameterArena first_moments_;
+  ParameterArena second_moments_;
+  std::vector<std::unique_ptr<Ops::Ranges>> ranges_;  ///< of each own part
+};
+
+/// The ranges of the trained tensors that reach into [offset, offset + count) of the arena, from `offset` on, in its
+/// order. kSharded: replicated tensors are left out.
+enum class Counted : std::uint8_t { kAll, kSharded };
+std::vector<ParameterRange> ranges_within(const ParameterTable& table, const OwnPart& part, Counted counted);
+
+/// The sum of the squares of a step's gradients. Each chunk of kNormChunkElems is added up by a rank that has it, and
+/// the chunks in the order of the arena: the sum has the same bits whichever rank that is.
+class GradientSquares {
+ public:
+  /// Replicated tensors count on rank 0 of the tensor-parallel group alone. All are borrowed; `data` may be null.
+  GradientSquares(ParameterStore& store, Ops& ops, comm::Communicator* data);
+  /// Number::kGradientSquares of the operations becomes the sum. Ranks: of the data-parallel group where gradients are
+  /// sharded; class control.
+  void sum();
+
+ private:
+  ParameterStore& store_;
+  Ops& ops_;
+  comm::Communicator* data_;
+  std::unique_ptr<Ops::Memory> memory_;
+  comm::Tensor sums_;  ///< of each chunk
+  struct Part {
+    std::unique_ptr<Ops::Ranges> ranges;
+    std::int64_t first_chunk = 0;
+    std::int64_t chunks = 0;
+  };
+  std::vector<Part> parts_;  ///< of the store's own parts
 };
 
 /// The square root of the ranks' sums of squares, added up; the same value on every rank. Ranks: all.

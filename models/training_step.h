@@ -17,7 +17,7 @@ struct MicroBatch {
 
 struct StepResult {
   double loss = 0;           ///< mean over all targets and ranks, in nats per token; the same on every rank
-  double gradient_norm = 0;  ///< of the whole model before clipping; the same on every rank
+  double gradient_norm = 0;  ///< of the whole model before clipping; with Norm::kAgreed the same on every rank
   bool updated = false;      ///< false: loss or norm is not finite, and weights and moments are as before the step
 };
 
@@ -27,9 +27,11 @@ struct StepResult {
 class TrainingStep {
  public:
   /// The model is borrowed. max_gradient_norm: gradients beyond it are clipped; 0: none are.
-  TrainingStep(Gpt2& model, double max_gradient_norm) : model_(model), max_gradient_norm_(max_gradient_norm) {}
+  TrainingStep(Gpt2& model, double max_gradient_norm, UpdateRule::Norm norm = UpdateRule::Norm::kAgreed)
+      : model_(model), max_gradient_norm_(max_gradient_norm), norm_(norm) {}
 
-  /// Shapes: at least one micro-batch. Each target that is not ignored counts alike, whichever micro-batch has it.
+  /// Shapes: at least one micro-batch. Each target that is not ignored counts alike, whichever micro-batch and rank has
+  /// it.
   StepResult take(std::span<const MicroBatch> micro_batches, double learning_rate);
 
   void visit_state(StateVisitor& visitor) { model_.visit_state(visitor); }
@@ -37,6 +39,7 @@ class TrainingStep {
  private:
   Gpt2& model_;
   double max_gradient_norm_;
+  UpdateRule::Norm norm_;
 };
 
 }  // namespace droptest::models

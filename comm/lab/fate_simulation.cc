@@ -51,12 +51,15 @@ class Simulation {
   explicit Simulation(const FateSimulation& what)
       : what_(what), path_(path_entry(what.network.path)), ranks_(what.ranks) {
     if (path_.schedule != nullptr) {
-      schedule_ = path_.schedule({sim::Collective::kAllReduce, ranks_, 0, what.network.group_ranks});
-      begins_.assign(1, 0);
-      for (const std::uint64_t count : even_counts(what.elements, schedule_->parts())) {
-        begins_.push_back(begins_.back() + count);
-      }
+      schedule_ = path_.schedule({what.collective, ranks_, 0, what.network.group_ranks});
     }
+    begins_.assign(1, 0);
+    const int parts = schedule_ != nullptr ? schedule_->parts() : ranks_;
+    for (const std::uint64_t count : what.counts.empty() ? even_counts(what.elements, parts) : what.counts) {
+      begins_.push_back(begins_.back() + count);
+    }
+    DROPTEST_CHECK(begins_.size() == static_cast<std::size_t>(parts) + 1 && begins_.back() == what.elements,
+                   "parts that are not those of the collective");
     network_.seed = what.seed;
     network_.of(what.traffic_class) = what.network;
   }
@@ -66,20 +69,26 @@ class Simulation {
     result_.survival_gather.assign(what_.trials, 1);
     result_.statistics.traffic_class = what_.traffic_class;
     if (ranks_ == 1) return std::move(result_);
-    if (travels_on()) cut_into_pieces();
+    if (follows()) cut_into_pieces();
     const bool is_timed = what_.time != nullptr && (keeps_time(network_) || sends_again(network_));
-    if (is_timed || (what_.time != nullptr && what_.time->deadline_seconds)) note_times();
+    const bool is_late = what_.time != nullptr && what_.time->deadline_seconds;
+    if (reduces_all() && (is_timed || is_late)) note_times();
     touched_.assign(what_.trials, false);
     for (const sim::Half half : kHalves) draw(half);
     result_.statistics.collectives = what_.trials;
     result_.statistics.untouched = static_cast<std::uint64_t>(std::count(touched_.begin(), touched_.end(), false));
-    if (travels_on()) follow();
+    if (follows()) follow();
     return std::move(result_);
   }
 
  private:
   // Whether what a hop loses is lost further down: where it is not, lost elements say all.
   bool travels_on() const { return path_.route == Route::kManyHops; }
+  bool reduces_all() const { return what_.collective == sim::Collective::kAllReduce; }
+  bool follows() const { return travels_on() && reduces_all(); }
+  bool has(sim::Half half) const {
+    return reduces_all() || (what_.collective == sim::Collective::kReduceScatter) == (half == sim::Half::kReduce);
+  }
   bool shares(sim::Half half) const {
     return half == sim::Half::kGather && what_.network.consistency == Consistency::kShared;
   }
@@ -95,7 +104,10 @@ class Simulation {
   template <class Visit>
   void messages(sim::Half half, int source, const Visit& visit) {
     constexpr int kAll = sim::Link::kEveryDestination;
+    if (!has(half)) return;
     if (schedule_ == nullptr) {
+      const auto part = static_cast<std::size_t>(source);
+      if (what_.collective == sim::Collective::kAllGather) return visit(kAll, begins_[part + 1] - begins_[part]);
       if (half == sim::Half::kReduce) return visit(kAll, what_.elements);
       // From the aggregation point, which is named by the lowest rank.
       if (source != 0 || (what_.network.gather.loss == nullptr && what_.network.gather.links.empty())) return;
@@ -120,7 +132,7 @@ class Simulation {
 
   void draw(sim::Half half) {
     auto& lost_bits = lost_bits_[static_cast<std::size_t>(half)];
-    lost_bits.resize(travels_on() ? static_cast<std::size_t>(ranks_) : 0);
+    lost_bits.resize(follows() ? static_cast<std::size_t>(ranks_) : 0);
     std::vector<std::uint64_t> lost_elements(what_.trials, 0);
     LossCounts& counts = result_.statistics.halves[static_cast<std::size_t>(half)];
     sim::PacketMask lost;
@@ -136,8 +148,7 @@ class Simulation {
                                static_cast<std::uint16_t>(destination)};
           const sim::Packetizer cut = packets(elems);
           const bool any_lost = ledger.draw_message(fates, link, cut, Tally::kCounted, lost);
-          if (travels_on())
-            lost_bits[static_cast<std::size_t>(source)].write(any_lost ? &lost : nullptr, cut.packets());
+          if (follows()) lost_bits[static_cast<std::size_t>(source)].write(any_lost ? &lost : nullptr, cut.packets());
           if (!any_lost) return;
           touched_[trial] = true;
           lost_elements[trial] += lost.lost_count() * cut.elems_per_packet();
@@ -152,6 +163,7 @@ class Simulation {
             with_link_digest(result_.statistics.digest, with_link_digest(0, flow.tally->digest()));
       }
     }
+    if (!reduces_all()) return;
     std::vector<double>& survival = half == sim::Half::kReduce ? result_.survival_reduce : result_.survival_gather;
     const double pairs = static_cast<double>(what_.elements) * ranks_;
     for (std::uint64_t trial = 0; trial < what_.trials; ++trial) {

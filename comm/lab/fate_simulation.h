@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an all-reduce loses, without tensors and without ranks: the fates alone, for any number of ranks.
+// What a collective loses, without tensors and without ranks: the fates alone, for any number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,27 @@
 #include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/network.h"
 #include "comm/lossy/statistics/loss_statistics.h"
+#include "sim/schedules/hop_schedule.h"
 
 namespace droptest::comm {
 
-/// All-reduces of floats one after the other, as one group of world ranks 0 to ranks - 1 runs them in a traffic class.
+/// Collectives of floats one after the other, as one group of world ranks 0 to ranks - 1 runs them in a traffic class.
 struct FateSimulation {
   ClassNetwork network;
   sim::TrafficClass traffic_class = sim::TrafficClass::kTpForward;
   int ranks = 8;
-  std::uint64_t elements = 65536;
+  std::uint64_t elements = 65536;  ///< of all parts
   std::uint64_t trials = 1;
   std::uint64_t seed = 1;
   const TimeModel* time = nullptr;          ///< of the clock that processes look at; borrowed, null: none
   std::string_view message_name = "trial";  ///< which some may be protected by; a trial is a step
+  sim::Collective collective = sim::Collective::kAllReduce;
+  std::vector<std::uint64_t> counts{};  ///< of each rank's part, not of an all-reduce; empty: even ones
 };
 
 struct SimulatedFates {
-  /// By trial, over elements and ranks: contributions that reach a result, and results that reach a receiver.
+  /// By trial, of an all-reduce, over elements and ranks: contributions that reach a result, and results that reach a
+  /// receiver. Of other collectives all ones.
   std::vector<double> survival_reduce;
   std::vector<double> survival_gather;
   /// Packets, losses and digest of all trials: those that LossyCommunicator would collect. Without links and samples.

@@ -20,12 +20,15 @@ const Gpt2Config& validated(const Gpt2Config& config, const SlotOptions& options
 
 }  // namespace
 
-Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const AdamWConfig& adamw, const SlotOptions& options)
+Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const AdamWConfig& adamw, const SlotOptions& options,
+           const ModelRanks& ranks)
     : config_(validated(config, options, ops->world_size())),
       options_(options),
+      ranks_(ranks),
       ops_(std::move(ops)),
-      store_(gpt2_tensors(config, ops_->world_size(), ops_->rank()), *ops_),
+      store_(gpt2_tensors(config, ops_->world_size(), ops_->rank()), *ops_, ranks.data),
       optimizer_(store_, adamw, *ops_),
+      squares_(store_, *ops_, ranks.data.group),
       stage_(config, StageRange::whole(config), store_, *ops_),
       in_use_(static_cast<std::size_t>(options.slots)),
       targets_(in_use_.size()) {}
@@ -72,12 +75,16 @@ StageBuffers& Gpt2::prepared(const BatchShape& shape, Keep keep, std::size_t slo
 }
 
 std::uint64_t Gpt2::memory_bytes() const {
-  return ParameterStore::device_bytes(store_.tensors(), ops_->form()) + memory_bytes_;
+  return ParameterStore::device_bytes(store_.tensors(), ops_->form(), ranks_.data.sharding, ranks_.data.ranks(),
+                                      ranks_.data.rank(), AdamW::kMoments) +
+         memory_bytes_;
 }
 
 std::uint64_t Gpt2::planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
-                                  const BatchShape& shape, const SlotOptions& options) {
-  return ParameterStore::device_bytes(gpt2_tensors(config, world_size, rank), form) +
+                                  const BatchShape& shape, const SlotOptions& options, const ShardOptions& sharding,
+                                  int data_ranks, int data_rank) {
+  return ParameterStore::device_bytes(gpt2_tensors(config, world_size, rank), form, sharding, data_ranks, data_rank,
+                                      AdamW::kMoments) +
          activation_bytes(config, world_size, rank, form, shape, options);
 }
 
@@ -114,9 +121,9 @@ double Gpt2::evaluate(std::span<const std::int32_t> tokens, std::span<const std:
 }
 
 void Gpt2::forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                            const BatchShape& shape, double scale, std::int64_t mean_over) {
+                            const BatchShape& shape, double scale, std::int64_t mean_over, Follows follows) {
   forward(0, tokens, targets, shape);
-  backward(0, scale, mean_over);
+  backward(0, scale, mean_over, follows);
 }
 
 std::size_t Gpt2::slot_index(int slot) const {
@@ -136,11 +143,12 @@ void Gpt2::forward(int slot, std::span<const std::int32_t> tokens, std::span<con
   stage_.forward(buffers, Keep::kForBackward, tokens, targets);
 }
 
-void Gpt2::backward(int slot, double scale, std::int64_t mean_over) {
+void Gpt2::backward(int slot, double scale, std::int64_t mean_over, Follows follows) {
   const std::size_t i = slot_index(slot);
   DROPTEST_CHECK(in_use_[i], "slot " + std::to_string(slot) + " has had no forward pass");
-  const GradientMode mode = zeros_pending_ ? GradientMode::kSet : GradientMode::kAdd;
-  zeros_pending_ = false;
+  store_.expect_gradients(passes_, follows == Follows::kUpdate);
+  const GradientMode mode = passes_ == 0 ? GradientMode::kSet : GradientMode::kAdd;
+  ++passes_;
   // Where all targets are ignored, the losses are zeros.
   const std::int64_t targets = mean_over == kOwnTargets ? std::max<std::int64_t>(1, targets_[i]) : mean_over;
   stage_.backward(training_->slots[i], scale, targets, mode);
@@ -148,22 +156,36 @@ void Gpt2::backward(int slot, double scale, std::int64_t mean_over) {
 }
 
 Gpt2::StepSums Gpt2::step_sums() {
-  DROPTEST_CHECK(!zeros_pending_, "sums of a step without a pass");
-  optimizer_.sum_gradient_squares();
+  DROPTEST_CHECK(passes_ > 0, "sums of a step without a pass");
+  store_.finish_gradients();
+  squares_.sum();
   const Ops::Numbers numbers = ops_->numbers();
   return {numbers[Number::kLosses], numbers[Number::kGradientSquares]};
 }
 
-UpdateDecision Gpt2::update(double learning_rate, const UpdateRule& rule) {
-  DROPTEST_CHECK(!zeros_pending_, "an update of a step without a pass");
-  optimizer_.sum_gradient_squares();
-  ops_->decide_update(rule, Gpt2Messages::losses(), Gpt2Messages::gradient_squares());
+UpdateDecision Gpt2::update(double learning_rate, UpdateRule rule) {
+  DROPTEST_CHECK(passes_ > 0, "an update of a step without a pass");
+  rule.data_ranks = ranks_.data.ranks();
+  rule.data_stride = ranks_.data_stride;
+  store_.finish_gradients();
+  squares_.sum();
+  ops_->decide_update(rule, ranks_.all, Gpt2Messages::losses_and_norms());
   optimizer_.step_as_decided(learning_rate);
   const Ops::Numbers numbers = ops_->numbers();
   const UpdateDecision decision{numbers[Number::kLoss], numbers[Number::kGradientNorm],
                                 numbers[Number::kGradientFactor]};
-  if (decision.skips()) optimizer_.take_back_step();
+  if (decision.skips()) {
+    optimizer_.take_back_step();
+  } else {
+    store_.spread_values();
+  }
   return decision;
+}
+
+void Gpt2::step(double learning_rate, double gradient_scale) {
+  store_.finish_gradients();
+  optimizer_.step(learning_rate, gradient_scale);
+  store_.spread_values();
 }
 
 void Gpt2::visit_state(StateVisitor& visitor) {
@@ -172,11 +194,11 @@ void Gpt2::visit_state(StateVisitor& visitor) {
 }
 
 void Gpt2::download(Fields fields) {
-  if (fields == Fields::kValuesAndGradients && zeros_pending_) {
+  if (fields == Fields::kValuesAndGradients && passes_ == 0) {
     ops_->zero(store_.gradients());
     // The sum of no losses is 0.
     ops_->sum_losses({ops_->form().types().losses, {}, ops_->stream()}, 1, 1, GradientMode::kSet, Number::kLosses);
-    zeros_pending_ = false;
+    passes_ = 1;
   }
   store_.download(fields);
 }

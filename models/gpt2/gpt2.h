@@ -21,16 +21,27 @@
 
 namespace droptest::models {
 
-/// Pre-LN, tanh-GELU, learned positions, tied embeddings, biases; Megatron's tensor parallelism (Shoeybi et al. 2019).
-/// Where and in which element types it computes is the operations' business. Owner: one rank. Ranks: all ranks of the
-/// operations' group call the same methods in the same order. Blocking: methods that put work on a device do not wait
-/// for it, except where they say so. Determinism: results depend on the number of ranks, not on threads.
+/// The ranks that train a model together with those that share its layers.
+struct ModelRanks {
+  DataParallel data;
+  comm::Communicator* all = nullptr;  ///< borrowed; null: nobody else is there
+  int data_stride = 1;                ///< in `all`: from a rank to the next one of its data-parallel group
+};
+
+/// Whether a backward pass is the last one of a step.
+enum class Follows : std::uint8_t { kPass, kUpdate };
+
+/// Pre-LN, tanh-GELU, learned positions, tied embeddings, biases; Megatron's tensor parallelism (Shoeybi et al. 2019),
+/// data parallelism and ZeRO (Rajbhandari et al. 2020). Where and in which element types it computes is the operations'
+/// business. Owner: one rank. Ranks: all ranks of the operations' group call the same methods in the same order.
+/// Blocking: methods that put work on a device do not wait for it, except where they say so. Determinism: results
+/// depend on the number of ranks, not on threads.
 class Gpt2 {
  public:
   /// Memory for parameters, gradients and moments is taken here. Throws: ConfigError for a configuration that the ranks
   /// cannot have, and the errors of the operations.
   Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const AdamWConfig& adamw = {},
-       const SlotOptions& options = {});
+       const SlotOptions& options = {}, const ModelRanks& ranks = {});
   /// Waits for the device, which an error may have left at work in this model's memory.
   ~Gpt2();
   Gpt2(const Gpt2&) = delete;
@@ -47,33 +58,42 @@ class Gpt2 {
   double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
 
   /// The next backward pass starts from zeros.
-  void zero_gradients() { zeros_pending_ = true; }
+  void zero_gradients() { passes_ = 0; }
   /// Adds scale x d(loss) / d(parameter) to every gradient. The tokens may change when it returns. The loss is the sum
   /// over targets by `mean_over`, for example the number of targets of all micro-batches and ranks; kOwnTargets: by the
   /// number of targets of this micro-batch that are not ignored.
   static constexpr std::int64_t kOwnTargets = 0;
   void forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                        const BatchShape& shape, double scale, std::int64_t mean_over = kOwnTargets);
+                        const BatchShape& shape, double scale, std::int64_t mean_over = kOwnTargets,
+                        Follows follows = Follows::kUpdate);
   /// The passes one by one: a forward pass leaves its saved activations in a slot, from 0, and the backward pass of
   /// that slot follows once, in whatever order. Micro-batches that are between their passes have one batch size and
   /// length, and no evaluation comes in between.
   void forward(int slot, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                const BatchShape& shape);
-  void backward(int slot, double scale, std::int64_t mean_over = kOwnTargets);
+  /// `follows` says when data-parallel ranks reduce their gradients, to means over those ranks.
+  void backward(int slot, double scale, std::int64_t mean_over = kOwnTargets, Follows follows = Follows::kUpdate);
 
   /// Sums of the passes since zero_gradients() on this rank.
   struct StepSums {
     double losses = 0;            ///< of the passes, added up
-    double gradient_squares = 0;  ///< of this rank's gradients; replicated ones on rank 0 alone
+    double gradient_squares = 0;  ///< of the tensor-parallel rank's gradients; replicated ones on rank 0 alone
   };
-  /// Waits for the device.
+  /// Waits for the device, and for gradients that are on their way. Ranks: data-parallel ones, where those shard state.
   StepSums step_sums();
 
   /// The update of the passes since zero_gradients(), or none where loss or gradient norm is not finite. All of it is
-  /// on the device; waits for it once, at the end. Ranks: collectives of class control.
-  UpdateDecision update(double learning_rate, const UpdateRule& rule);
+  /// on the device; waits for it once, at the end. Ranks: all; collectives of class control, with ZeRO 1 and 2 of class
+  /// parameter_gather too. The rule's data_ranks and data_stride are the model's.
+  UpdateDecision update(double learning_rate, UpdateRule rule);
   /// One update of AdamW with gradients multiplied by gradient_scale. The first call is step 1.
-  void step(double learning_rate, double gradient_scale) { optimizer_.step(learning_rate, gradient_scale); }
+  void step(double learning_rate, double gradient_scale);
+  /// Every rank gets the values that other ranks own over the network of parameter_gather, as it will in training:
+  /// what that remembers are values of now. Ranks: all that are data parallel.
+  void gather_values() { store_.gather_values(); }
+  int data_ranks() const { return ranks_.data.ranks(); }
+  /// Of data-parallel ranks. Ranks: all of those.
+  comm::Communicator* data_group() const { return ranks_.data.group; }
 
   using Fields = ParameterStore::Fields;
   /// The parameters in host memory, in an order that is equal on all ranks; T is their type. On a device they are
@@ -96,10 +116,11 @@ class Gpt2 {
 
   /// Bytes of memory that the model holds now: parameters, their like, and activations.
   std::uint64_t memory_bytes() const;
-  /// That number on a rank of `world_size` that has trained on and evaluated batches of such a size. Needs no
-  /// device. Throws: ConfigError for a model that the ranks cannot have.
+  /// That number on a rank of `world_size` tensor-parallel ones that has trained on and evaluated batches of such a
+  /// size. Needs no device. Throws: ConfigError for a model that the ranks cannot have.
   static std::uint64_t planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
-                                     const BatchShape& shape, const SlotOptions& options = {});
+                                     const BatchShape& shape, const SlotOptions& options = {},
+                                     const ShardOptions& sharding = {}, int data_ranks = 1, int data_rank = 0);
   /// The activations' part of it; 2^63 where 64 bits cannot count it.
   static std::uint64_t activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
                                         const BatchShape& shape, const SlotOptions& options = {});
@@ -116,12 +137,14 @@ class Gpt2 {
 
   Gpt2Config config_;
   SlotOptions options_;
+  ModelRanks ranks_;
   std::unique_ptr<Ops> ops_;
   ParameterStore store_;
   AdamW optimizer_;
+  GradientSquares squares_;
   Stage stage_;
 
-  bool zeros_pending_ = true;  ///< the gradients count as zero, but nobody has written zeros yet
+  int passes_ = 0;  ///< backward passes of this step; before the first one gradients count as zero, whatever they are
 
   std::unique_ptr<Ops::Memory> memory_;  ///< of the activations
   std::uint64_t memory_bytes_ = 0;

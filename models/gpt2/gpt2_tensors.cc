@@ -11,6 +11,8 @@ namespace {
 // GPT-2's initial deviations. Source: Radford et al. 2019, section 2.3; Hugging Face's initializer_range.
 constexpr double kInitialDeviation = 0.02;
 
+constexpr std::size_t kOfBlock = 12;  ///< tensors
+
 TensorSlice sliced(std::vector<std::uint64_t> shape, std::size_t axis, std::vector<IndexRange> ranges) {
   TensorSlice slice;
   slice.full_shape = std::move(shape);
@@ -91,6 +93,7 @@ std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int ra
     tensors.push_back(
         matrix(h + "mlp.c_proj.weight", sliced({4 * width, width}, 0, {part.hidden}), residual_deviation));
     tensors.push_back(replicated(h + "mlp.c_proj.bias", "bias", width, 0));
+    for (std::size_t i = tensors.size() - kOfBlock; i < tensors.size(); ++i) tensors[i].layer = layer;
   }
   tensors.push_back(replicated("ln_f.weight", "layer_norm", width, 1));
   tensors.push_back(replicated("ln_f.bias", "layer_norm", width, 0));
@@ -100,15 +103,11 @@ std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int ra
 
 std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, const StageRange& range, int ranks, int rank) {
   std::vector<Gpt2Tensor> tensors = gpt2_tensors(config, ranks, rank);
-  constexpr std::size_t kEmbeddings = 2;
-  constexpr std::size_t kOfBlock = 12;
-  const std::size_t first = kEmbeddings + kOfBlock * static_cast<std::size_t>(range.first);
-  const std::size_t last = kEmbeddings + kOfBlock * static_cast<std::size_t>(range.last);
   std::erase_if(tensors, [&](const Gpt2Tensor& tensor) {
     if (tensor.name == "wte.weight") return !range.has_embedding() && !range.has_head();
     if (tensor.name == "wpe.weight") return !range.has_embedding();
     if (tensor.name.starts_with("ln_f.")) return !range.has_head();
-    return tensor.number < first || tensor.number >= last;
+    return tensor.layer < range.first || tensor.layer >= range.last;
   });
   return tensors;
 }

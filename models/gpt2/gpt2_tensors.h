@@ -32,6 +32,7 @@ struct Gpt2Tensor {
   Decay decay = Decay::kKeeps;
   double initial_deviation = 0;  ///< of the normal distribution it is drawn from; 0: constant
   double initial_constant = 0;
+  int layer = kOutsideOfBlocks;
   std::uint64_t number = 0;  ///< in the whole model's list: the stream that it is drawn from
 };
 

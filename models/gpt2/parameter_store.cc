@@ -6,92 +6,152 @@
 #include "sim/error.h"
 
 namespace droptest::models {
+namespace {
 
 using comm::ElementType;
+using Holds = ParameterArena::Holds;
 
-ParameterTable::ParameterTable(std::vector<Gpt2Tensor> list) : tensors(std::move(list)) {
-  constexpr std::uint64_t kAlignmentElems = 16;
-  for (const Gpt2Tensor& tensor : tensors) {
-    const std::uint64_t count = tensor.slice.local_elems();
-    ranges.push_back({elems, count, tensor.decay});
-    elems += (count + kAlignmentElems - 1) / kAlignmentElems * kAlignmentElems;
-  }
-}
-
-std::size_t ParameterTable::number_of(std::string_view name) const {
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].name == name) return i;
-  }
-  throw CheckError("no tensor is called " + std::string(name));
-}
-
-ParameterStorage parameter_storage(const ParameterTable& table, ElementType type, const std::string& purpose,
-                                   Ops::Content content, Ops& ops) {
-  const std::uint64_t bytes = table.elems * comm::element_bytes(type);
-  std::unique_ptr<Ops::Memory> memory = ops.allocate(bytes, purpose, content);
-  const comm::Tensor tensor(type, {memory->data(), static_cast<std::size_t>(bytes)}, ops.stream());
-  return {std::move(memory), tensor};
-}
-
-RoundedCopy::RoundedCopy(const ParameterTable& table, Ops& ops) : ops_(ops) {
-  const OpsTypes types = ops.form().types();
-  if (types.operands == types.parameters) return;
-  storage_ =
-      parameter_storage(table, types.operands, "rounded copy of the parameters", Ops::Content::kUnspecified, ops);
-  std::vector<ParameterRange> ranges;
-  for (std::size_t i = 0; i < table.tensors.size(); ++i) {
-    if (has(table, i)) ranges.push_back(table.ranges[i]);
-  }
-  ranges_ = ops.make_ranges(std::move(ranges));
-}
-
-bool RoundedCopy::has(const ParameterTable& table, std::size_t i) {
+/// Whether GEMMs read tensor number i: matrices other than the positions.
+bool is_operand(const ParameterTable& table, std::size_t i) {
   return table.tensors[i].slice.full_shape.size() == 2 && table.tensors[i].name != "wpe.weight";
 }
 
-void RoundedCopy::follow(const comm::Tensor& values) {
-  if (ranges_ != nullptr) ops_.round_values(*ranges_, values, storage_.tensor);
+Holds holds_values(const ShardOptions& options) { return options.shards_values() ? Holds::kOwnAndUnits : Holds::kAll; }
+Holds holds_gradients(const ShardOptions& options) {
+  return options.shards_gradients() ? Holds::kOwnAndUnits : Holds::kAll;
 }
+Holds holds_rounded(const ShardOptions& options) { return options.shards_values() ? Holds::kUnits : Holds::kAll; }
 
-ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops)
+}  // namespace
+
+ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const DataParallel& data)
     : table_(std::move(tensors)),
+      plan_(table_, comm::element_bytes(ops.form().types().parameters), data.sharding, data.ranks(), data.rank()),
       ops_(ops),
       types_(ops.form().types()),
-      values_(
-          parameter_storage(table_, types_.parameters, "values of the parameters", Ops::Content::kUnspecified, ops)),
-      gradients_(parameter_storage(table_, types_.parameters, "gradients", Ops::Content::kZeros, ops)),
-      rounded_(table_, ops) {}
+      values_(table_, plan_, holds_values(data.sharding), types_.parameters, "values of the parameters",
+              Ops::Content::kUnspecified, ops),
+      gradients_(table_, plan_, holds_gradients(data.sharding), types_.parameters, "gradients", Ops::Content::kZeros,
+                 ops) {
+  if (types_.operands != types_.parameters) {
+    rounded_ = ParameterArena(table_, plan_, holds_rounded(data.sharding), types_.operands,
+                              "rounded copy of the parameters", Ops::Content::kUnspecified, ops);
+    std::vector<ParameterRange> ranges;
+    for (std::size_t i = 0; i < table_.tensors.size(); ++i) {
+      if (is_operand(table_, i)) ranges.push_back(table_.ranges[i]);
+    }
+    rounded_ranges_ = ops.make_ranges(std::move(ranges));
+  }
+  if (data.ranks() > 1) traffic_.emplace(*data.group, table_, plan_, ops_, values_, rounded_, gradients_);
+}
 
 Weight ParameterStore::weight(std::size_t i) const {
-  const comm::Tensor value = table_.part(values_.tensor, i);
-  const comm::Tensor gradient = table_.part(gradients_.tensor, i);
+  const ParameterRange& range = table_.ranges[i];
+  const comm::Tensor value = values_.part(range);
+  const comm::Tensor gradient = gradients_.part(range);
   if (rounded_.is_empty()) return {value, value, gradient};
-  const comm::Tensor rounded = table_.part(rounded_.tensor(), i);
+  const comm::Tensor rounded = rounded_.part(range);
   if (types_.activations == types_.operands) return {rounded, rounded, gradient};
-  return {value, RoundedCopy::has(table_, i) ? rounded : comm::Tensor(), gradient};
+  return {value, is_operand(table_, i) ? rounded : comm::Tensor(), gradient};
+}
+
+std::size_t ParameterStore::unit_of(int layer) const {
+  for (std::size_t unit = 0; unit < table_.units.size(); ++unit) {
+    if (table_.units[unit].layer == layer) return unit;
+  }
+  return table_.units.size();  // a range of blocks without embedding and head
+}
+
+void ParameterStore::expect(int layer) {
+  if (const std::size_t unit = unit_of(layer); plan_.options().shards_values() && unit < table_.units.size()) {
+    traffic_->start_values(unit);
+  }
+}
+
+void ParameterStore::acquire(int layer) {
+  const std::size_t unit = unit_of(layer);
+  if (!traffic_ || unit == table_.units.size()) return;
+  traffic_->make_room_for_gradients(unit);
+  if (plan_.options().shards_values()) traffic_->finish_values(unit);
+}
+
+void ParameterStore::release(int layer) {
+  const std::size_t unit = unit_of(layer);
+  if (plan_.options().shards_values() && unit < table_.units.size()) traffic_->release_values(unit);
+}
+
+void ParameterStore::on_gradient_ready(int layer) {
+  const std::size_t unit = unit_of(layer);
+  if (traffic_ && unit < table_.units.size()) traffic_->gradients_ready(unit);
+  if (gradient_ready_) gradient_ready_(layer);
+}
+
+GradientMode ParameterStore::gradient_mode(GradientMode of_sum) const {
+  return plan_.options().reduces_each() ? GradientMode::kSet : of_sum;
+}
+
+void ParameterStore::expect_gradients(int so_far, bool last) {
+  if (!traffic_) return;
+  if (plan_.options().reduces_each()) {
+    finish_gradients();
+    traffic_->expect_gradients(so_far == 0 ? ParameterTraffic::MicroBatch::kFirst
+                                           : ParameterTraffic::MicroBatch::kLater);
+  } else if (last) {
+    DROPTEST_CHECK(so_far == 0 || !plan_.options().shards_gradients(), "more micro-batches than the options say");
+    traffic_->expect_gradients(ParameterTraffic::MicroBatch::kFirst);
+  }
+}
+
+void ParameterStore::finish_gradients() {
+  if (traffic_) traffic_->finish_gradients();
+}
+
+void ParameterStore::spread_values() {
+  if (plan_.options().shards_state() && !plan_.options().shards_values()) gather_values();
+}
+
+void ParameterStore::gather_values() {
+  if (traffic_ && plan_.options().shards_state()) traffic_->gather_values();
+}
+
+void ParameterStore::round_values() {
+  if (rounded_ranges_ != nullptr && rounded_.holds() == Holds::kAll) {
+    ops_.round_values(*rounded_ranges_, values_.all(), rounded_.all());
+  }
+}
+
+comm::Tensor ParameterStore::own_rounded(const OwnPart& part) const {
+  return rounded_.is_empty() || rounded_.holds() != Holds::kAll ? comm::Tensor() : rounded_.own(part);
 }
 
 void ParameterStore::visit_state(StateVisitor& visitor) {
-  visitor.tensor("values", values_.tensor);
-  if (!rounded_.is_empty()) visitor.tensor("rounded values", rounded_.tensor());
+  if (plan_.options().shards_values()) {
+    return visitor.tensor("values", values_.own({0, plan_.own_elems(), 0}));
+  }
+  visitor.tensor("values", values_.all());
+  if (!rounded_.is_empty()) visitor.tensor("rounded values", rounded_.all());
 }
 
 std::span<std::byte> ParameterStore::copy_of(std::size_t arena) {
-  const std::size_t bytes = values_.tensor.bytes.size();
+  const std::size_t bytes = table_.elems * comm::element_bytes(types_.parameters);
   if (copies_.data() == nullptr) copies_ = ZeroedMemory(2 * bytes);
   return {copies_.data() + arena * bytes, bytes};
 }
 
 template <class T>
 void ParameterStore::make_host_parameters() {
-  const bool on_host = ops_.stream() == nullptr;
-  const comm::Tensor values(types_.parameters, on_host ? values_.tensor.bytes : copy_of(0));
-  const comm::Tensor gradients(types_.parameters, on_host ? gradients_.tensor.bytes : copy_of(1));
+  const comm::Tensor values(types_.parameters, copies_are_apart() ? copy_of(0) : values_.all().bytes);
+  const comm::Tensor gradients(types_.parameters, ops_.stream() != nullptr ? copy_of(1) : gradients_.all().bytes);
   std::vector<Parameter<T>> parameters;
   for (std::size_t i = 0; i < tensors().size(); ++i) {
     const Gpt2Tensor& tensor = tensors()[i];
+    const auto part = [&](const comm::Tensor& of_arena) {
+      return elements(of_arena, static_cast<std::int64_t>(table_.ranges[i].offset),
+                      static_cast<std::int64_t>(table_.ranges[i].count))
+          .template as<T>();
+    };
     parameters.push_back({tensor.name, tensor.group, tensor.slice.local_shape(), tensor.placement, tensor.decay,
-                          table_.part(values, i).template as<T>(), table_.part(gradients, i).template as<T>()});
+                          part(values), gradients_.holds() == Holds::kAll ? part(gradients) : std::span<T>()});
   }
   host_ = std::move(parameters);
 }
@@ -105,24 +165,50 @@ std::span<Parameter<T>> ParameterStore::host() {
 }
 
 void ParameterStore::download(Fields fields) {
-  if (ops_.stream() == nullptr) return;
-  ops_.copy_to_host(values_.tensor, copy_of(0));
-  if (fields == Fields::kValuesAndGradients) ops_.copy_to_host(gradients_.tensor, copy_of(1));
+  if (!copies_are_apart()) return;
+  const std::size_t size = comm::element_bytes(types_.parameters);
+  if (plan_.options().shards_values()) {
+    for (std::size_t unit = 0; unit < table_.units.size(); ++unit) {
+      const ParameterUnit& of = table_.units[unit];
+      traffic_->gather_values_exactly(unit);
+      ops_.copy_to_host(values_.part(of.offset, of.count), copy_of(0).subspan(of.offset * size, of.count * size));
+    }
+  } else {
+    ops_.copy_to_host(values_.all(), copy_of(0));
+  }
+  if (fields == Fields::kValuesAndGradients && ops_.stream() != nullptr && gradients_.holds() == Holds::kAll) {
+    ops_.copy_to_host(gradients_.all(), copy_of(1));
+  }
   ops_.synchronize();
 }
 
 void ParameterStore::upload_values() {
-  if (ops_.stream() == nullptr) return;
-  ops_.copy_from_host(copy_of(0), values_.tensor);
-  if (!rounded_.is_empty()) ops_.convert(values_.tensor, rounded_.tensor());
+  if (!copies_are_apart()) return;
+  const std::size_t size = comm::element_bytes(types_.parameters);
+  if (plan_.options().shards_values()) {
+    for (const OwnPart& part : plan_.own()) {
+      ops_.copy_from_host(copy_of(0).subspan(part.offset * size, part.count * size), values_.own(part));
+    }
+  } else {
+    ops_.copy_from_host(copy_of(0), values_.all());
+    if (!rounded_.is_empty()) ops_.convert(values_.all(), rounded_.all());
+  }
   ops_.synchronize();
 }
 
-std::uint64_t ParameterStore::device_bytes(std::vector<Gpt2Tensor> tensors, const OpsForm& form) {
+std::uint64_t ParameterStore::device_bytes(std::vector<Gpt2Tensor> tensors, const OpsForm& form,
+                                           const ShardOptions& sharding, int data_ranks, int data_rank, int moments) {
   const OpsTypes types = form.types();
-  const std::uint64_t rounded = types.operands == types.parameters ? 0 : comm::element_bytes(types.operands);
-  // Values, gradients and two moments.
-  return ParameterTable(std::move(tensors)).elems * (4 * comm::element_bytes(types.parameters) + rounded);
+  const std::uint64_t bytes = comm::element_bytes(types.parameters);
+  const ParameterTable table(std::move(tensors));
+  const ShardPlan plan(table, bytes, sharding, data_ranks, data_rank);
+  const auto elems = [&](Holds holds) { return ParameterArena::elems(table, plan, holds); };
+  std::uint64_t total = bytes * (elems(holds_values(sharding)) + elems(holds_gradients(sharding)));
+  total += bytes * static_cast<std::uint64_t>(moments) * elems(sharding.shards_state() ? Holds::kOwn : Holds::kAll);
+  if (types.operands != types.parameters) {
+    total += comm::element_bytes(types.operands) * elems(holds_rounded(sharding));
+  }
+  return total;
 }
 
 template std::span<Parameter<float>> ParameterStore::host<float>();

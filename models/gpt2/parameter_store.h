@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's parameters: values and gradients in arenas of their device.
+// One rank's parameters: values and gradients in arenas of their device, whole or sharded.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
-#include <string>
-#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/parameter_arena.h"
+#include "models/gpt2/parameter_table.h"
+#include "models/gpt2/parameter_traffic.h"
+#include "models/gpt2/shard_plan.h"
 #include "models/host_buffer.h"
 #include "models/ops/ops.h"
 #include "models/parameter.h"
@@ -21,85 +23,67 @@
 
 namespace droptest::models {
 
-/// The names of the tensors and the place of each in every arena: no memory. In an arena one tensor comes after
-/// another, each on a cache line of its own; the elements between them belong to none.
-struct ParameterTable {
-  explicit ParameterTable(std::vector<Gpt2Tensor> list);
-  /// Throws: CheckError for a name that no tensor has.
-  std::size_t number_of(std::string_view name) const;
-  /// The elements of tensor number i of an arena.
-  template <class AnyTensor>
-  AnyTensor part(const AnyTensor& of_arena, std::size_t i) const {
-    return elements(of_arena, static_cast<std::int64_t>(ranges[i].offset), static_cast<std::int64_t>(ranges[i].count));
-  }
+/// The ranks that have the same part of a model and train on other batches.
+struct DataParallel {
+  comm::Communicator* group = nullptr;  ///< borrowed; null: nobody else is there
+  ShardOptions sharding;
 
-  std::vector<Gpt2Tensor> tensors;
-  std::vector<ParameterRange> ranges;  ///< of each tensor
-  std::uint64_t elems = 0;             ///< of an arena
+  int ranks() const { return group == nullptr ? 1 : group->world_size(); }
+  int rank() const { return group == nullptr ? 0 : group->rank(); }
 };
 
-/// One number for each element of the tensors, in memory of the operations.
-struct ParameterStorage {
-  std::unique_ptr<Ops::Memory> memory;
-  comm::Tensor tensor;
-};
-
-/// The values in the type that GEMMs read, where that is not the values' own.
-class RoundedCopy {
- public:
-  /// Without memory where the types are equal.
-  RoundedCopy(const ParameterTable& table, Ops& ops);
-  bool is_empty() const { return storage_.memory == nullptr; }
-  const comm::Tensor& tensor() const { return storage_.tensor; }
-  /// Whether tensor number i is in it: matrices other than the positions.
-  static bool has(const ParameterTable& table, std::size_t i);
-  /// Where operations leave it as it is when values change.
-  void follow(const comm::Tensor& values);
-
- private:
-  Ops& ops_;
-  ParameterStorage storage_;
-  std::unique_ptr<Ops::Ranges> ranges_;
-};
-
-/// An arena of the table.
-ParameterStorage parameter_storage(const ParameterTable& table, comm::ElementType type, const std::string& purpose,
-                                   Ops::Content content, Ops& ops);
-
-/// Values and gradients, each in one storage that the table lays out, and the rounded copy of the values. Owner: one
-/// rank's model.
+/// Owner: one rank's model. Ranks: where there are others that are data parallel, those make the same calls.
 class ParameterStore {
  public:
-  /// Gradients are zero, values zero on the host and unspecified on a device. The operations are borrowed.
-  ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops);
+  /// Gradients are zero, values zero on the host and unspecified on a device. The operations are borrowed. Throws:
+  /// ConfigError for options of sharding without meaning.
+  ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const DataParallel& data = {});
 
   const ParameterTable& table() const { return table_; }
   const std::vector<Gpt2Tensor>& tensors() const { return table_.tensors; }
-  /// Tensor number i.
+  const ShardPlan& plan() const { return plan_; }
+  /// Tensor number i. The same at any time; readable, and its gradient writable, while its layer is acquired.
   Weight weight(std::size_t i) const;
 
-  /// A pass reads the weights of a block (kOutsideOfBlocks: of embeddings, last norm and head) from acquire() to
-  /// release(). Nothing is sharded yet.
-  static constexpr int kOutsideOfBlocks = -1;
-  void acquire(int /*layer*/) {}
-  void release(int /*layer*/) {}
+  /// A pass reads the weights of a block (kOutsideOfBlocks: of embeddings, last norm and head) and writes their
+  /// gradients from acquire() to release(), for at most two blocks at a time. expect() says which one comes next: what
+  /// is sharded is on its way from then on.
+  void expect(int layer);
+  void acquire(int layer);
+  void release(int layer);
   /// A backward pass has added its micro-batch to all gradients of that layer: once for each layer and micro-batch, the
   /// last block first and kOutsideOfBlocks last. A device may be at work on them.
-  void on_gradient_ready(int layer) {
-    if (gradient_ready_) gradient_ready_(layer);
-  }
-  /// Calls `gradient_ready(layer)` then: where buckets of gradients are to start their way.
+  void on_gradient_ready(int layer);
+  /// Calls `gradient_ready(layer)` then.
   void set_gradient_ready(std::function<void(int)> gradient_ready) { gradient_ready_ = std::move(gradient_ready); }
 
+  /// How a backward pass writes gradients that are to be set or added to in the sum over the step.
+  GradientMode gradient_mode(GradientMode of_sum) const;
+  /// The next backward pass is number `so_far` of the step, from 0; `last`: none follows. Gradients are reduced as they
+  /// become ready, as the options say.
+  void expect_gradients(int so_far, bool last);
+  /// Operations from now on see the step's reduced gradients, in own_gradients().
+  void finish_gradients();
+  /// The optimizer has changed own_values(): the other ranks get them, or will when they need them.
+  void spread_values();
+  /// Every rank gets all values, as training would: so that what the network remembers are those.
+  void gather_values();
+
   /// Before each pass: values change between passes in more ways than one.
-  void round_values() { rounded_.follow(values_.tensor); }
+  void round_values();
 
-  comm::Tensor values() const { return values_.tensor; }
-  comm::Tensor gradients() const { return gradients_.tensor; }
-  /// All of one arena of bfloat16 values, which the optimizer writes; or empty.
-  comm::Tensor rounded() const { return rounded_.tensor(); }
+  /// The elements that this rank updates: parts of ShardPlan::own().
+  comm::Tensor own_values(const OwnPart& part) const { return values_.own(part); }
+  comm::Tensor own_gradients(const OwnPart& part) const { return gradients_.own(part); }
+  /// Their bfloat16 values, which the optimizer writes; or empty.
+  comm::Tensor own_rounded(const OwnPart& part) const;
 
-  /// The parameters in host memory: on the host themselves, else copies. T is the type of the values.
+  comm::ElementType type() const { return types_.parameters; }
+  /// All gradients in memory.
+  comm::Tensor gradients() const { return gradients_.all(); }
+
+  /// The parameters in host memory: on the host themselves, else copies, also where values are sharded. T is the type
+  /// of the values. Gradients that are sharded are not shown.
   template <class T>
   std::span<Parameter<T>> host();
   enum class Fields : std::uint8_t { kValues, kValuesAndGradients };
@@ -108,25 +92,32 @@ class ParameterStore {
   /// Makes the device's values equal to the copies. Waits for the device.
   void upload_values();
 
-  /// Values and the rounded copy. Gradients are no state: a step starts from zeros.
+  /// Values and the rounded copy, or this rank's part of them. Gradients are no state: a step starts from zeros.
   void visit_state(StateVisitor& visitor);
 
-  /// Bytes of the arenas of these tensors, with AdamW's moments.
-  static std::uint64_t device_bytes(std::vector<Gpt2Tensor> tensors, const OpsForm& form);
+  /// Bytes of the arenas of these tensors, with `moments` numbers of the optimizer for each element, on that
+  /// data-parallel rank.
+  static std::uint64_t device_bytes(std::vector<Gpt2Tensor> tensors, const OpsForm& form, const ShardOptions& sharding,
+                                    int data_ranks, int data_rank, int moments);
 
  private:
+  std::size_t unit_of(int layer) const;
+  bool copies_are_apart() const { return ops_.stream() != nullptr || plan_.options().shards_values(); }
   template <class T>
   void make_host_parameters();
   std::span<std::byte> copy_of(std::size_t arena);
 
   ParameterTable table_;
+  ShardPlan plan_;
   Ops& ops_;
   OpsTypes types_;
-  ParameterStorage values_;
-  ParameterStorage gradients_;
-  RoundedCopy rounded_;
+  ParameterArena values_;
+  ParameterArena gradients_;
+  ParameterArena rounded_;  ///< the values in the type that GEMMs read, where that is not their own
+  std::unique_ptr<Ops::Ranges> rounded_ranges_;
+  std::optional<ParameterTraffic> traffic_;
   std::function<void(int)> gradient_ready_;
-  ZeroedMemory copies_;  ///< a device's values and gradients in host memory, from when they are first asked for
+  ZeroedMemory copies_;  ///< values and gradients in host memory, from when they are first asked for
   std::variant<std::vector<Parameter<float>>, std::vector<Parameter<double>>> host_;
 };
 

@@ -10,7 +10,6 @@ namespace {
 
 // The order of gpt2_tensors(): six tensors for each sublayer of a block.
 constexpr std::size_t kPerSublayer = 6;
-constexpr int kOutsideOfBlocks = ParameterStore::kOutsideOfBlocks;
 
 }  // namespace
 
@@ -45,19 +44,21 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
   store_.round_values();
 
   store_.acquire(kOutsideOfBlocks);
+  store_.expect(range_.first);
   if (range_.has_embedding()) embed(b);
   std::optional<Pending> pending;
   for (int layer = range_.first; layer < range_.last; ++layer) {
     AttentionBuffers& a = b.attention[index(layer)];
     MlpBuffers& m = b.mlp[index(layer)];
     store_.acquire(layer);
-    normalise(attention(layer).norm, a.norm, pending);
+    normalise(attention(layer).norm, a.norm, pending);  // reads a bias of the block before, too
+    if (layer > range_.first) store_.release(layer - 1);
+    if (layer + 1 < range_.last) store_.expect(layer + 1);
     attention_forward(layer, b);
     pending = {a.norm.residual, a.output, attention(layer).second.weight + 1};
     normalise(mlp(layer).norm, m.norm, pending);
     mlp_forward(layer, b);
     pending = {m.norm.residual, m.output, mlp(layer).second.weight + 1};
-    store_.release(layer);
   }
   if (range_.has_head()) {
     normalise(last_norm_, b.final_norm, pending);
@@ -66,7 +67,8 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
     sum.residual_after = b.output;
     ops_.residual_forward(sum);
   }
-  store_.release(kOutsideOfBlocks);
+  store_.release(range_.last - 1);
+  if (keep == Keep::kForBackward || !range_.has_head()) store_.release(kOutsideOfBlocks);
 }
 
 void Stage::embed(StageBuffers& b) {
@@ -134,19 +136,22 @@ void Stage::mlp_forward(int layer, StageBuffers& b) {
 void Stage::evaluate_head(StageBuffers& b, std::int64_t targets) {
   head_->forward(b);
   ops_.sum_losses(b.losses, b.chunks.rows, static_cast<double>(targets), GradientMode::kSet, Number::kEvaluation);
+  store_.release(kOutsideOfBlocks);
 }
 
-void Stage::backward(StageBuffers& b, double scale, std::int64_t targets, GradientMode mode) {
+void Stage::backward(StageBuffers& b, double scale, std::int64_t targets, GradientMode losses_mode) {
+  const GradientMode mode = store_.gradient_mode(losses_mode);
   rows_ = b.extents.batch.rows();
   const StageExtents& x = b.extents;
   store_.acquire(kOutsideOfBlocks);
+  store_.acquire(range_.last - 1);
   // The next norm adds the bias of a row-parallel layer to the residual stream. So the backward pass of that norm also
   // sums the columns of the stream's gradient, which are the bias's gradient.
   const std::size_t last_bias = mlp(range_.last - 1).second.weight + 1;
   if (range_.has_head()) {
     const auto count = static_cast<double>(targets);
     head_->forward_backward(b, scale / count, mode);
-    ops_.sum_losses(b.losses, b.chunks.rows, count, mode, Number::kLosses);
+    ops_.sum_losses(b.losses, b.chunks.rows, count, losses_mode, Number::kLosses);
     normalise_backward(last_norm_, b.final_norm, last_bias, {}, b, mode);
   } else {
     NormBackward sum;
@@ -158,13 +163,16 @@ void Stage::backward(StageBuffers& b, double scale, std::int64_t targets, Gradie
     ops_.residual_backward(sum);
   }
   for (int layer = range_.last - 1; layer >= range_.first; --layer) {
-    store_.acquire(layer);
+    if (layer > range_.first) store_.expect(layer - 1);
     mlp_backward(layer, b, mode);
     normalise_backward(mlp(layer).norm, b.mlp[index(layer)].norm, attention(layer).second.weight + 1, b.grad_residual,
                        b, mode);
     attention_backward(layer, b, mode);
     std::optional<std::size_t> bias_before;
-    if (layer > range_.first) bias_before = mlp(layer - 1).second.weight + 1;
+    if (layer > range_.first) {
+      store_.acquire(layer - 1);  // this block's pass writes the gradient of one of its biases
+      bias_before = mlp(layer - 1).second.weight + 1;
+    }
     normalise_backward(attention(layer).norm, b.attention[index(layer)].norm, bias_before, b.grad_residual, b, mode);
     store_.on_gradient_ready(layer);
     store_.release(layer);

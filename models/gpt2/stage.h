@@ -47,7 +47,7 @@ class Stage {
   void evaluate_head(StageBuffers& slot, std::int64_t targets);
   /// After forward() of that slot, in any order of slots: `scale` x the gradient of the mean loss by all parameters,
   /// set or added, and with a head the mean loss in Number::kLosses. The mean is the sum of the losses by `targets`,
-  /// which may count those of other micro-batches and ranks.
+  /// which may count those of other micro-batches and ranks. Gradients that the store reduces after each pass are set.
   void backward(StageBuffers& slot, double scale, std::int64_t targets, GradientMode mode);
 
  private:

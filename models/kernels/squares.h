@@ -8,9 +8,9 @@
 
 namespace droptest::models {
 
-/// The sum of the squares in double, in chunks whose sums are added in order. Determinism: the order depends on the
-/// count alone.
+/// sums[c] = the sum of the squares of chunk c, in double, of kNormChunkElems elements or what is left. Determinism:
+/// depends on the elements of the chunk alone.
 template <class T>
-double sum_of_squares(std::span<const T> values, const Team& team);
+void squares_of_chunks(std::span<const T> values, std::span<double> sums, const Team& team);
 
 }  // namespace droptest::models

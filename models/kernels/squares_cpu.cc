@@ -1,29 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <array>
 #include <cstdint>
-#include <numeric>
 
 #include "models/kernels/chunks.h"
 #include "models/kernels/lanes.h"
 #include "models/kernels/squares.h"
+#include "models/parameter.h"
 
 namespace droptest::models {
 
 template <class T>
-double sum_of_squares(std::span<const T> values, const Team& team) {
-  constexpr std::int64_t kMostChunks = 64;
-  const auto count = static_cast<std::int64_t>(values.size());
-  const std::int64_t chunk = chunk_items(count, 16384, kMostChunks);
-  std::array<double, kMostChunks> sums{};
-  for_vector_chunks(count, chunk, team, [&](std::int64_t begin, std::int64_t end) {
+void squares_of_chunks(std::span<const T> values, std::span<double> sums, const Team& team) {
+  constexpr auto kChunk = static_cast<std::int64_t>(kNormChunkElems);
+  for_vector_chunks(static_cast<std::int64_t>(values.size()), kChunk, team, [&](std::int64_t begin, std::int64_t end) {
     const T* v = values.data() + begin;
-    sums[static_cast<std::size_t>(begin / chunk)] = lane_sum<double>(
+    sums[static_cast<std::size_t>(begin / kChunk)] = lane_sum<double>(
         end - begin, [v](std::int64_t i) { return static_cast<double>(v[i]) * static_cast<double>(v[i]); });
   });
-  return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
-template double sum_of_squares<float>(std::span<const float>, const Team&);
-template double sum_of_squares<double>(std::span<const double>, const Team&);
+template void squares_of_chunks<float>(std::span<const float>, std::span<double>, const Team&);
+template void squares_of_chunks<double>(std::span<const double>, std::span<double>, const Team&);
 
 }  // namespace droptest::models

@@ -15,7 +15,7 @@ namespace droptest::models {
 /// The tensors cut into chunks of at most kChunkElems elements, in order, in the memory of the stream's device.
 class TensorSegments {
  public:
-  static constexpr std::uint64_t kChunkElems = 8192;
+  static constexpr std::uint64_t kChunkElems = kNormChunkElems;
   struct Chunk {
     std::uint64_t offset = 0;
     std::uint32_t count = 0;
@@ -34,10 +34,12 @@ class TensorSegments {
   std::uint64_t extent_ = 0;
 };
 
-/// sum[0] = the sum of the squares of all elements of all segments, in double. Shapes: values [at least
-/// segments.extent()], scratch [at least segments.chunks().size()], sum [1]. Determinism: the order depends on the
-/// table alone.
-void sum_of_squares(const TensorSegments& segments, comm::DeviceSpan<const float> values,
-                    comm::DeviceSpan<double> scratch, comm::DeviceSpan<double> sum, comm::Stream& stream);
+/// sums[c] = the sum of the squares of chunk c, in double. Shapes: values [at least segments.extent()], sums
+/// [segments.chunks().size()]. Determinism: depends on the chunk's elements and on whether they begin at a multiple of
+/// 16 bytes.
+void squares_of_chunks(const TensorSegments& segments, comm::DeviceSpan<const float> values,
+                       comm::DeviceSpan<double> sums, comm::Stream& stream);
+/// sum[0] = the sums added up, in an order that depends on their number alone. Shapes: sum [1].
+void add_in_order(comm::DeviceSpan<const double> sums, comm::DeviceSpan<double> sum, comm::Stream& stream);
 
 }  // namespace droptest::models

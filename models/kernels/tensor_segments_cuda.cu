@@ -25,8 +25,8 @@ std::vector<TensorSegments::Chunk> cut(std::span<const ParameterRange> segments)
 
 __device__ double square(float value) { return static_cast<double>(value) * static_cast<double>(value); }
 
-__global__ void sum_of_squares_kernel(const TensorSegments::Chunk* chunks, std::int64_t count, const float* values,
-                                      int aligned, double* sums) {
+__global__ void squares_of_chunks_kernel(const TensorSegments::Chunk* chunks, std::int64_t count, const float* values,
+                                         int aligned, double* sums) {
   constexpr int kVector = kPackElems<float>;
   __shared__ double shared[kSumThreads];
   for (std::int64_t c = blockIdx.x; c < count; c += gridDim.x) {
@@ -55,18 +55,21 @@ TensorSegments::TensorSegments(std::span<const ParameterRange> segments, comm::S
   stream.synchronize();
 }
 
-void sum_of_squares(const TensorSegments& segments, comm::DeviceSpan<const float> values,
-                    comm::DeviceSpan<double> scratch, comm::DeviceSpan<double> sum, comm::Stream& stream) {
+void squares_of_chunks(const TensorSegments& segments, comm::DeviceSpan<const float> values,
+                       comm::DeviceSpan<double> sums, comm::Stream& stream) {
   const comm::DeviceSpan<const TensorSegments::Chunk> chunks = segments.chunks();
-  DROPTEST_CHECK(values.size() >= segments.extent() && scratch.size() >= chunks.size() && sum.size() == 1,
-                 "sum_of_squares: " + std::to_string(values.size()) + " values of at least " +
-                     std::to_string(segments.extent()) + ", scratch of " + std::to_string(scratch.size()) + " for " +
-                     std::to_string(chunks.size()) + " chunks, " + std::to_string(sum.size()) + " results");
-  const auto count = static_cast<std::int64_t>(chunks.size());
-  comm::launch("sum_of_squares", sum_of_squares_kernel,
-               {std::min<std::uint64_t>(chunks.size(), kMostBlocks), kSumThreads, 0}, stream, chunks.data(), count,
-               values.data(), packs_fit(values.data()) ? 1 : 0, scratch.data());
-  launch_ordered_sum<double>("sum_of_squares", scratch.data(), count, {sum.data()}, stream);
+  DROPTEST_CHECK(values.size() >= segments.extent() && sums.size() == chunks.size(),
+                 "squares_of_chunks: " + std::to_string(values.size()) + " values of at least " +
+                     std::to_string(segments.extent()) + ", " + std::to_string(sums.size()) + " sums of " +
+                     std::to_string(chunks.size()) + " chunks");
+  comm::launch("squares_of_chunks", squares_of_chunks_kernel,
+               {std::min<std::uint64_t>(chunks.size(), kMostBlocks), kSumThreads, 0}, stream, chunks.data(),
+               static_cast<std::int64_t>(chunks.size()), values.data(), packs_fit(values.data()) ? 1 : 0, sums.data());
+}
+
+void add_in_order(comm::DeviceSpan<const double> sums, comm::DeviceSpan<double> sum, comm::Stream& stream) {
+  DROPTEST_CHECK(sum.size() == 1, "add_in_order: " + std::to_string(sum.size()) + " results, want 1");
+  launch_ordered_sum<double>("add_in_order", sums.data(), static_cast<std::int64_t>(sums.size()), {sum.data()}, stream);
 }
 
 }  // namespace droptest::models

@@ -2,7 +2,9 @@
 // Whether a step updates the parameters, and by how much its gradients are clipped.
 #pragma once
 
+#include <array>
 #include <cmath>
+#include <cstdint>
 #include <span>
 
 #include "comm/device/device_span.h"
@@ -10,15 +12,23 @@
 
 namespace droptest::models {
 
-/// The bounds of an update.
+/// The bounds of an update, and who takes part.
 struct UpdateRule {
   double max_gradient_norm = 0;  ///< gradients beyond it are clipped; 0: none are
-  int micro_batches = 1;         ///< of the step
+  double loss_divisor = 1;       ///< of a rank's losses; their mean over ranks is the loss of the step
+  int data_ranks = 1;            ///< replicas of the model: each has the gradients of all of it
+  int data_stride = 1;           ///< from a rank to that of the next replica with the same part
+  /// Whose gradient norm counts: the mean over replicas, which is that of each where they are equal; or each replica's
+  /// own, so that replicas which lost different packets are clipped differently.
+  enum class Norm : std::uint8_t { kAgreed, kOwn } norm = Norm::kAgreed;
 };
 
+/// Of one rank: the sum of its losses, and the sum of the squares of the gradients that it counts.
+using RankNumbers = std::array<double, 2>;
+
 struct UpdateDecision {
-  double loss = 0;           ///< mean over micro-batches and ranks
-  double gradient_norm = 0;  ///< of the whole model
+  double loss = 0;           ///< mean over ranks
+  double gradient_norm = 0;  ///< of the whole model, the one that counts
   double factor = 1;         ///< of the gradients; NaN: the step is skipped
 
   bool skips() const { return std::isnan(factor); }
@@ -31,12 +41,12 @@ double clip_scale(double norm, double max_norm);
 /// of three would be rounded.
 double mean_of_ranks(std::span<const double> values);
 
-/// `losses`: each rank's sum of its micro-batches' mean losses. `squares`: the sum of the squares of all gradients. A
-/// step is skipped where its loss or its gradient norm is not finite: its update could only spread that.
-UpdateDecision decide_update(std::span<const double> losses, double squares, const UpdateRule& rule);
+/// Of rank `rank`; the same on all with Norm::kAgreed. A step is skipped where its loss or any gradient norm is not
+/// finite: its update could only spread that. Shapes: the numbers of all ranks.
+UpdateDecision decide_update(std::span<const RankNumbers> ranks, int rank, const UpdateRule& rule);
 
-/// The same on a device. Shapes: squares [1], decision [3] in the order of UpdateDecision.
-void decide_update(comm::DeviceSpan<const double> losses, comm::DeviceSpan<const double> squares,
-                   const UpdateRule& rule, comm::DeviceSpan<double> decision, comm::Stream& stream);
+/// The same on a device. Shapes: numbers [ranks, 2], decision [3] in the order of UpdateDecision.
+void decide_update(comm::DeviceSpan<const double> numbers, int rank, const UpdateRule& rule,
+                   comm::DeviceSpan<double> decision, comm::Stream& stream);
 
 }  // namespace droptest::models

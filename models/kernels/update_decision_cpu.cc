@@ -19,13 +19,23 @@ double mean_of_ranks(std::span<const double> values) {
   return values.front() + difference / static_cast<double>(values.size());
 }
 
-UpdateDecision decide_update(std::span<const double> losses, double squares, const UpdateRule& rule) {
-  std::vector<double> means(losses.begin(), losses.end());
-  for (double& mean : means) mean /= rule.micro_batches;
+UpdateDecision decide_update(std::span<const RankNumbers> ranks, int rank, const UpdateRule& rule) {
+  std::vector<double> losses;
+  std::vector<double> squares(static_cast<std::size_t>(rule.data_ranks));
+  const auto replica_of = [&rule](std::size_t r) {
+    return r / static_cast<std::size_t>(rule.data_stride) % static_cast<std::size_t>(rule.data_ranks);
+  };
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    losses.push_back(ranks[r][0] / rule.loss_divisor);
+    squares[replica_of(r)] += ranks[r][1];
+  }
   UpdateDecision decision;
-  decision.loss = mean_of_ranks(means);
-  decision.gradient_norm = std::sqrt(squares);
-  if (!std::isfinite(decision.loss) || !std::isfinite(decision.gradient_norm)) {
+  decision.loss = mean_of_ranks(losses);
+  const bool agreed = rule.norm == UpdateRule::Norm::kAgreed;
+  decision.gradient_norm =
+      std::sqrt(agreed ? mean_of_ranks(squares) : squares[replica_of(static_cast<std::size_t>(rank))]);
+  // The mean of replicas is finite only where all are.
+  if (!std::isfinite(decision.loss) || !std::isfinite(mean_of_ranks(squares))) {
     decision.factor = std::numeric_limits<double>::quiet_NaN();
   } else if (rule.max_gradient_norm > 0) {
     decision.factor = clip_scale(decision.gradient_norm, rule.max_gradient_norm);

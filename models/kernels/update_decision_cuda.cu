@@ -11,16 +11,29 @@ namespace droptest::models {
 namespace {
 
 /// One thread works, in the order of the CPU twin.
-__global__ void decide_update_kernel(const double* losses, std::int64_t ranks, const double* squares, UpdateRule rule,
+__global__ void decide_update_kernel(const double* numbers, std::int64_t ranks, int rank, UpdateRule rule,
                                      double largest, double not_a_number, double* decision) {
   if (threadIdx.x != 0) return;
-  const double first = losses[0] / rule.micro_batches;
+  const double first = numbers[0] / rule.loss_divisor;
   double difference = 0;
-  for (std::int64_t r = 0; r < ranks; ++r) difference += losses[r] / rule.micro_batches - first;
+  for (std::int64_t r = 0; r < ranks; ++r) difference += numbers[2 * r] / rule.loss_divisor - first;
   const double loss = first + difference / static_cast<double>(ranks);
-  const double norm = sqrt(*squares);
+  double of_first = 0;
+  double of_own = 0;
+  double squares_difference = 0;
+  for (int replica = 0; replica < rule.data_ranks; ++replica) {
+    double squares = 0;
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      if (r / rule.data_stride % rule.data_ranks == replica) squares += numbers[2 * r + 1];
+    }
+    if (replica == 0) of_first = squares;
+    if (replica == rank / rule.data_stride % rule.data_ranks) of_own = squares;
+    squares_difference += squares - of_first;
+  }
+  const double mean = of_first + squares_difference / rule.data_ranks;
+  const double norm = sqrt(rule.norm == UpdateRule::Norm::kAgreed ? mean : of_own);
   double factor = 1;
-  if (!(fabs(loss) <= largest) || !(fabs(norm) <= largest)) {  // not finite
+  if (!(fabs(loss) <= largest) || !(fabs(mean) <= largest)) {  // not finite
     factor = not_a_number;
   } else if (rule.max_gradient_norm > 0) {
     const double scale = rule.max_gradient_norm / (norm + 1e-6);
@@ -33,13 +46,13 @@ __global__ void decide_update_kernel(const double* losses, std::int64_t ranks, c
 
 }  // namespace
 
-void decide_update(comm::DeviceSpan<const double> losses, comm::DeviceSpan<const double> squares,
-                   const UpdateRule& rule, comm::DeviceSpan<double> decision, comm::Stream& stream) {
-  DROPTEST_CHECK(!losses.empty() && squares.size() == 1 && decision.size() == 3,
-                 "decide_update: " + std::to_string(losses.size()) + " losses, " + std::to_string(squares.size()) +
-                     " sums of squares, " + std::to_string(decision.size()) + " results");
-  comm::launch("decide_update", decide_update_kernel, {1, 32, 0}, stream, losses.data(),
-               static_cast<std::int64_t>(losses.size()), squares.data(), rule, std::numeric_limits<double>::max(),
+void decide_update(comm::DeviceSpan<const double> numbers, int rank, const UpdateRule& rule,
+                   comm::DeviceSpan<double> decision, comm::Stream& stream) {
+  DROPTEST_CHECK(!numbers.empty() && numbers.size() % 2 == 0 && decision.size() == 3,
+                 "decide_update: " + std::to_string(numbers.size()) + " numbers of ranks, " +
+                     std::to_string(decision.size()) + " results");
+  comm::launch("decide_update", decide_update_kernel, {1, 32, 0}, stream, numbers.data(),
+               static_cast<std::int64_t>(numbers.size() / 2), rank, rule, std::numeric_limits<double>::max(),
                std::numeric_limits<double>::quiet_NaN(), decision.data());
 }
 

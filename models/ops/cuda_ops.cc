@@ -12,6 +12,7 @@
 #include "comm/device/stream.h"
 #include "models/kernels/bf16.h"
 #include "models/kernels/matrix_products.h"
+#include "models/kernels/residual.h"
 #include "models/kernels/tensor_segments.h"
 #include "models/kernels/token_groups.h"
 #include "sim/error.h"
@@ -99,10 +100,8 @@ class CudaMemory final : public Ops::Memory {
 };
 
 struct CudaRanges final : Ops::Ranges {
-  CudaRanges(std::span<const ParameterRange> list, comm::Stream& stream)
-      : segments(list, stream), partial_squares(segments.chunks().size(), "partial sums of the gradient norm") {}
+  CudaRanges(std::span<const ParameterRange> list, comm::Stream& stream) : segments(list, stream) {}
   TensorSegments segments;
-  mutable comm::DeviceBuffer<double> partial_squares;  ///< working memory of sums
 };
 
 template <class T>
@@ -130,7 +129,6 @@ class CudaOps final : public Ops {
         stream_(options.device),
         gemms_(stream_),
         numbers_(kNumbers, "losses and norms"),
-        losses_of_ranks_(static_cast<std::size_t>(group.world_size()), "losses of all ranks"),
         host_numbers_(kNumbers) {
     if (group.world_size() > 1) collectives_.emplace(stream_.device());
   }
@@ -262,27 +260,29 @@ class CudaOps final : public Ops {
   std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) override {
     return std::make_unique<CudaRanges>(ranges, stream_);
   }
-  void sum_squares(const Ranges& ranges, ConstTensor arena, Number number) override {
-    const auto& table = static_cast<const CudaRanges&>(ranges);
-    sum_of_squares(table.segments, span_of<float>(arena), table.partial_squares.elems(), number_at(number), stream_);
+  void sum_squares(const Ranges& ranges, ConstTensor arena, Tensor sums) override {
+    squares_of_chunks(static_cast<const CudaRanges&>(ranges).segments, span_of<float>(arena), span_of<double>(sums),
+                      stream_);
   }
-  void decide_update(const UpdateRule& rule, const comm::Message& about_losses,
-                     const comm::Message& about_squares) override {
-    comm::Stream& stream = collectives_ ? *collectives_ : stream_;
-    if (collectives_) {
-      produced_.record(stream_);
-      collectives_->wait(produced_);
+  void add_sums(ConstTensor sums, Number number) override {
+    add_in_order(span_of<double>(sums), number_at(number), stream_);
+  }
+  void decide_update(const UpdateRule& rule, comm::Communicator* deciding, const comm::Message& message) override {
+    comm::Communicator& ranks = deciding == nullptr ? group_ : *deciding;
+    const auto count = static_cast<std::size_t>(ranks.world_size());
+    if (numbers_of_ranks_.elems().size() != 2 * count) {
+      numbers_of_ranks_ = comm::DeviceBuffer<double>(2 * count, "losses and norms of all ranks");
     }
-    const auto tensor = [&stream](DeviceSpan<double> span) {
+    comm::Stream* const traffic = begin_traffic();
+    const auto tensor = [traffic](DeviceSpan<double> span) {
       return Tensor(ElementType::kFloat64, {reinterpret_cast<std::byte*>(span.data()), span.size() * sizeof(double)},
-                    &stream);
+                    traffic);
     };
-    const std::vector<std::uint64_t> counts(losses_of_ranks_.elems().size(), 1);
-    group_.all_gather(tensor(number_at(Number::kLosses)), tensor(losses_of_ranks_.elems()), counts, about_losses);
-    group_.all_reduce(tensor(number_at(Number::kGradientSquares)), comm::ReduceOp::kSum, about_squares);
-    if (collectives_) reduced_.record(*collectives_);
-    join();
-    models::decide_update(losses_of_ranks_.elems(), number_at(Number::kGradientSquares), rule,
+    static_assert(static_cast<int>(Number::kGradientSquares) == static_cast<int>(Number::kLosses) + 1);
+    ranks.all_gather(tensor(numbers_.elems().subspan(static_cast<std::size_t>(Number::kLosses), 2)),
+                     tensor(numbers_of_ranks_.elems()), std::vector<std::uint64_t>(count, 2), message);
+    end_traffic();
+    models::decide_update(numbers_of_ranks_.elems(), ranks.rank(), rule,
                           numbers_.elems().subspan(static_cast<std::size_t>(Number::kLoss), 3), stream_);
   }
   void adamw(const Ranges& ranges, const AdamWArenas& a, const AdamWStep& step, GradientFactor factor) override {
@@ -292,6 +292,29 @@ class CudaOps final : public Ops {
         factor == GradientFactor::kDecided ? number_at(Number::kGradientFactor) : DeviceSpan<double>(), stream_);
   }
   void round_values(const Ranges& /*ranges*/, ConstTensor /*values*/, Tensor /*rounded*/) override {}
+
+  void accumulate(ConstTensor from, Tensor to) override {
+    const DeviceSpan<const float> values = span_of<float>(from);
+    const auto count = static_cast<std::int64_t>(values.size());
+    const RowShape row{1, count, count};
+    if (accumulation_scratch_.elems().size() < column_sums_scratch_elems(row)) {
+      stream_.synchronize();  // an earlier call may be at work with the old one
+      accumulation_scratch_ = comm::DeviceBuffer<float>(column_sums_scratch_elems(row), "working memory of a sum");
+    }
+    column_sums<float>(values, row, GradientMode::kAdd, span_of<float>(to), accumulation_scratch_.elems(), stream_);
+  }
+
+  comm::Stream* begin_traffic() override {
+    if (!traffic_) traffic_.emplace(stream_.device());
+    before_traffic_.record(stream_);
+    traffic_->wait(before_traffic_);
+    return &*traffic_;
+  }
+  void end_traffic() override {
+    if (!traffic_) return;
+    after_traffic_.record(*traffic_);
+    stream_.wait(after_traffic_);
+  }
 
   void copy_to_host(ConstTensor from, std::span<std::byte> to) override {
     comm::copy_to_host(from.bytes.data(), to, stream_);
@@ -336,9 +359,13 @@ class CudaOps final : public Ops {
   std::optional<comm::Stream> collectives_;  ///< absent: a lone rank has nothing to overlap
   comm::Event produced_;
   comm::Event reduced_;
+  std::optional<comm::Stream> traffic_;  ///< of other groups' collectives, from when there are any
+  comm::Event before_traffic_;
+  comm::Event after_traffic_;
   MatrixProducts<E> gemms_;
   comm::DeviceBuffer<double> numbers_;
-  comm::DeviceBuffer<double> losses_of_ranks_;
+  comm::DeviceBuffer<double> numbers_of_ranks_;
+  comm::DeviceBuffer<float> accumulation_scratch_;
   comm::PinnedBuffer<double> host_numbers_;
   struct Groups {
     std::unique_ptr<TokenGroups> groups;

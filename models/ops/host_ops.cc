@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -274,22 +275,29 @@ class HostOps final : public Ops {
   std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) override {
     return std::make_unique<HostRanges>(std::move(ranges));
   }
-  void sum_squares(const Ranges& ranges, ConstTensor arena, Number number) override {
+  void sum_squares(const Ranges& ranges, ConstTensor arena, Tensor sums) override {
     const PhaseScope scope(times_, Phase::kGradientNorm);
-    double sum = 0;
-    for (const ParameterRange& range : list(ranges)) sum += sum_of_squares<T>(part(arena, range), team_);
-    number_at(number) = sum;
+    std::span<double> rest = sums.as<double>();
+    for (const ParameterRange& range : list(ranges)) {
+      const std::size_t chunks = (range.count + kNormChunkElems - 1) / kNormChunkElems;
+      squares_of_chunks<T>(part(arena, range), rest.first(chunks), team_);
+      rest = rest.subspan(chunks);
+    }
+    DROPTEST_CHECK(rest.empty(), "more sums of squares than chunks");
   }
-  void decide_update(const UpdateRule& rule, const comm::Message& about_losses,
-                     const comm::Message& about_squares) override {
+  void add_sums(ConstTensor sums, Number number) override {
+    const std::span<const double> values = sums.as<double>();
+    number_at(number) = std::accumulate(values.begin(), values.end(), 0.0);
+  }
+  void decide_update(const UpdateRule& rule, comm::Communicator* deciding, const comm::Message& message) override {
     const PhaseScope scope(times_, Phase::kReductions);
-    std::vector<double> losses(static_cast<std::size_t>(world_size()));
-    const std::vector<std::uint64_t> counts(losses.size(), 1);
-    group_.all_gather(std::span<const double>(&number_at(Number::kLosses), 1), std::span<double>(losses), counts,
-                      about_losses);
-    double& squares = number_at(Number::kGradientSquares);
-    group_.all_reduce(std::span<double>(&squares, 1), comm::ReduceOp::kSum, about_squares);
-    const UpdateDecision decision = models::decide_update(losses, squares, rule);
+    comm::Communicator& ranks = deciding == nullptr ? group_ : *deciding;
+    std::vector<RankNumbers> all(static_cast<std::size_t>(ranks.world_size()));
+    const RankNumbers own{number_at(Number::kLosses), number_at(Number::kGradientSquares)};
+    const std::vector<std::uint64_t> counts(all.size(), 2);
+    ranks.all_gather(std::span<const double>(own), std::span<double>(all.front().data(), 2 * all.size()), counts,
+                     message);
+    const UpdateDecision decision = models::decide_update(all, ranks.rank(), rule);
     number_at(Number::kLoss) = decision.loss;
     number_at(Number::kGradientNorm) = decision.gradient_norm;
     number_at(Number::kGradientFactor) = decision.factor;
@@ -314,6 +322,8 @@ class HostOps final : public Ops {
       }
     }
   }
+
+  void accumulate(ConstTensor from, Tensor to) override { add_column_sums<T>(from.as<T>(), 1, to.as<T>(), team_); }
 
   void copy_to_host(ConstTensor from, std::span<std::byte> to) override {
     std::copy(from.bytes.begin(), from.bytes.end(), to.begin());

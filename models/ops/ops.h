@@ -41,8 +41,8 @@ struct Operand {
 /// Numbers of a step, float64 in the memory of the device: a step needs the host for none of them.
 enum class Number : std::uint8_t {
   kLosses,           ///< the sum of this rank's mean losses, of the passes of a step
+  kGradientSquares,  ///< of the gradients that this rank counts
   kEvaluation,       ///< a mean loss without a backward pass
-  kGradientSquares,  ///< of this rank's gradients, or of all ranks'
   kLoss,             ///< decide_update()'s, as the next two
   kGradientNorm,
   kGradientFactor,
@@ -170,18 +170,30 @@ class Ops {
     virtual ~Ranges() = default;
   };
   virtual std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) = 0;
-  /// The number = the sum of the squares of the ranges' elements, in double.
-  virtual void sum_squares(const Ranges& ranges, comm::ConstTensor arena, Number number) = 0;
-  /// Number::kLosses of all ranks and the sum over ranks of Number::kGradientSquares decide about the update; every
-  /// rank gets the same decision in Number::kLoss, kGradientNorm and kGradientFactor. Ranks: gathers about `losses`,
-  /// then sums about `squares`.
-  virtual void decide_update(const UpdateRule& rule, const comm::Message& losses, const comm::Message& squares) = 0;
+  /// sums[c] = the sum of the squares of chunk c, in double: the ranges one after another, each cut into chunks of
+  /// kNormChunkElems. Shapes: sums float64, as many as there are chunks.
+  virtual void sum_squares(const Ranges& ranges, comm::ConstTensor arena, comm::Tensor sums) = 0;
+  /// The number = the sums added up, in an order that depends on their number alone.
+  virtual void add_sums(comm::ConstTensor sums, Number number) = 0;
+  /// Number::kLosses and Number::kGradientSquares of all ranks decide about the update; every rank gets the decision in
+  /// Number::kLoss, kGradientNorm and kGradientFactor. Ranks: all of `ranks`, which the rule describes, or where it is
+  /// null those that sums go over; they gather about `message`.
+  virtual void decide_update(const UpdateRule& rule, comm::Communicator* ranks, const comm::Message& message) = 0;
   /// One update of the ranges; `rounded` becomes the new values where it is not empty. kOfStep: gradients are
   /// multiplied by step.gradient_scale. kDecided: by Number::kGradientFactor; where that is NaN, nothing changes.
   enum class GradientFactor : std::uint8_t { kOfStep, kDecided };
   virtual void adamw(const Ranges& ranges, const AdamWArenas& arenas, const AdamWStep& step, GradientFactor factor) = 0;
   /// `rounded` = the values of the ranges, where adamw() does not round them.
   virtual void round_values(const Ranges& ranges, comm::ConstTensor values, comm::Tensor rounded) = 0;
+
+  /// to += from. Both of the parameters' type.
+  virtual void accumulate(comm::ConstTensor from, comm::Tensor to) = 0;
+
+  /// Collectives of other groups that are put on this stream, null for the host, go on beside operations:
+  /// begin_traffic() lets it wait for all operations so far, and operations after end_traffic() wait for what is on it
+  /// then.
+  virtual comm::Stream* begin_traffic() { return nullptr; }
+  virtual void end_traffic() {}
 
   virtual void copy_to_host(comm::ConstTensor from, std::span<std::byte> to) = 0;
   virtual void copy_from_host(std::span<const std::byte> from, comm::Tensor to) = 0;

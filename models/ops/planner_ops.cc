@@ -222,9 +222,11 @@ class DryRun final : public PlannerOps {
   std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> /*ranges*/) override {
     return std::make_unique<PlannedRanges>();
   }
-  void sum_squares(const Ranges& /*ranges*/, ConstTensor /*arena*/, Number /*number*/) override {}
-  void decide_update(const UpdateRule& /*rule*/, const comm::Message& /*losses*/,
-                     const comm::Message& /*squares*/) override {}
+  void sum_squares(const Ranges& /*ranges*/, ConstTensor /*arena*/, Tensor /*sums*/) override {}
+  void add_sums(ConstTensor /*sums*/, Number /*number*/) override {}
+  void decide_update(const UpdateRule& /*rule*/, comm::Communicator* /*ranks*/,
+                     const comm::Message& /*message*/) override {}
+  void accumulate(ConstTensor /*from*/, Tensor /*to*/) override {}
   void adamw(const Ranges& /*ranges*/, const AdamWArenas& /*arenas*/, const AdamWStep& /*step*/,
              GradientFactor /*factor*/) override {}
   void round_values(const Ranges& /*ranges*/, ConstTensor /*values*/, Tensor /*rounded*/) override {}

@@ -24,8 +24,29 @@ ParallelLayout layout_of(int tensor, int sequence, int data, int pipeline) {
   return ParallelLayout({.data = data, .sequence = sequence, .pipeline = pipeline, .tensor = tensor});
 }
 
-TEST(ParallelLayout, TensorRanksAreNeighboursAndPipelineRanksLieFurthestApart) {
-  const ParallelLayout layout = layout_of(2, 3, 4, 5);
+TEST(ParallelLayout, PipelineRanksAreNeighboursAndReplicasLieFurthestApart) {
+  const ParallelLayout layout = layout_of(2, 1, 2, 2);
+  EXPECT_EQ(layout.coordinates(3), (ParallelNumbers{.data = 0, .sequence = 0, .pipeline = 1, .tensor = 1}));
+  EXPECT_EQ(layout.coordinates(5), (ParallelNumbers{.data = 1, .sequence = 0, .pipeline = 1, .tensor = 0}));
+  EXPECT_EQ(layout.stride(ParallelDimension::kPipeline), 1);
+  EXPECT_EQ(layout.stride(ParallelDimension::kTensor), 2);
+  EXPECT_EQ(layout.stride(ParallelDimension::kData), 4);
+}
+
+TEST(ParallelLayout, AnOrderNamesEachDimensionOnce) {
+  ParallelLayout layout = layout_of(2, 1, 2, 2);
+  layout.order[0] = ParallelDimension::kData;
+  try {
+    (void)layout.world_size();
+    ADD_FAILURE() << "an order without pipeline";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "/parallel/order: got none of \"pipeline\", want each dimension once");
+  }
+}
+
+TEST(ParallelLayout, InMegatronsOrderTensorRanksAreNeighboursAndPipelineRanksLieFurthestApart) {
+  ParallelLayout layout = layout_of(2, 3, 4, 5);
+  layout.order = kMegatronOrder;
   EXPECT_EQ(layout.world_size(), 120);
   EXPECT_EQ(layout.rank({.tensor = 1}), 1);
   EXPECT_EQ(layout.rank({.sequence = 1}), 2);
@@ -59,28 +80,32 @@ TEST(ParallelLayout, SaysWhichProductDoesNotFit) {
 
 // Every rank gathers the world ranks of each of its groups.
 TEST(ParallelGroups, HaveTheRanksThatDifferInOneCoordinate) {
-  const ParallelLayout layout = layout_of(2, 1, 3, 2);
-  run_ranks(12, kTimeout, [&](Communicator& world) {
-    const ParallelGroups groups(layout, world);
-    EXPECT_EQ(groups.coordinates(), layout.coordinates(world.rank()));
-    EXPECT_EQ(groups.group(ParallelDimension::kSequence), nullptr);
-    for (const auto dimension : {ParallelDimension::kTensor, ParallelDimension::kData, ParallelDimension::kPipeline}) {
-      Communicator* group = groups.group(dimension);
-      ASSERT_NE(group, nullptr);
-      ASSERT_EQ(group->world_size(), layout.of(dimension));
-      EXPECT_EQ(group->rank(), groups.coordinates().of(dimension));
-      std::vector<std::uint64_t> met(static_cast<std::size_t>(group->world_size()));
-      const std::array<std::uint64_t, 1> mine = {static_cast<std::uint64_t>(world.rank())};
-      group->all_gather(ConstTensor(std::span<const std::uint64_t>(mine)), Tensor(std::span(met)),
-                        std::vector<std::uint64_t>(met.size(), 1), kMessage);
-      for (int r = 0; r < group->world_size(); ++r) {
-        ParallelNumbers there = groups.coordinates();
-        there.of(dimension) = r;
-        EXPECT_EQ(met[static_cast<std::size_t>(r)], static_cast<std::uint64_t>(layout.rank(there)));
-        EXPECT_EQ(group->world_rank(r), layout.rank(there));
+  for (const ParallelOrder& order : {kDefaultOrder, kMegatronOrder}) {
+    ParallelLayout layout = layout_of(2, 1, 3, 2);
+    layout.order = order;
+    run_ranks(12, kTimeout, [&](Communicator& world) {
+      const ParallelGroups groups(layout, world);
+      EXPECT_EQ(groups.coordinates(), layout.coordinates(world.rank()));
+      EXPECT_EQ(groups.group(ParallelDimension::kSequence), nullptr);
+      for (const auto dimension :
+           {ParallelDimension::kTensor, ParallelDimension::kData, ParallelDimension::kPipeline}) {
+        Communicator* group = groups.group(dimension);
+        ASSERT_NE(group, nullptr);
+        ASSERT_EQ(group->world_size(), layout.of(dimension));
+        EXPECT_EQ(group->rank(), groups.coordinates().of(dimension));
+        std::vector<std::uint64_t> met(static_cast<std::size_t>(group->world_size()));
+        const std::array<std::uint64_t, 1> mine = {static_cast<std::uint64_t>(world.rank())};
+        group->all_gather(ConstTensor(std::span<const std::uint64_t>(mine)), Tensor(std::span(met)),
+                          std::vector<std::uint64_t>(met.size(), 1), kMessage);
+        for (int r = 0; r < group->world_size(); ++r) {
+          ParallelNumbers there = groups.coordinates();
+          there.of(dimension) = r;
+          EXPECT_EQ(met[static_cast<std::size_t>(r)], static_cast<std::uint64_t>(layout.rank(there)));
+          EXPECT_EQ(group->world_rank(r), layout.rank(there));
+        }
       }
-    }
-  });
+    });
+  }
 }
 
 TEST(ParallelGroups, AllRanksOfOneKindAreTheWorldItself) {

@@ -113,15 +113,19 @@ TEST_F(TensorSegmentsCuda, SumOfSquares) {
     DeviceArray<float> device_values(values, stream(), start);
     DeviceArray<double> scratch = poisoned<double>(segments.chunks().size(), stream());
     DeviceArray<double> sum = poisoned<double>(1, stream());
-    sum_of_squares(segments, device_values.read(), scratch.elems(), sum.elems(), stream());
+    squares_of_chunks(segments, device_values.read(), scratch.elems(), stream());
+    add_in_order(scratch.elems(), sum.elems(), stream());
     EXPECT_NEAR(sum.values()[0] / want, 1, 1e-12);  // 25,000 additions in double
   }
   const TensorSegments none(std::vector<ParameterRange>{}, stream());
   DeviceArray<float> device_values(values, stream());
   DeviceArray<double> sum = poisoned<double>(1, stream());
-  sum_of_squares(none, device_values.read(), {}, sum.elems(), stream());
+  squares_of_chunks(none, device_values.read(), {}, stream());
+  add_in_order({}, sum.elems(), stream());
   EXPECT_EQ(sum.values(), std::vector<double>{0.0});
-  EXPECT_THROW(sum_of_squares(segments, device_values.read().first(25499), {}, sum.elems(), stream()), CheckError);
+  DeviceArray<double> scratch = poisoned<double>(segments.chunks().size(), stream());
+  EXPECT_THROW(squares_of_chunks(segments, device_values.read().first(25499), scratch.elems(), stream()), CheckError);
+  EXPECT_THROW(squares_of_chunks(segments, device_values.read(), scratch.elems().first(7), stream()), CheckError);
 }
 
 }  // namespace

@@ -340,8 +340,13 @@ void optimizer(Bench& b) {
   }
   b.keep(arenas.values);
   b.keep(arenas.rounded.bytes.empty() ? elements(arenas.values, 0, 7) : elements(arenas.rounded, 0, 7));
-  b.ops.sum_squares(*ranges, arenas.gradients, Number::kGradientSquares);
+  const Tensor squares = b.empty(2, ElementType::kFloat64);
+  b.ops.sum_squares(*ranges, arenas.gradients, squares);
+  b.keep(squares);
+  b.ops.add_sums(squares, Number::kGradientSquares);
   b.results.push_back(b.ops.numbers()[Number::kGradientSquares]);
+  b.ops.accumulate(elements(arenas.gradients, 3, 30), elements(arenas.values, 1, 30));
+  b.keep(arenas.values);
 }
 
 // Gradients that are clipped, those that are not, and such as skip the update: one of them, then the loss.
@@ -360,8 +365,10 @@ void decided_update(Bench& b) {
       gradients[11] = gradient;
       arenas.gradients = b.tensor(gradients, b.types.parameters);
       b.ops.sum_losses(b.tensor({1, loss, 2}, b.types.losses), 2, 3, GradientMode::kSet, Number::kLosses);
-      b.ops.sum_squares(*ranges, arenas.gradients, Number::kGradientSquares);
-      b.ops.decide_update({2.0, 2}, {sim::TrafficClass::kControl, "a", -1}, {sim::TrafficClass::kControl, "b", -1});
+      const Tensor squares = b.empty(1, ElementType::kFloat64);
+      b.ops.sum_squares(*ranges, arenas.gradients, squares);
+      b.ops.add_sums(squares, Number::kGradientSquares);
+      b.ops.decide_update({2.0, 2}, nullptr, {sim::TrafficClass::kControl, "a", -1});
       b.ops.adamw(*ranges, arenas, adamw_step({.epsilon = 1e-3}, 1, 0.01, 7), Ops::GradientFactor::kDecided);
       const Ops::Numbers numbers = b.ops.numbers();
       for (const Number number : {Number::kLoss, Number::kGradientNorm, Number::kGradientFactor}) {

@@ -83,7 +83,7 @@ class Chain {
 
 template <class Use>
 void with_parameters_of(ParameterStore& store, const Use& use) {
-  if (store.values().type == comm::ElementType::kFloat64) {
+  if (store.type() == comm::ElementType::kFloat64) {
     use(store.host<double>());
   } else {
     use(store.host<float>());

@@ -202,19 +202,45 @@ TEST(TrainingStep, GoesOnFromItsStateToTheSameBits) {
 TEST(TrainingStep, MeansOfEqualNumbersAreThatNumber) {
   for (const double value : {0.1, 5.4159265358979, 1e300}) {
     EXPECT_EQ(mean_of_ranks(std::vector<double>(3, value)), value);
-    EXPECT_EQ(decide_update(std::vector<double>(7, value), 1, {}).loss, value);
+    EXPECT_EQ(decide_update(std::vector<RankNumbers>(7, {value, 1}), 0, {}).loss, value);
   }
   EXPECT_EQ(mean_of_ranks(std::vector<double>{1, 2, 6}), 3);
-  EXPECT_EQ(decide_update(std::vector<double>{2, 4, 12}, 1, {0, 2}).loss, 3);
+  EXPECT_EQ(decide_update(std::vector<RankNumbers>{{2, 1}, {4, 1}, {12, 1}}, 0, {0, 2}).loss, 3);
+}
+
+// Two replicas of two parts each, which lie next to each other or two apart.
+TEST(TrainingStep, ReplicasHaveOneNormOrEachItsOwn) {
+  UpdateRule rule{.max_gradient_norm = 1, .data_ranks = 2, .data_stride = 2};
+  const std::vector<RankNumbers> ranks = {{1, 9}, {1, 16}, {3, 50}, {3, 25}};
+  for (int rank = 0; rank < 4; ++rank) {
+    const UpdateDecision agreed = decide_update(ranks, rank, rule);
+    EXPECT_EQ(agreed.loss, 2);
+    EXPECT_EQ(agreed.gradient_norm, std::sqrt(50));
+    rule.norm = UpdateRule::Norm::kOwn;
+    const UpdateDecision own = decide_update(ranks, rank, rule);
+    EXPECT_EQ(own.gradient_norm, rank < 2 ? 5 : std::sqrt(75));
+    EXPECT_EQ(own.factor, clip_scale(own.gradient_norm, 1));
+    rule.norm = UpdateRule::Norm::kAgreed;
+  }
+  rule.data_stride = 1;
+  EXPECT_EQ(decide_update(ranks, 0, rule).gradient_norm, std::sqrt(50));
+  rule.norm = UpdateRule::Norm::kOwn;
+  EXPECT_EQ(decide_update(ranks, 2, rule).gradient_norm, std::sqrt(59));
+  // One replica's norm is not finite: none updates.
+  const std::vector<RankNumbers> broken = {{1, 9}, {1, 16}, {3, std::nan("")}, {3, 25}};
+  for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(decide_update(broken, rank, rule).skips());
 }
 
 TEST(TrainingStep, IsSkippedWhereLossOrNormIsNotFinite) {
   const double infinity = std::numeric_limits<double>::infinity();
-  EXPECT_FALSE(decide_update(std::vector<double>{1, 2}, 9, {1, 1}).skips());
-  EXPECT_TRUE(decide_update(std::vector<double>{1, infinity}, 9, {1, 1}).skips());
-  EXPECT_TRUE(decide_update(std::vector<double>{1, std::nan("")}, 9, {}).skips());
-  EXPECT_TRUE(decide_update(std::vector<double>{1, 2}, infinity, {1, 1}).skips());
-  EXPECT_TRUE(decide_update(std::vector<double>{1, 2}, std::nan(""), {}).skips());
+  const auto decided = [](double loss, double squares) {
+    return decide_update(std::vector<RankNumbers>{{1, 1}, {loss, squares}}, 0, {1, 1});
+  };
+  EXPECT_FALSE(decided(2, 9).skips());
+  EXPECT_TRUE(decided(infinity, 9).skips());
+  EXPECT_TRUE(decided(std::nan(""), 9).skips());
+  EXPECT_TRUE(decided(2, infinity).skips());
+  EXPECT_TRUE(decided(2, std::nan("")).skips());
 }
 
 }  // namespace

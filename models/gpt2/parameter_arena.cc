@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/gpt2/parameter_arena.h"
+
+#include <algorithm>
+#include <array>
+
+#include "sim/error.h"
+
+namespace droptest::models {
+namespace {
+
+/// Rooms begin on cache lines of their own.
+std::uint64_t aligned(std::uint64_t elems) {
+  constexpr std::uint64_t kAlignmentElems = 16;
+  return (elems + kAlignmentElems - 1) / kAlignmentElems * kAlignmentElems;
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> ParameterArena::rooms(const ParameterTable& table, const ShardPlan& plan, Holds holds) {
+  constexpr std::size_t kBlocks = 2;
+  std::uint64_t end = holds == Holds::kOwnAndUnits ? aligned(plan.own_elems()) : 0;
+  std::array<std::uint64_t, kBlocks> of_block{};
+  std::uint64_t largest = 0;
+  for (const ParameterUnit& unit : table.units) {
+    if (unit.layer != kOutsideOfBlocks) largest = std::max(largest, unit.count);
+  }
+  for (std::uint64_t& room : of_block) {
+    room = end;
+    end += aligned(largest);
+  }
+  std::vector<std::uint64_t> rooms;
+  for (const ParameterUnit& unit : table.units) {
+    if (unit.layer != kOutsideOfBlocks) {
+      rooms.push_back(of_block[static_cast<std::size_t>(unit.layer) % kBlocks]);
+      continue;
+    }
+    rooms.push_back(end);
+    end += table.elems - unit.offset;  // with padding
+  }
+  rooms.push_back(end);
+  return rooms;
+}
+
+std::uint64_t ParameterArena::elems(const ParameterTable& table, const ShardPlan& plan, Holds holds) {
+  if (holds == Holds::kAll) return table.elems;
+  return holds == Holds::kOwn ? plan.own_elems() : rooms(table, plan, holds).back();
+}
+
+ParameterArena::ParameterArena(const ParameterTable& table, const ShardPlan& plan, Holds holds, comm::ElementType type,
+                               const std::string& purpose, Ops::Content content, Ops& ops)
+    : table_(&table), holds_(holds) {
+  if (holds == Holds::kOwnAndUnits || holds == Holds::kUnits) rooms_ = rooms(table, plan, holds);
+  const std::uint64_t bytes = elems(table, plan, holds) * comm::element_bytes(type);
+  memory_ = ops.allocate(bytes, purpose, content);
+  all_ = {type, {memory_->data(), static_cast<std::size_t>(bytes)}, ops.stream()};
+}
+
+comm::Tensor ParameterArena::part(std::uint64_t offset, std::uint64_t count) const {
+  std::uint64_t place = offset;
+  if (holds_ != Holds::kAll) {
+    DROPTEST_CHECK(holds_ != Holds::kOwn, "an element that is not in memory");
+    const auto above = std::upper_bound(table_->units.begin(), table_->units.end(), offset,
+                                        [](std::uint64_t at, const ParameterUnit& unit) { return at < unit.offset; });
+    const auto unit = static_cast<std::size_t>(above - table_->units.begin()) - 1;
+    const std::uint64_t end = above == table_->units.end() ? table_->elems : above->offset;
+    DROPTEST_CHECK(offset + count <= end, "elements of two units");
+    place = rooms_[unit] + (offset - table_->units[unit].offset);
+  }
+  return elements(all_, static_cast<std::int64_t>(place), static_cast<std::int64_t>(count));
+}
+
+comm::Tensor ParameterArena::own(const OwnPart& part_of_rank) const {
+  if (holds_ == Holds::kAll) return part(part_of_rank.offset, part_of_rank.count);
+  DROPTEST_CHECK(holds_ != Holds::kUnits, "a rank's own elements where there is room for units alone");
+  return elements(all_, static_cast<std::int64_t>(part_of_rank.shard_offset),
+                  static_cast<std::int64_t>(part_of_rank.count));
+}
+
+}  // namespace droptest::models

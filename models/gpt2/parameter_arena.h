@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory for one number for each element of a rank's tensors, or for those that the rank has.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/gpt2/parameter_table.h"
+#include "models/gpt2/shard_plan.h"
+#include "models/ops/ops.h"
+
+namespace droptest::models {
+
+/// Places are by offsets in a whole arena (ParameterTable), whatever is in memory of it. Owner: one rank.
+class ParameterArena {
+ public:
+  enum class Holds : std::uint8_t {
+    kAll,
+    kOwn,          ///< the rank's own elements
+    kOwnAndUnits,  ///< and room for what is outside of blocks and for two blocks: one in use, one on its way
+    kUnits,        ///< that room alone
+  };
+
+  /// Without memory.
+  ParameterArena() = default;
+  /// The table and the plan are borrowed. `purpose` is for errors.
+  ParameterArena(const ParameterTable& table, const ShardPlan& plan, Holds holds, comm::ElementType type,
+                 const std::string& purpose, Ops::Content content, Ops& ops);
+
+  bool is_empty() const { return memory_ == nullptr; }
+  Holds holds() const { return holds_; }
+  /// All that is in memory.
+  const comm::Tensor& all() const { return all_; }
+  /// Elements of one unit, or with Holds::kAll any. Two blocks whose numbers differ by an even one share their room.
+  comm::Tensor part(std::uint64_t offset, std::uint64_t count) const;
+  comm::Tensor part(const ParameterRange& range) const { return part(range.offset, range.count); }
+  comm::Tensor own(const OwnPart& part) const;
+
+  /// Elements in memory.
+  static std::uint64_t elems(const ParameterTable& table, const ShardPlan& plan, Holds holds);
+
+ private:
+  /// Where the room of each unit begins, and at last where all ends.
+  static std::vector<std::uint64_t> rooms(const ParameterTable& table, const ShardPlan& plan, Holds holds);
+
+  const ParameterTable* table_ = nullptr;
+  Holds holds_ = Holds::kAll;
+  std::vector<std::uint64_t> rooms_;
+  std::unique_ptr<Ops::Memory> memory_;
+  comm::Tensor all_;
+};
+
+}  // namespace droptest::models

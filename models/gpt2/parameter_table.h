@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The places of a rank's parameters in an arena: one number for each element of its tensors.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "models/gpt2/gpt2_tensors.h"
+#include "models/ops/ops.h"
+#include "models/parameter.h"
+
+namespace droptest::models {
+
+/// The tensors of a block, or those outside of blocks: a pass uses them together, and their gradients become ready
+/// together.
+struct ParameterUnit {
+  int layer = kOutsideOfBlocks;
+  std::uint64_t offset = 0;
+  std::uint64_t count = 0;  ///< trained elements
+};
+
+/// Names and places, no memory. An arena has no gaps. It begins with the last block and ends with what is outside of
+/// blocks: the order in which a backward pass makes gradients ready. Its very end is the padding of the vocabulary,
+/// which nobody trains, sends, or counts.
+struct ParameterTable {
+  explicit ParameterTable(std::vector<Gpt2Tensor> list);
+  /// Throws: CheckError for a name that no tensor has.
+  std::size_t number_of(std::string_view name) const;
+  /// The tensors, without padding, in the order of the arena.
+  std::vector<std::size_t> in_order() const;
+  /// One past each chunk of kNormChunkElems or fewer elements, in order: tensors are cut into chunks from their
+  /// beginning. Whatever cuts an arena cuts it there.
+  std::vector<std::uint64_t> chunk_ends() const;
+
+  std::vector<Gpt2Tensor> tensors;
+  std::vector<ParameterRange> ranges;  ///< of each tensor, with padding
+  std::vector<std::uint64_t> trained;  ///< elements of each tensor, without
+  std::vector<ParameterUnit> units;    ///< in order
+  std::vector<std::size_t> unit_of;    ///< of each tensor
+  std::uint64_t elems = 0;             ///< of an arena
+  std::uint64_t trained_elems = 0;     ///< without the padding at the end
+};
+
+}  // namespace droptest::models
