@@ -12,6 +12,8 @@
 #include "comm/lossy/network.h"
 #include "comm/parallel_layout.h"
 #include "models/gpt2/gpt2_config.h"
+#include "models/gpt2/shard_plan.h"
+#include "models/kernels/update_decision.h"
 #include "models/optimizer.h"
 #include "models/precision.h"
 
@@ -33,13 +35,14 @@ struct DataConfig {
 
 struct TrainingConfig {
   std::uint64_t steps = 300;
-  int batch_sequences = 8;  ///< sequences per micro-batch
+  int batch_sequences = 8;  ///< sequences per micro-batch of a replica
   int sequence_tokens = 128;
-  int accumulation = 1;  ///< micro-batches per step
+  int accumulation = 1;  ///< micro-batches of a replica per step
   models::ModelPrecision precision;
   models::LearningRateSchedule learning_rate;
   models::AdamWConfig adamw;
   double gradient_clip = 1.0;  ///< largest global norm; 0: no clipping
+  models::UpdateRule::Norm gradient_norm = models::UpdateRule::Norm::kAgreed;
 };
 
 struct ValidationConfig {
@@ -83,6 +86,7 @@ struct RunConfig {
   std::string initial_weights;  ///< safetensors file; empty: random
   DataConfig data;
   comm::ParallelLayout parallel;
+  models::ShardOptions sharding;  ///< of data-parallel ranks
   BackendConfig backend;
   Device device = Device::kCpu;
   int device_index = 0;  ///< which of the machine's CUDA devices this process uses; no part of a spec

@@ -20,6 +20,7 @@
 #include "comm/backend_registry.h"
 #include "experiments/data/corpus.h"
 #include "experiments/records/atomic_file.h"
+#include "experiments/run/run_device.h"
 #include "models/gpt2/gpt2.h"
 #include "models/ops/host_ops.h"
 #include "sim/error.h"
@@ -172,13 +173,15 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
   const std::uintmax_t file_bytes = std::filesystem::file_size(file, ignored);
   // A text's bytes become tokens of two bytes each.
   const std::uint64_t corpus_bytes = ignored ? 0 : config.data.text.empty() ? file_bytes : 2 * file_bytes;
-  const auto share = static_cast<double>(here.ranks) / config.parallel.world_size();
-  const auto parameters = static_cast<double>(models::parameter_count(config.model));
-  double bytes = share * parameters * kTrainingBytesPerParameter +
-                 static_cast<double>(here.processes) * static_cast<double>(corpus_bytes);
+  models::HostOpsOptions options;
+  options.threads = config.backend.threads_per_rank;
+  const auto of_rank = static_cast<double>(
+      remembered_bytes(config) +
+      models::ParameterStore::device_bytes(models::gpt2_tensors(config.model, config.parallel.tensor, 0),
+                                           *models::host_ops_form(options, config.parallel.tensor), config.sharding,
+                                           config.parallel.data, 0, models::AdamW::kMoments));
+  double bytes = here.ranks * of_rank + static_cast<double>(here.processes) * static_cast<double>(corpus_bytes);
   if (config.device == Device::kCpu) {
-    models::HostOpsOptions options;
-    options.threads = config.backend.threads_per_rank;
     bytes += here.ranks *
              static_cast<double>(models::Gpt2::activation_bytes(
                  config.model, config.parallel.tensor, 0, *models::host_ops_form(options, config.parallel.tensor),

@@ -7,8 +7,9 @@
 
 namespace droptest::experiments {
 
-/// Mean cross-entropy in nats over the tokens that `batches` predict, each with equal weight.
-/// Ranks: all of the model's group.
-double mean_loss(TrainingModel& model, const EvaluationBatches& batches);
+/// Mean cross-entropy in nats over the tokens that `batches` predict, each with equal weight. Replicas of the model,
+/// where there are, take batches in turn, so each token is predicted by one of them; where they are equal, the result
+/// has the bits of one rank's. Ranks: all that train the model; `replicas` are those that are data parallel, or null.
+double mean_loss(TrainingModel& model, const EvaluationBatches& batches, comm::Communicator* replicas = nullptr);
 
 }  // namespace droptest::experiments

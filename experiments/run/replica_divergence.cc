@@ -11,30 +11,27 @@
 namespace droptest::experiments {
 namespace {
 
+constexpr const char* kAllGroups = "all groups";
+
 /// Sums behind a Divergence: over elements, and over pairs of ranks for the squares.
 struct Accumulator {
   double max = 0;
   double pair_squares = 0;
-  std::uint64_t elems = 0;
+  double count = 0;  ///< elements x pairs
 
   void add(const Accumulator& other) {
     max = comm::larger_or_nan(max, other.max);
     pair_squares += other.pair_squares;
-    elems += other.elems;
+    count += other.count;
   }
-
-  Divergence divergence(int world_size) const {
-    const double pairs = world_size * (world_size - 1) / 2.0;
-    const double count = pairs * static_cast<double>(elems);
-    return {max, count == 0 ? 0 : std::sqrt(pair_squares / count)};
-  }
+  Divergence divergence() const { return {max, count == 0 ? 0 : std::sqrt(pair_squares / count)}; }
 };
 
 /// `copies` holds the ranks' copies one after the other. With d_r = x_r - x_0 over N ranks, the squares of the
 /// differences of all pairs sum to N sum(d_r^2) - (sum d_r)^2, which is exactly zero for equal copies.
 Accumulator accumulate(std::span<const float> copies, std::size_t elems, int world_size) {
   Accumulator result;
-  result.elems = elems;
+  result.count = world_size * (world_size - 1) / 2.0 * static_cast<double>(elems);
   for (std::size_t i = 0; i < elems; ++i) {
     double low = 0;
     double high = 0;
@@ -59,25 +56,39 @@ Accumulator accumulate(std::span<const float> copies, std::size_t elems, int wor
 }  // namespace
 
 ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<float>> parameters,
-                                             comm::Communicator& group) {
-  const int world_size = group.world_size();
-  Accumulator all;
-  std::map<std::string, Accumulator> groups;
+                                             const comm::ParallelGroups& groups) {
+  comm::Communicator& world = groups.world();
+  comm::Communicator* const replicas = groups.group(comm::ParallelDimension::kData);
+  std::map<std::string, Accumulator> accumulators;
   std::vector<float> copies;
   for (const models::Parameter<float>& parameter : parameters) {
-    if (parameter.placement != models::Placement::kReplicated) continue;
+    const bool replicated = parameter.placement == models::Placement::kReplicated;
+    comm::Communicator* const group = replicated ? &world : replicas;
+    if (group == nullptr) continue;
+    const auto ranks = static_cast<std::size_t>(group->world_size());
     const std::size_t elems = parameter.value.size();
-    copies.resize(elems * static_cast<std::size_t>(world_size));
-    const std::vector<std::uint64_t> counts(static_cast<std::size_t>(world_size), elems);
-    group.all_gather(comm::ConstTensor(std::span<const float>(parameter.value)), comm::Tensor(std::span<float>(copies)),
-                     counts, {sim::TrafficClass::kControl, parameter.name, -1});
-    const Accumulator one = accumulate(copies, elems, world_size);
-    all.add(one);
-    groups[parameter.group].add(one);
+    copies.resize(elems * ranks);
+    group->all_gather(comm::ConstTensor(std::span<const float>(parameter.value)),
+                      comm::Tensor(std::span<float>(copies)), std::vector<std::uint64_t>(ranks, elems),
+                      {sim::TrafficClass::kControl, parameter.name, -1});
+    // What all ranks compare is counted by one of them.
+    Accumulator one = accumulate(copies, elems, group->world_size());
+    if (group == &world && world.rank() != 0) one = {};
+    if (group != &world && group->rank() != 0) one = {};
+    accumulators[kAllGroups].add(one);
+    accumulators[parameter.group].add(one);
   }
   ReplicaDivergence result;
-  result.all = all.divergence(world_size);
-  for (const auto& [name, accumulator] : groups) result.groups[name] = accumulator.divergence(world_size);
+  for (auto& [name, accumulator] : accumulators) {
+    std::vector<Accumulator> of_ranks(static_cast<std::size_t>(world.world_size()));
+    static_assert(sizeof(Accumulator) == 3 * sizeof(double));
+    world.all_gather(comm::ConstTensor(std::span<const double>(&accumulator.max, 3)),
+                     comm::Tensor(std::span<double>(&of_ranks.front().max, 3 * of_ranks.size())),
+                     std::vector<std::uint64_t>(of_ranks.size(), 3), {sim::TrafficClass::kControl, name, -1});
+    Accumulator sum;
+    for (const Accumulator& rank : of_ranks) sum.add(rank);
+    (name == kAllGroups ? result.all : result.groups[name]) = sum.divergence();
+  }
   return result;
 }
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "comm/communicator.h"
+#include "comm/parallel_layout.h"
 #include "experiments/records/metrics.h"
 #include "models/parameter.h"
 
@@ -17,11 +17,12 @@ struct ReplicaDivergence {
   std::map<std::string, Divergence> groups;  ///< by Parameter::group; groups with replicated parameters only
 };
 
-/// Compares the replicated parameters of all ranks, element by element; exactly zero where they are equal, and for one
-/// rank. `max` is the largest absolute difference between any two ranks, `rms` the root mean square over elements and
-/// pairs of ranks.
-/// Ranks: all, with the same parameters; the result is the same on each. Traffic is of class control.
+/// Compares the copies of each parameter: of replicated ones those of all ranks, of those that are cut over
+/// tensor-parallel ranks those of the data-parallel replicas. Exactly zero where they are equal, and for one rank.
+/// `max` is the largest absolute difference between any two copies, `rms` the root mean square over elements and pairs
+/// of copies.
+/// Ranks: all of `groups`, with the same parameters; the result is the same on each. Traffic is of class control.
 ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<float>> parameters,
-                                             comm::Communicator& group);
+                                             const comm::ParallelGroups& groups);
 
 }  // namespace droptest::experiments

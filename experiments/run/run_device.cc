@@ -11,6 +11,7 @@
 #include "comm/lossy/paths/path_registry.h"
 #include "experiments/run/core_shares.h"
 #include "experiments/run/training_model.h"
+#include "models/gpt2/parameter_table.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -40,20 +41,18 @@ std::uint64_t remembered_copies(const comm::ClassNetwork& network, std::uint64_t
   return copies;
 }
 
+std::uint64_t activation_message_bytes(const RunConfig& config) {
+  return static_cast<std::uint64_t>(config.training.batch_sequences) *
+         static_cast<std::uint64_t>(config.training.sequence_tokens) * static_cast<std::uint64_t>(config.model.width) *
+         sizeof(float);
+}
+
 /// What the messages of a rank take, apart from the model's own buffers.
 std::uint64_t message_bytes(const RunConfig& config) {
-  const auto ranks = static_cast<std::uint64_t>(config.parallel.tensor);
-  if (ranks == 1) return 0;
-  const std::uint64_t message = static_cast<std::uint64_t>(config.training.batch_sequences) *
-                                static_cast<std::uint64_t>(config.training.sequence_tokens) *
-                                static_cast<std::uint64_t>(config.model.width) * sizeof(float);
-  std::uint64_t copies = kMessagesAtOnce;
-  for (const sim::TrafficClass c : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {
-    const auto& network = config.network.of(c);
-    const std::uint64_t messages = 2 * static_cast<std::uint64_t>(config.model.layers) + 1;  // each of its own name
-    if (network) copies += messages * remembered_copies(*network, ranks);
-  }
-  return copies * message;
+  std::uint64_t bytes = remembered_bytes(config);
+  if (config.parallel.tensor > 1) bytes += kMessagesAtOnce * activation_message_bytes(config);
+  if (config.parallel.data > 1) bytes += kMessagesAtOnce * config.sharding.bucket_bytes;
+  return bytes;
 }
 
 /// What run_device_bytes() depends on: the runs of a sweep that differ in seeds and rates alone have one memory.
@@ -61,10 +60,32 @@ auto memory_key(const RunConfig& config) {
   const models::Gpt2Config& m = config.model;
   return std::make_tuple(m.layers, m.width, m.heads, m.context, m.vocabulary, config.training.batch_sequences,
                          config.training.sequence_tokens, config.training.precision, config.parallel.tensor,
-                         config.backend.name, message_bytes(config));
+                         config.parallel.data, config.sharding.zero, config.sharding.shards_gradients(),
+                         config.sharding.bucket_bytes, config.sharding.gather_bucket_bytes, config.backend.name,
+                         message_bytes(config));
 }
 
 }  // namespace
+
+std::uint64_t remembered_bytes(const RunConfig& config) {
+  std::uint64_t bytes = 0;
+  const std::uint64_t messages = 2 * static_cast<std::uint64_t>(config.model.layers) + 1;  // each of its own name
+  for (const sim::TrafficClass c : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {
+    if (const auto& network = config.network.of(c); network && config.parallel.tensor > 1) {
+      bytes += messages * activation_message_bytes(config) *
+               remembered_copies(*network, static_cast<std::uint64_t>(config.parallel.tensor));
+    }
+  }
+  for (const sim::TrafficClass c : {sim::TrafficClass::kDpGradient, sim::TrafficClass::kParameterGather}) {
+    if (const auto& network = config.network.of(c); network && config.parallel.data > 1) {
+      const std::uint64_t parameters =
+          models::ParameterTable(models::gpt2_tensors(config.model, config.parallel.tensor, 0)).trained_elems;
+      bytes +=
+          parameters * sizeof(float) * remembered_copies(*network, static_cast<std::uint64_t>(config.parallel.data));
+    }
+  }
+  return bytes;
+}
 
 void require_run_device(const RunConfig& config) {
   if (config.device == Device::kCuda) comm::require_device(config.device_index);
@@ -74,10 +95,12 @@ std::uint64_t run_device_bytes(const RunConfig& config) {
   const std::unique_ptr<models::OpsForm> form = ops_form(config);
   std::uint64_t of_all = 0;
   std::uint64_t largest = 0;
-  for (int rank = 0; rank < config.parallel.tensor; ++rank) {
+  for (int rank = 0; rank < config.parallel.world_size(); ++rank) {
+    const comm::ParallelNumbers at = config.parallel.coordinates(rank);
     const std::uint64_t bytes =
-        models::Gpt2::planned_bytes(config.model, config.parallel.tensor, rank, *form,
-                                    {config.training.batch_sequences, config.training.sequence_tokens}) +
+        models::Gpt2::planned_bytes(config.model, config.parallel.tensor, at.tensor, *form,
+                                    {config.training.batch_sequences, config.training.sequence_tokens}, {},
+                                    config.sharding, config.parallel.data, at.data) +
         kRankBytes + message_bytes(config);
     of_all += bytes;
     largest = std::max(largest, bytes);

@@ -14,6 +14,9 @@ namespace droptest::experiments {
 /// or this build has no CUDA code.
 void require_run_device(const RunConfig& config);
 
+/// Bytes of a rank that recoveries keep from one step to the next: stale values, what errors are fed back from.
+std::uint64_t remembered_bytes(const RunConfig& config);
+
 /// Memory that a run on CUDA takes of a device, at most: of all its ranks with `local`, of one with other backends. The
 /// model's is known; for what CUDA, its libraries and messages on their way take there are allowances.
 std::uint64_t run_device_bytes(const RunConfig& config);

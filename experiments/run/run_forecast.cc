@@ -10,6 +10,8 @@
 #include "comm/run_ranks.h"
 #include "experiments/data/corpus.h"
 #include "experiments/run/trainer.h"
+#include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/shard_plan.h"
 
 namespace droptest::experiments {
 namespace {
@@ -27,15 +29,31 @@ std::uint64_t tokens_of_batch(const RunConfig& config) {
 }
 
 std::uint64_t tokens_of_step(const RunConfig& config) {
-  return tokens_of_batch(config) * static_cast<std::uint64_t>(config.training.accumulation);
+  return tokens_of_batch(config) * static_cast<std::uint64_t>(config.training.accumulation) *
+         static_cast<std::uint64_t>(config.parallel.data);
 }
 
-/// Predicted by all evaluations: before the first step, every so many steps, and after the last one.
-std::uint64_t tokens_evaluated(const RunConfig& config) {
+/// Before the first step, every so many steps, and after the last one.
+std::uint64_t evaluations(const RunConfig& config) {
   const std::uint64_t steps = config.training.steps;
   const std::uint64_t every = config.validation.every_steps;
-  const std::uint64_t evaluations = 1 + steps / every + (steps % every != 0 ? 1 : 0);
-  return evaluations * validation_targets(config) + selection_targets(config);
+  return 1 + steps / every + (steps % every != 0 ? 1 : 0);
+}
+
+/// Of one evaluation of so many tokens, how many ranks of one tensor-parallel coordinate go through: replicas take
+/// batches in turn, and those that have none in the last turn go through the last batch again.
+std::uint64_t tokens_gone_through(const RunConfig& config, std::uint64_t targets) {
+  if (targets == 0) return 0;
+  const std::uint64_t batch = tokens_of_batch(config);
+  const auto replicas = static_cast<std::uint64_t>(config.parallel.data);
+  const std::uint64_t batches = (targets + batch - 1) / batch;
+  const std::uint64_t again = (batches + replicas - 1) / replicas * replicas - batches;
+  return targets + again * (targets - (batches - 1) * batch);
+}
+
+std::uint64_t tokens_evaluated(const RunConfig& config) {
+  return evaluations(config) * tokens_gone_through(config, validation_targets(config)) +
+         tokens_gone_through(config, selection_targets(config));
 }
 
 double operations_per_token(const RunConfig& config) {
@@ -57,6 +75,57 @@ std::uint64_t packets_of_message(const RunConfig& config, const comm::ClassNetwo
   simulation.seed = config.seeds.network;
   simulation.time = config.time ? &*config.time : nullptr;
   return comm::simulate_fates(simulation).statistics.total().packets;
+}
+
+/// Batches of a data-parallel rank in one evaluation of so many tokens.
+std::uint64_t evaluation_turns(const RunConfig& config, std::uint64_t targets) {
+  const std::uint64_t batches = (targets + tokens_of_batch(config) - 1) / tokens_of_batch(config);
+  const auto replicas = static_cast<std::uint64_t>(config.parallel.data);
+  return (batches + replicas - 1) / replicas;
+}
+
+/// How often each bucket of parameters is gathered in a run.
+std::uint64_t gathers_of_run(const RunConfig& config) {
+  std::uint64_t gathers = config.training.steps;
+  if (config.sharding.shards_values()) {
+    gathers *= 2 * static_cast<std::uint64_t>(config.training.accumulation);  // both passes
+    if (config.validation.network == ValidationConfig::Network::kLossy) {
+      gathers += evaluations(config) * evaluation_turns(config, validation_targets(config));
+      if (const std::uint64_t targets = selection_targets(config)) gathers += evaluation_turns(config, targets);
+    }
+  }
+  return gathers + 1;  // of the starting weights
+}
+
+/// Buckets of gradients, or of parameters, of all groups of replicas.
+std::uint64_t packets_of_buckets(const RunConfig& config, const comm::ClassNetwork& network,
+                                 TrafficClass traffic_class) {
+  comm::FateSimulation simulation;
+  simulation.network = network;
+  simulation.traffic_class = traffic_class;
+  simulation.ranks = config.parallel.data;
+  simulation.seed = config.seeds.network;
+  simulation.time = config.time ? &*config.time : nullptr;
+  const bool shards = config.sharding.shards_state();
+  simulation.collective = traffic_class == TrafficClass::kParameterGather ? sim::Collective::kAllGather
+                          : shards                                        ? sim::Collective::kReduceScatter
+                                                                          : sim::Collective::kAllReduce;
+  std::uint64_t packets = 0;
+  std::map<std::vector<std::uint64_t>, std::uint64_t> known;  // blocks are alike
+  for (int tensor = 0; tensor < config.parallel.tensor; ++tensor) {
+    const models::ParameterTable table(models::gpt2_tensors(config.model, config.parallel.tensor, tensor));
+    const models::ShardPlan plan(table, sizeof(float), config.sharding, config.parallel.data, 0);
+    for (const models::Bucket& bucket : plan.buckets()) {
+      simulation.elements = bucket.count;
+      if (shards) simulation.counts = bucket.counts;
+      std::vector<std::uint64_t> key = simulation.counts;
+      key.push_back(bucket.count);
+      const auto [found, is_new] = known.try_emplace(std::move(key), 0);
+      if (is_new) found->second = comm::simulate_fates(simulation).statistics.total().packets;
+      packets += found->second;
+    }
+  }
+  return packets;
 }
 
 /// Tokens without a meaning, for batches of any size.
@@ -88,11 +157,21 @@ std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config) {
     if (!network || config.parallel.tensor < 2) continue;
     std::uint64_t& count = packets[std::string(sim::traffic_class_name(traffic_class))];
     const std::uint64_t per_message = packets_of_message(config, *network, traffic_class, batch);
-    count = batches * messages * per_message;
+    count = batches * messages * per_message * static_cast<std::uint64_t>(config.parallel.data);
     if (traffic_class == TrafficClass::kTpForward && config.validation.network == ValidationConfig::Network::kLossy) {
       const double evaluated = static_cast<double>(tokens_evaluated(config)) / static_cast<double>(batch);
       count += static_cast<std::uint64_t>(std::llround(evaluated * static_cast<double>(messages * per_message)));
     }
+  }
+  if (config.parallel.data > 1) {
+    const auto add = [&](TrafficClass traffic_class, std::uint64_t times) {
+      const std::optional<comm::ClassNetwork>& network = config.network.of(traffic_class);
+      if (!network) return;
+      packets[std::string(sim::traffic_class_name(traffic_class))] =
+          times * packets_of_buckets(config, *network, traffic_class);
+    };
+    add(TrafficClass::kDpGradient, config.sharding.reduces_each() ? batches : config.training.steps);
+    if (config.sharding.shards_state()) add(TrafficClass::kParameterGather, gathers_of_run(config));
   }
   return packets;
 }

@@ -54,12 +54,16 @@ class Trainer {
         network_(group, lossy_options(config)),
         // The loss layer leaves control traffic alone, but knows that it is no compute time.
         groups_(config.parallel, network_),
-        model_(config, *groups_.group(comm::ParallelDimension::kTensor)),
+        replicas_(groups_.group(comm::ParallelDimension::kData)),
+        alone_(groups_.group(comm::ParallelDimension::kTensor) == nullptr ? network_.split(group.rank(), 0) : nullptr),
+        tensor_group_(alone_ == nullptr ? *groups_.group(comm::ParallelDimension::kTensor) : *alone_),
+        model_(config, tensor_group_, model_ranks()),
         batches_(corpus.training, config.seeds.data, config.training.batch_sequences, config.training.sequence_tokens),
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
                     config.training.sequence_tokens),
         selection_(selection_batches(config, corpus)) {
-    set_starting_weights(model_, config, group);
+    set_starting_weights(model_, config, tensor_group_);
+    spread_starting_weights();
   }
 
   TrainingOutcome run() {
@@ -73,6 +77,28 @@ class Trainer {
   }
 
  private:
+  models::ModelRanks model_ranks() {
+    models::ModelRanks ranks;
+    ranks.data = {replicas_, config_.sharding};
+    ranks.all = &network_;
+    ranks.data_stride = config_.parallel.stride(comm::ParallelDimension::kData);
+    return ranks;
+  }
+
+  /// Parameters that get lost are older ones, not zeros: the first ones reach everybody.
+  void spread_starting_weights() {
+    if (!config_.network.of(sim::TrafficClass::kParameterGather)) return;
+    const auto stop = network_.stop_clock();
+    const comm::LossyCommunicator::ProtectedScope arrives(network_);
+    model_.gather_values();
+  }
+
+  std::uint64_t tokens_of_step() const {
+    const TrainingConfig& training = config_.training;
+    return static_cast<std::uint64_t>(config_.parallel.data) * static_cast<std::uint64_t>(training.accumulation) *
+           static_cast<std::uint64_t>(training.batch_sequences) * static_cast<std::uint64_t>(training.sequence_tokens);
+  }
+
   void take_step() {
     const TrainingConfig& training = config_.training;
     const std::uint64_t step = outcome_.steps + 1;
@@ -82,7 +108,10 @@ class Trainer {
     const Clock::time_point step_start = Clock::now();
     network_.begin_step(step);
     std::vector<Batch> micro_batches;
-    for (int m = 0; m < training.accumulation; ++m) micro_batches.push_back(batches_.batch(step, m));
+    // Replicas take micro-batches in turn: equal global batches are the same text.
+    for (int m = 0; m < training.accumulation; ++m) {
+      micro_batches.push_back(batches_.batch(step, m * config_.parallel.data + groups_.coordinates().data));
+    }
     line.learning_rate = training.learning_rate.at(step - 1);
     const models::StepResult result = model_.take_step(micro_batches, *line.learning_rate);
     line.train_loss = result.loss;
@@ -98,9 +127,7 @@ class Trainer {
     const auto pause = network_.pause_clock();
 
     outcome_.steps = step;
-    outcome_.tokens += static_cast<std::uint64_t>(training.accumulation) *
-                       static_cast<std::uint64_t>(training.batch_sequences) *
-                       static_cast<std::uint64_t>(training.sequence_tokens);
+    outcome_.tokens += tokens_of_step();
     const bool last = step == training.steps;
     const bool sampled = is_multiple(step, config_.record.sample_every_steps);
     const bool validated = last || is_multiple(step, config_.validation.every_steps);
@@ -114,7 +141,7 @@ class Trainer {
     const auto stop = network_.stop_clock();
     std::optional<comm::LossyCommunicator::LosslessScope> lossless;
     if (config_.validation.network == ValidationConfig::Network::kLossless) lossless.emplace(network_);
-    return agree_on_mean(mean_loss(model_, batches), group_, name);
+    return agree_on_mean(mean_loss(model_, batches, replicas_), group_, name);
   }
 
   /// Measures the validation loss, and compares the ranks' views of the fates so far.
@@ -142,7 +169,7 @@ class Trainer {
 
   /// Samples the replicas' divergence, and each class's error since the last sample.
   void sample(MetricsLine& line) {
-    const ReplicaDivergence divergence = measure_replica_divergence(model_.parameters(), group_);
+    const ReplicaDivergence divergence = measure_replica_divergence(model_.parameters(), groups_);
     line.divergence = divergence.all;
     line.divergence_groups = divergence.groups;
     for (const comm::ClassSample& sampled : network_.take_samples()) {
@@ -168,7 +195,7 @@ class Trainer {
                                                           ? comm::LossyCommunicator::LinkDetail::kInclude
                                                           : comm::LossyCommunicator::LinkDetail::kOmit);
     if (config_.record.weights == RecordConfig::Weights::kFinal) {
-      outcome_.weights = models::gather_gpt2_weights(config_.model, model_.parameters(), group_);
+      outcome_.weights = models::gather_gpt2_weights(config_.model, model_.parameters(), tensor_group_);
     }
     if (!last_losses_.empty()) {
       outcome_.train_final_loss =
@@ -185,6 +212,9 @@ class Trainer {
   const std::function<void(const MetricsLine&)>& on_line_;
   comm::LossyCommunicator network_;
   comm::ParallelGroups groups_;
+  comm::Communicator* replicas_;  ///< null: there is one
+  std::unique_ptr<comm::Communicator> alone_;
+  comm::Communicator& tensor_group_;
   TrainingModel model_;
   TrainingBatches batches_;
   EvaluationBatches validation_;
@@ -200,7 +230,7 @@ class Trainer {
 
 TrainingOutcome train(const RunConfig& config, const Corpus& corpus, comm::Communicator& group,
                       const std::function<void(const MetricsLine&)>& on_line) {
-  models::validate(config.model, group.world_size());
+  models::validate(config.model, config.parallel.tensor);
   return Trainer(config, corpus, group, on_line).run();
 }
 

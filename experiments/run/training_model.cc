@@ -39,9 +39,9 @@ std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config) {
   return models::host_ops_form(host_options(config), config.parallel.tensor);
 }
 
-TrainingModel::TrainingModel(const RunConfig& config, comm::Communicator& network)
-    : model_(config.model, make_ops(config, network), config.training.adamw),
-      step_(model_, config.training.gradient_clip) {}
+TrainingModel::TrainingModel(const RunConfig& config, comm::Communicator& tensor_group, const models::ModelRanks& ranks)
+    : model_(config.model, make_ops(config, tensor_group), config.training.adamw, {}, ranks),
+      step_(model_, config.training.gradient_clip, config.training.gradient_norm) {}
 
 models::StepResult TrainingModel::take_step(std::span<const Batch> micro_batches, double learning_rate) {
   std::vector<models::MicroBatch> views;
@@ -59,12 +59,13 @@ std::span<models::Parameter<float>> TrainingModel::parameters() {
   return model_.parameters<float>();
 }
 
-void set_starting_weights(TrainingModel& model, const RunConfig& config, comm::Communicator& group) {
+void set_starting_weights(TrainingModel& model, const RunConfig& config, comm::Communicator& tensor_group) {
   if (config.initial_weights.empty()) {
-    models::set_initial_weights<float>(models::gpt2_tensors(config.model, group.world_size(), group.rank()),
-                                       config.seeds.weights, model.parameters());
+    models::set_initial_weights<float>(
+        models::gpt2_tensors(config.model, tensor_group.world_size(), tensor_group.rank()), config.seeds.weights,
+        model.parameters());
   } else {
-    models::load_gpt2_weights(config.model, model.parameters(), group, read_weights(config.initial_weights),
+    models::load_gpt2_weights(config.model, model.parameters(), tensor_group, read_weights(config.initial_weights),
                               config.initial_weights);
   }
   model.set_values();

@@ -23,9 +23,10 @@ std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config);
 /// processor with `local` every result is a pure function of config and batches, whatever threads_per_rank is.
 class TrainingModel {
  public:
-  /// The run's model on the run's device; its weights are to be set. `network`: what the model's tensors travel over.
-  /// It is borrowed and outlives the model. Ranks: all. Throws: ConfigError, DeviceError.
-  TrainingModel(const RunConfig& config, comm::Communicator& network);
+  /// The run's model on the run's device; its weights are to be set. `tensor_group`: the ranks that share its layers;
+  /// `ranks`: those that train it together. They are borrowed and outlive the model. Ranks: all. Throws: ConfigError,
+  /// DeviceError.
+  TrainingModel(const RunConfig& config, comm::Communicator& tensor_group, const models::ModelRanks& ranks = {});
 
   /// One step over these micro-batches, with the run's clipping.
   models::StepResult take_step(std::span<const Batch> micro_batches, double learning_rate);
@@ -37,14 +38,16 @@ class TrainingModel {
   std::span<models::Parameter<float>> parameters();
   /// The values in parameters() are what the model computes with from now on.
   void set_values() { model_.upload_values(); }
+  /// Gpt2::gather_values().
+  void gather_values() { model_.gather_values(); }
 
  private:
   models::Gpt2 model_;
   models::TrainingStep step_;
 };
 
-/// Gives the model the weights that the run starts from: its file's, or random ones of its seed. Ranks: all of `group`.
-/// Throws: ConfigError for a file that does not fit.
-void set_starting_weights(TrainingModel& model, const RunConfig& config, comm::Communicator& group);
+/// Gives the model the weights that the run starts from: its file's, or random ones of its seed. Ranks: all that
+/// share its layers. Throws: ConfigError for a file that does not fit.
+void set_starting_weights(TrainingModel& model, const RunConfig& config, comm::Communicator& tensor_group);
 
 }  // namespace droptest::experiments

@@ -13,6 +13,8 @@
 #include "comm/spec/sha256.h"
 #include "experiments/spec/numerics_version.h"
 #include "experiments/spec/schema_kinds.h"
+#include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/shard_plan.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -26,9 +28,15 @@ constexpr std::array kChangesNoResult = {
     "/name", "/description", "/record", "/backend/timeout_seconds", "/backend/threads_per_rank", "/backend/rendezvous"};
 
 /// The classes that a run has traffic of: each kind of parallelism adds its own here.
-std::vector<sim::TrafficClass> classes_in_use(int tensor_parallel) {
-  if (tensor_parallel < 2) return {};
-  return {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward};
+std::vector<sim::TrafficClass> classes_in_use(const RunConfig& config) {
+  std::vector<sim::TrafficClass> classes;
+  if (config.parallel.tensor > 1) {
+    classes.push_back(sim::TrafficClass::kTpForward);
+    classes.push_back(sim::TrafficClass::kTpBackward);
+  }
+  if (config.parallel.data > 1) classes.push_back(sim::TrafficClass::kDpGradient);
+  if (config.sharding.shards_state()) classes.push_back(sim::TrafficClass::kParameterGather);
+  return classes;
 }
 
 /// Looked up once: the same spec means the same for as long as a program runs.
@@ -46,6 +54,14 @@ void leave_paths_out(json& value) {
   }
   if (!value.is_structured()) return;
   for (json& member : value) leave_paths_out(member);
+}
+
+std::uint64_t largest_bucket_elems(const RunConfig& config) {
+  const models::ParameterTable table(models::gpt2_tensors(config.model, config.parallel.tensor, 0));
+  const models::ShardPlan plan(table, sizeof(float), config.sharding, config.parallel.data, 0);
+  std::uint64_t largest = 0;
+  for (const models::Bucket& bucket : plan.buckets()) largest = std::max(largest, bucket.count);
+  return largest;
 }
 
 int to_int(const json& value) { return value.get<int>(); }  // the schema's maxima are below 2^31
@@ -78,7 +94,7 @@ class Resolver {
     run.config = std::move(config_);
     fill_config(run.config);
     run.run_id = run_id_of(run.spec);
-    run.warnings = idle_network(given_.value("network", json::object()), classes_in_use(config_.parallel.tensor),
+    run.warnings = idle_network(given_.value("network", json::object()), classes_in_use(config_),
                                 comm::network_use(full_.value("time", json())));
     return run;
   }
@@ -151,7 +167,7 @@ class Resolver {
     config.vocabulary = number("vocabulary", preset.vocabulary);
     config_.initial_weights = model.value("weights", "");
     resolve_file("model", "weights");
-    config_.parallel.tensor = to_int(full_["parallel"]["tensor"]);
+    resolve_parallel();
 
     const std::size_t before = errors_.size();
     if (config.width % config.heads != 0) {
@@ -170,6 +186,56 @@ class Resolver {
       models::validate(config, config_.parallel.tensor);
     } catch (const ConfigError& error) {
       report("/model", error.what());
+    }
+  }
+
+  /// A run without replicas says nothing of them: the same run has the same resolved spec.
+  void resolve_parallel() {
+    json& parallel = full_["parallel"];
+    config_.parallel.tensor = to_int(parallel["tensor"]);
+    config_.parallel.data = to_int(parallel["data"]);
+    for (const char* planned : {"pipeline", "sequence"}) {
+      if (parallel[planned] != 1) {
+        report(std::string("/parallel/") + planned,
+               "got " + quote_json(parallel[planned]) + ", want 1: " + planned + " parallelism is planned, not built");
+      }
+      parallel.erase(planned);
+    }
+    models::ShardOptions& sharding = config_.sharding;
+    sharding.zero = to_int(parallel["zero"]);
+    sharding.bucket_bytes = parallel["bucket_bytes"].get<std::uint64_t>();
+    sharding.first_bucket_bytes = parallel["first_bucket_bytes"].get<std::uint64_t>();
+    sharding.gather_bucket_bytes = parallel["gather_bucket_bytes"].get<std::uint64_t>();
+    sharding.reduce = parallel["reduce"] == "after_each" ? models::ShardOptions::Reduce::kAfterEach
+                                                         : models::ShardOptions::Reduce::kAfterLast;
+    if (sharding.zero > 0 && config_.parallel.data == 1) {
+      report("/parallel/zero", "got " + quote_json(parallel["zero"]) +
+                                   ", want 0, or 2 replicas or more in /parallel/data, which share state out");
+    }
+    if (sharding.zero < 2 && parallel["reduce"] == "after_each") {
+      report("/parallel/reduce", R"(got "after_each", want "after_last", or /parallel/zero 2 or 3)");
+    }
+    resolve_order(parallel["order"]);
+    if (config_.parallel.data == 1) parallel = {{"tensor", parallel["tensor"]}};
+    try {
+      (void)config_.parallel.world_size();
+    } catch (const ConfigError& error) {
+      errors_.push_back(where_ + ": " + error.what());
+    }
+  }
+
+  void resolve_order(const json& order) {
+    std::vector<std::string> sorted = order.get<std::vector<std::string>>();
+    std::sort(sorted.begin(), sorted.end());
+    if (sorted != std::vector<std::string>{"data", "pipeline", "sequence", "tensor"}) {
+      report("/parallel/order",
+             "got " + quote_json(order) + R"(, want each of "pipeline", "sequence", "tensor" and "data" once)");
+      return;
+    }
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      for (const comm::ParallelDimension dimension : comm::kParallelDimensions) {
+        if (order[i] == comm::name_of(dimension)) config_.parallel.order[i] = dimension;
+      }
     }
   }
 
@@ -215,6 +281,14 @@ class Resolver {
                                               std::to_string(context) + ", the model's context");
     }
     if (training.contains("precision")) resolve_precision(training);
+    resolve_batch(training);
+    config_.sharding.micro_batches = to_int(training["accumulation"]);
+    if (training["gradient_norm"] == "own" && config_.sharding.shards_state()) {
+      report("/training/gradient_norm", R"(got "own", want "agreed" with /parallel/zero )" +
+                                            std::to_string(config_.sharding.zero) +
+                                            ", where no replica has all gradients");
+    }
+    if (training["gradient_norm"] == "agreed") training.erase("gradient_norm");
     if (training["warmup_steps"].get<std::uint64_t>() >= training["steps"].get<std::uint64_t>()) {
       report("/training/warmup_steps", "got " + quote_json(training["warmup_steps"]) + ", want less than steps, " +
                                            quote_json(training["steps"]) +
@@ -222,6 +296,29 @@ class Resolver {
     }
     if (!training.contains("final_learning_rate")) {
       training["final_learning_rate"] = training["learning_rate"].get<double>() / 10;
+    }
+  }
+
+  /// Sequences of all replicas -> micro-batches of each.
+  void resolve_batch(json& training) {
+    if (!training.contains("global_batch_sequences")) return;
+    const auto wanted = training["global_batch_sequences"].get<std::uint64_t>();
+    training.erase("global_batch_sequences");
+    const auto at_once =
+        training["batch_sequences"].get<std::uint64_t>() * static_cast<std::uint64_t>(config_.parallel.data);
+    const std::string pointer = "/training/global_batch_sequences";
+    if (given_["training"].contains("accumulation")) {
+      report(pointer, "got " + std::to_string(wanted) + " besides /training/accumulation, want one of the two");
+    } else if (wanted % at_once != 0) {
+      const std::uint64_t below = wanted / at_once * at_once;
+      report(pointer, "got " + std::to_string(wanted) + ", want a multiple of " + std::to_string(at_once) +
+                          ", the sequences of a micro-batch of all replicas: for example " +
+                          (below > 0 ? std::to_string(below) + " or " : "") + std::to_string(below + at_once));
+    } else if (wanted / at_once > 1048576) {
+      report(pointer, "got " + std::to_string(wanted) + ", want at most 1048576 micro-batches of " +
+                          std::to_string(at_once) + " sequences");
+    } else {
+      training["accumulation"] = wanted / at_once;
     }
   }
 
@@ -239,25 +336,35 @@ class Resolver {
     json& network = full_["network"];
     const json time = full_.value("time", json());
     comm::ResolvedNetwork resolved =
-        comm::resolve_network(network, classes_in_use(config_.parallel.tensor), config_.seeds.network, where_,
-                              config_.parallel.tensor, comm::network_use(time), time);
+        comm::resolve_network(network, classes_in_use(config_), config_.seeds.network, where_,
+                              errors_.empty() ? config_.parallel.world_size() : 1, comm::network_use(time), time);
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);
   }
 
-  /// Of the classes in use: one activation, or its gradient, of a micro-batch.
-  comm::AllReduceSize largest_all_reduce() const {
+  /// The all-reduces of the classes in use: one activation, or its gradient, of a micro-batch; a bucket of gradients.
+  std::vector<comm::AllReduceSize> largest_all_reduces() const {
     const json& training = full_["training"];
     const auto tokens =
         training["batch_sequences"].get<std::uint64_t>() * training["sequence_tokens"].get<std::uint64_t>();
     const bool halves = full_.value(json::json_pointer("/training/precision/message"), "float32") == "bfloat16";
-    return {config_.parallel.tensor, tokens * static_cast<std::uint64_t>(config_.model.width), halves ? 2U : 4U};
+    std::vector<comm::AllReduceSize> sizes;
+    if (config_.parallel.tensor > 1) {
+      sizes.push_back(
+          {config_.parallel.tensor, tokens * static_cast<std::uint64_t>(config_.model.width), halves ? 2U : 4U});
+    }
+    if (config_.parallel.data > 1) {
+      sizes.push_back({config_.parallel.data, largest_bucket_elems(config_), 4});
+    }
+    return sizes;
   }
 
   void check_repetitions() {
-    if (!errors_.empty()) return;
-    errors_ = comm::endless_repetitions(config_.network, largest_all_reduce(), full_.value("time", json()), where_);
+    for (const comm::AllReduceSize& size : largest_all_reduces()) {
+      if (!errors_.empty()) return;
+      errors_ = comm::endless_repetitions(config_.network, size, full_.value("time", json()), where_);
+    }
   }
 
   void resolve_time_section() {
@@ -341,6 +448,7 @@ class Resolver {
     config.adamw.beta2 = training["beta2"].get<double>();
     config.adamw.epsilon = training["epsilon"].get<double>();
     config.gradient_clip = training["gradient_clip"].get<double>();
+    if (training.value("gradient_norm", "agreed") == "own") config.gradient_norm = models::UpdateRule::Norm::kOwn;
   }
 
   const std::string& where_;

@@ -200,10 +200,22 @@ TEST(MachineChecks, MemoryIsComparedWithWhatARunHoldsAtLeast) {
       models::Gpt2::activation_bytes(config.model, 4, 0, *models::host_ops_form(options, 4),
                                      {config.training.batch_sequences, config.training.sequence_tokens});
   EXPECT_GT(activations, 0U);
-  EXPECT_EQ(all, 16 * models::parameter_count(config.model) + 4 * activations);
+  std::uint64_t elems = 0;  // of a rank, which has copies of what is replicated
+  for (const models::Gpt2Tensor& tensor : models::gpt2_tensors(config.model, 4, 0)) elems += tensor.slice.local_elems();
+  EXPECT_EQ(all, 4 * (16 * elems + activations));
   EXPECT_EQ(least_memory_bytes(config, {1, 1}), all / 4);
   config.device = Device::kCuda;
-  EXPECT_EQ(least_memory_bytes(config, {4, 1}), 16 * models::parameter_count(config.model));
+  EXPECT_EQ(least_memory_bytes(config, {4, 1}), 4 * 16 * elems);
+  // Replicas that share out the optimizer's state, and remember all parameters where those can be stale.
+  config.parallel.data = 2;
+  const std::uint64_t whole = least_memory_bytes(config, {1, 1});
+  config.sharding.zero = 1;
+  const std::uint64_t sharded = least_memory_bytes(config, {1, 1});
+  EXPECT_NEAR(static_cast<double>(whole - sharded), 4.0 * static_cast<double>(elems),
+              0.05 * static_cast<double>(elems));
+  config.network.of(sim::TrafficClass::kParameterGather).emplace().gather.fill = comm::Fill::kStale;
+  EXPECT_NEAR(static_cast<double>(least_memory_bytes(config, {1, 1}) - sharded), 4.0 * static_cast<double>(elems),
+              0.05 * static_cast<double>(elems));
 }
 
 TEST(MachineChecks, MemoryIsReadFromTheSystemsText) {

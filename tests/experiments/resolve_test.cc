@@ -110,6 +110,36 @@ TEST(Resolve, PrecisionIsOneElementTypeForEachUse) {
   EXPECT_THAT(error_of(R"({"messages": "bfloat16"})"), HasSubstr("/training/precision/messages: got an unknown key"));
 }
 
+TEST(Resolve, ALayoutIsWrittenOutWhereThereAreReplicas) {
+  // What changes nothing is not there, so ids are those of specs that do not speak of it.
+  const std::vector<std::string> nothing = {"/parallel/pipeline=1",
+                                            "/parallel/bucket_bytes=7",
+                                            "/parallel/data=1",
+                                            R"(/parallel/order=["tensor", "sequence", "data", "pipeline"])",
+                                            "/training/gradient_norm=agreed",
+                                            "/training/global_batch_sequences=8"};
+  EXPECT_EQ(id(nothing), id({}));
+  EXPECT_EQ(canonical_json(resolved(kTwoRanks, nothing).spec["parallel"]), R"({"tensor":2})");
+
+  const ResolvedRun run =
+      resolved(kTwoRanks, {"/parallel/data=4", "/parallel/zero=2", "/parallel/reduce=after_each",
+                           R"(/parallel/order=["tensor", "sequence", "data", "pipeline"])",
+                           "/training/global_batch_sequences=96", "/parallel/first_bucket_bytes=5"});
+  EXPECT_EQ(canonical_json(run.spec["parallel"]),
+            R"({"bucket_bytes":26214400,"data":4,"first_bucket_bytes":5,"gather_bucket_bytes":26214400,)"
+            R"("order":["tensor","sequence","data","pipeline"],"reduce":"after_each","tensor":2,"zero":2})");
+  EXPECT_EQ(run.spec["training"]["accumulation"], 3);
+  EXPECT_EQ(run.config.parallel.world_size(), 8);
+  EXPECT_EQ(run.config.parallel.order, comm::kMegatronOrder);
+  EXPECT_EQ(run.config.sharding.zero, 2);
+  EXPECT_EQ(run.config.sharding.bucket_bytes, 26214400U);
+  EXPECT_EQ(run.config.sharding.first_bucket_bytes, 5U);
+  EXPECT_EQ(run.config.sharding.micro_batches, 3);
+  EXPECT_TRUE(run.config.sharding.reduces_each());
+  EXPECT_EQ(resolved(kTwoRanks, {"/parallel/data=2", "/training/gradient_norm=own"}).config.training.gradient_norm,
+            models::UpdateRule::Norm::kOwn);
+}
+
 TEST(Resolve, AResolvedSpecResolvesToItself) {
   std::filesystem::current_path(DROPTEST_SPECS "/../..");  // specs name files from the repository's root
   for (const auto& entry : std::filesystem::recursive_directory_iterator(DROPTEST_SPECS)) {

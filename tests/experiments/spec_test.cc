@@ -114,12 +114,6 @@ TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
       error_with({R"(/network/classes={"dp_gradient": {"path": "direct"}})"}),
       HasSubstr("s.json: /network/classes/dp_gradient: planned, not built: gradients of data parallelism; known "
                 "keys: tp_backward, tp_forward"));
-  EXPECT_EQ(error_with({R"(/parallel={"tensor": 2, "data": 2})"}),
-            "s.json: /parallel/data: planned, not built: data parallelism, replicas that train on other batches; known "
-            "keys: tensor");
-  EXPECT_EQ(error_with({"/parallel/zero=2"}),
-            "--set /parallel/zero=2: /parallel/zero is planned, not built: optimizer state, gradients and parameters "
-            "sharded over data-parallel ranks");
   EXPECT_EQ(error_with({"/training/steps=20", "/training/warmup_steps=20"}),
             "s.json: /training/warmup_steps: got 20, want less than steps, 20: the learning rate would never reach its "
             "peak");
@@ -128,6 +122,34 @@ TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
   EXPECT_EQ(error_with({"/parallel/tensor=8", "/training/sequence_tokens=1000"}),
             "s.json: /parallel/tensor: got 8, want at most 4, the model's heads\n"
             "s.json: /training/sequence_tokens: got 1000, want at most 128, the model's context");
+}
+
+TEST(Spec, LayoutsThatCannotBeAreRefusedWithWhatWouldFit) {
+  EXPECT_EQ(error_with({"/parallel/pipeline=2"}),
+            "s.json: /parallel/pipeline: got 2, want 1: pipeline parallelism is planned, not built");
+  EXPECT_EQ(error_with({"/parallel/sequence=3"}),
+            "s.json: /parallel/sequence: got 3, want 1: sequence parallelism is planned, not built");
+  EXPECT_EQ(error_with({"/parallel/zero=2"}),
+            "s.json: /parallel/zero: got 2, want 0, or 2 replicas or more in /parallel/data, which share state out");
+  EXPECT_EQ(error_with({"/parallel/data=2", "/parallel/zero=1", "/parallel/reduce=after_each"}),
+            "s.json: /parallel/reduce: got \"after_each\", want \"after_last\", or /parallel/zero 2 or 3");
+  EXPECT_EQ(error_with({"/parallel/data=2", R"(/parallel/order=["data", "data", "tensor", "pipeline"])"}),
+            "s.json: /parallel/order: got [\"data\",\"data\",\"tensor\",\"pipeline\"], want each of \"pipeline\", "
+            "\"sequence\", \"tensor\" and \"data\" once");
+  EXPECT_EQ(error_with({"/parallel/data=60000", "/parallel/tensor=4"}),
+            "s.json: /parallel: got tensor 4 x data 60000, want at most 65534 ranks");
+  EXPECT_EQ(error_with({"/parallel/data=2", "/parallel/zero=1", "/training/gradient_norm=own"}),
+            "s.json: /training/gradient_norm: got \"own\", want \"agreed\" with /parallel/zero 1, where no replica has "
+            "all gradients");
+  EXPECT_EQ(
+      error_with({"/parallel/data=3", "/training/global_batch_sequences=50"}),
+      "s.json: /training/global_batch_sequences: got 50, want a multiple of 24, the sequences of a micro-batch of "
+      "all replicas: for example 48 or 72");
+  EXPECT_EQ(error_with({"/training/global_batch_sequences=4"}),
+            "s.json: /training/global_batch_sequences: got 4, want a multiple of 8, the sequences of a micro-batch of "
+            "all replicas: for example 8");
+  EXPECT_EQ(error_with({"/training/global_batch_sequences=16", "/training/accumulation=2"}),
+            "s.json: /training/global_batch_sequences: got 16 besides /training/accumulation, want one of the two");
 }
 
 TEST(Spec, LossProcessesThatCannotBeAreRefusedWithTheirPlace) {
@@ -161,8 +183,9 @@ TEST(Spec, BadOverridesSayWhy) {
             "--set training.steps=3: got \"training.steps\", want a JSON pointer such as \"/network/loss\"");
   EXPECT_EQ(error_with({"/training/step=3"}),
             "--set /training/step=3: no member \"step\" in /training; did you mean \"steps\"? known keys: "
-            "accumulation, batch_sequences, beta1, beta2, epsilon, final_learning_rate, gradient_clip, learning_rate, "
-            "precision, sequence_tokens, steps, warmup_steps, weight_decay");
+            "accumulation, batch_sequences, beta1, beta2, epsilon, final_learning_rate, global_batch_sequences, "
+            "gradient_clip, gradient_norm, learning_rate, precision, sequence_tokens, steps, warmup_steps, "
+            "weight_decay");
   EXPECT_EQ(error_with({"/seed/x=3"}), "--set /seed/x=3: /seed has no members");
   EXPECT_EQ(error_with({"/network=5", "/network/loss=0"}),
             "--set /network/loss=0: /network is 5, want an object to set members of");

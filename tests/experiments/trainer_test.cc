@@ -300,8 +300,15 @@ TEST(Trainer, AnEvaluationOverTheLossyNetworkTakesNoVirtualTime) {
   EXPECT_EQ(seconds[0], seconds[1]);
 }
 
+comm::ParallelLayout tensor_parallel(int ranks) {
+  comm::ParallelLayout layout;
+  layout.tensor = ranks;
+  return layout;
+}
+
 TEST(ReplicaDivergence, IsTheSpreadOverRanks) {
   comm::run_ranks(3, std::chrono::seconds(10), [](comm::Communicator& group) {
+    const comm::ParallelGroups groups(tensor_parallel(3), group);
     const auto r = static_cast<float>(group.rank());
     std::vector<float> replicated = {0.1F, r};  // differences 1, 2, 1 in the second element
     std::vector<float> equal = {0.3F, 0.7F, -1.0F};
@@ -310,7 +317,7 @@ TEST(ReplicaDivergence, IsTheSpreadOverRanks) {
     parameters[0] = {"a", "bias", {2}, models::Placement::kReplicated, models::Decay::kKeeps, replicated, {}};
     parameters[1] = {"b", "layer_norm", {3}, models::Placement::kReplicated, models::Decay::kKeeps, equal, {}};
     parameters[2] = {"c", "matrix", {1}, models::Placement::kSharded, models::Decay::kDecays, sharded, {}};
-    const ReplicaDivergence divergence = measure_replica_divergence(parameters, group);
+    const ReplicaDivergence divergence = measure_replica_divergence(parameters, groups);
     EXPECT_EQ(divergence.groups.size(), 2U);
     EXPECT_EQ(divergence.groups.at("layer_norm").max, 0);
     EXPECT_EQ(divergence.groups.at("layer_norm").rms, 0);
@@ -321,14 +328,37 @@ TEST(ReplicaDivergence, IsTheSpreadOverRanks) {
   });
 }
 
+// Ranks 0 and 2 have copies of one part, ranks 1 and 3 of the other.
+TEST(ReplicaDivergence, PartsAreComparedWithThoseOfOtherReplicas) {
+  comm::run_ranks(4, std::chrono::seconds(10), [](comm::Communicator& group) {
+    comm::ParallelLayout layout = tensor_parallel(2);
+    layout.data = 2;
+    const comm::ParallelGroups groups(layout, group);
+    const auto r = static_cast<float>(group.rank());
+    std::vector<float> replicated = {r};
+    std::vector<float> sharded = {100 * r, 7};
+    std::vector<models::Parameter<float>> parameters(2);
+    parameters[0] = {"a", "bias", {1}, models::Placement::kReplicated, models::Decay::kKeeps, replicated, {}};
+    parameters[1] = {"c", "matrix", {2}, models::Placement::kSharded, models::Decay::kDecays, sharded, {}};
+    const ReplicaDivergence divergence = measure_replica_divergence(parameters, groups);
+    EXPECT_EQ(divergence.groups.at("bias").max, 3);
+    EXPECT_DOUBLE_EQ(divergence.groups.at("bias").rms, std::sqrt((1 + 4 + 9 + 1 + 4 + 1) / 6.0));
+    EXPECT_EQ(divergence.groups.at("matrix").max, 200);
+    EXPECT_DOUBLE_EQ(divergence.groups.at("matrix").rms, std::sqrt(2 * 40000 / 4.0));
+    EXPECT_EQ(divergence.all.max, 200);
+    EXPECT_DOUBLE_EQ(divergence.all.rms, std::sqrt((20 + 80000) / 10.0));
+  });
+}
+
 TEST(ReplicaDivergence, AValueThatIsNotFiniteIsNotHidden) {
   comm::run_ranks(3, std::chrono::seconds(10), [](comm::Communicator& group) {
+    const comm::ParallelGroups groups(tensor_parallel(3), group);
     for (const float odd : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
       for (const int rank : {0, 2}) {
         std::vector<float> replicated = {0.0F, group.rank() == rank ? odd : 1.0F, static_cast<float>(group.rank())};
         std::vector<models::Parameter<float>> parameters(1);
         parameters[0] = {"a", "bias", {3}, models::Placement::kReplicated, models::Decay::kKeeps, replicated, {}};
-        const ReplicaDivergence divergence = measure_replica_divergence(parameters, group);
+        const ReplicaDivergence divergence = measure_replica_divergence(parameters, groups);
         EXPECT_FALSE(std::isfinite(divergence.all.max)) << odd << " on rank " << rank;
         EXPECT_FALSE(std::isfinite(divergence.all.rms)) << odd << " on rank " << rank;
         EXPECT_FALSE(std::isfinite(divergence.groups.at("bias").max));

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replicas of a run: what they read, what they send, and what they have under loss.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "experiments/run/run_forecast.h"
+#include "experiments/run/trainer.h"
+#include "tests/experiments/tiny_run.h"
+
+namespace droptest::experiments {
+namespace {
+
+using sim::TrafficClass;
+
+RunConfig replicas(int data, int tensor, int zero) {
+  RunConfig config = tiny_config();
+  config.parallel.tensor = tensor;
+  config.parallel.data = data;
+  config.sharding.zero = zero;
+  config.sharding.bucket_bytes = 65536;
+  config.sharding.first_bucket_bytes = 1000;
+  config.sharding.gather_bucket_bytes = 40000;
+  config.training.batch_sequences = 8 / data;
+  config.record.every_steps = 1;
+  return config;
+}
+
+TEST(Replicas, OfEqualGlobalBatchesReadTheSameTextInAnyLayout) {
+  const TinyResult one = train_locally(replicas(1, 1, 0), tiny_corpus());
+  for (const auto& [data, tensor, accumulation] : {std::tuple{2, 1, 1}, {4, 2, 1}, {2, 2, 2}, {1, 2, 4}}) {
+    RunConfig config = replicas(data, tensor, 0);
+    config.training.batch_sequences = 8 / data / accumulation;
+    config.training.accumulation = accumulation;
+    const TinyResult many = train_locally(config, tiny_corpus());
+    EXPECT_EQ(many.outcome.tokens, one.outcome.tokens);
+    ASSERT_EQ(many.lines.size(), one.lines.size());
+    for (std::size_t i = 0; i < one.lines.size(); ++i) {
+      if (one.lines[i].train_loss) {
+        EXPECT_NEAR(*many.lines[i].train_loss, *one.lines[i].train_loss, 1e-3) << i;
+      }
+      if (one.lines[i].validation_loss) {
+        EXPECT_NEAR(*many.lines[i].validation_loss, *one.lines[i].validation_loss, 1e-3) << i;
+      }
+      // In the first step nothing but rounding differs.
+      if (i == 1) {
+        EXPECT_NEAR(*many.lines[i].gradient_norm / *one.lines[i].gradient_norm, 1, 1e-5);
+      }
+    }
+  }
+}
+
+TEST(Replicas, ShardingChangesNoBitWithoutLoss) {
+  for (const int tensor : {1, 2}) {
+    const TinyResult want = train_locally(replicas(2, tensor, 0), tiny_corpus());
+    for (const int zero : {1, 2, 3}) {
+      EXPECT_EQ(trace_of(train_locally(replicas(2, tensor, zero), tiny_corpus())), trace_of(want))
+          << "zero " << zero << ", tensor " << tensor;
+    }
+  }
+}
+
+TEST(Replicas, WithoutLossTheyAreEqualAndEvaluateAsOneRankWould) {
+  RunConfig config = replicas(2, 2, 1);
+  config.record.sample_every_steps = 4;
+  for (const MetricsLine& line : train_locally(config, tiny_corpus()).lines) {
+    if (!line.divergence) continue;
+    EXPECT_EQ(line.divergence->max, 0);
+    EXPECT_EQ(line.divergence_groups.size(), 4U);
+  }
+  // The same weights, whichever replica reads which part of the text.
+  config.training.steps = 1;
+  config.validation.tokens = 16 * 7;
+  RunConfig one = config;
+  one.parallel.data = 1;
+  one.sharding = {};
+  EXPECT_EQ(*train_locally(config, tiny_corpus()).lines[0].validation_loss,
+            *train_locally(one, tiny_corpus()).lines[0].validation_loss);
+}
+
+TEST(Replicas, ThatLoseGradientsDivergeAndStaleParametersFollow) {
+  RunConfig config = replicas(2, 1, 0);
+  config.record.sample_every_steps = 6;
+  lose(config, TrafficClass::kDpGradient, 0.2);
+  const auto divergence = [](const RunConfig& of) {
+    double last = 0;
+    for (const MetricsLine& line : train_locally(of, tiny_corpus()).lines) {
+      if (line.divergence) last = line.divergence->max;
+    }
+    return last;
+  };
+  EXPECT_GT(divergence(config), 0);  // each replica misses other results
+  config.sharding.zero = 1;
+  EXPECT_EQ(divergence(config), 0);  // one owner updates each parameter
+  lose(config, TrafficClass::kParameterGather, 0.2);
+  config.network.of(TrafficClass::kParameterGather)->gather.fill = comm::Fill::kStale;
+  const double stale = divergence(config);
+  EXPECT_GT(stale, 0);
+  EXPECT_LT(stale, 0.2);  // a few steps of 0.01
+  lose(config, TrafficClass::kParameterGather, 0.9);
+  EXPECT_GT(divergence(config), 0.9);  // a gain of a norm that is zero elsewhere
+}
+
+// Fills own and stale keep what came last: in a whole copy of the parameters that is one and the same.
+TEST(Replicas, OwnAndStaleParametersAreTheSameWhereEachRankHasAllOfThem) {
+  const auto trace = [](comm::Fill fill, int zero) {
+    RunConfig config = replicas(2, 2, zero);
+    lose(config, TrafficClass::kParameterGather, 0.3);
+    config.network.of(TrafficClass::kParameterGather)->gather.fill = fill;
+    return trace_of(train_locally(config, tiny_corpus()));
+  };
+  for (const int zero : {1, 2}) EXPECT_EQ(trace(comm::Fill::kOwn, zero), trace(comm::Fill::kStale, zero));
+  EXPECT_NE(trace(comm::Fill::kOwn, 1), trace(comm::Fill::kZero, 1));
+}
+
+TEST(Replicas, SendAsManyPacketsAsTheForecastSays) {
+  for (const char* path : {"direct", "contribution", "ring", "tree"}) {
+    for (const int zero : {0, 1, 2, 3}) {
+      RunConfig config = replicas(2, 2, zero);
+      config.training.accumulation = 2;
+      if (zero == 2) config.sharding.reduce = models::ShardOptions::Reduce::kAfterEach;
+      config.sharding.micro_batches = 2;
+      config.training.steps = 3;
+      config.validation.network = zero == 3 ? ValidationConfig::Network::kLossy : ValidationConfig::Network::kLossless;
+      for (const TrafficClass traffic_class : {TrafficClass::kTpForward, TrafficClass::kTpBackward,
+                                               TrafficClass::kDpGradient, TrafficClass::kParameterGather}) {
+        if (traffic_class == TrafficClass::kParameterGather && zero == 0) continue;
+        lose(config, traffic_class, 0.01);
+        config.network.of(traffic_class)->path = path;
+        if (traffic_class == TrafficClass::kParameterGather) {
+          config.network.of(traffic_class)->gather.fill = comm::Fill::kStale;
+        }
+      }
+      std::map<std::string, std::uint64_t> sent;
+      for (const comm::ClassStatistics& statistics : train_locally(config, tiny_corpus()).outcome.statistics) {
+        sent[std::string(sim::traffic_class_name(statistics.traffic_class))] = statistics.total().packets;
+      }
+      EXPECT_EQ(sent, expected_packets(config)) << path << ", zero " << zero;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace droptest::experiments
