@@ -341,6 +341,12 @@ class Resolver {
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);
+    const auto& gather = config_.network.of(sim::TrafficClass::kParameterGather);
+    if (gather && config_.sharding.shards_values() && comm::keeps_own(gather->gather.fill)) {
+      report("/network/classes/parameter_gather/gather/fill",
+             "got " + quote_json(network["classes"]["parameter_gather"]["gather"]["fill"]) +
+                 R"(, want "stale" or "zero" with /parallel/zero 3, where a rank keeps no other parameters)");
+    }
   }
 
   /// The all-reduces of the classes in use: one activation, or its gradient, of a micro-batch; a bucket of gradients.
