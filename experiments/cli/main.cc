@@ -57,7 +57,7 @@ int main(int argc, char** argv) {
   using namespace droptest::cli;
   droptest::models::keep_freed_memory();
   CLI::App app{
-      "Trains GPT-2 with tensor parallelism over collectives whose packets get lost.\n"
+      "Trains GPT-2 with tensor and data parallelism over collectives whose packets get lost.\n"
       "A spec says what to run (docs/specs.md); JSON records come out (docs/records.md).",
       "droptest"};
   app.set_version_flag("--version", version_text());
