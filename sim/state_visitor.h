@@ -30,7 +30,8 @@ class StateVisitor {
 template <class T>
 void visit_value(StateVisitor& visitor, T& value);
 
-/// Each value in turn: objects with a visit_state(), containers, and trivially copyable values without pointers.
+/// Each value in turn: objects with a visit_state(), containers, and values without padding or pointers. So equal
+/// states have equal bytes.
 template <class... T>
 void visit_values(StateVisitor& visitor, T&... values) {
   (visit_value(visitor, values), ...);
@@ -100,7 +101,8 @@ void visit_value(StateVisitor& visitor, T& value) {
                        }) {
     for (auto& element : value) visit_value(visitor, element);
   } else {
-    static_assert(std::is_trivially_copyable_v<T> && !std::is_pointer_v<T>, "a type that shows its state");
+    static_assert((std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>)&&!std::is_pointer_v<T>,
+                  "a number, or a type that shows its state");
     visitor.bytes(std::as_writable_bytes(std::span(&value, 1)));
   }
 }

@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 
+#include "sim/state_visitor.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::sim {
@@ -29,6 +30,7 @@ struct Link {
   std::uint8_t attempt = 0;
   static constexpr std::uint8_t kMostAttempts = 127;
 
+  void visit_state(StateVisitor& visitor) { visit_values(visitor, traffic_class, half, source, destination, attempt); }
   friend auto operator<=>(const Link&, const Link&) = default;
 };
 

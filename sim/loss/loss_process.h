@@ -9,6 +9,7 @@
 
 #include "sim/loss/link.h"
 #include "sim/loss/packet_mask.h"
+#include "sim/state_visitor.h"
 
 namespace droptest::sim {
 
@@ -16,6 +17,7 @@ namespace droptest::sim {
 struct PacketTicks {
   std::uint64_t first = 0;         ///< that of the message's first packet, since the origin
   double packet_microseconds = 0;  ///< of one of them
+  void visit_state(StateVisitor& visitor) { visit_values(visitor, first, packet_microseconds); }
 };
 
 /// Where a message lies on its link.
@@ -25,12 +27,14 @@ struct MessagePlace {
   std::uint64_t message = 0;       ///< messages of the link since the origin
   /// Absent: a process whose clock is time takes it from the packets and messages before.
   std::optional<PacketTicks> ticks;
+  void visit_state(StateVisitor& visitor) { visit_values(visitor, first_packet, origin, message, ticks); }
 };
 
 /// Mean and variance of a number of lost packets.
 struct LostCount {
   double mean = 0;
   double variance = 0;
+  void visit_state(StateVisitor& visitor) { visit_values(visitor, mean, variance); }
 };
 
 /// What message_count() keeps of the messages before, where losses are correlated with theirs.
@@ -38,6 +42,7 @@ struct CountMemory {
   std::uint64_t origin = 0;
   std::uint64_t place = 0;
   double weight = 0;
+  void visit_state(StateVisitor& visitor) { visit_values(visitor, origin, place, weight); }
 };
 
 /// A loss process as a chain of two states, good and bad, with a loss rate each.

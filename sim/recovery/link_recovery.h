@@ -10,6 +10,7 @@
 
 #include "sim/loss/loss_process.h"
 #include "sim/loss/packet_mask.h"
+#include "sim/state_visitor.h"
 #include "sim/time/link_cost.h"
 
 namespace droptest::sim {
@@ -23,6 +24,9 @@ struct Repair {
   double waiting_seconds = 0;           ///< beyond the slots: for acknowledgements and timers
 
   double extra_seconds(double slot_seconds) const { return extra_slots * slot_seconds + waiting_seconds; }
+  void visit_state(StateVisitor& visitor) {
+    visit_values(visitor, lost_data_packets, resent_packets, rounds, extra_slots, waiting_seconds);
+  }
 };
 
 /// One more transmission of a message's data packets.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "sim/state_visitor.h"
+
 namespace droptest::sim {
 
 /// The whole slots that have gone by after `seconds`. Times that no run reaches count as the longest one that slots can
@@ -36,6 +38,7 @@ struct LinkTiming {
   std::uint64_t slots(double seconds) const { return whole_slots(seconds + slot_seconds / 2, slot_seconds); }
   /// From the slot that loses a packet to the one that can send it again: itself and a round trip.
   std::uint64_t window_slots() const { return 1 + slots(round_trip_seconds); }
+  void visit_state(StateVisitor& visitor) { visit_values(visitor, slot_seconds, round_trip_seconds); }
 };
 
 /// The links of a group: ranks in groups of `group_ranks` consecutive ones share a node; 0: all links are alike.

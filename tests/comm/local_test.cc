@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <limits>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "comm/run_ranks.h"
@@ -87,6 +89,28 @@ TEST(Local, ARankThatStopsInATwinIsNamedToTheOthers) {
                          }),
                CommError);
   EXPECT_THAT(error, AllOf(HasSubstr("rank 2"), HasSubstr("of a twin")));
+}
+
+// Rank 1 waits in another twin: in this one it is in no call.
+TEST(Local, TheTwinsOfARankWaitEachForItself) {
+  FakeClock clock;
+  std::atomic<int> failed = 0;
+  std::jthread mover([&] {
+    clock.await_waiters(2);
+    clock.advance(100ms);
+  });
+  const auto errors = errors_of(
+      2, 100ms,
+      [](Communicator& communicator) {
+        const std::array twins{communicator.twin(0), communicator.twin(1)};
+        float value = 1;
+        const auto rank = static_cast<std::size_t>(communicator.rank());
+        twins[rank]->all_reduce(Tensor(std::span(&value, 1)), ReduceOp::kSum, {.name = "of a twin"});
+      },
+      clock, &failed);
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, AllOf(HasSubstr("alive?"), Not(HasSubstr("is in")), Not(HasSubstr("wait for each other"))));
+  }
 }
 
 TEST(Local, LargeExchangesConform) {

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // A loss layer that is made anew in the middle of a run, from the state of the one before.
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,6 +42,7 @@ class Saved final : public sim::StateVisitor {
   }
   void restore() { turn_ = Turn::kRestore; }
   bool is_used_up() const { return next_ == bytes_.size(); }
+  const std::vector<std::byte>& all() const { return bytes_; }
 
  private:
   Turn turn_ = Turn::kSave;
@@ -198,6 +202,161 @@ TEST(LossState, ClocksGoOnWithTheirRepetitionsAndDeadlines) {
     if (!repeats) options.time->deadline_seconds = 2e-5;
     expect_goes_on(options);
   }
+}
+
+std::vector<std::byte> state_of(LossyCommunicator& lossy) {
+  Saved state;
+  lossy.visit_state(state);
+  return state.all();
+}
+
+// Memory that is new has another content each time.
+TEST(LossState, EqualStatesHaveEqualBytes) {
+  ClassNetwork network = bursty_network("direct");
+  apply_recovery(network, protocol("selective_repeat", 1));
+  network.reduce.fill = network.gather.fill = Fill::kStale;
+  LossyOptions options = sampled(network);
+  options.time = model_of(1e-4);
+  std::array<std::vector<std::byte>, 2> states;
+  for (std::size_t run = 0; run < states.size(); ++run) {
+    mallopt(M_PERTURB, run == 0 ? 0x5a : 0xa5);
+    run_ranks(2, kRecoveryTimeout, [&](Communicator& inner) {
+      LossyCommunicator lossy(inner, options);
+      for (std::uint64_t step = 0; step < 5; ++step) {
+        lossy.begin_step(step);
+        std::vector<float> data = recovery_values(static_cast<int>(step), inner.rank(), 700);
+        lossy.all_reduce(std::span(data), ReduceOp::kSum, {kRecoveryClass, "sum", 0});
+        const Message message{kRecoveryClass, "activation", 1};
+        if (inner.rank() == 0) lossy.send(std::span<const float>(data), 1, message);
+        if (inner.rank() == 1) lossy.recv(std::span(data), 0, message);
+      }
+      const std::vector<std::byte> state = state_of(lossy);
+      if (inner.rank() == 1) states[run] = state;
+      LossyCommunicator restored(inner, options);
+      Saved again;
+      lossy.visit_state(again);
+      again.restore();
+      restored.visit_state(again);
+      EXPECT_EQ(state_of(restored), state);
+    });
+  }
+  mallopt(M_PERTURB, 0);
+  EXPECT_GT(states[0].size(), 3000U);
+  EXPECT_EQ(states[0], states[1]);
+}
+
+TEST(LossState, MessagesWithOrdinalsGoOn) {
+  constexpr std::array<std::uint64_t, 6> kOrder{5, 0, 17, 3, 32, 1};
+  constexpr std::size_t kBefore = 3;
+  for (const BurstScope scope : {BurstScope::kLink, BurstScope::kMessage}) {
+    ClassNetwork network = bursty_network("direct");
+    network.burst_scope = scope;
+    network.gather.fill = Fill::kStale;
+    const auto run_messages = [&](bool made_anew) {
+      Outcome outcome;
+      run_ranks(2, kRecoveryTimeout, [&](Communicator& inner) {
+        auto lossy = std::make_unique<LossyCommunicator>(inner, sampled(network));
+        lossy->begin_step(0);
+        std::vector<std::vector<float>> results;
+        const auto send = [&](std::size_t floats, std::optional<std::uint64_t> ordinal) {
+          std::vector<float> data = recovery_values(static_cast<int>(ordinal.value_or(0)), 0, floats);
+          const Message message{kRecoveryClass, "activation", 0, ordinal};
+          if (inner.rank() == 0) return lossy->send(std::span<const float>(data), 1, message);
+          lossy->recv(std::span(data), 0, message);
+          results.push_back(data);
+        };
+        for (std::size_t i = 0; i < kOrder.size(); ++i) {
+          if (made_anew && i == kBefore) {
+            Saved state;
+            lossy->visit_state(state);
+            lossy = std::make_unique<LossyCommunicator>(inner, sampled(network));
+            state.restore();
+            lossy->visit_state(state);
+            EXPECT_THROW(send(300, std::nullopt), ConfigError) << "those before have ordinals";
+            EXPECT_THROW(send(30, 40), ConfigError) << "those before are longer";
+          }
+          send(300, kOrder[i]);
+        }
+        lossy->verify_fates();
+        const auto statistics = lossy->collect_statistics(LinkDetail::kInclude);
+        if (inner.rank() == 1) outcome = {results, statistics, 0, 0};
+      });
+      return outcome;
+    };
+    const Outcome whole = run_messages(false);
+    const Outcome anew = run_messages(true);
+    EXPECT_EQ(anew.results, whole.results);
+    EXPECT_EQ(anew.statistics.at(0).digest, whole.statistics.at(0).digest);
+    EXPECT_EQ(anew.statistics.at(0).collectives, kOrder.size());
+    expect_same_counts(anew.statistics.at(0).total(), whole.statistics.at(0).total());
+  }
+}
+
+constexpr auto kMessageClass = sim::TrafficClass::kPpActivation;
+using Start = std::function<Work(LossyCommunicator&, std::vector<float>&)>;
+
+void expect_refused_start_changes_nothing(const ClassNetwork& network, const Start& refused) {
+  const auto run_program = [&](bool is_refused, bool has_clock) {
+    std::vector<std::vector<float>> results(2);
+    LossyOptions options = sampled(network);
+    options.network.of(kMessageClass) = network;
+    if (has_clock) options.time = model_of(1e-4);
+    run_ranks(2, kRecoveryTimeout, [&](Communicator& inner) {
+      LossyCommunicator lossy(inner, options);
+      lossy.begin_step(0);
+      const auto call = [&](int number) {
+        std::vector<float> data = recovery_values(number, inner.rank(), 700);
+        lossy.all_reduce(std::span(data), ReduceOp::kSum, {kRecoveryClass, "sum", 0});
+        const Message message{kMessageClass, "activation", 0, static_cast<std::uint64_t>(number)};
+        if (inner.rank() == 0) lossy.send(std::span<const float>(data), 1, message);
+        if (inner.rank() == 1) lossy.recv(std::span(data), 0, message);
+        return data;
+      };
+      call(0);
+      if (is_refused) {
+        const std::vector<std::byte> before = state_of(lossy);
+        std::vector<float> data(700, 1);
+        EXPECT_THROW((void)refused(lossy, data), ConfigError);
+        EXPECT_EQ(state_of(lossy), before);
+      }
+      results[static_cast<std::size_t>(inner.rank())] = call(1);
+      lossy.verify_fates();
+      for (const ClassStatistics& of_class : lossy.collect_statistics(LinkDetail::kOmit)) {
+        EXPECT_EQ(of_class.collectives, 2U);
+        EXPECT_EQ(of_class.sampled_calls, 2U);
+      }
+    });
+    return results;
+  };
+  for (const bool has_clock : {false, true}) EXPECT_EQ(run_program(true, has_clock), run_program(false, has_clock));
+}
+
+TEST(LossState, ARefusedStartLeavesItAsItWas) {
+  const auto all_reduce = [](ReduceOp op) {
+    return [op](LossyCommunicator& lossy, std::vector<float>& data) {
+      return lossy.start_all_reduce(std::span(data), std::span(data), op, {kRecoveryClass, "refused", 0});
+    };
+  };
+  const auto message = [](std::size_t floats, std::optional<std::uint64_t> ordinal) {
+    return [=](LossyCommunicator& lossy, std::vector<float>& data) {
+      const Message refused{kMessageClass, "refused", 0, ordinal};
+      const auto part = std::span(data).first(floats);
+      return lossy.rank() == 0 ? lossy.start_send(part, 1, refused) : lossy.start_recv(part, 0, refused);
+    };
+  };
+  for (const std::string_view path : {"direct", "contribution"}) {
+    SCOPED_TRACE(path);
+    ClassNetwork feedback = bursty_network(path);
+    feedback.recovery.error_feedback = ClassRecovery::ErrorFeedback::kOn;
+    expect_refused_start_changes_nothing(feedback, all_reduce(ReduceOp::kMax));
+  }
+  ClassNetwork transformed = bursty_network("ring");
+  transformed.recovery.hadamard_block_elems = 64;
+  expect_refused_start_changes_nothing(transformed, all_reduce(ReduceOp::kMax));
+  const ClassNetwork network = bursty_network("direct");
+  expect_refused_start_changes_nothing(network, message(700, std::nullopt));
+  expect_refused_start_changes_nothing(network, message(70, 1));
+  expect_refused_start_changes_nothing(network, message(700, std::uint64_t{1} << 47U));
 }
 
 // What one message remembers is replaced by another of its name with another size.

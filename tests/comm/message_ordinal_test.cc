@@ -117,6 +117,81 @@ TEST(MessageOrdinal, TheClocksRepetitionsKeepThePlace) {
   EXPECT_NE(std::count(in_order.at(1).begin(), in_order.at(1).end(), 0.0F), 0);
 }
 
+struct MicroBatches {
+  std::vector<std::uint64_t> order;  // of the ordinals
+  bool is_blocking = false;
+};
+struct Traffic {
+  std::map<std::uint64_t, Floats> activations;  // of rank 0 that rank 1 receives
+  std::map<std::uint64_t, Floats> gradients;    // of rank 1 that rank 0 receives
+  std::uint64_t digest = 0;
+  friend bool operator==(const Traffic&, const Traffic&) = default;
+};
+
+// Rank 0 starts all its sends, then all its receives; rank 1 a receive and a send in turns. Each waits backwards.
+Traffic started(const LossyOptions& options, const MicroBatches& batches) {
+  Traffic traffic;
+  run_ranks(2, kRecoveryTimeout, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    const int other = 1 - lossy.rank();
+    std::map<std::uint64_t, Floats> sent;
+    std::map<std::uint64_t, Floats> received;
+    std::vector<Work> works;
+    const auto begin = [&](Work work) {
+      if (batches.is_blocking) work.wait();
+      works.push_back(std::move(work));
+    };
+    const auto send = [&](std::uint64_t ordinal) {
+      sent[ordinal] = recovery_values(static_cast<int>(ordinal), lossy.rank(), kFloats);
+      begin(lossy.start_send(std::span<const float>(sent[ordinal]), other,
+                             {kRecoveryClass, "sent " + std::to_string(ordinal + 100 * lossy.rank()), 0, ordinal}));
+    };
+    const auto receive = [&](std::uint64_t ordinal) {
+      received[ordinal].resize(kFloats);
+      begin(lossy.start_recv(std::span(received[ordinal]), other,
+                             {kRecoveryClass, "sent " + std::to_string(ordinal + 100 * other), 0, ordinal}));
+    };
+    if (lossy.rank() == 0) {
+      for (const std::uint64_t ordinal : batches.order) send(ordinal);
+    }
+    for (const std::uint64_t ordinal : batches.order) {
+      receive(ordinal);
+      if (lossy.rank() == 1) send(ordinal);
+    }
+    for (std::size_t i = works.size(); i-- > 0;) works[i].wait();
+    lossy.verify_fates();
+    const auto statistics = lossy.collect_statistics(LinkDetail::kOmit);
+    if (lossy.rank() == 0) {
+      traffic.gradients = received;
+      traffic.digest = statistics.at(0).digest;
+    } else {
+      traffic.activations = received;
+    }
+  });
+  return traffic;
+}
+
+TEST(MessageOrdinal, StartedMessagesKeepTheirPlacesInEverySchedule) {
+  for (const BurstScope scope : {BurstScope::kLink, BurstScope::kMessage}) {
+    for (const bool has_clock : {false, true}) {  // with these repetitions, works are planned at the wait
+      SCOPED_TRACE(has_clock ? "clock" : "no clock");
+      LossyOptions options = bursty(scope);
+      if (has_clock) {
+        apply_recovery(*options.network.of(kRecoveryClass), protocol("selective_repeat", 1));
+        options.time = model_of();
+      }
+      const Traffic in_order = started(options, {{0, 1, 2, 3, 16}, true});
+      EXPECT_EQ(started(options, {{0, 1, 2, 3, 16}}), in_order);
+      const Traffic shuffled = started(options, {{16, 2, 0, 3, 1}});
+      EXPECT_EQ(shuffled.activations, in_order.activations);
+      EXPECT_EQ(shuffled.gradients, in_order.gradients);
+      EXPECT_EQ(shuffled, started(options, {{16, 2, 0, 3, 1}, true}));
+      EXPECT_NE(std::count(in_order.activations.at(0).begin(), in_order.activations.at(0).end(), 0.0F),
+                std::count(in_order.activations.at(1).begin(), in_order.activations.at(1).end(), 0.0F));
+    }
+  }
+}
+
 template <class F>
 std::string error_of(const F& f) {
   try {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@
 #include "comm/lossy/paths/path_registry.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
+#include "sim/loss/bernoulli.h"
+#include "sim/loss/schedule.h"
 #include "tests/comm/timed_network.h"
 
 namespace droptest::comm {
@@ -198,6 +201,61 @@ TEST(OverlappedTime, ASplitGroupsClockIsInTheRanksStep) {
     EXPECT_EQ(time->repeated, statistics.at(0).total().resent_packets);
     EXPECT_GT(time->repeated, 0U);
   });
+}
+
+// Its time begins at its start, and what the next step computes hides it.
+TEST(OverlappedTime, AWorkMayCrossTheBeginningOfAStep) {
+  const double alone = seconds_of_one(2, options_of("direct", 0, model_of()));
+  for (const double share : {0.25, 4.0}) {
+    SCOPED_TRACE(share);
+    const double computed = share * alone;
+    const LossyOptions options = options_of("direct", 0.1, model_of(computed));
+    const VirtualTime time = time_of(2, options, [](LossyCommunicator& lossy, Tensor data, Tensor) {
+      Work work = start(lossy, data, kFirst);
+      lossy.begin_step(1);
+      work.wait();
+    });
+    EXPECT_NEAR(time.seconds, computed + std::max(computed, alone), kExact);
+    EXPECT_NEAR(time.compute_seconds, 2 * computed, kExact);
+    EXPECT_NEAR(time.network_seconds, alone, kExact);
+    LossyOptions at_the_wait = options;
+    at_the_wait.time->deadline_seconds = 1;  // where fates need times, the step waits for the work
+    const VirtualTime blocking = time_of(2, at_the_wait, [](LossyCommunicator& lossy, Tensor data, Tensor) {
+      Work work = start(lossy, data, kFirst);
+      lossy.begin_step(1);
+      work.wait();
+    });
+    EXPECT_NEAR(blocking.seconds, 2 * computed + alone, kExact);
+  }
+}
+
+// All is lost in step 0, and nothing in step 1.
+TEST(OverlappedTime, AWorkThatCrossesStepsHasTheLossOfTheStepOfItsStart) {
+  for (const bool at_the_wait : {false, true}) {
+    SCOPED_TRACE(at_the_wait);
+    LossyOptions options = options_of("contribution", 0, model_of());
+    std::vector<sim::Phase> phases(2);
+    phases[0].loss = std::make_unique<sim::Bernoulli>(1);
+    phases[1] = {1, std::make_unique<sim::Bernoulli>(0)};
+    options.network.of(kClass)->reduce.loss = std::make_shared<sim::Schedule>(std::move(phases), "schedule");
+    if (at_the_wait) options.time->deadline_seconds = 1;
+    run_ranks(2, kTimeout, [&](Communicator& inner) {
+      LossyCommunicator lossy(inner, options);
+      lossy.begin_step(0);
+      std::vector<float> first(kElements, 1);
+      std::vector<float> second(kElements, 2);
+      Work work = start(lossy, std::span(first), kFirst);
+      lossy.begin_step(1);
+      lossy.all_reduce(std::span(second), ReduceOp::kSum, kSecond);
+      work.wait();
+      EXPECT_EQ(first, std::vector<float>(kElements, 0));
+      EXPECT_EQ(second, std::vector<float>(kElements, 4));
+      const ClassStatistics statistics = lossy.collect_statistics(LinkDetail::kOmit).at(0);
+      EXPECT_EQ(statistics.total().lost_packets, 2 * 128U);
+      EXPECT_EQ(statistics.layers.at(0).steps, 2U);
+      EXPECT_EQ(statistics.layers.at(0).untouched_steps, 1U);
+    });
+  }
 }
 
 TEST(OverlappedTime, AMessageHidesBehindWhatItsReceiverComputes) {

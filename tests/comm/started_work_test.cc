@@ -21,6 +21,7 @@
 #include "tests/comm/fake_clock.h"
 #include "tests/comm/lossy_recovery.h"
 #include "tests/comm/started_programs.h"
+#include "tests/comm/timed_network.h"
 
 namespace droptest::comm {
 namespace {
@@ -475,6 +476,69 @@ TEST(StartedWork, SumsOfSamplesDoNotDependOnTheOrderOfTheWaits) {
     return sum;
   };
   EXPECT_EQ(energy(true), energy(false));
+}
+
+struct ScopeOutcome {
+  std::vector<std::vector<float>> results;
+  std::uint64_t digest = 0;
+  std::uint64_t collectives = 0;
+  double seconds = 0;
+  friend bool operator==(const ScopeOutcome&, const ScopeOutcome&) = default;
+};
+
+// A lossy all-reduce that is waited for in a scope, two reliable ones, the second of which is waited for after it, and
+// a lossy one.
+ScopeOutcome around_a_scope(const LossyOptions& options, bool blocking) {
+  ScopeOutcome outcome;
+  run_ranks(2, 5s, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    lossy.begin_step(0);
+    std::vector<std::vector<float>> data;
+    for (int i = 0; i < 4; ++i) data.push_back(recovery_values(i, inner.rank(), 4000));
+    const auto start = [&](std::size_t i) {
+      const Tensor all{std::span(data[i])};
+      Work work = lossy.start_all_reduce(all, all, ReduceOp::kSum, {kRecoveryClass, "sum " + std::to_string(i), 0});
+      if (blocking) work.wait();
+      return work;
+    };
+    Work before = start(0);
+    Work within;
+    {
+      const LossyCommunicator::LosslessScope scope(lossy);
+      lossy.all_reduce(std::span(data[1]), ReduceOp::kSum, {kRecoveryClass, "sum 1", 0});
+      within = start(2);
+      before.wait();
+    }
+    within.wait();
+    start(3).wait();
+    lossy.verify_fates();
+    const ClassStatistics statistics = lossy.collect_statistics(LinkDetail::kOmit).at(0);
+    const double seconds = options.time ? lossy.collect_time()->seconds : 0;
+    if (inner.rank() == 0) outcome = {data, statistics.digest, statistics.collectives, seconds};
+  });
+  return outcome;
+}
+
+TEST(StartedWork, ALosslessScopeIsForTheCallsThatStartInIt) {
+  ClassNetwork network = recovery_network("direct", 0.2, 0.2);
+  LossyOptions plain = recovery_options(network);
+  LossyOptions timed = plain;
+  timed.time = model_of();
+  apply_recovery(network, protocol("selective_repeat", 1));
+  LossyOptions at_the_wait = recovery_options(network);  // is planned there
+  at_the_wait.time = timed.time;
+  for (const LossyOptions& options : {plain, timed, at_the_wait}) {
+    const ScopeOutcome outcome = around_a_scope(options, false);
+    EXPECT_EQ(outcome, around_a_scope(options, true));
+    EXPECT_EQ(outcome.collectives, 2U);
+    for (std::size_t i = 0; i < outcome.results.size(); ++i) {
+      const std::vector<float> mine = recovery_values(static_cast<int>(i), 0, 4000);
+      const std::vector<float> other = recovery_values(static_cast<int>(i), 1, 4000);
+      std::size_t wrong = 0;
+      for (std::size_t e = 0; e < mine.size(); ++e) wrong += outcome.results[i][e] == mine[e] + other[e] ? 0 : 1;
+      EXPECT_EQ(wrong == 0, i == 1 || i == 2) << i;
+    }
+  }
 }
 
 TEST(StartedWork, AWorkOfALossLayerThatIsDroppedWaitsAndAnErrorNamesItsRank) {

@@ -85,6 +85,10 @@ class CollectiveTiming {
     std::uint64_t collective = 0;
     RepeatedMessage last;
     sim::Repair repair;
+    void visit_state(sim::StateVisitor& visitor) {
+      LinkCourse::visit_state(visitor);
+      visit_values(visitor, collective, last, repair);
+    }
   };
   using Courses = std::map<sim::Link, Course>;
 

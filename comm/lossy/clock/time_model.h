@@ -8,6 +8,7 @@
 #include <string>
 
 #include "comm/lossy/network.h"
+#include "sim/state_visitor.h"
 #include "sim/time/link_cost.h"
 
 namespace droptest::comm {
@@ -41,6 +42,9 @@ struct VirtualTime {
   std::uint64_t late = 0;      ///< packets that missed a deadline
 
   double exposed_seconds() const { return seconds - compute_seconds; }
+  void visit_state(sim::StateVisitor& visitor) {
+    visit_values(visitor, seconds, compute_seconds, network_seconds, packets, repeated, timeouts, late);
+  }
 };
 
 }  // namespace droptest::comm

@@ -30,6 +30,7 @@ class VirtualClock {
   struct Ports {
     double sends_from = 0;
     double receives_from = 0;
+    void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, sends_from, receives_from); }
   };
   Ports& ports() { return ports_; }
   /// The compute timeline's rank waits for the network, where that is later.

@@ -31,6 +31,7 @@ using GroupNumber = std::uint16_t;
 struct FlowKey {
   sim::Link link;
   GroupNumber group = 0;
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, link, group); }
   friend auto operator<=>(const FlowKey&, const FlowKey&) = default;
 };
 FlowKey key_of(const sim::Link& link, GroupNumber group);
@@ -59,6 +60,7 @@ struct LinkCourse {
     packets += packets_sent;
     ++messages;
   }
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, messages, packets, next_tick, ordinal_packets); }
 };
 
 /// The digest of what stayed missing in spite of a recovery.

@@ -9,6 +9,7 @@
 
 #include "sim/loss/link.h"
 #include "sim/loss/loss_process.h"
+#include "sim/state_visitor.h"
 #include "sim/time/link_cost.h"
 
 namespace droptest::comm {
@@ -18,6 +19,7 @@ namespace droptest::comm {
 struct RepeatedMessage {
   sim::MessagePlace place;
   sim::LinkTiming timing;
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, place, timing); }
 };
 
 /// What the virtual clock says of a message on its link.

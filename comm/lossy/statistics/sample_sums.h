@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "sim/state_visitor.h"
+
 namespace droptest::comm {
 
 /// The larger of two differences; NaN where either is, which std::max hides.
@@ -22,6 +24,10 @@ struct SampleSums {
   double divergence_energy = 0;  ///< sum over elements and ranks of |value - mean over ranks|^2
   double divergence_elems = 0;   ///< elements x ranks in that sum
 
+  void visit_state(sim::StateVisitor& visitor) {
+    visit_values(visitor, calls, error_energy, exact_energy, result_energy, inner_product, elems, error_sum,
+                 divergence_max, divergence_energy, divergence_elems);
+  }
   void add(const SampleSums& other);
   double nmse() const;    ///< error_energy / exact_energy; 0 without samples
   double cosine() const;  ///< 1 without samples

@@ -26,6 +26,7 @@ struct GroupIdentity {
 struct LayerKey {
   sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
   int layer = -1;
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, traffic_class, layer); }
   friend auto operator<=>(const LayerKey&, const LayerKey&) = default;
 };
 
