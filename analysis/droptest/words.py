@@ -7,7 +7,12 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-CLASSES = {"tp_forward": "tensor parallel, forward", "tp_backward": "tensor parallel, backward"}
+CLASSES = {
+    "tp_forward": "tensor parallel, forward",
+    "tp_backward": "tensor parallel, backward",
+    "dp_gradient": "data parallel, gradients",
+    "parameter_gather": "ZeRO, parameters",
+}
 HALVES = {"reduce": "reduce half", "gather": "gather half", "both": "both halves"}
 IDENTIFIER = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)+")
 

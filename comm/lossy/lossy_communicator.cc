@@ -197,6 +197,10 @@ void LossyCommunicator::pass_compute_time(double seconds) {
   if (group_->state->clock) group_->state->clock->compute_now(seconds);
 }
 
+void LossyCommunicator::pass_compute_share(double share) {
+  if (group_->state->clock) group_->state->clock->compute_share(share);
+}
+
 VirtualClock::Stop LossyCommunicator::stop_clock() {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
   group_->state->deferred.run_all();  // in the time in which they were started

@@ -115,6 +115,8 @@ class LossyCommunicator final : public Communicator {
   /// a program computes between its starts and its waits. Nothing happens without a clock. Throws: ConfigError for
   /// negative seconds.
   void pass_compute_time(double seconds);
+  /// The same for a share of the compute time that the time model gives a step, out of TimeModel::later_share.
+  void pass_compute_share(double share);
   /// What was started before it takes its time at once, as a wait for all of it would. While it is alive, collectives
   /// leave the virtual clock where it is, too: an evaluation over the lossy network.
   VirtualClock::Stop stop_clock();

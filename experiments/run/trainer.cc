@@ -21,6 +21,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kFinalLossLines = 10;
+/// Of the compute time of a step. A GEMM of the forward pass is followed by two of the backward pass.
+constexpr double kBackwardShare = 2.0 / 3;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -30,6 +32,8 @@ comm::LossyOptions lossy_options(const RunConfig& config) {
   options.network.seed = config.seeds.network;
   options.sample_every_steps = config.record.sample_every_steps;
   options.time = config.time;
+  // What replicas send in a backward pass hides behind what is left of it.
+  if (options.time && config.parallel.data > 1) options.time->later_share = kBackwardShare;
   return options;
 }
 
@@ -62,6 +66,9 @@ class Trainer {
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
                     config.training.sequence_tokens),
         selection_(selection_batches(config, corpus)) {
+    if (config.time && config.parallel.data > 1) {
+      model_.set_backward_passed([this](int layer) { pass_backward_time(layer); });
+    }
     set_starting_weights(model_, config, tensor_group_);
     spread_starting_weights();
   }
@@ -91,6 +98,16 @@ class Trainer {
     const auto stop = network_.stop_clock();
     const comm::LossyCommunicator::ProtectedScope arrives(network_);
     model_.gather_values();
+  }
+
+  /// Each block takes as long as any other, and the head, which comes before them, as long as its GEMM says.
+  void pass_backward_time(int layer) {
+    if (layer == models::kOutsideOfBlocks) return;
+    const models::Gpt2Config& model = config_.model;
+    const double block = 12.0 * model.width;
+    const double head = layer == model.layers - 1 ? model.vocabulary : 0;
+    network_.pass_compute_share(kBackwardShare / config_.training.accumulation * (block + head) /
+                                (block * model.layers + model.vocabulary));
   }
 
   std::uint64_t tokens_of_step() const {

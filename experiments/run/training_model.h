@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "comm/communicator.h"
 #include "experiments/data/corpus.h"
@@ -38,6 +40,8 @@ class TrainingModel {
   std::span<models::Parameter<float>> parameters();
   /// The values in parameters() are what the model computes with from now on.
   void set_values() { model_.upload_values(); }
+  /// Calls `passed(layer)` whenever a backward pass has gone through a block, or with kOutsideOfBlocks at its end.
+  void set_backward_passed(std::function<void(int)> passed) { model_.set_gradient_ready(std::move(passed)); }
   /// Gpt2::gather_values().
   void gather_values() { model_.gather_values(); }
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that are processes: started by droptest itself, by torchrun-style variables, by mpirun."""
 
+import json
 import os
 import shutil
 import signal
@@ -56,9 +57,33 @@ def test_ranks_are_started_and_agree_with_local(tmp_path):
     assert "nothing to do" in run("run", "spec.json", cwd=tmp_path).out
 
 
-@pytest.mark.parametrize("victim", [0, 2])
-def test_a_killed_rank_fails_the_run_and_is_named(tmp_path, victim):
-    write_spec(tmp_path, **gloo(parallel={"tensor": 4}, **endless()))
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_replicas_under_loss_have_the_bits_of_local(tmp_path, zero):
+    loss = {"loss": {"model": "bernoulli", "loss_rate": "5%"}}
+    write_spec(tmp_path, **gloo(parallel={"tensor": 2, "data": 2, "zero": zero}, network=loss))
+    run("run", "spec.json", cwd=tmp_path)
+    run("run", "spec.json", "--out", "local", "--set", "/backend/name=local", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    (local,) = run_folders(tmp_path, out="local")
+    assert losses_of(folder) == losses_of(local)
+    statistics = [json.loads((f / "loss_statistics.json").read_text())["classes"] for f in (folder, local)]
+    classes = {"tp_forward", "tp_backward", "dp_gradient"} | ({"parameter_gather"} if zero else set())
+    assert set(statistics[0]) == classes
+    for name in classes:
+        assert statistics[0][name]["digest"] == statistics[1][name]["digest"]
+
+
+FOUR_RANKS = [
+    ({"tensor": 4}, 0),
+    ({"tensor": 4}, 2),
+    ({"tensor": 2, "data": 2, "zero": 3}, 3),
+    ({"data": 4, "zero": 1}, 1),
+]
+
+
+@pytest.mark.parametrize("parallel,victim", FOUR_RANKS)
+def test_a_killed_rank_fails_the_run_and_is_named(tmp_path, parallel, victim):
+    write_spec(tmp_path, **gloo(parallel=parallel, **endless()))
     launcher = start("run", "spec.json", "--out", tmp_path / "out", cwd=tmp_path)
     folder = wait_until(lambda: run_folders(tmp_path, out="out"))[0]
     wait_until(lambda: (folder / "metrics.jsonl").exists() and len(metrics_of(folder)) > 1)

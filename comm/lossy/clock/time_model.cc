@@ -30,6 +30,7 @@ void validate(const TimeModel& model, const Network& network) {
   require(model.transfer_p99_over_p50 >= 1, "transfer_p99_over_p50", model.transfer_p99_over_p50, "at least 1");
   if (model.compute_seconds)
     require(*model.compute_seconds >= 0, "compute_seconds", *model.compute_seconds, "at least 0");
+  require(model.later_share >= 0 && model.later_share <= 1, "later_share", model.later_share, "from 0 to 1");
   if (!model.deadline_seconds) return;
   require(*model.deadline_seconds > 0, "deadline_seconds", *model.deadline_seconds, "a positive number");
   if (!model.compute_seconds) {

@@ -19,6 +19,7 @@ struct TimeModel {
   std::uint64_t header_bytes = 0;          ///< on the wire, before each packet's payload
   std::optional<double> deadline_seconds;  ///< of a round of hops, where nothing is repaired; what comes later is lost
   std::optional<double> compute_seconds;   ///< of a rank in a step; absent: the processor time that it takes
+  double later_share = 0;                  ///< of compute_seconds: passes not when a step begins, but piece by piece
   /// Seconds of processor time of the calling thread, from which compute time is measured; empty: the system's clock.
   std::function<double()> thread_seconds;
   double compute_p99_over_p50 = 1;   ///< of the lognormal factor on each rank's compute time in a step

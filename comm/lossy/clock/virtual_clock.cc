@@ -52,7 +52,11 @@ void VirtualClock::begin_step(std::uint64_t step) {
   if (step_ == step) return;
   if (!step_) resumed_ = thread_seconds();  // what came before the first step was preparation
   step_ = step;
-  if (model_.compute_seconds) compute(*model_.compute_seconds, step);
+  if (model_.compute_seconds) compute_share(1 - model_.later_share);
+}
+
+void VirtualClock::compute_share(double share) {
+  if (model_.compute_seconds && step_) compute(*model_.compute_seconds * share, *step_);
 }
 
 void VirtualClock::visit_state(sim::StateVisitor& visitor) { visit_values(visitor, time_, ports_, step_); }

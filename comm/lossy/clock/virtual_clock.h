@@ -38,8 +38,10 @@ class VirtualClock {
   /// So much is computed now, in addition to what the model gives each step or is measured. Throws: ConfigError for
   /// negative seconds.
   void compute_now(double seconds);
+  /// That share of a step's given compute time passes now, with the straggler of the step.
+  void compute_share(double share);
 
-  /// The rank goes on to another step. Given compute time passes at once, at the beginning of the step.
+  /// The rank goes on to another step. Given compute time passes at once, but for TimeModel::later_share.
   void begin_step(std::uint64_t step);
 
   /// Within a pause, so that what was measured so far is in it.
