@@ -116,6 +116,32 @@ TEST(Replicas, OwnAndStaleParametersAreTheSameWhereEachRankHasAllOfThem) {
   EXPECT_NE(trace(comm::Fill::kOwn, 1), trace(comm::Fill::kZero, 1));
 }
 
+// Time is given, so it is a pure function of the run: with one bucket the training waits for all of its gradients, with
+// several for the last one alone, and what is computed is the same.
+TEST(Replicas, BucketsHideBehindTheBackwardPass) {
+  RunConfig config = replicas(2, 1, 0);
+  config.model.layers = 4;
+  config.training.steps = 5;
+  config.training.accumulation = 2;
+  config.network.of(TrafficClass::kDpGradient).emplace();
+  comm::TimeModel& time = config.time.emplace();
+  time.links.within = {1e-6, 1e9};
+  time.links.between = time.links.within;
+  time.compute_seconds = 1e-3;
+  const auto virtual_time = [&config](std::uint64_t bucket_bytes) {
+    config.sharding.bucket_bytes = bucket_bytes;
+    config.sharding.first_bucket_bytes = bucket_bytes;
+    return *train_locally(config, tiny_corpus()).outcome.time;
+  };
+  const comm::VirtualTime one = virtual_time(1U << 30U);
+  const comm::VirtualTime several = virtual_time(1U << 15U);
+  EXPECT_NEAR(one.compute_seconds, 5e-3, 1e-12);
+  EXPECT_NEAR(several.compute_seconds, 5e-3, 1e-12);
+  EXPECT_NEAR(one.exposed_seconds(), one.network_seconds, 1e-9);  // nothing is left to compute
+  EXPECT_LT(several.exposed_seconds(), 0.7 * several.network_seconds);
+  EXPECT_LT(several.seconds, one.seconds);
+}
+
 TEST(Replicas, SendAsManyPacketsAsTheForecastSays) {
   for (const char* path : {"direct", "contribution", "ring", "tree"}) {
     for (const int zero : {0, 1, 2, 3}) {
