@@ -23,8 +23,14 @@ std::string_view traffic_class_name(TrafficClass traffic_class) {
       return "pp_activation";
     case TrafficClass::kPpGradient:
       return "pp_gradient";
-    case TrafficClass::kSequenceExchange:
-      return "sequence_exchange";
+    case TrafficClass::kSequenceForward:
+      return "sequence_forward";
+    case TrafficClass::kEmbeddingGradient:
+      return "embedding_gradient";
+    case TrafficClass::kSequenceBackward:
+      return "sequence_backward";
+    case TrafficClass::kOuter:
+      return "outer";
   }
   DROPTEST_CHECK(false, "traffic class " + std::to_string(static_cast<int>(traffic_class)));
   return {};

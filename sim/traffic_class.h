@@ -8,22 +8,28 @@
 
 namespace droptest::sim {
 
-/// Values are part of the random counter (docs/fates.md): never renumbered or reused.
+/// Values are part of the random counter (docs/fates.md): never renumbered or reused. 7 was named sequence_exchange
+/// before any run could send such messages.
 enum class TrafficClass : std::uint8_t {
-  kControl = 0,
-  kTpForward = 1,
-  kTpBackward = 2,
-  kDpGradient = 3,
-  kParameterGather = 4,
-  kPpActivation = 5,
-  kPpGradient = 6,
-  kSequenceExchange = 7,
+  kControl = 0,            ///< norms, losses, barriers: reliable
+  kTpForward = 1,          ///< tensor parallelism: sums of activations
+  kTpBackward = 2,         ///< and of their gradients
+  kDpGradient = 3,         ///< data parallelism: means of gradients over replicas
+  kParameterGather = 4,    ///< parameters that are sharded over replicas; it has a gather half only
+  kPpActivation = 5,       ///< pipeline parallelism: activations between stages
+  kPpGradient = 6,         ///< and their gradients
+  kSequenceForward = 7,    ///< sequence parallelism, forward
+  kEmbeddingGradient = 8,  ///< gradients of tied embeddings at the two ends of a pipeline
+  kSequenceBackward = 9,   ///< sequence parallelism, backward
+  kOuter = 10,             ///< outer steps of local SGD
 };
 
+/// In the order of their values.
 inline constexpr std::array kAllTrafficClasses = {
-    TrafficClass::kControl,    TrafficClass::kTpForward,        TrafficClass::kTpBackward,
-    TrafficClass::kDpGradient, TrafficClass::kParameterGather,  TrafficClass::kPpActivation,
-    TrafficClass::kPpGradient, TrafficClass::kSequenceExchange,
+    TrafficClass::kControl,          TrafficClass::kTpForward,       TrafficClass::kTpBackward,
+    TrafficClass::kDpGradient,       TrafficClass::kParameterGather, TrafficClass::kPpActivation,
+    TrafficClass::kPpGradient,       TrafficClass::kSequenceForward, TrafficClass::kEmbeddingGradient,
+    TrafficClass::kSequenceBackward, TrafficClass::kOuter,
 };
 
 /// The name in specs and records, e.g. "tp_forward".

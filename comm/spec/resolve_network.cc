@@ -28,6 +28,11 @@ constexpr std::array kBothHalves = {sim::Half::kReduce, sim::Half::kGather};
 
 std::string name_of(sim::Half half) { return half == sim::Half::kReduce ? "reduce" : "gather"; }
 
+// Parameters are gathered, and never summed.
+bool has_half(sim::TrafficClass traffic_class, sim::Half half) {
+  return half == sim::Half::kGather || traffic_class != sim::TrafficClass::kParameterGather;
+}
+
 // Gradients of data parallelism are averaged; what other classes reduce is summed.
 bool has_meaning(const FillEntry& fill, sim::Half half, sim::TrafficClass traffic_class) {
   if (half == sim::Half::kGather) return fill.gather_half;
@@ -54,8 +59,10 @@ class NetworkResolver {
       apply(all["classes"][name], "/network/classes/" + name, resolved);
     }
     const PathEntry& path = path_entry(resolved["path"].get<std::string>());
+    const bool reduces = has_half(traffic_class, sim::Half::kReduce);
+    if (!reduces) resolved["reduce"] = {{"loss", {{"model", "none"}}}, {"fill", "zero"}};
     // `loss` of both halves is the reduce half's alone where nothing travels in the other one.
-    if (path.shorthand == LossShorthand::kReduceHalf) {
+    if (reduces && path.shorthand == LossShorthand::kReduceHalf) {
       if (!gather_loss_named_) resolved["gather"]["loss"] = {{"model", "none"}};
       if (!gather_links_named_) resolved["gather"].erase("links");
     }
@@ -73,7 +80,8 @@ class NetworkResolver {
     if (use_ == NetworkUse::kLossOnly && is_reliable(network.reduce) && is_reliable(network.gather)) return;
     if (resolved.contains("recovery")) {
       // Only what is sent in the reduce half is sent again with the next message.
-      if (is_reliable(network.reduce) && use_ != NetworkUse::kDeadline) resolved["recovery"].erase("error_feedback");
+      if (is_reliable(network.reduce) && (use_ != NetworkUse::kDeadline || !reduces))
+        resolved["recovery"].erase("error_feedback");
       network.recovery = class_recovery(resolved["recovery"]);
       if (resolved["recovery"].empty()) resolved.erase("recovery");
     }
@@ -103,6 +111,10 @@ class NetworkResolver {
     if (layer.contains("recovery")) apply_recovery(layer["recovery"], pointer + "/recovery", resolved);
     for (const sim::Half of_half : kBothHalves) {
       const std::string half = name_of(of_half);
+      if (!has_half(class_, of_half)) {
+        if (layer.contains(half)) report_absent_half(half, pointer);
+        continue;
+      }
       json& target = resolved[half];
       if (layer.contains("loss")) set_loss(target, layer["loss"], pointer + "/loss", half);
       if (layer.contains("links")) set_links(target, layer["links"], pointer + "/links", half);
@@ -339,6 +351,14 @@ class NetworkResolver {
       report(error.what());
       return nullptr;
     }
+  }
+
+  /// What is said of all classes is for those that have the half.
+  void report_absent_half(const std::string& half, const std::string& pointer) {
+    if (pointer == "/network") return;
+    report(where_ + ": " + pointer + "/" + half + ": got the " + half + " half of " +
+           std::string(sim::traffic_class_name(class_)) + ", whose messages are gathered and never summed; want it " +
+           "absent");
   }
 
   static const FillEntry& fill_of(const json& name) { return fill_entry(fill_from_name(name.get<std::string>())); }

@@ -43,10 +43,23 @@ std::vector<Warning> idle_network(const json& network, const std::vector<sim::Tr
     }
     return warnings;
   }
+  std::string used;
+  json classes_in_use = json::object();
+  for (const sim::TrafficClass traffic_class : in_use) {
+    const std::string name(sim::traffic_class_name(traffic_class));
+    used += (used.empty() ? "" : ", ") + name;
+    if (classes.contains(name)) classes_in_use[name] = classes[name];
+  }
+  for (const auto& [name, section] : classes.items()) {
+    if (classes_in_use.contains(name) || said_by(section) == Said::kNone) continue;
+    warnings.push_back({"/network/classes/" + name,
+                        "no packet of this class is sent, so none is lost; the classes with traffic are " + used,
+                        Warning::About::kOneClass});
+  }
   if (use != comm::NetworkUse::kLossOnly || of_all != Said::kNothing) return warnings;
   const std::string want = R"(; want a loss, or {"model": "none"} where none is meant)";
   bool some_class_says = false;
-  for (const auto& [name, section] : classes.items()) {
+  for (const auto& [name, section] : classes_in_use.items()) {
     if (said_by(section) != Said::kNothing) {
       some_class_says = true;
     } else if (!section.empty()) {

@@ -176,6 +176,11 @@ TEST(SweepPlan, ASpecOfOneRunThatNamesAnIdleClassIsRefused) {
       error_of(R"(, "network": {"classes": {"tp_backward": {"fill": "zero"}}})"),
       "s.json: /network/classes/tp_backward: no packet is lost: neither this class nor /network has a loss; want a "
       "loss, or {\"model\": \"none\"} where none is meant");
+  // Another class has traffic.
+  EXPECT_EQ(
+      error_of(R"(, "network": {"classes": {"dp_gradient": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}}})"),
+      "s.json: /network/classes/dp_gradient: no packet of this class is sent, so none is lost; the classes with "
+      "traffic are tp_forward, tp_backward");
 }
 
 TEST(SweepPlan, AMemberOfASweptObjectCanBeSweptToo) {

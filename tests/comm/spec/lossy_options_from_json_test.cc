@@ -161,6 +161,57 @@ TEST(LossyOptionsFromJson, OwnGoesToBothHalvesOfAMeanWhoseContributionsTravelAlo
             "\"inverse_probability\", \"stale\"");
 }
 
+// Every path, fill and recovery of a half of the other classes.
+TEST(LossyOptionsFromJson, ClassesOfDataParallelismHaveNetworksOfTheirOwn) {
+  const Traffic traffic{.world_size = 4,
+                        .classes = {sim::TrafficClass::kTpForward, kClass, sim::TrafficClass::kParameterGather}};
+  const std::string loss = R"("loss": {"model": "bernoulli", "loss_rate": 0.1})";
+  for (const std::string path : {"contribution", "direct", "ring", "halving_doubling", "tree"}) {
+    const LossyOptions options = options_of(
+        R"({"network": {"classes": {
+        "dp_gradient": {"path": ")" +
+            path + R"(", "reduce": {"fill": "inverse_probability"}, )" + loss + R"(},
+        "parameter_gather": {"path": ")" +
+            path + R"(", "fill": "stale", "recovery": {"parity": {"data": 4, "parity": 1}}, )" + loss + "}}}}",
+        traffic);
+    EXPECT_FALSE(options.network.of(sim::TrafficClass::kTpForward).has_value());
+    const ClassNetwork& gradient = *options.network.of(kClass);
+    EXPECT_EQ(gradient.path, path);
+    EXPECT_EQ(gradient.reduce.fill, Fill::kInverseProbability);
+    EXPECT_EQ(gradient.gather.loss == nullptr, path == "contribution");
+    const ClassNetwork& gather = *options.network.of(sim::TrafficClass::kParameterGather);
+    EXPECT_EQ(gather.path, path);
+    EXPECT_EQ(gather.gather.fill, Fill::kStale);
+    EXPECT_NE(gather.gather.recovery, nullptr);
+    EXPECT_EQ(gather.gather.loss->loss_rate(), 0.1) << path << ": the shorthand is that of its one half";
+    EXPECT_EQ(gather.reduce.loss, nullptr) << "it has none";
+    EXPECT_EQ(gather.reduce.recovery, nullptr);
+    EXPECT_EQ(gather.reduce.fill, Fill::kZero);
+  }
+}
+
+TEST(LossyOptionsFromJson, ParametersHaveNoReduceHalf) {
+  const Traffic traffic{.world_size = 4, .classes = {kClass, sim::TrafficClass::kParameterGather}};
+  const auto network_of = [](const std::string& members) { return "{\"network\": {" + members + "}}"; };
+  EXPECT_EQ(error_of(network_of(R"("classes": {"parameter_gather": {"reduce": {"fill": "zero"}}})"), traffic),
+            "net.json: /network/classes/parameter_gather/reduce: got the reduce half of parameter_gather, whose "
+            "messages are gathered and never summed; want it absent");
+  // What is said of all classes, and has no meaning for this one, is not said of it.
+  const LossyOptions options = options_of(network_of(R"("recovery": {"error_feedback": true}, "reduce":
+      {"selection": "largest_norm", "loss": {"model": "bernoulli", "loss_rate": 0.2}},
+      "gather": {"loss": {"model": "bernoulli", "loss_rate": 0.1}, "fill": "stale"})"),
+                                          traffic);
+  const ClassNetwork& gather = *options.network.of(sim::TrafficClass::kParameterGather);
+  EXPECT_EQ(gather.reduce.loss, nullptr);
+  EXPECT_EQ(gather.reduce.selection, LossSelection::kByFate);
+  EXPECT_EQ(gather.recovery.error_feedback, ClassRecovery::ErrorFeedback::kOff);
+  EXPECT_EQ(gather.gather.loss->loss_rate(), 0.1);
+  EXPECT_EQ(options.network.of(kClass)->recovery.error_feedback, ClassRecovery::ErrorFeedback::kOn);
+  EXPECT_EQ(
+      error_of(network_of(R"("reduce": {"fill": "own"}, "loss": {"model": "bernoulli", "loss_rate": 0.1})"), traffic),
+      "(no error)");
+}
+
 TEST(LossyOptionsFromJson, ATimeSectionGivesTheClockAndItsRetransmission) {
   const LossyOptions options = options_of(R"({
       "network": {"loss": {"model": "bernoulli", "loss_rate": "5%"}},
@@ -245,9 +296,9 @@ TEST(LossyOptionsFromJson, KeysAndTypesAreChecked) {
   EXPECT_EQ(error_of(R"({"network": {}, "seed": -1})"),
             "net.json: /seed: got -1, want an integer in [0, 18446744073709551615]");
   EXPECT_EQ(error_of(R"({"network": {}, "time": {}})"), "net.json: /time/link: got nothing, want an object");
-  EXPECT_EQ(error_in_network(R"("classes": {"dp_gradient": {}})"),
-            "net.json: /network/classes/dp_gradient: planned, not built: gradients of data parallelism; known keys: "
-            "tp_backward, tp_forward");
+  EXPECT_EQ(error_in_network(R"("classes": {"outer": {}})"),
+            "net.json: /network/classes/outer: planned, not built: outer steps of local SGD; known keys: dp_gradient, "
+            "parameter_gather, tp_backward, tp_forward");
 }
 
 TEST(LossyOptionsFromJson, ValuesOutOfRangeAreRefused) {
