@@ -60,7 +60,7 @@ class NetworkResolver {
     }
     const PathEntry& path = path_entry(resolved["path"].get<std::string>());
     const bool reduces = has_half(traffic_class, sim::Half::kReduce);
-    if (!reduces) resolved["reduce"] = {{"loss", {{"model", "none"}}}, {"fill", "zero"}};
+    if (!reduces) resolved["reduce"] = absent_half();
     // `loss` of both halves is the reduce half's alone where nothing travels in the other one.
     if (reduces && path.shorthand == LossShorthand::kReduceHalf) {
       if (!gather_loss_named_) resolved["gather"]["loss"] = {{"model", "none"}};
@@ -112,7 +112,7 @@ class NetworkResolver {
     for (const sim::Half of_half : kBothHalves) {
       const std::string half = name_of(of_half);
       if (!has_half(class_, of_half)) {
-        if (layer.contains(half)) report_absent_half(half, pointer);
+        if (layer.contains(half)) check_absent_half(layer[half], half, pointer);
         continue;
       }
       json& target = resolved[half];
@@ -353,9 +353,12 @@ class NetworkResolver {
     }
   }
 
+  /// As a resolved spec writes it.
+  static json absent_half() { return {{"loss", {{"model", "none"}}}, {"fill", "zero"}}; }
+
   /// What is said of all classes is for those that have the half.
-  void report_absent_half(const std::string& half, const std::string& pointer) {
-    if (pointer == "/network") return;
+  void check_absent_half(const json& said, const std::string& half, const std::string& pointer) {
+    if (pointer == "/network" || said == absent_half()) return;
     report(where_ + ": " + pointer + "/" + half + ": got the " + half + " half of " +
            std::string(sim::traffic_class_name(class_)) + ", whose messages are gathered and never summed; want it " +
            "absent");
