@@ -14,7 +14,8 @@ namespace droptest::comm {
 
 enum class LossSelection : std::uint8_t {
   kByFate,       ///< those of the loss process
-  kLargestNorm,  ///< as many, those of the largest Euclidean norm: the worst case for the energy of what is missing
+  kLargestNorm,  ///< as many, those of the largest Euclidean norm: the worst case for the energy of the missing
+                 ///< elements
 };
 
 /// The adversary. It sees a message's content, so that its fates are no function of the link alone: only who has the

@@ -65,8 +65,9 @@ class LossyCommunicator final : public Communicator {
   /// the peers only that they have started the same. With a clock, a collective's wait also works out the times of all
   /// works that the rank has started, which needs that the peers wait, too, and that ranks with several groups in
   /// common start their works in one order. Where time feeds fates (processes that look at the time, deadlines,
-  /// recoveries that send again), and where the inner communicator has no twin(), works are instead planned and run
+  /// recoveries that send again), works are instead planned and run
   /// when this rank waits for one of them, or calls something else, in the order of their starts over all its groups.
+  /// So are collectives in host memory, and all works with a clock, where the inner communicator has no twin().
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   void barrier(const Message& message) override;
   /// The parts share this communicator's links and their packet indices, so no fate is used twice.
@@ -104,7 +105,8 @@ class LossyCommunicator final : public Communicator {
 
   /// What the loss layer remembers of this rank: links' indices, stale values, feedback, statistics and clock. A
   /// communicator that was split has its own memories; the rest is that of the one that was not split. Restored into
-  /// one that was made of equal options and split alike, the run goes on to the same bits. Throws: ConfigError while
+  /// one that was made of equal options and split alike, the run goes on to the same bits. Stale values on a device are
+  /// read on the stream of their last call, which outlives this communicator. Throws: ConfigError while
   /// works are under way.
   void visit_state(sim::StateVisitor& visitor);
 
@@ -127,12 +129,14 @@ class LossyCommunicator final : public Communicator {
 
   /// Statistics since the start of all ranks of the group added up, with those of the groups split from it; one entry
   /// per class that has a network and was used, the same on every rank. A split group's own statistics hold all that
-  /// its ranks counted, in every group. Ranks: all, with one `detail`.
+  /// its ranks counted, in every group. The counts hold all started calls. The sums of samples hold a started call of a
+  /// rank once the rank has waited for it and for all sampled calls before it: where ranks have waited for different
+  /// works, they hold different calls of different ranks. Ranks: all, with one `detail`.
   using LinkDetail = comm::LinkDetail;
   std::vector<ClassStatistics> collect_statistics(LinkDetail detail);
 
   /// NMSE, cosine and divergence of the steps sampled since the last call, added up over ranks; one entry per class
-  /// that was sampled, the same on every rank. Ranks: all.
+  /// that was sampled, the same on every rank. Started calls count as in collect_statistics(). Ranks: all.
   std::vector<ClassSample> take_samples();
 
   /// The group's virtual time: the latest clock, mean compute time, sums of counts; absent without a time model.

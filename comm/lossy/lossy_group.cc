@@ -211,7 +211,7 @@ LossyGroup::Paths& LossyGroup::paths_of(sim::TrafficClass traffic_class, Arrival
   return arrival == Arrival::kCertain && certain.network != nullptr ? certain : paths_[index];
 }
 
-// What a rank sends to itself does not travel.
+// Messages of a rank to itself do not travel.
 bool LossyGroup::is_lossy(const CallArguments& arguments) const {
   const bool to_self = is_message(arguments.operation) && arguments.peer == inner.rank();
   return state->lossless_scopes == 0 && inner.world_size() > 1 && !to_self &&
@@ -279,7 +279,7 @@ void LossyGroup::call(const CallArguments& arguments) {
   if (arguments.operation == Operation::kRecv) check_receive(arguments);
   follow_step();
   const StreamTurns::Turn turn(turns_, stream_of(arguments));
-  // What started collectives remember is what this one begins with.
+  // This one begins with the memories of the started collectives.
   if (lane_ && !is_message(arguments.operation)) lane_->drain();
   pass_time(arguments);
   LossyCall call(*this, arguments);
@@ -346,10 +346,11 @@ void LossyGroup::exchange(std::span<const Send> sends, std::span<const Receive> 
   for (LossyCall& call : calls) call.note_samples();
 }
 
-// Another thread needs a channel of its own, and so do clocks whose messages go when ranks wait.
+// Clocks need a channel of their own where their messages go when ranks wait; so does the thread of a collective.
+// Messages need no thread.
 bool LossyGroup::plans_ahead(const CallArguments& arguments) {
   if (state->plans_need_times || (state->clock && clock_channel_ == nullptr)) return false;
-  if (is_on_device(arguments)) return true;
+  if (is_on_device(arguments) || is_message(arguments.operation)) return true;
   if (lane_channel_ == nullptr) lane_channel_ = inner.twin(kLaneTwin);
   if (lane_channel_ != nullptr && !lane_) lane_.emplace();
   return lane_.has_value();

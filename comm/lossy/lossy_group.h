@@ -33,7 +33,7 @@ namespace droptest::comm {
 
 class StartedLossyCall;
 
-/// What all communicators of one rank share: its links do not know groups.
+/// The state that all communicators of one rank share: its links do not know groups.
 struct RankState {
   RankState(const LossyOptions& options, int world_rank);
   VirtualClock* clock_or_null() { return clock ? &*clock : nullptr; }
@@ -49,19 +49,19 @@ struct RankState {
   void visit_state(sim::StateVisitor& visitor);
 
   DeferredCalls deferred;
-  std::deque<StartedLossyCall*> started;  ///< that are not over, in the order of their starts
+  std::deque<StartedLossyCall*> started;  ///< works under way, in the order of their starts
   FlowLedger ledger;
   std::optional<VirtualClock> clock;
   bool plans_need_times = false;  ///< time feeds fates, so that calls can be planned only when ranks wait
   TouchRecord touches;
   ResultSampler sampler;
-  std::uint64_t sampled_calls = 0;  ///< that were planned
-  std::uint64_t samples_added = 0;
+  std::uint64_t sampled_calls = 0;                                         ///< planned so far
+  std::uint64_t samples_added = 0;                                         ///< calls with their sums in `sampler`
   std::map<std::uint64_t, std::pair<LayerKey, SampleSums>> early_samples;  ///< by number of their call
   std::uint64_t sample_every_steps;
   std::uint64_t step = 0;
-  std::uint64_t world_step = 0;  ///< that the communicator which was not split has begun
-  std::uint64_t open_steps = 0;  ///< that have begun since the verdicts of all ranks were last put together
+  std::uint64_t world_step = 0;  ///< the step of the communicator that was not split
+  std::uint64_t open_steps = 0;  ///< steps since the last collection of all ranks' verdicts
   bool step_is_sampled = false;
   int lossless_scopes = 0;
   int protected_scopes = 0;
@@ -100,7 +100,7 @@ class LossyGroup {
  private:
   friend class LossyCall;
   friend class StartedLossyCall;
-  /// What calls of a class use, one at a time.
+  /// Objects for calls of a class, each for one call at a time.
   struct Paths {
     const ClassNetwork* network = nullptr;  ///< null: the class is reliable
     Pool<Path> paths;
@@ -114,8 +114,8 @@ class LossyGroup {
   void follow_step();
   /// The times of started receives from a rank, in the order of their starts: of all, or until one of them.
   void play_receives(int source, const StartedLossyCall* until);
-  /// Throws: ConfigError for a receive whose class, name, layer and source have a work under way: what it remembers is
-  /// not known before that is over.
+  /// Throws: ConfigError for a receive whose class, name, layer and source have a work under way: its stale
+  /// values are not known before that wait.
   void check_receive(const CallArguments& arguments) const;
   bool samples(ElementType type) const { return state->step_is_sampled && !is_integer(type); }
   /// The rank's clock moves on over a blocking call.
@@ -147,7 +147,7 @@ class LossyCall {
   /// A collective over `inner`, or over a twin of it on another thread, with the scratch of that thread.
   void run(Communicator& inner, Scratch& scratch);
 
-  /// A message, whose data the caller moves: what travels of a send, before it does.
+  /// A message, whose data the caller moves: the values that travel of a send.
   ConstTensor outgoing() { return message_->outgoing(arguments_.input, scratch()); }
   /// Before a message is received, and when it has come.
   void before_receipt() { message_->before_receipt(arguments_.output, scratch()); }
@@ -160,7 +160,7 @@ class LossyCall {
   /// The call's own buffers, on the rank's thread.
   Scratch& scratch();
   void compare_message();
-  /// Adds what was sampled to the rank's samples, where it was. Once, on the rank's thread.
+  /// Adds the call's sums to the rank's samples, where the call is sampled. Once, on the rank's thread.
   void note_samples();
 
  private:

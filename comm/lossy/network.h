@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the network of a traffic class does: path, loss of each half, and how receivers fill the holes.
+// The network of a traffic class: path, loss of each half, and the fill of holes.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 
 namespace droptest::comm {
 
-/// What a receiver puts where nothing arrived (docs/recovery.md).
+/// The values that a receiver puts in the place of lost packets (docs/recovery.md).
 enum class Fill : std::uint8_t { kZero, kCountRescale, kInverseProbability, kStale, kOwn, kOwnScaled };
 
 /// Whether all receivers of one packet share its fate.
@@ -50,13 +50,14 @@ std::optional<std::string> reduce_fill_refusal(Fill fill, std::string_view path)
 struct HalfNetwork {
   std::shared_ptr<const sim::LossProcess> loss;  ///< shared by the classes and ranks it was given to; null: reliable
   Fill fill = Fill::kZero;
-  std::shared_ptr<const sim::LinkRecovery> recovery = nullptr;  ///< shared like the loss; null: what is lost is missing
-  bool deadline = false;                                        ///< packets may be lost for coming late, too
-  LossSelection selection = LossSelection::kByFate;             ///< another one: in the reduce half of `direct` alone
+  std::shared_ptr<const sim::LinkRecovery> recovery =
+      nullptr;                                       ///< shared like the loss; null: lost packets are missing
+  bool deadline = false;                             ///< packets may be lost for coming late, too
+  LossSelection selection = LossSelection::kByFate;  ///< another one: in the reduce half of `direct` alone
   std::vector<LinkOverride> links = {};  ///< links with a loss of their own; the last one that matches counts
 };
 
-/// What acts on whole messages of a class (docs/recovery.md).
+/// Recoveries of whole messages of a class (docs/recovery.md).
 struct ClassRecovery {
   enum class ErrorFeedback : std::uint8_t { kOff, kOn };
   std::uint64_t interleave_packets = 1;    ///< 1: elements stay in order

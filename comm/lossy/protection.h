@@ -28,7 +28,7 @@ struct Protection {
   bool empty() const { return layers.empty() && !steps.has_value() && names.empty(); }
 };
 
-/// Whether `name` is what `pattern` describes, in which `*` stands for any number of any characters.
+/// Whether `name` matches `pattern`, in which `*` stands for any number of any characters.
 bool matches_pattern(std::string_view pattern, std::string_view name);
 
 }  // namespace droptest::comm

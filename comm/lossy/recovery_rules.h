@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What recovery leaves missing on average, and which combinations have no meaning.
+// The mean missing rate of a recovery, and combinations that have no meaning.
 #pragma once
 
 #include <cstdint>

@@ -21,12 +21,12 @@ class DeferredCalls {
  public:
   using BlockingCall = std::function<void(const CallArguments&)>;
 
-  /// `call` makes the blocking call; what it borrows stays until the work is done.
+  /// `call` makes the blocking call; the objects that it borrows outlive the work.
   std::unique_ptr<WorkInFlight> start(BlockingCall call, const CallArguments& arguments);
   /// The call on `communicator`, which is borrowed likewise.
   std::unique_ptr<WorkInFlight> start(Communicator& communicator, const CallArguments& arguments);
 
-  /// Runs all calls that were started. What one throws is for the wait of its work. Does nothing while it runs already.
+  /// Runs all started calls. The wait of a work throws the exception of its call. Does nothing while it runs already.
   void run_all();
 
   bool empty() const { return waiting_.empty(); }

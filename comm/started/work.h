@@ -15,7 +15,7 @@ class WorkInFlight {
  public:
   virtual ~WorkInFlight() = default;
   /// Returns when the output is complete and the input may be reused. Called at most once, by the thread of the rank.
-  /// Throws: what the blocking call throws. Afterwards, thrown or not, nothing refers to the buffers of the call.
+  /// Throws: as the blocking call. Afterwards, thrown or not, nothing refers to the buffers of the call.
   virtual void finish() = 0;
   /// Whether finish() would return at once. It may do some of the work, and never waits for another rank.
   virtual bool finished() = 0;
@@ -51,11 +51,11 @@ class [[nodiscard]] Work {
   void release() noexcept;
   void drop() noexcept;
 
-  Communicator* communicator_ = nullptr;  ///< null: there is nothing left to do
+  Communicator* communicator_ = nullptr;  ///< null: done
   std::uint64_t number_ = 0;
   std::unique_ptr<WorkInFlight> in_flight_;
   std::exception_ptr error_;
-  int unwinding_ = 0;  ///< exceptions that were on their way when this was made
+  int unwinding_ = 0;  ///< uncaught exceptions at the start
 };
 
 }  // namespace droptest::comm

@@ -115,6 +115,29 @@ TEST(LayerDiagnostics, AStepIsTouchedWhereAnyRankLostAnythingOfTheLayerWheneverO
   }
 }
 
+// Each is counted on its receiver alone.
+TEST(LayerDiagnostics, AMessageIsTouchedWhereItsReceiverLosesAPacket) {
+  // Two packets a message: the second one, in step 1, loses packet 3, and the fourth one, in step 3, packet 6.
+  LossyOptions options = options_of(nullptr);
+  options.network.of(kClass)->gather.loss = std::make_shared<ChosenLoss>(std::vector<std::uint64_t>{3, 6});
+  run_ranks(3, kTimeout, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    for (std::uint64_t step = 0; step < 5; ++step) {
+      lossy.begin_step(step);
+      std::vector<double> data = {1, 2, 3, 4};
+      const Message message{kClass, "activation", 7};
+      if (inner.rank() == 0) lossy.send(std::span<const double>(data), 1, message);
+      if (inner.rank() == 1) lossy.recv(std::span(data), 0, message);
+    }
+    const ClassStatistics all = lossy.collect_statistics(LinkDetail::kOmit).at(0);
+    EXPECT_EQ(all.collectives, 5U);
+    EXPECT_EQ(all.untouched, 3U);
+    EXPECT_EQ(all.layers.at(0).layer, 7);
+    EXPECT_EQ(all.layers.at(0).steps, 5U);
+    EXPECT_EQ(all.layers.at(0).untouched_steps, 3U);
+  });
+}
+
 // What a rank remembers of its steps is what it tells the others when they put their verdicts together.
 TEST(LayerDiagnostics, MemoryDoesNotGrowWithTheStepsWhereNobodyAsks) {
   constexpr std::uint64_t kSteps = 2500;

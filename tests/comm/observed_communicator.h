@@ -14,7 +14,7 @@ namespace droptest::comm {
 
 /// Forwards every call to `inner`, which is borrowed, and shows first what the rank puts in. Parts that are split off
 /// are not observed.
-class ObservedCommunicator final : public Communicator {
+class ObservedCommunicator : public Communicator {
  public:
   using Observe = std::function<void(const Message& message, std::size_t input_bytes)>;
   ObservedCommunicator(Communicator& inner, Observe observe) : inner_(inner), observe_(std::move(observe)) {}

@@ -20,6 +20,7 @@
 #include "sim/error.h"
 #include "tests/comm/fake_clock.h"
 #include "tests/comm/lossy_recovery.h"
+#include "tests/comm/observed_communicator.h"
 #include "tests/comm/started_programs.h"
 #include "tests/comm/timed_network.h"
 
@@ -425,6 +426,40 @@ TEST(StartedWork, ABlockingMessageDoesNotWaitForStartedCollectives) {
       start().wait();
     }
     EXPECT_EQ(data, std::vector<float>(100, 2));
+  });
+}
+
+// The twin is for the thread that runs collectives.
+TEST(StartedWork, OnlyStartedCollectivesTakeATwin) {
+  class WithTwins final : public ObservedCommunicator {
+   public:
+    explicit WithTwins(Communicator& inner) : ObservedCommunicator(inner, [](const auto&...) {}), inner_(inner) {}
+    std::unique_ptr<Communicator> twin(int number) override {
+      ++twins;
+      return inner_.twin(number);
+    }
+    int twins = 0;
+
+   private:
+    Communicator& inner_;
+  };
+  run_ranks(2, 5s, [](Communicator& backend) {
+    WithTwins inner(backend);
+    LossyCommunicator lossy(inner, lossless_options(paths()[1], kClass));
+    std::vector<float> data(100, 1);
+    std::vector<float> received(100);
+    const int other = 1 - lossy.rank();
+    Work send = lossy.start_send(std::span<const float>(data), other, kFirst);
+    Work receive = lossy.start_recv(std::span(received), other, kFirst);
+    receive.wait();
+    send.wait();
+    EXPECT_EQ(received, data);
+    EXPECT_EQ(inner.twins, 0);
+    for (int call = 0; call < 2; ++call) {
+      lossy.start_all_reduce(std::span(data), std::span(data), ReduceOp::kSum, kFirst).wait();
+      EXPECT_EQ(inner.twins, 1);
+    }
+    EXPECT_EQ(data, std::vector<float>(100, 4));
   });
 }
 

@@ -61,7 +61,7 @@ class CollectiveTiming {
   struct What {
     sim::TrafficClass traffic_class = sim::TrafficClass::kTpForward;
     ElementType type = ElementType::kFloat32;
-    Arrival arrival = Arrival::kByFate;      ///< what arrives for certain is sent once
+    Arrival arrival = Arrival::kByFate;      ///< certain: messages are sent once
     std::optional<std::uint64_t> ordinal{};  ///< Message::ordinal
   };
   /// `counts`: the elements of an all-reduce or a broadcast, of each rank's part in the others. `clocks`: seconds by
@@ -70,7 +70,7 @@ class CollectiveTiming {
                   std::span<double> clocks, const Visit& visit);
   /// `table`: elements from each rank to each other one, by source.
   void all_to_all(const What& what, std::span<const std::uint64_t> table, std::span<double> clocks, const Visit& visit);
-  /// What goes from send to recv, when the sender's clock says `clock`: only the two ends know of it.
+  /// A message from send to recv, when the sender's clock says `clock`: only the two ends know of it.
   TimedMessage message(const What& what, int source, int destination, std::uint64_t elements, double clock);
 
  private:
@@ -97,7 +97,7 @@ class CollectiveTiming {
   sim::Link link(const What& what, sim::Half half, int source, int destination) const;
   TimedMessage cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const;
   TimedMessage cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const;
-  // The cost of what goes from a rank to all others at once.
+  // The cost of a message from a rank to all others at once.
   const sim::LinkCost& slowest_link() const;
   // Adds the time of the repetitions to a message that leaves at its time, where its link sends again.
   void repeat(const What& what, Courses& courses, TimedMessage& message) const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What time costs in an experiment, and what it came to.
+// The rules of virtual time, and the time that a rank has used.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace droptest::comm {
 struct TimeModel {
   sim::LinkClasses links;
   std::uint64_t header_bytes = 0;          ///< on the wire, before each packet's payload
-  std::optional<double> deadline_seconds;  ///< of a round of hops, where nothing is repaired; what comes later is lost
+  std::optional<double> deadline_seconds;  ///< of a round of hops, where nothing is repaired; later packets are lost
   std::optional<double> compute_seconds;   ///< of a rank in a step; absent: the processor time that it takes
   double later_share = 0;                  ///< of compute_seconds: passes not when a step begins, but piece by piece
   /// Seconds of processor time of the calling thread, from which compute time is measured; empty: the system's clock.
@@ -37,7 +37,7 @@ struct VirtualTime {
   /// That the rank's calls took from when their data and its ports were ready to their ends, whether it waited for them
   /// or computed meanwhile: what would be exposed if nothing overlapped.
   double network_seconds = 0;
-  std::uint64_t packets = 0;   ///< that had to arrive
+  std::uint64_t packets = 0;   ///< received
   std::uint64_t repeated = 0;  ///< transmissions beyond the first of each
   std::uint64_t timeouts = 0;  ///< waits for feedback or timers
   std::uint64_t late = 0;      ///< packets that missed a deadline

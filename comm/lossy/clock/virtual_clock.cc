@@ -50,7 +50,7 @@ void VirtualClock::compute_now(double seconds) {
 
 void VirtualClock::begin_step(std::uint64_t step) {
   if (step_ == step) return;
-  if (!step_) resumed_ = thread_seconds();  // what came before the first step was preparation
+  if (!step_) resumed_ = thread_seconds();  // time before the first step is preparation
   step_ = step;
   if (model_.compute_seconds) compute_share(1 - model_.later_share);
 }

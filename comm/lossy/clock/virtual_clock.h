@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's virtual clock: what it computes, and what its collectives take.
+// One rank's virtual clock: compute time, and the time of its collectives.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ class VirtualClock {
   /// The rank goes on to another step. Given compute time passes at once, but for TimeModel::later_share.
   void begin_step(std::uint64_t step);
 
-  /// Within a pause, so that what was measured so far is in it.
+  /// Within a pause, so that it holds all compute time measured so far.
   void visit_state(sim::StateVisitor& visitor);
 
   /// While one is alive, the processor time of the calling thread is not compute time. They may be nested.
@@ -60,7 +60,7 @@ class VirtualClock {
     VirtualClock* clock_;
   };
 
-  /// While one is alive, nothing takes time: neither what is computed nor what is sent.
+  /// While one is alive, neither computation nor messages take time.
   class Stop {
    public:
     /// Null: nothing happens.
@@ -92,7 +92,7 @@ class VirtualClock {
   double resumed_ = 0;  // thread time
 };
 
-/// What paths see of a network: `network` itself, with holes by lateness where there is a deadline.
+/// The network of the paths: `network` itself, with holes by lateness where there is a deadline.
 Network with_deadlines(const Network& network, const TimeModel& model);
 
 /// The group's clocks: the latest of them, the mean compute and network time, and the sums of the counts. Ranks: all of

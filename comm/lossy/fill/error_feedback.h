@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a sender failed to deliver goes out again with its next message.
+// Lost contributions of a sender go out again with its next message.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class ErrorFeedback {
   void plan(StaleMemory& stale, ConstTensor input, ReduceOp op, StaleMemory::Use use,
             std::span<const std::uint64_t> cut, const Message& message);
 
-  /// input + what the last message of this kind failed to deliver, in `scratch`.
+  /// input + the lost contributions of the last message of this kind, in `scratch`.
   ConstTensor correct(ConstTensor input, Scratch& scratch);
 
   /// Remembers what of a send did not arrive: `values` are its elements, which begin at `first_element` of the message.

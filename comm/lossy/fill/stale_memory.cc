@@ -9,7 +9,7 @@
 namespace droptest::comm {
 
 bool StaleMemory::Memory::has_shape(ConstTensor like, std::size_t bytes, std::span<const std::uint64_t> parts) const {
-  // What was restored is in host memory first.
+  // Restored values are in host memory first.
   const bool has_memory = stream == nullptr ? host.size() == bytes : like.stream != nullptr && device.bytes() == bytes;
   return type == like.type && has_memory && std::ranges::equal(cut, parts);
 }
@@ -36,7 +36,7 @@ Tensor StaleMemory::of(Use use, const Message& message, ConstTensor like, std::u
   Memory& memory = found->second;
   const std::size_t bytes = count_elems * element_bytes(like.type);
   if (!memory.has_shape(like, bytes, cut)) {
-    if (like.stream != nullptr) like.stream->synchronize();  // queued work may use what is given up
+    if (like.stream != nullptr) like.stream->synchronize();  // queued work may use the memory
     memory = Memory();
     memory.type = like.type;
     memory.cut.assign(cut.begin(), cut.end());

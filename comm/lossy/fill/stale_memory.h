@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What arrived earlier, for the fill `stale`.
+// Values that arrived earlier, for the fill `stale`.
 #pragma once
 
 #include <cstddef>
@@ -22,6 +22,8 @@ namespace droptest::comm {
 /// later". A message has one memory in each place of use, which is of one shape (element type, number of elements and
 /// their cut into parts): a message of another shape replaces it and begins with zeros, since its positions mean other
 /// values. So memory is bounded by the largest message of each name.
+/// Owner: the memories, on the host and on devices. The stream of the last `like` of each memory is borrowed, and
+/// outlives this object.
 class StaleMemory {
  public:
   /// The collective and half that a value belongs to; sources are laid out one after another within one memory.
@@ -66,7 +68,7 @@ class StaleMemory {
     std::vector<std::uint64_t> cut;
     std::vector<std::byte> host;
     DeviceMemory device;
-    Stream* stream = nullptr;  ///< of the device memory; null: the values are in host memory
+    Stream* stream = nullptr;  ///< borrowed, of the last use of the device memory; null: the values are in host memory
 
     void visit_state(sim::StateVisitor& visitor);
     bool has_shape(ConstTensor like, std::size_t bytes, std::span<const std::uint64_t> parts) const;

@@ -15,7 +15,7 @@ namespace {
 const Message kVerification{sim::TrafficClass::kControl, "verification of fates"};
 constexpr std::array kHalves = {sim::Half::kReduce, sim::Half::kGather};
 
-// What one end knows of a flow.
+// The state of a flow at one end.
 struct FlowEnd {
   std::uint64_t digest = 0;
   std::uint64_t packets = 0;
@@ -58,7 +58,7 @@ std::vector<FlowKey> flows_between(const FlowLedger& ledger, int source, int des
   return keys;
 }
 
-// What a rank tells the others of the first mismatch that it found. Plain words, so that it travels as such.
+// The first mismatch that a rank found, for the others. Plain words, so that it travels as such.
 struct Mismatch {
   std::uint64_t number = 0;  // of mismatches on this rank
   std::uint64_t traffic_class = 0;

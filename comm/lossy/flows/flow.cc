@@ -27,7 +27,7 @@ std::uint64_t lost_bytes(const sim::PacketMask& mask, std::uint64_t number, std:
   return number * full - (mask.lost(last) ? full - packets.payload_bytes(packets.packets() - 1) : 0);
 }
 
-// What stays missing has a digest of its own.
+// The packets that stay missing have a digest of their own.
 sim::Link last_attempt(sim::Link link) {
   link.attempt = sim::Link::kMostAttempts;
   return link;

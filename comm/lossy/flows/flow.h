@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A link as one rank knows it: how far its packets have come, and what is counted of them.
+// A link as one rank knows it: the index of its next packet, and the counts of its losses.
 #pragma once
 
 #include <compare>
@@ -63,7 +63,7 @@ struct LinkCourse {
   void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, messages, packets, next_tick, ordinal_packets); }
 };
 
-/// The digest of what stayed missing in spite of a recovery.
+/// The digest of the packets that a recovery left missing.
 class MissingDigest {
  public:
   void add(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& missing);
@@ -74,10 +74,10 @@ class MissingDigest {
   std::unique_ptr<sim::FateDigest> digest_;  // null while nothing did
 };
 
-/// What the rank that counts a link knows of it. What every message changes comes first.
+/// The counts of a link, on the rank that counts it. Members that every message changes come first.
 struct alignas(64) FlowTally {
   explicit FlowTally(const sim::Link& link) : fates(link) {}
-  /// Of all fates, and of what stayed missing.
+  /// Of all fates, and of the packets that stayed missing.
   std::uint64_t digest() const { return fates.digest() + missing.value(); }
 
   /// A message that goes out as so many packets, of which the last data packet may be short.

@@ -144,7 +144,8 @@ bool FlowLedger::draw(CallFates& call, const Sent& sent, const sim::Packetizer& 
     }
     if (flow.tally != nullptr) flow.tally->count_bytes(sent.packets, packets);
   }
-  // Packets that come too late are missing whatever the recovery did, and what had to arrive is waited for.
+  // Packets that come too late are missing whatever the recovery did; receivers wait for packets that arrive for
+  // certain.
   const std::uint64_t data = packets.packets();
   const std::uint64_t in_time = sent.time && sent.time->in_time ? std::min(*sent.time->in_time, data) : data;
   if (in_time < data && call.arrival == Arrival::kByFate) {
@@ -169,7 +170,7 @@ bool FlowLedger::lose(const CallFates& call, const Sent& sent, const sim::LossPr
     // Where each message has fates of its own, no time passes between them.
     if (place.ticks && scope == BurstScope::kMessage) place.ticks->first = 0;
   }
-  // Without a recovery what is lost is missing.
+  // Without a recovery lost packets are missing.
   const sim::LinkRecovery* recovery = sent.half.recovery.get();
   sim::PacketMask& lost = recovery == nullptr ? missing : lost_;
   lost.resize(sent.packets);

@@ -85,7 +85,7 @@ class FlowLedger {
   const sim::LossProcess* process_of(const sim::Link& link) const;
   Flow& flow_of(const FlowKey& key);
   static void fetch_ahead(const Flow& flow);
-  // A message with its flow: what is known before its fates are drawn.
+  // A message with its flow, before its fates are drawn.
   struct Sent;
   Sent send(CallFates& call, const sim::Link& link, const sim::Packetizer& packets);
   bool draw(CallFates& call, const Sent& sent, const sim::Packetizer& packets, sim::PacketMask& missing);

@@ -22,7 +22,7 @@ struct RepeatedMessage {
   void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, place, timing); }
 };
 
-/// What the virtual clock says of a message on its link.
+/// The virtual time of a message on its link.
 struct MessageTime {
   double departs_seconds = 0;
   double packet_seconds = 0;                ///< of one full packet, with its header, on the link
@@ -36,8 +36,8 @@ class MessageTimes {
   void clear() { times_.clear(); }
 
   void add(const sim::Link& link, const MessageTime& time) { times_[link].push_back(time); }
-  /// The same of a packet that several receivers share: the first departure, the slowest link and the shortest patience
-  /// of them count.
+  /// The same of a packet that several receivers share: the first departure, the slowest link and the earliest
+  /// deadline count.
   void add_shared(sim::Link link, const MessageTime& time);
 
   /// That of the next message on the link; nothing, where nothing is known.

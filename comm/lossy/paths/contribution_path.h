@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In-network aggregation: what one rank's packet loses, all ranks miss. Wraps any backend's own collective.
+// In-network aggregation: all ranks miss a packet that one rank loses. Wraps any backend's own collective.
 #pragma once
 
 #include <cstdint>

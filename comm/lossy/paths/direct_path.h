@@ -29,7 +29,7 @@ class DirectPath final : public Path {
   std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override;
 
  private:
-  class Part;  // what this rank makes of its part
+  class Part;  // the reduction of this rank's part
   /// What becomes of the results: the owner of each part takes out what receivers lose of it, or they do it.
   enum class LostResults : std::uint8_t { kByOwner, kByReceiver };
 

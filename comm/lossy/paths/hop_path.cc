@@ -153,16 +153,16 @@ void HopPath::hops_of(int round, HopsOfRank which, std::vector<sim::Hop>& hops) 
   std::erase_if(hops, [this](const sim::Hop& hop) { return elements(hop).size() == 0; });
 }
 
-// Partial sums, and values of which this rank may keep its own, do not come straight into the work.
-bool HopPath::comes_beside(const sim::Hop& hop) const {
+// Partial sums, and values of which this rank may keep its own, are received into a buffer; others into the work.
+bool HopPath::needs_buffer(const sim::Hop& hop) const {
   const HalfNetwork& gather = context_.network.gather;
   return hop.half == sim::Half::kReduce || (can_lose(gather) && gather.fill == Fill::kOwn);
 }
 
 void HopPath::exchange_values(const Run& run) {
-  std::uint64_t beside_elems = 0;
-  for (const sim::Hop& hop : receives_) beside_elems += comes_beside(hop) ? elements(hop).size() : 0;
-  const Tensor beside = run.scratch.take(Scratch::Slot::kReceived, run.work, beside_elems);
+  std::uint64_t buffer_elems = 0;
+  for (const sim::Hop& hop : receives_) buffer_elems += needs_buffer(hop) ? elements(hop).size() : 0;
+  const Tensor buffer = run.scratch.take(Scratch::Slot::kReceived, run.work, buffer_elems);
   outgoing_.clear();
   incoming_.clear();
   for (const sim::Hop& hop : sends_) {
@@ -171,9 +171,9 @@ void HopPath::exchange_values(const Run& run) {
   std::uint64_t begin = 0;
   for (const sim::Hop& hop : receives_) {
     const sim::ElementRange range = elements(hop);
-    const bool is_beside = comes_beside(hop);
-    const Tensor to = is_beside ? slice(beside, {begin, begin + range.size()}) : slice(run.work, range);
-    if (is_beside) begin += range.size();
+    const bool is_buffered = needs_buffer(hop);
+    const Tensor to = is_buffered ? slice(buffer, {begin, begin + range.size()}) : slice(run.work, range);
+    if (is_buffered) begin += range.size();
     incoming_.push_back({to, hop.source, run.call.message});
   }
   run.inner.exchange(outgoing_, incoming_);
@@ -202,7 +202,7 @@ void HopPath::take_value(Run& run, const sim::Hop& hop, Tensor received) {
   const Tensor work = slice(run.work, range);
   const sim::PacketMask* lost = lost_.of(run.messages_received);
   const sim::Packetizer packets = context_.packets(work.type, range.size());
-  if (comes_beside(hop)) return copy_delivered(received, work, lost, packets);
+  if (needs_buffer(hop)) return copy_delivered(received, work, lost, packets);
   const Tensor last = last_values_.bytes.empty() ? last_values_ : slice(last_values_, range);
   one_hop_.fill(work, lost, packets, {work.type, {}}, last);
 }
@@ -265,7 +265,7 @@ void HopPath::exchange_counts(const Run& run) {
   }
 }
 
-// What was lost adds nothing.
+// Lost packets add nothing.
 void HopPath::add_counts(sim::ElementRange elements, const std::vector<CountRun>& sent, const sim::PacketMask* lost,
                          const sim::Packetizer& packets) {
   std::vector<CountRun> arrived;

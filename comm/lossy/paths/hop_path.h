@@ -44,7 +44,7 @@ class HopPath final : public Path {
     const CallArguments& call;
     Communicator& inner;
     Scratch& scratch;
-    Tensor work;               // what this rank has of all elements
+    Tensor work;               // all elements, as far as this rank has them
     ConstTensor contribution;  // to a mean, where it stands for lost results; else empty
     std::uint64_t sums_received = 0;
     std::size_t messages_received = 0;
@@ -59,7 +59,7 @@ class HopPath final : public Path {
   void carry_out(Run& run);
   using HopsOfRank = void (sim::HopSchedule::*)(int round, int rank, std::vector<sim::Hop>& hops) const;
   void hops_of(int round, HopsOfRank which, std::vector<sim::Hop>& hops) const;
-  bool comes_beside(const sim::Hop& hop) const;
+  bool needs_buffer(const sim::Hop& hop) const;
   void exchange_values(const Run& run);
   void end_sums(const Run& run);
   void add_sum(Run& run, const sim::Hop& hop, Tensor received, const std::vector<CountRun>& sent_counts);
@@ -77,10 +77,10 @@ class HopPath final : public Path {
   // Of the call at hand.
   const sim::HopSchedule* schedule_ = nullptr;
   std::vector<std::uint64_t> begins_;  // of the parts, and the number of elements
-  MessageLosses lost_;                 // of what this rank receives, in the order of receipt
+  MessageLosses lost_;                 // of the messages that this rank receives, in the order of receipt
   std::vector<double> factors_;        // of partial sums likewise, under inverse_probability; else empty
   Tensor last_sums_;    // `stale` of the reduce half: one place for each received element, in the order of receipt
-  Tensor last_values_;  // `stale` of the gather half: the shape of what this rank has of all elements
+  Tensor last_values_;  // `stale` of the gather half: the shape of the work
   ContributionCounts counts_;
   // Of the round at hand.
   std::vector<sim::Hop> sends_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this rank lost of each rank's message, for others to read.
+// The packets of each rank's message that this rank lost, for others to read.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class LossesByRank {
     if (lost != nullptr) std::ranges::copy(lost->words(), &words_[static_cast<std::size_t>(rank) * words_of_each_]);
   }
 
-  /// What others read, without a way over this object: it costs them one cache miss less.
+  /// The words that others read, without a way over this object: it costs them one cache miss less.
   class View {
    public:
     View() = default;

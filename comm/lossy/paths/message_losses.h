@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the messages of one call lost, from its plan to its run.
+// The lost packets of the messages of one call, from its plan to its run.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ class MessageLosses {
   /// Nothing is missing of the last message after all.
   void last_arrives() { messages_[count_ - 1].any_missing = false; }
 
-  /// What is missing of message `index`; null: nothing.
+  /// The missing packets of message `index`; null: none.
   sim::PacketMask* of(std::size_t index) { return messages_[index].any_missing ? &messages_[index].missing : nullptr; }
   const sim::PacketMask* of(std::size_t index) const {
     return messages_[index].any_missing ? &messages_[index].missing : nullptr;

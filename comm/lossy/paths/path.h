@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What physically travels in a collective, and so what a lost packet means. Smallest example: contribution_path.h.
+// The data that travel in a collective, and so the meaning of a lost packet. Smallest example: contribution_path.h.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace droptest::comm {
 
-/// What a path plans with. All are borrowed and outlive the path.
+/// The inputs of a plan. All are borrowed and outlive the path.
 struct PathContext {
   const Communicator& group;    ///< its ranks
   FlowLedger& ledger;           ///< packet indices and fates of this rank's links, shared by the groups it is in
   const ClassNetwork& network;  ///< of the traffic class that the path serves
-  StaleMemory& stale;           ///< what arrived earlier, by message
+  StaleMemory& stale;           ///< values that arrived earlier, by message
 
   bool feeds_back() const { return network.recovery.error_feedback == ClassRecovery::ErrorFeedback::kOn; }
   /// Between two ranks of the group.
@@ -40,20 +40,20 @@ struct PathContext {
 
 /// A collective of one traffic class of one group as one algorithm carries it out under loss: first its plan, then its
 /// run, one call at a time. It has Communicator's contract for the operation; arguments have been checked by
-/// LossyCommunicator, and are the same for both. What the plan finds out, and buffers that outlive one step of the run,
+/// LossyCommunicator, and are the same for both. The result of the plan, and buffers that outlive one step of the run,
 /// are the path's own, and are kept for its next call.
 class Path {
  public:
   virtual ~Path() = default;
 
   /// Uses up a packet index for each packet that the path sends, the same number on every rank that knows the link,
-  /// draws fates and repairs, and takes hold of what stale values and feedback remember.
+  /// draws fates and repairs, and takes hold of the memories of stale values and feedback.
   /// Ranks: the thread that has the ledger, in the order of the starts of calls. Throws: ConfigError for a reduction
   /// that the fill or the recovery has no meaning for, before it uses up anything, and for wrong
   /// ordinals.
   virtual void plan(const CallArguments& call, CallFates& fates) = 0;
 
-  /// Moves the data over `inner`, a reliable transport of the group, and takes out what the plan says is lost. It may
+  /// Moves the data over `inner`, a reliable transport of the group, and takes out the lost packets of the plan. It may
   /// run on another thread than plan(), which has returned. `scratch` is the call's own.
   virtual void run(const CallArguments& call, Communicator& inner, Scratch& scratch) = 0;
 

@@ -31,9 +31,9 @@ enum class SenderFeedback : std::uint8_t { kNone, kCorrectsSends };
 
 /// How packets get from the ranks that have values to those that need them.
 enum class Route : std::uint8_t {
-  kAggregated,  ///< contributions meet in the network, uncut: what does not reach that point, all ranks miss
+  kAggregated,  ///< contributions meet in the network, uncut: all ranks miss a packet that does not reach that point
   kOneHop,      ///< straight from the source: a loss concerns its receiver alone
-  kManyHops,    ///< ranks send on what they have: a loss concerns all that are further down
+  kManyHops,    ///< ranks forward values: a loss reaches every rank behind the hop
 };
 
 /// Seconds of an all-reduce of equal ranks on equal links without loss, compute time or deadline; bytes with headers.

@@ -23,7 +23,7 @@ class PeerMessage {
   /// Ranks: the two ends in the same order.
   void plan(const CallArguments& call, CallFates& fates);
 
-  /// At the sender: what travels for `data`, itself or its transform in `scratch`.
+  /// At the sender: the values that travel for `data`, itself or its transform in `scratch`.
   ConstTensor outgoing(ConstTensor data, Scratch& scratch);
 
   /// At the receiver, before the message comes into `data`: keeps what the fill needs of the values that are there, in

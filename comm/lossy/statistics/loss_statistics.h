@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the loss layer did, per traffic class and half; merged over ranks for the record.
+// Losses, repairs and errors by traffic class and half, merged over ranks for the record.
 #pragma once
 
 #include <array>
@@ -12,20 +12,20 @@
 
 namespace droptest::comm {
 
-/// Whether ranks count what their links lose. Where nobody asks for statistics, a link needs a third of the memory.
+/// Whether ranks count the losses of their links. Where nobody asks for statistics, a link needs a third of the memory.
 enum class Counting : std::uint8_t { kOff, kOn };
 
 /// Whether statistics have an entry for each link.
 enum class LinkDetail : std::uint8_t { kOmit, kInclude };
 
-/// What became of packets, message by message.
+/// Counts of the fates of packets, message by message.
 struct PacketCounts {
   std::uint64_t bytes = 0;  ///< of the packets sent at first: data and parity; losses count these too
   std::uint64_t lost_packets = 0;
   std::uint64_t lost_bytes = 0;
   /// After recovery, which leaves all that is lost missing where there is none.
-  std::uint64_t repaired_packets = 0;  ///< data packets that were lost at first and arrived or were restored
-  std::uint64_t residual_packets = 0;  ///< data packets that stay missing
+  std::uint64_t repaired_packets = 0;  ///< data packets lost at first, then received or restored
+  std::uint64_t residual_packets = 0;  ///< data packets still missing
   std::uint64_t residual_bytes = 0;
   std::uint64_t resent_packets = 0;  ///< after the first transmission: each as often as it was sent again
   std::uint64_t resend_rounds = 0;   ///< summed over messages

@@ -53,7 +53,7 @@ void add_errors(std::span<const T> exact, std::span<const T> result, SampleSums&
   sums.elems += static_cast<double>(exact.size());
 }
 
-// What ranks make of one part differs by how much: reads every rank's values once, writes no result.
+// The difference between the ranks' values of one part: reads every rank's values once, writes no result.
 class DivergenceOfPart final : public PartReduction {
  public:
   DivergenceOfPart(ConstTensor like, std::size_t count, SampleSums& sums) : like_(like), count_(count), sums_(sums) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What loss does to results: error against the exact collective, and the difference between ranks.
+// The error of results against the exact collective, and the difference between ranks.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@ namespace droptest::comm {
 /// The error of `result` against `exact`, which have equal shapes. Integers have none.
 SampleSums errors_of(ConstTensor exact, ConstTensor result);
 
-/// The difference between ranks of results that ought to be equal: what all ranks make of this rank's part of the
+/// The difference between ranks of results that ought to be equal: the values of all ranks in this rank's part of the
 /// elements. `unused` has an output that a reduction leaves alone. Ranks: all of `group`, with equal shapes. Equal bits
-/// give exactly zero. Throws: what the reliable `group` throws.
+/// give exactly zero. Throws: as the reliable `group`.
 SampleSums divergence_of(Communicator& group, ConstTensor result, Scratch& unused);
 
 /// One rank's samples: since the start, and since the interval was last taken.

@@ -56,7 +56,7 @@ LossCounts take_counts(WordReader& in) {
   return counts;
 }
 
-// Of a link, what depends on the order of links when it is added up. There are as many links as pairs of ranks, so that
+// The figures of a link whose sums depend on the order of links. There are as many links as pairs of ranks, so that
 // no more than this goes to all ranks unless it is asked for.
 struct InOrder {
   std::uint64_t digest = 0;
@@ -68,7 +68,7 @@ struct InOrder {
 struct ClassMerge {
   SampleSums samples;
   TouchRecord::Calls calls;
-  std::array<LossCounts, 2> halves;  // but for what is expected
+  std::array<LossCounts, 2> halves;  // without the expected losses
   std::map<sim::Link, InOrder> in_order;
   std::map<sim::Link, LossCounts> links;  // none where detail is omitted
 };

@@ -17,15 +17,15 @@ namespace droptest::comm {
 /// run, because a rank that is missing could have lost something.
 enum class Settling : std::uint8_t { kSettle, kKeep };
 
-/// What one rank has counted.
+/// The counts of one rank.
 struct RankCounts {
   const FlowLedger& ledger;
   TouchRecord& touches;
   const ResultSampler& sampler;
-  std::uint64_t step;  ///< that is going on: its verdicts stay open
+  std::uint64_t step;  ///< the current one, of which verdicts stay open
 };
 
-/// One entry per class that has a network and made calls, equal on every rank: what is not a whole number is added in
+/// One entry per class that has a network and made calls, equal on every rank: fractions are added in
 /// the order of links, so that its bits do not depend on who asks. Ranks: all of the group, with one `detail`.
 std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankCounts& counts, Settling settling,
                                                 LinkDetail detail);
