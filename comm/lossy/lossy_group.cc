@@ -2,16 +2,15 @@
 #include "comm/lossy/lossy_group.h"
 
 #include <algorithm>
-#include <exception>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "comm/device/tensor_operations.h"
-#include "comm/lossy/fill/packet_runs.h"
+#include "comm/lossy/lossy_call.h"
 #include "comm/lossy/paths/path_registry.h"
 #include "comm/lossy/paths/transformed_path.h"
+#include "comm/lossy/started_lossy_call.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -23,157 +22,7 @@ const Message kSplit{sim::TrafficClass::kControl, "number of a split group"};
 constexpr int kLaneTwin = 0;
 constexpr int kClockTwin = 1;
 
-Stream* stream_of(const CallArguments& arguments) {
-  return arguments.input.stream != nullptr ? arguments.input.stream : arguments.output.stream;
-}
-
-bool is_on_device(const CallArguments& arguments) { return stream_of(arguments) != nullptr; }
-
-// Whether all ranks of a collective ought to end with equal results.
-bool has_replicas(Operation operation) {
-  return operation == Operation::kAllReduce || operation == Operation::kAllGather || operation == Operation::kBroadcast;
-}
-
 }  // namespace
-
-// A started call from its start to the end of its wait.
-class StartedLossyCall final : public WorkInFlight {
- public:
-  StartedLossyCall(LossyGroup& group, const CallArguments& arguments)
-      : group_(group), arguments_(arguments), call_(group, arguments_.get()) {
-    RankState& state = *group_.state;
-    if (state.clock) ready_seconds_ = state.clock->time().seconds;
-    state.started.push_back(this);
-  }
-  /// Where its wait failed before the data came, another thread may still be at work on them.
-  ~StartedLossyCall() override {
-    try {
-      await_parts();
-    } catch (...) {
-      // The group has failed, and its next call says why.
-    }
-    std::erase(group_.state->started, this);
-  }
-  StartedLossyCall(const StartedLossyCall&) = delete;
-  StartedLossyCall& operator=(const StartedLossyCall&) = delete;
-
-  const CallArguments& arguments() const { return arguments_.get(); }
-  const LossyGroup& group() const { return group_; }
-  bool receives() const { return arguments().operation == Operation::kRecv; }
-
-  void start() {
-    const CallArguments& call = arguments_.get();
-    if (call.operation == Operation::kSend) {
-      begin_send(call_.outgoing());
-      if (call_.is_sampled()) begin_send(call.input);
-    } else if (receives()) {
-      call_.before_receipt();
-      begin_recv(call.output);
-      if (call_.is_sampled()) begin_recv(call_.exact());
-    } else if (is_on_device(call)) {
-      call_.run(group_.inner, call_.scratch());
-    } else {
-      parts_.push_back(group_.lane_->start([this] { call_.run(*group_.lane_channel_, group_.lane_scratch_); }));
-    }
-  }
-
-  void play() {
-    if (!end_seconds_ && group_.timeline_)
-      end_seconds_ = group_.timeline_->play(arguments_.get(), call_.arrival(), ready_seconds_);
-  }
-
-  void pass_time() const {
-    if (end_seconds_) group_.state->clock->wait_until(*end_seconds_);
-  }
-
-  void finish() override {
-    RankState& state = *group_.state;
-    const VirtualClock::Pause pause(state.clock_or_null());
-    state.play_started(this);
-    if (receives()) group_.play_receives(arguments().peer, this);
-    pass_time();
-    await_parts();
-    if (receives()) {
-      const StreamTurns::Turn turn(group_.turns_, arguments_.get().output.stream);
-      call_.received();
-      if (call_.is_sampled()) call_.compare_message();
-    }
-    call_.note_samples();
-  }
-
-  bool finished() override {
-    const VirtualClock::Pause pause(group_.state->clock_or_null());
-    if (group_.timeline_ && !end_seconds_) return false;
-    return std::ranges::all_of(parts_, [](const auto& part) { return part == nullptr || part->finished(); });
-  }
-
- private:
-  void begin_send(ConstTensor data) {
-    CallArguments call = arguments_.get();
-    call.input = data;
-    parts_.push_back(group_.inner.begin(call));
-  }
-  void begin_recv(Tensor data) {
-    CallArguments call = arguments_.get();
-    call.output = data;
-    parts_.push_back(group_.inner.begin(call));
-  }
-
-  // All of them, so that nothing refers to the buffers of the call when one has failed.
-  void await_parts() {
-    std::exception_ptr thrown;
-    for (const std::unique_ptr<WorkInFlight>& part : std::exchange(parts_, {})) {
-      try {
-        if (part != nullptr) part->finish();
-      } catch (...) {
-        if (thrown == nullptr) thrown = std::current_exception();
-      }
-    }
-    if (thrown != nullptr) std::rethrow_exception(thrown);
-  }
-
-  LossyGroup& group_;
-  KeptArguments arguments_;
-  LossyCall call_;
-  std::vector<std::unique_ptr<WorkInFlight>> parts_;  // null: done
-  double ready_seconds_ = 0;
-  std::optional<double> end_seconds_;
-};
-
-RankState::RankState(const LossyOptions& options, int world_rank)
-    : ledger(options.time ? with_deadlines(options.network, *options.time) : options.network, options.counting),
-      sample_every_steps(options.sample_every_steps) {
-  if (!options.time) return;
-  clock.emplace(options.network, *options.time, world_rank);
-  plans_need_times = time_feeds_fates(options.network, *options.time);
-}
-
-void RankState::play_started(const StartedLossyCall* until) {
-  for (StartedLossyCall* call : started) {
-    if (!call->receives()) call->play();
-    if (call == until) return;
-  }
-}
-
-void RankState::pass_started() {
-  play_started();
-  for (const StartedLossyCall* call : started) call->pass_time();
-}
-
-void RankState::add_samples(std::uint64_t number, const LayerKey& key, const SampleSums& sums) {
-  early_samples.emplace(number, std::pair(key, sums));
-  for (auto next = early_samples.begin(); next != early_samples.end() && next->first == samples_added;
-       next = early_samples.erase(next)) {
-    sampler.add(next->second.first, next->second.second);
-    ++samples_added;
-  }
-}
-
-void RankState::visit_state(sim::StateVisitor& visitor) {
-  visit_values(visitor, ledger, touches, sampler, sampled_calls, samples_added, step, world_step, open_steps,
-               step_is_sampled, next_group);
-  if (clock) visit_value(visitor, *clock);
-}
 
 LossyGroup::LossyGroup(Communicator& borrowed, std::unique_ptr<Communicator> owned, std::shared_ptr<RankState> shared,
                        GroupNumber number)
@@ -350,7 +199,7 @@ void LossyGroup::exchange(std::span<const Send> sends, std::span<const Receive> 
 // Messages need no thread.
 bool LossyGroup::plans_ahead(const CallArguments& arguments) {
   if (state->plans_need_times || (state->clock && clock_channel_ == nullptr)) return false;
-  if (is_on_device(arguments) || is_message(arguments.operation)) return true;
+  if (stream_of(arguments) != nullptr || is_message(arguments.operation)) return true;
   if (lane_channel_ == nullptr) lane_channel_ = inner.twin(kLaneTwin);
   if (lane_channel_ != nullptr && !lane_) lane_.emplace();
   return lane_.has_value();
@@ -373,73 +222,6 @@ std::unique_ptr<LossyGroup> LossyGroup::split(int color, int key) {
   if (child == nullptr) return nullptr;
   Communicator& borrowed = *child;
   return std::make_unique<LossyGroup>(borrowed, std::move(child), state, static_cast<GroupNumber>(number[0]));
-}
-
-LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
-    : group_(group), arguments_(arguments), arrival_(group.arrival_of(arguments.message)) {
-  RankState& state = *group.state;
-  const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;
-  is_sampled_ = group.samples(operation == Operation::kSend ? input.type : output.type);
-  CallFates fates;
-  const LayerKey key{message.traffic_class, message.layer};
-  fates.group = group.number();
-  fates.step = state.step;
-  fates.arrival = arrival_;
-  fates.ordinal = message.ordinal;
-  if (state.plans_need_times) fates.times = &state.clock->message_times();
-  LossyGroup::Paths& of_class = group.paths_of(message.traffic_class, arrival_);
-  if (is_message(operation)) {
-    fates.ends = CallFates::Ends::kApart;
-    message_ = of_class.messages.take([&] {
-      return std::make_unique<PeerMessage>(group.context_of(*of_class.network), state.ledger.network().seed);
-    });
-    message_->plan(arguments, fates);
-    if (operation == Operation::kSend) return;  // the receiver says whether the message was touched, and compares
-    state.touches.note_message(key, state.step, fates.touch);
-  } else {
-    path_ = of_class.paths.take([&] { return group.make_path(*of_class.network); });
-    path_->plan(arguments, fates);
-    state.touches.note_collective(key, group.identity_, state.step, fates.touch);
-  }
-  if (is_sampled_) sample_number_ = state.sampled_calls++;
-}
-
-Scratch& LossyCall::scratch() {
-  if (scratch_.get() == nullptr) scratch_ = group_.scratch_.take([] { return std::make_unique<Scratch>(); });
-  return *scratch_;
-}
-
-Tensor LossyCall::exact_in(Scratch& scratch) {
-  exact_ = scratch.take(Scratch::Slot::kExact, arguments_.output, arguments_.output.count_elems());
-  return exact_;
-}
-
-void LossyCall::run(Communicator& inner, Scratch& scratch) {
-  if (is_sampled_) {
-    CallArguments exact_call = arguments_;
-    exact_call.output = exact_in(scratch);
-    if (arguments_.operation == Operation::kBroadcast) {
-      copy(arguments_.output, exact_);
-      exact_call.input = exact_;
-    }
-    call_now(inner, exact_call);
-  }
-  path_->run(arguments_, inner, scratch);
-  if (!is_sampled_) return;
-  sums_ = errors_of(exact_, arguments_.output);
-  sums_.calls = group_.inner.rank() == 0 ? 1 : 0;
-  if (has_replicas(arguments_.operation)) sums_.add(divergence_of(inner, arguments_.output, scratch));
-}
-
-void LossyCall::compare_message() {
-  sums_ = errors_of(exact_, arguments_.output);
-  sums_.calls = 1;
-}
-
-void LossyCall::note_samples() {
-  const Message& message = arguments_.message;
-  if (!is_sampled_ || arguments_.operation == Operation::kSend) return;
-  group_.state->add_samples(sample_number_, {message.traffic_class, message.layer}, sums_);
 }
 
 }  // namespace droptest::comm

@@ -1,72 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss layer of one group: how a call of a class with a network is planned, run and counted.
+// The loss layer of one group: its calls, one after the other.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
-#include <utility>
 
 #include "comm/call.h"
 #include "comm/communicator.h"
 #include "comm/device/stream_turns.h"
 #include "comm/lossy/clock/group_timeline.h"
-#include "comm/lossy/clock/virtual_clock.h"
 #include "comm/lossy/fill/scratch.h"
 #include "comm/lossy/fill/stale_memory.h"
 #include "comm/lossy/flows/flow_ledger.h"
-#include "comm/lossy/lossy_communicator.h"
+#include "comm/lossy/network.h"
 #include "comm/lossy/paths/path.h"
 #include "comm/lossy/paths/peer_message.h"
 #include "comm/lossy/pool.h"
-#include "comm/lossy/statistics/result_sampler.h"
-#include "comm/lossy/statistics/touch_record.h"
-#include "comm/started/deferred_calls.h"
+#include "comm/lossy/rank_state.h"
 #include "comm/started/lane.h"
 #include "sim/state_visitor.h"
 
 namespace droptest::comm {
-
-class StartedLossyCall;
-
-/// The state that all communicators of one rank share: its links do not know groups.
-struct RankState {
-  RankState(const LossyOptions& options, int world_rank);
-  VirtualClock* clock_or_null() { return clock ? &*clock : nullptr; }
-
-  /// Works out the times of started calls but receives, in the order of their starts: of all, or until one of them.
-  void play_started(const StartedLossyCall* until = nullptr);
-  /// The rank's clock goes on to their ends.
-  void pass_started();
-  /// Adds the samples of a call to those of the rank, once those of all calls before it are there: so that sums do not
-  /// depend on the order of the waits.
-  void add_samples(std::uint64_t number, const LayerKey& key, const SampleSums& sums);
-
-  void visit_state(sim::StateVisitor& visitor);
-
-  DeferredCalls deferred;
-  std::deque<StartedLossyCall*> started;  ///< works under way, in the order of their starts
-  FlowLedger ledger;
-  std::optional<VirtualClock> clock;
-  bool plans_need_times = false;  ///< time feeds fates, so that calls can be planned only when ranks wait
-  TouchRecord touches;
-  ResultSampler sampler;
-  std::uint64_t sampled_calls = 0;                                         ///< planned so far
-  std::uint64_t samples_added = 0;                                         ///< calls with their sums in `sampler`
-  std::map<std::uint64_t, std::pair<LayerKey, SampleSums>> early_samples;  ///< by number of their call
-  std::uint64_t sample_every_steps;
-  std::uint64_t step = 0;
-  std::uint64_t world_step = 0;  ///< the step of the communicator that was not split
-  std::uint64_t open_steps = 0;  ///< steps since the last collection of all ranks' verdicts
-  bool step_is_sampled = false;
-  int lossless_scopes = 0;
-  int protected_scopes = 0;
-  GroupNumber next_group = 1;
-};
 
 /// One group of a rank. Thread safety: none, but for LossyCall::run().
 class LossyGroup {
@@ -136,46 +93,6 @@ class LossyGroup {
   std::unique_ptr<Communicator> lane_channel_;
   Scratch lane_scratch_;  // of the collective that runs on the lane
   std::optional<Lane> lane_;
-};
-
-/// One call of a class with a network: planned when it is made, then run, then over.
-class LossyCall {
- public:
-  /// Plans it. `arguments` are borrowed, and those of one call of Communicator; they have been checked.
-  LossyCall(LossyGroup& group, const CallArguments& arguments);
-
-  /// A collective over `inner`, or over a twin of it on another thread, with the scratch of that thread.
-  void run(Communicator& inner, Scratch& scratch);
-
-  /// A message, whose data the caller moves: the values that travel of a send.
-  ConstTensor outgoing() { return message_->outgoing(arguments_.input, scratch()); }
-  /// Before a message is received, and when it has come.
-  void before_receipt() { message_->before_receipt(arguments_.output, scratch()); }
-  void received() { message_->received(arguments_); }
-
-  Arrival arrival() const { return arrival_; }
-  bool is_sampled() const { return is_sampled_; }
-  /// The buffer for a sampled message as it was sent.
-  Tensor exact() { return exact_in(scratch()); }
-  /// The call's own buffers, on the rank's thread.
-  Scratch& scratch();
-  void compare_message();
-  /// Adds the call's sums to the rank's samples, where the call is sampled. Once, on the rank's thread.
-  void note_samples();
-
- private:
-  Tensor exact_in(Scratch& scratch);
-
-  LossyGroup& group_;
-  const CallArguments& arguments_;
-  Pool<Path>::Loan path_;            // of a collective
-  Pool<PeerMessage>::Loan message_;  // of a message
-  Pool<Scratch>::Loan scratch_;
-  Arrival arrival_;
-  bool is_sampled_;
-  std::uint64_t sample_number_ = 0;
-  Tensor exact_;
-  SampleSums sums_;
 };
 
 }  // namespace droptest::comm

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/lossy_call.h"
+
+#include <memory>
+
+#include "comm/lossy/fill/packet_runs.h"
+#include "comm/lossy/rank_state.h"
+#include "comm/lossy/statistics/result_sampler.h"
+
+namespace droptest::comm {
+namespace {
+
+// Whether all ranks of a collective ought to end with equal results.
+bool has_replicas(Operation operation) {
+  return operation == Operation::kAllReduce || operation == Operation::kAllGather || operation == Operation::kBroadcast;
+}
+
+}  // namespace
+
+LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
+    : group_(group), arguments_(arguments), arrival_(group.arrival_of(arguments.message)) {
+  RankState& state = *group.state;
+  const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;
+  is_sampled_ = group.samples(operation == Operation::kSend ? input.type : output.type);
+  CallFates fates;
+  const LayerKey key{message.traffic_class, message.layer};
+  fates.group = group.number();
+  fates.step = state.step;
+  fates.arrival = arrival_;
+  fates.ordinal = message.ordinal;
+  if (state.plans_need_times) fates.times = &state.clock->message_times();
+  LossyGroup::Paths& of_class = group.paths_of(message.traffic_class, arrival_);
+  if (is_message(operation)) {
+    fates.ends = CallFates::Ends::kApart;
+    message_ = of_class.messages.take([&] {
+      return std::make_unique<PeerMessage>(group.context_of(*of_class.network), state.ledger.network().seed);
+    });
+    message_->plan(arguments, fates);
+    if (operation == Operation::kSend) return;  // the receiver says whether the message was touched, and compares
+    state.touches.note_message(key, state.step, fates.touch);
+  } else {
+    path_ = of_class.paths.take([&] { return group.make_path(*of_class.network); });
+    path_->plan(arguments, fates);
+    state.touches.note_collective(key, group.identity_, state.step, fates.touch);
+  }
+  if (is_sampled_) sample_number_ = state.sampled_calls++;
+}
+
+Scratch& LossyCall::scratch() {
+  if (scratch_.get() == nullptr) scratch_ = group_.scratch_.take([] { return std::make_unique<Scratch>(); });
+  return *scratch_;
+}
+
+Tensor LossyCall::exact_in(Scratch& scratch) {
+  exact_ = scratch.take(Scratch::Slot::kExact, arguments_.output, arguments_.output.count_elems());
+  return exact_;
+}
+
+void LossyCall::run(Communicator& inner, Scratch& scratch) {
+  if (is_sampled_) {
+    CallArguments exact_call = arguments_;
+    exact_call.output = exact_in(scratch);
+    if (arguments_.operation == Operation::kBroadcast) {
+      copy(arguments_.output, exact_);
+      exact_call.input = exact_;
+    }
+    call_now(inner, exact_call);
+  }
+  path_->run(arguments_, inner, scratch);
+  if (!is_sampled_) return;
+  sums_ = errors_of(exact_, arguments_.output);
+  sums_.calls = group_.inner.rank() == 0 ? 1 : 0;
+  if (has_replicas(arguments_.operation)) sums_.add(divergence_of(inner, arguments_.output, scratch));
+}
+
+void LossyCall::compare_message() {
+  sums_ = errors_of(exact_, arguments_.output);
+  sums_.calls = 1;
+}
+
+void LossyCall::note_samples() {
+  const Message& message = arguments_.message;
+  if (!is_sampled_ || arguments_.operation == Operation::kSend) return;
+  group_.state->add_samples(sample_number_, {message.traffic_class, message.layer}, sums_);
+}
+
+Stream* stream_of(const CallArguments& arguments) {
+  return arguments.input.stream != nullptr ? arguments.input.stream : arguments.output.stream;
+}
+
+}  // namespace droptest::comm

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// One call of a class with a network: its plan, then its run.
+#pragma once
+
+#include <cstdint>
+
+#include "comm/call.h"
+#include "comm/communicator.h"
+#include "comm/lossy/fill/scratch.h"
+#include "comm/lossy/flows/flow_ledger.h"
+#include "comm/lossy/lossy_group.h"
+#include "comm/lossy/paths/path.h"
+#include "comm/lossy/paths/peer_message.h"
+#include "comm/lossy/pool.h"
+#include "comm/lossy/statistics/sample_sums.h"
+
+namespace droptest::comm {
+
+/// One call of a class with a network: planned when it is made, then run, then over.
+class LossyCall {
+ public:
+  /// Plans it. `arguments` are borrowed, and those of one call of Communicator; they have been checked.
+  LossyCall(LossyGroup& group, const CallArguments& arguments);
+
+  /// A collective over `inner`, or over a twin of it on another thread, with the scratch of that thread.
+  void run(Communicator& inner, Scratch& scratch);
+
+  /// A message, whose data the caller moves: the values that travel of a send.
+  ConstTensor outgoing() { return message_->outgoing(arguments_.input, scratch()); }
+  /// Before a message is received, and when it has come.
+  void before_receipt() { message_->before_receipt(arguments_.output, scratch()); }
+  void received() { message_->received(arguments_); }
+
+  Arrival arrival() const { return arrival_; }
+  bool is_sampled() const { return is_sampled_; }
+  /// The buffer for a sampled message as it was sent.
+  Tensor exact() { return exact_in(scratch()); }
+  /// The call's own buffers, on the rank's thread.
+  Scratch& scratch();
+  void compare_message();
+  /// Adds the call's sums to the rank's samples, where the call is sampled. Once, on the rank's thread.
+  void note_samples();
+
+ private:
+  Tensor exact_in(Scratch& scratch);
+
+  LossyGroup& group_;
+  const CallArguments& arguments_;
+  Pool<Path>::Loan path_;            // of a collective
+  Pool<PeerMessage>::Loan message_;  // of a message
+  Pool<Scratch>::Loan scratch_;
+  Arrival arrival_;
+  bool is_sampled_;
+  std::uint64_t sample_number_ = 0;
+  Tensor exact_;
+  SampleSums sums_;
+};
+
+/// The stream of a call's tensors; null: they are in host memory.
+Stream* stream_of(const CallArguments& arguments);
+
+}  // namespace droptest::comm

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state of the loss layer on one rank.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "comm/lossy/clock/virtual_clock.h"
+#include "comm/lossy/flows/flow_ledger.h"
+#include "comm/lossy/lossy_communicator.h"
+#include "comm/lossy/statistics/result_sampler.h"
+#include "comm/lossy/statistics/touch_record.h"
+#include "comm/started/deferred_calls.h"
+#include "sim/state_visitor.h"
+
+namespace droptest::comm {
+
+class StartedLossyCall;  // comm/lossy/started_lossy_call.h
+
+/// The state that all communicators of one rank share: its links do not know groups.
+struct RankState {
+  RankState(const LossyOptions& options, int world_rank);
+  VirtualClock* clock_or_null() { return clock ? &*clock : nullptr; }
+
+  /// Works out the times of started calls but receives, in the order of their starts: of all, or until one of them.
+  void play_started(const StartedLossyCall* until = nullptr);
+  /// The rank's clock goes on to their ends.
+  void pass_started();
+  /// Adds the samples of a call to those of the rank, once those of all calls before it are there: so that sums do not
+  /// depend on the order of the waits.
+  void add_samples(std::uint64_t number, const LayerKey& key, const SampleSums& sums);
+
+  void visit_state(sim::StateVisitor& visitor);
+
+  DeferredCalls deferred;
+  std::deque<StartedLossyCall*> started;  ///< works under way, in the order of their starts
+  FlowLedger ledger;
+  std::optional<VirtualClock> clock;
+  bool plans_need_times = false;  ///< time feeds fates, so that calls can be planned only when ranks wait
+  TouchRecord touches;
+  ResultSampler sampler;
+  std::uint64_t sampled_calls = 0;                                         ///< planned so far
+  std::uint64_t samples_added = 0;                                         ///< calls with their sums in `sampler`
+  std::map<std::uint64_t, std::pair<LayerKey, SampleSums>> early_samples;  ///< by number of their call
+  std::uint64_t sample_every_steps;
+  std::uint64_t step = 0;
+  std::uint64_t world_step = 0;  ///< the step of the communicator that was not split
+  std::uint64_t open_steps = 0;  ///< steps since the last collection of all ranks' verdicts
+  bool step_is_sampled = false;
+  int lossless_scopes = 0;
+  int protected_scopes = 0;
+  GroupNumber next_group = 1;
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// A started call of a class with a network.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "comm/call.h"
+#include "comm/communicator.h"
+#include "comm/lossy/lossy_call.h"
+#include "comm/lossy/lossy_group.h"
+#include "comm/started/work.h"
+
+namespace droptest::comm {
+
+/// A started call from its start to the end of its wait.
+class StartedLossyCall final : public WorkInFlight {
+ public:
+  /// Plans it. Both are of one call of Communicator; the arguments are copied.
+  StartedLossyCall(LossyGroup& group, const CallArguments& arguments);
+  /// Where its wait failed before the data came, another thread may still be at work on them.
+  ~StartedLossyCall() override;
+  StartedLossyCall(const StartedLossyCall&) = delete;
+  StartedLossyCall& operator=(const StartedLossyCall&) = delete;
+
+  const CallArguments& arguments() const { return arguments_.get(); }
+  const LossyGroup& group() const { return group_; }
+  bool receives() const { return arguments().operation == Operation::kRecv; }
+
+  /// Once: the data begin to move.
+  void start();
+  /// Works out the call's time, where there is a clock, once.
+  void play();
+  /// The rank's clock goes on to the end of the call, where that is known.
+  void pass_time() const;
+
+  void finish() override;
+  bool finished() override;
+
+ private:
+  void begin_send(ConstTensor data);
+  void begin_recv(Tensor data);
+  void await_parts();
+
+  LossyGroup& group_;
+  KeptArguments arguments_;
+  LossyCall call_;
+  std::vector<std::unique_ptr<WorkInFlight>> parts_;  // null: done
+  double ready_seconds_ = 0;
+  std::optional<double> end_seconds_;
+};
+
+}  // namespace droptest::comm
