@@ -40,7 +40,7 @@ struct TrainingConfig {
   int accumulation = 1;  ///< micro-batches of a replica per step
   models::ModelPrecision precision;
   models::LearningRateSchedule learning_rate;
-  models::AdamWConfig adamw;
+  models::OptimizerConfig optimizer;
   double gradient_clip = 1.0;  ///< largest global norm; 0: no clipping
   models::UpdateRule::Norm gradient_norm = models::UpdateRule::Norm::kAgreed;
 };

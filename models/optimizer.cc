@@ -35,18 +35,15 @@ std::vector<ParameterRange> ranges_within(const ParameterTable& table, const Own
   return ranges;
 }
 
-AdamW::AdamW(ParameterStore& store, const AdamWConfig& config, Ops& ops)
-    : store_(store),
-      config_(config),
-      ops_(ops),
-      first_moments_(moments(store, "AdamW's first moments", ops)),
-      second_moments_(moments(store, "AdamW's second moments", ops)) {
+Optimizer::Optimizer(ParameterStore& store, const OptimizerConfig& config, Ops& ops)
+    : store_(store), config_(config), ops_(ops), first_moments_(moments(store, "first moments of the optimizer", ops)) {
+  if (config.moments() > 1) second_moments_ = moments(store, "second moments of the optimizer", ops);
   for (const OwnPart& part : store.plan().own()) {
     ranges_.push_back(ops.make_ranges(ranges_within(store.table(), part, Counted::kAll)));
   }
 }
 
-AdamWStep adamw_step(const AdamWConfig& config, std::uint64_t step, double learning_rate, double gradient_scale) {
+AdamWStep adamw_step(const OptimizerConfig& config, std::uint64_t step, double learning_rate, double gradient_scale) {
   AdamWStep update;
   update.learning_rate = learning_rate;
   update.gradient_scale = gradient_scale;
@@ -59,27 +56,31 @@ AdamWStep adamw_step(const AdamWConfig& config, std::uint64_t step, double learn
   return update;
 }
 
-void AdamW::step(double learning_rate, double gradient_scale) {
+void Optimizer::step(double learning_rate, double gradient_scale) {
   update(learning_rate, gradient_scale, Ops::GradientFactor::kOfStep);
 }
 
-void AdamW::step_as_decided(double learning_rate) { update(learning_rate, 1, Ops::GradientFactor::kDecided); }
+void Optimizer::step_as_decided(double learning_rate) { update(learning_rate, 1, Ops::GradientFactor::kDecided); }
 
-void AdamW::update(double learning_rate, double gradient_scale, Ops::GradientFactor factor) {
-  const AdamWStep step = adamw_step(config_, ++step_, learning_rate, gradient_scale);
+void Optimizer::update(double learning_rate, double gradient_scale, Ops::GradientFactor factor) {
+  ++step_;
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const OwnPart& part = store_.plan().own()[i];
-    ops_.adamw(*ranges_[i],
-               {store_.own_values(part), store_.own_gradients(part), first_moments_.own(part),
-                second_moments_.own(part), store_.own_rounded(part)},
-               step, factor);
+    UpdateArenas arenas{
+        store_.own_values(part), store_.own_gradients(part), first_moments_.own(part), {}, store_.own_rounded(part)};
+    if (config_.rule == OptimizerConfig::Rule::kSgd) {
+      ops_.sgd(*ranges_[i], arenas, {learning_rate, gradient_scale, config_.momentum, config_.weight_decay}, factor);
+    } else {
+      arenas.second_moments = second_moments_.own(part);
+      ops_.adamw(*ranges_[i], arenas, adamw_step(config_, step_, learning_rate, gradient_scale), factor);
+    }
   }
 }
 
-void AdamW::visit_state(StateVisitor& visitor) {
+void Optimizer::visit_state(StateVisitor& visitor) {
   visitor.number("steps", step_);
   visitor.tensor("first moments", first_moments_.all());
-  visitor.tensor("second moments", second_moments_.all());
+  if (!second_moments_.is_empty()) visitor.tensor("second moments", second_moments_.all());
 }
 
 GradientSquares::GradientSquares(ParameterStore& store, Ops& ops, comm::Communicator* data)

@@ -15,21 +15,28 @@
 
 namespace droptest::models {
 
-struct AdamWConfig {
-  double beta1 = 0.9;
+struct OptimizerConfig {
+  double beta1 = 0.9;  ///< AdamW's, as the next two
   double beta2 = 0.95;
   double epsilon = 1e-8;
-  double weight_decay = 0.1;  ///< decoupled, on matrices only
+  double weight_decay = 0.1;  ///< on matrices only: AdamW's is decoupled, SGD's is part of the gradient
+  enum class Rule : std::uint8_t { kAdamW, kSgd } rule = Rule::kAdamW;
+  double momentum = 0.9;  ///< SGD's
+
+  /// Numbers that are kept for each element.
+  int moments() const { return rule == Rule::kAdamW ? 2 : 1; }
+  friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };
 
 /// The scalars of update number `step`, which counts from 1, for tensors that decay.
-AdamWStep adamw_step(const AdamWConfig& config, std::uint64_t step, double learning_rate, double gradient_scale);
+AdamWStep adamw_step(const OptimizerConfig& config, std::uint64_t step, double learning_rate, double gradient_scale);
 
-/// Source: Loshchilov and Hutter 2019, Algorithm 2 (decay multiplied by the learning rate, as PyTorch does).
-class AdamW {
+/// AdamW: Loshchilov and Hutter 2019, Algorithm 2 (decay multiplied by the learning rate, as PyTorch does). SGD with
+/// momentum: Sutskever et al. 2013, as PyTorch has it.
+class Optimizer {
  public:
   /// The store and the operations are borrowed. Moments of the elements that this rank updates are taken here.
-  AdamW(ParameterStore& store, const AdamWConfig& config, Ops& ops);
+  Optimizer(ParameterStore& store, const OptimizerConfig& config, Ops& ops);
   /// One update with gradients multiplied by gradient_scale (clipping). The first call is step 1.
   void step(double learning_rate, double gradient_scale);
   /// The same with the factor of the operations' last decide_update(), which the host need not know.
@@ -37,19 +44,17 @@ class AdamW {
   /// The last step_as_decided() was one that is skipped: it does not count.
   void take_back_step() { --step_; }
   void visit_state(StateVisitor& visitor);
-
-  /// Numbers that it keeps for each element that the rank updates.
-  static constexpr int kMoments = 2;
+  const OptimizerConfig& config() const { return config_; }
 
  private:
   void update(double learning_rate, double gradient_scale, Ops::GradientFactor factor);
 
   ParameterStore& store_;
-  AdamWConfig config_;
+  OptimizerConfig config_;
   Ops& ops_;
   std::uint64_t step_ = 0;
   ParameterArena first_moments_;
-  ParameterArena second_moments_;
+  ParameterArena second_moments_;                     ///< empty with SGD, whose velocities are the first ones
   std::vector<std::unique_ptr<Ops::Ranges>> ranges_;  ///< of each own part
 };
 

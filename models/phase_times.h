@@ -22,11 +22,11 @@ enum class Phase : std::uint8_t {
   kBias,
   kReductions,
   kGradientNorm,
-  kAdamW
+  kOptimizer
 };
 inline constexpr std::array<std::string_view, 10> kPhaseNames = {
     "products",  "attention", "layer_norm", "gelu",          "cross_entropy",
-    "embedding", "bias",      "reductions", "gradient_norm", "adamw"};
+    "embedding", "bias",      "reductions", "gradient_norm", "optimizer"};
 
 /// Seconds spent in each phase by one rank.
 struct PhaseTimes {

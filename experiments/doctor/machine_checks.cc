@@ -179,7 +179,7 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
       remembered_bytes(config) +
       models::ParameterStore::device_bytes(models::gpt2_tensors(config.model, config.parallel.tensor, 0),
                                            *models::host_ops_form(options, config.parallel.tensor), config.sharding,
-                                           config.parallel.data, 0, models::AdamW::kMoments));
+                                           config.parallel.data, 0, config.training.optimizer.moments()));
   double bytes = here.ranks * of_rank + static_cast<double>(here.processes) * static_cast<double>(corpus_bytes);
   if (config.device == Device::kCpu) {
     bytes += here.ranks *

@@ -40,7 +40,7 @@ std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config) {
 }
 
 TrainingModel::TrainingModel(const RunConfig& config, comm::Communicator& tensor_group, const models::ModelRanks& ranks)
-    : model_(config.model, make_ops(config, tensor_group), config.training.adamw, {}, ranks),
+    : model_(config.model, make_ops(config, tensor_group), config.training.optimizer, {}, ranks),
       step_(model_, config.training.gradient_clip, config.training.gradient_norm) {}
 
 models::StepResult TrainingModel::take_step(std::span<const Batch> micro_batches, double learning_rate) {

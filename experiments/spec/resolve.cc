@@ -282,6 +282,7 @@ class Resolver {
     }
     if (training.contains("precision")) resolve_precision(training);
     resolve_batch(training);
+    resolve_optimizer(training);
     config_.sharding.micro_batches = to_int(training["accumulation"]);
     if (training["gradient_norm"] == "own" && config_.sharding.shards_state()) {
       report("/training/gradient_norm", R"(got "own", want "agreed" with /parallel/zero )" +
@@ -299,6 +300,25 @@ class Resolver {
     }
   }
 
+  void resolve_optimizer(json& training) {
+    const bool is_sgd = training["optimizer"] == "sgd";
+    const json given = given_.value("training", json::object());
+    for (const char* of_adamw : {"beta1", "beta2", "epsilon"}) {
+      if (!is_sgd || !given.contains(of_adamw)) continue;
+      report(std::string("/training/") + of_adamw, "got " + quote_json(given[of_adamw]) +
+                                                       ", which \"sgd\" has no use for, want it absent, or "
+                                                       "/training/optimizer \"adamw\"");
+    }
+    if (is_sgd) return;
+    if (given.contains("momentum")) {
+      report("/training/momentum",
+             "got " + quote_json(given["momentum"]) +
+                 ", which \"adamw\" has no use for, want it absent, or /training/optimizer \"sgd\"");
+    }
+    training.erase("optimizer");
+    training.erase("momentum");
+  }
+
   /// Sequences of all replicas -> micro-batches of each.
   void resolve_batch(json& training) {
     if (!training.contains("global_batch_sequences")) return;
@@ -307,7 +327,7 @@ class Resolver {
     const auto at_once =
         training["batch_sequences"].get<std::uint64_t>() * static_cast<std::uint64_t>(config_.parallel.data);
     const std::string pointer = "/training/global_batch_sequences";
-    if (given_["training"].contains("accumulation")) {
+    if (given_.at("training").contains("accumulation")) {
       report(pointer, "got " + std::to_string(wanted) + " besides /training/accumulation, want one of the two");
     } else if (wanted % at_once != 0) {
       const std::uint64_t below = wanted / at_once * at_once;
@@ -449,10 +469,14 @@ class Resolver {
     config.learning_rate.floor = training["final_learning_rate"].get<double>();
     config.learning_rate.warmup_steps = training["warmup_steps"].get<std::uint64_t>();
     config.learning_rate.total_steps = config.steps;
-    config.adamw.weight_decay = training["weight_decay"].get<double>();
-    config.adamw.beta1 = training["beta1"].get<double>();
-    config.adamw.beta2 = training["beta2"].get<double>();
-    config.adamw.epsilon = training["epsilon"].get<double>();
+    config.optimizer.weight_decay = training["weight_decay"].get<double>();
+    config.optimizer.beta1 = training["beta1"].get<double>();
+    config.optimizer.beta2 = training["beta2"].get<double>();
+    config.optimizer.epsilon = training["epsilon"].get<double>();
+    if (training.value("optimizer", "adamw") == "sgd") {
+      config.optimizer.rule = models::OptimizerConfig::Rule::kSgd;
+      config.optimizer.momentum = training["momentum"].get<double>();
+    }
     config.gradient_clip = training["gradient_clip"].get<double>();
     if (training.value("gradient_norm", "agreed") == "own") config.gradient_norm = models::UpdateRule::Norm::kOwn;
   }

@@ -20,14 +20,14 @@ const Gpt2Config& validated(const Gpt2Config& config, const SlotOptions& options
 
 }  // namespace
 
-Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const AdamWConfig& adamw, const SlotOptions& options,
-           const ModelRanks& ranks)
+Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerConfig& optimizer,
+           const SlotOptions& options, const ModelRanks& ranks)
     : config_(validated(config, options, ops->world_size())),
       options_(options),
       ranks_(ranks),
       ops_(std::move(ops)),
       store_(gpt2_tensors(config, ops_->world_size(), ops_->rank()), *ops_, ranks.data),
-      optimizer_(store_, adamw, *ops_),
+      optimizer_(store_, optimizer, *ops_),
       squares_(store_, *ops_, ranks.data.group),
       stage_(config, StageRange::whole(config), store_, *ops_),
       in_use_(static_cast<std::size_t>(options.slots)),
@@ -76,15 +76,15 @@ StageBuffers& Gpt2::prepared(const BatchShape& shape, Keep keep, std::size_t slo
 
 std::uint64_t Gpt2::memory_bytes() const {
   return ParameterStore::device_bytes(store_.tensors(), ops_->form(), ranks_.data.sharding, ranks_.data.ranks(),
-                                      ranks_.data.rank(), AdamW::kMoments) +
+                                      ranks_.data.rank(), optimizer_.config().moments()) +
          memory_bytes_;
 }
 
 std::uint64_t Gpt2::planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
                                   const BatchShape& shape, const SlotOptions& options, const ShardOptions& sharding,
-                                  int data_ranks, int data_rank) {
+                                  int data_ranks, int data_rank, int moments) {
   return ParameterStore::device_bytes(gpt2_tensors(config, world_size, rank), form, sharding, data_ranks, data_rank,
-                                      AdamW::kMoments) +
+                                      moments) +
          activation_bytes(config, world_size, rank, form, shape, options);
 }
 

@@ -40,7 +40,7 @@ class Gpt2 {
  public:
   /// Memory for parameters, gradients and moments is taken here. Throws: ConfigError for a configuration that the ranks
   /// cannot have, and the errors of the operations.
-  Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const AdamWConfig& adamw = {},
+  Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerConfig& optimizer = {},
        const SlotOptions& options = {}, const ModelRanks& ranks = {});
   /// Waits for the device, which an error may have left at work in this model's memory.
   ~Gpt2();
@@ -86,7 +86,7 @@ class Gpt2 {
   /// on the device; waits for it once, at the end. Ranks: all; collectives of class control, with ZeRO 1 and 2 of class
   /// parameter_gather too. The rule's data_ranks and data_stride are the model's.
   UpdateDecision update(double learning_rate, UpdateRule rule);
-  /// One update of AdamW with gradients multiplied by gradient_scale. The first call is step 1.
+  /// One update with gradients multiplied by gradient_scale. The first call is step 1.
   void step(double learning_rate, double gradient_scale);
   /// Every rank gets the values that other ranks own over the network of parameter_gather, as it will in training:
   /// what that remembers are values of now. Ranks: all that are data parallel.
@@ -120,7 +120,8 @@ class Gpt2 {
   /// size. Needs no device. Throws: ConfigError for a model that the ranks cannot have.
   static std::uint64_t planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
                                      const BatchShape& shape, const SlotOptions& options = {},
-                                     const ShardOptions& sharding = {}, int data_ranks = 1, int data_rank = 0);
+                                     const ShardOptions& sharding = {}, int data_ranks = 1, int data_rank = 0,
+                                     int moments = OptimizerConfig().moments());
   /// The activations' part of it; 2^63 where 64 bits cannot count it.
   static std::uint64_t activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
                                         const BatchShape& shape, const SlotOptions& options = {});
@@ -140,7 +141,7 @@ class Gpt2 {
   ModelRanks ranks_;
   std::unique_ptr<Ops> ops_;
   ParameterStore store_;
-  AdamW optimizer_;
+  Optimizer optimizer_;
   GradientSquares squares_;
   Stage stage_;
 

@@ -13,6 +13,7 @@
 #include "models/kernels/bf16.h"
 #include "models/kernels/matrix_products.h"
 #include "models/kernels/residual.h"
+#include "models/kernels/sgd.h"
 #include "models/kernels/tensor_segments.h"
 #include "models/kernels/token_groups.h"
 #include "sim/error.h"
@@ -285,11 +286,17 @@ class CudaOps final : public Ops {
     models::decide_update(numbers_of_ranks_.elems(), ranks.rank(), rule,
                           numbers_.elems().subspan(static_cast<std::size_t>(Number::kLoss), 3), stream_);
   }
-  void adamw(const Ranges& ranges, const AdamWArenas& a, const AdamWStep& step, GradientFactor factor) override {
+  void adamw(const Ranges& ranges, const UpdateArenas& a, const AdamWStep& step, GradientFactor factor) override {
     adamw_update<E>(
         static_cast<const CudaRanges&>(ranges).segments, span_of<float>(a.values), span_of<float>(a.gradients),
         span_of<float>(a.first_moments), span_of<float>(a.second_moments), span_of<E>(a.rounded), step,
         factor == GradientFactor::kDecided ? number_at(Number::kGradientFactor) : DeviceSpan<double>(), stream_);
+  }
+  void sgd(const Ranges& ranges, const UpdateArenas& a, const SgdStep& step, GradientFactor factor) override {
+    sgd_update<E>(static_cast<const CudaRanges&>(ranges).segments, span_of<float>(a.values),
+                  span_of<float>(a.gradients), span_of<float>(a.first_moments), span_of<E>(a.rounded), step,
+                  factor == GradientFactor::kDecided ? number_at(Number::kGradientFactor) : DeviceSpan<double>(),
+                  stream_);
   }
   void round_values(const Ranges& /*ranges*/, ConstTensor /*values*/, Tensor /*rounded*/) override {}
 

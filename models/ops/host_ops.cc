@@ -16,6 +16,7 @@
 #include "models/kernels/matmul.h"
 #include "models/kernels/matmul_bf16.h"
 #include "models/kernels/residual.h"
+#include "models/kernels/sgd.h"
 #include "models/kernels/squares.h"
 #include "models/team.h"
 #include "sim/error.h"
@@ -302,18 +303,16 @@ class HostOps final : public Ops {
     number_at(Number::kGradientNorm) = decision.gradient_norm;
     number_at(Number::kGradientFactor) = decision.factor;
   }
-  void adamw(const Ranges& ranges, const AdamWArenas& a, const AdamWStep& step, GradientFactor factor) override {
-    const PhaseScope scope(times_, Phase::kAdamW);
-    const bool decided = factor == GradientFactor::kDecided;
-    const double scale = decided ? number_at(Number::kGradientFactor) : step.gradient_scale;
-    if (decided && std::isnan(scale)) return;
-    for (const ParameterRange& range : list(ranges)) {
-      AdamWStep of_range = step;
-      of_range.gradient_scale = scale;
-      if (range.decay == Decay::kKeeps) of_range.weight_decay = 0;
+  void adamw(const Ranges& ranges, const UpdateArenas& a, const AdamWStep& step, GradientFactor factor) override {
+    update(ranges, step, factor, [&](const ParameterRange& range, const AdamWStep& of_range) {
       adamw_update<T>(part(a.values, range), part(a.gradients, range), part(a.first_moments, range),
                       part(a.second_moments, range), of_range, team_);
-    }
+    });
+  }
+  void sgd(const Ranges& ranges, const UpdateArenas& a, const SgdStep& step, GradientFactor factor) override {
+    update(ranges, step, factor, [&](const ParameterRange& range, const SgdStep& of_range) {
+      sgd_update<T>(part(a.values, range), part(a.gradients, range), part(a.first_moments, range), of_range, team_);
+    });
   }
   void round_values(const Ranges& ranges, ConstTensor values, Tensor rounded) override {
     if constexpr (std::is_same_v<T, float>) {
@@ -346,6 +345,21 @@ class HostOps final : public Ops {
   Numbers numbers() override { return Numbers(numbers_); }
 
  private:
+  /// Calls body(range, step of the range).
+  template <class Step, class Body>
+  void update(const Ranges& ranges, Step step, GradientFactor factor, const Body& body) {
+    const PhaseScope scope(times_, Phase::kOptimizer);
+    if (factor == GradientFactor::kDecided) {
+      step.gradient_scale = number_at(Number::kGradientFactor);
+      if (std::isnan(step.gradient_scale)) return;
+    }
+    for (const ParameterRange& range : list(ranges)) {
+      Step of_range = step;
+      if (range.decay == Decay::kKeeps) of_range.weight_decay = 0;
+      body(range, of_range);
+    }
+  }
+
   double& number_at(Number number) { return numbers_[static_cast<std::size_t>(number)]; }
   static std::span<const std::int32_t> host(TokenIds tokens) { return {tokens.data, tokens.count}; }
 

@@ -17,6 +17,7 @@
 #include "models/kernels/cross_entropy.h"
 #include "models/kernels/embedding.h"
 #include "models/kernels/layernorm.h"
+#include "models/kernels/sgd.h"
 #include "models/kernels/update_decision.h"
 #include "models/kernels/weight_layout.h"
 #include "models/ops/ops_form.h"
@@ -49,12 +50,12 @@ enum class Number : std::uint8_t {
 };
 inline constexpr std::size_t kNumbers = 6;
 
-/// The arenas of AdamW; all are laid out alike.
-struct AdamWArenas {
+/// The arenas of an update; all are laid out alike.
+struct UpdateArenas {
   comm::Tensor values;
   comm::ConstTensor gradients;
-  comm::Tensor first_moments, second_moments;
-  comm::Tensor rounded;  ///< of bfloat16, or empty
+  comm::Tensor first_moments, second_moments;  ///< SGD has velocities, in place of the first ones, and no second ones
+  comm::Tensor rounded;                        ///< of bfloat16, or empty
 };
 
 /// One rank's computations. Each implementation calls its kernels (models/kernels/), in the order of the calls here.
@@ -182,8 +183,10 @@ class Ops {
   /// One update of the ranges; `rounded` becomes the new values where it is not empty. kOfStep: gradients are
   /// multiplied by step.gradient_scale. kDecided: by Number::kGradientFactor; where that is NaN, nothing changes.
   enum class GradientFactor : std::uint8_t { kOfStep, kDecided };
-  virtual void adamw(const Ranges& ranges, const AdamWArenas& arenas, const AdamWStep& step, GradientFactor factor) = 0;
-  /// `rounded` = the values of the ranges, where adamw() does not round them.
+  virtual void adamw(const Ranges& ranges, const UpdateArenas& arenas, const AdamWStep& step,
+                     GradientFactor factor) = 0;
+  virtual void sgd(const Ranges& ranges, const UpdateArenas& arenas, const SgdStep& step, GradientFactor factor) = 0;
+  /// `rounded` = the values of the ranges, where updates do not round them.
   virtual void round_values(const Ranges& ranges, comm::ConstTensor values, comm::Tensor rounded) = 0;
 
   /// to += from. Both of the parameters' type.

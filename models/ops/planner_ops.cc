@@ -227,8 +227,10 @@ class DryRun final : public PlannerOps {
   void decide_update(const UpdateRule& /*rule*/, comm::Communicator* /*ranks*/,
                      const comm::Message& /*message*/) override {}
   void accumulate(ConstTensor /*from*/, Tensor /*to*/) override {}
-  void adamw(const Ranges& /*ranges*/, const AdamWArenas& /*arenas*/, const AdamWStep& /*step*/,
+  void adamw(const Ranges& /*ranges*/, const UpdateArenas& /*arenas*/, const AdamWStep& /*step*/,
              GradientFactor /*factor*/) override {}
+  void sgd(const Ranges& /*ranges*/, const UpdateArenas& /*arenas*/, const SgdStep& /*step*/,
+           GradientFactor /*factor*/) override {}
   void round_values(const Ranges& /*ranges*/, ConstTensor /*values*/, Tensor /*rounded*/) override {}
   void copy_to_host(ConstTensor /*from*/, std::span<std::byte> /*to*/) override {}
   void copy_from_host(std::span<const std::byte> /*from*/, Tensor /*to*/) override {}

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdamW and the sum of squares over tables of tensors, and conversions, on a device.
 #include "models/kernels/adamw.h"
+#include "models/kernels/sgd.h"
 #include "models/kernels/tensor_segments.h"
 #include "tests/cuda/device_kernels.h"
 
@@ -94,6 +95,46 @@ TYPED_TEST(OptimizerCuda, ConvertsFloats) {
       convert<E, float>(input.read(), output.elems(), this->stream());
       EXPECT_EQ(bytes_of(output.values()), bytes_of(want)) << count;
     }
+  }
+}
+
+TYPED_TEST(OptimizerCuda, DescendsAsTheHostDoes) {
+  using E = TypeParam;
+  const TensorSegments segments(kSegments, this->stream());
+  SgdStep step{.learning_rate = 0.25, .gradient_scale = 0.5, .momentum = 0.75, .weight_decay = 0.125};
+  for (const Start start : {Start::kAligned, Start::kOdd}) {
+    const auto value = random_elems<float>(1, kArray);
+    const auto gradient = random_elems<float>(2, kArray);
+    const auto velocity = random_elems<float>(3, kArray);
+    std::vector<float> want_value = value;
+    std::vector<float> want_velocity = velocity;
+    for (const ParameterRange& segment : kSegments) {
+      SgdStep own = step;
+      if (segment.decay == Decay::kKeeps) own.weight_decay = 0;
+      sgd_update<float>(std::span(want_value).subspan(segment.offset, segment.count),
+                        std::span(gradient).subspan(segment.offset, segment.count),
+                        std::span(want_velocity).subspan(segment.offset, segment.count), own, 1);
+    }
+    DeviceArray<float> device_value(value, this->stream(), start);
+    DeviceArray<float> device_gradient(gradient, this->stream(), start);
+    DeviceArray<float> device_velocity(velocity, this->stream(), start);
+    DeviceArray<E> rounded(random_elems<E>(5, kArray), this->stream(), start);
+    sgd_update<E>(segments, device_value.elems(), device_gradient.read(), device_velocity.elems(), rounded.elems(),
+                  step, {}, this->stream());
+    const std::vector<float> got = device_value.values();
+    expect_close(got, as<double>(want_value), 2e-7, 4);
+    expect_close(device_velocity.values(), as<double>(want_velocity), 2e-7, 4);
+    for (const ParameterRange& segment : kSegments) {
+      for (std::uint64_t i = segment.offset; i < segment.offset + segment.count; ++i) {
+        ASSERT_EQ(rounded.values()[i], to_elem<E>(static_cast<double>(got[i]))) << i;
+        if (i > segment.offset + 8) break;
+      }
+    }
+    // A factor that is not a number skips the step.
+    DeviceArray<double> factor(std::vector<double>{std::nan("")}, this->stream());
+    sgd_update<E>(segments, device_value.elems(), device_gradient.read(), device_velocity.elems(), rounded.elems(),
+                  step, factor.read(), this->stream());
+    EXPECT_EQ(device_value.values(), got);
   }
 }
 

@@ -50,7 +50,7 @@ double train_in_double(const RunConfig& config, const Corpus& corpus) {
     options.network = config.network;
     options.network.seed = config.seeds.network;
     comm::LossyCommunicator network(group, options);
-    models::HostGpt2<double> model(config.model, network, 1, {}, config.training.adamw);
+    models::HostGpt2<double> model(config.model, network, 1, {}, config.training.optimizer);
     model.initialize(config.seeds.weights);
     const TrainingBatches batches(corpus.training, config.seeds.data, config.training.batch_sequences,
                                   config.training.sequence_tokens);

@@ -136,6 +136,10 @@ TEST(Resolve, ALayoutIsWrittenOutWhereThereAreReplicas) {
   EXPECT_EQ(run.config.sharding.first_bucket_bytes, 5U);
   EXPECT_EQ(run.config.sharding.micro_batches, 3);
   EXPECT_TRUE(run.config.sharding.reduces_each());
+  const ResolvedRun sgd = resolved(kTwoRanks, {"/training/optimizer=sgd", "/training/momentum=0.5"});
+  EXPECT_EQ(sgd.config.training.optimizer.rule, models::OptimizerConfig::Rule::kSgd);
+  EXPECT_EQ(sgd.config.training.optimizer.momentum, 0.5);
+  EXPECT_EQ(resolved(kTwoRanks, {"/training/optimizer=sgd"}).spec["training"]["momentum"], 0.9);
   EXPECT_EQ(resolved(kTwoRanks, {"/parallel/data=2", "/training/gradient_norm=own"}).config.training.gradient_norm,
             models::UpdateRule::Norm::kOwn);
 }

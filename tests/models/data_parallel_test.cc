@@ -29,6 +29,7 @@ struct Training {
   ShardOptions sharding{};
   int steps = 5;
   bool ignores = false;  ///< targets, more on some ranks than on others
+  OptimizerConfig optimizer{.epsilon = 1e-3};
 };
 
 struct Result {
@@ -58,7 +59,7 @@ Result train(const Training& run) {
     ranks.data.sharding.micro_batches = run.micro_batches;
     ranks.all = &world;
     ranks.data_stride = run.tensor;
-    Gpt2 model(run.config, make_host_ops({.type = comm::element_type_of<T>()}, tensor), {.epsilon = 1e-3}, {}, ranks);
+    Gpt2 model(run.config, make_host_ops({.type = comm::element_type_of<T>()}, tensor), run.optimizer, {}, ranks);
     set_formula_weights<T>(run.config, model.template parameters<T>(), tensor);
     model.upload_values();
     TrainingStep step(model, kMaxNorm);
@@ -154,6 +155,13 @@ const std::vector<Case> kCases = {
 class DataParallelism : public testing::TestWithParam<Case> {};
 
 TEST_P(DataParallelism, EqualsOneRankInDouble) { expect_equal_to_one_rank<double>(GetParam().run, 1e-12); }
+
+// AdamW divides by what is small, and hides errors of scale; SGD does neither.
+TEST_P(DataParallelism, EqualsOneRankInFloatWithSgd) {
+  Training run = GetParam().run;
+  run.optimizer = {.rule = OptimizerConfig::Rule::kSgd};
+  expect_equal_to_one_rank<float>(run, 1e-5);
+}
 
 INSTANTIATE_TEST_SUITE_P(Layouts, DataParallelism, testing::ValuesIn(kCases),
                          [](const auto& item) { return std::string(item.param.name); });

@@ -55,7 +55,7 @@ inline CudaOpsOptions options_of(const DeviceRun& run) {
 
 /// The model with formula weights.
 inline std::unique_ptr<Gpt2> formula_device_model(const Gpt2Config& config, comm::Communicator& group,
-                                                  const CudaOpsOptions& options, const AdamWConfig& adamw = {}) {
+                                                  const CudaOpsOptions& options, const OptimizerConfig& adamw = {}) {
   auto model = std::make_unique<Gpt2>(config, make_cuda_ops(options, group), adamw);
   set_formula_weights<float>(config, model->parameters<float>(), group);
   model->upload_values();

@@ -71,7 +71,7 @@ void with_parameters(Gpt2& model, const Use& use) {
 
 /// The model with formula weights.
 inline std::unique_ptr<Gpt2> formula_model(const Gpt2Config& config, std::unique_ptr<Ops> ops,
-                                           const comm::Communicator& group, const AdamWConfig& adamw = {}) {
+                                           const comm::Communicator& group, const OptimizerConfig& adamw = {}) {
   auto model = std::make_unique<Gpt2>(config, std::move(ops), adamw);
   with_parameters(*model, [&](auto parameters) { set_formula_weights(config, parameters, group); });
   model->upload_values();

@@ -332,7 +332,7 @@ void optimizer(Bench& b) {
   const std::int64_t elems = 40;
   const auto arena = [&](std::uint64_t stream) { return b.formula(stream, elems, b.types.parameters); };
   const auto ranges = b.ops.make_ranges({{0, 7, Decay::kDecays}, {16, 0}, {16, 21}});
-  AdamWArenas arenas{arena(70), arena(71), b.empty(elems, b.types.parameters), b.empty(elems, b.types.parameters), {}};
+  UpdateArenas arenas{arena(70), arena(71), b.empty(elems, b.types.parameters), b.empty(elems, b.types.parameters), {}};
   if (b.types.activations == ElementType::kBfloat16) arenas.rounded = b.empty(elems, ElementType::kBfloat16);
   for (std::uint64_t step = 1; step <= 3; ++step) {
     b.ops.adamw(*ranges, arenas, adamw_step({.epsilon = 1e-3, .weight_decay = 0.4}, step, 0.01, 0.5),
@@ -340,6 +340,15 @@ void optimizer(Bench& b) {
   }
   b.keep(arenas.values);
   b.keep(arenas.rounded.bytes.empty() ? elements(arenas.values, 0, 7) : elements(arenas.rounded, 0, 7));
+  UpdateArenas of_sgd = arenas;
+  of_sgd.first_moments = b.empty(elems, b.types.parameters);
+  of_sgd.second_moments = {};
+  for (int step = 0; step < 3; ++step) {
+    b.ops.sgd(*ranges, of_sgd, {.learning_rate = 0.25, .gradient_scale = 0.5, .momentum = 0.75, .weight_decay = 0.4},
+              Ops::GradientFactor::kOfStep);
+  }
+  b.keep(of_sgd.values);
+  b.keep(of_sgd.first_moments);
   const Tensor squares = b.empty(2, ElementType::kFloat64);
   b.ops.sum_squares(*ranges, arenas.gradients, squares);
   b.keep(squares);
@@ -353,11 +362,11 @@ void optimizer(Bench& b) {
 void decided_update(Bench& b) {
   const std::int64_t elems = 40;
   const auto ranges = b.ops.make_ranges({{0, 40}});
-  AdamWArenas arenas{b.formula(72, elems, b.types.parameters),
-                     {},
-                     b.empty(elems, b.types.parameters),
-                     b.empty(elems, b.types.parameters),
-                     {}};
+  UpdateArenas arenas{b.formula(72, elems, b.types.parameters),
+                      {},
+                      b.empty(elems, b.types.parameters),
+                      b.empty(elems, b.types.parameters),
+                      {}};
   const double infinity = std::numeric_limits<double>::infinity();
   for (const double loss : {1.5, infinity}) {
     for (const double gradient : {0.125, 4.0, infinity, std::nan("")}) {

@@ -197,7 +197,7 @@ TEST_F(Gpt2OnDevice, UpdatesAsTheHostsAdamWDoes) {
   constexpr int kSteps = 4;
   // Adam divides gradients by their own size. An epsilon far above their rounding keeps it from growing to whole steps,
   // above all in the biases of keys, whose gradient is zero but for rounding.
-  AdamWConfig config;
+  OptimizerConfig config;
   config.weight_decay = 0.3;
   config.epsilon = 1e-3;
   const auto tokens = formula_tokens(0, 10, kOdd.vocabulary);

@@ -19,7 +19,7 @@ template <class T>
 class HostGpt2 {
  public:
   HostGpt2(const Gpt2Config& config, comm::Communicator& group, int threads, const ModelPrecision& precision = {},
-           const AdamWConfig& adamw = {})
+           const OptimizerConfig& adamw = {})
       : group_(group), model_(config, make_host_ops({comm::element_type_of<T>(), precision, threads}, group), adamw) {}
 
   const Gpt2Config& config() const { return model_.config(); }

@@ -15,7 +15,7 @@ TEST(AdamW, FollowsTheFormulaStepByStep) {
   std::vector<double> gradient(3);
   std::vector<double> first(3);
   std::vector<double> second(3);
-  const AdamWConfig config{0.9, 0.99, 1e-3, 0.2};
+  const OptimizerConfig config{0.9, 0.99, 1e-3, 0.2};
   std::vector<double> expected = value;
   std::vector<double> m(3);
   std::vector<double> v(3);
@@ -32,6 +32,43 @@ TEST(AdamW, FollowsTheFormulaStepByStep) {
                          adamw_step(config, static_cast<std::uint64_t>(step), 0.01, 0.5), 1);
     for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(value[i], expected[i], 1e-14) << "step " << step;
   }
+}
+
+// Two steps of 0.5 with momentum 0.5: by hand.
+TEST(Sgd, FollowsTheFormulaStepByStep) {
+  std::vector<double> value = {1.0, -2.0};
+  std::vector<double> velocity(2);
+  const SgdStep step{.learning_rate = 0.5, .gradient_scale = 0.25, .momentum = 0.5, .weight_decay = 0.125};
+  sgd_update<double>(value, std::vector<double>{2.0, 4.0}, velocity, step, 1);
+  EXPECT_EQ(velocity, (std::vector<double>{0.625, 0.75}));  // 0.5 + 0.125, 1 - 0.25
+  EXPECT_EQ(value, (std::vector<double>{0.6875, -2.375}));
+  sgd_update<double>(value, std::vector<double>{0.0, -1.0}, velocity, step, 1);
+  EXPECT_EQ(velocity, (std::vector<double>{0.3125 + 0.0859375, 0.375 - 0.25 - 0.296875}));
+  EXPECT_EQ(value, (std::vector<double>{0.6875 - 0.19921875, -2.375 + 0.0859375}));
+}
+
+// A step of a model by SGD is the gradient, clipped and decayed, and leaves a velocity for the next one.
+TEST(Sgd, TrainsAModelWithOneNumberForEachParameter) {
+  comm::run_ranks(1, kTestTimeout, [](comm::Communicator& group) {
+    const OptimizerConfig sgd{.weight_decay = 0.5, .rule = OptimizerConfig::Rule::kSgd, .momentum = 0.5};
+    HostGpt2<float> model({1, 32, 4, 12, 97}, group, 1, {}, sgd);
+    set_formula_weights(model, group);
+    std::vector<std::vector<float>> before;
+    for (const auto& parameter : model.parameters())
+      before.emplace_back(parameter.value.begin(), parameter.value.end());
+    model.step(0.25, 1.0);  // gradients are zero: only decay moves anything
+    model.step(0.25, 1.0);
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const auto& parameter = model.parameters()[i];
+      for (std::size_t k = 0; k < before[i].size(); ++k) {
+        const float first = before[i][k] - 0.25F * (0.5F * before[i][k]);
+        const float second = first - 0.25F * (0.5F * (0.5F * before[i][k]) + 0.5F * first);
+        EXPECT_FLOAT_EQ(parameter.value[k], parameter.shape.size() == 2 ? second : before[i][k]);
+      }
+    }
+    HostGpt2<float> other({1, 32, 4, 12, 97}, group, 1);
+    EXPECT_EQ(4 * (other.model().memory_bytes() - model.model().memory_bytes()), other.model().memory_bytes());
+  });
 }
 
 TEST(AdamW, DecaysMatricesOnly) {

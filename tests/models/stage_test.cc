@@ -136,12 +136,12 @@ TEST(Stage, AChainHasTheBitsOfTheWholeModel) {
   for (const int ranks : {1, 2}) {
     on_every_implementation(ranks, [](const Implementation& implementation, comm::Communicator& group) {
       for (const auto& ranges : {cut_at({}), cut_at({1}), cut_at({2}), cut_at({1, 2})}) {
-        const AdamWConfig adamw{.epsilon = 1e-3};
+        const OptimizerConfig adamw{.epsilon = 1e-3};
         const auto model = formula_model(kConfig, implementation.make(group), group, adamw);
         const auto ops = implementation.make(group);
         const auto tensors = gpt2_tensors(kConfig, group.world_size(), group.rank());
         ParameterStore store(tensors, *ops);
-        AdamW optimizer(store, adamw, *ops);
+        Optimizer optimizer(store, adamw, *ops);
         set_formula_values(store, group);
         Chain chain(*ops, 2);
         for (const StageRange& range : ranges) chain.add(range, store);
