@@ -172,7 +172,7 @@ bool stands_still(pid_t process) {
 }
 
 // Rank 1 takes bytes that it asked for only after rank 0, which left them to the system, has gone.
-void leave_with_bytes_on_their_way(const ProcessGroupOptions& options) {
+void leave_with_bytes_on_their_way(const ProcessGroupOptions& options, TurnClock& clock) {
   constexpr std::size_t kBytes = 200'000;  // more than the receiver's system takes at once
   constexpr std::byte kValue{7};
   pid_t process = ::getpid();
@@ -194,6 +194,7 @@ void leave_with_bytes_on_their_way(const ProcessGroupOptions& options) {
   auto awaited = mesh.start_receive(bytes, 0, 1);
   auto own = mesh.start_send(std::as_bytes(std::span(&process, 1)), 0, 2);
   mesh.finish(own);
+  clock.leave();
   ::raise(SIGSTOP);
   mesh.finish(awaited);
   if (std::ranges::count(bytes, kValue) != std::ptrdiff_t{kBytes}) throw std::runtime_error("bytes are missing");
@@ -240,7 +241,7 @@ int rank_main(const std::vector<std::string>& arguments) {
   int status = 0;
   try {
     if (scenario == "leave_with_bytes_on_their_way") {
-      leave_with_bytes_on_their_way(options);
+      leave_with_bytes_on_their_way(options, clock);
       result = "ok 0";
     } else {
       const auto communicator = backend_entry("gloo").connect(options);
