@@ -102,7 +102,7 @@ GradientSquares::GradientSquares(ParameterStore& store, Ops& ops, comm::Communic
 }
 
 void GradientSquares::sum() {
-  // The sums of the others' chunks are zeros here, and whoever has a chunk adds its sum to those.
+  // Chunks of other ranks are zeros here, so the sum over ranks is the sum of each chunk by its owner.
   if (data_ != nullptr) ops_.zero(sums_);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     ops_.sum_squares(*parts_[i].ranges, store_.own_gradients(store_.plan().own()[i]),

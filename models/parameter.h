@@ -14,10 +14,11 @@ enum class Placement : std::uint8_t { kSharded, kReplicated };
 /// Whether AdamW decays it: matrices only.
 enum class Decay : std::uint8_t { kDecays, kKeeps };
 
-/// The layer of what is outside of blocks: embeddings, last norm.
+/// The layer number of tensors outside of blocks: embeddings, last norm.
 inline constexpr int kOutsideOfBlocks = -1;
 
-/// Norms add up chunks of so many elements, each tensor from its beginning: whoever has a chunk, its sum is the same.
+/// Elements of a chunk of the gradient norm. Each tensor is cut into chunks from its beginning, so that the sum of a
+/// chunk does not depend on the rank that owns it.
 inline constexpr std::uint64_t kNormChunkElems = 8192;
 
 /// Elements offset, offset + 1, ..., offset + count - 1 of an arena of parameters.

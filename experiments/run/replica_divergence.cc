@@ -71,7 +71,7 @@ ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<f
     group->all_gather(comm::ConstTensor(std::span<const float>(parameter.value)),
                       comm::Tensor(std::span<float>(copies)), std::vector<std::uint64_t>(ranks, elems),
                       {sim::TrafficClass::kControl, parameter.name, -1});
-    // What all ranks compare is counted by one of them.
+    // All ranks of the group have the same numbers: the first one counts them.
     Accumulator one = accumulate(copies, elems, group->world_size());
     if (group == &world && world.rank() != 0) one = {};
     if (group != &world && group->rank() != 0) one = {};

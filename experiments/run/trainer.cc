@@ -32,7 +32,7 @@ comm::LossyOptions lossy_options(const RunConfig& config) {
   options.network.seed = config.seeds.network;
   options.sample_every_steps = config.record.sample_every_steps;
   options.time = config.time;
-  // What replicas send in a backward pass hides behind what is left of it.
+  // Gradient buckets overlap with the rest of the backward pass.
   if (options.time && config.parallel.data > 1) options.time->later_share = kBackwardShare;
   return options;
 }

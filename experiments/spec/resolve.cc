@@ -328,7 +328,7 @@ class Resolver {
         training["batch_sequences"].get<std::uint64_t>() * static_cast<std::uint64_t>(config_.parallel.data);
     const std::string pointer = "/training/global_batch_sequences";
     if (given_.at("training").contains("accumulation")) {
-      report(pointer, "got " + std::to_string(wanted) + " besides /training/accumulation, want one of the two");
+      report(pointer, "got " + std::to_string(wanted) + " and /training/accumulation, want one of the two");
     } else if (wanted % at_once != 0) {
       const std::uint64_t below = wanted / at_once * at_once;
       report(pointer, "got " + std::to_string(wanted) + ", want a multiple of " + std::to_string(at_once) +

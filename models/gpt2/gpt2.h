@@ -88,8 +88,8 @@ class Gpt2 {
   UpdateDecision update(double learning_rate, UpdateRule rule);
   /// One update with gradients multiplied by gradient_scale. The first call is step 1.
   void step(double learning_rate, double gradient_scale);
-  /// Every rank gets the values that other ranks own over the network of parameter_gather, as it will in training:
-  /// what that remembers are values of now. Ranks: all that are data parallel.
+  /// An all-gather of all values over the network of parameter_gather, so that stale fills remember these values.
+  /// Ranks: all that are data parallel.
   void gather_values() { store_.gather_values(); }
   int data_ranks() const { return ranks_.data.ranks(); }
   /// Of data-parallel ranks. Ranks: all of those.

@@ -20,7 +20,7 @@ class ParameterArena {
   enum class Holds : std::uint8_t {
     kAll,
     kOwn,          ///< the rank's own elements
-    kOwnAndUnits,  ///< and room for what is outside of blocks and for two blocks: one in use, one on its way
+    kOwnAndUnits,  ///< and room for the tensors outside of blocks and for two blocks: one in use, one on its way
     kUnits,        ///< that room alone
   };
 

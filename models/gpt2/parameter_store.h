@@ -66,7 +66,7 @@ class ParameterStore {
   void finish_gradients();
   /// The optimizer has changed own_values(): the other ranks get them, or will when they need them.
   void spread_values();
-  /// Every rank gets all values, as training would: so that what the network remembers are those.
+  /// An all-gather of all values over the network of parameter_gather, so that stale fills remember these values.
   void gather_values();
 
   /// Before each pass: values change between passes in more ways than one.

@@ -21,9 +21,9 @@ struct ParameterUnit {
   std::uint64_t count = 0;  ///< trained elements
 };
 
-/// Names and places, no memory. An arena has no gaps. It begins with the last block and ends with what is outside of
-/// blocks: the order in which a backward pass makes gradients ready. Its very end is the padding of the vocabulary,
-/// which nobody trains, sends, or counts.
+/// Names and places, no memory. An arena has no gaps. It begins with the last block and ends with the tensors
+/// outside of blocks: the order in which a backward pass makes gradients ready. Behind them is the padding of the
+/// vocabulary, which is neither trained nor sent nor part of the gradient norm.
 struct ParameterTable {
   explicit ParameterTable(std::vector<Gpt2Tensor> list);
   /// Throws: CheckError for a name that no tensor has.
@@ -31,7 +31,7 @@ struct ParameterTable {
   /// The tensors, without padding, in the order of the arena.
   std::vector<std::size_t> in_order() const;
   /// One past each chunk of kNormChunkElems or fewer elements, in order: tensors are cut into chunks from their
-  /// beginning. Whatever cuts an arena cuts it there.
+  /// beginning. Buckets and shards end at the ends of chunks.
   std::vector<std::uint64_t> chunk_ends() const;
 
   std::vector<Gpt2Tensor> tensors;

@@ -66,7 +66,7 @@ void ParameterTraffic::make_room_for_gradients(std::size_t unit) {
   bool waited = false;
   while (!reductions_.empty()) {
     const std::size_t of = plan_.buckets()[reductions_.front().bucket].last_unit;
-    // The room is that of every second block, and nobody reads what a block before it has sent any more.
+    // Every second block has the same room. The reductions of earlier blocks were finished before.
     const bool shares =
         of == unit || (table_.units[of].layer != kOutsideOfBlocks && table_.units[unit].layer != kOutsideOfBlocks &&
                        table_.units[of].layer >= table_.units[unit].layer + 2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What data-parallel ranks send each other: buckets of gradients, and of parameters.
+// The collectives of data-parallel ranks: buckets of gradients, and buckets of parameters.
 #pragma once
 
 #include <cstddef>
@@ -14,9 +14,9 @@
 
 namespace droptest::models {
 
-/// Starts collectives as soon as they can go, and waits for them where their results are needed. Gradients are means
-/// over the group. Classes: dp_gradient, parameter_gather. Owner: one rank. Ranks: all of the group make the same
-/// calls.
+/// Starts a collective as soon as its data are ready, and waits for it where the result is needed. Gradients are
+/// averaged over the group. Classes: dp_gradient, parameter_gather. Owner: one rank. Ranks: all of the group make the
+/// same calls.
 class ParameterTraffic {
  public:
   /// All are borrowed. The rounded arena may be empty.
@@ -24,24 +24,25 @@ class ParameterTraffic {
                    const ParameterArena& values, const ParameterArena& rounded, const ParameterArena& gradients);
 
   enum class MicroBatch : std::uint8_t { kFirst, kLater };
-  /// The next backward pass makes gradients ready: of this micro-batch alone where each is reduced, else of all.
+  /// Before a backward pass that makes gradients ready to be reduced: the gradients of this micro-batch alone where
+  /// each micro-batch is reduced, else the sum over the step.
   void expect_gradients(MicroBatch micro_batch);
   /// The gradients of that unit are ready: starts the buckets that end there.
   void gradients_ready(std::size_t unit);
-  /// Before the gradients of a unit are written: what was in its room is on its way no more.
+  /// Before the gradients of a unit are written: waits for the reductions of the block that had the unit's room.
   void make_room_for_gradients(std::size_t unit);
   /// Operations from now on see the reduced gradients.
   void finish_gradients();
 
-  /// Every rank gets all values of all units, of which each has its own part. Where values are sharded, the units are
-  /// gathered one after another, and none stays.
+  /// An all-gather of all values; each rank contributes its own part. Sharded values are gathered unit by unit, and
+  /// released again.
   void gather_values();
-  /// The same of a unit; started once, whoever asks first.
+  /// Starts the all-gather of a unit, unless it was started since the last release. finish_values() starts it, too.
   void start_values(std::size_t unit);
   void finish_values(std::size_t unit);
   void release_values(std::size_t unit);
 
-  /// The values of a unit, reliably: not for training.
+  /// The all-gather of a unit in class control, without loss: for host copies of the parameters.
   void gather_values_exactly(std::size_t unit);
 
  private:
@@ -67,7 +68,7 @@ class ParameterTraffic {
   comm::Stream* traffic_ = nullptr;
 
   bool expects_ = false;
-  bool adds_ = false;            ///< to what earlier micro-batches left
+  bool adds_ = false;            ///< to the sums of earlier micro-batches
   std::size_t next_bucket_ = 0;  ///< to be reduced
   std::deque<UnderWay> reductions_;
   std::vector<State> units_;                      ///< of sharded values

@@ -10,7 +10,7 @@
 
 namespace droptest::models {
 
-/// What data-parallel ranks share out among themselves, besides batches. Source: Rajbhandari et al. 2020 (ZeRO),
+/// The ZeRO stage of data-parallel ranks and the sizes of their buckets. Source: Rajbhandari et al. 2020 (ZeRO),
 /// section 5; buckets: Li et al. 2020 (PyTorch DDP), section 3.2.3.
 struct ShardOptions {
   int zero = 0;  ///< 0: nothing; 1: the optimizer's state; 2: gradients too; 3: parameters too

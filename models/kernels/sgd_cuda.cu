@@ -3,6 +3,7 @@
 
 #include "models/kernels/bf16.h"
 #include "models/kernels/element_pack.cuh"
+#include "models/kernels/segment_elements.cuh"
 #include "models/kernels/sgd.h"
 
 namespace droptest::models {
@@ -39,22 +40,14 @@ __device__ void update_at(const Arrays<D>& arrays, std::uint64_t i, const Scalar
 template <class D>
 __global__ void sgd_update_kernel(const TensorSegments::Chunk* chunks, std::int64_t count, Arrays<D> arrays,
                                   int aligned, Scalars scalars, const double* factor) {
-  constexpr int kVector = kPackElems<float>;
   if (factor != nullptr) {
     if (*factor != *factor) return;  // NaN
     scalars.scale = static_cast<float>(*factor);
   }
-  for (std::int64_t c = blockIdx.x; c < count; c += gridDim.x) {
-    const TensorSegments::Chunk chunk = chunks[c];
+  for_segment_elements(chunks, count, aligned, [&](auto width, const TensorSegments::Chunk& chunk, std::uint64_t i) {
     const float decay = chunk.decays != 0 ? scalars.decay : 0.0F;
-    const unsigned in_packs = aligned != 0 && chunk.offset % kVector == 0 ? chunk.count / kVector * kVector : 0;
-    for (unsigned i = threadIdx.x * kVector; i < in_packs; i += blockDim.x * kVector) {
-      update_at<kVector>(arrays, chunk.offset + i, scalars, decay);
-    }
-    for (unsigned i = in_packs + threadIdx.x; i < chunk.count; i += blockDim.x) {
-      update_at<1>(arrays, chunk.offset + i, scalars, decay);
-    }
-  }
+    update_at<decltype(width)::value>(arrays, i, scalars, decay);
+  });
 }
 
 }  // namespace

@@ -192,9 +192,9 @@ class Ops {
   /// to += from. Both of the parameters' type.
   virtual void accumulate(comm::ConstTensor from, comm::Tensor to) = 0;
 
-  /// Collectives of other groups that are put on this stream, null for the host, go on beside operations:
-  /// begin_traffic() lets it wait for all operations so far, and operations after end_traffic() wait for what is on it
-  /// then.
+  /// The stream of collectives over data-parallel ranks, which overlap with operations; null for the host. Collectives
+  /// put on it after begin_traffic() follow all operations so far; operations after end_traffic() follow those
+  /// collectives.
   virtual comm::Stream* begin_traffic() { return nullptr; }
   virtual void end_traffic() {}
 

@@ -148,7 +148,7 @@ TEST(Spec, LayoutsThatCannotBeAreRefusedWithWhatWouldFit) {
             "s.json: /training/global_batch_sequences: got 4, want a multiple of 8, the sequences of a micro-batch of "
             "all replicas: for example 8");
   EXPECT_EQ(error_with({"/training/global_batch_sequences=16", "/training/accumulation=2"}),
-            "s.json: /training/global_batch_sequences: got 16 besides /training/accumulation, want one of the two");
+            "s.json: /training/global_batch_sequences: got 16 and /training/accumulation, want one of the two");
 }
 
 TEST(Spec, LossProcessesThatCannotBeAreRefusedWithTheirPlace) {
