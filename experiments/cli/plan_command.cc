@@ -13,11 +13,13 @@
 
 #include "comm/json/json_text.h"
 #include "experiments/cli/commands.h"
+#include "experiments/cli/layout_text.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/doctor/machine_checks.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/core_shares.h"
+#include "experiments/run/layout_plan.h"
 #include "experiments/run/run_device.h"
 #include "experiments/run/run_forecast.h"
 #include "sim/error.h"
@@ -34,6 +36,8 @@ struct PlanOptions {
   SpecOptions spec;
   std::string out = "results";
   bool json = false;
+  bool layout = false;
+  bool check_shapes = false;
 };
 
 /// The plan, and why its runs have no ids, where a file that they are made of is not there.
@@ -352,7 +356,42 @@ void print(const json& all) {
             << "\n";
 }
 
+/// The different layouts among the runs, each with the points that have it.
+int plan_layouts(const PlanOptions& options) {
+  const SweepPlan plan = load_plan(options.spec, nullptr);
+  json layouts = json::array();
+  for (const PlannedRun& planned : plan.runs) {
+    json layout = experiments::layout_plan(planned.run.config);
+    const json point = point_text(planned);
+    const auto same = std::find_if(layouts.begin(), layouts.end(), [&](const json& e) { return e["plan"] == layout; });
+    if (same != layouts.end()) {
+      json& points = (*same)["points"];
+      if (std::find(points.begin(), points.end(), point) == points.end()) points.push_back(point);
+      continue;
+    }
+    const json shapes = options.check_shapes ? json(experiments::check_shapes(planned.run.config)) : json();
+    layouts.push_back({{"points", {point}}, {"plan", std::move(layout)}, {"shapes", shapes}});
+  }
+  if (options.json) {
+    std::cout << json{{"name", plan.name}, {"layouts", layouts}}.dump(2) << "\n";
+    return kExitSuccess;
+  }
+  for (const json& entry : layouts) {
+    std::cout << plan.name;
+    if (layouts.size() > 1) {
+      const json& points = entry["points"];
+      std::cout << ", " << points[0].get<std::string>();
+      if (points.size() > 1) std::cout << " and " << points.size() - 1 << " more";
+    }
+    std::cout << ": " << layout_text(entry["plan"]);
+    if (!entry["shapes"].is_null()) std::cout << "\n" << entry["shapes"].get<std::string>() << "\n";
+    if (&entry != &layouts.back()) std::cout << "\n";
+  }
+  return kExitSuccess;
+}
+
 int plan(const PlanOptions& options) {
+  if (options.layout) return plan_layouts(options);
   const json all = everything(options.spec, options.out);
   if (options.json) {
     std::cout << all.dump(2) << "\n";
@@ -370,13 +409,21 @@ void add_plan_command(CLI::App& app, Action& chosen) {
   add_spec_options(*command, options->spec);
   add_out_option(*command, options->out);
   command->add_flag("--json", options->json, "Print JSON");
+  CLI::Option* layout = command->add_flag(
+      "--layout", options->layout,
+      "In place of the runs: ranks, coordinates, groups, neighbours, each tensor's parts, each layer's collectives");
+  command
+      ->add_flag("--check-shapes", options->check_shapes,
+                 "Also run a forward pass without memory on each part of the model, and check starting weights")
+      ->needs(layout);
   command->footer(
       "Each run with its id, steps, least memory per rank, packets and time. Times are from finished runs in --out, "
       "or\n"
       "from a training step that is measured.\n\n"
       "Examples:\n"
       "  droptest plan experiments/specs/quickstart.json\n"
-      "  droptest plan spec.json --set /model/preset=small --json");
+      "  droptest plan spec.json --set /model/preset=small --json\n"
+      "  droptest plan spec.json --layout --check-shapes");
   command->callback([options, &chosen] { chosen = [options] { return plan(*options); }; });
 }
 

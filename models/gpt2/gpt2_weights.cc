@@ -24,10 +24,11 @@ std::string shape_text(const std::vector<std::uint64_t>& shape) {
   return text + "]";
 }
 
+using TensorsByName = std::map<std::string, const StoredTensor*, std::less<>>;
+
 /// A file's tensors by the names that this model uses.
-std::map<std::string, const StoredTensor*, std::less<>> by_plain_name(const StoredTensors& tensors,
-                                                                      const std::string& where) {
-  std::map<std::string, const StoredTensor*, std::less<>> plain;
+TensorsByName by_plain_name(const StoredTensors& tensors, const std::string& where) {
+  TensorsByName plain;
   for (const auto& item : tensors) {
     const std::string name = item.first.starts_with(kPrefix) ? item.first.substr(kPrefix.size()) : item.first;
     if (!plain.emplace(name, &item.second).second) {
@@ -47,14 +48,11 @@ StoredTensor stored_floats(std::vector<std::uint64_t> shape, std::span<const flo
   return {"F32", std::move(shape), {bytes.begin(), bytes.end()}};
 }
 
-}  // namespace
-
-void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> parameters,
-                       comm::Communicator& tensor_group, const StoredTensors& tensors, const std::string& where) {
-  const auto found = by_plain_name(tensors, where);
-  const std::vector<Gpt2Tensor> wanted = gpt2_tensors(config, tensor_group.world_size(), tensor_group.rank());
+/// Those of the model among the file's, by plain name.
+TensorsByName checked(const Gpt2Config& config, const StoredTensors& tensors, const std::string& where) {
+  TensorsByName found = by_plain_name(tensors, where);
   std::set<std::string, std::less<>> known;
-  for (const Gpt2Tensor& tensor : wanted) {
+  for (const Gpt2Tensor& tensor : gpt2_tensors(config, 1, 0)) {
     known.insert(tensor.name);
     const auto stored = found.find(tensor.name);
     if (stored == found.end()) {
@@ -80,6 +78,19 @@ void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> par
       throw ConfigError(where + ": tensor \"lm_head.weight\" differs from \"wte.weight\"; want tied embeddings");
     }
   }
+  return found;
+}
+
+}  // namespace
+
+void check_gpt2_weights(const Gpt2Config& config, const StoredTensors& tensors, const std::string& where) {
+  (void)checked(config, tensors, where);
+}
+
+void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> parameters,
+                       comm::Communicator& tensor_group, const StoredTensors& tensors, const std::string& where) {
+  const TensorsByName found = checked(config, tensors, where);
+  const std::vector<Gpt2Tensor> wanted = gpt2_tensors(config, tensor_group.world_size(), tensor_group.rank());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const std::vector<float> full = to_floats(*found.find(wanted[i].name)->second, wanted[i].name);
     const std::span<float> value = parameters[i].value;

@@ -19,6 +19,9 @@ namespace droptest::models {
 void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> parameters,
                        comm::Communicator& tensor_group, const StoredTensors& tensors, const std::string& where);
 
+/// Throws: as load_gpt2_weights(), which it is without the loading.
+void check_gpt2_weights(const Gpt2Config& config, const StoredTensors& tensors, const std::string& where);
+
 /// The whole model's weights in F32; complete on rank 0, empty on the others. Replicated tensors are rank 0's.
 /// Ranks: all.
 StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Parameter<float>> parameters,

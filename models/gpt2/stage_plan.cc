@@ -70,16 +70,25 @@ StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int worl
     : extents_(stage_extents(config, range, world_size, rank, batch)), batch_(batch), keep_(keep) {
   const std::unique_ptr<PlannerOps> ops = make_planner_ops(form, world_size, rank);
   ParameterStore store(stage_tensors(config, range, world_size, rank), *ops);
+  for (std::size_t i = 0; i < store.tensors().size(); ++i) {
+    const Weight weight = store.weight(i);
+    ops->name_tensor(weight.value, store.tensors()[i].name);
+    ops->name_tensor(weight.operand, store.tensors()[i].name);
+    ops->name_tensor(weight.gradient, store.tensors()[i].name);
+  }
   Stage stage(config, range, store, *ops);
   StageBuffers buffers;
   Declaration declaration(*ops);
   visit_buffers(buffers, extents_, form, keep, declaration);
   stage.forward(buffers, keep, {}, {});
+  forward_reductions_ = ops->reductions();
   if (keep == Keep::kForBackward) {
     stage.backward(buffers, 1, batch.rows(), GradientMode::kSet);
   } else if (range.has_head()) {
     stage.evaluate_head(buffers, batch.rows());
   }
+  const auto first_later = static_cast<std::ptrdiff_t>(forward_reductions_.size());
+  later_reductions_.assign(ops->reductions().begin() + first_later, ops->reductions().end());
 
   std::vector<PlannedBuffer> saved;
   std::vector<PlannedBuffer> working;

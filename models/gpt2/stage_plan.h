@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "models/gpt2/stage_buffers.h"
 #include "models/ops/memory_plan.h"
 #include "models/ops/ops_form.h"
+#include "models/ops/planner_ops.h"
 
 namespace droptest::models {
 
@@ -17,13 +19,16 @@ namespace droptest::models {
 /// has a slot of saved activations, and all share one piece of working memory. Needs no device.
 class StagePlan {
  public:
-  /// The form is used in the constructor alone.
+  /// The form is used in the constructor alone. Throws: CheckError that names a parameter with too few elements.
   StagePlan(const Gpt2Config& config, const StageRange& range, int world_size, int rank, const OpsForm& form,
             const BatchShape& batch, Keep keep);
 
   const BatchShape& batch() const { return batch_; }
   const MemoryPlan& saved() const { return saved_; }
   const MemoryPlan& working() const { return working_; }
+  /// The reductions over tensor-parallel ranks, in order: of the forward pass, and of the head and the backward pass.
+  const std::vector<PlannedReduction>& forward_reductions() const { return forward_reductions_; }
+  const std::vector<PlannedReduction>& later_reductions() const { return later_reductions_; }
   /// Of `slots` slots and the working memory.
   std::uint64_t bytes(std::uint64_t slots) const { return slots * saved_.bytes() + working_.bytes(); }
   /// The purpose of the memory, for errors: "activations of a batch of 4 x 1024 tokens (3.1 GiB qkv, ...)".
@@ -40,6 +45,8 @@ class StagePlan {
   Keep keep_;
   MemoryPlan saved_{{}};
   MemoryPlan working_{{}};
+  std::vector<PlannedReduction> forward_reductions_;
+  std::vector<PlannedReduction> later_reductions_;
 };
 
 }  // namespace droptest::models

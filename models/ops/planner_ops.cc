@@ -63,6 +63,11 @@ class DryRun final : public PlannerOps {
   }
   const std::vector<PlannedBuffer>& buffers() const override { return buffers_; }
 
+  void name_tensor(ConstTensor tensor, std::string name) override {
+    if (!tensor.bytes.empty()) names_[tensor.bytes.data()] = std::move(name);
+  }
+  const std::vector<PlannedReduction>& reductions() const override { return reductions_; }
+
   const OpsForm& form() const override { return form_; }
   int world_size() const override { return world_size_; }
   int rank() const override { return rank_; }
@@ -205,11 +210,13 @@ class DryRun final : public PlannerOps {
   void logits_to_gradient(const LogitBlock& rows) override { use_rows(rows); }
   void cross_entropy(const LogitBlock& rows, Logits /*logits*/) override { use_rows(rows); }
 
-  void begin_sum(Tensor sum, Tensor message, const comm::Message& /*about*/) override {
+  void begin_sum(Tensor sum, Tensor message, const comm::Message& about) override {
+    add_reduction(message.bytes.empty() ? sum : message, about);
     use({{"sum over ranks", sum, 0}, {"message", message, message.bytes.empty() ? 0 : elems_of(sum)}});
     in_flight_.insert(in_flight_.end(), {sum.bytes.data(), message.bytes.data()});
   }
-  void begin_all_reduce(Tensor data, comm::ReduceOp /*op*/, const comm::Message& /*about*/) override {
+  void begin_all_reduce(Tensor data, comm::ReduceOp /*op*/, const comm::Message& about) override {
+    add_reduction(data, about);
     use({{"reduction over ranks", data, 0}});
     in_flight_.push_back(data.bytes.data());
   }
@@ -255,6 +262,10 @@ class DryRun final : public PlannerOps {
     return at;
   }
 
+  void add_reduction(const Tensor& sent, const comm::Message& about) {
+    reductions_.push_back({about.traffic_class, std::string(about.name), sent.count_elems(), sent.bytes.size()});
+  }
+
   /// The tensors of the next operation.
   void use(std::initializer_list<Use> uses) {
     ++time_;
@@ -262,8 +273,11 @@ class DryRun final : public PlannerOps {
   }
   /// Another tensor of the same operation.
   void use_too(const Use& one) {
-    DROPTEST_CHECK(one.got >= one.want, std::string(one.what) + ": got " + std::to_string(one.got) +
-                                            " elements, want " + std::to_string(one.want));
+    if (one.got < one.want) {
+      const auto name = names_.find(one.data);
+      throw CheckError(std::string(one.what) + (name == names_.end() ? "" : " \"" + name->second + "\"") + ": got " +
+                       std::to_string(one.got) + " elements, want " + std::to_string(one.want));
+    }
     mark(one.data);
   }
   void use_rows(const LogitBlock& b) {
@@ -292,6 +306,8 @@ class DryRun final : public PlannerOps {
   std::vector<PlannedBuffer> buffers_;
   std::map<const std::byte*, std::size_t> by_address_;
   std::vector<const std::byte*> in_flight_;
+  std::map<const std::byte*, std::string> names_;
+  std::vector<PlannedReduction> reductions_;
 };
 
 }  // namespace

@@ -12,6 +12,14 @@
 
 namespace droptest::models {
 
+/// A collective of a dry run: a sum or another reduction over the ranks of the operations.
+struct PlannedReduction {
+  sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
+  std::string name;  ///< of its message
+  std::uint64_t elems = 0;
+  std::uint64_t bytes = 0;  ///< of these elements in the type of messages
+};
+
 /// A dry run of a pass in place of an implementation of a form. Time counts operations. A buffer is in use from the
 /// first operation that gets it to the last; one of a reduction that was begun, until join(). Tensors have addresses,
 /// but no memory. Throws: CheckError where a tensor has fewer elements than the operation's extents say.
@@ -22,6 +30,10 @@ class PlannerOps : public Ops {
   virtual TokenIds token_buffer(std::string name, std::uint64_t count) = 0;
   /// All buffers in the order of the calls, with the times seen so far; first_time is -1 for one that nothing has used.
   virtual const std::vector<PlannedBuffer>& buffers() const = 0;
+  /// From now on errors about the tensor at that address say this name, too.
+  virtual void name_tensor(comm::ConstTensor tensor, std::string name) = 0;
+  /// All reductions so far, in order.
+  virtual const std::vector<PlannedReduction>& reductions() const = 0;
 };
 
 /// The form is borrowed.

@@ -4,7 +4,7 @@
 import json
 
 import pytest
-from cli_harness import run, run_folders, summary_of, write_spec
+from cli_harness import run, run_folders, summary_of, tiny_spec, write_spec
 
 NOTHING_KNOWN = {"CUDA_VISIBLE_DEVICES": ""}
 
@@ -142,3 +142,50 @@ def test_runs_on_a_device_need_no_device_to_be_planned(tmp_path):
     write_spec(tmp_path, device="cuda")
     said = run("plan", "spec.json", cwd=tmp_path, environment=NOTHING_KNOWN).out
     assert "1 run to do: no estimate of their time: no run on such a GPU is finished here" in said
+
+
+def layouts_of(folder, *arguments):
+    return json.loads(run("plan", "spec.json", "--layout", "--json", *arguments, cwd=folder).out)["layouts"]
+
+
+def test_each_different_layout_is_planned_once(tmp_path):
+    losses = [{"model": "none"}, {"model": "bernoulli", "loss_rate": 0.1}]
+    write_spec(tmp_path, sweep={"cross": {"/parallel/data": [1, 2], "/network/loss": losses}})
+    one, two = layouts_of(tmp_path)
+    assert [layout["plan"]["layout"]["world_size"] for layout in (one, two)] == [2, 4]
+    assert len(one["points"]) == len(two["points"]) == 2
+    assert two["plan"]["groups"] == {"data": [[0, 2], [1, 3]], "tensor": [[0, 1], [2, 3]]}
+    assert one["shapes"] is None
+
+    text = run("plan", "spec.json", "--layout", "--set", "/sweep=null", "--set", "/parallel/data=2", cwd=tmp_path).out
+    lines = [line.split("  ") for line in text.splitlines()]
+    assert lines[0] == ["tiny: 4 ranks: tensor 2 x data 2, numbered in this order"]
+    assert lines[1] == ["data: 2 groups of 2, first {0, 2}, last {1, 3}"]
+    ranks = [[cell for cell in line if cell.strip()] for line in lines[4:9]]
+    assert [cell.strip() for cell in ranks[3]][:3] == ["2", "0", "1"]
+
+
+def test_thousands_of_ranks_are_planned(tmp_path):
+    write_spec(tmp_path)
+    (layout,) = layouts_of(tmp_path, "--set", "/parallel/data=2048")
+    ranks = layout["plan"]["ranks"]
+    assert len(ranks) == 4096
+    assert ranks[4095]["neighbours"] == {
+        "data": {"previous": 4093, "next": 1},
+        "tensor": {"previous": 4094, "next": 4094},
+    }
+
+
+def test_weights_that_do_not_fit_are_named_before_a_run(tmp_path):
+    write_spec(tmp_path)
+    shapes = run("plan", "spec.json", "--layout", "--check-shapes", cwd=tmp_path).out.splitlines()[-1]
+    assert shapes == "shapes fit: a forward pass of one token on 2 parts of the model"
+    run("run", "spec.json", "--set", "/record/weights=final", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    weights = folder / "weights.safetensors"
+    arguments = ("plan", "spec.json", "--layout", "--check-shapes", "--set", f"/model/weights={weights}")
+    assert run(*arguments, cwd=tmp_path).out.splitlines()[-1].endswith(f", and all tensors of {weights}")
+    width = tiny_spec()["model"]["width"]
+    wrong = run(*arguments, "--set", f"/model/width={2 * width}", cwd=tmp_path, expect=2).err
+    assert 'tensor "wte.weight": got shape [' in wrong and f", {width}], want [" in wrong
+    assert "--layout" in run("plan", "spec.json", "--check-shapes", cwd=tmp_path, expect=2).err

@@ -2,6 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
+#include "models/gpt2/stage_plan.h"
+#include "models/ops/host_ops.h"
 #include "tests/models/formula_model.h"
 #include "tests/models/recording_communicator.h"
 
@@ -50,6 +55,37 @@ TEST(Gpt2Collectives, AStepMakesExactlyTheListedCallsOnEveryRank) {
       }
     });
   }
+}
+
+TEST(Gpt2Collectives, ThePlannerSeesWhatAStepSends) {
+  const Gpt2Config config{2, 32, 4, 12, 97};
+  constexpr int kRanks = 3;
+  const auto form = host_ops_form({}, kRanks);
+  const auto texts = [](const std::vector<PlannedReduction>& reductions) {
+    std::vector<std::string> list;
+    for (const PlannedReduction& one : reductions) {
+      EXPECT_EQ(one.bytes, 4 * one.elems);
+      list.push_back(one.name + " " + std::string(sim::traffic_class_name(one.traffic_class)) + " " +
+                     std::to_string(one.elems));
+    }
+    return list;
+  };
+  // Without the operation and the layer, which the planner does not note.
+  const auto sent = [](std::vector<std::string> calls) {
+    for (std::string& call : calls) {
+      call.erase(0, call.find(' ') + 1);
+      const std::size_t layer = call.find(" layer ");
+      call.erase(layer, call.find(' ', layer + 7) - layer);
+    }
+    return calls;
+  };
+  const StagePlan training(config, StageRange::whole(config), kRanks, 1, *form, {2, 5}, Keep::kForBackward);
+  const std::vector<std::string> forward = sent(kForward);
+  EXPECT_EQ(texts(training.forward_reductions()), std::vector<std::string>(forward.begin(), forward.begin() + 5));
+  std::vector<std::string> later(forward.begin() + 5, forward.end());
+  const std::vector<std::string> backward = sent(kBackward);
+  later.insert(later.end(), backward.begin(), backward.end());
+  EXPECT_EQ(texts(training.later_reductions()), later);
 }
 
 }  // namespace

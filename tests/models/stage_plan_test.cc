@@ -297,5 +297,24 @@ TEST(PlannerOps, RefuseEachTensorThatIsTooSmall) {
   }
 }
 
+TEST(StagePlan, ATensorWithTooFewElementsIsNamed) {
+  const auto form = host_ops_form({}, 1);
+  const auto ops = make_planner_ops(*form, 1, 0);
+  const auto floats = [&](const char* name, std::uint64_t elems) {
+    return ops->buffer(name, comm::ElementType::kFloat32, elems);
+  };
+  const comm::Tensor weight = floats("arena", 6 * 8 - 1);
+  ops->name_tensor(weight, "h.0.mlp.c_fc.weight");
+  const Weight short_by_one{weight, weight, {}};
+  try {
+    ops->linear_forward({4, 6, 8}, ops->operand(floats("input", 24), 1, {}), short_by_one, nullptr,
+                        floats("output", 32));
+    FAIL() << "no error";
+  } catch (const CheckError& error) {
+    EXPECT_THAT(error.what(),
+                testing::HasSubstr("linear layer's weight \"h.0.mlp.c_fc.weight\": got 47 elements, want 48"));
+  }
+}
+
 }  // namespace
 }  // namespace droptest::models

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/run/layout_plan.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "experiments/records/weights_file.h"
+#include "experiments/run/training_model.h"
+#include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/gpt2_weights.h"
+#include "models/gpt2/shard_plan.h"
+#include "models/gpt2/stage_plan.h"
+
+namespace droptest::experiments {
+namespace {
+
+using comm::ParallelDimension;
+using comm::ParallelLayout;
+using comm::ParallelNumbers;
+using nlohmann::json;
+
+models::StageRange stage_of(const RunConfig& config, int pipeline) {
+  const models::IndexRange blocks =
+      models::dealt_range(static_cast<std::uint64_t>(config.model.layers), config.parallel.pipeline, pipeline);
+  return {static_cast<int>(blocks.first), static_cast<int>(blocks.first + blocks.count), config.model.layers};
+}
+
+std::vector<models::Gpt2Tensor> tensors_of(const RunConfig& config, int pipeline, int tensor) {
+  return models::stage_tensors(config.model, stage_of(config, pipeline), config.parallel.tensor, tensor);
+}
+
+models::StagePlan stage_plan(const RunConfig& config, int pipeline, int tensor, const models::BatchShape& batch) {
+  return {config.model, stage_of(config, pipeline), config.parallel.tensor, tensor, *ops_form(config),
+          batch,        models::Keep::kForBackward};
+}
+
+json numbers_json(const ParallelNumbers& numbers) {
+  json object;
+  for (const ParallelDimension dimension : comm::kParallelDimensions) {
+    object[std::string(name_of(dimension))] = numbers.of(dimension);
+  }
+  return object;
+}
+
+/// The ranks that meet in that dimension, in its order; `at` has any coordinate there.
+std::vector<int> group_of(const ParallelLayout& layout, ParallelDimension dimension, ParallelNumbers at) {
+  std::vector<int> group;
+  for (at.of(dimension) = 0; at.of(dimension) < layout.of(dimension); ++at.of(dimension)) {
+    group.push_back(layout.rank(at));
+  }
+  return group;
+}
+
+/// Dimension -> its groups, in the order of their first ranks. Dimensions of one rank have none.
+json groups_json(const ParallelLayout& layout) {
+  json groups = json::object();
+  const int ranks = layout.world_size();
+  for (const ParallelDimension dimension : comm::kParallelDimensions) {
+    if (layout.of(dimension) == 1) continue;
+    json& list = groups[std::string(name_of(dimension))] = json::array();
+    for (int rank = 0; rank < ranks; ++rank) {
+      const ParallelNumbers at = layout.coordinates(rank);
+      if (at.of(dimension) == 0) list.push_back(group_of(layout, dimension, at));
+    }
+  }
+  return groups;
+}
+
+/// The previous and the next rank of each group, as a ring. A pipeline has ends: nobody is there.
+json neighbours_json(const ParallelLayout& layout, const ParallelNumbers& at) {
+  json neighbours = json::object();
+  for (const ParallelDimension dimension : comm::kParallelDimensions) {
+    const int extent = layout.of(dimension);
+    if (extent == 1) continue;
+    const auto shifted = [&](int by) -> json {
+      const int to = at.of(dimension) + by;
+      if (dimension == ParallelDimension::kPipeline && (to < 0 || to >= extent)) return nullptr;
+      ParallelNumbers other = at;
+      other.of(dimension) = (to + extent) % extent;
+      return layout.rank(other);
+    };
+    neighbours[std::string(name_of(dimension))] = {{"previous", shifted(-1)}, {"next", shifted(1)}};
+  }
+  return neighbours;
+}
+
+/// The parameters of the ranks that share a pipeline stage and a part of its layers.
+struct Part {
+  models::ParameterTable table;
+  models::ShardPlan plan;
+  std::vector<std::uint64_t> owned;  ///< elements that each replica updates
+
+  Part(const RunConfig& config, int pipeline, int tensor)
+      : table(tensors_of(config, pipeline, tensor)),
+        plan(table, sizeof(float), config.sharding, config.parallel.data, 0),
+        owned(static_cast<std::size_t>(config.parallel.data), table.trained_elems) {
+    if (!config.sharding.shards_state()) return;
+    std::fill(owned.begin(), owned.end(), 0);
+    for (const models::Bucket& bucket : plan.buckets()) {
+      for (std::size_t d = 0; d < owned.size(); ++d) owned[d] += bucket.counts[d];
+    }
+  }
+};
+
+using Parts = std::vector<std::vector<Part>>;  ///< by pipeline stage, then by tensor-parallel coordinate
+
+json ranks_json(const RunConfig& config, const Parts& parts) {
+  const ParallelLayout& layout = config.parallel;
+  json ranks = json::array();
+  for (int rank = 0; rank < layout.world_size(); ++rank) {
+    const ParallelNumbers at = layout.coordinates(rank);
+    const Part& part = parts[static_cast<std::size_t>(at.pipeline)][static_cast<std::size_t>(at.tensor)];
+    const models::StageRange stage = stage_of(config, at.pipeline);
+    ranks.push_back({{"rank", rank},
+                     {"coordinates", numbers_json(at)},
+                     {"neighbours", neighbours_json(layout, at)},
+                     {"blocks", {stage.first, stage.last}},
+                     {"parameters", part.table.trained_elems},
+                     {"updated_parameters", part.owned[static_cast<std::size_t>(at.data)]}});
+  }
+  return ranks;
+}
+
+std::string sharding_of(const models::Gpt2Tensor& tensor) {
+  if (tensor.placement == models::Placement::kReplicated) return "replicated";
+  if (tensor.name == "wte.weight") return "vocabulary-parallel";
+  return tensor.slice.full_shape.size() == 2 && tensor.slice.axis == 0 ? "row-parallel" : "column-parallel";
+}
+
+/// The whole model's tensors; one that two stages hold is in the list once.
+json tensors_json(const RunConfig& config, const Parts& parts) {
+  json list = json::array();
+  for (const models::Gpt2Tensor& tensor : models::gpt2_tensors(config.model, 1, 0)) {
+    json stages = json::array();
+    json on_ranks = json::array();
+    std::string sharding;
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      const std::vector<models::Gpt2Tensor>& held = parts[p][0].table.tensors;
+      const auto found =
+          std::find_if(held.begin(), held.end(), [&](const models::Gpt2Tensor& t) { return t.name == tensor.name; });
+      if (found == held.end()) continue;
+      stages.push_back(p);
+      if (!on_ranks.empty()) continue;
+      const auto i = static_cast<std::size_t>(found - held.begin());
+      sharding = config.parallel.tensor == 1 ? "replicated" : sharding_of(*found);
+      for (const Part& part : parts[p]) {
+        on_ranks.push_back(
+            {{"shape", part.table.tensors[i].slice.local_shape()}, {"parameters", part.table.trained[i]}});
+      }
+    }
+    list.push_back({{"name", tensor.name},
+                    {"shape", tensor.slice.full_shape},
+                    {"sharding", sharding},
+                    {"stages", stages},
+                    {"of_tensor_rank", on_ranks}});
+  }
+  return list;
+}
+
+/// "h.0.attn.c_attn.weight" -> "h.0.attn.c_attn".
+std::string layer_name(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
+
+/// Which layer a reduction belongs to, from the name of its message.
+std::string layer_of(const models::PlannedReduction& reduction) {
+  constexpr std::string_view kBackward = ".backward";
+  if (reduction.name.starts_with("cross_entropy.")) return "lm_head";
+  if (reduction.name.ends_with(kBackward)) return reduction.name.substr(0, reduction.name.size() - kBackward.size());
+  return reduction.name;
+}
+
+/// Those of a layer with equal names are one entry with their sum: an LM head works in chunks of rows.
+json reductions_json(const std::vector<models::PlannedReduction>& all, const std::string& layer, bool backward) {
+  json list = json::array();
+  for (const models::PlannedReduction& one : all) {
+    const bool is_backward = one.traffic_class == sim::TrafficClass::kTpBackward;
+    if (layer_of(one) != layer || is_backward != backward) continue;
+    const auto same = std::find_if(list.begin(), list.end(), [&](const json& e) { return e["message"] == one.name; });
+    if (same != list.end()) {
+      (*same)["calls"] = (*same)["calls"].get<std::uint64_t>() + 1;
+      (*same)["bytes"] = (*same)["bytes"].get<std::uint64_t>() + one.bytes;
+      continue;
+    }
+    list.push_back({{"collective", "all_reduce"},
+                    {"class", sim::traffic_class_name(one.traffic_class)},
+                    {"message", one.name},
+                    {"calls", 1},
+                    {"bytes", one.bytes}});
+  }
+  return list;
+}
+
+/// A line for each layer of each stage: its collectives of one micro-batch over tensor-parallel ranks, and the patterns
+/// of a step over replicas.
+json layers_json(const RunConfig& config, const Parts& parts) {
+  const bool replicas = config.parallel.data > 1;
+  const models::ShardOptions& sharding = config.sharding;
+  const std::string gradients = !replicas ? "none" : sharding.shards_state() ? "reduce_scatter" : "all_reduce";
+  const std::string parameters = !sharding.shards_state()   ? "none"
+                                 : sharding.shards_values() ? "all_gather in both passes"
+                                                            : "all_gather after the update";
+  json list = json::array();
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    const int stage = static_cast<int>(p);
+    std::vector<models::PlannedReduction> reductions;
+    if (config.parallel.tensor > 1) {
+      const models::StagePlan plan =
+          stage_plan(config, stage, 0, {config.training.batch_sequences, config.training.sequence_tokens});
+      reductions = plan.forward_reductions();
+      reductions.insert(reductions.end(), plan.later_reductions().begin(), plan.later_reductions().end());
+    }
+    const auto add = [&](const std::string& layer, bool has_parameters) {
+      list.push_back({{"layer", layer},
+                      {"stage", p},
+                      {"forward", reductions_json(reductions, layer, false)},
+                      {"backward", reductions_json(reductions, layer, true)},
+                      {"gradients", has_parameters ? gradients : "none"},
+                      {"parameters", has_parameters ? parameters : "none"}});
+    };
+    std::string before;
+    const models::StageRange range = stage_of(config, stage);
+    for (const models::Gpt2Tensor& tensor : parts[p][0].table.tensors) {
+      const std::string layer = layer_name(tensor.name);
+      if (layer == before || (layer == "wte" && !range.has_embedding())) continue;
+      add(layer, true);
+      before = layer;
+    }
+    if (range.has_head()) add("lm_head", !range.has_embedding());  // else its weight is the embedding's
+  }
+  return list;
+}
+
+json buckets_json(const Parts& parts) {
+  json list = json::array();
+  for (std::size_t p = 0; p < parts.size(); ++p) {
+    for (std::size_t t = 0; t < parts[p].size(); ++t) {
+      json buckets = json::array();
+      for (const models::Bucket& bucket : parts[p][t].plan.buckets()) {
+        buckets.push_back({{"gradients", bucket.gradients},
+                           {"parameters", bucket.parameters},
+                           {"elements", bucket.count},
+                           {"of_data_rank", bucket.counts}});
+      }
+      if (!buckets.empty()) list.push_back({{"pipeline", p}, {"tensor", t}, {"buckets", buckets}});
+    }
+  }
+  return list;
+}
+
+}  // namespace
+
+json layout_plan(const RunConfig& config) {
+  Parts parts;
+  for (int p = 0; p < config.parallel.pipeline; ++p) {
+    std::vector<Part>& stage = parts.emplace_back();
+    for (int t = 0; t < config.parallel.tensor; ++t) stage.emplace_back(config, p, t);
+  }
+  json order = json::array();
+  for (const ParallelDimension dimension : config.parallel.order) order.push_back(name_of(dimension));
+  json layout = numbers_json(config.parallel);
+  layout["order"] = std::move(order);
+  layout["zero"] = config.sharding.zero;
+  layout["world_size"] = config.parallel.world_size();
+  return {{"layout", std::move(layout)},          {"groups", groups_json(config.parallel)},
+          {"ranks", ranks_json(config, parts)},   {"tensors", tensors_json(config, parts)},
+          {"layers", layers_json(config, parts)}, {"buckets", buckets_json(parts)}};
+}
+
+std::string check_shapes(const RunConfig& config) {
+  std::string text = "shapes fit: a forward pass of one token on " +
+                     std::to_string(config.parallel.pipeline * config.parallel.tensor) + " parts of the model";
+  for (int p = 0; p < config.parallel.pipeline; ++p) {
+    for (int t = 0; t < config.parallel.tensor; ++t) (void)stage_plan(config, p, t, {1, 1});
+  }
+  if (config.initial_weights.empty()) return text;
+  models::check_gpt2_weights(config.model, read_weights(config.initial_weights), config.initial_weights);
+  return text + ", and all tensors of " + config.initial_weights;
+}
+
+}  // namespace droptest::experiments

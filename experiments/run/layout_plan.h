@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ranks of a run: coordinates, groups, parameters, and the collectives of each layer.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "experiments/run_config.h"
+
+namespace droptest::experiments {
+
+/// What `droptest plan --layout --json` prints of a run (docs/cli.md has the members). A pure function of model, layout,
+/// sharding, batch and precision: needs no device, no file, and as much time for thousands of ranks as for the
+/// different ones among them. Blocks are dealt to pipeline stages as evenly as they go.
+nlohmann::json layout_plan(const RunConfig& config);
+
+/// Runs a forward pass without memory, over one sequence of one token, on each rank that differs from others, and
+/// compares the file of starting weights with the model. Returns one line that says so. Throws: ConfigError that names
+/// the tensor, the shape got and the shape wanted.
+std::string check_shapes(const RunConfig& config);
+
+}  // namespace droptest::experiments

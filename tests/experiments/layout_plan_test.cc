@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/run/layout_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "models/gpt2/gpt2_tensors.h"
+#include "tests/experiments/resolved_spec.h"
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+
+/// Data 4 x tensor 4 x pipeline 2 with ZeRO 1. Numbers of parameters and shapes that tests below add up by other ways.
+RunConfig three_dimensions() {
+  RunConfig config = resolved(kTwoRanks, {"/parallel/tensor=4", "/parallel/data=4", "/parallel/zero=1"}).config;
+  config.parallel.pipeline = 2;
+  return config;
+}
+
+TEST(LayoutPlan, ThirtyTwoRanksAreAsInTheGoldenFile) {
+  EXPECT_EQ(layout_plan(three_dimensions()), comm::load_json(DROPTEST_VECTORS "/layout_4x4x2.json").at("plan"));
+}
+
+TEST(LayoutPlan, EachRankIsOnceInEachKindOfGroupAndNeighboursPointBack) {
+  for (const bool megatron : {false, true}) {
+    RunConfig config = three_dimensions();
+    if (megatron) config.parallel.order = comm::kMegatronOrder;
+    const json plan = layout_plan(config);
+    ASSERT_EQ(plan.at("ranks").size(), 32U);
+    for (const auto& [dimension, groups] : plan.at("groups").items()) {
+      std::multiset<int> members;
+      for (const json& group : groups) {
+        EXPECT_EQ(group.size(), plan.at("layout").at(dimension).get<std::size_t>());
+        for (std::size_t i = 0; i < group.size(); ++i) {
+          const json& rank = plan.at("ranks").at(group[i].get<std::size_t>());
+          members.insert(group[i].get<int>());
+          EXPECT_EQ(rank.at("coordinates").at(dimension), i);
+          const json& next = rank.at("neighbours").at(dimension).at("next");
+          if (dimension == "pipeline" && i + 1 == group.size()) {
+            EXPECT_TRUE(next.is_null());
+          } else {
+            EXPECT_EQ(next, group[(i + 1) % group.size()]);
+            EXPECT_EQ(plan.at("ranks").at(next.get<std::size_t>()).at("neighbours").at(dimension).at("previous"),
+                      group[i]);
+          }
+        }
+      }
+      EXPECT_EQ(members.size(), 32U);
+      EXPECT_EQ(std::set<int>(members.begin(), members.end()).size(), 32U);
+    }
+  }
+}
+
+// What ranks hold, over the ranks of one replica, is the model: replicated tensors count once, and the tied embedding
+// is at both ends of the pipeline.
+TEST(LayoutPlan, PartsAddUpToTheModel) {
+  const RunConfig config = three_dimensions();
+  const json plan = layout_plan(config);
+  std::map<std::string, std::uint64_t> whole;
+  for (const models::Gpt2Tensor& tensor : models::gpt2_tensors(config.model, 1, 0)) {
+    whole[tensor.name] = tensor.slice.full_elems();
+  }
+  std::vector<std::uint64_t> of_stage(2);
+  for (const json& tensor : plan.at("tensors")) {
+    ASSERT_EQ(tensor.at("of_tensor_rank").size(), 4U);
+    std::uint64_t sum = 0;
+    for (const json& part : tensor.at("of_tensor_rank")) sum += part.at("parameters").get<std::uint64_t>();
+    const std::uint64_t copies = tensor.at("sharding") == "replicated" ? 4 : 1;
+    EXPECT_EQ(sum, copies * whole.at(tensor.at("name"))) << tensor;
+    for (const json& stage : tensor.at("stages")) of_stage[stage.get<std::size_t>()] += sum;
+  }
+  std::vector<std::uint64_t> held(2);
+  std::vector<std::uint64_t> updated(2);
+  for (const json& rank : plan.at("ranks")) {
+    const auto stage = rank.at("coordinates").at("pipeline").get<std::size_t>();
+    updated[stage] += rank.at("updated_parameters").get<std::uint64_t>();
+    if (rank.at("coordinates").at("data") == 0) held[stage] += rank.at("parameters").get<std::uint64_t>();
+  }
+  EXPECT_EQ(held, of_stage);
+  EXPECT_EQ(updated, of_stage) << "ZeRO deals the state of a stage out over replicas";
+}
+
+TEST(LayoutPlan, UnevenHeadsGiveTensorRanksTheirOwnShapes) {
+  const RunConfig config = resolved(kTwoRanks, {"/parallel/tensor=4", "/model/heads=25", "/model/width=100"}).config;
+  const json plan = layout_plan(config);
+  for (const json& tensor : plan.at("tensors")) {
+    if (tensor.at("name") != "h.0.attn.c_attn.weight") continue;
+    json shapes = json::array();
+    for (const json& part : tensor.at("of_tensor_rank")) shapes.push_back(part.at("shape"));
+    EXPECT_EQ(shapes, json::parse("[[100, 84], [100, 72], [100, 72], [100, 72]]"));
+    return;
+  }
+  FAIL() << "no such tensor";
+}
+
+TEST(LayoutPlan, PatternsFollowTheStageOfZero) {
+  const auto patterns = [](const std::vector<std::string>& overrides) {
+    const json layers = layout_plan(resolved(kTwoRanks, overrides).config).at("layers");
+    return layers.at(0).at("gradients").get<std::string>() + ", " + layers.at(0).at("parameters").get<std::string>();
+  };
+  EXPECT_EQ(patterns({}), "none, none");
+  EXPECT_EQ(patterns({"/parallel/data=2"}), "all_reduce, none");
+  EXPECT_EQ(patterns({"/parallel/data=2", "/parallel/zero=2"}), "reduce_scatter, all_gather after the update");
+  EXPECT_EQ(patterns({"/parallel/data=2", "/parallel/zero=3"}), "reduce_scatter, all_gather in both passes");
+  const json plan = layout_plan(resolved(kTwoRanks, {"/parallel/tensor=1", "/parallel/data=2"}).config);
+  for (const json& layer : plan.at("layers")) {
+    EXPECT_TRUE(layer.at("forward").empty() && layer.at("backward").empty()) << "one rank has all of a layer";
+  }
+}
+
+}  // namespace
+}  // namespace droptest::experiments
