@@ -49,7 +49,7 @@ class BitQueue {
 class Simulation {
  public:
   explicit Simulation(const FateSimulation& what)
-      : what_(what), path_(path_entry(what.network.path)), ranks_(what.ranks) {
+      : what_(what), path_(path_entry(what.network.path_of(what.elements))), ranks_(what.ranks) {
     if (path_.schedule != nullptr) {
       schedule_ = path_.schedule({what.collective, ranks_, 0, what.network.group_ranks});
     }
@@ -144,8 +144,8 @@ class Simulation {
         fates.arrival = arrival_of({what_.traffic_class, what_.message_name}, what_.network, trial);
         if (!times_.empty()) fates.times = &times_[trial];
         messages(half, source, [&](int destination, std::uint64_t elems) {
-          const sim::Link link{what_.traffic_class, half, static_cast<std::uint16_t>(source),
-                               static_cast<std::uint16_t>(destination)};
+          const sim::Link link{what_.traffic_class, half, static_cast<std::uint16_t>(source * what_.rank_stride),
+                               static_cast<std::uint16_t>(destination * what_.rank_stride)};
           const sim::Packetizer cut = packets(elems);
           const bool any_lost = ledger.draw_message(fates, link, cut, Tally::kCounted, lost);
           if (follows()) lost_bits[static_cast<std::size_t>(source)].write(any_lost ? &lost : nullptr, cut.packets());

@@ -13,7 +13,8 @@
 
 namespace droptest::comm {
 
-/// Collectives of floats one after the other, as one group of world ranks 0 to ranks - 1 runs them in a traffic class.
+/// Collectives of floats one after the other, as one group runs them in a traffic class: the world ranks 0, rank_stride,
+/// 2 rank_stride, ...
 struct FateSimulation {
   ClassNetwork network;
   sim::TrafficClass traffic_class = sim::TrafficClass::kTpForward;
@@ -25,6 +26,7 @@ struct FateSimulation {
   std::string_view message_name = "trial";  ///< which some may be protected by; a trial is a step
   sim::Collective collective = sim::Collective::kAllReduce;
   std::vector<std::uint64_t> counts{};  ///< of each rank's part, not of an all-reduce; empty: even ones
+  int rank_stride = 1;
 };
 
 struct SimulatedFates {

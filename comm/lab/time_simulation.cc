@@ -2,8 +2,9 @@
 #include "comm/lab/time_simulation.h"
 
 #include <algorithm>
-#include <array>
-#include <numeric>
+#include <vector>
+
+#include "comm/communicator.h"
 
 #include "sim/time/straggler.h"
 
@@ -21,9 +22,18 @@ SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& m
   network.of(simulation.traffic_class) = simulation.network;
   validate(model, network);
   std::vector<int> world_ranks(static_cast<std::size_t>(simulation.ranks));
-  std::iota(world_ranks.begin(), world_ranks.end(), 0);
+  for (std::size_t r = 0; r < world_ranks.size(); ++r) {
+    world_ranks[r] = static_cast<int>(r) * simulation.rank_stride;
+  }
   CollectiveTiming timing(network, model, 0, world_ranks);
   const sim::Straggler compute(model.compute_p99_over_p50);
+
+  std::vector<std::uint64_t> counts = simulation.counts;
+  if (simulation.collective == sim::Collective::kAllReduce) {
+    counts = {simulation.elements};
+  } else if (counts.empty()) {
+    counts = even_counts(simulation.elements, simulation.ranks);
+  }
 
   SimulatedTime result;
   std::vector<double> clocks(world_ranks.size(), 0);
@@ -38,8 +48,8 @@ SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& m
     if (simulation.ranks > 1) {
       const Arrival arrival =
           arrival_of({simulation.traffic_class, simulation.message_name}, simulation.network, trial);
-      timing.collective(sim::Collective::kAllReduce, {simulation.traffic_class, ElementType::kFloat32, arrival},
-                        std::array{simulation.elements}, 0, clocks, [&](const TimedMessage& message) {
+      timing.collective(simulation.collective, {simulation.traffic_class, ElementType::kFloat32, arrival}, counts, 0,
+                        clocks, [&](const TimedMessage& message) {
                           count_message(message, result.total);
                           visit(trial, message);
                         });

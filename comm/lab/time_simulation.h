@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all-reduces take, without tensors and without ranks: the virtual clocks alone, for any number of ranks.
+// What collectives take, without tensors and without ranks: the virtual clocks alone, for any number of ranks.
 #pragma once
 
 #include <functional>

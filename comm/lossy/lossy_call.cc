@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/lossy_call.h"
 
+#include <algorithm>
 #include <memory>
+#include <string_view>
 
 #include "comm/lossy/fill/packet_runs.h"
 #include "comm/lossy/rank_state.h"
@@ -39,7 +41,8 @@ LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
     if (operation == Operation::kSend) return;  // the receiver says whether the message was touched, and compares
     state.touches.note_message(key, state.step, fates.touch);
   } else {
-    path_ = of_class.paths.take([&] { return group.make_path(*of_class.network); });
+    const std::string_view name = of_class.network->path_of(std::max(input.count_elems(), output.count_elems()));
+    path_ = of_class.paths[name].take([&] { return group.make_path(name, *of_class.network); });
     path_->plan(arguments, fates);
     state.touches.note_collective(key, group.identity_, state.step, fates.touch);
   }

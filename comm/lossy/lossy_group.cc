@@ -49,9 +49,9 @@ LossyGroup::LossyGroup(Communicator& borrowed, std::unique_ptr<Communicator> own
   }
 }
 
-std::unique_ptr<Path> LossyGroup::make_path(const ClassNetwork& network) const {
+std::unique_ptr<Path> LossyGroup::make_path(std::string_view name, const ClassNetwork& network) const {
   const PathContext context = context_of(network);
-  return with_transforms(path_entry(network.path).make(context), context, state->ledger.network().seed);
+  return with_transforms(path_entry(name).make(context), context, state->ledger.network().seed);
 }
 
 LossyGroup::Paths& LossyGroup::paths_of(sim::TrafficClass traffic_class, Arrival arrival) {

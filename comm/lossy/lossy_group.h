@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 
 #include "comm/call.h"
 #include "comm/communicator.h"
@@ -59,14 +61,14 @@ class LossyGroup {
   friend class StartedLossyCall;
   /// Objects for calls of a class, each for one call at a time.
   struct Paths {
-    const ClassNetwork* network = nullptr;  ///< null: the class is reliable
-    Pool<Path> paths;
+    const ClassNetwork* network = nullptr;         ///< null: the class is reliable
+    std::map<std::string_view, Pool<Path>> paths;  ///< by name
     Pool<PeerMessage> messages;
   };
 
   Paths& paths_of(sim::TrafficClass traffic_class, Arrival arrival);
   PathContext context_of(const ClassNetwork& network) const { return {inner, state->ledger, network, stale_}; }
-  std::unique_ptr<Path> make_path(const ClassNetwork& network) const;
+  std::unique_ptr<Path> make_path(std::string_view name, const ClassNetwork& network) const;
   /// Begins the rank's step, where another group of it was told.
   void follow_step();
   /// The times of started receives from a rank, in the order of their starts: of all, or until one of them.

@@ -110,7 +110,30 @@ std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network) {
                                         "have; want the path direct, or \"by_fate\""};
 }
 
+std::string_view ClassNetwork::path_of(std::uint64_t elems) const {
+  for (const SizedPath& small : sized_paths) {
+    if (elems <= small.up_to_elems) return small.path;
+  }
+  return path;
+}
+
+ClassNetwork ClassNetwork::of_size(std::uint64_t elems) const {
+  ClassNetwork network = *this;
+  network.path = path_of(elems);
+  network.sized_paths.clear();
+  return network;
+}
+
 void validate(const ClassNetwork& network) {
+  for (std::size_t i = 0; i < network.sized_paths.size(); ++i) {
+    const std::uint64_t size = network.sized_paths[i].up_to_elems;
+    const std::uint64_t before = i == 0 ? 0 : network.sized_paths[i - 1].up_to_elems;
+    if (size <= before) {
+      throw ConfigError("sized_paths/" + std::to_string(i) + "/up_to_elements: got " + std::to_string(size) +
+                        ", want more than " + std::to_string(before));
+    }
+    validate(network.of_size(size));
+  }
   const PathEntry& path = path_entry(network.path);
   if (network.consistency == Consistency::kShared && !path.can_share) {
     throw ConfigError("consistency: got shared, but on path " + std::string(path.name) + " " +

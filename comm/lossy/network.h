@@ -75,9 +75,16 @@ inline constexpr std::string_view kLatenessHasNoRate =
 /// Whether every link of the half has one loss process, the same in all steps: what closed forms need.
 bool has_one_process(const HalfNetwork& half);
 
+/// A path for the small messages of a class.
+struct SizedPath {
+  std::uint64_t up_to_elems = 0;  ///< of all parts of a collective together
+  std::string_view path;          ///< as ClassNetwork::path
+};
+
 /// One traffic class.
 struct ClassNetwork {
-  std::string_view path = "direct";  ///< a name of path_registry.h, with static lifetime
+  std::string_view path = "direct";         ///< a name of path_registry.h, with static lifetime
+  std::vector<SizedPath> sized_paths = {};  ///< in order of size; larger messages take `path`
   HalfNetwork reduce;
   HalfNetwork gather;
   Consistency consistency = Consistency::kPerReceiver;
@@ -85,6 +92,11 @@ struct ClassNetwork {
   std::uint64_t payload_bytes = 1408;
   int group_ranks = 0;  ///< consecutive ranks in one group, on a path that has groups; 0 on others
   ClassRecovery recovery{};
+
+  /// The path of a collective of so many elements, all parts together.
+  std::string_view path_of(std::uint64_t elems) const;
+  /// The network of those collectives alone.
+  ClassNetwork of_size(std::uint64_t elems) const;
 };
 
 /// The network of an experiment. A class that is absent is reliable and goes straight to the backend.
@@ -116,7 +128,8 @@ std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network);
 /// Throws: ConfigError for an unknown path, a fill, a consistency or a recovery that has no meaning where it is (with
 /// the reason), a path with groups without their size, a payload that is not a positive multiple of 8 bytes (a whole
 /// number of elements of every type), an override of links that speaks of destinations where all receivers share a
-/// packet's fate, and inverse_probability where the loss rate is not one number or packets may come too late.
+/// packet's fate, sizes of paths out of order, and inverse_probability where the loss rate is not one number or packets
+/// may come too late.
 void validate(const ClassNetwork& network);
 
 /// Whether any link of a half loses everything in some step.

@@ -44,7 +44,7 @@ std::array<std::uint64_t, 2> largest_messages(const ClassNetwork& network, const
   const auto packets = [&](std::uint64_t elements) {
     return sim::Packetizer(elements, size.element_bytes, network.payload_bytes).packets();
   };
-  const PathEntry& path = path_entry(network.path);
+  const PathEntry& path = path_entry(network.path_of(size.elements));
   if (path.schedule == nullptr) return {packets(size.elements), packets(size.elements)};
   const auto schedule = path.schedule({sim::Collective::kAllReduce, size.ranks, 0, network.group_ranks});
   std::vector<std::uint64_t> begins = {0};

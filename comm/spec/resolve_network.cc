@@ -58,6 +58,12 @@ class NetworkResolver {
     if (all.contains("classes") && all["classes"].contains(name)) {
       apply(all["classes"][name], "/network/classes/" + name, resolved);
     }
+    if (resolved["path"] == kChosenPath) {
+      report(where_ + ": " + places_["path"] +
+             ": got \"auto\", which has a meaning in the spec of a run alone, whose " +
+             "messages have known sizes; want the name of a path");
+      return;
+    }
     const PathEntry& path = path_entry(resolved["path"].get<std::string>());
     const bool reduces = has_half(traffic_class, sim::Half::kReduce);
     if (!reduces) resolved["reduce"] = absent_half();
@@ -68,6 +74,10 @@ class NetworkResolver {
     }
     ClassNetwork network;
     network.path = path.name;
+    for (const json& small : resolved.value("sized_paths", json::array())) {
+      network.sized_paths.push_back(
+          {small["up_to_elements"].get<std::uint64_t>(), path_entry(small["path"].get<std::string>()).name});
+    }
     resolve_groups(path, resolved, network);
     resolve_reduce_fill(path, resolved["reduce"]["fill"]);
     check_consistency(path, resolved);
@@ -103,7 +113,8 @@ class NetworkResolver {
 
  private:
   void apply(const json& layer, const std::string& pointer, json& resolved) {
-    for (const char* key : {"path", "group_ranks", "payload_bytes", "consistency", "burst_scope"}) {
+    if (layer.contains("path")) resolved.erase("sized_paths");
+    for (const char* key : {"path", "sized_paths", "group_ranks", "payload_bytes", "consistency", "burst_scope"}) {
       if (!layer.contains(key)) continue;
       resolved[key] = layer[key];
       places_[key] = pointer + "/" + key;
@@ -151,13 +162,17 @@ class NetworkResolver {
 
   /// On a path without groups their size says nothing, so it is not part of the run's identity.
   void resolve_groups(const PathEntry& path, json& resolved, ClassNetwork& network) {
-    if (!path.has_groups) {
+    const bool has_groups =
+        path.has_groups || std::any_of(network.sized_paths.begin(), network.sized_paths.end(),
+                                       [](const SizedPath& small) { return path_entry(small.path).has_groups; });
+    if (!has_groups) {
       resolved.erase("group_ranks");
     } else if (resolved.contains("group_ranks")) {
       network.group_ranks = resolved["group_ranks"].get<int>();
     } else {
       const std::string section = places_["path"].substr(0, places_["path"].rfind('/'));
-      report(where_ + ": " + section + "/group_ranks: is missing, but path " + std::string(path.name) +
+      report(where_ + ": " + section + "/group_ranks: is missing, but path " +
+             std::string(path.has_groups ? path.name : std::string_view("hierarchical")) +
              " needs the number of ranks in a group");
     }
   }

@@ -12,6 +12,9 @@
 
 namespace droptest::comm {
 
+/// In place of the name of a path: the caller of resolve_network() replaces it.
+inline constexpr const char* kChosenPath = "auto";
+
 /// What a network does other than lose packets by its processes.
 enum class NetworkUse : std::uint8_t {
   kLossOnly,  ///< nothing: a class without loss is left out, and a fill that cannot act

@@ -9,8 +9,8 @@
 
 namespace droptest::experiments {
 
-/// What `droptest plan --layout --json` prints of a run (docs/cli.md has the members). A pure function of model, layout,
-/// sharding, batch and precision: needs no device, no file, and as much time for thousands of ranks as for the
+/// What `droptest plan --layout --json` prints of a run (docs/cli.md has the members). A pure function of model,
+/// layout, sharding, batch and precision: needs no device, no file, and as much time for thousands of ranks as for the
 /// different ones among them. Blocks are dealt to pipeline stages as evenly as they go.
 nlohmann::json layout_plan(const RunConfig& config);
 

@@ -10,8 +10,7 @@
 #include "comm/run_ranks.h"
 #include "experiments/data/corpus.h"
 #include "experiments/run/trainer.h"
-#include "models/gpt2/gpt2_tensors.h"
-#include "models/gpt2/shard_plan.h"
+#include "experiments/spec/planned_collectives.h"
 
 namespace droptest::experiments {
 namespace {
@@ -63,18 +62,16 @@ double operations_per_token(const RunConfig& config) {
   return 6 * products + 12 * layers * width * static_cast<double>(config.training.sequence_tokens);
 }
 
-/// One all-reduce of the class.
-std::uint64_t packets_of_message(const RunConfig& config, const comm::ClassNetwork& network, TrafficClass traffic_class,
-                                 std::uint64_t tokens) {
-  const bool halves = config.training.precision.message == models::Precision::kBfloat16;
-  comm::FateSimulation simulation;
-  simulation.network = network;
-  simulation.traffic_class = traffic_class;
-  simulation.ranks = config.parallel.tensor;
-  simulation.elements = tokens * static_cast<std::uint64_t>(config.model.width) / (halves ? 2 : 1);
-  simulation.seed = config.seeds.network;
-  simulation.time = config.time ? &*config.time : nullptr;
-  return comm::simulate_fates(simulation).statistics.total().packets;
+/// First transmissions of all collectives that planned_collectives() lists.
+std::uint64_t packets_of_class(const RunConfig& config, TrafficClass traffic_class) {
+  std::uint64_t packets = 0;
+  for (PlannedCollective& planned : planned_collectives(config, traffic_class)) {
+    planned.call.network = *config.network.of(traffic_class);
+    planned.call.seed = config.seeds.network;
+    planned.call.time = config.time ? &*config.time : nullptr;
+    packets += planned.times * comm::simulate_fates(planned.call).statistics.total().packets;
+  }
+  return packets;
 }
 
 /// Batches of a data-parallel rank in one evaluation of so many tokens.
@@ -97,37 +94,6 @@ std::uint64_t gathers_of_run(const RunConfig& config) {
   return gathers + 1;  // of the starting weights
 }
 
-/// Buckets of gradients, or of parameters, of all groups of replicas.
-std::uint64_t packets_of_buckets(const RunConfig& config, const comm::ClassNetwork& network,
-                                 TrafficClass traffic_class) {
-  comm::FateSimulation simulation;
-  simulation.network = network;
-  simulation.traffic_class = traffic_class;
-  simulation.ranks = config.parallel.data;
-  simulation.seed = config.seeds.network;
-  simulation.time = config.time ? &*config.time : nullptr;
-  const bool shards = config.sharding.shards_state();
-  simulation.collective = traffic_class == TrafficClass::kParameterGather ? sim::Collective::kAllGather
-                          : shards                                        ? sim::Collective::kReduceScatter
-                                                                          : sim::Collective::kAllReduce;
-  std::uint64_t packets = 0;
-  std::map<std::vector<std::uint64_t>, std::uint64_t> known;  // blocks are alike
-  for (int tensor = 0; tensor < config.parallel.tensor; ++tensor) {
-    const models::ParameterTable table(models::gpt2_tensors(config.model, config.parallel.tensor, tensor));
-    const models::ShardPlan plan(table, sizeof(float), config.sharding, config.parallel.data, 0);
-    for (const models::Bucket& bucket : plan.buckets()) {
-      simulation.elements = bucket.count;
-      if (shards) simulation.counts = bucket.counts;
-      std::vector<std::uint64_t> key = simulation.counts;
-      key.push_back(bucket.count);
-      const auto [found, is_new] = known.try_emplace(std::move(key), 0);
-      if (is_new) found->second = comm::simulate_fates(simulation).statistics.total().packets;
-      packets += found->second;
-    }
-  }
-  return packets;
-}
-
 /// Tokens without a meaning, for batches of any size.
 Corpus random_tokens(const RunConfig& config, std::vector<std::uint16_t>& storage) {
   const auto length = static_cast<std::size_t>(config.training.sequence_tokens);
@@ -148,30 +114,25 @@ double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_P
 
 std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config) {
   std::map<std::string, std::uint64_t> packets;
-  // Each layer, and the embedding or the LM head: docs/models.md.
-  const std::uint64_t messages = 2 * static_cast<std::uint64_t>(config.model.layers) + 1;
   const std::uint64_t batch = tokens_of_batch(config);
   const std::uint64_t batches = config.training.steps * static_cast<std::uint64_t>(config.training.accumulation);
-  for (const TrafficClass traffic_class : {TrafficClass::kTpForward, TrafficClass::kTpBackward}) {
-    const std::optional<comm::ClassNetwork>& network = config.network.of(traffic_class);
-    if (!network || config.parallel.tensor < 2) continue;
+  for (const TrafficClass traffic_class : {TrafficClass::kTpForward, TrafficClass::kTpBackward,
+                                           TrafficClass::kDpGradient, TrafficClass::kParameterGather}) {
+    if (!config.network.of(traffic_class) || planned_collectives(config, traffic_class).empty()) continue;
+    const std::uint64_t once = packets_of_class(config, traffic_class);
     std::uint64_t& count = packets[std::string(sim::traffic_class_name(traffic_class))];
-    const std::uint64_t per_message = packets_of_message(config, *network, traffic_class, batch);
-    count = batches * messages * per_message * static_cast<std::uint64_t>(config.parallel.data);
+    if (traffic_class == TrafficClass::kDpGradient) {
+      count = once * (config.sharding.reduces_each() ? batches : config.training.steps);
+    } else if (traffic_class == TrafficClass::kParameterGather) {
+      count = once * gathers_of_run(config);
+    } else {
+      count = once * batches;
+    }
     if (traffic_class == TrafficClass::kTpForward && config.validation.network == ValidationConfig::Network::kLossy) {
       const double evaluated = static_cast<double>(tokens_evaluated(config)) / static_cast<double>(batch);
-      count += static_cast<std::uint64_t>(std::llround(evaluated * static_cast<double>(messages * per_message)));
+      const double of_replica = static_cast<double>(once) / static_cast<double>(config.parallel.data);
+      count += static_cast<std::uint64_t>(std::llround(evaluated * of_replica));
     }
-  }
-  if (config.parallel.data > 1) {
-    const auto add = [&](TrafficClass traffic_class, std::uint64_t times) {
-      const std::optional<comm::ClassNetwork>& network = config.network.of(traffic_class);
-      if (!network) return;
-      packets[std::string(sim::traffic_class_name(traffic_class))] =
-          times * packets_of_buckets(config, *network, traffic_class);
-    };
-    add(TrafficClass::kDpGradient, config.sharding.reduces_each() ? batches : config.training.steps);
-    if (config.sharding.shards_state()) add(TrafficClass::kParameterGather, gathers_of_run(config));
   }
   return packets;
 }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
 
 #include "comm/device/device_info.h"
@@ -11,9 +10,11 @@
 #include "comm/spec/resolve_network.h"
 #include "comm/spec/resolve_time.h"
 #include "comm/spec/sha256.h"
+#include "experiments/spec/choose_paths.h"
 #include "experiments/spec/numerics_version.h"
+#include "experiments/spec/planned_collectives.h"
+#include "experiments/spec/read_resolved.h"
 #include "experiments/spec/schema_kinds.h"
-#include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/shard_plan.h"
 #include "sim/error.h"
 
@@ -56,14 +57,6 @@ void leave_paths_out(json& value) {
   for (json& member : value) leave_paths_out(member);
 }
 
-std::uint64_t largest_bucket_elems(const RunConfig& config) {
-  const models::ParameterTable table(models::gpt2_tensors(config.model, config.parallel.tensor, 0));
-  const models::ShardPlan plan(table, sizeof(float), config.sharding, config.parallel.data, 0);
-  std::uint64_t largest = 0;
-  for (const models::Bucket& bucket : plan.buckets()) largest = std::max(largest, bucket.count);
-  return largest;
-}
-
 int to_int(const json& value) { return value.get<int>(); }  // the schema's maxima are below 2^31
 
 class Resolver {
@@ -92,7 +85,7 @@ class Resolver {
     ResolvedRun run;
     run.spec = full_;
     run.config = std::move(config_);
-    fill_config(run.config);
+    read_resolved(full_, run.config);
     run.run_id = run_id_of(run.spec);
     run.warnings = idle_network(given_.value("network", json::object()), classes_in_use(config_),
                                 comm::network_use(full_.value("time", json())));
@@ -355,6 +348,11 @@ class Resolver {
   void resolve_network_section() {
     json& network = full_["network"];
     const json time = full_.value("time", json());
+    if (errors_.empty()) {
+      read_training(full_["training"], config_.training);
+      choose_paths(network, classes_in_use(config_), config_, time, where_, errors_);
+      if (!errors_.empty()) return;
+    }
     comm::ResolvedNetwork resolved =
         comm::resolve_network(network, classes_in_use(config_), config_.seeds.network, where_,
                               errors_.empty() ? config_.parallel.world_size() : 1, comm::network_use(time), time);
@@ -369,27 +367,19 @@ class Resolver {
     }
   }
 
-  /// The all-reduces of the classes in use: one activation, or its gradient, of a micro-batch; a bucket of gradients.
-  std::vector<comm::AllReduceSize> largest_all_reduces() const {
-    const json& training = full_["training"];
-    const auto tokens =
-        training["batch_sequences"].get<std::uint64_t>() * training["sequence_tokens"].get<std::uint64_t>();
-    const bool halves = full_.value(json::json_pointer("/training/precision/message"), "float32") == "bfloat16";
-    std::vector<comm::AllReduceSize> sizes;
-    if (config_.parallel.tensor > 1) {
-      sizes.push_back(
-          {config_.parallel.tensor, tokens * static_cast<std::uint64_t>(config_.model.width), halves ? 2U : 4U});
-    }
-    if (config_.parallel.data > 1) {
-      sizes.push_back({config_.parallel.data, largest_bucket_elems(config_), 4});
-    }
-    return sizes;
-  }
-
   void check_repetitions() {
-    for (const comm::AllReduceSize& size : largest_all_reduces()) {
-      if (!errors_.empty()) return;
-      errors_ = comm::endless_repetitions(config_.network, size, full_.value("time", json()), where_);
+    if (!errors_.empty()) return;
+    const bool halves = config_.training.precision.message == models::Precision::kBfloat16;
+    for (const sim::TrafficClass traffic_class : classes_in_use(config_)) {
+      for (const PlannedCollective& planned : planned_collectives(config_, traffic_class)) {
+        const bool activations =
+            traffic_class == sim::TrafficClass::kTpForward || traffic_class == sim::TrafficClass::kTpBackward;
+        const bool in_halves = halves && activations;
+        const comm::AllReduceSize size{planned.call.ranks, planned.call.elements * (in_halves ? 2 : 1),
+                                       in_halves ? 2U : 4U};
+        errors_ = comm::endless_repetitions(config_.network, size, full_.value("time", json()), where_);
+        if (!errors_.empty()) return;
+      }
     }
   }
 
@@ -398,87 +388,6 @@ class Resolver {
     comm::ResolvedTime resolved = comm::resolve_time(full_["time"], config_.network, where_);
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     config_.time = std::move(resolved.model);
-  }
-
-  void fill_config(RunConfig& config) const {
-    config.name = full_["name"].get<std::string>();
-    fill_data(full_["data"], config.data);
-    fill_backend(full_["backend"], config.backend);
-    fill_training(full_["training"], config.training);
-    const json& validation = full_["validation"];
-    config.validation.every_steps = validation["every_steps"].get<std::uint64_t>();
-    config.validation.tokens = validation["tokens"].get<std::uint64_t>();
-    config.validation.selection_tokens = validation.value("selection_tokens", std::uint64_t{0});
-    config.validation.network =
-        validation["network"] == "lossy" ? ValidationConfig::Network::kLossy : ValidationConfig::Network::kLossless;
-    const json& record = full_["record"];
-    config.record.every_steps = record["every_steps"].get<std::uint64_t>();
-    config.record.sample_every_steps = record["sample_every_steps"].get<std::uint64_t>();
-    config.record.links = record["links"] == "include" ? RecordConfig::Links::kInclude : RecordConfig::Links::kOmit;
-    config.record.weights = record["weights"] == "none" ? RecordConfig::Weights::kNone : RecordConfig::Weights::kFinal;
-  }
-
-  static void fill_data(const json& data, DataConfig& config) {
-    config.text = data.value("text", "");
-    config.tokens = data.value("tokens", "");
-    const std::string format = data.value("format", "auto");
-    config.format = format == "llmc"     ? TokenFormat::kLlmc
-                    : format == "uint16" ? TokenFormat::kUint16
-                                         : TokenFormat::kAuto;
-    config.validation_fraction = data["validation_fraction"].get<double>();
-  }
-
-  static void fill_backend(const json& backend, BackendConfig& config) {
-    config.name = backend["name"].get<std::string>();
-    (void)comm::backend_entry(config.name);
-    const double milliseconds = std::ceil(backend["timeout_seconds"].get<double>() * 1000);
-    config.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(milliseconds));
-    config.threads_per_rank = to_int(backend["threads_per_rank"]);
-    config.rendezvous = rendezvous_of(backend["rendezvous"]);
-  }
-
-  static std::optional<comm::Rendezvous> rendezvous_of(const json& rendezvous) {
-    const std::string kind = rendezvous["kind"].get<std::string>();
-    if (kind == "auto") return std::nullopt;
-    comm::Rendezvous result;
-    if (kind == "file") {
-      result.kind = comm::Rendezvous::Kind::kFile;
-      result.directory = rendezvous.value("directory", "");
-    } else {
-      result.kind = kind == "redis" ? comm::Rendezvous::Kind::kRedis : comm::Rendezvous::Kind::kTcp;
-      result.host = rendezvous.value("host", "");
-      result.port = rendezvous.contains("port") ? to_int(rendezvous["port"]) : 0;
-    }
-    return result;
-  }
-
-  static models::Precision precision_of(const json& name) {
-    return name == "bfloat16" ? models::Precision::kBfloat16 : models::Precision::kFloat32;
-  }
-
-  static void fill_training(const json& training, TrainingConfig& config) {
-    config.steps = training["steps"].get<std::uint64_t>();
-    config.batch_sequences = to_int(training["batch_sequences"]);
-    config.sequence_tokens = to_int(training["sequence_tokens"]);
-    config.accumulation = to_int(training["accumulation"]);
-    if (training.contains("precision")) {
-      config.precision.compute = precision_of(training["precision"]["compute"]);
-      config.precision.message = precision_of(training["precision"]["message"]);
-    }
-    config.learning_rate.peak = training["learning_rate"].get<double>();
-    config.learning_rate.floor = training["final_learning_rate"].get<double>();
-    config.learning_rate.warmup_steps = training["warmup_steps"].get<std::uint64_t>();
-    config.learning_rate.total_steps = config.steps;
-    config.optimizer.weight_decay = training["weight_decay"].get<double>();
-    config.optimizer.beta1 = training["beta1"].get<double>();
-    config.optimizer.beta2 = training["beta2"].get<double>();
-    config.optimizer.epsilon = training["epsilon"].get<double>();
-    if (training.value("optimizer", "adamw") == "sgd") {
-      config.optimizer.rule = models::OptimizerConfig::Rule::kSgd;
-      config.optimizer.momentum = training["momentum"].get<double>();
-    }
-    config.gradient_clip = training["gradient_clip"].get<double>();
-    if (training.value("gradient_norm", "agreed") == "own") config.gradient_norm = models::UpdateRule::Norm::kOwn;
   }
 
   const std::string& where_;

@@ -20,11 +20,8 @@ constexpr std::uint64_t kPeerMessages = std::uint64_t{1} << 55U;
 // A collective's rounds have stragglers of their own; the last number is that of what goes from send to recv.
 constexpr std::size_t kMessageRound = CollectiveTiming::kMostRounds;
 
-// Whether a packet of the gather half goes to all at once: with shared fates, and next to an aggregation point.
-bool goes_to_all(const ClassNetwork& network, const TimedMessage& message, bool from_rank) {
-  return message.link.half == sim::Half::kGather &&
-         (network.consistency == Consistency::kShared ||
-          (path_entry(network.path).route == Route::kAggregated && from_rank));
+bool shares_fates(const ClassNetwork& network, const TimedMessage& message) {
+  return message.link.half == sim::Half::kGather && network.consistency == Consistency::kShared;
 }
 
 }  // namespace
@@ -153,7 +150,8 @@ void CollectiveTiming::play(const sim::HopSchedule& schedule, const What& what, 
       const sim::TimedHop timed{hop.source, hop.destination, elements, hop.half};
       TimedMessage message = cost_in_collective(what, timed, static_cast<std::size_t>(round));
       message.departs_seconds = clock.start_seconds(timed, message.cost);
-      if (values == Values::kForAll && goes_to_all(network, message, true))
+      const bool at_once = values == Values::kForAllAtOnce && hop.half == sim::Half::kGather;
+      if (at_once || (values == Values::kForAll && shares_fates(network, message)))
         message.link.destination = sim::Link::kEveryDestination;
       repeat(what, courses_, message);
       message.in_time = clock.play(timed, message.cost);
@@ -168,11 +166,11 @@ void CollectiveTiming::play(const sim::HopSchedule& schedule, const What& what, 
 void CollectiveTiming::collective(sim::Collective collective, const What& what, std::span<const std::uint64_t> counts,
                                   int root, std::span<double> clocks, const Visit& visit) {
   const ClassNetwork& network = network_of(what);
-  const PathEntry& path = path_entry(network.path);
+  std::uint64_t count_elems = 0;
+  for (const std::uint64_t c : counts) count_elems += c;
+  const PathEntry& path = path_entry(network.path_of(count_elems));
   const bool reduces = collective == sim::Collective::kAllReduce || collective == sim::Collective::kReduceScatter;
   if (path.schedule == nullptr && reduces) {
-    std::uint64_t count_elems = 0;
-    for (const std::uint64_t c : counts) count_elems += c;
     return aggregate(what, count_elems, clocks, visit);
   }
   // Values that no aggregation point adds up go from rank to rank.
@@ -186,7 +184,9 @@ void CollectiveTiming::collective(sim::Collective collective, const What& what, 
   const auto elements_of = [&](const sim::Hop& hop) {
     return begins[static_cast<std::size_t>(hop.end_part)] - begins[static_cast<std::size_t>(hop.first_part)];
   };
-  play(*schedule, what, elements_of, clocks, visit, Values::kForAll);
+  // Next to an aggregation point a packet goes to all receivers at once.
+  const Values values = path.route == Route::kAggregated ? Values::kForAllAtOnce : Values::kForAll;
+  play(*schedule, what, elements_of, clocks, visit, values);
 }
 
 void CollectiveTiming::all_to_all(const What& what, std::span<const std::uint64_t> table, std::span<double> clocks,
@@ -226,7 +226,7 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
     const sim::LinkCost& lossless = model_.links.of(down.link.source, down.link.destination);
     down.departs_seconds = complete;
     down.link.source = static_cast<std::uint16_t>(*std::ranges::min_element(world_ranks_));  // which names the point
-    if (goes_to_all(network, down, false)) down.link.destination = sim::Link::kEveryDestination;
+    if (shares_fates(network, down)) down.link.destination = sim::Link::kEveryDestination;
     repeat(what, courses_, down);
     const sim::Packetizer cut(count_elems, element_bytes(what.type), network.payload_bytes);
     const double bytes =

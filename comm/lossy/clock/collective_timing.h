@@ -102,8 +102,9 @@ class CollectiveTiming {
   // Adds the time of the repetitions to a message that leaves at its time, where its link sends again.
   void repeat(const What& what, Courses& courses, TimedMessage& message) const;
   using ElementsOf = std::function<std::uint64_t(const sim::Hop&)>;
-  // Whether each receiver gets values of its own, as in an all_to_all, or all of them may get the same.
-  enum class Values : std::uint8_t { kForAll, kForOne };
+  // Whether each receiver gets values of its own, as in an all_to_all, or all of them may get the same; and whether
+  // these travel in one packet.
+  enum class Values : std::uint8_t { kForAll, kForAllAtOnce, kForOne };
   void play(const sim::HopSchedule& schedule, const What& what, const ElementsOf& elements_of, std::span<double> clocks,
             const Visit& visit, Values values);
   void aggregate(const What& what, std::uint64_t count_elems, std::span<double> clocks, const Visit& visit);

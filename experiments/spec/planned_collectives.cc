@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/planned_collectives.h"
+
+#include <map>
+#include <utility>
+
+#include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/shard_plan.h"
+
+namespace droptest::experiments {
+namespace {
+
+using comm::ParallelDimension;
+using sim::TrafficClass;
+
+/// Of each layer, and of the embedding or the LM head: docs/models.md.
+std::vector<PlannedCollective> of_activations(const RunConfig& config, comm::FateSimulation call) {
+  const TrainingConfig& training = config.training;
+  const bool halves = training.precision.message == models::Precision::kBfloat16;
+  call.elements = static_cast<std::uint64_t>(training.batch_sequences) *
+                  static_cast<std::uint64_t>(training.sequence_tokens) *
+                  static_cast<std::uint64_t>(config.model.width) / (halves ? 2 : 1);
+  const std::uint64_t messages = 2 * static_cast<std::uint64_t>(config.model.layers) + 1;
+  return {{std::move(call), messages * static_cast<std::uint64_t>(config.parallel.data)}};
+}
+
+std::vector<PlannedCollective> of_buckets(const RunConfig& config, comm::FateSimulation call) {
+  const bool shards = config.sharding.shards_state();
+  call.collective = call.traffic_class == TrafficClass::kParameterGather ? sim::Collective::kAllGather
+                    : shards                                             ? sim::Collective::kReduceScatter
+                                                                         : sim::Collective::kAllReduce;
+  std::map<std::vector<std::uint64_t>, std::size_t> known;  // blocks are alike
+  std::vector<PlannedCollective> collectives;
+  for (int tensor = 0; tensor < config.parallel.tensor; ++tensor) {
+    const models::ParameterTable table(models::gpt2_tensors(config.model, config.parallel.tensor, tensor));
+    const models::ShardPlan plan(table, sizeof(float), config.sharding, config.parallel.data, 0);
+    for (const models::Bucket& bucket : plan.buckets()) {
+      call.elements = bucket.count;
+      if (shards) call.counts = bucket.counts;
+      std::vector<std::uint64_t> key = call.counts;
+      key.push_back(bucket.count);
+      const auto [found, is_new] = known.try_emplace(std::move(key), collectives.size());
+      if (is_new) collectives.push_back({call, 0});
+      ++collectives[found->second].times;
+    }
+  }
+  return collectives;
+}
+
+}  // namespace
+
+std::vector<PlannedCollective> planned_collectives(const RunConfig& config, TrafficClass traffic_class) {
+  comm::FateSimulation call;
+  call.traffic_class = traffic_class;
+  const auto of_group = [&](ParallelDimension dimension) {
+    call.ranks = config.parallel.of(dimension);
+    call.rank_stride = config.parallel.stride(dimension);
+    return call.ranks > 1;
+  };
+  switch (traffic_class) {
+    case TrafficClass::kTpForward:
+    case TrafficClass::kTpBackward:
+      if (!of_group(ParallelDimension::kTensor)) return {};
+      return of_activations(config, std::move(call));
+    case TrafficClass::kDpGradient:
+    case TrafficClass::kParameterGather:
+      if (!of_group(ParallelDimension::kData)) return {};
+      if (traffic_class == TrafficClass::kParameterGather && !config.sharding.shards_state()) return {};
+      return of_buckets(config, std::move(call));
+    default:
+      return {};
+  }
+}
+
+}  // namespace droptest::experiments

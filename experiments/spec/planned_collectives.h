@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The collectives of a run in each traffic class.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/lab/fate_simulation.h"
+#include "experiments/run_config.h"
+#include "sim/traffic_class.h"
+
+namespace droptest::experiments {
+
+/// Collectives that are alike.
+struct PlannedCollective {
+  comm::FateSimulation call;  ///< without network, seed and time
+  std::uint64_t times = 0;    ///< of all groups together
+};
+
+/// Those of a micro-batch in tp_forward and tp_backward: sums of activations; those of one reduction of all gradients
+/// in dp_gradient; those of one gather of all parameters in parameter_gather. Tensors of bfloat16 count as half as many
+/// floats. Reads the members model, parallel, sharding and training. None of a class that the run does not use.
+std::vector<PlannedCollective> planned_collectives(const RunConfig& config, sim::TrafficClass traffic_class);
+
+}  // namespace droptest::experiments
