@@ -40,8 +40,8 @@ double seconds_on(std::string_view path, const PlannedCollective& planned, const
   return comm::simulate_time(simulation, model).seconds.at(0);
 }
 
-// Small messages take as long as their latencies, of which `direct` has the fewest; of large ones it keeps the receiving
-// ports of slow links waiting.
+// Small messages take as long as their latencies, of which `direct` has the fewest; of large ones it keeps the
+// receiving ports of slow links waiting.
 TEST(ChoosePaths, EachBucketTakesThePathOfLeastTime) {
   const RunConfig config = resolved(kTwoRanks, replicas({})).config;
   const comm::ClassNetwork& network = *config.network.of(TrafficClass::kDpGradient);
