@@ -13,8 +13,8 @@
 
 namespace droptest::comm {
 
-/// Collectives of floats one after the other, as one group runs them in a traffic class: the world ranks 0, rank_stride,
-/// 2 rank_stride, ...
+/// Collectives of floats one after the other, as one group runs them in a traffic class: the world ranks 0,
+/// rank_stride, 2 rank_stride, ...
 struct FateSimulation {
   ClassNetwork network;
   sim::TrafficClass traffic_class = sim::TrafficClass::kTpForward;

@@ -2,17 +2,23 @@
 // A model that replicas train together is the model that one rank trains; and sharding changes no bit.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/lossy/lossy_communicator.h"
 #include "comm/parallel_layout.h"
 #include "models/gpt2/gpt2.h"
 #include "models/gpt2/shard_plan.h"
 #include "models/ops/host_ops.h"
 #include "models/training_step.h"
+#include "sim/loss/bernoulli.h"
 #include "tests/models/formula_model.h"
+#include "tests/models/recording_communicator.h"
 
 namespace droptest::models {
 namespace {
@@ -30,7 +36,23 @@ struct Training {
   int steps = 5;
   bool ignores = false;  ///< targets, more on some ranks than on others
   OptimizerConfig optimizer{.epsilon = 1e-3};
+  /// One replica of `data` alone, on its part of the batches.
+  std::optional<int> alone{};
+  /// Of the group of replicas; a started call is done at once where it is eager.
+  enum class Wire { kPlain, kEager, kLosesGradients } wire = Wire::kPlain;
+  UpdateRule::Norm norm = UpdateRule::Norm::kAgreed;
 };
+
+/// The loss layer of a group that loses all gradients, and puts in their place a rank's own.
+std::unique_ptr<comm::LossyCommunicator> loses_gradients(comm::Communicator& group) {
+  comm::LossyOptions options;
+  comm::ClassNetwork& network = options.network.of(sim::TrafficClass::kDpGradient).emplace();
+  for (comm::HalfNetwork* half : {&network.reduce, &network.gather}) {
+    half->loss = std::make_shared<sim::Bernoulli>(1.0);
+    half->fill = comm::Fill::kOwn;
+  }
+  return std::make_unique<comm::LossyCommunicator>(group, options);
+}
 
 struct Result {
   std::vector<StepResult> steps;
@@ -46,15 +68,21 @@ Result train(const Training& run) {
   result.of_replica.resize(static_cast<std::size_t>(run.data));
   std::mutex mutex;
   comm::ParallelLayout layout;
-  layout.data = run.data;
+  layout.data = run.alone ? 1 : run.data;
   layout.tensor = run.tensor;
-  comm::run_ranks(run.data * run.tensor, kTestTimeout, [&](comm::Communicator& world) {
+  comm::run_ranks(layout.world_size(), kTestTimeout, [&](comm::Communicator& world) {
     const comm::ParallelGroups groups(layout, world);
     const std::unique_ptr<comm::Communicator> alone = world.split(world.rank(), 0);
     comm::Communicator* const shared = groups.group(comm::ParallelDimension::kTensor);
     comm::Communicator& tensor = shared == nullptr ? *alone : *shared;
     ModelRanks ranks;
     ranks.data.group = groups.group(comm::ParallelDimension::kData);
+    std::unique_ptr<comm::Communicator> wire;
+    if (run.wire == Training::Wire::kEager && ranks.data.group != nullptr)
+      wire = std::make_unique<RecordingCommunicator>(*ranks.data.group);
+    if (run.wire == Training::Wire::kLosesGradients && ranks.data.group != nullptr)
+      wire = loses_gradients(*ranks.data.group);
+    if (wire != nullptr) ranks.data.group = wire.get();
     ranks.data.sharding = run.sharding;
     ranks.data.sharding.micro_batches = run.micro_batches;
     ranks.all = &world;
@@ -62,8 +90,8 @@ Result train(const Training& run) {
     Gpt2 model(run.config, make_host_ops({.type = comm::element_type_of<T>()}, tensor), run.optimizer, {}, ranks);
     set_formula_weights<T>(run.config, model.template parameters<T>(), tensor);
     model.upload_values();
-    TrainingStep step(model, kMaxNorm);
-    const int data_rank = groups.coordinates().data;
+    TrainingStep step(model, kMaxNorm, run.norm);
+    const int data_rank = run.alone.value_or(groups.coordinates().data);
     for (int s = 0; s < run.steps; ++s) {
       std::vector<std::vector<std::int32_t>> tokens;
       std::vector<std::vector<std::int32_t>> targets;
@@ -198,6 +226,107 @@ TEST(Zero, BucketsChangeNoBit) {
       run.sharding = {.zero = stage, .bucket_bytes = bytes, .first_bucket_bytes = bytes, .gather_bucket_bytes = bytes};
       expect_equal_bits<float>(train<float>(run), want, std::to_string(bytes));
     }
+  }
+}
+
+// An eager group reduces what a bucket has when it is started, and gathers what the parameters then are.
+TEST(Zero, StartsNoCollectiveBeforeItsData) {
+  for (const int micro_batches : {1, 3}) {
+    for (const ShardOptions& sharding : {zero(0), zero(1), zero(2), zero(2, kEach), zero(3), zero(3, kEach)}) {
+      Training run{.data = 3, .micro_batches = micro_batches, .sharding = sharding};
+      const Result want = train<float>(run);
+      run.wire = Training::Wire::kEager;
+      expect_equal_bits<float>(train<float>(run), want, "zero " + std::to_string(sharding.zero));
+    }
+  }
+}
+
+// Two ranks' means are exact, so that a rank's own gradient in place of both is its own, bit for bit.
+TEST(Replicas, ThatLoseAllGradientsAndKeepTheirOwnTrainAlone) {
+  for (const int micro_batches : {1, 2}) {
+    for (const int tensor : {1, 2}) {
+      Training run{.data = 2, .tensor = tensor, .micro_batches = micro_batches, .sharding = zero(0)};
+      run.norm = UpdateRule::Norm::kOwn;
+      run.wire = Training::Wire::kLosesGradients;
+      const Result together = train<float>(run);
+      run.wire = Training::Wire::kPlain;
+      for (int replica = 0; replica < run.data; ++replica) {
+        run.alone = replica;
+        const Result alone = train<float>(run);
+        EXPECT_EQ(together.of_replica[static_cast<std::size_t>(replica)],
+                  alone.of_replica[static_cast<std::size_t>(replica)])
+            << "replica " << replica;
+      }
+      EXPECT_NE(together.of_replica[0], together.of_replica[1]);
+      run.alone.reset();
+    }
+  }
+}
+
+// What was not lost, and what error feedback remembers of the lost contributions, is the sum of all that was wanted.
+// A last step without loss or gradients of its own sends what is remembered.
+TEST(Replicas, ErrorFeedbackConservesTheSumOfGradients) {
+  constexpr int kReplicas = 3;
+  constexpr int kSteps = 6;
+  const Gpt2Config config{2, 32, 4, 12, 97};
+  for (const int stage : {0, 1, 2}) {
+    std::vector<double> wanted;
+    std::vector<double> got;
+    std::uint64_t lost = 0;
+    std::mutex mutex;
+    comm::run_ranks(kReplicas, kTestTimeout, [&](comm::Communicator& world) {
+      comm::LossyOptions options;
+      comm::ClassNetwork& network = options.network.of(sim::TrafficClass::kDpGradient).emplace();
+      network.reduce.loss = std::make_shared<sim::Bernoulli>(0.3);
+      network.payload_bytes = 256;
+      network.recovery.error_feedback = comm::ClassRecovery::ErrorFeedback::kOn;
+      comm::LossyCommunicator lossy(world, options);
+      const std::unique_ptr<comm::Communicator> alone = world.split(world.rank(), 0);
+      const auto ops = make_host_ops({.type = comm::ElementType::kFloat64}, *alone);
+      ParameterStore store(gpt2_tensors(config, 1, 0), *ops, {&lossy, zero(stage)});
+      const std::uint64_t elems = store.table().trained_elems;
+      std::vector<double> own_sum(elems);
+      std::vector<double> results(elems);
+      for (int s = 0; s <= kSteps; ++s) {
+        std::optional<comm::LossyCommunicator::ProtectedScope> reliable;
+        if (s == kSteps) reliable.emplace(lossy);
+        store.expect_gradients(0, true);
+        for (int layer = config.layers - 1; layer >= kOutsideOfBlocks; --layer) {
+          store.acquire(layer);
+          for (std::size_t i = 0; i < store.tensors().size(); ++i) {
+            if (store.tensors()[i].layer != layer) continue;
+            const auto gradient = comm::values_of<double>(store.weight(i).gradient);
+            const std::uint64_t offset = store.table().ranges[i].offset;
+            for (std::uint64_t e = 0; e < store.table().trained[i]; ++e) {
+              const double value =
+                  s == kSteps ? 0 : std::sin(1.0 + static_cast<double>((offset + e) * 7 + s * 3 + world.rank()));
+              gradient[e] = value;
+              own_sum[offset + e] += value / kReplicas;
+            }
+          }
+          store.on_gradient_ready(layer);
+          store.release(layer);
+        }
+        store.finish_gradients();
+        for (const OwnPart& part : store.plan().own()) {
+          const auto reduced = comm::values_of<double>(store.own_gradients(part));
+          for (std::uint64_t e = 0; e < part.count; ++e) results[part.offset + e] += reduced[e];
+        }
+      }
+      const std::vector<comm::ClassStatistics> statistics = lossy.collect_statistics(comm::LinkDetail::kOmit);
+      const std::lock_guard lock(mutex);
+      wanted.resize(elems);
+      got.resize(elems);
+      lost = statistics.at(0).total().lost_packets;
+      for (std::uint64_t e = 0; e < elems; ++e) {
+        wanted[e] += own_sum[e];
+        if (stage > 0 || world.rank() == 0) got[e] += results[e];
+      }
+    });
+    double largest = 0;
+    for (std::size_t e = 0; e < wanted.size(); ++e) largest = std::max(largest, std::abs(got[e] - wanted[e]));
+    EXPECT_LE(largest, 1e-12) << "zero " << stage;
+    EXPECT_GT(lost, 100U);
   }
 }
 
