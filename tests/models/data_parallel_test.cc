@@ -295,7 +295,7 @@ TEST(Replicas, ErrorFeedbackConservesTheSumOfGradients) {
           store.acquire(layer);
           for (std::size_t i = 0; i < store.tensors().size(); ++i) {
             if (store.tensors()[i].layer != layer) continue;
-            const auto gradient = comm::values_of<double>(store.weight(i).gradient);
+            const auto gradient = store.weight(i).gradient.as<double>();
             const std::uint64_t offset = store.table().ranges[i].offset;
             for (std::uint64_t e = 0; e < store.table().trained[i]; ++e) {
               const double value =
@@ -309,7 +309,7 @@ TEST(Replicas, ErrorFeedbackConservesTheSumOfGradients) {
         }
         store.finish_gradients();
         for (const OwnPart& part : store.plan().own()) {
-          const auto reduced = comm::values_of<double>(store.own_gradients(part));
+          const auto reduced = store.own_gradients(part).as<double>();
           for (std::uint64_t e = 0; e < part.count; ++e) results[part.offset + e] += reduced[e];
         }
       }
