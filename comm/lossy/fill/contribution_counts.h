@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many contributions a partial sum has in it, element by element.
+// The number of contributions in a partial sum, element by element.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace droptest::comm {
 
-/// Consecutive elements whose sums have equally many contributions in them.
+/// Consecutive elements with the same number of contributions in their sums.
 struct CountRun {
   std::uint64_t elems = 0;
   std::uint64_t contributions = 0;
@@ -18,16 +18,16 @@ struct CountRun {
   friend bool operator==(const CountRun&, const CountRun&) = default;
 };
 
-/// The counts of a message, as runs: losses are rare, so there are few.
+/// The counts of a message, as runs. Losses are rare, so the runs are few.
 class ContributionCounts {
  public:
-  /// One contribution, the rank's own, everywhere.
+  /// Starts with one contribution, the rank's own, in every element.
   void start(std::uint64_t count_elems);
 
-  /// The runs of some elements, in order.
+  /// The runs of `elements`, in order.
   std::vector<CountRun> of(sim::ElementRange elements) const;
 
-  /// Adds those of an arrived partial sum to some elements; the sizes of `runs` add up to their number.
+  /// Adds the counts of an arrived partial sum to `elements`; the sizes of `runs` sum to their number.
   void add(sim::ElementRange elements, std::span<const CountRun> runs);
 
  private:

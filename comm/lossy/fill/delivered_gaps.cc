@@ -64,13 +64,13 @@ void DeliveredGaps::start(ReduceOp op, ElementType type, const DeliveredScaling&
   inputs_ = inputs;
   results_ = results.size();
   factors_.assign(scaling.contributions == 1 ? 0 : inputs.size(), scaling.contributions);
-  const auto exempt = static_cast<std::size_t>(scaling.exempt);  // where it is none of them: past the end
+  const auto exempt = static_cast<std::size_t>(scaling.exempt);  // none: past the end
   if (exempt < factors_.size()) factors_[exempt] = 1;
   lost_contributions_.start(part, contributions);
   lost_results_.start(part, results);
 }
 
-// The elements of a packet that are in the part, counted from its begin.
+// The elements of a packet that are in the part, counted from the part's begin.
 sim::ElementRange DeliveredGaps::in_part(std::uint64_t packet) const {
   const sim::ElementRange elements = packets_.elements(packet);
   return {std::max(elements.begin, part_.begin) - part_.begin, std::min(elements.end, part_.end) - part_.begin};
@@ -84,7 +84,7 @@ const std::byte* DeliveredGaps::left_out() {
   return left_out_.data();
 }
 
-// Without branches that depend on fates where it can be: no processor predicts those.
+// Avoids branches on fates where possible: processors cannot predict them.
 const ReductionGap* DeliveredGaps::next_input_gap() {
   if (!lost_contributions_.next()) return nullptr;
   const sim::ElementRange elements = in_part(lost_contributions_.packet());
@@ -116,7 +116,7 @@ const ReductionGap* DeliveredGaps::next_input_gap() {
   return &input_gap_;
 }
 
-// The mean of N equal values is not always their value to the last bit, so that of one contribution is not computed.
+// The mean of N equal values can differ from the value in the last bit, so a lone contribution is copied.
 const ReductionGap* DeliveredGaps::substituted_gap(sim::ElementRange elements) {
   const std::size_t offset_bytes = elements.begin * element_bytes(type_);
   const std::byte* const substitute = inputs_[static_cast<std::size_t>(scaling_.substitute)] + offset_bytes;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From fates to the gaps of a reduction, found one by one while it goes on.
+// The gaps of a reduction, found from the fates one by one during the reduction.
 #pragma once
 
 #include <bit>
@@ -14,29 +14,29 @@
 
 namespace droptest::comm {
 
-/// What a reduction of contributions with losses multiplies, rounded to the type each time. Sums of floats only, unless
-/// nothing is.
+/// The factors of a reduction with lost contributions. Each product is rounded to the element type. For sums and means
+/// of floats only, unless no factor is set.
 struct DeliveredScaling {
   enum class Sums : std::uint8_t { kAsTheyAre, kByCount };
-  double contributions = 1;      ///< each contribution, before it is added
-  int exempt = -1;               ///< but for this one
-  Sums sums = Sums::kAsTheyAre;  ///< kByCount: by contributions / arrived where some are missing; 0 without any
-  /// The contribution to a mean that stands for those that are missing, and is itself the result where no other one
-  /// arrived; it never is missing. -1: what is missing is left out.
+  double contributions = 1;      ///< of each contribution, before the addition
+  int exempt = -1;               ///< the contribution without a factor; -1: none
+  Sums sums = Sums::kAsTheyAre;  ///< kByCount: contributions / arrived where some are missing; 0 where all are
+  /// The contribution to a mean that replaces each missing one; it is the result where no other one arrived, and is
+  /// never missing itself. -1: missing contributions are left out.
   int substitute = -1;
 };
 
-/// Messages of one shape and the part of their elements that is at hand. All is borrowed.
+/// The packets of messages of one shape, and the elements that a reduction holds of them. All is borrowed.
 struct MessagePart {
   const sim::Packetizer& packets;  ///< of the whole messages
   sim::ElementRange elements;
 };
 
-/// The packets of a part that some of several messages lost, in order. The masks are turned round, so that what a
-/// packet needs lies together: a block of a reduction leaves little else in the caches.
+/// The packets of a part that at least one of several messages lost, in order. The masks are transposed, so that the
+/// bits of all messages for one packet are neighbours: a block of a reduction fills most of the caches.
 class LostBySome {
  public:
-  /// Of messages with these fates; null or empty: all arrived.
+  /// Starts with the fates of the messages; null or empty: all packets arrived.
   void start(const MessagePart& part, std::span<const sim::PacketMask* const> masks);
   void start(const MessagePart& part, std::span<const std::span<const std::uint64_t>> words_of_masks);
 
@@ -45,29 +45,29 @@ class LostBySome {
   std::uint64_t packet() const {
     return 64 * (first_word_ + word_) + static_cast<std::uint64_t>(std::countr_zero(bit_));
   }
-  /// Whether a message lost it: 1, else 0.
+  /// 1 if the message lost this packet, else 0.
   std::size_t lost_by(std::size_t message) const { return (of_word_[message] & bit_) != 0 ? 1 : 0; }
 
  private:
   template <class WordsOf>
   void turn(const MessagePart& part, std::size_t messages, const WordsOf& words_of);
 
-  std::vector<std::uint64_t> bits_;   // of each message for 64 packets, then for the next 64
-  std::vector<std::uint64_t> ahead_;  // of 64 packets: those that some message lost and that are still to come
+  std::vector<std::uint64_t> bits_;   // the words of all messages for 64 packets, then for the next 64
+  std::vector<std::uint64_t> ahead_;  // for each 64 packets: those that some message lost and that are still to come
   std::size_t messages_ = 0;
   std::uint64_t first_word_ = 0;
   std::size_t word_ = 0;
   std::uint64_t bit_ = 0;                   // of the packet, in its word
-  const std::uint64_t* of_word_ = nullptr;  // of each message
+  const std::uint64_t* of_word_ = nullptr;  // the words of all messages for its 64 packets
 };
 
-/// The gaps of a reduction whose contributions and results lost packets. Buffers are kept between reductions.
-/// The reduction begins with what it leaves out, 0 or the lowest value, where the first contribution is lost and none
-/// stands for it.
+/// The gaps of a reduction in which packets of contributions and results are lost. Buffers are kept between reductions.
+/// Where contribution 0 is lost and has no substitute, the reduction starts with its neutral element: 0, or the lowest
+/// value for a maximum.
 class DeliveredGaps final : public ReductionGaps {
  public:
-  /// Fates by source, and by result as the words of masks; null or empty: all arrived. `inputs` are where the
-  /// contributions' elements of the part begin, and must stay while gaps are asked for.
+  /// Fates by source, and by result as the words of masks; null or empty: all arrived. inputs[r] points to the first
+  /// element of the part in contribution r; `inputs` stays valid until the last gap has been read.
   void start(ReduceOp op, ElementType type, const DeliveredScaling& scaling, const MessagePart& part,
              std::span<const sim::PacketMask* const> contributions,
              std::span<const std::span<const std::uint64_t>> results, std::span<const std::byte* const> inputs);
@@ -95,7 +95,7 @@ class DeliveredGaps final : public ReductionGaps {
   std::vector<const std::byte*> present_;
   std::vector<const std::byte*> absent_;
   std::vector<double> present_factors_;
-  std::vector<std::byte> left_out_;  // a packet of it; empty until a gap needs it
+  std::vector<std::byte> left_out_;  // neutral elements, one packet long; empty until a gap needs them
 
   LostBySome lost_results_;
   std::size_t results_ = 0;

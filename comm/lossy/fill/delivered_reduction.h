@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A reduction of contributions of which packets are missing.
+// A reduction of contributions with missing packets.
 #pragma once
 
 #include <cstddef>
@@ -15,32 +15,32 @@
 
 namespace droptest::comm {
 
-/// Sums, or takes the maxima of, what arrived of each contribution, in rank order and in one pass over the memory.
-/// Buffers are kept between reductions.
-/// Determinism: each element goes through the operations of its arrived contributions in rank order. Where the first
-/// one is lost they begin with what the reduction leaves out: 0, or the lowest value.
+/// Reduces the arrived packets of all contributions, in rank order and in one pass over the memory. Buffers are kept
+/// between reductions.
+/// Determinism: the arrived contributions to each element are reduced in rank order. Where contribution 0 is lost, the
+/// reduction starts with its neutral element: 0, or the lowest value for a maximum.
 class DeliveredReduction {
  public:
-  /// Starts a reduction of messages that are cut as `packets` says, from that many ranks, with nothing lost.
+  /// Starts a reduction of one message from each of `contributions` ranks, cut into `packets`, with nothing lost.
   void start(const sim::Packetizer& packets, int contributions);
-  /// The same of a part of the messages' elements. Fates are those of the whole messages, contributions and results
-  /// those of the part.
+  /// The same for a part of the messages' elements. Fates are those of whole messages; contributions and results hold
+  /// the part alone.
   void start(const sim::Packetizer& packets, int contributions, sim::ElementRange part);
   /// Sets the fates of one rank's message, which are borrowed until the reduction; null: all arrived.
   void lose(int source, const sim::PacketMask* lost) { contributions_[static_cast<std::size_t>(source)] = lost; }
-  /// Sets those of the message that brings the result to one of its places, as the words of a mask, likewise; empty:
-  /// all arrives. What is lost there becomes zero. For reduce() in host memory.
+  /// Sets the fates of the message that carries the result to output `result`, as the words of a mask, borrowed
+  /// likewise; empty: all packets arrive. Elements of lost packets become zero. For reduce() in host memory.
   void lose_result(int result, std::span<const std::uint64_t> lost) {
     results_[static_cast<std::size_t>(result)] = lost;
   }
 
   using Scaling = DeliveredScaling;
-  /// The contract of PartReduction::reduce(). `like` tells the type, and with a stream that all is on its device.
+  /// The contract of PartReduction::reduce(). `like` has the element type, and the stream of all memory on a device.
   void reduce(ReduceOp op, ConstTensor like, const Scaling& scaling, std::span<const std::byte* const> contributions,
               std::span<std::byte* const> results);
 
-  /// The same, where what is lost is replaced by what arrived last, so that nothing is missing. `remembered` has that
-  /// of each source, one after the other, and afterwards this reduction's in its place.
+  /// The same, but the last arrived values replace those of a lost packet, so that nothing is missing. `remembered`
+  /// holds the last values of each source, one source after the other; newly arrived values overwrite them.
   void reduce_with_last(ReduceOp op, Tensor remembered, std::span<const std::byte* const> contributions,
                         std::span<std::byte* const> results);
 
@@ -49,7 +49,7 @@ class DeliveredReduction {
     PacketRunCursor cursor;
     PacketRun run;
   };
-  // The message is walked in runs within which the same contributions are missing.
+  // Walks over the message in runs of elements with the same missing contributions.
   void begin_walk();
   bool next_run();
 
@@ -58,7 +58,7 @@ class DeliveredReduction {
   std::vector<const sim::PacketMask*> contributions_;    // by source
   std::vector<std::span<const std::uint64_t>> results_;  // by result
   DeliveredGaps gaps_;
-  std::vector<Source> sources_;  // where the walk over the message is
+  std::vector<Source> sources_;  // the position of the walk in each contribution
   sim::ElementRange run_;
   std::vector<const std::byte*> arrived_;  // inputs of the block at hand
   std::vector<std::byte*> outputs_;

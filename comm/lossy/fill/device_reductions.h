@@ -13,18 +13,18 @@
 
 namespace droptest::comm {
 
-/// A part of messages that ranks contribute, one mask for each of them; null: all arrived.
+/// A part of the ranks' messages, with one mask for each message; null: all arrived.
 struct Contributions {
   sim::Packetizer packets;  ///< of the whole messages
-  sim::ElementRange part;   ///< what the inputs and outputs hold
+  sim::ElementRange part;   ///< the elements that the inputs and outputs hold
   std::span<const sim::PacketMask* const> lost;
 };
 
-/// In one launch.
+/// DeliveredReduction::reduce() in one launch.
 void reduce_delivered_on_device(ReduceOp op, ElementType type, const Contributions& contributions,
                                 const DeliveredScaling& scaling, std::span<const std::byte* const> inputs,
                                 std::span<std::byte* const> outputs, Stream& stream);
-/// What is lost is replaced by what `remembered` has of it, and that by what arrives.
+/// The last values in `remembered` replace those of a lost packet; arrived values overwrite their places in it.
 void reduce_with_last_on_device(ReduceOp op, const Contributions& contributions, Tensor remembered,
                                 std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs);
 

@@ -34,7 +34,7 @@ __device__ bool is_lost(const DeliveredArguments& a, int source, std::uint64_t p
   return a.masks != nullptr && ((a.masks[source * a.mask_words + (packet >> 6)] >> (packet & 63)) & 1U) != 0;
 }
 
-// Packs of kElems neighbours, all of one packet. `lowest` is what a maximum leaves out.
+// Packs of kElems neighbours, all of one packet. `lowest` is the neutral element of a maximum.
 template <class T, int kElems>
 __global__ void delivered_kernel(ReduceOp op, DeliveredArguments a, WideOf<T> lowest) {
   using W = WideOf<T>;
@@ -43,7 +43,7 @@ __global__ void delivered_kernel(ReduceOp op, DeliveredArguments a, WideOf<T> lo
   const std::uint64_t stride = static_cast<std::uint64_t>(gridDim.x) * blockDim.x;
   for (std::uint64_t i = static_cast<std::uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < packs; i += stride) {
     const std::uint64_t packet = a.masks == nullptr ? 0 : (a.first_element + i * kElems) / a.elems_per_packet;
-    W sums[kElems];  // what the reduction leaves out, until there is something
+    W sums[kElems];  // the neutral element until the first contribution
     for (W& sum : sums) sum = op == ReduceOp::kMax ? lowest : W(0);
     int missing = 0;
     for (int s = 0; s < a.sources; ++s) {
@@ -91,7 +91,7 @@ __global__ void with_last_kernel(ReduceOp op, DeliveredArguments a, T* remembere
   }
 }
 
-// The arguments of a reduction without holes or rules; stages pointers and masks.
+// The arguments of a reduction without factors and substitute; stages pointers and masks.
 DeliveredArguments staged_arguments(const Contributions& contributions, std::span<const std::byte* const> inputs,
                                     std::span<std::byte* const> outputs, Stream& stream) {
   DROPTEST_CHECK(!inputs.empty(), "no inputs");
@@ -130,7 +130,7 @@ DeliveredArguments staged_arguments(const Contributions& contributions, std::spa
   return a;
 }
 
-// Whether packs of so many elements are aligned everywhere and never cross from packet to packet.
+// Whether packs of `pack_elems` elements are aligned everywhere and never cross a packet boundary.
 bool packs_fit(const DeliveredArguments& a, std::span<const std::byte* const> inputs,
                std::span<std::byte* const> outputs, std::uint64_t pack_elems) {
   if (!are_aligned(inputs, outputs)) return false;

@@ -17,7 +17,7 @@ void add_elems(std::span<const T> from, std::span<T> to) {
   for (std::size_t i = 0; i < to.size(); ++i) to[i] = narrowed<T>(sum_of(widened(to[i]), widened(from[i])));
 }
 
-// to += from, for the elements of the runs
+// to += from, for the elements of `runs`
 void add(ConstTensor from, Tensor to, const std::vector<ElementRun>& runs) {
   if (to.stream != nullptr) return change_runs_on_device(RunOperation::kSum, from, to, runs);
   visit_elements(to.type, [&]<class T>(std::type_identity<T>) {

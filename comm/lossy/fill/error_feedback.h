@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lost contributions of a sender go out again with its next message.
+// A sender adds its lost contributions to its next message.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,26 @@
 
 namespace droptest::comm {
 
-/// One rank's memory, per message, of what of its sends never arrived; zero before the first. A path corrects its input
-/// at the start of a reduction, sends that, and reports what each of its own sends lost; the next message of the same
-/// class, name and layer carries it, where it has the same type, size and cut into parts. So the sum over time of what
-/// arrives falls short of the sum of the inputs by no more than what the memories hold, as long as no name changes its
-/// type, size or cut: such a change drops the memory of that name. Paths of hops have none: what a hop loses is a
-/// partial sum, whose sender does not know which of its own values were in it.
+/// One rank's memory, per message, of the sent values that have not arrived yet; zero before the first send. A path
+/// adds the memory to its input at the start of a reduction, sends the sum, and stores the lost elements of its own
+/// sends. The next message of the same class, name and layer carries them, if it has the same type, size and cut into
+/// parts. So the sum of the arrived values over time falls short of the sum of the inputs by no more than the memories
+/// hold, as long as no name changes its type, size or cut: such a change drops the memory of that name. Paths of hops
+/// have no memory: a hop loses a partial sum, and its sender does not know which of its own values were in it.
 ///
 /// Source: Seide et al., Interspeech 2014; Karimireddy et al., ICML 2019, algorithm 2, with loss as the compressor.
 class ErrorFeedback {
  public:
-  /// Takes the memory of a message, which lives in `stale`. `use` tells collectives apart, `cut` is as for
-  /// StaleMemory::of(). Throws: ConfigError for a maximum and for integers, to which nothing can be added.
+  /// Takes the memory of a message from `stale`, its owner. `use` tells collectives apart, `cut` is as for
+  /// StaleMemory::of(). Throws: ConfigError for a maximum and for integers, which have no feedback.
   void plan(StaleMemory& stale, ConstTensor input, ReduceOp op, StaleMemory::Use use,
             std::span<const std::uint64_t> cut, const Message& message);
 
   /// input + the lost contributions of the last message of this kind, in `scratch`.
   ConstTensor correct(ConstTensor input, Scratch& scratch);
 
-  /// Remembers what of a send did not arrive: `values` are its elements, which begin at `first_element` of the message.
-  /// Null `lost`: all arrived.
+  /// Adds the lost elements of a send to the memory: `values` are the elements of the send, which begin at
+  /// `first_element` of the message. Null `lost`: all arrived.
   void undelivered(std::uint64_t first_element, ConstTensor values, const sim::PacketMask* lost,
                    const sim::Packetizer& packets);
 

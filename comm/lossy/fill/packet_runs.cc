@@ -33,7 +33,7 @@ std::uint64_t end_of_run(const sim::PacketMask& lost, std::uint64_t packet, bool
   return 64 * word + static_cast<std::uint64_t>(std::countr_zero(differing));
 }
 
-// The runs of one fate, changed in one launch.
+// Changes all runs of one fate in one launch.
 void change(RunOperation operation, PacketRun::Fate fate, ConstTensor from, Tensor data, const sim::PacketMask* lost,
             const sim::Packetizer& packets) {
   std::vector<ElementRun> runs;

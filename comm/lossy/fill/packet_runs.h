@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A message as runs of packets that share a fate, so that loops work on whole runs and test no element.
+// A message as runs of packets with the same fate, so that loops work on whole runs and test no element.
 #pragma once
 
 #include <cstdint>
@@ -37,14 +37,14 @@ class PacketRunCursor {
 };
 
 /// The copies and fills below act on the elements of one message: `data` has packets.count_elems() elements.
-/// A null mask means that all was delivered. Tensors are in one memory; those on a device are changed in the order of
-/// their stream, by one launch.
+/// A null mask means that all was delivered. All tensors are in one memory; those on a device are changed in the order
+/// of their stream, by one launch.
 
 /// Sets lost elements to zero.
 void zero_lost(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets);
-/// Sets lost elements to the lowest value of the type: what a maximum leaves out.
+/// Sets lost elements to the lowest value of the type, the neutral element of a maximum.
 void lowest_lost(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets);
-/// Sets all elements to what a reduction leaves out: zero in a sum, the lowest value in a maximum.
+/// Sets all elements to the neutral element of a reduction: zero for a sum, the lowest value for a maximum.
 void set_left_out(Tensor data, ReduceOp op);
 /// Copies lost elements from `from`.
 void copy_lost(ConstTensor from, Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets);

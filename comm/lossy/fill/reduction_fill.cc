@@ -14,7 +14,7 @@
 namespace droptest::comm {
 namespace {
 
-// The elements of `packet` as a range of a tensor that holds elements [first, first + count) of the message.
+// The range `elements` of a message, as a range of a tensor that holds its elements [first, first + count).
 sim::ElementRange clip(sim::ElementRange elements, std::uint64_t first, std::uint64_t count) {
   const std::uint64_t begin = std::clamp(elements.begin, first, first + count);
   const std::uint64_t end = std::clamp(elements.end, first, first + count);

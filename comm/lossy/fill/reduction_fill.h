@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of the reduce half's fills that paths share.
+// The arithmetic of the reduce half's fills, shared by paths.
 #pragma once
 
 #include <cstdint>
@@ -12,29 +12,30 @@
 
 namespace droptest::comm {
 
-/// Throws: ConfigError where `fill` rescales and the reduction is a maximum, or of integers; names the message.
+/// Throws: ConfigError where `fill` rescales a maximum or integers, or is `own` and the reduction is no mean; names the
+/// message.
 void check_reduction(Fill fill, ReduceOp op, ElementType type, const Message& message);
 
-/// Whether a half can lose anything.
+/// Whether packets of a half can be lost or late.
 bool can_lose(const HalfNetwork& half);
 
-/// 1 / (1 - rate at which packets stay missing), the factor of inverse_probability; 0 at rate 1, where nothing arrives
-/// to be scaled. The rate is that of a message of so many packets; without, of a long one.
+/// 1 / (1 - residual loss rate), the factor of inverse_probability; 0 at rate 1, where nothing arrives. The rate is for
+/// a message of `packets` packets; without them, for a long message.
 double inverse_probability_factor(const HalfNetwork& half, std::uint64_t packets);
 double inverse_probability_factor(const HalfNetwork& half);
 
-/// How many contributions each packet of a reduction lost.
+/// The number of lost contributions to each packet of a reduction.
 class LostContributions {
  public:
-  /// Starts a reduction of that many packets with none lost.
+  /// Starts a reduction of `packets` packets with none lost.
   void start(std::uint64_t packets);
   /// Adds one contribution's fates; null: all arrived.
   void add(const sim::PacketMask* lost);
 
-  /// Multiplies each packet of `sums` by contributions / arrived; a packet of which nothing arrived becomes zero.
+  /// Multiplies each packet of `sums` by contributions / arrived; a packet without arrived contributions becomes zero.
   /// `sums` holds the elements that begin at `first_element` of the reduction.
   void rescale(Tensor sums, std::uint64_t first_element, const sim::Packetizer& packets, int contributions) const;
-  /// Sets packets of which nothing arrived to zero.
+  /// Sets packets without arrived contributions to zero.
   void zero_where_all_lost(Tensor results, std::uint64_t first_element, const sim::Packetizer& packets,
                            int contributions) const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers that are kept between calls, so that a step allocates nothing once each message has been seen.
+// Buffers that are kept between calls, so that a step allocates nothing after the first use of each message.
 #pragma once
 
 #include <array>

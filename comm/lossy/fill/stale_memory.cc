@@ -46,7 +46,7 @@ Tensor StaleMemory::of(Use use, const Message& message, ConstTensor like, std::u
   if (memory.stream == nullptr) {
     memory.device = DeviceMemory(bytes, "last values of message \"" + std::string(message.name) + "\"");
     copy_to_device(std::span<const std::byte>(memory.host), memory.device.data(), *like.stream);
-    like.stream->synchronize();  // the host's copy goes
+    like.stream->synchronize();  // the copy on the host is freed next
     memory.host = {};
   }
   memory.stream = like.stream;

@@ -18,15 +18,15 @@
 namespace droptest::comm {
 
 /// Remembers, per message and place of use, the last values that arrived; zero before the first. Each group has a
-/// memory of its own. Messages are told apart by class, name and layer: equal ones are "the same tensor, one step
-/// later". A message has one memory in each place of use, which is of one shape (element type, number of elements and
-/// their cut into parts): a message of another shape replaces it and begins with zeros, since its positions mean other
-/// values. So memory is bounded by the largest message of each name.
+/// memory of its own. Class, name and layer identify a message: equal ones are "the same tensor, one step later". A
+/// message has one memory in each place of use, of one shape (element type, number of elements and their cut into
+/// parts). A message of another shape replaces it and begins with zeros, since its positions mean other values. So the
+/// largest message of each name bounds the memory.
 /// Owner: the memories, on the host and on devices. The stream of the last `like` of each memory is borrowed, and
 /// outlives this object.
 class StaleMemory {
  public:
-  /// The collective and half that a value belongs to; sources are laid out one after another within one memory.
+  /// The collective and half of a value; sources are laid out one after another within one memory.
   enum class Use : std::uint8_t {
     kReduceContributions,
     kReduceScatterContributions,
@@ -40,13 +40,13 @@ class StaleMemory {
     kReduceScatterFeedback,
   };
 
-  /// The memory of `count_elems` elements for a message, of the type and in the memory of `like`. `cut` says how the
-  /// message is cut into the parts of ranks, empty where it is not. `peer` tells roots and senders apart, where that
-  /// matters. The range stays valid until the message has another shape.
+  /// The memory of `count_elems` elements for a message, of the type and in the memory of `like`. `cut` describes the
+  /// cut of the message into the parts of ranks; empty: not cut. `peer` is the root or the sender, where messages
+  /// differ by it. The range stays valid until the message has another shape.
   Tensor of(Use use, const Message& message, ConstTensor like, std::uint64_t count_elems,
             std::span<const std::uint64_t> cut, int peer = -1);
 
-  /// Values on a device are visited in host memory, and go back to it when they are next asked for.
+  /// Values on a device are visited in host memory, and return to the device at the next of().
   void visit_state(sim::StateVisitor& visitor) { visit_value(visitor, memories_); }
 
  private:
