@@ -10,7 +10,7 @@
 namespace droptest::comm {
 namespace {
 
-// Of an all-reduce: below, its copy costs less than another exchange.
+// Of an all-reduce: a copy of fewer bytes costs less than another exchange.
 constexpr std::size_t kBytesWorthParts = 65536;
 
 }  // namespace
@@ -32,7 +32,7 @@ ContributionPath::Parts ContributionPath::parts_of(const CallArguments& call) co
                                                                                            : Parts::kNone;
 }
 
-// Where ranks show their fates, each looks at what the others have drawn of their contributions.
+// Under kOfShownFates, each rank reads the fates that the others drew for their own contributions.
 void ContributionPath::plan_contributions(const CallArguments& call, CallFates& fates) {
   const int me = context_.group.rank();
   parts_ = parts_of(call);
@@ -43,7 +43,7 @@ void ContributionPath::plan_contributions(const CallArguments& call, CallFates& 
     if (source == me) {
       lost_.draw(context_.ledger, fates, link, packets_, Tally::kCounted);
       if (parts_ == Parts::kNone) lost_contributions_.add(lost_.of(0));
-      if (parts_ == Parts::kOfDrawnFates) lost_by_source_.arrives();  // this rank's own is the one above
+      if (parts_ == Parts::kOfDrawnFates) lost_by_source_.arrives();  // this rank's own losses are in lost_
     } else if (parts_ == Parts::kOfShownFates) {
       context_.ledger.pass_message(fates, link, packets_);
     } else if (parts_ == Parts::kOfDrawnFates) {
@@ -55,7 +55,7 @@ void ContributionPath::plan_contributions(const CallArguments& call, CallFates& 
   }
 }
 
-// The way from the aggregation point to this rank, where it is configured apart.
+// The link from the aggregation point to this rank, where the spec configures the gather half.
 void ContributionPath::plan_results(const CallArguments& call, CallFates& fates) {
   last_results_ = one_hop_.memory(StaleMemory::Use::kAllReduceResult, call.message, call.output, {});
   const auto me = static_cast<std::uint16_t>(context_.group.world_rank(context_.group.rank()));
@@ -94,8 +94,9 @@ void ContributionPath::plan(const CallArguments& call, CallFates& fates) {
   if (is_all_reduce && can_lose_results()) plan_results(call, fates);
 }
 
-// This rank's contribution as it reaches the aggregation point: the input itself where nothing of it is lost, else what
-// is left of it in `masked`, which may be the input.
+// This rank's contribution at the aggregation point. Without a lost packet, the input itself (after error feedback);
+// else a copy in `masked` with the lost packets neutral. Under `stale`, the last arrived values. `masked` may be the
+// input.
 ConstTensor ContributionPath::arriving(const CallArguments& call, Tensor masked, Scratch& scratch) {
   ConstTensor input = call.input;
   if (context_.feeds_back()) input = feedback_.correct(input, scratch);
@@ -112,8 +113,8 @@ ConstTensor ContributionPath::arriving(const CallArguments& call, Tensor masked,
   return masked;
 }
 
-// Lives on the stack of the thread that runs its call. Where ranks show their fates, each has drawn those of its own
-// contribution, and has those of the others from them.
+// Lives on the stack of the thread that runs its call. Under kOfShownFates, each rank has drawn the fates of its own
+// contribution, and reads the fates of the others from their Parts.
 class ContributionPath::Part final : public PartReduction {
  public:
   Part(ContributionPath& path, const CallArguments& call, const DeliveredReduction::Scaling& scaling)
@@ -178,7 +179,7 @@ void ContributionPath::run(const CallArguments& call, Communicator& inner, Scrat
   if (parts_ != Parts::kNone) {
     all_reduce_in_parts(call, inner);
   } else {
-    // The output is overwritten in any case, so what arrives may stand in it: in place nothing is copied.
+    // The output is overwritten in any case, so it can hold the masked contribution: in place nothing is copied.
     inner.all_reduce(arriving(call, call.output, scratch), call.output, call.op, call.message);
     finish(call.output, 0, call.op);
   }

@@ -14,13 +14,14 @@
 
 namespace droptest::comm {
 
-/// A packet of a contribution travels on the link (source, every destination) to the aggregation point; lost, it is
-/// missing from everyone's result, its sender's too. Each rank takes its losses out of what it hands to the backend's
-/// own collective, so all ranks get equal bits; where the backend reduces parts by a reduction of ours as fast, sums
-/// leave them out on the way, which is the same to the bit (but for the sign of zeros). Every rank draws the fates of
-/// all contributions, or its own alone where it can look at those that the others have drawn. The gather half of an
-/// all-reduce, where it is configured apart, is the way from the aggregation point, named by the group's lowest world
-/// rank, to each receiver (that rank too). Reduction order: the backend's.
+/// A packet of a contribution travels on the link (source, every destination) to the aggregation point. A lost packet
+/// is missing from every rank's result, also from its sender's. Each rank takes its lost packets out of the
+/// contribution that it hands to the backend's own collective, so all ranks get equal bits. Where the backend runs a
+/// PartReduction as fast as its own reduction, the sums leave the lost packets out instead; the results are equal to
+/// the bit (but for the sign of zeros). Every rank draws the fates of all contributions, or only of its own where it
+/// can read the fates that the others drew. The gather half of an all-reduce, where the spec configures it, covers the
+/// links from the aggregation point to each receiver. The group's lowest world rank names the aggregation point, and is
+/// a receiver too. Reduction order: the backend's.
 class ContributionPath final : public Path {
  public:
   explicit ContributionPath(const PathContext& context);
@@ -31,11 +32,11 @@ class ContributionPath final : public Path {
 
  private:
   class Part;
-  // Whether the owners of parts leave out what is lost, instead of each rank in its contribution; then who knows the
-  // fates: each rank its own, for the others to look at, or each those of all.
+  // kNone: each rank takes the lost packets out of its contribution. Else the owners of parts leave them out, and each
+  // rank draws the fates of its own contribution and shows them to the others, or draws the fates of all contributions.
   enum class Parts : std::uint8_t { kNone, kOfShownFates, kOfDrawnFates };
   Parts parts_of(const CallArguments& call) const;
-  // Whether the way of the results is configured.
+  // Whether the spec configures the gather half, the links of the results.
   bool can_lose_results() const {
     return context_.network.gather.loss != nullptr || !context_.network.gather.links.empty();
   }
@@ -53,7 +54,7 @@ class ContributionPath final : public Path {
   sim::Packetizer packets_{0, 1, 1};
   Parts parts_ = Parts::kNone;
   MessageLosses lost_;            // of this rank's contribution, then of its result where the gather half can lose it
-  MessageLosses lost_by_source_;  // of the others' contributions, where each rank draws those of all for parts
+  MessageLosses lost_by_source_;  // of the others' contributions, under kOfDrawnFates
   LostContributions lost_contributions_;
   sim::PacketMask others_lost_;
   Tensor last_contributions_;  // of `stale`, else empty

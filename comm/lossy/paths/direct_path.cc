@@ -28,7 +28,7 @@ class DirectPath::Part final : public PartReduction {
   /// The type and the memory of contributions and results.
   ConstTensor like() const { return call_.input; }
 
-  /// What its rank loses of an owner's results, where owners take it out.
+  /// The packets of an owner's results that this rank loses, under LostResults::kByOwner.
   std::span<const std::uint64_t> lost_of(int owner) const { return view_.of(owner); }
 
  private:
@@ -47,7 +47,7 @@ bool DirectPath::owners_lose_results(const CallArguments& call) const {
          gather.fill == Fill::kZero && context_.network.reduce.fill != Fill::kStale;
 }
 
-// The owner's own contribution stays where it is: no packet, no fate.
+// The owner's own contribution does not travel: no packet, no fate.
 void DirectPath::plan_contributions(const CallArguments& call, CallFates& fates) {
   const int me = context_.group.rank();
   lost_contributions_.start();
@@ -114,7 +114,7 @@ const DirectPath::Part& DirectPath::part_of(const PartReduction& reduction) {
   return static_cast<const Part&>(reduction);
 }
 
-// All ranks have drawn their gather half, and wait.
+// All ranks have drawn the fates of their gather half, and wait.
 void DirectPath::lose_results(std::span<const PartReduction* const> reductions) {
   const int me = context_.group.rank();
   DROPTEST_CHECK(reductions.size() == static_cast<std::size_t>(context_.group.world_size()), "reductions out of sight");

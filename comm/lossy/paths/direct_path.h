@@ -16,8 +16,9 @@
 
 namespace droptest::comm {
 
-/// Part r of a reduction is owned by rank r, who gets every contribution over the link (source, r), sums what arrived
-/// in rank order and sends the result to all over the links (r, receiver). Its own contribution never travels.
+/// Rank r owns part r of a reduction. It receives each other contribution over the link (source, r), sums the arrived
+/// packets in rank order, and sends the result to all other ranks over the links (r, receiver). Its own contribution
+/// never travels.
 /// Reduction order: by rank, so that without loss the bits are those of the `local` backend.
 /// Source: transpose all-reduce of OptiReduce, NSDI 2025; docs/paths.md.
 class DirectPath final : public Path {
@@ -30,7 +31,8 @@ class DirectPath final : public Path {
 
  private:
   class Part;  // the reduction of this rank's part
-  /// What becomes of the results: the owner of each part takes out what receivers lose of it, or they do it.
+  /// The rank that takes the lost packets out of the results: the owner of each part for all receivers, or each
+  /// receiver.
   enum class LostResults : std::uint8_t { kByOwner, kByReceiver };
 
   void plan_contributions(const CallArguments& call, CallFates& fates);
@@ -48,10 +50,10 @@ class DirectPath final : public Path {
   LargestNorm adversary_;
   // Of the call at hand.
   std::vector<std::uint64_t> counts_;  // of the parts, by rank
-  sim::Packetizer own_part_{0, 1, 1};  // how this rank's is cut
-  MessageLosses lost_contributions_;   // to it, by source
-  MessageLosses lost_outgoing_;        // of this rank's contributions, by owner, where they are fed back
-  LossesByRank lost_results_;          // by owner, where owners take them out
+  sim::Packetizer own_part_{0, 1, 1};  // the packets of this rank's part
+  MessageLosses lost_contributions_;   // to this rank's part, by source
+  MessageLosses lost_outgoing_;        // of this rank's contributions, by owner, under error feedback
+  LossesByRank lost_results_;          // by owner, under LostResults::kByOwner
   LostResults lost_results_by_ = LostResults::kByReceiver;
   Tensor remembered_;  // each source's last values, one after the other; empty where the fill does not need them
   ErrorFeedback feedback_;

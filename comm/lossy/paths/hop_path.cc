@@ -146,14 +146,14 @@ void HopPath::end_sums(const Run& run) {
   if (counts_travel()) rescale_owned(run);
 }
 
-// Both ends know of hops that have nothing to send.
+// Drops the hops without elements; both ends drop the same ones.
 void HopPath::hops_of(int round, HopsOfRank which, std::vector<sim::Hop>& hops) const {
   hops.clear();
   (schedule_->*which)(round, context_.group.rank(), hops);
   std::erase_if(hops, [this](const sim::Hop& hop) { return elements(hop).size() == 0; });
 }
 
-// Partial sums, and values of which this rank may keep its own, are received into a buffer; others into the work.
+// Partial sums are received into a buffer, and so are values that this rank's own may replace; others into the work.
 bool HopPath::needs_buffer(const sim::Hop& hop) const {
   const HalfNetwork& gather = context_.network.gather;
   return hop.half == sim::Half::kReduce || (can_lose(gather) && gather.fill == Fill::kOwn);
@@ -221,9 +221,9 @@ void HopPath::rescale_owned(const Run& run) {
   }
 }
 
-// Counts are part of the packets that they belong to: they use up no packets, and are lost with them. The word that
-// goes first is odd where it is the count of all elements; an even one says how many runs follow. In host memory, so
-// that they cannot go with the values.
+// Counts are part of the packets of their elements: they use up no packets, and are lost with them. The first word is
+// odd if it holds the count of all elements, and even if it holds the number of runs that follow. Counts are in host
+// memory, so they cannot travel in one message with values on a device.
 void HopPath::exchange_counts(const Run& run) {
   using Words = std::vector<std::uint64_t>;
   std::vector<Words> first_sent;

@@ -18,11 +18,11 @@ namespace droptest::comm {
 
 using ScheduleMaker = std::unique_ptr<sim::HopSchedule> (*)(const sim::ScheduleRequest&);
 
-/// A reduce hop carries the sender's partial sum: where a packet is lost, the receiver goes on with what it has, so
-/// that all contributions in the packet are gone. A gather hop carries the sender's value: a receiver that loses it
-/// fills the hole by the gather half's fill and sends that on. A rank works in the output (a reduce-scatter in a buffer
-/// of the input's size), so that `own` keeps the partial sum that the reduce half has left there. A mean is a sum until
-/// the owner of a part divides it; `own` keeps this rank's contribution to it.
+/// A reduce hop carries the sender's partial sum: where a packet is lost, the receiver continues with its own partial
+/// sum, so all contributions in the packet are lost. A gather hop carries the sender's value: a receiver that loses a
+/// packet fills its elements by the gather half's fill, and forwards them. A rank works in the output (a reduce-scatter
+/// in a buffer of the input's size), so `own` keeps the partial sum that the reduce half left there. A mean is a sum
+/// until the owner of a part divides it; for a mean, `own` keeps this rank's contribution.
 ///
 /// count_rescale: the number of contributions travels with each partial sum, and the owner of a part scales it by ranks
 /// / contributions. inverse_probability: each arrived partial sum is scaled by 1 / (1 - loss rate of its link), so that

@@ -12,10 +12,10 @@
 
 namespace droptest::comm {
 
-/// The masks of a group's messages, one after the other in memory that is used again.
+/// The masks of a group's messages, one after the other in reused memory.
 class LossesByRank {
  public:
-  /// Starts with nothing lost, of messages of at most that many packets.
+  /// Starts with nothing lost, for messages of at most `most_packets` packets.
   void start(int ranks, std::uint64_t most_packets) {
     words_of_each_ = static_cast<std::size_t>((most_packets + 63) / 64);
     words_.assign(static_cast<std::size_t>(ranks) * words_of_each_, 0);
@@ -25,7 +25,7 @@ class LossesByRank {
     if (lost != nullptr) std::ranges::copy(lost->words(), &words_[static_cast<std::size_t>(rank) * words_of_each_]);
   }
 
-  /// The words that others read, without a way over this object: it costs them one cache miss less.
+  /// The words for other ranks, without the indirection of this object: it saves them one cache miss.
   class View {
    public:
     View() = default;

@@ -10,7 +10,7 @@
 
 namespace droptest::comm {
 
-/// The masks of a call's messages in the order in which they were drawn, in memory that is used again.
+/// The masks of a call's messages in the order in which they were drawn, in reused memory.
 class MessageLosses {
  public:
   /// Begins another call.
@@ -28,7 +28,7 @@ class MessageLosses {
     messages_[count_++].any_missing = false;
   }
 
-  /// Nothing is missing of the last message after all.
+  /// Makes the last message arrive whole after all.
   void last_arrives() { messages_[count_ - 1].any_missing = false; }
 
   /// The missing packets of message `index`; null: none.

@@ -13,8 +13,8 @@
 namespace droptest::comm {
 namespace {
 
-// The tensors of one rank after the other; f(part) for each that is not empty. f works in host memory: what a device
-// has goes there and back, which waits for the stream.
+// Calls f(part) for each part that is not empty, in order. f works in host memory: values on a device are copied there
+// and back, which waits for the stream.
 template <class F>
 void for_each_part(Tensor data, std::span<const std::uint64_t> parts, const F& f) {
   std::vector<std::byte> host;
@@ -32,10 +32,10 @@ void for_each_part(Tensor data, std::span<const std::uint64_t> parts, const F& f
   }
   if (data.stream == nullptr) return;
   copy_to_device(std::span<const std::byte>(host), data.bytes.data(), *data.stream);
-  data.stream->synchronize();  // the host's copy goes
+  data.stream->synchronize();  // the copy on the host is freed next
 }
 
-// In place on floats of a width that the transform knows; narrow ones are widened, and rounded afterwards.
+// In place on floats of a width that the transform supports; narrow ones are widened, and rounded afterwards.
 template <class F>
 void transform(Tensor part, const F& f) {
   visit_elements(part.type, [&]<class T>(std::type_identity<T>) {

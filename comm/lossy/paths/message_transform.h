@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How messages are written before they are cut into packets: interleaved, or as their randomised Hadamard transform.
+// The transforms of messages before they are cut into packets: interleaving, and the randomised Hadamard transform.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 namespace droptest::comm {
 
-/// The transform of a class's messages (Hadamard first, then interleaved), and back. Both steps are linear and the same
-/// on all ranks; what a lost packet takes, and what a fill puts in its place, is spread over the message when it is
-/// turned back. The identity where the network's recovery has neither.
+/// The transform of a class's messages (Hadamard first, then interleaving), and its inverse. Both steps are linear and
+/// the same on all ranks; the inverse spreads the values of a lost packet, and the values of its fill, over the
+/// message. The identity where the network's recovery has neither.
 class MessageTransform {
  public:
   /// `network` is borrowed and outlives this; `seed` is the experiment's.
@@ -39,7 +39,7 @@ class MessageTransform {
 
   const ClassNetwork& network_;
   std::optional<sim::RandomisedHadamard> hadamard_;
-  std::vector<std::byte> order_;  // a part in the order in which it was, while it is written anew
+  std::vector<std::byte> order_;  // a copy of a part in its old order, while the part is reordered
 };
 
 }  // namespace droptest::comm

@@ -55,8 +55,8 @@ void OneHop::fill(Tensor data, const sim::PacketMask* lost, const sim::Packetize
   }
 }
 
-// What this rank loses of a message that `source` sends to all: its receivers draw the link that they count, the source
-// draws those of all its receivers and loses nothing.
+// Draws the packets that this rank loses of a message from `source` to all. Per receiver, each receiver draws the link
+// that it counts; the source passes the messages of all its links, and loses nothing.
 void OneHop::draw_copy(int source, const sim::Packetizer& packets, sim::TrafficClass traffic_class, CallFates& fates) {
   constexpr sim::Half kHalf = sim::Half::kGather;
   const int me = context_.group.rank();
@@ -145,7 +145,7 @@ void OneHop::run(const CallArguments& call, Communicator& inner, Scratch& scratc
   }
 }
 
-// The holes of all parts are filled together, so that a device is given one launch for them, not one for each source.
+// Fills the holes of all parts together, so that a device gets one launch for them, not one for each source.
 void OneHop::lose_on_device(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values) const {
   std::vector<ElementRun> lost_runs;
   std::vector<ElementRun> delivered_runs;

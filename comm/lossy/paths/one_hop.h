@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gather half that paths share: values that go one hop from the rank that has them to those that want them.
+// The gather half that paths share: values that travel one hop from their source to their receivers.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,13 @@
 
 namespace droptest::comm {
 
-/// Moves values over the inner communicator, then takes out of each receiver's copy what its links lost, and fills the
-/// holes by the gather half's fill. Links: a packet for one receiver travels on (source, destination); a packet for all
-/// on one such link per receiver, or with shared fates on (source, every destination).
+/// Moves values over the inner communicator, then takes out of each receiver's copy the packets that its links lost,
+/// and fills their elements by the gather half's fill. Links: a packet for one receiver travels on (source,
+/// destination); a packet for all travels on one such link per receiver, or with shared fates on (source, every
+/// destination).
 ///
-/// A rank's own value never travels, so it is never lost. With shared fates a source gives up what its receivers lost
-/// (except under the fill `own`), so that all ranks end with the same values.
+/// A rank's own value never travels, so it is never lost. With shared fates a source also loses the packets that its
+/// receivers lost (except under the fills `own` and `own_scaled`), so that all ranks end with the same values.
 class OneHop {
  public:
   OneHop(const PathContext& context, Consistency consistency) : context_(context), consistency_(consistency) {}
@@ -25,29 +26,29 @@ class OneHop {
   void plan(const CallArguments& call, CallFates& fates);
   void run(const CallArguments& call, Communicator& inner, Scratch& scratch);
 
-  /// The gather half of an all-reduce whose results are in `output` when the run comes to it: takes out what this
-  /// rank's links lost of them, as all_gather does. `own` keeps `own_values`, which has the shape of the output and
-  /// does not overlap it. The parts are as the plan was told.
+  /// The gather half of an all-reduce, with its results in `output` at lose_results(): takes out the packets that this
+  /// rank's links lost, as all_gather does. `own` keeps `own_values`, which has the shape of the output and does not
+  /// overlap it. Both functions get the same counts.
   void plan_results(const CallArguments& call, std::span<const std::uint64_t> counts, CallFates& fates);
   void lose_results(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values) const;
 
-  /// The same for owners that zero what is lost themselves: the losses of this rank by part. With shared fates they are
-  /// known to the owner of a part alone, and hold for all ranks.
+  /// The same where the owners of parts zero the lost packets: `lost` gets this rank's losses, by part. With shared
+  /// fates only the owner of a part knows its losses, which hold for all ranks.
   void plan_results_of_owners(const CallArguments& call, std::span<const std::uint64_t> counts, CallFates& fates,
                               LossesByRank& lost);
 
-  /// What `own` needs to keep of `values` before they are overwritten: a copy in scratch where that fill is in use and
-  /// something can be lost, else an empty tensor.
+  /// A copy of `values` in scratch, taken before they are overwritten, where the fill is `own` or `own_scaled` and
+  /// packets can be lost; else an empty tensor.
   ConstTensor keep_for_own(ConstTensor values, Scratch& scratch) { return copy_for_own(values, scratch); }
-  /// The same of an input to a reduction: `own_scaled` multiplies it by sqrt(ranks) in sums of floats, and divides it
-  /// by that in means.
+  /// The same of an input to a reduction: `own_scaled` multiplies it by sqrt(ranks) for a sum of floats, and divides it
+  /// by sqrt(ranks) for a mean.
   ConstTensor keep_contribution(ConstTensor input, ReduceOp op, Scratch& scratch);
 
   /// Fills the holes of `data`. Null `lost`: all arrived. `own_values` and `memory` have the shape of `data`, or are
   /// empty where the fill does not need them.
   void fill(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets, ConstTensor own_values,
             Tensor memory) const;
-  /// The memory of `stale` for a message that is cut so, or an empty tensor under other fills.
+  /// The memory of `stale` for a message with this cut, or an empty tensor under other fills.
   Tensor memory(StaleMemory::Use use, const Message& message, ConstTensor values, std::span<const std::uint64_t> cut,
                 int peer = -1);
 

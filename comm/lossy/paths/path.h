@@ -32,32 +32,31 @@ struct PathContext {
   sim::Link link_to_all(sim::TrafficClass traffic_class, sim::Half half, int source) const {
     return {traffic_class, half, static_cast<std::uint16_t>(group.world_rank(source)), sim::Link::kEveryDestination};
   }
-  /// How a message of those elements is cut.
+  /// The packets of a message of `count_elems` elements.
   sim::Packetizer packets(ElementType type, std::uint64_t count_elems) const {
     return {count_elems, element_bytes(type), network.payload_bytes};
   }
 };
 
-/// A collective of one traffic class of one group as one algorithm carries it out under loss: first its plan, then its
-/// run, one call at a time. It has Communicator's contract for the operation; arguments have been checked by
-/// LossyCommunicator, and are the same for both. The result of the plan, and buffers that outlive one step of the run,
-/// are the path's own, and are kept for its next call.
+/// A collective of one traffic class in one group, by one algorithm under loss: first its plan, then its run, one call
+/// at a time. It has Communicator's contract for the operation. LossyCommunicator has checked the arguments, which are
+/// the same for plan and run. The path owns the result of the plan and the buffers that outlive a step of the run, and
+/// keeps them for its next call.
 class Path {
  public:
   virtual ~Path() = default;
 
-  /// Uses up a packet index for each packet that the path sends, the same number on every rank that knows the link,
-  /// draws fates and repairs, and takes hold of the memories of stale values and feedback.
+  /// Uses up a packet index for each packet that the path sends, the same number on every rank that knows the link.
+  /// Draws fates and repairs, and takes the memories of stale values and feedback.
   /// Ranks: the thread that has the ledger, in the order of the starts of calls. Throws: ConfigError for a reduction
-  /// that the fill or the recovery has no meaning for, before it uses up anything, and for wrong
-  /// ordinals.
+  /// that the fill or the recovery has no meaning for, before any index is used up, and for wrong ordinals.
   virtual void plan(const CallArguments& call, CallFates& fates) = 0;
 
   /// Moves the data over `inner`, a reliable transport of the group, and takes out the lost packets of the plan. It may
-  /// run on another thread than plan(), which has returned. `scratch` is the call's own.
+  /// run on another thread than plan(), which has returned. `scratch` belongs to the call.
   virtual void run(const CallArguments& call, Communicator& inner, Scratch& scratch) = 0;
 
-  /// How an all-reduce's elements are cut: each part travels in packets with others or by itself, never in pieces.
+  /// The parts of an all-reduce, by number of elements. A message holds one or more parts, each of them whole.
   virtual std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) = 0;
 };
 

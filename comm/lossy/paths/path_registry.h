@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paths by name: the one list that a new path is added to.
+// Paths by name: the one list of all paths.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace droptest::comm {
 
-/// Which halves a spec's `loss` stands for where it names no half.
+/// The halves that a spec's `loss` applies to where it names no half.
 enum class LossShorthand : std::uint8_t { kBothHalves, kReduceHalf };
 
 /// Why `shared` has no meaning on some paths.
@@ -26,10 +26,10 @@ enum class RankEquality : std::uint8_t {
   kReduceHalfOnly,  ///< gather-half loss per receiver makes them differ; `shared` keeps them equal
 };
 
-/// Whether a path corrects its sends by PathContext::feedback.
+/// Whether a path supports error feedback: it adds lost contributions to its next sends.
 enum class SenderFeedback : std::uint8_t { kNone, kCorrectsSends };
 
-/// How packets get from the ranks that have values to those that need them.
+/// The route of packets from the ranks with the values to their receivers.
 enum class Route : std::uint8_t {
   kAggregated,  ///< contributions meet in the network, uncut: all ranks miss a packet that does not reach that point
   kOneHop,      ///< straight from the source: a loss concerns its receiver alone

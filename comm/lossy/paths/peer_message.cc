@@ -37,7 +37,7 @@ void PeerMessage::before_receipt(Tensor data, Scratch& scratch) {
   own_values_ = one_hop_.keep_for_own(data, scratch);
 }
 
-// The memory is that of now: another message of the name may have come since the plan.
+// Looks up the memory now: another message of the name may have arrived since the plan.
 void PeerMessage::received(const CallArguments& call) {
   const Tensor data = call.output;
   const Tensor remembered = one_hop_.memory(StaleMemory::Use::kReceive, call.message, data, {}, call.peer);

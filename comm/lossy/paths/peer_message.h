@@ -11,26 +11,26 @@
 
 namespace droptest::comm {
 
-/// Each message is one hop in the gather half over (class, gather, source -> destination), whatever the path of the
-/// class: first its plan, then its data, one message at a time. The caller moves the data over the reliable inner
+/// Each message is one hop in the gather half over (class, gather, source -> destination), for every path of the class:
+/// first its plan, then its data, one message at a time. The caller moves the data over the reliable inner
 /// communicator.
 class PeerMessage {
  public:
   /// `seed` is the experiment's.
   PeerMessage(const PathContext& context, std::uint64_t seed);
 
-  /// Uses up the packets of a message to or from call.peer, and draws those that are received, as Path::plan() does.
+  /// Uses up the packets of a message to or from call.peer, as Path::plan() does; the receiver draws their fates.
   /// Ranks: the two ends in the same order.
   void plan(const CallArguments& call, CallFates& fates);
 
-  /// At the sender: the values that travel for `data`, itself or its transform in `scratch`.
+  /// At the sender: the values that travel for `data`: `data` itself, or its transform in `scratch`.
   ConstTensor outgoing(ConstTensor data, Scratch& scratch);
 
-  /// At the receiver, before the message comes into `data`: keeps what the fill needs of the values that are there, in
-  /// `scratch`.
+  /// At the receiver, before the message overwrites `data`: copies the values of `data` into `scratch` where the fill
+  /// is `own` or `own_scaled`.
   void before_receipt(Tensor data, Scratch& scratch);
-  /// The message has come whole into call.output: takes out what its link lost, and fills the holes. On the thread of
-  /// the plan.
+  /// The whole message is in call.output: takes out the packets that its link lost, and fills their elements. On the
+  /// thread of the plan.
   void received(const CallArguments& call);
 
  private:

@@ -20,7 +20,7 @@ void TransformedPath::plan(const CallArguments& call, CallFates& fates) {
 }
 
 void TransformedPath::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
-  // The parts of what goes in and of what comes out.
+  // The parts of the input and of the output.
   const std::array<std::uint64_t, 1> input = {call.input.count_elems()};
   const std::array<std::uint64_t, 1> output = {call.output.count_elems()};
   std::vector<std::uint64_t> all_reduced;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A path whose messages are written otherwise: interleaved, or as their randomised Hadamard transform.
+// A path with transformed messages: interleaved, or as their randomised Hadamard transform.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace droptest::comm {
 
-/// Decorates any path: each part of a message that travels by itself is transformed on its way in and back on its way
-/// out; sums and fills go on in between.
+/// Decorates any path: transforms each part of a message that travels by itself before the run of the path, and inverts
+/// the transform after it. Sums and fills act on transformed values.
 /// Reductions: interleaving moves elements, so results without loss keep their bits; the Hadamard transform rounds.
 /// Throws: ConfigError as MessageTransform::check() does.
 class TransformedPath final : public Path {
@@ -31,7 +31,7 @@ class TransformedPath final : public Path {
   MessageTransform transform_;
 };
 
-/// The path itself, or in its decorator where the network's recovery transforms messages.
+/// The path itself, or its decorator where the network's recovery transforms messages.
 std::unique_ptr<Path> with_transforms(std::unique_ptr<Path> path, const PathContext& context, std::uint64_t seed);
 
 }  // namespace droptest::comm
