@@ -20,7 +20,7 @@ struct FlowEnd {
   std::uint64_t digest = 0;
   std::uint64_t packets = 0;
   std::uint64_t messages = 0;
-  std::uint64_t peer_messages = 0;  // of them
+  std::uint64_t peer_messages = 0;  // of `messages`: those of send and exchange
 };
 constexpr std::size_t kEndWords = sizeof(FlowEnd) / sizeof(std::uint64_t);
 
@@ -31,8 +31,8 @@ FlowEnd end_of(const FlowLedger& ledger, const FlowKey& key) {
   return {flow.packets == 0 ? 0 : flow.check(), flow.packets, flow.messages, flow.peer_messages};
 }
 
-// Messages between two ranks may be under way: sent, but not received. While they are, the ends agree where nothing
-// else tells them apart; the fates of these messages are compared when they have been received.
+// Messages between two ranks may be under way: sent, but not received. While they are, the ends agree if they differ by
+// those messages only; a later call compares the fates of these messages.
 bool agree(const FlowEnd& at_source, const FlowEnd& at_destination) {
   if (at_source.peer_messages <= at_destination.peer_messages) {
     return at_source.digest == at_destination.digest && at_source.packets == at_destination.packets;
@@ -58,7 +58,7 @@ std::vector<FlowKey> flows_between(const FlowLedger& ledger, int source, int des
   return keys;
 }
 
-// The first mismatch that a rank found, for the others. Plain words, so that it travels as such.
+// The first mismatch that a rank found, for the others. All members are words, so that it travels as words.
 struct Mismatch {
   std::uint64_t number = 0;  // of mismatches on this rank
   std::uint64_t traffic_class = 0;
@@ -118,7 +118,7 @@ void verify_fates(Communicator& group, const FlowLedger& ledger, GroupNumber gro
       next += kEndWords;
       const FlowEnd here = end_of(ledger, key);
       const bool to_all = key.link.destination == sim::Link::kEveryDestination;
-      // A rank that is in none of the source's groups of this number knows nothing of the flow.
+      // A rank that is in none of the source's groups of this number does not know the flow.
       if (to_all && here.packets == 0) continue;
       if (agree(at_source, here)) continue;
       if (first.number == 0) {
@@ -135,7 +135,7 @@ void verify_fates(Communicator& group, const FlowLedger& ledger, GroupNumber gro
     }
   }
 
-  // Every rank learns of it, so that none waits for one that gave up.
+  // Every rank gets all mismatches, so that no rank waits for one that has thrown.
   std::vector<std::uint64_t> all(static_cast<std::size_t>(world_size) * kMismatchWords);
   const std::vector<std::uint64_t> sizes(static_cast<std::size_t>(world_size), kMismatchWords);
   const std::array<std::uint64_t, kMismatchWords> mine = {first.number,

@@ -12,22 +12,21 @@ namespace {
 
 constexpr double kMicrosecondsPerSecond = 1e6;
 
-// The 64-bit packet index of docs/paths.md: an index that runs on leaves 48 bits for packets below the group's number;
-// one that starts anew has 32 bits for packets, the upper half of which is for repetitions, 24 for the message's number
-// and 8 for the group's.
+// The 64-bit packet index of docs/paths.md. Of an index that continues along the link, 48 bits are for packets, and the
+// bits above for the group's number. Of an index that restarts for each message, 32 bits are for packets (the upper
+// half of them for repetitions), 24 for the message's number and 8 for the group's.
 constexpr int kGroupShift = 48;
 constexpr int kMessageShift = 32;
 constexpr int kMessageGroupShift = 56;
 
-// Payload of the lost packets of `mask`, of which there are `number`: all are full but the message's last data packet,
-// which is at `last`.
+// Payload of the `number` lost packets of `mask`: all are full but the message's last data packet, which is at `last`.
 std::uint64_t lost_bytes(const sim::PacketMask& mask, std::uint64_t number, std::uint64_t last,
                          const sim::Packetizer& packets) {
   const std::uint64_t full = packets.payload_bytes(0);
   return number * full - (mask.lost(last) ? full - packets.payload_bytes(packets.packets() - 1) : 0);
 }
 
-// The packets that stay missing have a digest of their own.
+// The packets that stay missing have a digest of their own, under this link.
 sim::Link last_attempt(sim::Link link) {
   link.attempt = sim::Link::kMostAttempts;
   return link;
@@ -81,8 +80,8 @@ sim::MessagePlace LinkCourse::place(const FlowKey& key, std::uint64_t packets_se
   return {origin, origin, 0, std::nullopt};
 }
 
-// A message begins in the packet time in which it leaves, unless the message before it still has that one: its last
-// packet may be short, and a packet that is not full takes a whole tick all the same.
+// A message begins in the tick of its departure, unless the message before it still uses that tick: a packet takes a
+// whole tick, also where it is not full.
 sim::PacketTicks LinkCourse::take_ticks(std::uint64_t packets_sent, double departs_seconds, double packet_seconds) {
   const std::uint64_t first = std::max(sim::whole_slots(departs_seconds, packet_seconds), next_tick);
   next_tick = first + packets_sent;
@@ -128,7 +127,7 @@ void FlowTally::count_lost(const sim::PacketMask& lost, std::uint64_t number, st
   counts.lost_bytes += lost_bytes(lost, number, last, packets);
 }
 
-// Go-back-N drops packets that were not lost, so that more can be missing than were lost.
+// Go-back-N also drops packets that were not lost, so more packets can be missing than were lost.
 void FlowTally::count_repair(const sim::Repair& repair, const sim::PacketMask& still_missing) {
   counts.repaired_packets += repair.lost_data_packets - std::min(repair.lost_data_packets, still_missing.lost_count());
   counts.resent_packets += repair.resent_packets;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A link as one rank knows it: the index of its next packet, and the counts of its losses.
+// A link at one rank: the index of its next packet, and the counts of its losses.
 #pragma once
 
 #include <compare>
@@ -21,8 +21,8 @@
 
 namespace droptest::comm {
 
-/// Tells the groups of one rank apart: 0 for the communicator that was not split, larger for each later split. All
-/// members of a group agree on it, and no rank is in two groups of one number.
+/// Identifies a group of one rank: 0 for the communicator that was not split, larger for each later split. All members
+/// of a group agree on it, and no rank is in two groups of one number.
 using GroupNumber = std::uint16_t;
 
 /// A link as a stream of packets. A link with one destination is one flow, whatever group it is used in, because both
@@ -39,23 +39,24 @@ FlowKey key_of(const sim::Link& link, GroupNumber group);
 /// "link 0 -> 3 of class tp_forward"
 std::string name_of(const sim::Link& link);
 
-/// Where the packets of a link lie: its indices and ticks.
+/// The position of a link: its packet indices and ticks.
 struct LinkCourse {
   std::uint64_t messages = 0;
-  std::uint64_t packets = 0;    ///< so far; the index of the next one where indices run on along the link
+  std::uint64_t packets = 0;    ///< so far; the index of the next one where indices continue along the link
   std::uint64_t next_tick = 0;  ///< of a link with a clock: the first one after its last packet
-  /// Of each message, where messages have ordinals (Message::ordinal); 0: they have none. Absent: no message had any.
+  /// The packets of each message, where messages have ordinals (Message::ordinal); 0: they have none. Absent: no
+  /// message with packets yet.
   std::optional<std::uint64_t> ordinal_packets;
 
   /// Throws: ConfigError where messages with ordinals have different sizes, or only some of a link's messages have one.
   void check_ordinal(const FlowKey& key, std::uint64_t packets_sent, std::optional<std::uint64_t> ordinal);
-  /// Where the next message of so many packets lies: after the messages before it, or at the place of its ordinal.
-  /// Throws: CheckError when the indices run out.
+  /// The place of the next message of `packets_sent` packets: after the messages before it, or at its ordinal. Throws:
+  /// CheckError when the indices run out.
   sim::MessagePlace place(const FlowKey& key, std::uint64_t packets_sent, BurstScope scope,
                           std::optional<std::uint64_t> ordinal) const;
   /// The ticks of such a message, which are then used up.
   sim::PacketTicks take_ticks(std::uint64_t packets_sent, double departs_seconds, double packet_seconds);
-  /// Goes on to the next message.
+  /// Advances to the next message.
   void pass(std::uint64_t packets_sent) {
     packets += packets_sent;
     ++messages;
@@ -71,7 +72,7 @@ class MissingDigest {
   void visit_state(sim::StateVisitor& visitor, const sim::Link& link);
 
  private:
-  std::unique_ptr<sim::FateDigest> digest_;  // null while nothing did
+  std::unique_ptr<sim::FateDigest> digest_;  // null until a packet stays missing
 };
 
 /// The counts of a link, on the rank that counts it. Members that every message changes come first.
@@ -80,9 +81,9 @@ struct alignas(64) FlowTally {
   /// Of all fates, and of the packets that stayed missing.
   std::uint64_t digest() const { return fates.digest() + missing.value(); }
 
-  /// A message that goes out as so many packets, of which the last data packet may be short.
+  /// A message of `packets_sent` packets, of which the last data packet may be short.
   void count_bytes(std::uint64_t packets_sent, const sim::Packetizer& packets);
-  /// Its lost packets, of which there are `number`; `last` is where its last data packet is.
+  /// The `number` lost packets of a message; `last` is the position of its last data packet.
   void count_lost(const sim::PacketMask& lost, std::uint64_t number, std::uint64_t last,
                   const sim::Packetizer& packets);
   void count_repair(const sim::Repair& repair, const sim::PacketMask& still_missing);
@@ -94,7 +95,7 @@ struct alignas(64) FlowTally {
   PacketCounts counts;
   sim::CountedFates fates;
   sim::LostCountTheory theory;
-  std::uint64_t drawn_step = 0;  ///< in which fates were last drawn
+  std::uint64_t drawn_step = 0;  ///< the step of the last drawn fates
   MissingDigest missing;
 };
 
@@ -107,9 +108,9 @@ struct Flow : LinkCourse {
   LossCounts loss_counts() const;
   void visit_state(sim::StateVisitor& visitor, const sim::Link& link);
 
-  const sim::LossProcess* process;  ///< of the link, for all steps; null: reliable
-  std::uint64_t peer_messages = 0;  ///< of the messages: those that may be under way when one end is asked
-  std::pair<const FlowKey, Flow>* next = nullptr;  ///< that had the next message last time; null: none yet
+  const sim::LossProcess* process;                 ///< of the link, for all steps; null: reliable
+  std::uint64_t peer_messages = 0;                 ///< of the messages: those of send and exchange
+  std::pair<const FlowKey, Flow>* next = nullptr;  ///< the flow of the next message last time; null: none yet
   std::unique_ptr<FlowTally> tally;                ///< null where another rank counts the link
   sim::FateDigest checked_fates;
   MissingDigest checked_missing;

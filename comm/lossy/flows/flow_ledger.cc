@@ -47,8 +47,8 @@ Flow& FlowLedger::flow_of(const FlowKey& key) {
   return entry->second;
 }
 
-// Collectives come in rounds, in which the flow after this one will be the one of last time. Its state has long left
-// the caches: it comes back while this flow's message is drawn.
+// Collectives come in rounds, so the next flow will be the same as last time. Its state is no longer in the caches: it
+// is fetched while this flow's message is drawn.
 void FlowLedger::fetch_ahead(const Flow& flow) {
   constexpr int kForWriting = 1;
   constexpr std::size_t kLineBytes = 64;
@@ -91,7 +91,7 @@ struct FlowLedger::Sent {
   FlowKey key;
   Flow& flow;
   const HalfNetwork& half;
-  std::uint64_t packets;  // that go out at first
+  std::uint64_t packets;  // of the first transmission
   std::optional<MessageTime> time;
   std::optional<sim::PacketTicks> ticks;
 };
@@ -144,7 +144,7 @@ bool FlowLedger::draw(CallFates& call, const Sent& sent, const sim::Packetizer& 
     }
     if (flow.tally != nullptr) flow.tally->count_bytes(sent.packets, packets);
   }
-  // Packets that come too late are missing whatever the recovery did; receivers wait for packets that arrive for
+  // Late packets are missing, even where the recovery repaired them; receivers wait for packets that arrive for
   // certain.
   const std::uint64_t data = packets.packets();
   const std::uint64_t in_time = sent.time && sent.time->in_time ? std::min(*sent.time->in_time, data) : data;
@@ -167,10 +167,10 @@ bool FlowLedger::lose(const CallFates& call, const Sent& sent, const sim::LossPr
       repeated == nullptr ? flow.place(sent.key, sent.packets, scope, call.ordinal) : repeated->place;
   if (repeated == nullptr) {
     place.ticks = sent.ticks;
-    // Where each message has fates of its own, no time passes between them.
+    // Under burst_scope "message" each message has its own fates, so no time passes between messages.
     if (place.ticks && scope == BurstScope::kMessage) place.ticks->first = 0;
   }
-  // Without a recovery lost packets are missing.
+  // Without a recovery, all lost packets stay missing.
   const sim::LinkRecovery* recovery = sent.half.recovery.get();
   sim::PacketMask& lost = recovery == nullptr ? missing : lost_;
   lost.resize(sent.packets);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The packet indices, fates and counts of every link that one rank has to do with.
+// The packet indices, fates and counts of every link that one rank uses.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@
 
 namespace droptest::comm {
 
-/// Each link is counted on exactly one rank; the others keep its index, and a digest of some messages, only.
+/// Each link is counted on exactly one rank; the others keep only its index, and a digest of some messages.
 enum class Tally : std::uint8_t { kCounted, kOtherEnd };
 
-/// How a message fares. Certain: it arrives, and uses up its packets like others.
+/// The fate of a message. Certain: it arrives, and uses up its packets like others.
 enum class Arrival : std::uint8_t { kByFate, kCertain };
 Arrival arrival_of(const Message& message, const ClassNetwork& network, std::uint64_t step);
 
@@ -34,42 +34,42 @@ struct CallFates {
   GroupNumber group = 0;   ///< matters for links to every destination
   std::uint64_t step = 0;  ///< the loss of a link may change with it
   Arrival arrival = Arrival::kByFate;
-  /// Of send, recv or exchange, whose two ends need not come to it together.
+  /// Of send, recv or exchange: their two ends may reach the call at different times.
   enum class Ends : std::uint8_t { kTogether, kApart } ends = Ends::kTogether;
   std::optional<std::uint64_t> ordinal{};  ///< Message::ordinal
-  /// Borrowed; when the call's messages leave, for processes that look at the time, and what misses a deadline: that is
-  /// lost too, whatever its fate. Late packets are in the masks, but not in the counts and digests, which are the loss
-  /// process's. Null: no time is known.
+  /// Borrowed. The departures of the call's messages, for processes that depend on time, and their late packets: a
+  /// packet that misses the deadline is lost too, whatever its fate. Late packets are in the masks, but not in the
+  /// counts and digests, which hold the losses of the process. Null: no time is known.
   MessageTimes* times = nullptr;
 
-  Touch touch = Touch::kUntouched;  ///< so far, as far as this rank draws fates
+  Touch touch = Touch::kUntouched;  ///< so far, for the fates that this rank draws
 };
 
 /// Hands out packet indices and draws the fates of each message.
-/// Thread safety: none; a rank has one. Ranks: the ends of a link use it in the same order, which the program order of
-/// the starts of calls gives.
+/// Thread safety: none; a rank has one. Ranks: the ends of a link use it in the same order, which is the program order
+/// of the starts of calls.
 class FlowLedger {
  public:
   /// The processes of `network` are shared with it.
   explicit FlowLedger(const Network& network, Counting counting = Counting::kOn)
       : network_(network), counting_(counting) {}
-  FlowLedger(const FlowLedger&) = delete;  // flows know each other by address
+  FlowLedger(const FlowLedger&) = delete;  // flows hold each other's addresses
   FlowLedger& operator=(const FlowLedger&) = delete;
 
-  /// Uses up the packets of one message on a link. Whether any are missing once the half's recovery has done what it
-  /// can; then `missing` has a bit for each of packets.packets(), else it is unspecified.
+  /// Uses up the packets of one message on a link. Returns whether any are missing after the half's recovery; then
+  /// `missing` has a bit for each of packets.packets(), else it is unspecified.
   /// Determinism: the fates are LossProcess::draw(seed, link, first, ...) with `first` from docs/paths.md; those of
   /// packets that are sent again follow from docs/fates.md.
   /// Throws: CheckError when a link runs out of packet indices; ConfigError for an ordinal that is wrong on its link.
   bool draw_message(CallFates& call, const sim::Link& link, const sim::Packetizer& packets, Tally tally,
                     sim::PacketMask& missing);
 
-  /// Uses up the packets of a message whose fates are of no use to this rank. They are drawn for every 16th message of
-  /// the link only, so that its two ends can be compared.
+  /// Uses up the packets of a message of which this rank does not need the fates. It draws them for every 16th message
+  /// of the link only, so that the two ends can be compared.
   void pass_message(CallFates& call, const sim::Link& link, const sim::Packetizer& packets);
 
-  /// Long-run fraction of a link's packets that stays missing, in messages of so many packets.
-  /// Throws: CheckError where its recovery knows no closed form, which validate() refuses with the fills that ask.
+  /// Long-run fraction of a link's packets that stays missing, in messages of `packets` packets. Throws: CheckError
+  /// where its recovery has no closed form; validate() refuses such a recovery with the fills that need the rate.
   double missing_rate(const sim::Link& link, std::uint64_t packets) const;
 
   void visit_state(sim::StateVisitor& visitor);
@@ -96,8 +96,8 @@ class FlowLedger {
   Counting counting_;
   std::pmr::monotonic_buffer_resource memory_;  // of flows_: one after the other in the order of their first messages
   Flows flows_{&memory_};
-  std::pair<const FlowKey, Flow>* last_ = nullptr;  // that had a message; null: none yet
-  sim::PacketMask lost_;                            // of the packets of a message that are sent at first
+  std::pair<const FlowKey, Flow>* last_ = nullptr;  // the flow of the last message; null: none yet
+  sim::PacketMask lost_;                            // of the first transmission of a message
 };
 
 }  // namespace droptest::comm

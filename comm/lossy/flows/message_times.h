@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the messages of a collective leave, and how much of them arrives before a deadline, by link.
+// The departures of the messages of a collective, and the packets that arrive before a deadline, by link.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace droptest::comm {
 
-/// Where on its link a message lies that is sent again until its budget is spent: the clock, which has walked along it,
-/// says so to the loss layer.
+/// The place on its link of a message that is sent again until its budget is spent. The clock, which has walked along
+/// the link, gives it to the loss layer.
 struct RepeatedMessage {
   sim::MessagePlace place;
   sim::LinkTiming timing;
@@ -26,21 +26,21 @@ struct RepeatedMessage {
 struct MessageTime {
   double departs_seconds = 0;
   double packet_seconds = 0;                ///< of one full packet, with its header, on the link
-  std::optional<std::uint64_t> in_time;     ///< its first packets, that arrive before the deadline; absent: all
-  std::optional<RepeatedMessage> repeated;  ///< absent: its place is that of its index, and nothing takes time
+  std::optional<std::uint64_t> in_time;     ///< its first packets, which arrive before the deadline; absent: all
+  std::optional<RepeatedMessage> repeated;  ///< absent: the place follows from its index, and nothing takes time
 };
 
-/// Filled before a collective, used up by it: messages of a link in their order.
+/// Filled before a collective, which uses it up: messages of a link in their order.
 class MessageTimes {
  public:
   void clear() { times_.clear(); }
 
   void add(const sim::Link& link, const MessageTime& time) { times_[link].push_back(time); }
-  /// The same of a packet that several receivers share: the first departure, the slowest link and the earliest
-  /// deadline count.
+  /// The same for a packet that several receivers share: with the first departure, the slowest link and the earliest
+  /// deadline.
   void add_shared(sim::Link link, const MessageTime& time);
 
-  /// That of the next message on the link; nothing, where nothing is known.
+  /// The time of the next message on the link; absent where none is known.
   std::optional<MessageTime> take(const sim::Link& link);
 
  private:
