@@ -13,11 +13,11 @@
 namespace droptest::comm {
 namespace {
 
-// What goes from send to recv has the upper half of a link's packets, or of its messages where each has fates of its
-// own (docs/paths.md).
+// Messages from send to recv use the upper half of a link's packets; where each message has its own fates, the upper
+// half of its messages (docs/paths.md).
 constexpr std::uint64_t kPeerPackets = std::uint64_t{1} << 47U;
 constexpr std::uint64_t kPeerMessages = std::uint64_t{1} << 55U;
-// A collective's rounds have stragglers of their own; the last number is that of what goes from send to recv.
+// Each round of a collective has its own stragglers; the last number is for messages from send to recv.
 constexpr std::size_t kMessageRound = CollectiveTiming::kMostRounds;
 
 bool shares_fates(const ClassNetwork& network, const TimedMessage& message) {
@@ -57,7 +57,7 @@ TimedMessage CollectiveTiming::cost_of(const What& what, const sim::TimedHop& ho
                                static_cast<std::uint64_t>(draws.round) << 32U |
                                static_cast<std::uint64_t>(on.source) << 16U | on.destination;
   const double factor = straggler_.factor(network_.seed, sim::Purpose::kTransferStraggler, stream, draws.index);
-  // A parity packet is as long as the longest of the message.
+  // A parity packet is as long as the longest data packet of the message.
   const std::uint64_t redundant_bytes = packets > cut.packets() ? (packets - cut.packets()) * cut.payload_bytes(0) : 0;
   const auto bytes =
       static_cast<double>(hop.elements * element_bytes(what.type) + redundant_bytes + packets * model_.header_bytes);
@@ -101,7 +101,7 @@ void CollectiveTiming::repeat(const What& what, Courses& courses, TimedMessage& 
     if (by_message) place.ticks->first = 0;
     course.pass(message.cost.packets);
     course.collective = collectives_;
-    // Receivers of one packet have one fate of it, whatever their links: the slowest says when it is sent again.
+    // Receivers of one packet share its fate, whatever their links: the slowest link sets the time of a repetition.
     const sim::LinkCost& cost =
         to_all ? slowest_link() : model_.links.of(message.link.source, message.link.destination);
     const auto bytes = static_cast<double>(network.payload_bytes + model_.header_bytes);
@@ -173,7 +173,7 @@ void CollectiveTiming::collective(sim::Collective collective, const What& what, 
   if (path.schedule == nullptr && reduces) {
     return aggregate(what, count_elems, clocks, visit);
   }
-  // Values that no aggregation point adds up go from rank to rank.
+  // Collectives without a reduction have no aggregation point: their values go from rank to rank.
   const auto make_schedule = path.schedule == nullptr ? &sim::make_direct_schedule : path.schedule;
   const auto schedule = make_schedule({collective, ranks(), root, network.group_ranks});
   const std::vector<std::uint64_t> cut = collective == sim::Collective::kAllReduce
@@ -199,15 +199,15 @@ void CollectiveTiming::all_to_all(const What& what, std::span<const std::uint64_
   play(*schedule, what, elements_of, clocks, visit, Values::kForOne);
 }
 
-// Packets are summed as they arrive and go on at once: latency + transfer up, latency down. The way down carries what
-// the gather half repeats, too. The aggregation point waits one deadline from when the first rank begins.
+// Packets are summed as they arrive and forwarded at once: latency + transfer up, latency down. The way down includes
+// the repetitions of the gather half. The aggregation point waits one deadline from the start of the first rank.
 void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, std::span<double> clocks,
                                  const Visit& visit) {
   const ClassNetwork& network = network_of(what);
   const double first = *std::min_element(clocks.begin(), clocks.end());
   const double limit = first + model_.deadline_seconds.value_or(std::numeric_limits<double>::infinity());
   double complete = first;
-  // Hops to the aggregation point are those of the group's first rank; its own takes as long as any.
+  // Hops to the aggregation point are those to the group's first rank; its own hop takes as long as any.
   for (int source = 0; source < ranks(); ++source) {
     const sim::TimedHop hop{source, source == 0 ? ranks() - 1 : 0, count_elems, sim::Half::kReduce};
     TimedMessage up = cost_in_collective(what, hop, 0);
@@ -234,7 +234,7 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
     double& clock = clocks[static_cast<std::size_t>(receiver)];
     clock = std::max(clock, complete + down.cost.latency_seconds +
                                 std::max(0.0, down.cost.transfer_seconds - lossless.transfer_seconds(bytes)));
-    down.cost.packets = 0;  // the same ones that went up
+    down.cost.packets = 0;  // counted on the way up
     visit(down);
   }
   ++collectives_;

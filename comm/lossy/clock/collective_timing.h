@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the ranks of a group are done with a collective, worked out from pure fates alone.
+// The time at which each rank of a group finishes a collective, computed from pure fates alone.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +24,24 @@ namespace droptest::comm {
 
 /// One message of a collective with a clock.
 struct TimedMessage {
-  sim::Link link;      ///< whose fates it has
-  int counted_on = 0;  ///< rank of the group
+  sim::Link link;      ///< the link that gives its fates
+  int counted_on = 0;  ///< the rank of the group that counts it
   sim::HopCost cost;
   std::uint64_t data_packets = 0;  ///< of cost.packets
   double factor = 1;               ///< of its straggler, on all its times
   double departs_seconds = 0;
   double packet_seconds = 0;  ///< of one full packet on its link
-  std::uint64_t resent = 0;   ///< packets, each as often as it was sent again
+  std::uint64_t resent = 0;   ///< repetitions of packets, each as often as it was sent again
   std::uint64_t timeouts = 0;
-  std::optional<RepeatedMessage> repeated;  ///< where it lies, on a link that sends again
+  std::optional<RepeatedMessage> repeated;  ///< its place, on a link that sends again
   std::optional<std::uint64_t>
       in_time;  ///< its packets that arrive before the deadline; none where nobody waits for it
 };
 
-/// The collectives of one group, one after the other. Each moves the clocks of all its ranks, and shows the messages in
-/// the order in which ports carry them.
+/// The collectives of one group, one after the other. Each moves the clocks of all its ranks, and visits the messages
+/// in the order in which ports carry them.
 /// Ranks: every rank of a group has one, or a simulation has one for all. Determinism: a pure function of (network,
+/// model, calls).
 /// model, calls).
 class CollectiveTiming {
  public:
@@ -64,23 +65,23 @@ class CollectiveTiming {
     Arrival arrival = Arrival::kByFate;      ///< certain: messages are sent once
     std::optional<std::uint64_t> ordinal{};  ///< Message::ordinal
   };
-  /// `counts`: the elements of an all-reduce or a broadcast, of each rank's part in the others. `clocks`: seconds by
-  /// rank, when it begins and afterwards when it is done.
+  /// `counts`: the elements of an all-reduce or a broadcast, of each rank's part in the others. `clocks`: by rank, the
+  /// seconds at which it begins; afterwards, the seconds at which it ends.
   void collective(sim::Collective collective, const What& what, std::span<const std::uint64_t> counts, int root,
                   std::span<double> clocks, const Visit& visit);
   /// `table`: elements from each rank to each other one, by source.
   void all_to_all(const What& what, std::span<const std::uint64_t> table, std::span<double> clocks, const Visit& visit);
-  /// A message from send to recv, when the sender's clock says `clock`: only the two ends know of it.
+  /// A message from send to recv that departs at `clock` of the sender; only the two ends know it.
   TimedMessage message(const What& what, int source, int destination, std::uint64_t elements, double clock);
 
  private:
-  // Which straggler a message meets.
+  // The numbers that select a message's straggler.
   struct Draws {
     std::size_t round;
     std::uint64_t index;
   };
-  // How far a link that sends again has come, and what became of its last message: hops that carry packets for every
-  // destination share it.
+  // The position of a link that sends again, and the repetitions of its last message. Hops with packets for every
+  // destination share one.
   struct Course : LinkCourse {
     std::uint64_t collective = 0;
     RepeatedMessage last;
@@ -99,7 +100,7 @@ class CollectiveTiming {
   TimedMessage cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const;
   // The cost of a message from a rank to all others at once.
   const sim::LinkCost& slowest_link() const;
-  // Adds the time of the repetitions to a message that leaves at its time, where its link sends again.
+  // Adds the time of the repetitions to a message with a departure, where its link sends again.
   void repeat(const What& what, Courses& courses, TimedMessage& message) const;
   using ElementsOf = std::function<std::uint64_t(const sim::Hop&)>;
   // Whether each receiver gets values of its own, as in an all_to_all, or all of them may get the same; and whether
@@ -116,14 +117,14 @@ class CollectiveTiming {
   sim::Straggler straggler_;
   std::uint64_t step_ = 0;
   std::uint64_t collectives_ = 0;
-  // All ranks of the group see all its collectives; of what goes from send to recv only the two ends know, so it has
-  // places of its own.
+  // All ranks of the group know all its collectives. Only the two ends know a message from send to recv, so messages
+  // have places of their own.
   Courses courses_;
   Courses message_courses_;
   std::map<sim::Link, std::uint64_t> messages_;
 };
 
-/// Notes a collective's message for the loss layer, on the link whose fates it has there.
+/// Notes a collective's message for the loss layer, on the link that gives its fates.
 void note_time(const TimedMessage& message, MessageTimes& times);
 
 /// Adds a message to the counts of the rank that counts it.

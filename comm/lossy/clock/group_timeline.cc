@@ -86,14 +86,14 @@ double GroupTimeline::play_collective(const CallArguments& call, const Collectiv
   return end;
 }
 
-// From send to recv there is no deadline.
+// Messages from send to recv have no deadline.
 void GroupTimeline::note_message(const TimedMessage& message) {
   if (!notes_times_) return;
   clock_.message_times().add(message.link,
                              {message.departs_seconds, message.packet_seconds, std::nullopt, message.repeated});
 }
 
-// The time of departure travels ahead of the message.
+// The time of departure travels before the message.
 double GroupTimeline::play_send(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds) {
   VirtualClock::Ports& ports = clock_.ports();
   const std::array<double, 1> departure = {std::max(ready_seconds, ports.sends_from)};

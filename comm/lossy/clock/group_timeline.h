@@ -16,10 +16,10 @@
 
 namespace droptest::comm {
 
-/// Works out when the calls of one group end for this rank. Ranks tell each other when they can begin, over a reliable
-/// communicator; then each works out the whole collective, hop by hop, from pure fates, so that all agree without
-/// another word. A call begins when the rank's clock says so and the ports that it needs are free, so those of one rank
-/// follow on each other, and computation meanwhile overlaps with them.
+/// Computes the end of each call of one group for this rank. Ranks tell each other their times of readiness over a
+/// reliable communicator; then each rank computes the whole collective, hop by hop, from pure fates, so that all agree
+/// without further messages. A call begins at the rank's clock, or later when its ports are free, so the calls of one
+/// rank follow each other, and computation overlaps with them.
 /// Ranks: all of the group call the same, in the order of the starts of calls. Determinism: with given compute times
 /// the ends are a pure function of (seed, program), equal on every backend.
 class GroupTimeline {
@@ -27,9 +27,9 @@ class GroupTimeline {
   /// `group` and `clock` are borrowed, and outlive this. Nobody else uses `group`, or everybody in the same order.
   GroupTimeline(Communicator& group, GroupNumber number, VirtualClock& clock);
 
-  /// When `call`, which was ready to begin at `ready_seconds`, is over for this rank: a send when the rank's port is
-  /// free again, others when all has come. Messages that arrive for certain are sent once. Notes the times of its
-  /// messages in the clock's MessageTimes, where fates or deadlines need them.
+  /// The end of `call` for this rank, where the call was ready to begin at `ready_seconds`. A send ends when the rank's
+  /// port is free again, other calls end when all data have arrived. Messages that arrive for certain are sent once.
+  /// Notes the times of its messages in the clock's MessageTimes, where fates or deadlines need them.
   double play(const CallArguments& call, Arrival arrival, double ready_seconds);
 
   /// The training step that the next collectives belong to; the loss of a link may change with it.
@@ -46,12 +46,12 @@ class GroupTimeline {
 
   Communicator& group_;
   VirtualClock& clock_;
-  bool notes_times_;  // whether the loss layer asks for them
+  bool notes_times_;  // whether the loss layer needs them
   CollectiveTiming timing_;
 };
 
-/// Whether the losses of a message depend on its time of departure: on a process that looks at the time, a deadline, or
-/// a recovery that sends again in the slots of a clock.
+/// Whether the losses of a message depend on its time of departure: on a process that depends on time, a deadline, or a
+/// recovery that sends again in the slots of a clock.
 bool time_feeds_fates(const Network& network, const TimeModel& model);
 
 }  // namespace droptest::comm

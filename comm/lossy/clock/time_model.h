@@ -19,23 +19,23 @@ struct TimeModel {
   std::uint64_t header_bytes = 0;          ///< on the wire, before each packet's payload
   std::optional<double> deadline_seconds;  ///< of a round of hops, where nothing is repaired; later packets are lost
   std::optional<double> compute_seconds;   ///< of a rank in a step; absent: the processor time that it takes
-  double later_share = 0;                  ///< of compute_seconds: passes not when a step begins, but piece by piece
+  double later_share = 0;                  ///< of compute_seconds: passes in pieces during a step, not at its begin
   /// Seconds of processor time of the calling thread, from which compute time is measured; empty: the system's clock.
   std::function<double()> thread_seconds;
   double compute_p99_over_p50 = 1;   ///< of the lognormal factor on each rank's compute time in a step
-  double transfer_p99_over_p50 = 1;  ///< of that on each hop's time
+  double transfer_p99_over_p50 = 1;  ///< of the same factor on each hop's time
 };
 
 /// Throws: ConfigError for values out of range, and for a deadline with measured compute time or a recovery of links,
-/// which does not know what is late.
+/// which cannot know the late packets.
 void validate(const TimeModel& model, const Network& network);
 
-/// Where one rank's clock stands, and how it came there. Counts are of the messages that the rank receives.
+/// The clock of one rank, and the parts of its time. Counts are of the messages that the rank receives.
 struct VirtualTime {
   double seconds = 0;
-  double compute_seconds = 0;  ///< of them, spent between waits for calls; the rest is exposed communication
-  /// That the rank's calls took from when their data and its ports were ready to their ends, whether it waited for them
-  /// or computed meanwhile: what would be exposed if nothing overlapped.
+  double compute_seconds = 0;  ///< of these, spent between waits for calls; the rest is exposed communication
+  /// The time of the rank's calls, from readiness of their data and ports to their ends, whether the rank waited or
+  /// computed meanwhile: the exposed time if nothing overlapped.
   double network_seconds = 0;
   std::uint64_t packets = 0;   ///< received
   std::uint64_t repeated = 0;  ///< transmissions beyond the first of each

@@ -16,7 +16,7 @@ namespace {
 
 const Message kTimes{sim::TrafficClass::kControl, "virtual times"};
 
-// A thread that waits, or shares its core with other ranks, does not use it up.
+// A thread does not use up this time while it waits, or while other ranks use its core.
 double system_thread_seconds() {
   timespec now{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

@@ -15,7 +15,7 @@
 
 namespace droptest::comm {
 
-/// Shared by the groups that a rank is in.
+/// Shared by the groups of one rank.
 class VirtualClock {
  public:
   /// `network` has the loss of every class. Throws: ConfigError for a model that has no meaning.
@@ -26,25 +26,25 @@ class VirtualClock {
   VirtualTime& time() { return time_; }
   MessageTimes& message_times() { return message_times_; }
 
-  /// The network's timeline: when the rank's port that sends and the one that receives are free.
+  /// The network's timeline: the times at which the rank's sending port and its receiving port are free.
   struct Ports {
     double sends_from = 0;
     double receives_from = 0;
     void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, sends_from, receives_from); }
   };
   Ports& ports() { return ports_; }
-  /// The compute timeline's rank waits for the network, where that is later.
+  /// The rank, on the compute timeline, waits for the network, where that is later.
   void wait_until(double seconds) { time_.seconds = std::max(time_.seconds, seconds); }
-  /// So much is computed now, in addition to what the model gives each step or is measured. Throws: ConfigError for
-  /// negative seconds.
+  /// Adds `seconds` of compute time to the given or measured compute time of the step. Throws: ConfigError for negative
+  /// seconds.
   void compute_now(double seconds);
-  /// That share of a step's given compute time passes now, with the straggler of the step.
+  /// Passes `share` of a step's given compute time, with the straggler of the step.
   void compute_share(double share);
 
-  /// The rank goes on to another step. Given compute time passes at once, but for TimeModel::later_share.
+  /// The rank begins another step. Given compute time passes at once, but for TimeModel::later_share.
   void begin_step(std::uint64_t step);
 
-  /// Within a pause, so that it holds all compute time measured so far.
+  /// Called within a pause, so that it holds all compute time measured so far.
   void visit_state(sim::StateVisitor& visitor);
 
   /// While one is alive, the processor time of the calling thread is not compute time. They may be nested.
@@ -92,7 +92,7 @@ class VirtualClock {
   double resumed_ = 0;  // thread time
 };
 
-/// The network of the paths: `network` itself, with holes by lateness where there is a deadline.
+/// The network of the paths: `network`, with lost late packets where there is a deadline.
 Network with_deadlines(const Network& network, const TimeModel& model);
 
 /// The group's clocks: the latest of them, the mean compute and network time, and the sums of the counts. Ranks: all of
