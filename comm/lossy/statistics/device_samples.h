@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over tensors in device memory that the host wants to know.
+// Sums over tensors in device memory, for the host.
 #pragma once
 
 #include <cstddef>

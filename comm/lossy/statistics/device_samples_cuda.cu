@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over the elements of tensors that the host wants to know.
+// Sums over the elements of tensors, for the host.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr unsigned kThreads = 256;
 
-// The sum over the block's threads, in a fixed order; thread 0 has it.
+// The sum over the block's threads, in a fixed order; only thread 0 has the result.
 __device__ double block_sum(double value, double* lanes) {
   lanes[threadIdx.x] = value;
   __syncthreads();
@@ -29,7 +29,7 @@ __device__ double block_sum(double value, double* lanes) {
   return sum;
 }
 
-// NaN where any thread's is.
+// NaN where the value of any thread is NaN.
 __device__ double larger_or_nan(double a, double b) { return a < b || b != b ? b : a; }
 
 __device__ double block_max(double value, double* lanes) {
@@ -46,7 +46,7 @@ __device__ double block_max(double value, double* lanes) {
   return largest;
 }
 
-// Partial sums of each block, which the host adds up in order: their number depends on that of the elements alone.
+// Partial sums of each block, which the host adds in order; their number depends on the number of elements alone.
 std::uint64_t partial_blocks(std::uint64_t count_elems) {
   constexpr std::uint64_t kMostBlocks = 128;
   return std::clamp<std::uint64_t>(count_elems / kThreads, 1, kMostBlocks);
@@ -99,7 +99,7 @@ __global__ void divergence_kernel(const std::byte* const* contributions, int ran
       highest = difference > highest ? difference : highest;
     }
     energy += squares - differences * differences / ranks;
-    // NaN is lost by the comparisons, but not by the sum.
+    // The comparisons drop a NaN; the sum keeps it.
     widest = larger_or_nan(widest, differences != differences ? differences : highest - lowest);
   }
   DivergenceSums of_block;
@@ -108,7 +108,7 @@ __global__ void divergence_kernel(const std::byte* const* contributions, int ran
   if (threadIdx.x == 0) partials[blockIdx.x] = of_block;
 }
 
-// A block for each packet.
+// One block for each packet.
 template <class T>
 __global__ void energies_kernel(const T* data, std::uint64_t count_elems, std::uint64_t elems_per_packet,
                                 std::uint64_t packets, double* energies) {
@@ -126,7 +126,7 @@ __global__ void energies_kernel(const T* data, std::uint64_t count_elems, std::u
   }
 }
 
-// What kernels write for the host to read.
+// Copies the results of kernels to the host; waits for the stream.
 template <class T>
 std::vector<T> download(const DeviceBuffer<T>& buffer, Stream& stream) {
   std::vector<T> values(buffer.elems().size());

@@ -6,7 +6,7 @@
 namespace droptest::comm {
 namespace {
 
-// One layer while ranks are added up.
+// The sums of one layer over ranks.
 struct LayerMerge {
   SampleSums samples;
   TouchRecord::Steps steps;
@@ -37,7 +37,7 @@ void merge_layer(WordReader& in, std::map<LayerKey, LayerMerge>& merged) {
   }
 }
 
-// Of the open steps before `end`.
+// The open steps before `end`.
 Verdicts count_open(const LayerMerge& merge, std::uint64_t end) {
   Verdicts verdicts;
   for (const auto& [step, touch] : merge.steps.open) {

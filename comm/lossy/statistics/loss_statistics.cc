@@ -15,7 +15,7 @@ double LossCounts::realised_rate() const {
 double LossCounts::z() const {
   const double deviation = static_cast<double>(lost_packets) - expected_lost;
   if (expected_lost_variance > 0) return deviation / std::sqrt(expected_lost_variance);
-  // Sums of products such as 3 x 1.0 are exact here, so any deviation of a certain fate is real.
+  // Sums of products such as 3 x 1.0 are exact here, so any deviation from a certain fate is real.
   if (std::abs(deviation) < 0.5) return 0;
   return std::copysign(std::numeric_limits<double>::infinity(), deviation);
 }

@@ -12,7 +12,7 @@
 
 namespace droptest::comm {
 
-/// Whether ranks count the losses of their links. Where nobody asks for statistics, a link needs a third of the memory.
+/// Whether ranks count the losses of their links. Without counts, a link needs a third of the memory.
 enum class Counting : std::uint8_t { kOff, kOn };
 
 /// Whether statistics have an entry for each link.
@@ -20,14 +20,14 @@ enum class LinkDetail : std::uint8_t { kOmit, kInclude };
 
 /// Counts of the fates of packets, message by message.
 struct PacketCounts {
-  std::uint64_t bytes = 0;  ///< of the packets sent at first: data and parity; losses count these too
+  std::uint64_t bytes = 0;  ///< of the packets sent at first, data and parity; losses count both, too
   std::uint64_t lost_packets = 0;
   std::uint64_t lost_bytes = 0;
-  /// After recovery, which leaves all that is lost missing where there is none.
+  /// After recovery; without a recovery, all lost packets are residual.
   std::uint64_t repaired_packets = 0;  ///< data packets lost at first, then received or restored
   std::uint64_t residual_packets = 0;  ///< data packets still missing
   std::uint64_t residual_bytes = 0;
-  std::uint64_t resent_packets = 0;  ///< after the first transmission: each as often as it was sent again
+  std::uint64_t resent_packets = 0;  ///< repetitions: each packet as often as it was sent again
   std::uint64_t resend_rounds = 0;   ///< summed over messages
 };
 
@@ -54,18 +54,18 @@ struct LossCounts : PacketCounts {
 struct LinkStatistics {
   sim::Link link;
   LossCounts counts;
-  /// Of all fates of the link so far, as the rank that counts it has drawn them. The other end draws those of every
-  /// 16th message only, which verify_fates() compares.
+  /// Of all fates of the link so far, on the rank that counts it. The other end draws only the fates of every 16th
+  /// message, which verify_fates() compares.
   std::uint64_t digest = 0;
 };
 
-/// The messages of one class in one transformer block. On sampled steps, summed over ranks and calls; steps count
-/// whether sampled or not.
+/// The messages of one class in one transformer block. Samples are of sampled steps, summed over ranks and calls; the
+/// counts of steps include all steps.
 struct LayerStatistics {
   int layer = -1;  ///< -1: messages of no block
   SampleSums samples;
   std::uint64_t steps = 0;            ///< with traffic of the layer
-  std::uint64_t untouched_steps = 0;  ///< of these, those in which no rank lost a packet of it
+  std::uint64_t untouched_steps = 0;  ///< of these, the steps without a lost packet of the layer on any rank
 
   double untouched_share() const;  ///< 1 without steps
 };
@@ -74,15 +74,15 @@ struct ClassStatistics {
   sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
   std::array<LossCounts, 2> halves;  ///< by sim::Half
   std::uint64_t collectives = 0;     ///< calls, counted once for their group; a message from send to recv is one
-  std::uint64_t untouched = 0;       ///< of these, those in which no rank lost a packet
+  std::uint64_t untouched = 0;       ///< of these, the calls without a lost packet on any rank
   /// On sampled steps, summed over ranks and calls: |result - exact|^2, |exact|^2, |result|^2, <result, exact>.
   std::uint64_t sampled_calls = 0;
   double error_energy = 0;
   double exact_energy = 0;
   double result_energy = 0;
   double inner_product = 0;
-  /// On sampled steps, of results that ought to be equal on all ranks: largest difference between two ranks, and the
-  /// root mean square, over elements and ranks, of the difference to the mean over ranks.
+  /// On sampled steps, of results that are equal on all ranks without loss: largest difference between two ranks, and
+  /// the root mean square, over elements and ranks, of the difference to the mean over ranks.
   double divergence_max = 0;
   double divergence_rms = 0;
   std::uint64_t digest = 0;             ///< of all links' digests
@@ -95,7 +95,7 @@ struct ClassStatistics {
   double untouched_share() const;
 };
 
-/// Samples of one class since they were last read. Lines of metrics.jsonl have differences of ClassStatistics instead.
+/// Samples of one class since the last read. Lines of metrics.jsonl have differences of ClassStatistics instead.
 struct ClassSample {
   sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
   std::uint64_t calls = 0;

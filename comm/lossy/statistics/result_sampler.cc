@@ -17,7 +17,7 @@ namespace {
 
 const Message kComparison{sim::TrafficClass::kControl, "divergence of results"};
 
-// Sums in as many lanes as compilers make vectors of; lanes are added up in order, so the bits depend on nothing else.
+// Sums in fixed lanes, as many as compilers vectorise; lanes are added in order, so the bits depend on nothing else.
 constexpr std::size_t kLanes = 8;
 using Lanes = std::array<double, kLanes>;
 
@@ -53,7 +53,7 @@ void add_errors(std::span<const T> exact, std::span<const T> result, SampleSums&
   sums.elems += static_cast<double>(exact.size());
 }
 
-// The difference between the ranks' values of one part: reads every rank's values once, writes no result.
+// The difference between the ranks' values of one part: reads every rank's values once, and writes no result.
 class DivergenceOfPart final : public PartReduction {
  public:
   DivergenceOfPart(ConstTensor like, std::size_t count, SampleSums& sums) : like_(like), count_(count), sums_(sums) {}
@@ -91,7 +91,7 @@ class DivergenceOfPart final : public PartReduction {
       }
       for (std::size_t lane = 0; lane < count; ++lane) {
         energy[lane] += squares[lane] - differences[lane] * differences[lane] / ranks;
-        // NaN is lost by min and max, but not by the sum.
+        // min and max drop a NaN; the sum keeps it.
         const double spread = std::isnan(differences[lane]) ? differences[lane] : highest[lane] - lowest[lane];
         widest[lane] = larger_or_nan(widest[lane], spread);
       }

@@ -18,12 +18,12 @@ namespace droptest::comm {
 /// The error of `result` against `exact`, which have equal shapes. Integers have none.
 SampleSums errors_of(ConstTensor exact, ConstTensor result);
 
-/// The difference between ranks of results that ought to be equal: the values of all ranks in this rank's part of the
-/// elements. `unused` has an output that a reduction leaves alone. Ranks: all of `group`, with equal shapes. Equal bits
-/// give exactly zero. Throws: as the reliable `group`.
+/// The difference between ranks of results that are equal without loss, over the values of all ranks in this rank's
+/// part of the elements. `unused` has room for an output that the reduction does not write. Ranks: all of `group`, with
+/// equal shapes. Equal bits give exactly zero. Throws: as the reliable `group`.
 SampleSums divergence_of(Communicator& group, ConstTensor result, Scratch& unused);
 
-/// One rank's samples: since the start, and since the interval was last taken.
+/// One rank's samples: since the start, and in the current interval.
 class ResultSampler {
  public:
   void add(const LayerKey& key, const SampleSums& sums);
@@ -31,7 +31,7 @@ class ResultSampler {
   const SampleSums& total(sim::TrafficClass traffic_class) const { return total_[index(traffic_class)]; }
   /// Since the start, by class and layer.
   const std::map<LayerKey, SampleSums>& layers() const { return layers_; }
-  /// The interval's sums; the next interval begins.
+  /// The sums of the interval; starts the next interval.
   SampleSums take_interval(sim::TrafficClass traffic_class);
 
   void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, total_, interval_, layers_); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far lossy results are from exact ones, and from each other, as sums that can be added up.
+// The differences of lossy results from exact ones, and between ranks, as sums that can be added.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace droptest::comm {
 
-/// The larger of two differences; NaN where either is, which std::max hides.
+/// The larger of two differences; NaN where either is NaN, which std::max would hide.
 inline double larger_or_nan(double a, double b) { return a < b || b != b ? b : a; }
 
 /// Sums over sampled calls of one traffic class, or of one of its layers, of one rank or added up over ranks.
@@ -31,8 +31,8 @@ struct SampleSums {
   void add(const SampleSums& other);
   double nmse() const;    ///< error_energy / exact_energy; 0 without samples
   double cosine() const;  ///< 1 without samples
-  /// Mean error by the root mean square of the exact results; 0 without samples. Loss that is filled with zero has an
-  /// error against the sign of each value: where values have no sign in common, there is no bias.
+  /// Mean error divided by the root mean square of the exact results; 0 without samples. Loss with the fill zero has an
+  /// error against the sign of each value: without a common sign of the values, there is no bias.
   double bias() const;
   double divergence_rms() const;  ///< 0 without samples
 };

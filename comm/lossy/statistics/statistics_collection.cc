@@ -56,15 +56,15 @@ LossCounts take_counts(WordReader& in) {
   return counts;
 }
 
-// The figures of a link whose sums depend on the order of links. There are as many links as pairs of ranks, so that
-// no more than this goes to all ranks unless it is asked for.
+// The figures of a link that are summed in the order of links. There are as many links as pairs of ranks, so only these
+// figures go to all ranks unless the caller asks for detail.
 struct InOrder {
   std::uint64_t digest = 0;
   double expected_lost = 0;
   double expected_lost_variance = 0;
 };
 
-// One class while ranks are added up.
+// The sums of one class over ranks.
 struct ClassMerge {
   SampleSums samples;
   TouchRecord::Calls calls;
@@ -179,7 +179,7 @@ ClassStatistics finish(sim::TrafficClass traffic_class, const ClassMerge& merge)
 }  // namespace
 
 std::uint64_t with_link_digest(std::uint64_t digest, std::uint64_t next) {
-  // An odd multiplier and a rotation: the order of the links matters, and no link can be left out unseen.
+  // An odd multiplier and a rotation: the order of the links matters, and a missing link changes the digest.
   return std::rotl(digest, 23) * 0x9e3779b97f4a7c15U + next;
 }
 

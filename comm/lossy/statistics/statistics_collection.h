@@ -14,7 +14,7 @@
 namespace droptest::comm {
 
 /// Whether `touches` keeps the open verdicts that were merged. Settling bounds its memory; it needs all ranks of the
-/// run, because a rank that is missing could have lost something.
+/// run, because a missing rank could have lost a packet.
 enum class Settling : std::uint8_t { kSettle, kKeep };
 
 /// The counts of one rank.
@@ -22,18 +22,18 @@ struct RankCounts {
   const FlowLedger& ledger;
   TouchRecord& touches;
   const ResultSampler& sampler;
-  std::uint64_t step;  ///< the current one, of which verdicts stay open
+  std::uint64_t step;  ///< the current one, with verdicts that stay open
 };
 
-/// One entry per class that has a network and made calls, equal on every rank: fractions are added in
-/// the order of links, so that its bits do not depend on who asks. Ranks: all of the group, with one `detail`.
+/// One entry per class that has a network and made calls, equal on every rank: fractions are added in the order of
+/// links, so the bits do not depend on the calling group. Ranks: all of the group, with one `detail`.
 std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankCounts& counts, Settling settling,
                                                 LinkDetail detail);
 
-/// Samples since the last call, added up over ranks; one entry per class that was sampled. Ranks: all of the group.
+/// Samples since the last call, summed over ranks; one entry per sampled class. Ranks: all of the group.
 std::vector<ClassSample> take_samples(Communicator& group, const FlowLedger& ledger, ResultSampler& sampler);
 
-/// The digest of links so far with that of the next one, in the order of sim::Link.
+/// Combines the digest of the links so far with that of the next link, in the order of sim::Link.
 std::uint64_t with_link_digest(std::uint64_t digest, std::uint64_t next);
 
 }  // namespace droptest::comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which calls and steps packets were lost: a verdict per rank, combined when statistics are collected.
+// The calls and steps with lost packets: a verdict per rank, combined by the collection of statistics.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@
 
 namespace droptest::comm {
 
-/// One group, the same on all its members, and no other group of the run: a rank's group numbers are all different, so
-/// two groups of one number share no member.
+/// Identifies one group, the same on all its members, and no other group of the run: a rank's group numbers are all
+/// different, so two groups of one number share no member.
 struct GroupIdentity {
   GroupNumber number = 0;
   std::uint16_t lowest_world_rank = 0;
@@ -33,13 +33,13 @@ struct LayerKey {
 /// Verdicts on calls or on steps.
 struct Verdicts {
   std::uint64_t total = 0;
-  std::uint64_t untouched = 0;  ///< of these, without a loss
+  std::uint64_t untouched = 0;  ///< of these, the ones without a loss
 
   void operator+=(const Verdicts& other) { total += other.total, untouched += other.untouched; }
 };
 
 /// One rank's record of its calls and of the steps with traffic. A verdict is open while another rank may have seen a
-/// loss in the same call or step; then it is settled: final, and counted on one rank.
+/// loss in the same call or step. Then it is settled: final, and counted on one rank.
 class TouchRecord {
  public:
   /// The collectives of one group in program order; bit i is set where this rank saw a loss in collective i.
@@ -60,9 +60,9 @@ class TouchRecord {
     void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, open, settled); }
   };
 
-  /// A collective of a group that all its members note.
+  /// Notes a collective of a group; all its members note it.
   void note_collective(const LayerKey& key, const GroupIdentity& group, std::uint64_t step, Touch touch);
-  /// A message that this rank received: its verdict is settled.
+  /// Notes a message that this rank received: its verdict is settled.
   void note_message(const LayerKey& key, std::uint64_t step, Touch touch);
 
   const Calls& calls(sim::TrafficClass traffic_class) const { return calls_[index_of(traffic_class)]; }
@@ -70,7 +70,7 @@ class TouchRecord {
 
   /// Forgets the open calls of a class, and adds `settled`, the share of their combined verdicts that this rank counts.
   void settle_calls(sim::TrafficClass traffic_class, const Verdicts& settled);
-  /// The same of the open steps before `end`.
+  /// The same for the open steps before `end`.
   void settle_steps(const LayerKey& key, std::uint64_t end, const Verdicts& settled);
 
   void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, calls_, steps_); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts and sums on their way between ranks.
+// Counts and sums that travel between ranks.
 #pragma once
 
 #include <bit>
