@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links that differ from the others: one bad cable, one slow rank, lossless nodes.
+// Links that differ from the others: one bad cable, one slow rank, lossless links within nodes.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct RankSet {
   bool contains(std::uint16_t rank) const;
 };
 
-/// A loss of its own for the links that meet all of its conditions. Groups are ranks 0 to g - 1, g to 2 g - 1, ...: the
-/// ranks of a node.
+/// A separate loss process for the links that meet all of its conditions. Groups are ranks 0 to g - 1, g to 2 g - 1,
+/// ...: the ranks of a node.
 struct LinkOverride {
   enum class Groups : std::uint8_t { kAny, kBetween, kWithin };
 
@@ -28,14 +28,15 @@ struct LinkOverride {
   RankSet destinations;
   Groups groups = Groups::kAny;
   std::uint16_t group_ranks = 1;                 ///< g
-  std::shared_ptr<const sim::LossProcess> loss;  ///< shared by all that it was given to; null: reliable
+  std::shared_ptr<const sim::LossProcess> loss;  ///< shared by its users; null: reliable
 
-  /// Whether it speaks of destinations at all: it then has no meaning for a link whose packets all receivers share.
+  /// Whether a condition is about destinations: it then has no meaning for a link with a packet that all receivers
+  /// share.
   bool needs_destination() const { return !destinations.everyone() || groups != Groups::kAny; }
   bool matches(const sim::Link& link) const;
 };
 
-/// The loss of a link: that of the last override which matches, else `otherwise`.
+/// The loss of a link: that of the last matching override, else `otherwise`.
 const sim::LossProcess* loss_of_link(const std::vector<LinkOverride>& overrides, const sim::Link& link,
                                      const sim::LossProcess* otherwise);
 

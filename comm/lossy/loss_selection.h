@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of a message's packets are the lost ones: those that the loss process says, or those that an adversary picks.
+// The selection of a message's lost packets: those of the loss process, or those that an adversary picks.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@ namespace droptest::comm {
 
 enum class LossSelection : std::uint8_t {
   kByFate,       ///< those of the loss process
-  kLargestNorm,  ///< as many, those of the largest Euclidean norm: the worst case for the energy of the missing
-                 ///< elements
+  kLargestNorm,  ///< as many packets, those of the largest Euclidean norm: the worst case for the energy of
+                 ///< missing elements
 };
 
-/// The adversary. It sees a message's content, so that its fates are no function of the link alone: only who has the
+/// The adversary. It sees a message's content, so its fates are no function of the link alone: only a rank with the
 /// content knows them. Buffers are kept between messages.
 class LargestNorm {
  public:
-  /// In the place of the lost packets as many of the largest norm; of equal norms the first ones. A NaN is larger than
-  /// anything.
-  /// Determinism: a pure function of its arguments, equal on every rank that has the same content.
+  /// Replaces the lost packets by as many packets of the largest norm; of equal norms the first ones. A NaN is larger
+  /// than any other value.
+  /// Determinism: a pure function of its arguments, equal on every rank with the same content.
   void hit(sim::PacketMask& lost, ConstTensor message, const sim::Packetizer& packets);
 
  private:

@@ -12,7 +12,7 @@
 namespace droptest::comm {
 namespace {
 
-// Whether all ranks of a collective ought to end with equal results.
+// Whether all ranks of a collective get equal results without loss.
 bool has_replicas(Operation operation) {
   return operation == Operation::kAllReduce || operation == Operation::kAllGather || operation == Operation::kBroadcast;
 }
@@ -38,7 +38,7 @@ LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
       return std::make_unique<PeerMessage>(group.context_of(*of_class.network), state.ledger.network().seed);
     });
     message_->plan(arguments, fates);
-    if (operation == Operation::kSend) return;  // the receiver says whether the message was touched, and compares
+    if (operation == Operation::kSend) return;  // the receiver records the touch of the message, and compares
     state.touches.note_message(key, state.step, fates.touch);
   } else {
     const std::string_view name = of_class.network->path_of(std::max(input.count_elems(), output.count_elems()));

@@ -16,18 +16,18 @@
 
 namespace droptest::comm {
 
-/// One call of a class with a network: planned when it is made, then run, then over.
+/// One call of a class with a network: the constructor plans it, then it runs once.
 class LossyCall {
  public:
-  /// Plans it. `arguments` are borrowed, and those of one call of Communicator; they have been checked.
+  /// Plans the call. `arguments` are borrowed and checked, and belong to one call of Communicator.
   LossyCall(LossyGroup& group, const CallArguments& arguments);
 
   /// A collective over `inner`, or over a twin of it on another thread, with the scratch of that thread.
   void run(Communicator& inner, Scratch& scratch);
 
-  /// A message, whose data the caller moves: the values that travel of a send.
+  /// For a message, with data that the caller moves: the values of a send that travel.
   ConstTensor outgoing() { return message_->outgoing(arguments_.input, scratch()); }
-  /// Before a message is received, and when it has come.
+  /// Before the receipt of a message, and after it.
   void before_receipt() { message_->before_receipt(arguments_.output, scratch()); }
   void received() { message_->received(arguments_); }
 

@@ -15,7 +15,7 @@
 namespace droptest::comm {
 namespace {
 
-// Steps between collections of the verdicts of all ranks on calls and steps, which take a few bytes for each.
+// Steps between collections of all ranks' verdicts on calls and steps; each verdict takes a few bytes.
 constexpr std::uint64_t kMostOpenSteps = 1024;
 
 std::unique_ptr<LossyGroup> group_of(Communicator& inner, std::unique_ptr<Communicator> owned,
@@ -47,7 +47,7 @@ void LossyCommunicator::begin_step(std::uint64_t step) {
   RankState& state = *group_->state;
   state.deferred.run_all();
   if (group_->number() == 0) {
-    // Other groups of a rank may have begun the step before: all ranks collect at the end of the same one.
+    // Other groups of a rank may have begun the step before, so all ranks collect at the end of the same step.
     const std::uint64_t ended = std::exchange(state.world_step, step);
     if (ended != step && ++state.open_steps > kMostOpenSteps) {
       state.step = ended;
@@ -118,7 +118,7 @@ void LossyCommunicator::exchange(std::span<const Send> sends, std::span<const Re
 }
 
 std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& arguments) {
-  // The rank's time in its wait is no compute time.
+  // The rank's waiting time is no compute time.
   class Straight final : public WorkInFlight {
    public:
     Straight(std::unique_ptr<WorkInFlight> inner, RankState& state) : inner_(std::move(inner)), state_(state) {}
@@ -203,7 +203,7 @@ void LossyCommunicator::pass_compute_share(double share) {
 
 VirtualClock::Stop LossyCommunicator::stop_clock() {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_all();  // in the time in which they were started
+  group_->state->deferred.run_all();  // at the times of their starts
   group_->state->pass_started();
   return VirtualClock::Stop(group_->state->clock_or_null());
 }

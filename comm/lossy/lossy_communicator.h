@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator whose packets get lost.
+// A communicator that loses packets.
 #pragma once
 
 #include <cstdint>
@@ -20,16 +20,17 @@ class LossyGroup;  // comm/lossy/lossy_group.h
 
 struct LossyOptions {
   Network network;
-  /// Steps between samples of NMSE and divergence (each costs an exact collective next to the lossy one); 0: never.
+  /// Steps between samples of NMSE and divergence (each sample costs an exact collective); 0: never.
   std::uint64_t sample_every_steps = 0;
   /// Off: collect_statistics() gives no counts of losses.
   Counting counting = Counting::kOn;
-  /// Absent: no clock runs, and no collective says anything about time.
+  /// Absent: no clock runs, and no collective has a virtual time.
   std::optional<TimeModel> time;
 };
 
-/// Decorates any communicator: classes with a network lose packets on their path, the others, barriers and groups of
-/// one rank go straight through. docs/paths.md says what is lost, docs/recovery.md what is put in its place.
+/// Decorates any communicator: classes with a network lose packets on their path; the other classes, barriers and
+/// groups of one rank go straight to the inner communicator. docs/paths.md defines the lost values, docs/recovery.md
+/// the values that replace them.
 /// Determinism: the fates are a pure function of the seed and the program order of the collectives; results are as
 /// deterministic as the inner communicator. At loss 0 a path gives the bits of the same path without loss; on `local`
 /// those are the bits of the bare backend.
@@ -37,7 +38,7 @@ class LossyCommunicator final : public Communicator {
  public:
   /// `inner` is borrowed and outlives this. Throws: ConfigError for a fill or path that has no meaning.
   LossyCommunicator(Communicator& inner, const LossyOptions& options);
-  /// `inner` is its own.
+  /// Owns `inner`.
   LossyCommunicator(std::unique_ptr<Communicator> inner, const LossyOptions& options);
   ~LossyCommunicator() override;
 
@@ -45,8 +46,8 @@ class LossyCommunicator final : public Communicator {
   int world_size() const override;
   int world_rank(int rank) const override;
   std::string_view backend() const override;
-  /// After many steps the verdicts of all ranks on them are put together, so that memory does not grow with the run.
-  /// Ranks: all of the group that was not split, with the same steps, between the same collectives.
+  /// After many steps all ranks merge their verdicts on them, so that memory does not grow with the run. Ranks: all of
+  /// the group that was not split, with the same steps, between the same collectives.
   void begin_step(std::uint64_t step) override;
   using Communicator::all_reduce;
   void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
@@ -60,22 +61,22 @@ class LossyCommunicator final : public Communicator {
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
   void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
-  /// A work of a class with a network is planned at its start: its packets have their indices and fates, and its data
-  /// move while the rank computes, collectives of a group one after the other on a thread of the group. A wait needs of
-  /// the peers only that they have started the same. With a clock, a collective's wait also works out the times of all
-  /// works that the rank has started, which needs that the peers wait, too, and that ranks with several groups in
-  /// common start their works in one order. Where time feeds fates (processes that look at the time, deadlines,
-  /// recoveries that send again), works are instead planned and run
-  /// when this rank waits for one of them, or calls something else, in the order of their starts over all its groups.
-  /// So are collectives in host memory, and all works with a clock, where the inner communicator has no twin().
+  /// A work of a class with a network is planned at its start, where its packets get their indices and fates. Its data
+  /// move while the rank computes; a thread of the group runs its collectives one after the other. A wait requires only
+  /// that the peers have started the same call. With a clock, a collective's wait also computes the times of all works
+  /// that the rank has started. This requires that the peers wait, too, and that ranks with several common groups start
+  /// their works in one order. Where fates depend on time (processes that depend on time, deadlines, recoveries that
+  /// send again), works are instead planned and run when this rank waits for one of them or makes another call, in the
+  /// order of their starts over all its groups. The same holds for collectives in host memory, and for all works with a
+  /// clock, where the inner communicator has no twin().
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   void barrier(const Message& message) override;
   /// The parts share this communicator's links and their packet indices, so no fate is used twice.
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(std::string_view reason) noexcept override;
 
-  /// While alive, everything of this rank, in groups split from here too, goes straight to the inner communicator and
-  /// nothing is counted, nor does virtual time pass: evaluation. Ranks: all, around the same calls.
+  /// While alive, all calls of this rank, in groups split from here too, go straight to the inner communicator: nothing
+  /// is counted, and no virtual time passes. For evaluation. Ranks: all, around the same calls.
   class LosslessScope {
    public:
     explicit LosslessScope(LossyCommunicator& communicator);
@@ -89,9 +90,9 @@ class LossyCommunicator final : public Communicator {
   };
 
   /// While alive, all messages of this rank, in groups split from here too, arrive for certain, but take their usual
-  /// way, as messages that recovery `protect` names: they use up their packets, take their time, are counted, and what
-  /// fills and feedback remember takes their values. So memories of `stale` get their first values. A call belongs to
-  /// the scope in which it is started. Ranks: all, around the same calls.
+  /// path, like messages that recovery `protect` names: they use up their packets, take their time, are counted, and
+  /// update the memories of fills and feedback. So memories of `stale` get their first values. A call belongs to the
+  /// scope of its start. Ranks: all, around the same calls.
   class ProtectedScope {
    public:
     explicit ProtectedScope(LossyCommunicator& communicator);
@@ -103,28 +104,27 @@ class LossyCommunicator final : public Communicator {
     LossyCommunicator& communicator_;
   };
 
-  /// What the loss layer remembers of this rank: links' indices, stale values, feedback, statistics and clock. A
-  /// communicator that was split has its own memories; the rest is that of the one that was not split. Restored into
-  /// one that was made of equal options and split alike, the run goes on to the same bits. Stale values on a device are
-  /// read on the stream of their last call, which outlives this communicator. Throws: ConfigError while
+  /// The state of the loss layer on this rank: links' indices, stale values, feedback, statistics and clock. A
+  /// communicator that was split has its own memories; it shares the rest with the one that was not split. A run that
+  /// is restored into a communicator of equal options and equal splits continues with the same bits. Stale values on a
+  /// device are read on the stream of their last call, which outlives this communicator. Throws: ConfigError while
   /// works are under way.
   void visit_state(sim::StateVisitor& visitor);
 
-  /// While it is alive, what the calling thread does is no compute time of the virtual clock: sampling, logging. The
-  /// calls of this communicator pause the clock themselves, those of classes without a network too.
+  /// While it is alive, the calling thread's time is no compute time of the virtual clock: sampling, logging. The calls
+  /// of this communicator pause the clock themselves, those of classes without a network too.
   VirtualClock::Pause pause_clock();
-  /// So much virtual time is computed now, in addition to what the time model gives each step or is measured: for what
-  /// a program computes between its starts and its waits. Nothing happens without a clock. Throws: ConfigError for
-  /// negative seconds.
+  /// Adds `seconds` to the virtual compute time, on top of the given or measured time of the step: for computation
+  /// between starts and waits. Nothing happens without a clock. Throws: ConfigError for negative seconds.
   void pass_compute_time(double seconds);
-  /// The same for a share of the compute time that the time model gives a step, out of TimeModel::later_share.
+  /// The same for a share of the step's given compute time, out of TimeModel::later_share.
   void pass_compute_share(double share);
-  /// What was started before it takes its time at once, as a wait for all of it would. While it is alive, collectives
-  /// leave the virtual clock where it is, too: an evaluation over the lossy network.
+  /// Works started before it take their time at once, as a wait for all of them would. While it is alive, collectives
+  /// do not move the virtual clock: for an evaluation over the lossy network.
   VirtualClock::Stop stop_clock();
 
-  /// Compares, over the reliable inner communicator, the digest of each link's fates at its two ends.
-  /// Ranks: all. Throws: CommError that names the link's ranks where they differ.
+  /// Compares, over the reliable inner communicator, the digest of each link's fates at its two ends. Ranks: all.
+  /// Throws: CommError that names the link's ranks where the digests differ.
   void verify_fates();
 
   /// Statistics since the start of all ranks of the group added up, with those of the groups split from it; one entry

@@ -128,7 +128,7 @@ void LossyGroup::call(const CallArguments& arguments) {
   if (arguments.operation == Operation::kRecv) check_receive(arguments);
   follow_step();
   const StreamTurns::Turn turn(turns_, stream_of(arguments));
-  // This one begins with the memories of the started collectives.
+  // This call begins with the memories that the started collectives leave.
   if (lane_ && !is_message(arguments.operation)) lane_->drain();
   pass_time(arguments);
   LossyCall call(*this, arguments);
@@ -149,15 +149,15 @@ void LossyGroup::call(const CallArguments& arguments) {
   call.note_samples();
 }
 
-// The messages go together; their packets, their times and their samples are those of sends one after the other, then
-// of receives.
+// The messages travel together; their packets, times and samples are those of sends one after the other, then of
+// receives.
 void LossyGroup::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
   Stream* stream = nullptr;
   for (const Send& send : sends) stream = send.data.stream;
   for (const Receive& receive : receives) stream = receive.data.stream;
   const StreamTurns::Turn turn(turns_, stream);
   follow_step();
-  std::vector<CallArguments> arguments;  // with room for all, because calls refer to them
+  std::vector<CallArguments> arguments;  // reserved for all, because calls refer to them
   std::vector<LossyCall> calls;
   arguments.reserve(sends.size() + receives.size());
   calls.reserve(sends.size() + receives.size());
@@ -195,8 +195,8 @@ void LossyGroup::exchange(std::span<const Send> sends, std::span<const Receive> 
   for (LossyCall& call : calls) call.note_samples();
 }
 
-// Clocks need a channel of their own where their messages go when ranks wait; so does the thread of a collective.
-// Messages need no thread.
+// Where clocks exchange their messages at the waits of ranks, they need a channel of their own; so does the thread of a
+// collective. Messages need no thread.
 bool LossyGroup::plans_ahead(const CallArguments& arguments) {
   if (state->plans_need_times || (state->clock && clock_channel_ == nullptr)) return false;
   if (stream_of(arguments) != nullptr || is_message(arguments.operation)) return true;

@@ -34,16 +34,16 @@ class LossyGroup {
   LossyGroup(Communicator& inner, std::unique_ptr<Communicator> owned, std::shared_ptr<RankState> state,
              GroupNumber number);
 
-  /// Whether packets of the call travel, so that they may get lost.
+  /// Whether packets of the call travel and can be lost.
   bool is_lossy(const CallArguments& arguments) const;
-  /// How the packets of a message of a class with a network fare that is sent now.
+  /// The arrival of the packets of a message that is sent now; its class has a network.
   Arrival arrival_of(const Message& message) const;
   void begin_step();
 
-  /// A blocking call, which is_lossy().
+  /// A blocking call, for which is_lossy() is true.
   void call(const CallArguments& arguments);
   void exchange(std::span<const Send> sends, std::span<const Receive> receives);
-  /// Whether a started call can be planned at once, and goes on while the rank computes; otherwise it is a blocking one
+  /// Whether a started call can be planned at once, and runs while the rank computes; otherwise it is a blocking call
   /// at its wait.
   bool plans_ahead(const CallArguments& arguments);
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments);
@@ -71,13 +71,13 @@ class LossyGroup {
   std::unique_ptr<Path> make_path(std::string_view name, const ClassNetwork& network) const;
   /// Begins the rank's step, where another group of it was told.
   void follow_step();
-  /// The times of started receives from a rank, in the order of their starts: of all, or until one of them.
+  /// Computes the times of started receives from a rank, in the order of their starts: of all, or until one of them.
   void play_receives(int source, const StartedLossyCall* until);
   /// Throws: ConfigError for a receive whose class, name, layer and source have a work under way: its stale
   /// values are not known before that wait.
   void check_receive(const CallArguments& arguments) const;
   bool samples(ElementType type) const { return state->step_is_sampled && !is_integer(type); }
-  /// The rank's clock moves on over a blocking call.
+  /// Moves the rank's clock over a blocking call.
   void pass_time(const CallArguments& arguments);
 
   std::unique_ptr<Communicator> owned_;
@@ -87,7 +87,7 @@ class LossyGroup {
   Pool<Scratch> scratch_;
   StreamTurns turns_;  // of the buffers that calls share
   std::array<Paths, sim::kAllTrafficClasses.size()> paths_;
-  // Of the messages of a class that arrive for certain, where its fill acts on those that arrive whole too.
+  // For messages of a class that arrive for certain, where its fill also changes whole messages.
   std::array<std::optional<ClassNetwork>, sim::kAllTrafficClasses.size()> certain_networks_;
   std::array<Paths, sim::kAllTrafficClasses.size()> certain_paths_;
   std::unique_ptr<Communicator> clock_channel_;  // null: the inner communicator

@@ -96,8 +96,8 @@ void apply_recovery(ClassNetwork& network, const std::shared_ptr<const sim::Link
   network.gather.recovery = recovery;
 }
 
-// An adversary's losses follow from a message's content: both ends of the link must have it, and nobody else may need
-// them.
+// An adversary's losses follow from a message's content: both ends of the link must have it, and no other rank may need
+// the losses.
 std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network) {
   if (network.gather.selection != LossSelection::kByFate) {
     return SelectionRefusal{"gather",

@@ -25,10 +25,10 @@ enum class Fill : std::uint8_t { kZero, kCountRescale, kInverseProbability, kSta
 /// Whether all receivers of one packet share its fate.
 enum class Consistency : std::uint8_t { kPerReceiver, kShared };
 
-/// Whether packet indices run on along a link or start anew with each message.
+/// Whether packet indices continue along a link or restart with each message.
 enum class BurstScope : std::uint8_t { kLink, kMessage };
 
-/// Whether a receiver keeps what it has.
+/// Whether a receiver keeps its own values in place of lost ones.
 constexpr bool keeps_own(Fill fill) { return fill == Fill::kOwn || fill == Fill::kOwnScaled; }
 
 struct FillEntry {
@@ -37,24 +37,24 @@ struct FillEntry {
   bool reduce_half;  ///< has a meaning wherever contributions are summed
   bool gather_half;  ///< has a meaning where values are copied
   std::string_view summary;
-  bool means = false;  ///< has a meaning in the reduce half of means whose contributions travel by themselves
+  bool means = false;  ///< has a meaning in the reduce half of means, where each contribution travels by itself
 };
 const std::vector<FillEntry>& fills();
 const FillEntry& fill_entry(Fill fill);
 /// Throws: ConfigError that lists the known names.
 Fill fill_from_name(std::string_view name);
-/// Why a fill has no meaning in the reduce half on a path, whatever the reduction is; absent: it has.
+/// The reason why a fill has no meaning in the reduce half on a path, for every reduction; absent: it has a meaning.
 std::optional<std::string> reduce_fill_refusal(Fill fill, std::string_view path);
 
 /// One half of a collective.
 struct HalfNetwork {
-  std::shared_ptr<const sim::LossProcess> loss;  ///< shared by the classes and ranks it was given to; null: reliable
+  std::shared_ptr<const sim::LossProcess> loss;  ///< shared by its classes and ranks; null: reliable
   Fill fill = Fill::kZero;
   std::shared_ptr<const sim::LinkRecovery> recovery =
       nullptr;                                       ///< shared like the loss; null: lost packets are missing
-  bool deadline = false;                             ///< packets may be lost for coming late, too
+  bool deadline = false;                             ///< late packets are lost, too
   LossSelection selection = LossSelection::kByFate;  ///< another one: in the reduce half of `direct` alone
-  std::vector<LinkOverride> links = {};  ///< links with a loss of their own; the last one that matches counts
+  std::vector<LinkOverride> links = {};  ///< links with a loss process of their own; the last matching one counts
 };
 
 /// Recoveries of whole messages of a class (docs/recovery.md).
@@ -66,13 +66,13 @@ struct ClassRecovery {
   Protection protect;
 };
 
-/// Why inverse_probability has no meaning with a deadline.
+/// The reason why inverse_probability has no meaning with a deadline.
 inline constexpr std::string_view kLatenessHasNoRate =
     "scales every contribution by the loss rate, but how many packets come too late is known only when it has "
     "happened; "
     "want no deadline, or the fill zero, count_rescale or stale";
 
-/// Whether every link of the half has one loss process, the same in all steps: what closed forms need.
+/// Whether every link of the half has one loss process, the same in all steps: the condition of closed forms.
 bool has_one_process(const HalfNetwork& half);
 
 /// A path for the small messages of a class.
@@ -99,7 +99,7 @@ struct ClassNetwork {
   ClassNetwork of_size(std::uint64_t elems) const;
 };
 
-/// The network of an experiment. A class that is absent is reliable and goes straight to the backend.
+/// The network of an experiment. An absent class is reliable and goes straight to the backend.
 struct Network {
   std::uint64_t seed = 0;
   std::array<std::optional<ClassNetwork>, sim::kAllTrafficClasses.size()> classes;
@@ -108,7 +108,7 @@ struct Network {
   std::optional<ClassNetwork>& of(sim::TrafficClass c) { return classes[static_cast<std::size_t>(c)]; }
 };
 
-/// Gives `loss` to the halves that a path's shorthand stands for: both on `direct`, the reduce half on `contribution`.
+/// Gives `loss` to the halves that a path's shorthand means: both on `direct`, the reduce half on `contribution`.
 /// Throws: ConfigError for an unknown path.
 void apply_loss(ClassNetwork& network, const std::shared_ptr<const sim::LossProcess>& loss);
 
@@ -118,7 +118,7 @@ void apply_fill(ClassNetwork& network, Fill fill);
 /// Gives both halves `recovery`, e.g. a retransmission without a budget: a reliable network.
 void apply_recovery(ClassNetwork& network, const std::shared_ptr<const sim::LinkRecovery>& recovery);
 
-/// Why a selection of lost packets has no meaning where it is; absent: it has.
+/// The reason why a selection of lost packets has no meaning in its half and path; absent: it has a meaning.
 struct SelectionRefusal {
   std::string_view half;
   std::string reason;
@@ -135,7 +135,7 @@ void validate(const ClassNetwork& network);
 /// Whether any link of a half loses everything in some step.
 bool can_lose_all(const HalfNetwork& half);
 
-/// Whether any loss process of the network looks at the time.
+/// Whether any loss process of the network depends on time.
 bool keeps_time(const Network& network);
 
 /// Whether any link of the network that can lose packets sends them again.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects that one call at a time uses, kept for the next ones.
+// Objects for one call at a time, kept for later calls.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace droptest::comm {
 
-/// Lends objects, as many as are used at once. Thread safety: none; take and give back on one thread.
+/// Lends objects, as many as are in use at once. Thread safety: none; take and give back on one thread.
 template <class T>
 class Pool {
  public:

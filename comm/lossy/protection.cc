@@ -5,7 +5,7 @@
 
 namespace droptest::comm {
 
-// The latest star takes as few characters as it can; where the rest does not fit, it takes one more.
+// The latest star matches as few characters as possible; where the rest does not match, it takes one more.
 bool matches_pattern(std::string_view pattern, std::string_view name) {
   std::size_t p = 0;
   std::size_t n = 0;

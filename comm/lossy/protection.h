@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which messages of a class always arrive.
+// The messages of a class that always arrive.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace droptest::comm {
 
-/// A message is protected if any of these names it. It uses up its packets like any other, so that the rest see the
-/// fates that they would have seen.
+/// A message is protected if any of these names it. It uses up its packets like any other message, so the other
+/// messages keep their fates.
 struct Protection {
   /// Steps from <= step < until.
   struct Steps {
@@ -28,7 +28,7 @@ struct Protection {
   bool empty() const { return layers.empty() && !steps.has_value() && names.empty(); }
 };
 
-/// Whether `name` matches `pattern`, in which `*` stands for any number of any characters.
+/// Whether `name` matches `pattern`; `*` stands for any number of any characters.
 bool matches_pattern(std::string_view pattern, std::string_view name);
 
 }  // namespace droptest::comm

@@ -20,16 +20,16 @@ namespace droptest::comm {
 
 class StartedLossyCall;  // comm/lossy/started_lossy_call.h
 
-/// The state that all communicators of one rank share: its links do not know groups.
+/// The state that all communicators of one rank share, because its links are independent of groups.
 struct RankState {
   RankState(const LossyOptions& options, int world_rank);
   VirtualClock* clock_or_null() { return clock ? &*clock : nullptr; }
 
-  /// Works out the times of started calls but receives, in the order of their starts: of all, or until one of them.
+  /// Computes the times of started calls except receives, in the order of their starts: of all, or until one of them.
   void play_started(const StartedLossyCall* until = nullptr);
-  /// The rank's clock goes on to their ends.
+  /// Moves the rank's clock to their ends.
   void pass_started();
-  /// Adds the samples of a call to those of the rank, once those of all calls before it are there: so that sums do not
+  /// Adds the samples of a call to those of the rank, after the samples of all calls before it, so that sums do not
   /// depend on the order of the waits.
   void add_samples(std::uint64_t number, const LayerKey& key, const SampleSums& sums);
 
@@ -39,7 +39,7 @@ struct RankState {
   std::deque<StartedLossyCall*> started;  ///< works under way, in the order of their starts
   FlowLedger ledger;
   std::optional<VirtualClock> clock;
-  bool plans_need_times = false;  ///< time feeds fates, so that calls can be planned only when ranks wait
+  bool plans_need_times = false;  ///< fates depend on time, so calls can be planned only when ranks wait
   TouchRecord touches;
   ResultSampler sampler;
   std::uint64_t sampled_calls = 0;                                         ///< planned so far

@@ -22,7 +22,7 @@ StartedLossyCall::~StartedLossyCall() {
   try {
     await_parts();
   } catch (...) {
-    // The group has failed, and its next call says why.
+    // The group has failed; its next call throws the reason.
   }
   std::erase(group_.state->started, this);
 }
@@ -85,7 +85,7 @@ void StartedLossyCall::begin_recv(Tensor data) {
   parts_.push_back(group_.inner.begin(call));
 }
 
-// All of them, so that nothing refers to the buffers of the call when one has failed.
+// Waits for all parts even if one fails, so that nothing refers to the buffers of the call afterwards.
 void StartedLossyCall::await_parts() {
   std::exception_ptr thrown;
   for (const std::unique_ptr<WorkInFlight>& part : std::exchange(parts_, {})) {

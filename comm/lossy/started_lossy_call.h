@@ -17,9 +17,9 @@ namespace droptest::comm {
 /// A started call from its start to the end of its wait.
 class StartedLossyCall final : public WorkInFlight {
  public:
-  /// Plans it. Both are of one call of Communicator; the arguments are copied.
+  /// Plans the call. Both arguments belong to one call of Communicator; `arguments` are copied.
   StartedLossyCall(LossyGroup& group, const CallArguments& arguments);
-  /// Where its wait failed before the data came, another thread may still be at work on them.
+  /// Waits for the parts: where finish() failed before the data arrived, another thread may still move them.
   ~StartedLossyCall() override;
   StartedLossyCall(const StartedLossyCall&) = delete;
   StartedLossyCall& operator=(const StartedLossyCall&) = delete;
@@ -28,11 +28,11 @@ class StartedLossyCall final : public WorkInFlight {
   const LossyGroup& group() const { return group_; }
   bool receives() const { return arguments().operation == Operation::kRecv; }
 
-  /// Once: the data begin to move.
+  /// Starts to move the data. Once.
   void start();
-  /// Works out the call's time, where there is a clock, once.
+  /// Computes the call's times, where there is a clock. Once.
   void play();
-  /// The rank's clock goes on to the end of the call, where that is known.
+  /// Moves the rank's clock to the end of the call, where it is known.
   void pass_time() const;
 
   void finish() override;
