@@ -28,11 +28,11 @@ constexpr sim::TrafficClass kClass = sim::TrafficClass::kTpForward;
 const Message kTrial{kClass, "trial"};
 const Message kExact{sim::TrafficClass::kControl, "exact result"};
 
-// Collecting statistics gives each rank those of all links. Larger groups verify their fates link by link, and take the
-// counts of the simulation, which are the same.
+// Collecting statistics gives each rank the counts of all links. Larger groups verify their fates link by link, and
+// take the counts of the simulation, which are the same.
 constexpr int kMostRanksThatCollect = 128;
 
-// What one trial showed.
+// The results of one trial.
 struct Trial {
   std::vector<double> error_energy;  // by rank
   std::vector<double> peak_error;    // by rank
@@ -84,7 +84,7 @@ std::optional<double> expected_seconds(const CollectiveExperiment& experiment) {
   return path.seconds(experiment.ranks, static_cast<double>(parts) * bytes_of(experiment.elements / parts), link);
 }
 
-// What the ranks, threads of one process, show each other.
+// The data that the ranks, threads of one process, share.
 struct Shared {
   std::vector<std::span<const float>> inputs;  // by rank
   std::vector<double> exact;
@@ -142,7 +142,7 @@ void run_trials(const CollectiveExperiment& experiment, Communicator& inner, Sha
   if (inner.rank() == 0 && !collected.empty()) statistics = collected[0];  // a group of one loses nothing
 }
 
-// What a path sees of the network.
+// The network of a path: with lost late packets where there is a deadline.
 ClassNetwork seen_network(const CollectiveExperiment& experiment) {
   if (!experiment.time) return experiment.network;
   Network network;
@@ -160,18 +160,18 @@ FateSimulation simulation_of(const CollectiveExperiment& experiment, const Class
           experiment.time ? &*experiment.time : nullptr};
 }
 
-// Along the slots of a clock, repetitions meet the burst that lost the packet: how many are lost again has a closed
-// form for independent loss only.
+// Along the slots of a clock, repetitions meet the burst that lost the packet. The number of repetitions that are lost
+// again has a closed form for independent loss only.
 bool has_known_residual(const CollectiveExperiment& experiment, const HalfNetwork& half) {
   return !experiment.time || half.loss == nullptr || half.recovery == nullptr || !half.recovery->sends_again() ||
          half.recovery->is_reliable() || half.loss->is_independent();
 }
 
-// What the trials lose, from the fates and clocks alone.
+// The losses of the trials, from the fates and clocks alone.
 void simulate_losses(const CollectiveExperiment& experiment, CollectiveExperimentResult& result) {
   const ClassNetwork network = seen_network(experiment);
   SimulatedFates fates = simulate_fates(simulation_of(experiment, network));
-  // The closed forms are those of equal links, in all steps, and know no deadline.
+  // The closed forms are for equal links, in all steps, without a deadline.
   const bool may_be_late = experiment.time && experiment.time->deadline_seconds;
   ExpectedAllReduce theory;
   if (!may_be_late && has_one_process(network.reduce) && has_one_process(network.gather) &&

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An all-reduce under loss without training: what it loses and what that costs, measured next to the closed forms.
+// An all-reduce under loss without training: its losses, error and time, measured and compared with the closed forms.
 #pragma once
 
 #include <chrono>
@@ -31,17 +31,17 @@ struct CollectiveExperimentResult {
   /// ratio of means (delta method), with trials as independent samples.
   Estimate nmse;
   /// Largest |result - exact| of an element of any rank over the root mean square of the exact result, mean over
-  /// trials: what a transform flattens while the NMSE stays.
+  /// trials. A transform flattens this peak, while the NMSE stays.
   Estimate peak_error;
   /// Fraction of contributions that reach a result and of results that reach a receiver, own ones included; and the
-  /// product of the two. What misses a deadline does not reach it, and has no expected value.
+  /// product of the two. Late packets do not arrive; with a deadline there is no expected value.
   Estimate survival_reduce;
   Estimate survival_gather;
   Estimate survival;
   ClassStatistics statistics;  ///< of all trials
   std::vector<double> nmse_by_trial;
-  /// With a clock: virtual seconds of one all-reduce, by the latest rank. Exact are tolerant networks without deadline
-  /// and stragglers, whose links are alike; what the slowest of many links takes has no closed form.
+  /// With a clock: virtual seconds of one all-reduce, by the latest rank. The expected value exists without recovery,
+  /// deadline, stragglers and compute time, on equal links; the slowest of many links has no closed form.
   std::optional<Estimate> seconds;
   std::optional<VirtualTime> time;  ///< of all trials
 };
@@ -52,8 +52,8 @@ struct CollectiveExperimentResult {
 CollectiveExperimentResult run_collective_experiment(const CollectiveExperiment& experiment);
 
 /// The same without tensors: survival, losses and virtual time from the fates alone, for as many ranks as there are
-/// world ranks. Errors are NaN: `nmse` has its expected value only. Fates and clocks are those of the trials that
-/// run_collective_experiment() would run; compute time that is to be measured is none.
+/// world ranks. Errors are NaN: `nmse` has its expected value only. Fates and clocks are those of the trials of
+/// run_collective_experiment(); measured compute time is zero.
 CollectiveExperimentResult simulate_collective_experiment(const CollectiveExperiment& experiment);
 
 }  // namespace droptest::comm

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nouns: N ranks; p the loss rate of the reduce half, q of the gather half; x_i the contribution of rank i, with
+// Notation: N ranks; p the loss rate of the reduce half, q of the gather half; x_i the contribution of rank i, with
 // variance sigma^2 where inputs are independent; S = sum x_i the exact result; A_i in {0, 1} whether contribution i
 // arrived, K = sum A_i. On `direct` the owner's own A is 1, and the M = N - 1 others have P(A_i = 1) = 1 - p. On
-// `contribution` all M = N are exposed. Y is the result of the reduce half. A mean is S / N, and fills that know no
-// scale of their own have its error and energy divided by N^2 both: the relative error is that of the sum.
+// `contribution` all M = N are exposed. Y is the result of the reduce half. For a mean S / N and fills without a scale
+// of their own, error and energy are both divided by N^2, so the relative error is that of the sum.
 #include "comm/lab/collective_theory.h"
 
 #include <cmath>
@@ -121,7 +121,7 @@ std::optional<Survival> expected_survival(const LossyAllReduce& c) {
     return expectation.has_value() ? std::optional(expectation->survival) : std::nullopt;
   }
   const double n = c.ranks;
-  // A result's owner on `direct` keeps it, except where it gives up what its receivers lost.
+  // A result's owner on `direct` keeps it, except where it drops the packets that its receivers lost.
   const bool owner_keeps = is_direct(c) && (c.consistency == Consistency::kPerReceiver || keeps_own(c.gather_fill));
   Survival survival;
   survival.reduce = 1 - c.reduce_loss_rate * exposed(c) / n;
@@ -141,7 +141,7 @@ std::optional<double> expected_nmse(const LossyAllReduce& c) {
   if (c.reduce_loss_rate > 0) reduce = identical ? reduce_nmse_identical(c) : reduce_nmse_independent(c);
   if (!reduce.has_value()) return std::nullopt;
   if (c.gather_loss_rate == 0) return reduce;
-  // A result that does not arrive is replaced whatever the reduce half made of it: NMSE = (1 - F) e + F NMSE(Y).
+  // A fill replaces a missing result, independently of the reduce half: NMSE = (1 - F) e + F NMSE(Y).
   double replaced = 0;
   if (c.gather_fill == Fill::kZero) {
     replaced = 1;

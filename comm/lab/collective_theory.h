@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an all-reduce under loss gives on average: closed forms, or an exact computation over the path's hops.
+// The expected survival and error of an all-reduce under loss: closed forms, or an exact computation over the path's
+// hops.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,11 @@
 
 namespace droptest::comm {
 
-/// What the ranks put in: zero-mean values that are independent from rank to rank, or the same values.
+/// The inputs of the ranks: zero-mean values that are independent from rank to rank, or the same values on all ranks.
 enum class Inputs : std::uint8_t { kIndependent, kIdentical };
 
-/// One all-reduce, as far as its expectation depends on it. Only the loss rate of a process matters: links are
-/// independent, and at one element each link contributes one packet. Bursts change the spread, not the mean.
+/// The parameters of the expectation of one all-reduce. Only the loss rate of a process matters: links are independent,
+/// and at one element each link contributes one packet. Bursts change the spread, not the mean.
 struct LossyAllReduce {
   std::string_view path = "direct";
   int ranks = 2;
@@ -32,16 +33,16 @@ struct LossyAllReduce {
 /// The case of a configured network.
 LossyAllReduce all_reduce_case(const ClassNetwork& network, int ranks, Inputs inputs, ReduceOp op = ReduceOp::kSum);
 
-/// Mean fraction, over elements and ranks, that arrives in each half, own values included.
+/// Mean fraction of arrived values in each half, over elements and ranks, own values included.
 struct Survival {
   double reduce = 1;  ///< of the contributions to a result
   double gather = 1;  ///< of the results at a receiver
 };
-/// Nothing for a path without closed forms and hops. Throws: ConfigError for an unknown path.
+/// Absent for a path without closed forms and hops. Throws: ConfigError for an unknown path.
 std::optional<Survival> expected_survival(const LossyAllReduce& all_reduce);
 
-/// E|result - exact|^2 / E|exact|^2 over elements and ranks. Nothing for `stale`, whose error depends on the calls
-/// before, and for count_rescale over so many ranks that the distribution of the counts would take minutes.
+/// E|result - exact|^2 / E|exact|^2 over elements and ranks. Absent for `stale`, because its error depends on earlier
+/// calls, and for count_rescale over so many ranks that the distribution of the counts would take minutes.
 std::optional<double> expected_nmse(const LossyAllReduce& all_reduce);
 
 }  // namespace droptest::comm

@@ -89,7 +89,7 @@ class Walk {
     std::size_t own_begin = 0;
     for (int rank = 0; rank < inner_.rank(); ++rank) own_begin += counts_[rank];
     for (std::size_t i = 0; i < n; ++i) {
-      if (i >= own_begin && i < own_begin + part_.size()) continue;  // nothing was received here
+      if (i >= own_begin && i < own_begin + part_.size()) continue;  // this rank received nothing here
       const double d = static_cast<double>(replica_[i]) - owned[i];
       sums[i] = d;
       sums[n + i] = d * d;

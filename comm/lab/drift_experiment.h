@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replicas of parameters that are updated through lossy collectives: how far they drift apart, without training.
+// Drift between replicas of parameters that lossy collectives update, without training.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@ struct DriftExperiment {
 struct DriftExperimentResult {
   Estimate between_replicas;  ///< of the difference of two ranks that both received the part
   Estimate from_owner;        ///< of the difference of a receiving rank from the owner
-  Estimate step;              ///< mean square of an owner's step x ranks: 1 where nothing is lost
+  Estimate step;              ///< mean square of an owner's step x ranks: 1 without loss
 };
 
 /// Expected mean squares for independent losses of rate q of the gather half under `stale`: a replica is as old as its

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two passes. The first takes the sources one by one and draws what their links lose, in the order of the trials and
-// hops; a bit per packet is kept. The second walks over the hops of a trial round by round, with a count for each rank
-// and piece of the elements: pieces are so small that each lies in one packet of every hop.
+// Two passes. The first pass takes the sources one by one, and draws the lost packets of their links in the order of
+// the trials and hops; it keeps one bit per packet. The second pass walks over the hops of a trial round by round, with
+// a count for each rank and piece of the elements: pieces are so small that each lies in one packet of every hop.
 #include "comm/lab/fate_simulation.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class BitQueue {
       ++written_;
     }
   }
-  // Where the next message begins; moves on by its packets.
+  // The begin of the next message; moves forward by its packets.
   std::uint64_t take(std::uint64_t packets) {
     const std::uint64_t begin = read_;
     read_ += packets;
@@ -82,7 +82,7 @@ class Simulation {
   }
 
  private:
-  // Whether what a hop loses is lost further down: where it is not, lost elements say all.
+  // Whether the values of a lost packet are also lost on later hops. If not, the lost elements give the survival.
   bool travels_on() const { return path_.route == Route::kManyHops; }
   bool reduces_all() const { return what_.collective == sim::Collective::kAllReduce; }
   bool follows() const { return travels_on() && reduces_all(); }
@@ -171,8 +171,8 @@ class Simulation {
     }
   }
 
-  // When each message leaves, and what of it is late. Where a link has one message in a collective, that is kept of
-  // late ones alone: there are as many links as pairs of ranks.
+  // Notes the departure and the late packets of each message. Where a link has at most one message in a collective,
+  // only messages with late packets are kept: there are as many links as pairs of ranks.
   void note_times() {
     times_.resize(what_.trials);
     const bool keeps_all = travels_on() || keeps_time(network_) || sends_again(network_);
@@ -182,8 +182,8 @@ class Simulation {
     });
   }
 
-  // Ranks that miss an element of a lost packet: all of a packet to every destination, except that an owner under
-  // `own` keeps its value. A lost contribution to an aggregation point is one contribution that all results miss.
+  // Ranks that miss an element of a lost packet: all ranks for a packet to every destination, except that an owner
+  // under `own` keeps its value. A lost contribution to an aggregation point is one contribution that all results miss.
   double losers(sim::Half half) const {
     if (!shares(half)) return 1;
     return schedule_ != nullptr && keeps_own(what_.network.gather.fill) ? ranks_ - 1 : ranks_;
@@ -267,7 +267,7 @@ class Simulation {
     }
   }
 
-  // Sum of counts x elements over the (rank, part) that are chosen, over ranks x elements.
+  // Sum of counts x elements over the chosen (rank, part) pairs, over ranks x elements.
   template <class Chosen>
   double share(const Chosen& chosen) const {
     double sum = 0;
@@ -291,8 +291,8 @@ class Simulation {
   std::vector<std::uint64_t> begins_;  // of the parts, and the number of elements
   Network network_;
   SimulatedFates result_;
-  std::vector<MessageTimes> times_;  // by trial; empty where neither a process nor a deadline looks at them
-  std::vector<bool> touched_;        // by trial
+  std::vector<MessageTimes> times_;                 // by trial; empty where neither a process nor a deadline needs them
+  std::vector<bool> touched_;                       // by trial
   std::array<std::vector<BitQueue>, 2> lost_bits_;  // by half and source
   std::vector<std::uint64_t> piece_begins_;         // and the number of elements
   std::vector<std::uint64_t> first_pieces_;         // of the parts, and the number of pieces

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a collective loses, without tensors and without ranks: the fates alone, for any number of ranks.
+// The losses of a collective, without tensors and without ranks: the fates alone, for any number of ranks.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,8 @@ struct FateSimulation {
   std::uint64_t elements = 65536;  ///< of all parts
   std::uint64_t trials = 1;
   std::uint64_t seed = 1;
-  const TimeModel* time = nullptr;          ///< of the clock that processes look at; borrowed, null: none
-  std::string_view message_name = "trial";  ///< which some may be protected by; a trial is a step
+  const TimeModel* time = nullptr;          ///< of the processes that depend on time; borrowed, null: none
+  std::string_view message_name = "trial";  ///< may be protected; a trial is a step
   sim::Collective collective = sim::Collective::kAllReduce;
   std::vector<std::uint64_t> counts{};  ///< of each rank's part, not of an all-reduce; empty: even ones
   int rank_stride = 1;
@@ -34,7 +34,7 @@ struct SimulatedFates {
   /// receiver. Of other collectives all ones.
   std::vector<double> survival_reduce;
   std::vector<double> survival_gather;
-  /// Packets, losses and digest of all trials: those that LossyCommunicator would collect. Without links and samples.
+  /// Packets, losses and digest of all trials, as LossyCommunicator collects them. Without links and samples.
   ClassStatistics statistics;
 };
 

@@ -12,7 +12,7 @@
 namespace droptest::comm {
 namespace {
 
-// Mean rate over all elements, and whether it is that of each of them.
+// Mean rate over all elements, and whether all elements have this rate.
 struct MissingRate {
   double mean = 0;
   bool uniform = true;

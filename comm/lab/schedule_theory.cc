@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nouns: at a rank v, a part's sum is W_v = sum_i c_i x_i, with c_v = 1 before the first hop. A reduce hop from u adds
-// a f W_u: a = 1 with probability s = 1 - loss rate of the link, else 0; f the factor of inverse_probability, else 1.
-// What comes from different hops was contributed by different ranks and lost independently, so moments follow the hops:
+// Notation: at a rank v, a part's sum is W_v = sum_i c_i x_i, with c_v = 1 before the first hop. A reduce hop from u
+// adds a f W_u: a = 1 with probability s = 1 - loss rate of the link, else 0; f the factor of inverse_probability, else
+// 1. Different hops carry contributions of different ranks and are lost independently, so moments follow the hops:
 //   A_v = sum_i E c_i           A_v += s f A_u
 //   B_v = sum_i E c_i^2         B_v += s f^2 B_u
 //   C_v = E (sum_i c_i)^2       C_v += 2 A_v s f A_u + s f^2 C_u
 // For independent inputs E|W - S|^2 / E|S|^2 = (N - 2 A + B) / N, for identical ones (N^2 - 2 N A + C) / N^2.
 // count_rescale: with K = sum_i c_i contributions at the owner, independent inputs give E[N/K] - 1 and identical ones
 // 0; the distribution of K is built up by convolution, K_v += a K_u. A gather hop from u to v: v has the sum with H_v =
-// s H_u, and the error of what it has is
+// s H_u, and the error of its value is
 //   D_v = s D_u + (1 - s) (1 for zero, the error of W_v for own; for own of a mean that of x_v, N - 1 or 0)
 // since the fates of the two halves are independent.
 #include "comm/lab/schedule_theory.h"
@@ -69,7 +69,7 @@ class Recursion {
     return static_cast<std::size_t>(rank) * static_cast<std::size_t>(parts_) + static_cast<std::size_t>(part);
   }
 
-  // Each (source, destination, part) of the rounds [begin, end), in order.
+  // Visits each (source, destination, part) of the rounds [begin, end), in order.
   template <class Visit>
   void walk(int begin, int end, const Visit& visit) const {
     std::vector<sim::Hop> hops;
@@ -101,7 +101,7 @@ class Recursion {
     });
   }
 
-  // By (rank, part), of what each rank has after the reduce half.
+  // The errors after the reduce half, by (rank, part).
   std::optional<std::vector<double>> errors_of_sums() {
     if (reduce_loses_ && fills_.reduce_fill == Fill::kStale) return std::nullopt;
     const double n = ranks_;
@@ -131,7 +131,7 @@ class Recursion {
         for (std::size_t j = 1; j < from.size(); ++j) sum[k + j] += to[k] * s * from[j];
       }
       to = std::move(sum);
-      from = {};  // it is sent once
+      from = {};  // each sum is sent once
     });
     const std::vector<double>& owned = counts[static_cast<std::size_t>(schedule_.owner(part))];
     double error = 0;
@@ -163,7 +163,7 @@ class Recursion {
   const LossyAllReduce& fills_;
   const LinkRate& rate_;
   int ranks_;
-  int parts_;  // that are looked at
+  int parts_;  // the parts with a computed expectation
   bool reduce_loses_ = false;
   bool gather_loses_ = false;
   std::vector<Moments> moments_;  // by (rank, part)

@@ -12,15 +12,15 @@
 namespace droptest::comm {
 
 struct SimulatedTime {
-  std::vector<double> seconds;  ///< by trial: how much later the latest rank is
+  std::vector<double> seconds;  ///< by trial: the increase of the latest rank's clock
   VirtualTime total;            ///< of all trials, as collect_time() gives it
 };
 
-/// The clocks that the ranks of run_collective_experiment() have, bit for bit, with given compute times; where those
-/// are to be measured, nothing is computed. Cost: time in the number of messages, memory in the number of ranks; where
-/// links send again also in theirs. Throws: ConfigError for a network or a model that has no meaning.
+/// The clocks of the ranks in run_collective_experiment(), bit for bit, with given compute times; measured compute time
+/// is zero. Cost: time in the number of messages, memory in the number of ranks; where links send again, memory also in
+/// the number of links. Throws: ConfigError for a network or a model that has no meaning.
 SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& model);
-/// The same, and shows each message with its trial.
+/// The same, and visits each message with its trial.
 SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& model,
                             const std::function<void(std::uint64_t trial, const TimedMessage&)>& visit);
 
