@@ -33,16 +33,16 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, Stream*
   if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
 }
 
-// `like` tells the type and the memory.
+// `like` has the type and the memory of all ranges.
 void reduce_where_they_are(ReduceOp op, ConstTensor like, std::span<const std::byte* const> inputs,
                            std::span<std::byte* const> outputs, std::uint64_t count_elems) {
   if (like.stream != nullptr) return reduce_on_device(op, like.type, inputs, outputs, count_elems, *like.stream);
   reduce_in_rank_order(op, like.type, inputs, outputs, count_elems);
 }
 
-// The order of a collective's work on a device, where every rank has a share: a share waits in its rank's stream until
-// the streams of the others have come to the collective; and what the ranks put on their streams afterwards waits for
-// the shares of all. The host waits for neither. Does nothing for tensors in host memory.
+// The order of a collective's work on a device, where every rank has a share. A share waits in its rank's stream until
+// the streams of the other ranks have reached the collective; later work on the ranks' streams waits for the shares of
+// all. The host waits for neither. Does nothing for tensors in host memory.
 class DeviceOrder {
  public:
   DeviceOrder(LocalGroup& group, int rank, Stream* stream) : group_(group), rank_(rank), stream_(stream) {
@@ -82,7 +82,7 @@ class DeviceOrder {
 
 }  // namespace
 
-// One rank's part in a collective. It owns what its share works with, since several may be under way.
+// One rank's part in a collective. It owns the buffers of its share, since several collectives may be under way.
 class LocalCommunicator::Collective final : public LocalShare, public WorkInFlight {
  public:
   explicit Collective(LocalCommunicator& owner)
@@ -91,7 +91,7 @@ class LocalCommunicator::Collective final : public LocalShare, public WorkInFlig
         outputs_(inputs_.size()),
         reductions_(inputs_.size()) {}
 
-  /// Of a collective in host memory that is started; keeps the arguments.
+  /// Starts a collective in host memory; keeps the arguments.
   void start(const CallArguments& arguments) {
     kept_.emplace(arguments);
     show(kept_->get(), nullptr);
@@ -100,7 +100,7 @@ class LocalCommunicator::Collective final : public LocalShare, public WorkInFlig
   void finish() override { group().finish(owner_.rank_, *meeting_); }
   bool finished() override { return group().finished(*meeting_); }
 
-  /// Of one that blocks.
+  /// Runs a blocking collective.
   void meet(const CallArguments& arguments, PartReduction* reduction) {
     const StreamTurns::Turn turn(owner_.in_place_copy_turns_,
                                  arguments.operation == Operation::kAllToAll ? arguments.input.stream : nullptr);
@@ -112,7 +112,7 @@ class LocalCommunicator::Collective final : public LocalShare, public WorkInFlig
   }
 
   void run(LocalMeeting& meeting) override {
-    // A started collective is one in host memory, and orders nothing.
+    // A started collective is in host memory, and orders no streams.
     order_ == nullptr ? DeviceOrder(group(), owner_.rank_, nullptr).begin_share(meeting) : order_->begin_share(meeting);
     switch (shown_.call.operation) {
       case Operation::kAllReduce:
@@ -151,7 +151,7 @@ class LocalCommunicator::Collective final : public LocalShare, public WorkInFlig
     if (shown_.call.operation == Operation::kAllToAll && in_place) copy_input();
   }
 
-  // In place, the output would overwrite what others have yet to read.
+  // In place, the output would overwrite input that other ranks have not read yet.
   void copy_input() {
     const std::span<const std::byte> input = shown_.input.bytes;
     if (Stream* stream = shown_.input.stream; stream != nullptr) {
@@ -164,7 +164,7 @@ class LocalCommunicator::Collective final : public LocalShare, public WorkInFlig
     }
   }
 
-  // Rank r's share is part r, written to everyone: no other share touches part r, so that in-place calls are safe.
+  // Rank r's share is part r, written to all outputs: no other share touches part r, so in-place calls are safe.
   void reduce_own_part(const LocalMeeting& meeting) {
     const sim::ElementRange part = even_part(shown_.call.count_elems, owner_.rank_, group().size());
     const std::size_t begin_bytes = part.begin * element_bytes(shown_.call.type);
@@ -191,7 +191,7 @@ class LocalCommunicator::Collective final : public LocalShare, public WorkInFlig
     reduce_where_they_are(shown_.call.reduce_op, shown_.input, inputs_, outputs, count_elems);
   }
 
-  // Each share writes its rank's output only; a part that another one reads in place is never written.
+  // Each share writes its rank's output only; it never writes a part that another share reads in place.
   void gather(const LocalMeeting& meeting) {
     std::byte* to = shown_.output.bytes.data();
     for (int r = 0; r < group().size(); ++r) {
@@ -218,14 +218,14 @@ class LocalCommunicator::Collective final : public LocalShare, public WorkInFlig
   LocalMeeting* meeting_ = nullptr;    ///< of a started collective
   LocalCall shown_;
   PartReduction* reduction_ = nullptr;            ///< null: the call's own
-  const DeviceOrder* order_ = nullptr;            ///< of one that blocks; null: in host memory
+  const DeviceOrder* order_ = nullptr;            ///< of a blocking collective; null: in host memory
   std::vector<std::byte> input_copy_;             ///< of an all_to_all in place
-  std::vector<const std::byte*> inputs_;          ///< where the part begins in each rank's input
+  std::vector<const std::byte*> inputs_;          ///< the begin of the part in each rank's input
   std::vector<std::byte*> outputs_;               ///< and in each rank's output
   std::vector<const PartReduction*> reductions_;  ///< of all ranks
 };
 
-// A message that this rank has begun to wait for.
+// A message for which this rank has begun to wait.
 class LocalCommunicator::Reception final : public WorkInFlight {
  public:
   Reception(LocalCommunicator& owner, const CallArguments& arguments)
@@ -370,7 +370,7 @@ void LocalCommunicator::abort(std::string_view reason) noexcept {
   try {
     group_->world().abort(world_rank(rank_), reason);
   } catch (...) {
-    // Out of memory for the text: the peers run into their timeout, which names this rank too.
+    // Out of memory for the text: the peers fail at their timeout, which names this rank too.
   }
 }
 

@@ -15,10 +15,10 @@
 
 namespace droptest::comm {
 
-/// One rank of a LocalGroup. Data is copied once, straight from the inputs to the outputs of the ranks; a rank that
-/// waits for the others sleeps, and one that is awake does the work of those that sleep.
-/// Tensors in device memory, all on one device, are reduced and copied there: each rank's share is put on its own
-/// stream, in order with the streams of all, and the host waits for nothing but the other ranks' calls.
+/// One rank of a LocalGroup. Data is copied once, straight from the inputs to the outputs of the ranks. A rank that
+/// waits for the others sleeps; the ranks that are awake do the work of those that sleep.
+/// Tensors in device memory, all on one device, are reduced and copied there: each rank's share is queued on its own
+/// stream, in order with the streams of all, and the host waits only for the other ranks' calls.
 /// Determinism: reductions go in rank order for each element, so results do not depend on timing or thread count.
 class LocalCommunicator final : public Communicator {
  public:
@@ -30,7 +30,7 @@ class LocalCommunicator final : public Communicator {
   int world_size() const override { return group_->size(); }
   int world_rank(int rank) const override { return group_->world_rank(rank); }
   std::string_view backend() const override { return "local"; }
-  /// Holds for this rank's other communicators of the world too.
+  /// Also sets the step of this rank's other communicators of the world.
   void begin_step(std::uint64_t step) override { *step_ = step; }
   using Communicator::all_reduce;
   void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
@@ -50,8 +50,8 @@ class LocalCommunicator final : public Communicator {
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
   void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
-  /// In host memory a work is done by whichever ranks wait, once all have started it. On a device a collective waits
-  /// for the other ranks' starts at once, and is then in the order of their streams.
+  /// In host memory the ranks that wait do the work, once all have started it. On a device a collective waits at once
+  /// for the other ranks' starts, and is then in the order of their streams.
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   void barrier(const Message& message) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
@@ -61,7 +61,7 @@ class LocalCommunicator final : public Communicator {
  private:
   class Collective;
   class Reception;
-  /// A blocking collective, with a reduction of the caller's own where there is one.
+  /// A blocking collective, with the caller's own reduction where it has one.
   void meet(const CallArguments& arguments, PartReduction* reduction);
 
   std::shared_ptr<LocalGroup> group_;

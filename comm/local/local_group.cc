@@ -16,11 +16,11 @@ namespace {
 
 std::string milliseconds_text(std::chrono::milliseconds time) { return std::to_string(time.count()) + " ms"; }
 
-// A rank's input and output together, below which one thread is done before another one is awake.
+// Bytes of a rank's input and output together; below, one thread finishes the collective before another one wakes up.
 constexpr std::size_t kBytesWorthWaking = 32768;
 
-// How long a rank looks out before it sleeps: longer than what ranks of a model of hundreds of megabytes compute
-// between two collectives.
+// The time for which a rank polls before it sleeps: longer than the computation between two collectives in models of
+// hundreds of megabytes.
 constexpr auto kPatience = std::chrono::milliseconds(20);
 
 std::string operation_text(const Call& call) { return std::string(operation_name(call.operation)); }
@@ -83,8 +83,8 @@ int LocalWorld::ended_rank(const Wait& wait) const {
   return -1;
 }
 
-// The ranks that a rank waits for may be waiting themselves. The culprits are those at the end of the chain: ranks that
-// are in no call, or, where there are none, a circle of ranks that wait for each other.
+// The ranks that a rank waits for may be waiting themselves. The culprits are at the end of the chain: ranks that are
+// in no call, or, if there are none, a cycle of ranks that wait for each other.
 Failure LocalWorld::stalled(int world_rank, const Wait& wait) const {
   std::vector<int> pending = awaited(wait);
   std::set<int> seen(pending.begin(), pending.end());
@@ -151,7 +151,7 @@ LocalMeeting::LocalMeeting(int size)
       arrived_(calls_.size(), false),
       shares_left_(calls_.size()) {}
 
-// All have left it, and no share has thrown.
+// All ranks have left it, and no share has thrown.
 void LocalMeeting::start_over() {
   arrived_.assign(arrived_.size(), false);
   arrived_count_ = 0;
@@ -206,9 +206,9 @@ std::string LocalGroup::disagreement(const LocalMeeting& meeting) const {
   return "";
 }
 
-// Before it sleeps, a rank looks out for what it waits for, and lets others have the core between looks: the rank that
-// it waits for, or another program. A core whose last thread sleeps takes long to wake up, longer still in a virtual
-// machine. On one core there is nothing to look at while nobody else runs.
+// Before it sleeps, a rank polls for the event that it waits for, and yields the core between polls: to the rank that
+// it waits for, or to another program. A core with only sleeping threads takes long to wake up, longer still in a
+// virtual machine. On one core polling is useless, since no other thread runs meanwhile.
 template <class Seen>
 void LocalGroup::look_out(LocalWorld::Lock& lock, const Seen& seen) const {
   if (world_->cores_ < 2 || !looks_out_ || seen()) return;
@@ -218,7 +218,7 @@ void LocalGroup::look_out(LocalWorld::Lock& lock, const Seen& seen) const {
   lock.lock();
 }
 
-// Wakes the next `count` ranks after `rank`. Called without the lock, so that they need not wait for it at once.
+// Wakes the next `count` ranks after `rank`. Called without the lock, so that the woken ranks need not wait for it.
 void LocalGroup::wake_after(int rank, int count) const {
   for (int i = 1; i <= count; ++i) thread((rank + i) % size()).wake.notify_one();
 }
@@ -238,7 +238,7 @@ LocalMeeting& LocalGroup::join(const LocalWorld::Lock& lock, int rank, const Loc
   meeting.shares_[r] = share;
   meeting.arrived_[r] = true;
   if (++meeting.arrived_count_ < size()) return meeting;
-  // All are here. Nobody can have failed meanwhile, but they may disagree.
+  // All ranks are here. No rank can have failed meanwhile, but their calls may disagree.
   const std::string wrong = disagreement(meeting);
   if (!wrong.empty()) {
     world_->fail(lock, {world_rank(rank), operation_text(call.call), wrong});
@@ -253,7 +253,7 @@ LocalMeeting& LocalGroup::join(int rank, const LocalCall& call, LocalShare* shar
   LocalMeeting& meeting = join(lock, rank, call, share);
   const bool is_last = meeting.started_;
   lock.unlock();
-  // Some of the others may wait, and this rank does not begin any share now.
+  // Other ranks may wait, and this rank does not begin a share now.
   if (is_last) wake_after(rank, size() - 1);
   return meeting;
 }
@@ -261,8 +261,8 @@ LocalMeeting& LocalGroup::join(int rank, const LocalCall& call, LocalShare* shar
 void LocalGroup::meet(int rank, const LocalCall& call, LocalShare* share) {
   LocalWorld::Lock lock(world_->mutex_);
   LocalMeeting& meeting = join(lock, rank, call, share);
-  // The other ranks sleep. Waking one takes longer than a small share, and more of them than cores would only take
-  // turns, so most sleep on until the end.
+  // The other ranks sleep. Waking a rank takes longer than a small share, and more ranks than cores would only take
+  // turns, so most ranks sleep until the end.
   const bool worth_waking = call.input.bytes.size() + call.output.bytes.size() >= kBytesWorthWaking;
   const int helpers = std::min(world_->cores_, size()) - 1;
   if (meeting.started_ && worth_waking && helpers > 0) {
@@ -299,8 +299,8 @@ void LocalGroup::finish(LocalWorld::Lock& lock, int rank, LocalMeeting& meeting)
     look_out(lock, has_started);
     world_->wait_until(lock, thread(rank), world_rank(rank), deadline, has_started);
   }
-  // From here on all go through to the end, whatever happens elsewhere: no rank can drop out of a collective while
-  // another one reads its memory. No deadline: shares wait for nothing.
+  // From here on all ranks run to the end, even if another rank fails: no rank can leave a collective while another one
+  // reads its memory. No deadline: shares never wait.
   run_shares(lock, meeting);
   if (end_if_done(meeting)) {
     if (!meeting.share_has_thrown_) {
@@ -322,14 +322,14 @@ void LocalGroup::finish(LocalWorld::Lock& lock, int rank, LocalMeeting& meeting)
   world_->throw_failure(lock, call, world_rank(rank));
 }
 
-// Whether the caller is the one to say that the meeting is over.
+// Whether the caller must tell the others that the meeting is over.
 bool LocalGroup::end_if_done(LocalMeeting& meeting) {
   if (meeting.finished_ || meeting.shares_left_ > 0) return false;
   meeting.finished_ = true;
   return true;
 }
 
-// One whose share has thrown stays, as the world's last.
+// A meeting with a share that has thrown is never left by all; it stays, as the world's last meeting.
 void LocalGroup::leave(const LocalWorld::Lock& /*lock*/, LocalMeeting& meeting) {
   ++meeting.left_count_;
   while (!meetings_.empty() && meetings_.front()->left_count_ == size()) {
@@ -401,8 +401,8 @@ LocalGroup::DevicePoints& LocalGroup::device_points(int rank) {
   return *points;
 }
 
-// Under the world's mutex. The smallest that is large enough, or a new one in the place of the smallest of all: so
-// there are never more than were under way at once.
+// Under the world's mutex. Returns the smallest post that is large enough, or a new one that replaces the smallest: so
+// there are never more posts than messages under way at once.
 std::unique_ptr<LocalGroup::DevicePost> LocalGroup::device_post(std::size_t bytes, Stream& stream) {
   const auto size = [](const std::unique_ptr<DevicePost>& post) { return post->memory.bytes(); };
   std::ranges::sort(taken_posts_, {}, size);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the threads of one process meet: the state that the ranks of a world and of its groups share.
+// The shared state of the ranks of a world and of its groups, for threads of one process.
 #pragma once
 
 #include <array>
@@ -32,12 +32,12 @@ namespace droptest::comm {
 class LocalGroup;
 class LocalMeeting;
 
-/// All ranks of one run: the failure that they share, and who waits where.
-/// Thread safety: all methods may be called from any thread. Shared by the ranks' communicators and by run_ranks(), so
-/// that a rank that is left behind never touches freed memory.
+/// All ranks of one run: their common failure, and the waits of each rank. Thread safety: all methods may be called
+/// from any thread. Shared by the ranks' communicators and by run_ranks(), so that a rank that is left behind never
+/// touches freed memory.
 class LocalWorld {
  public:
-  /// The clock, which the timeout is measured by, is borrowed. Throws: ConfigError unless world_size and timeout are
+  /// The clock, which measures the timeout, is borrowed. Throws: ConfigError unless world_size and timeout are
   /// positive.
   LocalWorld(int world_size, std::chrono::milliseconds timeout, const Clock& clock = steady_clock());
 
@@ -46,7 +46,7 @@ class LocalWorld {
 
   /// `world_rank` gives up for `reason`; the first failure of the world stands, later ones are echoes.
   void abort(int world_rank, std::string_view reason);
-  /// `world_rank` makes no calls any more: who waits for it fails at once.
+  /// `world_rank` makes no more calls: a rank that waits for it fails at once.
   void end(int world_rank);
   std::optional<Failure> failure() const;
 
@@ -56,7 +56,7 @@ class LocalWorld {
   /// A rank inside a call that waits for others.
   struct Wait {
     const LocalGroup* group = nullptr;      ///< null: not waiting
-    const LocalMeeting* meeting = nullptr;  ///< whose ranks that have not arrived are awaited; null: a message is
+    const LocalMeeting* meeting = nullptr;  ///< waits for its ranks that have not arrived; null: for a message
     int peer = -1;                          ///< group rank of the sender of that message
     Call call;
   };
@@ -70,15 +70,15 @@ class LocalWorld {
 
   void fail(const Lock& lock, Failure failure);
   [[noreturn]] void throw_failure(const Lock& lock, const Call& call, int world_rank) const;
-  /// Threads of ranks that wait in groups with threads of their own; gives the place of rank 0's.
+  /// Adds threads for ranks that wait in groups with threads of their own; returns the place of rank 0's thread.
   std::size_t add_threads(const Lock& lock);
-  /// Says what a thread waits for; the deadline counts from here.
+  /// Records the wait of a thread; the deadline counts from here.
   Deadline begin_wait(const Lock& lock, Rank& thread, const Wait& wait);
-  /// Waits as begin_wait() has said until done() or until the group can be given up; throws CommError then.
+  /// Waits as recorded by begin_wait() until done() or until the group fails; throws CommError then.
   template <class Done>
   void wait_until(Lock& lock, Rank& thread, int world_rank, Deadline deadline, const Done& done);
   std::vector<int> awaited(const Wait& wait) const;
-  int ended_rank(const Wait& wait) const;  ///< one that is awaited but has ended; -1: none
+  int ended_rank(const Wait& wait) const;  ///< an awaited rank that has ended; -1: none
   Failure stalled(int world_rank, const Wait& wait) const;
 
   const int size_;
@@ -86,15 +86,16 @@ class LocalWorld {
   const Clock& clock_;
   const int cores_;
   mutable std::mutex mutex_;
-  /// The ranks' own threads, then those of each group that has other ones; a deque, because condition variables do not
+  /// The ranks' own threads, then those of each group with other threads; a deque, because condition variables do not
   /// move.
   std::deque<Rank> ranks_;
   std::optional<Failure> failure_;
   std::atomic<bool> needs_attention_ =
-      false;  ///< a failure, or a rank has ended: for ranks that look without the mutex
+      false;  ///< a failure, or a rank has ended: for ranks that poll without the mutex
 };
 
-/// What a rank shows to the others while a collective runs. The pointers are valid until the rank has left it.
+/// The arguments of a rank's call, which the others read while a collective runs. The pointers are valid until the rank
+/// has left it.
 struct LocalCall {
   Call call{};
   ConstTensor input{};
@@ -110,18 +111,18 @@ struct LocalCall {
 class LocalShare {
  public:
   virtual ~LocalShare() = default;
-  /// May read and write what all ranks of the group show. Runs on the thread of any rank of the group, whatever its own
-  /// rank does meanwhile: it must not call a communicator, nor wait for anything else.
+  /// May read and write the shown arguments of all ranks of the group. Runs on the thread of any rank of the group,
+  /// while its own rank may do other work: it must not call a communicator, nor wait.
   virtual void run(LocalMeeting& meeting) = 0;
 };
 
-/// One collective of a group: its n-th for all ranks. All of it is guarded by the world's mutex, but for what ranks
-/// show, which shares read, and the two flags, which ranks that have not gone to sleep yet look at.
+/// One collective of a group: its n-th for all ranks. The world's mutex guards it, except the shown arguments, which
+/// shares read, and the two flags, which ranks poll before they sleep.
 class LocalMeeting {
  public:
   explicit LocalMeeting(int size);
 
-  /// What a rank shows, while shares run.
+  /// The shown arguments of a rank, while shares run.
   const LocalCall& call_of(int rank) const { return calls_[static_cast<std::size_t>(rank)]; }
 
  private:
@@ -135,8 +136,8 @@ class LocalMeeting {
   std::vector<bool> arrived_;
   int arrived_count_ = 0;
   int left_count_ = 0;
-  std::size_t next_share_ = 0;          ///< the first one that nobody has begun
-  std::size_t shares_left_ = 0;         ///< that have not been finished
+  std::size_t next_share_ = 0;          ///< the first one that no rank has begun
+  std::size_t shares_left_ = 0;         ///< not yet finished
   std::atomic<bool> started_ = false;   ///< all have arrived
   std::atomic<bool> finished_ = false;  ///< all shares have run
   bool share_has_thrown_ = false;
@@ -153,39 +154,40 @@ class LocalGroup {
   int world_rank(int rank) const { return world_ranks_[static_cast<std::size_t>(rank)]; }
   LocalWorld& world() const { return *world_; }
 
-  /// Joins this rank's next collective. `call` and `share` are the rank's until it has left. Null: a rank that has
-  /// nothing to do. Throws: CommError where the world has failed, or, for the last one to join, where calls differ.
+  /// Joins this rank's next collective. `call` and `share` belong to the rank, and stay until it has left. Null share:
+  /// the rank has no work. Throws: CommError where the world has failed, or, for the last rank to join, where calls
+  /// differ.
   LocalMeeting& join(int rank, const LocalCall& call, LocalShare* share);
-  /// Waits until every rank of the group has joined, and returns when each rank's share has run once; leaves. Shares
-  /// run on whichever of the ranks' threads are awake, so that a rank need not be woken before the collective is over,
-  /// nor wait for it. Throws: CommError where one fails, ends, calls something else or does not join in time. A share
-  /// that throws fails the world: its own rank gets the exception, the others a CommError that names it, when all other
-  /// shares have run. Thrown or not, nobody looks at the rank's call and share any more.
+  /// Waits until every rank of the group has joined and each rank's share has run once; then leaves. Shares run on the
+  /// ranks' threads that are awake, so a rank need not be woken before the end of the collective. Throws: CommError
+  /// where a rank fails, ends, makes another call or does not join in time. A share that throws fails the world, after
+  /// all other shares have run: its own rank gets the exception, the others a CommError that names it. Afterwards,
+  /// thrown or not, no rank reads this rank's call and share.
   void finish(int rank, LocalMeeting& meeting);
-  /// Whether finish() would not wait; runs shares that nobody has begun.
+  /// Whether finish() would not wait; runs shares that no rank has begun.
   bool finished(LocalMeeting& meeting);
   /// join() and finish(), with fewer ranks woken.
   void meet(int rank, const LocalCall& call, LocalShare* share);
 
-  /// The group of the same ranks on which other threads of theirs make calls, by number.
+  /// The group of the same ranks for calls of their other threads, by number.
   std::shared_ptr<LocalGroup> twin(int number);
 
   /// While the shares of a split run: the new group of that color, the same one for all its ranks.
   std::shared_ptr<LocalGroup> part_of(LocalMeeting& meeting, int color);
 
-  /// The points in a rank's stream between which others use its tensors in a collective on a device. Made by the rank
-  /// itself when it first calls one; the others use it in and after meet().
+  /// The points in a rank's stream between which other ranks use its tensors in a collective on a device. The rank
+  /// itself makes them at its first such collective; the others use them in and after meet().
   struct DevicePoints {
-    Event arrived;  ///< the rank's tensors hold what it contributes
-    Event done;     ///< its share of the work has been done
+    Event arrived;  ///< the rank's tensors hold its contribution
+    Event done;     ///< the work of its share is done
   };
   DevicePoints& device_points(int rank);
 
   /// Leaves a copy of the data for `destination`; never waits.
   void post(int source, int destination, const LocalCall& call);
-  /// The number of the message of `source` that the next receive gets.
+  /// The number of the message that the next receive from `source` gets.
   std::uint64_t next_receive(int source, int destination);
-  /// Waits for that message. Throws: CommError where it is not the one that `call` names.
+  /// Waits for that message. Throws: CommError where it does not match `call`.
   void take(int source, int destination, std::uint64_t number, const LocalCall& call);
   /// Whether take() would not wait.
   bool has_come(int source, int destination, std::uint64_t number);
@@ -193,11 +195,11 @@ class LocalGroup {
  private:
   friend class LocalWorld;
 
-  /// Calls are made by the ranks' threads from that place on. Under the mutex, or before the ranks have begun.
+  /// Ranks make calls from the threads at that place on. Under the mutex, or before the ranks have begun.
   void use_threads(std::size_t first);
   LocalWorld::Rank& thread(int rank) const { return *threads_[static_cast<std::size_t>(rank)]; }
 
-  // A message in device memory. It is used again when its receiver has copied it.
+  // A message in device memory, reused after its receiver has copied it.
   struct DevicePost {
     DeviceMemory memory;
     Event ready;
@@ -210,8 +212,8 @@ class LocalGroup {
   };
   // The messages of one rank to another one.
   struct Mailbox {
-    std::deque<std::optional<Posted>> posted;  ///< empty: taken, before an earlier one was
-    std::uint64_t first = 0;                   ///< number of the first one of them
+    std::deque<std::optional<Posted>> posted;  ///< empty: taken before an earlier one
+    std::uint64_t first = 0;                   ///< number of the first of these messages
     std::uint64_t receives = 0;                ///< so far
     bool has(std::uint64_t number) const { return number < first + posted.size(); }
   };
@@ -231,17 +233,17 @@ class LocalGroup {
 
   std::shared_ptr<LocalWorld> world_;
   const std::vector<int> world_ranks_;
-  // All of the following is guarded by the world's mutex.
-  std::deque<std::unique_ptr<LocalMeeting>> meetings_;  ///< that not all ranks have left, in order
-  std::uint64_t first_meeting_ = 0;                     ///< number of the first one of them
-  bool looks_out_ = true;                               ///< before a rank sleeps
-  std::size_t first_thread_ = 0;                        ///< place of rank 0's among those that make calls here
+  // The world's mutex guards all members below.
+  std::deque<std::unique_ptr<LocalMeeting>> meetings_;  ///< not left by all ranks yet, in order
+  std::uint64_t first_meeting_ = 0;                     ///< number of the first of these meetings
+  bool looks_out_ = true;                               ///< polls before a rank sleeps
+  std::size_t first_thread_ = 0;                        ///< place of rank 0's thread among those that make calls here
   std::vector<LocalWorld::Rank*> threads_;              ///< by rank; read without the mutex
   std::array<std::shared_ptr<LocalGroup>, Communicator::kMostTwins> twins_;
   std::vector<std::uint64_t> next_meeting_;  ///< by rank
   std::vector<std::unique_ptr<LocalMeeting>> spare_meetings_;
   std::map<std::pair<int, int>, Mailbox> mail_;               ///< by source and destination
-  std::vector<std::unique_ptr<DevicePost>> taken_posts_;      ///< to be used again
+  std::vector<std::unique_ptr<DevicePost>> taken_posts_;      ///< for reuse
   std::vector<std::unique_ptr<DevicePoints>> device_points_;  ///< by rank; null until its first device collective
 };
 
