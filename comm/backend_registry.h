@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Backends by name: the one list that a new backend is added to.
+// Backends by name: the one list of all backends.
 #pragma once
 
 #include <chrono>
@@ -15,20 +15,20 @@
 
 namespace droptest::comm {
 
-/// What a process needs to join a group whose ranks are processes.
+/// The parameters with which a process joins a group of processes.
 struct ProcessGroupOptions {
   int rank = 0;
   int world_size = 1;
   int local_rank = -1;  ///< among the ranks of this host, for backends that give each a device; -1: they find out
   std::chrono::milliseconds timeout{60000};
   Rendezvous rendezvous;
-  /// Network interface at whose address peers reach this rank ("eth0"); empty: the address by which it reached a TCP
-  /// store, else that of the host's name, else loopback.
+  /// Network interface with the address of this rank for its peers ("eth0"); empty: the address by which it reached a
+  /// TCP store, else that of the host's name, else loopback.
   std::string interface_name;
-  const Clock* clock = &steady_clock();  ///< what all timeouts are measured by; borrowed
+  const Clock* clock = &steady_clock();  ///< measures all timeouts; borrowed
 };
 
-/// How the ranks of a backend come to be.
+/// The way in which the ranks of a backend start.
 enum class RankKind : std::uint8_t {
   kThreads,    ///< run_ranks() starts them
   kProcesses,  ///< each process calls connect
@@ -39,7 +39,8 @@ struct BackendEntry {
   std::string_view summary;
   RankKind rank_kind;
   bool built;
-  /// Joins the group; for kThreads backends, and backends that are not built, throws ConfigError that says what is.
+  /// Joins the group. For kThreads backends, and for backends that are not built, throws ConfigError that lists the
+  /// built ones.
   std::unique_ptr<Communicator> (*connect)(const ProcessGroupOptions&);
 };
 
@@ -49,7 +50,7 @@ const std::vector<BackendEntry>& backends();
 /// Throws: ConfigError that lists the known names.
 const BackendEntry& backend_entry(std::string_view name);
 
-/// The names of those that are built: "local, gloo".
+/// The names of the built ones: "local, gloo".
 std::string built_backends_text();
 
 }  // namespace droptest::comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One call of a communicator as the ranks of a group must agree on it, and the words for it in errors.
+// One call of a communicator, on which the ranks of a group must agree, and its text in errors.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ enum class Operation : std::uint8_t {
   kExchange,
 };
 
-/// Whether it is one end of a message between two ranks.
+/// Whether the operation is one end of a message between two ranks.
 constexpr bool is_message(Operation operation) {
   return operation == Operation::kSend || operation == Operation::kRecv;
 }
@@ -37,8 +37,9 @@ constexpr bool is_message(Operation operation) {
 /// "all_reduce", ...
 std::string_view operation_name(Operation operation);
 
-/// What one rank calls. Trivially copyable, so that processes can send it to each other; the name is cut to what fits,
-/// its digest is of the whole. Ranks agree when everything but `step` is equal.
+/// The operation, type, counts and message of one rank's call. Trivially copyable, so that processes can send it to
+/// each other. A long name is cut to its prefix; its digest is of the whole. Ranks agree when everything but `step` is
+/// equal.
 struct Call {
   Operation operation = Operation::kBarrier;
   ReduceOp reduce_op = ReduceOp::kSum;
@@ -66,7 +67,7 @@ struct CallArguments {
   ConstTensor input{};
   Tensor output{};
   ReduceOp op = ReduceOp::kSum;
-  std::span<const std::uint64_t> counts{};          ///< of the parts of all ranks; of what is sent by an all_to_all
+  std::span<const std::uint64_t> counts{};          ///< of the parts of all ranks; of the sent parts of an all_to_all
   std::span<const std::uint64_t> receive_counts{};  ///< all_to_all
   int peer = -1;                                    ///< root, destination or source
   Message message{};
@@ -87,45 +88,46 @@ class KeptArguments {
   CallArguments arguments_;
 };
 
-/// What the arguments call. Throws: ConfigError where they are wrong on this rank alone.
+/// The call that the arguments describe. Throws: ConfigError where they are wrong on this rank alone.
 Call checked_call(const Communicator& communicator, const CallArguments& arguments, std::uint64_t step);
 
 /// The blocking call with these arguments.
 void call_now(Communicator& communicator, const CallArguments& arguments);
 
-/// What the other end of a message calls, for each end of it: a recv waits for a send, an exchange for an exchange.
+/// The call that the other end of a message makes, for each end: a send for a recv, an exchange for an exchange.
 Call other_end_of(Call receive);
 
 /// 64-bit digest of counts, for Call::counts_digest.
 std::uint64_t digest_of_counts(std::span<const std::uint64_t> counts);
 
-/// Whether two ranks of a collective call the same.
+/// Whether two ranks make the same collective call.
 bool calls_agree(const Call& a, const Call& b);
 
 /// The call in words: `all_reduce(sum of 1000 float32, "grad.wte", tp_backward)`.
 std::string describe(const Call& call);
 
-/// What an error adds: `(step 117, grad.wte, 154389504 bytes)`.
+/// The suffix of an error: `(step 117, grad.wte, 154389504 bytes)`.
 std::string call_context(const Call& call);
 
 /// "rank 2" or "ranks 2, 5".
 std::string rank_list(std::span<const int> ranks);
 
-/// What every rank calls, ranks that agree together: `rank 1: barrier(); ranks 0, 2: broadcast(...)`.
+/// The calls of all ranks, grouped where ranks agree: `rank 1: barrier(); ranks 0, 2: broadcast(...)`.
 std::string describe_disagreement(std::span<const Call> calls, std::span<const int> world_ranks);
 
-/// Why a group cannot go on. The first one that is found stands; all ranks report it.
+/// The reason why a group failed. The first one that is found stands; all ranks report it.
 struct Failure {
   int reporter = -1;        ///< world rank that found it
-  std::string reporter_at;  ///< operation the reporter was in; empty where it gave up by itself
+  std::string reporter_at;  ///< operation of the reporter; empty where it gave up by itself
   std::string cause;        ///< names the rank that failed
 };
 
 /// The message of a CommError: `all_reduce: rank 3 of 8: <cause>`, with this rank's own call where another rank found
-/// it.
+/// the failure.
 std::string failure_text(const Failure& failure, const Call& call, int world_rank, int world_size);
 
-/// Arguments that are wrong on this rank alone. Throws: ConfigError that names the operation, rank and sizes.
+/// Checks for arguments that are wrong on this rank alone. Throws: ConfigError that names the operation, rank and
+/// sizes.
 class ArgumentCheck {
  public:
   ArgumentCheck(const Communicator& communicator, const Call& call) : communicator_(communicator), call_(call) {}
@@ -150,7 +152,7 @@ class ArgumentCheck {
   const Call& call_;
 };
 
-/// What an exchange calls, message by message.
+/// The calls of an exchange, one for each message.
 struct ExchangeCalls {
   std::vector<Call> sends;
   std::vector<Call> receives;

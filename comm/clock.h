@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time that timeouts are measured by.
+// The clock of all timeouts.
 #pragma once
 
 #include <chrono>
@@ -8,8 +8,8 @@
 
 namespace droptest::comm {
 
-/// A steady clock, and waiting by it: tests put one in its place whose time they set.
-/// Thread safety: all methods may be called from any thread.
+/// A steady clock, and waiting by it; tests replace it by a clock with a time that they set. Thread safety: all methods
+/// may be called from any thread.
 class Clock {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;

@@ -110,7 +110,7 @@ void Communicator::all_reduce_with(ConstTensor input, Tensor output, PartReducti
   const auto own = counts.begin() + rank();
   const std::size_t size = element_bytes(output.type);
   const std::uint64_t begin = std::accumulate(counts.begin(), own, std::uint64_t{0});
-  // In place this overwrites a part of the input, which nobody needs any more when it is reduced.
+  // In place this overwrites a part of the input, which no rank needs after its reduction.
   const Tensor part(output.type, output.bytes.subspan(begin * size, *own * size), output.stream);
   reduce_scatter_with(input, part, counts, reduction, message);
   all_gather(part, output, counts, message);
@@ -133,7 +133,7 @@ void Communicator::reduce_scatter_with(ConstTensor input, Tensor output, std::sp
   for (std::size_t r = 0; r < ranks; ++r) contributions[r] = buffer + r * output.bytes.size();
   std::byte* const results[] = {output.bytes.data()};
   reduction.reduce(contributions, results, {});
-  if (on_device) input.stream->synchronize();  // before the memory goes
+  if (on_device) input.stream->synchronize();  // before the memory is freed
 }
 
 }  // namespace droptest::comm

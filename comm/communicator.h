@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How tensors travel between the ranks of a group. Smallest implementation: local/local_communicator.h.
+// The interface of tensor communication between the ranks of a group. Smallest implementation:
+// local/local_communicator.h.
 #pragma once
 
 #include <chrono>
@@ -20,21 +21,22 @@
 
 namespace droptest::comm {
 
-/// Sums, maxima and means, all in rank order where the backend says so. A mean is the sum divided by the number of
-/// ranks of the group, once all is added; of floats only. A NaN is the maximum of anything; sums of integers wrap; sums
-/// and means of bfloat16 and float16 are float until they are complete, and are rounded once. Where partial sums
-/// travel, on the loss layer's paths of hops and in NCCL, those are rounded at each hop, and their mean once more.
+/// Sums, maxima and means, all in rank order where the backend guarantees it. A mean is the complete sum divided by the
+/// number of ranks of the group; of floats only. A NaN is larger than any other value; sums of integers wrap. Sums and
+/// means of bfloat16 and float16 are float until they are complete, and are rounded once. On the loss layer's paths of
+/// hops and in NCCL, partial sums travel: each hop rounds them, and a mean is rounded once more.
 enum class ReduceOp : std::uint8_t { kSum, kMax, kMean };
 
-/// What a collective carries. The name appears in errors, and tells messages of one size apart where a recovery
+/// The class and identity of a call's data. The name appears in errors, and identifies the message where a recovery
 /// policy remembers earlier values: equal names mean "the same tensor, one step later".
 struct Message {
   sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
   std::string_view name;
   int layer = -1;  ///< transformer block, or -1
-  /// Of a message between two ranks, which both ends derive alike, for example from step, micro-batch and stage: on a
-  /// loss layer its packets are those of this place on its link, whatever was sent before. So the fates of a schedule's
-  /// messages do not depend on the order in which it sends them. Absent: the order of the starts says the place.
+  /// Of a message between two ranks: both ends derive it alike, for example from step, micro-batch and stage. On a loss
+  /// layer it sets the place of the message's packets on its link, independently of earlier messages. So the fates of a
+  /// schedule's messages do not depend on the order in which it sends them. Absent: the order of the starts sets the
+  /// place.
   std::optional<std::uint64_t> ordinal{};
 };
 
@@ -53,34 +55,33 @@ struct Receive {
 struct CallArguments;  // comm/call.h
 
 class Communicator;
-/// The lowest world rank of the group's members, which names the group among those of its number.
+/// The lowest world rank of the group's members. It identifies the group among those of its number.
 int lowest_world_rank(const Communicator& group);
 
 /// Elements of each rank's part when `count_elems` are cut evenly: the first count % world_size parts have one more.
 std::vector<std::uint64_t> even_counts(std::uint64_t count_elems, int world_size);
 
 /// A group of ranks that run the same collectives in the same order.
-///
-/// Owner: each rank owns its communicator; it is used by one thread at a time. Blocking: a call returns when the
-/// rank's output is complete and its input may be reused; with device memory it may return when the work is on the
-/// tensors' stream, which has it in its order. Memory: input and output of a call, and those of all ranks, are on the
-/// host or on devices together. Order: all ranks of a group make the same calls with the same
-/// counts, types and ops; messages of a group never overtake each other. Buffers: input and output are the same range
-/// or do not overlap; an input that is not the output is never written. Counts may be zero.
-/// Errors: CommError on every rank when a peer dies, throws, stalls beyond the timeout, or calls something else; it
-/// names the peer and the operation. ConfigError for arguments that are wrong on this rank alone.
+/// Owner: each rank owns its communicator; it is used by one thread at a time. Blocking: a call returns when the rank's
+/// output is complete and its input may be reused; with device memory it may return when the work is queued on the
+/// tensors' stream. Memory: input and output of a call, and those of all ranks, are on the host or on devices together.
+/// Order: all ranks of a group make the same calls with the same counts, types and ops; messages of a group never
+/// overtake each other. Buffers: input and output are the same range or do not overlap; an input that is not the output
+/// is never written. Counts may be zero.
+/// Errors: CommError on every rank when a peer dies, throws, stalls beyond the timeout, or makes another call; it names
+/// the peer and the operation. ConfigError for arguments that are wrong on this rank alone.
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
-  /// World rank of group member `rank`: what a link is named by. The identity for a communicator that was not split.
+  /// World rank of group member `rank`; it names links. The identity for a communicator that was not split.
   virtual int world_rank(int rank) const = 0;
   /// "local", "gloo", ...
   virtual std::string_view backend() const = 0;
 
-  /// Which training step the next calls belong to: for errors, sampling and schedules. Default: ignored.
+  /// Sets the training step of the next calls, for errors, sampling and schedules. Default: ignored.
   virtual void begin_step(std::uint64_t /*step*/) {}
 
   /// output[i] = op over ranks of input_r[i]. Shapes: equal on all ranks.
@@ -92,21 +93,20 @@ class Communicator {
   virtual void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
                               const Message& message) = 0;
 
-  /// all_reduce and reduce_scatter with a reduction of the caller's own: rank r's `reduction` reduces part r, which it
-  /// reads from all ranks' inputs, in place where the backend can. all_reduce_with cuts the parts as even_counts()
-  /// does. Ranks: all give a reduction, for parts of any size, and the operation has a name of its own in errors. A
-  /// reduction that throws is a rank that fails: its rank gets the exception, the others a CommError that names it,
-  /// from this call or the next one. Default: all_to_all, the reduction, all_gather; on a device it waits for the
-  /// stream.
+  /// all_reduce and reduce_scatter with a reduction of the caller: rank r's `reduction` reduces part r, which it reads
+  /// from all ranks' inputs, in place where the backend can. all_reduce_with cuts the parts as even_counts() does.
+  /// Ranks: all give a reduction, for parts of any size. The operation has a name of its own in errors. A reduction
+  /// that throws is a rank that fails: its rank gets the exception, the others a CommError that names it, from this
+  /// call or the next one. Default: all_to_all, the reduction, all_gather; on a device it waits for the stream.
   virtual void all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message);
   virtual void reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                    PartReduction& reduction, const Message& message);
 
-  /// What they cost next to all_reduce and reduce_scatter.
+  /// Their cost compared with all_reduce and reduce_scatter.
   enum class PartReductions : std::uint8_t {
-    kSlower,   ///< the default: they are made of other calls
-    kAsFast,   ///< each rank sees its own reduction
-    kInPlace,  ///< as fast, on inputs in place, and each rank sees the reductions of all
+    kSlower,   ///< the default: a sequence of other calls
+    kAsFast,   ///< each rank reads its own reduction object only
+    kInPlace,  ///< as fast, on inputs in place, and each rank reads the reduction objects of all
   };
   virtual PartReductions part_reductions() const { return PartReductions::kSlower; }
 
@@ -123,33 +123,34 @@ class Communicator {
   /// Every rank gets rank root's data.
   virtual void broadcast(Tensor data, int root, const Message& message) = 0;
 
-  /// A message to one rank, which calls recv with the same count and name. Blocking until the data is taken or
+  /// A message to one rank, which calls recv with the same count and name. Blocking until the data is received or
   /// buffered: ranks that send to each other before they receive use exchange.
   virtual void send(ConstTensor data, int destination, const Message& message) = 0;
   virtual void recv(Tensor data, int source, const Message& message) = 0;
 
-  /// Sends and receives messages of any sizes together, with no copy of what is sent where the backend can: what ranks
-  /// that send to each other use, since a send may wait for its receive. Nobody waits for ever where each message's two
-  /// ends are in exchanges that their ranks call without waiting for each other's: any pattern of one exchange on each
-  /// rank, a rank's messages to itself too. A rank may call it for some of its peers only, or with nothing.
-  /// Owner: the caller's; tensors stay as they are until the call returns. Blocking: until all messages have come and
-  /// all sent ones are taken or buffered; on a device, until that is on the stream. Order: messages of a pair of ranks
-  /// keep the order in which either end lists them, after earlier ones of send and of exchange; those of different
-  /// pairs have none. Memory: all tensors are on the host, or in device memory on one stream; no received range
-  /// overlaps another range. Errors: as above, with the message at which it ended; all arguments are checked before
-  /// anything is sent, and a message whose other end is a send or recv is a call of something else.
+  /// Sends and receives messages of any sizes together, without a copy of the sent data where the backend can. Ranks
+  /// that send to each other use it, since a send may wait for its receive. No rank waits for ever if both ends of each
+  /// message are in exchanges that their ranks call without waiting for each other: any pattern of one exchange on each
+  /// rank, and also a rank's messages to itself. A rank may call it for some of its peers only, or without messages.
+  /// Owner: the caller's; tensors stay as they are until the call returns. Blocking: until all messages have arrived
+  /// and all sent ones are received or buffered; on a device, until all of this is queued on the stream. Order:
+  /// messages of a pair of ranks keep the order in which either end lists them, after earlier ones of send and of
+  /// exchange; those of different pairs have none. Memory: all tensors are on the host, or in device memory on one
+  /// stream; no received range overlaps another range. Errors: as above, with the message at which it ended; all
+  /// arguments are checked before the first send, and a message with a send or recv at its other end is a mismatch of
+  /// calls.
   virtual void exchange(std::span<const Send> sends, std::span<const Receive> receives) = 0;
 
   /// The same calls, started: they return before they are done, so that the rank can compute meanwhile, and several may
-  /// be under way. Work::wait() completes a call; the output must not be read, nor the input or output written, before.
-  /// All ranks start a call, or all make the blocking one: a loss layer has a channel of its own for started calls.
-  /// Order: started and blocking calls of a group count as one program, in the order of the starts, which is the same
-  /// on all ranks; that of the waits is free. So are packet indices on a loss layer, and results, those of the program
+  /// be under way. Work::wait() completes a call; before it, the output must not be read, nor the input or output
+  /// written. All ranks start a call, or all make the blocking one: a loss layer has a separate channel for started
+  /// calls.
+  /// Order: started and blocking calls of a group form one program, in the order of the starts, which is the same on
+  /// all ranks; the order of the waits is free. Packet indices on a loss layer, and results, are those of the program
   /// with blocking calls. Messages of a pair of ranks match in the order of the starts. Counts and name are copied.
-  /// Blocking: docs/backends.md says which backend completes a work once all peers have started it, and which needs
-  /// more. Errors: as above, from wait(); arguments that are wrong on this rank, and a call of a class, name and layer
-  /// that has a work of this rank under way in this group, in the same direction and with the same peer where it is a
-  /// message, are a ConfigError at once.
+  /// Blocking: docs/backends.md lists the condition under which each backend completes a work. Errors: as above, from
+  /// wait(). A ConfigError at once for arguments that are wrong on this rank, and for a call of a class, name and layer
+  /// with a work of this rank under way in this group (for a message: in the same direction and with the same peer).
   Work start_all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message);
   Work start_reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
                             const Message& message);
@@ -160,8 +161,8 @@ class Communicator {
   Work start_send(ConstTensor data, int destination, const Message& message);
   Work start_recv(Tensor data, int source, const Message& message);
 
-  /// What a backend does at a start. The tensors outlive the work, the other arguments only this call. Null: the call
-  /// is done, in the sense of Work::wait(). Default: the blocking call.
+  /// The backend's part of a start. The tensors outlive the work, the other arguments only this call. Null: the call is
+  /// done, in the sense of Work::wait(). Default: the blocking call.
   virtual std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments);
 
   /// Returns when every rank has called it.
@@ -171,16 +172,16 @@ class Communicator {
   /// shares the failure of this one: an error in either ends both. Ranks: all of the group call it.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
-  /// Another communicator of the same ranks, on which another thread of the rank may make calls meanwhile. Twins of one
-  /// number, below kMostTwins, belong together: their calls match those of the peers' twins and no others. It shares
-  /// the failure and the steps of this one, and takes tensors in host memory. Number 0 is for a thread that works while
-  /// its rank computes, and leaves the cores alone while it waits. Ranks: each for itself, once for each number.
-  /// Blocking: never. Null, the default: the backend has none.
+  /// Another communicator of the same ranks, for calls of another thread of the rank. Twins of one number, below
+  /// kMostTwins, belong together: their calls match only those of the peers' twins. It shares the failure and the steps
+  /// of this one, and takes tensors in host memory. Number 0 is for a thread that works while its rank computes, and
+  /// leaves the cores free while it waits. Ranks: each by itself, once for each number. Blocking: never. Null, the
+  /// default: the backend has none.
   static constexpr int kMostTwins = 2;
   virtual std::unique_ptr<Communicator> twin(int number);
 
-  /// Says why this rank gives up, so that its peers' errors name it as the cause. Called once, before the communicator
-  /// is destroyed on the way out of an error. Never throws.
+  /// Records the reason why this rank gives up, so that its peers' errors name it as the cause. Called once, before the
+  /// communicator is destroyed after an error. Never throws.
   virtual void abort(std::string_view reason) noexcept = 0;
 
  private:
@@ -197,7 +198,7 @@ class Communicator {
   Work start(const CallArguments& arguments);
   void forget_unfinished(std::uint64_t number) noexcept;
 
-  std::vector<Unfinished> unfinished_;  ///< works of this rank that were not waited for
+  std::vector<Unfinished> unfinished_;  ///< works of this rank before their wait
   std::uint64_t works_ = 0;             ///< started so far
 };
 

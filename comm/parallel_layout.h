@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rank does what: the coordinates of each rank, and the groups in which ranks that differ in one of them meet.
+// The parallel coordinates of each rank, and the groups of ranks that differ in one coordinate.
 #pragma once
 
 #include <array>
@@ -19,11 +19,11 @@ enum class ParallelDimension : std::uint8_t {
 };
 inline constexpr std::array kParallelDimensions = {ParallelDimension::kTensor, ParallelDimension::kSequence,
                                                    ParallelDimension::kData, ParallelDimension::kPipeline};
-/// From the dimension whose ranks are next to each other to the one whose ranks lie furthest apart.
+/// From the dimension with neighbouring ranks to the one with the largest distance between ranks.
 using ParallelOrder = std::array<ParallelDimension, kParallelDimensions.size()>;
 inline constexpr ParallelOrder kDefaultOrder = {ParallelDimension::kPipeline, ParallelDimension::kSequence,
                                                 ParallelDimension::kTensor, ParallelDimension::kData};
-/// What talks most stays within a node. Source: Megatron-LM (Narayanan et al., SC 2021).
+/// The dimensions with the most traffic stay within a node. Source: Megatron-LM (Narayanan et al., SC 2021).
 inline constexpr ParallelOrder kMegatronOrder = {ParallelDimension::kTensor, ParallelDimension::kSequence,
                                                  ParallelDimension::kData, ParallelDimension::kPipeline};
 /// As in a spec's /parallel: "tensor", "sequence", "data", "pipeline".
@@ -41,8 +41,8 @@ struct ParallelNumbers {
   friend bool operator==(const ParallelNumbers&, const ParallelNumbers&) = default;
 };
 
-/// How many ranks each dimension has, and how ranks are numbered: for the coordinates p, s, t and d of P pipeline, S
-/// sequence, T tensor and D data ranks, rank = p + P (s + S (t + T d)) in the default order.
+/// The number of ranks of each dimension, and the numbering of ranks: for the coordinates p, s, t and d of P pipeline,
+/// S sequence, T tensor and D data ranks, rank = p + P (s + S (t + T d)) in the default order.
 struct ParallelLayout : ParallelNumbers {
   explicit ParallelLayout(const ParallelNumbers& extents = {1, 1, 1, 1}, const ParallelOrder& in_order = kDefaultOrder)
       : ParallelNumbers(extents), order(in_order) {}
@@ -52,26 +52,26 @@ struct ParallelLayout : ParallelNumbers {
   /// The product of all extents. Throws: ConfigError where one is not positive, the product is above 65534, or the
   /// order does not name each dimension once.
   int world_size() const;
-  /// From a rank to its neighbour in that dimension.
+  /// The distance from a rank to its neighbour in that dimension.
   int stride(ParallelDimension dimension) const;
-  /// Throws: CheckError for a rank or a coordinate that is not there.
+  /// Throws: CheckError for a rank or a coordinate out of range.
   ParallelNumbers coordinates(int rank) const;
   int rank(const ParallelNumbers& coordinates) const;
-  /// Throws: ConfigError that shows the product, where it is not that of the ranks which were started.
+  /// Throws: ConfigError that shows the product, where it is not the number of started ranks.
   void require_world(int ranks) const;
   /// "tensor 2 x data 4"; "1 rank" where all are 1.
   std::string text() const;
 };
 
-/// The groups of one rank: for each dimension, the ranks that differ from it there alone.
+/// The groups of one rank: for each dimension, the ranks that differ from it in this dimension alone.
 class ParallelGroups {
  public:
-  /// Ranks: all of `world`, which is borrowed and outlives this. A dimension that has all ranks uses the world itself,
-  /// and one that has a single rank no group; others are split off, in the order of kParallelDimensions.
-  /// Throws: ConfigError unless the layout fits the world.
+  /// Ranks: all of `world`, which is borrowed and outlives this. A dimension with all ranks uses the world itself, and
+  /// a dimension with a single rank has no group; others are split off, in the order of kParallelDimensions. Throws:
+  /// ConfigError unless the layout fits the world.
   ParallelGroups(const ParallelLayout& layout, Communicator& world);
 
-  /// Ranked by coordinate. Null: nobody else is there.
+  /// Ranked by coordinate. Null: the dimension has one rank.
   Communicator* group(ParallelDimension dimension) const { return groups_[static_cast<std::size_t>(dimension)]; }
   Communicator& world() const { return world_; }
   const ParallelLayout& layout() const { return layout_; }

@@ -11,11 +11,11 @@
 namespace droptest::comm {
 namespace {
 
-// Inputs that one pass over a block takes in, at most: a power of two.
+// Maximum number of inputs in one pass over a block: a power of two.
 constexpr std::size_t kInputsOfPass = 8;
 
-// What becomes of a stretch of a block: ((x_0 op x_1) op x_2) ..., each x_r first multiplied by its factor where there
-// are factors, the result divided by `divisor` and, rounded, multiplied by `scale`. x_r[0] is at inputs[r] +
+// The operations on a stretch of a block: ((x_0 op x_1) op x_2) ..., each x_r first multiplied by its factor where
+// there are factors, the result divided by `divisor` and, rounded, multiplied by `scale`. x_r[0] is at inputs[r] +
 // offset_bytes.
 struct Terms {
   std::span<const std::byte* const> inputs;
@@ -26,8 +26,8 @@ struct Terms {
   std::size_t elems = 0;
 };
 
-// Writes a stretch; no input lies in it. One such function for each element type, operation and vector width: they are
-// all that depends on those.
+// Writes a stretch; no input lies in it. Only these functions depend on the element type, operation and vector width:
+// there is one for each combination.
 using Fold = void (*)(std::byte* block, const Terms& terms);
 
 struct Sum {
@@ -62,8 +62,8 @@ template <class Op, Pass kPass, std::size_t kInputs, class T>
   return kInputs;
 }
 
-// One pass, from input `first` on. The first one takes in all inputs up to kInputsOfPass, further ones as many as the
-// largest power of two that is left, which spares code that is rarely run. Returns how many.
+// One pass, from input `first` on. The first pass takes all inputs up to kInputsOfPass; later passes take the largest
+// power of two that is left, which saves rarely used code. Returns the number of inputs.
 template <class Op, Pass kPass, class T, std::size_t kInputs = kInputsOfPass>
 [[gnu::always_inline]] inline std::size_t fold_some(T* block, const Terms& terms, std::size_t first) {
   if constexpr (kInputs > 1) {
@@ -74,7 +74,7 @@ template <class Op, Pass kPass, class T, std::size_t kInputs = kInputsOfPass>
   return fold_inputs<Op, kPass, kInputs>(block, terms, first);
 }
 
-// The same of inputs that are multiplied first, one pass each.
+// The same for inputs with factors, one pass each.
 template <class Op, class T>
 [[gnu::always_inline]] inline void fold_scaled(T* __restrict block, const Terms& terms) {
   for (std::size_t r = 0; r < terms.inputs.size(); ++r) {
@@ -106,7 +106,7 @@ template <class Op, class T>
   for (std::size_t i = 0; i < terms.elems; ++i) block[i] = static_cast<T>(block[i] * scale);
 }
 
-// Float until all inputs are in, then rounded once.
+// Sums in float until all inputs are added, then rounds once.
 template <class Op, class T>
 void fold_narrow(std::byte* bytes, const Terms& terms) {
   T* const block = reinterpret_cast<T*>(bytes);
@@ -165,7 +165,7 @@ Fold fold_of(ElementType type) {
   });
 }
 
-// In place a gap's inputs are outputs, which the cache does not have when they are not read.
+// In place, a gap's absent inputs are outputs. They are not in the cache, because the reduction does not read them.
 inline void fetch_for_writing(std::span<const std::byte* const> places, std::size_t offset_bytes, std::size_t bytes) {
   constexpr std::size_t kCacheLineBytes = 64;
   for (const std::byte* place : places) {
@@ -175,7 +175,7 @@ inline void fetch_for_writing(std::span<const std::byte* const> places, std::siz
   }
 }
 
-// What a reduction has still to do with its gaps; without gaps, nothing.
+// The next gaps of a reduction; none for a reduction without gaps.
 struct GapsAhead {
   explicit GapsAhead(ReductionGaps* g) : gaps(g) {
     if (gaps == nullptr) return;
@@ -185,7 +185,7 @@ struct GapsAhead {
   }
   ReductionGaps* gaps;
   std::span<const double> factors;
-  const ReductionGap* input = nullptr;  // the first one that is not over
+  const ReductionGap* input = nullptr;  // the first one that has not ended
   const OutputGap* output = nullptr;
 };
 
@@ -210,15 +210,15 @@ void reduce_block(Fold fold, double divisor, std::size_t element_size, std::byte
   }
 }
 
-// Sets to zero what an output has of a gap in elements [begin, end).
+// Sets the elements of an output that lie both in `gap` and in [begin, end) to zero.
 void clear(std::byte* output, const OutputGap& gap, std::uint64_t begin, std::uint64_t end, std::size_t element_size) {
   const std::uint64_t from = std::max(begin, gap.begin);
   const std::uint64_t to = std::min(end, gap.end);
   std::memset(output + from * element_size, 0, (to - from) * element_size);
 }
 
-// Copies elements [begin, end) to the outputs, but for their gaps. Those of the first gap are cleared while the first
-// cache has the output, which is nearly all of them unless many packets are lost.
+// Copies elements [begin, end) to the outputs, except their gaps. The elements of the first gap are cleared while the
+// output is in the first-level cache: nearly all gaps, unless many packets are lost.
 void copy_out(const std::byte* block, std::span<std::byte* const> outputs, GapsAhead& ahead, std::uint64_t begin,
               std::uint64_t end, std::size_t element_size) {
   const bool any = ahead.output != nullptr && ahead.output->begin < end;
@@ -246,7 +246,7 @@ void reduce(ReduceOp op, ElementType type, std::span<const std::byte* const> inp
   const std::size_t element_size = element_bytes(type);
   const std::uint64_t block_elems = kReductionBlockBytes / element_size;
   const bool is_input = std::ranges::find(inputs, outputs.empty() ? nullptr : outputs[0]) != inputs.end();
-  // An output of its own is written at once, any other is copied from a block that stays in the cache.
+  // An output that is no input is written at once; any other is copied from a block that stays in the cache.
   const bool to_one = gaps == nullptr && outputs.size() == 1 && !is_input;
   alignas(64) std::array<std::byte, kReductionBlockBytes> block;
   GapsAhead ahead(gaps);

@@ -15,34 +15,36 @@ inline constexpr std::size_t kReductionBlockBytes = 8192;
 
 /// Writes ((x0 op x1) op x2) ... to every output, for a mean divided by the number of inputs. x_r starts at inputs[r],
 /// and each range has count_elems elements. An output may be one of the inputs; other overlaps are not allowed. A NaN
-/// is the maximum of anything. Determinism: the order of the inputs is the order of the operations, for each element.
+/// is larger than any other value. Determinism: the order of the inputs is the order of the operations, for each
+/// element.
 void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
                           std::span<std::byte* const> outputs, std::uint64_t count_elems);
 
-/// Elements [begin, end) of a reduction that some inputs have no part in.
+/// Elements [begin, end) of a reduction from which some inputs are missing.
 struct ReductionGap {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
   std::span<const std::byte* const> present;  ///< what is reduced, in order and from element `begin` on; at least one
-  std::span<const std::byte* const> absent;   ///< the inputs that are not, likewise: places in memory, never read
+  std::span<const std::byte* const> absent;   ///< the missing inputs, likewise: places in memory, never read
   std::span<const double> factors;            ///< for each of `present`, as those of the whole reduction
   double divisor = 1;                         ///< divides the reduction before it is rounded: of a mean
   double scale = 1;                           ///< multiplies the reduction, rounded to the type (to float for bfloat16)
 };
 
-/// Elements [begin, end) that become zero in some outputs, whatever the reduction is.
+/// Elements [begin, end) that become zero in some outputs, for every reduction.
 struct OutputGap {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
   std::span<const std::size_t> outputs;  ///< ascending
 };
 
-/// What is missing in a reduction, asked for as it goes on: gaps are found in order, do not overlap, and are valid
-/// until the next one of their kind.
+/// The missing inputs and outputs of a reduction, found during the reduction: gaps come in order, do not overlap, and
+/// are valid until the next one of their kind.
 class ReductionGaps {
  public:
   virtual ~ReductionGaps() = default;
-  /// Multiplies each input, rounded to the type before it is added; empty: none is multiplied. Not for integers.
+  /// A factor for each input; products are rounded to the type before the addition. Empty: no factors. Not for
+  /// integers.
   virtual std::span<const double> factors() const = 0;
   /// Null: no more.
   virtual const ReductionGap* next_input_gap() = 0;

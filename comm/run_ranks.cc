@@ -20,7 +20,7 @@
 namespace droptest::comm {
 namespace {
 
-// Shared by the caller and the ranks' threads, because a rank that is left behind outlives the call.
+// Shared by the caller and the ranks' threads: a rank that is left behind outlives the call.
 struct Run {
   Run(int world_size, std::chrono::milliseconds timeout, std::function<void(Communicator&)> rank_body,
       const Clock& clock)
@@ -89,7 +89,7 @@ void run_rank(Run& run, int rank) {
   run.changed.notify_all();
 }
 
-// All of them, or none.
+// Starts all threads, or none.
 std::vector<std::thread> start_threads(const std::shared_ptr<Run>& run, int world_size) {
   std::vector<std::thread> threads;
   threads.reserve(static_cast<std::size_t>(world_size));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What travels between ranks: elements of a type that is known at run time.
+// Borrowed tensors: elements of a type that is known at run time.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ std::size_t element_bytes(ElementType type);
 /// Whether it is a type of integers: sums wrap, and nothing is scaled.
 bool is_integer(ElementType type);
 
-/// Numbers that are computed with as floats, and rounded to the nearest.
+/// Floats of 16 bits: computed as floats, and rounded to the nearest.
 template <class T>
 inline constexpr bool kIsNarrowFloat = std::is_same_v<T, Bf16> || std::is_same_v<T, Fp16>;
 
@@ -39,9 +39,9 @@ constexpr ElementType element_type_of() {
 
 class Stream;  // comm/device/stream.h
 
-/// A borrowed range of elements whose type, and whose memory, is known at run time: the host's, or with a stream that
-/// of the stream's device (comm/device/device_tensor.h makes those). What is done with device memory is done in the
-/// order of its stream.
+/// A borrowed range of elements of a type, and in a memory, known at run time: the host's memory, or with a stream the
+/// memory of the stream's device (comm/device/device_tensor.h makes those). Work on device memory is done in the order
+/// of its stream.
 struct ConstTensor {
   ElementType type = ElementType::kFloat32;
   std::span<const std::byte> bytes;

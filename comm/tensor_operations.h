@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is done to whole tensors, in host memory or in the order of a stream of their device.
+// Operations on whole tensors, in host memory or in the order of a stream of their device.
 #pragma once
 
 #include "comm/tensor.h"
@@ -7,7 +7,7 @@
 
 namespace droptest::comm {
 
-/// The part of `data` of those elements.
+/// The elements `elements` of `data`.
 Tensor slice(Tensor data, sim::ElementRange elements);
 ConstTensor slice(ConstTensor data, sim::ElementRange elements);
 
@@ -17,10 +17,11 @@ void copy(ConstTensor from, Tensor to);
 /// Sets all elements to zero.
 void zero(Tensor data);
 
-/// Sets all elements to the lowest value of the type, minus infinity where it has one: what a maximum leaves out.
+/// Sets all elements to the lowest value of the type (minus infinity where it has one), the neutral element of a
+/// maximum.
 void set_lowest(Tensor data);
 
-/// data /= divisor, in the type (in float for bfloat16 and float16): what makes a mean of a sum. Throws: CheckError for
+/// data /= divisor, in the type (in float for bfloat16 and float16): makes a mean of a sum. Throws: CheckError for
 /// integers.
 void divide(Tensor data, double divisor);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From an element type that is known at run time to one that the compiler knows.
+// Maps an element type that is known at run time to a C++ type.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace droptest::comm {
 
-/// Calls visit(std::type_identity<T>()) with the type of such elements.
+/// Calls visit(std::type_identity<T>()) with the C++ type of the elements.
 template <class Visit>
 decltype(auto) visit_elements(ElementType type, const Visit& visit) {
   switch (type) {
@@ -34,7 +34,7 @@ decltype(auto) visit_elements(ElementType type, const Visit& visit) {
   DROPTEST_CHECK(false, "unknown element type");
 }
 
-/// An element as a number: exact but for large integers.
+/// An element as a number: exact except for large integers.
 template <class T>
 constexpr double number_of(T element) {
   if constexpr (kIsNarrowFloat<T>) {
@@ -44,7 +44,7 @@ constexpr double number_of(T element) {
   }
 }
 
-/// What elements are computed with: themselves, or floats.
+/// The type of the arithmetic on elements: their own, or float for narrow floats.
 template <class T>
 using WideOf = std::conditional_t<kIsNarrowFloat<T>, float, T>;
 template <class T>

@@ -106,7 +106,7 @@ void Watchdog::run(const std::shared_ptr<State>& state) {
   state->changed.notify_all();
 }
 
-// Called with the mutex held, and gives it up while the transport is asked who stalls. Removes what is finished.
+// Called with the mutex held; releases it while the transport explains a stall. Removes finished operations.
 std::optional<Failure> Watchdog::look(State& state) {
   const auto now = state.clock.now();
   for (auto queue = state.queues.begin(); queue != state.queues.end();) {
@@ -127,7 +127,7 @@ std::optional<Failure> Watchdog::look(State& state) {
     if (!entries.empty() && entries.front().deadline && now >= *entries.front().deadline) {
       const Call call = entries.front().call;
       const auto world_ranks = entries.front().world_ranks;
-      // Others ask meanwhile what this rank is doing.
+      // Other ranks may ask for this rank's activity meanwhile.
       state.mutex.unlock();
       const Failure found = state.transport->explain_stall(call, *world_ranks);
       state.mutex.lock();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Started calls whose rank does its part when it waits.
+// Started calls that a rank executes at its wait.
 #pragma once
 
 #include <deque>
@@ -13,9 +13,9 @@
 
 namespace droptest::comm {
 
-/// Runs started calls as blocking ones, in the order of their starts, when the rank waits for one of them or calls
-/// something else. Of messages that follow each other without a collective in between the sends go first, so that ranks
-/// may start their receives early.
+/// Runs started calls as blocking ones, in the order of their starts, when the rank waits for one of them or makes
+/// another call. Among messages without a collective between them, the sends go first, so that ranks may start their
+/// receives early.
 /// Thread safety: none; a rank has one.
 class DeferredCalls {
  public:
@@ -26,7 +26,7 @@ class DeferredCalls {
   /// The call on `communicator`, which is borrowed likewise.
   std::unique_ptr<WorkInFlight> start(Communicator& communicator, const CallArguments& arguments);
 
-  /// Runs all started calls. The wait of a work throws the exception of its call. Does nothing while it runs already.
+  /// Runs all started calls. The wait of a work throws the exception of its call. Does nothing while it already runs.
   void run_all();
 
   bool empty() const { return waiting_.empty(); }

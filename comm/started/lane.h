@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Started calls that go on while their rank computes.
+// Started calls that run while their rank computes.
 #pragma once
 
 #include <condition_variable>
@@ -14,7 +14,7 @@
 
 namespace droptest::comm {
 
-/// Runs tasks one after the other on a thread of its own, which exists from the first one on and sleeps between them.
+/// Runs tasks one after the other on a thread of its own, which starts with the first task and sleeps between tasks.
 /// Thread safety: one thread uses it, the rank's.
 class Lane {
  public:

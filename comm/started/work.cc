@@ -45,7 +45,7 @@ bool Work::done() noexcept {
   try {
     return in_flight_->finished();
   } catch (...) {
-    return true;  // wait() says why
+    return true;  // wait() throws the reason
   }
 }
 
@@ -63,7 +63,7 @@ void Work::drop() noexcept {
   try {
     wait();
   } catch (...) {
-    // The group has failed, and its next call says why.
+    // The group has failed; its next call throws the reason.
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collective or a message that has been started and not yet waited for.
+// A collective or a message between its start and its wait.
 #pragma once
 
 #include <cstdint>
@@ -26,22 +26,22 @@ class WorkInFlight {
 /// returns.
 class [[nodiscard]] Work {
  public:
-  /// One that is done.
+  /// A work that is done.
   Work() = default;
   Work(Work&& other) noexcept;
   Work& operator=(Work&& other) noexcept;
-  /// A work that was not waited for: waits for it, and leaves an error to the next call of the group. While an error
-  /// unwinds it aborts the group instead, since the peers would wait for a rank that is on its way out.
+  /// Waits for a work that was not waited for, and leaves an error to the next call of the group. During the unwinding
+  /// of an error it aborts the group instead, since the peers would wait for a rank that has given up.
   ~Work();
 
-  /// Returns when the output is complete and the input may be reused; with device memory, when that is on the tensors'
-  /// stream. It does the rank's part of all works that the rank has started before. Needs of the peers only that they
-  /// start the same, where the backend says so (docs/backends.md). A second call returns at once, or throws the same
+  /// Returns when the output is complete and the input may be reused; with device memory, when this is queued on the
+  /// tensors' stream. It does the rank's part of all works that the rank has started before. On some backends the peers
+  /// only need to have started the same call (docs/backends.md). A second call returns at once, or throws the same
   /// error. Throws: as the blocking call.
   void wait();
-  /// Whether wait() would return, or throw, at once. It may do some of the work, and never waits for another rank. On
-  /// NCCL's receives, and on a loss layer with a clock or where it runs calls at the wait, it stays false until the
-  /// rank waits or calls something else.
+  /// Whether wait() would return, or throw, at once. It may do some of the work, and never waits for another rank. For
+  /// NCCL's receives, and on a loss layer with a clock or with calls that run at the wait, it stays false until the
+  /// rank waits or makes another call.
   bool done() noexcept;
 
  private:
