@@ -186,7 +186,7 @@ void GlooCommunicator::gather_parts(const Call& call, Tensor output, std::span<c
   take_parts(to, from, Phase::kGather);
 }
 
-// Every rank gets every input, and reduces it all: one exchange instead of two.
+// Every rank gets every input, and reduces all of it: one exchange instead of two.
 void GlooCommunicator::reduce_everywhere(const Call& call, ConstTensor input, Tensor output) {
   const auto n = world_ranks_.size();
   agree({.call = call}, {}, std::vector<ConstBytes>(n, input.bytes));
@@ -242,7 +242,7 @@ void GlooCommunicator::all_reduce_now(const Call& call, ConstTensor input, Tenso
 
 void GlooCommunicator::all_to_all_now(const Call& call, const CallArguments& arguments) {
   ConstBytes input = arguments.input.bytes;
-  std::vector<std::byte> input_copy;  // in place, what arrives would overwrite what is still to be sent
+  std::vector<std::byte> input_copy;  // in place, arriving parts would overwrite parts that are still to be sent
   if (input.data() == arguments.output.bytes.data()) {
     input_copy.assign(input.begin(), input.end());
     input = input_copy;
@@ -325,12 +325,12 @@ std::unique_ptr<WorkInFlight> GlooCommunicator::begin(const CallArguments& argum
   const Call call = checked(arguments);
   if (call.operation == Operation::kSend) return begin_send(call, arguments.input, arguments.peer);
   if (call.operation == Operation::kRecv) return begin_recv(call, arguments.output, arguments.peer);
-  return collectives_.start([this, call, kept = std::make_shared<KeptArguments>(arguments)] {  // shared with no one
+  return collectives_.start([this, call, kept = std::make_shared<KeptArguments>(arguments)] {  // owned by its task
     carry_out(call, kept->get());
   });
 }
 
-// Straight from the tensor: the data is on its way at once, and the background sees its end.
+// Straight from the tensor: the data departs at once, and the background thread waits for its end.
 std::unique_ptr<WorkInFlight> GlooCommunicator::begin_send(const Call& call, ConstTensor data, int destination) {
   struct Sent {
     Call call;
@@ -342,7 +342,7 @@ std::unique_ptr<WorkInFlight> GlooCommunicator::begin_send(const Call& call, Con
     to_self_.emplace(number, ToSelf{call, {data.bytes.begin(), data.bytes.end()}});
     return nullptr;
   }
-  const auto sent = std::make_shared<Sent>(Sent{call, {}});  // shared with no one but its task
+  const auto sent = std::make_shared<Sent>(Sent{call, {}});  // owned by its task
   const int peer = world_rank(destination);
   sent->transfers.push_back(
       mesh_->start_send(std::as_bytes(std::span(&sent->call, 1)), peer, peer_slot(number, Phase::kHello)));
@@ -388,7 +388,7 @@ void GlooCommunicator::send(ConstTensor data, int destination, const Message& me
   }
 }
 
-// The first of the two parts of a message: what the sender calls.
+// Sends the first of the two parts of a message: the sender's call.
 std::uint64_t GlooCommunicator::start_message(const Call& call, int destination) {
   const std::uint64_t sequence = ++sent_[static_cast<std::size_t>(destination)];
   const ConstBytes call_bytes = std::as_bytes(std::span(&call, 1));
@@ -417,7 +417,7 @@ void GlooCommunicator::recv(Tensor data, int source, const Message& message) {
   receive(call, data, source, ++received_[static_cast<std::size_t>(source)]);
 }
 
-// What the sender calls first, then the data.
+// Receives the sender's call first, then the data.
 void GlooCommunicator::receive(const Call& call, Tensor data, int source, std::uint64_t number) {
   const GlooMesh::CallScope scope(*mesh_, call);
   if (source == rank_) return receive_from_self(call, data, number);
@@ -439,8 +439,8 @@ void GlooCommunicator::receive_from_self(const Call& call, Tensor data, std::uin
   copy_bytes(data.bytes, own.bytes);
 }
 
-// All that this rank has is under way before it waits for anything. Only the payloads of what it receives are asked for
-// later, each when its sender has said that the sizes agree: the call goes first, as in send.
+// All sends and the receives of calls are started before any wait. The receive of a payload is started later, when the
+// sender's call has shown that the sizes agree: the call goes first, as in send.
 void GlooCommunicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
   const ExchangeCalls calls = checked_exchange(*this, sends, receives, mesh_->step);
   for (std::size_t i = 0; i < sends.size(); ++i) ArgumentCheck(*this, calls.sends[i]).on_host(sends[i].data);
@@ -522,7 +522,7 @@ std::unique_ptr<GlooCommunicator> GlooCommunicator::split_group(int color, int k
   const GlooMesh::CallScope scope(*mesh_, call);
   const std::vector<Hello> hellos =
       agree({.call = call, .color = color, .key = key, .next_group_id = mesh_->next_group_id}, {});
-  // Ranks may have taken part in different numbers of splits: the largest of their next ids is free for all of them.
+  // Ranks may have taken part in different numbers of splits: the largest of their next ids is free on all ranks.
   std::vector<int> colors;
   std::uint16_t first_id = 0;
   std::vector<int> members;

@@ -17,13 +17,13 @@
 
 namespace droptest::comm {
 
-/// One rank of a group over a GlooMesh. Each collective begins with an exchange of what is called, so that ranks that
-/// disagree find out before they use any data. Small messages travel with it, and the collective is done; larger ones
-/// follow it.
+/// One rank of a group over a GlooMesh. Each collective begins with an exchange of the ranks' calls, so that a
+/// disagreement is found before any data is used. Small messages travel with this exchange, and the collective is done;
+/// larger messages follow it.
 /// Determinism: inputs are reduced in rank order, each part by its rank or, of small ones, by all: the bits of `local`.
 class GlooCommunicator final : public Communicator {
  public:
-  /// The whole mesh.
+  /// A communicator over the whole mesh.
   explicit GlooCommunicator(std::shared_ptr<GlooMesh> mesh);
 
   int rank() const override { return rank_; }
@@ -35,7 +35,7 @@ class GlooCommunicator final : public Communicator {
   void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
   void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
                       const Message& message) override;
-  /// The reduction reads the parts as they came.
+  /// The reduction reads the parts in their receive buffers.
   void all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message) override;
   void reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                            PartReduction& reduction, const Message& message) override;
@@ -45,55 +45,55 @@ class GlooCommunicator final : public Communicator {
   void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
                   std::span<const std::uint64_t> receive_counts, const Message& message) override;
   void broadcast(Tensor data, int root, const Message& message) override;
-  /// Buffered up to 16 MiB on their way from this rank; beyond, waits until earlier messages are taken.
+  /// Buffered up to 16 MiB of messages under way from this rank; beyond, waits until earlier messages are received.
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
-  /// Straight from and to the tensors; only what a rank sends to itself is copied.
+  /// Straight from and to the tensors; only messages of a rank to itself are copied.
   void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
-  /// A work goes on in the background, whatever its rank does: collectives of the group one after the other on a thread
-  /// of the group, messages on one for each peer and direction.
+  /// A work proceeds in the background while its rank computes: collectives of the group one after the other on a
+  /// thread of the group, messages on one thread for each peer and direction.
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   void barrier(const Message& message) override;
-  /// Needs no new connections: the parts use the mesh's, with slots of their own.
+  /// Needs no new connections: the parts use the mesh's connections, with slots of their own.
   std::unique_ptr<Communicator> split(int color, int key) override;
-  /// The same, as what it is.
+  /// The same, with the type of this class.
   std::unique_ptr<GlooCommunicator> split_group(int color, int key);
   std::unique_ptr<Communicator> twin(int number) override;
   void abort(std::string_view reason) noexcept override { mesh_->abort(reason); }
 
-  /// For a backend that moves the data of some calls itself: the ranks show each other what they are about to call, as
-  /// at the start of a collective of this communicator. The counts are those of all_to_all, and empty for others.
-  /// Ranks: all of the group. Throws: CommError on every rank where the calls, or the counts of two ranks, differ.
+  /// For a backend that moves the data of some calls itself: the ranks exchange and compare their next calls, as at the
+  /// start of a collective of this communicator. The counts are those of all_to_all, and empty for others. Ranks: all
+  /// of the group. Throws: CommError on every rank where the calls, or the counts of two ranks, differ.
   void agree_on(const Call& call, std::span<const std::uint64_t> send_counts,
                 std::span<const std::uint64_t> receive_counts);
-  /// The same for a message between two ranks: one sends what it calls, and the other compares. Never waits.
+  /// The same for a message between two ranks: the sender sends its call; the receiver waits for it and compares.
   void send_call(const Call& call, int destination);
   void receive_call(const Call& call, int source);
 
  private:
-  /// What the ranks show each other at the start of a collective; sent as bytes between equal builds.
+  /// The first message of each rank in a collective; sent as bytes between equal builds.
   struct Hello {
     Call call{};
-    std::uint64_t sends_elems = 0;  ///< all_to_all: how many elements the receiver of this will get
+    std::uint64_t sends_elems = 0;  ///< all_to_all: elements that the receiver of this Hello will get
     std::int32_t color = 0;         ///< split
     std::int32_t key = 0;           ///< split
     std::uint16_t next_group_id = 0;
   };
-  /// What a slot is for.
+  /// The purpose of a slot.
   enum class Phase : std::uint8_t { kHello = 0, kReduce = 1, kGather = 2, kExchange = 3 };
   using Bytes = std::span<std::byte>;
   using ConstBytes = std::span<const std::byte>;
 
   GlooCommunicator(std::shared_ptr<GlooMesh> mesh, std::vector<int> world_ranks, int rank, std::uint16_t group_id);
 
-  /// Most bytes that one rank can have in a message to another one together with its Hello.
+  /// Maximum bytes of a message to another rank that travel together with its Hello.
   std::size_t inline_bytes() const { return exchange_.capacity() - sizeof(Hello); }
 
-  /// What the arguments call, which are in host memory.
+  /// The call of the arguments, which are in host memory.
   Call checked(const CallArguments& arguments) const;
   /// A blocking collective.
   void collective(const CallArguments& arguments);
-  /// The next collective of the group, on the thread whose turn it is.
+  /// The next collective of the group, on the thread that runs it.
   void carry_out(const Call& call, const CallArguments& arguments);
   /// Null `reduction`: the call's own.
   void all_reduce_now(const Call& call, ConstTensor input, Tensor output, PartReduction* reduction);
@@ -103,30 +103,30 @@ class GlooCommunicator final : public Communicator {
   std::unique_ptr<WorkInFlight> begin_recv(const Call& call, Tensor data, int source);
 
   /// Exchanges `own` with all ranks of the group and checks that they agree; send_counts are for all_to_all. `to`,
-  /// where given, has data for each rank that travel along: at most inline_bytes(), else nothing of that one does.
+  /// where given, has the data for each rank, which travel along if they have at most inline_bytes(), else not at all.
   std::vector<Hello> agree(const Hello& own, std::span<const std::uint64_t> send_counts,
                            std::span<const ConstBytes> to = {});
-  /// The data that travelled with a rank's Hello, of so many bytes, until the next exchange.
+  /// The data that travelled with a rank's Hello, `bytes` bytes, until the next exchange.
   ConstBytes inlined(int rank, std::size_t bytes) const {
     return exchange_.incoming(rank).subspan(sizeof(Hello), bytes);
   }
-  /// Checks what the others will send in an all_to_all.
+  /// Checks the counts that the other ranks will send in an all_to_all.
   void check_receive_counts(const Call& call, std::span<const Hello> hellos,
                             std::span<const std::uint64_t> receive_counts);
-  /// After agree() with the same `to`: part s of the output, from s, for each s; own parts are left alone. Parts that
-  /// did not travel with a Hello come now.
+  /// After agree() with the same `to`: receives part s of the output from rank s, for each s; own parts are left alone.
+  /// Parts that did not travel with a Hello travel now.
   void take_parts(std::span<const ConstBytes> to, std::span<const Bytes> from, Phase phase);
-  /// Agrees on `call`, and then reduces this rank's part of all inputs into `output`, in rank order or by a reduction.
+  /// Agrees on `call`, and then reduces this rank's part of all inputs into `output`, in rank order or by `reduction`.
   void reduce_own_part(const Call& call, ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                        PartReduction* reduction);
-  /// Agrees on `call`, and sends all parts to all ranks; this rank's is in its place in `output` already.
+  /// Agrees on `call`, and sends all parts to all ranks; this rank's part is in its place in `output` already.
   void gather_parts(const Call& call, Tensor output, std::span<const std::uint64_t> counts);
   /// An all-reduce of inputs that travel with the agreement on `call`.
   void reduce_everywhere(const Call& call, ConstTensor input, Tensor output);
 
-  /// Messages between two ranks: what the sender calls goes first. They return the number of the message.
+  /// Sends the first part of a message between two ranks, the sender's call. Returns the number of the message.
   std::uint64_t start_message(const Call& call, int destination);
-  /// The message of that number from a source.
+  /// Receives the message of that number from a source.
   void receive(const Call& call, Tensor data, int source, std::uint64_t number);
   void check_message(const Call& call, const Call& sent, int source);
   void receive_from_self(const Call& call, Tensor data, std::uint64_t number);
@@ -148,7 +148,7 @@ class GlooCommunicator final : public Communicator {
     std::vector<std::byte> bytes;
   };
   std::map<std::uint64_t, ToSelf> to_self_;  ///< messages that this rank sent to itself, by number
-  // Last, so that what they run is over before anything else goes.
+  // Last members, so that their tasks end before any other member is destroyed.
   std::map<int, Lane> sending_;    ///< by destination
   std::map<int, Lane> receiving_;  ///< by source
   Lane collectives_;

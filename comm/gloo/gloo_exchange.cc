@@ -41,7 +41,7 @@ void GlooExchange::post(std::uint64_t exchange) {
 
 void GlooExchange::run(std::span<const std::size_t> sizes) {
   const std::uint64_t exchange = exchanges_ + 1;
-  // Before this rank's messages go out: who has them may send those of the next exchange.
+  // Before this rank's messages depart: a rank that has them may send those of the next exchange.
   while (posted_ < exchange + 1) post(posted_ + 1);
   std::vector<GlooMesh::Transfer> sends;
   const int size = static_cast<int>(world_ranks_.size());

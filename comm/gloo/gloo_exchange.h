@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small messages among all ranks of a group, in one go.
+// Small messages among all ranks of a group, in one exchange.
 #pragma once
 
 #include <array>
@@ -14,25 +14,25 @@
 
 namespace droptest::comm {
 
-/// Each rank sends one message to each other rank of its group, again and again.
+/// Each rank sends one message to each other rank of its group, repeatedly.
 ///
 /// Gloo asks a receiver whether it is ready before it sends, which takes a round trip. Here a receive is posted one
-/// exchange ahead: a rank that takes part in exchange e + 1 has the messages of exchange e, whose senders have posted
-/// those of e + 1 before. Thread safety: none. Ranks: all of the group, in a CallScope of the mesh.
+/// exchange ahead: a rank that takes part in exchange e + 1 has the messages of exchange e, and their senders have
+/// posted the receives of e + 1 before. Thread safety: none. Ranks: all of the group, in a CallScope of the mesh.
 class GlooExchange {
  public:
-  /// `mesh` is borrowed and outlives this. `world_ranks`: of the group, this one at `rank`. `first_slot`: of slots that
-  /// are the group's own, one for each exchange, `slot_step` apart.
+  /// `mesh` is borrowed and outlives this. `world_ranks`: of the group, this one at `rank`. `first_slot`: of the
+  /// group's own slots, one for each exchange, `slot_step` apart.
   GlooExchange(GlooMesh& mesh, std::span<const int> world_ranks, int rank, std::uint64_t first_slot,
                std::uint64_t slot_step);
 
-  /// Most bytes of a message.
+  /// Maximum bytes of a message.
   std::size_t capacity() const { return capacity_; }
 
-  /// Where the message to a rank of the group is written; capacity() bytes.
+  /// The buffer of the message to a rank of the group; capacity() bytes.
   std::span<std::byte> outgoing(int rank) { return {&outgoing_[place(rank)], capacity_}; }
 
-  /// Sends the first sizes[r] bytes of outgoing(r) to each rank r, and returns when theirs have come.
+  /// Sends the first sizes[r] bytes of outgoing(r) to each rank r, and returns when their messages have arrived.
   /// Throws: CommError.
   void run(std::span<const std::size_t> sizes);
 
@@ -50,7 +50,7 @@ class GlooExchange {
   std::uint64_t slot_step_;
   std::size_t capacity_;
   std::uint64_t exchanges_ = 0;  ///< run so far
-  std::uint64_t posted_ = 0;     ///< the last one whose receives are posted
+  std::uint64_t posted_ = 0;     ///< the last one with posted receives
   std::unique_ptr<std::byte[]> outgoing_;
   std::array<std::unique_ptr<std::byte[]>, 2> incoming_;  ///< of exchanges with even and odd numbers
   std::array<std::vector<std::optional<GlooMesh::Transfer>>, 2> receives_;

@@ -19,8 +19,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPoll{20};                             ///< of the store while something is awaited from it
-constexpr milliseconds kWatch{100};                           ///< of the store while all is well
+constexpr milliseconds kPoll{20};                             ///< of the store while a key is awaited
+constexpr milliseconds kWatch{100};                           ///< of the store in normal operation
 constexpr milliseconds kForever = std::chrono::hours(10000);  ///< Gloo's own timeouts close all connections: not used
 constexpr std::size_t kBufferedBytesMost = std::size_t{16} << 20;
 
@@ -32,7 +32,8 @@ int number_at_start(const std::string& text) {
   return number;
 }
 
-// What Gloo needs to exchange its addresses, over our store: exact deadlines, and keys that tell launches apart.
+// The store interface that Gloo needs for the exchange of addresses, over our store: exact deadlines, and separate keys
+// for each launch.
 class GlooStore final : public gloo::rendezvous::Store {
  public:
   GlooStore(LaunchStore& store, milliseconds timeout, const Clock& clock)
@@ -111,7 +112,7 @@ GlooMesh::GlooMesh(const ProcessGroupOptions& options)
   store_ = open_launch_store(options.rendezvous, rank_, timeout_, clock_);
   meet("here", "come");
   connect(options.interface_name);
-  // A rank that left at once would take the connection from one that is still about to use it.
+  // A rank that left at once would take the connection from a rank that still needs it.
   meet("connected", "connect");
   watcher_ = std::thread([this] { watch(); });
 }
@@ -135,7 +136,7 @@ GlooMesh::~GlooMesh() {
   }
   changed_.notify_all();
   watcher_.join();
-  // Where all went well, the connections end with their objects: closed by hand, they would be reset, and whatever the
+  // Without a failure, the connections end with their objects: an explicit close would reset them, and data that the
   // system has not delivered yet would be lost.
   if (failure_) close_connections();
   try {
@@ -143,7 +144,7 @@ GlooMesh::~GlooMesh() {
     for (int r = 0; r < size_ && all_left; ++r) all_left = store_->get(key_of("left", r)).has_value();
     if (all_left) store_->clear();
   } catch (...) {
-    // Nothing of value is left behind: keys that no later launch reads.
+    // Only keys that no later launch reads are left behind.
   }
 }
 
@@ -157,7 +158,7 @@ void GlooMesh::check_options(const ProcessGroupOptions& options) const {
   }
 }
 
-// Every rank writes its name and waits for all others': a rank that does not come is named before Gloo is asked.
+// Every rank writes its name and waits for the names of all: a missing rank is named before Gloo is asked.
 void GlooMesh::meet(std::string_view stage, std::string_view verb) {
   const std::string here = "gloo: rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": ";
   if (!store_->set_if_absent(key_of(stage, rank_), std::to_string(size_))) {
@@ -202,7 +203,7 @@ void GlooMesh::connect(const std::string& interface_name) {
   }
 }
 
-// The watcher's loop: it never blocks on a peer, so a rank that lives always answers within kAnswer.
+// The watcher's loop: it never blocks on a peer, so a living rank always answers within kAnswer.
 void GlooMesh::watch() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
@@ -226,8 +227,8 @@ void GlooMesh::watch() {
       posted = posted_failure();
       asked = stall_is_asked_about();
     } catch (const std::exception&) {
-      // Without the store the connections still work; failures are then found by each rank alone. But where the store
-      // was part of a rank, that rank is gone.
+      // Without the store the connections still work; each rank then finds failures alone. But if a rank held the
+      // store, this rank is gone.
       posted = lost_rank();
     }
     if (asked) post_status();
@@ -238,7 +239,7 @@ void GlooMesh::watch() {
   }
 }
 
-// Called with the mutex held. Makes a wait that goes on return without its data.
+// Called with the mutex held. Makes a wait return without its data.
 void GlooMesh::interrupt(const Wait& wait) {
   if (wait.transfer->direction_ == Transfer::Direction::kSend) {
     wait.transfer->buffer_->abortWaitSend();
@@ -251,7 +252,7 @@ void GlooMesh::interrupt_waits() const {
   for (const Wait& wait : waits_) interrupt(wait);
 }
 
-// Called with the mutex held. A call without a name outside of any.
+// Called with the mutex held. Outside of any call: a call without a name.
 Call GlooMesh::call_of_this_thread() const {
   const auto found = calls_.find(std::this_thread::get_id());
   return found == calls_.end() ? Call() : found->second;
@@ -302,7 +303,7 @@ void GlooMesh::finish(Transfer& transfer) {
   }
   if (done) return;
   if (failed) throw_failure();
-  // While the culprit is looked for, this rank still waits: the others may ask for what.
+  // During the search for the culprit this rank still waits: the others may ask for its call.
   const Failure found = broken.empty() ? stalled(transfer.peer_) : connection_lost(transfer.peer_, broken);
   if (broken.empty()) {
     const std::lock_guard lock(mutex_);

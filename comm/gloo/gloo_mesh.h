@@ -35,30 +35,30 @@ class UnboundBuffer;
 
 namespace droptest::comm {
 
-/// Gloo's message without the place in its source that it begins with: "[/path/pair.cc:598] Connection closed by peer".
+/// Gloo's message without the source location at its begin: "[/path/pair.cc:598] Connection closed by peer".
 std::string without_gloo_place(const std::string& message);
 
 /// A full mesh of TCP connections. All errors end the whole mesh: the first cause that any rank finds is written to the
 /// launch store before connections close, and every rank reports that one. A thread of the mesh watches the store and
-/// the deadlines of the waits that go on, so that ranks learn of failures between third parties, and none waits for
+/// the deadlines of the current waits, so that ranks learn of failures between third parties, and no rank waits for
 /// ever. A backend that moves its data elsewhere shares its failures through a mesh, too. Thread safety: any thread may
-/// make calls, each in a CallScope of its own, but split groups are the rank's thread's.
+/// make calls, each in a CallScope of its own; split groups belong to the rank's thread.
 class GlooMesh {
  public:
   /// Throws: ConfigError for options that are wrong, or a launch id that was used before; CommError that names the
   /// ranks that did not come within the timeout.
   explicit GlooMesh(const ProcessGroupOptions& options);
-  /// Waits, at most for the timeout, until buffered sends are taken; tells the others that this rank left.
+  /// Waits, at most for the timeout, until buffered sends are received; tells the others that this rank left.
   ~GlooMesh();
   GlooMesh(const GlooMesh&) = delete;
   GlooMesh& operator=(const GlooMesh&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// What timeouts are measured by.
+  /// The clock of all timeouts.
   const Clock& clock() const { return clock_; }
 
-  /// Marks the time in which this thread of the rank is inside `call`. Throws: CommError where the mesh has failed.
+  /// Marks the time that this thread of the rank spends in `call`. Throws: CommError where the mesh has failed.
   class CallScope {
    public:
     CallScope(GlooMesh& mesh, const Call& call);
@@ -71,7 +71,7 @@ class GlooMesh {
     GlooMesh& mesh_;
   };
 
-  /// Bytes on their way from or to one peer. The memory must stay until the transfer is finished or the mesh failed.
+  /// Bytes under way from or to one peer. The memory must stay until the transfer is finished or the mesh failed.
   class Transfer {
    public:
     Transfer(Transfer&&) noexcept;
@@ -93,33 +93,33 @@ class GlooMesh {
   Transfer start_receive(std::span<std::byte> bytes, int peer, std::uint64_t slot);
   void finish(Transfer& transfer);
 
-  /// Sends a copy of `bytes`, and waits only where too much is under way already.
+  /// Sends a copy of `bytes`; waits only if too many bytes are under way already.
   void send_buffered(std::vector<std::byte> bytes, int peer, std::uint64_t slot);
 
-  /// Ends the mesh for `cause`, unless it failed before; throws what it failed for.
+  /// Ends the mesh for `cause`, unless it failed before; throws the failure of the mesh.
   [[noreturn]] void fail(const std::string& cause);
   /// Ends the mesh because this rank gives up.
   void abort(std::string_view reason) noexcept;
 
-  /// Why the mesh has failed, as far as this rank knows. Never waits.
+  /// The failure of the mesh, as far as this rank knows. Never waits.
   std::optional<Failure> failure();
-  /// Ends the mesh for what this rank found outside of it; returns what stands, which is what was found first.
+  /// Ends the mesh for a failure that this rank found outside of it; returns the failure that was found first.
   Failure end(const Failure& found) noexcept;
-  /// What this rank says outside of the mesh's calls when the others ask what it is doing; "": nothing. It is called
-  /// from the mesh's thread, and must not call the mesh. Empty: no longer.
+  /// Sets this rank's answer, outside of the mesh's calls, when the other ranks ask for its activity; "": none. The
+  /// function is called from the mesh's thread, and must not call the mesh. Empty: no function.
   void report_activity(std::function<std::string()> activity);
-  /// What all ranks say when they are asked what they are doing, because something outside of the mesh does not go on.
+  /// The answers of all ranks about their activity, when an operation outside of the mesh makes no progress.
   struct Roll {
-    std::vector<int> left;           ///< have ended in order
+    std::vector<int> left;           ///< ended in order
     std::vector<int> silent;         ///< do not answer within a second
     std::vector<int> idle;           ///< are in no call, and have nothing under way
     std::string doing;               ///< of the others: "rank 1: all_reduce(...); rank 3: barrier(...)"
-    std::optional<Failure> failure;  ///< that another rank has found meanwhile; then the rest is empty
+    std::optional<Failure> failure;  ///< found by another rank meanwhile; then the rest is empty
   };
   /// Takes up to a few seconds. Throws: CommError where the launch store is gone.
   Roll call_roll();
 
-  /// Names groups: ids of all groups that share a pair of ranks differ.
+  /// Identifies groups: ids of all groups that share a pair of ranks differ.
   std::uint16_t next_group_id = 1;
   std::atomic<std::uint64_t> step = 0;
 
@@ -149,8 +149,8 @@ class GlooMesh {
   bool stall_is_asked_about();
   Failure settle(const Failure& found);
   void post_status();
-  /// What each rank says that it is doing; nothing of those that do not answer. The failure that stands, where one
-  /// does.
+  /// The activity that each rank reports; absent for ranks that do not answer. And the failure of the mesh, if there is
+  /// one.
   struct Answers {
     std::vector<std::optional<std::string>> of_rank;
     std::optional<Failure> posted;
@@ -171,10 +171,10 @@ class GlooMesh {
   std::deque<Buffered> buffered_;
   std::size_t buffered_bytes_ = 0;
 
-  std::mutex mutex_;  ///< guards what follows
+  std::mutex mutex_;  ///< guards the members below
   std::condition_variable changed_;
   std::optional<Failure> failure_;
-  std::map<std::thread::id, Call> calls_;  ///< that threads of this rank are in
+  std::map<std::thread::id, Call> calls_;  ///< the calls of this rank's threads
   std::function<std::string()> activity_;
   std::list<Wait> waits_;  ///< the oldest one first
   bool status_posted_ = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the ranks of a mesh find one cause for a failure that each sees from its own side: over the launch store.
+// The search of the ranks of a mesh for one common cause of a failure, over the launch store.
 #include <charconv>
 #include <set>
 
@@ -11,9 +11,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPoll{20};       ///< of the store
-constexpr milliseconds kSettle{300};    ///< how long a cause may take to appear after its rank closed its connections
-constexpr milliseconds kAnswer{1000};   ///< how long a living rank may take to say what it is doing
-constexpr milliseconds kResolve{2500};  ///< how long to wait for the rank that finds out who stalls
+constexpr milliseconds kSettle{300};    ///< longest time between a rank's closed connections and its cause in the store
+constexpr milliseconds kAnswer{1000};   ///< longest time for the answer of a living rank
+constexpr milliseconds kResolve{2500};  ///< longest wait for the rank that searches the culprit of a stall
 
 constexpr std::string_view kFailureKey = "failure";
 constexpr std::string_view kStallKey = "stall";
@@ -58,21 +58,21 @@ std::optional<Failure> GlooMesh::posted_failure() {
   return decode(*text);
 }
 
-// The failure that the end of the store itself is, where a rank's process held it.
+// The failure that the loss of the store is, where a rank's process held it.
 std::optional<Failure> GlooMesh::lost_rank() const {
   const std::optional<std::string> cause = store_->lost_rank();
   if (!cause) return std::nullopt;
   return Failure{rank_, "", *cause};
 }
 
-// Writes the failure that was found, unless another one stands already; returns the one that stands.
+// Writes `found` to the store, unless a failure is there already; returns the failure in the store.
 Failure GlooMesh::settle(const Failure& found) {
   if (store_ == nullptr) return found;
   try {
     if (store_->set_if_absent(std::string(kFailureKey), encode(found))) return found;
     if (const auto posted = posted_failure()) return *posted;
   } catch (const std::exception&) {
-    // The store is gone: this rank reports what it found itself.
+    // The store is gone: this rank reports its own finding.
   }
   return found;
 }
@@ -104,8 +104,8 @@ void GlooMesh::report_activity(std::function<std::string()> activity) {
   activity_ = std::move(activity);
 }
 
-// Every rank that lives has a thread that sees the question. The first rank to ask judges the answers, and the others
-// wait for its judgement.
+// Every living rank has a thread that sees the question. The first rank to ask judges the answers; the others wait for
+// its judgement.
 GlooMesh::Answers GlooMesh::ask_all() {
   const bool first = store_->set_if_absent(std::string(kStallKey), std::to_string(rank_));
   post_status();
@@ -125,8 +125,8 @@ GlooMesh::Answers GlooMesh::ask_all() {
   return answers;
 }
 
-// A peer's connection is closed. It has died, or it has left, or it gave up because of a failure that it wrote to the
-// store before: then that one is the cause.
+// A peer's connection is closed. The peer has died, or it has left, or it gave up because of a failure. That failure is
+// in the store already, and is the cause.
 Failure GlooMesh::connection_lost(int peer, const std::string& reason) {
   const std::string name = "rank " + std::to_string(peer);
   std::string cause = name + " died or lost its connection: " + without_gloo_place(reason);
@@ -150,14 +150,15 @@ Failure GlooMesh::connection_lost(int peer, const std::string& reason) {
       clock_.sleep_for(kPoll);
     }
   } catch (const std::exception&) {
-    // Without the store, what this rank sees is all there is. The peer may have given up because the store's rank died.
+    // Without the store, this rank knows only the closed connection. The peer may have given up because the store's
+    // rank died.
     if (const auto lost = lost_rank()) return {rank_, at, lost->cause};
   }
   return {rank_, at, cause};
 }
 
-// No data for the whole timeout. The peer may itself wait for a third rank, so all ranks are asked what they are doing:
-// the culprit is the rank at the end of the chain, which does not answer (dead, stopped, cut off) or is in no call.
+// No data for the whole timeout. The peer may itself wait for a third rank, so all ranks are asked for their activity.
+// The culprit is the rank at the end of the chain: it does not answer (dead, stopped, cut off), or is in no call.
 Failure GlooMesh::stalled(int peer) {
   Call call;
   {
@@ -190,7 +191,7 @@ Failure GlooMesh::stalled(int peer) {
       suspect = next;
     }
   } catch (const std::exception&) {
-    // Without the store nobody can be asked: name the rank that held it, or else the one that this rank waits for.
+    // Without the store no rank can be asked: name the rank that held it, or else the peer that this rank waits for.
     if (const auto lost = lost_rank()) return {rank_, where, lost->cause};
   }
   const std::string name = "rank " + std::to_string(peer);
