@@ -24,7 +24,7 @@ void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::by
 struct ReductionGap {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  std::span<const std::byte* const> present;  ///< what is reduced, in order and from element `begin` on; at least one
+  std::span<const std::byte* const> present;  ///< the reduced inputs, in order, from element `begin` on; at least one
   std::span<const std::byte* const> absent;   ///< the missing inputs, likewise: places in memory, never read
   std::span<const double> factors;            ///< for each of `present`, as those of the whole reduction
   double divisor = 1;                         ///< divides the reduction before it is rounded: of a mean
