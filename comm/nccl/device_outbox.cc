@@ -8,7 +8,7 @@
 namespace droptest::comm {
 namespace {
 
-// A step sends the same messages as the one before.
+// A step sends the same messages as the one before, so their memory can be reused.
 constexpr std::size_t kSparesMost = 64;
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages in device memory that were sent but not handed over yet.
+// Messages in device memory that were sent but not handed over to NCCL yet.
 #pragma once
 
 #include <cstddef>
@@ -12,27 +12,27 @@
 
 namespace droptest::comm {
 
-/// Copies of messages, in the order in which they were sent. The memory of those that were taken is used again for
-/// later messages of the same stream, whose order makes that safe.
+/// Copies of messages, in the order of their sends. The memory of handed-over messages is reused for later messages of
+/// the same stream; the order of the stream makes that safe.
 class DeviceOutbox {
  public:
   struct Letter {
     Call call;
     int destination = 0;
-    Stream* stream = nullptr;  ///< whose order the copy is in
+    Stream* stream = nullptr;  ///< the copy is in its order
     DeviceMemory copy;
     std::size_t bytes = 0;  ///< of the message; the memory may be larger
   };
 
-  /// Copies what the call sends, in the order of the stream.
+  /// Copies the data of the call, in the order of the stream.
   void put(const Call& call, int destination, const std::byte* data, std::size_t bytes, Stream& stream);
   bool empty() const { return letters_.empty(); }
   std::size_t bytes() const { return bytes_; }
 
   std::vector<Letter> take_all();
-  /// The first one to each destination.
+  /// The first message to each destination.
   std::vector<Letter> take_first_of_each();
-  /// What was taken has been handed over: what sends it is on its streams.
+  /// Takes back the memory of letters that were handed over: their sends are queued on their streams.
   void give_back(std::vector<Letter> letters);
 
  private:
@@ -40,7 +40,7 @@ class DeviceOutbox {
 
   std::vector<Letter> letters_;
   std::size_t bytes_ = 0;
-  std::vector<Letter> spare_;  ///< of which only stream and copy are meant
+  std::vector<Letter> spare_;  ///< only their stream and copy are used
 };
 
 }  // namespace droptest::comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How communicators over NCCL come to be.
+// How communicators over NCCL are made.
 #include "comm/nccl/nccl_backend.h"
 
 #include <cuda_runtime_api.h>
@@ -25,7 +25,7 @@
 namespace droptest::comm {
 namespace {
 
-// The same for all processes of a host, as NCCL sees hosts: by name and boot.
+// The same for all processes of a host, as NCCL identifies hosts: by name and boot.
 std::uint64_t host_digest() {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
@@ -56,7 +56,7 @@ void check_version(int rank) {
                     std::to_string(version / 100 % 100) + "." + std::to_string(version % 100) + ", want 2.18 or newer");
 }
 
-// Where the launcher does not say which of a host's ranks this is, ranks are counted by host.
+// Where the launcher does not give the local rank, ranks are counted by host.
 PlaceOnHost place_on_host(const ProcessGroupOptions& options, GlooCommunicator& control, int devices) {
   const auto n = static_cast<std::size_t>(control.world_size());
   std::uint64_t own = host_digest();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `nccl` backend's way in. Ranks are processes with a GPU each: docs/backends.md.
+// The entry of the `nccl` backend. Ranks are processes with a GPU each: docs/backends.md.
 #pragma once
 
 #include <memory>
@@ -9,17 +9,17 @@
 
 namespace droptest::comm {
 
-/// Whether this build has it.
+/// Whether this build has the backend.
 extern const bool kNcclBuilt;
 
 /// Joins the group that the rendezvous names, as connect_gloo() does, and makes this rank's device the calling thread's
-/// current one; tensors in its memory go through NCCL, and those on the host over TCP. Returns when all ranks' devices
-/// reach each other. Throws: what connect_gloo() throws; DeviceError where this process sees no device; ConfigError
-/// where a host has more ranks than devices; CommError for what NCCL says. Without the backend: ConfigError that says
-/// what is built.
+/// current one. Tensors in its memory go through NCCL, those on the host over TCP. Returns when all ranks' devices
+/// reach each other. Throws: the errors of connect_gloo(); DeviceError where this process sees no device; ConfigError
+/// where a host has more ranks than devices; CommError for errors of NCCL. Without the backend: ConfigError that lists
+/// the built ones.
 std::unique_ptr<Communicator> connect_nccl(const ProcessGroupOptions& options);
 
-/// The device of a rank that connect_nccl() has joined, in whose memory its tensors must be; 0 for other communicators.
+/// The device of a rank that connect_nccl() has joined; its tensors must be there. 0 for other communicators.
 int nccl_device(const Communicator& communicator);
 
 }  // namespace droptest::comm

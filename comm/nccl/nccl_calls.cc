@@ -27,7 +27,7 @@ ncclDataType_t data_type(ElementType type) {
   DROPTEST_CHECK(false, "unknown element type");
 }
 
-// ncclAvg is no choice for a mean: it multiplies each input by 1 / ranks before the sum.
+// ncclAvg cannot serve for a mean: it multiplies each input by 1 / ranks before the sum.
 ncclRedOp_t reduce_operation(ReduceOp op) { return op == ReduceOp::kMax ? ncclMax : ncclSum; }
 
 }  // namespace droptest::comm

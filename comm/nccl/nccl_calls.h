@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Our types as NCCL's, and calls in groups. For sources that see NCCL's header anyway.
+// NCCL's names of our types, and calls in groups. For sources that include NCCL's header anyway.
 #pragma once
 
 #include <nccl.h>
@@ -10,11 +10,11 @@
 namespace droptest::comm {
 
 ncclDataType_t data_type(ElementType type);
-/// What NCCL does for `op`: the sum for a mean, whose quotient is the caller's.
+/// NCCL's operation for `op`; for a mean the sum, which the caller divides.
 ncclRedOp_t reduce_operation(ReduceOp op);
 
-/// Makes calls that belong together, so that none waits for another. Returns the first error among them; the group is
-/// closed in any case.
+/// Makes calls that belong together, so that none waits for another. Returns the first error among them; closes the
+/// group in any case.
 template <class Calls>
 ncclResult_t grouped(const Calls& calls) {
   if (const ncclResult_t started = ncclGroupStart(); is_error(started)) return started;

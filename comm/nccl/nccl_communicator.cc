@@ -24,7 +24,8 @@ using ConstBytes = std::span<const std::byte>;
 
 constexpr std::size_t kOutboxBytesMost = std::size_t{256} << 20;  ///< one message may be larger
 
-// Which calls the ranks compare: the first steps of a run, where programs differ if they do, and some later.
+// The calls that ranks compare: the first calls of a run, where most differences between programs show, and some later
+// ones.
 constexpr std::uint64_t kComparedFirst = 256;
 constexpr std::uint64_t kComparedEvery = 64;
 bool is_compared(std::uint64_t call) { return call < kComparedFirst || call % kComparedEvery == 0; }
@@ -61,7 +62,7 @@ std::vector<Span> parts_of(Span whole, std::span<const std::uint64_t> counts, El
 
 }  // namespace
 
-/// What a call has put on a stream, between two points of it.
+/// The work of one call on a stream, between two events.
 class NcclCommunicator::StreamOperation final : public OperationInFlight {
  public:
   explicit StreamOperation(Stream& stream) { begin_.record(stream); }
@@ -97,7 +98,7 @@ NcclCommunicator::~NcclCommunicator() {
   try {
     if (const auto failure = world_->handles().close(comm_, *world_ranks_)) world_->watchdog().end(*failure);
   } catch (...) {
-    // Out of memory for the words of a failure.
+    // Out of memory for the text of a failure.
   }
 }
 
@@ -247,7 +248,7 @@ void NcclCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64
                  parts_of(output.bytes, receive_counts, call.type));
 }
 
-// In place, what arrives would overwrite what is still to be sent.
+// In place, arriving parts would overwrite parts that are still to be sent.
 ConstBytes NcclCommunicator::copy_of_input(ConstBytes input, Stream& stream) {
   const bool is_free = input_copy_stream_ == &stream && input_copy_.bytes() >= input.size();
   if (!is_free) wait_for_last();
@@ -335,9 +336,9 @@ void NcclCommunicator::send(ConstTensor data, int destination, const Message& me
   if (call.count_elems > 0) outbox_.put(call, destination, data.bytes.data(), data.bytes.size(), *stream);
 }
 
-// What waits in the outbox goes in one group with the receive: ranks that send to each other need each other's
-// receives before their own sends can end. But only one message to each: where they sent each other several, a group of
-// all would wait for receives that come behind the other's group.
+// The messages in the outbox travel in one group with the receive: ranks that send to each other need each other's
+// receives before their own sends can end. But the group has only one message to each rank: where two ranks sent each
+// other several messages, a group of all of them would wait for receives that follow after the other rank's group.
 void NcclCommunicator::recv(Tensor data, int source, const Message& message) {
   receives_.run_all();
   const Call call(Operation::kRecv, data.type, data.count_elems(), message, step());
@@ -361,7 +362,7 @@ void NcclCommunicator::recv(Tensor data, int source, const Message& message) {
     });
     outbox_.give_back(std::move(letters));
   }
-  // Only now, since the source may wait for what was handed over.
+  // After the group, since the source may wait for the messages that were handed over.
   if (is_compared(received_[static_cast<std::size_t>(source)]++)) control_->receive_call(call, source);
 }
 
@@ -375,7 +376,7 @@ void NcclCommunicator::exchange(std::span<const Send> sends, std::span<const Rec
   }
   hand_over();
   if (stream == nullptr) return control_->exchange(sends, receives);
-  const Call* travelling = nullptr;  // one of those that NCCL carries: what errors name
+  const Call* travelling = nullptr;  // one of the calls that NCCL carries, for errors
   for (std::size_t i = 0; i < sends.size(); ++i) {
     const Call& call = calls.sends[i];
     const int destination = sends[i].destination;
@@ -439,7 +440,7 @@ void NcclCommunicator::receive_from_self(const Call& call, Tensor data) {
   }
   data.stream->wait(kept.copied);
   copy_on_device(kept.copy.data(), data.bytes.data(), data.bytes.size(), *data.stream);
-  data.stream->synchronize();  // the copy's memory goes
+  data.stream->synchronize();  // the copy is freed next
 }
 
 void NcclCommunicator::hand_over() {
@@ -459,7 +460,7 @@ void NcclCommunicator::abort(std::string_view reason) noexcept {
   try {
     world_->watchdog().end({self, "", "rank " + std::to_string(self) + " failed: " + std::string(reason)});
   } catch (...) {
-    world_->mesh().abort(reason);  // the watchdog sees that
+    world_->mesh().abort(reason);  // the watchdog sees the failure of the mesh
   }
 }
 

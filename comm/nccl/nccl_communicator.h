@@ -23,20 +23,20 @@ struct ncclComm;
 
 namespace droptest::comm {
 
-/// One rank of a group. What is in device memory goes through NCCL on the tensors' stream, what is on the host through
-/// a GlooCommunicator of the same ranks, which is reliable and in rank order.
+/// One rank of a group. Tensors in device memory go through NCCL on their stream, tensors on the host through a
+/// GlooCommunicator of the same ranks, which is reliable and in rank order.
 ///
-/// Determinism: NCCL chooses the order of a sum's additions, by the number of ranks, the size and the way the GPUs are
-/// connected. Results of equal runs on equal machines are equal where NCCL chooses alike (docs/backends.md says how to
-/// make it), but they are not those of `local` and `gloo`. Sums of bfloat16 are rounded at each step, and a maximum may
-/// drop a NaN. What only moves data is exact: all_to_all, all_gather, broadcast, send and recv, and with them
-/// all_reduce_with and the loss layer's paths over messages, which reduce in the order that the host does.
+/// Determinism: NCCL chooses the order of a sum's additions, by the number of ranks, the size and the connections of
+/// the GPUs. Results of equal runs on equal machines are equal where NCCL makes equal choices (docs/backends.md shows
+/// how to ensure it), but they are not those of `local` and `gloo`. Sums of bfloat16 are rounded at each step, and a
+/// maximum may drop a NaN. Calls that only move data are exact: all_to_all, all_gather, broadcast, send and recv. So
+/// are all_reduce_with and the loss layer's paths over messages, which use these calls and reduce in the host's order.
 ///
-/// Blocking: calls on device memory return when NCCL has put them on the stream. Agreement: ranks compare what they
-/// call before it is put there, for the first 256 calls and every 64th from then on; calls that differ in between run
-/// into the timeout. Timeout: an operation that makes no progress for the timeout ends the group on all ranks. Host
-/// threads that wait for a stream then come free, with whatever is in the outputs, and the next call throws. Memory: a
-/// stream outlives the call after the last one that used it.
+/// Blocking: calls on device memory return when NCCL has put them on the stream. Agreement: ranks compare their calls
+/// before that, for the first 256 calls and every 64th from then on; other calls that differ end in the timeout.
+/// Timeout: an operation that makes no progress for the timeout ends the group on all ranks. Host threads that wait for
+/// a stream then return, with undefined outputs, and the next call throws. Memory: a stream outlives the call after the
+/// last one that used it.
 class NcclCommunicator final : public Communicator {
  public:
   /// `control` has the same ranks as NCCL's communicator.
@@ -44,9 +44,9 @@ class NcclCommunicator final : public Communicator {
   /// Waits until the work under way is done, at most for the timeout.
   ~NcclCommunicator() override;
 
-  /// Moves a little from each rank to each other one: makes all connections, which later need not be agreed on, and
-  /// finds machines whose GPUs do not reach each other. Ranks: all of the group, before its first call. Throws:
-  /// CommError.
+  /// Sends a small message from each rank to each other one. This makes all connections, so that later calls need no
+  /// agreement for them, and finds machines with GPUs that do not reach each other. Ranks: all of the group, before its
+  /// first call. Throws: CommError.
   void check_connections();
 
   int rank() const override { return control_->rank(); }
@@ -64,17 +64,19 @@ class NcclCommunicator final : public Communicator {
   void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
                   std::span<const std::uint64_t> receive_counts, const Message& message) override;
   void broadcast(Tensor data, int root, const Message& message) override;
-  /// On the device: keeps a copy. The next receive hands over the first one to each rank, any other call all of them.
-  /// So ranks may send to each other before they receive, but must have received before the next collective of the
-  /// group; and who sends one rank several messages must not wait for its answer to the last before another call.
+  /// On the device: keeps a copy. The next receive hands over the first message to each rank, any other call all
+  /// messages. So ranks may send to each other before they receive, but must have received before the next collective
+  /// of the group. A rank that sends several messages to one rank must make another call before it waits for the answer
+  /// to the last.
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
-  /// On the device: one group of NCCL's calls. Hands over what send() has kept.
+  /// On the device: one group of NCCL's calls. Hands over the messages that send() has kept.
   void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
-  /// On the device: a started call is put on the stream at once. Receives are when the rank waits for one of them,
-  /// receives something else or comes to the group's next collective, so that the stream does not stand still before.
+  /// On the device: a started call is put on the stream at once. A receive is put there when the rank waits for one of
+  /// its receives, makes another receive or reaches the group's next collective, so that it does not block the stream
+  /// earlier.
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
-  /// Of the hosts: what they have put on streams may still be under way.
+  /// Of the hosts: their work on streams may still be under way.
   void barrier(const Message& message) override;
   /// Waits until the work under way is done.
   std::unique_ptr<Communicator> split(int color, int key) override;
@@ -90,15 +92,15 @@ class NcclCommunicator final : public Communicator {
 
   /// The stream of a call on device memory; null: on the host.
   Stream* stream_of(const Call& call, ConstTensor input, ConstTensor output) const;
-  /// Compares what the ranks call, now and then.
+  /// Compares the calls of the ranks, for some of the calls.
   void agree(const Call& call, std::span<const std::uint64_t> send_counts = {},
              std::span<const std::uint64_t> receive_counts = {});
-  /// Puts work on the stream by `enqueue`, which returns NCCL's result, and has it watched.
+  /// Puts work on the stream by `enqueue`, which returns NCCL's result; the watchdog watches it.
   template <class Enqueue>
   void put(const Call& call, Stream& stream, const Enqueue& enqueue);
   /// Returns when the device has done the latest operation, and so all earlier ones.
   void wait_for_last() const;
-  /// Sends what is in the outbox.
+  /// Sends the messages in the outbox.
   void hand_over();
   void send_to_self(const Call& call, ConstTensor data);
   void receive_from_self(const Call& call, Tensor data);
@@ -120,7 +122,7 @@ class NcclCommunicator final : public Communicator {
   DeviceOutbox outbox_;
   std::deque<ToSelf> to_self_;
   DeviceMemory input_copy_;              ///< of an all_to_all in place
-  Stream* input_copy_stream_ = nullptr;  ///< whose order the copy is in
+  Stream* input_copy_stream_ = nullptr;  ///< the copy is in its order
 };
 
 }  // namespace droptest::comm

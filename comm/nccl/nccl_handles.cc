@@ -13,7 +13,7 @@
 namespace droptest::comm {
 namespace {
 
-// NCCL takes most calls within microseconds, on a thread of its own; connections take longer.
+// NCCL accepts most calls within microseconds, on a thread of its own; connections take longer.
 constexpr int kYields = 1000;
 constexpr std::chrono::microseconds kPause{200};
 
@@ -61,7 +61,7 @@ NcclHandles::Made NcclHandles::split(ncclComm_t parent, const std::vector<int>& 
   constexpr std::string_view kDoing = "split";
   const std::string context = "(NCCL's communicator)";
   ncclConfig_t config = non_blocking();
-  // NCCL writes it later, from a thread of its own, and maybe after this rank has given up.
+  // NCCL writes it later, from a thread of its own, possibly after this rank has given up.
   ncclComm_t& place = parts_.emplace_back(nullptr);
   ncclResult_t result = ncclSuccess;
   {
@@ -159,7 +159,7 @@ std::optional<Failure> NcclHandles::failure() {
   return failed("a transfer between GPUs", text);
 }
 
-// NCCL says that something went wrong, but not with whom: a rank that does not answer any more is the likely cause.
+// NCCL reports an error, but not the rank that caused it: a rank that does not answer is the likely cause.
 Failure NcclHandles::failed(std::string_view doing, const std::string& text) {
   std::string cause = "NCCL failed on rank " + std::to_string(mesh_->rank()) + ": " + text;
   try {
@@ -167,7 +167,7 @@ Failure NcclHandles::failed(std::string_view doing, const std::string& text) {
     if (roll.failure) return *roll.failure;
     if (const std::string gone = gone_text(roll); !gone.empty()) cause += "; " + gone;
   } catch (const std::exception&) {
-    // The launch store is gone, and nobody can be asked.
+    // The launch store is gone: no rank can be asked.
   }
   return {mesh_->rank(), std::string(doing), cause};
 }
@@ -204,8 +204,8 @@ Failure NcclHandles::device_failure(const Call& call, const std::string& reason)
           "the device of rank " + std::to_string(mesh_->rank()) + " failed: " + reason + " " + call_context(call)};
 }
 
-// Peers first: their kernels wait for ours, and ours for theirs. The mutex is not held, so that the rank's own thread
-// finds out at once, also where NCCL takes long or never comes back.
+// Ends the peers first: their kernels wait for ours, and ours for theirs. The mutex is not held, so that the rank's own
+// thread sees the failure at once, even if NCCL takes long or never returns.
 void NcclHandles::end(const Failure& found) noexcept {
   mesh_->end(found);
   std::vector<Live> ending;

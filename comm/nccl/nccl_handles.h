@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The NCCL communicators of one rank: made, used and given back so that no call waits for ever. For sources that see
-// NCCL's header anyway.
+// The NCCL communicators of one rank: made, used and given back so that no call waits for ever. For sources that
+// include NCCL's header anyway.
 #pragma once
 
 #include <nccl.h>
@@ -24,12 +24,12 @@
 
 namespace droptest::comm {
 
-/// What the ranks of a new NCCL communicator know it by, as words of host memory.
+/// The id by which the ranks of a new NCCL communicator find each other, as words of host memory.
 using NcclId = std::array<std::uint64_t, NCCL_UNIQUE_ID_BYTES / sizeof(std::uint64_t)>;
 
-/// All NCCL communicators of a rank, on one device. They are made non-blocking: a call is handed to NCCL, which is then
-/// asked until it has taken it, or the timeout has passed, or the group has failed. What a failure ends is never
-/// touched again, whichever thread ends it. Thread safety: one thread makes calls; the methods of WatchedTransport are
+/// All NCCL communicators of a rank, on one device. They are non-blocking: a call is handed to NCCL, which is then
+/// polled until it has accepted the call, the timeout has passed, or the group has failed. After a failure, no thread
+/// touches the ended communicators again. Thread safety: one thread makes calls; the methods of WatchedTransport are
 /// the watchdog's.
 class NcclHandles final : public WatchedTransport {
  public:
@@ -39,20 +39,19 @@ class NcclHandles final : public WatchedTransport {
 
   struct Made {
     ncclComm_t comm = nullptr;
-    std::optional<Failure> failure;  ///< why there is none
+    std::optional<Failure> failure;  ///< the reason, where there is none
   };
   /// Ranks: all of the mesh, with the id that one of them made.
   Made connect(const NcclId& id);
-  /// No communicator for NCCL_SPLIT_NOCOLOR. Ranks: all of `parent`, which has nothing under way.
+  /// No communicator for NCCL_SPLIT_NOCOLOR. Ranks: all of `parent`, which has no work under way.
   Made split(ncclComm_t parent, const std::vector<int>& world_ranks, int color, int key);
 
-  /// Makes a call, or a group of calls, that puts work of `comm` on streams, and returns when it is there. Returns why
-  /// it is not, if so: then the group must be ended, or has been.
+  /// Makes a call, or a group of calls, that puts work of `comm` on streams, and returns when the work is there.
+  /// Returns the failure otherwise: then the group must be ended, or has been.
   std::optional<Failure> run(ncclComm_t comm, const Call& call, const std::vector<int>& world_ranks,
                              const std::function<ncclResult_t()>& enqueue);
 
-  /// Waits until the work of `comm` is done on all its ranks, and gives it back. Returns what went wrong, as run()
-  /// does.
+  /// Waits until the work of `comm` is done on all its ranks, and gives it back. Returns a failure as run() does.
   std::optional<Failure> close(ncclComm_t comm, const std::vector<int>& world_ranks);
 
   std::optional<Failure> failure() override;
@@ -63,9 +62,9 @@ class NcclHandles final : public WatchedTransport {
  private:
   struct Live {
     ncclComm_t comm;
-    bool ready;  ///< false: being made or closed, and watched by who does that
+    bool ready;  ///< false: being made or closed, and watched by the thread that does it
   };
-  /// How a call came out. No result: the failure says why NCCL was not asked to the end.
+  /// The result of a call. With a failure, which is the reason why NCCL's result is missing, `result` means nothing.
   struct Outcome {
     ncclResult_t result = ncclSuccess;
     std::optional<Failure> failure;
@@ -84,7 +83,7 @@ class NcclHandles final : public WatchedTransport {
   std::mutex mutex_;  ///< held during each call of NCCL but the last, which ends everything
   std::vector<Live> live_;
   bool ended_ = false;
-  std::deque<ncclComm_t> parts_;  ///< where NCCL leaves the results of splits
+  std::deque<ncclComm_t> parts_;  ///< NCCL writes the results of splits there
 };
 
 }  // namespace droptest::comm

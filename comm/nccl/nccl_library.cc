@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's functions as the backend calls them. The library is loaded by the first call, so that a program that has the
-// backend starts where there is no NCCL.
+// NCCL's functions, as the backend calls them. The first call loads the library, so that a program with the backend
+// also starts on machines without NCCL.
 #include <nccl.h>
 
 #include "comm/device/shared_library.h"
@@ -8,7 +8,7 @@
 namespace droptest::comm {
 namespace {
 
-// All at once: a function that is missing is found before anything has begun.
+// Loads all functions at once: a missing function is found before any work has begun.
 struct Functions {
   explicit Functions(const SharedLibrary& library)
       : get_version(library.function<decltype(ncclGetVersion)>("ncclGetVersion")),

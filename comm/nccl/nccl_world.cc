@@ -9,7 +9,7 @@
 namespace droptest::comm {
 namespace {
 
-// How late the end of an operation is noticed; nobody waits for that, so it need not be soon.
+// The delay until the end of an operation is noticed; no thread waits for it, so it can be long.
 constexpr std::chrono::milliseconds kPoll{20};
 constexpr std::chrono::seconds kEndMost{10};
 

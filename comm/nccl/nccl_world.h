@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the communicators of one rank over NCCL share.
+// The state that the communicators of one rank over NCCL share.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace droptest::comm {
 
 class NcclHandles;
 
-/// One rank's end of a launch: the mesh for what is on the host and for failures, NCCL's communicators for what is on
+/// One rank's end of a launch: the mesh for tensors on the host and for failures, NCCL's communicators for tensors on
 /// the device, and the watchdog that ends both together.
 class NcclWorld {
  public:
@@ -26,7 +26,7 @@ class NcclWorld {
   Watchdog& watchdog() { return watchdog_; }
   int device() const { return device_; }
 
-  /// Ends the group, unless it has ended, and throws what it ended for.
+  /// Ends the group, unless it has ended, and throws its failure.
   [[noreturn]] void fail(const Failure& found, const Call& call);
 
  private:
