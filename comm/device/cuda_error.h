@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of CUDA calls as exceptions. For sources that see CUDA's headers anyway.
+// Results of CUDA calls as exceptions. For sources that include CUDA's headers anyway.
 #pragma once
 
 #include <cuda_runtime_api.h>

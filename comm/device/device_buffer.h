@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a device, and host memory that a device copies from without waiting.
+// Memory of a device, and host memory for copies that do not block the host.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +17,8 @@ namespace droptest::comm {
 class DeviceMemory {
  public:
   DeviceMemory() = default;
-  /// `what` names it in errors: "activations of 12 blocks".
-  /// Throws: DeviceError that says what wanted how much and how much is free, where the device has too little.
+  /// `what` names the memory in errors: "activations of 12 blocks". Throws: DeviceError that names the memory, its size
+  /// and the free bytes, where the device has too little.
   DeviceMemory(std::size_t bytes, std::string_view what);
   ~DeviceMemory();
   DeviceMemory(DeviceMemory&& other) noexcept
@@ -52,10 +52,10 @@ class DeviceBuffer {
   std::size_t count_ = 0;
 };
 
-/// Bytes on a device that are allocated again when more are wanted than ever before.
+/// Bytes on a device, which are allocated again for a larger request than all before.
 class GrowingDeviceMemory {
  public:
-  /// Content unspecified; waits for the stream where it allocates, since queued work may use what it gives up.
+  /// Content unspecified. Waits for the stream where it allocates, since queued work may use the old memory.
   std::byte* at_least(std::size_t bytes, Stream& stream) {
     if (memory_.bytes() < bytes) {
       stream.synchronize();
@@ -68,7 +68,7 @@ class GrowingDeviceMemory {
   DeviceMemory memory_;
 };
 
-/// Page-locked host memory: copies from and to it do not hold up the host.
+/// Page-locked host memory: copies from and to it do not block the host.
 class PinnedMemory {
  public:
   PinnedMemory() = default;

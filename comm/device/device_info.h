@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What CUDA devices this machine has, and what this build can do with them.
+// The CUDA devices of this machine, and the support for them in this build.
 #pragma once
 
 #include <cstdint>
@@ -17,19 +17,19 @@ struct DeviceInfo {
   std::uint64_t total_bytes = 0;
   int multiprocessors = 0;
   std::string pci_bus_id;  ///< "0000:3b:00.0"
-  std::string trouble;     ///< why its properties could not be read; empty where they could
+  std::string trouble;     ///< the reason why its properties could not be read; empty where they could
 };
 
 struct DeviceSurvey {
   bool built = false;           ///< whether CUDA code is in this build
-  std::string architectures;    ///< that it was compiled for, as CMake names them: "80-real, 90"
+  std::string architectures;    ///< compiled for these, as CMake names them: "80-real, 90"
   std::string runtime_version;  ///< of the CUDA runtime in this build: "13.0"
   std::string driver_version;   ///< the newest CUDA version that the driver serves; empty: there is no driver
-  std::string absence;          ///< why no device can be used, and what to do; empty where one can
+  std::string absence;          ///< the reason why no device can be used, and a remedy; empty where one can
   std::vector<DeviceInfo> devices;
 };
 
-/// Looks, and opens no context: it takes no memory on any device. Never throws: what is wrong is in the survey.
+/// Looks, and opens no context: it takes no memory on any device. Never throws: errors are in the survey.
 DeviceSurvey survey_devices();
 
 /// Memory of a device that no process uses now. Opens a context on it, which stays; the calling thread keeps the

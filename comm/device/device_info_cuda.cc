@@ -27,7 +27,7 @@ std::string visible_devices_text() {
   return visible == nullptr ? "" : "; CUDA_VISIBLE_DEVICES is \"" + std::string(visible) + "\"";
 }
 
-/// Why there is no device. Without a driver the runtime says that the driver is too old, which would mislead.
+/// The reason why there is no device. Without a driver, the runtime's text ("driver too old") would mislead.
 std::string absence_text(cudaError_t error, int driver, int runtime) {
   if (driver == 0) {
     return "there is no NVIDIA driver on this machine (" + failure_text("cudaGetDeviceCount", error) +
@@ -88,7 +88,7 @@ DeviceSurvey survey_devices() {
   DeviceSurvey survey;
   survey.built = true;
   survey.architectures = DROPTEST_CUDA_ARCHITECTURES;
-  // None of these writes its result where it fails.
+  // After a failure, these calls have not written their results.
   int runtime = 0;
   int driver = 0;
   int count = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of NVIDIA's libraries the dynamic linker finds on this machine.
+// The versions of NVIDIA's libraries that the dynamic linker finds on this machine.
 #pragma once
 
 #include <map>
@@ -11,12 +11,11 @@
 
 namespace droptest::comm {
 
-/// The version ("2.28.9") of "NCCL", "cuBLASLt" or "cuDNN", as the library says it of itself; absent where it is not
-/// found, or the build has no CUDA code. Loads the library: it stays in the process. Throws: CheckError for other
-/// names.
+/// The version ("2.28.9") of "NCCL", "cuBLASLt" or "cuDNN", as the library reports it; absent where it is not found, or
+/// the build has no CUDA code. Loads the library: it stays in the process. Throws: CheckError for other names.
 std::optional<std::string> device_library_version(const DeviceSurvey& survey, std::string_view name);
 
-/// Name -> version of all that are found.
+/// Name -> version of all libraries found.
 std::map<std::string, std::string> device_library_versions(const DeviceSurvey& survey);
 
 }  // namespace droptest::comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors in device memory, as communicators take them.
+// Tensors in device memory, for communicators.
 #pragma once
 
 #include <cstddef>

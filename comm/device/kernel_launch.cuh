@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How kernels are launched: each launch is checked, and its name is in the error.
+// Launches of kernels: each launch is checked, and its name is in the error.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,31 +19,31 @@ namespace droptest::comm {
 struct LaunchShape {
   std::uint64_t blocks = 0;
   unsigned threads = 256;        ///< of a block; a multiple of 32
-  std::size_t shared_bytes = 0;  ///< what dynamic_shared() of the kernel points at
+  std::size_t shared_bytes = 0;  ///< of the memory of dynamic_shared()
 };
 
-/// Blocks for a grid-stride loop over so many items, one thread each.
+/// Blocks for a grid-stride loop over `items` items, one thread each.
 inline LaunchShape cover(std::uint64_t items, unsigned threads = 256) {
   constexpr std::uint64_t kMostBlocks = 1U << 16U;
   return {std::min((items + threads - 1) / threads, kMostBlocks), threads, 0};
 }
 
-/// The shared memory of a block whose size the launch gave.
+/// The dynamic shared memory of a block; the launch gives its size.
 template <class T>
 __device__ T* dynamic_shared() {
   extern __shared__ __align__(16) unsigned char droptest_dynamic_shared[];
   return reinterpret_cast<T*>(droptest_dynamic_shared);
 }
 
-/// Puts `kernel(arguments...)` on the stream; nothing where there are no blocks. `name` is in the error of a launch
-/// that fails. Throws: DeviceError.
+/// Puts `kernel(arguments...)` on the stream; nothing where there are no blocks. `name` is in the error of a failed
+/// launch. Throws: DeviceError.
 template <class... Parameters, class... Arguments>
 void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchShape& shape, Stream& stream,
             const Arguments&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "one argument for each parameter");
   if (shape.blocks == 0) return;
   const auto* function = reinterpret_cast<const void*>(kernel);
-  // More than 48 KiB must be asked for, and what a kernel has of static shared memory counts.
+  // More than 48 KiB need this attribute, and a kernel's static shared memory counts too.
   if (shape.shared_bytes > 32U * 1024U) {
     check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(shape.shared_bytes)),

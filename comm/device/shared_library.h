@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Libraries that are loaded when they are first called: CUDA's are hundreds of megabytes, and most programs that can
-// use them run where there is no device.
+// Libraries that are loaded at their first call: CUDA's libraries have hundreds of megabytes, and most programs that
+// can use them run on machines without a device.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ namespace droptest::comm {
 /// An open shared library; it stays open until the process ends.
 class SharedLibrary {
  public:
-  /// Tries the names in order, as dlopen() does: those without a slash are looked for in the system's folders.
-  /// Throws: DeviceError that says what was tried, and what `purpose` needs it for.
+  /// Tries the names in order, as dlopen() does: names without a slash are searched in the system's folders. Throws:
+  /// DeviceError that names the tried files and the `purpose`.
   SharedLibrary(const std::vector<std::string>& names, std::string_view purpose);
 
-  /// The function of that name. Throws: DeviceError where the library has none.
+  /// The function of that name. Throws: DeviceError where the library has no such function.
   template <class Function>
   Function* function(const char* name) const {
     return reinterpret_cast<Function*>(address(name));

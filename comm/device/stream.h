@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work on a device that is done in the order in which it was given.
+// Work on a device that is done in the order of its submission.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace droptest::comm {
 
 class Stream;
 
-/// The device that the calling thread uses: the first, until a stream or a communicator of another one is made on it.
+/// The current device of the calling thread: the first, until it makes a stream or a communicator of another device.
 /// Throws: DeviceError.
 int current_device();
 
@@ -27,11 +27,11 @@ class Event {
   Event(Event&& other) noexcept;
   Event& operator=(Event&&) = delete;
 
-  /// The point is what `stream` holds now; an earlier point is forgotten.
+  /// Sets the point to the current end of `stream`; an earlier point is forgotten.
   void record(Stream& stream);
-  /// Whether the device has come there. Throws: DeviceError, for what went wrong on the device before it.
+  /// Whether the device has reached the point. Throws: DeviceError, for an earlier error of the device.
   bool reached() const;
-  /// Returns when it has.
+  /// Returns when the device has reached the point.
   void wait_on_host() const;
   CUevent_st* handle() const { return event_; }
 
@@ -39,9 +39,9 @@ class Event {
   CUevent_st* event_ = nullptr;
 };
 
-/// A queue of work on one device. What is put on it returns at once; buffers that the work uses must live, and must not
-/// be changed by others, until the work is done.
-/// Owner: one rank, which puts work on it from one thread at a time. No call but synchronize() waits for the device,
+/// A queue of work on one device. Submissions return at once; buffers that the work uses must live, and others must not
+/// change them, until the work is done.
+/// Owner: one rank, which submits work from one thread at a time. No call but synchronize() waits for the device,
 /// except stage() where the device is far behind. Destructors wait.
 class Stream {
  public:
@@ -52,14 +52,14 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
 
   int device() const;
-  /// Returns when all work is done. Throws: DeviceError, for what went wrong in it.
+  /// Returns when all work is done. Throws: DeviceError, for an error of this work.
   void synchronize();
   /// Later work on this stream waits on the device until the event's point is reached.
   void wait(const Event& event);
   CUstream_st* handle() const;
 
-  /// Copies a few bytes to the device, for the work that is put on the stream next: before the next call of stage().
-  /// The host range may change at once. The result is at an address that is a multiple of 16.
+  /// Copies a few bytes to the device, for the work that is submitted before the next call of stage(). The host range
+  /// may change at once. The result is at an address that is a multiple of 16.
   const void* stage(std::span<const std::byte> bytes);
 
  private:

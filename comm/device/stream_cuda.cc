@@ -52,8 +52,8 @@ struct Stream::Handle {
   cudaStream_t stream = nullptr;
 };
 
-// Two halves in turns. A half is used again when the device has passed the point at which it was left: by then all work
-// that reads it is on the stream, since the work that needs a staged copy is put there before the next one is staged.
+// Two halves in turns. A half is reused when the device has passed the point of its last use. By then all work that
+// reads it is on the stream, since work with a staged copy is submitted before the next copy is staged.
 class Stream::Staging {
  public:
   const void* stage(std::span<const std::byte> bytes, Stream& stream) {
@@ -108,7 +108,7 @@ class Stream::Staging {
 
 Stream::Stream(int device) : handle_(std::make_unique<Handle>(device)), staging_(std::make_unique<Staging>()) {}
 
-// The staging's memory goes when the stream has done its work.
+// The memory of the staging is freed after the stream has done its work.
 Stream::~Stream() { cudaStreamSynchronize(handle_->stream); }
 
 int Stream::device() const { return handle_->device; }

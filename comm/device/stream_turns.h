@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Users of one buffer that work on different streams, one after the other.
+// The order of uses of one buffer on different streams.
 #pragma once
 
 #include <optional>
@@ -8,11 +8,11 @@
 
 namespace droptest::comm {
 
-/// Keeps the order in which a host thread uses something on a device when it changes from stream to stream. Owned with
-/// what is used.
+/// Keeps the order in which a host thread uses a buffer on a device, when it changes from stream to stream. The owner
+/// of the buffer owns this too.
 class StreamTurns {
  public:
-  /// The turn of a stream: from the construction, which lets the stream wait for the turn before it, to the end of the
+  /// The turn of a stream: from the construction, which makes the stream wait for the previous turn, to the end of the
   /// scope. Null: host memory, nothing is done.
   class Turn {
    public:
@@ -31,7 +31,7 @@ class StreamTurns {
   };
 
  private:
-  // In a destructor: a device that fails here fails the next call that looks at it.
+  // In a destructor: after a failure of the device, the next call that checks it fails.
   void end_turn(Stream& stream) noexcept {
     try {
       if (!end_) end_.emplace();

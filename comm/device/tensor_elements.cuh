@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements of tensors as kernels compute with them, and how kernels reach them.
+// Elements of tensors in kernels: arithmetic types, and access.
 #pragma once
 
 #include <algorithm>
@@ -17,26 +17,26 @@
 
 namespace droptest::comm {
 
-/// a op b; a NaN is the maximum of anything. A mean is a sum until it is completed.
+/// a op b; a NaN is larger than any other value. A mean is a sum until it is completed.
 template <class W>
 __device__ W combine(ReduceOp op, W a, W b) {
   if (op != ReduceOp::kMax) return sum_of(a, b);
   return (a < b || b != b) ? b : a;
 }
 
-/// The reduction once all `inputs` are combined.
+/// The result after all `inputs` are combined.
 template <class W>
 __device__ W completed(ReduceOp op, W combined, int inputs) {
   return op == ReduceOp::kMean ? static_cast<W>(combined / static_cast<W>(inputs)) : combined;
 }
 
-/// Exact but for large integers.
+/// Exact except for large integers.
 template <class T>
 __device__ double as_double(T x) {
   return static_cast<double>(widened(x));
 }
 
-/// What a maximum leaves out; the host gives it to kernels, which cannot ask for numeric limits.
+/// The neutral element of a maximum; the host gives it to kernels, which cannot use numeric limits.
 template <class W>
 W lowest_value() {
   using Limits = std::numeric_limits<W>;
@@ -50,7 +50,7 @@ struct alignas(sizeof(T) * kElems) Pack {
 };
 inline constexpr std::size_t kPackBytes = 16;
 
-/// Whether packs may begin at all these places.
+/// Whether packs may begin at all these addresses.
 inline bool are_aligned(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs) {
   const auto aligned = [](const std::byte* p) { return reinterpret_cast<std::uintptr_t>(p) % kPackBytes == 0; };
   return std::ranges::all_of(inputs, aligned) && std::ranges::all_of(outputs, aligned);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is done to the elements of tensors in device memory, in the order of their stream. Each operation gives the bits
+// Operations on the elements of tensors in device memory, in the order of their stream. Each operation gives the bits
 // of its twin on the host.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace droptest::comm {
 
-/// Elements of a tensor that are treated alike.
+/// Elements of a tensor with the same operation.
 struct ElementRun {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
@@ -21,9 +21,9 @@ struct ElementRun {
   friend bool operator==(const ElementRun&, const ElementRun&) = default;
 };
 
-/// What is done to each element x of the runs, with y the same element of another tensor: x = 0, the lowest value of
-/// the type, y, x + y, max(x, y), x * factor or x / factor, where the factor is rounded to the type first (to float for
-/// bfloat16 and float16).
+/// The new value of each element x of the runs, with y the same element of another tensor: 0, the lowest value of the
+/// type, y, x + y, max(x, y), x * factor or x / factor. The factor is rounded to the type first (to float for bfloat16
+/// and float16).
 enum class RunOperation : std::uint8_t { kZero, kLowest, kCopy, kSum, kMax, kScale, kDivide };
 
 /// One launch for all runs. `from` has the shape of `data`, or is empty where the operation does not read it.

@@ -36,7 +36,7 @@ __global__ void reduction_kernel(ReduceOp op, const std::byte* const* inputs, in
   }
 }
 
-// A block for each run.
+// One block for each run.
 template <class T>
 __global__ void runs_kernel(RunOperation operation, const T* from, T* data, const ElementRun* runs, std::uint64_t count,
                             T lowest) {
