@@ -62,6 +62,7 @@ int lowest_world_rank(const Communicator& group);
 std::vector<std::uint64_t> even_counts(std::uint64_t count_elems, int world_size);
 
 /// A group of ranks that run the same collectives in the same order.
+///
 /// Owner: each rank owns its communicator; it is used by one thread at a time. Blocking: a call returns when the rank's
 /// output is complete and its input may be reused; with device memory it may return when the work is queued on the
 /// tensors' stream. Memory: input and output of a call, and those of all ranks, are on the host or on devices together.

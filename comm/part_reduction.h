@@ -8,6 +8,7 @@
 namespace droptest::comm {
 
 /// The reduction of one rank's own part, in Communicator::all_reduce_with() and reduce_scatter_with().
+///
 /// Owner: the caller, who waits for the collective. Thread safety: none needed; the collective calls it once, from one
 /// thread, possibly the thread of another rank of the process while the caller waits.
 class PartReduction {

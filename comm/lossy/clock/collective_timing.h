@@ -42,7 +42,6 @@ struct TimedMessage {
 /// in the order in which ports carry them.
 /// Ranks: every rank of a group has one, or a simulation has one for all. Determinism: a pure function of (network,
 /// model, calls).
-/// model, calls).
 class CollectiveTiming {
  public:
   using Visit = std::function<void(const TimedMessage&)>;
