@@ -40,7 +40,7 @@ class FileStore final : public LaunchStore {
   }
 
   // Linking is atomic and refuses a name that exists, on network file systems too: the first writer wins, and a reader
-  // never sees half a value.
+  // never sees a partial value.
   bool set_if_absent(const std::string& key, std::string_view value) override {
     const std::string path = path_of(key);
     const std::string draft = write_draft(path, value);
@@ -92,7 +92,7 @@ class FileStore final : public LaunchStore {
                     std::generic_category().message(error));
   }
 
-  // A name that no other writer has, also on another host where a process may have the same number.
+  // A name that no other writer has, not even a process with the same number on another host.
   std::string write_draft(const std::string& path, std::string_view value) const {
     std::string draft = path + ".draft.XXXXXX";
     const FileDescriptor file(::mkostemp(draft.data(), O_CLOEXEC));

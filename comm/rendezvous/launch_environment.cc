@@ -35,7 +35,7 @@ constexpr Launcher kOpenMpi{"Open MPI",
                             Launcher::LocalRank::kAlwaysSet};
 constexpr Launcher kPmi{
     "PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", Launcher::LocalRank::kMayBeMissing};
-// Slurm says the number of tasks of all nodes at once: tasks_of_this_node().
+// Slurm gives the number of tasks of all nodes in one list: tasks_of_this_node().
 constexpr Launcher kSlurm{
     "Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", Launcher::LocalRank::kAlwaysSet};
 
@@ -100,7 +100,7 @@ class Reader {
   const Launcher& launcher_;
 };
 
-// The ranks of this node from Slurm's list of all nodes: "2(x3),1" is 2, 2, 2, 1. -1 where the step does not say.
+// The ranks of this node from Slurm's list of all nodes: "2(x3),1" is 2, 2, 2, 1. -1 where the step has no list.
 int tasks_of_this_node(const Reader& reader, int world_size) {
   constexpr std::string_view kTasks = "SLURM_STEP_TASKS_PER_NODE";
   if (!reader.has(kTasks) || !reader.has("SLURM_NODEID")) return -1;
@@ -123,7 +123,7 @@ int tasks_of_this_node(const Reader& reader, int world_size) {
   reader.fail(kTasks, "got \"" + text + "\", want a list such as 2(x3),1 that has node " + reader.text("SLURM_NODEID"));
 }
 
-// Joins what is not empty by '.', with everything that a file name might not take replaced.
+// Joins the parts that are not empty by '.'; '_' replaces every character that a file name might not allow.
 std::string launch_id(const std::vector<std::string>& parts) {
   std::string id;
   for (const std::string& part : parts) {
@@ -141,7 +141,7 @@ std::string tagged(std::string_view tag, const std::string& value) {
   return value.empty() ? "" : std::string(tag) + "-" + value;
 }
 
-// Steps that Slurm numbers from the top are its own: the batch script, the shell of salloc, external processes.
+// Slurm numbers its own steps from the top: the batch script, the shell of salloc, external processes.
 bool is_slurm_task(const Reader& reader) {
   if (!reader.has("SLURM_STEP_ID")) return false;
   const std::string step = reader.text("SLURM_STEP_ID");

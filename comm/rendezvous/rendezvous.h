@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the processes of a launch find each other, whatever they talk by afterwards.
+// The place where the processes of a launch find each other, for every backend.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct Rendezvous {
   std::string directory;           ///< kFile: a directory that all ranks see
   std::string host = "127.0.0.1";  ///< kRedis: of the server; kTcp: of rank 0
   int port = 6379;                 ///< kRedis, kTcp
-  /// Tells launches apart that share a store: stale keys of an earlier launch are never read.
+  /// Separates launches that share a store: no launch reads stale keys of an earlier one.
   std::string launch_id;
 };
 

@@ -21,7 +21,7 @@ namespace {
 
 using How = ConnectionBroken::How;
 
-// A host that drops packets must not keep us from trying its next address, or again.
+// A host that drops packets must not block the attempts at its next address, or a retry.
 constexpr std::chrono::seconds kConnectMost{3};
 constexpr int kWaitingConnections = 1024;
 
@@ -54,7 +54,7 @@ bool ready(const Clock& clock, int fd, short events, TcpConnection::Deadline dea
   }
 }
 
-// A connection to a port of this machine that nobody listens at can reach itself.
+// A connection to a port of this machine without a listener can reach itself.
 bool is_self_connected(int fd) {
   sockaddr_storage own{};
   sockaddr_storage peer{};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TCP sockets with deadlines: what Linux offers, as objects that close themselves.
+// TCP sockets of Linux with deadlines, as objects that close themselves.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@ class Socket {
   int fd_ = -1;
 };
 
-/// A connection is of no use any more. The message is the reason alone: "Connection refused".
+/// The connection has failed. The message is the reason alone: "Connection refused".
 class ConnectionBroken : public CommError {
  public:
   enum class How : std::uint8_t {
@@ -65,12 +65,12 @@ class TcpConnection {
   const Clock* clock_;
 };
 
-/// Accepts connections at the port without blocking: of this machine alone where `host` is a loopback address, of all
-/// its addresses else, because the name of a machine may stand for another address here than elsewhere.
-/// Throws: std::system_error with the system's reason.
+/// Accepts connections at the port without blocking: of this machine alone where `host` is a loopback address, else of
+/// all its addresses, because a machine's name may mean another address here than elsewhere. Throws: std::system_error
+/// with the system's reason.
 Socket listen_for(const std::string& host, int port);
 
-/// The numeric address of this end of a connection: the one at which this machine can be reached from there.
+/// The numeric address of this end of a connection, at which the other end can reach this machine.
 std::string own_address_of(const Socket& socket);
 
 /// A port of the loopback interface that nobody uses now.

@@ -15,9 +15,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kRetry{50};
-constexpr milliseconds kGreeting{5000};  ///< longest wait for one, before the next try
-// A rank that is cut off from all others must not end before they have agreed that it is the culprit: its launcher
-// would end them before that.
+constexpr milliseconds kGreeting{5000};  ///< longest wait for one, before the next attempt
+// A rank that is cut off from all others must not end before they have agreed that it is the culprit: otherwise its
+// launcher would end them first.
 constexpr milliseconds kOthersAgree{1500};
 
 std::string address_of(const TcpStoreOptions& options) { return options.host + ":" + std::to_string(options.port); }
@@ -50,7 +50,7 @@ class ServedStore final : public LaunchStore {
   TcpStoreServer server_;
 };
 
-/// Bytes that a stranger sent, for an error.
+/// The bytes of a foreign client, for an error.
 std::string printable(const std::string& bytes) {
   std::string text;
   for (const char c : bytes) text += c >= ' ' && c <= '~' ? c : '?';
@@ -83,7 +83,7 @@ class TcpStore final : public LaunchStore {
  private:
   std::string here() const { return "rendezvous: rank " + std::to_string(options_.rank) + ": "; }
 
-  // Rank 0 may start late, and an earlier launch may still hold the port: both are waited for.
+  // Rank 0 may start late, and an earlier launch may still hold the port: this rank waits for both.
   TcpConnection connect_with_patience() const {
     const auto deadline = clock_.now() + options_.timeout;
     std::string reason;
@@ -95,7 +95,7 @@ class TcpStore final : public LaunchStore {
         reason = "it belongs to launch " + *other +
                  ": another launch has the same address, or the ranks run different specs";
       } catch (const ConnectionBroken& broken) {
-        // A last try that the deadline cut short says less than the one before it.
+        // A last attempt that the deadline cut short has a less precise reason than the one before it.
         const bool cut_short = broken.how() == ConnectionBroken::How::kSilent && clock_.now() >= deadline;
         if (!cut_short || reason.empty()) {
           reason = std::string(broken.what()) +
@@ -110,7 +110,7 @@ class TcpStore final : public LaunchStore {
     }
   }
 
-  // Returns the id of the launch that the store belongs to, where it is another.
+  // Returns the id of the launch that the store belongs to, where it is another launch.
   std::optional<std::string> greet(TcpConnection& connection, Clock::TimePoint deadline) const {
     connection.send(encode_hello(options_.launch_id), deadline);
     const std::string greeting = connection.receive(kServerGreeting.size(), deadline);
@@ -124,7 +124,7 @@ class TcpStore final : public LaunchStore {
     return value;
   }
 
-  // The value of the answer; nothing where the answer is no.
+  // The value of the answer; absent where the answer is no.
   std::optional<std::string> ask(const StoreRequest& request) {
     const std::lock_guard lock(mutex_);
     {
@@ -161,8 +161,8 @@ class TcpStore final : public LaunchStore {
   const std::string where_;
   std::mutex mutex_;  ///< one request at a time
   TcpConnection connection_;
-  mutable std::mutex end_mutex_;  ///< guards what follows
-  std::string end_;               ///< why there is nothing to ask any more; empty: there is
+  mutable std::mutex end_mutex_;  ///< guards the members below
+  std::string end_;               ///< the reason why the store cannot be asked any more; empty: it can
   std::optional<std::string> lost_rank_;
 };
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A launch's keys in the process of rank 0, which the others reach over TCP: neither a shared disk nor a server is
-// needed.
+// A launch's keys in the process of rank 0, which the others reach over TCP, without a shared disk or a server.
 #pragma once
 
 #include <chrono>
@@ -13,20 +12,19 @@
 namespace droptest::comm {
 
 struct TcpStoreOptions {
-  std::string host;  ///< of rank 0, as the others reach it
+  std::string host;  ///< of rank 0, for the others
   int port = 0;
   std::string launch_id;
   int rank = 0;
-  /// Longest way to the store, and longest wait for an answer, less the time that other ranks take to agree on a
+  /// Longest connection attempt, and longest wait for an answer, less the time that other ranks take to agree on a
   /// culprit.
   std::chrono::milliseconds timeout{60000};
 };
 
-/// On rank 0, a store that a thread serves at the port, and whose destructor waits, at most for `timeout`, while others
-/// still ask for something. Elsewhere, a connection to it, tried again until rank 0 is there.
-/// Throws: ConfigError for a port that cannot be or is taken, and where something else answers there; CommError that
-/// says what was tried for how long.
-/// `clock`: what all waits are measured by; borrowed.
+/// On rank 0, a store that a thread serves at the port. Its destructor waits, at most for `timeout`, while others still
+/// send requests. Elsewhere, a connection to it, retried until rank 0 is there. Throws: ConfigError for a port that is
+/// invalid or taken, and where another program answers there; CommError that names the attempts and their time.
+/// `clock` measures all waits; borrowed.
 std::unique_ptr<LaunchStore> open_tcp_store(const TcpStoreOptions& options, const Clock& clock = steady_clock());
 
 }  // namespace droptest::comm

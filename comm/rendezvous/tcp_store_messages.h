@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a TCP store and its clients send each other (docs/formats.md, "TCP rendezvous").
+// The messages between a TCP store and its clients (docs/formats.md, "TCP rendezvous").
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,12 @@
 
 namespace droptest::comm {
 
-/// The first bytes of each direction. They differ, so that a connection that reaches itself is not taken for a store.
+/// The first bytes of each direction. They differ, so that a client that reaches itself does not accept itself as a
+/// store.
 inline constexpr std::string_view kClientGreeting = "DTstore1";
 inline constexpr std::string_view kServerGreeting = "dtSTORE1";
 
-/// Nothing longer is sent, or believed.
+/// Longer keys and values are neither sent nor accepted.
 inline constexpr std::size_t kStoreKeyBytesMost = 1024;
 inline constexpr std::size_t kStoreValueBytesMost = std::size_t{4} << 20;
 
@@ -27,13 +28,13 @@ struct StoreRequest {
 
 enum class StoreVerdict : std::uint8_t {
   kNo = 0,        ///< no such key; the key is there already; another launch's store, whose id is the value
-  kYes = 1,       ///< done; the value that was asked for
-  kFarewell = 2,  ///< unasked: rank 0 has left in order, nothing more is answered
+  kYes = 1,       ///< done; the requested value
+  kFarewell = 2,  ///< without a request: rank 0 has left in order, no more answers follow
 };
 
 struct AnswerHead {
   StoreVerdict verdict = StoreVerdict::kNo;
-  std::size_t value_bytes = 0;  ///< that follow
+  std::size_t value_bytes = 0;  ///< of the value that follows
 };
 inline constexpr std::size_t kAnswerHeadBytes = 5;
 
@@ -42,8 +43,8 @@ std::string encode_hello(std::string_view launch_id);
 std::string encode_request(const StoreRequest& request);
 std::string encode_answer(StoreVerdict verdict, std::string_view value = {});
 
-/// Takes a whole message off the front of what has arrived; nothing where the rest has to come yet.
-/// Throws: CommError where the bytes cannot become a message: the peer is not one of ours.
+/// Removes a whole message from the front of the arrived bytes; absent while a part of it is missing. Throws: CommError
+/// where the bytes cannot become a message: the peer is not one of ours.
 std::optional<std::string> take_hello(std::string& arrived);
 std::optional<StoreRequest> take_request(std::string& arrived);
 /// Of exactly kAnswerHeadBytes. Throws: CommError.

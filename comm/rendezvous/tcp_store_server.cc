@@ -15,11 +15,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPortPatience{1500};  ///< an earlier launch may be about to give the port back
+constexpr milliseconds kPortPatience{1500};  ///< an earlier launch may be about to release the port
 constexpr milliseconds kPoll{20};
-constexpr milliseconds kTick{500};           ///< how often slow strangers are looked for
-constexpr milliseconds kGreetMost{10000};    ///< how long a connection may take to greet
-constexpr milliseconds kSilent{2000};        ///< a process that waits for something here asks ten times a second
+constexpr milliseconds kTick{500};           ///< the interval of the search for slow foreign clients
+constexpr milliseconds kGreetMost{10000};    ///< the longest time until a connection greets
+constexpr milliseconds kSilent{2000};        ///< a process that waits for a key asks ten times a second
 constexpr std::size_t kStrangersMost = 256;  ///< connections that have not greeted
 constexpr std::size_t kReadBytes = 65536;
 
@@ -109,7 +109,7 @@ void TcpStoreServer::wait_for_clients(milliseconds patience) {
   }
 }
 
-// One thread serves all: no client can keep it waiting, since nothing here blocks but poll().
+// One thread serves all clients: no client can delay it, since only poll() blocks here.
 void TcpStoreServer::serve() {
   bool accepting = true;
   for (;;) {
@@ -118,7 +118,7 @@ void TcpStoreServer::serve() {
     {
       const std::lock_guard lock(mutex_);
       for (const Client& client : clients_) {
-        // Who does not read its answers is not heard: what waits for it stays small.
+        // The server reads no requests of a client that does not read its answers: the connection's buffer stays small.
         waited.push_back({client.socket.fd(), static_cast<short>(client.leaving.empty() ? POLLIN : POLLOUT), 0});
       }
     }
@@ -147,7 +147,7 @@ void TcpStoreServer::serve() {
   }
 }
 
-// Leaves errno as the last accept set it.
+// Leaves errno of the last accept.
 void TcpStoreServer::accept_clients() {
   for (;;) {
     Socket socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -162,7 +162,7 @@ void TcpStoreServer::accept_clients() {
   }
 }
 
-// Reads what there is and answers it; false where the connection is of no use any more.
+// Reads and answers the available requests; false where the connection has failed.
 bool TcpStoreServer::hear(Client& client) {
   try {
     if (!write_out(client)) return false;
@@ -179,7 +179,7 @@ bool TcpStoreServer::hear(Client& client) {
     }
     return true;
   } catch (const std::exception&) {
-    return false;  // not one of ours, or no memory for what it wants
+    return false;  // a foreign client, or no memory for its request
   }
 }
 
@@ -215,7 +215,7 @@ bool TcpStoreServer::answer_one(Client& client) {
   return true;
 }
 
-// Writes as much as the client takes now; false where it is gone.
+// Writes as many bytes as the client takes now; false where the client is gone.
 bool TcpStoreServer::write_out(Client& client) {
   while (!client.leaving.empty()) {
     const ssize_t sent = ::send(client.socket.fd(), client.leaving.data(), client.leaving.size(), MSG_NOSIGNAL);
@@ -225,7 +225,7 @@ bool TcpStoreServer::write_out(Client& client) {
   return true;
 }
 
-// Connections that have not greeted in time, and the oldest of too many.
+// Drops connections that have not greeted in time, and the oldest of too many.
 void TcpStoreServer::drop_slow_strangers() {
   const auto oldest_allowed = clock_.now() - kGreetMost;
   std::erase_if(clients_, [&](const Client& client) { return !client.greeted && client.last_heard < oldest_allowed; });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The side of a TCP store that holds the keys: a thread of rank 0's process.
+// The server of a TCP store: a thread of rank 0's process holds the keys.
 #pragma once
 
 #include <chrono>
@@ -17,13 +17,13 @@
 
 namespace droptest::comm {
 
-/// Keys of one launch, asked for by this process directly and by others over TCP. Who does not greet as a process of
-/// this launch is turned away; who sends what is no request is cut off; neither can make it hang, or hold much memory.
-/// Thread safety: all methods may be called from any thread.
+/// Keys of one launch, for this process directly and for others over TCP. The server refuses a client without the
+/// greeting of this launch, and closes a connection after an invalid request; neither can block it, or take much of its
+/// memory. Thread safety: all methods may be called from any thread.
 class TcpStoreServer {
  public:
-  /// Listens from now on. Throws: ConfigError that names the port where it is taken or not allowed.
-  /// Waits a moment for a port that is taken, by the clock, which is borrowed.
+  /// Listens from now on. Throws: ConfigError that names the port where it is taken or not allowed. Waits a moment for
+  /// a port that is taken, by the clock, which is borrowed.
   TcpStoreServer(const std::string& host, int port, std::string launch_id, const Clock& clock = steady_clock());
   /// Says farewell to the clients that are still connected.
   ~TcpStoreServer();
@@ -34,11 +34,10 @@ class TcpStoreServer {
   std::optional<std::string> get(const std::string& key);
   void clear();
 
-  /// The address at which clients reach this machine, one of another machine's clients if there is one; empty: no
-  /// client.
+  /// The address at which clients reach this machine, preferably clients on other machines; empty: no client.
   std::string own_address();
 
-  /// Waits while there are clients that still ask: until all have closed their connections or have been silent for two
+  /// Waits while clients still send requests: until all have closed their connections or have been silent for two
   /// seconds, at most for `patience`.
   void wait_for_clients(std::chrono::milliseconds patience);
 
@@ -48,7 +47,7 @@ class TcpStoreServer {
     bool greeted = false;
     Clock::TimePoint last_heard;
     std::string arrived;  ///< not answered yet
-    std::string leaving;  ///< answers on their way
+    std::string leaving;  ///< answers under way
   };
 
   void serve();
@@ -62,7 +61,7 @@ class TcpStoreServer {
   const Clock& clock_;
   Socket listener_;
   Socket wake_;
-  std::mutex mutex_;  ///< guards what follows
+  std::mutex mutex_;  ///< guards the members below
   std::map<std::string, std::string> values_;
   std::vector<Client> clients_;
   bool stop_ = false;
