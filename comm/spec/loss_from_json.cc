@@ -19,7 +19,7 @@ using nlohmann::json;
 /// Texts that are not probabilities.
 constexpr std::array kTexts = {"model", "file", "start", "sha256"};
 
-/// Reads the files of all traces in `loss`: the hash goes there, the bytes into `full`, which is a copy of it.
+/// Reads the files of all traces in `loss`: the hash goes there, the bytes into `full`, a copy of `loss`.
 void read_traces(json& loss, json& full, const std::string& where) {
   if (loss.is_array()) {
     for (std::size_t i = 0; i < loss.size(); ++i) read_traces(loss[i], full[i], where + "/" + std::to_string(i));

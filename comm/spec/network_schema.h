@@ -9,8 +9,8 @@
 
 namespace droptest::comm {
 
-/// Of documents {"network": .., "time": .., "seed": ..}: the sections as a spec has them, so that a broken rule has the
-/// pointer and the message that it has in a spec.
+/// The rules of documents {"network": .., "time": .., "seed": ..}: the sections are as in a spec, so that a broken rule
+/// has the same pointer and message as in a spec.
 const Schema& network_schema();
 
 /// The same as a document of its own.

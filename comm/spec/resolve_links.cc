@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-/// A number of at most five digits, or one that is larger than any rank.
+/// A number of at most five digits; for more digits, a number that is larger than any rank.
 std::uint32_t small_number(const std::string& digits) {
   const std::size_t first = digits.find_first_not_of('0');
   if (first == std::string::npos) return 0;
@@ -22,7 +22,7 @@ RankSet ranks_of(const json& list, int world_size, const std::string& where, std
   for (std::size_t i = 0; i < list.size(); ++i) {
     std::uint32_t first = 0;
     std::uint32_t last = 0;
-    if (list[i].is_string()) {  // the schema has seen to its form, "4-7"
+    if (list[i].is_string()) {  // the schema has checked its form, "4-7"
       const std::string text = list[i].get<std::string>();
       const std::size_t dash = text.find('-');
       first = small_number(text.substr(0, dash));

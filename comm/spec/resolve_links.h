@@ -10,8 +10,8 @@
 
 namespace droptest::comm {
 
-/// The links that one override is for; its loss is left to the caller. `where` names the override in messages.
-/// What is wrong (a range that falls, a rank that the run does not have, both kinds of groups) is appended to `errors`.
+/// The links of one override; the caller reads its loss. `where` names the override in messages. Errors (a range that
+/// falls, a rank that the run does not have, both kinds of groups) are appended to `errors`.
 LinkOverride links_of(const nlohmann::json& override_of_links, int world_size, const std::string& where,
                       std::vector<std::string>& errors);
 

@@ -33,7 +33,7 @@ bool has_half(sim::TrafficClass traffic_class, sim::Half half) {
   return half == sim::Half::kGather || traffic_class != sim::TrafficClass::kParameterGather;
 }
 
-// Gradients of data parallelism are averaged; what other classes reduce is summed.
+// The reduction of data-parallel gradients is a mean; that of other classes is a sum.
 bool has_meaning(const FillEntry& fill, sim::Half half, sim::TrafficClass traffic_class) {
   if (half == sim::Half::kGather) return fill.gather_half;
   return fill.reduce_half || (fill.means && traffic_class == sim::TrafficClass::kDpGradient);
@@ -41,7 +41,7 @@ bool has_meaning(const FillEntry& fill, sim::Half half, sim::TrafficClass traffi
 
 bool is_none(const json& loss) { return loss["model"] == "none"; }
 
-/// Builds the classes one by one; processes that are written alike are made once and shared.
+/// Builds the classes one by one; equal processes in the spec are made once and shared.
 class NetworkResolver {
  public:
   NetworkResolver(const std::string& where, int world_size, NetworkUse use, const json& time)
@@ -67,7 +67,7 @@ class NetworkResolver {
     const PathEntry& path = path_entry(resolved["path"].get<std::string>());
     const bool reduces = has_half(traffic_class, sim::Half::kReduce);
     if (!reduces) resolved["reduce"] = absent_half();
-    // `loss` of both halves is the reduce half's alone where nothing travels in the other one.
+    // On a path with this shorthand, a `loss` for both halves applies to the reduce half alone.
     if (reduces && path.shorthand == LossShorthand::kReduceHalf) {
       if (!gather_loss_named_) resolved["gather"]["loss"] = {{"model", "none"}};
       if (!gather_links_named_) resolved["gather"].erase("links");
@@ -89,7 +89,7 @@ class NetworkResolver {
     const auto is_reliable = [](const HalfNetwork& half) { return !half.loss && half.links.empty(); };
     if (use_ == NetworkUse::kLossOnly && is_reliable(network.reduce) && is_reliable(network.gather)) return;
     if (resolved.contains("recovery")) {
-      // Only what is sent in the reduce half is sent again with the next message.
+      // Error feedback applies to sends of the reduce half only.
       if (is_reliable(network.reduce) && (use_ != NetworkUse::kDeadline || !reduces))
         resolved["recovery"].erase("error_feedback");
       network.recovery = class_recovery(resolved["recovery"]);
@@ -106,7 +106,7 @@ class NetworkResolver {
 
   std::vector<std::string> take_errors() { return std::move(errors_); }
 
-  /// Lines may come from several classes that share a section; each is said once.
+  /// Several classes that share a section may have the same error; it is listed once.
   void report(const std::string& error) {
     if (std::find(errors_.begin(), errors_.end(), error) == errors_.end()) errors_.push_back(error);
   }
@@ -153,14 +153,14 @@ class NetworkResolver {
         if (!has_meaning(fill_of(own["fill"]), of_half, class_)) report_fill(own["fill"], place + "/fill", of_half);
       }
     }
-    // What is said of a class speaks of both halves again.
+    // A member of the class applies to both halves again.
     if (layer.contains("loss")) gather_loss_named_ = false;
     if (layer.contains("links")) gather_links_named_ = false;
     if (layer.contains("gather") && layer["gather"].contains("loss")) gather_loss_named_ = true;
     if (layer.contains("gather") && layer["gather"].contains("links")) gather_links_named_ = true;
   }
 
-  /// On a path without groups their size says nothing, so it is not part of the run's identity.
+  /// On a path without groups their size has no effect, so it is not part of the run's identity.
   void resolve_groups(const PathEntry& path, json& resolved, ClassNetwork& network) {
     const bool has_groups =
         path.has_groups || std::any_of(network.sized_paths.begin(), network.sized_paths.end(),
@@ -177,7 +177,7 @@ class NetworkResolver {
     }
   }
 
-  /// A shorthand goes to the halves where it has a meaning, which its path says, too.
+  /// A shorthand fill applies to the halves where it has a meaning; this depends on the path, too.
   void resolve_reduce_fill(const PathEntry& path, json& fill) {
     const FillEntry& entry = fill_of(fill);
     if (!has_meaning(entry, sim::Half::kReduce, class_)) return;  // was reported
@@ -197,7 +197,8 @@ class NetworkResolver {
            std::string(path.name) + " (" + std::string(kSharesNoFates) + "), want \"per_receiver\"");
   }
 
-  /// A section's recovery replaces what was said of it before; what acts on links is spelled out for both halves.
+  /// A section's recovery replaces the recovery of the section before; members for links are written out for both
+  /// halves.
   void apply_recovery(const json& recovery, const std::string& pointer, json& resolved) {
     json of_class = recovery;
     json of_links = json::object();
@@ -235,7 +236,7 @@ class NetworkResolver {
     places_[name + "/links"] = pointer;
   }
 
-  /// The process with every probability as a fraction, whichever way it was written.
+  /// The process with every probability as a fraction, in place of any other notation.
   json fractions(const json& loss, const std::string& pointer) {
     std::vector<std::string> errors;
     json result = with_fractions(loss, where_ + ": " + pointer, errors);
@@ -247,7 +248,7 @@ class NetworkResolver {
     HalfNetwork network;
     network.links = make_links(half, name);
     if (is_none(half["loss"]) && network.links.empty()) {
-      // Nothing is ever missing: a fill that cannot act is not part of the run's identity.
+      // Nothing is ever missing: a fill without effect is not part of the run's identity.
       if (use_ != NetworkUse::kDeadline) half["fill"] = "zero";
       half.erase("recovery");
       half.erase("selection");
@@ -257,7 +258,7 @@ class NetworkResolver {
     network.fill = fill_from_name(half["fill"].get<std::string>());
     network.loss = make_process(half["loss"], places_[name]);
     network.recovery = make_recovery(half, name);
-    // Equal runs have equal resolved specs, with or without the word for what is usual.
+    // Equal runs have equal resolved specs, with or without the default value in the spec.
     if (half.value("selection", "by_fate") == "by_fate") {
       half.erase("selection");
     } else {
@@ -266,7 +267,7 @@ class NetworkResolver {
     return network;
   }
 
-  /// Overrides that say nothing, and those of a half in which nothing can be lost, are taken out of `half`.
+  /// Removes overrides without effect, and those of a half without loss, from `half`.
   std::vector<LinkOverride> make_links(json& half, const std::string& name) {
     std::vector<LinkOverride> links;
     if (!half.contains("links")) return links;
@@ -301,8 +302,8 @@ class NetworkResolver {
     return made.process;
   }
 
-  /// With a clock, the process's theory speaks of packets on the links between groups; it must have a meaning on the
-  /// others too.
+  /// With a clock, the process's theory is for packets on the links between groups; it must have a meaning on the other
+  /// links too.
   std::unique_ptr<sim::LossProcess> process_of(json& loss, const std::string& place) const {
     if (time_.is_null()) {
       visit_timed(loss, place, [](json& process, const std::string& at) {
@@ -333,7 +334,7 @@ class NetworkResolver {
     return process;
   }
 
-  /// The processes at any depth whose clock is time.
+  /// Visits the processes at any depth that depend on time.
   template <class Visit>
   static void visit_timed(json& loss, const std::string& place, const Visit& visit) {
     if (loss.is_array()) {
@@ -344,7 +345,7 @@ class NetworkResolver {
     for (auto& [name, member] : loss.items()) visit_timed(member, place + "/" + name, visit);
   }
 
-  /// What only the whole of a class can tell. What is said of its parts comes first.
+  /// The rules on several members of a class. Errors in single members come first.
   void check(const ClassNetwork& network, const std::string& name) {
     if (!errors_.empty()) return;
     try {
@@ -371,7 +372,7 @@ class NetworkResolver {
   /// As a resolved spec writes it.
   static json absent_half() { return {{"loss", {{"model", "none"}}}, {"fill", "zero"}}; }
 
-  /// What is said of all classes is for those that have the half.
+  /// A section for all classes applies to those that have the half.
   void check_absent_half(const json& said, const std::string& half, const std::string& pointer) {
     if (pointer == "/network" || said == absent_half()) return;
     report(where_ + ": " + pointer + "/" + half + ": got the " + half + " half of " +
@@ -392,7 +393,7 @@ class NetworkResolver {
            ", want one of " + known);
   }
 
-  /// A process, and how the resolved spec writes it.
+  /// A process, and its JSON in the resolved spec.
   struct Made {
     std::shared_ptr<const sim::LossProcess> process;
     json loss;
@@ -406,7 +407,7 @@ class NetworkResolver {
   std::uint64_t payload_bytes_ = 0;  ///< of the class at hand
   std::vector<std::string> errors_;
   std::map<std::string, Made> processes_;
-  std::map<std::string, std::string> places_;           ///< where the loss, the links and other members were written
+  std::map<std::string, std::string> places_;           ///< pointers to the loss, links and other members in the spec
   std::map<std::string, std::string> recovery_places_;  ///< of each half; "": of the class
   bool gather_loss_named_ = false;
   bool gather_links_named_ = false;

@@ -31,7 +31,7 @@ using Report = std::function<void(const std::string& pointer, const std::string&
 const std::array<std::pair<const char*, HalfNetwork ClassNetwork::*>, 2> kHalves = {
     {{"reduce", &ClassNetwork::reduce}, {"gather", &ClassNetwork::gather}}};
 
-// What only the clock and the network together can tell.
+// The rules on the clock and the network together.
 void check_network(const TimeModel& model, const Network& network, const Report& report) {
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
     const auto& of_class = network.of(traffic_class);
@@ -59,7 +59,7 @@ void check_network(const TimeModel& model, const Network& network, const Report&
   }
 }
 
-// Gives the section's protocol to all links; a network that has a recovery of its own says another thing.
+// Gives the section's protocol to all links; a network with a recovery of its own is a contradiction.
 void repeat_losses(Network& network, const std::shared_ptr<const sim::Retransmission>& protocol, const std::string& got,
                    const Report& report) {
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
@@ -83,7 +83,7 @@ void repeat_losses(Network& network, const std::shared_ptr<const sim::Retransmis
   }
 }
 
-// Lateness has no rate that is known beforehand, by which arrived contributions could be scaled.
+// The rate of late packets is not known beforehand, so it cannot scale the arrived contributions.
 void check_fills(const TimeModel& model, const Network& network, const Report& report) {
   if (!model.deadline_seconds) return;
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {

@@ -20,12 +20,12 @@ struct ResolvedTime {
   std::vector<std::string> errors;  ///< complete messages; not empty: the model means nothing
 };
 
-/// `time` is the spec's section with defaults, `network` what the run's classes lose: its halves get the retransmission
-/// of the section. `where` names the document.
+/// `time` is the spec's section with defaults; the halves of `network`, the network of the run's classes, get the
+/// retransmission of the section. `where` names the document.
 ResolvedTime resolve_time(const nlohmann::json& time, Network& network, const std::string& where);
 
-/// Complete messages on retransmissions of `network` that would hardly ever get the largest all-reduce of the run
-/// across. `time`: the section with defaults, or null.
+/// Complete messages on retransmissions of `network` that would hardly ever deliver the largest all-reduce of the run.
+/// `time`: the section with defaults, or null.
 std::vector<std::string> endless_repetitions(const Network& network, const AllReduceSize& largest,
                                              const nlohmann::json& time, const std::string& where);
 

@@ -8,7 +8,7 @@
 
 namespace droptest::comm {
 
-/// The hash of bytes that come in pieces. Source: FIPS 180-4.
+/// The hash of bytes that arrive in pieces. Source: FIPS 180-4.
 class Sha256 {
  public:
   Sha256();
