@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Where a byte is, as editors count: lines and columns from 1.
+/// The position of a byte, as editors count: lines and columns from 1.
 std::string line_and_column(std::string_view text, std::size_t byte) {
   const std::string_view before = text.substr(0, std::min(byte, text.size()));
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
@@ -24,7 +24,7 @@ std::string line_and_column(std::string_view text, std::size_t byte) {
   return "line " + std::to_string(line) + ", column " + std::to_string(column);
 }
 
-/// Builds a value as the library's own reader does, but refuses what that one lets pass in silence.
+/// Builds a value as the library's own reader does, but refuses input that the library accepts silently.
 class StrictReader final : public nlohmann::json_sax<json> {
  public:
   StrictReader(std::string_view text, const std::string& where) : text_(text), where_(where) {}
@@ -116,8 +116,7 @@ class StrictReader final : public nlohmann::json_sax<json> {
   std::vector<Level> levels_;
 };
 
-/// As Python's repr(float) lays a number out: fixed for 1e-4 <= |x| < 1e16, else with an exponent of two digits or
-/// more.
+/// The layout of Python's repr(float): fixed for 1e-4 <= |x| < 1e16, else with an exponent of two digits or more.
 std::string canonical_number(double value) {
   std::array<char, 64> buffer{};
   const double magnitude = std::fabs(value);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON text <-> values, stricter than the library's default: what is ambiguous is an error.
+// JSON text <-> values, stricter than the library's default: ambiguous input is an error.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,8 +12,8 @@ namespace droptest::comm {
 inline constexpr int kMaxJsonDepth = 64;
 
 /// Parses one JSON value. `where` names the text in messages, e.g. the file.
-/// Integers up to 2^64 - 1 are exact. Throws: ConfigError with line and column for what is not JSON, for a key that
-/// appears twice in an object, a number beyond a double's range, text that is not UTF-8, or nesting beyond
+/// Integers up to 2^64 - 1 are exact. Throws: ConfigError with line and column for text that is not JSON, for a key
+/// that appears twice in an object, a number beyond a double's range, text that is not UTF-8, or nesting beyond
 /// kMaxJsonDepth.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// "Did you mean": the known name that a mistyped one is closest to.
+// "Did you mean": the known name that is closest to a mistyped one.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace droptest::comm {
 /// close.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& known);
 
-/// `did you mean "x"? known KIND: a, b, c`, without the question where nothing is close.
+/// `did you mean "x"? known KIND: a, b, c`, without the question where no name is close.
 std::string known_names_hint(std::string_view name, const std::vector<std::string>& known, std::string_view kind);
 
 }  // namespace droptest::comm

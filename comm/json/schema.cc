@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-/// A keyword that is not here would be a rule that nobody checks.
+/// The known keywords. A keyword that is not listed is an error, because nothing would check it.
 const std::set<std::string, std::less<>>& known_keywords() {
   static const std::set<std::string, std::less<>> kKeywords = {
       "$schema",
@@ -44,16 +44,16 @@ const std::set<std::string, std::less<>>& known_keywords() {
       "oneOf",
       "anyOf",
       "patternProperties",
-      "x-planned",   // name -> what a member of that name will be; until it is built there is none
-      "x-resolved",  // how the rule differs in documents with all defaults written out (experiments/spec)
-      "x-synonyms",  // a value that is often meant -> the one of `enum` to suggest
+      "x-planned",   // name -> description of a planned member; until it is built there is none
+      "x-resolved",  // the difference of the rule in documents with all defaults written out (experiments/spec)
+      "x-synonyms",  // a common wrong value -> the value of `enum` to suggest
   };
   return kKeywords;
 }
 
 }  // namespace
 
-/// Makes references absolute ("file#/pointer"), and checks that nothing in a schema is beyond this interpreter.
+/// Makes references absolute ("file#/pointer"), and checks that this interpreter supports all of a schema.
 void SchemaFiles::prepare(json& rule, const std::string& file, const std::string& place) {
   const auto require = [&file, &place](bool condition, const std::string& what) {
     DROPTEST_CHECK(condition, "schema " + file + ": " + place + ": " + what);

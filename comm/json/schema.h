@@ -21,9 +21,9 @@ struct Violation {
   std::string message;  ///< "got VALUE, want ..."
 };
 
-/// The keywords of one rule that decide about a value, looked up once; null: the rule does not have it.
+/// The keywords of one rule that decide about a value, looked up once; null: the rule does not have this keyword.
 struct RuleParts {
-  const nlohmann::json* target = nullptr;  ///< what $ref leads to
+  const nlohmann::json* target = nullptr;  ///< the rule that $ref refers to
   const nlohmann::json* type = nullptr;
   const nlohmann::json* constant = nullptr;
   const nlohmann::json* known = nullptr;  ///< enum
@@ -54,11 +54,11 @@ class SchemaFiles {
   SchemaFiles(const SchemaFiles&) = delete;
   SchemaFiles& operator=(const SchemaFiles&) = delete;
 
-  /// What "file#/pointer" or "file" names. Throws: CheckError where there is nothing.
+  /// The rule at "file#/pointer" or the file "file". Throws: CheckError where there is none.
   const nlohmann::json& find(const std::string& reference) const;
   /// `rule` is a part of these files.
   const RuleParts& parts(const nlohmann::json& rule) const { return parts_.at(&rule); }
-  /// `pattern` is the text of one in these files.
+  /// `pattern` is the text of a pattern in these files.
   bool matches(const std::string& pattern, std::string_view text) const;
 
  private:
@@ -73,18 +73,18 @@ class SchemaFiles {
 /// JSON Schema, draft 2020-12, the part of it that our files use.
 class Schema {
  public:
-  /// Checks documents against `file`, one of the files, which all schemas of them share.
+  /// Checks documents against `file`, one of the files; all schemas of these files share them.
   Schema(std::shared_ptr<const SchemaFiles> files, const std::string& file)
       : files_(std::move(files)), root_(&files_->find(file)) {}
 
   /// All violations, in document order; empty: valid.
   std::vector<Violation> check(const nlohmann::json& document) const;
 
-  /// The document with every absent member that has a `default` written out, and every number in the form that its
-  /// rule names: 8.0 of an integer becomes 8, 1 of a number 1.0. `document` is valid.
+  /// The document with every absent member that has a `default` written out, and every number in the form of its rule:
+  /// 8.0 of an integer becomes 8, 1 of a number 1.0. `document` is valid.
   nlohmann::json with_defaults(const nlohmann::json& document) const;
 
-  /// Why no valid document can have a member there, in words; empty: it may exist.
+  /// The reason why no valid document can have a member there; empty: it may exist.
   std::string unknown_pointer(const std::vector<std::string>& tokens) const;
 
   /// The schema itself, with absolute references.
@@ -103,7 +103,7 @@ void require_none(const std::vector<std::string>& errors);
 /// The same with lines "<where>: <pointer>: got VALUE, want ...".
 void require_none(const std::vector<Violation>& violations, const std::string& where);
 
-/// The same of the violations of a document.
+/// The same for the violations of a document.
 void require_valid(const Schema& schema, const nlohmann::json& document, const std::string& where);
 
 }  // namespace droptest::comm

@@ -339,7 +339,7 @@ void SchemaChecker::check_tagged(const std::string& tag, const Branches& branche
     report(child_pointer(pointer, tag), [&message] { return message; });
     return;
   }
-  // Several ways to say one thing: the members that only one of them has tell which was meant.
+  // Several branches have this tag: a member that only one of them has shows the intended branch.
   Branches meant;
   for (const json* candidate : candidates) {
     for (const auto& [name, member] : value.items()) {

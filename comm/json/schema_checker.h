@@ -24,7 +24,7 @@ class SchemaChecker {
 
   std::vector<Violation> take() { return std::move(violations_); }
 
-  /// Whether `value` breaks no rule: stops at the first that it breaks, and makes no texts.
+  /// Whether `value` breaks no rule: stops at the first broken rule, and makes no texts.
   bool passes(const nlohmann::json& rule, const nlohmann::json& value) const;
 
  private:
@@ -37,7 +37,7 @@ class SchemaChecker {
   void check_tagged(const std::string& tag, const Branches& branches, const nlohmann::json& value,
                     const std::string& pointer);
   bool scalar_rules_hold(const RuleParts& rule, const nlohmann::json& value) const;
-  /// `message` is called where somebody reads it.
+  /// `message` is called only where its text is needed.
   template <class Message>
   void report(const std::string& pointer, const Message& message);
   std::string place_of(const std::string& pointer, const std::string& name) const;

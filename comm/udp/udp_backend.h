@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The `udp` backend's way in. Ranks are processes over real datagrams.
+// The entry of the `udp` backend. Ranks are processes over real datagrams.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,10 @@
 
 namespace droptest::comm {
 
-/// Whether this build has it.
+/// Whether this build has the backend.
 extern const bool kUdpBuilt;
 
-/// Throws: ConfigError that says what is built, where this backend is not.
+/// Throws: ConfigError that lists the built backends, where this one is not built.
 std::unique_ptr<Communicator> connect_udp(const ProcessGroupOptions& options);
 
 }  // namespace droptest::comm
