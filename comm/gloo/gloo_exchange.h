@@ -36,7 +36,7 @@ class GlooExchange {
   /// Throws: CommError.
   void run(std::span<const std::size_t> sizes);
 
-  /// The message from a rank of the group, until the next run(); capacity() bytes, of which its sender wrote the first.
+  /// The message from a rank of the group, until the next run(); the sender wrote the first of its capacity() bytes.
   std::span<const std::byte> incoming(int rank) const { return {&incoming_[exchanges_ % 2][place(rank)], capacity_}; }
 
  private:

@@ -125,8 +125,8 @@ GlooMesh::Answers GlooMesh::ask_all() {
   return answers;
 }
 
-// A peer's connection is closed. The peer has died, or it has left, or it gave up because of a failure. That failure is
-// in the store already, and is the cause.
+// A peer's connection is closed. The peer has died, or it has left, or it gave up because of a failure. In
+// the last case the failure is in the store already, and is the cause.
 Failure GlooMesh::connection_lost(int peer, const std::string& reason) {
   const std::string name = "rank " + std::to_string(peer);
   std::string cause = name + " died or lost its connection: " + without_gloo_place(reason);

@@ -54,7 +54,7 @@ class StrictReader final : public nlohmann::json_sax<json> {
   bool end_array() override { return close(); }
 
   bool parse_error(std::size_t position, const std::string& token, const nlohmann::detail::exception& error) override {
-    // 406 is a number whose exponent is beyond a double; everything else is bad syntax.
+    // 406 is a number with an exponent beyond a double; every other error is bad syntax.
     if (error.id == 406) {
       throw ConfigError(where_ + ": " + line_and_column(text_, position > 0 ? position - 1 : 0) + ": got " + token +
                         ", want a number in a double's range");

@@ -19,7 +19,7 @@ namespace {
 bool is_direct(const LossyAllReduce& c) { return path_entry(c.path).route == Route::kOneHop; }
 bool has_closed_form(const LossyAllReduce& c) { return path_entry(c.path).route != Route::kManyHops; }
 
-// Of a path whose expectations are computed over its hops; nothing for other paths.
+// The expectations over the hops of a path's schedule; absent for paths without hops.
 std::optional<ScheduleExpectation> over_schedule(const LossyAllReduce& c) {
   if (c.ranks < 1 || path_entry(c.path).schedule == nullptr) return std::nullopt;
   const auto schedule = path_entry(c.path).schedule({sim::Collective::kAllReduce, c.ranks, 0, c.group_ranks});

@@ -39,8 +39,8 @@ double expected_drift_between_replicas(double loss_rate);
 double expected_drift_from_owner(double loss_rate);
 
 /// Runs the trials on local ranks (threads); each begins with equal replicas of zeros and fresh fates.
-/// Theory is given on `direct`, per receiver, for independent losses and `stale` in the gather half; that of the step
-/// for zero and inverse_probability in the reduce half.
+/// Expected drift exists on `direct`, per receiver, for independent losses and `stale` in the gather half; the expected
+/// step exists for zero and inverse_probability in the reduce half.
 /// Determinism: equal experiments give equal bits.
 /// Throws: ConfigError for fewer than 3 ranks (two receivers have to differ), no elements, steps or trials, or a
 /// network that has no meaning.

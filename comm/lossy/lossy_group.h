@@ -73,8 +73,8 @@ class LossyGroup {
   void follow_step();
   /// Computes the times of started receives from a rank, in the order of their starts: of all, or until one of them.
   void play_receives(int source, const StartedLossyCall* until);
-  /// Throws: ConfigError for a receive whose class, name, layer and source have a work under way: its stale
-  /// values are not known before that wait.
+  /// Throws: ConfigError for a receive if a work of its class, name, layer and source is under way: the stale values
+  /// are not known before the wait of that work.
   void check_receive(const CallArguments& arguments) const;
   bool samples(ElementType type) const { return state->step_is_sampled && !is_integer(type); }
   /// Moves the rank's clock over a blocking call.

@@ -204,8 +204,8 @@ Failure NcclHandles::device_failure(const Call& call, const std::string& reason)
           "the device of rank " + std::to_string(mesh_->rank()) + " failed: " + reason + " " + call_context(call)};
 }
 
-// Ends the peers first: their kernels wait for ours, and ours for theirs. The mutex is not held, so that the rank's own
-// thread sees the failure at once, even if NCCL takes long or never returns.
+// Tells the peers first: their kernels wait for ours, and ours for theirs. The mutex is not held, so that the rank's
+// own thread sees the failure at once, even if NCCL takes long or never returns.
 void NcclHandles::end(const Failure& found) noexcept {
   mesh_->end(found);
   std::vector<Live> ending;

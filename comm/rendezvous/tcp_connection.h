@@ -73,7 +73,7 @@ Socket listen_for(const std::string& host, int port);
 /// The numeric address of this end of a connection, at which the other end can reach this machine.
 std::string own_address_of(const Socket& socket);
 
-/// A port of the loopback interface that nobody uses now.
+/// An unused port of the loopback interface.
 int unused_port();
 
 }  // namespace droptest::comm

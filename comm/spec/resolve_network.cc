@@ -400,11 +400,11 @@ class NetworkResolver {
   };
 
   const std::string& where_;
-  sim::TrafficClass class_ = sim::TrafficClass::kControl;  ///< at hand
+  sim::TrafficClass class_ = sim::TrafficClass::kControl;  ///< the current class
   int world_size_;
   NetworkUse use_;
   const json& time_;                 ///< null: no clock
-  std::uint64_t payload_bytes_ = 0;  ///< of the class at hand
+  std::uint64_t payload_bytes_ = 0;  ///< of the current class
   std::vector<std::string> errors_;
   std::map<std::string, Made> processes_;
   std::map<std::string, std::string> places_;           ///< pointers to the loss, links and other members in the spec

@@ -21,9 +21,9 @@ class WorkInFlight {
   virtual bool finished() = 0;
 };
 
-/// A call of Communicator::start_all_reduce() and its siblings. It can be moved, not copied. Owner: the rank, on whose
-/// thread it is used; the communicator outlives it. Buffers: the tensors belong to the work from its start until wait()
-/// returns.
+/// A call of Communicator::start_all_reduce() and its siblings. It can be moved, not copied. Owner: the rank, which
+/// uses it on its thread; the communicator outlives it. Buffers: the tensors belong to the work from its start until
+/// wait() returns.
 class [[nodiscard]] Work {
  public:
   /// A work that is done.

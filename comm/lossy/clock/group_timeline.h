@@ -24,7 +24,7 @@ namespace droptest::comm {
 /// the ends are a pure function of (seed, program), equal on every backend.
 class GroupTimeline {
  public:
-  /// `group` and `clock` are borrowed, and outlive this. Nobody else uses `group`, or everybody in the same order.
+  /// `group` and `clock` are borrowed, and outlive this. Other users of `group` use it in the same order on all ranks.
   GroupTimeline(Communicator& group, GroupNumber number, VirtualClock& clock);
 
   /// The end of `call` for this rank, where the call was ready to begin at `ready_seconds`. A send ends when the rank's

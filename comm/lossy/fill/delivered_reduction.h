@@ -60,7 +60,7 @@ class DeliveredReduction {
   DeliveredGaps gaps_;
   std::vector<Source> sources_;  // the position of the walk in each contribution
   sim::ElementRange run_;
-  std::vector<const std::byte*> arrived_;  // inputs of the block at hand
+  std::vector<const std::byte*> arrived_;  // inputs of the current block
   std::vector<std::byte*> outputs_;
 };
 

@@ -37,7 +37,7 @@ class ErrorFeedback {
                    const sim::Packetizer& packets);
 
  private:
-  Tensor memory_;  // of the message at hand
+  Tensor memory_;  // of the current message
 };
 
 }  // namespace droptest::comm

@@ -25,9 +25,8 @@ namespace droptest::comm {
 /// of a group agree on it, and no rank is in two groups of one number.
 using GroupNumber = std::uint16_t;
 
-/// A link as a stream of packets. A link with one destination is one flow, whatever group it is used in, because both
-/// its ends see all of its messages. A link to every destination has one flow per group, because only the group sees
-/// the messages.
+/// A link as a sequence of packets. A link with one destination is one flow for all groups, because both its ends see
+/// all of its messages. A link to every destination has one flow per group, because only the group sees the messages.
 struct FlowKey {
   sim::Link link;
   GroupNumber group = 0;

@@ -50,7 +50,7 @@ class ContributionPath final : public Path {
   OneHop one_hop_;
   std::uint16_t aggregation_point_;  // lowest world rank of the group
   DeliveredReduction delivered_;
-  // Of the call at hand.
+  // Of the current call.
   sim::Packetizer packets_{0, 1, 1};
   Parts parts_ = Parts::kNone;
   MessageLosses lost_;            // of this rank's contribution, then of its result where the gather half can lose it

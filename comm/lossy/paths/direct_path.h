@@ -48,7 +48,7 @@ class DirectPath final : public Path {
   OneHop one_hop_;
   DeliveredReduction delivered_;
   LargestNorm adversary_;
-  // Of the call at hand.
+  // Of the current call.
   std::vector<std::uint64_t> counts_;  // of the parts, by rank
   sim::Packetizer own_part_{0, 1, 1};  // the packets of this rank's part
   MessageLosses lost_contributions_;   // to this rank's part, by source

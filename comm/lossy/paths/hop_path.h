@@ -74,7 +74,7 @@ class HopPath final : public Path {
   ScheduleMaker make_schedule_;
   OneHop one_hop_;
   std::vector<std::unique_ptr<sim::HopSchedule>> schedules_;  // by collective, then a broadcast for each root
-  // Of the call at hand.
+  // Of the current call.
   const sim::HopSchedule* schedule_ = nullptr;
   std::vector<std::uint64_t> begins_;  // of the parts, and the number of elements
   MessageLosses lost_;                 // of the messages that this rank receives, in the order of receipt
@@ -82,7 +82,7 @@ class HopPath final : public Path {
   Tensor last_sums_;    // `stale` of the reduce half: one place for each received element, in the order of receipt
   Tensor last_values_;  // `stale` of the gather half: the shape of the work
   ContributionCounts counts_;
-  // Of the round at hand.
+  // Of the current round.
   std::vector<sim::Hop> sends_;
   std::vector<sim::Hop> receives_;
   std::vector<Send> outgoing_;                          // by send

@@ -60,7 +60,7 @@ class OneHop {
 
   PathContext context_;
   Consistency consistency_;
-  // Of the call at hand.
+  // Of the current call.
   MessageLosses lost_;  // by source
   Tensor remembered_;
 };

@@ -37,7 +37,7 @@ class PeerMessage {
   PathContext context_;
   MessageTransform transform_;
   OneHop one_hop_;
-  // Of the message at hand.
+  // Of the current message.
   MessageLosses lost_;
   ConstTensor own_values_;
 };
