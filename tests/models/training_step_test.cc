@@ -228,7 +228,10 @@ TEST(TrainingStep, ReplicasHaveOneNormOrEachItsOwn) {
   EXPECT_EQ(decide_update(ranks, 2, rule).gradient_norm, std::sqrt(59));
   // One replica's norm is not finite: none updates.
   const std::vector<RankNumbers> broken = {{1, 9}, {1, 16}, {3, std::nan("")}, {3, 25}};
-  for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(decide_update(broken, rank, rule).skips());
+  for (const int stride : {1, 2}) {
+    rule.data_stride = stride;
+    for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(decide_update(broken, rank, rule).skips());
+  }
 }
 
 TEST(TrainingStep, IsSkippedWhereLossOrNormIsNotFinite) {
