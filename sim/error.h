@@ -7,7 +7,7 @@
 
 namespace droptest {
 
-/// The user can fix it: a spec, a flag or a file. The message names where, what was got and what is allowed.
+/// The user can fix it: a spec, a flag or a file. The message names the place, the value got and the values allowed.
 class ConfigError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of what an object remembers from one training step to the next.
+// The list of an object's values that last from one training step to the next: its state in checkpoints.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a message is for. Each class has a network of its own; `control` is reliable.
+// The purpose of a message. Each class has a network of its own; `control` is reliable.
 #pragma once
 
 #include <array>

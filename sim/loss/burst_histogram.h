@@ -36,7 +36,7 @@ class BurstHistogram {
   /// stretch: of one that a stretch begins or ends with, the length is not known.
   std::vector<std::uint64_t> gaps() const;
 
-  /// Length of a stretch in packets -> how many, the open one too: what theory needs to expect a number of gaps.
+  /// Length of a stretch in packets -> how many, the open one too. expected_gaps() needs them.
   std::map<std::uint64_t, std::uint64_t> stretches() const;
 
   void visit_state(StateVisitor& visitor) {
@@ -49,8 +49,8 @@ class BurstHistogram {
   void count_burst(std::uint64_t length);
   void count_gap(std::uint64_t length);
 
-  // What every mask changes comes first and lies together: a rank has many links, and comes back to each when the cache
-  // has forgotten it.
+  // The members that every mask changes come first and lie together: a rank has many links, and the cache has dropped
+  // a link's members when its next mask comes.
   std::uint64_t bursts_ = 0;
   std::uint64_t open_ = 0;       ///< length of the run that the last packet is in; 0 if it was delivered
   std::uint64_t delivered_ = 0;  ///< packets since the last loss of the open stretch

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fates of a link as it uses them, and what is counted of them.
+// The fates of a link in the order of its packets, with their digest and their bursts.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ class CountedFates {
   /// Of all fates so far.
   BurstHistogram bursts() const;
 
-  /// But for the link; what is drawn ahead is drawn again.
+  /// All but the link. Fates that were drawn ahead are drawn again.
   void visit_state(StateVisitor& visitor);
 
  private:

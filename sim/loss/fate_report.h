@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fates of a piece of a link, set against theory: what `droptest fates` prints.
+// The fates of a piece of a link, compared with theory: the report of `droptest fates`.
 #pragma once
 
 #include <cstdint>

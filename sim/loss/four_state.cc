@@ -81,7 +81,7 @@ Matrix transitions(const FourStateRates& c) {
            {1, 0, 0, 0}}};
 }
 
-/// (P - 1 pi)^j = P^j - 1 pi for j >= 1: what remains of a state j packets later, without the part that cancels.
+/// (P - 1 pi)^j = P^j - 1 pi for j >= 1: deviations from the stationary shares j packets later, without cancellation.
 Matrix deviations(const FourStateRates& rates, const std::array<double, 4>& shares) {
   Matrix m = transitions(rates);
   for (auto& row : m) {

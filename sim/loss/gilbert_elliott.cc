@@ -218,7 +218,7 @@ double GilbertElliott::burst_at_least(std::uint64_t packets) const {
   return p_burst_ends() == 0 ? 1 : run_at_least(rates_, packets);
 }
 
-// A gap is a run of the chain that delivers what this one loses.
+// A gap is a burst of the chain with losses and deliveries exchanged.
 double GilbertElliott::gap_at_least(std::uint64_t packets) const {
   if (p_delivered() == 0) return 0;
   const auto& [p, r, g, b] = rates_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who sends to whom, for what: the stream of packets along which fates run.
+// Source, destination, traffic class and half: the stream of packets along which fates run.
 #pragma once
 
 #include <compare>

@@ -37,7 +37,7 @@ struct LostCount {
   void visit_state(StateVisitor& visitor) { visit_values(visitor, mean, variance); }
 };
 
-/// What message_count() keeps of the messages before, where losses are correlated with theirs.
+/// The state of message_count() over the earlier messages, where losses are correlated with theirs.
 struct CountMemory {
   std::uint64_t origin = 0;
   std::uint64_t place = 0;
@@ -96,7 +96,7 @@ class LossProcess {
   virtual double burst_at_least(std::uint64_t packets) const = 0;
 
   /// P(a run of consecutive deliveries between two losses is at least `packets` long), for packets >= 1. NaN where no
-  /// form of it is known: then nothing is said of how many gaps theory expects.
+  /// formula is known: then records hold no expected number of gaps.
   virtual double gap_at_least(std::uint64_t /*packets*/) const { return std::numeric_limits<double>::quiet_NaN(); }
 
   /// Variance of the number lost among n consecutive packets; the scale of every test of a realised rate.
@@ -107,8 +107,8 @@ class LossProcess {
   /// else the losses of n consecutive packets have mean n * loss_rate() and variance lost_count_variance(n) anywhere.
   virtual bool counts_by_message() const { return false; }
 
-  /// What the n packets of a message add to the mean and the variance of the number lost so far. Messages are given in
-  /// their order, with one `memory` for all. Where a place fixes the fates, this is their count with variance 0.
+  /// The contribution of a message's n packets to the mean and the variance of the number lost so far. Messages are
+  /// given in their order, with one `memory` for all. Where a place fixes the fates, this is their count, variance 0.
   virtual LostCount message_count(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePlace& /*place*/,
                                   std::uint64_t n, CountMemory& /*memory*/) const {
     return {static_cast<double>(n) * loss_rate(), lost_count_variance(n)};

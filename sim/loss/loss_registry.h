@@ -16,7 +16,7 @@ namespace droptest::sim {
 /// One entry: the "model" of a spec, a line for `droptest list`, and how to make it.
 struct LossProcessEntry {
   std::string_view model;
-  std::string_view summary;  ///< what it models, with its parameters
+  std::string_view summary;  ///< the losses that it models, with its parameters
   std::unique_ptr<LossProcess> (*make)(const Parameters&);
 };
 

@@ -54,9 +54,9 @@ void Pattern::draw_message(std::uint64_t /*seed*/, const Link& /*link*/, const M
 
 double Pattern::loss_rate() const { return static_cast<double>(lost_) / static_cast<double>(period_); }
 
-// Whole periods lose the same whatever the phase. What is left is the overlap of two arcs, of a lost and r further
-// packets, on a circle of T; its variance over the phase is also that of the complements T - a and T - r, of which one
-// pair covers no more than the circle. With m <= M the shorter and the longer arc, the overlap is 1 to m - 1 at two
+// Whole periods lose the same number at any phase. The rest is the overlap of two arcs, of a lost and r further
+// packets, on a circle of T. The complements T - a and T - r have the same variance over the phase, and one of the two
+// pairs covers no more than the circle. With m <= M the shorter and the longer arc, the overlap is 1 to m - 1 at two
 // phases each, m at M - m + 1 phases, and 0 at the others.
 double Pattern::lost_count_variance(std::uint64_t n) const {
   std::uint64_t a = lost_;

@@ -7,7 +7,7 @@
 
 namespace droptest::sim {
 
-/// What a probability of a loss process must be, in words for a message.
+/// The allowed probabilities of a loss process, in words for a message.
 inline constexpr std::string_view kDrawable = "0 or a number in [2^-32, 1]: draws have 32 bits";
 
 /// True for 0 and for numbers in [2^-32, 1]. Below, a loss would never happen although its rate is not 0.

@@ -81,7 +81,7 @@ void Trace::draw_message(std::uint64_t seed, const Link& link, const MessagePlac
   lost.resize(packets);
   const std::uint64_t held = copies_ * length_;
   std::uint64_t from = place_of(seed, link, place.first_packet - place.origin);
-  // 64 packets of the trace at a time, or those left before the mask or what is held of the trace ends.
+  // 64 packets of the trace at a time, or fewer at the end of the mask and of the stored copies of the trace.
   for (std::uint64_t packet = 0; packet < packets;) {
     const std::uint64_t count = std::min({std::uint64_t{64}, packets - packet, held - from});
     const unsigned shift = from & 63;

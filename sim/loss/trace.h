@@ -47,10 +47,10 @@ class Trace final : public LossProcess {
 
   TraceStart start_;
   std::string name_;
-  std::uint64_t length_;              ///< of the trace
-  std::uint64_t copies_;              ///< of it that words_ holds, so that short traces are copied in long pieces
-  std::vector<std::uint64_t> words_;  ///< with one more word, so that any place has 64 bits after it
-  std::vector<std::uint64_t> lost_to_word_;        ///< losses before each word
+  std::uint64_t length_;                     ///< of the trace
+  std::uint64_t copies_;                     ///< of the trace in words_: short traces are then copied in long pieces
+  std::vector<std::uint64_t> words_;         ///< with one more word, so that any place has 64 bits after it
+  std::vector<std::uint64_t> lost_to_word_;  ///< losses before each word
   std::map<std::uint64_t, std::uint64_t> bursts_;  ///< length in packets -> how many in the circle
   std::uint64_t burst_count_ = 0;
   std::uint64_t lost_ = 0;

@@ -19,7 +19,7 @@ inline constexpr std::uint32_t kPhiloxM1 = 0xCD9E8D57U;
 inline constexpr std::uint32_t kPhiloxW0 = 0x9E3779B9U;
 inline constexpr std::uint32_t kPhiloxW1 = 0xBB67AE85U;
 
-/// What all words of one call share.
+/// The seed, the counter and the first word of one call, shared by all its words.
 struct DrawStream {
   std::uint64_t seed;
   PhiloxCounter counter;  ///< of block 0: its first two fields are 0

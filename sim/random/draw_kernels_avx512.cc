@@ -89,7 +89,8 @@ class WordDrawer {
   }
 
  private:
-  // What blocks with one high half of their number share: the first product, M0 times the low half, grows evenly.
+  // Values shared by all blocks with one high half of their number. The first product, M0 times the low half, grows
+  // evenly.
   [[DROPTEST_AVX512, gnu::always_inline]] inline void begin_high() {
     const __m512i first = lanes(static_cast<std::uint32_t>(block_));
     const __m512i m0 = lanes(kPhiloxM0);

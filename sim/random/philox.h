@@ -9,7 +9,7 @@
 
 namespace droptest::sim {
 
-/// What a draw decides. Fixed values, never renumbered or reused: two decisions must not share a stream.
+/// The decision of a draw. Fixed values, never renumbered or reused: two decisions must not share a stream.
 /// Values below 16 draw along links (link_counter), the others through PhiloxEngine.
 enum class Purpose : std::uint16_t {
   kLossTransition = 1,      ///< the state of a loss process; for Bernoulli the fate itself

@@ -19,8 +19,8 @@ GoBack0::GoBack0(RoundBudget rounds, std::optional<std::uint64_t> window_packets
   if (window_packets == 0U) throw ConfigError("window_packets: got 0, want at least 1");
 }
 
-// A try begins when the whole one before could have been sent and its loss noticed, so that its slots do not depend on
-// where that one failed. The time that it takes is that of what was sent.
+// A try begins when the whole message could have been sent in the try before and its loss noticed. So its slots do not
+// depend on the packet that was lost. The extra time counts the slots up to that loss and the window behind it.
 Repair GoBack0::recover(const PacketMask& lost, const DrawAgain& draw_again, const LinkTiming& timing,
                         PacketMask& missing) const {
   const std::uint64_t n = missing.size();

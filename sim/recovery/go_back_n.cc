@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nouns: m packets, loss rate p, s = 1 - p, W slots from a lost packet to its repetition, b the budget of rounds. What
-// the W - 1 slots between carry is out of order at the receiver, which throws it away. F(j) failures come before j
+// Nouns: m packets, loss rate p, s = 1 - p, W slots from a lost packet to its repetition, b the budget of rounds. The
+// packets in the W - 1 slots between arrive out of order, and the receiver drops them. F(j) failures come before j
 // packets are taken: a negative binomial variable.
 #include <algorithm>
 #include <cmath>

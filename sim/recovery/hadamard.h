@@ -9,9 +9,10 @@
 namespace droptest::sim {
 
 /// y = H D x / sqrt(b) on each block of b elements, where D has random signs and H is the Hadamard matrix in natural
-/// order. What is left over at the end is cut into blocks of falling powers of two. Orthonormal: energy is preserved
-/// and the inverse is D H / sqrt(b). Linear, with signs that depend on the position alone: a sum of transforms is the
-/// transform of the sum, also over ranks and steps. Forward and inverse give the input back to rounding, not bitwise.
+/// order. The elements after the last whole block are cut into blocks of falling powers of two. Orthonormal: energy is
+/// preserved and the inverse is D H / sqrt(b). Linear, with signs that depend on the position alone: a sum of
+/// transforms is the transform of the sum, also over ranks and steps. The inverse of the forward transform gives the
+/// input back to rounding, not bitwise.
 /// Cost: O(log b) operations per element.
 /// Source: Ailon and Chazelle, STOC 2006 (HD); Hadamard coding of gradients in OptiReduce, NSDI 2025.
 class RandomisedHadamard {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two ends of a link do about lost packets before anybody sees a hole. Smallest example: go_back_0.cc.
+// Repair of lost packets by the two ends of a link, before the fill sees them. Smallest example: go_back_0.cc.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace droptest::sim {
 
-/// What one message cost after its first transmission.
+/// The cost of one message after its first transmission.
 struct Repair {
   std::uint64_t lost_data_packets = 0;  ///< at first
   std::uint64_t resent_packets = 0;     ///< each as often as it was sent again
@@ -36,9 +36,9 @@ struct Attempt {
 };
 
 /// A way to repair a message on its link. A message of n data packets goes out as first_packets(n) packets, data and
-/// redundancy, in an order that the recovery says; what is lost of them is made up for as far as the recovery can.
+/// redundancy, in an order that the recovery defines. It repairs their losses as far as it can.
 /// Thread safety: all methods may be called from any thread at once.
-/// Determinism: a pure function of its arguments. Monotone: where losses become fewer, so does what is missing.
+/// Determinism: a pure function of its arguments. Monotone: fewer losses leave fewer packets missing.
 class LinkRecovery {
  public:
   /// Sets the fates of data packets first_packet onwards in an attempt.
@@ -70,8 +70,8 @@ class LinkRecovery {
   /// Whether the sender may send more than first_packets(), which takes time.
   virtual bool sends_again() const { return false; }
 
-  /// Mean number of times that what is sent again as a whole (a packet; the message by go-back-0) is sent until it has
-  /// arrived, were there no budget; infinity where it never does. Exact for independent loss.
+  /// Mean number of transmissions until a packet (by go-back-0: the whole message) has arrived, without a budget of
+  /// rounds; infinity where it never arrives. Exact for independent loss.
   virtual double expected_tries(const LossProcess& /*process*/, std::uint64_t /*packets*/) const { return 1; }
 
   /// The parameters in words for people, e.g. "parity(data=8, parity=2)".

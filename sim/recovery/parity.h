@@ -20,7 +20,7 @@ struct ParityCode {
 
 /// Every `data` packets of a message (fewer in its last block) are followed by `parity` packets of full size. A
 /// block is repaired where at most `parity` of its packets are lost; otherwise its lost data packets stay missing:
-/// the code is systematic, so what arrived of them is used as it is.
+/// the code is systematic, so the data packets that arrived are used as they are.
 /// With depth d, the blocks of each group of d go out packet by packet in turn, all data before all parity.
 /// Source: maximum distance separable codes; Reed and Solomon, J. SIAM 8 (1960).
 class Parity final : public LinkRecovery {

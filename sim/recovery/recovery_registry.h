@@ -21,13 +21,13 @@ enum class RecoveryPlace : std::uint8_t {
 struct RecoveryEntry {
   std::string_view name;
   RecoveryPlace place;
-  std::string_view summary;  ///< what it does, with its parameters
+  std::string_view summary;  ///< its effect, with its parameters
 };
 
 /// All known policies, in the order in which they are listed.
 const std::vector<RecoveryEntry>& recoveries();
 
-/// What {"parity": {...}, "retransmit": {...}} describes, either or both; null for neither.
+/// The recovery of {"parity": {...}, "retransmit": {...}}, either or both; null for neither.
 /// Throws: ConfigError for unknown, missing or out-of-range parameters, and for go_back_n with parity.
 std::shared_ptr<const LinkRecovery> make_link_recovery(const Parameters& parameters);
 

@@ -14,7 +14,7 @@ constexpr std::int64_t kMostWindow = 1'000'000'000;
 constexpr double kLongestSeconds = 60;
 constexpr double kSecondsPerMicrosecond = 1e-6;
 
-// What a walk of a message may take beyond its expectation of kMostExpectedTries for each packet.
+// The most rounds of a message without a budget: far above the expectation, kMostExpectedTries for each packet.
 constexpr std::uint64_t kFewRounds = 100000;
 constexpr std::uint64_t kRoundsPerPacket = 4000;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sending again what was lost, with a budget of rounds or without: which packets stay missing, and what time that
-// takes. Smallest example: go_back_0.cc.
+// Retransmission of lost packets, with a budget of rounds or without: which packets stay missing, and the extra time.
+// Smallest example: go_back_0.cc.
 #pragma once
 
 #include <cstdint>
@@ -95,8 +95,8 @@ class SelectiveRepeat final : public Retransmission {
 };
 
 /// The receiver takes packets in order only. After a loss it drops the up to window - 1 packets that were on their way
-/// behind it, and the sender goes back to the lost packet: one more round. What is not taken within the budget of
-/// rounds is missing, from there to the end of the message.
+/// behind it, and the sender goes back to the lost packet: one more round. Where the budget of rounds ends, all packets
+/// from the lost one to the end of the message are missing.
 /// Source: go-back-N ARQ, Bertsekas and Gallager, section 2.4.2.
 class GoBackN final : public Retransmission {
  public:

@@ -57,9 +57,9 @@ void SelectiveRepeat::drop_repaired(const std::vector<std::uint64_t>& parity_los
   missing = std::move(kept);
 }
 
-// A round of the message begins when all of the round before could have been sent and the wait is over, so that the
-// slot of a packet's repetition does not depend on what else was lost. The time that it takes is that of the packets
-// that are sent.
+// A round of the message begins when all of the round before could have been sent and the wait is over. So the slot of
+// a packet's repetition does not depend on the other losses. The extra time counts the packets that are sent, and the
+// waits.
 Repair SelectiveRepeat::recover(const PacketMask& lost, const DrawAgain& draw_again, const LinkTiming& timing,
                                 PacketMask& missing) const {
   const std::uint64_t n = missing.size();

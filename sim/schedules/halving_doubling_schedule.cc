@@ -104,7 +104,7 @@ class HalvingDoublingSchedule final : public HopSchedule {
                     first + d == active_ ? parts() : part_of(first + d)});
   }
 
-  // What odd `rank` hands to the active one before it.
+  // The hop from odd `rank` to the active rank before it.
   void fold(int rank, std::vector<Hop>& hops) const {
     if (collective() == Collective::kAllGather) {
       hops.push_back({rank, rank - 1, Half::kGather, rank, rank + 1});
@@ -113,7 +113,7 @@ class HalvingDoublingSchedule final : public HopSchedule {
     }
   }
 
-  // What active `rank` gives back.
+  // The hop of results from active `rank` back to the odd rank behind it.
   void unfold(int rank, std::vector<Hop>& hops) const {
     const int to = rank + 1;
     if (collective() == Collective::kReduceScatter) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who sends what to whom, round by round: a collective algorithm as data. Smallest example: ring_schedule.cc.
+// The hops of each round, with source, destination and parts: a collective algorithm as data. Smallest example:
+// ring_schedule.cc.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ struct Hop {
   friend bool operator==(const Hop&, const Hop&) = default;
 };
 
-/// What a schedule is made for. Ranks are those of the group, from 0.
+/// The collective of a schedule and its group. Ranks are those of the group, from 0.
 struct ScheduleRequest {
   Collective collective = Collective::kAllReduce;
   int ranks = 1;
@@ -37,9 +38,9 @@ struct ScheduleRequest {
 /// without tensors walk over it.
 ///
 /// The elements are cut into parts(), evenly in an all-reduce, one for each rank in a reduce-scatter and an all-gather,
-/// a single one in a broadcast. In a round every rank sends first and takes what arrives then; no rank receives a part
-/// that it sends in the same round. Reduce hops come before all gather hops, and no rank's partial sum of a part is
-/// sent twice. After reduce_rounds() rounds the owner of a part has its sum; an all-gather and a broadcast begin so.
+/// a single one in a broadcast. In a round every rank sends first and receives then; no rank receives a part that it
+/// sends in the same round. Reduce hops come before all gather hops, and no rank's partial sum of a part is sent twice.
+/// After reduce_rounds() rounds the owner of a part has its sum; an all-gather and a broadcast begin so.
 /// Determinism: the order of additions is that of the rounds, and within a round that of receives().
 class HopSchedule {
  public:
@@ -66,8 +67,8 @@ class HopSchedule {
   /// The rank at which the reduction of a part ends, or that has its values to begin with.
   virtual int owner(int part) const = 0;
 
-  /// The first parts such that each further one travels as one of these does, with ranks renumbered: averages over
-  /// ranks need to look at no others where all links are alike.
+  /// Number of first parts that stand for all: each further part travels as one of them does, with ranks renumbered.
+  /// Averages over ranks need no other parts where all links are alike.
   virtual int distinct_parts() const { return parts(); }
 
  protected:
@@ -82,7 +83,7 @@ class HopSchedule {
 int usual_parts(const ScheduleRequest& request, int all_reduce_parts);
 
 /// The algorithms. Throws: CheckError for no ranks, a root that is no rank, or groups of no ranks where there are any.
-/// ring_schedule.cc, halving_doubling_schedule.cc, ... say what each of them does and where it comes from.
+/// ring_schedule.cc, halving_doubling_schedule.cc, ... describe each algorithm and name its source.
 std::unique_ptr<HopSchedule> make_direct_schedule(const ScheduleRequest& request);
 std::unique_ptr<HopSchedule> make_ring_schedule(const ScheduleRequest& request);
 std::unique_ptr<HopSchedule> make_halving_doubling_schedule(const ScheduleRequest& request);

@@ -41,7 +41,7 @@ struct RoundClock::Port {
 RoundClock::RoundClock(std::span<const double> start_seconds, std::optional<double> deadline_seconds)
     : deadline_(deadline_seconds.value_or(std::numeric_limits<double>::infinity())), ports_(start_seconds.size()) {
   for (std::size_t r = 0; r < ports_.size(); ++r) {
-    // What comes before a rank has begun waits for it in memory.
+    // Data that arrives before a rank has begun waits for it in memory.
     ports_[r] = {start_seconds[r], start_seconds[r], -std::numeric_limits<double>::infinity(), start_seconds[r]};
   }
 }

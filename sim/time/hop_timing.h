@@ -20,7 +20,7 @@ struct TimedHop {
   Half half = Half::kReduce;
 };
 
-/// What one hop takes.
+/// Time and packets of one hop.
 struct HopCost {
   double latency_seconds = 0;
   double transfer_seconds = 0;  ///< for which it occupies the sender's and the receiver's port
@@ -28,11 +28,11 @@ struct HopCost {
 };
 
 /// The clocks of a group's ranks during a collective. Every rank has one port that sends and one that receives, both at
-/// once; a hop starts when its data are there and both its ports are free, in the order in which hops are played. What
-/// a rank sends in a round needs all that it received in the rounds before, and nothing of the same round. With a
-/// deadline, a receiver waits so long for a round, and for each round since it last received something, because those
-/// it waits for do so too; what has not arrived then is late, and its sender gives it up.
-/// Determinism: a pure function of what it was given.
+/// once; a hop starts when its data are there and both its ports are free, in the order in which hops are played. The
+/// sends of a rank in a round need all its receives of the rounds before, and none of the same round. With a deadline,
+/// a receiver waits that long for a round, and once more for each round since it last received something, because its
+/// senders wait too. Packets that have not arrived then are late, and their sender gives them up.
+/// Determinism: a pure function of the start times, the hops and their costs.
 class RoundClock {
  public:
   /// Rank r starts at start_seconds[r].
@@ -49,7 +49,7 @@ class RoundClock {
   /// The round's next hop: its packets that arrive before the deadline.
   std::uint64_t play(const TimedHop& hop, const HopCost& cost);
 
-  /// By rank: when it has received all so far and may reuse what it sent. Shapes: one for each rank.
+  /// By rank: when it has received all so far and may reuse its sent buffers. Shapes: one for each rank.
   void finish(std::span<double> finish_seconds) const;
 
  private:

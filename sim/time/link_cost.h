@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a link costs: the alpha-beta model, for each class of links.
+// The cost of a link: the alpha-beta model, for each class of links.
 #pragma once
 
 #include <algorithm>
