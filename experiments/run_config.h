@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One run, as the trainer needs it: a resolved spec in types. docs/specs.md says what each value means in JSON.
+// One run, as the trainer needs it: a resolved spec in types. docs/specs.md defines each value in JSON.
 #pragma once
 
 #include <chrono>
@@ -62,7 +62,7 @@ struct RecordConfig {
 struct BackendConfig {
   std::string name = "local";
   std::chrono::milliseconds timeout{60000};
-  /// Absent: what choose_rendezvous() says of the launch. Of a TCP one, an empty host and port 0 are the launch's, too.
+  /// Absent: choose_rendezvous() takes it from the launch. An empty host and port 0 of a TCP one are the launch's, too.
   std::optional<comm::Rendezvous> rendezvous;
   int threads_per_rank = 1;
 };
@@ -76,7 +76,7 @@ struct Seeds {
   bool operator==(const Seeds&) const = default;
 };
 
-/// What ranks compute with.
+/// The processor of a run's ranks.
 enum class Device : std::uint8_t { kCpu, kCuda };
 
 struct RunConfig {

@@ -12,15 +12,15 @@ namespace droptest::cli {
 
 /// Exit codes that scripts may rely on.
 inline constexpr int kExitSuccess = 0;
-inline constexpr int kExitFailedRun = 1;  ///< a run failed; what it left says why
+inline constexpr int kExitFailedRun = 1;  ///< a run failed; its records say why
 inline constexpr int kExitUserError = 2;  ///< a spec, flag or file is wrong: nothing was run
-inline constexpr int kExitBusy = 3;  ///< another process is at work on what was asked for: a result is not there yet
+inline constexpr int kExitBusy = 3;  ///< another process is at work on a requested run: its result is not there yet
 inline constexpr int kExitInterrupted = 130;  ///< Ctrl-C, as shells report it
 
-/// What the parsed command line asks for; returns an exit code. Errors are thrown.
+/// The work of the parsed command line; returns an exit code. Errors are thrown.
 using Action = std::function<int()>;
 
-/// Each adds its subcommand to `app`; parsing it stores what to do in `chosen`.
+/// Each adds its subcommand to `app`; parsing it stores the action in `chosen`.
 void add_run_command(CLI::App& app, Action& chosen);
 void add_worker_command(CLI::App& app, Action& chosen);
 void add_sweep_command(CLI::App& app, Action& chosen);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What runs compute with, checked and said before they start.
+// The device of a run, checked and printed before the run starts.
 #pragma once
 
 #include <nlohmann/json.hpp>

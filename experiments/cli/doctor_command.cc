@@ -83,7 +83,7 @@ std::string conclusion(const experiments::DoctorReport& report) {
   return failed == 0 ? "ready to run (" + counts + ")" : "not ready to run (" + counts + ")";
 }
 
-/// Rank 0 speaks for all; another rank speaks where rank 0 does not know what it found.
+/// Rank 0 prints for all; another rank prints where rank 0 does not have its findings.
 int doctor(const DoctorCommandOptions& options) {
   if (options.bandwidth.from_bytes > options.bandwidth.to_bytes) {
     throw ConfigError("--from-bytes: got " + std::to_string(options.bandwidth.from_bytes) +

@@ -22,7 +22,7 @@ struct ExportOptions {
   std::string out;
 };
 
-/// What a folder without weights.safetensors is, and how the weights can be had.
+/// The reason why a folder has no weights.safetensors, and the command that writes it.
 std::string why_without_weights(const experiments::RunDirectory& run) {
   const std::optional<nlohmann::json> summary = experiments::read_summary(run);
   if (!summary) return "has no weights.safetensors, since no run has finished there";

@@ -16,7 +16,7 @@ namespace droptest::cli {
 /// Adds --again. `again` outlives the parsing.
 void add_again_option(CLI::App& command, experiments::Again& again);
 
-/// Throws: ConfigError where there are such runs, that names the records and what to do.
+/// Throws: ConfigError where there are such runs, that names the missing records and the flag --again.
 void require_records(const experiments::SweepPlan& plan, const std::string& out);
 
 }  // namespace droptest::cli

@@ -11,7 +11,7 @@ namespace droptest::cli {
 /// A check of an option's value: it is one of these.
 CLI::Validator one_of(const std::vector<std::string>& names);
 
-/// What the command line has that `app` does not know, in words; empty where it knows all. Called after parsing failed.
+/// The first unknown command, option or argument, in words; empty where `app` knows all. Called after parsing failed.
 std::string unknown_arguments(const CLI::App& app);
 
 }  // namespace droptest::cli

@@ -19,7 +19,7 @@
 namespace droptest::cli {
 namespace {
 
-/// What specs can name, by kind; each entry has `name`, `summary` and what else is known of it.
+/// All names that specs can use, by kind; each entry has `name`, `summary` and further facts of its kind.
 nlohmann::ordered_json everything() {
   nlohmann::ordered_json list;
   for (const models::Gpt2Preset& preset : models::gpt2_presets()) {
@@ -61,7 +61,7 @@ nlohmann::ordered_json everything() {
   return list;
 }
 
-/// What is worth a word after the summary.
+/// Further facts for the line of an entry, after its summary.
 std::string remark(const nlohmann::ordered_json& entry) {
   if (entry.contains("parameters")) return " (" + entry.at("parameters").dump() + " parameters)";
   if (entry.contains("built") && !entry.at("built").get<bool>()) return " (not built)";

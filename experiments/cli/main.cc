@@ -37,11 +37,11 @@ bool is_one_of_several() {
   }
 }
 
-/// Ends without unwinding: after an error, a rank thread that stalled may still be using what is alive.
+/// Ends without unwinding: after an error, a rank thread that stalled may still be using live objects.
 [[noreturn]] void end_at_once(int code) {
   std::cout.flush();
   std::cerr.flush();
-  // mpirun kills all ranks when the second one has ended: the others get the time to say what they saw.
+  // mpirun kills all ranks when the second one has ended: the others get time to print their errors.
   if (is_one_of_several()) std::this_thread::sleep_for(std::chrono::milliseconds(500));
   std::_Exit(code);
 }

@@ -99,7 +99,7 @@ class TimeEstimate {
     return step_->processor_seconds * experiments::run_operations(planned.run.config) / measured_operations_;
   }
 
-  /// What the estimate is from, and how far it may be off.
+  /// The source of the estimate, and its error.
   std::string basis() const {
     std::string text;
     if (records_ > 0) {
@@ -203,7 +203,7 @@ json memory_of_rank(const RunConfig& config) {
   }
 }
 
-/// By class; null where the network is beyond what can be counted.
+/// By class; null where the packets of the network cannot be counted.
 json packets_of(const RunConfig& config) {
   try {
     return experiments::expected_packets(config);

@@ -72,7 +72,7 @@ DisplayMode display_mode_of_stderr() {
 }
 
 void DrawnLine::draw(const std::string& text) {
-  // Back to the line's start, draw, erase what is left of the line before.
+  // Back to the line's start, draw, erase the rest of the line before.
   std::cerr << "\r" << text << "\x1b[K" << std::flush;
   open_ = true;
 }
@@ -131,7 +131,7 @@ std::string RunDisplay::summary() const {
          "), training loss " + loss_text(train_loss_);
 }
 
-/// What the step measured, and how fast training has been since the first line.
+/// The step's measurements, and the speed of training since the first line.
 std::string RunDisplay::step_text(const nlohmann::json& line) const {
   std::string text =
       "step " + std::to_string(line.value("step", std::uint64_t{0})) + "/" + std::to_string(steps_) + ":";

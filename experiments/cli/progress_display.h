@@ -60,7 +60,7 @@ class RunDisplay {
   void show(const nlohmann::json& line);
   void close();
 
-  /// Whether a line came, and what they say: "step 120 of 300: validation loss 2.51 (best 2.50), training loss 2.60".
+  /// Whether no line came, and their content: "step 120 of 300: validation loss 2.51 (best 2.50), training loss 2.60".
   bool empty() const;
   std::string summary() const;
 
@@ -70,7 +70,7 @@ class RunDisplay {
 
   const DisplayMode mode_;
   const std::uint64_t steps_;
-  mutable std::mutex mutex_;  ///< guards what follows
+  mutable std::mutex mutex_;  ///< guards the members below
   DrawnLine bar_;
   nlohmann::json first_;  ///< line
   nlohmann::json last_;   ///< line, null before any

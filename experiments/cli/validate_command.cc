@@ -20,7 +20,7 @@ struct ValidateOptions {
   bool spec_only = false;
 };
 
-/// What this machine lacks for the runs of a plan, line by line.
+/// The backends, files and memory that a plan's runs need and this machine lacks, line by line.
 class Shortcomings {
  public:
   Shortcomings() = default;  ///< nobody looked

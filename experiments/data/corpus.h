@@ -18,7 +18,7 @@ struct Batch {
   std::vector<std::int32_t> targets;
 };
 
-/// What training reads in one step: a pure function of (seed, step, place in the step). Micro-batches continue one
+/// The sequences of each training step: a pure function of (seed, step, place in the step). Micro-batches continue one
 /// stream of sequences, so that 2 x 4 sequences are the same text as 1 x 8. Thread safety: const.
 class TrainingBatches {
  public:
@@ -60,7 +60,7 @@ struct Corpus {
 };
 
 /// The last round(fraction x size) tokens validate. `where` names the file in messages.
-/// Throws: ConfigError, with what is needed, where a part is shorter than `training_needs` or `validation_needs`.
+/// Throws: ConfigError, with the tokens needed, where a part is shorter than `training_needs` or `validation_needs`.
 Corpus split_corpus(const Tokens& tokens, double validation_fraction, std::uint64_t training_needs,
                     std::uint64_t validation_needs, const std::string& where);
 

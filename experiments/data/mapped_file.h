@@ -12,7 +12,7 @@ namespace droptest::experiments {
 /// A read-only mapping: processes that map the same file share its pages. Thread safety: const.
 class MappedFile {
  public:
-  /// Throws: ConfigError naming the path and the system's reason; for what is no regular file.
+  /// Throws: ConfigError naming the path and the system's reason, also where the path is no regular file.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

@@ -29,7 +29,7 @@ std::int32_t int32_at(std::span<const std::byte> bytes, std::size_t offset) {
                                    (byte_at(bytes, offset + 2) << 16) | (byte_at(bytes, offset + 3) << 24));
 }
 
-/// What the first byte of a UTF-8 sequence says about it: its length, and the allowed range of the second byte.
+/// The rule of a UTF-8 sequence by its first byte: its length, and the allowed range of the second byte.
 struct SequenceRule {
   std::size_t length;
   std::uint32_t second_low;

@@ -59,8 +59,9 @@ inline constexpr std::uint64_t kTokensCheckedFirst = std::uint64_t{1} << 26U;
 Tokens parse_text(std::span<const std::byte> file, int vocabulary, const std::string& where);
 
 /// The tokens of a token file. kAuto takes llm.c's layout where the file begins with its magic number.
-/// Throws: ConfigError for a header that is short, of another magic or version, or whose count is not what the file
-/// holds; for a headerless file of an odd number of bytes; for one of the first tokens that is not below `vocabulary`.
+/// Throws: ConfigError for a header that is short, of another magic or version, or with a count that is not the number
+/// of tokens in the file; for a headerless file of an odd number of bytes; for one of the first tokens that is not
+/// below `vocabulary`.
 Tokens parse_tokens(std::span<const std::byte> file, TokenFormat format, int vocabulary, const std::string& where);
 
 /// The tokens of the file that `data` names: text, or tokens. Memory: none but the file's pages, which processes share.

@@ -14,8 +14,8 @@ namespace droptest::experiments {
 /// bytes / seconds. Units: bytes per second, of one rank's message.
 double algorithm_bandwidth(std::uint64_t bytes, double seconds);
 
-/// algorithm_bandwidth x 2 (n - 1) / n: what each rank's link carries in an all-reduce that sends no byte too many, so
-/// that it can be compared with the link whatever the number of ranks; 0 for one rank.
+/// algorithm_bandwidth x 2 (n - 1) / n: the rate on each rank's link in an all-reduce that sends the fewest bytes. It
+/// can be compared with the link's bandwidth at any number of ranks; 0 for one rank.
 /// Source: nccl-tests, doc/PERFORMANCE.md.
 double bus_bandwidth(std::uint64_t bytes, double seconds, int world_size);
 

@@ -79,7 +79,7 @@ Finding driver_finding(int wanted, const comm::DeviceSurvey& survey) {
   }
   const std::string seen = runtime + ", driver serves CUDA up to " + survey.driver_version;
   if (!is_older(survey.driver_version, survey.runtime_version)) return {"driver", "", Health::kOk, seen, ""};
-  // Within one major version an older driver serves a newer runtime, but for what is new in it.
+  // Within one major version an older driver serves a newer runtime, except for its new features.
   const bool same_major = survey.driver_version.substr(0, survey.driver_version.find('.')) ==
                           survey.runtime_version.substr(0, survey.runtime_version.find('.'));
   return {"driver", "", same_major && wanted > 0 ? Health::kWarning : bad,
@@ -119,7 +119,7 @@ bool runs_on(std::string_view architectures, int compute_major, int compute_mino
     const std::optional<int> number = take_number(entry);
     if (!number) return true;
     const bool same_major = capability / 10 == *number / 10;
-    if (entry.starts_with('a')) {  // what "90a" adds exists on that capability alone
+    if (entry.starts_with('a')) {  // the instructions that "90a" adds exist on that capability alone
       if (capability == *number) return true;
     } else if (entry.starts_with('f')) {  // and "100f" on its family
       if (same_major && capability >= *number) return true;

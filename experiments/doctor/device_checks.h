@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the devices of this machine do for a run, from what a survey saw.
+// Whether the devices of this machine do for a run, from the results of a survey.
 #pragma once
 
 #include <map>

@@ -51,7 +51,7 @@ class MadeFolders {
   MadeFolders(const MadeFolders&) = delete;
   MadeFolders& operator=(const MadeFolders&) = delete;
 
-  /// Remembers what is missing on the way to this folder.
+  /// Stores the folders that are missing on the way to this one.
   void will_make(const std::string& folder) {
     std::error_code ignored;
     for (std::filesystem::path place = std::filesystem::absolute(folder, ignored);
@@ -164,7 +164,7 @@ GroupReport examine_processes(const ResolvedRun& run, const comm::Rendezvous& re
   return group_report_from_json(comm::load_json(group_report_file(folder.path())));
 }
 
-/// What the doctor looks at for all runs of a plan, group by group.
+/// The checks of the doctor for all runs of a plan, group by group.
 class Examination {
  public:
   explicit Examination(const DoctorOptions& options)
@@ -333,7 +333,7 @@ class Examination {
     if (launched()) report_.told_rank_0 = false;
   }
 
-  /// What this rank says of itself, with what it found so far.
+  /// The facts of this rank, with its findings so far.
   RankFacts facts() const {
     RankFacts facts = own_facts();
     for (const auto& [name, version] : libraries_) facts.build += ", " + name + " " + version;

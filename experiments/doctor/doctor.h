@@ -16,8 +16,7 @@ struct DoctorOptions {
   std::vector<std::string> overrides;  ///< "/pointer=value"
   std::string out;                     ///< folder of all results
   BandwidthPlan bandwidth;
-  /// Command that, with a folder appended, calls examine_as_rank() on it: what the ranks are that are processes, where
-  /// no launcher started them.
+  /// Command of a rank process that no launcher started. With a folder appended, it calls examine_as_rank() on it.
   std::vector<std::string> rank_command;
 };
 
@@ -32,16 +31,16 @@ struct DoctorReport {
   std::vector<Finding> findings;
   std::vector<GroupBandwidth> bandwidths;
   int rank = 0;  ///< of this process under a launcher
-  /// Whether rank 0 knows what this rank found, so that it need not say so itself.
+  /// Whether rank 0 has this rank's findings, so that this rank need not print them.
   bool told_rank_0 = true;
 };
 
-/// Checks whatever can be checked: one that fails stops those alone that need it. What differs between the runs of a
-/// sweep is checked for each. Blocks for the measurement, and for some of /backend/timeout_seconds where peers or a
-/// server do not answer. Ranks: under a launcher all processes call it.
+/// Makes all checks that can be made: a failed check stops only the checks that need it. Settings that differ between
+/// the runs of a sweep are checked for each run. Blocks for the measurement, and for a part of /backend/timeout_seconds
+/// where peers or a server do not answer. Ranks: under a launcher all processes call it.
 DoctorReport examine(const DoctorOptions& options);
 
-/// The part of examine() that a process does which it started as a rank.
+/// The part of examine() in a process that examine() started as a rank.
 void examine_as_rank(const std::string& folder, const BandwidthPlan& plan);
 
 /// The record that docs/cli.md describes.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one check of `droptest doctor` found.
+// The finding of one check of `droptest doctor`.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@ struct Finding {
   std::string about;  ///< which one, where there are several: "gloo, 4 ranks"; may be empty
   Health health = Health::kOk;
   std::string seen;
-  std::string advice{};  ///< what to do; empty where all is well
+  std::string advice{};  ///< the next step; empty where all is well
 };
 
 nlohmann::ordered_json to_json(const Finding& finding);
-/// Of what to_json() made.
+/// The inverse of to_json().
 Finding finding_from_json(const nlohmann::json& record);
 
 bool any_failed(const std::vector<Finding>& findings);

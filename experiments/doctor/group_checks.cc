@@ -22,7 +22,7 @@ namespace {
 constexpr int kClockRounds = 5;
 /// Times of records of several machines are compared by people, in seconds.
 constexpr double kMostClockSkewSeconds = 1;
-/// Messages may fill this share of what is free.
+/// Messages may fill one part in this many of the free memory.
 constexpr std::uint64_t kMemoryShare = 2;
 /// Input and output.
 constexpr std::uint64_t kBuffersPerRank = 2;

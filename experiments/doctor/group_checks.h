@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a group of ranks finds out together: where they are, whether they fit together, how fast they sum.
+// Checks of a group of ranks: their hosts and cores, whether their builds agree, and their speed in an all-reduce.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@
 
 namespace droptest::experiments {
 
-/// What a rank says of itself.
+/// Facts of one rank, as it reports them.
 struct RankFacts {
   std::string host;
   std::vector<int> cores;         ///< that it may run on
@@ -31,10 +31,10 @@ struct GroupReport {
 };
 
 nlohmann::ordered_json to_json(const GroupReport& report);
-/// Of what to_json() made.
+/// The inverse of to_json().
 GroupReport group_report_from_json(const nlohmann::json& record);
 
-/// Ranks: all; rank 0's plan counts, and all get the same report. Throws: what the communicator throws.
+/// Ranks: all; rank 0's plan counts, and all get the same report. Throws: as the communicator.
 GroupReport examine_group(comm::Communicator& group, const RankFacts& own, const BandwidthPlan& plan);
 
 /// Whether all ranks are on one machine.

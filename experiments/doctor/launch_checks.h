@@ -13,7 +13,7 @@ namespace droptest::experiments {
 
 struct LaunchChecks {
   std::vector<Finding> findings;  ///< "launch", one for each run that differs
-  /// What the launcher says; absent without a launcher, and where its variables are wrong.
+  /// The launcher's variables; absent without a launcher, and where they are wrong.
   std::optional<comm::LaunchEnvironment> launch;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether this machine has what a run needs other than devices and peers: files, disk, memory, a name.
+// Whether this machine meets a run's needs other than devices and peers: files, disk, memory, a host name.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ Finding check_results(const std::string& directory);
 /// Bytes that the records of a run take, about: the final weights, and a line for each step that is logged.
 std::uint64_t record_bytes(const RunConfig& config);
 
-/// Finding "disk": what is free where the results go against what they take.
+/// Finding "disk": the free bytes in the folder of the results, compared with the bytes that the results take.
 Finding check_disk(const std::string& directory, std::uint64_t wanted_bytes);
 
 /// The part of a run that this machine has, as far as this process knows.
@@ -43,15 +43,15 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
 /// Finding "memory". `available`: absent where the system does not say.
 Finding check_memory(std::uint64_t least_bytes, std::optional<std::uint64_t> available);
 
-/// What a text like /proc/meminfo has for `key`, such as "MemAvailable:". Units: bytes.
+/// The value of `key`, such as "MemAvailable:", in a text like /proc/meminfo. Units: bytes.
 std::optional<std::uint64_t> meminfo_bytes(std::string_view meminfo, std::string_view key);
 /// The smallest memory limit of the control groups that a text like /proc/self/cgroup names, in the tree at `root`, and
 /// of those around them; absent where there is none. Source: Linux, admin-guide/cgroup-v2 (and v1/memory).
 std::optional<std::uint64_t> memory_limit_bytes(std::string_view cgroups, const std::string& root);
 
-/// What is free on this machine, at most the limit of the job or container.
+/// The free memory of this machine, at most the limit of the job or container.
 std::optional<std::uint64_t> available_memory_bytes();
-/// What this machine has, at most the limit of the job or container.
+/// The memory of this machine, at most the limit of the job or container.
 std::optional<std::uint64_t> total_memory_bytes();
 
 /// Whether a run may have ranks on other machines.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// diagnostics.json: what loss did in each layer, and the gaps between losses. docs/records.md is the format.
+// diagnostics.json: the effect of loss in each layer, and the gaps between losses. docs/records.md is the format.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,7 +11,7 @@
 
 namespace droptest::experiments {
 
-/// `statistics` as LossyCommunicator::collect_statistics gave them; `network` says what was configured.
+/// `statistics` as LossyCommunicator::collect_statistics gave them; `network`: as configured.
 nlohmann::json diagnostics_json(const std::vector<comm::ClassStatistics>& statistics, const comm::Network& network);
 
 /// Checks the record against its schema (CheckError: a bug of ours) and writes it whole or not at all.

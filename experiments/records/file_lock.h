@@ -16,7 +16,7 @@ class BusyError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What to do where another process holds a lock.
+/// The reaction to a lock that another process holds.
 enum class IfBusy : std::uint8_t {
   kWait,  ///< until the holder ends
   kSkip,  ///< leave the work to the holder
@@ -49,8 +49,8 @@ class FileLock {
   /// Keeps the lock as a shared one, and names this process as its holder: the last to come of several.
   void share();
 
-  /// For children that work on what is locked (ChildProcess::Options::kept_descriptor): the lock lasts until all of
-  /// them have ended, also where this process is killed.
+  /// For children that work under the lock (ChildProcess::Options::kept_descriptor): the lock lasts until all of them
+  /// have ended, also where this process is killed.
   int descriptor() const { return descriptor_; }
 
  private:

@@ -23,7 +23,7 @@ struct CollectiveError {
   double cosine = 1;
 };
 
-/// One logged step; what was not measured is absent. Values that are not finite become null.
+/// One logged step; values that were not measured are absent. Values that are not finite become null.
 struct MetricsLine {
   std::uint64_t step = 0;  ///< finished optimizer steps
   std::uint64_t tokens = 0;
@@ -47,7 +47,7 @@ class MetricsWriter {
  public:
   /// Starts a new file; one that is there is replaced. Throws: ConfigError with the path and the system's reason.
   static MetricsWriter create(const std::string& path);
-  /// Goes on after the last whole line whose step is at most `step`; what follows it is cut off.
+  /// Goes on after the last whole line of a step up to `step`; the lines after it are cut off.
   static MetricsWriter resume(const std::string& path, std::uint64_t step);
 
   ~MetricsWriter();

@@ -37,8 +37,8 @@ struct Provenance {
 /// All but the device and the two times.
 Provenance build_provenance();
 
-/// The same with what the run computes with: a run on CUDA has a device, and CUDA, cuBLASLt and, over `nccl`, NCCL
-/// among its libraries. Loads those libraries.
+/// The same with the device of the run: a run on CUDA has CUDA, cuBLASLt and, over `nccl`, NCCL among its libraries.
+/// Loads those libraries.
 Provenance run_provenance(const RunConfig& config);
 
 /// The driver's version in the text of /proc/driver/nvidia/version; empty where there is none.

@@ -290,7 +290,7 @@ std::vector<std::string> missing_records(const RunDirectory& directory, const Re
   if (asked["links"] == "include" && written["links"] != "include") {
     missing.emplace_back("the statistics of each link (/record/links)");
   }
-  // What is logged every third step is there for every sixth, too.
+  // A record of every third step has every sixth step, too.
   const auto compare = [&](const char* name, std::uint64_t steps_with_any, const std::string& what) {
     const std::uint64_t every = asked[name].get<std::uint64_t>();
     const std::uint64_t has = written[name].get<std::uint64_t>();

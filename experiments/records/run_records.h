@@ -36,7 +36,7 @@ std::string sweep_file(const std::string& out, std::string_view name);
 enum class RunStatus : std::uint8_t { kCompleted, kDiverged, kFailed };
 std::string_view run_status_name(RunStatus status);
 
-/// The outcome of a run; what was not measured is absent.
+/// The outcome of a run; values that were not measured are absent.
 struct RunSummary {
   RunStatus status = RunStatus::kCompleted;
   std::string error;                           ///< kFailed: why
@@ -58,7 +58,7 @@ struct RunSummary {
 
 nlohmann::json summary_json(const ResolvedRun& run, const RunSummary& summary);
 
-/// `statistics` as LossyCommunicator::collect_statistics gave them; `network` says what was configured.
+/// `statistics` as LossyCommunicator::collect_statistics gave them; `network`: as configured.
 /// `links` are written where a class has any.
 nlohmann::json loss_statistics_json(const std::vector<comm::ClassStatistics>& statistics, const comm::Network& network);
 
@@ -78,14 +78,14 @@ void write_sweep_record(const std::string& out, const SweepPlan& plan);
 /// The summary of an earlier run; absent where there is none. Throws: ConfigError for one that is not a summary.
 std::optional<nlohmann::json> read_summary(const RunDirectory& directory);
 
-/// The records that `run` asks for and a finished run in that folder does not have, each with the pointer of what asks
-/// for it: "the final weights (/record/weights)".
+/// The records that `run` asks for and a finished run in that folder does not have, each with the pointer of its
+/// setting: "the final weights (/record/weights)".
 std::vector<std::string> missing_records(const RunDirectory& directory, const ResolvedRun& run);
 
 /// Whether the run need not be run again: a summary that says `completed` or `diverged`.
 bool has_result(const RunDirectory& directory);
 
-/// What becomes of a finished run that lacks a record which the spec asks for: it stays, or is run again.
+/// Whether a finished run that lacks a requested record stays, or is run again.
 enum class Again : std::uint8_t { kNo, kYes };
 
 /// Whether nothing is left to do: the run has a result, and with Again::kYes all records that it asks for.

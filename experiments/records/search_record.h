@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// search.json: what a search for a tolerable loss rate has found so far. docs/records.md is the format.
+// search.json: the state of a search for a tolerable loss rate. docs/records.md is the format.
 #pragma once
 
 #include <string>

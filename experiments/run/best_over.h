@@ -15,7 +15,8 @@ namespace droptest::experiments {
 struct BestPoint {
   nlohmann::json point;   ///< of the first run, the others too
   nlohmann::json labels;  ///< of its values, best_over's too
-  /// What won: pointer -> value, for each pointer of best_over. Null: no values have a selection loss for all seeds.
+  /// The best values: pointer -> value, for each pointer of best_over. Null: no values have a selection loss for all
+  /// seeds.
   nlohmann::json values;
   std::vector<std::size_t> runs;               ///< with those values: indices of SweepPlan::runs, one for each seed
   double mean_selection_loss = 0;              ///< over those runs

@@ -33,7 +33,7 @@ class ChildProcess {
     /// It and its threads run on these alone, as far as the kernel agrees; empty: where this thread may run.
     std::vector<int> cores{};
     std::vector<std::string> hidden_variables{};  ///< of this process's environment, that it does not get
-    int kept_descriptor = -1;  ///< open file that it, and what it starts in its turn, gets under the same number
+    int kept_descriptor = -1;                     ///< open file that it and its own children get under the same number
   };
 
   /// Throws: CommError naming the program and the system's reason.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the ranks of a launch meet, from what the spec and the launcher say.
+// The rendezvous of a launch's ranks, from the spec and the launcher's variables.
 #pragma once
 
 #include <optional>
@@ -10,9 +10,9 @@
 
 namespace droptest::experiments {
 
-/// What the spec names, completed; where it names nothing, TCP at MASTER_ADDR and MASTER_PORT, or, where neither is
-/// set, files in `folder`. The launch id is left empty. Throws: ConfigError for variables that are needed and missing
-/// or wrong.
+/// The rendezvous of the spec, completed. Where the spec names none: TCP at MASTER_ADDR and MASTER_PORT, or, where
+/// neither is set, files in `folder`. The launch id is left empty. Throws: ConfigError for variables that are needed
+/// and missing or wrong.
 comm::Rendezvous choose_rendezvous(const std::optional<comm::Rendezvous>& named, const comm::Environment& environment,
                                    const std::string& folder);
 

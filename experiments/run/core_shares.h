@@ -7,8 +7,8 @@
 
 namespace droptest::experiments {
 
-/// The cores that this process may run on, ascending: what taskset or a cpuset leaves of the machine's. Never empty.
-/// Throws: CommError where the kernel does not say.
+/// The cores that this process may run on, ascending: those of the machine that taskset and its cpuset allow. Never
+/// empty. Throws: CommError where the kernel does not say.
 std::vector<int> allowed_cores();
 
 /// Hands every job a set of cores of its own, as equal as they can be, of neighbouring numbers. More jobs than cores

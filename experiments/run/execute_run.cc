@@ -41,7 +41,7 @@ constexpr std::chrono::milliseconds kStopPollInterval{50};
 /// Shared by execute_run and the rank threads, so that no other process comes in while a thread can write.
 using SharedLock = std::shared_ptr<const FileLock>;
 
-/// What the rank threads of a run use. It outlives a thread that stalled and was left behind.
+/// The objects that the rank threads of a run share. They outlive a thread that stalled and was left behind.
 struct ThreadedRun {
   ThreadedRun(const ResolvedRun& resolved, const RunDirectory& directory, const ExecuteOptions& options,
               SharedLock held)
@@ -113,7 +113,7 @@ SharedLock take_lock(const RunDirectory& directory, const ExecuteOptions& option
   return lock ? std::make_shared<const FileLock>(std::move(*lock)) : nullptr;
 }
 
-/// What rank 0 found in the run's folder, for all ranks.
+/// The state of the run's folder as rank 0 found it, for all ranks.
 enum class FolderState : std::uint64_t { kOurs, kFinished, kLacking, kBusy };
 
 /// The run is finished, but lacks records that are asked for: its result stays.
@@ -268,7 +268,7 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
 
 nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options) {
   const comm::BackendEntry& backend = comm::backend_entry(run.config.backend.name);
-  if (!backend.built) backend.connect({});  // throws, and says what is built
+  if (!backend.built) backend.connect({});  // throws, and lists the built backends
   require_run_device(run.config);
   std::optional<comm::LaunchEnvironment> launch;
   try {
@@ -305,7 +305,7 @@ nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory
   } catch (const LackingError&) {
     throw;  // the result stays
   } catch (const StoppedError&) {
-    throw;  // what was recorded stays as it is
+    throw;  // the records so far stay as they are
   } catch (const std::exception& error) {
     if (launch && launch->rank != 0) throw;
     if (takes_lock && !lock) {  // the ranks did not get as far as the lock

@@ -17,8 +17,8 @@ namespace droptest::experiments {
 
 struct ExecuteOptions {
   nlohmann::json point = nlohmann::json::object();  ///< of the sweep that the run belongs to, for its summary
-  /// Command that, with a run's folder and its sweep point appended, runs the run that its spec.json describes: what
-  /// the ranks of a run are that are processes, where no launcher started them.
+  /// Command of a rank process that no launcher started. With a run's folder and its sweep point appended, it runs the
+  /// run of the folder's spec.json.
   std::vector<std::string> worker_command;
   /// Who holds the lock of the run's folder: this process takes it, or the one that started this process has it.
   enum class Lock : std::uint8_t { kTake, kHeldByParent } lock = Lock::kTake;
@@ -43,7 +43,7 @@ class StoppedError : public std::runtime_error {
 /// Records are written by rank 0, which holds the lock of the folder meanwhile, or has a parent that does; the summary
 /// is written last, also where the run fails, with status `failed`. Where there is a result once the lock is taken,
 /// nothing is run; where a launcher started the ranks, a result without the records that are asked for is a ConfigError
-/// on every rank. Returns the summary. A run that diverges is a result. Throws: what made the run fail, after the
+/// on every rank. Returns the summary. A run that diverges is a result. Throws: the error of the run, after the
 /// summary is written; BusyError, with nothing written; StoppedError. A rank that stalled may have left its thread
 /// behind: after an error the process should end without unwinding.
 nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process that failed said last.
+// The last line in the log of a failed process.
 #pragma once
 
 #include <string>

@@ -10,7 +10,7 @@
 
 namespace droptest::experiments {
 
-/// Reads only what was appended since the last look.
+/// Reads only the lines that were appended since the last update().
 class MetricsTail {
  public:
   explicit MetricsTail(std::string path) : path_(std::move(path)) {}

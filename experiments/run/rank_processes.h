@@ -11,7 +11,7 @@
 namespace droptest::experiments {
 
 struct RankProcessesOptions {
-  std::vector<std::string> command;  ///< what each rank runs, the program's path first
+  std::vector<std::string> command;  ///< of each rank, the program's path first
   int world_size = 1;
   std::map<std::string, std::string> environment{};  ///< of each rank, added to its rank and world size
   std::string launch_id;      ///< tells this launch apart from others that use the same rendezvous
@@ -20,14 +20,14 @@ struct RankProcessesOptions {
   /// is stopped (SIGSTOP) is not waited for.
   std::chrono::milliseconds grace{5000};
   int kept_descriptor = -1;  ///< open file that all ranks get: the lock of the run
-  /// Called some times a second while all ranks run; what it throws ends them at once.
+  /// Called some times a second while all ranks run; an exception from it ends them at once.
   std::function<void()> while_running = [] {};
 };
 
-/// Starts world_size processes with torchrun's variables set, and waits for all. What this process was told of a launch
-/// of its own, MASTER_ADDR say, they are not told. When one fails, the others get `grace`, then are ended: none is
+/// Starts world_size processes with torchrun's variables set, and waits for all. They do not inherit the variables of
+/// this process's own launch, such as MASTER_ADDR. When one fails, the others get `grace` and are then ended: none is
 /// left when this returns or throws, and none outlives this process. Throws: CommError that names the rank that failed
-/// first, how it ended and its own last words; what while_running throws, without the logs.
+/// first, how it ended and the last line of its log; the exception of while_running, without the logs.
 void run_rank_processes(const RankProcessesOptions& options);
 
 }  // namespace droptest::experiments

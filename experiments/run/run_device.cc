@@ -47,7 +47,7 @@ std::uint64_t activation_message_bytes(const RunConfig& config) {
          sizeof(float);
 }
 
-/// What the messages of a rank take, apart from the model's own buffers.
+/// Bytes of a rank's messages and remembered values, apart from the model's own buffers.
 std::uint64_t message_bytes(const RunConfig& config) {
   std::uint64_t bytes = remembered_bytes(config);
   if (config.parallel.tensor > 1) bytes += kMessagesAtOnce * activation_message_bytes(config);
@@ -55,7 +55,7 @@ std::uint64_t message_bytes(const RunConfig& config) {
   return bytes;
 }
 
-/// What run_device_bytes() depends on: the runs of a sweep that differ in seeds and rates alone have one memory.
+/// The settings that decide run_device_bytes(): runs of a sweep that differ only in seeds and rates share one key.
 auto memory_key(const RunConfig& config) {
   const models::Gpt2Config& m = config.model;
   return std::make_tuple(m.layers, m.width, m.heads, m.context, m.vocabulary, config.training.batch_sequences,

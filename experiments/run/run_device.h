@@ -10,15 +10,15 @@
 
 namespace droptest::experiments {
 
-/// Does nothing for a run on the CPU. Throws: what comm::require_device() throws where a run on CUDA finds no device,
-/// or this build has no CUDA code.
+/// Does nothing for a run on the CPU. Throws: as comm::require_device(), where a run on CUDA finds no device or this
+/// build has no CUDA code.
 void require_run_device(const RunConfig& config);
 
-/// Bytes of a rank that recoveries keep from one step to the next: stale values, what errors are fed back from.
+/// Bytes of a rank that recoveries keep from one step to the next: stale values, and the residuals of error feedback.
 std::uint64_t remembered_bytes(const RunConfig& config);
 
-/// Memory that a run on CUDA takes of a device, at most: of all its ranks with `local`, of one with other backends. The
-/// model's is known; for what CUDA, its libraries and messages on their way take there are allowances.
+/// Device memory that a run on CUDA takes at most: of all its ranks with `local`, of one with other backends. The
+/// model's bytes are exact; CUDA, its libraries and messages on their way have allowances.
 std::uint64_t run_device_bytes(const RunConfig& config);
 
 /// Of the runs that compute on CUDA the one that takes most of a device's memory; the first where none does. `runs` has

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run will take, before it runs: packets, floating-point operations, time.
+// The cost of a run, before it runs: packets, floating-point operations, time.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace droptest::experiments {
 
-/// First transmissions of each traffic class that can lose packets, on all links over the whole run; what a recovery
-/// sends again is not known before. Tensors of bfloat16 count as half as many floats. Throws: ConfigError where the
+/// First transmissions of each traffic class that can lose packets, on all links over the whole run; the number of
+/// retransmissions is not known before. Tensors of bfloat16 count as half as many floats. Throws: ConfigError where the
 /// network has no meaning.
 std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config);
 
@@ -23,7 +23,7 @@ double step_operations(const RunConfig& config);
 /// Of the whole run, its evaluations included: a forward pass is a third of a step.
 double run_operations(const RunConfig& config);
 
-/// What runs of equal speed per step have in common: not the weights, fates or how many steps. `spec`: a resolved one.
+/// The settings that runs of equal speed per step share: no weights, fates or number of steps. `spec`: a resolved one.
 nlohmann::json shape_of(const nlohmann::json& spec);
 
 /// Wall seconds of a training step of such a run, and processor seconds.

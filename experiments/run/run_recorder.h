@@ -16,7 +16,7 @@ namespace droptest::experiments {
 /// Used by rank 0 alone. `run` is borrowed.
 class RunRecorder {
  public:
-  /// Makes the folder, removes what an earlier attempt left there, and writes spec.json.
+  /// Makes the folder, removes the records of an earlier attempt, and writes spec.json.
   /// Throws: ConfigError with the path and the system's reason.
   RunRecorder(const ResolvedRun& run, const RunDirectory& directory, nlohmann::json point);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A launcher that loses one rank ends the others by SIGTERM, often before they could say what they saw.
+// A launcher that loses one rank ends the others by SIGTERM, often before they could report the cause.
 #pragma once
 
 #include <signal.h>
@@ -45,7 +45,7 @@ class SigtermWatch {
   void end_group();
 
   sigset_t before_{};
-  std::mutex mutex_;  ///< guards what follows
+  std::mutex mutex_;  ///< guards group_ and had_group_
   comm::Communicator* group_ = nullptr;
   bool had_group_ = false;  ///< a process whose group has been released is on its way to its end
   std::atomic<bool> stop_ = false;

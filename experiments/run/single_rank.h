@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What needs a whole model on one rank, without training it.
+// Initial weights and evaluation: they need a whole model on one rank, without training it.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,8 @@ namespace droptest::experiments {
 struct SweepOptions {
   std::string out;  ///< root folder of results
   int jobs = 1;     ///< runs at once
-  /// What hashed the files of the plan's specs: a run whose files have changed since then fails. Null: nobody looks.
+  /// The hashes of the files that the plan's specs name: a run fails where its files have changed since then. Null: no
+  /// check.
   FileHashes* files = nullptr;
   /// Whether each run gets cores of its own, where there are enough for all, and the last runs those that fall free.
   enum class Pin : std::uint8_t { kNone, kCores } pin = Pin::kCores;
@@ -63,13 +64,13 @@ struct SweepProgress {
   std::optional<double> seconds_left() const;
 };
 
-/// Runs what has no result yet. A run that fails is recorded, and the others go on. A run that another process works on
-/// is waited for, or stays kBusy where that has not ended when all others have. `on_progress` is called some times a
-/// second, from this thread, and once at the end. Once `stop_requested` returns true, running runs are stopped and
-/// forgotten, and the progress so far is returned. Also writes sweep.json, first, and holds it: sweeps of the same runs
-/// share it, one of other runs under the same name is refused.
-/// Throws: ConfigError where a record cannot be written; BusyError, before anything runs, where sweep.json lists other
-/// runs of a sweep that goes on, and with kFail where another process is at work on any run.
+/// Executes the runs that have no result. A run that fails is recorded, and the others go on. A run that another
+/// process works on is waited for, or stays kBusy where that has not ended when all others have. `on_progress` is
+/// called some times a second, from this thread, and once at the end. Once `stop_requested` returns true, running runs
+/// are stopped and forgotten, and the progress so far is returned. Also writes sweep.json, first, and holds it: sweeps
+/// of the same runs share it, one of other runs under the same name is refused. Throws: ConfigError where a record
+/// cannot be written; BusyError, before anything runs, where sweep.json lists other runs of a sweep that goes on, and
+/// with kFail where another process is at work on any run.
 SweepProgress run_sweep(const SweepPlan& plan, const SweepOptions& options,
                         const std::function<void(const SweepProgress&)>& on_progress,
                         const std::function<bool()>& stop_requested);

@@ -191,7 +191,7 @@ class ThresholdSearch {
     }
   }
 
-  /// Gets what is not there yet; false where the search is over.
+  /// Runs the trials that are not there yet; false where the search is over.
   bool take(const std::vector<TrialRequest>& wanted) {
     std::vector<TrialRequest> missing;
     for (const TrialRequest& request : wanted) {
@@ -310,7 +310,7 @@ class ThresholdSearch {
     state_.remark = std::move(remark);
   }
 
-  /// What the judgements so far say of the threshold.
+  /// Derives the threshold and its bounds from the judgements so far.
   void conclude() {
     const std::vector<const RateJudgement*> judged = judgements();
     state_.surely_passes.reset();

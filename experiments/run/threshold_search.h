@@ -13,7 +13,7 @@
 
 namespace droptest::experiments {
 
-/// What one run came to.
+/// The outcome of one run.
 struct Trial {
   enum class Status : std::uint8_t { kNotRun, kCompleted, kDiverged, kFailed } status = Status::kNotRun;
   double loss = 0;    ///< final validation loss, nats per token; kCompleted
@@ -26,7 +26,7 @@ struct TrialRequest {
   std::uint64_t repeat = 0;
 };
 
-/// Runs what is asked for, in any order, and returns a trial for each; kNotRun where it was told to stop.
+/// Runs the requests, in any order, and returns a trial for each; kNotRun where it was told to stop.
 using TrialRunner = std::function<std::vector<Trial>(const std::vector<TrialRequest>&)>;
 
 enum class Verdict : std::uint8_t {
@@ -64,18 +64,18 @@ struct SearchProgress {
   std::optional<double> surely_passes;    ///< highest rate that passes, below all that fail: the threshold's lower end
   std::optional<double> surely_fails;     ///< lowest rate that fails: its upper end
   bool monotone = true;                   ///< no rate fails below one that passes
-  std::string remark;                     ///< what a reader must know: why it stopped, what is doubtful
+  std::string remark;                     ///< for the reader: why the search stopped, which values are doubtful
 };
 
 /// Bisection on a logarithmic axis over paired runs. low and high come first. Then the next rate halves the gap in
-/// which the mean difference crosses the tolerance, until that is closed; what budget is left narrows the gaps between
-/// the crossing and the nearest rates that surely pass and fail, and looks into the widest stretch that was skipped on
-/// either side, for a curve that is not monotone (then the lowest crossing is the threshold). A rate that is undecided
-/// gets `seeds` more, up to `max_seeds`; the intervals of its looks share the error (Bonferroni), so that looking again
-/// does not make a wrong verdict likelier than 1 - confidence. Where `jobs` leaves slots of a round free and the budget
-/// has a surplus, they are filled with runs of the two rates that can come next. `on_change` is called after each
-/// round, and once at the end. Determinism: given `jobs`, a pure function of the settings and the trials: with all
-/// trials there already, a search that is repeated asks for the same ones and ends the same way. Source of the
+/// which the mean difference crosses the tolerance, until that is closed. The rest of the budget narrows the gaps
+/// between the crossing and the nearest rates that surely pass and fail, and looks into the widest stretch that was
+/// skipped on either side, for a curve that is not monotone (then the lowest crossing is the threshold). A rate that is
+/// undecided gets `seeds` more, up to `max_seeds`; the intervals of its looks share the error (Bonferroni), so that
+/// looking again does not make a wrong verdict likelier than 1 - confidence. Where `jobs` leaves slots of a round free
+/// and the budget has a surplus, they are filled with runs of the two rates that can come next. `on_change` is called
+/// after each round, and once at the end. Determinism: given `jobs`, a pure function of the settings and the trials:
+/// with all trials there already, a search that is repeated asks for the same ones and ends the same way. Source of the
 /// interval: Student's t over seeds; of the estimate: isotonic regression (pool adjacent violators, Barlow et al.
 /// 1972), interpolated in the logarithm of the rate.
 SearchProgress search_threshold(const SearchSettings& settings, int jobs, const TrialRunner& runner,

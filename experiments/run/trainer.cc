@@ -47,7 +47,7 @@ std::optional<EvaluationBatches> selection_batches(const RunConfig& config, cons
 
 bool is_multiple(std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; }
 
-/// One rank's run: the objects of training, and what has been seen of it so far.
+/// One rank's run: the objects of training, and the measurements so far.
 class Trainer {
  public:
   Trainer(const RunConfig& config, const Corpus& corpus, comm::Communicator& group,

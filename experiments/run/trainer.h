@@ -17,7 +17,7 @@
 
 namespace droptest::experiments {
 
-/// What a training run came to.
+/// The outcome of a training run.
 struct TrainingOutcome {
   /// The first step whose loss or gradient norm was not finite on any rank; the run ended there. Absent: completed.
   std::optional<std::uint64_t> diverged_step;
@@ -40,7 +40,7 @@ struct TrainingOutcome {
 /// `on_line` is called on rank 0 alone, for each logged step, as it is finished.
 /// Ranks: all of the group, with equal arguments. Losses, norms and the decision to end are the same on every rank.
 /// Determinism: with `local` the losses are a pure function of (config, corpus), bit for bit, whatever
-/// backend.threads_per_rank is. Errors: what the communicator and the model throw.
+/// backend.threads_per_rank is. Errors: those of the communicator and the model.
 TrainingOutcome train(const RunConfig& config, const Corpus& corpus, comm::Communicator& group,
                       const std::function<void(const MetricsLine&)>& on_line);
 

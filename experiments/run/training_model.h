@@ -21,8 +21,9 @@ namespace droptest::experiments {
 /// The element types and sizes of the run's device, on a rank of the run. Needs no device. Throws: ConfigError.
 std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config);
 
-/// What training asks of a model. Ranks: all of the group call the same in the same order. Determinism: on the
-/// processor with `local` every result is a pure function of config and batches, whatever threads_per_rank is.
+/// The model and its training step, as the trainer calls them. Ranks: all of the group call the same in the same order.
+/// Determinism: on the processor with `local` every result is a pure function of config and batches, whatever
+/// threads_per_rank is.
 class TrainingModel {
  public:
   /// The run's model on the run's device; its weights are to be set. `tensor_group`: the ranks that share its layers;
@@ -38,7 +39,7 @@ class TrainingModel {
 
   /// This rank's parameters in host memory, with the values of now; changed ones take effect with set_values().
   std::span<models::Parameter<float>> parameters();
-  /// The values in parameters() are what the model computes with from now on.
+  /// The model computes with the values in parameters() from now on.
   void set_values() { model_.upload_values(); }
   /// Calls `passed(layer)` whenever a backward pass has gone through a block, or with kOutsideOfBlocks at its end.
   void set_backward_passed(std::function<void(int)> passed) { model_.set_gradient_ready(std::move(passed)); }

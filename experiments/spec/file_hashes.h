@@ -17,8 +17,8 @@ class FileHashes {
   /// `on_piece` is called whenever a piece of a file has been read.
   explicit FileHashes(std::function<void()> on_piece = [] {}) : on_piece_(std::move(on_piece)) {}
 
-  /// SHA-256 in 64 lower-case hex digits. Throws: ConfigError with the path and the system's reason, for what is no
-  /// regular file too, and for a file that changes while it is read.
+  /// SHA-256 in 64 lower-case hex digits. Throws: ConfigError with the path and the system's reason; for a path that is
+  /// no regular file; for a file that changes while it is read.
   const std::string& of(const std::string& path);
 
  private:

@@ -8,7 +8,7 @@ namespace {
 
 using nlohmann::json;
 
-/// What a section says of loss.
+/// Whether a section names losses, and whether one of them can lose packets.
 enum class Said : std::uint8_t { kNothing, kNone, kLoss };
 
 Said said_by(const json& section) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a spec says of the network though no packet of the run can be lost by it.
+// Network settings of a spec by which no packet of the run can be lost.
 #pragma once
 
 #include <nlohmann/json.hpp>

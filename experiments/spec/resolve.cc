@@ -24,7 +24,7 @@ namespace {
 using comm::quote_json;
 using nlohmann::json;
 
-/// The one list of what a run id leaves out.
+/// The one list of the members that a run id leaves out.
 constexpr std::array kChangesNoResult = {
     "/name", "/description", "/record", "/backend/timeout_seconds", "/backend/threads_per_rank", "/backend/rendezvous"};
 
@@ -232,7 +232,7 @@ class Resolver {
     }
   }
 
-  /// "auto" becomes what it means on this machine; the CPU needs no word.
+  /// "auto" becomes the device that it means on this machine; the CPU needs no entry.
   void resolve_device() {
     const std::string wanted = full_.value("device", "cpu");
     const std::string backend = full_["backend"]["name"].get<std::string>();

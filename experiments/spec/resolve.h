@@ -19,25 +19,26 @@ struct ResolvedRun {
   RunConfig config;
   std::string run_id;             ///< 16 hex digits
   std::vector<Warning> warnings;  ///< about the document that was resolved
-  /// What a sweep calls the values of its point: [{"label": .., "pointers": [..]}]; no part of the spec or its id.
+  /// A sweep's labels for the values of its point: [{"label": .., "pointers": [..]}]; no part of the spec or its id.
   nlohmann::json labels = nlohmann::json::array();
 };
 
 /// Resolves one point: a spec without `sweep` and `repeat`. `where` names it in messages. `files`: gives the hashes of
 /// data and initial weights, which are part of the id; without it hashes stay as they are written, and the files need
 /// not be there.
-/// Throws: ConfigError that lists everything wrong: the schema's rules first, then what needs several keys to see.
+/// Throws: ConfigError that lists all errors: those of the schema first, then those between several keys.
 /// Determinism: a pure function of the document and of the files that it names, and with device "auto" of whether this
 /// machine has a CUDA device; the id does not depend on the order of keys.
 ResolvedRun resolve(const nlohmann::json& document, const std::string& where, FileHashes* files = nullptr);
 
-/// Makes it the same run with other seeds: what resolve() gives for the document with those.
+/// Makes it the same run with other seeds: the result of resolve() for the document with those seeds.
 void reseed(ResolvedRun& run, const Seeds& seeds);
 
 /// {"weights": .., "data": .., "network": ..}, as specs and records have them.
 nlohmann::json seeds_json(const Seeds& seeds);
 
-/// First 16 hex digits of the SHA-256 of the resolved spec without what cannot change a result (docs/specs.md).
+/// First 16 hex digits of the SHA-256 of the resolved spec, without the members that cannot change a result
+/// (docs/specs.md).
 std::string run_id_of(const nlohmann::json& resolved_spec);
 
 /// Whether the value at this pointer ("/record/links") is part of the run id.

@@ -6,8 +6,8 @@
 
 namespace droptest::experiments {
 
-/// The schema of what a spec resolves to. A member with a default is there always, and no rule has a default. The
-/// keyword x-resolved of a rule says what else differs: "absent" (input only), "always" (there without a default),
+/// The schema of resolved specs. A member with a default is always there, and no rule has a default. The keyword
+/// x-resolved of a rule names a further difference: "absent" (input only), "always" (there without a default),
 /// "optional" (not always there in spite of its default), or a JSON merge patch (RFC 7396) of the rule itself.
 nlohmann::json resolved_schema(const nlohmann::json& spec_schema);
 

@@ -41,7 +41,7 @@ json schema_document(std::string_view name) {
   if (name != "spec") return document;
   const json network = comm::network_schema_document();
   for (const char* part : {"properties", "$defs"}) {
-    document[part].insert(network[part].begin(), network[part].end());  // leaves what the spec's own file has
+    document[part].insert(network[part].begin(), network[part].end());  // keeps the members of the spec's own file
   }
   return document;
 }

@@ -12,7 +12,7 @@
 
 namespace droptest::experiments {
 
-/// The `search` section of a spec; docs/specs.md says what each member means.
+/// The `search` section of a spec; docs/specs.md defines each member.
 struct SearchSettings {
   std::string pointer;           ///< JSON pointer of the rate
   double low = 0;                ///< fraction, above 0

@@ -14,7 +14,7 @@ namespace droptest::experiments {
 
 /// A checked spec. Each point of its sweep is known to resolve.
 struct Spec {
-  nlohmann::json document;    ///< with what it extends and overrides applied
+  nlohmann::json document;    ///< merged into the file that it extends, with overrides applied
   std::string where;          ///< the file, for messages
   ValueOrigins origins = {};  ///< the other files, for messages
 };

@@ -19,7 +19,7 @@ class ValueOrigins {
 
   bool empty() const { return files_.empty(); }
 
-  /// The file of the value there; of one that is absent, that of what it would be in. Empty: nobody said.
+  /// The file of the value at `pointer`; for an absent value, that of its closest parent. Empty: no file is known.
   std::string of(const std::string& pointer) const;
 
   /// A message of lines "<where>: <pointer>: ..." with the file that holds the value in place of `where`.

@@ -21,7 +21,7 @@ namespace {
 using comm::quote_json;
 using nlohmann::json;
 
-/// Values of a swept member, and what each is called: an empty label where it is not.
+/// Values of a swept member, and a label for each: empty where it has none.
 struct Values {
   std::vector<json> values;
   std::vector<std::string> labels;
@@ -337,7 +337,8 @@ class Planner {
     return origins;
   }
 
-  /// What the best values are chosen by is measured on tokens of its own, as many as the others unless told otherwise.
+  /// The selection loss chooses the best values. It has tokens of its own, as many as evaluation has unless the spec
+  /// names a number.
   void add_selection(json& document) const {
     static const json::json_pointer kSelection("/validation/selection_tokens");
     static const json::json_pointer kTokens("/validation/tokens");

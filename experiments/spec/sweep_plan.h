@@ -47,8 +47,8 @@ struct SweepPlan {
   std::size_t same_runs() const;
 };
 
-/// Expands a spec. What is a warning for a point of a sweep is an error where a spec of one run names an idle class
-/// itself. `files` is resolve()'s. Throws: ConfigError for a sweep that has no meaning, or a point that does
+/// Expands a spec. A traffic class without packets is a warning for a point of a sweep, and an error where a spec of
+/// one run names it. `files` is resolve()'s. Throws: ConfigError for a sweep that has no meaning, or a point that does
 /// not resolve.
 SweepPlan plan_sweep(const Spec& spec, FileHashes* files = nullptr);
 
