@@ -10,8 +10,8 @@
 
 namespace droptest::models {
 
-/// What a rank computes. Products: GEMMs with weight matrices; those inside attention count as attention. Reductions:
-/// collectives with all that they wait for.
+/// The kinds of work of a rank. Products: GEMMs with weight matrices; those inside attention count as attention.
+/// Reductions: collectives with all that they wait for.
 enum class Phase : std::uint8_t {
   kProducts,
   kAttention,

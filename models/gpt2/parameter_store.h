@@ -46,8 +46,8 @@ class ParameterStore {
   Weight weight(std::size_t i) const;
 
   /// A pass reads the weights of a block (kOutsideOfBlocks: of embeddings, last norm and head) and writes their
-  /// gradients from acquire() to release(), for at most two blocks at a time. expect() says which one comes next: what
-  /// is sharded is on its way from then on.
+  /// gradients from acquire() to release(), for at most two blocks at a time. expect() names the next one: the
+  /// all-gather of its sharded values starts then.
   void expect(int layer);
   void acquire(int layer);
   void release(int layer);

@@ -80,7 +80,7 @@ class Ops {
     virtual std::byte* data() const = 0;
   };
   enum class Content : std::uint8_t { kUnspecified, kZeros };
-  /// `purpose` is for errors. Throws: what the device throws where it has too little memory.
+  /// `purpose` is for errors. Throws: the device's error where it has too little memory.
   virtual std::unique_ptr<Memory> allocate(std::uint64_t bytes, const std::string& purpose, Content content) = 0;
   /// Tensors in that memory are used in its order; null: host memory.
   virtual comm::Stream* stream() { return nullptr; }
