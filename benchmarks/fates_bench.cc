@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packets per second of each loss process, and of what is measured on every mask.
-// fates_bench --benchmark_format=json prints the machine beside the figures.
+// Packets per second of each loss process, and of the digest and the burst counts of every mask.
+// fates_bench --benchmark_format=json prints the machine with the figures.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>

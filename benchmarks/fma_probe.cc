@@ -20,7 +20,7 @@ constexpr double kWindowSeconds = 0.025;
 constexpr int kChains = 12;
 constexpr double kDip = 0.75;
 
-/// What one pass over the chains computes.
+/// A loop of passes over the chains, and the operations of one pass.
 struct Loop {
   void (*run)(std::int64_t passes);
   double flop_per_pass;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the cores give right now: a loop of fused multiply-adds that touches no memory, so that what lowers its rate is
-// the machine (another process, a hypervisor that takes a core away, two cores that share one) and nothing else.
+// The present speed of the cores: a loop of fused multiply-adds that touches no memory. Only the machine can lower its
+// rate: another process, a hypervisor that takes a core away, two cores that share one.
 #pragma once
 
 #include <vector>

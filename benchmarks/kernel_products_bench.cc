@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of kernels_bench: matrix products beside oneDNN's on its own threads, and attention beside its products alone, which
-// are taken head by head on the same team, unmasked and without the softmax. Flop are those of unmasked products.
+// Of kernels_bench: matrix products compared with oneDNN's on its own threads, and attention compared with its matrix
+// products alone, which are taken head by head on the same team, unmasked and without the softmax. Flop are those of
+// unmasked products.
 #include <dnnl.h>
 #include <omp.h>
 

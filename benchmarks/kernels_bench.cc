@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CPU kernels at the shapes of one rank of GPT-2 124M and of `nano`, on one thread and on two. Loops over elements
-// are here, beside a memcpy that moves as many bytes on as many threads and beside their naive twins on one thread;
-// products are in kernel_products_bench.cc. Ratios are rates over rates: above 1 the kernel is the faster.
-// kernels_bench --benchmark_format=json prints the machine beside the figures; --benchmark_filter picks kernels.
+// are here, compared with a memcpy that moves as many bytes on as many threads and with their naive twins on one
+// thread; products are in kernel_products_bench.cc. Ratios are rates over rates: above 1 the kernel is the faster.
+// kernels_bench --benchmark_format=json prints the machine with the figures; --benchmark_filter picks kernels.
 #include <benchmark/benchmark.h>
 
 #include <array>

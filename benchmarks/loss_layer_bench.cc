@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the loss layer costs: an all-reduce under loss beside the same path with a process that never loses, and beside
-// the bare backend, in turns so that all see the same machine. Fates are drawn for several calls at a time, so the cost
-// of one call says little: `overhead_ratio` and `ratio_to_bare` are medians, over blocks of consecutive rounds, of the
-// quotients of a block's times; `bare_us` is the median of the bare backend's calls. loss_layer_bench
-// --benchmark_format=json prints the machine beside the figures.
+// The cost of the loss layer: an all-reduce under loss, compared with the same path with a process that never loses and
+// with the bare backend, in turns so that all see the same machine. Fates are drawn for several calls at a time, so the
+// cost of one call says little: `overhead_ratio` and `ratio_to_bare` are medians, over blocks of consecutive rounds, of
+// the quotients of a block's times; `bare_us` is the median of the bare backend's calls. loss_layer_bench
+// --benchmark_format=json prints the machine with the figures.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

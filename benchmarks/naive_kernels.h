@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plainest correct loops for what models/kernels computes: yardsticks of kernels_bench, and its checks. Shapes and
-// results are those of the kernels of the same names.
+// The plainest correct loops for the operations of models/kernels: yardsticks of kernels_bench, and its checks. Shapes
+// and results are those of the kernels of the same names.
 #pragma once
 
 #include <cstddef>

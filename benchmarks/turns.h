@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A kernel beside its yardstick and its naive twin, in turns so that all see the same machine.
+// A kernel against its yardstick and its naive twin, in turns so that all see the same machine.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -15,7 +15,7 @@ namespace droptest::benchmarks {
 
 using Floats = std::vector<float>;
 
-/// What runs against what. The naive twin may be missing.
+/// A kernel, its yardstick and its naive twin, which may be missing.
 struct Contest {
   std::function<void()> kernel;
   std::function<void()> yardstick;
@@ -23,7 +23,7 @@ struct Contest {
   std::string ratio;  ///< counter for the kernel's rate over the yardstick's
   std::string rate;   ///< counter for `work` a second
   double work = 0;    ///< 1e9 bytes or floating-point operations in one call
-  /// What is wrong with the kernel's result, empty where nothing is: asked before the rounds and after them.
+  /// The error in the kernel's result, empty where there is none: asked before the rounds and after them.
   std::function<std::string()> mismatch;
 };
 
@@ -39,12 +39,12 @@ struct LoopContest {
   std::function<void(Tensors&)> kernel;
   std::function<void(Tensors&)> naive;
   double moved_elems = 0;  ///< read and written by one call, each argument as often as the operation must
-  /// Called after the check: makes the tensors such that any number of calls sees ordinary numbers.
+  /// Called after the check: sets tensors with which any number of calls sees ordinary numbers.
   std::function<void(Tensors&)> settle = [](Tensors&) {};
 };
 
-/// The kernel beside a memcpy that reads and writes as much, on the same team, and beside its naive twin on one thread.
-/// Before, one call of each on equal tensors must leave equal tensors, up to rounding.
+/// The kernel against a memcpy that reads and writes as many bytes on the same team, and against its naive twin on one
+/// thread. Before, one call of each on equal tensors must leave equal tensors, up to rounding.
 void compare_with_memcpy(benchmark::State& state, const Tensors& tensors, const LoopContest& contest,
                          const models::Team& team);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each kernel of a step reaches on a device, at the shapes of GPT-2 124M with 16 sequences of 1,024 tokens in
-// bfloat16: bytes per second of what must be read and written once, operations per second of products. Prints one JSON
-// object; benchmarks/gpu/gpu_bench reads it.
+// The rate of each kernel of a step on a device, at the shapes of GPT-2 124M with 16 sequences of 1,024 tokens in
+// bfloat16: bytes per second, where each input is read and each output written once; operations per second of matrix
+// products. Prints one JSON object; benchmarks/gpu/gpu_bench reads it.
 #include <chrono>
 #include <cstdint>
 #include <functional>
