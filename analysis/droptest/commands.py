@@ -22,7 +22,7 @@ RUNS_FAILED = 1  # exit status of a sweep of which some runs failed, and of a ru
 
 
 class CommandError(RuntimeError):
-    """The droptest command is not there, or refused what it was asked; the message is the command's own."""
+    """The droptest command is not there, or refused its arguments; the message is the command's own."""
 
 
 def binary() -> Path:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any two points of an experiment against each other: what their specs differ in, their curves, paired differences."""
+"""Any two points of an experiment against each other: the differences of their specs, curves, paired differences."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the page draws by plotly.js, as JSON: panels of curves, rows and maps (templates/report.js draws them).
+"""The figures of the page as JSON for plotly.js: panels of curves, rows and maps (templates/report.js draws them).
 
 A figure is {"panels": [...], "columns": n, "key": title of the legend, "least": width of a panel in pixels}.
 A panel has `title`, `x` and `y` (axes), `curves`, `lines` across it ({"y" or "x": place, "dash", "name"}), `bands`
@@ -142,6 +142,6 @@ def heat_map(
     title: str, x: dict[str, Any], y: dict[str, Any], z: np.ndarray, span: tuple[float, float], scale: str,
     text: list[list[str]], **more: Any,
 ) -> Panel:  # fmt: skip
-    """A map of cells; span: of the colours; scale: what they are of, with the unit; text: of each cell."""
+    """A map of cells; span: of the colours; scale: their quantity with its unit; text: of each cell."""
     heat = {"z": z, "low": span[0], "high": span[1], "title": scale, "text": text, **more}
     return {"title": title, "x": x, "y": y, "curves": [], "lines": [], "heat": heat}

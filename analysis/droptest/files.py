@@ -14,7 +14,7 @@ FINISHED = ("completed", "diverged", "failed")
 
 
 class RecordError(Exception):
-    """A record that cannot be used; the message names the file and what was expected."""
+    """A record that cannot be used; the message names the file and the expected content."""
 
 
 class MissingRecord(RecordError):
@@ -22,7 +22,7 @@ class MissingRecord(RecordError):
 
 
 class MalformedRecord(RecordError):
-    """A file is not what docs/records.md says."""
+    """A file does not have the format of docs/records.md."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ def read_metrics(path: Path) -> MetricsFile:
 
 @dataclass
 class Run:
-    """One run as its files tell it; what is absent is empty."""
+    """One run as its files describe it; values without a record are empty."""
 
     run_id: str
     path: Path
@@ -145,7 +145,7 @@ def object_of(value: Any) -> dict[str, Any]:
 def read_run(path: Path) -> Run:
     """One run's folder. Never raises for a bad file: the run gets status `unreadable` and the reason as its error.
 
-    Status: what summary.json says; `unfinished` without a summary (the run goes on or was stopped); `missing`
+    Status: that of summary.json; `unfinished` without a summary (the run goes on or was stopped); `missing`
     where there is no folder.
     """
     run = Run(run_id=path.name, path=path)

@@ -49,7 +49,7 @@ class LossModel:
         return self.model == "none" or self.loss_rate == 0
 
 
-# What loses more at some steps than at others: only a run says what rate it comes to.
+# Models whose rate changes from step to step: only a run's statistics have its mean rate.
 CHANGING = ("outage", "schedule")
 NO_LOSS = LossModel("none", 0.0, 0.0, "lossless")
 

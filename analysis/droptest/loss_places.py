@@ -21,7 +21,7 @@ BOTH, ALL, UNPROTECTED = words.HALVES["both"], "all classes", "nothing protected
 
 @dataclass(frozen=True)
 class _Parts:
-    """What a run loses: (class, half) pairs, the protected messages and the links in words."""
+    """Where a run loses packets: (class, half) pairs, the protected messages and the links in words."""
 
     lossy: frozenset[tuple[str, str]]
     protected: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the records of an experiment into pandas (docs/records.md says what the files hold)."""
+"""Loads the records of an experiment into pandas (docs/records.md defines the files)."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Records:
         bare: run_id of the run with the same spec and seeds that recovers nothing (its own, if that is it), or None;
         diverged_step, steps, last_step, tokens, tokens_per_second, seconds, path, point;
         best_value: the value of the pointers of best_over in words ("learning rate 0.001");
-        idle: pointers to what the spec says without effect (`warnings` has the words);
-        same_points: what points of the sweep differ in that are this run all the same ("fill zero, stale");
+        idle: pointers to settings of the spec without effect (`warnings` has the words);
+        same_points: the settings in which points of the sweep differ that share this run ("fill zero, stale");
         place: where it loses packets, as far as runs differ in it ("gather half"); rest: its series without the place.
     metrics: one row per logged step: step, tokens, seconds, virtual_seconds (where there is a clock),
         train_loss and validation_loss (in `unit`), learning_rate, gradient_norm, divergence_max, divergence_rms
@@ -236,7 +236,7 @@ def _best_over(sweep: dict[str, Any], path: Path) -> tuple[str, ...]:
 
 
 def _idle_warnings(runs: list[Run]) -> list[str]:
-    """What the specs of the runs say without effect, once each."""
+    """The settings without effect in the specs of the runs, once each."""
     by_text: dict[str, list[str]] = {}
     for run in runs:
         for text in run.idle:
@@ -275,7 +275,7 @@ def _planned_runs(path: Path, sweep: dict[str, Any], search: Search | None, warn
         run = runs.setdefault(run_id, read_run(path / run_id))
         run.seeds = run.seeds or (seed, seed, seed)
     if search is not None:
-        # A sweep's points and a search's name other members: the resolved specs name what all runs differ in.
+        # A sweep's points and a search's name other members: the resolved specs name the members in which runs differ.
         for run in runs.values():
             if run.spec:
                 run.point, run.labels = {}, []

@@ -46,7 +46,7 @@ SECTIONS = (
 
 @dataclass
 class Written:
-    """What a report wrote, and what it could not show."""
+    """The files of a report, and warnings about figures that it could not show."""
 
     report: Path
     plots: list[Path] = field(default_factory=list)
@@ -276,7 +276,7 @@ def _tolerable(records: Records, every: list[Group]) -> Iterator[str]:
 
 
 def _differences(every: list[Group], unit: str) -> Iterator[str]:
-    """What the differences say, one sentence per series, in numbers only."""
+    """The differences in words, one sentence per series, in numbers only."""
     for series in dict.fromkeys(g.series for g in every if not g.lossless):
         own = [g for g in every if g.series == series and g.difference.n]
         if not own:

@@ -45,7 +45,7 @@ class Search:
     run_ids: tuple[tuple[str, int], ...]  # every run with its seed, the lossless twins first
 
     def in_words(self) -> str:
-        """What was found, in a sentence."""
+        """The result in a sentence."""
         low = percent(self.low) if self.low is not None else "?"
         high = percent(self.high) if self.high is not None else "?"
         text = f"Highest {self.pointer} that keeps the final validation loss within {self.tolerance_percent:g} % of "

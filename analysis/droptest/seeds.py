@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the runs at hand say about seeds: where the spread comes from, how many are needed, and what is equal.
+"""Statistics over seeds: the sources of the spread, the number of seeds needed, and which points are equal.
 
 Each table is a function that returns its numbers, and one that puts them into words for the report and the terminal.
 """
@@ -37,7 +37,7 @@ from droptest.variance import (
 EFFECTS = (0.005, 0.01, 0.02, 0.05)  # nats per token
 DIFFERENCE, FINAL = "difference to lossless", "final validation loss"
 COLUMNS = {DIFFERENCE: "difference", FINAL: "final_validation_loss"}
-# What one more seed is, by design.
+# The unit that one more seed adds, by design.
 UNITS = {ONE_TRAINING: "networks", ONE_NETWORK: "trainings"}
 
 
@@ -69,7 +69,7 @@ def deviation_of(found: Decomposition) -> Component:
 
 @dataclass(frozen=True)
 class Needed:
-    """What an effect needs, by power. pairs_if_wider: at the upper end of the deviation's interval, for POWERS[0]."""
+    """Seeds that show an effect, by power. pairs_if_wider: at the upper end of the deviation's interval, POWERS[0]."""
 
     effect: float
     pairs: dict[float, int]
@@ -200,7 +200,7 @@ def _count(pairs: int) -> str:
 
 
 def comparison_table(records: Records, margin: float | None) -> Table:
-    """Differences with their 90 % intervals, and within what they are equal."""
+    """Differences with their 90 % intervals, and the margins within which they are equal."""
     header = ("series", "against", "loss rate", "runs", "difference", "90 % interval", "equal within")
     rows = []
     for c in comparisons(records, margin):
@@ -211,7 +211,7 @@ def comparison_table(records: Records, margin: float | None) -> Table:
 
 
 def notes(records: Records) -> list[str]:
-    """What the designs at hand cannot tell, one sentence for each."""
+    """The limits of the designs at hand, one sentence for each."""
     designs = dict.fromkeys(s.found.design for s in spreads(records, DIFFERENCE))
     result = [f"{DESIGNS[design][0].upper()}{DESIGNS[design][1:]}." for design in designs if design != CROSSED]
     if designs and not {CROSSED, NESTED} & set(designs):

@@ -42,7 +42,7 @@ HALVES = ("reduce", "gather")
 RATE_KEYS = ("loss_rate", "p_good_to_bad")
 LOSSLESS = "lossless"
 NO_PROCESS = "no loss process"  # but a deadline, so that packets may come too late
-# What cannot change the result of a lossless run (a virtual clock only measures it), so that twins may differ in it.
+# Members that cannot change the result of a lossless run (a virtual clock only measures it): twins may differ in them.
 INDIFFERENT = ("network", "time", "seed", "seeds", "name", "description", "record", "sweep", "repeat", "schema_version")
 INDIFFERENT_BACKEND = ("timeout_seconds", "rendezvous", "threads_per_rank")
 
@@ -57,7 +57,7 @@ def is_loss(value: Any) -> bool:
 
 
 def within(pointer: str, parent: str) -> bool:
-    """Whether a pointer is at another, or inside what that one holds."""
+    """Whether a pointer is equal to another, or points inside its value."""
     return f"{pointer}/".startswith(f"{parent}/")
 
 
@@ -104,7 +104,7 @@ def _with_rates_of_run(models: dict[tuple[str, str], LossModel], run: Run) -> di
     """Where the process alone does not say the rate, the one that the run's packets had to expect."""
     known = dict(models)
     if object_of(object_of(run.spec.get("time")).get("retransmission")).get("protocol", "none") != "none":
-        return known  # what a reliable network loses it repeats, and does not count
+        return known  # a reliable network repeats its lost packets, and does not count them
     classes = object_of(run.loss_statistics.get("classes"))
     for (name, half), model in models.items():
         if model.model not in (*loss_model.CHANGING, "links"):
@@ -137,7 +137,7 @@ def has_deadline(run: Run) -> bool:
 
 
 def has_recovery(run: Run) -> bool:
-    """Whether the run repairs, spreads, repeats or protects what is lost."""
+    """Whether the run repairs, spreads, repeats or protects packets."""
     classes = object_of(object_of(run.spec.get("network")).get("classes"))
     protocol = object_of(object_of(run.spec.get("time")).get("retransmission")).get("protocol", "none")
     parts = [object_of(part) for c in classes.values() for part in (c, *(object_of(c).get(h) for h in HALVES))]
@@ -174,7 +174,7 @@ def twin_key(run: Run, moved: Sequence[str] = ()) -> str | None:
 
 
 def _remove(spec: dict[str, Any], parts: list[str]) -> None:
-    """Takes a member away; what lies on the way is copied, since runs keep their specs."""
+    """Takes a member away; the objects around it are copied, since runs keep their specs."""
     if len(parts) == 1:
         spec.pop(parts[0], None)
     elif isinstance(spec.get(parts[0]), dict):
@@ -264,7 +264,7 @@ class SeriesNamer:
             if len({canonical(found.get(pointer)) for found in self._leaves.values()}) > 1
         ]
         lossy = [run.run_id for run in runs if not self.lossless(run)]
-        # A lossless run has no network settings, so what they share with nobody must not name every other curve.
+        # A lossless run has no network settings: those that all lossy runs share must not name every other curve.
         self._named = [
             pointer
             for pointer in self.varied
@@ -309,7 +309,7 @@ class SeriesNamer:
         return ", ".join(texts)
 
     def values(self, run: Run) -> dict[str, Any]:
-        """The run's value at each pointer that varies: a number, a text, or what is no scalar in words."""
+        """The run's value at each pointer that varies: a number, a text, or an object or list in words."""
         found = self._leaves[run.run_id]
         return {p: _value_words(found.get(p)) if isinstance(found.get(p), dict | list) else found.get(p)
                 for p in self.varied}  # fmt: skip
@@ -393,7 +393,7 @@ class SeriesNamer:
         return list(filter(None, words))
 
     def same_points(self, run: Run) -> str:
-        """What the points of a run differ in that is one run all the same: "fill zero, stale"; "" with one point."""
+        """The settings in which points differ that share this run: "fill zero, stale"; "" with one point."""
         points = [leaves(point) for point in (run.point, *run.other_points)]
         texts = []
         for pointer in dict.fromkeys(p for point in points for p in point):

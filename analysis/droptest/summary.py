@@ -16,7 +16,7 @@ from droptest.series import NO_PROCESS
 from droptest.statistics import NOTHING, Interval, pooled_z
 from droptest.variance import ONE_NETWORK, ONE_TRAINING, design_of, interval_of
 
-# What an interval leaves out, of runs that share a seed.
+# The limits of an interval over runs that share a seed.
 LIMITS = {ONE_TRAINING: "interval over networks of one training", ONE_NETWORK: "interval over trainings of one network"}
 
 
@@ -227,7 +227,7 @@ def interval_json(interval: Interval) -> dict[str, Any]:
 
 
 def as_json(group: Group) -> dict[str, Any]:
-    """A group as a JSON object; what is not there is null."""
+    """A group as a JSON object; absent values are null."""
 
     def finite(value: float) -> float | None:
         return value if math.isfinite(value) else None
@@ -302,7 +302,7 @@ def points(records: Records) -> pd.DataFrame:
 
 
 def printable(text: str) -> str:
-    """`text` without what would move a terminal's cursor."""
+    """`text` without the characters that would move a terminal's cursor."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 

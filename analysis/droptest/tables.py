@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables by name: what the report shows and `droptest table --name` prints."""
+"""The tables by name, for the report and for `droptest table --name`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TEXTS = frozenset({"series", "loss model", "note", "against", "quantity", "class
 
 @dataclass(frozen=True)
 class Questions:
-    """What the tables on seeds answer. effects: how many seeds are needed to see each; margin: what is equal within
-    it, None: the smallest margin alone. In the unit of the loss."""
+    """The questions to the tables on seeds. effects: how many seeds are needed to see each; margin: which points are
+    equal within it, None: the smallest margin alone. In the unit of the loss."""
 
     effects: Sequence[float] = seeds.EFFECTS
     margin: float | None = None
@@ -35,7 +35,7 @@ NO_QUESTIONS = Questions()
 
 @dataclass(frozen=True)
 class Table:
-    """A table as text, and a note on what it says."""
+    """A table as text, and a note on its meaning."""
 
     name: str
     title: str

@@ -97,7 +97,7 @@ def decompose(values: Cells, confidence: float = CONFIDENCE) -> Decomposition | 
     """The decomposition of the finite values; None without any.
 
     Crossed designs want complete tables: trainings or networks with the most missing cells are left out until no cell
-    is missing, and what has one training or network left then is PAIRED over the trainings' first networks.
+    is missing. A table with one training or network left is then PAIRED over the trainings' first networks.
     """
     cells = {key: float(v) for key, v in values.items() if v is not None and math.isfinite(v)}
     if not cells:
@@ -202,7 +202,7 @@ def _crossed(cells: Cells, left_out: int, confidence: float) -> Decomposition:
     ms_network = float(a * ((columns - mean) ** 2).sum() / (b - 1))
     ms_rest = float(((y - rows[:, None] - columns[None, :] + mean) ** 2).sum() / ((a - 1) * (b - 1)))
     df_training, df_network, df_rest = a - 1, b - 1, (a - 1) * (b - 1)
-    # A component whose mean square is below the rest's is 0, and leaves the sums: what remains is not negative.
+    # A component with a mean square below the rest's is 0, and leaves the sums: the rest of a sum is not negative.
     has_training, has_network = ms_training > ms_rest, ms_network > ms_rest
 
     def combined(training: float, network: float, rest: float) -> tuple[Component, float]:

@@ -70,7 +70,7 @@ class Curve:
 
     series: str
     reliable: bool
-    settings: str  # what a curve shares with those that it can be compared with
+    settings: str  # equal for curves that can be compared
     times: Mapping[float, Mapping[int, float]]
 
     def interval(self, rate: float) -> Interval:

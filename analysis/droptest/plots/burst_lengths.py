@@ -84,8 +84,8 @@ def draw(data: pd.DataFrame) -> Figure:
 def counts(records: Records, bursts: pd.DataFrame, run_ids: tuple[str, ...]) -> pd.DataFrame:
     """count and expected by length (index, from 1 on without gaps), added up over runs, classes and halves.
 
-    A record may list only the lengths that occurred. What theory expects of the others comes from the process of the
-    spec, at the record's own scale, so that the sum over runs does not fall where one run's list ends.
+    A record may list only the lengths that occurred. The expected counts of the others come from the process of the
+    spec, at the record's own scale. So the sum over runs does not fall where one run's list ends.
     """
     mine = bursts[bursts["run_id"].isin(run_ids)]
     if mine.empty:

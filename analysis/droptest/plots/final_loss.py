@@ -51,7 +51,7 @@ def data(records: Records) -> pd.DataFrame:
 
 
 def one_rate(data: pd.DataFrame) -> bool:
-    """Whether the series themselves are what is compared, several at a single rate: curves need an axis."""
+    """Whether the figure compares several series at a single rate: then there is no axis for curves."""
     return data.loc[~data["lossless"], "loss_rate"].nunique(dropna=False) <= 1 and data["panel"].nunique() > 1
 
 
@@ -97,7 +97,7 @@ def _draw_over_rate(data: pd.DataFrame, paired: bool) -> Figure:
 
 
 def winners(data: pd.DataFrame) -> tuple[str, list[str]]:
-    """What the best values are of, and the value of each row: "learning rate" and "0.001", "0.002", ...
+    """The name of the best values, and the value of each row: "learning rate" and "0.001", "0.002", ...
 
     The values of several pointers, or labels, have no name in common: they are given whole.
     """

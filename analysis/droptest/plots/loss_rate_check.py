@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the network did what the spec says: realised against configured loss rate, in standard deviations."""
+"""Whether the network lost as configured: realised against configured loss rate, in standard deviations."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a figure raises where there is nothing for it to show."""
+"""The exceptions of a figure that has nothing to show."""
 
 
 class NothingToDraw(Exception):
-    """The records do not have what the figure shows; the message says what is missing."""
+    """The records lack the values that the figure shows; the message names the missing ones."""
 
 
 class NotMeant(NothingToDraw):
-    """The runs were not meant to have what the figure shows: not worth a word in the report."""
+    """The runs were not meant to have the values that the figure shows: the report does not mention the figure."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Panels, one per series, with one curve per loss rate: what several figures share."""
+"""Panels, one per series, with one curve per loss rate: the parts that several figures share."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recovery saves and costs: difference to lossless, packets sent in addition, packets still missing."""
+"""Benefit and cost of recoveries: difference to lossless, packets sent in addition, packets still missing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a search for the tolerable loss rate saw: the paired difference over the rate, and the threshold."""
+"""The results of a search for the tolerable loss rate: the paired difference over the rate, and the threshold."""
 
 from __future__ import annotations
 

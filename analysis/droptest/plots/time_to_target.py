@@ -27,7 +27,7 @@ BREAK_EVEN = ("against", "break_even", "break_even_low", "break_even_high", "bre
 
 
 def data(records: Records) -> pd.DataFrame:
-    """One row per series and loss rate: reliable (whether the network repeats what it loses); mean, low and high of the
+    """One row per series and loss rate: reliable (whether the network repeats lost packets); mean, low and high of the
     virtual seconds to target_loss over the seeds, infinite where a seed never reached it. Rows of a tolerant series
     have its break-even rate with the reliable series `against`: break_even, break_even_low and break_even_high
     (fractions), break_even_words; several such series repeat the rows.

@@ -72,7 +72,7 @@ def points_of(data: pd.DataFrame) -> pd.DataFrame:
 
 
 def findings(data: pd.DataFrame) -> list[str]:
-    """What each series tolerates, a sentence each."""
+    """The tolerated loss rates of each series, a sentence each."""
     sentences = []
     for series, points in points_of(data).groupby("panel", sort=False):
         points = points.dropna(subset=["loss_rate"]).sort_values("loss_rate")
@@ -98,7 +98,7 @@ def view(data: pd.DataFrame) -> tuple[float, float]:
 
 
 def one_rate(data: pd.DataFrame) -> bool:
-    """Whether the series themselves are what is compared: several at a single rate."""
+    """Whether the figure compares several series at a single rate."""
     return data["loss_rate"].nunique(dropna=False) <= 1 and data["panel"].nunique() > 1
 
 

@@ -57,7 +57,7 @@ def data(records: Records) -> pd.DataFrame:
 
 
 def view(data: pd.DataFrame) -> tuple[float, float]:
-    """The range of the axis, which is logarithmic: what is 0 stands at its left end."""
+    """The range of the axis, which is logarithmic: values of 0 stand at its left end."""
     shown = [value for value in data[["deviation", "low", "high"]].to_numpy().flat if value > 0]
     return min(shown) / 1.6, max(shown) * 1.3
 
