@@ -266,7 +266,7 @@ def main() -> int:
             case = comparison.compare_ranks(RANK_CASES[name])
         result["cases"][name] = case
         if args.out:
-            write_json(result, args.out)  # what is measured is kept, whatever comes
+            write_json(result, args.out)  # an error later does not lose the cases so far
     if not args.out:
         write_json(result, None)
     return 1 if any(case["errors"] for case in result["cases"].values()) else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a figure was measured on: processor, memory, kernel, commit and compiler."""
+"""The machine and build of a measurement: processor, memory, kernel, commit and compiler."""
 
 import os
 import platform

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs programs that print one JSON object, each alone, and notes what else the machine did meanwhile."""
+"""Runs programs that print one JSON object, each alone, and records the machine's other load meanwhile."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def say(text: str) -> None:
 
 
 def environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """The user's environment without what changes speeds, then the changes; LD_LIBRARY_PATH is put in front."""
+    """The user's environment without variables that change speeds, then the changes; LD_LIBRARY_PATH goes first."""
     result = {name: value for name, value in os.environ.items() if not SPEED_VARIABLES.match(name)}
     for name, value in changes.items():
         old = result.get(name) if name == "LD_LIBRARY_PATH" else None
@@ -52,7 +52,7 @@ def _own_seconds() -> float:
 
 @contextmanager
 def machine_meanwhile() -> Iterator[dict]:
-    """What the machine did while the block ran; the values are there once it has ended.
+    """The machine's load while the block ran; the values are there once it has ended.
 
     Units: other_cpus and stolen_cpus are processors kept busy by others, and by the hypervisor, on average.
     """
@@ -77,7 +77,7 @@ def program(path: Path, target: str) -> Path:
 
 
 def output_of(words: Sequence[str], changes: Mapping[str, str] | None = None, timeout: float = 900) -> str:
-    """What the program prints. Raises: ProgramError with the end of its errors."""
+    """The program's standard output. Raises: ProgramError with the end of its errors."""
     command = " ".join(words)
     try:
         done = subprocess.run(
@@ -95,7 +95,7 @@ def output_of(words: Sequence[str], changes: Mapping[str, str] | None = None, ti
 
 
 def run(command: Sequence[object], changes: Mapping[str, str] | None = None, timeout: float = 900) -> dict:
-    """The program's JSON object, and beside it "machine_meanwhile". Raises: ProgramError."""
+    """The program's JSON object with a further member "machine_meanwhile". Raises: ProgramError."""
     words = [str(word) for word in command]
     with machine_meanwhile() as meanwhile:
         text = output_of(words, changes, timeout)

@@ -149,7 +149,7 @@ def parsed() -> argparse.Namespace:
 
 
 def drawing() -> Callable[[dict, Path], list[Path]]:
-    """What draws the figures. Raises: ProgramError without matplotlib, before anything is measured."""
+    """The function that draws the figures. Raises: ProgramError without matplotlib, before any measurement."""
     try:
         import scaling_plots
     except ModuleNotFoundError as error:

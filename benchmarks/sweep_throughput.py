@@ -64,7 +64,7 @@ def spec(args: argparse.Namespace, tensor: int) -> dict:
 
 
 def sweep(droptest: Path, args: argparse.Namespace, tensor: int, cores: list[int], options: list[str]) -> dict:
-    """What the machine did during one sweep, from nothing, and its seconds. Raises: ProgramError."""
+    """The machine's load during one sweep without earlier results, and its seconds. Raises: ProgramError."""
     with tempfile.TemporaryDirectory(prefix="droptest-throughput-") as folder:
         file = Path(folder) / "spec.json"
         file.write_text(json.dumps(spec(args, tensor)))

@@ -36,7 +36,7 @@ class Setting:
 
 
 def blas_folders() -> dict[str, str]:
-    """OpenBLAS's builds that Debian's packages put beside each other: openmp and pthread, as far as installed."""
+    """The folders of Debian's OpenBLAS builds by kind: openmp and pthread, as far as installed."""
     found = {}
     for kind in ("openmp", "pthread"):
         for library in sorted(Path("/usr/lib").glob(f"*/openblas-{kind}/libblas.so.3")):
@@ -45,7 +45,7 @@ def blas_folders() -> dict[str, str]:
 
 
 def default_blas() -> str:
-    """What the system's libblas.so.3 is where no variable says otherwise."""
+    """The file of the system's libblas.so.3 where no variable names another."""
     for library in sorted(Path("/usr/lib").glob("*/libblas.so.3")):
         return str(library.resolve())
     return "none"
@@ -57,14 +57,14 @@ def as_shipped(threads: int) -> Setting:
 
 
 def known_best(threads: int) -> Setting:
-    """What was the best on two cores when last searched: OpenBLAS with OpenMP, and memory that is kept."""
+    """The best setting of the last search, on two cores: OpenBLAS with OpenMP, and memory that is not given back."""
     blas = blas_folders().get("openmp")
     chosen = Setting(threads, KEEP_MEMORY | HUGE_PAGES)
     return chosen.with_variables({"LD_LIBRARY_PATH": blas}) if blas else chosen
 
 
 def _stages(threads: int) -> Iterator[Callable[[Setting], list[Setting]]]:
-    """One after the other: what to try instead of the best so far."""
+    """The stages in order: the settings to try in place of the best so far."""
     folders = list(blas_folders().values())
 
     def libraries(best: Setting) -> list[Setting]:
