@@ -92,7 +92,7 @@ def resolve(spec):
 
 
 def idle_parts(spec):
-    """What droptest warns of: loss where one rank sends nothing."""
+    """The settings that droptest warns of: loss where one rank sends nothing."""
     if spec["parallel"]["tensor"] > 1 or spec.get("network", {}).get("loss", NONE) == NONE:
         return []
     return [{"pointer": "/network", "message": "no packet is sent, so none is lost"}]
@@ -197,7 +197,7 @@ def damage(resolved):
 
 
 def seconds_per_step(resolved):
-    """A reliable network repeats what is lost, at 5 s for a loss rate of 1; a step takes 1 s besides."""
+    """A step takes 1 s. A reliable network adds the time of lost packets, 5 s at a loss rate of 1."""
     reliable = resolved["time"]["retransmission"]["protocol"] != "none"
     rates = [chain_of(n["reduce"]["loss"]).loss_rate for n in resolved["network"]["classes"].values()
              if is_lossy(n["reduce"]["loss"])]  # fmt: skip

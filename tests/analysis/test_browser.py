@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report in headless Chromium: what is drawn, what sorts, what overflows, what is asked of a network."""
+"""The report in headless Chromium: drawn figures, sorted tables, overflows, and requests to a network."""
 
 import html
 import json
@@ -15,7 +15,7 @@ from droptest.__main__ import main
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium: scripts/install-dependencies test installs it")
-# Runs in the page before all else, and writes what it saw into the page's last element.
+# Runs in the page before all else, and writes its findings into the page's last element.
 PROBE = """<script>
 const failures = [], asked = [];
 addEventListener("error", event => failures.push(String(event.message)));
@@ -75,7 +75,7 @@ def folder(tmp_path_factory):
 
 
 def probed(folder, profile, width):
-    """What the probe saw of a folder's report in a window of so many pixels."""
+    """The probe's findings in a folder's report, in a window of so many pixels."""
     page = folder / f"probe{width}.html"
     text = (folder / "report.html").read_text()
     page.write_text(text.replace("<style>", PROBE + "<style>", 1))

@@ -80,7 +80,7 @@ def test_runs_that_lose_on_some_links_or_in_some_steps_are_not_lossless():
     namer = SeriesNamer(runs)
     assert [namer.lossless(run) for run in runs] == [True, False, False, False]
     assert [namer.rate(run) for run in runs[:3]] == [0, 0.05, 0.03]
-    assert math.isnan(namer.rate(runs[3]))  # no statistics say what it came to
+    assert math.isnan(namer.rate(runs[3]))  # no statistics have its mean rate
     assert namer.series(runs[0]) == "lossless"
     assert namer.series(runs[1]) == "from 3 Bernoulli 20 %"
     assert namer.series(runs[2]) == "outage in step 2"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each recovery saves and costs, against the run that recovers nothing."""
+"""Benefit and cost of each recovery, against the run that recovers nothing."""
 
 import json
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seeds of weights, data and network: pairs, variances, seeds that an effect needs, and what is equal."""
+"""Seeds of weights, data and network: pairs, variances, seeds that an effect needs, and equality within a margin."""
 
 import json
 import math
@@ -52,7 +52,7 @@ def test_a_run_is_paired_with_the_lossless_run_of_its_weights_and_data(crossed):
         twin = rows.loc[row.twin]
         assert twin["training"] == row.training and twin["network_seed"] == row.network_seed
         assert re.fullmatch(r"weights \d, data 1, network \d", row.seed)
-    # A lossless run of the network's seed is not needed: the training is what makes a twin.
+    # A lossless run of the network's seed is not needed: twins share the training.
     lone = crossed.parent / "lone"
     for loss, network in ((NONE, 1), (bernoulli(0.1), 2)):
         spec = json.loads(json.dumps(synthetic.BASE)) | {"seeds": {"network": network}}
@@ -73,7 +73,7 @@ def test_variances_of_a_crossing_are_those_of_its_effects(crossed):
     assert found.training.variance == pytest.approx((ms_training - ms_rest) / 2)
     assert found.network.variance == pytest.approx((ms_network - ms_rest) / 3)
     assert found.rest.variance == pytest.approx(ms_rest)
-    # The final loss has the weights' own loss besides: 0.25 w.
+    # The final loss also has the weights' own loss: 0.25 w.
     own = seeds.spreads(records, seeds.FINAL)[0].found
     assert own.training.variance == pytest.approx((2 * 2 * 0.27**2 / 2 - ms_rest) / 2)
     # The summary's interval is that of the design, not of six independent runs.

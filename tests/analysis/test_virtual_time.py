@@ -41,7 +41,7 @@ def test_time_to_target_is_interpolated():
     assert virtual_time.time_to_target([0, 10, 20], [3.0, 2.0, 1.0], 2.0) == 10
     assert virtual_time.time_to_target([5, 10], [1.0, 2.0], 1.5) == 5
     assert virtual_time.time_to_target([0, 10, 20], [3.0, 2.0, 1.0], 0.5) == math.inf
-    # The first crossing counts, and what is not finite is left out.
+    # The first crossing counts, and values that are not finite are left out.
     assert virtual_time.time_to_target([0, 1, 2, 3], [3.0, 1.0, 3.0, 1.0], 2.0) == 0.5
     assert virtual_time.time_to_target([0, 1, 2], [3.0, math.nan, 1.0], 2.0) == 1
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmark scripts decide by themselves: settings, environments, ratios, and what they refuse."""
+"""The decisions of the benchmark scripts: settings, environments, ratios, and refused arguments."""
 
 import importlib.machinery
 import importlib.util

@@ -20,7 +20,7 @@ BINARY = os.environ.get("DROPTEST_BINARY", str(ROOT / "build/dev/experiments/dro
 PYTHON = "/usr/bin/python3"
 PAGES = sorted(["README.md", *(f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md"))])
 
-# Not run, only parsed: what they need.
+# Commands that are parsed, but not run -> the reason.
 NEEDS = {
     "mpirun": "a launcher; tests/experiments/test_launchers.py starts it",
     "srun": "a cluster",
@@ -127,8 +127,8 @@ def test_the_pages_have_commands():
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_a_command_is_understood(command, tmp_path):
     if (words := of_droptest(command)) is not None:
-        # In an empty folder a command that is understood misses its files, or does its work. A page may show what is
-        # said of one that is not.
+        # In an empty folder a command that is understood misses its files, or does its work. A page may show the error
+        # of a command that is not understood.
         if words[0] not in ("list", "info", "fates", "collective", "drift", "schema"):
             ran = call([BINARY, *words], tmp_path)
             assert bool(re.search(r"see droptest .*--help", ran.stderr)) == ("swep" in words), ran.stderr

@@ -9,7 +9,7 @@ from pathlib import Path
 
 BINARY = os.environ.get("DROPTEST_BINARY", str(Path(__file__).parents[2] / "build/dev/experiments/droptest"))
 
-# Variables of launchers and of the report that would change what a test sees.
+# The environment without variables of launchers and of the report, which would change a test's results.
 CLEAN_ENVIRONMENT = {
     name: value
     for name, value in os.environ.items()

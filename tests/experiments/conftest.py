@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several test files launch runs with."""
+"""Fixtures with which several test files launch runs."""
 
 import pytest
 from slurm_cluster import CannotStart, SlurmCluster

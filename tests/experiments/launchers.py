@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts ranks as users do, by hand, mpirun, srun and torchrun; finds them, and collects what they say."""
+"""Starts ranks as users do, by hand, mpirun, srun and torchrun; finds them, and collects their output."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ exec "$@"
 
 
 def missing(launcher):
-    """Why the launcher cannot be used here; "" where it can. A Slurm has to be started besides."""
+    """Why the launcher cannot be used here; "" where it can. For srun, a Slurm must also be started."""
     program = None if launcher == "by_hand" else launcher
     return f"{program} is not installed" if program and shutil.which(program) is None else ""
 
@@ -98,7 +98,7 @@ class Launch:
         return found
 
     def errors(self):
-        """Rank -> what it wrote to its standard error."""
+        """Rank -> the text of its standard error."""
         return {int(path.stem[5:]): path.read_text() for path in self.errors_folder.glob("rank_*.err")}
 
     def wait(self, seconds):

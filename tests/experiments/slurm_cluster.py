@@ -46,7 +46,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 class CannotStart(Exception):
-    """The reason to skip what needs a Slurm."""
+    """The reason to skip tests that need a Slurm."""
 
 
 def path_of(program):

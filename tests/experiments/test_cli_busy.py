@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two commands on one folder: who comes second leaves what the first one writes alone."""
+"""Two commands on one folder: the second one does not touch the records of the first."""
 
 import fcntl
 import json
@@ -35,8 +35,7 @@ def line_with(stream, text):
 
 @pytest.fixture
 def being_run(tmp_path):
-    """The folder of a run that another process is at work on, with what it has written so far, and the result that it
-    will have."""
+    """The folder of a run that another process is at work on, with its records so far, and its later result."""
     write_spec(tmp_path)
     run("run", "spec.json", "--out", "finished", cwd=tmp_path)
     (finished,) = run_folders(tmp_path, out="finished")

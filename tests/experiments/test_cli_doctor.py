@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""droptest doctor: what it says of good and bad machines, specs and launches."""
+"""droptest doctor: its findings about good and bad machines, specs and launches."""
 
 import json
 import os
@@ -119,7 +119,7 @@ def test_a_spec_that_is_wrong_is_named_as_validate_does(tmp_path):
     report = doctor(tmp_path, *wrong, expect=1)
     validated = run("validate", "spec.json", *wrong, cwd=tmp_path, expect=2).err
     assert the(report, "spec")["seen"] in validated and failed(report) == {"spec"}
-    # What needs no spec is checked.
+    # Checks without need of a spec are made.
     assert {"launch", "results", "devices", "driver"} <= {c["check"] for c in report["checks"]}
 
 
@@ -221,7 +221,7 @@ def test_a_wrong_world_size_is_a_failure(tmp_path):
     assert code == 1 and failed(report) == {"launch"}
     assert "rank 0 of 3" in the(report, "launch")["seen"] and "/parallel/tensor is 2" in the(report, "launch")["seen"]
     assert the(report, "all-reduce")["status"] == "skipped"
-    # Rank 0 cannot know what the others see: they say it themselves.
+    # Rank 0 cannot know the findings of the others: they print them themselves.
     assert (other_out, other_code) == ("", 1) and "rank 1: launch: torchrun: rank 1 of 3" in other_err
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""droptest plan: what a spec asks for, against what its runs then are."""
+"""droptest plan: the plan of a spec against its runs."""
 
 import json
 

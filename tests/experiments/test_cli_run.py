@@ -282,7 +282,7 @@ def test_a_finished_run_says_which_records_it_lacks(tmp_path):
     assert f"results/tiny/{folder.name}: finished, but without what the spec asks for: the final weights" in refused
     assert "/record/links" in refused and "--again" in refused
 
-    # export says what was missing, and the command that it names makes it.
+    # export names the missing file, and the command that it prints writes it.
     said = run("export", f"results/tiny/{folder.name}", "--out", "x", cwd=tmp_path, expect=2).err
     command = said.strip().split("this writes them: droptest ")[1].split(" ")
     assert "the records are in" in run(*command, cwd=tmp_path).out

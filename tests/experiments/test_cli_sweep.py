@@ -88,7 +88,7 @@ def test_a_failing_run_is_recorded_and_the_others_go_on(tmp_path):
     errors = [line for line in result.err.splitlines() if line.startswith("droptest: error: run ")]
     assert len(errors) == 2 and all("cannot remove" in line for line in errors)
 
-    # What was in the way is gone: only the failed runs are run.
+    # The obstacles are gone: only the failed runs are run.
     for folder in broken:
         shutil.rmtree(folder / "weights.safetensors")
     times = [(f / "summary.json").stat().st_mtime_ns for f in kept]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""droptest fates, collective, list, info, report, and what all commands share."""
+"""droptest fates, collective, list, info, report, and rules of all commands."""
 
 import json
 import math

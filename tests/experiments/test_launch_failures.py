@@ -23,7 +23,7 @@ CAUSES = {"kill": "rank 2 died or lost its connection", "stop": "no data from ra
 
 
 class Outcome:
-    """What a fault led to: seconds to the end of the last other rank, exit codes, errors; or why there was none."""
+    """The outcome of a fault: seconds to the end of the last other rank, exit codes, errors; or why there was none."""
 
     def __init__(self, skipped=""):
         self.skipped = skipped

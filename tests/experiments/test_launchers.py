@@ -96,13 +96,13 @@ def test_a_launched_run_gives_the_records_of_local(launcher, rendezvous, request
 def test_ranks_that_droptest_starts_meet_by_tcp_too(tmp_path, local_run):
     backend = {"name": "gloo", "timeout_seconds": 30, "rendezvous": {"kind": "tcp"}}
     write_spec(tmp_path, parallel={"tensor": RANKS}, training=TRAINING, backend=backend)
-    # What belongs to a launch of this shell is not theirs.
+    # The ranks do not take the variables of a launch from this shell.
     run("run", "spec.json", cwd=tmp_path, environment={"MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "none"})
     expect_same_records(run_folders(tmp_path)[0], local_run)
 
 
 def batch_job(slurm, folder, *options):
-    """Runs the batch script on spec.json with records in out/, returns what the job printed."""
+    """Runs the batch script on spec.json with records in out/, returns the output of the job."""
     # The nodes of this Slurm are names of one machine, so the job cannot find the first one by its name.
     variables = {"DROPTEST": BINARY, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1))}
     environment = {**CLEAN_ENVIRONMENT, **slurm.environment, **variables}

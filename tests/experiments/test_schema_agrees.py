@@ -36,7 +36,7 @@ def validators():
     for name in NAMES:
         schema = schemas[f"{name}.schema.json"]
         jsonschema.Draft202012Validator.check_schema(schema)
-        # Our references name files without a folder, as they lie beside each other.
+        # Our references name files without a folder, since all schemas are in one folder.
         resolver = jsonschema.RefResolver(base_uri=f"{name}.schema.json", referrer=schema, store=dict(schemas))
         result[name] = jsonschema.Draft202012Validator(schema, resolver=resolver)
     return result
@@ -230,7 +230,7 @@ RENDEZVOUS = [
 VALID = {
     "spec": [EVERYTHING, {"name": "t", "data": {"text": "a"}}]
     + [{"name": "t", "data": {"text": "a"}, "backend": {"rendezvous": place}} for place in RENDEZVOUS]
-    # The schema is of whole specs: one that extends another may lack what that has.
+    # The schema is of whole specs: a spec that extends another may lack the other's members.
     + [
         spec
         for path in sorted((ROOT / "experiments" / "specs").rglob("*.json"))

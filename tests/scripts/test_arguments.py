@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every script explains itself, and refuses what it does not know before it does anything."""
+"""Every script explains itself, and refuses unknown arguments before it does anything."""
 
 import os
 import shutil
@@ -53,7 +53,7 @@ def test_an_unknown_option_is_refused_with_the_usage(call, script):
     ran = call(script, "--frobnicate")
     assert ran.returncode == 2 and ran.stdout == ""
     assert "usage: " in ran.stderr
-    # argparse names what is missing first.
+    # argparse names missing arguments first.
     assert "--frobnicate" in ran.stderr or (script in PYTHON and "required" in ran.stderr)
 
 
