@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Virtual time of an all-reduce: the ranks beside the closed forms, and beside the simulation without ranks.
+// Virtual time of an all-reduce: the ranks against the closed forms, and against the simulation without ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ TEST(CollectiveTime, TheCollectiveExperimentMeasuresItBesideTheClosedForm) {
   EXPECT_GT(result.time->repeated, 0U);
 }
 
-// Hops of a schedule take what its closed form says, and lateness makes holes in what they carry.
+// The hops of a schedule take the time of its closed form, and their late packets are lost.
 TEST(CollectiveTime, PathsOfHopsTakeTheirClosedForms) {
   CollectiveExperiment experiment;
   experiment.network = *options_of("ring", 0.05, model_of()).network.of(kClass);
@@ -242,7 +242,7 @@ TEST(CollectiveTime, MessagesThatWouldNeverGetAcrossAreRefused) {
   EXPECT_THAT(error(), ::testing::AllOf(::testing::HasSubstr("collective: retransmission: takes "),
                                         ::testing::HasSubstr("of up to 23438 packets under bernoulli(loss_rate=0.01)"),
                                         ::testing::HasSubstr("want at most 1e+03")));
-  // What a hop carries is what counts: eight parts of it on a ring of eight.
+  // The limit counts the packets of one hop: an eighth of the elements on a ring of eight.
   experiment.elements = 8 * 64 * 500;
   experiment.ranks = 8;
   for (const auto& [path, packets] :
@@ -256,8 +256,8 @@ TEST(CollectiveTime, MessagesThatWouldNeverGetAcrossAreRefused) {
   }
 }
 
-// Two rounds, then the rest is tolerated: what stays missing is p^3, and the clock and the loss layer count the same
-// repetitions, on links whose fates are those without a clock.
+// Losses after the budget of rounds are tolerated: p^(rounds + 1) of the packets stay missing. The clock and the loss
+// layer count the same repetitions, on links with the same fates as without a clock.
 TEST(CollectiveTime, ABudgetOfRoundsTakesTimeAndLeavesTheRestMissing) {
   constexpr double kLoss = 0.3;
   for (const std::string_view path : {"direct", "ring", "contribution"}) {
@@ -340,7 +340,7 @@ TEST(CollectiveTime, RepetitionsMeetTheEpisodeThatLostThePacket) {
   EXPECT_LT(residual, 1);
 }
 
-// A collective does not know of what goes from send to recv, so both count from places of their own.
+// A collective does not know of messages from send to recv, so both count from places of their own.
 TEST(CollectiveTime, MessagesAndCollectivesShareNoPlaceOfALink) {
   LossyOptions options = options_of("direct", 0.1, model_of());
   ClassNetwork& network = *options.network.of(kClass);
@@ -369,7 +369,8 @@ TEST(CollectiveTime, MessagesAndCollectivesShareNoPlaceOfALink) {
   }
 }
 
-// Of two nodes of two ranks, whose links within are slow to answer: what goes to all ranks of one node crosses no node.
+// Two nodes of two ranks, with slow links between the nodes: a message to all ranks of a group within one node has the
+// round trip of the links within.
 TEST(CollectiveTime, WhatGoesToAllIsSentAgainAtThePaceOfTheGroupsLinks) {
   LossyOptions options = options_of("contribution", 0.2, model_of());
   TimeModel& model = *options.time;

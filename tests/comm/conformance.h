@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every backend must do, checked on one rank against references that each rank computes alone.
+// The contract of every backend, checked on one rank against references that each rank computes alone.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,12 @@ std::uint64_t check_conformance(Communicator& communicator);
 /// The same over subgroups: halves, reversed order, nested, and ranks that belong to none.
 std::uint64_t check_conformance_of_splits(Communicator& communicator);
 
-/// The same two for communicators that add in an order of their own: the inputs are such that every order gives one
-/// sum.
+/// The same two for communicators that add in an order of their own: with these inputs every order gives one sum.
 std::uint64_t check_conformance_of_any_order(Communicator& communicator);
 std::uint64_t check_conformance_of_splits_of_any_order(Communicator& communicator);
 
 /// The operations of check_conformance with messages and parts on both sides of 64 KiB, with and without the 168 bytes
-/// of a Gloo message that say what is called.
+/// of a Gloo message that name the call.
 std::uint64_t check_message_sizes(Communicator& communicator);
 
 /// check_conformance of the communicator and of its twins, on a thread each at the same time.

@@ -84,7 +84,7 @@ TEST(DeviceCollectives, CallsFollowEachOtherWithoutTheHost) {
     DeviceBuffer<float> sums(kElems, "sums");
     const std::vector<float> start(kElems, static_cast<float>(group.rank() + 1));
     copy_to_device(std::span<const float>(start), data.elems(), stream);
-    // Each call reads what the last one wrote, and the next one writes what this one reads.
+    // Each call reads the output of the last one, and the next one writes into the input of this one.
     for (int call = 0; call < kCalls; ++call) {
       group.all_reduce(device_tensor(DeviceSpan<const float>(data.elems()), stream),
                        device_tensor(sums.elems(), stream), ReduceOp::kSum, {kClass, "sums"});
@@ -128,7 +128,7 @@ TEST(DeviceCollectives, HostAndDeviceMemoryInOneCallIsAnError) {
   });
 }
 
-// What a program of collectives comes to on one rank: the bytes of all results, and the group's statistics.
+// The outcome of a program of collectives on one rank: the bytes of all results, and the group's statistics.
 struct Outcome {
   std::vector<std::byte> bytes;
   ClassStatistics statistics;
@@ -233,7 +233,7 @@ TEST(DeviceLosses, OwnContributionsInThePlaceOfLostOnesHaveTheHostsBits) {
   expect_twins(std::type_identity<Bf16>());
 }
 
-// At loss 0 every path is what it is without the loss layer's losses, and `contribution` and `direct` are bare `local`.
+// At loss 0 the results of `contribution` and `direct` are those of bare `local`.
 TEST(DeviceLosses, WithoutLossNothingChanges) {
   DROPTEST_NEEDS_DEVICE();
   for (const std::string_view path : {"direct", "contribution"}) {
@@ -373,7 +373,7 @@ TEST(DeviceCollectives, MemoryOfMessagesIsThatOfThoseUnderWay) {
     for (std::size_t size = 1; size <= kMost; ++size) send(size);
     for (std::size_t size = kMost; size >= 1; --size) send(size);
     EXPECT_LT(before,
-              free_device_bytes(0) + 2 * kMost * kMebibyte);  // what a barrier held at the first reading may be free
+              free_device_bytes(0) + 2 * kMost * kMebibyte);  // memory that a barrier held at first may be free now
     group.barrier({kClass, "after"});
   });
 }

@@ -54,7 +54,7 @@ TEST(Float16, EveryNumberIsAFloatAndComesBack) {
   }
 }
 
-// Of all pairs of neighbours: what lies between them goes to the nearer one, and from the middle to the even one.
+// For all pairs of neighbours: a number between them goes to the nearer one, and the middle to the even one.
 TEST(Float16, RoundsToTheNearestAndTiesToEven) {
   for (std::uint16_t bits = 0; bits < 0x7bff; ++bits) {
     const float low = to_float(Fp16{bits});

@@ -48,7 +48,7 @@ TEST(ErrorFeedback, WhatArrivesAddsUpToWhatWasPutIn) {
         });
         return worst;
       };
-      // What the memories hold is a few messages at most, however long it goes on: P(9 losses in a row) x 4000 < 0.1.
+      // The residuals are a few messages at most, after any number of calls: P(9 losses in a row) x 4000 < 0.1.
       const double soon = shortfall(network, 50);
       const double late = shortfall(network, 200);
       EXPECT_GT(soon, 0.5) << path << ": something is on its way";
@@ -59,7 +59,7 @@ TEST(ErrorFeedback, WhatArrivesAddsUpToWhatWasPutIn) {
   }
 }
 
-// What is remembered comes with the next message that arrives for certain, of zeros here.
+// The residual comes with the next message that surely arrives, here one of zeros.
 TEST(ErrorFeedback, WhatIsSentAndWhatIsRememberedAddUpToWhatWasWanted) {
   constexpr int kRanks = 3;
   constexpr std::size_t kElems = 300;

@@ -93,8 +93,8 @@ Carried carry(const FateSimulation& simulation) {
   return carried;
 }
 
-// With ones a result is the number of contributions that arrived, and with one half alone the sum over ranks is what
-// that half lets through.
+// With ones a result is the number of contributions that arrived. With losses in one half alone, the sum over ranks
+// counts the values that pass that half.
 TEST(FateSimulation, HasTheDigestAndTheSurvivalOfRanksThatCarryTensors) {
   for (const PathEntry& path : paths()) {
     for (const Consistency consistency : {Consistency::kPerReceiver, Consistency::kShared}) {

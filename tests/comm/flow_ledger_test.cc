@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of links at their two ends: what is counted, what is compared.
+// The state of links at their two ends: its counts, and their comparison.
 #include "comm/lossy/flows/flow_ledger.h"
 
 #include <gtest/gtest.h>
@@ -131,7 +131,7 @@ TEST(FlowLedger, CountsNothingWhereNobodyAsks) {
   EXPECT_EQ(flow_of(ledger).loss_counts().packets, 0U);
 }
 
-// What is in time is said message by message, and used up by those that are passed on too.
+// The times have one entry for each message, and messages that are passed on use up their entries too.
 TEST(FlowLedger, PassedMessagesUseUpTheirTimes) {
   FlowLedger ledger(network_of(0));
   MessageTimes times;

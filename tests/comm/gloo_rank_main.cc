@@ -36,7 +36,7 @@ void all_reduce(Communicator& communicator, std::size_t count_elems) {
   communicator.all_reduce(std::span(data), ReduceOp::kSum, {.name = "grad.wte"});
 }
 
-// What the culprit does in step kFailingStep: returns where it goes on afterwards.
+// The fault of the culprit in step kFailingStep; returns where the culprit goes on afterwards.
 void misbehave(TurnClock& clock, std::string_view how) {
   if (how == "kill") ::raise(SIGKILL);
   if (how == "exit") ::_exit(3);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paths of hops beyond the reference: no loss changes no bit, rates per link, and what is refused.
+// Paths of hops beyond the reference: no loss changes no bit, rates per link, and refused settings.
 #include "comm/lossy/paths/hop_path.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A schedule of hops under loss once more, element by element and without ranks: what HopPath is tested against.
+// A schedule of hops under loss once more, element by element and without ranks: the reference for tests of HopPath.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class HopReference {
 
   HopReference(const ClassNetwork& network, std::uint64_t seed, sim::TrafficClass traffic_class, int ranks);
 
-  /// Carries a collective out on what each rank has, `work`; the elements are cut by `counts`.
+  /// Carries a collective out on the elements of each rank, `work`, which are cut by `counts`.
   Values run(sim::Collective collective, int root, Values work, const Counts& counts, ReduceOp op);
 
  private:
@@ -33,7 +33,7 @@ class HopReference {
   sim::TrafficClass traffic_class_;
   int ranks_;
   std::map<std::tuple<int, int, int>, std::pair<std::uint64_t, std::uint64_t>> links_;  // next packet, next message
-  // What arrived last, by collective, half, receiver, source and round (0 for values), element.
+  // The last value that arrived, by collective, half, receiver, source and round (0 for values), element.
   std::map<std::tuple<int, int, int, int, int, std::uint64_t>, double> last_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the loss layer says of single transformer blocks.
+// The loss layer's statistics of single transformer blocks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -138,7 +138,7 @@ TEST(LayerDiagnostics, AMessageIsTouchedWhereItsReceiverLosesAPacket) {
   });
 }
 
-// What a rank remembers of its steps is what it tells the others when they put their verdicts together.
+// A rank stores its verdicts on steps until it sends them to the others: the size of that message shows its memory.
 TEST(LayerDiagnostics, MemoryDoesNotGrowWithTheStepsWhereNobodyAsks) {
   constexpr std::uint64_t kSteps = 2500;
   // Two packets a step: steps 1, 1500 and 2500 lose one.

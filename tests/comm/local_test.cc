@@ -28,8 +28,8 @@ using ::testing::Not;
 
 const Message kMessage{.traffic_class = sim::TrafficClass::kTpBackward, .name = "grad.wte", .layer = 3};
 
-// Runs `body` on every rank and returns what each rank threw as a CommError; "" where it threw nothing. Who has thrown
-// is counted in `failed`.
+// Runs `body` on every rank and returns the text of each rank's CommError; "" where it threw none. `failed` counts the
+// ranks that have thrown.
 std::vector<std::string> errors_of(int world_size, std::chrono::milliseconds timeout,
                                    const std::function<void(Communicator&)>& body, const Clock& clock = steady_clock(),
                                    std::atomic<int>* failed = nullptr) {
@@ -269,7 +269,7 @@ TEST(LocalFailure, ARankThatReturnsEarlyIsNamedAtOnce) {
 
 struct Mismatch {
   const char* name;
-  std::function<void(Communicator&)> odd;  ///< what rank 1 calls; the others all_reduce 10 floats
+  std::function<void(Communicator&)> odd;  ///< the calls of rank 1; the others all_reduce 10 floats
   const char* text;
 };
 

@@ -88,7 +88,7 @@ TEST(LossSelection, AnAdversaryLosesAsMuchAndHurtsMore) {
     const Outcome adversary = reduced(LossSelection::kLargestNorm, rate);
     EXPECT_EQ(adversary.lost, random.lost);
     EXPECT_GT(random.lost, 0U);
-    // A tenth of the packets has nearly all the energy, and that is what is hit first.
+    // A tenth of the packets has nearly all the energy, and the adversary loses these packets first.
     EXPECT_GT(adversary.nmse, 2 * random.nmse) << rate;
   }
   EXPECT_EQ(reduced(LossSelection::kLargestNorm, 0).data, reduced(LossSelection::kByFate, 0).data);

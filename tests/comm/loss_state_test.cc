@@ -359,7 +359,7 @@ TEST(LossState, ARefusedStartLeavesItAsItWas) {
   expect_refused_start_changes_nothing(network, message(700, std::uint64_t{1} << 47U));
 }
 
-// What one message remembers is replaced by another of its name with another size.
+// The stale values of a message are replaced by those of another of its name with another size.
 TEST(LossState, MessagesOfOneNameAndDifferentSizesMayBeExchangedTogether) {
   ClassNetwork network = recovery_network("direct", 0, 0.3);
   network.gather.fill = Fill::kStale;

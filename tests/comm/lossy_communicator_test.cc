@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a caller of the lossy communicator can rely on, path by path.
+// The guarantees of the lossy communicator to its callers, path by path.
 #include "comm/lossy/lossy_communicator.h"
 
 #include <gmock/gmock.h>
@@ -104,7 +104,7 @@ TEST(LossyCommunicator, LossZeroGivesTheBitsOfTheBareBackend) {
   expect_loss_free_bits<double>();
 }
 
-// p = 1 on `direct`: each rank ends with what it computed from its own data, or what the fill puts there.
+// p = 1 on `direct`: each rank ends with the sum over its own data alone in its part, and with the fill elsewhere.
 TEST(LossyCommunicator, DirectAtLossOneIsDefinedForEveryFill) {
   constexpr int kRanks = 3;
   constexpr std::uint64_t kPart = 10;

@@ -79,7 +79,7 @@ TEST(LossyConformance, LargeExchanges) {
   }));
 }
 
-// What a rank knows after the program below.
+// The results and statistics of a rank after the program below.
 struct Outcome {
   std::vector<float> values;
   std::vector<std::uint64_t> digests;

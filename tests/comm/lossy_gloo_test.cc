@@ -226,7 +226,7 @@ TEST(LossyGloo, RecoversWhatTheLocalBackendRecovers) {
   const auto expect_with = [&plain](const std::string& what, const std::function<void(ClassNetwork&)>& change) {
     ClassNetwork network = network_of("direct");
     change(network);
-    // The Hadamard transform adds up 32 values besides.
+    // The Hadamard transform also adds up 32 values.
     const auto results =
         expect_alike(options_of(network), what == "hadamard" ? 10 * kSumTolerance : kSumTolerance, what);
     EXPECT_NE(results[0].data, plain) << what << " has no effect";

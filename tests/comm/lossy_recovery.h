@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that talk over a lossy communicator with recovery, for tests of what comes of it.
+// Ranks that talk over a lossy communicator with recovery, for tests of their results.
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,7 @@ Floats recovery_values(int call, int rank, std::size_t count);
 
 Floats all_reduce(Communicator& group, Floats data, const Message& message = {kRecoveryClass, "m", 1});
 
-/// What loss does to an all-reduce of two ranks' values.
+/// The errors that loss causes in an all-reduce of two ranks' values.
 struct Damage {
   double energy = 0;      ///< sum of squared errors
   double worst = 0;       ///< largest error

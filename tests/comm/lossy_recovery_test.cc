@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recovery in collectives: error against theory, what is repaired bitwise, what is sent again, what is refused.
+// Recovery in collectives: errors against theory, bitwise repair, retransmission, refused settings.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -238,7 +238,7 @@ TEST(Recovery, CombinationsWithoutAMeaningAreRefusedWithTheReason) {
   network.reduce.recovery = std::make_shared<sim::SelectiveRepeat>(1, sim::Parity({4, 1, 1}));
   EXPECT_THAT(reason_of(network), testing::HasSubstr("no closed form, with the fill inverse_probability"));
 
-  // What only the call shows.
+  // Errors that only a call can find.
   network = recovery_network("direct", 0.1, 0.1);
   network.recovery.hadamard_block_elems = 64;
   EXPECT_THROW(run_ranks(2, kRecoveryTimeout,

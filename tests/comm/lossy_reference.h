@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives under loss once more, element by element and without ranks: what the loss layer is tested against.
+// Collectives under loss once more, element by element and without ranks: the reference for tests of the loss layer.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class LossyReference {
 
   Values all_reduce(const Values& inputs, ReduceOp op);
   Values reduce_scatter(const Values& inputs, const Counts& counts, ReduceOp op);
-  /// `before` is what the outputs held.
+  /// `before`: the values in the outputs before the call.
   Values all_gather(const Values& inputs, const Counts& counts, const Values& before);
   /// parts[source][destination] -> result[destination], parts in source order.
   Values all_to_all(const std::vector<Values>& parts, const Values& before);

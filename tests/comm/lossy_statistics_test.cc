@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the loss layer counts, and that both ends of a link agree.
+// The counts of the loss layer, and that both ends of a link agree.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +46,7 @@ LossyOptions options_of(std::string_view path, const std::shared_ptr<const sim::
   return options;
 }
 
-// What `body` left on rank 0, and that all ranks got the same.
+// The statistics of rank 0 after `body`; expects the same ones on all ranks.
 template <class Body>
 std::vector<ClassStatistics> statistics_of(int ranks, const LossyOptions& options, const Body& body) {
   std::vector<ClassStatistics> result;
@@ -72,7 +72,7 @@ void reduce_calls(LossyCommunicator& lossy, int calls, std::uint64_t count) {
   }
 }
 
-// The fates of a link drawn again in one piece, and what they add up to.
+// The counts of a link's fates, drawn again in one piece.
 LossCounts redrawn(const sim::LossProcess& process, const sim::Link& link, std::uint64_t packets) {
   sim::PacketMask lost(packets);
   process.draw(4242, link, 0, lost);
@@ -325,7 +325,7 @@ TEST(LossyStatistics, ANaNOnOneRankIsNoDivergenceThatCanBeOverlooked) {
       data[place] = std::nan("");
       lossy.broadcast(Tensor(std::span(data)), 0, kMessage);
       data.assign(100, 1.0);
-      lossy.broadcast(Tensor(std::span(data)), 0, kMessage);  // what comes later does not hide it
+      lossy.broadcast(Tensor(std::span(data)), 0, kMessage);  // a later collective does not hide it
       const auto statistics = lossy.collect_statistics(Detail::kOmit);
       EXPECT_TRUE(std::isnan(statistics.at(0).divergence_max)) << place;
       EXPECT_TRUE(std::isnan(statistics.at(0).divergence_rms)) << place;

@@ -34,7 +34,7 @@ LossyOptions bursty(BurstScope scope) {
   return recovery_options(network);
 }
 
-// What rank 1 gets of rank 0's messages, by ordinal; and the class's statistics.
+// The values that rank 1 receives of rank 0's messages, by ordinal; and the digest of the class's fates.
 std::map<std::uint64_t, Floats> received(const LossyOptions& options, const std::vector<std::uint64_t>& order,
                                          std::uint64_t* digest = nullptr) {
   std::map<std::uint64_t, Floats> result;

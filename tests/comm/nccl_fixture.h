@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests over the test double of NCCL begin and end with.
+// Set-up and final checks of tests over the test double of NCCL.
 #pragma once
 
 #include <gmock/gmock.h>

@@ -60,7 +60,7 @@ Outcomes over_nccl(int ranks, const ClassNetwork& network) {
         program_over(inner, network, [&](Communicator& lossy, const auto& program) {
           ThroughDevice device(lossy, stream.device());
           program(device);
-          lossy.barrier({sim::TrafficClass::kControl, "end of step"});  // what was sent has left this stream
+          lossy.barrier({sim::TrafficClass::kControl, "end of step"});  // the sends have left this stream
         });
   });
   EXPECT_THAT(ends, ::testing::Each("ok"));

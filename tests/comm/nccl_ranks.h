@@ -12,7 +12,7 @@
 
 namespace droptest::comm {
 
-/// What a rank does on its device, and on the stream that it is given.
+/// The program of a rank on its device and on the stream that it is given.
 using Body = std::function<void(Communicator&, Stream&)>;
 
 struct Ranks {

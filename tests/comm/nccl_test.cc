@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The NCCL backend over the test double of NCCL: its ranks are threads, whose devices and streams are the double's.
-// What the ranks say to each other on the host goes over Gloo's real connections.
+// The ranks' messages on the host go over Gloo's real connections.
 #include "comm/nccl/nccl_communicator.h"
 
 #include <gmock/gmock.h>

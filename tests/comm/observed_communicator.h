@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator that tells a test what goes through it.
+// A communicator that shows a test the messages that go through it.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace droptest::comm {
 
-/// Forwards every call to `inner`, which is borrowed, and shows first what the rank puts in. Parts that are split off
-/// are not observed.
+/// Forwards every call to `inner`, which is borrowed, and shows first the rank's message and input size. Parts that are
+/// split off are not observed.
 class ObservedCommunicator : public Communicator {
  public:
   using Observe = std::function<void(const Message& message, std::size_t input_bytes)>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The virtual clock's two timelines: what is computed while calls are under way, and ports that carry one at a time.
+// The virtual clock's two timelines: computation while calls are under way, and ports that carry one at a time.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -203,7 +203,7 @@ TEST(OverlappedTime, ASplitGroupsClockIsInTheRanksStep) {
   });
 }
 
-// Its time begins at its start, and what the next step computes hides it.
+// The time of a work begins at its start, and the computation of the next step hides it.
 TEST(OverlappedTime, AWorkMayCrossTheBeginningOfAStep) {
   const double alone = seconds_of_one(2, options_of("direct", 0, model_of()));
   for (const double share : {0.25, 4.0}) {
@@ -269,7 +269,7 @@ TEST(OverlappedTime, AMessageHidesBehindWhatItsReceiverComputes) {
   EXPECT_NEAR(time.seconds, 1e-3, kExact);
 }
 
-// A rank may wait for a collective first, whose peers send only afterwards what it receives.
+// A rank may start a receive and then wait for a collective, although its peer sends only after the collective.
 TEST(OverlappedTime, AReceiveThatComesLaterHoldsUpNoCollective) {
   LossyOptions options = options_of("direct", 0.1, model_of());
   constexpr auto kOther = sim::TrafficClass::kPpActivation;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives with a reduction of the caller's own: values, in place and not, and what happens when one fails.
+// Collectives with a reduction of the caller's own: values, in place and not, and failures of a reduction.
 #include "comm/part_reduction.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 
 const Message kMessage{.traffic_class = sim::TrafficClass::kTpBackward, .name = "grad.wte", .layer = 3};
 
-// Only what an interface must have: the operations under test are the defaults.
+// Only the members that the interface demands: the operations under test are the defaults.
 class Plain final : public Communicator {
  public:
   explicit Plain(Communicator& inner) : inner_(inner) {}
@@ -231,8 +231,8 @@ TEST(LocalPartReduction, TakesLongerThanTheTimeoutAndIsWaitedFor) {
 }
 
 struct Outcome {
-  std::string own;   ///< what the rank threw itself
-  std::string peer;  ///< what it got as a CommError
+  std::string own;   ///< text of the rank's own exception
+  std::string peer;  ///< text of its CommError
 };
 
 // The buffers end with the body, so that a rank that is left in the collective would use freed memory.
@@ -315,8 +315,8 @@ INSTANTIATE_TEST_SUITE_P(Local, PartReductions, ::testing::Values(Kind::kOverrid
                            return param_info.param == Kind::kOverridden ? "InPlace" : "ByDefault";
                          });
 
-// What each of three ranks gets as a CommError, where rank 1 does `odd` and the others reduce ten doubles. Counts those
-// that have failed.
+// The text of the CommError of each of three ranks, where rank 1 does `odd` and the others reduce ten doubles. `failed`
+// counts the ranks with one.
 std::vector<std::string> errors_beside(const std::function<void(Communicator&)>& odd, FakeClock& clock,
                                        std::atomic<int>& failed) {
   std::vector<std::string> errors(3);
@@ -381,7 +381,7 @@ TEST(PartReductionArguments, WrongOnOneRankAloneIsAConfigErrorThere) {
   });
 }
 
-// Fails on the rank that has it, while it draws the fates of what reaches it: its peers have begun the collective.
+// Fails on rank 2, while that rank draws the fates of its incoming packets: its peers have begun the collective.
 class FailingLoss final : public sim::LossProcess {
  public:
   void draw(std::uint64_t seed, const sim::Link& link, std::uint64_t first_packet,

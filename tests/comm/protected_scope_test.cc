@@ -21,7 +21,7 @@ constexpr int kRanks = 4;
 constexpr std::uint64_t kPartElems = 40;
 const Message kParameters{kRecoveryClass, "wte", -1};
 
-// Each rank's part of what is gathered is its own.
+// Each rank gathers a part of its own.
 Floats gathered(Communicator& group, int call) {
   const Floats part = recovery_values(call, group.rank(), kPartElems);
   const auto ranks = static_cast<std::size_t>(group.world_size());
@@ -57,7 +57,7 @@ TEST(ProtectedScope, GivesMemoriesTheirFirstValues) {
           const Scope scope(lossy);
           EXPECT_EQ(gathered(lossy, 1), expected(1, 1, kRanks, -1)) << path;
         }
-        // Along `contribution` a sender, too, misses what it has lost.
+        // Along `contribution` a sender, too, misses its own lost packets.
         const int own = path == "contribution" ? -1 : lossy.rank();
         EXPECT_EQ(gathered(lossy, 2), expected(1, 2, kRanks, own)) << path << " interleave " << interleave;
       });

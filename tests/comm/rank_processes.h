@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts ranks as processes (gloo_rank_main.cc) and collects what they report.
+// Starts ranks as processes (gloo_rank_main.cc) and collects their reports.
 #pragma once
 
 #include <sys/types.h>
@@ -36,13 +36,13 @@ struct Scenario {
   int held_back = -1;         ///< a rank that stands still until rank 0 has had twice the timeout
 };
 
-/// What a rank wrote before it ended; "" where it wrote nothing.
+/// The report of a rank, written before it ended; "" where it wrote nothing.
 struct RankReport {
   std::string text;
   int wait_status = -1;  ///< of waitpid; -1 where the process had to be killed
 };
 
-/// Runs the ranks until all but the culprit have ended, and kills what is left then.
+/// Runs the ranks until all but the culprit have ended, and then kills the processes that are left.
 /// Fails the current test where a rank does not end in time.
 std::vector<RankReport> run_processes(const Scenario& scenario, const std::filesystem::path& directory);
 

@@ -62,7 +62,7 @@ TEST(ScheduleTheory, EveryRowOfTheVectors) {
   }
 }
 
-// What `own` leaves of a lost result is the partial sum of an in-place ring, which is sent on.
+// In place of a lost result, the fill `own` leaves the partial sum of an in-place ring, which is sent on.
 // Source: the sum (1/N) sum_m sum_{j<=m} p s^(m-j) (1 - j/N), here for N = 8 and p = 0.05.
 TEST(ScheduleTheory, AnInPlaceRingKeepsItsPartialSums) {
   LossyAllReduce c;

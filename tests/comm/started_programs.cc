@@ -147,7 +147,7 @@ class ProgramCall {
   Message message_;
   ReduceOp op_;
   bool in_place_ = false;
-  Counts counts_;  // by rank: of parts, or of what it sends to this one
+  Counts counts_;  // by rank: elements of its part, or of its message to this rank
   Counts send_counts_;
   int source_ = 0;
   int destination_ = 0;

@@ -30,8 +30,7 @@ class ProgramGroups {
   std::unique_ptr<Communicator> reversed_;
 };
 
-/// What a program is made of. Messages are not for NCCL's communicators, on which some wait for their sender's next
-/// call.
+/// The calls of a program. Messages are not for NCCL's communicators, on which some wait for their sender's next call.
 enum class Program : std::uint8_t { kAnyCalls, kCollectives };
 
 /// Runs program `number` with messages of a class, and returns the bytes of all outputs. Ranks: all.

@@ -148,7 +148,7 @@ TEST(StartedWork, AWorkThatIsDroppedWaits) {
   });
 }
 
-// Rank 1 starts what rank 0 never does, and fails; rank 0 waits for rank 1 elsewhere.
+// Rank 1 starts a collective that rank 0 never starts, and fails; rank 0 waits for rank 1 elsewhere.
 TEST(StartedWork, AWorkThatIsDroppedByAnErrorAbortsTheGroup) {
   std::string thrown;
   std::string seen_by_rank_0;
@@ -250,7 +250,7 @@ TEST(StartedWork, WrongArgumentsAreRefusedAtTheStart) {
   });
 }
 
-// What a class's statistics say that no rank, mode or order can change.
+// The statistics of a class that no rank, mode or order can change.
 void expect_same(const ClassStatistics& got, const ClassStatistics& want) {
   EXPECT_EQ(got.digest, want.digest);
   EXPECT_EQ(got.total().messages, want.total().messages);
@@ -358,7 +358,7 @@ TEST(StartedWork, AReceiveOfALossLayerMayBeStartedBeforeABlockingSend) {
   });
 }
 
-// Packets have the places of the starts, and what a call remembers is its own.
+// Packets have the places of the starts, and each call has stale values of its own.
 TEST(StartedWork, FatesAreDrawnAtTheStart) {
   const auto results = [](bool blocking) {
     std::vector<std::vector<float>> of_calls(3);
@@ -384,7 +384,7 @@ TEST(StartedWork, FatesAreDrawnAtTheStart) {
   EXPECT_NE(started[0], started[1]);
 }
 
-// The first one may be under way when the second one begins with what it has remembered.
+// The first call may be under way when the second one begins, which needs the stale values of the first.
 TEST(StartedWork, ABlockingCallOfTheSameNameComesAfterTheStartedOne) {
   const auto result = [](bool started) {
     std::vector<float> last;

@@ -53,7 +53,7 @@ TcpConnection connect_to(int port) {
 
 auto soon() { return std::chrono::steady_clock::now() + kLong; }
 
-// Accepts one connection and does with it what a test wants to see a store do.
+// Accepts one connection and runs a test's conversation on it in place of a store's.
 class FakeServer {
  public:
   explicit FakeServer(std::function<void(int fd)> talk)

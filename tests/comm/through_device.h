@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A communicator for tests that carries host tensors through device memory, so that programs written for the host check
-// what the same calls do on a device.
+// the same calls on a device.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,7 @@ class ThroughDevice final : public Communicator {
 
   std::unique_ptr<Communicator> owned_;
   Communicator& inner_;
-  std::vector<DeviceBuffer<std::byte>> of_works_;  ///< outlive what is on the stream
+  std::vector<DeviceBuffer<std::byte>> of_works_;  ///< outlive the work on the stream
   Stream stream_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Networks with a virtual clock, for tests of what it says.
+// Networks with a virtual clock, for tests of its times.
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,7 @@ struct Outcome {
   std::vector<std::vector<float>> data;  // by rank
 };
 
-// What each rank does with its communicator, and its data.
+// Runs `program` on each rank with its communicator and its data.
 template <class Program>
 Outcome run(int ranks, const LossyOptions& options, const Program& program) {
   Outcome outcome;

@@ -17,7 +17,7 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-/// An operation that does what the test says, and counts how often it was looked at.
+/// An operation that a test controls, and that counts the calls of finished().
 struct Scripted final : OperationInFlight {
   bool started() override { return has_started; }
   bool finished() override {

@@ -57,8 +57,8 @@ TEST(JsonText, NestingHasALimit) {
   EXPECT_THAT(error_of(std::string(1000000, '[')), testing::HasSubstr("nested deeper"));
 }
 
-// The right-hand sides are what Python 3.11's json.dumps(v, sort_keys=True, separators=(",", ":"),
-// ensure_ascii=False) gives.
+// The right-hand sides are results of Python 3.11's json.dumps(v, sort_keys=True, separators=(",", ":"),
+// ensure_ascii=False).
 TEST(JsonText, CanonicalTextIsPythons) {
   const auto canonical = [](const char* text) { return canonical_json(parse_json(text, "f")); };
   EXPECT_EQ(canonical("{\"b\": [1, 2.0, null, true], \"a\": {}, \"B\": []}"),

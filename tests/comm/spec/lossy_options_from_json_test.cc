@@ -40,7 +40,7 @@ std::string error_of(const std::string& text, const Traffic& traffic = {.world_s
 /// The same, of a text with only this member in its network section.
 std::string error_in_network(const std::string& member) { return error_of("{\"network\": {" + member + "}}"); }
 
-/// What two all-reduces on local ranks come to under a network.
+/// The outcome of two all-reduces on local ranks under a network.
 struct Outcome {
   std::vector<std::vector<float>> results;  ///< by rank
   std::vector<ClassStatistics> statistics;
@@ -196,7 +196,7 @@ TEST(LossyOptionsFromJson, ParametersHaveNoReduceHalf) {
   EXPECT_EQ(error_of(network_of(R"("classes": {"parameter_gather": {"reduce": {"fill": "zero"}}})"), traffic),
             "net.json: /network/classes/parameter_gather/reduce: got the reduce half of parameter_gather, whose "
             "messages are gathered and never summed; want it absent");
-  // What is said of all classes, and has no meaning for this one, is not said of it.
+  // A setting for all classes does not apply to this one where it has no meaning for it.
   const LossyOptions options = options_of(network_of(R"("recovery": {"error_feedback": true}, "reduce":
       {"selection": "largest_norm", "loss": {"model": "bernoulli", "loss_rate": 0.2}},
       "gather": {"loss": {"model": "bernoulli", "loss_rate": 0.1}, "fill": "stale"})"),
