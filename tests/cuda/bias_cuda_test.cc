@@ -50,7 +50,7 @@ TYPED_TEST(BiasCuda, GeluKeepsItsInputAndItsSlopeComesFromThere) {
     bias_gelu<E>(device_bias.read(), rows, in_place.elems(), in_place.elems(), this->stream());
     EXPECT_EQ(bytes_of(in_place.values()), bytes_of(output.values()));
 
-    // The slope at what was kept, which for bfloat16 is rounded.
+    // The derivative at the saved activation, which for bfloat16 is rounded.
     slopes = as<double>(kept);
     bias_gelu_forward<double>(std::vector<double>(bias.size()), rows, slopes, want, 1);
     for (std::size_t i = 0; i < slopes.size(); ++i) slopes[i] *= static_cast<double>(to_float(gradient[i]));

@@ -65,7 +65,7 @@ std::vector<std::int32_t> some_targets(const LogitRows& shape, bool own_only) {
   return targets;
 }
 
-/// What the CPU twin says of a rank's part.
+/// Results of the CPU twin for a rank's part.
 struct Expected {
   std::vector<double> largest;
   std::vector<double> sums;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of device kernels share: arrays on the device, numbers to compute with, and how close results have to be.
+// Shared by tests of device kernels: arrays on the device, numbers to compute with, and tolerances of results.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -78,7 +78,7 @@ TYPED_TEST(EmbeddingCuda, GradientAddsUpEachTokensRows) {
   const TokenRange range{5, 11};
   for (const auto& [rows, width, start] : kRowsCases) {
     TokenGroups groups(range, static_cast<std::size_t>(rows) + 60);
-    // A larger batch first: what it left must not count.
+    // A larger batch first: the tokens of that batch must not count later.
     for (const std::int64_t more : {60, 0}) {
       const std::vector<std::int32_t> tokens = some_tokens(rows + more, range);
       const auto dy = random_elems<E>(1, (rows + more) * width);

@@ -31,7 +31,7 @@ std::vector<E> sum_of(const std::vector<E>& residual, const std::vector<E>& bran
   return sum;
 }
 
-/// What the CPU twin says.
+/// Results of the CPU twin.
 struct Normalised {
   std::vector<double> output, mean, inverse_deviation;
 };
@@ -168,7 +168,7 @@ TYPED_TEST(LayerNormCuda, BackwardSetsOrAddsAllGradients) {
       expect_close(dgain.values(), want_gain, sums, 4, what);
       expect_close(dbias.values(), want_bias, sums, 4, what);
       if (!sets) {
-        // Column sums of what was stored.
+        // Column sums of the stored gradients.
         const std::vector<double> stored = as<double>(dx.values());
         for (std::int64_t i = 0; i < count; ++i) want_branch[i % width] += stored[i];
         expect_close(dbranch.values(), want_branch, sums, 4, what);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What matrix products ask of cuBLASLt, and what they do when it refuses: seen on the fake device alone.
+// The requests of matrix products to cuBLASLt, and their reaction to a refusal: seen on the fake device alone.
 #include <cublasLt.h>
 #include <gmock/gmock.h>
 

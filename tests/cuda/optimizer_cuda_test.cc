@@ -69,7 +69,7 @@ TYPED_TEST(OptimizerCuda, UpdatesEachTensorAsTheHostDoes) {
       }
     }
     EXPECT_EQ(bytes_of(rounded.values()), bytes_of(want_rounded));
-    // What no tensor holds stays, to the bit.
+    // Elements outside of all tensors stay, to the bit.
     for (const std::int64_t gap : {11, 12, 83, 95, 9097, 9099, 25500, 25599}) {
       EXPECT_EQ(got[gap], value[gap]) << gap;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replicas of a run: what they read, what they send, and what they have under loss.
+// Replicas of a run: their sequences, their messages, and their parameters under loss.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -104,7 +104,7 @@ TEST(Replicas, ThatLoseGradientsDivergeAndStaleParametersFollow) {
   EXPECT_GT(divergence(config), 0.9);  // a gain of a norm that is zero elsewhere
 }
 
-// Fills own and stale keep what came last: in a whole copy of the parameters that is one and the same.
+// The fills own and stale keep the last values: with a whole copy of the parameters on each rank they are the same.
 TEST(Replicas, OwnAndStaleParametersAreTheSameWhereEachRankHasAllOfThem) {
   const auto trace = [](comm::Fill fill, int zero) {
     RunConfig config = replicas(2, 2, zero);
@@ -117,7 +117,7 @@ TEST(Replicas, OwnAndStaleParametersAreTheSameWhereEachRankHasAllOfThem) {
 }
 
 // Time is given, so it is a pure function of the run: with one bucket the training waits for all of its gradients, with
-// several for the last one alone, and what is computed is the same.
+// several for the last one alone, and the results are the same.
 TEST(Replicas, BucketsHideBehindTheBackwardPass) {
   RunConfig config = replicas(2, 1, 0);
   config.model.layers = 4;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs on a device beside the same runs on the host: on the fake device everywhere, on a real one where there is one.
+// Runs on a device against the same runs on the host: on the fake device everywhere, on a real one where there is one.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,7 +41,7 @@ RunConfig on_device(RunConfig config) {
   return config;
 }
 
-/// The same losses and norms, but for rounding and what some steps make of it.
+/// The same losses and norms, but for rounding, which grows over the steps.
 void expect_same_curve(const TinyResult& got, const TinyResult& want, double tolerance) {
   ASSERT_EQ(got.lines.size(), want.lines.size());
   for (std::size_t i = 0; i < got.lines.size(); ++i) {
@@ -191,7 +191,7 @@ TEST_F(TrainerOnDevice, ARunOfASpecLeavesItsRecords) {
   const nlohmann::json summary = execute_run(run, directory, {});
   EXPECT_EQ(summary.at("status"), "completed");
   EXPECT_EQ(comm::load_json(directory.spec()).at("device"), "cuda");
-  // Issue 15: a record did not say what computed it.
+  // Issue 15: a record did not name its device.
   const nlohmann::json& provenance = summary.at("provenance");
   const comm::DeviceSurvey survey = comm::survey_devices();
   EXPECT_EQ(provenance.at("device").at("name"), survey.devices.at(0).name);

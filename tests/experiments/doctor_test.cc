@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of `droptest doctor` that need no machine: what is made of a survey, of variables, of what ranks say.
+// The parts of `droptest doctor` that need no machine: findings from a survey, from variables and from facts of ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -200,7 +200,7 @@ TEST(MachineChecks, MemoryIsComparedWithWhatARunHoldsAtLeast) {
       models::Gpt2::activation_bytes(config.model, 4, 0, *models::host_ops_form(options, 4),
                                      {config.training.batch_sequences, config.training.sequence_tokens});
   EXPECT_GT(activations, 0U);
-  std::uint64_t elems = 0;  // of a rank, which has copies of what is replicated
+  std::uint64_t elems = 0;  // of a rank, with its copies of replicated tensors
   for (const models::Gpt2Tensor& tensor : models::gpt2_tensors(config.model, 4, 0)) elems += tensor.slice.local_elems();
   EXPECT_EQ(all, 4 * (16 * elems + activations));
   EXPECT_EQ(least_memory_bytes(config, {1, 1}), all / 4);

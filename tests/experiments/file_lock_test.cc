@@ -135,7 +135,8 @@ TEST(FileLock, ThatCannotBeMadeIsAnErrorThatNamesIt) {
               HasSubstr(folder.path() + "/lock: Is a directory"));
 }
 
-// What works on a locked folder holds the lock as well: one that outlives its killed parent by a moment is not met.
+// A child that works on a locked folder holds the lock as well: while it outlives its killed parent, the folder stays
+// locked.
 TEST(FileLock, IsInheritedByChildrenThatAreToldSo) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/lock";

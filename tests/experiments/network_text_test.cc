@@ -22,7 +22,7 @@ std::string spec_of(const std::string& sections) {
          sections + "}";
 }
 
-/// What a run of that spec says of its traffic.
+/// The traffic of a run of that spec.
 comm::Traffic traffic_of_run() {
   return {.world_size = 2,
           .classes = {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward},

@@ -26,7 +26,7 @@ struct Golden {
   double in_float;   ///< final validation loss
 };
 
-// Made with this test: it prints what it got.
+// Made with this test, which prints its losses.
 constexpr Golden kGolden[] = {
     {"lossless", -1, 2.5470184313139153, 2.3198519699222464},
     {"lossy", 0.1, 2.5702040680098883, 2.3355668080633967},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of the ranks that this process starts when one of them fails.
+// The end of the ranks that this process starts when one of them fails.
 #include "experiments/run/rank_processes.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every record that the code writes is what its schema says, also when numbers are not finite.
+// Every record that the code writes is valid under its schema, also when numbers are not finite.
 #include "experiments/records/run_records.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recovery of a network in specs: what is spelled out, what overrides what, and what is refused where.
+// The recovery of a network in specs: resolved members, overrides, and errors with their pointers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

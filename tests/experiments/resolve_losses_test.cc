@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Processes and links of a spec: what is resolved, what the run id depends on, and what is refused.
+// Processes and links of a spec: resolved members, the run id, and refused values.
 #include <gtest/gtest.h>
 
 #include <filesystem>

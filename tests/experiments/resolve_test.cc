@@ -96,7 +96,7 @@ TEST(Resolve, PrecisionIsOneElementTypeForEachUse) {
   EXPECT_EQ(of(written.dump()).run_id, products.run_id);
   EXPECT_EQ(of(R"({"message": "bfloat16"})").config.training.precision,
             (models::ModelPrecision{Precision::kFloat32, Precision::kBfloat16}));
-  // A model of float32 alone is what it was before there was a choice, with the same id.
+  // A model of float32 alone resolves as before there was a choice, with the same id.
   EXPECT_FALSE(of(R"({"message": "float32"})").spec.at("training").contains("precision"));
   EXPECT_EQ(of("float32").run_id, id({}));
 
@@ -111,7 +111,7 @@ TEST(Resolve, PrecisionIsOneElementTypeForEachUse) {
 }
 
 TEST(Resolve, ALayoutIsWrittenOutWhereThereAreReplicas) {
-  // What changes nothing is not there, so ids are those of specs that do not speak of it.
+  // Members that change nothing are left out, so ids are those of specs without them.
   const std::vector<std::string> nothing = {"/parallel/pipeline=1",
                                             "/parallel/bucket_bytes=7",
                                             "/parallel/data=1",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What becomes of the time section of a spec, and what is refused where.
+// The resolved time section of a spec, and errors with their pointers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +40,7 @@ TEST(Resolve, TimeHasGroupsOfRanksDeadlinesAndProtocols) {
   EXPECT_DOUBLE_EQ(*run.config.time->deadline_seconds, 50e-6);
   EXPECT_EQ(run.config.time->links.group_ranks, 4);
   EXPECT_DOUBLE_EQ(run.config.time->links.within.latency_seconds, 1e-6);
-  // What is late is lost, so the fill acts without any loss process.
+  // Late packets are lost, so the fill acts without any loss process.
   EXPECT_EQ(run.config.network.of(sim::TrafficClass::kTpForward)->reduce.fill, comm::Fill::kStale);
   const ResolvedRun reliable = resolved(kTwoRanks, {kTime, R"(/time/retransmission={"protocol": "go_back_n"})"});
   for (const auto traffic_class : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {

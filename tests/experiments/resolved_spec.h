@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small spec for tests of what becomes of specs.
+// A small spec for tests of resolved specs.
 #pragma once
 
 #include <nlohmann/json.hpp>

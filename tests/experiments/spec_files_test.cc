@@ -68,7 +68,7 @@ TEST_F(SpecFiles, AnErrorNamesTheFileThatHoldsTheValue) {
   EXPECT_THAT(all, HasSubstr(path("base.json") + ": /training/steps: got 0"));
   EXPECT_THAT(all, HasSubstr(path("one.json") + ": /training/accumulation: got -1"));
   EXPECT_THAT(all, HasSubstr(path("base.json") + ": /sede: got an unknown key"));
-  // What the command line sets is said of the file on the command line.
+  // An error in a value from the command line names the file on the command line.
   EXPECT_THAT(error_of("one.json", {"/training/steps=-5"}), HasSubstr(path("one.json") + ": /training/steps: got -5"));
 }
 
@@ -79,7 +79,7 @@ TEST_F(SpecFiles, AnErrorOfASweptValueNamesTheFileOfTheSweep) {
   const std::string all = error_of("one.json");
   EXPECT_THAT(all, HasSubstr(path("one.json") + ": /training/steps: got 0"));
   EXPECT_THAT(all, HasSubstr(path("base.json") + ": /model/layers: got \"x\""));
-  // What several keys together get wrong, too.
+  // So do errors between several keys.
   write("two.json", R"({"extends": "base.json", "sweep": null, "parallel": {"tensor": 8}})");
   EXPECT_EQ(error_of("two.json"), path("two.json") + ": /parallel/tensor: got 8, want at most 4, the model's heads");
 }

@@ -142,7 +142,7 @@ TEST(SweepPlan, NetworksThatLoseNothingAreWarnedOf) {
   EXPECT_EQ(warnings(R"(, "network": {"links": [{"loss": )" + loss + "}]}" + alone), Lines{"/network 1"});
   EXPECT_EQ(warnings(R"(, "network": {"loss": {"model": "none"}, "path": "ring"})" + alone), Lines());
   EXPECT_EQ(warnings(R"(, "network": {"classes": {"tp_forward": {"loss": {"model": "none"}}}})" + alone), Lines());
-  // No loss is said of what has all else.
+  // Networks with all other settings but no loss.
   EXPECT_EQ(warnings(R"(, "network": {"path": "ring", "fill": "stale"})"), Lines{"/network 1"});
   EXPECT_EQ(warnings(R"(, "network": {"path": "ring", "loss": {"model": "none"}})"), Lines());
   EXPECT_EQ(warnings(R"(, "network": {"path": "ring", "links": []})"), Lines());

@@ -230,7 +230,7 @@ TEST(ThresholdSearch, ACurveThatIsNotMonotoneIsReported) {
   EXPECT_FALSE(above.monotone);
   EXPECT_NEAR(*above.threshold, 0.01, 0.001) << "the lowest crossing is the one that counts";
 
-  // Harmful already between 0.4 and 0.6 %, below what bisection finds.
+  // Harmful already between 0.4 and 0.6 %, below the threshold of the bisection.
   FakeTraining dips([](double rate) { return rate > 0.2 || (rate > 0.004 && rate < 0.006) ? 3.0 : 0.1; });
   const SearchProgress below = find(settings(), dips);
   EXPECT_EQ(below.status, Status::kFound);

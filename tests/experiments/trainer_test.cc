@@ -85,7 +85,7 @@ TEST(Trainer, TheSelectionLossIsOfOtherTokensAndChangesNothingElse) {
     EXPECT_EQ(with.lines.back().selection_loss, with.outcome.selection_loss);
     if (network == ValidationConfig::Network::kLossy) continue;
 
-    // It is what a run validates whose validation part begins with those tokens.
+    // It equals the validation loss of a run with a validation part that begins with those tokens.
     const Corpus later{corpus.training, corpus.validation.part(64, corpus.validation.size() - 64)};
     config.validation.selection_tokens = 0;
     config.validation.tokens = 48;
@@ -174,7 +174,7 @@ TEST(Trainer, LossIsCountedAndHurts) {
   EXPECT_LT(last.classes.at("tp_forward").cosine, 1);
 }
 
-// Four ranks on every path: what is lost is counted at the configured rate, replicas drift, and it still learns.
+// Four ranks on every path: the counted losses have the configured rate, replicas drift, and the loss still falls.
 TEST(Trainer, EveryPathTrainsUnderLoss) {
   for (const comm::PathEntry& path : comm::paths()) {
     RunConfig config = tiny_config();

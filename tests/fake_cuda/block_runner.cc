@@ -100,7 +100,7 @@ void BlockRunner::run_block(std::uint64_t block) {
   if (living_ > 0) fail_stuck();
 }
 
-// Goes on with what is ready; returns when somebody goes on with `self`.
+// Goes on with a thread that is ready; returns when another fiber goes on with `self`.
 void BlockRunner::leave(Fiber& self) {
   Fiber* fiber = nullptr;
   if (next_ < ready_.size()) {
@@ -230,7 +230,7 @@ void BlockRunner::sync_warp(unsigned mask) {
   wait_at(Wait::kWarp);
 }
 
-// A thread may be one shuffle ahead of the others of its warp, never two: so what it gave to the last two is kept.
+// A thread may be one shuffle ahead of the others of its warp, never two: its values for the last two shuffles suffice.
 std::uint64_t BlockRunner::shuffle(Shuffle kind, unsigned mask, std::uint64_t bits, int operand, int width) {
   check_warp(mask, "shuffle");
   if (width != static_cast<int>(kWarp)) fail_thread("shuffle: the width is not 32");

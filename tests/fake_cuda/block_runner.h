@@ -36,7 +36,7 @@ class BlockRunner {
 
   void run(const Kernel& kernel, const Settings& settings);
 
-  // What the running thread asks for; see device_side.h.
+  // The calls of the running thread; see device_side.h.
   void sync_block();
   void sync_warp(unsigned mask);
   std::uint64_t shuffle(Shuffle kind, unsigned mask, std::uint64_t bits, int operand, int width);

@@ -30,7 +30,7 @@ struct Preference {
   std::uint32_t alignment_bytes[4] = {256, 256, 256, 256};  // A, B, C, D
 };
 
-// What a cublasLtMatmulAlgo_t of the fake holds.
+// The content of a cublasLtMatmulAlgo_t of the fake.
 struct Algorithm {
   std::uint64_t magic = 0;
   std::uint64_t workspace_bytes = 0;
@@ -79,7 +79,7 @@ Matmul matmul_of(cublasLtMatmulDesc_t description, cublasLtMatrixLayout_t a, cub
   return matmul;
 }
 
-// What the product touches is memory of a device when it runs.
+// The operands, the result and the workspace of a product are memory of a device when it runs.
 void check_memory(const Runtime& runtime, const Matmul& matmul, const void* workspace, std::size_t workspace_bytes) {
   const auto check = [&runtime](const void* data, std::size_t bytes, const char* what) {
     runtime.memory.check_device_range(data, bytes, std::string("cublasLtMatmul, ") + what);

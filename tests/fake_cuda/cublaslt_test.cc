@@ -18,7 +18,7 @@ namespace {
 constexpr int kM = 5;
 constexpr int kN = 3;
 constexpr int kK = 4;
-constexpr int kLd = 8;  // of every matrix: more than its rows, and what aux wants
+constexpr int kLd = 8;  // of every matrix: more than its rows, and a multiple of 8 for aux
 
 float value_of(float x) { return x; }
 float value_of(__nv_bfloat16 x) { return __bfloat162float(x); }
@@ -58,7 +58,7 @@ struct Case {
   float beta = 0;
 };
 
-// A product on the fake device and what is needed to ask for it.
+// A product on the fake device, with the handles and descriptions of its call.
 template <class In, class Out>
 struct Product {
   explicit Product(const Case& of) : alpha(of.alpha), beta(of.beta) {

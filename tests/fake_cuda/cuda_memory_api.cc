@@ -17,7 +17,7 @@
 namespace droptest::fake_cuda {
 namespace {
 
-// Each place of a copy must be what its kind says.
+// Both places of a copy must fit its kind.
 bool fits(cudaMemcpyKind kind, Place to, Place from) {
   const bool to_device = to == Place::kDevice;
   const bool from_device = from == Place::kDevice;

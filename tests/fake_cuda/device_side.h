@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the running thread of a kernel can ask of the fake device; include/cuda_runtime.h gives it CUDA's names.
+// The calls of a kernel's running thread to the fake device; include/cuda_runtime.h gives them CUDA's names.
 #pragma once
 
 #include <vector_types.h>

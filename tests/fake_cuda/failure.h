@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the fake device does with work that a real device would do something undefined with.
+// The fake device's reaction to work with undefined behaviour on a real device.
 #pragma once
 
 #include <string>

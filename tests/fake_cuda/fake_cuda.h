@@ -14,7 +14,7 @@ namespace droptest::fake_cuda {
 
 enum class Order { kAscending, kDescending, kShuffled };
 
-/// What the environment's DROPTEST_FAKE_CUDA_ORDER names: "ascending" (also where it is not set), "descending" or
+/// The order of the environment's DROPTEST_FAKE_CUDA_ORDER: "ascending" (also where it is not set), "descending" or
 /// "shuffled". Another name ends the program.
 Order default_order();
 
@@ -24,11 +24,11 @@ struct Settings {
   Order threads = default_order();                   ///< in which the threads of a block run, from barrier to barrier
   Order blocks = default_order();                    ///< in which the blocks of a grid run
   std::uint64_t seed = 1;                            ///< of kShuffled
-  int unready_queries = 3;                           ///< that cudaEventQuery answers before it runs what it asks for
+  int unready_queries = 3;                           ///< that cudaEventQuery answers before it runs the awaited work
   std::set<int> refused_epilogues;                   ///< for which cuBLASLt has no algorithm (cublasLtEpilogue_t)
 };
 
-/// Settings for what is queued from now on.
+/// Settings for work that is queued from now on.
 void configure(const Settings& settings);
 Settings settings();
 

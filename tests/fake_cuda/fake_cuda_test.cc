@@ -173,8 +173,8 @@ TEST(FakeCuda, PageLockedMemoryIsReadLateOtherMemoryAtOnce) {
   ASSERT_EQ(cudaFreeHost(pinned), cudaSuccess);
 }
 
-// The host's memory may be anything by the time of the copy, even a device's: the C library gives out again what was
-// freed last.
+// The host's memory may be anything by the time of the copy, even a device's: the C library hands out again the memory
+// that was freed last.
 TEST(FakeCuda, CopiedHostMemoryMayBeFreedAtOnce) {
   const Scope scope;
   const NewStream stream;

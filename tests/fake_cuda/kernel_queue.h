@@ -11,7 +11,7 @@
 
 namespace droptest::fake_cuda {
 
-/// Queues a kernel whose threads each call `thread`. Returns what cudaLaunchKernel would.
+/// Queues a kernel whose threads each call `thread`. Returns the result of cudaLaunchKernel.
 cudaError_t queue_kernel(std::string_view name, std::uint64_t blocks, unsigned threads, std::size_t shared_bytes,
                          cudaStream_t stream, std::function<void()> thread);
 

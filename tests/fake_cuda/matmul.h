@@ -11,7 +11,7 @@
 
 namespace droptest::fake_cuda {
 
-/// What a cublasLtMatrixLayout_t of the fake points at. Matrices are stored by columns.
+/// The object behind a cublasLtMatrixLayout_t of the fake. Matrices are stored by columns.
 struct MatrixLayout {
   cudaDataType type = CUDA_R_32F;
   std::uint64_t rows = 0;
@@ -25,7 +25,7 @@ struct MatrixLayout {
   std::size_t extent_bytes() const;
 };
 
-/// What a cublasLtMatmulDesc_t of the fake points at.
+/// The object behind a cublasLtMatmulDesc_t of the fake.
 struct MatmulDescription {
   cublasComputeType_t compute_type = CUBLAS_COMPUTE_32F;
   cudaDataType scale_type = CUDA_R_32F;
@@ -66,7 +66,7 @@ struct Matmul {
   /// Elements of the bias or bias gradient, 0 for an epilogue without one.
   std::uint64_t bias_elems() const;
 
-  /// What the real library answers: sizes that do not fit together are invalid, what it has no kernel for is not
+  /// The answer of the real library: sizes that do not fit together are invalid, a product without a kernel is not
   /// supported. Pointers are not looked at.
   cublasStatus_t check(const std::set<int>& refused_epilogues) const;
   void run() const;

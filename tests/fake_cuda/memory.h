@@ -27,9 +27,9 @@ class Memory {
   void check_device_range(const void* data, std::size_t bytes, std::string_view user) const;
   int device_of(const void* data) const;
 
-  /// Ends the program where `user` has written beside an allocation or into freed memory.
+  /// Ends the program where `user` has written outside of an allocation or into freed memory.
   void check_canaries(std::string_view user) const;
-  /// Gives back what was freed: no work is queued.
+  /// Gives freed allocations back to the host: no work is queued.
   void forget_freed();
 
   std::size_t live_bytes(int device) const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state behind the fake calls of CUDA: devices, streams, events, and what tests have planned.
+// The state behind the fake calls of CUDA: devices, streams, events, and errors that tests have planned.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -66,7 +66,7 @@ class Runtime {
   std::uint64_t synchronizations() const { return synchronizations_; }
   void plan_call_error(std::string_view function, int nth, int error);
   void plan_kernel_error(std::string_view name, int error) { kernel_errors_[std::string(name)] = error; }
-  /// What broke the device, or cudaSuccess.
+  /// The error that broke the device, or cudaSuccess.
   cudaError_t broken(int device) const;
   void reset();
 
@@ -83,7 +83,7 @@ class Runtime {
 
   void push(const std::shared_ptr<Queue>& queue, Work work);
   void push_kernel(const std::shared_ptr<Queue>& queue, Kernel kernel);
-  /// Runs what the stream holds up to a position, and what that waits for; nothing else.
+  /// Runs the stream's work up to a position, and the work that it waits for; nothing else.
   void run_to(Queue& queue, std::uint64_t position);
   void run_device(int device);
   void count_synchronization() { ++synchronizations_; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all fake calls of CUDA's runtime begin and end with.
+// The common begin and end of all fake calls of CUDA's runtime.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,10 +14,10 @@ namespace droptest::fake_cuda {
 /// Keeps the error for cudaGetLastError() of the thread, and returns it.
 cudaError_t remember(cudaError_t error);
 
-/// What stands in the way of work on the calling thread's current device: there is none, or it is broken.
+/// The error of work on the calling thread's current device: there is no device, or it is broken; else cudaSuccess.
 cudaError_t current_state(const Runtime& runtime);
 
-/// Waits as a host thread does. Returns what broke the device, or cudaSuccess.
+/// Waits as a host thread does. Returns the error that broke the device, or cudaSuccess.
 cudaError_t finish(Runtime& runtime, Queue& queue, std::uint64_t position);
 
 /// `body(runtime)` with the lock held, unless a test has planned an error for this call of `function`.

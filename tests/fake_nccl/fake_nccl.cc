@@ -11,15 +11,15 @@
 
 namespace fake = droptest::fake_nccl;
 
-/// NCCL's opaque type. Never freed, so that its use after the end is seen. Guarded by the library's mutex, but for what
-/// the streams look at.
+/// NCCL's opaque type. Never freed, so that its use after the end is seen. Guarded by the library's mutex, except for
+/// the members that streams read.
 struct ncclComm {
   std::shared_ptr<fake::Clique> clique;  // shared by the ranks
   int rank = 0;
   int device = 0;
   bool planned_for = false;  ///< of a clique that was connected
   std::uint64_t operations = 0;
-  // What the last call waits for: so many polls, and then this, which says whether it has come.
+  // The last call takes effect after so many polls, once `pending` returns true.
   int polls_left = 0;
   std::function<bool()> pending;
   ncclResult_t state = ncclSuccess;        ///< of the last call
@@ -114,7 +114,7 @@ void wait_until_aborted(ncclComm* comm) {
                              comm->aborted);
 }
 
-// On a stream: what belongs together.
+// The operations of one group, on a stream.
 void run(ncclComm* comm, const std::vector<Operation>& operations, const std::optional<Plan>& planned) {
   if (planned && planned->kind == Plan::Kind::kAsyncError) {
     const std::lock_guard lock(library().mutex);

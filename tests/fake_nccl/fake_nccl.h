@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A test double of NCCL for ranks that are threads of one process: what tests plan and see. Its sources define NCCL's
-// own symbols and are linked in their place; work is done on the streams of fake_streams.h.
+// A test double of NCCL for ranks that are threads of one process: its controls and records for tests. Its sources
+// define NCCL's own symbols and are linked in their place; work is done on the streams of fake_streams.h.
 //
-// Like NCCL, and unlike what is convenient: a send is done when its receive is; calls that the ranks make differently
-// never end; calls of non-blocking communicators take effect only once they have been asked after; what was aborted
-// must not be touched again; nothing has a timeout.
+// Inconvenient like NCCL: a send is done when its receive is; calls that the ranks make differently never end; calls of
+// non-blocking communicators take effect only once their state has been queried; an aborted communicator must not be
+// used again; nothing has a timeout.
 #pragma once
 
 #include <nccl.h>
@@ -16,7 +16,7 @@
 
 namespace droptest::fake_nccl {
 
-/// What happens to one rank of a clique that was connected (not split), in its nth operation (0: the first).
+/// A fault of one rank of a clique that was connected (not split), in its nth operation (0: the first).
 struct Plan {
   enum class Kind : std::uint8_t {
     kStall,       ///< the operation never ends
@@ -34,14 +34,14 @@ void plan(const Plan& plan);
 
 /// Ranks whose device is the same pass for ranks of several hosts, as with NCCL_HOSTID.
 void allow_shared_devices();
-/// What the library says that it is: 22809 is 2.28.9.
+/// The version that the library reports: 22809 is 2.28.9.
 void set_version(int version);
 /// How often calls say that they are in progress before they take effect.
 void set_polls(int polls);
 /// The next making of a communicator, or split, never comes to an end.
 void never_connect();
 
-/// What a rank of the first clique has called, in order: "AllReduce(sum, 12)", "GroupStart", "Send(3 to 1)", ...
+/// The calls of a rank of the first clique, in order: "AllReduce(sum, 12)", "GroupStart", "Send(3 to 1)", ...
 std::vector<std::string> calls(int rank);
 /// Calls on communicators that were destroyed or aborted, destroyed without being finalised, and other misuse.
 std::vector<std::string> misuses();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a spec: read, checked, swept, resolved. Only ConfigError may come out, and what resolves does so again.
+// Any bytes as a spec: read, checked, swept, resolved. Only ConfigError may come out; resolved specs resolve again.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

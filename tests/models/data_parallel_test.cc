@@ -184,7 +184,7 @@ class DataParallelism : public testing::TestWithParam<Case> {};
 
 TEST_P(DataParallelism, EqualsOneRankInDouble) { expect_equal_to_one_rank<double>(GetParam().run, 1e-12); }
 
-// AdamW divides by what is small, and hides errors of scale; SGD does neither.
+// AdamW divides by small second moments, and hides errors of scale; SGD does neither.
 TEST_P(DataParallelism, EqualsOneRankInFloatWithSgd) {
   Training run = GetParam().run;
   run.optimizer = {.rule = OptimizerConfig::Rule::kSgd};

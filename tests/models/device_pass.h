@@ -62,7 +62,7 @@ inline std::unique_ptr<Gpt2> formula_device_model(const Gpt2Config& config, comm
   return model;
 }
 
-/// What `body` left in the gradients, and the sums of the step; body(model, tokens, targets) on every rank.
+/// The gradients after `body`, and the sums of the step; body(model, tokens, targets) on every rank.
 template <class Body>
 Pass device_pass(const Gpt2Config& config, const DeviceRun& run, const Body& body) {
   Pass pass;

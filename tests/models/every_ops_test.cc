@@ -30,7 +30,7 @@ constexpr std::int64_t kRows = kBatch * kLength;
 constexpr std::int64_t kWidth = 12;
 constexpr std::int64_t kInner = 20;
 
-/// Operations with tensors of formula numbers, and what they leave as doubles.
+/// Operations with tensors of formula numbers, and their results as doubles.
 class Bench {
  public:
   explicit Bench(Ops& operations) : ops(operations) {}

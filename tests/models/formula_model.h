@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small models whose weights and tokens follow a formula, run by the ranks of a group, and what came out of them.
+// Small models with weights and tokens by a formula, run by the ranks of a group, and their results.
 #pragma once
 
 #include <chrono>
@@ -106,7 +106,7 @@ inline double relative_difference(const std::vector<double>& a, const std::vecto
   return std::sqrt(difference) / (reference > 0 ? std::sqrt(reference) : 1.0);
 }
 
-/// What one forward and backward pass gave, put together from all ranks.
+/// The results of one forward and backward pass, put together from all ranks.
 struct Pass {
   double loss = 0;
   double norm = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model on a device beside the model on the host: on the fake device everywhere, on a real one where there is one.
+// The model on a device against the model on the host: on the fake device everywhere, on a real one where there is one.
 #include "models/gpt2/gpt2.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ const Gpt2Config kWide{1, 128, 2, 80, 131};
 // Rounding of float: two such models differ from one in double by up to 1e-6 per tensor (docs/models.md).
 constexpr double kFloatLoss = 2e-6;
 constexpr double kFloatTensor = 1e-5;
-// Rounding of activations to 8 bits, beside double: 1.2e-2 per tensor and 9.1e-4 in the loss were measured for GPT-2
+// Rounding of activations to 8 bits, against double: 1.2e-2 per tensor and 9.1e-4 in the loss were measured for GPT-2
 // 124M, and 8.1e-3 for a small model.
 constexpr double kBf16Loss = 5e-3;
 constexpr double kBf16Tensor = 4e-2;
@@ -126,7 +126,7 @@ TEST_F(Gpt2OnDevice, AccumulatesMicroBatches) {
   const DeviceRun run{.ranks = 2, .batch = 4};
   const Pass whole = device_pass(kOdd, run);
   const Pass halves = device_pass(kOdd, run, [](Gpt2& model, const auto& tokens, const auto& targets) {
-    // What is left of an earlier step takes no part.
+    // Sums and gradients of an earlier step take no part.
     model.forward_backward(tokens, targets, {4, 5}, 3.0);
     model.step_sums();
     model.zero_gradients();

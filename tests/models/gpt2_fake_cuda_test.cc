@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What only a fake device shows of the model on a device: waits, memory, and work that fails.
+// Properties of the model on a device that only a fake device shows: waits, memory, and work that fails.
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

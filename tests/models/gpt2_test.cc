@@ -172,7 +172,7 @@ TEST(Gpt2, GradientsThatCountAsZeroAreZerosWhereverTheyAreRead) {
     model.zero_gradients();
     const std::span<Parameter<float>> parameters = model.parameters();
     for (const auto& parameter : parameters) EXPECT_THAT(parameter.gradient, testing::Each(0.0F)) << parameter.name;
-    // What a caller writes then is kept, and the next pass adds to it.
+    // Gradients that a caller writes then stay, and the next pass adds to them.
     parameters[2].gradient[0] = 5.0F;
     EXPECT_EQ(model.parameters()[2].gradient[0], 5.0F);
     model.forward_backward(tokens, tokens, 2, 12, 1.0);

@@ -68,7 +68,7 @@ TEST(Head, ABatchOfIgnoredTargetsHasNoLossAndNoGradient) {
   }
 }
 
-// A model with the rows of wpe moved up has at position 0 what the other has at position 3.
+// A model with the rows of wpe moved up has the results of the other's position 3 at position 0.
 TEST(Positions, BeginWhereTheBatchSays) {
   for (const int ranks : {1, 2}) {
     on_every_implementation(ranks, [](const Implementation& implementation, comm::Communicator& group) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model on the processor's cores, with what tests ask of it in few words.
+// A model on the processor's cores, with short calls for tests.
 #pragma once
 
 #include <cstdint>

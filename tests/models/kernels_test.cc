@@ -189,7 +189,7 @@ TYPED_TEST(Kernels, LayerNormOfAStreamThatTakesABranch) {
   }
 }
 
-/// Sums by lanes, exponentials and their like: what the vector widths must agree on.
+/// Sums by lanes, exponentials and their like: the vector widths must agree on their results.
 template <class T>
 std::vector<T> loops_of_all_kinds(VectorWidth width, const std::vector<T>& x) {
   std::vector<T> out(x.size() + 2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator that writes down what its rank asks for.
+// A communicator that writes down the calls of its rank.
 #pragma once
 
 #include <memory>

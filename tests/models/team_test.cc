@@ -69,8 +69,8 @@ TEST(Team, AWorkerRunsOnePartAtATime) {
   EXPECT_EQ(wrong, 0);
 }
 
-// What a loop leaves behind must not reach the next: a worker that comes late finds another body, another number of
-// parts and other memory.
+// The state of a loop must not reach the next: a worker that comes late finds another body, another number of parts and
+// other memory.
 TEST(Team, LateWorkersTouchNoLoopButTheOneThatIsOn) {
   const Team team(3);
   for (std::int64_t loop = 0; loop < 20000; ++loop) {

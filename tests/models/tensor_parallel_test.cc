@@ -41,7 +41,7 @@ void expect_equal_to_one_rank(const Case& item, double bound) {
   for (const auto& tensor : one.gradients) {
     EXPECT_LE(relative_difference(many.gradients.at(tensor.first), tensor.second), bound) << tensor.first;
   }
-  // Every rank got the same sums, so what all ranks compute alike has the same bits.
+  // Every rank got the same sums, so replicated results have the same bits on all ranks.
   for (int rank = 1; rank < item.ranks; ++rank) {
     EXPECT_EQ(many.losses[rank], many.losses[0]) << "rank " << rank;
     EXPECT_EQ(many.replicated[rank], many.replicated[0]) << "rank " << rank;

@@ -26,7 +26,7 @@ struct Tokens {
 };
 const Tokens kFirst(0), kSecond(1), kThird(2);
 
-/// A value of the last norm's gain, on one rank: what is not finite there is not finite in all gradients.
+/// A value of the last norm's gain, on one rank: a value that is not finite makes all gradients not finite.
 void set_gain(Gpt2& model, double value) {
   model.download(Gpt2::Fields::kValues);
   with_parameters(model, [&](auto parameters) {

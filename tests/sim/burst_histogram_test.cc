@@ -52,7 +52,7 @@ TEST(BurstHistogram, GapsAreCountedBetweenLossesOfOneStretch) {
     BurstHistogram histogram = in_pieces(lost, sizes);
     EXPECT_EQ(histogram.gaps(), (std::vector<std::uint64_t>{1, 1, 1}));
     EXPECT_EQ(histogram.stretches(), (Counts{{18, 1}}));
-    // Behind an interruption nothing is the neighbour of what was before.
+    // The packet behind an interruption is not the neighbour of the one before it.
     histogram.interrupt();
     PacketMask next(2);
     next.set_lost(1);

@@ -18,7 +18,7 @@ namespace {
 const Link kLink{TrafficClass::kTpForward, Half::kGather, 3, 1};
 constexpr std::uint64_t kSeed = 21;
 
-/// What CountedFates keeps, message by message: the twin that it is held against.
+/// The digest and the bursts of CountedFates, counted message by message: its reference.
 class OneByOne {
  public:
   PacketMask draw(const LossProcess& process, std::uint64_t first_packet, std::uint64_t packets) {

@@ -20,7 +20,7 @@ const Link kLink{TrafficClass::kTpForward, Half::kReduce, 1, 2};
 PacketMask drawn(const LossProcess& process, std::uint64_t seed, const Link& link, std::uint64_t first,
                  std::uint64_t packets) {
   PacketMask mask(packets);
-  // What was in the mask before must not matter.
+  // The bits of the mask before the draw must not matter.
   std::fill(mask.words().begin(), mask.words().end(), ~std::uint64_t{0});
   if (packets % 64 != 0) mask.words().back() >>= 64 - packets % 64;
   process.draw(seed, link, first, mask);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fates of docs/fates.md, one packet at a time and as plainly as they can be written: what masks are held against.
+// The fates of docs/fates.md, one packet at a time and as plainly as they can be written: the reference for masks.
 #pragma once
 
 #include <cmath>

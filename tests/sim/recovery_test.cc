@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recovery along a link: which packets stay missing, how often, and what is sent for it.
+// Recovery along a link: which packets stay missing, how often, and the packets sent for it.
 #include <gtest/gtest.h>
 #include <math.h>
 
@@ -179,7 +179,7 @@ TEST(Parity, ResidualRateOfBurstsIsTheSumOverTheChain) {
     EXPECT_NEAR(*Parity({2, 1, 1}).residual_rate(GilbertElliott(rates)), enumerated_residual(rates, 1), 1e-14);
     EXPECT_NEAR(*Parity({2, 1, 5}).residual_rate(GilbertElliott(rates)), enumerated_residual(rates, 5), 1e-14);
   }
-  // Turns help against bursts, up to what independent losses leave.
+  // Turns help against bursts, up to the residual rate of independent losses.
   const GilbertElliott bursts(rates_of_burst(0.05, 8));
   const double apart = *Parity({8, 2, 64}).residual_rate(bursts);
   EXPECT_LT(apart, 0.2 * *Parity({8, 2, 1}).residual_rate(bursts));

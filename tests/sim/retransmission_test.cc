@@ -49,7 +49,7 @@ struct Mean {
     ++n;
   }
   double mean() const { return sum / n; }
-  // Four standard errors, and what ten events of this size would come to: rare ones may not have been seen at all.
+  // Four standard errors, and the sum of ten events of this size: rare ones may not have been seen at all.
   double bound(double event) const { return 4 * std::sqrt((squares / n - mean() * mean()) / (n - 1)) + 10 * event / n; }
   double z(double expected) const {
     const double variance = (squares / n - mean() * mean()) / (n - 1);
@@ -57,7 +57,7 @@ struct Mean {
   }
 };
 
-// One message whose first packet is in slot `first`; sets what stays missing.
+// One message with its first packet in slot `first`; sets the packets that stay missing.
 Repair walk(const LinkRecovery& protocol, const LossProcess& process, std::uint64_t first, std::uint64_t packets,
             const LinkTiming& timing, PacketMask& missing) {
   const MessagePlace place{first, 0, 0, std::nullopt};
@@ -256,7 +256,7 @@ TEST(Retransmission, RepetitionsMeetTheBurstThatLostThePacket) {
     const std::uint64_t between = row.at("slots_between");
     const double expected = row.at("transmissions");
     EXPECT_NEAR(gilbert_mean_transmissions(row.at("p_good_to_bad"), row.at("p_bad_to_good"), between), expected, 6e-9);
-    // One packet, and a round trip such that its repetition comes that many slots later.
+    // One packet; with this round trip its repetition comes `between` slots later.
     const auto selective = make_retransmission(protocol("selective_repeat"));
     const Mean sent = over_messages(*selective, process, 1, {1, static_cast<double>(between - 1)}, 20000,
                                     [](const Repair& d) { return static_cast<double>(1 + d.resent_packets); });
@@ -301,7 +301,7 @@ TEST(Retransmission, WrongProtocolsSayWhatIsAllowed) {
             std::string::npos);
 }
 
-// With a budget: what stays missing and what it takes, on average.
+// With a budget: packets that stay missing and extra time, on average.
 TEST(Retransmission, BudgetsFollowTheirExpectations) {
   const LinkTiming timing{1, 12};
   for (const RetransmissionEntry& entry : retransmission_protocols()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels see of CUDA when g++ compiles them for the fake device: the real types, and the language's words and
-// built-in functions as calls of device_side.h. A missing word is a compile error: add it here.
+// CUDA for kernels that g++ compiles for the fake device: the real types, and the language's words and built-in
+// functions as calls of device_side.h. A missing word is a compile error: add it here.
 #pragma once
 
 #include <cuda_runtime_api.h>
