@@ -6,8 +6,8 @@
 
 namespace droptest::sim {
 
-/// ln |Gamma(x)|, with the bits of std::lgamma, which writes the global variable `signgam` and so is no function for
-/// two threads. Thread safety: may be called from any thread.
+/// ln |Gamma(x)|, with the bits of std::lgamma, which writes the global variable `signgam` and so is not thread-safe.
+/// Thread safety: may be called from any thread.
 inline double log_gamma(double x) {
   int sign = 0;
   return ::lgamma_r(x, &sign);

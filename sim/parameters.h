@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named values from a spec, with the place each came from. Components read their own parameters from it and so need
+// Named values from a spec, each with its place in the spec. Components read their own parameters from it and so need
 // no JSON; `experiments` fills it from a spec.
 #pragma once
 

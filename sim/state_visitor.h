@@ -16,8 +16,8 @@
 
 namespace droptest::sim {
 
-/// A class with state shows all of it in one function, visit_state(visitor), in a fixed order. Who saves reads, who
-/// restores writes into an object that was made with the same arguments.
+/// A class with state shows all of it in one function, visit_state(visitor), in a fixed order. A visitor that saves
+/// reads the values; one that restores writes them into an object that was made with the same arguments.
 class StateVisitor {
  public:
   enum class Turn : std::uint8_t { kSave, kRestore };

@@ -8,8 +8,8 @@
 namespace droptest::sim {
 namespace {
 
-// The places of set bits. Most words have few: that many are looked for in each, without a branch on how many there
-// are, which no processor can predict.
+// The places of set bits. Most words have few: that many are looked for in each word without a branch. No processor
+// could predict a branch on their number.
 std::span<const std::uint32_t> set_bits(std::span<const std::uint64_t> words, std::span<std::uint32_t> places) {
   constexpr int kFew = 2;
   constexpr std::uint64_t kTop = std::uint64_t{1} << 63;  // a place for the bit of a word that has none
@@ -41,7 +41,7 @@ void BurstHistogram::add(const FatesView& lost) {
 
 // The next packets of the link, of which those at `losses` are lost.
 void BurstHistogram::add_losses(std::span<const std::uint32_t> losses, std::uint64_t packets) {
-  // Copies, which no count that is written can change.
+  // Local copies: writes to the counts cannot change them.
   std::uint64_t open = open_;
   // Of the packet behind the last loss: the packets delivered since then are before these.
   std::uint64_t behind = std::uint64_t{0} - delivered_;
@@ -71,7 +71,7 @@ inline void BurstHistogram::count_burst(std::uint64_t length) {
   ++(length < kBurstBins ? bursts_of_[length] : long_bursts_[length]);
 }
 
-// The one before a burst. Two bursts are never neighbours, so that a gap between two has at least one packet.
+// Counts the gap before a burst. Two bursts are never neighbours, so a gap between two has at least one packet.
 inline void BurstHistogram::count_gap(std::uint64_t length) {
   if (losses_ == Losses::kSome) {
     const auto i = static_cast<std::size_t>(std::bit_width(length) - 1);

@@ -35,7 +35,7 @@ void CountedFates::begin_run(const LossProcess& process, std::uint64_t seed, std
   words_ = 0;
 }
 
-// Never more ahead than the run has used, so that a link of few messages draws little that nobody asks for.
+// Draws ahead at most as many packets as the run has used, so that a link of few messages draws few unused fates.
 void CountedFates::draw_ahead(std::uint64_t packets, PacketMask& buffer) {
   const auto words_until = [this](std::uint64_t packet) { return (packet - begin_ + kWordPackets - 1) / kWordPackets; };
   if (words_until(next_ + packets) > kMostWords) make_room();
@@ -48,7 +48,7 @@ void CountedFates::draw_ahead(std::uint64_t packets, PacketMask& buffer) {
   words_ = wanted;
 }
 
-// Words that are used up are counted, and go: nearly all, since the run has used the larger part of the room.
+// Counts and drops the words that are used up: nearly all, since the run has used the larger part of the room.
 void CountedFates::make_room() {
   const std::uint64_t used_words = (next_ - begin_) / kWordPackets;
   const std::uint64_t begin = begin_ + used_words * kWordPackets;
@@ -64,7 +64,7 @@ void CountedFates::copy_drawn(std::uint64_t first_packet, std::uint64_t packets,
   const std::uint64_t* from = &drawn_[(first_packet - begin_) / kWordPackets];
   const std::uint64_t whole = packets / kWordPackets;
   const std::uint64_t rest = packets % kWordPackets;
-  // Of two words; the second one is shifted in two steps, because by 64 there is no shift.
+  // From two words; the second one is shifted in two steps, because a shift by 64 is undefined.
   for (std::uint64_t w = 0; w < whole; ++w) words[w] = from[w] >> offset | from[w + 1] << 1 << (63 - offset);
   if (rest == 0) return;
   const std::uint64_t last = from[whole] >> offset | from[whole + 1] << 1 << (63 - offset);

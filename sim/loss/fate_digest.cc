@@ -19,7 +19,7 @@ class Words {
  public:
   explicit Words(const Link& link) : link_(link) {}
 
-  // Words without a loss have no digest. Which those are, no processor can predict.
+  // Words without a loss have no digest. No processor can predict which words those are.
   void add(std::uint64_t word, std::uint64_t bits) {
     if (number_ == places_.size()) mix_all();
     places_[number_] = word;

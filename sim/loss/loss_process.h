@@ -25,7 +25,7 @@ struct MessagePlace {
   std::uint64_t first_packet = 0;  ///< index of the message's first packet
   std::uint64_t origin = 0;        ///< the index from which this link counts: that of its first packet since then
   std::uint64_t message = 0;       ///< messages of the link since the origin
-  /// Absent: a process whose clock is time takes it from the packets and messages before.
+  /// Absent: a process that counts time derives it from the packets and messages before.
   std::optional<PacketTicks> ticks;
   void visit_state(StateVisitor& visitor) { visit_values(visitor, first_packet, origin, message, ticks); }
 };
@@ -114,7 +114,7 @@ class LossProcess {
     return {static_cast<double>(n) * loss_rate(), lost_count_variance(n)};
   }
 
-  /// Itself as such a chain, where it is one.
+  /// This process as a chain of two states, where it is one.
   virtual std::optional<LossChain> chain() const { return can_lose() ? std::nullopt : std::optional(LossChain{}); }
 
   /// Whether packets are known to be lost independently of each other, at one rate.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many packets of a link ought to be lost, while processes and places change along it.
+// The expected number of lost packets of a link, while processes and places change along it.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,7 @@ struct TimedRates {
   double mean_good_microseconds = 0;  ///< mean stay in each state
   double mean_bad_microseconds = 0;
   double packet_microseconds = 0;  ///< from one packet of a message to the next: payload and headers / bandwidth,
-                                   ///< where no clock says it of each link
+                                   ///< where no clock gives it for each link
   double gap_microseconds = 0;     ///< in addition, from the last packet of a message to the first of the next
   double loss_good = 0;
   double loss_bad = 1;

@@ -42,7 +42,7 @@ struct DrawKernels {
                          std::span<const std::uint64_t> contents);
 };
 
-/// Those that this processor can run, the fastest last; the first runs on any.
+/// The kernels that this processor can run, the fastest last; the first runs on any processor.
 std::span<const DrawKernels> usable_draw_kernels();
 
 /// In plain loops.

@@ -208,7 +208,7 @@ class WordDrawer {
     }
     sum = _mm512_mask_add_epi64(sum, used, sum, in_turns(blocks.c0, blocks.c1));
   }
-  // Not by the compiler's own reduction, whose additions are of signed numbers.
+  // Without the compiler's own reduction: it adds signed numbers.
   alignas(64) std::uint64_t lanes_of_sum[8];
   _mm512_store_si512(lanes_of_sum, sum);
   return std::accumulate(std::begin(lanes_of_sum), std::end(lanes_of_sum), std::uint64_t{0});

@@ -6,12 +6,12 @@
 namespace droptest::sim {
 namespace {
 
-// Attempts look at other places of the link each time, so that a process that does not tell them apart (a trace, a
-// pattern) does not lose the same packets for ever.
+// Each attempt has other places of the link. Else a process without draws of each attempt (a trace, a pattern) would
+// lose the same packets for ever.
 constexpr std::uint64_t kAttemptStride = 1000003;
 
-// Repetitions look no further along their link, so that those of one message do not reach the places of another one,
-// which begin 2^32 later. Slots that a wait of minutes lies between have nothing to do with each other.
+// Repetitions stay within this many slots of their link, so that those of one message do not reach the places of
+// another one, which begin 2^32 later. The fates of slots that are minutes apart are independent.
 constexpr std::uint64_t kSlotsOfMessage = std::uint64_t{1} << 31U;
 
 }  // namespace

@@ -58,7 +58,7 @@ class LinkRecovery {
                          PacketMask& missing) const = 0;
 
   /// Long-run fraction of the data packets of such messages that stay missing on a link with that loss; nothing where
-  /// no closed form is known. Independent draws per attempt are assumed, which docs/fates.md grants without a clock.
+  /// no closed form is known. Assumes independent draws for each attempt, as without a clock (docs/fates.md).
   virtual std::optional<double> residual_rate(const LossProcess& process, std::uint64_t data_packets) const = 0;
 
   /// The same for a long message: its last, shorter block does not matter.
@@ -83,8 +83,8 @@ class LinkRecovery {
 LinkRecovery::DrawAgain draws_by_attempt(const LossProcess& process, std::uint64_t seed, const Link& link,
                                          std::uint64_t first_packet);
 
-/// The same where it is: the link's slots go by while the sender waits, and a repetition has the fate of its slot, so
-/// that it may meet the burst that lost the packet. `process` is borrowed.
+/// The fates of repetitions where time is counted: the link's slots go by while the sender waits, and a repetition has
+/// the fate of its slot. So it may meet the burst that lost the packet. `process` is borrowed.
 LinkRecovery::DrawAgain draws_by_slot(const LossProcess& process, std::uint64_t seed, const Link& link,
                                       const MessagePlace& place);
 

@@ -19,7 +19,7 @@ namespace droptest::sim {
 /// Times that a sender may send again; nothing: as often as it takes.
 using RoundBudget = std::optional<std::uint64_t>;
 
-/// Tries beyond which no message is begun: a run would not end, or the time that it shows would mean nothing.
+/// Expected tries above which a message is refused: its run would not end, or its time would mean nothing.
 constexpr double kMostExpectedTries = 1000;
 
 /// A protocol that repeats lost packets, until all have arrived or its budget of rounds is spent. The receiver's

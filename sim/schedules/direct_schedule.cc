@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct exchange: every rank sends each other rank that one's part in one round, and each owner its result to all in
-// another. A broadcast is one round from the root to all.
+// Direct exchange: in one round every rank sends each part to its owner, and in another each owner sends its result to
+// all. A broadcast is one round from the root to all.
 // Source: transpose all-reduce of OptiReduce, NSDI 2025.
 #include "sim/schedules/hop_schedule.h"
 

@@ -3,7 +3,7 @@
 // fold: of the first 2 F ranks each odd one hands everything to the even one before it and gets results back at the
 // end. The A active ranks, numbered 0 to A - 1 in rank order, halve: at distance A/2, A/4, ..., 1 each sends its
 // partner (own number xor distance) the half of its block that lies on the partner's side. The owner of a block of one
-// is the active rank of that number; doubling takes the same ways back. A contribution makes as many hops as its active
+// is the active rank of that number; doubling goes the same way back. A contribution makes as many hops as its active
 // number differs in bits from the owner's, and one more where it folds. A broadcast is a binomial tree of the ranks
 // counted from the root: farthest first, one hop for each set bit. Source: Thakur, Rabenseifner and Gropp, Optimization
 // of collective communication operations in MPICH, IJHPCA 19 (2005), sections 4.3 to 4.5.

@@ -9,8 +9,8 @@
 
 namespace droptest::sim {
 
-/// The whole slots that have gone by after `seconds`. Times that no run reaches count as the longest one that slots can
-/// number, so that the integer exists for any time. Shapes: slot_seconds is positive.
+/// The whole slots that have gone by after `seconds`. Times beyond the largest number of slots count as that number, so
+/// that the integer exists for any time. Shapes: slot_seconds is positive.
 inline std::uint64_t whole_slots(double seconds, double slot_seconds) {
   constexpr double kMostSlots = 1e18;
   const double slots = seconds / slot_seconds;

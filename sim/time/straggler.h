@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Now and then something takes longer: a factor with a given tail.
+// Random delays of computation and transfers: a factor with a given tail.
 #pragma once
 
 #include <cstdint>
