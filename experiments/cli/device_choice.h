@@ -9,7 +9,7 @@
 namespace droptest::cli {
 
 /// Writes "cuda, 0: NVIDIA H100 80GB HBM3 (...)", or why "auto" took the CPU, to standard error; nothing for a spec
-/// that says nothing of devices. `spec`: as given. Throws: as require_run_device().
+/// without a device. `spec`: as given. Throws: as require_run_device().
 void say_device(const nlohmann::json& spec, const experiments::RunConfig& run);
 
 }  // namespace droptest::cli

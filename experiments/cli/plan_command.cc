@@ -40,7 +40,7 @@ struct PlanOptions {
   bool check_shapes = false;
 };
 
-/// The plan, and why its runs have no ids, where a file that they are made of is not there.
+/// The plan, and why its runs have no ids, where a file of the spec is missing.
 struct LoadedPlan {
   SweepPlan plan;
   std::string no_ids;
@@ -153,12 +153,12 @@ class TimeEstimate {
       if (shape == finished_.end()) return;
       shape->second.add(seconds);
       ++records_;
-    } catch (const std::exception&) {  // a damaged record tells nothing
+    } catch (const std::exception&) {  // a damaged record has no times
     }
   }
 
-  /// A step of the largest run that no finished run tells of; of equal ones the last, which has more loss in most
-  /// specs.
+  /// Measures a step of the largest run without a finished run of its shape; of equal ones the last, which has more
+  /// loss in most specs.
   void measure(const SweepPlan& plan, const std::vector<json>& summaries) {
     const PlannedRun* largest = nullptr;
     std::set<std::string> shapes;
@@ -192,7 +192,7 @@ class TimeEstimate {
   std::string why_not_;
 };
 
-/// Absent where it is not known: this build, or this machine, cannot say.
+/// Absent where this build or this machine does not know it.
 json memory_of_rank(const RunConfig& config) {
   if (config.device == experiments::Device::kCpu) return experiments::least_memory_bytes(config, {1, 0});
   try {

@@ -67,7 +67,7 @@ Finding devices_finding(int wanted, const comm::DeviceSurvey& survey) {
 }
 
 Finding driver_finding(int wanted, const comm::DeviceSurvey& survey) {
-  // Without wanted devices, whatever the driver is does not matter.
+  // Without wanted devices, any driver is fine.
   const Health bad = wanted > 0 ? Health::kFailed : Health::kOk;
   if (!survey.built) {
     return {"driver", "", bad, "this build has no CUDA code", wanted > 0 ? "build with -DDROPTEST_WITH_CUDA=ON" : ""};

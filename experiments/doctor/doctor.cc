@@ -37,12 +37,12 @@
 namespace droptest::experiments {
 namespace {
 
-/// Folders that checks had to make: removed when all are over, unless something is in them by then.
+/// Folders that checks had to make: removed after all checks, unless they have content by then.
 class MadeFolders {
  public:
   MadeFolders() = default;
   ~MadeFolders() {
-    // The innermost first: the longest of those that lie in each other.
+    // The innermost first: of nested folders, the one with the longest path.
     std::sort(missing_.begin(), missing_.end(),
               [](const auto& a, const auto& b) { return a.native().size() > b.native().size(); });
     std::error_code ignored;
@@ -88,7 +88,7 @@ class TemporaryFolder {
 std::string spec_copy(const std::string& folder) { return folder + "/spec.json"; }
 std::string group_report_file(const std::string& folder) { return folder + "/group.json"; }
 
-/// Messages are measured where the run has them.
+/// The plan with messages in the memory of the run's device.
 BandwidthPlan plan_for(const RunConfig& config, BandwidthPlan plan) {
   if (config.device == Device::kCuda) plan.memory = BandwidthPlan::Memory::kDevice;
   return plan;
@@ -289,7 +289,7 @@ class Examination {
         planned.run);
   }
 
-  /// Whatever address it has, ranks of one machine reach each other.
+  /// Ranks of one machine reach each other at any address of the host name.
   void accept_host_name() {
     for (Finding& finding : report_.findings) {
       if (finding.check == kHostNameCheck) finding = check_host_name(OtherMachines::kNone);
@@ -307,7 +307,7 @@ class Examination {
     return choose_rendezvous(named, environment, folder);
   }
 
-  /// This is where a rendezvous of another kind is looked at before the ranks use it.
+  /// Writes to and reads from the rendezvous before the ranks use it.
   bool probe(const comm::Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
     // The port is one of rank 0's machine; the others see it when they meet.
     if (rendezvous.kind == comm::Rendezvous::Kind::kTcp && !is_rank_0()) return true;
@@ -372,7 +372,7 @@ class Examination {
   std::map<std::string, std::string> libraries_;  ///< NVIDIA's, where devices are wanted
   MadeFolders made_;
   DoctorReport report_;
-  std::string about_;  ///< the group that is looked at
+  std::string about_;  ///< the group under examination
 };
 
 }  // namespace

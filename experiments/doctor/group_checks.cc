@@ -20,7 +20,7 @@ namespace droptest::experiments {
 namespace {
 
 constexpr int kClockRounds = 5;
-/// Times of records of several machines are compared by people, in seconds.
+/// People compare times in the records of several machines, in seconds.
 constexpr double kMostClockSkewSeconds = 1;
 /// Messages may fill one part in this many of the free memory.
 constexpr std::uint64_t kMemoryShare = 2;
@@ -81,7 +81,7 @@ std::vector<double> measure_clock_offsets(comm::Communicator& group) {
   return offsets;
 }
 
-/// The plan of rank 0, which all follow, with sizes that its memory takes for as many ranks as there are.
+/// The plan of rank 0 for all ranks, with sizes that fit into its memory for that many ranks.
 BandwidthPlan agree_on_plan(comm::Communicator& group, const BandwidthPlan& plan) {
   const auto ranks = static_cast<std::uint64_t>(group.world_size());
   std::uint64_t largest = plan.to_bytes;

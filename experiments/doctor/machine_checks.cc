@@ -34,7 +34,7 @@ constexpr std::uint64_t kMetricsLineBytes = 1024;
 constexpr std::uint64_t kOtherRecordBytes = 64 * 1024;
 /// float weights, gradients and two moments.
 constexpr double kTrainingBytesPerParameter = 16;
-/// Full is a file system that cannot take this on top.
+/// Finding "disk" is a warning where the results would leave less free space than this.
 constexpr std::uint64_t kDiskMarginBytes = std::uint64_t{256} << 20;
 
 /// The nearest folder on the way to `path` that exists.

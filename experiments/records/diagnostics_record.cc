@@ -31,7 +31,7 @@ nlohmann::json layer_json(const comm::LayerStatistics& layer) {
 nlohmann::json gap_histogram(const comm::LossCounts& counts, const comm::HalfNetwork& half) {
   constexpr std::size_t kMostBins = 48;
   nlohmann::json histogram = nlohmann::json::array();
-  // Where links or steps differ, or late packets are lost too, no one process says how long gaps are.
+  // Where links or steps differ, or late packets are lost too, no single process gives the length of gaps.
   const bool known = half.loss != nullptr && comm::has_one_process(half) && !half.deadline;
   const std::vector<double> expected = known ? sim::expected_gaps(*half.loss, counts.stretches, kMostBins)
                                              : std::vector<double>(kMostBins, std::numeric_limits<double>::quiet_NaN());

@@ -23,7 +23,7 @@ enum class IfBusy : std::uint8_t {
   kFail,  ///< BusyError
 };
 
-/// A lock (flock) on a file that exists for it alone. The file names its holder for those who find it busy.
+/// A lock (flock) on a file that exists for it alone. The file names its holder, for processes that find it busy.
 /// Owner: the object; the destructor of the last holder removes the file. The kernel releases the lock of a process
 /// that ends without it, once the children that inherited `descriptor` have ended too. Held by the open file, not by
 /// the process: a second lock on one path is refused within a process as well.

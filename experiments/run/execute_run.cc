@@ -130,8 +130,8 @@ class LackingError : public ConfigError {
                      (missing.empty() ? ", as rank 0 found" : records) + "; --again runs it once more, from the start");
 }
 
-/// All ranks: rank 0 alone need see the folder, and decides for all. While it waits, the others hear from it more often
-/// than their timeout. Takes the lock on rank 0.
+/// Ranks: all. Only rank 0 needs access to the folder, and it decides for all. While it waits, it sends to the others
+/// more often than their timeout. Takes the lock on rank 0.
 FolderState agree_on_folder(comm::Communicator& group, const ResolvedRun& run, const RunDirectory& directory,
                             const ExecuteOptions& options, SharedLock& lock) {
   const std::chrono::milliseconds timeout = run.config.backend.timeout;
@@ -194,7 +194,7 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
       execute.on_line(to_json_line(line));
     });
     nlohmann::json summary = recorder ? recorder->finish(outcome) : nlohmann::json();
-    // Nobody leaves before the records are there: a failed disk of rank 0 is everyone's failure.
+    // No rank leaves before the records are there: a failed disk of rank 0 is a failure of every rank.
     group->barrier({sim::TrafficClass::kControl, "end of run", -1});
     sigterm.release();
     group.reset();
@@ -210,7 +210,7 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
   }
 }
 
-/// A folder that is of no use once its scope ends.
+/// Removes a folder at the end of its scope.
 class RemovedAtEnd {
  public:
   explicit RemovedAtEnd(std::string path) : path_(std::move(path)) {}

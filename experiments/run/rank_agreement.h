@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that ranks compute each for themselves, made one.
+// One value for all ranks from the values that each computes for itself.
 #pragma once
 
 #include <string_view>

@@ -40,7 +40,7 @@ bool all_ended(std::vector<ChildProcess>& ranks) {
   return all;
 }
 
-/// A rank that is stopped says nothing, however long it is waited for.
+/// A rank that is stopped reports nothing, so it is not waited for.
 bool all_ended_or_stopped(std::vector<ChildProcess>& ranks) {
   bool all = true;
   for (ChildProcess& rank : ranks) all = (rank.poll().has_value() || rank.is_stopped()) && all;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far apart the ranks' copies of parameters are that ought to be equal.
+// The differences between the ranks' copies of parameters that should be equal.
 #pragma once
 
 #include <map>

@@ -39,8 +39,8 @@ std::uint64_t evaluations(const RunConfig& config) {
   return 1 + steps / every + (steps % every != 0 ? 1 : 0);
 }
 
-/// Of one evaluation of so many tokens, how many ranks of one tensor-parallel coordinate go through: replicas take
-/// batches in turn, and those that have none in the last turn go through the last batch again.
+/// Tokens that all ranks of one tensor-parallel coordinate go through in one evaluation of so many tokens: replicas
+/// take batches in turn, and those that have none in the last turn go through the last batch again.
 std::uint64_t tokens_gone_through(const RunConfig& config, std::uint64_t targets) {
   if (targets == 0) return 0;
   const std::uint64_t batch = tokens_of_batch(config);

@@ -12,8 +12,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kPoll = 50ms;
-// For ranks that saw more than a signal: the first cause stands. A rank whose peer is gone takes 300 ms to be sure why;
-// launchers wait a second or more before they kill.
+// Time for ranks that know a cause other than the signal: the first cause stands. After the end of a peer, a rank takes
+// 300 ms to be sure of the cause; launchers wait a second or more before they kill.
 constexpr auto kOthersFirst = 600ms;
 constexpr auto kEndMost = 2s;
 
@@ -24,7 +24,7 @@ sigset_t only_sigterm() {
   return set;
 }
 
-/// Ends the process as if nobody had looked at the signal.
+/// Ends the process as an unhandled signal does.
 void end_by_sigterm() {
   const sigset_t sigterm = only_sigterm();
   ::signal(SIGTERM, SIG_DFL);

@@ -102,7 +102,7 @@ class SweepRunner {
     }
   }
 
-  /// Starts the first run that waits, unless it is busy, or is found finished by who was busy with it.
+  /// Starts the first waiting run, unless another process works on it or has finished it.
   void start_next() {
     const std::size_t index = waiting_.front();
     waiting_.pop_front();
@@ -162,7 +162,7 @@ class SweepRunner {
     return any;
   }
 
-  /// No run is left that would take a free share of the cores: those that still run get all of them.
+  /// Gives all cores to the runs that still run, once no waiting run would take a free share.
   void share_free_cores() {
     if (running_.empty()) return;
     const CoreShares wider(cores_, running_.size());
@@ -187,7 +187,7 @@ class SweepRunner {
     take_failure(ended.index);
   }
 
-  /// Records why a run that left no word of its own has no result.
+  /// Records why a run without a summary of its own has no result.
   void fail(std::size_t index, const std::string& why) {
     record_failure(plan_.runs[index].run, directory_of(index), plan_.runs[index].point, why);
     take_failure(index);

@@ -68,14 +68,14 @@ struct SweepProgress {
 /// process works on is waited for, or stays kBusy where that has not ended when all others have. `on_progress` is
 /// called some times a second, from this thread, and once at the end. Once `stop_requested` returns true, running runs
 /// are stopped and forgotten, and the progress so far is returned. Also writes sweep.json, first, and holds it: sweeps
-/// of the same runs share it, one of other runs under the same name is refused. Throws: ConfigError where a record
-/// cannot be written; BusyError, before anything runs, where sweep.json lists other runs of a sweep that goes on, and
-/// with kFail where another process is at work on any run.
+/// of the same runs share it, one of other runs under the same name is refused.
+/// Throws: ConfigError where a record cannot be written; BusyError, before anything runs, where sweep.json lists other
+/// runs of a sweep that goes on, and with kFail where another process is at work on any run.
 SweepProgress run_sweep(const SweepPlan& plan, const SweepOptions& options,
                         const std::function<void(const SweepProgress&)>& on_progress,
                         const std::function<bool()>& stop_requested);
 
-/// The same without sweep.json: runs that something else lists.
+/// The same without sweep.json: for runs that another record lists.
 SweepProgress run_planned(const SweepPlan& plan, const SweepOptions& options,
                           const std::function<void(const SweepProgress&)>& on_progress,
                           const std::function<bool()>& stop_requested);

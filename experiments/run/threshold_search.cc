@@ -125,8 +125,8 @@ class ThresholdSearch {
     return gap && within(*judgements().front()) && !is_open(gap->below, gap->above);
   }
 
-  /// Bisection believes that the curve is monotone. Once, above and below the crossing, the widest stretch that it
-  /// skipped is looked into, where the budget has enough for that.
+  /// Bisection assumes a monotone curve. This check looks once above and once below the crossing into the widest
+  /// stretch that bisection skipped, where the budget allows it.
   std::optional<Gap> next_check() {
     const std::vector<const RateJudgement*> judged = judgements();
     const Gap at_crossing = *crossing();
@@ -143,7 +143,7 @@ class ThresholdSearch {
     return std::nullopt;
   }
 
-  /// The gap to halve next; absent where all that matter are closed.
+  /// The gap to halve next; absent where all gaps that matter are closed.
   std::optional<Gap> next_gap() const {
     const std::vector<const RateJudgement*> judged = judgements();
     std::optional<std::size_t> passes;

@@ -56,7 +56,7 @@ class Trainer {
         group_(group),
         on_line_(on_line),
         network_(group, lossy_options(config)),
-        // The loss layer leaves control traffic alone, but knows that it is no compute time.
+        // The loss layer loses no control traffic, but does not count its time as compute time.
         groups_(config.parallel, network_),
         replicas_(groups_.group(comm::ParallelDimension::kData)),
         alone_(groups_.group(comm::ParallelDimension::kTensor) == nullptr ? network_.split(group.rank(), 0) : nullptr),
@@ -92,7 +92,7 @@ class Trainer {
     return ranks;
   }
 
-  /// Parameters that get lost are older ones, not zeros: the first ones reach everybody.
+  /// Gathers the starting weights, which reach all ranks: later lost parameters are then older values, not zeros.
   void spread_starting_weights() {
     if (!config_.network.of(sim::TrafficClass::kParameterGather)) return;
     const auto stop = network_.stop_clock();
@@ -100,7 +100,7 @@ class Trainer {
     model_.gather_values();
   }
 
-  /// Each block takes as long as any other, and the head, which comes before them, as long as its GEMM says.
+  /// All blocks have equal times. The head comes before them, with a time in proportion to its GEMM.
   void pass_backward_time(int layer) {
     if (layer == models::kOutsideOfBlocks) return;
     const models::Gpt2Config& model = config_.model;

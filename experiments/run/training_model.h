@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's model and optimizer, on whatever the rank computes with.
+// One rank's model and optimizer, on the rank's device.
 #pragma once
 
 #include <cstdint>

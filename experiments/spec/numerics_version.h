@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which numbers a spec gives: part of the run id.
+// The version of the numerics, which decides the results of a spec: part of the run id.
 #pragma once
 
 namespace droptest::experiments {
 
-/// Raised by each commit that moves results on purpose, so that no record is taken for a result of other numerics. Its
-/// test, numerics_version_test.cc, has the golden losses.
+/// Each commit that changes results on purpose raises it, so that no record is taken for a result of other numerics.
+/// Its test, numerics_version_test.cc, has the golden losses.
 inline constexpr int kNumericsVersion = 1;
 
 }  // namespace droptest::experiments

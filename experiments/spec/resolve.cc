@@ -40,7 +40,7 @@ std::vector<sim::TrafficClass> classes_in_use(const RunConfig& config) {
   return classes;
 }
 
-/// Looked up once: the same spec means the same for as long as a program runs.
+/// Looked up once, so that a spec resolves to the same run for as long as a program runs.
 bool some_device_answers() {
   static const bool answers = comm::survey_devices().absence.empty();
   return answers;
@@ -182,7 +182,7 @@ class Resolver {
     }
   }
 
-  /// A run without replicas says nothing of them: the same run has the same resolved spec.
+  /// Leaves out the members of replicas in a run without any: equal runs have equal resolved specs.
   void resolve_parallel() {
     json& parallel = full_["parallel"];
     config_.parallel.tensor = to_int(parallel["tensor"]);
@@ -255,7 +255,7 @@ class Resolver {
   void resolve_data() {
     json& data = full_["data"];
     resolve_file("data", data.contains("text") ? "text" : "tokens");
-    // The layout of a token file says nothing about a text.
+    // A text has no layout of token files.
     if (data.contains("text")) {
       data.erase("format");
       if (config_.model.vocabulary < 256) {

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-/// RFC 7396, and whose value each becomes.
+/// Merges by RFC 7396, and records the file of each value.
 void apply_patch(json& target, const json& patch, const std::string& pointer, const std::string& file,
                  ValueOrigins& origins) {
   if (!patch.is_object()) {

@@ -250,7 +250,7 @@ class Planner {
     if (!together.lists.empty()) axes_.push_back(std::move(together));
   }
 
-  /// The pointers of a zip take their values together: all of them or none.
+  /// Finds the pointers of best_over. A zip sets its pointers together: best_over has all of them or none.
   void find_best_over() {
     const json& sweep = spec_.document["sweep"];
     if (!sweep.contains("best_over")) return;
