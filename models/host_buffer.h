@@ -9,8 +9,8 @@
 
 namespace droptest::models {
 
-/// Bytes that begin on a page boundary and are zero. Large ones ask the system for huge pages, which spare a step over
-/// hundreds of megabytes most of its address translations.
+/// Bytes that begin on a page boundary and are zero. Large buffers request huge pages, which save most of the address
+/// translations of a step over hundreds of megabytes.
 class ZeroedMemory {
  public:
   ZeroedMemory() = default;

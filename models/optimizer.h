@@ -23,7 +23,7 @@ struct OptimizerConfig {
   enum class Rule : std::uint8_t { kAdamW, kSgd } rule = Rule::kAdamW;
   double momentum = 0.9;  ///< SGD's
 
-  /// Numbers that are kept for each element.
+  /// Numbers of optimizer state for each element.
   int moments() const { return rule == Rule::kAdamW ? 2 : 1; }
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };
@@ -64,7 +64,7 @@ enum class Counted : std::uint8_t { kAll, kSharded };
 std::vector<ParameterRange> ranges_within(const ParameterTable& table, const OwnPart& part, Counted counted);
 
 /// The sum of the squares of a step's gradients. Each chunk of kNormChunkElems is added up by a rank that has it, and
-/// the chunks in the order of the arena: the sum has the same bits whichever rank that is.
+/// the chunks in the order of the arena: the sum has the same bits with any choice of these ranks.
 class GradientSquares {
  public:
   /// Replicated tensors count on rank 0 of the tensor-parallel group alone. All are borrowed; `data` may be null.

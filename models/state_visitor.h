@@ -9,8 +9,8 @@
 
 namespace droptest::models {
 
-/// A class with state shows all of it in one function, visit_state(visitor), in a fixed order. Who saves reads, who
-/// restores writes. Names are unique within an object.
+/// A class with state shows all of it in one function, visit_state(visitor), in a fixed order. A visitor that saves
+/// reads the values; one that restores writes them. Names are unique within an object.
 class StateVisitor {
  public:
   virtual ~StateVisitor() = default;

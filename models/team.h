@@ -7,10 +7,10 @@
 
 namespace droptest::models {
 
-/// A caller and the workers that help it with loops whose parts are handed out one by one. OpenMP's teams are not used:
-/// theirs either spin for milliseconds on a core that somebody else needs, or sleep between any two loops. Here a
-/// thread that waits offers its core to others all the time and sleeps after some milliseconds, and a worker that comes
-/// late is not waited for: the caller does its parts. Copies share the workers; one thread calls at a time.
+/// A caller and the workers that help it with loops; the parts of a loop are handed out one by one. OpenMP's teams are
+/// not used: their threads either spin for milliseconds on a core that other threads need, or sleep between any two
+/// loops. Here a thread that waits yields its core all the time and sleeps after some milliseconds. The caller does not
+/// wait for a worker that comes late: it does the worker's parts. Copies share the workers; one thread calls at a time.
 class Team {
  public:
   /// The caller and threads - 1 workers. Not explicit: 1 stands for the caller alone.

@@ -57,7 +57,7 @@ StageBuffers& Gpt2::prepared(const BatchShape& shape, Keep keep, std::size_t slo
   const std::uint64_t slots = keep == Keep::kForBackward ? in_use_.size() : 1;
   const std::uint64_t bytes = plan.bytes(slots);
   if (bytes > memory_bytes_) {
-    // Nothing may be at work in the old memory when it goes, and both are not there at once.
+    // No work may use the old memory when it is freed. The old and the new memory never exist at once.
     ops_->join();
     ops_->synchronize();
     training_.reset();
@@ -91,7 +91,7 @@ std::uint64_t Gpt2::planned_bytes(const Gpt2Config& config, int world_size, int 
 std::uint64_t Gpt2::activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
                                      const BatchShape& shape, const SlotOptions& options) {
   validated(config, options, world_size);
-  // More than any type needs. A wrong spec may ask for more than 64 bits can count.
+  // An upper bound for all element types, in double: the sizes of a wrong spec may not fit into 64 bits.
   const double most = 8.0 * options.slots * static_cast<double>(shape.batch) * static_cast<double>(shape.length) *
                       (32.0 * config.layers * config.width + 32.0 * config.width + config.vocabulary);
   if (most > 0x1p62) return std::uint64_t{1} << 63U;

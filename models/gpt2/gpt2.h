@@ -24,7 +24,7 @@ namespace droptest::models {
 /// The ranks that train a model together with those that share its layers.
 struct ModelRanks {
   DataParallel data;
-  comm::Communicator* all = nullptr;  ///< borrowed; null: nobody else is there
+  comm::Communicator* all = nullptr;  ///< borrowed; null: one rank alone
   int data_stride = 1;                ///< in `all`: from a rank to the next one of its data-parallel group
 };
 
@@ -67,7 +67,7 @@ class Gpt2 {
                         const BatchShape& shape, double scale, std::int64_t mean_over = kOwnTargets,
                         Follows follows = Follows::kUpdate);
   /// The passes one by one: a forward pass leaves its saved activations in a slot, from 0, and the backward pass of
-  /// that slot follows once, in whatever order. Micro-batches that are between their passes have one batch size and
+  /// that slot follows once; the slots may have any order. Micro-batches between their passes have one batch size and
   /// length, and no evaluation comes in between.
   void forward(int slot, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                const BatchShape& shape);
@@ -145,7 +145,7 @@ class Gpt2 {
   GradientSquares squares_;
   Stage stage_;
 
-  int passes_ = 0;  ///< backward passes of this step; before the first one gradients count as zero, whatever they are
+  int passes_ = 0;  ///< backward passes of this step; before the first one gradients of any value count as zero
 
   std::unique_ptr<Ops::Memory> memory_;  ///< of the activations
   std::uint64_t memory_bytes_ = 0;

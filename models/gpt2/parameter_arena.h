@@ -14,7 +14,7 @@
 
 namespace droptest::models {
 
-/// Places are by offsets in a whole arena (ParameterTable), whatever is in memory of it. Owner: one rank.
+/// Places are offsets in a whole arena (ParameterTable), of which any part may be in memory. Owner: one rank.
 class ParameterArena {
  public:
   enum class Holds : std::uint8_t {

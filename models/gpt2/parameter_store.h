@@ -25,7 +25,7 @@ namespace droptest::models {
 
 /// The ranks that have the same part of a model and train on other batches.
 struct DataParallel {
-  comm::Communicator* group = nullptr;  ///< borrowed; null: nobody else is there
+  comm::Communicator* group = nullptr;  ///< borrowed; null: one replica alone
   ShardOptions sharding;
 
   int ranks() const { return group == nullptr ? 1 : group->world_size(); }

@@ -226,8 +226,8 @@ void Stage::weight_gradient(const Linear& linear, const comm::Tensor& input, con
                               weight(linear.weight), bias);
 }
 
-// In both sublayers the ranks' gradients of the sublayer's input are summed as soon as they are there; the gradients of
-// the weights, which nobody waits for, are computed meanwhile.
+// In both sublayers the all-reduce of the gradients of the sublayer's input starts as soon as they are there. The
+// gradients of the weights are computed meanwhile.
 void Stage::mlp_backward(int layer, StageBuffers& b, GradientMode mode) {
   const Sublayer& s = mlp(layer);
   const MlpBuffers& m = b.mlp[index(layer)];

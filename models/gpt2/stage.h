@@ -18,7 +18,7 @@
 
 namespace droptest::models {
 
-/// The explicit forward and backward pass: the one place that says which operations a GPT-2 is, in which order, for
+/// The explicit forward and backward pass: the one definition of the operations of a GPT-2 and of their order, for
 /// every implementation of them. Blocks are pre-LN; linear layers are cut over ranks as in Shoeybi et al. 2019,
 /// section 3. A whole model is one stage. Several stages are a chain: the caller copies the output of one to the input
 /// of the next, and the gradient of that input back. The token embedding is tied to the head: a stage adds the

@@ -55,7 +55,7 @@ void launch_plain_attention_forward(const AttentionForward<D>& work, comm::Strea
 template <class D>
 void launch_plain_attention_backward(const AttentionBackward<D>& work, comm::Stream& stream);
 
-/// Tensor cores. head_width must be one that tensor_cores_take_width() says.
+/// Tensor cores. tensor_cores_take_width() must be true of head_width.
 bool tensor_cores_take_width(std::int64_t head_width);
 void launch_tensor_core_attention_forward(const AttentionForward<__nv_bfloat16>& work, comm::Stream& stream);
 void launch_tensor_core_attention_backward(const AttentionBackward<__nv_bfloat16>& work, comm::Stream& stream);

@@ -10,8 +10,7 @@
 
 namespace droptest::models {
 
-/// A buffer, and when it holds something: from the first to the last time, both included, in whatever the plan's maker
-/// counts time by.
+/// A buffer, and its times of use: from the first to the last, both included, in a unit of the plan's maker.
 struct PlannedBuffer {
   std::string name;  ///< for people
   std::uint64_t bytes = 0;

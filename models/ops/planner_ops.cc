@@ -26,7 +26,7 @@ class PlannedMemory final : public Ops::Memory {
 
 struct PlannedRanges final : Ops::Ranges {};
 
-/// A tensor of an operation, and how many elements the operation's extents say.
+/// A tensor of an operation, and its number of elements by the operation's extents.
 struct Use {
   Use(const char* name, const ConstTensor& tensor, std::int64_t elems)
       : what(name), data(tensor.bytes.data()), got(tensor.count_elems()), want(static_cast<std::uint64_t>(elems)) {}
