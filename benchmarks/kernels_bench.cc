@@ -144,7 +144,7 @@ void bias_gelu_backward(State& state, const KernelShapes& s, int threads) {
     models::bias_gelu_backward<float>(t[kSlopes], s.rows(), t[kGradient], t[kGradBias], team);
   };
   const auto naive = [](Tensors& t) { naive::bias_gelu_backward(t[kSlopes], t[kGradient], t[kGradBias]); };
-  // Products with slopes below 1, again and again, would end in subnormal numbers.
+  // Repeated products with derivatives below 1 would end in subnormal numbers.
   const auto settle = [all](Tensors& t) {
     t[kSlopes].assign(t[kSlopes].size(), -1.0F);
     t[kGradient] = values(all, 1);

@@ -35,7 +35,7 @@ void positions_backward(const Floats& grad_values, Floats& grad_table);
 void adamw_update(Floats& value, const Floats& gradient, Floats& first_moment, Floats& second_moment,
                   const models::AdamWStep& step);
 void to_bf16(const Floats& input, std::vector<std::uint16_t>& output);
-/// With each row's probabilities kept: [B, NH, T, T].
+/// Also stores each row's probabilities: [B, NH, T, T].
 void attention_forward(const Floats& qkv, const models::AttentionShape& shape, Floats& probabilities, Floats& output);
 void attention_backward(const Floats& grad_output, const Floats& qkv, const Floats& probabilities,
                         const models::AttentionShape& shape, Floats& grad_qkv);
