@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whole training steps of droptest beside PyTorch, and beside oneDNN's matrix products alone; ranks beside one rank.
+"""Whole training steps of droptest against PyTorch, and against oneDNN's matrix products alone; ranks against one rank.
 
 All programs of a case run in turns (A B C A B C ...), each in a process of its own, so that a machine that is slower
 for a while is slower for all. Prints one JSON object: medians, all samples, ratios round by round, and the machine. A

@@ -118,7 +118,7 @@ def parsed() -> argparse.Namespace:
     figures = ("width", "context", "ranks")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, default=machine.ROOT / "build" / "bench", help="CMake build folder")
-    parser.add_argument("--figures", default=",".join(figures), help="what to measure (default: %(default)s)")
+    parser.add_argument("--figures", default=",".join(figures), help="figures to measure (default: %(default)s)")
     parser.add_argument(
         "--widths", type=integers, default=listed(WIDTHS), help="multiples of 64 (default: %(default)s)"
     )
@@ -153,7 +153,7 @@ def drawing() -> Callable[[dict, Path], list[Path]]:
     try:
         import scaling_plots
     except ModuleNotFoundError as error:
-        wanted = "Debian's /usr/bin/python3 with python3-matplotlib and python3-pandas has what figures need"
+        wanted = "Debian's /usr/bin/python3 with python3-matplotlib and python3-pandas draws figures"
         raise ProgramError(f"--plots: {error}; {wanted}") from error
     return scaling_plots.draw
 

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""How many runs a minute `droptest sweep` trains: on all cores, beside the same runs one after the other on one core.
+"""How many runs a minute `droptest sweep` trains: on all cores, against the same runs one after the other on one core.
 
 The same small sweeps of nano, with one rank and with four, in turns. Prints one JSON object: seconds of each sweep, and
 how many times faster all cores are, round by round, with its median.
@@ -21,7 +21,7 @@ from program_runs import ProgramError, machine_meanwhile, median, output_of, pro
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=Path, default=machine.ROOT / "build" / "bench", help="CMake build folder")
-    parser.add_argument("--text", type=Path, default=machine.ROOT / "corpus" / "kjv.txt", help="what to train on")
+    parser.add_argument("--text", type=Path, default=machine.ROOT / "corpus" / "kjv.txt", help="training text")
     parser.add_argument("--tensor", default="1,4", help="tensor-parallel ranks of each sweep (default: %(default)s)")
     parser.add_argument("--pin", default="cores,none", help="ways to place runs on all cores (default: %(default)s)")
     parser.add_argument(

@@ -74,7 +74,7 @@ std::string Watchdog::activity() const {
     if (entries.empty()) continue;
     const Entry& first = entries.front();
     text += (text.empty() ? "" : " and ") + describe(first.call);
-    if (!first.deadline) text += ", which its device has not come to";
+    if (!first.deadline) text += ", which its device has not reached";
   }
   return text;
 }

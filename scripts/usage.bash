@@ -10,7 +10,7 @@ refuse() {
   exit 2
 }
 
-# at_most N ARGUMENT...: refuses what comes after N arguments.
+# at_most N ARGUMENT...: refuses more than N arguments.
 at_most() { [ "$#" -le "$(($1 + 1))" ] || refuse "got '${*:$(($1 + 2)):1}', want at most $1 arguments"; }
 
 for argument in "$@"; do

@@ -15,7 +15,7 @@ bool is_special(char c) { return std::string_view("^$.*+?()[]{}|\\").find(c) != 
 Pattern::Pattern(std::string_view text) {
   const std::string whole(text);
   const auto require = [&whole](bool condition) {
-    DROPTEST_CHECK(condition, "pattern " + whole + " is beyond what pattern.h knows");
+    DROPTEST_CHECK(condition, "pattern " + whole + " has a form that pattern.h does not know");
   };
   require(text.starts_with('^'));
   text.remove_prefix(1);

@@ -13,12 +13,13 @@ namespace droptest::comm {
 const std::vector<FillEntry>& fills() {
   static const std::vector<FillEntry> entries = {
       {"zero", Fill::kZero, true, true, "nothing arrived: zero (a lost contribution is left out of the sum)"},
-      {"count_rescale", Fill::kCountRescale, true, false, "sum of what arrived x ranks / contributions that arrived"},
+      {"count_rescale", Fill::kCountRescale, true, false,
+       "sum of the contributions that arrived x ranks / their number"},
       {"inverse_probability", Fill::kInverseProbability, true, false,
        "contributions that could be lost x 1 / (1 - loss rate): unbiased"},
       {"stale", Fill::kStale, true, true, "the last value that arrived at this position; zero before the first"},
       {"own", Fill::kOwn, false, true,
-       "the rank keeps what it has: its own input, or the output's earlier content; of means along direct in both "
+       "the rank keeps its own values: its input, or the output's earlier content; of means along direct in both "
        "halves",
        true},
       {"own_scaled", Fill::kOwnScaled, false, true,
@@ -106,8 +107,8 @@ std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network) {
   if (network.reduce.selection == LossSelection::kByFate || path_entry(network.path).route == Route::kOneHop)
     return std::nullopt;
   return SelectionRefusal{"reduce", "got \"largest_norm\" on path " + std::string(network.path) +
-                                        ", where ranks must know the losses of contributions whose content they do not "
-                                        "have; want the path direct, or \"by_fate\""};
+                                        ", where a rank does not have the content of all contributions, so it cannot "
+                                        "know their losses; want the path direct, or \"by_fate\""};
 }
 
 std::string_view ClassNetwork::path_of(std::uint64_t elems) const {
@@ -153,8 +154,9 @@ void validate(const ClassNetwork& network) {
                       "want zero, stale, own or own_scaled");
   }
   if (network.gather.fill == Fill::kOwnScaled && !path_entry(network.path).can_share) {
-    throw ConfigError("fill of the gather half: got own_scaled on path " + std::string(network.path) +
-                      ", where a rank has partial sums of several ranks, whose spread is not that of one; want own");
+    throw ConfigError(
+        "fill of the gather half: got own_scaled on path " + std::string(network.path) +
+        ", where a rank has partial sums of several ranks, with another spread than one rank's values; want own");
   }
   if (path.route == Route::kAggregated) {
     require_destinations(network.reduce, "reduce", "a contribution that is lost is missed by all ranks");

@@ -176,8 +176,8 @@ void NcclCommunicator::check_connections() {
   if (wrong.empty()) return;
   const std::string self = "rank " + std::to_string(world_rank(rank()));
   world_->fail({world_rank(rank()), "connect",
-                "what NCCL brings to " + self + " from " + rank_list(wrong) +
-                    " is not what was sent; does NCCL_P2P_DISABLE=1 help?"},
+                "the data that NCCL brings to " + self + " from " + rank_list(wrong) +
+                    " differs from the sent data; does NCCL_P2P_DISABLE=1 help?"},
                call);
 }
 

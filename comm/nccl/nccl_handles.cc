@@ -190,7 +190,7 @@ Failure NcclHandles::stalled(std::string_view doing, const std::string& context,
       cause += "under way are: " + roll.doing;
     }
   } catch (const std::exception&) {
-    cause += "the launch store is gone, so that nobody can be asked why";
+    cause += "the launch store is gone, so the cause is not known";
   }
   return {mesh_->rank(), std::string(doing), cause};
 }

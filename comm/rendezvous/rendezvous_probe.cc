@@ -23,7 +23,7 @@ std::string probe_rendezvous(const Rendezvous& rendezvous, std::chrono::millisec
   const std::optional<std::string> value = store->get(kKey);
   store->clear();
   if (!first || !value || *value != kValue) {
-    throw CommError("rendezvous: " + store->where() + ": what was written is not what is read");
+    throw CommError("rendezvous: " + store->where() + ": a value that was written differs when it is read");
   }
   const std::string address = rendezvous.host + ":" + std::to_string(rendezvous.port);
   switch (rendezvous.kind) {

@@ -309,14 +309,14 @@ class NetworkResolver {
       visit_timed(loss, place, [](json& process, const std::string& at) {
         if (process.contains("packet_microseconds")) return;
         throw ConfigError(at + "/packet_microseconds: is missing; want the time of a packet on the link, or a time " +
-                          "section, whose links say it");
+                          "section with its links");
       });
       return loss_from_json(loss, place);
     }
     visit_timed(loss, place, [](json& process, const std::string& at) {
       if (!process.contains("packet_microseconds")) return;
       throw ConfigError(at + "/packet_microseconds: got " + quote_json(process["packet_microseconds"]) +
-                        " with a time section, whose links say what a packet takes; want it absent");
+                        " with a time section, which has the times of its links; want it absent");
     });
     const sim::LinkClasses links = link_classes(time_);
     if (links.group_ranks > 0) process_on(links.within, loss, place);

@@ -44,13 +44,13 @@ void check_network(const TimeModel& model, const Network& network, const Report&
       if (model.deadline_seconds) {
         return report("/time/deadline_microseconds",
                       "got a deadline, but " + links + " have the recovery " + half.recovery->describe() +
-                          ", which does not know what is late; want no deadline, or no recovery on links");
+                          ", which does not know the late packets; want no deadline, or no recovery on links");
       }
       const bool repeats = half.recovery->sends_again() && !half.recovery->is_reliable();
       const bool independent = half.loss == nullptr || half.loss->is_independent();
       if (repeats && !independent && half.fill == Fill::kInverseProbability) {
-        return report("/time", "got a clock with the fill inverse_probability, but what " + half.recovery->describe() +
-                                   " leaves missing on " + links + " has no closed form under " +
+        return report("/time", "got a clock with the fill inverse_probability, but the loss rate after " +
+                                   half.recovery->describe() + " on " + links + " has no closed form under " +
                                    half.loss->describe() +
                                    ", as a repetition may meet the burst that lost the packet; want another fill, or "
                                    "no clock");
@@ -138,7 +138,7 @@ ResolvedTime resolve_time(const json& time, Network& network, const std::string&
   if (retransmission["protocol"] != "none" && model.deadline_seconds) {
     report("/time/deadline_microseconds", "got " + quote_json(time["deadline_microseconds"]) + ", but " +
                                               quote_json(retransmission["protocol"]) +
-                                              " sends again what is lost, and does not know what is late; want no "
+                                              " sends lost packets again, and does not know the late ones; want no "
                                               "deadline, or the protocol \"none\"");
   } else if (retransmission["protocol"] != "none") {
     try {

@@ -124,7 +124,7 @@ void add_collective_command(CLI::App& app, Action& chosen) {
                     "Fates, survival and time only: no tensors, no threads, any number of ranks");
   command->footer(
       "Prints the error (nmse) and the share of contributions that survive, each with its standard error and, where a\n"
-      "closed form exists, what it ought to be.\n\n"
+      "closed form exists, the expected value.\n\n"
       "Examples:\n"
       "  droptest collective --dry --path ring --ranks 4096 --trials 1 \\\n"
       "    --loss '{\"model\": \"bernoulli\", \"loss_rate\": \"0.01%\"}'\n"

@@ -34,7 +34,7 @@ void require_records(const experiments::SweepPlan& plan, const std::string& out)
   for (const std::string& one : records) text += (text.empty() ? "" : ", ") + one;
   throw ConfigError(lacking.front().path +
                     (lacking.size() == 1 ? "" : " and " + std::to_string(lacking.size() - 1) + " more") +
-                    ": finished, but without what the spec asks for: " + text +
+                    ": finished, but without records that the spec asks for: " + text +
                     "; --again runs those runs once more, from the start");
 }
 

@@ -73,7 +73,7 @@ void add_report_command(CLI::App& app, Action& chosen) {
       "$DROPTEST_PYTHON (default /usr/bin/python3).\n\n"
       "Examples:\n"
       "  droptest report results/quickstart\n"
-      "  droptest report results/quickstart --effect 0.01 --equivalent 0.02   seeds needed, and what is equal");
+      "  droptest report results/quickstart --effect 0.01 --equivalent 0.02   seeds needed, and equal values");
   command->callback([options, command, &chosen] {
     options->arguments = command->remaining();
     chosen = [options] { return report(*options); };

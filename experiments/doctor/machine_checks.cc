@@ -104,7 +104,7 @@ Finding check_backend(const std::string& name) {
   const comm::BackendEntry& backend = comm::backend_entry(name);
   if (backend.built) return {"backend", "", Health::kOk, name + ": " + std::string(backend.summary), ""};
   return {"backend", "", Health::kFailed, name + " is not in this build",
-          "use one of " + comm::built_backends_text() + ", or build with what it needs"};
+          "use one of " + comm::built_backends_text() + ", or build with its libraries"};
 }
 
 Finding check_corpus(const RunConfig& config) {
@@ -193,7 +193,7 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
 Finding check_memory(std::uint64_t least_bytes, std::optional<std::uint64_t> available) {
   const std::string least = "weights, gradients, moments, activations and data take " + bytes_text(least_bytes);
   if (!available)
-    return {"memory", "", Health::kWarning, "what is free is not known; " + least, "look at it with free"};
+    return {"memory", "", Health::kWarning, "the free memory is not known; " + least, "look at it with free"};
   const std::string seen = bytes_text(*available) + " free; " + least;
   if (*available < least_bytes) {
     return {"memory", "", Health::kFailed, seen, "take a smaller model, or a machine with more memory"};

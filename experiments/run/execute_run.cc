@@ -126,7 +126,7 @@ class LackingError : public ConfigError {
 [[noreturn]] void throw_lacking(const RunDirectory& directory, const std::vector<std::string>& missing) {
   std::string records;
   for (const std::string& one : missing) records += (records.empty() ? ": " : ", ") + one;
-  throw LackingError(directory.path + ": finished, but without what the spec asks for" +
+  throw LackingError(directory.path + ": finished, but without records that the spec asks for" +
                      (missing.empty() ? ", as rank 0 found" : records) + "; --again runs it once more, from the start");
 }
 

@@ -122,8 +122,7 @@ void choose_paths(json& network, const std::vector<sim::TrafficClass>& in_use, c
     if (json({{"network", network}}).at(json::json_pointer(pointer)) != comm::kChosenPath) continue;
     if (time.is_null()) {
       errors.push_back(where + ": " + pointer +
-                       ": got \"auto\" without a time section, want one (/time), whose links " +
-                       "say how long messages take, or the name of a path");
+                       ": got \"auto\" without a time section, want one (/time), or the name of a path");
       return;
     }
     std::vector<Candidate> candidates = candidates_of(network, traffic_class, config, time, where, errors);

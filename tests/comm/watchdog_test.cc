@@ -129,7 +129,7 @@ TEST(Watchdog, WhatComesBeforeAnOperationIsNotItsStall) {
   operation->await_look();
   EXPECT_FALSE(watchdog.ended());
   EXPECT_EQ(watchdog.activity(),
-            "all_reduce(sum of 12 float32, \"grad.wte\", control), which its device has not come to");
+            "all_reduce(sum of 12 float32, \"grad.wte\", control), which its device has not reached");
   operation->has_started = true;
   operation->await_look();
   EXPECT_FALSE(watchdog.ended());

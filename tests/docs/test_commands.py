@@ -32,7 +32,7 @@ NEEDS = {
     "build/": "minutes",
     ".ci/run": "minutes",
     "nccl": "a GPU",
-    "droptest doctor": "ports; tests/experiments/test_doctor.py has it",
+    "droptest doctor": "ports; tests/experiments/test_cli_doctor.py has it",
     "--if-busy": "another process; tests/experiments/test_cli_busy.py has it",
     "is busy": "another process; tests/experiments/test_cli_busy.py has it",
     "threshold.json": "minutes",

@@ -147,7 +147,7 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
   EXPECT_THAT(
       error({parity, "/time/deadline_microseconds=5"}),
       ::testing::AllOf(::testing::HasSubstr("s.json: /time/deadline_microseconds: got a deadline, but links of tp_"),
-                       ::testing::HasSubstr("does not know what is late")));
+                       ::testing::HasSubstr("does not know the late ones")));
   EXPECT_THAT(error({parity, R"(/time/retransmission={"protocol": "go_back_n"})"}),
               ::testing::HasSubstr("want one of the two"));
   const char* const one_round = R"(/network/recovery={"retransmit": {"protocol": "selective_repeat", "rounds": 1}})";

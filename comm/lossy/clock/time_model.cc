@@ -43,7 +43,7 @@ void validate(const TimeModel& model, const Network& network) {
     for (const HalfNetwork* half : {&of_class->reduce, &of_class->gather}) {
       if (half->recovery == nullptr) continue;
       throw ConfigError("time: got a deadline with the recovery " + half->recovery->describe() +
-                        ", which does not know what is late; want one of the two");
+                        ", which does not know the late packets; want one of the two");
     }
   }
 }

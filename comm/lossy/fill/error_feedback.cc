@@ -35,7 +35,7 @@ void ErrorFeedback::plan(StaleMemory& stale, ConstTensor input, ReduceOp op, Sta
   if (op == ReduceOp::kMax || is_integer(input.type)) {
     throw ConfigError("message \"" + std::string(message.name) + "\" of class " +
                       std::string(sim::traffic_class_name(message.traffic_class)) +
-                      ": recovery error_feedback adds what was lost to the next message, but this reduction is " +
+                      ": recovery error_feedback adds the lost values to the next message, but this reduction is " +
                       (op == ReduceOp::kMax ? "a maximum" : "of integers") +
                       "; want a sum or mean of floats, or the class control");
   }

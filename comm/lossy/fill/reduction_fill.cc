@@ -65,9 +65,8 @@ void check_reduction(Fill fill, ReduceOp op, ElementType type, const Message& me
                             std::string(fill_entry(fill).name);
   if (fill == Fill::kOwn) {
     if (op == ReduceOp::kMean) return;
-    throw ConfigError(where + " of the reduce half puts this rank's contribution in the place of another's, which is " +
-                      "an estimate of the same thing in a mean, but this reduction is a " +
-                      (op == ReduceOp::kMax ? "maximum" : "sum") +
+    throw ConfigError(where + " of the reduce half puts this rank's contribution in the place of another's. Both " +
+                      "estimate the same mean, but this reduction is a " + (op == ReduceOp::kMax ? "maximum" : "sum") +
                       "; want a mean, or the fill zero, count_rescale, inverse_probability or stale");
   }
   if (op == ReduceOp::kMax) {

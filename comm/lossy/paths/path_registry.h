@@ -18,7 +18,7 @@ enum class LossShorthand : std::uint8_t { kBothHalves, kReduceHalf };
 
 /// Why `shared` has no meaning on some paths.
 inline constexpr std::string_view kSharesNoFates =
-    "each packet travels to one rank, which sends on what it has, so there are no receivers that could share a fate";
+    "each packet travels to one rank, which forwards its own copy, so no two receivers could share a fate";
 
 /// Whether the ranks of a group end with equal results where a lossless collective gives equal ones.
 enum class RankEquality : std::uint8_t {

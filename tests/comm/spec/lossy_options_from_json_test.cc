@@ -248,7 +248,7 @@ TEST(LossyOptionsFromJson, ProcessesTakeThePacketTimeOfTheLinks) {
   EXPECT_THAT(options.network.of(kClass)->reduce.loss->describe(), HasSubstr("packet_microseconds=0.04"));
   EXPECT_EQ(error_of(loss + "}"),
             "net.json: /network/loss/packet_microseconds: is missing; want the time of a packet on the link, or a time "
-            "section, whose links say it");
+            "section with its links");
 }
 
 TEST(LossyOptionsFromJson, TracesAreReadAndKnownByTheirHash) {
@@ -330,7 +330,7 @@ TEST(LossyOptionsFromJson, WhatHasNoMeaningTogetherIsListedAtOnce) {
   EXPECT_EQ(error_in_network(R"("path": "ring", "consistency": "shared", "recovery": {"hadamard": {"block": 1000}},
                                 "loss": {"model": "bernoulli", "loss_rate": 0.1})"),
             "net.json: /network/consistency: got \"shared\", which has no meaning on path ring (each packet travels to "
-            "one rank, which sends on what it has, so there are no receivers that could share a fate), want "
+            "one rank, which forwards its own copy, so no two receivers could share a fate), want "
             "\"per_receiver\"\n"
             "net.json: /network/recovery/hadamard/block: got 1000, want a power of two in [2, 16777216]");
   const std::string clock = R"("time": {"link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 100},
