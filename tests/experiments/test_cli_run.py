@@ -279,7 +279,8 @@ def test_a_finished_run_says_which_records_it_lacks(tmp_path):
     before = losses_of(folder)
     more = ["run", "spec.json", "--set", "/record/weights=final", "--set", "/record/links=include"]
     refused = run(*more, cwd=tmp_path, expect=2).err
-    assert f"results/tiny/{folder.name}: finished, but without records that the spec asks for: the final weights" in refused
+    lacking = "finished, but without records that the spec asks for: the final weights"
+    assert f"results/tiny/{folder.name}: {lacking}" in refused
     assert "/record/links" in refused and "--again" in refused
 
     # export names the missing file, and the command that it prints writes it.
