@@ -288,11 +288,18 @@ class SeriesNamer:
         return any(within(pointer, chosen) for chosen in self.best_over)
 
     def _find_label_values(self) -> dict[tuple[str, tuple[str, ...]], set[str]]:
-        """The values that each label stands for: one that stands for several does not name them."""
+        """The values that each label stands for: one that stands for several does not name them.
+
+        The loss rate, which the axis shows, makes no difference.
+        """
         found: dict[tuple[str, tuple[str, ...]], set[str]] = defaultdict(set)
         for run_id, labels in self._labels.items():
             for text, pointers in labels:
-                mine = {p: v for p, v in self._leaves[run_id].items() if any(within(p, over) for over in pointers)}
+                mine = {
+                    p: loss_model.from_spec(v).label if is_loss(v) else v
+                    for p, v in self._leaves[run_id].items()
+                    if any(within(p, over) for over in pointers)
+                }
                 found[text, pointers].add(canonical(mine))
         return found
 

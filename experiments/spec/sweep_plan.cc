@@ -88,8 +88,11 @@ std::vector<json> values_of_range(const json& range, const std::string& place) {
   return values;
 }
 
+/// Whether values of a list may share a label.
+enum class Labels : std::uint8_t { kUnique, kShared };
+
 /// Takes the labels off the values of a list. Throws: ConfigError, naming the place of the value.
-Values values_of(const json& given, const std::string& place) {
+Values values_of(const json& given, const std::string& place, Labels labels) {
   Values result;
   if (given.is_object()) {
     result.values = values_of_range(given, place);
@@ -111,7 +114,8 @@ Values values_of(const json& given, const std::string& place) {
     if (!label.is_string() || label.get_ref<const std::string&>().empty()) {
       throw ConfigError(here + "/label: got " + quote_json(label) + ", want text that is not empty");
     }
-    if (std::find(result.labels.begin(), result.labels.end(), label) != result.labels.end()) {
+    const bool is_taken = std::find(result.labels.begin(), result.labels.end(), label) != result.labels.end();
+    if (is_taken && labels == Labels::kUnique) {
       throw ConfigError(here + "/label: got " + quote_json(label) + ", which another value of this list has");
     }
     result.values.push_back(one["value"]);
@@ -225,7 +229,7 @@ class Planner {
       }
       Values list;
       try {
-        list = values_of(values, "");
+        list = values_of(values, "", kind == "zip" ? Labels::kShared : Labels::kUnique);
       } catch (const ConfigError& error) {
         const std::string message = error.what();  // "/3/label: got ..."
         const std::size_t end = message.find(": ");

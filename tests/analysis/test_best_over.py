@@ -161,3 +161,22 @@ def test_a_label_of_two_values_does_not_hide_them(tmp_path):
     labels = lambda _: [{"label": "same", "pointers": ["/training/batch_sequences"]}]  # noqa: E731
     records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=1, labels=labels))
     assert set(records.runs["series"]) == {"Bernoulli, batch sequences 8", "Bernoulli, batch sequences 2"}
+
+
+def test_a_label_of_values_that_differ_in_their_rate_is_one_curve(tmp_path):
+    forward, backward = "/network/classes/tp_forward/loss", "/network/classes/tp_backward/loss"
+    none, rates = synthetic.NONE, [0.01, 0.1]
+    lossy = [synthetic.bernoulli(rate) for rate in rates]
+    cross = {forward: [none, *lossy], backward: [none, *lossy]}
+    names = {(True, False): "activations", (False, True): "activation gradients"}
+
+    def labels(point):
+        both = f"both, {point[forward]} and {point[backward]}"  # apart, so that no two points are one
+        name = names.get((point[forward] != none, point[backward] != none), both)
+        return [{"label": name, "pointers": [forward, backward]}]
+
+    records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=1, labels=labels))
+    found = records.runs[records.runs["series"].isin(names.values())]
+    assert sorted(zip(found["series"], found["loss_rate"], strict=True)) == [
+        (name, rate) for name in sorted(names.values()) for rate in rates
+    ]

@@ -171,7 +171,7 @@ TEST(Resolve, AnAdversaryIsPartOfTheRunWhereItHasAMeaning) {
     return config_error_of([&overrides] { (void)resolved(kTwoRanks, overrides); });
   };
   EXPECT_THAT(error({selection + "largest_norm", "/network/path=contribution"}),
-              HasSubstr("s.json: /network/reduce/selection: got \"largest_norm\" on path contribution, where ranks"));
+              HasSubstr("s.json: /network/reduce/selection: got \"largest_norm\" on path contribution, where a rank"));
   EXPECT_THAT(
       error({"/network/classes/tp_forward/gather/selection=largest_norm"}),
       HasSubstr("s.json: /network/classes/tp_forward/gather/selection: got \"largest_norm\", which is defined"));

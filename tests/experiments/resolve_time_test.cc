@@ -112,7 +112,7 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
   EXPECT_THAT(error({"/time/compute_milliseconds=fast"}),
               ::testing::HasSubstr("want milliseconds, at least 0, or \"measured\""));
   EXPECT_THAT(error({R"(/time/retransmission={"protocol": "go_back_n"})", "/time/deadline_microseconds=5"}),
-              ::testing::HasSubstr("s.json: /time/deadline_microseconds: got 5.0, but \"go_back_n\" sends again"));
+              ::testing::HasSubstr("s.json: /time/deadline_microseconds: got 5.0, but \"go_back_n\" sends lost"));
   EXPECT_THAT(error({R"(/time/retransmission={"protocol": "go_back_n"})", "/network/loss/loss_rate=1"}),
               ::testing::HasSubstr("tp_forward loses every packet"));
   const char* const repeats = R"(/time/retransmission={"protocol": "selective_repeat"})";
@@ -125,7 +125,7 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
       R"( "loss_bad": 1})";
   EXPECT_EQ(error({timed}), "(no error)");
   EXPECT_THAT(error({timed, "/network/loss/packet_microseconds=0.5"}),
-              ::testing::HasSubstr("s.json: /network/loss/packet_microseconds: got 0.5 with a time section, whose"));
+              ::testing::HasSubstr("s.json: /network/loss/packet_microseconds: got 0.5 with a time section, which"));
   EXPECT_THAT(error({timed, "/time=null"}),
               ::testing::HasSubstr("s.json: /network/loss/packet_microseconds: is missing; want the time of a packet"));
   // Of the links inside groups too, on which a packet takes 1e-8 us.
@@ -147,7 +147,7 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
   EXPECT_THAT(
       error({parity, "/time/deadline_microseconds=5"}),
       ::testing::AllOf(::testing::HasSubstr("s.json: /time/deadline_microseconds: got a deadline, but links of tp_"),
-                       ::testing::HasSubstr("does not know the late ones")));
+                       ::testing::HasSubstr("does not know the late packets")));
   EXPECT_THAT(error({parity, R"(/time/retransmission={"protocol": "go_back_n"})"}),
               ::testing::HasSubstr("want one of the two"));
   const char* const one_round = R"(/network/recovery={"retransmit": {"protocol": "selective_repeat", "rounds": 1}})";

@@ -299,6 +299,9 @@ TEST(SweepPlan, LabelsNameValuesAndAreNoPartOfTheId) {
   EXPECT_EQ(error(R"([1, {"label": "", "value": 2}])"), place + R"(/label: got "", want text that is not empty)");
   EXPECT_EQ(error(R"([{"label": "x", "value": 1}, {"label": "x", "value": 2}])"),
             place + R"(/label: got "x", which another value of this list has)");
+  const SweepPlan zipped =
+      plan(R"(, "sweep": {"zip": {"/training/steps": [{"label": "x", "value": 3}, {"label": "x", "value": 4}]}})");
+  EXPECT_EQ(zipped.runs[0].run.labels, zipped.runs[1].run.labels) << "which are told apart by their other values";
 }
 
 TEST(SweepPlan, BestOverAddsTokensToSelectBy) {

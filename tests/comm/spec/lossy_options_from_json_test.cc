@@ -289,7 +289,7 @@ TEST(LossyOptionsFromJson, KeysAndTypesAreChecked) {
             "net.json: /network: got nothing, want an object");
   EXPECT_EQ(error_in_network(R"("los": {"model": "none"})"),
             "net.json: /network/los: got an unknown key; did you mean \"loss\"? known keys: burst_scope, classes, "
-            "consistency, fill, gather, group_ranks, links, loss, path, payload_bytes, recovery, reduce");
+            "consistency, fill, gather, group_ranks, links, loss, path, payload_bytes, recovery, reduce, sized_paths");
   EXPECT_EQ(error_of(R"({"network": "ring"})"), "net.json: /network: got \"ring\", want an object");
   EXPECT_EQ(error_in_network(R"("payload_bytes": "1408")"),
             "net.json: /network/payload_bytes: got \"1408\", want an integer in [8, 1073741824], a multiple of 8");
@@ -308,7 +308,9 @@ TEST(LossyOptionsFromJson, ValuesOutOfRangeAreRefused) {
             "net.json: /network/loss/loss_rate: got 1.5, want a fraction in [0, 1], or percent as text (\"5%\")");
   EXPECT_EQ(error_in_network(R"("path": "rign")"),
             "net.json: /network/path: got \"rign\", want one of \"contribution\", \"direct\", \"ring\", "
-            "\"halving_doubling\", \"tree\", \"hierarchical\"; did you mean \"ring\"?");
+            "\"halving_doubling\", \"tree\", \"hierarchical\", \"auto\"; did you mean \"ring\"?");
+  EXPECT_THAT(error_of(R"({"network": {"path": "auto", "loss": {"model": "bernoulli", "loss_rate": 0.1}}})"),
+              ::testing::HasSubstr(R"(/network/path: got "auto", which has a meaning in the spec of a run alone)"));
   EXPECT_EQ(error_of(R"({"network": {}, "time": {"link": {"latency_microseconds": -1,
                                                                 "bandwidth_gbit_per_second": 100}}})"),
             "net.json: /time/link/latency_microseconds: got -1, want a number in [0, 1000000000]");
