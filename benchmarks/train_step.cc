@@ -18,6 +18,7 @@
 
 #include "comm/device/device_info.h"
 #include "comm/lossy/lossy_communicator.h"
+#include "comm/parallel_layout.h"
 #include "comm/run_ranks.h"
 #include "models/gpt2/gpt2.h"
 #include "models/gpt2/gpt2_tensors.h"
@@ -26,6 +27,7 @@
 #include "models/ops/host_ops.h"
 #include "models/process_settings.h"
 #include "models/training_step.h"
+#include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/random/philox.h"
 
@@ -39,6 +41,8 @@ struct Options {
   int batch = 4;
   int length = 64;
   int ranks = 1;
+  int data = 1;
+  int zero = 0;
   int threads = 2;
   int steps = 5;
   std::string precision = "float32";
@@ -58,6 +62,8 @@ Options parsed(int argc, char** argv) {
   app.add_option("--batch", o.batch)->capture_default_str();
   app.add_option("--length", o.length)->capture_default_str();
   app.add_option("--ranks", o.ranks, "tensor-parallel ranks")->capture_default_str();
+  app.add_option("--data", o.data, "data-parallel replicas of these ranks, on the CPU")->capture_default_str();
+  app.add_option("--zero", o.zero, "ZeRO stage of the replicas")->capture_default_str();
   app.add_option("--threads", o.threads, "threads of each rank")->capture_default_str();
   app.add_option("--steps", o.steps, "measured, after one that is not")->capture_default_str();
   app.add_option("--loss-rate", o.loss_rate, "Bernoulli loss in both directions of tensor parallelism, count_rescale");
@@ -128,6 +134,7 @@ comm::Communicator& network_of(const Options& o, comm::Communicator& group,
 
 // The host waits for the device once in a step, at its end: from one such wait to the next is the time of a step.
 Result train_on_device(const Options& o) {
+  if (o.data > 1) throw ConfigError("--data: got " + std::to_string(o.data) + " with --device cuda, want 1");
   comm::require_device(0);
   constexpr int kWarmUpSteps = 3;
   const std::vector<std::int32_t> tokens = random_tokens(o);
@@ -171,23 +178,34 @@ Result train_on_host(const Options& o) {
   const std::vector<models::MicroBatch> micro_batches(static_cast<std::size_t>(o.accumulation),
                                                       {inputs, targets, {o.batch, o.length}});
   Result result;
-  comm::run_ranks(o.ranks, std::chrono::minutes(10), [&](comm::Communicator& inner) {
+  comm::ParallelLayout layout;
+  layout.tensor = o.ranks;
+  layout.data = o.data;
+  comm::run_ranks(layout.world_size(), std::chrono::minutes(10), [&](comm::Communicator& inner) {
     std::optional<comm::LossyCommunicator> lossy;
-    comm::Communicator& group = network_of(o, inner, lossy);
+    const comm::ParallelGroups groups(layout, network_of(o, inner, lossy));
+    const std::unique_ptr<comm::Communicator> alone = groups.world().split(inner.rank(), 0);
+    comm::Communicator* const shared = groups.group(comm::ParallelDimension::kTensor);
+    comm::Communicator& group = shared == nullptr ? *alone : *shared;
+    models::ModelRanks ranks;
+    ranks.data = {groups.group(comm::ParallelDimension::kData), {.zero = o.zero, .micro_batches = o.accumulation}};
+    ranks.all = &groups.world();
+    ranks.data_stride = layout.stride(comm::ParallelDimension::kData);
     models::PhaseTimes times;
     models::HostOpsOptions options;
     options.precision = precision_of(o);
     options.threads = o.threads;
-    models::Gpt2 model(o.model, models::make_host_ops(options, group, o.profile ? &times : nullptr));
-    models::set_initial_weights<float>(models::gpt2_tensors(o.model, inner.world_size(), inner.rank()), 1,
+    models::Gpt2 model(o.model, models::make_host_ops(options, group, o.profile ? &times : nullptr), {}, {}, ranks);
+    models::set_initial_weights<float>(models::gpt2_tensors(o.model, group.world_size(), group.rank()), 1,
                                        model.parameters<float>());
+    model.upload_values();
     models::TrainingStep training(model, 1.0);
     std::vector<double> seconds;
     double loss = 0;
     for (int step = 0; step <= o.steps; ++step) {
       inner.barrier({});
       const auto start = Clock::now();
-      group.begin_step(static_cast<std::uint64_t>(step) + 1);
+      groups.world().begin_step(static_cast<std::uint64_t>(step) + 1);
       loss = training.take(micro_batches, 1e-3).loss;
       if (step == 0) times = {};
       inner.barrier({});
@@ -225,7 +243,7 @@ int main(int argc, char** argv) {
   }
   nlohmann::json report = {{"program", "droptest"},
                            {"step_seconds", result.step_seconds},
-                           {"tokens_per_second", o.accumulation * o.batch * o.length / result.step_seconds},
+                           {"tokens_per_second", o.data * o.accumulation * o.batch * o.length / result.step_seconds},
                            {"peak_mebibytes", droptest::peak_mebibytes()},
                            {"final_loss", result.final_loss}};
   if (o.device == "cuda") report["device_mebibytes"] = result.device_mebibytes;
