@@ -46,8 +46,9 @@ Rows folded(const Rows& rows) {
   };
   std::vector<Line> lines;
   for (std::vector<std::string> row : rows) {
-    const auto [name, block] = without_block(row[0]);
-    row[0] = name;
+    const std::pair<std::string, int> found = without_block(row[0]);
+    const int block = found.second;
+    row[0] = found.first;
     const auto same = std::find_if(lines.begin(), lines.end(), [&](const Line& line) {
       return block >= 0 && line.last == block - 1 && line.row == row;
     });
