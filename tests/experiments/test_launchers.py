@@ -220,5 +220,5 @@ def test_every_rank_refuses_a_finished_run_that_lacks_records(tmp_path):
     finally:
         launch.stop()
     assert "without records that the spec asks for: the final weights (/record/weights); --again" in said[0]
-    assert "without what the spec asks for, as rank 0 found; --again" in said[1]
+    assert "without records that the spec asks for, as rank 0 found; --again" in said[1]
     assert (folder / "summary.json").read_bytes() == before
