@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order in which each rank of a pipeline computes its stages and micro-batches.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace droptest::models {
+
+/// One computation of a stage on a micro-batch.
+struct Action {
+  enum class Kind : std::uint8_t {
+    kForward,
+    kInputGradient,   ///< the backward pass without the gradients of weights
+    kWeightGradient,  ///< the rest of it
+    kBackward,        ///< both
+  };
+  int stage = 0;
+  Kind kind = Kind::kForward;
+  int micro_batch = 0;
+  /// Shares a cell of the schedule with the action before it, so that a program may overlap the two.
+  bool joins_previous = false;
+
+  bool is_forward() const { return kind == Kind::kForward; }
+  /// Makes the gradient of the stage's input.
+  bool makes_input_gradient() const { return kind == Kind::kInputGradient || kind == Kind::kBackward; }
+  /// The stage needs the saved activations of the micro-batch no longer.
+  bool ends_micro_batch() const { return kind == Kind::kWeightGradient || kind == Kind::kBackward; }
+  /// As in CSV files: "2F0", and I, W, B for the other kinds.
+  std::string text() const;
+  friend bool operator==(const Action&, const Action&) = default;
+};
+
+/// A table: for each rank of a pipeline its actions in order. Stages are numbered from the embedding to the head;
+/// a rank has the stages that its row names.
+struct PipelineSchedule {
+  std::vector<std::vector<Action>> ranks;
+
+  int stages() const;
+  int micro_batches() const;
+  /// The rank of each stage. Shapes: stages() entries.
+  std::vector<int> rank_of_stage() const;
+};
+
+/// Throws: ConfigError that names rank and action unless each stage is on one rank, each stage computes each
+/// micro-batch once, forward before backward, and all end where every action waits for the results that it needs.
+void validate(const PipelineSchedule& schedule);
+
+/// For each rank, the most micro-batches of its stages, added up, that are between their forward pass and the end of
+/// their backward one.
+std::vector<int> peaks(const PipelineSchedule& schedule);
+
+enum class ScheduleKind : std::uint8_t {
+  kGpipe,                  ///< all forward passes, then all backward ones (Huang et al. 2019)
+  kOneForwardOneBackward,  ///< (Narayanan et al., SOSP 2019, and SC 2021 in this form with a flush)
+  kInterleaved,            ///< the same with several chunks of layers on each rank (Narayanan et al., SC 2021)
+  kZeroBubble,             ///< weight gradients fill the bubbles: ZB1P with one chunk (Qi et al., ICLR 2024, "ZB-H1")
+  kRoundRobin,             ///< GPipe with several chunks: breadth first (Lamy-Poirier 2023)
+};
+struct ScheduleKindName {
+  ScheduleKind kind;
+  std::string_view name;  ///< in specs
+};
+/// In the order of the enumerators.
+const std::vector<ScheduleKindName>& schedule_kinds();
+
+/// Chunk c of rank r is stage c P + r, for P ranks. Backward passes of a stage are in the order of its forward passes.
+/// Throws: ConfigError, with numbers that fit, for numbers without a schedule: kGpipe and kOneForwardOneBackward have
+/// one chunk; kInterleaved and kZeroBubble work through max(1, M / P) rounds, which must divide the M micro-batches.
+PipelineSchedule make_schedule(ScheduleKind kind, int ranks, int chunks, int micro_batches);
+
+}  // namespace droptest::models
