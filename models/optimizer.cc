@@ -27,6 +27,7 @@ ParameterArena moments(const ParameterStore& store, const char* purpose, Ops& op
 std::vector<ParameterRange> ranges_within(const ParameterTable& table, const OwnPart& part, Counted counted) {
   std::vector<ParameterRange> ranges;
   for (const std::size_t i : table.in_order()) {
+    if (counted != Counted::kAll && table.tensors[i].is_copy) continue;
     if (counted == Counted::kSharded && table.tensors[i].placement == Placement::kReplicated) continue;
     const std::uint64_t begin = std::max(part.offset, table.ranges[i].offset);
     const std::uint64_t end = std::min(part.offset + part.count, table.ranges[i].offset + table.trained[i]);
@@ -85,7 +86,7 @@ void Optimizer::visit_state(StateVisitor& visitor) {
 
 GradientSquares::GradientSquares(ParameterStore& store, Ops& ops, comm::Communicator* data)
     : store_(store), ops_(ops), data_(store.plan().options().shards_state() ? data : nullptr) {
-  const Counted counted = ops.rank() == 0 ? Counted::kAll : Counted::kSharded;
+  const Counted counted = ops.rank() == 0 ? Counted::kInNorm : Counted::kSharded;
   const auto count_chunks = [&](const OwnPart& part) {
     std::int64_t chunks = 0;
     for (const ParameterRange& range : ranges_within(store.table(), part, counted)) chunks += chunks_of(range);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/training_step.h"
 
+#include <cstddef>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "models/gpt2/gpt2_messages.h"
@@ -51,19 +54,44 @@ StepResult TrainingStep::take(std::span<const MicroBatch> micro_batches, double 
   const auto passes = static_cast<int>(micro_batches.size());
   const Targets targets = count_over(model_.data_group(), count(micro_batches));
   const bool alike = targets.each != Targets::kDiffer;
-  model_.zero_gradients();
-  for (const MicroBatch& batch : micro_batches) {
-    const Follows follows = &batch == &micro_batches.back() ? Follows::kUpdate : Follows::kPass;
-    if (alike) {  // the mean over all targets is the mean of the micro-batches' means
-      model_.forward_backward(batch.tokens, batch.targets, batch.shape, 1.0 / passes, Gpt2::kOwnTargets, follows);
-    } else {  // the mean over ranks of this is the sum by all targets
-      model_.forward_backward(batch.tokens, batch.targets, batch.shape, model_.data_ranks(), targets.all, follows);
-    }
+  const std::vector<PipelineStep>& steps = steps_for(passes);
+  std::map<int, std::size_t> last_of_stage;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].kind == PipelineStep::Kind::kCompute) last_of_stage[steps[i].action.stage] = i;
   }
+  model_.zero_gradients();
+  model_.begin_steps(passes, micro_batches.front().shape);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const Action& action = steps[i].action;
+    PassInput input{micro_batches[static_cast<std::size_t>(action.micro_batch)], 1.0 / passes, Gpt2::kOwnTargets};
+    if (!alike) {  // the mean over ranks of this is the sum by all targets
+      input.scale = model_.data_ranks();
+      input.mean_over = targets.all;
+    }
+    if (last_of_stage[action.stage] == i) input.follows = Follows::kUpdate;
+    model_.take(steps[i], input);
+    if (computed_ && steps[i].kind == PipelineStep::Kind::kCompute) computed_(action);
+  }
+  model_.finish_backward();
   UpdateRule rule{max_gradient_norm_, alike ? passes : 1.0 / model_.data_ranks()};
   rule.norm = norm_;
   const UpdateDecision decision = model_.update(learning_rate, rule);
   return {decision.loss, decision.gradient_norm, !decision.skips()};
+}
+
+const std::vector<PipelineStep>& TrainingStep::steps_for(int micro_batches) {
+  const PipelineParallel& pipeline = model_.pipeline();
+  if (pipeline.plan != nullptr) {
+    const PipelineProgram& program = pipeline.plan->program;
+    DROPTEST_CHECK(static_cast<int>(program.slot_of.front().size()) == micro_batches,
+                   "a step of " + std::to_string(micro_batches) + " micro-batches for a program of " +
+                       std::to_string(program.slot_of.front().size()));
+    return program.ranks[static_cast<std::size_t>(pipeline.rank())];
+  }
+  if (alone_.slot_of.empty() || static_cast<int>(alone_.slot_of.front().size()) != micro_batches) {
+    alone_ = make_program(make_schedule(ScheduleKind::kOneForwardOneBackward, 1, 1, micro_batches));
+  }
+  return alone_.ranks.front();
 }
 
 }  // namespace droptest::models

@@ -3,17 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 
 #include "models/gpt2/gpt2.h"
 
 namespace droptest::models {
-
-/// The input of a forward and a backward pass.
-struct MicroBatch {
-  std::span<const std::int32_t> tokens, targets;
-  BatchShape shape;
-};
 
 struct StepResult {
   double loss = 0;           ///< mean over all targets and ranks, in nats per token; the same on every rank
@@ -21,9 +17,9 @@ struct StepResult {
   bool updated = false;      ///< false: loss or norm is not finite, and weights and moments are as before the step
 };
 
-/// Accumulates gradients over micro-batches, takes their norm, clips, and updates, or skips the update. The caller
-/// gives it batches and learning rates, and reads results. Owner: one rank. Ranks: all of the model's group make the
-/// same calls. The host waits for a device once in a step.
+/// Takes the steps of the rank's program: accumulates gradients over micro-batches, takes their norm, clips, and
+/// updates, or skips the update. The caller gives it batches and learning rates, and reads results. Owner: one rank.
+/// Ranks: all of the model's group make the same calls. The host waits for a device once in a step.
 class TrainingStep {
  public:
   /// The model is borrowed. max_gradient_norm: gradients beyond it are clipped; 0: none are.
@@ -32,14 +28,21 @@ class TrainingStep {
 
   /// Shapes: at least one micro-batch. Each target that is not ignored counts alike, whichever micro-batch and rank has
   /// it.
+  /// A pipeline takes as many as its program has, of one batch size and length.
   StepResult take(std::span<const MicroBatch> micro_batches, double learning_rate);
+  /// Calls `computed(action)` after each computation of a stage, before its result is sent.
+  void set_computed(std::function<void(const Action&)> computed) { computed_ = std::move(computed); }
 
   void visit_state(StateVisitor& visitor) { model_.visit_state(visitor); }
 
  private:
+  const std::vector<PipelineStep>& steps_for(int micro_batches);
+
   Gpt2& model_;
   double max_gradient_norm_;
   UpdateRule::Norm norm_;
+  std::function<void(const Action&)> computed_;
+  PipelineProgram alone_;  ///< of a model without a pipeline, for the last number of micro-batches
 };
 
 }  // namespace droptest::models

@@ -10,8 +10,9 @@
 namespace droptest::models {
 
 /// Whether a forward pass saves activations for a backward pass; one that does not uses the memory of one block for
-/// all.
-enum class Keep : std::uint8_t { kForBackward, kNothing };
+/// all. kForSplitBackward: the backward pass leaves out the gradients of weights, and saves the inputs of the pass that
+/// computes them.
+enum class Keep : std::uint8_t { kForBackward, kForSplitBackward, kNothing };
 
 struct BatchShape {
   std::int64_t batch = 0;

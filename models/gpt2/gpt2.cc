@@ -2,6 +2,7 @@
 #include "models/gpt2/gpt2.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -12,13 +13,80 @@
 namespace droptest::models {
 namespace {
 
+std::vector<StageRange> own_ranges(const Gpt2Config& config, const PipelineParallel& pipeline) {
+  if (pipeline.plan == nullptr) return {StageRange::whole(config)};
+  std::vector<StageRange> ranges;
+  for (const int stage : pipeline.plan->stages_of(pipeline.rank())) {
+    ranges.push_back(pipeline.plan->stages[static_cast<std::size_t>(stage)]);
+  }
+  return ranges;
+}
+
+Keep keep_of(const PipelinePlan& plan, int stage) {
+  for (const auto& row : plan.program.ranks) {
+    for (const PipelineStep& step : row) {
+      if (step.action.stage == stage && step.action.kind == Action::Kind::kWeightGradient) {
+        return Keep::kForSplitBackward;
+      }
+    }
+  }
+  return Keep::kForBackward;
+}
+
 const Gpt2Config& validated(const Gpt2Config& config, const SlotOptions& options, int world_size) {
   validate(config, world_size);
   validate(StageRange::whole(config), options, config);
   return config;
 }
 
+/// Where the slots of a rank's stages lie in one piece of memory. In training, stages share their working memory; in an
+/// evaluation the result of one is there while another is computed.
+class PassMemory {
+ public:
+  PassMemory(const std::vector<StagePlan>& plans, const std::vector<std::uint64_t>& slots, bool shares_working) {
+    for (std::size_t i = 0; i < plans.size(); ++i) {
+      saved_.push_back({bytes_, plans[i].saved().bytes()});
+      bytes_ += slots[i] * plans[i].saved().bytes();
+    }
+    const std::uint64_t shared = bytes_;
+    for (const StagePlan& plan : plans) {
+      working_.push_back(shares_working ? shared : bytes_);
+      bytes_ = shares_working ? std::max(bytes_, shared + plan.working().bytes()) : bytes_ + plan.working().bytes();
+    }
+  }
+
+  std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t saved(std::size_t stage, std::uint64_t slot) const {
+    return saved_[stage].offset + slot * saved_[stage].of_slot;
+  }
+  std::uint64_t working(std::size_t stage) const { return working_[stage]; }
+
+ private:
+  struct Saved {
+    std::uint64_t offset;
+    std::uint64_t of_slot;
+  };
+  std::vector<Saved> saved_;
+  std::vector<std::uint64_t> working_;
+  std::uint64_t bytes_ = 0;
+};
+
 }  // namespace
+
+std::vector<int> PipelinePlan::stages_of(int rank) const {
+  std::set<int> own;
+  for (const PipelineStep& step : program.ranks.at(static_cast<std::size_t>(rank))) own.insert(step.action.stage);
+  return {own.begin(), own.end()};
+}
+
+int PipelinePlan::rank_of(int stage) const {
+  for (std::size_t r = 0; r < program.ranks.size(); ++r) {
+    for (const PipelineStep& step : program.ranks[r]) {
+      if (step.action.stage == stage) return static_cast<int>(r);
+    }
+  }
+  throw CheckError("a pipeline without stage " + std::to_string(stage));
+}
 
 Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerConfig& optimizer,
            const SlotOptions& options, const ModelRanks& ranks)
@@ -26,12 +94,41 @@ Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerCo
       options_(options),
       ranks_(ranks),
       ops_(std::move(ops)),
-      store_(gpt2_tensors(config, ops_->world_size(), ops_->rank()), *ops_, ranks.data),
+      store_(stage_tensors(config, own_ranges(config, ranks.pipeline), ops_->world_size(), ops_->rank()), *ops_,
+             ranks.data),
       optimizer_(store_, optimizer, *ops_),
       squares_(store_, *ops_, ranks.data.group),
-      stage_(config, StageRange::whole(config), store_, *ops_),
-      in_use_(static_cast<std::size_t>(options.slots)),
-      targets_(in_use_.size()) {}
+      stages_(make_stages(options)) {
+  if (ranks.pipeline.group == nullptr) return;
+  const PipelinePlan& plan = *ranks.pipeline.plan;
+  const int stages = static_cast<int>(plan.stages.size());
+  traffic_.emplace(*ranks.pipeline.group, stages);
+  const int first = plan.rank_of(0);
+  const int last = plan.rank_of(stages - 1);
+  const int rank = ranks.pipeline.rank();
+  if (first != last) ends_ = ranks.pipeline.group->split(rank == first || rank == last ? 0 : -1, rank);
+}
+
+std::vector<std::unique_ptr<Gpt2::OwnStage>> Gpt2::make_stages(const SlotOptions& options) {
+  std::vector<std::unique_ptr<OwnStage>> stages;
+  const PipelinePlan* const plan = ranks_.pipeline.plan.get();
+  if (plan == nullptr) {
+    stages.push_back(std::make_unique<OwnStage>(0, StageRange::whole(config_), Keep::kForBackward, options.slots,
+                                                config_, store_, *ops_));
+    return stages;
+  }
+  bool has_head = false;
+  for (const int number : plan->stages_of(ranks_.pipeline.rank())) {
+    const auto s = static_cast<std::size_t>(number);
+    stages.push_back(std::make_unique<OwnStage>(number, plan->stages[s], keep_of(*plan, number), plan->program.slots[s],
+                                                config_, store_, *ops_));
+    has_head = has_head || plan->stages[s].has_head();
+  }
+  for (const auto& own : stages) {
+    if (own->range.has_embedding() && !own->range.has_head() && has_head) own->stage.share_tokens();
+  }
+  return stages;
+}
 
 Gpt2::~Gpt2() {
   try {
@@ -42,21 +139,24 @@ Gpt2::~Gpt2() {
   }
 }
 
-StageBuffers& Gpt2::prepared(const BatchShape& shape, Keep keep, std::size_t slot) {
-  std::optional<Prepared>& cached = keep == Keep::kForBackward ? training_ : evaluation_;
-  const bool between_passes = std::find(in_use_.begin(), in_use_.end(), true) != in_use_.end();
-  if (keep == Keep::kNothing) DROPTEST_CHECK(!between_passes, "an evaluation between the passes of a micro-batch");
-  if (cached && cached->plan.batch().batch == shape.batch && cached->plan.batch().length == shape.length) {
-    StageBuffers& buffers = cached->slots[slot];
-    buffers.extents.batch = shape;  // its positions may begin elsewhere
-    return buffers;
-  }
-  DROPTEST_CHECK(!between_passes, "micro-batches of two shapes between their passes");
+bool Gpt2::is_between_passes() const { return in_flight_ > 0; }
+
+Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
+  const bool training = keep != Keep::kNothing;
+  std::optional<Prepared>& cached = training ? training_ : evaluation_;
+  if (!training) DROPTEST_CHECK(!is_between_passes(), "an evaluation between the passes of a micro-batch");
+  if (cached && cached->shape.batch == shape.batch && cached->shape.length == shape.length) return *cached;
+  DROPTEST_CHECK(!is_between_passes(), "micro-batches of two shapes between their passes");
   cached.reset();
-  StagePlan plan(config_, StageRange::whole(config_), ops_->world_size(), ops_->rank(), ops_->form(), shape, keep);
-  const std::uint64_t slots = keep == Keep::kForBackward ? in_use_.size() : 1;
-  const std::uint64_t bytes = plan.bytes(slots);
-  if (bytes > memory_bytes_) {
+  std::vector<StagePlan> plans;
+  std::vector<std::uint64_t> slots;
+  for (const auto& own : stages_) {
+    plans.emplace_back(config_, own->range, ops_->world_size(), ops_->rank(), ops_->form(), shape,
+                       training ? own->keep : Keep::kNothing);
+    slots.push_back(training ? own->in_use.size() : 1);
+  }
+  const PassMemory needed(plans, slots, training);
+  if (needed.bytes() > memory_bytes_) {
     // No work may use the old memory when it is freed. The old and the new memory never exist at once.
     ops_->join();
     ops_->synchronize();
@@ -64,14 +164,18 @@ StageBuffers& Gpt2::prepared(const BatchShape& shape, Keep keep, std::size_t slo
     evaluation_.reset();
     memory_.reset();
     memory_bytes_ = 0;
-    memory_ = ops_->allocate(bytes, plan.purpose(), Ops::Content::kUnspecified);
-    memory_bytes_ = bytes;
+    memory_ = ops_->allocate(needed.bytes(), plans.front().purpose(), Ops::Content::kUnspecified);
+    memory_bytes_ = needed.bytes();
   }
-  std::vector<StageBuffers> placed;
-  for (std::uint64_t i = 0; i < slots; ++i) {
-    placed.push_back(plan.placed(memory_->data(), i, slots, ops_->form(), ops_->stream()));
+  Prepared placed{shape, {}};
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    std::vector<StageBuffers>& of_stage = placed.slots.emplace_back();
+    for (std::uint64_t slot = 0; slot < slots[i]; ++slot) {
+      of_stage.push_back(plans[i].placed_at(memory_->data() + needed.saved(i, slot),
+                                            memory_->data() + needed.working(i), slot, ops_->form(), ops_->stream()));
+    }
   }
-  return cached.emplace(Prepared{std::move(plan), std::move(placed)}).slots[slot];
+  return cached.emplace(std::move(placed));
 }
 
 std::uint64_t Gpt2::memory_bytes() const {
@@ -114,10 +218,23 @@ std::uint64_t Gpt2::activation_bytes(const Gpt2Config& config, int world_size, i
 double Gpt2::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                       const BatchShape& shape) {
   check_batch(tokens, targets, shape, config_);
-  StageBuffers& buffers = prepared(shape, Keep::kNothing, 0);
-  stage_.forward(buffers, Keep::kNothing, tokens, targets);
-  stage_.evaluate_head(buffers, std::max<std::int64_t>(1, count_targets(targets)));
-  return ops_->numbers()[Number::kEvaluation];
+  Prepared& evaluation = prepared(shape, Keep::kNothing);
+  if (traffic_) traffic_->begin_step(1);
+  double loss = 0;
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    OwnStage& own = *stages_[i];
+    StageBuffers& b = evaluation.slots[i].front();
+    b.extents.batch = shape;
+    if (!own.range.has_embedding()) take_evaluated(i, b);
+    own.stage.forward(b, Keep::kNothing, tokens, targets);
+    if (own.range.has_head()) {
+      own.stage.evaluate_head(b, std::max<std::int64_t>(1, count_targets(targets)));
+      loss = ops_->numbers()[Number::kEvaluation];
+    } else {
+      give_evaluated(i, b);
+    }
+  }
+  return loss;
 }
 
 void Gpt2::forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
@@ -126,33 +243,155 @@ void Gpt2::forward_backward(std::span<const std::int32_t> tokens, std::span<cons
   backward(0, scale, mean_over, follows);
 }
 
-std::size_t Gpt2::slot_index(int slot) const {
-  DROPTEST_CHECK(slot >= 0 && slot < options_.slots,
-                 "slot " + std::to_string(slot) + " of a model with " + std::to_string(options_.slots));
-  return static_cast<std::size_t>(slot);
+std::size_t Gpt2::stage_index(const StageSlot& at) const {
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    if (stages_[i]->number != at.stage) continue;
+    DROPTEST_CHECK(at.slot >= 0 && at.slot < static_cast<int>(stages_[i]->in_use.size()),
+                   "slot " + std::to_string(at.slot) + " of a stage with " + std::to_string(stages_[i]->in_use.size()));
+    return i;
+  }
+  throw CheckError("stage " + std::to_string(at.stage) + " is on another rank");
 }
 
-void Gpt2::forward(int slot, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+StageBuffers& Gpt2::buffers(const StageSlot& at) {
+  DROPTEST_CHECK(training_.has_value(), "a slot before the shape of its batches is known");
+  return training_->slots[stage_index(at)][static_cast<std::size_t>(at.slot)];
+}
+
+void Gpt2::forward(const StageSlot& at, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                    const BatchShape& shape) {
   check_batch(tokens, targets, shape, config_);
-  const std::size_t i = slot_index(slot);
-  DROPTEST_CHECK(!in_use_[i], "slot " + std::to_string(slot) + " waits for its backward pass");
-  StageBuffers& buffers = prepared(shape, Keep::kForBackward, i);
-  in_use_[i] = true;
-  targets_[i] = count_targets(targets);
-  stage_.forward(buffers, Keep::kForBackward, tokens, targets);
+  const std::size_t i = stage_index(at);
+  const auto slot = static_cast<std::size_t>(at.slot);
+  OwnStage& own = *stages_[i];
+  DROPTEST_CHECK(!own.in_use[slot], "slot " + std::to_string(at.slot) + " waits for its backward pass");
+  StageBuffers& b = prepared(shape, Keep::kForBackward).slots[i][slot];
+  b.extents.batch = shape;  // its positions may begin elsewhere
+  own.in_use[slot] = true;
+  most_in_flight_ = std::max(most_in_flight_, ++in_flight_);
+  own.targets[slot] = count_targets(targets);
+  own.stage.forward(b, own.keep, tokens, targets);
 }
 
-void Gpt2::backward(int slot, double scale, std::int64_t mean_over, Follows follows) {
-  const std::size_t i = slot_index(slot);
-  DROPTEST_CHECK(in_use_[i], "slot " + std::to_string(slot) + " has had no forward pass");
-  store_.expect_gradients(passes_, follows == Follows::kUpdate);
-  const GradientMode mode = passes_ == 0 ? GradientMode::kSet : GradientMode::kAdd;
+void Gpt2::backward(const StageSlot& at, Action::Kind kind, double scale, std::int64_t mean_over, Follows follows) {
+  const std::size_t i = stage_index(at);
+  const auto slot = static_cast<std::size_t>(at.slot);
+  OwnStage& own = *stages_[i];
+  DROPTEST_CHECK(own.in_use[slot], "slot " + std::to_string(at.slot) + " has had no forward pass");
+  StageBuffers& b = training_->slots[i][slot];
+  if (is_whole()) {
+    store_.expect_gradients(passes_, follows == Follows::kUpdate);
+  } else if (passes_ == 0) {
+    store_.expect_gradients(0, true);
+  }
   ++passes_;
+  // Gradients of stages are ready after their last pass only; the store counts the passes of a whole model.
+  const auto reports = is_whole() || follows == Follows::kUpdate ? Stage::Reports::kReady : Stage::Reports::kNothing;
+  const auto mode_of = [](int& passes) { return passes++ == 0 ? GradientMode::kSet : GradientMode::kAdd; };
   // Where all targets are ignored, the losses are zeros.
-  const std::int64_t targets = mean_over == kOwnTargets ? std::max<std::int64_t>(1, targets_[i]) : mean_over;
-  stage_.backward(training_->slots[i], scale, targets, mode);
-  in_use_[i] = false;
+  const std::int64_t targets = mean_over == kOwnTargets ? std::max<std::int64_t>(1, own.targets[slot]) : mean_over;
+  // Passes of a stage with split passes may be whole, too.
+  if (kind == Action::Kind::kWeightGradient) {
+    own.stage.backward_weights(b, mode_of(own.weight_passes), reports);
+  } else if (own.keep == Keep::kForBackward) {
+    own.stage.backward(b, scale, targets, mode_of(own.passes), reports);
+  } else {
+    own.stage.backward_inputs(b, scale, targets, mode_of(own.passes));
+    if (kind == Action::Kind::kBackward) own.stage.backward_weights(b, mode_of(own.weight_passes), reports);
+  }
+  if (kind == Action::Kind::kInputGradient) return;
+  own.in_use[slot] = false;
+  --in_flight_;
+}
+
+bool Gpt2::is_own(int stage) const {
+  return std::any_of(stages_.begin(), stages_.end(), [&](const auto& own) { return own->number == stage; });
+}
+
+void Gpt2::take_evaluated(std::size_t i, StageBuffers& to) {
+  const int stage = stages_[i]->number;
+  if (!is_own(stage - 1)) {
+    traffic_->receive_evaluated(stage, Stage::input(to), ranks_.pipeline.plan->rank_of(stage - 1));
+  }
+}
+
+void Gpt2::give_evaluated(std::size_t i, StageBuffers& from) {
+  const int stage = stages_[i]->number;
+  if (is_own(stage + 1)) {
+    ops_->convert(Stage::output(from), Stage::input(evaluation_->slots[i + 1].front()));
+  } else {
+    traffic_->send_evaluated(stage, Stage::output(from), ranks_.pipeline.plan->rank_of(stage + 1));
+  }
+}
+
+void Gpt2::begin_steps(int micro_batches, const BatchShape& shape) {
+  prepared(shape, Keep::kForBackward);
+  if (traffic_) traffic_->begin_step(micro_batches);
+}
+
+void Gpt2::take(const PipelineStep& step, const PassInput& input) {
+  const StageSlot at{step.action.stage, step.slot};
+  const bool forward = step.action.is_forward();
+  switch (step.kind) {
+    case PipelineStep::Kind::kReceive:
+      return traffic_->start_receive(step, forward ? Stage::input(buffers(at)) : Stage::grad_output(buffers(at)));
+    case PipelineStep::Kind::kSend:
+      return traffic_->start_send(step, forward ? Stage::output(buffers(at)) : Stage::grad_input(buffers(at)));
+    case PipelineStep::Kind::kCompute:
+      return compute(step, input);
+  }
+}
+
+void Gpt2::compute(const PipelineStep& step, const PassInput& input) {
+  const Action& action = step.action;
+  const StageSlot at{action.stage, step.slot};
+  if (traffic_ && action.kind != Action::Kind::kWeightGradient) {
+    traffic_->finish_receive(action);
+    traffic_->finish_send(step);
+  }
+  if (action.is_forward()) {
+    forward(at, input.batch.tokens, input.batch.targets, input.batch.shape);
+  } else {
+    backward(at, action.kind, input.scale, input.mean_over, input.follows);
+  }
+  pass_on(action);
+}
+
+void Gpt2::pass_on(const Action& action) {
+  const bool forward = action.is_forward();
+  const int to = forward ? action.stage + 1 : action.stage - 1;
+  if (!is_own(to) || action.kind == Action::Kind::kWeightGradient) return;
+  const auto slot_of = [&](int stage) {
+    return ranks_.pipeline.plan->program
+        .slot_of[static_cast<std::size_t>(stage)][static_cast<std::size_t>(action.micro_batch)];
+  };
+  StageBuffers& from_buffers = buffers({action.stage, slot_of(action.stage)});
+  StageBuffers& to_buffers = buffers({to, slot_of(to)});
+  if (forward) {
+    ops_->convert(Stage::output(from_buffers), Stage::input(to_buffers));
+  } else {
+    ops_->convert(Stage::grad_input(from_buffers), Stage::grad_output(to_buffers));
+  }
+}
+
+void Gpt2::finish_backward() {
+  if (traffic_) traffic_->finish();
+  if (is_whole()) return;
+  if (ends_ != nullptr) {
+    const std::size_t tokens = store_.table().number_of("wte.weight");
+    const comm::Tensor gradient =
+        elements(store_.weight(tokens).gradient, 0, static_cast<std::int64_t>(store_.table().trained[tokens]));
+    comm::Stream* const traffic = ops_->begin_traffic();
+    ends_->all_reduce(comm::Tensor{gradient.type, gradient.bytes, traffic}, comm::ReduceOp::kSum,
+                      Gpt2Messages::embedding_gradient());
+    ops_->end_traffic();
+  }
+  store_.on_gradient_ready(kOutsideOfBlocks);
+}
+
+void Gpt2::zero_gradients() {
+  passes_ = 0;
+  for (const auto& own : stages_) own->passes = own->weight_passes = 0;
 }
 
 Gpt2::StepSums Gpt2::step_sums() {
@@ -167,6 +406,11 @@ UpdateDecision Gpt2::update(double learning_rate, UpdateRule rule) {
   DROPTEST_CHECK(passes_ > 0, "an update of a step without a pass");
   rule.data_ranks = ranks_.data.ranks();
   rule.data_stride = ranks_.data_stride;
+  if (ranks_.pipeline.group != nullptr) {
+    rule.pipeline_ranks = ranks_.pipeline.group->world_size();
+    rule.pipeline_stride = ranks_.pipeline.stride;
+    rule.head_rank = ranks_.pipeline.plan->rank_of(static_cast<int>(ranks_.pipeline.plan->stages.size()) - 1);
+  }
   store_.finish_gradients();
   squares_.sum();
   ops_->decide_update(rule, ranks_.all, Gpt2Messages::losses_and_norms());

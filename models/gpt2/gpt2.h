@@ -14,32 +14,75 @@
 #include "models/gpt2/batch.h"
 #include "models/gpt2/gpt2_config.h"
 #include "models/gpt2/parameter_store.h"
+#include "models/gpt2/pipeline_traffic.h"
 #include "models/gpt2/stage.h"
 #include "models/gpt2/stage_plan.h"
 #include "models/ops/ops.h"
 #include "models/optimizer.h"
+#include "models/pipeline/pipeline_program.h"
 
 namespace droptest::models {
+
+/// The stages of a model, from the embedding to the head, and the steps of the ranks that have them.
+struct PipelinePlan {
+  std::vector<StageRange> stages;
+  PipelineProgram program;
+
+  /// The stages of one rank of the pipeline, in order.
+  std::vector<int> stages_of(int rank) const;
+  /// Throws: CheckError for a stage that it does not have.
+  int rank_of(int stage) const;
+};
+
+/// The ranks that have the stages of one model.
+struct PipelineParallel {
+  comm::Communicator* group = nullptr;         ///< borrowed; null: one rank has all stages
+  int stride = 1;                              ///< in ModelRanks::all: from a rank to the next one of its pipeline
+  std::shared_ptr<const PipelinePlan> plan{};  ///< shared with the executor; null: the whole model is one stage
+
+  int rank() const { return group == nullptr ? 0 : group->rank(); }
+};
 
 /// The ranks that train a model together with those that share its layers.
 struct ModelRanks {
   DataParallel data;
+  PipelineParallel pipeline{};
   comm::Communicator* all = nullptr;  ///< borrowed; null: one rank alone
   int data_stride = 1;                ///< in `all`: from a rank to the next one of its data-parallel group
 };
 
-/// Whether a backward pass is the last one of a step.
+/// Whether a backward pass is the last one of its stage in a step.
 enum class Follows : std::uint8_t { kPass, kUpdate };
+
+/// The input of a forward and a backward pass.
+struct MicroBatch {
+  std::span<const std::int32_t> tokens, targets;
+  BatchShape shape;
+};
+
+/// The arguments of forward() and backward() for a step of a program.
+struct PassInput {
+  MicroBatch batch;
+  double scale = 1;
+  std::int64_t mean_over = 0;
+  Follows follows = Follows::kPass;
+};
+
+/// The place of a micro-batch between its passes.
+struct StageSlot {
+  int stage = 0;  ///< of the pipeline
+  int slot = 0;
+};
 
 /// Pre-LN, tanh-GELU, learned positions, tied embeddings, biases; Megatron's tensor parallelism (Shoeybi et al. 2019),
 /// data parallelism and ZeRO (Rajbhandari et al. 2020). Where and in which element types it computes is the operations'
-/// business. Owner: one rank. Ranks: all ranks of the operations' group call the same methods in the same order.
-/// Blocking: methods that put work on a device do not wait for it, except where they say so. Determinism: results
-/// depend on the number of ranks, not on threads.
+/// business. Owner: one rank. Ranks: all ranks of the operations' group call the same methods in the same order, those
+/// of a pipeline the passes of their stages, and the others. Blocking: methods that put work on a device do not wait
+/// for it, except where they say so. Determinism: results depend on the number of ranks, not on threads.
 class Gpt2 {
  public:
-  /// Memory for parameters, gradients and moments is taken here. Throws: ConfigError for a configuration that the ranks
-  /// cannot have, and the errors of the operations.
+  /// Memory for parameters, gradients and moments is taken here. Ranks: all of a pipeline. Throws: ConfigError for a
+  /// configuration that the ranks cannot have, and the errors of the operations.
   Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerConfig& optimizer = {},
        const SlotOptions& options = {}, const ModelRanks& ranks = {});
   /// Waits for the device, which an error may have left at work in this model's memory.
@@ -58,7 +101,7 @@ class Gpt2 {
   double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
 
   /// The next backward pass starts from zeros.
-  void zero_gradients() { passes_ = 0; }
+  void zero_gradients();
   /// Adds scale x d(loss) / d(parameter) to every gradient. The tokens may change when it returns. The loss is the sum
   /// over targets by `mean_over`, for example the number of targets of all micro-batches and ranks; kOwnTargets: by the
   /// number of targets of this micro-batch that are not ignored.
@@ -68,11 +111,30 @@ class Gpt2 {
                         Follows follows = Follows::kUpdate);
   /// The passes one by one: a forward pass leaves its saved activations in a slot, from 0, and the backward pass of
   /// that slot follows once; the slots may have any order. Micro-batches between their passes have one batch size and
-  /// length, and no evaluation comes in between.
-  void forward(int slot, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+  /// length, and no evaluation comes in between. A slot number alone is one of the rank's only stage.
+  void forward(const StageSlot& at, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                const BatchShape& shape);
-  /// `follows` says when data-parallel ranks reduce their gradients, to means over those ranks.
-  void backward(int slot, double scale, std::int64_t mean_over = kOwnTargets, Follows follows = Follows::kUpdate);
+  void forward(int slot, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+               const BatchShape& shape) {
+    forward({stages_.front()->number, slot}, tokens, targets, shape);
+  }
+  /// `follows` says when data-parallel ranks reduce their gradients, to means over those ranks. A backward pass is
+  /// whole, or two: one without the gradients of weights, and one with these alone.
+  void backward(const StageSlot& at, Action::Kind kind, double scale, std::int64_t mean_over, Follows follows);
+  void backward(int slot, double scale, std::int64_t mean_over = kOwnTargets, Follows follows = Follows::kUpdate) {
+    backward({stages_.front()->number, slot}, Action::Kind::kBackward, scale, mean_over, follows);
+  }
+  /// After the last backward pass of all stages: the gradients of the tied embedding are added up. Ranks: those with
+  /// the embedding and the head; class embedding_gradient.
+  void finish_backward();
+
+  /// The steps of this rank's program: forward and backward passes of its stages, and their messages. Between them no
+  /// other pass. Shapes: micro-batches of one batch size and length, which begin_steps() is told.
+  void begin_steps(int micro_batches, const BatchShape& shape);
+  void take(const PipelineStep& step, const PassInput& input);
+  const PipelineParallel& pipeline() const { return ranks_.pipeline; }
+  /// The most micro-batches of this rank's stages, added up, that have been between their passes at once.
+  int most_in_flight() const { return most_in_flight_; }
 
   /// Sums of the passes since zero_gradients() on this rank.
   struct StepSums {
@@ -127,14 +189,44 @@ class Gpt2 {
                                         const BatchShape& shape, const SlotOptions& options = {});
 
  private:
+  /// The buffers of each of the rank's stages, for batches of one shape.
   struct Prepared {
-    StagePlan plan;
-    std::vector<StageBuffers> slots;
+    BatchShape shape;
+    std::vector<std::vector<StageBuffers>> slots;
   };
-  /// The buffers of a slot, or of an evaluation, for a batch of that shape.
-  StageBuffers& prepared(const BatchShape& shape, Keep keep, std::size_t slot);
-  /// Throws: CheckError for one that the model does not have.
-  std::size_t slot_index(int slot) const;
+  struct OwnStage {
+    OwnStage(int number_in_pipeline, const StageRange& of_model, Keep keep_for, int slots, const Gpt2Config& config,
+             ParameterStore& store, Ops& ops)
+        : number(number_in_pipeline),
+          range(of_model),
+          keep(keep_for),
+          stage(config, of_model, store, ops),
+          in_use(static_cast<std::size_t>(slots)),
+          targets(in_use.size()) {}
+
+    int number;
+    StageRange range;
+    Keep keep;
+    Stage stage;
+    std::vector<bool> in_use;           ///< slots that are between their two passes
+    std::vector<std::int64_t> targets;  ///< of each slot's micro-batch, those that are not ignored
+    int passes = 0;                     ///< backward passes of this step that set or add gradients of inputs' layers
+    int weight_passes = 0;
+  };
+  std::vector<std::unique_ptr<OwnStage>> make_stages(const SlotOptions& options);
+  void compute(const PipelineStep& step, const PassInput& input);
+  /// The result of the action is the input of the next stage, or of the stage before it, on this rank.
+  void pass_on(const Action& action);
+  void take_evaluated(std::size_t own_stage, StageBuffers& to);
+  void give_evaluated(std::size_t own_stage, StageBuffers& from);
+  bool is_own(int stage) const;
+  bool is_whole() const { return stages_.size() == 1 && stages_.front()->range.count() == config_.layers; }
+  bool is_between_passes() const;
+  /// Kept until batches have another shape. keep: kForBackward or kNothing.
+  Prepared& prepared(const BatchShape& shape, Keep keep);
+  /// Throws: CheckError for a stage or a slot that this rank does not have.
+  std::size_t stage_index(const StageSlot& at) const;
+  StageBuffers& buffers(const StageSlot& at);
 
   Gpt2Config config_;
   SlotOptions options_;
@@ -143,14 +235,16 @@ class Gpt2 {
   ParameterStore store_;
   Optimizer optimizer_;
   GradientSquares squares_;
-  Stage stage_;
+  std::vector<std::unique_ptr<OwnStage>> stages_;
 
   int passes_ = 0;  ///< backward passes of this step; before the first one gradients of any value count as zero
+  int in_flight_ = 0;
+  int most_in_flight_ = 0;
 
   std::unique_ptr<Ops::Memory> memory_;  ///< of the activations
   std::uint64_t memory_bytes_ = 0;
-  std::vector<bool> in_use_;           ///< slots that are between their two passes
-  std::vector<std::int64_t> targets_;  ///< of each slot's micro-batch, those that are not ignored
+  std::optional<PipelineTraffic> traffic_;    ///< absent: all stages are here
+  std::unique_ptr<comm::Communicator> ends_;  ///< the ranks with the embedding and with the head, where these are two
   std::optional<Prepared> training_;
   std::optional<Prepared> evaluation_;
 };

@@ -32,6 +32,7 @@ class Gpt2Messages {
   static comm::Message predicted_logits() { return {sim::TrafficClass::kControl, "cross_entropy.predicted", -1}; }
   static comm::Message losses_and_norms() { return {sim::TrafficClass::kControl, "losses_and_norms", -1}; }
   static comm::Message targets() { return {sim::TrafficClass::kControl, "targets", -1}; }
+  static comm::Message embedding_gradient() { return {sim::TrafficClass::kEmbeddingGradient, "wte.gradient", -1}; }
   static comm::Message gradient_squares() { return {sim::TrafficClass::kControl, "gradient_norm", -1}; }
   static comm::Message head_input_gradient() { return {sim::TrafficClass::kTpBackward, "lm_head.backward", -1}; }
 

@@ -102,13 +102,22 @@ std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int ra
 }
 
 std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, const StageRange& range, int ranks, int rank) {
+  return stage_tensors(config, std::span(&range, 1), ranks, rank);
+}
+
+std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, std::span<const StageRange> ranges, int ranks,
+                                      int rank) {
+  const auto any = [&](auto has) { return std::any_of(ranges.begin(), ranges.end(), has); };
+  const bool embedding = any([](const StageRange& range) { return range.has_embedding(); });
+  const bool head = any([](const StageRange& range) { return range.has_head(); });
   std::vector<Gpt2Tensor> tensors = gpt2_tensors(config, ranks, rank);
   std::erase_if(tensors, [&](const Gpt2Tensor& tensor) {
-    if (tensor.name == "wte.weight") return !range.has_embedding() && !range.has_head();
-    if (tensor.name == "wpe.weight") return !range.has_embedding();
-    if (tensor.name.starts_with("ln_f.")) return !range.has_head();
-    return tensor.layer < range.first || tensor.layer >= range.last;
+    if (tensor.name == "wte.weight") return !embedding && !head;
+    if (tensor.name == "wpe.weight") return !embedding;
+    if (tensor.name.starts_with("ln_f.")) return !head;
+    return !any([&](const StageRange& range) { return range.first <= tensor.layer && tensor.layer < range.last; });
   });
+  for (Gpt2Tensor& tensor : tensors) tensor.is_copy = tensor.name == "wte.weight" && !head;
   return tensors;
 }
 

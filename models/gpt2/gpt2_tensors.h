@@ -2,6 +2,7 @@
 // The list of GPT-2's tensors, and which part of each a tensor-parallel rank has (docs/models.md).
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct Gpt2Tensor {
   double initial_constant = 0;
   int layer = kOutsideOfBlocks;
   std::uint64_t number = 0;  ///< in the whole model's list: the stream that it is drawn from
+  bool is_copy = false;      ///< another rank's stage has it, too, and counts it in the gradient norm
 };
 
 /// All tensors in the model's order: wte, wpe, the blocks, ln_f. Matrices are stored as Hugging Face's Conv1D does,
@@ -42,5 +44,8 @@ std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int ra
 /// Those of a stage, in that order. The token embedding is tied to the head: where they are in two stages, both have
 /// wte, each with the gradient of its own use; the sum of both gradients is the caller's.
 std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, const StageRange& range, int ranks, int rank);
+/// Those of several stages on one rank, each once. wte is a copy where another rank has the head.
+std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, std::span<const StageRange> ranges, int ranks,
+                                      int rank);
 
 }  // namespace droptest::models

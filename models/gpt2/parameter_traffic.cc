@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/gpt2/parameter_traffic.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/tensor_operations.h"
@@ -26,11 +27,15 @@ void ParameterTraffic::expect_gradients(MicroBatch micro_batch) {
   expects_ = true;
   adds_ = plan_.options().reduces_each() && micro_batch == MicroBatch::kLater;
   next_bucket_ = 0;
+  ready_.assign(table_.units.size(), false);
 }
 
 void ParameterTraffic::gradients_ready(std::size_t unit) {
   if (!expects_) return;
-  for (; next_bucket_ < plan_.buckets().size() && plan_.buckets()[next_bucket_].last_unit <= unit; ++next_bucket_) {
+  ready_[unit] = true;
+  const auto first_missing = static_cast<std::size_t>(std::find(ready_.begin(), ready_.end(), false) - ready_.begin());
+  for (; next_bucket_ < plan_.buckets().size() && plan_.buckets()[next_bucket_].last_unit < first_missing;
+       ++next_bucket_) {
     start_reduction(next_bucket_);
   }
   expects_ = next_bucket_ < plan_.buckets().size();

@@ -27,7 +27,7 @@ class ParameterTraffic {
   /// Before a backward pass that makes gradients ready to be reduced: the gradients of this micro-batch alone where
   /// each micro-batch is reduced, else the sum over the step.
   void expect_gradients(MicroBatch micro_batch);
-  /// The gradients of that unit are ready: starts the buckets that end there.
+  /// The gradients of that unit are ready: starts the next buckets, in order, as far as units are ready.
   void gradients_ready(std::size_t unit);
   /// Before the gradients of a unit are written: waits for the reductions of the block that had the unit's room.
   void make_room_for_gradients(std::size_t unit);
@@ -70,6 +70,7 @@ class ParameterTraffic {
   bool expects_ = false;
   bool adds_ = false;            ///< to the sums of earlier micro-batches
   std::size_t next_bucket_ = 0;  ///< to be reduced
+  std::vector<bool> ready_;      ///< units
   std::deque<UnderWay> reductions_;
   std::vector<State> units_;                      ///< of sharded values
   std::vector<std::vector<comm::Work>> gathers_;  ///< of each unit

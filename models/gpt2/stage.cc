@@ -38,7 +38,7 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
   rows_ = b.extents.batch.rows();
   if (range_.has_embedding()) {
     ops_.take_tokens(tokens, b.tokens);
-    if (keep == Keep::kForBackward) ops_.group_tokens(tokens, b.extents.vocabulary, b.slot);
+    if (keep != Keep::kNothing) ops_.group_tokens(tokens, b.extents.vocabulary, b.slot);
   }
   if (range_.has_head()) ops_.take_tokens(targets, b.targets);
   store_.round_values();
@@ -68,7 +68,7 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
     ops_.residual_forward(sum);
   }
   store_.release(range_.last - 1);
-  if (keep == Keep::kForBackward || !range_.has_head()) store_.release(kOutsideOfBlocks);
+  if (keep != Keep::kNothing || !range_.has_head()) store_.release(kOutsideOfBlocks);
 }
 
 void Stage::embed(StageBuffers& b) {
@@ -139,7 +139,29 @@ void Stage::evaluate_head(StageBuffers& b, std::int64_t targets) {
   store_.release(kOutsideOfBlocks);
 }
 
-void Stage::backward(StageBuffers& b, double scale, std::int64_t targets, GradientMode losses_mode) {
+void Stage::backward(StageBuffers& b, double scale, std::int64_t targets, GradientMode losses_mode, Reports reports) {
+  backward_part(b, scale, targets, losses_mode, reports, Part::kWhole);
+}
+
+void Stage::backward_inputs(StageBuffers& b, double scale, std::int64_t targets, GradientMode losses_mode) {
+  backward_part(b, scale, targets, losses_mode, Reports::kNothing, Part::kInputs);
+}
+
+void Stage::backward_weights(StageBuffers& b, GradientMode mode, Reports reports) {
+  rows_ = b.extents.batch.rows();
+  for (int layer = range_.last - 1; layer >= range_.first; --layer) {
+    const MlpBuffers& m = b.mlp[index(layer)];
+    mlp_weights(layer, b, mode, ops_.operand(m.grad_output, 1, b.rounded_gradients[0]),
+                ops_.operand(m.grad_activated, 1, b.rounded_gradients[1]));
+    const AttentionBuffers& a = b.attention[index(layer)];
+    attention_weights(layer, b, mode, ops_.operand(a.grad_output, 1, b.rounded_gradients[0]),
+                      ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]));
+    if (reports == Reports::kReady) store_.on_gradient_ready(layer);
+  }
+}
+
+void Stage::backward_part(StageBuffers& b, double scale, std::int64_t targets, GradientMode losses_mode,
+                          Reports reports, Part part) {
   const GradientMode mode = store_.gradient_mode(losses_mode);
   rows_ = b.extents.batch.rows();
   const StageExtents& x = b.extents;
@@ -152,29 +174,33 @@ void Stage::backward(StageBuffers& b, double scale, std::int64_t targets, Gradie
     const auto count = static_cast<double>(targets);
     head_->forward_backward(b, scale / count, mode);
     ops_.sum_losses(b.losses, b.chunks.rows, count, losses_mode, Number::kLosses);
-    normalise_backward(last_norm_, b.final_norm, last_bias, {}, b, mode);
+    normalise_backward(last_norm_, b.final_norm, last_bias, {}, grad_output(b), b, mode);
   } else {
     NormBackward sum;
     sum.rows = rows_;
     sum.width = x.width;
-    sum.grad_residual = b.grad_residual;
+    sum.grad_residual = grad_output(b);
     sum.grad_branch_bias = weight(last_bias).gradient;
     sum.mode = mode;
     ops_.residual_backward(sum);
   }
   for (int layer = range_.last - 1; layer >= range_.first; --layer) {
     if (layer > range_.first) store_.expect(layer - 1);
-    mlp_backward(layer, b, mode);
-    normalise_backward(mlp(layer).norm, b.mlp[index(layer)].norm, attention(layer).second.weight + 1, b.grad_residual,
-                       b, mode);
-    attention_backward(layer, b, mode);
+    const AttentionBuffers& a = b.attention[index(layer)];
+    const MlpBuffers& m = b.mlp[index(layer)];
+    mlp_backward(layer, b, mode, part);
+    normalise_backward(mlp(layer).norm, m.norm, attention(layer).second.weight + 1, m.grad_output, a.grad_output, b,
+                       mode);
+    attention_backward(layer, b, mode, part);
     std::optional<std::size_t> bias_before;
+    comm::Tensor grad_before_block = b.grad_residual;
     if (layer > range_.first) {
       store_.acquire(layer - 1);  // this block's pass writes the gradient of one of its biases
       bias_before = mlp(layer - 1).second.weight + 1;
+      grad_before_block = b.mlp[index(layer - 1)].grad_output;
     }
-    normalise_backward(attention(layer).norm, b.attention[index(layer)].norm, bias_before, b.grad_residual, b, mode);
-    store_.on_gradient_ready(layer);
+    normalise_backward(attention(layer).norm, a.norm, bias_before, a.grad_output, grad_before_block, b, mode);
+    if (reports == Reports::kReady) store_.on_gradient_ready(layer);
     store_.release(layer);
   }
   if (range_.has_embedding()) {
@@ -184,16 +210,17 @@ void Stage::backward(StageBuffers& b, double scale, std::int64_t targets, Gradie
     ops_.positions_backward(b.grad_residual, x.batch.batch, x.batch.length, x.width,
                             elements(positions, x.batch.first_position * x.width, x.batch.length * x.width));
     // The head sets the gradient of the tied embedding.
-    if (!range_.has_head() && mode == GradientMode::kSet) ops_.zero(weight(tokens_).gradient);
+    if (!range_.has_head() && !shares_tokens_ && mode == GradientMode::kSet) ops_.zero(weight(tokens_).gradient);
     ops_.embedding_backward(b.tokens, x.vocabulary, b.slot, b.grad_residual, x.width, weight(tokens_).gradient);
   }
-  store_.on_gradient_ready(kOutsideOfBlocks);
+  const bool is_whole = range_.has_embedding() && range_.has_head();
+  if (is_whole && reports == Reports::kReady) store_.on_gradient_ready(kOutsideOfBlocks);
   store_.release(kOutsideOfBlocks);
 }
 
 void Stage::normalise_backward(std::size_t norm, const NormBuffers& norm_buffers,
-                               std::optional<std::size_t> branch_bias, const comm::Tensor& grad_before, StageBuffers& b,
-                               GradientMode mode) {
+                               std::optional<std::size_t> branch_bias, const comm::Tensor& grad_before,
+                               const comm::Tensor& grad_after, StageBuffers& b, GradientMode mode) {
   ops_.join();
   NormBackward n;
   n.grad_output = b.grad_normalized;
@@ -206,7 +233,7 @@ void Stage::normalise_backward(std::size_t norm, const NormBuffers& norm_buffers
   n.rows = rows_;
   n.width = config_.width;
   n.grad_before = grad_before;
-  n.grad_residual = b.grad_residual;
+  n.grad_residual = grad_after;
   if (branch_bias) n.grad_branch_bias = weight(*branch_bias).gradient;
   n.mode = mode;
   n.scratch = b.norm_scratch;
@@ -228,29 +255,43 @@ void Stage::weight_gradient(const Linear& linear, const comm::Tensor& input, con
 
 // In both sublayers the all-reduce of the gradients of the sublayer's input starts as soon as they are there. The
 // gradients of the weights are computed meanwhile.
-void Stage::mlp_backward(int layer, StageBuffers& b, GradientMode mode) {
+void Stage::mlp_backward(int layer, StageBuffers& b, GradientMode mode, Part part) {
+  const Sublayer& s = mlp(layer);
+  const MlpBuffers& m = b.mlp[index(layer)];
+  const Operand grad_output = ops_.operand(m.grad_output, 1, b.rounded_gradients[0]);
+  ops_.gelu_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), m.gelu_saved, mode,
+                           weight(s.first.weight + 1), m.grad_activated);
+  const Operand grad_hidden = ops_.operand(m.grad_activated, 1, b.rounded_gradients[1]);
+  begin_input_gradient(s.first, grad_hidden, b, messages_.mlp_input_gradient(layer));
+  if (part == Part::kWhole) mlp_weights(layer, b, mode, grad_output, grad_hidden);
+}
+
+void Stage::mlp_weights(int layer, StageBuffers& b, GradientMode mode, const Operand& grad_output,
+                        const Operand& grad_hidden) {
   const Sublayer& s = mlp(layer);
   const MlpBuffers& m = b.mlp[index(layer)];
   const Weight bias = weight(s.first.weight + 1);
-  const Operand grad_output = ops_.operand(b.grad_residual, 1, b.rounded_gradients[0]);
-  ops_.gelu_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), m.gelu_saved, mode, bias,
-                           b.grad_activated);
-  const Operand grad_hidden = ops_.operand(b.grad_activated, 1, b.rounded_gradients[1]);
-  begin_input_gradient(s.first, grad_hidden, b, messages_.mlp_input_gradient(layer));
   weight_gradient(s.second, m.activated, grad_output, b, mode, nullptr);
   weight_gradient(s.first, m.norm.normalized, grad_hidden, b, mode, ops_.form().gelu_sums_bias() ? nullptr : &bias);
 }
 
-void Stage::attention_backward(int layer, StageBuffers& b, GradientMode mode) {
+void Stage::attention_backward(int layer, StageBuffers& b, GradientMode mode, Part part) {
+  const Sublayer& s = attention(layer);
+  const AttentionBuffers& a = b.attention[index(layer)];
+  const Operand grad_output = ops_.operand(a.grad_output, 1, b.rounded_gradients[0]);
+  ops_.linear_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), b.grad_attended);
+  ops_.attention_backward(b.grad_attended, a.qkv, a.attended, a.statistics, b.extents.attention(), a.grad_qkv,
+                          b.attention_backward_scratch);
+  const Operand grad_qkv = ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]);
+  begin_input_gradient(s.first, grad_qkv, b, messages_.attention_input_gradient(layer));
+  if (part == Part::kWhole) attention_weights(layer, b, mode, grad_output, grad_qkv);
+}
+
+void Stage::attention_weights(int layer, StageBuffers& b, GradientMode mode, const Operand& grad_output,
+                              const Operand& grad_qkv) {
   const Sublayer& s = attention(layer);
   const AttentionBuffers& a = b.attention[index(layer)];
   const Weight bias = weight(s.first.weight + 1);
-  const Operand grad_output = ops_.operand(b.grad_residual, 1, b.rounded_gradients[0]);
-  ops_.linear_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), b.grad_attended);
-  ops_.attention_backward(b.grad_attended, a.qkv, a.attended, a.statistics, b.extents.attention(), b.grad_qkv,
-                          b.attention_backward_scratch);
-  const Operand grad_qkv = ops_.operand(b.grad_qkv, 1, b.rounded_gradients[1]);
-  begin_input_gradient(s.first, grad_qkv, b, messages_.attention_input_gradient(layer));
   weight_gradient(s.second, a.attended, grad_output, b, mode, nullptr);
   weight_gradient(s.first, a.norm.normalized, grad_qkv, b, mode, &bias);
 }

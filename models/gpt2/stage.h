@@ -35,7 +35,7 @@ class Stage {
   /// The residual stream after the last block: where the range has no head, forward() leaves it there.
   static comm::Tensor output(StageBuffers& slot) { return slot.output; }
   /// The gradient of output(): where the range has no head, the caller writes it before backward().
-  static comm::Tensor grad_output(StageBuffers& slot) { return slot.grad_residual; }
+  static comm::Tensor grad_output(StageBuffers& slot) { return slot.mlp.back().grad_output; }
   /// The gradient of input(): where the range has no embedding, backward() leaves it there.
   static comm::Tensor grad_input(StageBuffers& slot) { return slot.grad_residual; }
 
@@ -45,12 +45,23 @@ class Stage {
   /// After forward() of a range with a head: Number::kEvaluation of the operations becomes the mean loss. No backward
   /// pass follows.
   void evaluate_head(StageBuffers& slot, std::int64_t targets);
+  /// Which gradients the store is told of as they become ready: those of blocks, and of a whole model those outside of
+  /// blocks. Those of other stages may have more than one source.
+  enum class Reports : std::uint8_t { kReady, kNothing };
   /// After forward() of that slot, in any order of slots: `scale` x the gradient of the mean loss by all parameters,
   /// set or added, and with a head the mean loss in Number::kLosses. The mean is the sum of the losses by `targets`,
   /// which may count those of other micro-batches and ranks. Gradients that the store reduces after each pass are set.
-  void backward(StageBuffers& slot, double scale, std::int64_t targets, GradientMode mode);
+  void backward(StageBuffers& slot, double scale, std::int64_t targets, GradientMode mode,
+                Reports reports = Reports::kReady);
+  /// The same in two parts, of slots for Keep::kForSplitBackward, with the same bits. The first part leaves the
+  /// gradients of the blocks' linear layers to the second; those of the head are in the first.
+  void backward_inputs(StageBuffers& slot, double scale, std::int64_t targets, GradientMode mode);
+  void backward_weights(StageBuffers& slot, GradientMode mode, Reports reports);
+  /// The gradient of the token embedding is also that of another stage on this rank, which sets it first.
+  void share_tokens() { shares_tokens_ = true; }
 
  private:
+  enum class Part : std::uint8_t { kWhole, kInputs };
   /// A linear layer: where its weight is in the store, followed by its bias; and its extents for any rows.
   struct Linear {
     std::size_t weight = 0;
@@ -84,11 +95,19 @@ class Stage {
   void row_parallel_forward(const Linear& linear, const comm::Tensor& input, const comm::Tensor& output,
                             StageBuffers& buffers, const comm::Message& about);
 
+  void backward_part(StageBuffers& buffers, double scale, std::int64_t targets, GradientMode losses_mode,
+                     Reports reports, Part part);
   /// `grad_before`: the gradient so far of the residual stream that was normalised; empty behind the last block.
+  /// `grad_after`: the gradient with this norm's part.
   void normalise_backward(std::size_t norm, const NormBuffers& norm_buffers, std::optional<std::size_t> branch_bias,
-                          const comm::Tensor& grad_before, StageBuffers& buffers, GradientMode mode);
-  void attention_backward(int layer, StageBuffers& buffers, GradientMode mode);
-  void mlp_backward(int layer, StageBuffers& buffers, GradientMode mode);
+                          const comm::Tensor& grad_before, const comm::Tensor& grad_after, StageBuffers& buffers,
+                          GradientMode mode);
+  void attention_backward(int layer, StageBuffers& buffers, GradientMode mode, Part part);
+  void mlp_backward(int layer, StageBuffers& buffers, GradientMode mode, Part part);
+  void attention_weights(int layer, StageBuffers& buffers, GradientMode mode, const Operand& grad_output,
+                         const Operand& grad_qkv);
+  void mlp_weights(int layer, StageBuffers& buffers, GradientMode mode, const Operand& grad_output,
+                   const Operand& grad_hidden);
   void begin_input_gradient(const Linear& linear, const Operand& grad_output, StageBuffers& buffers,
                             const comm::Message& about);
   void weight_gradient(const Linear& linear, const comm::Tensor& input, const Operand& grad_output,
@@ -106,6 +125,7 @@ class Stage {
   std::size_t last_norm_ = 0;  ///< with a head
   std::unique_ptr<Head> head_;
   std::int64_t rows_ = 0;  ///< of the pass
+  bool shares_tokens_ = false;
 };
 
 }  // namespace droptest::models

@@ -26,7 +26,7 @@ StageExtents stage_extents(const Gpt2Config& config, const StageRange& range, in
 void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, Keep keep, BufferVisitor& visitor) {
   const OpsTypes types = form.types();
   const std::int64_t rows = x.batch.rows();
-  const bool backward = keep == Keep::kForBackward;
+  const bool backward = keep != Keep::kNothing;
   const Lifetime saved = backward ? Lifetime::kSaved : Lifetime::kWorking;
   b.extents = x;
   b.chunks = form.logit_chunks(rows, x.vocabulary.count, x.largest_vocabulary);
@@ -92,13 +92,33 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     working(rounded, "rounded operands", types.operands,
             rounds ? std::max(elems(rows, wide), elems(b.chunks.rows, b.chunks.stride)) : 0);
   }
+  const bool alone = head && x.range.has_embedding();
   activations(b.grad_residual, "gradient of the residual stream", x.width,
-              head && x.range.has_embedding() ? Lifetime::kWorking : Lifetime::kSaved);
+              alone ? Lifetime::kWorking : Lifetime::kSaved);
   constexpr const char* kWithin = "gradients within a block";
+  const bool split = keep == Keep::kForSplitBackward;
+  comm::Tensor shared_qkv;
+  comm::Tensor shared_activated;
+  if (!split) {
+    working(shared_qkv, kWithin, types.activations, elems(rows, 3 * x.attention_width()));
+    working(shared_activated, kWithin, types.activations, elems(rows, x.hidden));
+  }
+  for (std::size_t layer = 0; layer < b.attention.size(); ++layer) {
+    AttentionBuffers& a = b.attention[layer];
+    MlpBuffers& m = b.mlp[layer];
+    if (split) {
+      activations(a.grad_output, kWithin, x.width, Lifetime::kSaved);
+      activations(a.grad_qkv, kWithin, 3 * x.attention_width(), Lifetime::kSaved);
+      activations(m.grad_output, kWithin, x.width, Lifetime::kSaved);
+      activations(m.grad_activated, kWithin, x.hidden, Lifetime::kSaved);
+    } else {
+      a.grad_output = m.grad_output = b.grad_residual;
+      a.grad_qkv = shared_qkv;
+      m.grad_activated = shared_activated;
+    }
+  }
   working(b.grad_normalized, kWithin, types.activations, elems(rows, x.width));
   working(b.grad_attended, kWithin, types.activations, elems(rows, x.attention_width()));
-  working(b.grad_qkv, kWithin, types.activations, elems(rows, 3 * x.attention_width()));
-  working(b.grad_activated, kWithin, types.activations, elems(rows, x.hidden));
   statistics(b.norm_scratch, form.norm_scratch_elems(rows, x.width), Lifetime::kWorking);
   statistics(b.attention_backward_scratch, form.attention_backward_scratch_elems(x.attention()), Lifetime::kWorking);
 }

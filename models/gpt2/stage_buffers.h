@@ -40,17 +40,21 @@ struct NormBuffers {
 
 struct AttentionBuffers {
   NormBuffers norm;
-  comm::Tensor qkv;         ///< [rows, 3, heads, head width]
-  comm::Tensor statistics;  ///< as the operations say
-  comm::Tensor attended;    ///< [rows, heads, head width]
-  comm::Tensor output;      ///< [rows, width]: the sublayer output, without its bias
+  comm::Tensor qkv;          ///< [rows, 3, heads, head width]
+  comm::Tensor statistics;   ///< as the operations say
+  comm::Tensor attended;     ///< [rows, heads, head width]
+  comm::Tensor output;       ///< [rows, width]: the sublayer output, without its bias
+  comm::Tensor grad_output;  ///< [rows, width]: of the residual stream behind the sublayer
+  comm::Tensor grad_qkv;     ///< [rows, 3, heads, head width]
 };
 
 struct MlpBuffers {
   NormBuffers norm;
-  comm::Tensor gelu_saved;  ///< [rows, hidden], as the operations say
-  comm::Tensor activated;   ///< [rows, hidden]
-  comm::Tensor output;      ///< [rows, width]: the sublayer output, without its bias
+  comm::Tensor gelu_saved;      ///< [rows, hidden], as the operations say
+  comm::Tensor activated;       ///< [rows, hidden]
+  comm::Tensor output;          ///< [rows, width]: the sublayer output, without its bias
+  comm::Tensor grad_output;     ///< [rows, width]: of the residual stream behind the sublayer
+  comm::Tensor grad_activated;  ///< [rows, hidden]
 };
 
 /// A slot: the saved activations of one micro-batch, and the working memory that all slots share.
@@ -71,11 +75,9 @@ struct StageBuffers {
   comm::Tensor attention_scratch;
   comm::Tensor rounded_input;         ///< room of an operand; empty where operands are of the activations' type
   comm::Tensor rounded_gradients[2];  ///< likewise: of the two linear layers of a sublayer, the second one's first
-  comm::Tensor grad_residual;         ///< [rows, width]
+  comm::Tensor grad_residual;         ///< [rows, width]: of the residual stream in front of the blocks
   comm::Tensor grad_normalized;       ///< [rows, width]
   comm::Tensor grad_attended;         ///< [rows, heads, head width]
-  comm::Tensor grad_qkv;              ///< [rows, 3, heads, head width]
-  comm::Tensor grad_activated;        ///< [rows, hidden]
   comm::Tensor norm_scratch;
   comm::Tensor attention_backward_scratch;
 };
@@ -93,7 +95,8 @@ class BufferVisitor {
 };
 
 /// Sets extents and chunks, and shows the visitor all buffers of a pass in a fixed order: the one list of them. Where
-/// no backward pass follows, none is saved. Names are for people.
+/// no backward pass follows, none is saved. Where the backward pass is not split, blocks share the buffers of
+/// gradients. Names are for people.
 void visit_buffers(StageBuffers& buffers, const StageExtents& extents, const OpsForm& form, Keep keep,
                    BufferVisitor& visitor);
 

@@ -84,6 +84,9 @@ StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int worl
   forward_reductions_ = ops->reductions();
   if (keep == Keep::kForBackward) {
     stage.backward(buffers, 1, batch.rows(), GradientMode::kSet);
+  } else if (keep == Keep::kForSplitBackward) {
+    stage.backward_inputs(buffers, 1, batch.rows(), GradientMode::kSet);
+    stage.backward_weights(buffers, GradientMode::kSet, Stage::Reports::kNothing);
   } else if (range.has_head()) {
     stage.evaluate_head(buffers, batch.rows());
   }
@@ -115,10 +118,10 @@ std::string StagePlan::purpose() const {
          " tokens (" + largest_text(all, 3) + ")";
 }
 
-StageBuffers StagePlan::placed(std::byte* memory, std::uint64_t slot, std::uint64_t slots, const OpsForm& form,
-                               comm::Stream* stream) const {
+StageBuffers StagePlan::placed_at(std::byte* saved, std::byte* working, std::uint64_t slot, const OpsForm& form,
+                                  comm::Stream* stream) const {
   StageBuffers buffers;
-  Placing placing(saved_, memory + slot * saved_.bytes(), working_, memory + slots * saved_.bytes(), stream);
+  Placing placing(saved_, saved, working_, working, stream);
   visit_buffers(buffers, extents_, form, keep_, placing);
   buffers.slot = static_cast<int>(slot);
   return buffers;

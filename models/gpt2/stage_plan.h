@@ -37,7 +37,12 @@ class StagePlan {
   /// The buffers of slot number `slot` of `slots` in that memory, whose tensors are used in the order of `stream`.
   /// Shapes: at least bytes(slots).
   StageBuffers placed(std::byte* memory, std::uint64_t slot, std::uint64_t slots, const OpsForm& form,
-                      comm::Stream* stream) const;
+                      comm::Stream* stream) const {
+    return placed_at(memory + slot * saved_.bytes(), memory + slots * saved_.bytes(), slot, form, stream);
+  }
+  /// The same with two places. Shapes: at least saved().bytes() and working().bytes().
+  StageBuffers placed_at(std::byte* saved, std::byte* working, std::uint64_t slot, const OpsForm& form,
+                         comm::Stream* stream) const;
 
  private:
   StageExtents extents_;

@@ -24,8 +24,8 @@ struct NormForward {
   comm::Tensor residual_after, output, mean, inverse_deviation;
 };
 
-/// grad_residual = grad_before + the gradient through the norm. grad_before, the gradient of residual_after so far, is
-/// grad_residual itself, or empty (zero). The gradient of branch_bias, where it is not empty, are the column sums of
+/// grad_residual = grad_before + the gradient through the norm. grad_before, the gradient of residual_after so far, may
+/// be grad_residual itself, or empty (zero). The gradient of branch_bias, where it is not empty, are the column sums of
 /// grad_residual. `mode` is of the gradients of gain, bias and branch_bias. Shapes: as forward.
 struct NormBackward {
   comm::ConstTensor grad_output, residual_after, mean, inverse_deviation, gain;

@@ -18,6 +18,9 @@ struct UpdateRule {
   double loss_divisor = 1;       ///< of a rank's losses; their mean over ranks is the loss of the step
   int data_ranks = 1;            ///< replicas of the model: each has the gradients of all of it
   int data_stride = 1;           ///< from a rank to that of the next replica with the same part
+  int pipeline_ranks = 1;        ///< of each replica; one of them has the head, and so the losses
+  int pipeline_stride = 1;
+  int head_rank = 0;  ///< among the pipeline's
   /// Whose gradient norm counts: the mean over replicas, which is that of each where they are equal; or each replica's
   /// own, so that replicas which lost different packets are clipped differently.
   enum class Norm : std::uint8_t { kAgreed, kOwn } norm = Norm::kAgreed;
@@ -27,7 +30,7 @@ struct UpdateRule {
 using RankNumbers = std::array<double, 2>;
 
 struct UpdateDecision {
-  double loss = 0;           ///< mean over ranks
+  double loss = 0;           ///< mean over the ranks that have losses
   double gradient_norm = 0;  ///< of the whole model, the one that counts
   double factor = 1;         ///< of the gradients; NaN: the step is skipped
 

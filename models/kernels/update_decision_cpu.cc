@@ -25,8 +25,12 @@ UpdateDecision decide_update(std::span<const RankNumbers> ranks, int rank, const
   const auto replica_of = [&rule](std::size_t r) {
     return r / static_cast<std::size_t>(rule.data_stride) % static_cast<std::size_t>(rule.data_ranks);
   };
+  const auto has_losses = [&rule](std::size_t r) {
+    return r / static_cast<std::size_t>(rule.pipeline_stride) % static_cast<std::size_t>(rule.pipeline_ranks) ==
+           static_cast<std::size_t>(rule.head_rank);
+  };
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    losses.push_back(ranks[r][0] / rule.loss_divisor);
+    if (has_losses(r)) losses.push_back(ranks[r][0] / rule.loss_divisor);
     squares[replica_of(r)] += ranks[r][1];
   }
   UpdateDecision decision;

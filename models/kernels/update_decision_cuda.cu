@@ -14,10 +14,16 @@ namespace {
 __global__ void decide_update_kernel(const double* numbers, std::int64_t ranks, int rank, UpdateRule rule,
                                      double largest, double not_a_number, double* decision) {
   if (threadIdx.x != 0) return;
-  const double first = numbers[0] / rule.loss_divisor;
+  double first = 0;
   double difference = 0;
-  for (std::int64_t r = 0; r < ranks; ++r) difference += numbers[2 * r] / rule.loss_divisor - first;
-  const double loss = first + difference / static_cast<double>(ranks);
+  std::int64_t losses = 0;
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    if (r / rule.pipeline_stride % rule.pipeline_ranks != rule.head_rank) continue;
+    const double loss = numbers[2 * r] / rule.loss_divisor;
+    if (losses++ == 0) first = loss;
+    difference += loss - first;
+  }
+  const double loss = first + difference / static_cast<double>(losses);
   double of_first = 0;
   double of_own = 0;
   double squares_difference = 0;

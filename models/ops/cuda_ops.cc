@@ -353,7 +353,9 @@ class CudaOps final : public Ops {
   }
 
   static void convert_on(const ConstTensor& from, const Tensor& to, comm::Stream& stream) {
-    if (to.type == ElementType::kBfloat16) {
+    if (from.type == to.type) {
+      comm::copy_on_device(from.bytes.data(), to.bytes.data(), to.bytes.size(), stream);
+    } else if (to.type == ElementType::kBfloat16) {
       models::convert<Bf16, float>(span_of<float>(from), span_of<Bf16>(to), stream);
     } else {
       models::convert<float, Bf16>(span_of<Bf16>(from), span_of<float>(to), stream);

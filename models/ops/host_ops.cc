@@ -124,7 +124,9 @@ class HostOps final : public Ops {
   void group_tokens(std::span<const std::int32_t> /*tokens*/, TokenRange /*range*/, int /*slot*/) override {}
   void zero(Tensor values) override { std::fill(values.bytes.begin(), values.bytes.end(), std::byte{0}); }
   void convert(ConstTensor from, Tensor to) override {
-    if (to.type == ElementType::kBfloat16) {
+    if (from.type == to.type) {
+      std::copy(from.bytes.begin(), from.bytes.end(), to.bytes.begin());
+    } else if (to.type == ElementType::kBfloat16) {
       to_bf16(from.as<float>(), 1.0F, to.as<Bf16>(), team_);
     } else {
       to_floats(from.as<Bf16>(), to.as<float>(), team_);
@@ -166,7 +168,11 @@ class HostOps final : public Ops {
   void norm_backward(const NormBackward& n) override {
     {
       const PhaseScope scope(times_, Phase::kLayerNorm);
-      if (n.grad_before.bytes.empty()) zero(n.grad_residual);
+      if (n.grad_before.bytes.empty()) {
+        zero(n.grad_residual);
+      } else if (n.grad_before.bytes.data() != n.grad_residual.bytes.data()) {
+        convert(n.grad_before, n.grad_residual);
+      }
       started(n.grad_gain, n.mode);
       started(n.grad_bias, n.mode);
       layernorm_backward<T>(n, team_);

@@ -215,10 +215,13 @@ PipelineProgram make_program(const PipelineSchedule& schedule) {
 
   PipelineProgram program;
   program.ranks.resize(schedule.ranks.size());
+  program.slot_of.assign(placement.size(), std::vector<int>(static_cast<std::size_t>(schedule.micro_batches())));
   Slots slots(placement.size());
   for (Event& event : events) {
     const Action& action = event.step.action;
     event.step.slot = slots.of(action);
+    program.slot_of[static_cast<std::size_t>(action.stage)][static_cast<std::size_t>(action.micro_batch)] =
+        event.step.slot;
     program.ranks[static_cast<std::size_t>(event.rank)].push_back(event.step);
     if (event.kind == Kind::kReceive) continue;
     const std::optional<Action> user = user_of(action, stages);

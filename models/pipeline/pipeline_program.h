@@ -30,8 +30,9 @@ struct PipelineStep {
 /// direction of the pipeline, and receives are started in this order, each at least one action ahead of its use.
 struct PipelineProgram {
   std::vector<std::vector<PipelineStep>> ranks;
-  std::vector<int>
-      slots;  ///< of each stage: its micro-batches between the start of a receive and the last use, at most
+  /// Of each stage: its micro-batches between the start of a receive and the last use, at most.
+  std::vector<int> slots;
+  std::vector<std::vector<int>> slot_of;  ///< [stage][micro-batch]
 };
 
 /// The program of a valid schedule.

@@ -2,6 +2,7 @@
 // Small models with weights and tokens by a formula, run by the ranks of a group, and their results.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -48,7 +49,9 @@ void set_formula_weights(const Gpt2Config& config, std::span<Parameter<T>> param
   const std::vector<Gpt2Tensor> tensors = gpt2_tensors(config, group.world_size(), group.rank());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const bool is_gain = tensors[i].group == "layer_norm" && tensors[i].name.ends_with("weight");
-    const std::span<T> value = parameters[i].value;
+    const auto parameter = std::ranges::find(parameters, tensors[i].name, &Parameter<T>::name);
+    if (parameter == parameters.end()) continue;  // of another stage
+    const std::span<T> value = parameter->value;
     tensors[i].slice.for_each_run([&](std::uint64_t full, std::uint64_t local, std::uint64_t count) {
       for (std::uint64_t k = 0; k < count; ++k) {
         value[local + k] = static_cast<T>((is_gain ? 1.0 : 0.0) + 0.5 * mixed(i, full + k));
@@ -80,9 +83,11 @@ void add_to_whole(const Gpt2Config& config, std::span<Parameter<T>> parameters, 
   const std::vector<Gpt2Tensor> tensors = gpt2_tensors(config, group.world_size(), group.rank());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].placement == Placement::kReplicated && group.rank() != 0) continue;
+    const auto parameter = std::ranges::find(parameters, tensors[i].name, &Parameter<T>::name);
+    if (parameter == parameters.end()) continue;  // of another stage
     std::vector<double>& full = whole[tensors[i].name];
     full.resize(tensors[i].slice.full_elems());
-    const std::span<T> part = parameters[i].*field;
+    const std::span<T> part = (*parameter).*field;
     tensors[i].slice.for_each_run([&](std::uint64_t to, std::uint64_t from, std::uint64_t count) {
       for (std::uint64_t k = 0; k < count; ++k) full[to + k] = static_cast<double>(part[from + k]);
     });

@@ -120,8 +120,8 @@ TEST(StagePlan, SlotsHaveMemoryOfTheirOwnAndShareTheRest) {
   EXPECT_EQ(b.mlp[1].activated.bytes.data() - a.mlp[1].activated.bytes.data(),
             static_cast<std::ptrdiff_t>(stage.saved().bytes()));
   EXPECT_EQ(b.logits.bytes.data(), a.logits.bytes.data());
-  EXPECT_LE(b.grad_qkv.bytes.data() + b.grad_qkv.bytes.size(), memory.data() + memory.size());
-  EXPECT_GE(a.grad_qkv.bytes.data(), memory.data() + 2 * stage.saved().bytes());
+  EXPECT_LE(b.attention[0].grad_qkv.bytes.data() + b.attention[0].grad_qkv.bytes.size(), memory.data() + memory.size());
+  EXPECT_GE(a.attention[0].grad_qkv.bytes.data(), memory.data() + 2 * stage.saved().bytes());
 }
 
 TEST(StagePlan, ItsPurposeNamesTheBatchAndTheLargest) {
