@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/backend_registry.h"
 #include "comm/lossy/clock/time_model.h"
@@ -15,6 +16,7 @@
 #include "models/gpt2/shard_plan.h"
 #include "models/kernels/update_decision.h"
 #include "models/optimizer.h"
+#include "models/pipeline/schedule.h"
 #include "models/precision.h"
 
 namespace droptest::experiments {
@@ -67,6 +69,14 @@ struct BackendConfig {
   int threads_per_rank = 1;
 };
 
+/// The stages of a pipeline and the order of their work (docs/parallelism.md); of a run without one without effect.
+struct PipelineConfig {
+  models::ScheduleKind schedule = models::ScheduleKind::kOneForwardOneBackward;
+  std::vector<std::string> rows;      ///< a schedule as CSV, a row for each rank, in place of a kind
+  int chunks = 1;                     ///< stages of each rank
+  std::vector<int> layers_per_stage;  ///< empty: equal numbers
+};
+
 /// Keys of a run's draws. The draws of one key are those of another run with this key, whatever the other keys are.
 struct Seeds {
   std::uint64_t weights = 1;  ///< random weights to start from
@@ -87,6 +97,7 @@ struct RunConfig {
   DataConfig data;
   comm::ParallelLayout parallel;
   models::ShardOptions sharding;  ///< of data-parallel ranks
+  PipelineConfig pipeline;
   BackendConfig backend;
   Device device = Device::kCpu;
   int device_index = 0;  ///< which of the machine's CUDA devices this process uses; no part of a spec

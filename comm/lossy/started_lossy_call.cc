@@ -30,6 +30,7 @@ StartedLossyCall::~StartedLossyCall() {
 void StartedLossyCall::start() {
   const CallArguments& call = arguments_.get();
   if (call.operation == Operation::kSend) {
+    play();  // its receiver may wait for the time of departure
     begin_send(call_.outgoing());
     if (call_.is_sampled()) begin_send(call.input);
   } else if (receives()) {

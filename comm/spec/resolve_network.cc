@@ -28,9 +28,12 @@ constexpr std::array kBothHalves = {sim::Half::kReduce, sim::Half::kGather};
 
 std::string name_of(sim::Half half) { return half == sim::Half::kReduce ? "reduce" : "gather"; }
 
-// Parameters are gathered, and never summed.
+// Parameters are gathered, and activations between stages are messages: neither is summed.
 bool has_half(sim::TrafficClass traffic_class, sim::Half half) {
-  return half == sim::Half::kGather || traffic_class != sim::TrafficClass::kParameterGather;
+  constexpr std::array kWithoutSums = {sim::TrafficClass::kParameterGather, sim::TrafficClass::kPpActivation,
+                                       sim::TrafficClass::kPpGradient};
+  return half == sim::Half::kGather ||
+         std::find(kWithoutSums.begin(), kWithoutSums.end(), traffic_class) == kWithoutSums.end();
 }
 
 // The reduction of data-parallel gradients is a mean; that of other classes is a sum.

@@ -21,6 +21,7 @@
 #include "experiments/data/corpus.h"
 #include "experiments/records/atomic_file.h"
 #include "experiments/run/run_device.h"
+#include "experiments/spec/pipeline_plan.h"
 #include "models/gpt2/gpt2.h"
 #include "models/ops/host_ops.h"
 #include "sim/error.h"
@@ -175,18 +176,22 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
   const std::uint64_t corpus_bytes = ignored ? 0 : config.data.text.empty() ? file_bytes : 2 * file_bytes;
   models::HostOpsOptions options;
   options.threads = config.backend.threads_per_rank;
-  const auto of_rank = static_cast<double>(
-      remembered_bytes(config) +
-      models::ParameterStore::device_bytes(models::gpt2_tensors(config.model, config.parallel.tensor, 0),
-                                           *models::host_ops_form(options, config.parallel.tensor), config.sharding,
-                                           config.parallel.data, 0, config.training.optimizer.moments()));
-  double bytes = here.ranks * of_rank + static_cast<double>(here.processes) * static_cast<double>(corpus_bytes);
-  if (config.device == Device::kCpu) {
-    bytes += here.ranks *
-             static_cast<double>(models::Gpt2::activation_bytes(
-                 config.model, config.parallel.tensor, 0, *models::host_ops_form(options, config.parallel.tensor),
-                 {config.training.batch_sequences, config.training.sequence_tokens}));
+  const std::unique_ptr<models::OpsForm> form = models::host_ops_form(options, config.parallel.tensor);
+  const models::BatchShape batch{config.training.batch_sequences, config.training.sequence_tokens};
+  const auto plan = pipeline_plan(config);
+  double of_rank = 0;  // of the ranks of a pipeline the one with the most
+  for (int p = 0; p < config.parallel.pipeline; ++p) {
+    std::uint64_t bytes = remembered_bytes(config) + models::ParameterStore::device_bytes(
+                                                         tensors_of_rank(config, p, 0), *form, config.sharding,
+                                                         config.parallel.data, 0, config.training.optimizer.moments());
+    if (config.device == Device::kCpu) {
+      bytes += plan == nullptr ? models::Gpt2::activation_bytes(config.model, config.parallel.tensor, 0, *form, batch)
+                               : models::Gpt2::stage_activation_bytes(config.model, config.parallel.tensor, 0, *form,
+                                                                      batch, *plan, p);
+    }
+    of_rank = std::max(of_rank, static_cast<double>(bytes));
   }
+  const double bytes = here.ranks * of_rank + static_cast<double>(here.processes) * static_cast<double>(corpus_bytes);
   return static_cast<std::uint64_t>(std::min(bytes, 0x1p63));
 }
 

@@ -7,7 +7,11 @@
 
 namespace droptest::experiments {
 
-double mean_loss(TrainingModel& model, const EvaluationBatches& batches, comm::Communicator* replicas) {
+double mean_loss(TrainingModel& model, const EvaluationBatches& batches, const comm::ParallelGroups* groups) {
+  const auto group = [groups](comm::ParallelDimension dimension) {
+    return groups == nullptr ? nullptr : groups->group(dimension);
+  };
+  comm::Communicator* const replicas = group(comm::ParallelDimension::kData);
   const std::uint64_t count = batches.batches();
   const std::uint64_t ranks = replicas == nullptr ? 1 : static_cast<std::uint64_t>(replicas->world_size());
   const std::uint64_t own = replicas == nullptr ? 0 : static_cast<std::uint64_t>(replicas->rank());
@@ -19,6 +23,11 @@ double mean_loss(TrainingModel& model, const EvaluationBatches& batches, comm::C
     const Batch batch = batches.batch(std::min(index, count - 1));
     const double loss = model.evaluate(batch);
     sums.push_back(index < count ? loss * static_cast<double>(batch.targets.size()) : 0);
+  }
+  if (comm::Communicator* const pipeline = group(comm::ParallelDimension::kPipeline)) {
+    const models::PipelinePlan& plan = *model.pipeline();
+    pipeline->broadcast(comm::Tensor(std::span<double>(sums)), plan.rank_of(static_cast<int>(plan.stages.size()) - 1),
+                        {sim::TrafficClass::kControl, "evaluation_losses", -1});
   }
   std::vector<double> of_all = sums;
   if (replicas != nullptr) {

@@ -2,6 +2,7 @@
 // The loss of a model on tokens that it is not trained on.
 #pragma once
 
+#include "comm/parallel_layout.h"
 #include "experiments/data/corpus.h"
 #include "experiments/run/training_model.h"
 
@@ -9,7 +10,7 @@ namespace droptest::experiments {
 
 /// Mean cross-entropy in nats over the tokens that `batches` predict, each with equal weight. Replicas of the model,
 /// where there are, take batches in turn, so each token is predicted by one of them; where they are equal, the result
-/// has the bits of one rank's. Ranks: all that train the model; `replicas` are those that are data parallel, or null.
-double mean_loss(TrainingModel& model, const EvaluationBatches& batches, comm::Communicator* replicas = nullptr);
+/// has the bits of one rank's. Ranks: all of the groups; null: this rank alone has the model.
+double mean_loss(TrainingModel& model, const EvaluationBatches& batches, const comm::ParallelGroups* groups = nullptr);
 
 }  // namespace droptest::experiments

@@ -7,6 +7,7 @@
 
 #include "experiments/records/weights_file.h"
 #include "experiments/run/training_model.h"
+#include "experiments/spec/pipeline_plan.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "models/gpt2/shard_plan.h"
@@ -21,9 +22,9 @@ using comm::ParallelNumbers;
 using nlohmann::json;
 
 models::StageRange stage_of(const RunConfig& config, int pipeline) {
-  const models::IndexRange blocks =
-      models::dealt_range(static_cast<std::uint64_t>(config.model.layers), config.parallel.pipeline, pipeline);
-  return {static_cast<int>(blocks.first), static_cast<int>(blocks.first + blocks.count), config.model.layers};
+  const auto plan = pipeline_plan(config);
+  return plan == nullptr ? models::StageRange::whole(config.model)
+                         : plan->stages.at(static_cast<std::size_t>(pipeline));
 }
 
 std::vector<models::Gpt2Tensor> tensors_of(const RunConfig& config, int pipeline, int tensor) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "comm/lossy/statistics/sample_sums.h"
@@ -59,12 +60,20 @@ ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<f
                                              const comm::ParallelGroups& groups) {
   comm::Communicator& world = groups.world();
   comm::Communicator* const replicas = groups.group(comm::ParallelDimension::kData);
+  // The ranks with the same layers.
+  const bool has_stages = groups.group(comm::ParallelDimension::kPipeline) != nullptr;
+  const std::unique_ptr<comm::Communicator> of_stage =
+      has_stages ? world.split(groups.coordinates().pipeline, world.rank()) : nullptr;
+  comm::Communicator& same_layers = has_stages ? *of_stage : world;
   std::map<std::string, Accumulator> accumulators;
+  if (has_stages) {  // every rank has each of them, whatever its layers are
+    for (const char* name : {kAllGroups, "bias", "embedding", "layer_norm", "matrix"}) accumulators[name];
+  }
   std::vector<float> copies;
   for (const models::Parameter<float>& parameter : parameters) {
     const bool replicated = parameter.placement == models::Placement::kReplicated;
-    comm::Communicator* const group = replicated ? &world : replicas;
-    if (group == nullptr) continue;
+    comm::Communicator* const group = replicated ? &same_layers : replicas;
+    if (group == nullptr || group->world_size() == 1) continue;
     const auto ranks = static_cast<std::size_t>(group->world_size());
     const std::size_t elems = parameter.value.size();
     copies.resize(elems * ranks);
@@ -73,8 +82,7 @@ ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<f
                       {sim::TrafficClass::kControl, parameter.name, -1});
     // All ranks of the group have the same numbers: the first one counts them.
     Accumulator one = accumulate(copies, elems, group->world_size());
-    if (group == &world && world.rank() != 0) one = {};
-    if (group != &world && group->rank() != 0) one = {};
+    if (group->rank() != 0) one = {};
     accumulators[kAllGroups].add(one);
     accumulators[parameter.group].add(one);
   }
@@ -87,6 +95,7 @@ ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<f
                      std::vector<std::uint64_t>(of_ranks.size(), 3), {sim::TrafficClass::kControl, name, -1});
     Accumulator sum;
     for (const Accumulator& rank : of_ranks) sum.add(rank);
+    if (has_stages && name != kAllGroups && sum.count == 0) continue;
     (name == kAllGroups ? result.all : result.groups[name]) = sum.divergence();
   }
   return result;

@@ -116,19 +116,21 @@ std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config) {
   std::map<std::string, std::uint64_t> packets;
   const std::uint64_t batch = tokens_of_batch(config);
   const std::uint64_t batches = config.training.steps * static_cast<std::uint64_t>(config.training.accumulation);
-  for (const TrafficClass traffic_class : {TrafficClass::kTpForward, TrafficClass::kTpBackward,
-                                           TrafficClass::kDpGradient, TrafficClass::kParameterGather}) {
+  for (const TrafficClass traffic_class : sim::kAllTrafficClasses) {
     if (!config.network.of(traffic_class) || planned_collectives(config, traffic_class).empty()) continue;
     const std::uint64_t once = packets_of_class(config, traffic_class);
     std::uint64_t& count = packets[std::string(sim::traffic_class_name(traffic_class))];
-    if (traffic_class == TrafficClass::kDpGradient) {
+    if (traffic_class == TrafficClass::kEmbeddingGradient) {
+      count = once * config.training.steps;
+    } else if (traffic_class == TrafficClass::kDpGradient) {
       count = once * (config.sharding.reduces_each() ? batches : config.training.steps);
     } else if (traffic_class == TrafficClass::kParameterGather) {
       count = once * gathers_of_run(config);
     } else {
       count = once * batches;
     }
-    if (traffic_class == TrafficClass::kTpForward && config.validation.network == ValidationConfig::Network::kLossy) {
+    const bool is_forward = traffic_class == TrafficClass::kTpForward || traffic_class == TrafficClass::kPpActivation;
+    if (is_forward && config.validation.network == ValidationConfig::Network::kLossy) {
       const double evaluated = static_cast<double>(tokens_evaluated(config)) / static_cast<double>(batch);
       const double of_replica = static_cast<double>(once) / static_cast<double>(config.parallel.data);
       count += static_cast<std::uint64_t>(std::llround(evaluated * of_replica));

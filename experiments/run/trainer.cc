@@ -13,6 +13,7 @@
 #include "experiments/run/rank_agreement.h"
 #include "experiments/run/replica_divergence.h"
 #include "experiments/run/training_model.h"
+#include "experiments/spec/pipeline_plan.h"
 #include "models/gpt2/gpt2_weights.h"
 
 namespace droptest::experiments {
@@ -32,8 +33,9 @@ comm::LossyOptions lossy_options(const RunConfig& config) {
   options.network.seed = config.seeds.network;
   options.sample_every_steps = config.record.sample_every_steps;
   options.time = config.time;
-  // Gradient buckets overlap with the rest of the backward pass.
+  // Gradient buckets overlap with the rest of the backward pass; a pipeline's stages compute when they can.
   if (options.time && config.parallel.data > 1) options.time->later_share = kBackwardShare;
+  if (options.time && config.parallel.pipeline > 1) options.time->later_share = 1;
   return options;
 }
 
@@ -66,7 +68,12 @@ class Trainer {
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
                     config.training.sequence_tokens),
         selection_(selection_batches(config, corpus)) {
-    if (config.time && config.parallel.data > 1) {
+    if (config.time && config.parallel.pipeline > 1) {
+      model_.set_computed([this, plan = model_.pipeline()](const models::Action& action) {
+        const auto stage = static_cast<std::size_t>(action.stage);
+        network_.pass_compute_share(compute_share(config_, plan->stages[stage], action.kind));
+      });
+    } else if (config.time && config.parallel.data > 1) {
       model_.set_backward_passed([this](int layer) { pass_backward_time(layer); });
     }
     set_starting_weights(model_, config, tensor_group_);
@@ -89,6 +96,9 @@ class Trainer {
     ranks.data = {replicas_, config_.sharding};
     ranks.all = &network_;
     ranks.data_stride = config_.parallel.stride(comm::ParallelDimension::kData);
+    ranks.pipeline.group = groups_.group(comm::ParallelDimension::kPipeline);
+    ranks.pipeline.stride = config_.parallel.stride(comm::ParallelDimension::kPipeline);
+    ranks.pipeline.plan = pipeline_plan(config_);
     return ranks;
   }
 
@@ -158,7 +168,7 @@ class Trainer {
     const auto stop = network_.stop_clock();
     std::optional<comm::LossyCommunicator::LosslessScope> lossless;
     if (config_.validation.network == ValidationConfig::Network::kLossless) lossless.emplace(network_);
-    return agree_on_mean(mean_loss(model_, batches, replicas_), group_, name);
+    return agree_on_mean(mean_loss(model_, batches, &groups_), group_, name);
   }
 
   /// Measures the validation loss, and compares the ranks' views of the fates so far.
@@ -212,7 +222,8 @@ class Trainer {
                                                           ? comm::LossyCommunicator::LinkDetail::kInclude
                                                           : comm::LossyCommunicator::LinkDetail::kOmit);
     if (config_.record.weights == RecordConfig::Weights::kFinal) {
-      outcome_.weights = models::gather_gpt2_weights(config_.model, model_.parameters(), tensor_group_);
+      outcome_.weights = models::gather_gpt2_weights(config_.model, model_.parameters(), tensor_group_,
+                                                     groups_.group(comm::ParallelDimension::kPipeline));
     }
     if (!last_losses_.empty()) {
       outcome_.train_final_loss =

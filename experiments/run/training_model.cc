@@ -61,9 +61,7 @@ std::span<models::Parameter<float>> TrainingModel::parameters() {
 
 void set_starting_weights(TrainingModel& model, const RunConfig& config, comm::Communicator& tensor_group) {
   if (config.initial_weights.empty()) {
-    models::set_initial_weights<float>(
-        models::gpt2_tensors(config.model, tensor_group.world_size(), tensor_group.rank()), config.seeds.weights,
-        model.parameters());
+    models::set_initial_weights<float>(model.tensors(), config.seeds.weights, model.parameters());
   } else {
     models::load_gpt2_weights(config.model, model.parameters(), tensor_group, read_weights(config.initial_weights),
                               config.initial_weights);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "experiments/data/corpus.h"
@@ -34,7 +35,7 @@ class TrainingModel {
   /// One step over these micro-batches, with the run's clipping.
   models::StepResult take_step(std::span<const Batch> micro_batches, double learning_rate);
 
-  /// Mean loss of the batch, as this rank sees it.
+  /// Mean loss of the batch, as this rank sees it; 0 on a rank without the head.
   double evaluate(const Batch& batch);
 
   /// This rank's parameters in host memory, with the values of now; changed ones take effect with set_values().
@@ -43,6 +44,12 @@ class TrainingModel {
   void set_values() { model_.upload_values(); }
   /// Calls `passed(layer)` whenever a backward pass has gone through a block, or with kOutsideOfBlocks at its end.
   void set_backward_passed(std::function<void(int)> passed) { model_.set_gradient_ready(std::move(passed)); }
+  /// TrainingStep::set_computed().
+  void set_computed(std::function<void(const models::Action&)> computed) { step_.set_computed(std::move(computed)); }
+  /// Null: one rank has all layers.
+  std::shared_ptr<const models::PipelinePlan> pipeline() const { return model_.pipeline().plan; }
+  /// The parameters' places in the whole model. Shapes: one for each of parameters().
+  const std::vector<models::Gpt2Tensor>& tensors() const { return model_.tensors(); }
   /// Gpt2::gather_values().
   void gather_values() { model_.gather_values(); }
 

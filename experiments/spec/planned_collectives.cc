@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/spec/planned_collectives.h"
 
+#include <cstdlib>
 #include <map>
 #include <utility>
 
+#include "experiments/spec/pipeline_plan.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/shard_plan.h"
 
@@ -24,6 +26,40 @@ std::vector<PlannedCollective> of_activations(const RunConfig& config, comm::Fat
   return {{std::move(call), messages * static_cast<std::uint64_t>(config.parallel.data)}};
 }
 
+/// One hop is a broadcast to one rank. Hops between stages on one rank are none.
+std::vector<PlannedCollective> between_stages(const RunConfig& config, comm::FateSimulation call) {
+  const auto plan = pipeline_plan(config);
+  std::uint64_t hops = 0;
+  for (int stage = 1; stage < static_cast<int>(plan->stages.size()); ++stage) {
+    if (plan->rank_of(stage - 1) != plan->rank_of(stage)) ++hops;
+  }
+  call.ranks = 2;
+  call.collective = sim::Collective::kBroadcast;
+  call.elements = static_cast<std::uint64_t>(config.training.batch_sequences) *
+                  static_cast<std::uint64_t>(config.training.sequence_tokens) *
+                  static_cast<std::uint64_t>(config.model.width);
+  if (config.training.precision.message == models::Precision::kBfloat16 && config.device == Device::kCuda) {
+    call.elements /= 2;
+  }
+  return {{std::move(call), hops * static_cast<std::uint64_t>(config.parallel.data * config.parallel.tensor)}};
+}
+
+/// None where one rank has the embedding and the head.
+std::vector<PlannedCollective> of_tied_embedding(const RunConfig& config, const comm::FateSimulation& call) {
+  const auto plan = pipeline_plan(config);
+  const int distance = plan->rank_of(static_cast<int>(plan->stages.size()) - 1) - plan->rank_of(0);
+  std::vector<PlannedCollective> collectives;
+  for (int tensor = 0; distance != 0 && tensor < config.parallel.tensor; ++tensor) {
+    const models::Gpt2Part part = models::gpt2_part(config.model, config.parallel.tensor, tensor);
+    PlannedCollective sum{call, static_cast<std::uint64_t>(config.parallel.data)};
+    sum.call.ranks = 2;
+    sum.call.rank_stride = std::abs(distance) * config.parallel.stride(ParallelDimension::kPipeline);
+    sum.call.elements = part.vocabulary.count * static_cast<std::uint64_t>(config.model.width);
+    collectives.push_back(std::move(sum));
+  }
+  return collectives;
+}
+
 std::vector<PlannedCollective> of_buckets(const RunConfig& config, comm::FateSimulation call) {
   const bool shards = config.sharding.shards_state();
   call.collective = call.traffic_class == TrafficClass::kParameterGather ? sim::Collective::kAllGather
@@ -31,8 +67,9 @@ std::vector<PlannedCollective> of_buckets(const RunConfig& config, comm::FateSim
                                                                          : sim::Collective::kAllReduce;
   std::map<std::vector<std::uint64_t>, std::size_t> known;  // blocks are alike
   std::vector<PlannedCollective> collectives;
-  for (int tensor = 0; tensor < config.parallel.tensor; ++tensor) {
-    const models::ParameterTable table(models::gpt2_tensors(config.model, config.parallel.tensor, tensor));
+  for (int part = 0; part < config.parallel.tensor * config.parallel.pipeline; ++part) {
+    const models::ParameterTable table(
+        tensors_of_rank(config, part / config.parallel.tensor, part % config.parallel.tensor));
     const models::ShardPlan plan(table, sizeof(float), config.sharding, config.parallel.data, 0);
     for (const models::Bucket& bucket : plan.buckets()) {
       call.elements = bucket.count;
@@ -67,6 +104,13 @@ std::vector<PlannedCollective> planned_collectives(const RunConfig& config, Traf
       if (!of_group(ParallelDimension::kData)) return {};
       if (traffic_class == TrafficClass::kParameterGather && !config.sharding.shards_state()) return {};
       return of_buckets(config, std::move(call));
+    case TrafficClass::kPpActivation:
+    case TrafficClass::kPpGradient:
+      if (!of_group(ParallelDimension::kPipeline)) return {};
+      return between_stages(config, std::move(call));
+    case TrafficClass::kEmbeddingGradient:
+      if (!of_group(ParallelDimension::kPipeline)) return {};
+      return of_tied_embedding(config, call);
     default:
       return {};
   }

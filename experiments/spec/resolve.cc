@@ -14,6 +14,7 @@
 #include "experiments/spec/numerics_version.h"
 #include "experiments/spec/planned_collectives.h"
 #include "experiments/spec/read_resolved.h"
+#include "experiments/spec/resolve_parallel.h"
 #include "experiments/spec/schema_kinds.h"
 #include "models/gpt2/shard_plan.h"
 #include "sim/error.h"
@@ -37,6 +38,13 @@ std::vector<sim::TrafficClass> classes_in_use(const RunConfig& config) {
   }
   if (config.parallel.data > 1) classes.push_back(sim::TrafficClass::kDpGradient);
   if (config.sharding.shards_state()) classes.push_back(sim::TrafficClass::kParameterGather);
+  if (config.parallel.pipeline > 1) {
+    classes.push_back(sim::TrafficClass::kPpActivation);
+    classes.push_back(sim::TrafficClass::kPpGradient);
+    if (!planned_collectives(config, sim::TrafficClass::kEmbeddingGradient).empty()) {
+      classes.push_back(sim::TrafficClass::kEmbeddingGradient);
+    }
+  }
   return classes;
 }
 
@@ -78,6 +86,9 @@ class Resolver {
     resolve_device();
     resolve_data();
     resolve_training();
+    if (errors_.empty()) {
+      resolve_stages(full_["parallel"], to_int(full_["training"]["accumulation"]), where_, config_, errors_);
+    }
     resolve_network_section();
     resolve_time_section();
     check_repetitions();
@@ -160,7 +171,7 @@ class Resolver {
     config.vocabulary = number("vocabulary", preset.vocabulary);
     config_.initial_weights = model.value("weights", "");
     resolve_file("model", "weights");
-    resolve_parallel();
+    resolve_parallel(full_["parallel"], given_.value("parallel", json::object()), where_, config_, errors_);
 
     const std::size_t before = errors_.size();
     if (config.width % config.heads != 0) {
@@ -179,56 +190,6 @@ class Resolver {
       models::validate(config, config_.parallel.tensor);
     } catch (const ConfigError& error) {
       report("/model", error.what());
-    }
-  }
-
-  /// Leaves out the members of replicas in a run without any: equal runs have equal resolved specs.
-  void resolve_parallel() {
-    json& parallel = full_["parallel"];
-    config_.parallel.tensor = to_int(parallel["tensor"]);
-    config_.parallel.data = to_int(parallel["data"]);
-    for (const char* planned : {"pipeline", "sequence"}) {
-      if (parallel[planned] != 1) {
-        report(std::string("/parallel/") + planned,
-               "got " + quote_json(parallel[planned]) + ", want 1: " + planned + " parallelism is planned, not built");
-      }
-      parallel.erase(planned);
-    }
-    models::ShardOptions& sharding = config_.sharding;
-    sharding.zero = to_int(parallel["zero"]);
-    sharding.bucket_bytes = parallel["bucket_bytes"].get<std::uint64_t>();
-    sharding.first_bucket_bytes = parallel["first_bucket_bytes"].get<std::uint64_t>();
-    sharding.gather_bucket_bytes = parallel["gather_bucket_bytes"].get<std::uint64_t>();
-    sharding.reduce = parallel["reduce"] == "after_each" ? models::ShardOptions::Reduce::kAfterEach
-                                                         : models::ShardOptions::Reduce::kAfterLast;
-    if (sharding.zero > 0 && config_.parallel.data == 1) {
-      report("/parallel/zero", "got " + quote_json(parallel["zero"]) +
-                                   ", want 0, or 2 replicas or more in /parallel/data, which share state out");
-    }
-    if (sharding.zero < 2 && parallel["reduce"] == "after_each") {
-      report("/parallel/reduce", R"(got "after_each", want "after_last", or /parallel/zero 2 or 3)");
-    }
-    resolve_order(parallel["order"]);
-    if (config_.parallel.data == 1) parallel = {{"tensor", parallel["tensor"]}};
-    try {
-      (void)config_.parallel.world_size();
-    } catch (const ConfigError& error) {
-      errors_.push_back(where_ + ": " + error.what());
-    }
-  }
-
-  void resolve_order(const json& order) {
-    std::vector<std::string> sorted = order.get<std::vector<std::string>>();
-    std::sort(sorted.begin(), sorted.end());
-    if (sorted != std::vector<std::string>{"data", "pipeline", "sequence", "tensor"}) {
-      report("/parallel/order",
-             "got " + quote_json(order) + R"(, want each of "pipeline", "sequence", "tensor" and "data" once)");
-      return;
-    }
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      for (const comm::ParallelDimension dimension : comm::kParallelDimensions) {
-        if (order[i] == comm::name_of(dimension)) config_.parallel.order[i] = dimension;
-      }
     }
   }
 
@@ -375,8 +336,11 @@ class Resolver {
         const bool activations =
             traffic_class == sim::TrafficClass::kTpForward || traffic_class == sim::TrafficClass::kTpBackward;
         const bool in_halves = halves && activations;
-        const comm::AllReduceSize size{planned.call.ranks, planned.call.elements * (in_halves ? 2 : 1),
-                                       in_halves ? 2U : 4U};
+        // The whole of a message between two ranks is as large as a part of an all-reduce of twice its size.
+        const std::uint64_t whole = planned.call.elements * (planned.call.collective == sim::Collective::kBroadcast
+                                                                 ? static_cast<std::uint64_t>(planned.call.ranks)
+                                                                 : 1);
+        const comm::AllReduceSize size{planned.call.ranks, whole * (in_halves ? 2 : 1), in_halves ? 2U : 4U};
         errors_ = comm::endless_repetitions(config_.network, size, full_.value("time", json()), where_);
         if (!errors_.empty()) return;
       }

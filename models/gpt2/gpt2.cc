@@ -215,6 +215,22 @@ std::uint64_t Gpt2::activation_bytes(const Gpt2Config& config, int world_size, i
   return planned(kDifferent) + more * (planned(kDifferent) - planned(kDifferent - 1));
 }
 
+std::uint64_t Gpt2::stage_activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
+                                           const BatchShape& shape, const PipelinePlan& plan, int pipeline_rank) {
+  const auto bytes = [&](bool training) {
+    std::vector<StagePlan> plans;
+    std::vector<std::uint64_t> slots;
+    for (const int stage : plan.stages_of(pipeline_rank)) {
+      const auto s = static_cast<std::size_t>(stage);
+      plans.emplace_back(config, plan.stages[s], world_size, rank, form, shape,
+                         training ? keep_of(plan, stage) : Keep::kNothing);
+      slots.push_back(training ? static_cast<std::uint64_t>(plan.program.slots[s]) : 1);
+    }
+    return PassMemory(plans, slots, training).bytes();
+  };
+  return std::max(bytes(true), bytes(false));
+}
+
 double Gpt2::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                       const BatchShape& shape) {
   check_batch(tokens, targets, shape, config_);

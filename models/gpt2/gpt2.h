@@ -164,6 +164,7 @@ class Gpt2 {
   std::span<Parameter<T>> parameters() {
     return store_.host<T>();
   }
+  const std::vector<Gpt2Tensor>& tensors() const { return store_.tensors(); }
   /// Makes them show the values, and the gradients, of now. Waits for the device.
   void download(Fields fields);
   /// The model computes with the values in parameters() from now on. Waits for the device.
@@ -187,6 +188,9 @@ class Gpt2 {
   /// The activations' part of it; 2^63 where 64 bits cannot count it.
   static std::uint64_t activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
                                         const BatchShape& shape, const SlotOptions& options = {});
+  /// The same of one rank of a pipeline.
+  static std::uint64_t stage_activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
+                                              const BatchShape& shape, const PipelinePlan& plan, int pipeline_rank);
 
  private:
   /// The buffers of each of the rank's stages, for batches of one shape.

@@ -81,36 +81,16 @@ TensorsByName checked(const Gpt2Config& config, const StoredTensors& tensors, co
   return found;
 }
 
-}  // namespace
-
-void check_gpt2_weights(const Gpt2Config& config, const StoredTensors& tensors, const std::string& where) {
-  (void)checked(config, tensors, where);
-}
-
-void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> parameters,
-                       comm::Communicator& tensor_group, const StoredTensors& tensors, const std::string& where) {
-  const TensorsByName found = checked(config, tensors, where);
-  const std::vector<Gpt2Tensor> wanted = gpt2_tensors(config, tensor_group.world_size(), tensor_group.rank());
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const std::vector<float> full = to_floats(*found.find(wanted[i].name)->second, wanted[i].name);
-    const std::span<float> value = parameters[i].value;
-    std::fill(value.begin(), value.end(), 0.0F);
-    wanted[i].slice.for_each_run([&](std::uint64_t from, std::uint64_t to, std::uint64_t count) {
-      std::copy_n(full.data() + from, count, value.data() + to);
-    });
-  }
-}
-
-StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Parameter<float>> parameters,
-                                  comm::Communicator& tensor_group) {
+/// Of the rank's stages.
+StoredTensors gather_stage_weights(const Gpt2Config& config, std::span<const Parameter<float>> parameters,
+                                   comm::Communicator& tensor_group) {
   const int ranks = tensor_group.world_size();
   const bool is_root = tensor_group.rank() == 0;
   std::vector<std::vector<Gpt2Tensor>> parts;
   for (int rank = 0; is_root && rank < ranks; ++rank) parts.push_back(gpt2_tensors(config, ranks, rank));
 
   StoredTensors tensors;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const Parameter<float>& parameter = parameters[i];
+  for (const Parameter<float>& parameter : parameters) {
     const std::vector<float> own(parameter.value.begin(), parameter.value.end());
     const comm::Message message{sim::TrafficClass::kControl, parameter.name, -1};
     if (!is_root) {
@@ -119,6 +99,8 @@ StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Para
       }
       continue;
     }
+    const auto i =
+        static_cast<std::size_t>(std::ranges::find(parts[0], parameter.name, &Gpt2Tensor::name) - parts[0].begin());
     std::vector<float> full(parts[0][i].slice.full_elems());
     const int holders = parameter.placement == Placement::kSharded ? ranks : 1;
     for (int rank = 0; rank < holders; ++rank) {
@@ -135,6 +117,60 @@ StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Para
     }
     tensors.emplace(parameter.name, stored_floats(parts[0][i].slice.full_shape, full));
   }
+  return tensors;
+}
+
+/// A flag of each rank.
+std::vector<std::uint64_t> who_holds(bool holds, comm::Communicator& group) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(group.world_size()));
+  const std::uint64_t own = holds ? 1 : 0;
+  group.all_gather(std::span<const std::uint64_t>(&own, 1), std::span<std::uint64_t>(all),
+                   std::vector<std::uint64_t>(all.size(), 1), {sim::TrafficClass::kControl, "holders of weights", -1});
+  return all;
+}
+
+}  // namespace
+
+void check_gpt2_weights(const Gpt2Config& config, const StoredTensors& tensors, const std::string& where) {
+  (void)checked(config, tensors, where);
+}
+
+void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> parameters,
+                       comm::Communicator& tensor_group, const StoredTensors& tensors, const std::string& where) {
+  const TensorsByName found = checked(config, tensors, where);
+  const std::vector<Gpt2Tensor> wanted = gpt2_tensors(config, tensor_group.world_size(), tensor_group.rank());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const auto parameter = std::ranges::find(parameters, wanted[i].name, &Parameter<float>::name);
+    if (parameter == parameters.end()) continue;  // of another stage
+    const std::vector<float> full = to_floats(*found.find(wanted[i].name)->second, wanted[i].name);
+    const std::span<float> value = parameter->value;
+    std::fill(value.begin(), value.end(), 0.0F);
+    wanted[i].slice.for_each_run([&](std::uint64_t from, std::uint64_t to, std::uint64_t count) {
+      std::copy_n(full.data() + from, count, value.data() + to);
+    });
+  }
+}
+
+StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Parameter<float>> parameters,
+                                  comm::Communicator& tensor_group, comm::Communicator* pipeline) {
+  StoredTensors tensors = gather_stage_weights(config, parameters, tensor_group);
+  if (pipeline == nullptr || tensor_group.rank() != 0) return tensors;
+  const comm::Message message{sim::TrafficClass::kControl, "weights of a stage", -1};
+  // All ranks know the list. Of tensors on several ranks the first one's count.
+  for (const Gpt2Tensor& tensor : gpt2_tensors(config, 1, 0)) {
+    const std::vector<std::uint64_t> holders = who_holds(tensors.contains(tensor.name), *pipeline);
+    const auto holder = static_cast<int>(std::find(holders.begin(), holders.end(), 1) - holders.begin());
+    if (holder == 0) continue;
+    std::vector<float> values(tensor.slice.full_elems());
+    if (pipeline->rank() == holder) {
+      values = to_floats(tensors.at(tensor.name), tensor.name);
+      pipeline->send(std::span<const float>(values), 0, message);
+    } else if (pipeline->rank() == 0) {
+      pipeline->recv(std::span<float>(values), holder, message);
+      tensors.emplace(tensor.name, stored_floats(tensor.slice.full_shape, values));
+    }
+  }
+  if (pipeline->rank() != 0) tensors.clear();
   return tensors;
 }
 

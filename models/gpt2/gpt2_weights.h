@@ -12,20 +12,20 @@
 
 namespace droptest::models {
 
-/// Loads each rank's part into the values of `parameters`, which are those of gpt2_tensors(config); names with or
-/// without "transformer." prefix; lm_head.weight, attn.bias and attn.masked_bias are ignored (a lm_head that differs
-/// from wte is refused). Throws: ConfigError that names the tensor, the shape got and the shape wanted, for missing,
-/// unknown or misshapen tensors.
+/// Loads each rank's part into the values of `parameters`, which are those of gpt2_tensors(config) or of stages; names
+/// with or without "transformer." prefix; lm_head.weight, attn.bias and attn.masked_bias are ignored (a lm_head that
+/// differs from wte is refused). Throws: ConfigError that names the tensor, the shape got and the shape wanted, for
+/// missing, unknown or misshapen tensors.
 void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> parameters,
                        comm::Communicator& tensor_group, const StoredTensors& tensors, const std::string& where);
 
 /// Throws: as load_gpt2_weights(), which it is without the loading.
 void check_gpt2_weights(const Gpt2Config& config, const StoredTensors& tensors, const std::string& where);
 
-/// The whole model's weights in F32; complete on rank 0, empty on the others. Replicated tensors are rank 0's.
-/// Ranks: all.
+/// The whole model's weights in F32; complete on rank 0 of both groups, empty on the others. Replicated tensors are
+/// rank 0's. `pipeline`: the ranks with the other stages; null: one rank has all. Ranks: all.
 StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Parameter<float>> parameters,
-                                  comm::Communicator& tensor_group);
+                                  comm::Communicator& tensor_group, comm::Communicator* pipeline = nullptr);
 
 /// The configuration that a file's tensors imply, for `eval` without a spec; heads cannot be told and stay 0.
 Gpt2Config gpt2_config_of(const StoredTensors& tensors, const std::string& where);

@@ -53,7 +53,7 @@ void LinkCourse::check_ordinal(const FlowKey& key, std::uint64_t packets_sent, s
   }
   const std::uint64_t of_each = ordinal ? packets_sent : 0;
   if (!ordinal_packets) ordinal_packets = of_each;
-  if (*ordinal_packets == of_each) return;
+  if (*ordinal_packets == of_each || (of_each > 0 && of_each < *ordinal_packets)) return;
   const auto words = [](std::uint64_t size) {
     return size == 0 ? std::string("without an ordinal") : "of " + std::to_string(size) + " packets with an ordinal";
   };
@@ -66,7 +66,7 @@ sim::MessagePlace LinkCourse::place(const FlowKey& key, std::uint64_t packets_se
   const std::uint64_t group = key.group;
   const std::uint64_t number = ordinal.value_or(messages);
   if (scope == BurstScope::kLink) {
-    const std::uint64_t before = ordinal ? *ordinal * packets_sent : packets;
+    const std::uint64_t before = ordinal ? *ordinal * ordinal_packets.value_or(packets_sent) : packets;
     const bool fits = number >> kGroupShift == 0 && (before + packets_sent) >> kGroupShift == 0;
     DROPTEST_CHECK(fits, name_of(key.link) + " ran out of packet indices");
     const std::uint64_t origin = group << kGroupShift;

@@ -43,11 +43,12 @@ struct LinkCourse {
   std::uint64_t messages = 0;
   std::uint64_t packets = 0;    ///< so far; the index of the next one where indices continue along the link
   std::uint64_t next_tick = 0;  ///< of a link with a clock: the first one after its last packet
-  /// The packets of each message, where messages have ordinals (Message::ordinal); 0: they have none. Absent: no
-  /// message with packets yet.
+  /// The packets of the first message, and at most of each other one, where messages have ordinals (Message::ordinal);
+  /// 0: they have none. Absent: no message with packets yet.
   std::optional<std::uint64_t> ordinal_packets;
 
-  /// Throws: ConfigError where messages with ordinals have different sizes, or only some of a link's messages have one.
+  /// Throws: ConfigError for a message with an ordinal that is larger than the first, and where only some of a link's
+  /// messages have one.
   void check_ordinal(const FlowKey& key, std::uint64_t packets_sent, std::optional<std::uint64_t> ordinal);
   /// The place of the next message of `packets_sent` packets: after the messages before it, or at its ordinal. Throws:
   /// CheckError when the indices run out.

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/resolve_parallel.h"
+
+#include <algorithm>
+#include <sstream>
+
+#include "comm/json/json_text.h"
+#include "comm/json/read_file.h"
+#include "experiments/spec/pipeline_plan.h"
+#include "models/gpt2/shard_plan.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+class ParallelResolver {
+ public:
+  ParallelResolver(json& parallel, const json& given, const std::string& where, RunConfig& config,
+                   std::vector<std::string>& errors)
+      : parallel_(parallel), given_(given), where_(where), config_(config), errors_(errors) {}
+
+  void resolve() {
+    config_.parallel.tensor = parallel_["tensor"].get<int>();
+    config_.parallel.data = parallel_["data"].get<int>();
+    config_.parallel.pipeline = parallel_["pipeline"].get<int>();
+    if (parallel_["sequence"] != 1) {
+      report("/parallel/sequence",
+             "got " + comm::quote_json(parallel_["sequence"]) + ", want 1: sequence parallelism is planned, not built");
+    }
+    parallel_.erase("sequence");
+    models::ShardOptions& sharding = config_.sharding;
+    sharding.zero = parallel_["zero"].get<int>();
+    sharding.bucket_bytes = parallel_["bucket_bytes"].get<std::uint64_t>();
+    sharding.first_bucket_bytes = parallel_["first_bucket_bytes"].get<std::uint64_t>();
+    sharding.gather_bucket_bytes = parallel_["gather_bucket_bytes"].get<std::uint64_t>();
+    sharding.reduce = parallel_["reduce"] == "after_each" ? models::ShardOptions::Reduce::kAfterEach
+                                                          : models::ShardOptions::Reduce::kAfterLast;
+    if (sharding.zero > 0 && config_.parallel.data == 1) {
+      report("/parallel/zero", "got " + comm::quote_json(parallel_["zero"]) +
+                                   ", want 0, or 2 replicas or more in /parallel/data, which share state out");
+    }
+    if (sharding.zero < 2 && parallel_["reduce"] == "after_each") {
+      report("/parallel/reduce", R"(got "after_each", want "after_last", or /parallel/zero 2 or 3)");
+    }
+    resolve_order(parallel_["order"]);
+    resolve_pipeline();
+    if (config_.parallel.data == 1) {
+      for (const char* of_replicas :
+           {"data", "zero", "bucket_bytes", "first_bucket_bytes", "gather_bucket_bytes", "reduce"}) {
+        parallel_.erase(of_replicas);
+      }
+      if (config_.parallel.pipeline == 1) parallel_.erase("order");
+    }
+    try {
+      (void)config_.parallel.world_size();
+    } catch (const ConfigError& error) {
+      errors_.push_back(where_ + ": " + error.what());
+    }
+  }
+
+ private:
+  void report(const std::string& pointer, const std::string& message) {
+    errors_.push_back(where_ + ": " + pointer + ": " + message);
+  }
+
+  /// Leaves them out in a run without a pipeline.
+  void resolve_pipeline() {
+    PipelineConfig& pipeline = config_.pipeline;
+    if (config_.parallel.pipeline == 1) {
+      for (const char* of_pipeline : {"schedule", "chunks", "layers_per_stage"}) {
+        if (given_.contains(of_pipeline)) {
+          report(std::string("/parallel/") + of_pipeline,
+                 "got " + comm::quote_json(given_[of_pipeline]) +
+                     ", which one rank has no use for, want it absent, or 2 ranks "
+                     "or more in /parallel/pipeline");
+        }
+        parallel_.erase(of_pipeline);
+      }
+      parallel_.erase("pipeline");
+      return;
+    }
+    if (config_.sharding.zero > 1) {
+      report("/parallel/zero", "got " + comm::quote_json(parallel_["zero"]) + ", want 0 or 1 with /parallel/pipeline " +
+                                   comm::quote_json(parallel_["pipeline"]));
+    }
+    pipeline.layers_per_stage = parallel_.value("layers_per_stage", std::vector<int>{});
+    pipeline.chunks = parallel_["chunks"].get<int>();
+    json& schedule = parallel_["schedule"];
+    if (schedule.is_string()) {
+      for (const models::ScheduleKindName& kind : models::schedule_kinds()) {
+        if (schedule == kind.name) pipeline.schedule = kind.kind;
+      }
+      return;
+    }
+    if (given_.contains("chunks")) {
+      report("/parallel/chunks", "got " + comm::quote_json(parallel_["chunks"]) +
+                                     ", want it absent, since the rows of /parallel/schedule name the stages");
+    }
+    parallel_.erase("chunks");
+    if (schedule.size() != 1) {
+      report("/parallel/schedule", "got " + schedule.dump() + ", want either a file or rows");
+      return;
+    }
+    if (schedule.contains("file")) {
+      try {
+        schedule = {{"rows", lines_of(comm::read_file(schedule["file"].get<std::string>()))}};
+      } catch (const ConfigError& error) {
+        report("/parallel/schedule/file", error.what());
+        return;
+      }
+    }
+    pipeline.rows = schedule["rows"].get<std::vector<std::string>>();
+  }
+
+  void resolve_order(const json& order) {
+    std::vector<std::string> sorted = order.get<std::vector<std::string>>();
+    std::sort(sorted.begin(), sorted.end());
+    if (sorted != std::vector<std::string>{"data", "pipeline", "sequence", "tensor"}) {
+      report("/parallel/order",
+             "got " + comm::quote_json(order) + R"(, want each of "pipeline", "sequence", "tensor" and "data" once)");
+      return;
+    }
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      for (const comm::ParallelDimension dimension : comm::kParallelDimensions) {
+        if (order[i] == comm::name_of(dimension)) config_.parallel.order[i] = dimension;
+      }
+    }
+  }
+
+  json& parallel_;
+  const json& given_;
+  const std::string& where_;
+  RunConfig& config_;
+  std::vector<std::string>& errors_;
+};
+
+}  // namespace
+
+void resolve_parallel(json& parallel, const json& given, const std::string& where, RunConfig& config,
+                      std::vector<std::string>& errors) {
+  ParallelResolver(parallel, given, where, config, errors).resolve();
+}
+
+void resolve_stages(json& parallel, int micro_batches, const std::string& where, RunConfig& config,
+                    std::vector<std::string>& errors) {
+  if (config.parallel.pipeline == 1) return;
+  if (config.device == Device::kCuda) {
+    errors.push_back(where + ": /parallel/pipeline: got " + std::to_string(config.parallel.pipeline) +
+                     R"( with device "cuda", want 1: pipelines of GPUs are planned, not built)");
+    return;
+  }
+  config.training.accumulation = micro_batches;
+  try {
+    const auto plan = pipeline_plan(config);
+    config.pipeline.layers_per_stage.clear();
+    for (const models::StageRange& stage : plan->stages) config.pipeline.layers_per_stage.push_back(stage.count());
+    parallel["layers_per_stage"] = config.pipeline.layers_per_stage;
+  } catch (const ConfigError& error) {
+    errors.push_back(where + ": " + error.what());
+  }
+}
+
+}  // namespace droptest::experiments
