@@ -24,10 +24,10 @@ double mean_loss(TrainingModel& model, const EvaluationBatches& batches, const c
     const double loss = model.evaluate(batch);
     sums.push_back(index < count ? loss * static_cast<double>(batch.targets.size()) : 0);
   }
-  if (comm::Communicator* const pipeline = group(comm::ParallelDimension::kPipeline)) {
-    const models::PipelinePlan& plan = *model.pipeline();
-    pipeline->broadcast(comm::Tensor(std::span<double>(sums)), plan.rank_of(static_cast<int>(plan.stages.size()) - 1),
-                        {sim::TrafficClass::kControl, "evaluation_losses", -1});
+  if (const auto plan = model.pipeline()) {
+    comm::Communicator& pipeline = *group(comm::ParallelDimension::kPipeline);
+    pipeline.broadcast(comm::Tensor(std::span<double>(sums)), plan->rank_of(static_cast<int>(plan->stages.size()) - 1),
+                       {sim::TrafficClass::kControl, "evaluation_losses", -1});
   }
   std::vector<double> of_all = sums;
   if (replicas != nullptr) {

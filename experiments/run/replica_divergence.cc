@@ -61,7 +61,7 @@ ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<f
   comm::Communicator& world = groups.world();
   comm::Communicator* const replicas = groups.group(comm::ParallelDimension::kData);
   // The ranks with the same layers.
-  const bool has_stages = groups.group(comm::ParallelDimension::kPipeline) != nullptr;
+  const bool has_stages = groups.layout().pipeline > 1;
   const std::unique_ptr<comm::Communicator> of_stage =
       has_stages ? world.split(groups.coordinates().pipeline, world.rank()) : nullptr;
   comm::Communicator& same_layers = has_stages ? *of_stage : world;
@@ -73,7 +73,7 @@ ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<f
   for (const models::Parameter<float>& parameter : parameters) {
     const bool replicated = parameter.placement == models::Placement::kReplicated;
     comm::Communicator* const group = replicated ? &same_layers : replicas;
-    if (group == nullptr || group->world_size() == 1) continue;
+    if (group == nullptr || (has_stages && group->world_size() == 1)) continue;
     const auto ranks = static_cast<std::size_t>(group->world_size());
     const std::size_t elems = parameter.value.size();
     copies.resize(elems * ranks);

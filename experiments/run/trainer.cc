@@ -96,10 +96,15 @@ class Trainer {
     ranks.data = {replicas_, config_.sharding};
     ranks.all = &network_;
     ranks.data_stride = config_.parallel.stride(comm::ParallelDimension::kData);
-    ranks.pipeline.group = groups_.group(comm::ParallelDimension::kPipeline);
+    ranks.pipeline.group = pipeline_group();
     ranks.pipeline.stride = config_.parallel.stride(comm::ParallelDimension::kPipeline);
     ranks.pipeline.plan = pipeline_plan(config_);
     return ranks;
+  }
+
+  /// Null: there is one stage.
+  comm::Communicator* pipeline_group() const {
+    return config_.parallel.pipeline == 1 ? nullptr : groups_.group(comm::ParallelDimension::kPipeline);
   }
 
   /// Gathers the starting weights, which reach all ranks: later lost parameters are then older values, not zeros.
@@ -222,8 +227,8 @@ class Trainer {
                                                           ? comm::LossyCommunicator::LinkDetail::kInclude
                                                           : comm::LossyCommunicator::LinkDetail::kOmit);
     if (config_.record.weights == RecordConfig::Weights::kFinal) {
-      outcome_.weights = models::gather_gpt2_weights(config_.model, model_.parameters(), tensor_group_,
-                                                     groups_.group(comm::ParallelDimension::kPipeline));
+      outcome_.weights =
+          models::gather_gpt2_weights(config_.model, model_.parameters(), tensor_group_, pipeline_group());
     }
     if (!last_losses_.empty()) {
       outcome_.train_final_loss =

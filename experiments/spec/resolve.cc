@@ -89,6 +89,7 @@ class Resolver {
     if (errors_.empty()) {
       resolve_stages(full_["parallel"], to_int(full_["training"]["accumulation"]), where_, config_, errors_);
     }
+    if (config_.parallel.pipeline > 1) comm::require_none(errors_);  // the rest reads the stages
     resolve_network_section();
     resolve_time_section();
     check_repetitions();

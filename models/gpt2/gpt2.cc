@@ -99,7 +99,7 @@ Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerCo
       optimizer_(store_, optimizer, *ops_),
       squares_(store_, *ops_, ranks.data.group),
       stages_(make_stages(options)) {
-  if (ranks.pipeline.group == nullptr) return;
+  if (ranks.pipeline.plan == nullptr || ranks.pipeline.group == nullptr) return;
   const PipelinePlan& plan = *ranks.pipeline.plan;
   const int stages = static_cast<int>(plan.stages.size());
   traffic_.emplace(*ranks.pipeline.group, stages);
@@ -422,7 +422,7 @@ UpdateDecision Gpt2::update(double learning_rate, UpdateRule rule) {
   DROPTEST_CHECK(passes_ > 0, "an update of a step without a pass");
   rule.data_ranks = ranks_.data.ranks();
   rule.data_stride = ranks_.data_stride;
-  if (ranks_.pipeline.group != nullptr) {
+  if (traffic_) {
     rule.pipeline_ranks = ranks_.pipeline.group->world_size();
     rule.pipeline_stride = ranks_.pipeline.stride;
     rule.head_rank = ranks_.pipeline.plan->rank_of(static_cast<int>(ranks_.pipeline.plan->stages.size()) - 1);
@@ -459,6 +459,7 @@ void Gpt2::download(Fields fields) {
     // The sum of no losses is 0.
     ops_->sum_losses({ops_->form().types().losses, {}, ops_->stream()}, 1, 1, GradientMode::kSet, Number::kLosses);
     passes_ = 1;
+    for (const auto& own : stages_) own->passes = own->weight_passes = 1;
   }
   store_.download(fields);
 }

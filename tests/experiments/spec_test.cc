@@ -112,7 +112,8 @@ TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
             "half, want one of \"zero\", \"stale\", \"own\", \"own_scaled\"");
   EXPECT_THAT(error_with({R"(/network/classes={"outer": {"path": "direct"}})"}),
               HasSubstr("s.json: /network/classes/outer: planned, not built: outer steps of local SGD; known keys: "
-                        "dp_gradient, parameter_gather, tp_backward, tp_forward"));
+                        "dp_gradient, embedding_gradient, parameter_gather, pp_activation, pp_gradient, tp_backward, "
+                        "tp_forward"));
   EXPECT_EQ(error_with({"/training/steps=20", "/training/warmup_steps=20"}),
             "s.json: /training/warmup_steps: got 20, want less than steps, 20: the learning rate would never reach its "
             "peak");
@@ -124,8 +125,6 @@ TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
 }
 
 TEST(Spec, LayoutsThatCannotBeAreRefusedWithWhatWouldFit) {
-  EXPECT_EQ(error_with({"/parallel/pipeline=2"}),
-            "s.json: /parallel/pipeline: got 2, want 1: pipeline parallelism is planned, not built");
   EXPECT_EQ(error_with({"/parallel/sequence=3"}),
             "s.json: /parallel/sequence: got 3, want 1: sequence parallelism is planned, not built");
   EXPECT_EQ(error_with({"/parallel/zero=2"}),
@@ -149,6 +148,45 @@ TEST(Spec, LayoutsThatCannotBeAreRefusedWithWhatWouldFit) {
             "all replicas: for example 8");
   EXPECT_EQ(error_with({"/training/global_batch_sequences=16", "/training/accumulation=2"}),
             "s.json: /training/global_batch_sequences: got 16 and /training/accumulation, want one of the two");
+}
+
+TEST(Spec, PipelinesThatCannotBeAreRefusedWithWhatWouldFit) {
+  const auto error = [](std::vector<std::string> more) {
+    more.insert(more.begin(), "/parallel/pipeline=2");
+    return error_with(more);
+  };
+  EXPECT_EQ(error({"/parallel/zero=2", "/parallel/data=2"}),
+            "s.json: /parallel/zero: got 2, want 0 or 1 with /parallel/pipeline 2");
+  EXPECT_EQ(error({"/model/layers=5"}),
+            "s.json: /parallel/layers_per_stage: absent, but 5 layers are no multiple of 2 stages; want for example "
+            "[3, 2]");
+  EXPECT_EQ(error({"/parallel/layers_per_stage=[1, 2]"}),
+            "s.json: /parallel/layers_per_stage: got [1, 2], want 2 numbers with the sum 4, for example [2, 2]");
+  EXPECT_EQ(error({"/parallel/chunks=2", "/parallel/schedule=interleaved", "/model/layers=2"}),
+            "s.json: /parallel/pipeline: got 4 stages for 2 layers, want at most one for each layer");
+  EXPECT_EQ(error({"/parallel/chunks=2"}),
+            "s.json: /parallel/schedule: pipeline schedule \"1f1b\": got 2 chunks, want 1; several have "
+            "\"interleaved\"");
+  EXPECT_EQ(error({"/parallel/chunks=2", "/parallel/schedule=interleaved", "/training/accumulation=5"}),
+            "s.json: /parallel/schedule: pipeline schedule \"interleaved\": got 5 micro-batches on 2 ranks, which 2 "
+            "rounds do not divide, want for example 4 or 6");
+  EXPECT_EQ(error({R"(/parallel/schedule={"rows": ["0F0,0B0", "1F0,1X0"]})"}),
+            "s.json: /parallel/schedule: rows: line 2, cell 2: got \"1X0\", want stage, F, I, W or B, and micro-batch "
+            "as in \"2F0\", or two of them as in \"(0F7;7B3)OVERLAP_F_B\", or nothing; messages follow from these");
+  EXPECT_EQ(
+      error({R"(/parallel/schedule={"rows": ["0F0,0B0", "1F0,1B0"]})", "/training/accumulation=2"}),
+      "s.json: /parallel/schedule: got a schedule of 2 ranks and 1 micro-batches, want 2 (/parallel/pipeline) and "
+      "2 (/training/accumulation)");
+  EXPECT_EQ(error({R"(/parallel/schedule={"rows": ["0F0"], "file": "x.csv"})"}),
+            "s.json: /parallel/schedule: got {\"file\":\"x.csv\",\"rows\":[\"0F0\"]}, want either a file or rows");
+  EXPECT_EQ(error({R"(/parallel/schedule={"file": "/nowhere/x.csv"})"}),
+            "s.json: /parallel/schedule/file: read /nowhere/x.csv: No such file or directory");
+  EXPECT_EQ(error({R"(/parallel/schedule={"rows": ["0F0,0B0", "1F0,1B0"]})", "/parallel/chunks=1"}),
+            "s.json: /parallel/chunks: got 1, want it absent, since the rows of /parallel/schedule name the stages");
+  EXPECT_EQ(error_with({"/parallel/schedule=gpipe"}),
+            "s.json: /parallel/schedule: got \"gpipe\", which one rank has no use for, want it absent, or 2 ranks or "
+            "more in /parallel/pipeline");
+  EXPECT_THAT(error({"/parallel/schedule=1f2b"}), HasSubstr("did you mean \"1f1b\"?"));
 }
 
 TEST(Spec, LossProcessesThatCannotBeAreRefusedWithTheirPlace) {

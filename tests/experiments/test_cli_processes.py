@@ -73,18 +73,38 @@ def test_replicas_under_loss_have_the_bits_of_local(tmp_path, zero):
         assert statistics[0][name]["digest"] == statistics[1][name]["digest"]
 
 
+def test_a_pipeline_under_loss_has_the_bits_of_local(tmp_path):
+    loss = {"loss": {"model": "bernoulli", "loss_rate": "5%"}}
+    layout = {"pipeline": 2, "chunks": 2, "schedule": "zero_bubble", "data": 2, "zero": 1}
+    write_spec(tmp_path, **gloo(parallel=layout, network=loss))
+    more = ["--set", "/model/layers=4", "--set", "/training/accumulation=4"]
+    run("run", "spec.json", *more, cwd=tmp_path)
+    run("run", "spec.json", "--out", "local", "--set", "/backend/name=local", *more, cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    (local,) = run_folders(tmp_path, out="local")
+    assert losses_of(folder) == losses_of(local)
+    statistics = [json.loads((f / "loss_statistics.json").read_text())["classes"] for f in (folder, local)]
+    names = {"pp_activation", "pp_gradient", "embedding_gradient", "dp_gradient", "parameter_gather"}
+    assert set(statistics[0]) == names
+    for name in names:
+        assert statistics[0][name]["digest"] == statistics[1][name]["digest"]
+    assert (folder / "weights.safetensors").read_bytes() == (local / "weights.safetensors").read_bytes()
+
+
 FOUR_RANKS = [
     ({"tensor": 4}, 0),
     ({"tensor": 4}, 2),
     ({"tensor": 2, "data": 2, "zero": 3}, 3),
     ({"data": 4, "zero": 1}, 1),
+    ({"pipeline": 2, "data": 2}, 2),
+    ({"pipeline": 2, "tensor": 2}, 3),
 ]
 
 
 @pytest.mark.parametrize("parallel,victim", FOUR_RANKS)
 def test_a_killed_rank_fails_the_run_and_is_named(tmp_path, parallel, victim):
     write_spec(tmp_path, **gloo(parallel=parallel, **endless()))
-    launcher = start("run", "spec.json", "--out", tmp_path / "out", cwd=tmp_path)
+    launcher = start("run", "spec.json", "--out", tmp_path / "out", "--set", "/model/layers=2", cwd=tmp_path)
     folder = wait_until(lambda: run_folders(tmp_path, out="out"))[0]
     wait_until(lambda: (folder / "metrics.jsonl").exists() and len(metrics_of(folder)) > 1)
     ranks = processes_with(f"worker {tmp_path}/out")

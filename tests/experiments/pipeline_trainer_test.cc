@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pipelines of a run: their messages, their time, and that the layout changes no result without loss.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "experiments/run/run_forecast.h"
+#include "experiments/run/trainer.h"
+#include "models/pipeline/schedule_timing.h"
+#include "tests/experiments/tiny_run.h"
+
+namespace droptest::experiments {
+namespace {
+
+using models::ScheduleKind;
+using sim::TrafficClass;
+using enum models::ScheduleKind;
+
+RunConfig pipeline(int ranks, ScheduleKind schedule = kOneForwardOneBackward, int chunks = 1) {
+  RunConfig config = tiny_config();
+  config.model.layers = 4;
+  config.parallel.tensor = 1;
+  config.parallel.pipeline = ranks;
+  config.pipeline.schedule = schedule;
+  config.pipeline.chunks = chunks;
+  config.training.batch_sequences = 2;
+  config.training.accumulation = 4;
+  config.record.every_steps = 1;
+  config.record.weights = RecordConfig::Weights::kFinal;
+  return config;
+}
+
+TEST(Pipelines, ReadTheSameTextAndTrainTheSameModel) {
+  const TinyResult one = train_locally(pipeline(1), tiny_corpus());
+  RunConfig threefold = pipeline(2);
+  threefold.parallel.data = 2;
+  threefold.parallel.tensor = 2;
+  threefold.sharding.zero = 1;
+  threefold.training.accumulation = 2;
+  for (const RunConfig& config :
+       {pipeline(2), pipeline(4, kGpipe), pipeline(2, kZeroBubble, 2), pipeline(2, kInterleaved, 2), threefold}) {
+    const TinyResult many = train_locally(config, tiny_corpus());
+    EXPECT_EQ(many.outcome.tokens, one.outcome.tokens);
+    ASSERT_EQ(many.lines.size(), one.lines.size());
+    for (std::size_t i = 0; i < one.lines.size(); ++i) {
+      if (one.lines[i].train_loss) {
+        EXPECT_NEAR(*many.lines[i].train_loss, *one.lines[i].train_loss, 1e-3) << i;
+      }
+      if (one.lines[i].validation_loss) {
+        EXPECT_NEAR(*many.lines[i].validation_loss, *one.lines[i].validation_loss, 1e-3) << i;
+      }
+      if (i == 1) {
+        EXPECT_NEAR(*many.lines[i].gradient_norm / *one.lines[i].gradient_norm, 1, 1e-5);
+      }
+    }
+    ASSERT_EQ(many.outcome.weights.size(), one.outcome.weights.size());
+    for (const auto& [name, tensor] : one.outcome.weights) {
+      ASSERT_TRUE(many.outcome.weights.contains(name)) << name;
+      EXPECT_EQ(many.outcome.weights.at(name).shape, tensor.shape) << name;
+    }
+  }
+}
+
+TEST(Pipelines, StartFromTheWeightsOfOneRank) {
+  RunConfig one = pipeline(1);
+  one.training.steps = 1;
+  one.training.learning_rate = {.peak = 0, .floor = 0, .total_steps = 1};
+  one.training.optimizer.weight_decay = 0;
+  RunConfig many = one;
+  many.parallel.pipeline = 2;
+  many.parallel.tensor = 2;
+  const models::StoredTensors got = train_locally(many, tiny_corpus()).outcome.weights;
+  const models::StoredTensors want = train_locally(one, tiny_corpus()).outcome.weights;
+  ASSERT_EQ(got.size(), want.size());
+  for (const auto& [name, tensor] : want) EXPECT_EQ(got.at(name).bytes, tensor.bytes) << name;
+}
+
+TEST(Pipelines, LoseThePacketsThatThePlanCounts) {
+  for (const bool lossy_evaluation : {false, true}) {
+    RunConfig config = pipeline(2, kInterleaved, 2);
+    config.parallel.data = 2;
+    config.training.accumulation = 2;
+    for (const TrafficClass of : {TrafficClass::kPpActivation, TrafficClass::kPpGradient,
+                                  TrafficClass::kEmbeddingGradient, TrafficClass::kDpGradient}) {
+      lose(config, of, 0.05);
+    }
+    if (lossy_evaluation) config.validation.network = ValidationConfig::Network::kLossy;
+    std::map<std::string, std::uint64_t> counted;
+    for (const comm::ClassStatistics& statistics : train_locally(config, tiny_corpus()).outcome.statistics) {
+      EXPECT_GT(statistics.total().lost_packets, 0U);
+      counted[std::string(sim::traffic_class_name(statistics.traffic_class))] = statistics.total().packets;
+    }
+    EXPECT_EQ(counted, expected_packets(config));
+    EXPECT_EQ(counted.size(), 4U);
+  }
+}
+
+TEST(Pipelines, OfOnePlacementHaveTheSameLossesUnderLoss) {
+  const auto trace = [](ScheduleKind schedule) {
+    RunConfig config = pipeline(2, schedule);
+    lose(config, TrafficClass::kPpActivation, 0.05);
+    lose(config, TrafficClass::kPpGradient, 0.05);
+    return trace_of(train_locally(config, tiny_corpus()));
+  };
+  EXPECT_EQ(trace(kGpipe), trace(kOneForwardOneBackward));
+  EXPECT_EQ(trace(kZeroBubble), trace(kOneForwardOneBackward));
+}
+
+// Links without a cost: the time of a step is the makespan of the schedule, with the head on the last stage.
+TEST(Pipelines, TakeTheTimeOfTheirSchedule) {
+  for (const ScheduleKind schedule : {kGpipe, kOneForwardOneBackward, kZeroBubble}) {
+    RunConfig config = pipeline(4, schedule);
+    config.training.steps = 3;
+    config.training.accumulation = 8;
+    config.network.of(TrafficClass::kPpActivation).emplace();
+    config.network.of(TrafficClass::kPpGradient).emplace();
+    comm::TimeModel& time = config.time.emplace();
+    time.links.within = {0, 1e30};
+    time.links.between = time.links.within;
+    time.compute_seconds = 1e-3;
+    const comm::VirtualTime got = *train_locally(config, tiny_corpus()).outcome.time;
+    EXPECT_NEAR(got.compute_seconds, 3e-3, 1e-12);
+    // The last stage computes without a pause from its first input on: F of three stages before, then its own work;
+    // then the gradients go back, whole passes or their first halves.
+    const double block = 12.0 * config.model.width;
+    const double model = 4 * block + config.model.vocabulary;
+    const double first = 4e-3 * block / model / 8;  // of a micro-batch, on each other stage
+    const double last = 4e-3 * (block + config.model.vocabulary) / model / 8;
+    const double backward = schedule == kZeroBubble ? 1.0 / 3 : 2.0 / 3;
+    const double step = 3 * first / 3 + 8 * last + 3 * first * backward;
+    if (schedule != kZeroBubble) {
+      EXPECT_NEAR(got.seconds, 3 * step, 1e-9);
+    } else {
+      EXPECT_LT(got.seconds, 3 * (8 * last + 3 * first));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace droptest::experiments
