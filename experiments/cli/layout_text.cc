@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iomanip>
 #include <map>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -91,6 +93,45 @@ std::string collectives_text(const json& list) {
   return text.empty() ? "none" : text;
 }
 
+/// "12.5 %"
+std::string idle_text(double share) {
+  std::ostringstream text;
+  text << std::setprecision(3) << 100 * share << " %";
+  return text.str();
+}
+
+/// A line for each rank, a column for each unit of time: F, I and W take one, B takes two.
+std::string schedule_text(const json& schedule) {
+  std::vector<std::vector<std::string>> lines;
+  std::size_t width = 0;
+  std::istringstream csv(schedule.at("csv").get<std::string>());
+  for (std::string line; std::getline(csv, line);) {
+    std::vector<std::string>& cells = lines.emplace_back();
+    std::istringstream row(line);
+    std::string second;
+    for (std::string cell; std::getline(row, cell, ',');) {
+      if (!second.empty()) cell = std::exchange(second, "");
+      if (cell.starts_with('(')) {  // a pair: the forward pass takes a unit, and the other one follows
+        second = cell.substr(cell.find(';') + 1, cell.find(')') - cell.find(';') - 1);
+        cell = cell.substr(1, cell.find(';') - 1);
+      }
+      width = std::max(width, cell.size());
+      cells.push_back(std::move(cell));
+    }
+  }
+  std::string text = "schedule: micro-batches in flight " + joined(schedule.at("in_flight"), ", ") + "; idle " +
+                     idle_text(schedule.at("idle_share")) + " of the ranks' time where links cost nothing\n";
+  for (const std::vector<std::string>& cells : lines) {
+    std::string line;
+    for (const std::string& cell : cells) {
+      line += (line.empty() ? "" : " ") + (cell.empty() ? "." : cell) +
+              std::string(width - std::max<std::size_t>(1, cell.size()), ' ');
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string layout_text(const json& plan) {
@@ -121,9 +162,14 @@ std::string layout_text(const json& plan) {
     std::vector<std::string>& row = ranks.emplace_back();
     row.push_back(rank.at("rank").dump());
     for (const std::string& name : used) row.push_back(rank.at("coordinates").at(name).dump());
-    const int first = rank.at("blocks")[0];
-    const int last = rank.at("blocks")[1].get<int>() - 1;
-    row.push_back(std::to_string(first) + (last > first ? " to " + std::to_string(last) : ""));
+    std::string blocks;
+    for (const json& stage : rank.at("blocks")) {
+      const int first = stage[0];
+      const int last = stage[1].get<int>() - 1;
+      blocks +=
+          (blocks.empty() ? "" : ", ") + std::to_string(first) + (last > first ? " to " + std::to_string(last) : "");
+    }
+    row.push_back(blocks);
     row.push_back(rank.at("parameters").dump());
     row.push_back(rank.at("updated_parameters").dump());
     for (const std::string& name : used) {
@@ -155,7 +201,9 @@ std::string layout_text(const json& plan) {
   }
   layers = folded(layers);
   layers.insert(layers.begin(), {"layer", "forward", "backward", "gradients", "parameters"});
-  return text + "\n" + table_text(layers);
+  text += "\n" + table_text(layers);
+  if (!plan.at("schedule").is_null()) text += "\n" + schedule_text(plan.at("schedule"));
+  return text;
 }
 
 }  // namespace droptest::cli

@@ -15,8 +15,10 @@
 #include "experiments/cli/commands.h"
 #include "experiments/cli/layout_text.h"
 #include "experiments/cli/outcome_text.h"
+#include "experiments/cli/schedule_svg.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/doctor/machine_checks.h"
+#include "experiments/records/atomic_file.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/core_shares.h"
 #include "experiments/run/layout_plan.h"
@@ -38,6 +40,7 @@ struct PlanOptions {
   bool json = false;
   bool layout = false;
   bool check_shapes = false;
+  std::string schedule_svg;
 };
 
 /// The plan, and why its runs have no ids, where a file of the spec is missing.
@@ -356,6 +359,15 @@ void print(const json& all) {
             << "\n";
 }
 
+void draw_schedule(const json& layouts, const std::string& file) {
+  if (layouts.size() != 1 || layouts[0]["plan"]["schedule"].is_null()) {
+    throw ConfigError("--schedule-svg: got " + std::to_string(layouts.size()) +
+                      (layouts.size() == 1 ? " layout without a pipeline" : " layouts") +
+                      ", want one with a pipeline (/parallel/pipeline); see --set");
+  }
+  experiments::write_file_atomically(file, schedule_svg(layouts[0]["plan"]["schedule"]));
+}
+
 /// The different layouts among the runs, each with the points that have it.
 int plan_layouts(const PlanOptions& options) {
   const SweepPlan plan = load_plan(options.spec, nullptr);
@@ -372,6 +384,7 @@ int plan_layouts(const PlanOptions& options) {
     const json shapes = options.check_shapes ? json(experiments::check_shapes(planned.run.config)) : json();
     layouts.push_back({{"points", {point}}, {"plan", std::move(layout)}, {"shapes", shapes}});
   }
+  if (!options.schedule_svg.empty()) draw_schedule(layouts, options.schedule_svg);
   if (options.json) {
     std::cout << json{{"name", plan.name}, {"layouts", layouts}}.dump(2) << "\n";
     return kExitSuccess;
@@ -415,6 +428,9 @@ void add_plan_command(CLI::App& app, Action& chosen) {
   command
       ->add_flag("--check-shapes", options->check_shapes,
                  "Also run a forward pass without memory on each part of the model, and check starting weights")
+      ->needs(layout);
+  command->add_option("--schedule-svg", options->schedule_svg, "Also draw the schedule of the pipeline into this file")
+      ->type_name("FILE")
       ->needs(layout);
   command->footer(
       "Each run with its id, steps, least memory per rank, packets and time. Times are from finished runs in --out, "

@@ -12,6 +12,8 @@
 #include "models/gpt2/gpt2_weights.h"
 #include "models/gpt2/shard_plan.h"
 #include "models/gpt2/stage_plan.h"
+#include "models/pipeline/schedule_csv.h"
+#include "models/pipeline/schedule_timing.h"
 
 namespace droptest::experiments {
 namespace {
@@ -21,19 +23,21 @@ using comm::ParallelLayout;
 using comm::ParallelNumbers;
 using nlohmann::json;
 
-models::StageRange stage_of(const RunConfig& config, int pipeline) {
+/// From the embedding to the head; a run without a pipeline has one.
+std::vector<models::StageRange> stages_of(const RunConfig& config) {
   const auto plan = pipeline_plan(config);
-  return plan == nullptr ? models::StageRange::whole(config.model)
-                         : plan->stages.at(static_cast<std::size_t>(pipeline));
+  return plan == nullptr ? std::vector{models::StageRange::whole(config.model)} : plan->stages;
 }
 
-std::vector<models::Gpt2Tensor> tensors_of(const RunConfig& config, int pipeline, int tensor) {
-  return models::stage_tensors(config.model, stage_of(config, pipeline), config.parallel.tensor, tensor);
+/// The stages of a rank with that coordinate.
+std::vector<int> stages_of_rank(const RunConfig& config, int pipeline) {
+  const auto plan = pipeline_plan(config);
+  return plan == nullptr ? std::vector{0} : plan->stages_of(pipeline);
 }
 
-models::StagePlan stage_plan(const RunConfig& config, int pipeline, int tensor, const models::BatchShape& batch) {
-  return {config.model, stage_of(config, pipeline), config.parallel.tensor, tensor, *ops_form(config),
-          batch,        models::Keep::kForBackward};
+models::StagePlan stage_plan(const RunConfig& config, const models::StageRange& stage, int tensor,
+                             const models::BatchShape& batch) {
+  return {config.model, stage, config.parallel.tensor, tensor, *ops_form(config), batch, models::Keep::kForBackward};
 }
 
 json numbers_json(const ParallelNumbers& numbers) {
@@ -86,14 +90,14 @@ json neighbours_json(const ParallelLayout& layout, const ParallelNumbers& at) {
   return neighbours;
 }
 
-/// The parameters of the ranks that share a pipeline stage and a part of its layers.
+/// The parameters of the ranks that share stages of a pipeline and a part of their layers.
 struct Part {
   models::ParameterTable table;
   models::ShardPlan plan;
   std::vector<std::uint64_t> owned;  ///< elements that each replica updates
 
   Part(const RunConfig& config, int pipeline, int tensor)
-      : table(tensors_of(config, pipeline, tensor)),
+      : table(tensors_of_rank(config, pipeline, tensor)),
         plan(table, sizeof(float), config.sharding, config.parallel.data, 0),
         owned(static_cast<std::size_t>(config.parallel.data), table.trained_elems) {
     if (!config.sharding.shards_state()) return;
@@ -104,19 +108,25 @@ struct Part {
   }
 };
 
-using Parts = std::vector<std::vector<Part>>;  ///< by pipeline stage, then by tensor-parallel coordinate
+using Parts = std::vector<std::vector<Part>>;  ///< by pipeline coordinate, then by tensor-parallel one
 
 json ranks_json(const RunConfig& config, const Parts& parts) {
   const ParallelLayout& layout = config.parallel;
+  const std::vector<models::StageRange> stages = stages_of(config);
+  std::vector<std::vector<int>> stages_of_ranks;
+  for (int p = 0; p < layout.pipeline; ++p) stages_of_ranks.push_back(stages_of_rank(config, p));
   json ranks = json::array();
   for (int rank = 0; rank < layout.world_size(); ++rank) {
     const ParallelNumbers at = layout.coordinates(rank);
     const Part& part = parts[static_cast<std::size_t>(at.pipeline)][static_cast<std::size_t>(at.tensor)];
-    const models::StageRange stage = stage_of(config, at.pipeline);
+    json blocks = json::array();
+    for (const int stage : stages_of_ranks[static_cast<std::size_t>(at.pipeline)]) {
+      blocks.push_back({stages[static_cast<std::size_t>(stage)].first, stages[static_cast<std::size_t>(stage)].last});
+    }
     ranks.push_back({{"rank", rank},
                      {"coordinates", numbers_json(at)},
                      {"neighbours", neighbours_json(layout, at)},
-                     {"blocks", {stage.first, stage.last}},
+                     {"blocks", std::move(blocks)},
                      {"parameters", part.table.trained_elems},
                      {"updated_parameters", part.owned[static_cast<std::size_t>(at.data)]}});
   }
@@ -129,20 +139,31 @@ std::string sharding_of(const models::Gpt2Tensor& tensor) {
   return tensor.slice.full_shape.size() == 2 && tensor.slice.axis == 0 ? "row-parallel" : "column-parallel";
 }
 
+/// The stages that use a tensor.
+json stages_with(const models::Gpt2Tensor& tensor, const std::vector<models::StageRange>& stages) {
+  json numbers = json::array();
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const models::StageRange& stage = stages[s];
+    const bool of_block = stage.first <= tensor.layer && tensor.layer < stage.last;
+    const bool of_embedding = stage.has_embedding() && (tensor.name == "wte.weight" || tensor.name == "wpe.weight");
+    const bool of_head = stage.has_head() && (tensor.name == "wte.weight" || tensor.name.starts_with("ln_f."));
+    if (of_block || of_embedding || of_head) numbers.push_back(s);
+  }
+  return numbers;
+}
+
 /// The whole model's tensors; one that two stages hold is in the list once.
 json tensors_json(const RunConfig& config, const Parts& parts) {
+  const std::vector<models::StageRange> stages = stages_of(config);
   json list = json::array();
   for (const models::Gpt2Tensor& tensor : models::gpt2_tensors(config.model, 1, 0)) {
-    json stages = json::array();
     json on_ranks = json::array();
     std::string sharding;
-    for (std::size_t p = 0; p < parts.size(); ++p) {
+    for (std::size_t p = 0; p < parts.size() && on_ranks.empty(); ++p) {
       const std::vector<models::Gpt2Tensor>& held = parts[p][0].table.tensors;
       const auto found =
           std::find_if(held.begin(), held.end(), [&](const models::Gpt2Tensor& t) { return t.name == tensor.name; });
       if (found == held.end()) continue;
-      stages.push_back(p);
-      if (!on_ranks.empty()) continue;
       const auto i = static_cast<std::size_t>(found - held.begin());
       sharding = config.parallel.tensor == 1 ? "replicated" : sharding_of(*found);
       for (const Part& part : parts[p]) {
@@ -153,7 +174,7 @@ json tensors_json(const RunConfig& config, const Parts& parts) {
     list.push_back({{"name", tensor.name},
                     {"shape", tensor.slice.full_shape},
                     {"sharding", sharding},
-                    {"stages", stages},
+                    {"stages", stages_with(tensor, stages)},
                     {"of_tensor_rank", on_ranks}});
   }
   return list;
@@ -193,7 +214,7 @@ json reductions_json(const std::vector<models::PlannedReduction>& all, const std
 
 /// A line for each layer of each stage: its collectives of one micro-batch over tensor-parallel ranks, and the patterns
 /// of a step over replicas.
-json layers_json(const RunConfig& config, const Parts& parts) {
+json layers_json(const RunConfig& config) {
   const bool replicas = config.parallel.data > 1;
   const models::ShardOptions& sharding = config.sharding;
   const std::string gradients = !replicas ? "none" : sharding.shards_state() ? "reduce_scatter" : "all_reduce";
@@ -201,26 +222,26 @@ json layers_json(const RunConfig& config, const Parts& parts) {
                                  : sharding.shards_values() ? "all_gather in both passes"
                                                             : "all_gather after the update";
   json list = json::array();
-  for (std::size_t p = 0; p < parts.size(); ++p) {
-    const int stage = static_cast<int>(p);
+  const std::vector<models::StageRange> stages = stages_of(config);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    const models::StageRange& range = stages[s];
     std::vector<models::PlannedReduction> reductions;
     if (config.parallel.tensor > 1) {
       const models::StagePlan plan =
-          stage_plan(config, stage, 0, {config.training.batch_sequences, config.training.sequence_tokens});
+          stage_plan(config, range, 0, {config.training.batch_sequences, config.training.sequence_tokens});
       reductions = plan.forward_reductions();
       reductions.insert(reductions.end(), plan.later_reductions().begin(), plan.later_reductions().end());
     }
     const auto add = [&](const std::string& layer, bool has_parameters) {
       list.push_back({{"layer", layer},
-                      {"stage", p},
+                      {"stage", s},
                       {"forward", reductions_json(reductions, layer, false)},
                       {"backward", reductions_json(reductions, layer, true)},
                       {"gradients", has_parameters ? gradients : "none"},
                       {"parameters", has_parameters ? parameters : "none"}});
     };
     std::string before;
-    const models::StageRange range = stage_of(config, stage);
-    for (const models::Gpt2Tensor& tensor : parts[p][0].table.tensors) {
+    for (const models::Gpt2Tensor& tensor : models::stage_tensors(config.model, range, config.parallel.tensor, 0)) {
       const std::string layer = layer_name(tensor.name);
       if (layer == before || (layer == "wte" && !range.has_embedding())) continue;
       add(layer, true);
@@ -248,6 +269,28 @@ json buckets_json(const Parts& parts) {
   return list;
 }
 
+/// Null without a pipeline. Times are those of links without a cost; the work of a rank in a step is 1 on average.
+json schedule_json(const RunConfig& config) {
+  if (config.parallel.pipeline == 1) return nullptr;
+  const auto plan = pipeline_plan(config);
+  const models::PipelineSchedule schedule = pipeline_schedule(config);
+  const models::ScheduleTiming timing = models::time_actions(schedule, [&](const models::Action& action) {
+    return compute_share(config, plan->stages[static_cast<std::size_t>(action.stage)], action.kind);
+  });
+  json rows = json::array();
+  for (const auto& row : timing.ranks) {
+    json& actions = rows.emplace_back(json::array());
+    for (const models::TimedAction& timed : row) {
+      actions.push_back({{"action", timed.action.text()}, {"begin", timed.begin}, {"end", timed.end}});
+    }
+  }
+  return {{"csv", models::csv_of(schedule)},
+          {"makespan", timing.makespan()},
+          {"idle_share", timing.bubble_share()},
+          {"in_flight", models::peaks(schedule)},
+          {"ranks", std::move(rows)}};
+}
+
 }  // namespace
 
 json layout_plan(const RunConfig& config) {
@@ -262,16 +305,19 @@ json layout_plan(const RunConfig& config) {
   layout["order"] = std::move(order);
   layout["zero"] = config.sharding.zero;
   layout["world_size"] = config.parallel.world_size();
-  return {{"layout", std::move(layout)},          {"groups", groups_json(config.parallel)},
-          {"ranks", ranks_json(config, parts)},   {"tensors", tensors_json(config, parts)},
-          {"layers", layers_json(config, parts)}, {"buckets", buckets_json(parts)}};
+  return {{"layout", std::move(layout)},        {"groups", groups_json(config.parallel)},
+          {"ranks", ranks_json(config, parts)}, {"tensors", tensors_json(config, parts)},
+          {"layers", layers_json(config)},      {"buckets", buckets_json(parts)},
+          {"schedule", schedule_json(config)}};
 }
 
 std::string check_shapes(const RunConfig& config) {
+  const std::vector<models::StageRange> stages = stages_of(config);
   std::string text = "shapes fit: a forward pass of one token on " +
-                     std::to_string(config.parallel.pipeline * config.parallel.tensor) + " parts of the model";
-  for (int p = 0; p < config.parallel.pipeline; ++p) {
-    for (int t = 0; t < config.parallel.tensor; ++t) (void)stage_plan(config, p, t, {1, 1});
+                     std::to_string(stages.size() * static_cast<std::size_t>(config.parallel.tensor)) +
+                     " parts of the model";
+  for (const models::StageRange& stage : stages) {
+    for (int t = 0; t < config.parallel.tensor; ++t) (void)stage_plan(config, stage, t, {1, 1});
   }
   if (config.initial_weights.empty()) return text;
   models::check_gpt2_weights(config.model, read_weights(config.initial_weights), config.initial_weights);

@@ -68,6 +68,10 @@ double ScheduleTiming::bubble_share() const {
 }
 
 ScheduleTiming time_schedule(const PipelineSchedule& schedule, const ActionCosts& costs) {
+  return time_actions(schedule, [&costs](const Action& action) { return costs.of(action.kind); });
+}
+
+ScheduleTiming time_actions(const PipelineSchedule& schedule, const std::function<double(const Action&)>& cost) {
   Results results(schedule.stages());
   ScheduleTiming timing;
   timing.ranks.resize(schedule.ranks.size());
@@ -85,7 +89,7 @@ ScheduleTiming time_schedule(const PipelineSchedule& schedule, const ActionCosts
           break;
         }
         const double begin = std::max(*input, done.empty() ? 0 : done.back().end);
-        done.push_back({action, begin, begin + costs.of(action.kind)});
+        done.push_back({action, begin, begin + cost(action)});
         results.add(action, done.back().end);
         moves = true;
       }

@@ -2,6 +2,7 @@
 // When each action of a schedule begins and ends, where messages take no time.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "models/pipeline/schedule.h"
@@ -35,5 +36,7 @@ struct ScheduleTiming {
 /// forward, or the stage behind has computed the gradient of its input. Throws: ConfigError that names the actions
 /// at which ranks wait, where they wait for ever.
 ScheduleTiming time_schedule(const PipelineSchedule& schedule, const ActionCosts& costs);
+/// The same with a time for each action.
+ScheduleTiming time_actions(const PipelineSchedule& schedule, const std::function<double(const Action&)>& cost);
 
 }  // namespace droptest::models

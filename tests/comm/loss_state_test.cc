@@ -273,7 +273,7 @@ TEST(LossState, MessagesWithOrdinalsGoOn) {
             state.restore();
             lossy->visit_state(state);
             EXPECT_THROW(send(300, std::nullopt), ConfigError) << "those before have ordinals";
-            EXPECT_THROW(send(30, 40), ConfigError) << "those before are longer";
+            EXPECT_THROW(send(3000, 40), ConfigError) << "those before are shorter";
           }
           send(300, kOrder[i]);
         }
@@ -315,7 +315,7 @@ void expect_refused_start_changes_nothing(const ClassNetwork& network, const Sta
       call(0);
       if (is_refused) {
         const std::vector<std::byte> before = state_of(lossy);
-        std::vector<float> data(700, 1);
+        std::vector<float> data(7000, 1);
         EXPECT_THROW((void)refused(lossy, data), ConfigError);
         EXPECT_EQ(state_of(lossy), before);
       }
@@ -329,6 +329,35 @@ void expect_refused_start_changes_nothing(const ClassNetwork& network, const Sta
     return results;
   };
   for (const bool has_clock : {false, true}) EXPECT_EQ(run_program(true, has_clock), run_program(false, has_clock));
+}
+
+// A message that is shorter than the first loses the first packets of a whole one at its place.
+TEST(LossState, ShorterMessagesWithOrdinalsHaveTheFirstPacketsOfTheirPlaces) {
+  for (const BurstScope scope : {BurstScope::kLink, BurstScope::kMessage}) {
+    ClassNetwork network = bursty_network("direct");
+    network.burst_scope = scope;
+    const auto last = [&](std::size_t floats) {
+      std::vector<float> received;
+      run_ranks(2, kRecoveryTimeout, [&](Communicator& inner) {
+        LossyCommunicator lossy(inner, recovery_options(network));
+        for (const auto& [size, ordinal] : {std::pair<std::size_t, std::uint64_t>{300, 2}, {floats, 7}}) {
+          std::vector<float> data(size, 1);
+          const Message message{kRecoveryClass, "activation", 0, ordinal};
+          if (inner.rank() == 0) {
+            lossy.send(std::span<const float>(data), 1, message);
+          } else {
+            lossy.recv(std::span(data), 0, message);
+            received = data;
+          }
+        }
+      });
+      return received;
+    };
+    const std::vector<float> whole = last(300);
+    const std::vector<float> part = last(60);  // whole packets
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin()));
+    EXPECT_NE(std::count(whole.begin(), whole.end(), 0.0F), 0);
+  }
 }
 
 TEST(LossState, ARefusedStartLeavesItAsItWas) {
@@ -355,7 +384,7 @@ TEST(LossState, ARefusedStartLeavesItAsItWas) {
   expect_refused_start_changes_nothing(transformed, all_reduce(ReduceOp::kMax));
   const ClassNetwork network = bursty_network("direct");
   expect_refused_start_changes_nothing(network, message(700, std::nullopt));
-  expect_refused_start_changes_nothing(network, message(70, 1));
+  expect_refused_start_changes_nothing(network, message(7000, 1));
   expect_refused_start_changes_nothing(network, message(700, std::uint64_t{1} << 47U));
 }
 

@@ -25,7 +25,35 @@ RunConfig three_dimensions() {
 }
 
 TEST(LayoutPlan, ThirtyTwoRanksAreAsInTheGoldenFile) {
-  EXPECT_EQ(layout_plan(three_dimensions()), comm::load_json(DROPTEST_VECTORS "/layout_4x4x2.json").at("plan"));
+  json plan = layout_plan(three_dimensions());
+  plan.erase("schedule");
+  EXPECT_EQ(plan, comm::load_json(DROPTEST_VECTORS "/layout_4x4x2.json").at("plan"));
+}
+
+TEST(LayoutPlan, SchedulesHaveTheTimesOfTheirStages) {
+  const json schedule =
+      layout_plan(
+          resolved(kTwoRanks, {"/parallel/tensor=1", "/parallel/pipeline=2", "/training/accumulation=2"}).config)
+          .at("schedule");
+  EXPECT_EQ(schedule.at("csv"), "0F0,0F1,,,0B0,,,0B1\n,1F0,1B0,,1F1,1B1\n");
+  EXPECT_EQ(schedule.at("in_flight"), json({2, 1}));
+  // Two blocks of 12 x 128 on each rank, and the head's 256 columns on the second: 1 on average, 3 passes of each.
+  const double first = 2 * 3072.0 / 6400 / 2 / 3;
+  const double last = 2 * 3328.0 / 6400 / 2 / 3;
+  EXPECT_NEAR(schedule.at("makespan").get<double>(), first + 6 * last + 2 * first, 1e-12);
+  EXPECT_NEAR(schedule.at("idle_share").get<double>(), 1 - 2 / (2 * (3 * first + 6 * last)), 1e-12);
+  EXPECT_NEAR(schedule.at("ranks")[1][0].at("begin").get<double>(), first, 1e-12);
+  EXPECT_EQ(schedule.at("ranks")[1][1].at("action"), "1B0");
+}
+
+TEST(LayoutPlan, ChunksAreSeveralStagesOfARank) {
+  const json plan = layout_plan(resolved(kTwoRanks, {"/parallel/tensor=1", "/parallel/pipeline=2", "/parallel/chunks=2",
+                                                     "/parallel/schedule=round_robin"})
+                                    .config);
+  EXPECT_EQ(plan.at("ranks")[0].at("blocks"), json::parse("[[0, 1], [2, 3]]"));
+  EXPECT_EQ(plan.at("ranks")[1].at("blocks"), json::parse("[[1, 2], [3, 4]]"));
+  EXPECT_EQ(plan.at("tensors")[0].at("stages"), json::parse("[0, 3]")) << "the tied embedding";
+  EXPECT_EQ(plan.at("layers").back().at("stage"), 3);
 }
 
 TEST(LayoutPlan, EachRankIsOnceInEachKindOfGroupAndNeighboursPointBack) {
