@@ -2,6 +2,7 @@
 """droptest plan: the plan of a spec against its runs."""
 
 import json
+from xml.etree import ElementTree
 
 import pytest
 from cli_harness import run, run_folders, summary_of, tiny_spec, write_spec
@@ -163,6 +164,31 @@ def test_each_different_layout_is_planned_once(tmp_path):
     assert lines[1] == ["data: 2 groups of 2, first {0, 2}, last {1, 3}"]
     ranks = [[cell for cell in line if cell.strip()] for line in lines[4:9]]
     assert [cell.strip() for cell in ranks[3]][:3] == ["2", "0", "1"]
+
+
+def test_the_schedule_of_a_pipeline_is_drawn(tmp_path):
+    write_spec(tmp_path)
+    layout = ["--set", "/model/layers=2", "--set", "/training/accumulation=3"]
+    pipeline = ["--set", '/parallel={"pipeline": 2, "schedule": "zero_bubble"}']
+    text = run("plan", "spec.json", "--layout", "--schedule-svg", "s.svg", *layout, *pipeline, cwd=tmp_path).out
+    assert text.splitlines()[-2:] == [
+        "0F0 0F1 .   0I0 0W0 0F2 0I1 0W1 0I2 0W2",
+        ".   1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2",
+    ]
+    svg = ElementTree.parse(tmp_path / "s.svg").getroot()
+    rects = [r for r in svg if r.tag.endswith("rect") and r.get("stroke")]
+    (plan,) = layouts_of(tmp_path, *layout, *pipeline)
+    schedule = plan["plan"]["schedule"]
+    actions = [action for rank in schedule["ranks"] for action in rank]
+    unit = 1000 / schedule["makespan"]
+    assert len(rects) == len(actions) + 3  # forward, input and weight in the legend
+    for rect, action in zip(rects[: len(actions)], actions, strict=True):
+        assert float(rect.get("x")) == pytest.approx(70 + action["begin"] * unit, abs=0.01)
+        assert float(rect.get("width")) == pytest.approx((action["end"] - action["begin"]) * unit, abs=0.01)
+    assert f"idle {100 * schedule['idle_share']:.3g} %" in "".join(svg.itertext())
+
+    error = run("plan", "spec.json", "--layout", "--schedule-svg", "s.svg", cwd=tmp_path, expect=2).err
+    assert "--schedule-svg: got 1 layout without a pipeline, want one with a pipeline" in error
 
 
 def test_thousands_of_ranks_are_planned(tmp_path):
