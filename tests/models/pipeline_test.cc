@@ -21,6 +21,7 @@
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 #include "tests/models/formula_model.h"
+#include "tests/models/recording_communicator.h"
 
 namespace droptest::models {
 namespace {
@@ -45,6 +46,7 @@ struct Training {
   int steps = 5;
   OptimizerConfig optimizer{.epsilon = 1e-3};
   double loss_rate = 0;  ///< of activations and their gradients between stages
+  bool records = false;  ///< messages of the pipeline; its calls are then blocking
 };
 
 PipelineSchedule schedule_of(const Training& run) {
@@ -77,6 +79,8 @@ struct Result {
   std::vector<int> most_in_flight;          ///< of each pipeline rank
   std::vector<std::vector<double>> tokens;  ///< wte of each pipeline rank of the first replica; may be empty
   std::vector<comm::ClassStatistics> statistics;
+  std::vector<std::string> calls;  ///< of rank 0
+  std::vector<std::optional<std::uint64_t>> ordinals;
 };
 
 comm::LossyOptions losing(double rate) {
@@ -110,6 +114,9 @@ Result train(const Training& run) {
     ranks.data.group = groups.group(comm::ParallelDimension::kData);
     ranks.data.sharding = {.zero = run.zero, .bucket_bytes = std::uint64_t{1} << 17U, .first_bucket_bytes = 1};
     ranks.pipeline.group = groups.group(comm::ParallelDimension::kPipeline);
+    std::unique_ptr<RecordingCommunicator> recorder;
+    if (run.records) recorder = std::make_unique<RecordingCommunicator>(*ranks.pipeline.group);
+    if (run.records) ranks.pipeline.group = recorder.get();
     ranks.pipeline.stride = layout.stride(comm::ParallelDimension::kPipeline);
     ranks.pipeline.plan = plan_of(run);
     ranks.all = &world;
@@ -154,7 +161,8 @@ Result train(const Training& run) {
       const comm::LossyCommunicator::LosslessScope lossless(world);
       evaluation = model.evaluate(batches[0].tokens, batches[0].targets, batches[0].shape);
     }
-    std::vector<comm::ClassStatistics> statistics = world.collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit);
+    std::vector<comm::ClassStatistics> statistics =
+        world.collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit);
     model.download(Gpt2::Fields::kValues);
     const std::lock_guard lock(mutex);
     add_to_whole<T>(run.config, model.template parameters<T>(), tensor, &Parameter<T>::value,
@@ -163,6 +171,10 @@ Result train(const Training& run) {
     result.most_in_flight[place] = model.most_in_flight();
     if (evaluation != 0 && data_rank == 0) result.evaluation = evaluation;
     if (world.rank() == 0) result.statistics = std::move(statistics);
+    if (world.rank() == 0 && run.records) {
+      result.calls = recorder->calls;
+      result.ordinals = recorder->ordinals;
+    }
     for (const Parameter<T>& parameter : model.template parameters<T>()) {
       if (parameter.name == "wte.weight" && data_rank == 0 && tensor.rank() == 0)
         result.tokens[place].assign(parameter.value.begin(), parameter.value.end());
@@ -282,6 +294,26 @@ TEST(PipelineSchedules, OfOnePlacementGiveTheSameBits) {
       EXPECT_GT(packets(want, sim::TrafficClass::kPpActivation).second, 0U);
     }
   }
+}
+
+// Ordinals of a link and class must differ, or messages would lose the same packets.
+TEST(PipelineSchedules, GiveEachMessageAPlaceOfItsOwn) {
+  const Result got = train<float>({.pipeline = 2, .kind = kGpipe, .micro_batches = 3, .steps = 2, .records = true});
+  std::vector<std::string> calls;
+  std::vector<std::uint64_t> ordinals;
+  for (std::size_t i = 0; i < got.calls.size(); ++i) {
+    if (!got.ordinals[i]) continue;
+    calls.push_back(got.calls[i].substr(0, got.calls[i].find(" layer")));
+    ordinals.push_back(*got.ordinals[i]);
+  }
+  EXPECT_THAT(calls, testing::ElementsAre(
+                         "send stage.0.output.0", "send stage.0.output.1", "send stage.0.output.2",
+                         "recv stage.1.input_gradient.0", "recv stage.1.input_gradient.1",
+                         "recv stage.1.input_gradient.2", "send stage.0.output.0", "send stage.0.output.1",
+                         "send stage.0.output.2", "recv stage.1.input_gradient.0", "recv stage.1.input_gradient.1",
+                         "recv stage.1.input_gradient.2", "send stage.0.output.0"));  // the last one: an evaluation
+  // Two stages: 2 m + stage, from 6 on in the second step, from 12 on in the evaluation.
+  EXPECT_THAT(ordinals, testing::ElementsAre(0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11, 12));
 }
 
 TEST(PipelineSchedules, HoldAsManyMicroBatchesAsTheyShould) {

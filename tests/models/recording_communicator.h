@@ -2,7 +2,9 @@
 // A communicator that writes down the calls of its rank.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,7 @@ class RecordingCommunicator final : public comm::Communicator {
 
   std::vector<std::string> calls;
   std::vector<comm::ElementType> types;  ///< of each call's elements; a barrier counts as float
+  std::vector<std::optional<std::uint64_t>> ordinals;
 
   int rank() const override { return inner_.rank(); }
   int world_size() const override { return inner_.world_size(); }
@@ -68,6 +71,7 @@ class RecordingCommunicator final : public comm::Communicator {
  private:
   void record(const char* operation, const comm::Message& message, std::uint64_t count, comm::ElementType type) {
     types.push_back(type);
+    ordinals.push_back(message.ordinal);
     calls.push_back(std::string(operation) + " " + std::string(message.name) + " layer " +
                     std::to_string(message.layer) + " " + std::string(sim::traffic_class_name(message.traffic_class)) +
                     " " + std::to_string(count));
