@@ -62,7 +62,7 @@ class Shortcomings {
   void check_memory(const experiments::RunConfig& config) {
     const std::optional<std::uint64_t> total = experiments::total_memory_bytes();
     if (config.device == experiments::Device::kCuda || !total) return;
-    const std::uint64_t least = experiments::least_memory_bytes(config, {config.parallel.tensor, 0});
+    const std::uint64_t least = experiments::least_memory_bytes(config, {config.parallel.world_size(), 0});
     if (least <= *total) return;
     add("/model", {"memory", "", experiments::Health::kFailed,
                    "weights, gradients, moments and activations take " + experiments::bytes_text(least) +

@@ -242,7 +242,7 @@ class Examination {
   std::uint64_t least_memory(const PlannedRun& planned) const {
     const RunConfig& config = planned.run.config;
     if (comm::backend_entry(config.backend.name).rank_kind == comm::RankKind::kThreads) {
-      return least_memory_bytes(config, {config.parallel.tensor, 1});
+      return least_memory_bytes(config, {config.parallel.world_size(), 1});
     }
     const int here = launched() ? 1 : config.parallel.world_size();
     return least_memory_bytes(config, {here, here});

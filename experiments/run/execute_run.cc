@@ -164,8 +164,9 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
                            const comm::LaunchEnvironment& launch, SigtermWatch& sigterm, SharedLock& lock) {
   RunConfig config = run.config;
   if (launch.world_size != config.parallel.world_size()) {
-    throw ConfigError("/parallel/tensor: got " + std::to_string(config.parallel.tensor) + ", but " + launch.launcher +
-                      " started " + std::to_string(launch.world_size) + " processes; start one for each rank");
+    throw ConfigError("/parallel: got " + config.parallel.text() + ", " + std::to_string(config.parallel.world_size()) +
+                      " ranks in all, but " + launch.launcher + " started " + std::to_string(launch.world_size) +
+                      " processes; start one for each rank");
   }
   comm::ProcessGroupOptions options;
   options.rank = launch.rank;

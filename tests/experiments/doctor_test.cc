@@ -204,6 +204,16 @@ TEST(MachineChecks, MemoryIsComparedWithWhatARunHoldsAtLeast) {
   for (const models::Gpt2Tensor& tensor : models::gpt2_tensors(config.model, 4, 0)) elems += tensor.slice.local_elems();
   EXPECT_EQ(all, 4 * (16 * elems + activations));
   EXPECT_EQ(least_memory_bytes(config, {1, 1}), all / 4);
+  // Two stages share the layers, but not the slots of four micro-batches between their passes.
+  RunConfig stages = config;
+  stages.parallel.pipeline = 2;
+  stages.training.accumulation = 4;
+  stages.pipeline.schedule = models::ScheduleKind::kGpipe;
+  const std::uint64_t gpipe = least_memory_bytes(stages, {1, 1});
+  stages.pipeline.schedule = models::ScheduleKind::kOneForwardOneBackward;
+  const std::uint64_t alternating = least_memory_bytes(stages, {1, 1});
+  EXPECT_LT(alternating, gpipe);
+  EXPECT_GT(gpipe - 8 * elems, activations);
   config.device = Device::kCuda;
   EXPECT_EQ(least_memory_bytes(config, {4, 1}), 4 * 16 * elems);
   // Replicas that share out the optimizer's state, and remember all parameters where those can be stale.

@@ -187,7 +187,7 @@ def test_a_wrong_world_size_is_refused(tmp_path):
     (rank,) = launch_by_variables(tmp_path, 3, [0])
     _, err = rank.communicate(timeout=30)
     assert rank.returncode == 2
-    assert "/parallel/tensor: got 2" in err and "started 3 processes" in err
+    assert "/parallel: got tensor 2, 2 ranks in all" in err and "started 3 processes" in err
 
 
 def test_a_rank_that_never_comes_is_named(tmp_path):

@@ -246,6 +246,8 @@ def test_validate_says_what_the_machine_lacks(tmp_path):
         said = run("validate", "spec.json", "--set", override, cwd=tmp_path, expect=2)
         assert len(said.err.splitlines()) == 1 and message in said.err and said.out == ""
         assert "ok, 1 run" in run("validate", "spec.json", "--set", override, "--spec-only", cwd=tmp_path).out
+    replicas = ["--set", '/model={"preset": "small"}', "--set", "/parallel/data=1000"]  # one of them fits
+    assert "/model: weights, gradients" in run("validate", "spec.json", *replicas, cwd=tmp_path, expect=2).err
     overrides = [part for override, _ in lacking if "short" not in override for part in ("--set", override)]
     overrides += ["--set", "/model/weights=nowhere"]  # the model is another one by now
     everything = run("validate", "spec.json", *overrides, cwd=tmp_path, expect=2)
