@@ -67,6 +67,10 @@ std::uint64_t packets_of_class(const RunConfig& config, TrafficClass traffic_cla
   std::uint64_t packets = 0;
   for (PlannedCollective& planned : planned_collectives(config, traffic_class)) {
     planned.call.network = *config.network.of(traffic_class);
+    if (traffic_class == TrafficClass::kPpActivation || traffic_class == TrafficClass::kPpGradient) {
+      planned.call.network.path = "direct";  // a message is one hop on every path
+      planned.call.network.sized_paths.clear();
+    }
     planned.call.seed = config.seeds.network;
     planned.call.time = config.time ? &*config.time : nullptr;
     packets += planned.times * comm::simulate_fates(planned.call).statistics.total().packets;

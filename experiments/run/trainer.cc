@@ -201,9 +201,12 @@ class Trainer {
 
   /// Samples the replicas' divergence, and each class's error since the last sample.
   void sample(MetricsLine& line) {
-    const ReplicaDivergence divergence = measure_replica_divergence(model_.parameters(), groups_);
-    line.divergence = divergence.all;
-    line.divergence_groups = divergence.groups;
+    // The parameters that passes gathered are gone by now; what owners have is equal everywhere.
+    if (!config_.sharding.shards_values()) {
+      const ReplicaDivergence divergence = measure_replica_divergence(model_.parameters(), groups_);
+      line.divergence = divergence.all;
+      line.divergence_groups = divergence.groups;
+    }
     for (const comm::ClassSample& sampled : network_.take_samples()) {
       line.classes[std::string(sim::traffic_class_name(sampled.traffic_class))] = {sampled.nmse, sampled.cosine};
     }

@@ -67,6 +67,16 @@ void leave_paths_out(json& value) {
 
 int to_int(const json& value) { return value.get<int>(); }  // the schema's maxima are below 2^31
 
+/// Whether a rank can lose its own part of a gather.
+bool loses_own_parts(const comm::ClassNetwork& network, comm::NetworkUse use) {
+  const bool can_lose =
+      network.gather.loss != nullptr || !network.gather.links.empty() || use == comm::NetworkUse::kDeadline;
+  const bool by_sized_path = std::any_of(network.sized_paths.begin(), network.sized_paths.end(),
+                                         [](const comm::SizedPath& sized) { return sized.path == "contribution"; });
+  return can_lose &&
+         (network.consistency == comm::Consistency::kShared || network.path == "contribution" || by_sized_path);
+}
+
 class Resolver {
  public:
   Resolver(const json& document, const std::string& where, FileHashes* files)
@@ -326,6 +336,15 @@ class Resolver {
       report("/network/classes/parameter_gather/gather/fill",
              "got " + quote_json(network["classes"]["parameter_gather"]["gather"]["fill"]) +
                  R"(, want "stale" or "zero" with /parallel/zero 3, where a rank keeps no other parameters)");
+    }
+    // A rank's own parameters lie among those that it gathers.
+    const bool in_place = config_.sharding.shards_state() && !config_.sharding.shards_values();
+    if (gather && in_place && loses_own_parts(*gather, comm::network_use(time)) &&
+        !comm::keeps_own(gather->gather.fill)) {
+      report("/network/classes/parameter_gather",
+             "got a network on which an owner loses its own parameters with the others (path \"contribution\", or "
+             "consistency \"shared\"), want another one, gather fill \"own\", or /parallel/zero 3, where owners keep "
+             "their parameters apart");
     }
   }
 

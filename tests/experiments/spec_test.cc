@@ -150,6 +150,25 @@ TEST(Spec, LayoutsThatCannotBeAreRefusedWithWhatWouldFit) {
             "s.json: /training/global_batch_sequences: got 16 and /training/accumulation, want one of the two");
 }
 
+// Zero in the place of an owner's parameters would be trained on.
+TEST(Spec, OwnersNeverLoseTheirParameters) {
+  const auto error = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"/parallel/data=2", R"(/network/loss={"model": "bernoulli", "loss_rate": 0.1})"});
+    return error_with(more);
+  };
+  const auto refused = HasSubstr("/network/classes/parameter_gather: got a network on which an owner loses its own");
+  for (const char* zero : {"/parallel/zero=1", "/parallel/zero=2"}) {
+    EXPECT_THAT(error({zero, "/network/path=contribution", "/network/gather/loss/model=bernoulli",
+                       "/network/gather/loss/loss_rate=0.1"}),
+                refused);
+    EXPECT_THAT(error({zero, "/network/consistency=shared"}), refused);
+    EXPECT_THAT(error({zero, "/network/consistency=shared", "/network/gather/fill=stale"}), refused);
+    EXPECT_EQ(error({zero, "/network/consistency=shared", "/network/classes/parameter_gather/fill=own"}), "(no error)");
+    EXPECT_EQ(error({zero}), "(no error)");
+  }
+  EXPECT_EQ(error({"/parallel/zero=3", "/network/consistency=shared"}), "(no error)");
+}
+
 TEST(Spec, PipelinesThatCannotBeAreRefusedWithWhatWouldFit) {
   const auto error = [](std::vector<std::string> more) {
     more.insert(more.begin(), "/parallel/pipeline=2");
