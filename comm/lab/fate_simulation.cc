@@ -86,8 +86,10 @@ class Simulation {
   bool travels_on() const { return path_.route == Route::kManyHops; }
   bool reduces_all() const { return what_.collective == sim::Collective::kAllReduce; }
   bool follows() const { return travels_on() && reduces_all(); }
+  // Schedules of hops have their own rounds: a hierarchical reduce-scatter ends with hops of the gather half.
   bool has(sim::Half half) const {
-    return reduces_all() || (what_.collective == sim::Collective::kReduceScatter) == (half == sim::Half::kReduce);
+    return travels_on() || reduces_all() ||
+           (what_.collective == sim::Collective::kReduceScatter) == (half == sim::Half::kReduce);
   }
   bool shares(sim::Half half) const {
     return half == sim::Half::kGather && what_.network.consistency == Consistency::kShared;

@@ -74,7 +74,12 @@ class Trainer {
         network_.pass_compute_share(compute_share(config_, plan->stages[stage], action.kind));
       });
     } else if (config.time && config.parallel.data > 1) {
-      model_.set_backward_passed([this](int layer) { pass_backward_time(layer); });
+      // The time of a block passes before its sums over tensor-parallel ranks: these need the port of the buckets that
+      // the block behind it has started, and wait for what is left of them then.
+      model_.set_computed([this](const models::Action& action) {
+        if (action.is_forward()) pass_backward_time(config_.model.layers - 1);
+      });
+      model_.set_backward_passed([this](int layer) { pass_backward_time(layer - 1); });
     }
     set_starting_weights(model_, config, tensor_group_);
     spread_starting_weights();
@@ -115,9 +120,10 @@ class Trainer {
     model_.gather_values();
   }
 
-  /// All blocks have equal times. The head comes before them, with a time in proportion to its GEMM.
+  /// Of a block that comes next. All have equal times; the head comes before them, with a time in proportion to its
+  /// GEMM.
   void pass_backward_time(int layer) {
-    if (layer == models::kOutsideOfBlocks) return;
+    if (layer < 0) return;
     const models::Gpt2Config& model = config_.model;
     const double block = 12.0 * model.width;
     const double head = layer == model.layers - 1 ? model.vocabulary : 0;

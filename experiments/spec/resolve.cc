@@ -356,10 +356,13 @@ class Resolver {
         const bool activations =
             traffic_class == sim::TrafficClass::kTpForward || traffic_class == sim::TrafficClass::kTpBackward;
         const bool in_halves = halves && activations;
+        // Uneven parts are judged as if all were as large as the largest.
+        const auto& counts = planned.call.counts;
+        const auto ranks = static_cast<std::uint64_t>(planned.call.ranks);
+        const std::uint64_t even =
+            counts.empty() ? planned.call.elements : ranks * *std::max_element(counts.begin(), counts.end());
         // The whole of a message between two ranks is as large as a part of an all-reduce of twice its size.
-        const std::uint64_t whole = planned.call.elements * (planned.call.collective == sim::Collective::kBroadcast
-                                                                 ? static_cast<std::uint64_t>(planned.call.ranks)
-                                                                 : 1);
+        const std::uint64_t whole = even * (planned.call.collective == sim::Collective::kBroadcast ? ranks : 1);
         const comm::AllReduceSize size{planned.call.ranks, whole * (in_halves ? 2 : 1), in_halves ? 2U : 4U};
         errors_ = comm::endless_repetitions(config_.network, size, full_.value("time", json()), where_);
         if (!errors_.empty()) return;

@@ -81,9 +81,9 @@ void ParameterStore::release(int layer) {
 }
 
 void ParameterStore::on_gradient_ready(int layer) {
-  if (gradient_ready_) gradient_ready_(layer);
   const std::size_t unit = unit_of(layer);
   if (traffic_ && unit < table_.units.size()) traffic_->gradients_ready(unit);
+  if (gradient_ready_) gradient_ready_(layer);
 }
 
 GradientMode ParameterStore::gradient_mode(GradientMode of_sum) const {

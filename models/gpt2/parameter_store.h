@@ -54,7 +54,7 @@ class ParameterStore {
   /// A backward pass has added its micro-batch to all gradients of that layer: once for each layer and micro-batch, the
   /// last block first and kOutsideOfBlocks last. A device may be at work on them.
   void on_gradient_ready(int layer);
-  /// Calls `gradient_ready(layer)` then, before buckets of them start their way.
+  /// Calls `gradient_ready(layer)` then, after buckets of them have started their way.
   void set_gradient_ready(std::function<void(int)> gradient_ready) { gradient_ready_ = std::move(gradient_ready); }
 
   /// How a backward pass writes gradients that are to be set or added to in the sum over the step.

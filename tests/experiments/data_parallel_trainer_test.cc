@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <string>
+#include <string_view>
 #include <tuple>
 
 #include "experiments/run/run_forecast.h"
@@ -142,10 +143,32 @@ TEST(Replicas, BucketsHideBehindTheBackwardPass) {
   EXPECT_LT(several.seconds, one.seconds);
 }
 
+// Sums over tensor-parallel ranks use the same ports as buckets, and wait for what computation has not hidden of them.
+TEST(Replicas, BucketsHideBesideTensorParallelismToo) {
+  RunConfig config = replicas(2, 2, 0);
+  config.model.layers = 4;
+  config.training.steps = 5;
+  for (const TrafficClass of : {TrafficClass::kDpGradient, TrafficClass::kTpForward, TrafficClass::kTpBackward}) {
+    config.network.of(of).emplace();
+  }
+  comm::TimeModel& time = config.time.emplace();
+  time.links.within = {1e-6, 1e9};
+  time.links.between = time.links.within;
+  time.compute_seconds = 1;  // far longer than all messages
+  config.sharding.bucket_bytes = config.sharding.first_bucket_bytes = 1U << 15U;
+  const comm::VirtualTime several = *train_locally(config, tiny_corpus()).outcome.time;
+  config.sharding.bucket_bytes = config.sharding.first_bucket_bytes = 1U << 30U;
+  const comm::VirtualTime one = *train_locally(config, tiny_corpus()).outcome.time;
+  EXPECT_NEAR(one.exposed_seconds(), one.network_seconds, 1e-9);
+  // The sums of tensor parallelism are exposed, and the last bucket.
+  EXPECT_LT(several.exposed_seconds(), 0.85 * several.network_seconds);
+}
+
 TEST(Replicas, SendAsManyPacketsAsTheForecastSays) {
-  for (const char* path : {"direct", "contribution", "ring", "tree"}) {
+  for (const char* path : {"direct", "contribution", "ring", "tree", "hierarchical"}) {
+    const bool has_groups = std::string_view(path) == "hierarchical";
     for (const int zero : {0, 1, 2, 3}) {
-      RunConfig config = replicas(2, 2, zero);
+      RunConfig config = has_groups ? replicas(4, 1, zero) : replicas(2, 2, zero);
       config.training.accumulation = 2;
       if (zero == 2) config.sharding.reduce = models::ShardOptions::Reduce::kAfterEach;
       config.sharding.micro_batches = 2;
@@ -154,8 +177,13 @@ TEST(Replicas, SendAsManyPacketsAsTheForecastSays) {
       for (const TrafficClass traffic_class : {TrafficClass::kTpForward, TrafficClass::kTpBackward,
                                                TrafficClass::kDpGradient, TrafficClass::kParameterGather}) {
         if (traffic_class == TrafficClass::kParameterGather && zero == 0) continue;
+        if (has_groups && traffic_class != TrafficClass::kDpGradient &&
+            traffic_class != TrafficClass::kParameterGather) {
+          continue;  // one rank has all of a layer
+        }
         lose(config, traffic_class, 0.01);
         config.network.of(traffic_class)->path = path;
+        if (has_groups) config.network.of(traffic_class)->group_ranks = 2;
         if (traffic_class == TrafficClass::kParameterGather) {
           config.network.of(traffic_class)->gather.fill = comm::Fill::kStale;
         }
