@@ -150,6 +150,16 @@ TEST(Spec, LayoutsThatCannotBeAreRefusedWithWhatWouldFit) {
             "s.json: /training/global_batch_sequences: got 16 and /training/accumulation, want one of the two");
 }
 
+// Parts of a bucket end where tensors do: of eight parts of 8192 floats one may have a whole tensor of 8192.
+TEST(Spec, EndlessRepetitionsAreSeenInUnevenPartsToo) {
+  EXPECT_THAT(error_with({"/parallel/data=8", "/parallel/zero=1", "/parallel/bucket_bytes=32768",
+                          "/parallel/first_bucket_bytes=32768",
+                          R"(/network/classes={"dp_gradient": {"loss": {"model": "bernoulli", "loss_rate": 0.4},)"
+                          R"( "recovery": {"retransmit": {"protocol": "go_back_0"}}}})",
+                          R"(/time={"link": {"latency_microseconds": 1, "bandwidth_gbit_per_second": 10}})"}),
+              HasSubstr("in dp_gradient takes 2.11e+05 tries on average for messages of up to 24 packets"));
+}
+
 // Zero in the place of an owner's parameters would be trained on.
 TEST(Spec, OwnersNeverLoseTheirParameters) {
   const auto error = [](std::vector<std::string> more) {
