@@ -38,6 +38,9 @@ struct Message {
   /// schedule's messages do not depend on the order in which it sends them. Absent: the order of the starts sets the
   /// place.
   std::optional<std::uint64_t> ordinal{};
+  /// Of a message that a loss layer receives with Fill::kSkip: the values in the place of lost ones. Borrowed, and read
+  /// at the end of the wait. Empty: zeros.
+  ConstTensor substitute{};
 };
 
 /// The two ends of a message in an exchange: both ranks give the same count, type and message.

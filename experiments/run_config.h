@@ -77,6 +77,14 @@ struct PipelineConfig {
   std::vector<int> layers_per_stage;  ///< empty: equal numbers
 };
 
+/// Stages of a pipeline that lose their weights (docs/parallelism.md).
+struct FailureConfig {
+  double stage_rate = 0;  ///< probability of a stage in a step
+  /// What the blocks of a failed stage become: a mean of the neighbours', plain or weighted by the squares of their
+  /// gradients, the block of the stage before, zeros, or random weights.
+  enum class Replacement : std::uint8_t { kMean, kWeighted, kCopy, kZero, kRandom } replacement = Replacement::kMean;
+};
+
 /// Keys of a run's draws. The draws of one key are those of another run with this key, whatever the other keys are.
 struct Seeds {
   std::uint64_t weights = 1;  ///< random weights to start from
@@ -103,6 +111,7 @@ struct RunConfig {
   int device_index = 0;  ///< which of the machine's CUDA devices this process uses; no part of a spec
   comm::Network network;
   std::optional<comm::TimeModel> time;  ///< absent: no virtual clock
+  std::optional<FailureConfig> failures;
   TrainingConfig training;
   ValidationConfig validation;
   RecordConfig record;

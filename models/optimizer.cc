@@ -78,6 +78,12 @@ void Optimizer::update(double learning_rate, double gradient_scale, Ops::Gradien
   }
 }
 
+void Optimizer::reset() {
+  step_ = 0;
+  ops_.zero(first_moments_.all());
+  if (!second_moments_.is_empty()) ops_.zero(second_moments_.all());
+}
+
 void Optimizer::visit_state(StateVisitor& visitor) {
   visitor.number("steps", step_);
   visitor.tensor("first moments", first_moments_.all());

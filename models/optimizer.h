@@ -41,6 +41,8 @@ class Optimizer {
   void step(double learning_rate, double gradient_scale);
   /// The same with the factor of the operations' last decide_update(), which the host need not know.
   void step_as_decided(double learning_rate);
+  /// The next update is the first one again, with moments of zero.
+  void reset();
   /// The last step_as_decided() was one that is skipped: it does not count.
   void take_back_step() { --step_; }
   void visit_state(StateVisitor& visitor);

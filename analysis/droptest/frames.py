@@ -29,7 +29,8 @@ LAYER_COLUMNS = (
     "steps", "untouched_share", "sampled_calls", "bias", "nmse", "cosine", "divergence_max", "divergence_rms",
 )  # fmt: skip
 TIME_COLUMNS = (
-    "virtual_seconds", "compute_seconds", "network_seconds", "packets", "repeated_packets", "timeouts", "late_packets",
+    "virtual_seconds", "compute_seconds", "idle_seconds", "network_seconds", "packets", "repeated_packets", "timeouts",
+    "late_packets",
 )  # fmt: skip
 RECOVERY_COLUMNS = ("packets", "lost", "repaired", "residual", "residual_bytes", "resent", "resend_rounds")
 LINK_COLUMNS = ("packets", "lost", "realised_rate", "z", "mean_burst_packets")

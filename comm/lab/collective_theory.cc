@@ -73,6 +73,7 @@ std::optional<double> reduce_nmse_independent(const LossyAllReduce& c) {
       return m * p * (2 - p + m * p) / n;
     case Fill::kStale:
     case Fill::kOwnScaled:
+    case Fill::kSkip:
       break;
   }
   return std::nullopt;
@@ -95,6 +96,7 @@ std::optional<double> reduce_nmse_identical(const LossyAllReduce& c) {
       return 0;
     case Fill::kStale:
     case Fill::kOwnScaled:
+    case Fill::kSkip:
       break;
   }
   return std::nullopt;

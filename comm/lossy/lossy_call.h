@@ -29,7 +29,7 @@ class LossyCall {
   ConstTensor outgoing() { return message_->outgoing(arguments_.input, scratch()); }
   /// Before the receipt of a message, and after it.
   void before_receipt() { message_->before_receipt(arguments_.output, scratch()); }
-  void received() { message_->received(arguments_); }
+  void received() { message_->received(arguments_, scratch()); }
 
   Arrival arrival() const { return arrival_; }
   bool is_sampled() const { return is_sampled_; }

@@ -141,9 +141,10 @@ std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& argu
   const bool is_lossy = group_->is_lossy(arguments);
   if (!state.deferred.empty() || (is_lossy && !group_->plans_ahead(arguments))) {
     return state.deferred.start(
-        [this, is_protected = state.protected_scopes > 0](const CallArguments& kept) {
+        [this, is_protected = state.protected_scopes > 0, ready = state.ready_seconds()](const CallArguments& kept) {
           std::optional<ProtectedScope> scope;
           if (is_protected) scope.emplace(*this);
+          const RankState::ReadySince since(*group_->state, ready);
           call_now(*this, kept);
         },
         arguments);

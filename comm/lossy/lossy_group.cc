@@ -119,8 +119,9 @@ void LossyGroup::pass_time(const CallArguments& arguments) {
   if (!timeline_) return;
   state->play_started();
   if (arguments.operation == Operation::kRecv) play_receives(arguments.peer, nullptr);
-  const double ready_seconds = state->clock->time().seconds;
-  state->clock->wait_until(timeline_->play(arguments, arrival_of(arguments.message), ready_seconds));
+  const double ready_seconds = state->ready_seconds();
+  const CallTimes times = timeline_->play(arguments, arrival_of(arguments.message), ready_seconds);
+  state->clock->wait_for(times, arguments.message.traffic_class);
 }
 
 void LossyGroup::call(const CallArguments& arguments) {

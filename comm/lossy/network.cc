@@ -24,8 +24,18 @@ const std::vector<FillEntry>& fills() {
        true},
       {"own_scaled", Fill::kOwnScaled, false, true,
        "own x sqrt(ranks) for results of a sum, which has the spread of independent contributions; else own"},
+      {"skip", Fill::kSkip, false, true,
+       "of messages between the stages of a pipeline: the input of the stage that sent them, which is sent past it"},
   };
   return entries;
+}
+
+// A receiver of a message between stages has no value of its own; other classes have no stage to send past.
+bool FillEntry::has_meaning_in_gather_half(sim::TrafficClass traffic_class) const {
+  const bool between_stages =
+      traffic_class == sim::TrafficClass::kPpActivation || traffic_class == sim::TrafficClass::kPpGradient;
+  if (fill == Fill::kSkip) return between_stages;
+  return gather_half && !(between_stages && keeps_own(fill));
 }
 
 const FillEntry& fill_entry(Fill fill) {

@@ -20,7 +20,7 @@
 namespace droptest::comm {
 
 /// The values that a receiver puts in the place of lost packets (docs/recovery.md).
-enum class Fill : std::uint8_t { kZero, kCountRescale, kInverseProbability, kStale, kOwn, kOwnScaled };
+enum class Fill : std::uint8_t { kZero, kCountRescale, kInverseProbability, kStale, kOwn, kOwnScaled, kSkip };
 
 /// Whether all receivers of one packet share its fate.
 enum class Consistency : std::uint8_t { kPerReceiver, kShared };
@@ -38,6 +38,7 @@ struct FillEntry {
   bool gather_half;  ///< has a meaning where values are copied
   std::string_view summary;
   bool means = false;  ///< has a meaning in the reduce half of means, where each contribution travels by itself
+  bool has_meaning_in_gather_half(sim::TrafficClass traffic_class) const;
 };
 const std::vector<FillEntry>& fills();
 const FillEntry& fill_entry(Fill fill);

@@ -24,6 +24,18 @@ class StartedLossyCall;  // comm/lossy/started_lossy_call.h
 struct RankState {
   RankState(const LossyOptions& options, int world_rank);
   VirtualClock* clock_or_null() { return clock ? &*clock : nullptr; }
+  /// The time since which the rank's next call is ready: now, or in a scope the time of its start. 0: no clock.
+  double ready_seconds() { return ready_since.value_or(clock ? clock->time().seconds : 0); }
+  class ReadySince {
+   public:
+    ReadySince(RankState& state, double seconds) : state_(state) { state.ready_since = seconds; }
+    ~ReadySince() { state_.ready_since.reset(); }
+    ReadySince(const ReadySince&) = delete;
+    ReadySince& operator=(const ReadySince&) = delete;
+
+   private:
+    RankState& state_;
+  };
 
   /// Computes the times of started calls except receives, in the order of their starts: of all, or until one of them.
   void play_started(const StartedLossyCall* until = nullptr);
@@ -39,6 +51,7 @@ struct RankState {
   std::deque<StartedLossyCall*> started;  ///< works under way, in the order of their starts
   FlowLedger ledger;
   std::optional<VirtualClock> clock;
+  std::optional<double> ready_since;
   bool plans_need_times = false;  ///< fates depend on time, so calls can be planned only when ranks wait
   TouchRecord touches;
   ResultSampler sampler;

@@ -45,12 +45,11 @@ void StartedLossyCall::start() {
 }
 
 void StartedLossyCall::play() {
-  if (!end_seconds_ && group_.timeline_)
-    end_seconds_ = group_.timeline_->play(arguments_.get(), call_.arrival(), ready_seconds_);
+  if (!times_ && group_.timeline_) times_ = group_.timeline_->play(arguments_.get(), call_.arrival(), ready_seconds_);
 }
 
 void StartedLossyCall::pass_time() const {
-  if (end_seconds_) group_.state->clock->wait_until(*end_seconds_);
+  if (times_) group_.state->clock->wait_for(*times_, arguments().message.traffic_class);
 }
 
 void StartedLossyCall::finish() {
@@ -70,7 +69,7 @@ void StartedLossyCall::finish() {
 
 bool StartedLossyCall::finished() {
   const VirtualClock::Pause pause(group_.state->clock_or_null());
-  if (group_.timeline_ && !end_seconds_) return false;
+  if (group_.timeline_ && !times_) return false;
   return std::ranges::all_of(parts_, [](const auto& part) { return part == nullptr || part->finished(); });
 }
 

@@ -48,7 +48,7 @@ class StartedLossyCall final : public WorkInFlight {
   LossyCall call_;
   std::vector<std::unique_ptr<WorkInFlight>> parts_;  // null: done
   double ready_seconds_ = 0;
-  std::optional<double> end_seconds_;
+  std::optional<CallTimes> times_;
 };
 
 }  // namespace droptest::comm

@@ -38,7 +38,7 @@ bool has_half(sim::TrafficClass traffic_class, sim::Half half) {
 
 // The reduction of data-parallel gradients is a mean; that of other classes is a sum.
 bool has_meaning(const FillEntry& fill, sim::Half half, sim::TrafficClass traffic_class) {
-  if (half == sim::Half::kGather) return fill.gather_half;
+  if (half == sim::Half::kGather) return fill.has_meaning_in_gather_half(traffic_class);
   return fill.reduce_half || (fill.means && traffic_class == sim::TrafficClass::kDpGradient);
 }
 

@@ -23,6 +23,12 @@ struct CollectiveError {
   double cosine = 1;
 };
 
+/// A stage of a pipeline has lost its weights before a step.
+struct StageFailure {
+  std::uint64_t step = 0;
+  int stage = 0;
+};
+
 /// One logged step; values that were not measured are absent. Values that are not finite become null.
 struct MetricsLine {
   std::uint64_t step = 0;  ///< finished optimizer steps

@@ -135,8 +135,14 @@ json link_json(const comm::LinkStatistics& link) {
 }
 
 json time_json(const comm::VirtualTime& time) {
+  json exposed = json::object();
+  for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
+    if (time.exposed_in(of) > 0) exposed[sim::traffic_class_name(of)] = time.exposed_in(of);
+  }
   return {{"virtual_seconds", time.seconds},
           {"compute_seconds", time.compute_seconds},
+          {"idle_seconds", time.idle_seconds},
+          {"exposed_seconds", std::move(exposed)},
           {"network_seconds", time.network_seconds},
           {"packets", time.packets},
           {"repeated_packets", time.repeated},
@@ -205,6 +211,12 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
   if (!run.labels.empty()) out["labels"] = run.labels;
   if (run.config.seeds.agree()) out["seed"] = run.config.seeds.network;
   if (summary.time) out["time"] = time_json(*summary.time);
+  if (run.config.failures) {
+    out["stage_failures"] = json::array();
+    for (const StageFailure& failure : summary.stage_failures) {
+      out["stage_failures"].push_back({{"step", failure.step}, {"stage", failure.stage}});
+    }
+  }
   return out;
 }
 

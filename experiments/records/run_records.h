@@ -11,6 +11,7 @@
 
 #include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/statistics/loss_statistics.h"
+#include "experiments/records/metrics.h"
 #include "experiments/records/provenance.h"
 #include "experiments/spec/resolve.h"
 #include "experiments/spec/schema_kinds.h"
@@ -50,6 +51,7 @@ struct RunSummary {
   std::uint64_t validation_tokens = 0;
   std::optional<double> selection_loss;
   std::uint64_t selection_tokens = 0;
+  std::vector<StageFailure> stage_failures;
   double tokens_per_second = 0;
   double seconds = 0;
   std::optional<comm::VirtualTime> time;

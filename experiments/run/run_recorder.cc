@@ -72,6 +72,7 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   summary.validation_tokens = outcome.validation_tokens;
   summary.selection_loss = outcome.selection_loss;
   summary.selection_tokens = outcome.selection_tokens;
+  summary.stage_failures = outcome.stage_failures;
   summary.tokens_per_second = outcome.tokens_per_second;
   summary.seconds = outcome.seconds;
   summary.time = outcome.time;

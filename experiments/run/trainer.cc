@@ -12,6 +12,7 @@
 #include "experiments/run/evaluation.h"
 #include "experiments/run/rank_agreement.h"
 #include "experiments/run/replica_divergence.h"
+#include "experiments/run/stage_failures.h"
 #include "experiments/run/training_model.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "models/gpt2/gpt2_weights.h"
@@ -81,6 +82,7 @@ class Trainer {
       });
       model_.set_backward_passed([this](int layer) { pass_backward_time(layer - 1); });
     }
+    if (config.failures) failures_.emplace(config, *pipeline_group(), tensor_group_, model_);
     set_starting_weights(model_, config, tensor_group_);
     spread_starting_weights();
   }
@@ -145,6 +147,7 @@ class Trainer {
 
     const Clock::time_point step_start = Clock::now();
     network_.begin_step(step);
+    if (failures_) fail_stages(step);
     std::vector<Batch> micro_batches;
     // Replicas take micro-batches in turn: equal global batches are the same text.
     for (int m = 0; m < training.accumulation; ++m) {
@@ -173,6 +176,11 @@ class Trainer {
     if (validated) validate(line);
     if (last && selection_) select(line);
     if (last || sampled || validated || is_multiple(step, config_.record.every_steps)) log(line);
+  }
+
+  void fail_stages(std::uint64_t step) {
+    const auto stop = network_.stop_clock();
+    for (const int stage : failures_->take(step)) outcome_.stage_failures.push_back({step, stage});
   }
 
   double evaluate(const EvaluationBatches& batches, const char* name) {
@@ -258,6 +266,7 @@ class Trainer {
   std::unique_ptr<comm::Communicator> alone_;
   comm::Communicator& tensor_group_;
   TrainingModel model_;
+  std::optional<StageFailures> failures_;
   TrainingBatches batches_;
   EvaluationBatches validation_;
   std::optional<EvaluationBatches> selection_;  ///< the tokens after those of validation_

@@ -29,6 +29,7 @@ struct TrainingOutcome {
   std::uint64_t validation_tokens = 0;
   std::optional<double> selection_loss;  ///< of the weights after the last step
   std::uint64_t selection_tokens = 0;
+  std::vector<StageFailure> stage_failures;
   double seconds = 0;
   double tokens_per_second = 0;  ///< of the training steps alone: evaluation and sampling take no part
   std::vector<comm::ClassStatistics> statistics;

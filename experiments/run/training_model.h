@@ -42,6 +42,8 @@ class TrainingModel {
   std::span<models::Parameter<float>> parameters();
   /// The model computes with the values in parameters() from now on.
   void set_values() { model_.upload_values(); }
+  /// Optimizer::reset().
+  void reset_optimizer() { model_.reset_optimizer(); }
   /// Calls `passed(layer)` whenever a backward pass has gone through a block, or with kOutsideOfBlocks at its end.
   void set_backward_passed(std::function<void(int)> passed) { model_.set_gradient_ready(std::move(passed)); }
   /// TrainingStep::set_computed().

@@ -76,7 +76,12 @@ std::shared_ptr<const models::PipelinePlan> pipeline_plan(const RunConfig& confi
     plan->stages.push_back({first, first + layers, config.model.layers});
     first += layers;
   }
-  plan->program = models::make_program(schedule);
+  const auto skips = [&](sim::TrafficClass of) {
+    const auto& network = config.network.of(of);
+    return network && network->gather.fill == comm::Fill::kSkip;
+  };
+  plan->program =
+      models::make_program(schedule, {skips(sim::TrafficClass::kPpActivation), skips(sim::TrafficClass::kPpGradient)});
   return plan;
 }
 

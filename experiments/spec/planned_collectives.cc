@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/spec/planned_collectives.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <utility>
@@ -26,12 +27,16 @@ std::vector<PlannedCollective> of_activations(const RunConfig& config, comm::Fat
   return {{std::move(call), messages * static_cast<std::uint64_t>(config.parallel.data)}};
 }
 
-/// One hop is a broadcast to one rank. Hops between stages on one rank are none.
+/// One hop is a broadcast to one rank.
 std::vector<PlannedCollective> between_stages(const RunConfig& config, comm::FateSimulation call) {
   const auto plan = pipeline_plan(config);
+  const bool forward = call.traffic_class == TrafficClass::kPpActivation;
   std::uint64_t hops = 0;
-  for (int stage = 1; stage < static_cast<int>(plan->stages.size()); ++stage) {
-    if (plan->rank_of(stage - 1) != plan->rank_of(stage)) ++hops;
+  for (const auto& steps : plan->program.ranks) {
+    hops += static_cast<std::uint64_t>(std::count_if(steps.begin(), steps.end(), [&](const models::PipelineStep& step) {
+      return step.kind == models::PipelineStep::Kind::kSend && step.action.is_forward() == forward &&
+             step.action.micro_batch == 0;
+    }));
   }
   call.ranks = 2;
   call.collective = sim::Collective::kBroadcast;

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -78,11 +79,20 @@ void read_training(const json& training, TrainingConfig& config) {
   if (training.value("gradient_norm", "agreed") == "own") config.gradient_norm = models::UpdateRule::Norm::kOwn;
 }
 
+void read_failures(const json& stages, FailureConfig& failures) {
+  using enum FailureConfig::Replacement;
+  static const std::map<std::string, FailureConfig::Replacement> names = {
+      {"mean", kMean}, {"weighted", kWeighted}, {"copy", kCopy}, {"zero", kZero}, {"random", kRandom}};
+  failures.stage_rate = stages["rate"].get<double>();
+  failures.replacement = names.at(stages["replacement"].get<std::string>());
+}
+
 void read_resolved(const json& spec, RunConfig& config) {
   config.name = spec["name"].get<std::string>();
   read_data(spec["data"], config.data);
   read_backend(spec["backend"], config.backend);
   read_training(spec["training"], config.training);
+  if (spec.contains("failures")) read_failures(spec["failures"]["stages"], config.failures.emplace());
   const json& validation = spec["validation"];
   config.validation.every_steps = validation["every_steps"].get<std::uint64_t>();
   config.validation.tokens = validation["tokens"].get<std::uint64_t>();

@@ -12,6 +12,7 @@
 #include "comm/spec/sha256.h"
 #include "experiments/spec/choose_paths.h"
 #include "experiments/spec/numerics_version.h"
+#include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/planned_collectives.h"
 #include "experiments/spec/read_resolved.h"
 #include "experiments/spec/resolve_parallel.h"
@@ -100,6 +101,7 @@ class Resolver {
       resolve_stages(full_["parallel"], to_int(full_["training"]["accumulation"]), where_, config_, errors_);
     }
     if (config_.parallel.pipeline > 1) comm::require_none(errors_);  // the rest reads the stages
+    resolve_failures();
     resolve_network_section();
     resolve_time_section();
     check_repetitions();
@@ -263,6 +265,23 @@ class Resolver {
     if (!training.contains("final_learning_rate")) {
       training["final_learning_rate"] = training["learning_rate"].get<double>() / 10;
     }
+  }
+
+  void resolve_failures() {
+    if (!full_.contains("failures")) return;
+    const comm::ParallelLayout& layout = config_.parallel;
+    const std::string got = "got failures of stages with ";
+    const auto refuse = [&](const std::string& why) { report("/failures/stages", got + why); };
+    if (layout.pipeline < 3) {
+      refuse("/parallel/pipeline " + std::to_string(layout.pipeline) +
+             ", want at least 3: the first and the last stage do not fail");
+    } else if (pipeline_schedule(config_).stages() != layout.pipeline) {
+      refuse("several stages on a rank, want one on each");
+    } else if (layout.data > 1) {
+      refuse("/parallel/data " + std::to_string(layout.data) +
+             ", want 1: a stage of one replica would have the weights of another's");
+    }
+    if (full_["failures"]["stages"]["rate"] == 0) full_.erase("failures");
   }
 
   void resolve_optimizer(json& training) {

@@ -2,12 +2,12 @@
 #include "models/gpt2/gpt2.h"
 
 #include <algorithm>
-#include <set>
 #include <string>
 #include <utility>
 
 #include "models/gpt2/gpt2_messages.h"
 #include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/pass_memory.h"
 #include "sim/error.h"
 
 namespace droptest::models {
@@ -22,71 +22,13 @@ std::vector<StageRange> own_ranges(const Gpt2Config& config, const PipelineParal
   return ranges;
 }
 
-Keep keep_of(const PipelinePlan& plan, int stage) {
-  for (const auto& row : plan.program.ranks) {
-    for (const PipelineStep& step : row) {
-      if (step.action.stage == stage && step.action.kind == Action::Kind::kWeightGradient) {
-        return Keep::kForSplitBackward;
-      }
-    }
-  }
-  return Keep::kForBackward;
-}
-
 const Gpt2Config& validated(const Gpt2Config& config, const SlotOptions& options, int world_size) {
   validate(config, world_size);
   validate(StageRange::whole(config), options, config);
   return config;
 }
 
-/// Where the slots of a rank's stages lie in one piece of memory. In training, stages share their working memory; in an
-/// evaluation the result of one is there while another is computed.
-class PassMemory {
- public:
-  PassMemory(const std::vector<StagePlan>& plans, const std::vector<std::uint64_t>& slots, bool shares_working) {
-    for (std::size_t i = 0; i < plans.size(); ++i) {
-      saved_.push_back({bytes_, plans[i].saved().bytes()});
-      bytes_ += slots[i] * plans[i].saved().bytes();
-    }
-    const std::uint64_t shared = bytes_;
-    for (const StagePlan& plan : plans) {
-      working_.push_back(shares_working ? shared : bytes_);
-      bytes_ = shares_working ? std::max(bytes_, shared + plan.working().bytes()) : bytes_ + plan.working().bytes();
-    }
-  }
-
-  std::uint64_t bytes() const { return bytes_; }
-  std::uint64_t saved(std::size_t stage, std::uint64_t slot) const {
-    return saved_[stage].offset + slot * saved_[stage].of_slot;
-  }
-  std::uint64_t working(std::size_t stage) const { return working_[stage]; }
-
- private:
-  struct Saved {
-    std::uint64_t offset;
-    std::uint64_t of_slot;
-  };
-  std::vector<Saved> saved_;
-  std::vector<std::uint64_t> working_;
-  std::uint64_t bytes_ = 0;
-};
-
 }  // namespace
-
-std::vector<int> PipelinePlan::stages_of(int rank) const {
-  std::set<int> own;
-  for (const PipelineStep& step : program.ranks.at(static_cast<std::size_t>(rank))) own.insert(step.action.stage);
-  return {own.begin(), own.end()};
-}
-
-int PipelinePlan::rank_of(int stage) const {
-  for (std::size_t r = 0; r < program.ranks.size(); ++r) {
-    for (const PipelineStep& step : program.ranks[r]) {
-      if (step.action.stage == stage) return static_cast<int>(r);
-    }
-  }
-  throw CheckError("a pipeline without stage " + std::to_string(stage));
-}
 
 Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerConfig& optimizer,
            const SlotOptions& options, const ModelRanks& ranks)
@@ -120,8 +62,9 @@ std::vector<std::unique_ptr<Gpt2::OwnStage>> Gpt2::make_stages(const SlotOptions
   bool has_head = false;
   for (const int number : plan->stages_of(ranks_.pipeline.rank())) {
     const auto s = static_cast<std::size_t>(number);
-    stages.push_back(std::make_unique<OwnStage>(number, plan->stages[s], keep_of(*plan, number), plan->program.slots[s],
+    stages.push_back(std::make_unique<OwnStage>(number, plan->stages[s], plan->keep_of(number), plan->program.slots[s],
                                                 config_, store_, *ops_));
+    stages.back()->sent_past = plan->sent_past_of(number);
     has_head = has_head || plan->stages[s].has_head();
   }
   for (const auto& own : stages) {
@@ -152,7 +95,7 @@ Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
   std::vector<std::uint64_t> slots;
   for (const auto& own : stages_) {
     plans.emplace_back(config_, own->range, ops_->world_size(), ops_->rank(), ops_->form(), shape,
-                       training ? own->keep : Keep::kNothing);
+                       training ? own->keep : Keep::kNothing, own->sent_past);
     slots.push_back(training ? own->in_use.size() : 1);
   }
   const PassMemory needed(plans, slots, training);
@@ -223,34 +166,12 @@ std::uint64_t Gpt2::stage_activation_bytes(const Gpt2Config& config, int world_s
     for (const int stage : plan.stages_of(pipeline_rank)) {
       const auto s = static_cast<std::size_t>(stage);
       plans.emplace_back(config, plan.stages[s], world_size, rank, form, shape,
-                         training ? keep_of(plan, stage) : Keep::kNothing);
+                         training ? plan.keep_of(stage) : Keep::kNothing, plan.sent_past_of(stage));
       slots.push_back(training ? static_cast<std::uint64_t>(plan.program.slots[s]) : 1);
     }
     return PassMemory(plans, slots, training).bytes();
   };
   return std::max(bytes(true), bytes(false));
-}
-
-double Gpt2::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                      const BatchShape& shape) {
-  check_batch(tokens, targets, shape, config_);
-  Prepared& evaluation = prepared(shape, Keep::kNothing);
-  if (traffic_) traffic_->begin_step(1);
-  double loss = 0;
-  for (std::size_t i = 0; i < stages_.size(); ++i) {
-    OwnStage& own = *stages_[i];
-    StageBuffers& b = evaluation.slots[i].front();
-    b.extents.batch = shape;
-    if (!own.range.has_embedding()) take_evaluated(i, b);
-    own.stage.forward(b, Keep::kNothing, tokens, targets);
-    if (own.range.has_head()) {
-      own.stage.evaluate_head(b, std::max<std::int64_t>(1, count_targets(targets)));
-      loss = ops_->numbers()[Number::kEvaluation];
-    } else {
-      give_evaluated(i, b);
-    }
-  }
-  return loss;
 }
 
 void Gpt2::forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
@@ -318,91 +239,6 @@ void Gpt2::backward(const StageSlot& at, Action::Kind kind, double scale, std::i
   if (kind == Action::Kind::kInputGradient) return;
   own.in_use[slot] = false;
   --in_flight_;
-}
-
-bool Gpt2::is_own(int stage) const {
-  return std::any_of(stages_.begin(), stages_.end(), [&](const auto& own) { return own->number == stage; });
-}
-
-void Gpt2::take_evaluated(std::size_t i, StageBuffers& to) {
-  const int stage = stages_[i]->number;
-  if (!is_own(stage - 1)) {
-    traffic_->receive_evaluated(stage, Stage::input(to), ranks_.pipeline.plan->rank_of(stage - 1));
-  }
-}
-
-void Gpt2::give_evaluated(std::size_t i, StageBuffers& from) {
-  const int stage = stages_[i]->number;
-  if (is_own(stage + 1)) {
-    ops_->convert(Stage::output(from), Stage::input(evaluation_->slots[i + 1].front()));
-  } else {
-    traffic_->send_evaluated(stage, Stage::output(from), ranks_.pipeline.plan->rank_of(stage + 1));
-  }
-}
-
-void Gpt2::begin_steps(int micro_batches, const BatchShape& shape) {
-  prepared(shape, Keep::kForBackward);
-  if (traffic_) traffic_->begin_step(micro_batches);
-}
-
-void Gpt2::take(const PipelineStep& step, const PassInput& input) {
-  const StageSlot at{step.action.stage, step.slot};
-  const bool forward = step.action.is_forward();
-  switch (step.kind) {
-    case PipelineStep::Kind::kReceive:
-      return traffic_->start_receive(step, forward ? Stage::input(buffers(at)) : Stage::grad_output(buffers(at)));
-    case PipelineStep::Kind::kSend:
-      return traffic_->start_send(step, forward ? Stage::output(buffers(at)) : Stage::grad_input(buffers(at)));
-    case PipelineStep::Kind::kCompute:
-      return compute(step, input);
-  }
-}
-
-void Gpt2::compute(const PipelineStep& step, const PassInput& input) {
-  const Action& action = step.action;
-  const StageSlot at{action.stage, step.slot};
-  if (traffic_ && action.kind != Action::Kind::kWeightGradient) {
-    traffic_->finish_receive(action);
-    traffic_->finish_send(step);
-  }
-  if (action.is_forward()) {
-    forward(at, input.batch.tokens, input.batch.targets, input.batch.shape);
-  } else {
-    backward(at, action.kind, input.scale, input.mean_over, input.follows);
-  }
-  pass_on(action);
-}
-
-void Gpt2::pass_on(const Action& action) {
-  const bool forward = action.is_forward();
-  const int to = forward ? action.stage + 1 : action.stage - 1;
-  if (!is_own(to) || action.kind == Action::Kind::kWeightGradient) return;
-  const auto slot_of = [&](int stage) {
-    return ranks_.pipeline.plan->program
-        .slot_of[static_cast<std::size_t>(stage)][static_cast<std::size_t>(action.micro_batch)];
-  };
-  StageBuffers& from_buffers = buffers({action.stage, slot_of(action.stage)});
-  StageBuffers& to_buffers = buffers({to, slot_of(to)});
-  if (forward) {
-    ops_->convert(Stage::output(from_buffers), Stage::input(to_buffers));
-  } else {
-    ops_->convert(Stage::grad_input(from_buffers), Stage::grad_output(to_buffers));
-  }
-}
-
-void Gpt2::finish_backward() {
-  if (traffic_) traffic_->finish();
-  if (is_whole()) return;
-  if (ends_ != nullptr) {
-    const std::size_t tokens = store_.table().number_of("wte.weight");
-    const comm::Tensor gradient =
-        elements(store_.weight(tokens).gradient, 0, static_cast<std::int64_t>(store_.table().trained[tokens]));
-    comm::Stream* const traffic = ops_->begin_traffic();
-    ends_->all_reduce(comm::Tensor{gradient.type, gradient.bytes, traffic}, comm::ReduceOp::kSum,
-                      Gpt2Messages::embedding_gradient());
-    ops_->end_traffic();
-  }
-  store_.on_gradient_ready(kOutsideOfBlocks);
 }
 
 void Gpt2::zero_gradients() {

@@ -14,6 +14,7 @@
 #include "models/gpt2/batch.h"
 #include "models/gpt2/gpt2_config.h"
 #include "models/gpt2/parameter_store.h"
+#include "models/gpt2/pipeline_plan.h"
 #include "models/gpt2/pipeline_traffic.h"
 #include "models/gpt2/stage.h"
 #include "models/gpt2/stage_plan.h"
@@ -22,26 +23,6 @@
 #include "models/pipeline/pipeline_program.h"
 
 namespace droptest::models {
-
-/// The stages of a model, from the embedding to the head, and the steps of the ranks that have them.
-struct PipelinePlan {
-  std::vector<StageRange> stages;
-  PipelineProgram program;
-
-  /// The stages of one rank of the pipeline, in order.
-  std::vector<int> stages_of(int rank) const;
-  /// Throws: CheckError for a stage that it does not have.
-  int rank_of(int stage) const;
-};
-
-/// The ranks that have the stages of one model.
-struct PipelineParallel {
-  comm::Communicator* group = nullptr;         ///< borrowed; null: one rank has all stages
-  int stride = 1;                              ///< in ModelRanks::all: from a rank to the next one of its pipeline
-  std::shared_ptr<const PipelinePlan> plan{};  ///< shared with the executor; null: the whole model is one stage
-
-  int rank() const { return group == nullptr ? 0 : group->rank(); }
-};
 
 /// The ranks that train a model together with those that share its layers.
 struct ModelRanks {
@@ -153,6 +134,8 @@ class Gpt2 {
   /// An all-gather of all values over the network of parameter_gather, so that stale fills remember these values.
   /// Ranks: all that are data parallel.
   void gather_values() { store_.gather_values(); }
+  /// Optimizer::reset().
+  void reset_optimizer() { optimizer_.reset(); }
   int data_ranks() const { return ranks_.data.ranks(); }
   /// Of data-parallel ranks. Ranks: all of those.
   comm::Communicator* data_group() const { return ranks_.data.group; }
@@ -211,6 +194,7 @@ class Gpt2 {
     int number;
     StageRange range;
     Keep keep;
+    SentPast sent_past{};
     Stage stage;
     std::vector<bool> in_use;           ///< slots that are between their two passes
     std::vector<std::int64_t> targets;  ///< of each slot's micro-batch, those that are not ignored
@@ -219,11 +203,13 @@ class Gpt2 {
   };
   std::vector<std::unique_ptr<OwnStage>> make_stages(const SlotOptions& options);
   void compute(const PipelineStep& step, const PassInput& input);
-  /// The result of the action is the input of the next stage, or of the stage before it, on this rank.
+  /// Copies the result of the action to where stages on this rank need it.
   void pass_on(const Action& action);
-  void take_evaluated(std::size_t own_stage, StageBuffers& to);
-  void give_evaluated(std::size_t own_stage, StageBuffers& from);
-  bool is_own(int stage) const;
+  void start_receive(const PipelineStep& step, StageBuffers& to);
+  void take_evaluated(int stage, StageBuffers& to);
+  void give_evaluated(int stage, StageBuffers& from);
+  /// Its place in stages_; absent: another rank has it.
+  std::optional<std::size_t> own_stage(int stage) const;
   bool is_whole() const { return stages_.size() == 1 && stages_.front()->range.count() == config_.layers; }
   bool is_between_passes() const;
   /// Kept until batches have another shape. keep: kForBackward or kNothing.

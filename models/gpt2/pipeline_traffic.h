@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "comm/communicator.h"
 #include "models/pipeline/pipeline_program.h"
@@ -14,8 +15,9 @@ namespace droptest::models {
 
 /// Classes: pp_activation, pp_gradient. A message is that of a direction, the stage that sends, and a micro-batch; its
 /// name says so, and its ordinal on a loss layer follows from step, micro-batch and stage. So schedules with the same
-/// stages on the same ranks lose the same packets. Owner: one rank. Ranks: those of the pipeline with the same
-/// coordinates of other groups, each the steps of its program.
+/// stages on the same ranks lose the same packets, and those of a stage's result are lost alike whether or not its
+/// input is sent past it. Owner: one rank. Ranks: those of the pipeline with the same coordinates of other groups, each
+/// the steps of its program.
 class PipelineTraffic {
  public:
   /// The group is borrowed.
@@ -24,32 +26,37 @@ class PipelineTraffic {
   /// A training step of so many micro-batches begins.
   void begin_step(int micro_batches);
   /// The step says for which action, and from or to which rank. A buffer is one slot's, of one direction: it waits for
-  /// the last message sent from it.
-  void start_receive(const PipelineStep& step, const comm::Tensor& to);
+  /// the last message sent from it. `substitute`: where the input of the stage before is, or will be; empty: nowhere.
+  void start_receive(const PipelineStep& step, const comm::Tensor& to, const comm::Tensor& substitute = {});
   void start_send(const PipelineStep& step, const comm::Tensor& from);
   /// Returns when the input of the action is there. Nothing to wait for: it is not sent by another rank.
   void finish_receive(const Action& action);
-  /// Returns when the result of the last action of that kind in that slot may be overwritten.
+  /// Returns when the result of the last action of that kind in that slot, and its input, may be overwritten.
   void finish_send(const PipelineStep& step);
   void finish();
 
-  /// An evaluation, which is one micro-batch: the result of a stage, and the input of the next one. It begins with
-  /// begin_step(1).
-  void send_evaluated(int stage, const comm::Tensor& from, int to);
-  void receive_evaluated(int stage, const comm::Tensor& to, int from);
-
  private:
-  using Key = std::tuple<int, bool, int>;  // stage, whether forward, and micro-batch or slot
+  using Place = std::tuple<int, bool, int>;  // stage, whether forward, and micro-batch or slot
+  using Key = std::pair<Place, int>;         // with PipelineStep::past
+  struct PastFirst {
+    bool operator()(const Key& a, const Key& b) const {
+      return a.first != b.first ? a.first < b.first : a.second > b.second;
+    }
+  };
+  using Works = std::map<Key, comm::Work, PastFirst>;
 
-  comm::Message message(bool forward, int sending_stage, int micro_batch);
+  /// Waits for all of one place; what is sent past a stage first.
+  static void finish(Works& works, const Place& of);
+  /// `of_stage`: its result is sent, or its input.
+  comm::Message message(const PipelineStep& step, int of_stage);
 
   comm::Communicator& group_;
   int stages_;
-  std::uint64_t first_ordinal_ = 0;     ///< of the step or evaluation
-  std::uint64_t next_ordinal_ = 0;      ///< behind it
-  std::string name_;                    ///< of the last message
-  std::map<Key, comm::Work> receives_;  ///< by the action that needs them
-  std::map<Key, comm::Work> sends_;     ///< by slot
+  std::uint64_t first_ordinal_ = 0;  ///< of the step or evaluation
+  std::uint64_t next_ordinal_ = 0;   ///< behind it
+  std::string name_;                 ///< of the last message
+  Works receives_;                   ///< by the action that needs them
+  Works sends_;                      ///< by slot
 };
 
 }  // namespace droptest::models

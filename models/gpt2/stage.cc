@@ -175,6 +175,7 @@ void Stage::backward_part(StageBuffers& b, double scale, std::int64_t targets, G
     head_->forward_backward(b, scale / count, mode);
     ops_.sum_losses(b.losses, b.chunks.rows, count, losses_mode, Number::kLosses);
     normalise_backward(last_norm_, b.final_norm, last_bias, {}, grad_output(b), b, mode);
+    if (!b.passed_gradient.bytes.empty()) ops_.convert(grad_output(b), b.passed_gradient);
   } else {
     NormBackward sum;
     sum.rows = rows_;

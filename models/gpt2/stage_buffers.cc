@@ -23,7 +23,8 @@ StageExtents stage_extents(const Gpt2Config& config, const StageRange& range, in
           batch};
 }
 
-void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, Keep keep, BufferVisitor& visitor) {
+void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, Keep keep, const SentPast& sent_past,
+                   BufferVisitor& visitor) {
   const OpsTypes types = form.types();
   const std::int64_t rows = x.batch.rows();
   const bool backward = keep != Keep::kNothing;
@@ -69,6 +70,8 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
   } else {
     activations(b.output, "output of the stage", x.width, saved);
   }
+  const bool takes_input = sent_past.activations && !x.range.has_embedding();
+  activations(b.passed_input, "activations sent past a stage", takes_input ? x.width : 0, saved);
 
   const auto working = [&](comm::Tensor& tensor, const char* name, comm::ElementType type, std::uint64_t count) {
     visitor.tensor(tensor, name, type, count, Lifetime::kWorking);
@@ -95,6 +98,7 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
   const bool alone = head && x.range.has_embedding();
   activations(b.grad_residual, "gradient of the residual stream", x.width,
               alone ? Lifetime::kWorking : Lifetime::kSaved);
+  activations(b.passed_gradient, "gradients sent past a stage", sent_past.gradients ? x.width : 0, Lifetime::kSaved);
   constexpr const char* kWithin = "gradients within a block";
   const bool split = keep == Keep::kForSplitBackward;
   comm::Tensor shared_qkv;

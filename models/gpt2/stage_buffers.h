@@ -10,6 +10,7 @@
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/stage_range.h"
 #include "models/ops/ops.h"
+#include "models/pipeline/pipeline_program.h"
 
 namespace droptest::models {
 
@@ -67,6 +68,9 @@ struct StageBuffers {
   std::vector<AttentionBuffers> attention;
   std::vector<MlpBuffers> mlp;
   comm::Tensor output;  ///< [rows, width]: the residual stream after the last block; empty with a head
+  /// [rows, width]: the input of the stage before this one, sent past it, and the gradient of the output of the stage
+  /// behind it; with a head the gradient of this stage's own output, to be sent. Empty where nothing is sent past.
+  comm::Tensor passed_input, passed_gradient;
   NormBuffers final_norm;
   comm::Tensor logits;                    ///< [chunk's rows, stride]
   comm::Tensor largest, sums, predicted;  ///< [chunk's rows]
@@ -98,6 +102,6 @@ class BufferVisitor {
 /// no backward pass follows, none is saved. Where the backward pass is not split, blocks share the buffers of
 /// gradients. Names are for people.
 void visit_buffers(StageBuffers& buffers, const StageExtents& extents, const OpsForm& form, Keep keep,
-                   BufferVisitor& visitor);
+                   const SentPast& sent_past, BufferVisitor& visitor);
 
 }  // namespace droptest::models

@@ -66,8 +66,11 @@ class Placing final : public BufferVisitor {
 }  // namespace
 
 StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int world_size, int rank, const OpsForm& form,
-                     const BatchShape& batch, Keep keep)
-    : extents_(stage_extents(config, range, world_size, rank, batch)), batch_(batch), keep_(keep) {
+                     const BatchShape& batch, Keep keep, const SentPast& sent_past)
+    : extents_(stage_extents(config, range, world_size, rank, batch)),
+      batch_(batch),
+      keep_(keep),
+      sent_past_(sent_past) {
   const std::unique_ptr<PlannerOps> ops = make_planner_ops(form, world_size, rank);
   ParameterStore store(stage_tensors(config, range, world_size, rank), *ops);
   for (std::size_t i = 0; i < store.tensors().size(); ++i) {
@@ -79,9 +82,13 @@ StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int worl
   Stage stage(config, range, store, *ops);
   StageBuffers buffers;
   Declaration declaration(*ops);
-  visit_buffers(buffers, extents_, form, keep, declaration);
+  visit_buffers(buffers, extents_, form, keep, sent_past, declaration);
+  if (!buffers.passed_input.bytes.empty()) ops->convert(buffers.passed_input, Stage::input(buffers));
   stage.forward(buffers, keep, {}, {});
+  if (range.has_embedding() && sent_past.activations) ops->convert(Stage::input(buffers), Stage::output(buffers));
   forward_reductions_ = ops->reductions();
+  const bool takes_gradient = !range.has_head() && !buffers.passed_gradient.bytes.empty();
+  if (takes_gradient) ops->convert(buffers.passed_gradient, Stage::grad_output(buffers));
   if (keep == Keep::kForBackward) {
     stage.backward(buffers, 1, batch.rows(), GradientMode::kSet);
   } else if (keep == Keep::kForSplitBackward) {
@@ -122,7 +129,7 @@ StageBuffers StagePlan::placed_at(std::byte* saved, std::byte* working, std::uin
                                   comm::Stream* stream) const {
   StageBuffers buffers;
   Placing placing(saved_, saved, working_, working, stream);
-  visit_buffers(buffers, extents_, form, keep_, placing);
+  visit_buffers(buffers, extents_, form, keep_, sent_past_, placing);
   buffers.slot = static_cast<int>(slot);
   return buffers;
 }

@@ -19,9 +19,10 @@ namespace droptest::models {
 /// has a slot of saved activations, and all share one piece of working memory. Needs no device.
 class StagePlan {
  public:
-  /// The form is used in the constructor alone. Throws: CheckError that names a parameter with too few elements.
+  /// `sent_past`: of this stage. The form is used in the constructor alone. Throws: CheckError that names a parameter
+  /// with too few elements.
   StagePlan(const Gpt2Config& config, const StageRange& range, int world_size, int rank, const OpsForm& form,
-            const BatchShape& batch, Keep keep);
+            const BatchShape& batch, Keep keep, const SentPast& sent_past = {});
 
   const BatchShape& batch() const { return batch_; }
   const MemoryPlan& saved() const { return saved_; }
@@ -48,6 +49,7 @@ class StagePlan {
   StageExtents extents_;
   BatchShape batch_;
   Keep keep_;
+  SentPast sent_past_;
   MemoryPlan saved_{{}};
   MemoryPlan working_{{}};
   std::vector<PlannedReduction> forward_reductions_;

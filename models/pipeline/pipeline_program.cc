@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
-#include <optional>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -18,17 +17,13 @@ namespace {
 using Kind = PipelineStep::Kind;
 using MicroBatchOfStage = std::pair<int, int>;
 
-/// The action that needs the result of this one as its input; absent: none does. Its kind is kForward or kBackward.
-std::optional<Action> user_of(const Action& action, int stages) {
-  const int to = action.is_forward() ? action.stage + 1 : action.stage - 1;
-  const bool has_result = action.is_forward() || action.makes_input_gradient();
-  if (!has_result || to < 0 || to == stages) return std::nullopt;
-  return Action{to, action.is_forward() ? Action::Kind::kForward : Action::Kind::kBackward, action.micro_batch};
-}
+/// From a stage to the next one in the direction of the action.
+int direction(const Action& action) { return action.is_forward() ? 1 : -1; }
 
-/// Identity of a message: its user.
-std::tuple<int, bool, int> identity(const Action& action) {
-  return {action.stage, action.is_forward(), action.micro_batch};
+/// Identity of a delivery: its user, and whether it was sent past a stage.
+using Identity = std::tuple<int, bool, int, bool>;
+Identity identity(const Action& user, bool is_past) {
+  return {user.stage, user.is_forward(), user.micro_batch, is_past};
 }
 
 /// A step at its place in a linear order of all ranks' steps.
@@ -37,6 +32,7 @@ struct Event {
   Kind kind = Kind::kCompute;
   int rank = 0;
   PipelineStep step;
+  bool ends_micro_batch = false;  ///< of the stage: nothing of its slot is needed afterwards
 
   /// Results are there before what begins at that time, and receives start before computations.
   int order_at_its_time() const { return kind == Kind::kSend ? 0 : (kind == Kind::kReceive ? 1 : 2); }
@@ -77,12 +73,7 @@ class Slots {
 /// The course of a program where sends wait for their receives.
 class Rehearsal {
  public:
-  explicit Rehearsal(const PipelineProgram& program)
-      : program_(program), stages_(static_cast<int>(program.slots.size())), at_(program.ranks.size()) {
-    for (std::size_t r = 0; r < program.ranks.size(); ++r) {
-      for (const PipelineStep& step : program.ranks[r]) rank_of_[step.action.stage] = static_cast<int>(r);
-    }
-  }
+  explicit Rehearsal(const PipelineProgram& program) : program_(program), at_(program.ranks.size()) {}
 
   void run() {
     for (bool moves = true; moves;) {
@@ -104,10 +95,6 @@ class Rehearsal {
   }
 
  private:
-  struct Message {
-    Action user;
-    bool sent = false;
-  };
   using Pair = std::pair<int, int>;  // source, destination
 
   bool take(std::size_t r, const PipelineStep& step) {
@@ -115,7 +102,7 @@ class Rehearsal {
     switch (step.kind) {
       case Kind::kReceive:
         occupy(r, step);
-        messages_[{step.peer, rank}].push_back({step.action});
+        messages_[{step.peer, rank}].push_back(step);
         return true;
       case Kind::kCompute:
         return compute(r, step);
@@ -127,29 +114,37 @@ class Rehearsal {
 
   bool compute(std::size_t r, const PipelineStep& step) {
     const Action& action = step.action;
-    const int from = action.is_forward() ? action.stage - 1 : action.stage + 1;
-    const bool needs = action.kind != Action::Kind::kWeightGradient && from >= 0 && from < stages_;
-    if (needs && !ready_.contains(identity(action))) return false;
+    const int from = action.stage - direction(action);
+    const bool needs = action.kind != Action::Kind::kWeightGradient && from >= 0 && from < program_.stages();
+    if (needs && !ready_.contains(identity(action, false))) return false;
+    if (needs && program_.has_substitute(action) && !ready_.contains(identity(action, true))) return false;
     occupy(r, step);
-    const std::optional<Action> user = user_of(action, stages_);
-    if (user && rank_of_.at(user->stage) == static_cast<int>(r)) ready_.insert(identity(*user));
+    for (const Delivery& delivery : program_.deliveries(action)) {
+      if (program_.rank_of(delivery.user.stage) != static_cast<int>(r)) continue;
+      ready_.insert(identity(delivery.user, delivery.past >= 0));
+    }
     if (action.ends_micro_batch()) occupants_.erase({action.stage, step.slot});
     return true;
   }
 
   bool send(std::size_t r, const PipelineStep& step) {
-    const std::optional<Action> user = user_of(step.action, stages_);
-    if (!user) fail(r, "\"" + step.text() + "\": no stage needs this result");
+    const std::vector<Delivery> all = program_.deliveries(step.action);
+    const auto meant = std::find_if(all.begin(), all.end(), [&](const Delivery& one) {
+      return one.past == step.past && program_.rank_of(one.user.stage) == step.peer;
+    });
+    if (meant == all.end()) fail(r, "\"" + step.text() + "\": no stage needs this result");
+    const Identity sends = identity(meant->user, step.is_past());
     auto& messages = messages_[{static_cast<int>(r), step.peer}];
     std::size_t& sent = sent_[{static_cast<int>(r), step.peer}];
     if (sent == messages.size()) return false;
-    const Action& expected = messages[sent].user;
-    if (identity(expected) != identity(*user)) {
+    const PipelineStep& expected = messages[sent];
+    if (identity(expected.action, expected.is_past()) != sends) {
       fail(r, "\"" + step.text() + "\": rank " + std::to_string(step.peer) + " expects the input of \"" +
-                  expected.text() + "\" instead");
+                  expected.action.text() + "\"" + (expected.is_past() ? " from before the last stage" : "") +
+                  " instead");
     }
     ++sent;
-    ready_.insert(identity(*user));
+    ready_.insert(sends);
     return true;
   }
 
@@ -167,44 +162,70 @@ class Rehearsal {
   }
 
   const PipelineProgram& program_;
-  int stages_;
-  std::map<int, int> rank_of_;
   std::vector<std::size_t> at_;
-  std::map<Pair, std::vector<Message>> messages_;
+  std::map<Pair, std::vector<PipelineStep>> messages_;  // as their receivers expect them
   std::map<Pair, std::size_t> sent_;
-  std::set<std::tuple<int, bool, int>> ready_;
+  std::set<Identity> ready_;
   std::map<std::pair<int, int>, int> occupants_;  // micro-batch by stage and slot
 };
 
 }  // namespace
 
 std::string PipelineStep::text() const {
+  const std::string beyond = is_past() ? " past stage " + std::to_string(past) : "";
   switch (kind) {
     case Kind::kReceive:
-      return "receive for " + action.text() + " from rank " + std::to_string(peer);
+      return "receive for " + action.text() + " from rank " + std::to_string(peer) + beyond;
     case Kind::kSend:
-      return "send of " + action.text() + " to rank " + std::to_string(peer);
+      return "send of " + action.text() + " to rank " + std::to_string(peer) + beyond;
     case Kind::kCompute:
       break;
   }
   return action.text();
 }
 
-PipelineProgram make_program(const PipelineSchedule& schedule) {
-  const std::vector<int> placement = schedule.rank_of_stage();
-  const int stages = schedule.stages();
+std::vector<Delivery> PipelineProgram::deliveries(const Action& action) const {
+  if (!action.is_forward() && !action.makes_input_gradient()) return {};
+  const auto has = [&](int stage) { return stage >= 0 && stage < stages(); };
+  const int next = action.stage + direction(action);
+  const int second = next + direction(action);
+  const auto user = [&](int stage) {
+    return Action{stage, action.is_forward() ? Action::Kind::kForward : Action::Kind::kBackward, action.micro_batch};
+  };
+  if (!has(next)) return {};
+  // A substitute is there before the holes that it fills: receives may take place in the order of their starts.
+  std::vector<Delivery> result;
+  const bool is_first = !has(action.stage - direction(action));
+  if (is_first && has_substitute(user(next))) result.push_back({user(next), action.stage});
+  result.push_back({user(next)});
+  if (has(second) && has_substitute(user(second))) result.push_back({user(second), next});
+  return result;
+}
+
+bool PipelineProgram::has_substitute(const Action& action) const {
+  const int from = action.stage - direction(action);
+  return sent_past.of(action) && from >= 0 && from < stages() && rank_of(from) != rank_of(action.stage);
+}
+
+PipelineProgram make_program(const PipelineSchedule& schedule, const SentPast& sent_past) {
+  PipelineProgram program;
+  program.rank_of_stage = schedule.rank_of_stage();
+  program.sent_past = sent_past;
   const ScheduleTiming timing = time_schedule(schedule, {});
   std::vector<Event> events;
   for (std::size_t r = 0; r < timing.ranks.size(); ++r) {
     const int rank = static_cast<int>(r);
     for (const TimedAction& timed : timing.ranks[r]) {
       events.push_back({timed.begin, Kind::kCompute, rank, {Kind::kCompute, timed.action}});
-      const std::optional<Action> user = user_of(timed.action, stages);
-      if (!user) continue;
-      const int to = placement[static_cast<std::size_t>(user->stage)];
-      if (to == rank) continue;
-      events.push_back({timed.begin, Kind::kReceive, to, {Kind::kReceive, *user, rank}});
-      events.push_back({timed.end, Kind::kSend, rank, {Kind::kSend, timed.action, to}});
+      std::size_t last = events.size() - 1;
+      for (const Delivery& delivery : program.deliveries(timed.action)) {
+        const int to = program.rank_of(delivery.user.stage);
+        if (to == rank) continue;
+        events.push_back({timed.begin, Kind::kReceive, to, {Kind::kReceive, delivery.user, rank, 0, delivery.past}});
+        last = events.size();
+        events.push_back({timed.end, Kind::kSend, rank, {Kind::kSend, timed.action, to, 0, delivery.past}});
+      }
+      events[last].ends_micro_batch = timed.action.ends_micro_batch();
     }
   }
   // Each step comes behind those that it waits for. So a rank that takes its steps in this order waits for no later
@@ -213,23 +234,24 @@ PipelineProgram make_program(const PipelineSchedule& schedule) {
     return std::pair(a.time, a.order_at_its_time()) < std::pair(b.time, b.order_at_its_time());
   });
 
-  PipelineProgram program;
+  const std::size_t stages = program.rank_of_stage.size();
   program.ranks.resize(schedule.ranks.size());
-  program.slot_of.assign(placement.size(), std::vector<int>(static_cast<std::size_t>(schedule.micro_batches())));
-  Slots slots(placement.size());
+  program.slot_of.assign(stages, std::vector<int>(static_cast<std::size_t>(schedule.micro_batches())));
+  Slots slots(stages);
   for (Event& event : events) {
     const Action& action = event.step.action;
     event.step.slot = slots.of(action);
     program.slot_of[static_cast<std::size_t>(action.stage)][static_cast<std::size_t>(action.micro_batch)] =
         event.step.slot;
     program.ranks[static_cast<std::size_t>(event.rank)].push_back(event.step);
-    if (event.kind == Kind::kReceive) continue;
-    const std::optional<Action> user = user_of(action, stages);
-    const bool is_sent = user && placement[static_cast<std::size_t>(user->stage)] != event.rank;
-    if (user && !is_sent) slots.of(*user);  // the result goes there
-    if (action.ends_micro_batch() && (event.kind == Kind::kSend || !is_sent)) slots.give_back(action);
+    if (event.kind == Kind::kCompute) {
+      for (const Delivery& delivery : program.deliveries(action)) {
+        if (program.rank_of(delivery.user.stage) == event.rank) slots.of(delivery.user);  // the result goes there
+      }
+    }
+    if (event.ends_micro_batch) slots.give_back(action);
   }
-  for (std::size_t s = 0; s < placement.size(); ++s) program.slots.push_back(slots.count(s));
+  for (std::size_t s = 0; s < stages; ++s) program.slots.push_back(slots.count(s));
   return program;
 }
 

@@ -23,6 +23,7 @@ enum class Purpose : std::uint16_t {
   kHadamardSigns = 21,      ///< signs of the randomised Hadamard transform
   kComputeStraggler = 32,   ///< how much longer than usual a rank computes in a step
   kTransferStraggler = 33,  ///< how much longer than usual a hop takes
+  kStageFailure = 34,       ///< whether a stage of a pipeline loses its weights before a step
 };
 
 /// The experiment's 64-bit seed is the key; see docs/fates.md for the counter's fields.

@@ -83,7 +83,7 @@ HopReference::Values HopReference::run(sim::Collective collective, int root, Val
             contributions[rank][e] += contributions_sent[hop.source][e];
           } else if (!is_lost) {
             mine = x;
-          } else if (network_.gather.fill == Fill::kZero) {
+          } else if (network_.gather.fill == Fill::kZero || network_.gather.fill == Fill::kSkip) {
             mine = 0;
           } else if (network_.gather.fill == Fill::kStale) {
             mine = last;

@@ -84,7 +84,7 @@ void LossyReference::fill_gathered(std::vector<double>& received, std::uint64_t 
     double& last = memory_[{memory, receiver, -1, begin + e}];
     if (!lost[e]) {
       last = value;
-    } else if (network_.gather.fill == Fill::kZero) {
+    } else if (network_.gather.fill == Fill::kZero || network_.gather.fill == Fill::kSkip) {
       value = 0;
     } else if (network_.gather.fill == Fill::kStale) {
       value = last;

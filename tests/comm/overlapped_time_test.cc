@@ -55,6 +55,10 @@ VirtualTime time_of_one(int ranks, const LossyOptions& options) {
 
 double seconds_of_one(int ranks, const LossyOptions& options) { return time_of_one(ranks, options).seconds; }
 
+double transfer_seconds(const LossyOptions& options) {
+  return (32768 + 128.0 * static_cast<double>(options.time->header_bytes)) / 1e9;
+}
+
 TEST(OverlappedTime, WhatIsComputedMeanwhileHidesACollective) {
   for (const PathEntry& path : paths()) {
     SCOPED_TRACE(path.name);
@@ -73,9 +77,37 @@ TEST(OverlappedTime, WhatIsComputedMeanwhileHidesACollective) {
       EXPECT_NEAR(time.seconds, std::max(alone, computed), kExact);
       EXPECT_NEAR(time.compute_seconds, computed, kExact);
       EXPECT_NEAR(time.network_seconds, blocking.network_seconds, kExact);
-      EXPECT_NEAR(time.exposed_seconds(), std::max(0.0, alone - computed), kExact);
+      EXPECT_NEAR(time.exposed_seconds(), std::max(0.0, blocking.exposed_seconds() - computed), kExact);
     }
   }
+}
+
+// Of a wait, the part before the last rank is ready is idle; the rest is exposed, in the class of the call.
+TEST(OverlappedTime, WaitsForOtherRanksAreIdleTime) {
+  const LossyOptions options = options_of("direct", 0, model_of());
+  const double alone = seconds_of_one(4, options);
+  constexpr double kLate = 1e-3;
+  const auto late_rank = [&](const Program& then) {
+    return time_of(4, options, [&](LossyCommunicator& lossy, Tensor first, Tensor second) {
+      if (lossy.rank() == 3) lossy.pass_compute_time(kLate);
+      then(lossy, first, second);
+    });
+  };
+  const VirtualTime reduced =
+      late_rank([](LossyCommunicator& lossy, Tensor data, Tensor) { lossy.all_reduce(data, ReduceOp::kSum, kFirst); });
+  EXPECT_NEAR(reduced.idle_seconds, 3 * kLate / 4, kExact) << "mean of the ranks";
+  EXPECT_NEAR(reduced.exposed_in(kClass), alone, kExact);
+  EXPECT_NEAR(reduced.exposed_seconds(), alone, kExact);
+  EXPECT_NEAR(reduced.seconds, kLate + alone, kExact);
+  EXPECT_NEAR(reduced.compute_seconds, kLate / 4, kExact);
+
+  // Rank 2 waits for a message of the late one; the sender waits for its own port.
+  const VirtualTime sent = late_rank([](LossyCommunicator& lossy, Tensor data, Tensor) {
+    if (lossy.rank() == 3) lossy.send(data, 2, kFirst);
+    if (lossy.rank() == 2) lossy.recv(data, 3, kFirst);
+  });
+  EXPECT_NEAR(sent.idle_seconds, kLate / 4, kExact);
+  EXPECT_NEAR(sent.seconds, kLate + sent.exposed_in(kClass) * 4 - transfer_seconds(options), kExact);
 }
 
 TEST(OverlappedTime, BlockingCallsAreExposedWhole) {
@@ -130,10 +162,6 @@ TEST(OverlappedTime, GroupsOfARankShareItsPorts) {
 
 // Of 32768 bytes in packets of 256 on a link of 1 GB/s and 5 us.
 constexpr double kLatency = 5e-6;
-double transfer_seconds(const LossyOptions& options) {
-  return (32768 + 128.0 * static_cast<double>(options.time->header_bytes)) / 1e9;
-}
-
 TEST(OverlappedTime, MessagesWaitForThePortOfTheirSender) {
   const LossyOptions options = options_of("direct", 0, model_of());
   const VirtualTime time = time_of(3, options, [](LossyCommunicator& lossy, Tensor first, Tensor second) {
@@ -226,6 +254,30 @@ TEST(OverlappedTime, AWorkMayCrossTheBeginningOfAStep) {
       work.wait();
     });
     EXPECT_NEAR(blocking.seconds, 2 * computed + alone, kExact);
+  }
+}
+
+// Where fates need times, calls are made at the wait, but each begins at its start.
+TEST(OverlappedTime, FatesThatDependOnTimeHideBehindComputationToo) {
+  LossyOptions options = options_of("direct", 0.1, model_of());
+  options.time->deadline_seconds = 1;
+  const VirtualTime blocking = time_of(4, options, [](LossyCommunicator& lossy, Tensor first, Tensor second) {
+    lossy.all_reduce(first, ReduceOp::kSum, kFirst);
+    lossy.all_reduce(second, ReduceOp::kSum, kSecond);
+  });
+  for (const double share : {0.25, 4.0}) {
+    const double computed = share * blocking.seconds;
+    const VirtualTime time = time_of(4, options, [&](LossyCommunicator& lossy, Tensor first, Tensor second) {
+      Work one = start(lossy, first, kFirst);
+      lossy.pass_compute_time(computed / 2);
+      Work two = start(lossy, second, kSecond);
+      lossy.pass_compute_time(computed / 2);
+      one.wait();
+      two.wait();
+    });
+    EXPECT_NEAR(time.seconds, std::max(blocking.seconds, computed), kExact) << share;
+    EXPECT_NEAR(time.exposed_seconds(), std::max(0.0, blocking.seconds - computed), kExact) << share;
+    EXPECT_NEAR(time.idle_seconds, 0, kExact);
   }
 }
 

@@ -71,15 +71,14 @@ TEST(Spec, ErrorsNameFilePointerValueAndWhatIsAllowed) {
   EXPECT_EQ(error_with({"/seed=-1"}), "s.json: /seed: got -1, want an integer in [0, 18446744073709551615]");
   EXPECT_EQ(error_with({R"(/network/loss={"model": "bernoulli", "loss_rate": 1.5})"}),
             "s.json: /network/loss/loss_rate: got 1.5, want a fraction in [0, 1], or percent as text (\"5%\")");
-  EXPECT_EQ(
-      error_of(R"({"name": "t", "data": {"text": "a"}, "netwrok": {}, "sede": 3})"),
-      "s.json: /netwrok: got an unknown key; did you mean \"network\"? known keys: backend, data, description, "
-      "device, extends, model, name, network, numerics_version, parallel, record, repeat, search, seed, seeds, sweep, "
-      "time, "
-      "training, validation\n"
-      "s.json: /sede: got an unknown key; did you mean \"seed\"? known keys: backend, data, description, device, "
-      "extends, model, name, network, numerics_version, parallel, record, repeat, search, seed, seeds, sweep, time, "
-      "training, validation");
+  EXPECT_EQ(error_of(R"({"name": "t", "data": {"text": "a"}, "netwrok": {}, "sede": 3})"),
+            "s.json: /netwrok: got an unknown key; did you mean \"network\"? known keys: backend, data, description, "
+            "device, extends, failures, model, name, network, numerics_version, parallel, record, repeat, search, "
+            "seed, seeds, "
+            "sweep, time, training, validation\n"
+            "s.json: /sede: got an unknown key; did you mean \"seed\"? known keys: backend, data, description, device, "
+            "extends, failures, model, name, network, numerics_version, parallel, record, repeat, search, seed, seeds, "
+            "sweep, time, training, validation");
 }
 
 TEST(Spec, AWrongValueSuggestsTheNearestOneOrTheOneThatIsMeant) {

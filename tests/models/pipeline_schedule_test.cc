@@ -259,8 +259,8 @@ TEST(PipelineProgram, AnyValidScheduleRunsEvenIfSendsWait) {
     const PipelineSchedule schedule = random_schedule(random);
     SCOPED_TRACE(csv_of(schedule));
     ASSERT_NO_THROW(validate(schedule));
-    const PipelineProgram program = make_program(schedule);
-    ASSERT_NO_THROW(validate(program));
+    ASSERT_NO_THROW(validate(make_program(schedule)));
+    ASSERT_NO_THROW(validate(make_program(schedule, {.activations = true, .gradients = true})));
   }
 }
 
@@ -288,6 +288,40 @@ TEST(PipelineProgram, NeighboursOnOneRankSendNothing) {
   EXPECT_THAT(texts(program.ranks[1]),
               ElementsAre("receive for 1F0 from rank 0 / 0", "1F0 / 0", "2F0 / 0", "send of 2F0 to rank 0 / 0",
                           "receive for 2B0 from rank 0 / 0", "2B0 / 0", "1B0 / 0", "send of 1B0 to rank 0 / 0"));
+}
+
+// A message past a stage goes along with each message of the stage's result, from the rank that has the stage's input.
+TEST(PipelineProgram, InputsAreSentPastTheirStages) {
+  const PipelineProgram three =
+      make_program(make_schedule(ScheduleKind::kGpipe, 3, 1, 1), {.activations = true, .gradients = true});
+  validate(three);
+  EXPECT_THAT(texts(three.ranks[0]),
+              ElementsAre("0F0 / 0", "send of 0F0 to rank 1 past stage 0 / 0", "send of 0F0 to rank 1 / 0",
+                          "send of 0F0 to rank 2 past stage 1 / 0", "receive for 0B0 from rank 2 past stage 1 / 0",
+                          "receive for 0B0 from rank 1 / 0", "0B0 / 0"));
+  EXPECT_THAT(texts(three.ranks[2]),
+              ElementsAre("receive for 2F0 from rank 0 past stage 1 / 0", "receive for 2F0 from rank 1 / 0", "2F0 / 0",
+                          "2B0 / 0", "send of 2B0 to rank 1 past stage 2 / 0", "send of 2B0 to rank 1 / 0",
+                          "send of 2B0 to rank 0 past stage 1 / 0"));
+
+  // Stages 0 and 2 share a rank, so stage 0's result is there; only the end of a pipeline sends its input.
+  const PipelineProgram chunks = make_program(make_schedule(ScheduleKind::kRoundRobin, 2, 2, 1), {.activations = true});
+  validate(chunks);
+  EXPECT_THAT(texts(chunks.ranks[0]),
+              ElementsAre("0F0 / 0", "send of 0F0 to rank 1 past stage 0 / 0", "send of 0F0 to rank 1 / 0",
+                          "receive for 2F0 from rank 1 / 0", "2F0 / 0", "send of 2F0 to rank 1 / 0",
+                          "receive for 2B0 from rank 1 / 0", "2B0 / 0", "send of 2B0 to rank 1 / 0",
+                          "receive for 0B0 from rank 1 / 0", "0B0 / 0"));
+  EXPECT_TRUE(chunks.has_substitute({2, Action::Kind::kForward}));
+  EXPECT_FALSE(chunks.has_substitute({0, Action::Kind::kForward}));
+  EXPECT_FALSE(chunks.has_substitute({2, Action::Kind::kBackward}));
+
+  // Results that stay on their rank are not lost.
+  const PipelineProgram v = make_program(schedule_from_csv("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n", "v"),
+                                         {.activations = true, .gradients = true});
+  validate(v);
+  EXPECT_FALSE(v.has_substitute({2, Action::Kind::kForward}));
+  EXPECT_TRUE(v.has_substitute({3, Action::Kind::kForward}));
 }
 
 /// The program of 1F1B for two ranks and three micro-batches, with one change.
@@ -327,6 +361,13 @@ TEST(PipelineProgram, WrongProgramsAreRefusedWithRankActionAndPeer) {
                 for (PipelineStep& step : p.ranks[1]) step.slot = 0;
               }),
               fails("rank 1: \"receive for 1F1 from rank 0\": slot 0 of the stage still has micro-batch 0"));
+  EXPECT_THAT(
+      ([] {
+        PipelineProgram p = make_program(make_schedule(ScheduleKind::kGpipe, 2, 1, 1), {.activations = true});
+        std::swap(p.ranks[0][1], p.ranks[0][2]);
+        validate(p);
+      }),
+      fails("rank 0: \"send of 0F0 to rank 1\": rank 1 expects the input of \"1F0\" from before the last stage"));
   EXPECT_THAT(changed([](PipelineProgram& p) { p.slots[1] = 1; }),
               fails("rank 1: \"receive for 1F1 from rank 0\": got slot 1 of 1"));
 }

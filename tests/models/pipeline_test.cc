@@ -20,6 +20,7 @@
 #include "models/training_step.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
+#include "sim/loss/loss_process.h"
 #include "tests/models/formula_model.h"
 #include "tests/models/recording_communicator.h"
 
@@ -46,6 +47,10 @@ struct Training {
   int steps = 5;
   OptimizerConfig optimizer{.epsilon = 1e-3};
   double loss_rate = 0;  ///< of activations and their gradients between stages
+  SentPast sent_past{};  ///< and the fill `skip`
+  enum class Loses { kPackets, kResults, kResultsForEnds } loses = Loses::kPackets;  ///< results: all of them
+  std::vector<int> identities{};  ///< blocks whose output is their input: their last weights are zero
+  bool clips = true;
   bool records = false;  ///< messages of the pipeline; its calls are then blocking
 };
 
@@ -61,7 +66,7 @@ std::shared_ptr<const PipelinePlan> plan_of(const Training& run) {
   auto plan = std::make_shared<PipelinePlan>();
   const PipelineSchedule schedule = schedule_of(run);
   validate(schedule);
-  plan->program = make_program(schedule);
+  plan->program = make_program(schedule, run.sent_past);
   const int stages = schedule.stages();
   int first = 0;
   for (int s = 0; s < stages; ++s) {
@@ -83,13 +88,51 @@ struct Result {
   std::vector<std::optional<std::uint64_t>> ordinals;
 };
 
-comm::LossyOptions losing(double rate) {
-  comm::LossyOptions options;
-  for (const sim::TrafficClass of : {sim::TrafficClass::kPpActivation, sim::TrafficClass::kPpGradient}) {
-    comm::ClassNetwork& network = options.network.of(of).emplace();
-    network.reduce.loss = network.gather.loss = std::make_shared<sim::Bernoulli>(rate);
+/// Loses the messages in the first half of a link's places: those of results, not those sent past a stage.
+class LossOfResults final : public sim::LossProcess {
+ public:
+  explicit LossOfResults(int destination) : destination_(destination) {}
+  void draw(std::uint64_t /*seed*/, const sim::Link& link, std::uint64_t first, sim::PacketMask& lost) const override {
+    const bool is_result = first < std::uint64_t{1} << 31U;
+    const bool loses = is_result && (destination_ < 0 || link.destination == destination_);
+    lost.resize(lost.size());
+    for (std::uint64_t i = 0; loses && i < lost.size(); ++i) lost.set_lost(i);
   }
+  double loss_rate() const override { return 0.5; }
+  double mean_burst_packets() const override { return 1; }
+  double mean_gap_packets() const override { return 1; }
+  double burst_at_least(std::uint64_t /*packets*/) const override { return 0.5; }
+  double lost_count_variance(std::uint64_t n) const override { return static_cast<double>(n); }
+  std::string describe() const override { return "results"; }
+
+ private:
+  int destination_;
+};
+
+comm::LossyOptions losing(const Training& run) {
+  comm::LossyOptions options;
+  if (run.loss_rate == 0 && run.loses == Training::Loses::kPackets) return options;
+  const auto give = [&](sim::TrafficClass of, bool skips, int end) {
+    comm::HalfNetwork& gather = options.network.of(of).emplace().gather;
+    gather.loss = std::make_shared<sim::Bernoulli>(run.loss_rate);
+    if (run.loses == Training::Loses::kResults) gather.loss = std::make_shared<LossOfResults>(-1);
+    if (run.loses == Training::Loses::kResultsForEnds) gather.loss = std::make_shared<LossOfResults>(end);
+    if (skips) gather.fill = comm::Fill::kSkip;
+  };
+  give(sim::TrafficClass::kPpActivation, run.sent_past.activations, run.pipeline - 1);
+  give(sim::TrafficClass::kPpGradient, run.sent_past.gradients, 0);
   return options;
+}
+
+template <class T>
+void set_identities(std::span<Parameter<T>> parameters, const std::vector<int>& blocks) {
+  for (const int block : blocks) {
+    const std::string prefix = "h." + std::to_string(block) + ".";
+    for (const Parameter<T>& parameter : parameters) {
+      if (!parameter.name.starts_with(prefix) || parameter.name.find("c_proj") == std::string::npos) continue;
+      std::ranges::fill(parameter.value, T{0});
+    }
+  }
 }
 
 /// Whatever the layout is, a step reads the same sequences.
@@ -105,7 +148,7 @@ Result train(const Training& run) {
   layout.data = run.data;
   layout.tensor = run.tensor;
   comm::run_ranks(layout.world_size(), kTestTimeout, [&](comm::Communicator& plain) {
-    comm::LossyCommunicator world(plain, run.loss_rate > 0 ? losing(run.loss_rate) : comm::LossyOptions{});
+    comm::LossyCommunicator world(plain, losing(run));
     const comm::ParallelGroups groups(layout, world);
     const std::unique_ptr<comm::Communicator> alone = world.split(world.rank(), 0);
     comm::Communicator* const shared = groups.group(comm::ParallelDimension::kTensor);
@@ -123,8 +166,9 @@ Result train(const Training& run) {
     ranks.data_stride = layout.stride(comm::ParallelDimension::kData);
     Gpt2 model(run.config, make_host_ops({.type = comm::element_type_of<T>()}, tensor), run.optimizer, {}, ranks);
     set_formula_weights<T>(run.config, model.template parameters<T>(), tensor);
+    set_identities(model.template parameters<T>(), run.identities);
     model.upload_values();
-    TrainingStep step(model, kMaxNorm);
+    TrainingStep step(model, run.clips ? kMaxNorm : 1e9);
     const int data_rank = groups.coordinates().data;
     const auto batches_of = [&](int s, std::vector<std::vector<std::int32_t>>& texts) {
       std::vector<MicroBatch> batches;
@@ -293,6 +337,51 @@ TEST(PipelineSchedules, OfOnePlacementGiveTheSameBits) {
       EXPECT_EQ(packets(want, sim::TrafficClass::kPpGradient).first, 30U);
       EXPECT_GT(packets(want, sim::TrafficClass::kPpActivation).second, 0U);
     }
+  }
+}
+
+// Where blocks are identities, a stage's input is its output, in both directions: what is lost is nothing.
+TEST(Skip, WhereStagesAreIdentitiesNothingIsMissing) {
+  const std::vector<Training> runs = {
+      {.pipeline = 2},
+      {.pipeline = 4, .kind = kGpipe},
+      {.config = {3, 32, 4, 12, 97}, .pipeline = 3},
+      {.pipeline = 2, .chunks = 2, .kind = kInterleaved},
+      {.pipeline = 2, .kind = kZeroBubble},
+      {.config = {8, 32, 4, 12, 97}, .pipeline = 4, .micro_batches = 8, .file = "zbv_4x8.csv"}};
+  for (Training run : runs) {
+    for (int block = 0; block < run.config.layers; ++block) run.identities.push_back(block);
+    run.steps = 1;
+    const Result want = train<double>(run);
+    run.loses = Training::Loses::kResults;
+    run.sent_past = {.activations = true, .gradients = true};
+    const Result got = train<double>(run);
+    for (const auto& [name, values] : want.of_replica[0]) {
+      EXPECT_LE(relative_difference(got.of_replica[0].at(name), values), 1e-13) << name;
+    }
+    const auto [packets_sent, packets_lost] = packets(got, sim::TrafficClass::kPpActivation);
+    EXPECT_GT(packets_lost, 0U);
+    const bool all_travel = run.chunks == 1;  // else some inputs are on their user's rank
+    EXPECT_LE(packets_sent, 2 * packets_lost);
+    EXPECT_EQ(packets_sent == 2 * packets_lost, all_travel);
+    run.sent_past = {};
+    EXPECT_NE(train<double>(run).steps[0].loss, want.steps[0].loss) << "without skip";
+  }
+}
+
+// The stage with block 1 is left out: the others train as they would around a block that does nothing.
+TEST(Skip, AStageIsLeftOutWhereItsResultsAreLost) {
+  Training run{.config = {3, 32, 4, 12, 97}, .pipeline = 3, .steps = 1, .clips = false};
+  run.identities = {1};
+  const Result want = train<double>(run);
+  run.identities = {};
+  run.sent_past = {.activations = true, .gradients = true};
+  run.loses = Training::Loses::kResultsForEnds;
+  const Result got = train<double>(run);
+  EXPECT_NEAR(got.steps[0].loss, want.steps[0].loss, 1e-12);
+  for (const auto& [name, values] : want.of_replica[0]) {
+    if (name.find("h.1.") != std::string::npos) continue;
+    EXPECT_LE(relative_difference(got.of_replica[0].at(name), values), 1e-12) << name;
   }
 }
 

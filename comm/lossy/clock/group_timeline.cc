@@ -36,17 +36,17 @@ std::vector<double> GroupTimeline::exchange_clocks(double begin_seconds) {
   return clocks;
 }
 
-double GroupTimeline::play(const CallArguments& call, Arrival arrival, double ready_seconds) {
+CallTimes GroupTimeline::play(const CallArguments& call, Arrival arrival, double ready_seconds) {
   clock_.message_times().clear();
   const ElementType type = call.operation == Operation::kSend ? call.input.type : call.output.type;
   const CollectiveTiming::What what{call.message.traffic_class, type, arrival, call.message.ordinal};
   if (call.operation == Operation::kSend) return play_send(call, what, ready_seconds);
-  if (call.operation == Operation::kRecv) return std::max(ready_seconds, play_recv(call, what));
+  if (call.operation == Operation::kRecv) return play_recv(call, what, ready_seconds);
   return play_collective(call, what, ready_seconds);
 }
 
-double GroupTimeline::play_collective(const CallArguments& call, const CollectiveTiming::What& what,
-                                      double ready_seconds) {
+CallTimes GroupTimeline::play_collective(const CallArguments& call, const CollectiveTiming::What& what,
+                                         double ready_seconds) {
   std::vector<std::uint64_t> table;
   if (call.operation == Operation::kAllToAll) {
     const auto ranks = static_cast<std::size_t>(group_.world_size());
@@ -57,6 +57,7 @@ double GroupTimeline::play_collective(const CallArguments& call, const Collectiv
   VirtualClock::Ports& ports = clock_.ports();
   const double begin = std::max({ready_seconds, ports.sends_from, ports.receives_from});
   std::vector<double> clocks = exchange_clocks(begin);
+  const double all_ready = *std::max_element(clocks.begin(), clocks.end());
   const auto visit = [&](const TimedMessage& message) {
     if (message.counted_on == group_.rank()) count_message(message, clock_.time());
     if (notes_times_) note_time(message, clock_.message_times());
@@ -83,7 +84,7 @@ double GroupTimeline::play_collective(const CallArguments& call, const Collectiv
   const double end = clocks[static_cast<std::size_t>(group_.rank())];
   ports = {end, end};
   clock_.time().network_seconds += end - begin;
-  return end;
+  return {all_ready, end};
 }
 
 // Messages from send to recv have no deadline.
@@ -94,7 +95,8 @@ void GroupTimeline::note_message(const TimedMessage& message) {
 }
 
 // The time of departure travels before the message.
-double GroupTimeline::play_send(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds) {
+CallTimes GroupTimeline::play_send(const CallArguments& call, const CollectiveTiming::What& what,
+                                   double ready_seconds) {
   VirtualClock::Ports& ports = clock_.ports();
   const std::array<double, 1> departure = {std::max(ready_seconds, ports.sends_from)};
   group_.send(ConstTensor(std::span<const double>(departure)), call.peer, kClocks);
@@ -102,11 +104,12 @@ double GroupTimeline::play_send(const CallArguments& call, const CollectiveTimin
   note_message(sent);
   ports.sends_from = departure[0] + sent.cost.transfer_seconds;
   clock_.time().network_seconds += sent.cost.transfer_seconds;
-  return ports.sends_from;
+  return {ready_seconds, ports.sends_from};
 }
 
 // Where the receiver's port is busy, the message waits in front of it.
-double GroupTimeline::play_recv(const CallArguments& call, const CollectiveTiming::What& what) {
+CallTimes GroupTimeline::play_recv(const CallArguments& call, const CollectiveTiming::What& what,
+                                   double ready_seconds) {
   std::array<double, 1> departure = {0};
   group_.recv(Tensor(std::span<double>(departure)), call.peer, kClocks);
   const TimedMessage received =
@@ -117,7 +120,7 @@ double GroupTimeline::play_recv(const CallArguments& call, const CollectiveTimin
   ports.receives_from = first_bit + received.cost.transfer_seconds;
   clock_.time().network_seconds += received.cost.transfer_seconds;
   count_message(received, clock_.time());
-  return ports.receives_from;
+  return {departure[0], std::max(ready_seconds, ports.receives_from)};
 }
 
 }  // namespace droptest::comm

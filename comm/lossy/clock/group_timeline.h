@@ -27,10 +27,10 @@ class GroupTimeline {
   /// `group` and `clock` are borrowed, and outlive this. Other users of `group` use it in the same order on all ranks.
   GroupTimeline(Communicator& group, GroupNumber number, VirtualClock& clock);
 
-  /// The end of `call` for this rank, where the call was ready to begin at `ready_seconds`. A send ends when the rank's
-  /// port is free again, other calls end when all data have arrived. Messages that arrive for certain are sent once.
-  /// Notes the times of its messages in the clock's MessageTimes, where fates or deadlines need them.
-  double play(const CallArguments& call, Arrival arrival, double ready_seconds);
+  /// The times of `call` for this rank, where the call was ready to begin at `ready_seconds`. A send ends when the
+  /// rank's port is free again, other calls end when all data have arrived. Messages that arrive for certain are sent
+  /// once. Notes the times of its messages in the clock's MessageTimes, where fates or deadlines need them.
+  CallTimes play(const CallArguments& call, Arrival arrival, double ready_seconds);
 
   /// The training step that the next collectives belong to; the loss of a link may change with it.
   void begin_step(std::uint64_t step) { timing_.begin_step(step); }
@@ -39,9 +39,9 @@ class GroupTimeline {
 
  private:
   std::vector<double> exchange_clocks(double begin_seconds);
-  double play_collective(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);
-  double play_send(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);
-  double play_recv(const CallArguments& call, const CollectiveTiming::What& what);
+  CallTimes play_collective(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);
+  CallTimes play_send(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);
+  CallTimes play_recv(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);
   void note_message(const TimedMessage& message);
 
   Communicator& group_;

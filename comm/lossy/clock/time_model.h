@@ -2,14 +2,17 @@
 // The rules of virtual time, and the time that a rank has used.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
 
 #include "comm/lossy/network.h"
 #include "sim/state_visitor.h"
 #include "sim/time/link_cost.h"
+#include "sim/traffic_class.h"
 
 namespace droptest::comm {
 
@@ -33,7 +36,9 @@ void validate(const TimeModel& model, const Network& network);
 /// The clock of one rank, and the parts of its time. Counts are of the messages that the rank receives.
 struct VirtualTime {
   double seconds = 0;
-  double compute_seconds = 0;  ///< of these, spent between waits for calls; the rest is exposed communication
+  double compute_seconds = 0;  ///< of these, spent between waits for calls
+  double idle_seconds = 0;     ///< in waits, until all ranks of the call were ready: stragglers, bubbles of a pipeline
+  std::array<double, sim::kAllTrafficClasses.size()> exposed{};  ///< the rest of the waits, by class of the call
   /// The time of the rank's calls, from readiness of their data and ports to their ends, whether the rank waited or
   /// computed meanwhile: the exposed time if nothing overlapped.
   double network_seconds = 0;
@@ -42,9 +47,12 @@ struct VirtualTime {
   std::uint64_t timeouts = 0;  ///< waits for feedback or timers
   std::uint64_t late = 0;      ///< packets that missed a deadline
 
-  double exposed_seconds() const { return seconds - compute_seconds; }
+  double& exposed_in(sim::TrafficClass of) { return exposed[static_cast<std::size_t>(of)]; }
+  double exposed_in(sim::TrafficClass of) const { return exposed[static_cast<std::size_t>(of)]; }
+  double exposed_seconds() const { return std::accumulate(exposed.begin(), exposed.end(), 0.0); }
   void visit_state(sim::StateVisitor& visitor) {
-    visit_values(visitor, seconds, compute_seconds, network_seconds, packets, repeated, timeouts, late);
+    visit_values(visitor, seconds, compute_seconds, idle_seconds, exposed, network_seconds, packets, repeated, timeouts,
+                 late);
   }
 };
 

@@ -48,6 +48,15 @@ void VirtualClock::compute_now(double seconds) {
   time_.compute_seconds += seconds;
 }
 
+void VirtualClock::wait_for(const CallTimes& call, sim::TrafficClass of) {
+  const double waited = call.end_seconds - time_.seconds;
+  if (waited <= 0) return;
+  const double idle = std::clamp(call.ready_seconds - time_.seconds, 0.0, waited);
+  time_.idle_seconds += idle;
+  time_.exposed_in(of) += waited - idle;
+  time_.seconds = call.end_seconds;
+}
+
 void VirtualClock::begin_step(std::uint64_t step) {
   if (step_ == step) return;
   if (!step_) resumed_ = thread_seconds();  // time before the first step is preparation
@@ -94,13 +103,16 @@ Network with_deadlines(const Network& network, const TimeModel& model) {
 }
 
 VirtualTime collect_time(Communicator& group, const VirtualTime& mine) {
-  const std::array<double, 7> words = {mine.seconds,
-                                       mine.compute_seconds,
-                                       mine.network_seconds,
-                                       static_cast<double>(mine.packets),
-                                       static_cast<double>(mine.repeated),
-                                       static_cast<double>(mine.timeouts),
-                                       static_cast<double>(mine.late)};
+  std::vector<double> words = {mine.seconds,
+                               mine.compute_seconds,
+                               mine.network_seconds,
+                               static_cast<double>(mine.packets),
+                               static_cast<double>(mine.repeated),
+                               static_cast<double>(mine.timeouts),
+                               static_cast<double>(mine.late),
+                               mine.idle_seconds};
+  const std::size_t numbers = words.size();
+  words.insert(words.end(), mine.exposed.begin(), mine.exposed.end());
   const auto ranks = static_cast<std::size_t>(group.world_size());
   std::vector<double> all(ranks * words.size());
   group.all_gather(ConstTensor(std::span<const double>(words)), Tensor(std::span(all)),
@@ -115,6 +127,10 @@ VirtualTime collect_time(Communicator& group, const VirtualTime& mine) {
     total.repeated += static_cast<std::uint64_t>(of_rank[4]);
     total.timeouts += static_cast<std::uint64_t>(of_rank[5]);
     total.late += static_cast<std::uint64_t>(of_rank[6]);
+    total.idle_seconds += of_rank[7] / static_cast<double>(ranks);
+    for (std::size_t c = 0; c < total.exposed.size(); ++c) {
+      total.exposed[c] += of_rank[numbers + c] / static_cast<double>(ranks);
+    }
   }
   return total;
 }

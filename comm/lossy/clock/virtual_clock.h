@@ -16,6 +16,12 @@
 namespace droptest::comm {
 
 /// Shared by the groups of one rank.
+/// Two times of a call at one of its ranks.
+struct CallTimes {
+  double ready_seconds = 0;  ///< all ranks have their data and their ports
+  double end_seconds = 0;
+};
+
 class VirtualClock {
  public:
   /// `network` has the loss of every class. Throws: ConfigError for a model that has no meaning.
@@ -34,7 +40,7 @@ class VirtualClock {
   };
   Ports& ports() { return ports_; }
   /// The rank, on the compute timeline, waits for the network, where that is later.
-  void wait_until(double seconds) { time_.seconds = std::max(time_.seconds, seconds); }
+  void wait_for(const CallTimes& call, sim::TrafficClass of);
   /// Adds `seconds` of compute time to the given or measured compute time of the step. Throws: ConfigError for negative
   /// seconds.
   void compute_now(double seconds);

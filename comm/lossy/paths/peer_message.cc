@@ -38,8 +38,14 @@ void PeerMessage::before_receipt(Tensor data, Scratch& scratch) {
 }
 
 // Looks up the memory now: another message of the name may have arrived since the plan.
-void PeerMessage::received(const CallArguments& call) {
+void PeerMessage::received(const CallArguments& call, Scratch& scratch) {
   const Tensor data = call.output;
+  const ConstTensor substitute = call.message.substitute;
+  if (context_.network.gather.fill == Fill::kSkip && !substitute.bytes.empty()) {
+    DROPTEST_CHECK(substitute.count_elems() == data.count_elems() && substitute.type == data.type,
+                   "a substitute of another shape than its message");
+    own_values_ = outgoing(substitute, scratch);
+  }
   const Tensor remembered = one_hop_.memory(StaleMemory::Use::kReceive, call.message, data, {}, call.peer);
   one_hop_.fill(data, lost_.of(0), context_.packets(data.type, data.count_elems()), own_values_, remembered);
   if (!transform_.is_identity()) transform_.inverse(data, std::array{data.count_elems()});

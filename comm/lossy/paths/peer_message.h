@@ -31,7 +31,7 @@ class PeerMessage {
   void before_receipt(Tensor data, Scratch& scratch);
   /// The whole message is in call.output: takes out the packets that its link lost, and fills their elements. On the
   /// thread of the plan.
-  void received(const CallArguments& call);
+  void received(const CallArguments& call, Scratch& scratch);
 
  private:
   PathContext context_;

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// The methods of Gpt2 that pass activations and gradients from stage to stage.
+#include <algorithm>
+
+#include "models/gpt2/gpt2.h"
+#include "models/gpt2/gpt2_messages.h"
+
+namespace droptest::models {
+namespace {
+
+/// What a delivery gives to its user, on the side of the action.
+comm::Tensor source_of(const Action& action, int past, StageBuffers& b) {
+  const bool is_input = past == action.stage;
+  if (action.is_forward()) return is_input ? Stage::input(b) : Stage::output(b);
+  return is_input ? b.passed_gradient : Stage::grad_input(b);
+}
+
+/// Its place on the side of its user.
+comm::Tensor place_of(const Action& user, bool is_past, StageBuffers& b) {
+  if (user.is_forward()) return is_past ? b.passed_input : Stage::input(b);
+  return is_past ? b.passed_gradient : Stage::grad_output(b);
+}
+
+}  // namespace
+
+double Gpt2::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                      const BatchShape& shape) {
+  check_batch(tokens, targets, shape, config_);
+  Prepared& evaluation = prepared(shape, Keep::kNothing);
+  if (traffic_) traffic_->begin_step(1);
+  double loss = 0;
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    OwnStage& own = *stages_[i];
+    StageBuffers& b = evaluation.slots[i].front();
+    b.extents.batch = shape;
+    if (traffic_) take_evaluated(own.number, b);
+    own.stage.forward(b, Keep::kNothing, tokens, targets);
+    if (own.range.has_head()) {
+      own.stage.evaluate_head(b, std::max<std::int64_t>(1, count_targets(targets)));
+      loss = ops_->numbers()[Number::kEvaluation];
+    } else {
+      give_evaluated(own.number, b);
+    }
+  }
+  return loss;
+}
+
+std::optional<std::size_t> Gpt2::own_stage(int stage) const {
+  const auto found =
+      std::find_if(stages_.begin(), stages_.end(), [&](const auto& own) { return own->number == stage; });
+  if (found == stages_.end()) return std::nullopt;
+  return static_cast<std::size_t>(found - stages_.begin());
+}
+
+// An evaluation takes the steps of a program of one micro-batch, whose ranks compute their stages in order.
+void Gpt2::take_evaluated(int stage, StageBuffers& to) {
+  const Action action{stage, Action::Kind::kForward};
+  const PipelineProgram& program = ranks_.pipeline.plan->program;
+  const auto receive = [&](int from, int past) {
+    if (from < 0 || own_stage(from)) return;
+    const PipelineStep step{PipelineStep::Kind::kReceive, action, program.rank_of(from), 0, past};
+    start_receive(step, to);
+  };
+  if (program.has_substitute(action)) receive(std::max(stage - 2, 0), stage - 1);
+  receive(stage - 1, -1);
+  traffic_->finish_receive(action);
+}
+
+void Gpt2::give_evaluated(int stage, StageBuffers& from) {
+  const Action action{stage, Action::Kind::kForward};
+  const PipelineProgram& program = ranks_.pipeline.plan->program;
+  PipelineStep step{PipelineStep::Kind::kSend, action};
+  for (const Delivery& delivery : program.deliveries(action)) {
+    const comm::Tensor data = source_of(action, delivery.past, from);
+    if (const auto own = own_stage(delivery.user.stage)) {
+      ops_->convert(data, place_of(delivery.user, delivery.past >= 0, evaluation_->slots[*own].front()));
+      continue;
+    }
+    step.peer = program.rank_of(delivery.user.stage);
+    step.past = delivery.past;
+    traffic_->start_send(step, data);
+  }
+  if (traffic_) traffic_->finish_send(step);
+}
+
+void Gpt2::begin_steps(int micro_batches, const BatchShape& shape) {
+  prepared(shape, Keep::kForBackward);
+  if (traffic_) traffic_->begin_step(micro_batches);
+}
+
+void Gpt2::take(const PipelineStep& step, const PassInput& input) {
+  switch (step.kind) {
+    case PipelineStep::Kind::kReceive:
+      return start_receive(step, buffers({step.action.stage, step.slot}));
+    case PipelineStep::Kind::kSend:
+      return traffic_->start_send(step, source_of(step.action, step.past, buffers({step.action.stage, step.slot})));
+    case PipelineStep::Kind::kCompute:
+      return compute(step, input);
+  }
+}
+
+void Gpt2::start_receive(const PipelineStep& step, StageBuffers& to) {
+  const bool takes_past = !step.is_past() && ranks_.pipeline.plan->program.has_substitute(step.action);
+  traffic_->start_receive(step, place_of(step.action, step.is_past(), to),
+                          takes_past ? place_of(step.action, true, to) : comm::Tensor{});
+}
+
+void Gpt2::compute(const PipelineStep& step, const PassInput& input) {
+  const Action& action = step.action;
+  const StageSlot at{action.stage, step.slot};
+  if (traffic_ && action.kind != Action::Kind::kWeightGradient) {
+    traffic_->finish_receive(action);
+    traffic_->finish_send(step);
+  }
+  if (action.is_forward()) {
+    forward(at, input.batch.tokens, input.batch.targets, input.batch.shape);
+  } else {
+    backward(at, action.kind, input.scale, input.mean_over, input.follows);
+  }
+  pass_on(action);
+}
+
+void Gpt2::pass_on(const Action& action) {
+  if (ranks_.pipeline.plan == nullptr) return;
+  const PipelineProgram& program = ranks_.pipeline.plan->program;
+  const auto slot_of = [&](int stage) {
+    return program.slot_of[static_cast<std::size_t>(stage)][static_cast<std::size_t>(action.micro_batch)];
+  };
+  for (const Delivery& delivery : program.deliveries(action)) {
+    const int to = delivery.user.stage;
+    if (!own_stage(to)) continue;
+    // The gradients of a slot may share a buffer, from which an earlier micro-batch's is still being sent.
+    if (traffic_ && !action.is_forward()) {
+      traffic_->finish_send({PipelineStep::Kind::kCompute, delivery.user, -1, slot_of(to)});
+    }
+    ops_->convert(source_of(action, delivery.past, buffers({action.stage, slot_of(action.stage)})),
+                  place_of(delivery.user, delivery.past >= 0, buffers({to, slot_of(to)})));
+  }
+}
+
+void Gpt2::finish_backward() {
+  if (traffic_) traffic_->finish();
+  if (is_whole()) return;
+  if (ends_ != nullptr) {
+    const std::size_t tokens = store_.table().number_of("wte.weight");
+    const comm::Tensor gradient =
+        elements(store_.weight(tokens).gradient, 0, static_cast<std::int64_t>(store_.table().trained[tokens]));
+    comm::Stream* const traffic = ops_->begin_traffic();
+    ends_->all_reduce(comm::Tensor{gradient.type, gradient.bytes, traffic}, comm::ReduceOp::kSum,
+                      Gpt2Messages::embedding_gradient());
+    ops_->end_traffic();
+  }
+  store_.on_gradient_ready(kOutsideOfBlocks);
+}
+
+}  // namespace droptest::models

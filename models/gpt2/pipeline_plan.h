@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stages of a model and the ranks that have them.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "models/gpt2/batch.h"
+#include "models/gpt2/stage_range.h"
+#include "models/pipeline/pipeline_program.h"
+
+namespace droptest::models {
+
+/// The stages of a model, from the embedding to the head, and the steps of the ranks that have them.
+struct PipelinePlan {
+  std::vector<StageRange> stages;
+  PipelineProgram program;
+
+  /// The stages of one rank of the pipeline, in order.
+  std::vector<int> stages_of(int rank) const;
+  /// Throws: std::out_of_range for a stage that it does not have.
+  int rank_of(int stage) const { return program.rank_of(stage); }
+  /// What a stage's passes keep for its backward passes.
+  Keep keep_of(int stage) const;
+  /// Whether a stage has room for what is sent past the stage before it; the first one in a direction sends its own.
+  SentPast sent_past_of(int stage) const;
+};
+
+/// The ranks that have the stages of one model.
+struct PipelineParallel {
+  comm::Communicator* group = nullptr;         ///< borrowed; null: one rank has all stages
+  int stride = 1;                              ///< in ModelRanks::all: from a rank to the next one of its pipeline
+  std::shared_ptr<const PipelinePlan> plan{};  ///< shared with the executor; null: the whole model is one stage
+
+  int rank() const { return group == nullptr ? 0 : group->rank(); }
+};
+
+}  // namespace droptest::models
