@@ -11,6 +11,7 @@
 #include "comm/lossy/paths/path_registry.h"
 #include "experiments/run/core_shares.h"
 #include "experiments/run/training_model.h"
+#include "experiments/spec/planned_collectives.h"
 #include "models/gpt2/parameter_table.h"
 #include "sim/error.h"
 
@@ -47,12 +48,20 @@ std::uint64_t activation_message_bytes(const RunConfig& config) {
          sizeof(float);
 }
 
+/// Over the plans of all ranks: a bucket has at least one chunk, and with zero 3 the size of a gather.
+std::uint64_t largest_bucket_bytes(const RunConfig& config) {
+  std::uint64_t elems = 0;
+  for (const PlannedCollective& reduction : planned_collectives(config, sim::TrafficClass::kDpGradient)) {
+    elems = std::max(elems, reduction.call.elements);
+  }
+  return elems * sizeof(float);
+}
+
 /// Bytes of a rank's messages and remembered values, apart from the model's own buffers.
 std::uint64_t message_bytes(const RunConfig& config) {
   std::uint64_t bytes = remembered_bytes(config);
   if (config.parallel.tensor > 1) bytes += kMessagesAtOnce * activation_message_bytes(config);
-  if (config.parallel.data > 1) bytes += kMessagesAtOnce * config.sharding.bucket_bytes;
-  return bytes;
+  return bytes + kMessagesAtOnce * largest_bucket_bytes(config);
 }
 
 /// The settings that decide run_device_bytes(): runs of a sweep that differ only in seeds and rates share one key.
