@@ -288,6 +288,35 @@ TEST(Resolve, OnContributionTheLossIsTheReduceHalfs) {
   EXPECT_EQ(named["tp_forward"]["gather"]["loss"]["model"], "none");
 }
 
+TEST(Resolve, OnPathsBySizeALossOfBothHalvesHasOneMeaning) {
+  const std::string contribution = R"("sized_paths": [{"up_to_elements": 100, "path": "contribution"}])";
+  const auto with = [](const std::string& section) {
+    return std::vector<std::string>{"/network/classes/tp_forward={" + section + "}"};
+  };
+  EXPECT_THAT(config_error_of([&] { network_of(with(contribution)); }),
+              HasSubstr("s.json: /network/classes/tp_forward/sized_paths: got path contribution next to path direct, "
+                        "where one `loss` for both halves has two meanings"));
+  EXPECT_THAT(config_error_of([&] {
+                network_of(with(R"("path": "contribution", "sized_paths": [{"up_to_elements": 9, "path": "ring"}])"));
+              }),
+              HasSubstr("/network/classes/tp_forward/sized_paths: got path ring next to path contribution"));
+  EXPECT_THAT(config_error_of([&] {
+                network_of(with(contribution + R"(, "gather": {"loss": {"model": "none"}},
+                    "links": [{"sources": [0], "loss": {"model": "bernoulli", "loss_rate": 0.5}}])"));
+              }),
+              HasSubstr("where one `links` for both halves has two meanings"));
+  const json named = network_of(with(contribution + R"(, "gather": {"loss": {"model": "none"}})"));
+  EXPECT_EQ(named["tp_forward"]["reduce"]["loss"]["model"], "bernoulli");
+  EXPECT_EQ(named["tp_forward"]["gather"]["loss"]["model"], "none");
+  const json same = network_of(with(contribution + R"(, "path": "contribution")"));
+  EXPECT_EQ(same["tp_forward"]["gather"]["loss"]["model"], "none");
+  const json both = network_of(with(R"("sized_paths": [{"up_to_elements": 100, "path": "ring"}])"));
+  EXPECT_EQ(both["tp_forward"]["gather"]["loss"]["model"], "bernoulli");
+  // The resolved spec names both halves.
+  const ResolvedRun run = resolved(kTwoRanks, with(contribution + R"(, "gather": {"loss": {"model": "none"}})"));
+  EXPECT_EQ(resolve(run.spec, "again").run_id, run.run_id);
+}
+
 TEST(Resolve, GroupsBelongToThePathThatHasThem) {
   const ResolvedRun grouped = resolved(kTwoRanks, {"/network/path=hierarchical", "/network/group_ranks=2"});
   EXPECT_EQ(grouped.config.network.of(sim::TrafficClass::kTpForward)->group_ranks, 2);
