@@ -11,6 +11,7 @@
 #include "comm/spec/resolve_time.h"
 #include "comm/spec/sha256.h"
 #include "experiments/spec/choose_paths.h"
+#include "experiments/spec/idle_protection.h"
 #include "experiments/spec/numerics_version.h"
 #include "experiments/spec/planned_collectives.h"
 #include "experiments/spec/read_resolved.h"
@@ -109,8 +110,10 @@ class Resolver {
     run.config = std::move(config_);
     read_resolved(full_, run.config);
     run.run_id = run_id_of(run.spec);
-    run.warnings = idle_network(given_.value("network", json::object()), classes_in_use(config_),
-                                comm::network_use(full_.value("time", json())));
+    const json network = given_.value("network", json::object());
+    run.warnings = idle_network(network, classes_in_use(run.config), comm::network_use(full_.value("time", json())));
+    const std::vector<Warning> of_protection = idle_protection(network, run.config);
+    run.warnings.insert(run.warnings.end(), of_protection.begin(), of_protection.end());
     return run;
   }
 
