@@ -317,6 +317,24 @@ TEST(Resolve, OnPathsBySizeALossOfBothHalvesHasOneMeaning) {
   EXPECT_EQ(resolve(run.spec, "again").run_id, run.run_id);
 }
 
+TEST(Resolve, AFillThatShardedParametersCannotHaveIsRefusedWhereItIsWritten) {
+  const auto error = [](const std::vector<std::string>& fills) {
+    std::vector<std::string> overrides = {"/parallel/data=2", "/parallel/zero=3"};
+    overrides.insert(overrides.end(), fills.begin(), fills.end());
+    return config_error_of([&] { (void)resolved(kTwoRanks, overrides); });
+  };
+  const std::string refused = ": got \"own\", want \"stale\" or \"zero\" with /parallel/zero 3";
+  for (const std::string pointer : {"/network/fill", "/network/gather/fill", "/network/classes/parameter_gather/fill",
+                                    "/network/classes/parameter_gather/gather/fill"}) {
+    EXPECT_THAT(error({pointer + "=own"}), HasSubstr("s.json: " + pointer + refused));
+  }
+  // A class comes after the network, and a half after both.
+  EXPECT_THAT(error({"/network/gather/fill=stale", "/network/classes/parameter_gather/fill=own"}),
+              HasSubstr("s.json: /network/classes/parameter_gather/fill" + refused));
+  EXPECT_THAT(error({"/network/fill=stale", "/network/gather/fill=own"}),
+              HasSubstr("s.json: /network/gather/fill" + refused));
+}
+
 TEST(Resolve, GroupsBelongToThePathThatHasThem) {
   const ResolvedRun grouped = resolved(kTwoRanks, {"/network/path=hierarchical", "/network/group_ranks=2"});
   EXPECT_EQ(grouped.config.network.of(sim::TrafficClass::kTpForward)->group_ranks, 2);
