@@ -287,5 +287,28 @@ TEST(Replicas, InAnyOrderOfRanksTrainOverGlooAsOnLocalRanks) {
   EXPECT_NE(traces[1], traces[3]);
 }
 
+// A lossless evaluation draws no fates: training does not depend on how often there is one.
+TEST(Replicas, LosslessEvaluationLeavesTheLossesOfTrainingAlone) {
+  const auto losses_of = [](std::uint64_t every_steps, ValidationConfig::Network network) {
+    RunConfig config = replicas(2, 2, 3);
+    config.validation.network = network;
+    config.validation.every_steps = every_steps;
+    for (const TrafficClass of : {TrafficClass::kTpForward, TrafficClass::kTpBackward, TrafficClass::kDpGradient,
+                                  TrafficClass::kParameterGather}) {
+      lose(config, of, 0.05);
+    }
+    config.network.of(TrafficClass::kParameterGather)->gather.fill = comm::Fill::kStale;
+    std::vector<double> losses;
+    for (const MetricsLine& line : train_locally(config, tiny_corpus()).lines) {
+      if (line.train_loss) losses.push_back(*line.train_loss);
+    }
+    return losses;
+  };
+  using enum ValidationConfig::Network;
+  EXPECT_EQ(losses_of(4, kLossless), losses_of(6, kLossless));
+  // A lossy one sends its messages over the links of training (docs/parallelism.md).
+  EXPECT_NE(losses_of(4, kLossy), losses_of(6, kLossy));
+}
+
 }  // namespace
 }  // namespace droptest::experiments
