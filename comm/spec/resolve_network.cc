@@ -70,17 +70,13 @@ class NetworkResolver {
     const PathEntry& path = path_entry(resolved["path"].get<std::string>());
     const bool reduces = has_half(traffic_class, sim::Half::kReduce);
     if (!reduces) resolved["reduce"] = absent_half();
-    // On a path with this shorthand, a `loss` for both halves applies to the reduce half alone.
-    if (reduces && path.shorthand == LossShorthand::kReduceHalf) {
-      if (!gather_loss_named_) resolved["gather"]["loss"] = {{"model", "none"}};
-      if (!gather_links_named_) resolved["gather"].erase("links");
-    }
     ClassNetwork network;
     network.path = path.name;
     for (const json& small : resolved.value("sized_paths", json::array())) {
       network.sized_paths.push_back(
           {small["up_to_elements"].get<std::uint64_t>(), path_entry(small["path"].get<std::string>()).name});
     }
+    if (reduces) resolve_shorthand(path, network.sized_paths, resolved["gather"]);
     resolve_groups(path, resolved, network);
     resolve_reduce_fill(path, resolved["reduce"]["fill"]);
     check_consistency(path, resolved);
@@ -161,6 +157,28 @@ class NetworkResolver {
     if (layer.contains("links")) gather_links_named_ = false;
     if (layer.contains("gather") && layer["gather"].contains("loss")) gather_loss_named_ = true;
     if (layer.contains("gather") && layer["gather"].contains("links")) gather_links_named_ = true;
+  }
+
+  /// On a path with this shorthand, a `loss` for both halves applies to the reduce half alone.
+  void resolve_shorthand(const PathEntry& path, const std::vector<SizedPath>& sized_paths, json& gather) {
+    const auto other = std::find_if(sized_paths.begin(), sized_paths.end(), [&path](const SizedPath& small) {
+      return path_entry(small.path).shorthand != path.shorthand;
+    });
+    if (other != sized_paths.end()) return check_mixed_shorthand(path, *other, gather);
+    if (path.shorthand != LossShorthand::kReduceHalf) return;
+    if (!gather_loss_named_) gather["loss"] = {{"model", "none"}};
+    if (!gather_links_named_) gather.erase("links");
+  }
+
+  void check_mixed_shorthand(const PathEntry& path, const SizedPath& other, const json& gather) {
+    const auto refuse = [&](const char* member) {
+      report(where_ + ": " + places_["sized_paths"] + ": got path " + std::string(other.path) + " next to path " +
+             std::string(path.name) + ", where one `" + member +
+             "` for both halves has two meanings (on contribution the reduce half, else both); want gather/" + member +
+             " by itself, " + "or paths that are all or none contribution");
+    };
+    if (!gather_loss_named_ && !is_none(gather["loss"])) return refuse("loss");
+    if (!gather_links_named_ && gather.contains("links") && !gather["links"].empty()) refuse("links");
   }
 
   /// On a path without groups their size has no effect, so it is not part of the run's identity.

@@ -114,6 +114,9 @@ json class_json(const comm::ClassStatistics& statistics, const comm::ClassNetwor
   out["divergence_rms"] = finite_or_null(statistics.divergence_rms);
   out["digest"] = hex16(statistics.digest);
   out["path"] = network.path;
+  for (const comm::SizedPath& small : network.sized_paths) {
+    out["sized_paths"].push_back({{"up_to_elements", small.up_to_elems}, {"path", small.path}});
+  }
   for (std::size_t half = 0; half < kHalfNames.size(); ++half) {
     out["halves"][kHalfNames[half]] = half_json(statistics.halves[half], half_of(network, half));
   }

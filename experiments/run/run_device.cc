@@ -11,7 +11,9 @@
 #include "comm/lossy/paths/path_registry.h"
 #include "experiments/run/core_shares.h"
 #include "experiments/run/training_model.h"
+#include "experiments/spec/planned_collectives.h"
 #include "models/gpt2/parameter_table.h"
+#include "models/gpt2/shard_plan.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -31,28 +33,35 @@ std::string gibibytes_text(std::uint64_t bytes) {
   return text.data();
 }
 
-/// Copies of a message that the class keeps from one step to the next.
-std::uint64_t remembered_copies(const comm::ClassNetwork& network, std::uint64_t ranks) {
+/// Copies of a message of so many elements that the class keeps from one step to the next.
+std::uint64_t remembered_copies(const comm::ClassNetwork& network, std::uint64_t elems, std::uint64_t ranks) {
   std::uint64_t copies = 0;
   if (network.reduce.fill == comm::Fill::kStale)
-    copies += comm::path_entry(network.path).route == comm::Route::kAggregated ? ranks : 1;
+    copies += comm::path_entry(network.path_of(elems)).route == comm::Route::kAggregated ? ranks : 1;
   if (network.gather.fill == comm::Fill::kStale) ++copies;
   if (network.recovery.error_feedback != comm::ClassRecovery::ErrorFeedback::kOff) ++copies;
   return copies;
 }
 
-std::uint64_t activation_message_bytes(const RunConfig& config) {
+std::uint64_t activation_message_elems(const RunConfig& config) {
   return static_cast<std::uint64_t>(config.training.batch_sequences) *
-         static_cast<std::uint64_t>(config.training.sequence_tokens) * static_cast<std::uint64_t>(config.model.width) *
-         sizeof(float);
+         static_cast<std::uint64_t>(config.training.sequence_tokens) * static_cast<std::uint64_t>(config.model.width);
+}
+
+/// Over the plans of all ranks: a bucket has at least one chunk, and with zero 3 the size of a gather.
+std::uint64_t largest_bucket_bytes(const RunConfig& config) {
+  std::uint64_t elems = 0;
+  for (const PlannedCollective& reduction : planned_collectives(config, sim::TrafficClass::kDpGradient)) {
+    elems = std::max(elems, reduction.call.elements);
+  }
+  return elems * sizeof(float);
 }
 
 /// Bytes of a rank's messages and remembered values, apart from the model's own buffers.
 std::uint64_t message_bytes(const RunConfig& config) {
   std::uint64_t bytes = remembered_bytes(config);
-  if (config.parallel.tensor > 1) bytes += kMessagesAtOnce * activation_message_bytes(config);
-  if (config.parallel.data > 1) bytes += kMessagesAtOnce * config.sharding.bucket_bytes;
-  return bytes;
+  if (config.parallel.tensor > 1) bytes += kMessagesAtOnce * activation_message_elems(config) * sizeof(float);
+  return bytes + kMessagesAtOnce * largest_bucket_bytes(config);
 }
 
 /// The settings that decide run_device_bytes(): runs of a sweep that differ only in seeds and rates share one key.
@@ -68,23 +77,26 @@ auto memory_key(const RunConfig& config) {
 }  // namespace
 
 std::uint64_t remembered_bytes(const RunConfig& config) {
-  std::uint64_t bytes = 0;
+  std::uint64_t elems = 0;
   const std::uint64_t messages = 2 * static_cast<std::uint64_t>(config.model.layers) + 1;  // each of its own name
   for (const sim::TrafficClass c : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {
     if (const auto& network = config.network.of(c); network && config.parallel.tensor > 1) {
-      bytes += messages * activation_message_bytes(config) *
-               remembered_copies(*network, static_cast<std::uint64_t>(config.parallel.tensor));
+      const std::uint64_t of_message = activation_message_elems(config);
+      elems += messages * of_message *
+               remembered_copies(*network, of_message, static_cast<std::uint64_t>(config.parallel.tensor));
     }
   }
   for (const sim::TrafficClass c : {sim::TrafficClass::kDpGradient, sim::TrafficClass::kParameterGather}) {
     if (const auto& network = config.network.of(c); network && config.parallel.data > 1) {
-      const std::uint64_t parameters =
-          models::ParameterTable(models::gpt2_tensors(config.model, config.parallel.tensor, 0)).trained_elems;
-      bytes +=
-          parameters * sizeof(float) * remembered_copies(*network, static_cast<std::uint64_t>(config.parallel.data));
+      const models::ParameterTable table(models::gpt2_tensors(config.model, config.parallel.tensor, 0));
+      const models::ShardPlan plan(table, sizeof(float), config.sharding, config.parallel.data, 0);
+      for (const models::Bucket& bucket : plan.buckets()) {
+        elems +=
+            bucket.count * remembered_copies(*network, bucket.count, static_cast<std::uint64_t>(config.parallel.data));
+      }
     }
   }
-  return bytes;
+  return elems * sizeof(float);
 }
 
 void require_run_device(const RunConfig& config) {

@@ -25,6 +25,26 @@ Said said_by(const json& section) {
   return said;
 }
 
+/// The settings of a run that sends packets of a class.
+std::string wanted_for(const std::string& class_name) {
+  switch (sim::traffic_class_from_name(class_name)) {
+    case sim::TrafficClass::kTpForward:
+    case sim::TrafficClass::kTpBackward:
+      return "want /parallel/tensor 2 or more";
+    case sim::TrafficClass::kDpGradient:
+      return "want /parallel/data 2 or more";
+    case sim::TrafficClass::kParameterGather:
+      return "want /parallel/data 2 or more with /parallel/zero 1, 2 or 3";
+    case sim::TrafficClass::kPpActivation:
+    case sim::TrafficClass::kPpGradient:
+      return "want /parallel/pipeline 2 or more";
+    case sim::TrafficClass::kEmbeddingGradient:
+      return "want /parallel/pipeline 2 or more, with the first and the last stage on two ranks";
+    default:
+      return "no setting of /parallel makes any yet";
+  }
+}
+
 }  // namespace
 
 std::vector<Warning> idle_network(const json& network, const std::vector<sim::TrafficClass>& in_use,
@@ -33,13 +53,16 @@ std::vector<Warning> idle_network(const json& network, const std::vector<sim::Tr
   const json classes = network.value("classes", json::object());
   const Said of_all = said_by(network);
   if (in_use.empty()) {
-    const std::string why =
-        "no packet is sent, so none is lost: with /parallel/tensor 1 no traffic class has traffic; want 2 ranks or "
-        "more";
-    if (of_all == Said::kLoss) warnings.push_back({"/network", why, Warning::About::kRun});
+    const std::string nothing = "no packet is sent, so none is lost";
+    if (of_all == Said::kLoss) {
+      warnings.push_back({"/network",
+                          nothing + ": with /parallel/data, /parallel/tensor and /parallel/pipeline 1 no traffic class "
+                                    "has traffic; want 2 or more in one of them",
+                          Warning::About::kRun});
+    }
     for (const auto& [name, section] : classes.items()) {
       if (said_by(section) == Said::kNone) continue;
-      warnings.push_back({"/network/classes/" + name, why, Warning::About::kOneClass});
+      warnings.push_back({"/network/classes/" + name, nothing + "; " + wanted_for(name), Warning::About::kOneClass});
     }
     return warnings;
   }
@@ -53,7 +76,8 @@ std::vector<Warning> idle_network(const json& network, const std::vector<sim::Tr
   for (const auto& [name, section] : classes.items()) {
     if (classes_in_use.contains(name) || said_by(section) == Said::kNone) continue;
     warnings.push_back({"/network/classes/" + name,
-                        "no packet of this class is sent, so none is lost; the classes with traffic are " + used,
+                        "no packet of this class is sent, so none is lost; the classes with traffic are " + used +
+                            "; " + wanted_for(name),
                         Warning::About::kOneClass});
   }
   if (use != comm::NetworkUse::kLossOnly || of_all != Said::kNothing) return warnings;

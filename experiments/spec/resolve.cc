@@ -11,6 +11,7 @@
 #include "comm/spec/resolve_time.h"
 #include "comm/spec/sha256.h"
 #include "experiments/spec/choose_paths.h"
+#include "experiments/spec/idle_protection.h"
 #include "experiments/spec/numerics_version.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/planned_collectives.h"
@@ -111,8 +112,10 @@ class Resolver {
     run.config = std::move(config_);
     read_resolved(full_, run.config);
     run.run_id = run_id_of(run.spec);
-    run.warnings = idle_network(given_.value("network", json::object()), classes_in_use(config_),
-                                comm::network_use(full_.value("time", json())));
+    const json network = given_.value("network", json::object());
+    run.warnings = idle_network(network, classes_in_use(run.config), comm::network_use(full_.value("time", json())));
+    const std::vector<Warning> of_protection = idle_protection(network, run.config);
+    run.warnings.insert(run.warnings.end(), of_protection.begin(), of_protection.end());
     return run;
   }
 
@@ -352,7 +355,7 @@ class Resolver {
     config_.network = std::move(resolved.network);
     const auto& gather = config_.network.of(sim::TrafficClass::kParameterGather);
     if (gather && config_.sharding.shards_values() && comm::keeps_own(gather->gather.fill)) {
-      report("/network/classes/parameter_gather/gather/fill",
+      report(pointer_in_network("parameter_gather", {"gather/fill", "fill"}),
              "got " + quote_json(network["classes"]["parameter_gather"]["gather"]["fill"]) +
                  R"(, want "stale" or "zero" with /parallel/zero 3, where a rank keeps no other parameters)");
     }
@@ -360,11 +363,24 @@ class Resolver {
     const bool in_place = config_.sharding.shards_state() && !config_.sharding.shards_values();
     if (gather && in_place && loses_own_parts(*gather, comm::network_use(time)) &&
         !comm::keeps_own(gather->gather.fill)) {
-      report("/network/classes/parameter_gather",
+      report(gather->consistency == comm::Consistency::kShared
+                 ? pointer_in_network("parameter_gather", {"consistency"})
+                 : pointer_in_network("parameter_gather", {gather->path == "contribution" ? "path" : "sized_paths"}),
              "got a network on which an owner loses its own parameters with the others (path \"contribution\", or "
              "consistency \"shared\"), want another one, gather fill \"own\", or /parallel/zero 3, where owners keep "
              "their parameters apart");
     }
+  }
+
+  /// Where the spec says what holds for a class: the first of the members, or of the network's members of these names.
+  std::string pointer_in_network(const std::string& class_name, const std::vector<std::string>& members) const {
+    for (const std::string& section : {"/network/classes/" + class_name, std::string("/network")}) {
+      for (const std::string& member : members) {
+        std::string pointer = section + "/" + member;
+        if (given_.contains(json::json_pointer(pointer))) return pointer;
+      }
+    }
+    return "/network";
   }
 
   void check_repetitions() {

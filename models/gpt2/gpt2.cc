@@ -74,7 +74,9 @@ std::vector<std::unique_ptr<Gpt2::OwnStage>> Gpt2::make_stages(const SlotOptions
 }
 
 Gpt2::~Gpt2() {
+  store_.abandon_traffic();  // first, since a device may wait for peers of these collectives
   try {
+    ops_->end_traffic();
     ops_->join();
     ops_->synchronize();
   } catch (const DeviceError&) {

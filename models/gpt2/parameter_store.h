@@ -69,6 +69,10 @@ class ParameterStore {
   /// An all-gather of all values over the network of parameter_gather, so that stale fills remember these values.
   void gather_values();
 
+  /// Before memory is freed: gives up the collectives that an error left under way, with their group where the error
+  /// unwinds the program. A device may still be at work on their stream (Ops::end_traffic()). No traffic follows.
+  void abandon_traffic() noexcept { traffic_.reset(); }
+
   /// Before each pass: values change between passes in more ways than one.
   void round_values();
 

@@ -3,13 +3,18 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <exception>
 #include <map>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <tuple>
+#include <vector>
 
+#include "comm/backend_registry.h"
 #include "experiments/run/run_forecast.h"
 #include "experiments/run/trainer.h"
+#include "tests/comm/temporary_folder.h"
 #include "tests/experiments/tiny_run.h"
 
 namespace droptest::experiments {
@@ -195,6 +200,114 @@ TEST(Replicas, SendAsManyPacketsAsTheForecastSays) {
       EXPECT_EQ(sent, expected_packets(config)) << path << ", zero " << zero;
     }
   }
+}
+
+/// Trains on ranks that meet over Gloo, in threads of this process.
+TinyResult train_over_gloo(const RunConfig& config, const Corpus& corpus) {
+  const TemporaryFolder folder;
+  const auto ranks = static_cast<std::size_t>(config.parallel.world_size());
+  TinyResult result;
+  result.by_rank.resize(ranks);
+  std::vector<std::string> errors(ranks);
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        comm::ProcessGroupOptions options;
+        options.rank = static_cast<int>(rank);
+        options.world_size = static_cast<int>(ranks);
+        options.timeout = std::chrono::seconds(30);
+        options.rendezvous.directory = folder.path();
+        options.rendezvous.launch_id = "trainer";
+        const auto group = comm::backend_entry("gloo").connect(options);
+        result.by_rank[rank] =
+            train(config, corpus, *group, [&](const MetricsLine& line) { result.lines.push_back(line); });
+      } catch (const std::exception& error) {
+        errors[rank] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  result.outcome = result.by_rank[0];
+  return result;
+}
+
+constexpr comm::ParallelOrder kDataFirst = {comm::ParallelDimension::kData, comm::ParallelDimension::kTensor,
+                                            comm::ParallelDimension::kSequence, comm::ParallelDimension::kPipeline};
+
+TEST(Replicas, TheOrderOfRanksChangesNoResultWithoutLoss) {
+  for (const int zero : {0, 3}) {
+    RunConfig config = replicas(2, 2, zero);
+    config.training.steps = 4;
+    const std::vector<double> want = trace_of(train_locally(config, tiny_corpus()));
+    for (const comm::ParallelOrder& order : {kDataFirst, comm::kMegatronOrder}) {
+      config.parallel.order = order;
+      EXPECT_EQ(trace_of(train_locally(config, tiny_corpus())), want) << "zero " << zero;
+    }
+  }
+}
+
+// Each class has groups of its own, of other ranks in each order; all of them lose packets.
+TEST(Replicas, InAnyOrderOfRanksTrainOverGlooAsOnLocalRanks) {
+  if (!comm::backend_entry("gloo").built) GTEST_SKIP() << "the gloo backend was not built";
+  std::vector<std::vector<double>> traces;
+  for (const comm::ParallelOrder& order : {comm::kDefaultOrder, kDataFirst}) {
+    for (const bool pipelined : {false, true}) {
+      RunConfig config = replicas(2, 2, pipelined ? 1 : 3);
+      config.parallel.order = order;
+      config.training.steps = 4;
+      std::vector<TrafficClass> classes = {TrafficClass::kTpForward, TrafficClass::kTpBackward,
+                                           TrafficClass::kDpGradient, TrafficClass::kParameterGather};
+      if (pipelined) {
+        config.model.layers = 2;
+        config.parallel.pipeline = 2;
+        config.training.accumulation = 2;
+        config.training.batch_sequences = 2;
+        classes.insert(classes.end(),
+                       {TrafficClass::kPpActivation, TrafficClass::kPpGradient, TrafficClass::kEmbeddingGradient});
+      }
+      for (const TrafficClass traffic_class : classes) lose(config, traffic_class, 0.05);
+      config.network.of(TrafficClass::kParameterGather)->gather.fill = comm::Fill::kStale;
+      const TinyResult local = train_locally(config, tiny_corpus());
+      const TinyResult gloo = train_over_gloo(config, tiny_corpus());
+      const std::string what =
+          std::string(pipelined ? "pipeline" : "zero 3") + (order == kDataFirst ? ", data first" : ", default order");
+      EXPECT_EQ(trace_of(gloo), trace_of(local)) << what;
+      ASSERT_EQ(gloo.outcome.statistics.size(), classes.size()) << what;
+      ASSERT_EQ(local.outcome.statistics.size(), classes.size()) << what;
+      for (std::size_t c = 0; c < classes.size(); ++c) {
+        EXPECT_EQ(gloo.outcome.statistics[c].digest, local.outcome.statistics[c].digest) << what;
+        EXPECT_GT(local.outcome.statistics[c].total().lost_packets, 0U) << what;
+      }
+      traces.push_back(trace_of(local));
+    }
+  }
+  EXPECT_NE(traces[0], traces[2]) << "other links lose other packets";
+  EXPECT_NE(traces[1], traces[3]);
+}
+
+// A lossless evaluation draws no fates: training does not depend on how often there is one.
+TEST(Replicas, LosslessEvaluationLeavesTheLossesOfTrainingAlone) {
+  const auto losses_of = [](std::uint64_t every_steps, ValidationConfig::Network network) {
+    RunConfig config = replicas(2, 2, 3);
+    config.validation.network = network;
+    config.validation.every_steps = every_steps;
+    for (const TrafficClass of : {TrafficClass::kTpForward, TrafficClass::kTpBackward, TrafficClass::kDpGradient,
+                                  TrafficClass::kParameterGather}) {
+      lose(config, of, 0.05);
+    }
+    config.network.of(TrafficClass::kParameterGather)->gather.fill = comm::Fill::kStale;
+    std::vector<double> losses;
+    for (const MetricsLine& line : train_locally(config, tiny_corpus()).lines) {
+      if (line.train_loss) losses.push_back(*line.train_loss);
+    }
+    return losses;
+  };
+  using enum ValidationConfig::Network;
+  EXPECT_EQ(losses_of(4, kLossless), losses_of(6, kLossless));
+  // A lossy one sends its messages over the links of training (docs/parallelism.md).
+  EXPECT_NE(losses_of(4, kLossy), losses_of(6, kLossy));
 }
 
 }  // namespace

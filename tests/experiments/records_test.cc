@@ -123,6 +123,20 @@ TEST(LossStatisticsRecord, HoldsCountsRatesAndTheoryOfBothHalves) {
   EXPECT_EQ(record["links"][1]["half"], "gather");
 }
 
+TEST(LossStatisticsRecord, SaysWhichMessagesTookAnotherPath) {
+  ResolvedRun run = lossy_run();
+  comm::ClassNetwork& network = *run.config.network.of(sim::TrafficClass::kTpForward);
+  EXPECT_FALSE(loss_statistics_json({forward_statistics()}, run.config.network)["classes"]["tp_forward"].contains(
+      "sized_paths"));
+  network.path = "ring";
+  network.sized_paths = {{100, "direct"}, {2000, "tree"}};
+  const json record = loss_statistics_json({forward_statistics()}, run.config.network);
+  EXPECT_THAT(violations(SchemaKind::kLossStatistics, record), testing::IsEmpty());
+  EXPECT_EQ(record["classes"]["tp_forward"]["path"], "ring");
+  EXPECT_EQ(record["classes"]["tp_forward"]["sized_paths"],
+            json::parse(R"([{"up_to_elements": 100, "path": "direct"}, {"up_to_elements": 2000, "path": "tree"}])"));
+}
+
 TEST(LossStatisticsRecord, AHalfWithoutLossAndNumbersThatAreNotFiniteAreWritten) {
   const ResolvedRun run = lossy_run();
   comm::ClassStatistics statistics = forward_statistics();

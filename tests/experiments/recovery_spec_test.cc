@@ -65,6 +65,42 @@ TEST(RecoverySpec, IsSpelledOutByHalfAndInTypes) {
             json::parse(R"({"retransmit": {"protocol": "go_back_n"}})"));
 }
 
+/// The number after the words "of at most ".
+std::string bytes_wanted(const std::string& message) {
+  const std::string words = "of at most ";
+  const std::size_t begin = message.find(words) + words.size();
+  return message.substr(begin, message.find(',', begin) - begin);
+}
+
+// Issue: protect.layers had no effect on gradients whose buckets have several blocks, and nothing said so.
+TEST(RecoverySpec, ProtectedLayersWithoutABucketAreWarnedOf) {
+  const std::string layers = R"({"protect": {"layers": [1, 0]}})";
+  const std::vector<std::string> base = {R"(/parallel={"data": 2})", "/model/layers=4", "/model/width=64",
+                                         "/model/heads=4"};
+  const auto warnings = [&](std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), base.begin(), base.end());
+    return resolved(overrides).warnings;
+  };
+  for (const std::string pointer : {"/network/recovery", "/network/classes/dp_gradient/recovery"}) {
+    std::vector<std::string> overrides = {pointer + "=" + layers};
+    const std::vector<Warning> found = warnings(overrides);
+    ASSERT_EQ(found.size(), 1U) << pointer;
+    EXPECT_EQ(found[0].pointer, pointer + "/protect/layers");
+    EXPECT_THAT(found[0].message, HasSubstr("no message of dp_gradient belongs to layer "));
+    EXPECT_THAT(found[0].message, HasSubstr("/parallel/zero 2 or 3"));
+    const std::string bytes = bytes_wanted(found[0].message);
+    overrides.push_back("/parallel/bucket_bytes=" + bytes);
+    overrides.push_back("/parallel/first_bucket_bytes=" + bytes);
+    EXPECT_TRUE(warnings(overrides).empty()) << bytes;
+    EXPECT_TRUE(warnings({pointer + "=" + layers, "/parallel/zero=2"}).empty());
+  }
+  // Parameters travel in the same buckets.
+  EXPECT_EQ(warnings({"/network/recovery=" + layers, "/parallel/zero=1"}).size(), 2U);
+  // Sums of activations belong to their blocks, and other protections to no layer.
+  EXPECT_TRUE(resolved({"/network/recovery=" + layers}).warnings.empty());
+  EXPECT_TRUE(warnings({R"(/network/recovery={"protect": {"names": ["gradients.0"]}})"}).empty());
+}
+
 TEST(RecoverySpec, WhatChangesNothingIsAbsent) {
   const std::string plain = resolved({}).run_id;
   for (const char* nothing : {"{}", R"({"interleave": 1})", R"({"error_feedback": false})", R"({"protect": {}})",

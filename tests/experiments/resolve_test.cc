@@ -288,6 +288,53 @@ TEST(Resolve, OnContributionTheLossIsTheReduceHalfs) {
   EXPECT_EQ(named["tp_forward"]["gather"]["loss"]["model"], "none");
 }
 
+TEST(Resolve, OnPathsBySizeALossOfBothHalvesHasOneMeaning) {
+  const std::string contribution = R"("sized_paths": [{"up_to_elements": 100, "path": "contribution"}])";
+  const auto with = [](const std::string& section) {
+    return std::vector<std::string>{"/network/classes/tp_forward={" + section + "}"};
+  };
+  EXPECT_THAT(config_error_of([&] { network_of(with(contribution)); }),
+              HasSubstr("s.json: /network/classes/tp_forward/sized_paths: got path contribution next to path direct, "
+                        "where one `loss` for both halves has two meanings"));
+  EXPECT_THAT(config_error_of([&] {
+                network_of(with(R"("path": "contribution", "sized_paths": [{"up_to_elements": 9, "path": "ring"}])"));
+              }),
+              HasSubstr("/network/classes/tp_forward/sized_paths: got path ring next to path contribution"));
+  EXPECT_THAT(config_error_of([&] {
+                network_of(with(contribution + R"(, "gather": {"loss": {"model": "none"}},
+                    "links": [{"sources": [0], "loss": {"model": "bernoulli", "loss_rate": 0.5}}])"));
+              }),
+              HasSubstr("where one `links` for both halves has two meanings"));
+  const json named = network_of(with(contribution + R"(, "gather": {"loss": {"model": "none"}})"));
+  EXPECT_EQ(named["tp_forward"]["reduce"]["loss"]["model"], "bernoulli");
+  EXPECT_EQ(named["tp_forward"]["gather"]["loss"]["model"], "none");
+  const json same = network_of(with(contribution + R"(, "path": "contribution")"));
+  EXPECT_EQ(same["tp_forward"]["gather"]["loss"]["model"], "none");
+  const json both = network_of(with(R"("sized_paths": [{"up_to_elements": 100, "path": "ring"}])"));
+  EXPECT_EQ(both["tp_forward"]["gather"]["loss"]["model"], "bernoulli");
+  // The resolved spec names both halves.
+  const ResolvedRun run = resolved(kTwoRanks, with(contribution + R"(, "gather": {"loss": {"model": "none"}})"));
+  EXPECT_EQ(resolve(run.spec, "again").run_id, run.run_id);
+}
+
+TEST(Resolve, AFillThatShardedParametersCannotHaveIsRefusedWhereItIsWritten) {
+  const auto error = [](const std::vector<std::string>& fills) {
+    std::vector<std::string> overrides = {"/parallel/data=2", "/parallel/zero=3"};
+    overrides.insert(overrides.end(), fills.begin(), fills.end());
+    return config_error_of([&] { (void)resolved(kTwoRanks, overrides); });
+  };
+  const std::string refused = ": got \"own\", want \"stale\" or \"zero\" with /parallel/zero 3";
+  for (const std::string pointer : {"/network/fill", "/network/gather/fill", "/network/classes/parameter_gather/fill",
+                                    "/network/classes/parameter_gather/gather/fill"}) {
+    EXPECT_THAT(error({pointer + "=own"}), HasSubstr("s.json: " + pointer + refused));
+  }
+  // A class comes after the network, and a half after both.
+  EXPECT_THAT(error({"/network/gather/fill=stale", "/network/classes/parameter_gather/fill=own"}),
+              HasSubstr("s.json: /network/classes/parameter_gather/fill" + refused));
+  EXPECT_THAT(error({"/network/fill=stale", "/network/gather/fill=own"}),
+              HasSubstr("s.json: /network/gather/fill" + refused));
+}
+
 TEST(Resolve, GroupsBelongToThePathThatHasThem) {
   const ResolvedRun grouped = resolved(kTwoRanks, {"/network/path=hierarchical", "/network/group_ranks=2"});
   EXPECT_EQ(grouped.config.network.of(sim::TrafficClass::kTpForward)->group_ranks, 2);

@@ -11,6 +11,8 @@
 
 #include "comm/device/device_buffer.h"
 #include "experiments/run/core_shares.h"
+#include "models/gpt2/parameter_table.h"
+#include "models/gpt2/shard_plan.h"
 #include "sim/error.h"
 #include "tests/comm/error_text.h"
 #include "tests/experiments/tiny_run.h"
@@ -119,6 +121,48 @@ TEST(RunsThatFit, MemoryOfARunIsThatOfItsModelBatchAndMessages) {
   stale.network.of(sim::TrafficClass::kTpForward)->reduce.fill = comm::Fill::kStale;
   stale.network.of(sim::TrafficClass::kTpForward)->path = "contribution";
   EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger) + 2 * 3 * 3 * message);
+}
+
+TEST(RunsThatFit, MessagesOfReplicasAreAsLargeAsTheLargestBucket) {
+  constexpr std::uint64_t kMessages = 6;
+  const auto bytes = [](int zero, std::uint64_t bucket_bytes, std::uint64_t gather_bucket_bytes) {
+    RunConfig config = run_on_cuda(1);
+    config.parallel.data = 2;
+    config.backend.name = "nccl";  // one rank on the device
+    config.sharding.zero = zero;
+    config.sharding.bucket_bytes = config.sharding.first_bucket_bytes = bucket_bytes;
+    config.sharding.gather_bucket_bytes = gather_bucket_bytes;
+    return run_device_bytes(config);
+  };
+  const models::ParameterTable table(models::gpt2_tensors(run_on_cuda(1).model, 1, 0));
+  const std::uint64_t all = table.trained_elems * sizeof(float);
+  const std::uint64_t chunk = std::uint64_t{4} * 32 * 32 * sizeof(float);  // the largest tensor: no bucket divides it
+  EXPECT_EQ(bytes(0, kMebi, 1) - bytes(0, 1, 1), kMessages * (all - chunk));
+  EXPECT_EQ(bytes(0, 1, 1), bytes(0, 1, kMebi));
+  // With zero 3 buckets have the size of a gather.
+  EXPECT_EQ(bytes(3, 1, kMebi), bytes(3, kMebi, kMebi));
+  EXPECT_EQ(bytes(3, 1, 1), bytes(3, kMebi, 1));
+}
+
+TEST(RunsThatFit, StaleContributionsOfSmallBucketsAreKeptOnTheirOwnPath) {
+  RunConfig config = run_on_cuda(1);
+  config.parallel.data = 2;
+  config.sharding.bucket_bytes = 1U << 20U;
+  config.sharding.first_bucket_bytes = 1;
+  lose(config, sim::TrafficClass::kDpGradient, 0.1);
+  comm::ClassNetwork& network = *config.network.of(sim::TrafficClass::kDpGradient);
+  network.reduce.fill = comm::Fill::kStale;
+  const models::ParameterTable table(models::gpt2_tensors(config.model, 1, 0));
+  const models::ShardPlan plan(table, sizeof(float), config.sharding, 2, 0);
+  ASSERT_EQ(plan.buckets().size(), 2U);
+  const std::uint64_t first = plan.buckets()[0].count * sizeof(float);
+  const std::uint64_t second = plan.buckets()[1].count * sizeof(float);
+  EXPECT_EQ(remembered_bytes(config), first + second);
+  network.sized_paths = {{plan.buckets()[0].count, "contribution"}};
+  EXPECT_EQ(remembered_bytes(config), 2 * first + second);
+  network.sized_paths = {{plan.buckets()[0].count, "direct"}};
+  network.path = "contribution";
+  EXPECT_EQ(remembered_bytes(config), first + 2 * second);
 }
 
 TEST(RunsThatFit, ARunTakesNoMoreThanWasPlanned) {

@@ -165,13 +165,22 @@ TEST(Spec, OwnersNeverLoseTheirParameters) {
     more.insert(more.begin(), {"/parallel/data=2", R"(/network/loss={"model": "bernoulli", "loss_rate": 0.1})"});
     return error_with(more);
   };
-  const auto refused = HasSubstr("/network/classes/parameter_gather: got a network on which an owner loses its own");
+  const auto refused = [](const std::string& pointer) {
+    return HasSubstr("s.json: " + pointer + ": got a network on which an owner loses its own");
+  };
   for (const char* zero : {"/parallel/zero=1", "/parallel/zero=2"}) {
     EXPECT_THAT(error({zero, "/network/path=contribution", "/network/gather/loss/model=bernoulli",
                        "/network/gather/loss/loss_rate=0.1"}),
-                refused);
-    EXPECT_THAT(error({zero, "/network/consistency=shared"}), refused);
-    EXPECT_THAT(error({zero, "/network/consistency=shared", "/network/gather/fill=stale"}), refused);
+                refused("/network/path"));
+    EXPECT_THAT(error({zero, "/network/consistency=shared"}), refused("/network/consistency"));
+    EXPECT_THAT(error({zero, "/network/consistency=shared", "/network/gather/fill=stale"}),
+                refused("/network/consistency"));
+    EXPECT_THAT(error({zero, "/network/classes/parameter_gather/consistency=shared"}),
+                refused("/network/classes/parameter_gather/consistency"));
+    EXPECT_THAT(
+        error(
+            {zero, R"(/network/classes/parameter_gather/sized_paths=[{"up_to_elements": 9, "path": "contribution"}])"}),
+        refused("/network/classes/parameter_gather/sized_paths"));
     EXPECT_EQ(error({zero, "/network/consistency=shared", "/network/classes/parameter_gather/fill=own"}), "(no error)");
     EXPECT_EQ(error({zero}), "(no error)");
   }

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "comm/json/json_text.h"
 #include "tests/comm/error_text.h"
 
@@ -167,10 +169,8 @@ TEST(SweepPlan, NetworksThatLoseNothingAreWarnedOf) {
 TEST(SweepPlan, ASpecOfOneRunThatNamesAnIdleClassIsRefused) {
   const std::string forward = R"(, "network": {"classes": {"tp_forward": {"loss": {"model": "bernoulli",
       "loss_rate": 0.1}}}}, "parallel": {"tensor": 1})";
-  EXPECT_EQ(
-      error_of(forward),
-      "s.json: /network/classes/tp_forward: no packet is sent, so none is lost: with /parallel/tensor 1 no traffic "
-      "class has traffic; want 2 ranks or more");
+  EXPECT_EQ(error_of(forward),
+            "s.json: /network/classes/tp_forward: no packet is sent, so none is lost; want /parallel/tensor 2 or more");
   EXPECT_EQ(error_of(forward + R"(, "repeat": {"seeds": 2})"), error_of(forward));
   EXPECT_EQ(
       error_of(R"(, "network": {"classes": {"tp_backward": {"fill": "zero"}}})"),
@@ -180,7 +180,35 @@ TEST(SweepPlan, ASpecOfOneRunThatNamesAnIdleClassIsRefused) {
   EXPECT_EQ(
       error_of(R"(, "network": {"classes": {"dp_gradient": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}}})"),
       "s.json: /network/classes/dp_gradient: no packet of this class is sent, so none is lost; the classes with "
-      "traffic are tp_forward, tp_backward");
+      "traffic are tp_forward, tp_backward; want /parallel/data 2 or more");
+}
+
+// A class is idle where its own group has one rank, whatever the other groups have.
+TEST(SweepPlan, AnIdleClassNamesTheMemberOfItsGroup) {
+  const auto error = [](const std::string& name, const std::string& parallel) {
+    return error_of(R"(, "network": {"classes": {")" + name +
+                    R"(": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}}}, "parallel": )" + parallel);
+  };
+  for (const auto& [name, wanted] : std::map<std::string, std::string>{
+           {"tp_backward", "want /parallel/tensor 2 or more"},
+           {"dp_gradient", "want /parallel/data 2 or more"},
+           {"parameter_gather", "want /parallel/data 2 or more with /parallel/zero 1, 2 or 3"},
+           {"pp_activation", "want /parallel/pipeline 2 or more"},
+           {"pp_gradient", "want /parallel/pipeline 2 or more"},
+           {"embedding_gradient", "want /parallel/pipeline 2 or more"}}) {
+    EXPECT_THAT(error(name, R"({"tensor": 1})"), HasSubstr("no packet is sent, so none is lost; " + wanted));
+    if (name != "tp_backward") {
+      EXPECT_THAT(error(name, R"({"tensor": 2})"), HasSubstr("traffic are tp_forward, tp_backward; " + wanted));
+    } else {
+      EXPECT_THAT(error(name, R"({"tensor": 1, "data": 2})"), HasSubstr("traffic are dp_gradient; " + wanted));
+    }
+  }
+  const SweepPlan alone =
+      plan(R"(, "network": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}, "parallel": {"tensor": 1})");
+  ASSERT_EQ(alone.warnings.size(), 1U);
+  EXPECT_EQ(alone.warnings[0].warning.message,
+            "no packet is sent, so none is lost: with /parallel/data, /parallel/tensor and /parallel/pipeline 1 no "
+            "traffic class has traffic; want 2 or more in one of them");
 }
 
 TEST(SweepPlan, AMemberOfASweptObjectCanBeSweptToo) {

@@ -256,7 +256,7 @@ def test_validate_says_what_the_machine_lacks(tmp_path):
 
 def test_a_network_that_loses_nothing_is_said_everywhere(tmp_path):
     write_spec(tmp_path, parallel={"tensor": 1})
-    words = "spec.json: /network: no packet is sent, so none is lost: with /parallel/tensor 1"
+    words = "spec.json: /network: no packet is sent, so none is lost: with /parallel/data, /parallel/tensor"
     assert words in run("validate", "spec.json", cwd=tmp_path).err
     assert words in run("run", "spec.json", cwd=tmp_path).err
     (folder,) = run_folders(tmp_path)

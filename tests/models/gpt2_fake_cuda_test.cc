@@ -111,5 +111,29 @@ TEST(Gpt2OnFakeDevice, AFailedKernelEndsTheStep) {
                DeviceError);
 }
 
+// Buckets travel on a stream of their own: an error may leave that at work with the gradients.
+TEST(Gpt2OnFakeDevice, AnErrorDuringTrafficFreesNoMemoryThatTheDeviceUses) {
+  const auto tokens = formula_tokens(0, 10, kConfig.vocabulary);
+  for (const int zero : {0, 1, 2, 3}) {
+    const fake_cuda::Scope scope;
+    EXPECT_THROW(
+        comm::run_ranks(2, kTestTimeout,
+                        [&](comm::Communicator& world) {
+                          const std::unique_ptr<comm::Communicator> alone = world.split(world.rank(), 0);
+                          ModelRanks ranks;
+                          ranks.data = {&world, {.zero = zero, .bucket_bytes = 1U << 15U, .first_bucket_bytes = 1}};
+                          ranks.all = &world;
+                          Gpt2 model(kConfig, make_cuda_ops({}, *alone), {}, {}, ranks);
+                          model.set_gradient_ready([](int layer) {
+                            if (layer == 0) throw CheckError("an error in the middle of a pass");
+                          });
+                          take_step(model, tokens, tokens);
+                        }),
+        CheckError);
+    EXPECT_EQ(fake_cuda::live_allocations(), 0U) << "zero " << zero;
+    EXPECT_EQ(fake_cuda::live_streams(), 0U) << "zero " << zero;
+  }
+}
+
 }  // namespace
 }  // namespace droptest::models

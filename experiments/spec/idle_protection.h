@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Protected layers of a spec that have no message of their own.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "experiments/run_config.h"
+#include "experiments/spec/idle_network.h"
+
+namespace droptest::experiments {
+
+/// Warnings about blocks in `protect.layers` of a class that travels in buckets (dp_gradient, parameter_gather), where
+/// every bucket with elements of the block has elements of another one, too: such a message belongs to no layer.
+/// `network`: the section as its user wrote it. `config`: model, parallel, sharding, pipeline and network.
+std::vector<Warning> idle_protection(const nlohmann::json& network, const RunConfig& config);
+
+}  // namespace droptest::experiments
