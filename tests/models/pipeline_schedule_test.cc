@@ -7,8 +7,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <random>
-#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -211,57 +209,6 @@ TEST(PipelineSchedule, NumbersWithoutAScheduleAreRefused) {
   EXPECT_THAT([] { make_schedule(kOneForwardOneBackward, 4, 2, 8); }, fails("several have \"interleaved\""));
   EXPECT_THAT([] { make_schedule(kZeroBubble, 0, 1, 8); }, fails("got 0 ranks, want at least 1"));
   EXPECT_THAT([] { make_schedule(kZeroBubble, 1, 1, 0); }, fails("got 0 micro-batches"));
-}
-
-/// A schedule in which ranks take any of the actions that they could take next. Schedules of this kind are valid.
-PipelineSchedule random_schedule(std::mt19937& random) {
-  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
-  const int ranks = 1 + below(4);
-  const int stages = ranks + below(4);
-  const int micro_batches = 1 + below(5);
-  std::vector<int> rank_of(static_cast<std::size_t>(stages));
-  for (int s = 0; s < stages; ++s) rank_of[static_cast<std::size_t>(s)] = s < ranks ? s : below(ranks);
-  std::shuffle(rank_of.begin(), rank_of.end(), random);
-
-  using Kind = Action::Kind;
-  std::vector<Action> open;
-  for (int m = 0; m < micro_batches; ++m) open.push_back({0, Kind::kForward, m});
-  PipelineSchedule schedule;
-  schedule.ranks.resize(static_cast<std::size_t>(ranks));
-  std::set<std::pair<int, int>> gradient_ready;
-  std::set<std::pair<int, int>> forward_done;
-  const auto open_backward = [&](int stage, int micro_batch) {
-    open.push_back({stage, below(2) == 0 ? Kind::kBackward : Kind::kInputGradient, micro_batch});
-  };
-  while (!open.empty()) {
-    const auto chosen = open.begin() + below(static_cast<int>(open.size()));
-    const Action action = *chosen;
-    open.erase(chosen);
-    schedule.ranks[static_cast<std::size_t>(rank_of[static_cast<std::size_t>(action.stage)])].push_back(action);
-    if (action.is_forward()) {
-      if (action.stage + 1 < stages) {
-        open.push_back({action.stage + 1, Kind::kForward, action.micro_batch});
-      } else {
-        open_backward(action.stage, action.micro_batch);
-      }
-    } else if (action.makes_input_gradient()) {
-      if (action.stage > 0) open_backward(action.stage - 1, action.micro_batch);
-      if (action.kind == Kind::kInputGradient)
-        open.push_back({action.stage, Kind::kWeightGradient, action.micro_batch});
-    }
-  }
-  return schedule;
-}
-
-TEST(PipelineProgram, AnyValidScheduleRunsEvenIfSendsWait) {
-  std::mt19937 random(20250607);
-  for (int i = 0; i < 1000; ++i) {
-    const PipelineSchedule schedule = random_schedule(random);
-    SCOPED_TRACE(csv_of(schedule));
-    ASSERT_NO_THROW(validate(schedule));
-    const PipelineProgram program = make_program(schedule);
-    ASSERT_NO_THROW(validate(program));
-  }
 }
 
 using StepKind = PipelineStep::Kind;
