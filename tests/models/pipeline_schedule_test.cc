@@ -228,6 +228,15 @@ TEST(PipelineProgram, ReceivesStartAnActionAheadAndSlotsAreUsedAgain) {
   EXPECT_THAT(program.slots, ElementsAre(2, 2));
 }
 
+// Rank 1 sends the gradient of micro-batch 0 at the time at which rank 0 begins the forward pass of micro-batch 4.
+TEST(PipelineProgram, AReceiveTakesTheSlotOfAMessageThatIsSentAtItsTime) {
+  const PipelineProgram program = make_program(schedule_from_csv(
+      "0F0,0F1,0F2,0F3,0F4,0B0,0B1,0B2,0B3,0B4\n1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3,1F4,1B4\n", "early forward passes"));
+  validate(program);
+  EXPECT_THAT(program.slot_of[1], ElementsAre(0, 1, 2, 3, 0));
+  EXPECT_THAT(program.slots, ElementsAre(5, 4));
+}
+
 // Chunk 1 of rank 0 follows chunk 0 of rank 0 in a V: results stay on the rank.
 TEST(PipelineProgram, NeighboursOnOneRankSendNothing) {
   const PipelineProgram program = make_program(schedule_from_csv("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n", "v"));
@@ -276,6 +285,11 @@ TEST(PipelineProgram, WrongProgramsAreRefusedWithRankActionAndPeer) {
               fails("rank 1: \"receive for 1F1 from rank 0\": slot 0 of the stage still has micro-batch 0"));
   EXPECT_THAT(changed([](PipelineProgram& p) { p.slots[1] = 1; }),
               fails("rank 1: \"receive for 1F1 from rank 0\": got slot 1 of 1"));
+  // The gradients of weights still need the saved activations of micro-batch 0.
+  PipelineProgram split = make_program(schedule_from_csv("0F0,0I0,0F1,0W0,0B1\n", "split"));
+  validate(split);
+  for (PipelineStep& step : split.ranks[0]) step.slot = 0;
+  EXPECT_THAT([&split] { validate(split); }, fails("rank 0: \"0F1\": slot 0 of the stage still has micro-batch 0"));
 }
 
 }  // namespace

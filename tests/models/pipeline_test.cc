@@ -29,6 +29,8 @@ const std::vector<TrainingCase> kCases = {
     {"zero_bubble_chunks", {.pipeline = 2, .chunks = 2, .kind = kZeroBubble, .micro_batches = 4}},
     {"round_robin2", {.pipeline = 2, .chunks = 2, .kind = kRoundRobin, .micro_batches = 4}},
     {"chunks_on_one_rank", {.chunks = 4, .kind = kInterleaved, .micro_batches = 4}},
+    {"uneven_chunks_on_one_rank",
+     {.config = {5, 32, 4, 12, 97}, .chunks = 3, .kind = kInterleaved, .micro_batches = 4, .layers = {1, 3, 1}}},
     {"weight_gradients_apart_on_one_rank", {.chunks = 2, .kind = kZeroBubble, .micro_batches = 4}},
     {"uneven", {.config = {5, 32, 4, 12, 97}, .pipeline = 3, .micro_batches = 4, .layers = {1, 3, 1}}},
     {"uneven_zero_bubble",
@@ -101,6 +103,8 @@ TEST(PipelineSchedules, GiveEachMessageAPlaceOfItsOwn) {
   std::vector<std::uint64_t> ordinals;
   for (std::size_t i = 0; i < got.calls.size(); ++i) {
     if (!got.ordinals[i]) continue;
+    const bool is_forward = got.calls[i].find(".output.") != std::string::npos;
+    EXPECT_THAT(got.calls[i], testing::HasSubstr(is_forward ? " pp_activation " : " pp_gradient "));
     calls.push_back(got.calls[i].substr(0, got.calls[i].find(" layer")));
     ordinals.push_back(*got.ordinals[i]);
   }
