@@ -47,8 +47,9 @@ bool is_none(const json& loss) { return loss["model"] == "none"; }
 /// Builds the classes one by one; equal processes in the spec are made once and shared.
 class NetworkResolver {
  public:
-  NetworkResolver(const std::string& where, int world_size, NetworkUse use, const json& time)
-      : where_(where), world_size_(world_size), use_(use), time_(time) {}
+  NetworkResolver(const std::string& where, int world_size, NetworkUse use, const json& time,
+                  std::optional<sim::TrafficClass> scattered)
+      : where_(where), world_size_(world_size), use_(use), time_(time), scattered_(scattered) {}
 
   void add(sim::TrafficClass traffic_class, const json& all, ResolvedNetwork& result) {
     const std::string name(sim::traffic_class_name(traffic_class));
@@ -77,6 +78,14 @@ class NetworkResolver {
           {small["up_to_elements"].get<std::uint64_t>(), path_entry(small["path"].get<std::string>()).name});
     }
     if (reduces) resolve_shorthand(path, network.sized_paths, resolved["gather"]);
+    if (traffic_class == scattered_ && !has_groups(path, resolved)) {
+      const json said = all.value("classes", json::object()).value(name, json::object()).value("gather", absent_half());
+      if (said != absent_half()) {
+        report(where_ + ": /network/classes/" + name + "/gather: got a gather half, which a reduce-scatter on path " +
+               std::string(path.name) + " does not have; want it absent");
+      }
+      resolved["gather"] = absent_half();
+    }
     resolve_groups(path, resolved, network);
     resolve_reduce_fill(path, resolved["reduce"]["fill"]);
     check_consistency(path, resolved);
@@ -181,12 +190,16 @@ class NetworkResolver {
     if (!gather_links_named_ && gather.contains("links") && !gather["links"].empty()) refuse("links");
   }
 
+  static bool has_groups(const PathEntry& path, const json& resolved) {
+    const json small = resolved.value("sized_paths", json::array());
+    return path.has_groups || std::any_of(small.begin(), small.end(), [](const json& sized) {
+             return path_entry(sized["path"].get<std::string>()).has_groups;
+           });
+  }
+
   /// On a path without groups their size has no effect, so it is not part of the run's identity.
   void resolve_groups(const PathEntry& path, json& resolved, ClassNetwork& network) {
-    const bool has_groups =
-        path.has_groups || std::any_of(network.sized_paths.begin(), network.sized_paths.end(),
-                                       [](const SizedPath& small) { return path_entry(small.path).has_groups; });
-    if (!has_groups) {
+    if (!has_groups(path, resolved)) {
       resolved.erase("group_ranks");
     } else if (resolved.contains("group_ranks")) {
       network.group_ranks = resolved["group_ranks"].get<int>();
@@ -424,7 +437,8 @@ class NetworkResolver {
   sim::TrafficClass class_ = sim::TrafficClass::kControl;  ///< the current class
   int world_size_;
   NetworkUse use_;
-  const json& time_;                 ///< null: no clock
+  const json& time_;  ///< null: no clock
+  std::optional<sim::TrafficClass> scattered_;
   std::uint64_t payload_bytes_ = 0;  ///< of the current class
   std::vector<std::string> errors_;
   std::map<std::string, Made> processes_;
@@ -442,11 +456,12 @@ NetworkUse network_use(const json& time) {
 }
 
 ResolvedNetwork resolve_network(const json& network, const std::vector<sim::TrafficClass>& in_use, std::uint64_t seed,
-                                const std::string& where, int world_size, NetworkUse use, const json& time) {
+                                const std::string& where, int world_size, NetworkUse use, const json& time,
+                                std::optional<sim::TrafficClass> scattered) {
   ResolvedNetwork result;
   result.classes = json::object();
   result.network.seed = seed;
-  NetworkResolver resolver(where, world_size, use, time);
+  NetworkResolver resolver(where, world_size, use, time, scattered);
   for (const sim::TrafficClass traffic_class : in_use) resolver.add(traffic_class, network, result);
   result.errors = resolver.take_errors();
   return result;

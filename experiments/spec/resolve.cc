@@ -259,7 +259,11 @@ class Resolver {
                                             std::to_string(config_.sharding.zero) +
                                             ", where no replica has all gradients");
     }
-    if (training["gradient_norm"] == "agreed") training.erase("gradient_norm");
+    if (training["gradient_norm"] == "agreed" || config_.parallel.data == 1) training.erase("gradient_norm");
+    if (config_.sharding.micro_batches == 1) {
+      config_.sharding.reduce = models::ShardOptions::Reduce::kAfterLast;
+      full_["parallel"].erase("reduce");
+    }
     if (training["warmup_steps"].get<std::uint64_t>() >= training["steps"].get<std::uint64_t>()) {
       report("/training/warmup_steps", "got " + quote_json(training["warmup_steps"]) + ", want less than steps, " +
                                            quote_json(training["steps"]) +
@@ -347,9 +351,9 @@ class Resolver {
       choose_paths(network, classes_in_use(config_), config_, time, where_, errors_);
       if (!errors_.empty()) return;
     }
-    comm::ResolvedNetwork resolved =
-        comm::resolve_network(network, classes_in_use(config_), config_.seeds.network, where_,
-                              errors_.empty() ? config_.parallel.world_size() : 1, comm::network_use(time), time);
+    comm::ResolvedNetwork resolved = comm::resolve_network(network, classes_in_use(config_), config_.seeds.network,
+                                                           where_, errors_.empty() ? config_.parallel.world_size() : 1,
+                                                           comm::network_use(time), time, scattered_class());
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);
@@ -370,6 +374,12 @@ class Resolver {
              "consistency \"shared\"), want another one, gather fill \"own\", or /parallel/zero 3, where owners keep "
              "their parameters apart");
     }
+  }
+
+  /// With sharded state, gradients are reduced to their owners alone.
+  std::optional<sim::TrafficClass> scattered_class() const {
+    if (!config_.sharding.shards_state()) return std::nullopt;
+    return sim::TrafficClass::kDpGradient;
   }
 
   /// Where the spec says what holds for a class: the first of the members, or of the network's members of these names.

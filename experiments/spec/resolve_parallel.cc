@@ -58,7 +58,16 @@ class ParallelResolver {
            {"data", "zero", "bucket_bytes", "first_bucket_bytes", "gather_bucket_bytes", "reduce"}) {
         parallel_.erase(of_replicas);
       }
-      if (config_.parallel.pipeline == 1) parallel_.erase("order");
+    }
+    // Equal runs have equal resolved specs.
+    if (sharding.zero == 3) {
+      for (const char* of_gradients : {"bucket_bytes", "first_bucket_bytes"}) parallel_.erase(of_gradients);
+    } else {
+      parallel_.erase("gather_bucket_bytes");
+    }
+    const comm::ParallelLayout& layout = config_.parallel;
+    if (std::max({layout.tensor, layout.data, layout.pipeline}) == layout.tensor * layout.data * layout.pipeline) {
+      parallel_.erase("order");
     }
     try {
       (void)config_.parallel.world_size();

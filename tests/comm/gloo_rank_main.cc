@@ -1,15 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of the `gloo` backend as a process of its own, for tests that kill ranks. Usage:
-//   gloo_rank_main RANK WORLD_SIZE TIMEOUT_MS file|redis|tcp DIRECTORY|PORT LAUNCH_ID SCENARIO CULPRIT OUTPUT TURNS
-// Timeouts are by the clock of the file TURNS.
-// Writes "ok DIGEST" or "error TYPE: MESSAGE" to the file OUTPUT.
+// One rank of the `gloo` backend as a process of its own, for tests that kill ranks (rank_program.h).
 #include <signal.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
@@ -18,34 +13,20 @@
 #include <thread>
 #include <vector>
 
-#include "comm/backend_registry.h"
 #include "comm/gloo/gloo_mesh.h"
-#include "sim/error.h"
 #include "tests/comm/conformance.h"
+#include "tests/comm/rank_program.h"
 #include "tests/comm/started_programs.h"
 #include "tests/comm/turn_clock.h"
 
 namespace droptest::comm {
 namespace {
 
-constexpr unsigned kWatchdogSeconds = 100;
 constexpr std::uint64_t kFailingStep = 3;
 
 void all_reduce(Communicator& communicator, std::size_t count_elems) {
   std::vector<float> data(count_elems, 1.0F);
   communicator.all_reduce(std::span(data), ReduceOp::kSum, {.name = "grad.wte"});
-}
-
-// The fault of the culprit in step kFailingStep; returns where the culprit goes on afterwards.
-void misbehave(TurnClock& clock, std::string_view how) {
-  if (how == "kill") ::raise(SIGKILL);
-  if (how == "exit") ::_exit(3);
-  if (how == "throw") throw std::domain_error("loss is not a number");
-  if (how == "stop") {
-    clock.leave();
-    ::raise(SIGSTOP);
-  }
-  while (how == "sleep") ::pause();
 }
 
 // Collectives of all ranks; the culprit fails between two of them.
@@ -220,57 +201,18 @@ std::uint64_t run(Communicator& communicator, TurnClock& clock, std::string_view
   return 0;
 }
 
-int rank_main(const std::vector<std::string>& arguments) {
-  ProcessGroupOptions options;
-  options.rank = std::stoi(arguments.at(0));
-  options.world_size = std::stoi(arguments.at(1));
-  options.timeout = std::chrono::milliseconds(std::stoi(arguments.at(2)));
-  if (arguments.at(3) != "file") {
-    options.rendezvous.kind = arguments.at(3) == "redis" ? Rendezvous::Kind::kRedis : Rendezvous::Kind::kTcp;
-    options.rendezvous.port = std::stoi(arguments.at(4));
-  } else {
-    options.rendezvous.directory = arguments.at(4);
+std::uint64_t rank_body(const ProcessGroupOptions& options, TurnClock& clock, const RankPart& part) {
+  if (part.scenario == "leave_with_bytes_on_their_way") {
+    leave_with_bytes_on_their_way(options, clock);
+    return 0;
   }
-  options.rendezvous.launch_id = arguments.at(5);
-  Turns turns(arguments.at(9), options.world_size);
-  TurnClock clock(turns, options.rank);
-  options.clock = &clock;
-  const std::string& scenario = arguments.at(6);
-  const int culprit = std::stoi(arguments.at(7));
-  std::string result;
-  int status = 0;
-  try {
-    if (scenario == "leave_with_bytes_on_their_way") {
-      leave_with_bytes_on_their_way(options, clock);
-      result = "ok 0";
-    } else {
-      const auto communicator = backend_entry("gloo").connect(options);
-      try {
-        result = "ok " + std::to_string(run(*communicator, clock, scenario, culprit));
-      } catch (const std::exception& error) {
-        communicator->abort(error.what());
-        throw;
-      }
-    }
-  } catch (const CommError& error) {
-    result = std::string("error CommError: ") + error.what();
-    status = 2;
-  } catch (const ConfigError& error) {
-    result = std::string("error ConfigError: ") + error.what();
-    status = 2;
-  } catch (const std::exception& error) {
-    result = std::string("error other: ") + error.what();
-    status = 2;
-  }
-  std::ofstream(arguments.at(8)) << result;
-  return status;
+  return with_communicator(
+      options, [&](Communicator& communicator) { return run(communicator, clock, part.scenario, part.culprit); });
 }
 
 }  // namespace
 }  // namespace droptest::comm
 
 int main(int argc, char** argv) {
-  ::alarm(droptest::comm::kWatchdogSeconds);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  return droptest::comm::rank_main({argv + 1, argv + argc});
+  return droptest::comm::rank_main({argv + 1, argv + argc}, droptest::comm::rank_body);
 }

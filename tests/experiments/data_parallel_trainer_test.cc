@@ -2,9 +2,7 @@
 // Replicas of a run: their sequences, their messages, and their parameters under loss.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <exception>
-#include <map>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -15,7 +13,7 @@
 #include "experiments/run/run_forecast.h"
 #include "experiments/run/trainer.h"
 #include "tests/comm/temporary_folder.h"
-#include "tests/experiments/tiny_run.h"
+#include "tests/experiments/layouts_of_runs.h"
 
 namespace droptest::experiments {
 namespace {
@@ -41,21 +39,7 @@ TEST(Replicas, OfEqualGlobalBatchesReadTheSameTextInAnyLayout) {
     RunConfig config = replicas(data, tensor, 0);
     config.training.batch_sequences = 8 / data / accumulation;
     config.training.accumulation = accumulation;
-    const TinyResult many = train_locally(config, tiny_corpus());
-    EXPECT_EQ(many.outcome.tokens, one.outcome.tokens);
-    ASSERT_EQ(many.lines.size(), one.lines.size());
-    for (std::size_t i = 0; i < one.lines.size(); ++i) {
-      if (one.lines[i].train_loss) {
-        EXPECT_NEAR(*many.lines[i].train_loss, *one.lines[i].train_loss, 1e-3) << i;
-      }
-      if (one.lines[i].validation_loss) {
-        EXPECT_NEAR(*many.lines[i].validation_loss, *one.lines[i].validation_loss, 1e-3) << i;
-      }
-      // In the first step nothing but rounding differs.
-      if (i == 1) {
-        EXPECT_NEAR(*many.lines[i].gradient_norm / *one.lines[i].gradient_norm, 1, 1e-5);
-      }
-    }
+    expect_same_training(train_locally(config, tiny_corpus()), one);
   }
 }
 
@@ -130,10 +114,7 @@ TEST(Replicas, BucketsHideBehindTheBackwardPass) {
   config.training.steps = 5;
   config.training.accumulation = 2;
   config.network.of(TrafficClass::kDpGradient).emplace();
-  comm::TimeModel& time = config.time.emplace();
-  time.links.within = {1e-6, 1e9};
-  time.links.between = time.links.within;
-  time.compute_seconds = 1e-3;
+  set_time(config, {1e-6, 1e9}, 1e-3);
   const auto virtual_time = [&config](std::uint64_t bucket_bytes) {
     config.sharding.bucket_bytes = bucket_bytes;
     config.sharding.first_bucket_bytes = bucket_bytes;
@@ -156,10 +137,7 @@ TEST(Replicas, BucketsHideBesideTensorParallelismToo) {
   for (const TrafficClass of : {TrafficClass::kDpGradient, TrafficClass::kTpForward, TrafficClass::kTpBackward}) {
     config.network.of(of).emplace();
   }
-  comm::TimeModel& time = config.time.emplace();
-  time.links.within = {1e-6, 1e9};
-  time.links.between = time.links.within;
-  time.compute_seconds = 1;  // far longer than all messages
+  set_time(config, {1e-6, 1e9}, 1);  // the computation takes far longer than all messages
   config.sharding.bucket_bytes = config.sharding.first_bucket_bytes = 1U << 15U;
   const comm::VirtualTime several = *train_locally(config, tiny_corpus()).outcome.time;
   config.sharding.bucket_bytes = config.sharding.first_bucket_bytes = 1U << 30U;
@@ -193,11 +171,8 @@ TEST(Replicas, SendAsManyPacketsAsTheForecastSays) {
           config.network.of(traffic_class)->gather.fill = comm::Fill::kStale;
         }
       }
-      std::map<std::string, std::uint64_t> sent;
-      for (const comm::ClassStatistics& statistics : train_locally(config, tiny_corpus()).outcome.statistics) {
-        sent[std::string(sim::traffic_class_name(statistics.traffic_class))] = statistics.total().packets;
-      }
-      EXPECT_EQ(sent, expected_packets(config)) << path << ", zero " << zero;
+      EXPECT_EQ(sent_packets(train_locally(config, tiny_corpus())), expected_packets(config))
+          << path << ", zero " << zero;
     }
   }
 }

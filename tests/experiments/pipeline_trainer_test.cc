@@ -2,15 +2,9 @@
 // Pipelines of a run: their messages, their time, and that the layout changes no result without loss.
 #include <gtest/gtest.h>
 
-#include <cstdint>
-#include <map>
-#include <string>
-#include <vector>
-
 #include "experiments/run/run_forecast.h"
 #include "experiments/run/trainer.h"
-#include "models/pipeline/schedule_timing.h"
-#include "tests/experiments/tiny_run.h"
+#include "tests/experiments/layouts_of_runs.h"
 
 namespace droptest::experiments {
 namespace {
@@ -43,19 +37,7 @@ TEST(Pipelines, ReadTheSameTextAndTrainTheSameModel) {
   for (const RunConfig& config :
        {pipeline(2), pipeline(4, kGpipe), pipeline(2, kZeroBubble, 2), pipeline(2, kInterleaved, 2), threefold}) {
     const TinyResult many = train_locally(config, tiny_corpus());
-    EXPECT_EQ(many.outcome.tokens, one.outcome.tokens);
-    ASSERT_EQ(many.lines.size(), one.lines.size());
-    for (std::size_t i = 0; i < one.lines.size(); ++i) {
-      if (one.lines[i].train_loss) {
-        EXPECT_NEAR(*many.lines[i].train_loss, *one.lines[i].train_loss, 1e-3) << i;
-      }
-      if (one.lines[i].validation_loss) {
-        EXPECT_NEAR(*many.lines[i].validation_loss, *one.lines[i].validation_loss, 1e-3) << i;
-      }
-      if (i == 1) {
-        EXPECT_NEAR(*many.lines[i].gradient_norm / *one.lines[i].gradient_norm, 1, 1e-5);
-      }
-    }
+    expect_same_training(many, one);
     ASSERT_EQ(many.outcome.weights.size(), one.outcome.weights.size());
     for (const auto& [name, tensor] : one.outcome.weights) {
       ASSERT_TRUE(many.outcome.weights.contains(name)) << name;
@@ -88,13 +70,12 @@ TEST(Pipelines, LoseThePacketsThatThePlanCounts) {
       lose(config, of, 0.05);
     }
     if (lossy_evaluation) config.validation.network = ValidationConfig::Network::kLossy;
-    std::map<std::string, std::uint64_t> counted;
-    for (const comm::ClassStatistics& statistics : train_locally(config, tiny_corpus()).outcome.statistics) {
+    const TinyResult result = train_locally(config, tiny_corpus());
+    for (const comm::ClassStatistics& statistics : result.outcome.statistics) {
       EXPECT_GT(statistics.total().lost_packets, 0U);
-      counted[std::string(sim::traffic_class_name(statistics.traffic_class))] = statistics.total().packets;
     }
-    EXPECT_EQ(counted, expected_packets(config));
-    EXPECT_EQ(counted.size(), 4U);
+    EXPECT_EQ(sent_packets(result), expected_packets(config));
+    EXPECT_EQ(result.outcome.statistics.size(), 4U);
   }
 }
 
@@ -117,10 +98,7 @@ TEST(Pipelines, TakeTheTimeOfTheirSchedule) {
     config.training.accumulation = 8;
     config.network.of(TrafficClass::kPpActivation).emplace();
     config.network.of(TrafficClass::kPpGradient).emplace();
-    comm::TimeModel& time = config.time.emplace();
-    time.links.within = {0, 1e30};
-    time.links.between = time.links.within;
-    time.compute_seconds = 1e-3;
+    set_time(config, {0, 1e30}, 1e-3);
     const comm::VirtualTime got = *train_locally(config, tiny_corpus()).outcome.time;
     EXPECT_NEAR(got.compute_seconds, 3e-3, 1e-12);
     // The last stage computes without a pause from its first input on: F of three stages before, then its own work;

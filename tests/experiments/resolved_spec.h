@@ -23,4 +23,7 @@ inline ResolvedRun resolved(const std::string& text, const std::vector<std::stri
   return resolve(document, "s.json");
 }
 
+/// The id of the run of two ranks with these overrides.
+inline std::string id_with(const std::vector<std::string>& overrides) { return resolved(kTwoRanks, overrides).run_id; }
+
 }  // namespace droptest::experiments

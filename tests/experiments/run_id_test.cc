@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the id of a run depends on; test_run_id.py computes ids from resolved specs.
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "experiments/spec/resolve.h"
+#include "tests/experiments/resolved_spec.h"
+
+namespace droptest::experiments {
+namespace {
+
+TEST(RunId, IsStable) {
+  // Golden: a change of it makes every recorded run a stranger; tests/experiments/test_run_id.py computes it with
+  // Python's hashlib from the resolved spec.
+  const std::string hash = "0123456789abcdef";
+  EXPECT_EQ(id_with({"/data/sha256=" + hash + hash + hash + hash}), "fdabe14bdb030925");
+}
+
+TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
+  const std::string base = id_with({});
+  EXPECT_EQ(resolved(R"({"network": {"loss": {"loss_rate": 5.0e-2, "model": "bernoulli"}}, "parallel": {"tensor": 2.0},
+                         "data": {"text": "a.txt"}, "name": "t"})")
+                .run_id,
+            base);
+  for (const char* same : {"/name=other",
+                           "/description=words",
+                           "/record/every_steps=1",
+                           "/record/sample_every_steps=7",
+                           "/record/links=include",
+                           "/record/weights=none",
+                           "/backend/timeout_seconds=5",
+                           "/backend/threads_per_rank=2",
+                           R"(/backend/rendezvous={"kind":"redis"})",
+                           R"(/backend/rendezvous={"kind":"tcp"})",
+                           "/seed=1",
+                           "/model/preset=nano",
+                           "/model/width=128",
+                           "/training/sequence_tokens=128",
+                           "/training/final_learning_rate=0.0001",
+                           "/training/precision=float32",
+                           "/training/precision={}",
+                           R"(/training/precision={"message":"float32","compute":"float32"})",
+                           "/device=cpu",
+                           "/training/steps=3e2",
+                           "/network/path=direct",
+                           "/network/fill=zero",
+                           "/data/format=uint16",
+                           "/repeat={\"seeds\":1}"}) {
+    EXPECT_EQ(id_with({same}), base) << same;
+  }
+}
+
+TEST(RunId, DependsOnEverythingElse) {
+  std::set<std::string> ids = {id_with({})};
+  const std::vector<std::string> changes = {"/seed=2",
+                                            "/model/preset=micro",
+                                            "/model/layers=5",
+                                            "/model/width=256",
+                                            "/model/heads=2",
+                                            "/model/context=129",
+                                            "/model/vocabulary=257",
+                                            "/model/weights=w",
+                                            "/data/text=b.txt",
+                                            "/data/validation_fraction=0.2",
+                                            "/parallel/tensor=4",
+                                            "/device=cuda",
+                                            "/backend/name=gloo",
+                                            "/network/path=contribution",
+                                            "/network/payload_bytes=1400",
+                                            "/network/consistency=shared",
+                                            "/network/burst_scope=message",
+                                            "/network/loss/loss_rate=0.050000000000000003",
+                                            "/network/loss/loss_rate=0.05000000000000001",
+                                            "/network/fill=stale",
+                                            "/network/reduce/fill=stale",
+                                            "/network/gather/fill=stale",
+                                            "/network/gather/loss={\"model\":\"none\"}",
+                                            "/network/classes/tp_forward/loss={\"model\":\"none\"}",
+                                            "/training/steps=301",
+                                            "/training/batch_sequences=9",
+                                            "/training/sequence_tokens=127",
+                                            "/training/accumulation=2",
+                                            "/training/precision=bfloat16",
+                                            "/training/precision/message=bfloat16",
+                                            R"(/training/precision={"compute":"bfloat16","message":"bfloat16"})",
+                                            "/training/learning_rate=0.002",
+                                            "/training/final_learning_rate=0",
+                                            "/training/warmup_steps=1",
+                                            "/training/weight_decay=0",
+                                            "/training/beta1=0.8",
+                                            "/training/beta2=0.9",
+                                            "/training/epsilon=1e-7",
+                                            "/training/gradient_clip=2",
+                                            "/validation/every_steps=49",
+                                            "/validation/tokens=65537",
+                                            "/validation/network=lossy"};
+  std::size_t equal = 0;
+  for (const std::string& change : changes) equal += ids.insert(id_with({change})).second ? 0 : 1;
+  EXPECT_EQ(equal, 1U) << "only 0.050000000000000003 is the same double as 0.05";
+  EXPECT_NE(id_with({"/data/text=null", "/data/tokens=a.txt"}), id_with({}));
+}
+
+TEST(RunId, SaysWhatItLeavesOut) {
+  EXPECT_FALSE(changes_results("/record/links"));
+  EXPECT_FALSE(changes_results("/record"));
+  EXPECT_TRUE(changes_results("/recording"));
+  EXPECT_TRUE(changes_results("/backend"));
+  EXPECT_TRUE(changes_results("/backend/name"));
+  EXPECT_FALSE(changes_results("/backend/threads_per_rank"));
+  EXPECT_TRUE(changes_results("/network/loss"));
+}
+
+}  // namespace
+}  // namespace droptest::experiments
