@@ -29,8 +29,8 @@ LAYER_COLUMNS = (
     "steps", "untouched_share", "sampled_calls", "bias", "nmse", "cosine", "divergence_max", "divergence_rms",
 )  # fmt: skip
 TIME_COLUMNS = (
-    "virtual_seconds", "compute_seconds", "idle_seconds", "network_seconds", "packets", "repeated_packets", "timeouts",
-    "late_packets",
+    "virtual_seconds", "compute_seconds", "idle_seconds", "exposed_seconds", "network_seconds", "packets",
+    "repeated_packets", "timeouts", "late_packets",
 )  # fmt: skip
 RECOVERY_COLUMNS = ("packets", "lost", "repaired", "residual", "residual_bytes", "resent", "resend_rounds")
 LINK_COLUMNS = ("packets", "lost", "realised_rate", "z", "mean_burst_packets")
@@ -197,7 +197,9 @@ def _searches(search: Search | None, runs: pd.DataFrame, keyed: list[str]) -> pd
 
 
 def _add_time(rows: dict[str, list[dict[str, Any]]], key: dict[str, Any], run: Run) -> None:
-    time = {column: _number(object_of(run.summary["time"]).get(column)) for column in TIME_COLUMNS}
+    recorded = object_of(run.summary["time"])
+    exposed = {"exposed_seconds": sum(recorded["exposed_seconds"].values())} if "exposed_seconds" in recorded else {}
+    time = {column: _number((recorded | exposed).get(column)) for column in TIME_COLUMNS}
     counted = has_deadline(run) and time["packets"] > 0
     rows["time"].append({**key, **time, "late_rate": time["late_packets"] / time["packets"] if counted else NAN})
 

@@ -45,7 +45,7 @@ std::string_view LossyCommunicator::backend() const { return group_->inner.backe
 
 void LossyCommunicator::begin_step(std::uint64_t step) {
   RankState& state = *group_->state;
-  state.deferred.run_all();
+  state.deferred.run_ordered();
   if (group_->number() == 0) {
     // Other groups of a rank may have begun the step before, so all ranks collect at the end of the same step.
     const std::uint64_t ended = std::exchange(state.world_step, step);
@@ -62,7 +62,7 @@ void LossyCommunicator::begin_step(std::uint64_t step) {
 
 void LossyCommunicator::call(const CallArguments& arguments) {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_all();
+  group_->state->deferred.run_ordered();
   if (!group_->is_lossy(arguments)) {
     return call_now(group_->inner, arguments);
   }
@@ -113,7 +113,7 @@ void LossyCommunicator::recv(Tensor data, int source, const Message& message) {
 void LossyCommunicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
   checked_exchange(*this, sends, receives, group_->state->step);
-  group_->state->deferred.run_all();
+  group_->state->deferred.run_ordered();
   group_->exchange(sends, receives);
 }
 
@@ -147,7 +147,7 @@ std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& argu
           const RankState::ReadySince since(*group_->state, ready);
           call_now(*this, kept);
         },
-        arguments);
+        *this, arguments);
   }
   if (is_lossy) return group_->begin(arguments);
   std::unique_ptr<WorkInFlight> work = group_->inner.begin(arguments);
@@ -157,13 +157,13 @@ std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& argu
 
 void LossyCommunicator::barrier(const Message& message) {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_all();
+  group_->state->deferred.run_ordered();
   group_->inner.barrier(message);
 }
 
 std::unique_ptr<Communicator> LossyCommunicator::split(int color, int key) {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_all();
+  group_->state->deferred.run_ordered();
   std::unique_ptr<LossyGroup> part = group_->split(color, key);
   if (part == nullptr) return nullptr;
   return std::unique_ptr<Communicator>(new LossyCommunicator(std::move(part)));
@@ -174,14 +174,14 @@ void LossyCommunicator::abort(std::string_view reason) noexcept { group_->inner.
 LossyCommunicator::LosslessScope::LosslessScope(LossyCommunicator& communicator)
     : communicator_(communicator),
       pause_(std::make_unique<VirtualClock::Pause>(communicator.group_->state->clock_or_null())) {
-  communicator_.group_->state->deferred.run_all();
+  communicator_.group_->state->deferred.run_ordered();
   ++communicator_.group_->state->lossless_scopes;
 }
 
 LossyCommunicator::LosslessScope::~LosslessScope() { --communicator_.group_->state->lossless_scopes; }
 
 LossyCommunicator::ProtectedScope::ProtectedScope(LossyCommunicator& communicator) : communicator_(communicator) {
-  communicator_.group_->state->deferred.run_all();
+  communicator_.group_->state->deferred.run_ordered();
   ++communicator_.group_->state->protected_scopes;
 }
 
@@ -204,21 +204,21 @@ void LossyCommunicator::pass_compute_share(double share) {
 
 VirtualClock::Stop LossyCommunicator::stop_clock() {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_all();  // at the times of their starts
+  group_->state->deferred.run_ordered();  // at the times of their starts
   group_->state->pass_started();
   return VirtualClock::Stop(group_->state->clock_or_null());
 }
 
 void LossyCommunicator::verify_fates() {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_all();
+  group_->state->deferred.run_ordered();
   comm::verify_fates(group_->inner, group_->state->ledger, group_->state->next_group);
 }
 
 std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail detail) {
   RankState& state = *group_->state;
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  state.deferred.run_all();
+  state.deferred.run_ordered();
   const Settling settling = group_->number() == 0 ? Settling::kSettle : Settling::kKeep;
   if (settling == Settling::kSettle) state.open_steps = 0;
   return comm::collect_statistics(group_->inner, {state.ledger, state.touches, state.sampler, state.step}, settling,
@@ -227,14 +227,14 @@ std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail de
 
 std::vector<ClassSample> LossyCommunicator::take_samples() {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_all();
+  group_->state->deferred.run_ordered();
   return comm::take_samples(group_->inner, group_->state->ledger, group_->state->sampler);
 }
 
 std::optional<VirtualTime> LossyCommunicator::collect_time() {
   if (!group_->state->clock) return std::nullopt;
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_all();
+  group_->state->deferred.run_ordered();
   group_->state->play_started();
   return comm::collect_time(group_->inner, group_->state->clock->time());
 }

@@ -13,7 +13,7 @@ class DeferredCalls::DeferredInFlight final : public WorkInFlight {
   DeferredInFlight(DeferredCalls& calls, std::shared_ptr<Deferred> call) : calls_(calls), call_(std::move(call)) {}
 
   void finish() override {
-    if (!call_->is_done) calls_.run_all();
+    if (!call_->is_done) calls_.run_until(*call_);
     if (call_->thrown) std::rethrow_exception(call_->thrown);
   }
   bool finished() override { return call_->is_done; }
@@ -23,16 +23,21 @@ class DeferredCalls::DeferredInFlight final : public WorkInFlight {
   std::shared_ptr<Deferred> call_;
 };
 
-bool DeferredCalls::Deferred::is_message() const { return comm::is_message(arguments.get().operation); }
+/// Messages of a pair of ranks keep their order.
+bool DeferredCalls::Deferred::comes_with(const Deferred& receive) const {
+  return operation() == Operation::kRecv && group == receive.group &&
+         arguments.get().peer == receive.arguments.get().peer;
+}
 
-std::unique_ptr<WorkInFlight> DeferredCalls::start(BlockingCall call, const CallArguments& arguments) {
-  auto deferred = std::make_shared<Deferred>(std::move(call), arguments);
+std::unique_ptr<WorkInFlight> DeferredCalls::start(BlockingCall call, const Communicator& group,
+                                                   const CallArguments& arguments) {
+  auto deferred = std::make_shared<Deferred>(std::move(call), group, arguments);
   waiting_.push_back(deferred);
   return std::make_unique<DeferredInFlight>(*this, std::move(deferred));
 }
 
 std::unique_ptr<WorkInFlight> DeferredCalls::start(Communicator& communicator, const CallArguments& arguments) {
-  return start([&communicator](const CallArguments& kept) { call_now(communicator, kept); }, arguments);
+  return start([&communicator](const CallArguments& kept) { call_now(communicator, kept); }, communicator, arguments);
 }
 
 void DeferredCalls::run(Deferred& call) {
@@ -44,20 +49,59 @@ void DeferredCalls::run(Deferred& call) {
   call.is_done = true;
 }
 
-void DeferredCalls::run_all() {
-  if (is_running_ || waiting_.empty()) return;
-  is_running_ = true;
-  while (!waiting_.empty()) {
-    const auto is_message = [](const std::shared_ptr<Deferred>& call) { return call->is_message(); };
-    const auto is_send = [](const std::shared_ptr<Deferred>& call) {
-      return call->arguments.get().operation == Operation::kSend;
-    };
-    std::stable_partition(waiting_.begin(), std::ranges::find_if_not(waiting_, is_message), is_send);
+// The sends ahead of the next collective.
+void DeferredCalls::run_sends() {
+  const auto is_collective = [](const std::shared_ptr<Deferred>& call) { return !comm::is_message(call->operation()); };
+  const auto is_send = [](const std::shared_ptr<Deferred>& call) { return call->operation() == Operation::kSend; };
+  std::stable_partition(waiting_.begin(), std::ranges::find_if(waiting_, is_collective), is_send);
+  while (!waiting_.empty() && is_send(waiting_.front())) {
     const std::shared_ptr<Deferred> call = waiting_.front();
     waiting_.pop_front();
     run(*call);
   }
+}
+
+void DeferredCalls::run(Those those) {
+  if (is_running_ || waiting_.empty()) return;
+  is_running_ = true;
+  std::deque<std::shared_ptr<Deferred>> left;
+  while (!waiting_.empty()) {
+    run_sends();
+    if (waiting_.empty()) break;
+    const std::shared_ptr<Deferred> call = waiting_.front();
+    waiting_.pop_front();
+    const CallArguments& arguments = call->arguments.get();
+    if (those == Those::kOrdered && call->operation() == Operation::kRecv && arguments.message.ordinal) {
+      left.push_back(call);
+    } else {
+      run(*call);
+    }
+  }
+  waiting_ = std::move(left);
   is_running_ = false;
+}
+
+void DeferredCalls::run_all() { run(Those::kAll); }
+
+void DeferredCalls::run_ordered() { run(Those::kOrdered); }
+
+void DeferredCalls::run_until(const Deferred& wanted) {
+  if (comm::is_message(wanted.operation()) && !is_running_) {
+    is_running_ = true;
+    run_sends();
+    for (auto next = waiting_.begin(); !wanted.is_done && next != waiting_.end();) {
+      if (!comm::is_message((*next)->operation())) break;  // collectives run in the order of their starts
+      if (!(*next)->comes_with(wanted)) {
+        ++next;
+        continue;
+      }
+      const std::shared_ptr<Deferred> call = *next;
+      next = waiting_.erase(next);
+      run(*call);
+    }
+    is_running_ = false;
+  }
+  if (!wanted.is_done) run_all();
 }
 
 }  // namespace droptest::comm

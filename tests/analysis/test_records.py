@@ -369,11 +369,13 @@ def test_a_reliable_networks_repetitions_are_resent_packets(tmp_path):
     run = json.loads((folder / "sweep.json").read_text())["runs"][0]["run_id"]
     summary = json.loads((folder / run / "summary.json").read_text())
     summary["time"] = {"virtual_seconds": 2.0, "compute_seconds": 1.0, "packets": 4000, "repeated_packets": 450,
-                       "timeouts": 7, "late_packets": 0}  # fmt: skip
+                       "timeouts": 7, "late_packets": 0, "idle_seconds": 0.25,
+                       "exposed_seconds": {"tp_forward": 0.5, "dp_gradient": 0.125}}  # fmt: skip
     synthetic.write_json(folder / run / "summary.json", summary)
     records = droptest.load(folder)
     row = records.time.iloc[0]
     assert (row["packets"], row["repeated_packets"], row["timeouts"]) == (4000, 450, 7)
+    assert (row["idle_seconds"], row["exposed_seconds"]) == (0.25, 0.625)
     assert math.isnan(row["late_rate"])  # no deadline
     assert groups(records)[0].resent_rate == pytest.approx(450 / 4000)
 

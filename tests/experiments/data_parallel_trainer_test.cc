@@ -2,17 +2,14 @@
 // Replicas of a run: their sequences, their messages, and their parameters under loss.
 #include <gtest/gtest.h>
 
-#include <exception>
 #include <string>
 #include <string_view>
-#include <thread>
 #include <tuple>
 #include <vector>
 
 #include "comm/backend_registry.h"
 #include "experiments/run/run_forecast.h"
 #include "experiments/run/trainer.h"
-#include "tests/comm/temporary_folder.h"
 #include "tests/experiments/layouts_of_runs.h"
 
 namespace droptest::experiments {
@@ -175,37 +172,6 @@ TEST(Replicas, SendAsManyPacketsAsTheForecastSays) {
           << path << ", zero " << zero;
     }
   }
-}
-
-/// Trains on ranks that meet over Gloo, in threads of this process.
-TinyResult train_over_gloo(const RunConfig& config, const Corpus& corpus) {
-  const TemporaryFolder folder;
-  const auto ranks = static_cast<std::size_t>(config.parallel.world_size());
-  TinyResult result;
-  result.by_rank.resize(ranks);
-  std::vector<std::string> errors(ranks);
-  std::vector<std::thread> threads;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        comm::ProcessGroupOptions options;
-        options.rank = static_cast<int>(rank);
-        options.world_size = static_cast<int>(ranks);
-        options.timeout = std::chrono::seconds(30);
-        options.rendezvous.directory = folder.path();
-        options.rendezvous.launch_id = "trainer";
-        const auto group = comm::backend_entry("gloo").connect(options);
-        result.by_rank[rank] =
-            train(config, corpus, *group, [&](const MetricsLine& line) { result.lines.push_back(line); });
-      } catch (const std::exception& error) {
-        errors[rank] = error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  for (const std::string& error : errors) EXPECT_EQ(error, "");
-  result.outcome = result.by_rank[0];
-  return result;
 }
 
 constexpr comm::ParallelOrder kDataFirst = {comm::ParallelDimension::kData, comm::ParallelDimension::kTensor,

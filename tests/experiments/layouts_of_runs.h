@@ -4,13 +4,20 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "comm/backend_registry.h"
+#include "experiments/run/trainer.h"
 #include "sim/time/link_cost.h"
 #include "sim/traffic_class.h"
+#include "tests/comm/temporary_folder.h"
 #include "tests/experiments/tiny_run.h"
 
 namespace droptest::experiments {
@@ -48,6 +55,37 @@ inline void set_time(RunConfig& config, const sim::LinkCost& link, double comput
   time.links.within = link;
   time.links.between = link;
   time.compute_seconds = compute_seconds;
+}
+
+/// Trains on ranks that meet over Gloo, in threads of this process.
+inline TinyResult train_over_gloo(const RunConfig& config, const Corpus& corpus) {
+  const TemporaryFolder folder;
+  const auto ranks = static_cast<std::size_t>(config.parallel.world_size());
+  TinyResult result;
+  result.by_rank.resize(ranks);
+  std::vector<std::string> errors(ranks);
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        comm::ProcessGroupOptions options;
+        options.rank = static_cast<int>(rank);
+        options.world_size = static_cast<int>(ranks);
+        options.timeout = std::chrono::seconds(30);
+        options.rendezvous.directory = folder.path();
+        options.rendezvous.launch_id = "trainer";
+        const auto group = comm::backend_entry("gloo").connect(options);
+        result.by_rank[rank] =
+            train(config, corpus, *group, [&](const MetricsLine& line) { result.lines.push_back(line); });
+      } catch (const std::exception& error) {
+        errors[rank] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  result.outcome = result.by_rank[0];
+  return result;
 }
 
 }  // namespace droptest::experiments

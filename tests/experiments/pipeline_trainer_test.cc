@@ -69,13 +69,42 @@ TEST(Pipelines, LoseThePacketsThatThePlanCounts) {
                                   TrafficClass::kEmbeddingGradient, TrafficClass::kDpGradient}) {
       lose(config, of, 0.05);
     }
-    if (lossy_evaluation) config.validation.network = ValidationConfig::Network::kLossy;
+    if (lossy_evaluation) {
+      config.validation.network = ValidationConfig::Network::kLossy;
+      config.network.of(TrafficClass::kPpActivation)->gather.fill = comm::Fill::kSkip;
+      config.network.of(TrafficClass::kPpGradient)->gather.fill = comm::Fill::kSkip;
+    }
     const TinyResult result = train_locally(config, tiny_corpus());
     for (const comm::ClassStatistics& statistics : result.outcome.statistics) {
       EXPECT_GT(statistics.total().lost_packets, 0U);
     }
     EXPECT_EQ(sent_packets(result), expected_packets(config));
     EXPECT_EQ(result.outcome.statistics.size(), 4U);
+  }
+}
+
+// What is sent past stages takes part in evaluations over the network, too.
+TEST(Pipelines, SkipStagesOverGlooAsOnLocalRanks) {
+  if (!comm::backend_entry("gloo").built) GTEST_SKIP() << "the gloo backend was not built";
+  for (RunConfig config : {pipeline(4), pipeline(2, kInterleaved, 2)}) {
+    config.training.steps = 4;
+    config.validation.network = ValidationConfig::Network::kLossy;
+    for (const TrafficClass of : {TrafficClass::kPpActivation, TrafficClass::kPpGradient}) {
+      lose(config, of, 0.2);
+      config.network.of(of)->gather.fill = comm::Fill::kSkip;
+    }
+    const TinyResult local = train_locally(config, tiny_corpus());
+    const TinyResult gloo = train_over_gloo(config, tiny_corpus());
+    EXPECT_EQ(trace_of(gloo), trace_of(local));
+    for (std::size_t c = 0; c < 2; ++c) {
+      EXPECT_EQ(gloo.outcome.statistics.at(c).digest, local.outcome.statistics.at(c).digest);
+    }
+    // Fates that depend on time: calls are made at waits, and receive what was sent past a stage before its result.
+    const auto validation_of = [](const TinyResult& run) { return *run.outcome.validation_final_loss; };
+    set_time(config, {1e-6, 1e9}, 1e-3);
+    EXPECT_EQ(validation_of(train_locally(config, tiny_corpus())), validation_of(local));
+    config.time->deadline_seconds = 10;
+    EXPECT_EQ(validation_of(train_locally(config, tiny_corpus())), validation_of(local));
   }
 }
 
@@ -101,6 +130,15 @@ TEST(Pipelines, TakeTheTimeOfTheirSchedule) {
     set_time(config, {0, 1e30}, 1e-3);
     const comm::VirtualTime got = *train_locally(config, tiny_corpus()).outcome.time;
     EXPECT_NEAR(got.compute_seconds, 3e-3, 1e-12);
+    EXPECT_NEAR(got.exposed_seconds(), 0, 1e-12);
+    EXPECT_GT(got.idle_seconds, 0.8 * (got.seconds - got.compute_seconds));  // ranks end before the last one does
+    EXPECT_LE(got.idle_seconds, got.seconds - got.compute_seconds + 1e-12);
+    set_time(config, {1e-4, 1e9}, 1e-3);
+    const comm::VirtualTime slow = *train_locally(config, tiny_corpus()).outcome.time;
+    EXPECT_GT(slow.exposed_in(TrafficClass::kPpActivation), 0);
+    EXPECT_GT(slow.exposed_in(TrafficClass::kPpGradient), 0);
+    EXPECT_GT(slow.idle_seconds, got.idle_seconds);
+    EXPECT_GT(slow.seconds, got.seconds);
     // The last stage computes without a pause from its first input on: F of three stages before, then its own work;
     // then the gradients go back, whole passes or their first halves.
     const double block = 12.0 * config.model.width;
