@@ -45,7 +45,7 @@ std::string_view LossyCommunicator::backend() const { return group_->inner.backe
 
 void LossyCommunicator::begin_step(std::uint64_t step) {
   RankState& state = *group_->state;
-  state.deferred.run_ordered();
+  state.deferred.run_all();
   if (group_->number() == 0) {
     // Other groups of a rank may have begun the step before, so all ranks collect at the end of the same step.
     const std::uint64_t ended = std::exchange(state.world_step, step);
@@ -62,7 +62,11 @@ void LossyCommunicator::begin_step(std::uint64_t step) {
 
 void LossyCommunicator::call(const CallArguments& arguments) {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_ordered();
+  if (is_message(arguments.operation)) {
+    group_->state->deferred.run_all();  // messages of a pair of ranks keep their order
+  } else {
+    group_->state->deferred.run_ordered();
+  }
   if (!group_->is_lossy(arguments)) {
     return call_now(group_->inner, arguments);
   }
@@ -174,14 +178,14 @@ void LossyCommunicator::abort(std::string_view reason) noexcept { group_->inner.
 LossyCommunicator::LosslessScope::LosslessScope(LossyCommunicator& communicator)
     : communicator_(communicator),
       pause_(std::make_unique<VirtualClock::Pause>(communicator.group_->state->clock_or_null())) {
-  communicator_.group_->state->deferred.run_ordered();
+  communicator_.group_->state->deferred.run_all();
   ++communicator_.group_->state->lossless_scopes;
 }
 
 LossyCommunicator::LosslessScope::~LosslessScope() { --communicator_.group_->state->lossless_scopes; }
 
 LossyCommunicator::ProtectedScope::ProtectedScope(LossyCommunicator& communicator) : communicator_(communicator) {
-  communicator_.group_->state->deferred.run_ordered();
+  communicator_.group_->state->deferred.run_all();
   ++communicator_.group_->state->protected_scopes;
 }
 

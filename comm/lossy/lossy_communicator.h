@@ -67,8 +67,8 @@ class LossyCommunicator final : public Communicator {
   /// that the rank has started. This requires that the peers wait, too, and that ranks with several common groups start
   /// their works in one order. Where fates depend on time (processes that depend on time, deadlines, recoveries that
   /// send again), works are instead planned and run when this rank waits for one of them or makes another call, in the
-  /// order of their starts over all its groups; but a wait for a message leaves receives from other ranks alone, and
-  /// another call leaves those with an ordinal. The same holds for collectives in host memory, and for all works with a
+  /// order of their starts over all its groups; but a receive with an ordinal may stay until
+  /// it is waited for. The same holds for collectives in host memory, and for all works with a
   /// clock, where the inner communicator has no twin().
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   void barrier(const Message& message) override;

@@ -28,6 +28,11 @@ constexpr std::array kBothHalves = {sim::Half::kReduce, sim::Half::kGather};
 
 std::string name_of(sim::Half half) { return half == sim::Half::kReduce ? "reduce" : "gather"; }
 
+// Messages between stages have no deadline.
+bool is_message_class(sim::TrafficClass traffic_class) {
+  return traffic_class == sim::TrafficClass::kPpActivation || traffic_class == sim::TrafficClass::kPpGradient;
+}
+
 // Parameters are gathered, and activations between stages are messages: neither is summed.
 bool has_half(sim::TrafficClass traffic_class, sim::Half half) {
   constexpr std::array kWithoutSums = {sim::TrafficClass::kParameterGather, sim::TrafficClass::kPpActivation,
@@ -78,7 +83,7 @@ class NetworkResolver {
           {small["up_to_elements"].get<std::uint64_t>(), path_entry(small["path"].get<std::string>()).name});
     }
     if (reduces) resolve_shorthand(path, network.sized_paths, resolved["gather"]);
-    if (traffic_class == scattered_ && !has_groups(path, resolved)) {
+    if (traffic_class == scattered_ && !scatters_in_two_halves(path, resolved)) {
       const json said = all.value("classes", json::object()).value(name, json::object()).value("gather", absent_half());
       if (said != absent_half()) {
         report(where_ + ": /network/classes/" + name + "/gather: got a gather half, which a reduce-scatter on path " +
@@ -197,6 +202,15 @@ class NetworkResolver {
            });
   }
 
+  /// Whether a reduce-scatter has hops of the gather half: from group to group, and where halving_doubling has more
+  /// ranks than a power of two.
+  static bool scatters_in_two_halves(const PathEntry& path, const json& resolved) {
+    const json small = resolved.value("sized_paths", json::array());
+    return has_groups(path, resolved) || path.name == "halving_doubling" ||
+           std::any_of(small.begin(), small.end(),
+                       [](const json& sized) { return sized["path"] == "halving_doubling"; });
+  }
+
   /// On a path without groups their size has no effect, so it is not part of the run's identity.
   void resolve_groups(const PathEntry& path, json& resolved, ClassNetwork& network) {
     if (!has_groups(path, resolved)) {
@@ -283,7 +297,7 @@ class NetworkResolver {
     network.links = make_links(half, name);
     if (is_none(half["loss"]) && network.links.empty()) {
       // Nothing is ever missing: a fill without effect is not part of the run's identity.
-      if (use_ != NetworkUse::kDeadline) half["fill"] = "zero";
+      if (use_ != NetworkUse::kDeadline || is_message_class(class_)) half["fill"] = "zero";
       half.erase("recovery");
       half.erase("selection");
       network.fill = fill_from_name(half["fill"].get<std::string>());

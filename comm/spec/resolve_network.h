@@ -37,7 +37,8 @@ struct ResolvedNetwork {
 /// the run. `where` names the document in messages. `world_size`: ranks of the run, which overrides of links may name.
 /// `time` is the spec's section with defaults, or null. Processes that depend on time take the time of a packet from
 /// its links, and without it from their own parameters.
-/// `scattered`: a class with reduce-scatters alone, which have no gather half but on paths with groups.
+/// `scattered`: a class with reduce-scatters alone, which have no gather half but on paths with groups and on
+/// halving_doubling.
 ResolvedNetwork resolve_network(const nlohmann::json& network, const std::vector<sim::TrafficClass>& in_use,
                                 std::uint64_t seed, const std::string& where, int world_size,
                                 NetworkUse use = NetworkUse::kLossOnly, const nlohmann::json& time = {},

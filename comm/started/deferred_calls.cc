@@ -23,10 +23,13 @@ class DeferredCalls::DeferredInFlight final : public WorkInFlight {
   std::shared_ptr<Deferred> call_;
 };
 
+bool DeferredCalls::Deferred::may_stay() const {
+  return operation() == Operation::kRecv && arguments.get().message.ordinal.has_value();
+}
+
 /// Messages of a pair of ranks keep their order.
-bool DeferredCalls::Deferred::comes_with(const Deferred& receive) const {
-  return operation() == Operation::kRecv && group == receive.group &&
-         arguments.get().peer == receive.arguments.get().peer;
+bool DeferredCalls::Deferred::comes_with(const Deferred& message) const {
+  return group == message.group && arguments.get().peer == message.arguments.get().peer;
 }
 
 std::unique_ptr<WorkInFlight> DeferredCalls::start(BlockingCall call, const Communicator& group,
@@ -70,8 +73,7 @@ void DeferredCalls::run(Those those) {
     if (waiting_.empty()) break;
     const std::shared_ptr<Deferred> call = waiting_.front();
     waiting_.pop_front();
-    const CallArguments& arguments = call->arguments.get();
-    if (those == Those::kOrdered && call->operation() == Operation::kRecv && arguments.message.ordinal) {
+    if (those == Those::kOrdered && call->may_stay()) {
       left.push_back(call);
     } else {
       run(*call);
@@ -91,7 +93,7 @@ void DeferredCalls::run_until(const Deferred& wanted) {
     run_sends();
     for (auto next = waiting_.begin(); !wanted.is_done && next != waiting_.end();) {
       if (!comm::is_message((*next)->operation())) break;  // collectives run in the order of their starts
-      if (!(*next)->comes_with(wanted)) {
+      if ((*next)->may_stay() && !(*next)->comes_with(wanted)) {
         ++next;
         continue;
       }

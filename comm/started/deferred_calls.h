@@ -16,8 +16,8 @@ namespace droptest::comm {
 
 /// Runs started calls as blocking ones, in the order of their starts, when the rank waits for one of them or makes
 /// another call. Among messages without a collective between them, the sends go first, so that ranks may start their
-/// receives early; and a wait for a message leaves receives from other ranks alone, which may not have sent yet.
-/// Thread safety: none; a rank has one.
+/// receives early. A receive with an ordinal, which has no order among other calls, may stay until it is waited for:
+/// its peer may send it later. Thread safety: none; a rank has one.
 class DeferredCalls {
  public:
   using BlockingCall = std::function<void(const CallArguments&)>;
@@ -29,7 +29,7 @@ class DeferredCalls {
 
   /// Runs all started calls. The wait of a work throws the exception of its call. Does nothing while it already runs.
   void run_all();
-  /// The same, but for receives with an ordinal, which have no order among other calls: the peer may send them later.
+  /// The same, but for receives that may stay.
   void run_ordered();
 
   bool empty() const { return waiting_.empty(); }
@@ -40,7 +40,8 @@ class DeferredCalls {
     Deferred(BlockingCall to_make, const Communicator& of, const CallArguments& to_keep)
         : call(std::move(to_make)), group(&of), arguments(to_keep) {}
     Operation operation() const { return arguments.get().operation; }
-    bool comes_with(const Deferred& receive) const;
+    bool may_stay() const;
+    bool comes_with(const Deferred& message) const;
     BlockingCall call;
     const Communicator* group;
     KeptArguments arguments;

@@ -15,6 +15,9 @@ namespace {
 
 using Replacement = FailureConfig::Replacement;
 
+/// Streams of the seeds of random replacements, by step; those before it are stages.
+constexpr std::uint64_t kReplacements = std::uint64_t{1} << 32U;
+
 bool is_among(const std::vector<int>& stages, int stage) {
   return std::find(stages.begin(), stages.end(), stage) != stages.end();
 }
@@ -97,7 +100,9 @@ void StageFailures::replace(const std::vector<Blocks>& neighbours, std::uint64_t
   const std::span<models::Parameter<float>> parameters = model_.parameters();
   const Replacement replacement = config_.failures->replacement;
   if (replacement == Replacement::kRandom || (replacement != Replacement::kZero && neighbours.empty())) {
-    models::set_initial_weights<float>(model_.tensors(), config_.seeds.weights + step, parameters);
+    sim::PhiloxEngine engine(config_.seeds.weights, sim::Purpose::kStageFailure, kReplacements + step);
+    const std::uint64_t seed = std::uint64_t{engine()} << 32U | engine();
+    models::set_initial_weights<float>(model_.tensors(), seed, parameters);
   } else {
     double total = 0;
     for (const Blocks& from : neighbours) total += from.weight;

@@ -91,6 +91,11 @@ std::vector<PlannedCollective> of_buckets(const RunConfig& config, comm::FateSim
 
 }  // namespace
 
+std::optional<TrafficClass> scattered_class(const RunConfig& config) {
+  if (!config.sharding.shards_state()) return std::nullopt;
+  return TrafficClass::kDpGradient;
+}
+
 std::vector<PlannedCollective> planned_collectives(const RunConfig& config, TrafficClass traffic_class) {
   comm::FateSimulation call;
   call.traffic_class = traffic_class;

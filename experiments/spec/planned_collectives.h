@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "comm/lab/fate_simulation.h"
@@ -16,6 +17,9 @@ struct PlannedCollective {
   comm::FateSimulation call;  ///< without network, seed and time
   std::uint64_t times = 0;    ///< of all groups together
 };
+
+/// The class whose reductions are reduce-scatters: with sharded state, gradients go to their owners alone.
+std::optional<sim::TrafficClass> scattered_class(const RunConfig& config);
 
 /// Those of a micro-batch in tp_forward and tp_backward: sums of activations; those of one reduction of all gradients
 /// in dp_gradient; those of one gather of all parameters in parameter_gather; the messages of a micro-batch in

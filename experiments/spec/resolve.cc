@@ -104,6 +104,7 @@ class Resolver {
     if (config_.parallel.pipeline > 1) comm::require_none(errors_);  // the rest reads the stages
     resolve_failures();
     resolve_network_section();
+    if (errors_.empty()) check_places();
     resolve_time_section();
     check_repetitions();
     comm::require_none(errors_);
@@ -276,19 +277,23 @@ class Resolver {
 
   void resolve_failures() {
     if (!full_.contains("failures")) return;
+    if (full_["failures"]["stages"]["rate"] == 0) {
+      full_.erase("failures");
+      return;
+    }
     const comm::ParallelLayout& layout = config_.parallel;
     const std::string got = "got failures of stages with ";
     const auto refuse = [&](const std::string& why) { report("/failures/stages", got + why); };
     if (layout.pipeline < 3) {
       refuse("/parallel/pipeline " + std::to_string(layout.pipeline) +
              ", want at least 3: the first and the last stage do not fail");
-    } else if (pipeline_schedule(config_).stages() != layout.pipeline) {
-      refuse("several stages on a rank, want one on each");
+    } else if (std::vector<int> ranks = pipeline_schedule(config_).rank_of_stage();
+               static_cast<int>(ranks.size()) != layout.pipeline || !std::ranges::is_sorted(ranks)) {
+      refuse("another placement than stage s on rank s of the pipeline, want that one");
     } else if (layout.data > 1) {
       refuse("/parallel/data " + std::to_string(layout.data) +
              ", want 1: a stage of one replica would have the weights of another's");
     }
-    if (full_["failures"]["stages"]["rate"] == 0) full_.erase("failures");
   }
 
   void resolve_optimizer(json& training) {
@@ -353,7 +358,7 @@ class Resolver {
     }
     comm::ResolvedNetwork resolved = comm::resolve_network(network, classes_in_use(config_), config_.seeds.network,
                                                            where_, errors_.empty() ? config_.parallel.world_size() : 1,
-                                                           comm::network_use(time), time, scattered_class());
+                                                           comm::network_use(time), time, scattered_class(config_));
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);
@@ -376,10 +381,20 @@ class Resolver {
     }
   }
 
-  /// With sharded state, gradients are reduced to their owners alone.
-  std::optional<sim::TrafficClass> scattered_class() const {
-    if (!config_.sharding.shards_state()) return std::nullopt;
-    return sim::TrafficClass::kDpGradient;
+  /// Messages between stages have numbers, from which their places on links follow (models/gpt2/pipeline_traffic.h).
+  void check_places() {
+    for (const sim::TrafficClass of : {sim::TrafficClass::kPpActivation, sim::TrafficClass::kPpGradient}) {
+      const auto& network = config_.network.of(of);
+      if (!network || config_.parallel.pipeline == 1) continue;
+      const std::uint64_t bytes = planned_collectives(config_, of).front().call.elements * sizeof(float);
+      const std::uint64_t packets = (bytes + network->payload_bytes - 1) / network->payload_bytes;
+      const std::uint64_t most = (std::uint64_t{1} << 48U) / models::PipelineTraffic::kMostOrdinals - 1;
+      if (packets <= most) continue;
+      report(pointer_in_network(std::string(sim::traffic_class_name(of)), {"payload_bytes"}),
+             "got " + std::to_string(network->payload_bytes) + ", so " + std::to_string(packets) +
+                 " packets in a message between stages, want at most " + std::to_string(most) +
+                 " packets: " + std::to_string((bytes / most + 8) / 8 * 8) + " bytes or more");
+    }
   }
 
   /// Where the spec says what holds for a class: the first of the members, or of the network's members of these names.

@@ -27,7 +27,7 @@ double Gpt2::evaluate(std::span<const std::int32_t> tokens, std::span<const std:
                       const BatchShape& shape) {
   check_batch(tokens, targets, shape, config_);
   Prepared& evaluation = prepared(shape, Keep::kNothing);
-  if (traffic_) traffic_->begin_step(1);
+  if (traffic_) traffic_->begin_evaluation();
   double loss = 0;
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     OwnStage& own = *stages_[i];

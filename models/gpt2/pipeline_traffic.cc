@@ -3,17 +3,26 @@
 
 #include <limits>
 
+#include "sim/error.h"
+
 namespace droptest::models {
 namespace {
 
-/// Of messages past a stage: their place on a link is apart from that of others.
-constexpr std::uint64_t kPastOrdinals = std::uint64_t{1} << 31U;
+/// Parts of a link's places: of training, of evaluations, and of either for what is sent past a stage.
+constexpr std::uint64_t kEvaluationOrdinals = std::uint64_t{1} << 29U;
+constexpr std::uint64_t kPastOrdinals = std::uint64_t{1} << 30U;
 
 }  // namespace
 
 void PipelineTraffic::begin_step(int micro_batches) {
   first_ordinal_ = next_ordinal_;
   next_ordinal_ += static_cast<std::uint64_t>(micro_batches) * static_cast<std::uint64_t>(stages_);
+  DROPTEST_CHECK(next_ordinal_ <= kEvaluationOrdinals, "a pipeline ran out of places for its messages");
+}
+
+void PipelineTraffic::begin_evaluation() {
+  first_ordinal_ = kEvaluationOrdinals + evaluated_;
+  evaluated_ = (evaluated_ + static_cast<std::uint64_t>(stages_)) % (kEvaluationOrdinals / 2);
 }
 
 comm::Message PipelineTraffic::message(const PipelineStep& step, int of_stage) {

@@ -25,6 +25,11 @@ class PipelineTraffic {
 
   /// A training step of so many micro-batches begins.
   void begin_step(int micro_batches);
+  /// An evaluation of one micro-batch begins. Its messages have places of their own, so that training loses the same
+  /// packets however often there is one.
+  void begin_evaluation();
+  /// The ordinals of all messages are below this number.
+  static constexpr std::uint64_t kMostOrdinals = std::uint64_t{1} << 31U;
   /// The step says for which action, and from or to which rank. A buffer is one slot's, of one direction: it waits for
   /// the last message sent from it. `substitute`: where the input of the stage before is, or will be; empty: nowhere.
   void start_receive(const PipelineStep& step, const comm::Tensor& to, const comm::Tensor& substitute = {});
@@ -53,7 +58,8 @@ class PipelineTraffic {
   comm::Communicator& group_;
   int stages_;
   std::uint64_t first_ordinal_ = 0;  ///< of the step or evaluation
-  std::uint64_t next_ordinal_ = 0;   ///< behind it
+  std::uint64_t next_ordinal_ = 0;   ///< behind the last step
+  std::uint64_t evaluated_ = 0;      ///< ordinals of evaluations so far
   std::string name_;                 ///< of the last message
   Works receives_;                   ///< by the action that needs them
   Works sends_;                      ///< by slot

@@ -83,6 +83,24 @@ TEST(Pipelines, LoseThePacketsThatThePlanCounts) {
   }
 }
 
+// Messages of an evaluation have places of their own on their links.
+TEST(Pipelines, LoseTheSamePacketsHoweverOftenTheyAreEvaluated) {
+  const auto losses = [](std::uint64_t every_steps, ValidationConfig::Network network) {
+    RunConfig config = pipeline(2);
+    config.validation.network = network;
+    config.validation.every_steps = every_steps;
+    for (const TrafficClass of : {TrafficClass::kPpActivation, TrafficClass::kPpGradient}) lose(config, of, 0.2);
+    std::vector<double> all;
+    for (const MetricsLine& line : train_locally(config, tiny_corpus()).lines) {
+      if (line.train_loss) all.push_back(*line.train_loss);
+    }
+    return all;
+  };
+  const std::vector<double> want = losses(1, ValidationConfig::Network::kLossless);
+  EXPECT_EQ(losses(100, ValidationConfig::Network::kLossless), want);
+  EXPECT_EQ(losses(2, ValidationConfig::Network::kLossy), want);
+}
+
 // What is sent past stages takes part in evaluations over the network, too.
 TEST(Pipelines, SkipStagesOverGlooAsOnLocalRanks) {
   if (!comm::backend_entry("gloo").built) GTEST_SKIP() << "the gloo backend was not built";

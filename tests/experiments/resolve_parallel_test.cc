@@ -82,6 +82,7 @@ TEST(Resolve, ScatteredGradientsHaveNoGatherHalf) {
   const std::string none = R"({"model":"none"})";
   EXPECT_NE(gather({}), none);
   EXPECT_EQ(gather({"/parallel/zero=1"}), none);
+  EXPECT_NE(gather({"/parallel/zero=1", R"(/network/path="halving_doubling")", "/parallel/data=3"}), none);
   EXPECT_NE(
       gather({"/parallel/zero=1", R"(/network/classes={"dp_gradient": {"path": "hierarchical", "group_ranks": 2}})"}),
       none);
@@ -92,6 +93,70 @@ TEST(Resolve, ScatteredGradientsHaveNoGatherHalf) {
       }),
       testing::HasSubstr("/network/classes/dp_gradient/gather: got a gather half, which a reduce-scatter on path "
                          "direct does not have; want it absent"));
+}
+
+TEST(Resolve, SkipIsAFillBetweenStagesAlone) {
+  const std::string skip = R"(/network/fill="skip")";
+  const auto fills = [&](const std::vector<std::string>& with) {
+    std::string all;
+    const nlohmann::json classes = resolved(kTwoRanks, with).spec["network"]["classes"];
+    for (const auto& [name, section] : classes.items()) {
+      all += name + " " + section["gather"]["fill"].get<std::string>() + " ";
+    }
+    return all;
+  };
+  EXPECT_EQ(fills({skip, "/parallel/pipeline=2"}),
+            "embedding_gradient zero pp_activation skip pp_gradient skip tp_backward zero tp_forward zero ");
+  EXPECT_EQ(id_with({skip}), id_with({}));
+  ASSERT_EQ(resolved(kTwoRanks, {skip}).warnings.size(), 1U);
+  EXPECT_EQ(resolved(kTwoRanks, {skip}).warnings[0].pointer, "/network/fill");
+  EXPECT_TRUE(resolved(kTwoRanks, {skip, "/parallel/pipeline=2"}).warnings.empty());
+  const auto error = [](const std::string& section) {
+    return config_error_of([&] { (void)resolved(kTwoRanks, {"/parallel/pipeline=2", "/network/classes=" + section}); });
+  };
+  EXPECT_THAT(error(R"({"tp_forward": {"gather": {"fill": "skip"}}})"),
+              testing::HasSubstr(R"(got "skip", which has no meaning in this half)"));
+  EXPECT_THAT(
+      error(R"({"pp_gradient": {"gather": {"fill": "own"}}})"),
+      testing::HasSubstr(R"(got "own", which has no meaning in this half, want one of "zero", "stale", "skip")"));
+  // A stage's messages have no deadline: without loss a fill fills nothing.
+  EXPECT_EQ(fills({skip, "/parallel/pipeline=2", "/parallel/tensor=1", R"(/network/loss={"model": "none"})",
+                   R"(/time={"link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 100},
+                             "compute_milliseconds": 1, "deadline_microseconds": 100})"}),
+            "embedding_gradient zero pp_activation zero pp_gradient zero ");
+  EXPECT_THAT(config_error_of([] {
+                (void)resolved(kTwoRanks, {"/parallel/pipeline=2", "/network/payload_bytes=8", "/model/preset=small",
+                                           "/model/heads=12", "/training/batch_sequences=8"});
+              }),
+              testing::HasSubstr("packets in a message between stages, want at most 131071 packets"));
+}
+
+TEST(Resolve, FailuresOfStagesWantAPipelineOfOneStageEach) {
+  const std::string some = R"(/failures={"stages": {"rate": 0.01, "replacement": "weighted"}})";
+  const std::string none = R"(/failures={"stages": {"rate": 0, "replacement": "mean"}})";
+  const std::vector<std::string> four = {"/parallel/pipeline=4", "/training/accumulation=4"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), four.begin(), four.end());
+    return more;
+  };
+  const ResolvedRun run = resolved(kTwoRanks, with({some}));
+  ASSERT_TRUE(run.config.failures);
+  EXPECT_EQ(run.config.failures->stage_rate, 0.01);
+  EXPECT_EQ(run.config.failures->replacement, FailureConfig::Replacement::kWeighted);
+  EXPECT_EQ(run.run_id, resolve(run.spec, "resolved").run_id);
+  EXPECT_NE(run.run_id, id_with(four));
+  EXPECT_EQ(id_with(with({none})), id_with(four));
+  EXPECT_EQ(id_with({none}), id_with({})) << "without a pipeline, too";
+  const auto error = [](const std::vector<std::string>& overrides) {
+    return config_error_of([&] { (void)resolved(kTwoRanks, overrides); });
+  };
+  EXPECT_THAT(error({some}),
+              testing::HasSubstr("/failures/stages: got failures of stages with /parallel/pipeline 1, want "
+                                 "at least 3"));
+  EXPECT_THAT(error(with({some, "/parallel/data=2"})), testing::HasSubstr("with /parallel/data 2, want 1"));
+  EXPECT_THAT(error({some, "/parallel/pipeline=3", "/training/accumulation=1", "/parallel/layers_per_stage=[1, 1, 2]",
+                     R"(/parallel/schedule={"rows": ["1F0,1B0", "0F0,0B0", "2F0,2B0"]})"}),
+              testing::HasSubstr("with another placement than stage s on rank s of the pipeline, want that one"));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ class LossOfResults final : public sim::LossProcess {
  public:
   explicit LossOfResults(int destination) : destination_(destination) {}
   void draw(std::uint64_t /*seed*/, const sim::Link& link, std::uint64_t first, sim::PacketMask& lost) const override {
-    const bool is_result = first < std::uint64_t{1} << 31U;
+    const bool is_result = first < std::uint64_t{1} << 30U;
     const bool loses = is_result && (destination_ < 0 || link.destination == destination_);
     lost.resize(lost.size());
     for (std::uint64_t i = 0; loses && i < lost.size(); ++i) lost.set_lost(i);

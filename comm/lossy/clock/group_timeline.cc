@@ -27,12 +27,17 @@ GroupTimeline::GroupTimeline(Communicator& group, GroupNumber number, VirtualClo
       notes_times_(time_feeds_fates(clock.network(), clock.model())),
       timing_(clock.network(), clock.model(), number, world_ranks(group)) {}
 
-std::vector<double> GroupTimeline::exchange_clocks(double begin_seconds) {
+GroupTimeline::Clocks GroupTimeline::exchange_clocks(double ready_seconds, double begin_seconds) {
   const auto ranks = static_cast<std::size_t>(group_.world_size());
-  const std::array<double, 1> mine = {begin_seconds};
-  std::vector<double> clocks(ranks);
-  group_.all_gather(ConstTensor(std::span<const double>(mine)), Tensor(std::span(clocks)),
-                    std::vector<std::uint64_t>(ranks, 1), kClocks);
+  const std::array<double, 2> mine = {ready_seconds, begin_seconds};
+  std::vector<double> of_ranks(2 * ranks);
+  group_.all_gather(ConstTensor(std::span<const double>(mine)), Tensor(std::span(of_ranks)),
+                    std::vector<std::uint64_t>(ranks, mine.size()), kClocks);
+  Clocks clocks;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    clocks.ready_seconds = std::max(clocks.ready_seconds, of_ranks[2 * r]);
+    clocks.begins.push_back(of_ranks[2 * r + 1]);
+  }
   return clocks;
 }
 
@@ -56,8 +61,7 @@ CallTimes GroupTimeline::play_collective(const CallArguments& call, const Collec
   }
   VirtualClock::Ports& ports = clock_.ports();
   const double begin = std::max({ready_seconds, ports.sends_from, ports.receives_from});
-  std::vector<double> clocks = exchange_clocks(begin);
-  const double all_ready = *std::max_element(clocks.begin(), clocks.end());
+  auto [all_ready, clocks] = exchange_clocks(ready_seconds, begin);
   const auto visit = [&](const TimedMessage& message) {
     if (message.counted_on == group_.rank()) count_message(message, clock_.time());
     if (notes_times_) note_time(message, clock_.message_times());
@@ -98,11 +102,12 @@ void GroupTimeline::note_message(const TimedMessage& message) {
 CallTimes GroupTimeline::play_send(const CallArguments& call, const CollectiveTiming::What& what,
                                    double ready_seconds) {
   VirtualClock::Ports& ports = clock_.ports();
-  const std::array<double, 1> departure = {std::max(ready_seconds, ports.sends_from)};
-  group_.send(ConstTensor(std::span<const double>(departure)), call.peer, kClocks);
-  const TimedMessage sent = timing_.message(what, group_.rank(), call.peer, call.input.count_elems(), departure[0]);
+  const double departs = std::max(ready_seconds, ports.sends_from);
+  const std::array<double, 2> clocks = {ready_seconds, departs};
+  group_.send(ConstTensor(std::span<const double>(clocks)), call.peer, kClocks);
+  const TimedMessage sent = timing_.message(what, group_.rank(), call.peer, call.input.count_elems(), departs);
   note_message(sent);
-  ports.sends_from = departure[0] + sent.cost.transfer_seconds;
+  ports.sends_from = departs + sent.cost.transfer_seconds;
   clock_.time().network_seconds += sent.cost.transfer_seconds;
   return {ready_seconds, ports.sends_from};
 }
@@ -110,17 +115,17 @@ CallTimes GroupTimeline::play_send(const CallArguments& call, const CollectiveTi
 // Where the receiver's port is busy, the message waits in front of it.
 CallTimes GroupTimeline::play_recv(const CallArguments& call, const CollectiveTiming::What& what,
                                    double ready_seconds) {
-  std::array<double, 1> departure = {0};
-  group_.recv(Tensor(std::span<double>(departure)), call.peer, kClocks);
-  const TimedMessage received =
-      timing_.message(what, call.peer, group_.rank(), call.output.count_elems(), departure[0]);
+  std::array<double, 2> clocks{};
+  group_.recv(Tensor(std::span<double>(clocks)), call.peer, kClocks);
+  const auto [sender_ready, departs] = clocks;
+  const TimedMessage received = timing_.message(what, call.peer, group_.rank(), call.output.count_elems(), departs);
   note_message(received);
   VirtualClock::Ports& ports = clock_.ports();
-  const double first_bit = std::max(departure[0] + received.cost.latency_seconds, ports.receives_from);
+  const double first_bit = std::max(departs + received.cost.latency_seconds, ports.receives_from);
   ports.receives_from = first_bit + received.cost.transfer_seconds;
   clock_.time().network_seconds += received.cost.transfer_seconds;
   count_message(received, clock_.time());
-  return {departure[0], std::max(ready_seconds, ports.receives_from)};
+  return {sender_ready, std::max(ready_seconds, ports.receives_from)};
 }
 
 }  // namespace droptest::comm

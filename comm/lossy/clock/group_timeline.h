@@ -38,7 +38,12 @@ class GroupTimeline {
   void visit_state(sim::StateVisitor& visitor) { visit_value(visitor, timing_); }
 
  private:
-  std::vector<double> exchange_clocks(double begin_seconds);
+  /// When all ranks have their data, and when each also has its ports.
+  struct Clocks {
+    double ready_seconds = 0;
+    std::vector<double> begins;
+  };
+  Clocks exchange_clocks(double ready_seconds, double begin_seconds);
   CallTimes play_collective(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);
   CallTimes play_send(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);
   CallTimes play_recv(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);

@@ -15,13 +15,13 @@
 
 namespace droptest::comm {
 
-/// Shared by the groups of one rank.
 /// Two times of a call at one of its ranks.
 struct CallTimes {
-  double ready_seconds = 0;  ///< all ranks have their data and their ports
+  double ready_seconds = 0;  ///< all ranks have their data
   double end_seconds = 0;
 };
 
+/// Shared by the groups of one rank.
 class VirtualClock {
  public:
   /// `network` has the loss of every class. Throws: ConfigError for a model that has no meaning.
