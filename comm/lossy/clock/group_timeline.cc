@@ -61,13 +61,13 @@ CallTimes GroupTimeline::play_collective(const CallArguments& call, const Collec
   }
   VirtualClock::Ports& ports = clock_.ports();
   const double begin = std::max({ready_seconds, ports.sends_from, ports.receives_from});
-  auto [all_ready, clocks] = exchange_clocks(ready_seconds, begin);
+  Clocks clocks = exchange_clocks(ready_seconds, begin);
   const auto visit = [&](const TimedMessage& message) {
     if (message.counted_on == group_.rank()) count_message(message, clock_.time());
     if (notes_times_) note_time(message, clock_.message_times());
   };
   const auto play = [&](sim::Collective collective, std::span<const std::uint64_t> counts) {
-    timing_.collective(collective, what, counts, std::max(call.peer, 0), clocks, visit);
+    timing_.collective(collective, what, counts, std::max(call.peer, 0), clocks.begins, visit);
   };
   switch (call.operation) {
     case Operation::kAllReduce:
@@ -80,15 +80,15 @@ CallTimes GroupTimeline::play_collective(const CallArguments& call, const Collec
       play(sim::Collective::kAllGather, call.counts);
       break;
     case Operation::kAllToAll:
-      timing_.all_to_all(what, table, clocks, visit);
+      timing_.all_to_all(what, table, clocks.begins, visit);
       break;
     default:
       play(sim::Collective::kBroadcast, std::array{call.output.count_elems()});
   }
-  const double end = clocks[static_cast<std::size_t>(group_.rank())];
+  const double end = clocks.begins[static_cast<std::size_t>(group_.rank())];
   ports = {end, end};
   clock_.time().network_seconds += end - begin;
-  return {all_ready, end};
+  return {clocks.ready_seconds, end};
 }
 
 // Messages from send to recv have no deadline.
