@@ -80,7 +80,7 @@ struct PipelineConfig {
 /// Stages of a pipeline that lose their weights (docs/parallelism.md).
 struct FailureConfig {
   double stage_rate = 0;  ///< probability of a stage in a step
-  /// What the blocks of a failed stage become: a mean of the neighbours', plain or weighted by the squares of their
+  /// The new blocks of a failed stage: a mean of the neighbours', plain or weighted by the squares of their
   /// gradients, the block of the stage before, zeros, or random weights.
   enum class Replacement : std::uint8_t { kMean, kWeighted, kCopy, kZero, kRandom } replacement = Replacement::kMean;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages of a pipeline that lose their weights, and what takes the place of these.
+// Stages of a pipeline that lose their weights, and the replacements of these.
 #pragma once
 
 #include <cstdint>

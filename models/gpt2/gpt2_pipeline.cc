@@ -8,7 +8,7 @@
 namespace droptest::models {
 namespace {
 
-/// What a delivery gives to its user, on the side of the action.
+/// The data of a delivery, on the side of the action.
 comm::Tensor source_of(const Action& action, int past, StageBuffers& b) {
   const bool is_input = past == action.stage;
   if (action.is_forward()) return is_input ? Stage::input(b) : Stage::output(b);

@@ -21,9 +21,10 @@ struct PipelinePlan {
   std::vector<int> stages_of(int rank) const;
   /// Throws: std::out_of_range for a stage that it does not have.
   int rank_of(int stage) const { return program.rank_of(stage); }
-  /// What a stage's passes keep for its backward passes.
+  /// The activations and gradients that a stage's passes keep for its backward passes.
   Keep keep_of(int stage) const;
-  /// Whether a stage has room for what is sent past the stage before it; the first one in a direction sends its own.
+  /// The directions in which a stage has room for the input of the stage before it; the first stage in a direction
+  /// sends its own input.
   SentPast sent_past_of(int stage) const;
 };
 

@@ -8,7 +8,7 @@
 namespace droptest::models {
 namespace {
 
-/// Parts of a link's places: of training, of evaluations, and of either for what is sent past a stage.
+/// Where parts of a link's places begin, behind those of training: of evaluations, and of inputs sent past a stage.
 constexpr std::uint64_t kEvaluationOrdinals = std::uint64_t{1} << 29U;
 constexpr std::uint64_t kPastOrdinals = std::uint64_t{1} << 30U;
 
@@ -55,7 +55,7 @@ void PipelineTraffic::start_send(const PipelineStep& step, const comm::Tensor& f
 }
 
 void PipelineTraffic::finish_receive(const Action& action) {
-  // What was sent past a stage fills the holes of its result.
+  // The input of a stage, sent past it, fills the holes of its result.
   finish(receives_, {action.stage, action.is_forward(), action.micro_batch});
 }
 

@@ -50,7 +50,7 @@ class PipelineTraffic {
   };
   using Works = std::map<Key, comm::Work, PastFirst>;
 
-  /// Waits for all of one place; what is sent past a stage first.
+  /// Waits for all messages of one place; for an input sent past a stage first.
   static void finish(Works& works, const Place& of);
   /// `of_stage`: its result is sent, or its input.
   comm::Message message(const PipelineStep& step, int of_stage);

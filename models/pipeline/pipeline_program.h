@@ -24,7 +24,7 @@ struct SentPast {
 /// What a rank does next.
 struct PipelineStep {
   enum class Kind : std::uint8_t {
-    kReceive,  ///< starts to receive the input of the action, or what was sent past the stage before
+    kReceive,  ///< starts to receive the input of the action, or the input of the stage before, sent past it
     kCompute,  ///< waits for the input, then computes the action
     kSend,     ///< starts to send the result of the action, just computed, or its input past its own stage
   };
@@ -57,7 +57,7 @@ struct PipelineProgram {
 
   int stages() const { return static_cast<int>(rank_of_stage.size()); }
   int rank_of(int stage) const { return rank_of_stage.at(static_cast<std::size_t>(stage)); }
-  /// What follows from an action, in the order of the sends.
+  /// The deliveries of an action, in the order of the sends.
   std::vector<Delivery> deliveries(const Action& action) const;
   /// Whether something was sent past the stage before, in the direction of the action, for the action's input.
   bool has_substitute(const Action& action) const;
