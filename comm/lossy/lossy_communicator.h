@@ -105,10 +105,10 @@ class LossyCommunicator final : public Communicator {
     LossyCommunicator& communicator_;
   };
 
-  /// The state of the loss layer on this rank: links' indices, stale values, feedback, statistics and clock. A
-  /// communicator that was split has its own memories; it shares the rest with the one that was not split. A run that
-  /// is restored into a communicator of equal options and equal splits continues with the same bits. Stale values on a
-  /// device are read on the stream of their last call, which outlives this communicator. Throws: ConfigError while
+  /// The state of the loss layer on this rank: links' indices, stale values, feedback, statistics and clock, with the
+  /// memories of all communicators that were split from this one. Of one that was split: its own memories alone. A run
+  /// that is restored into a communicator of equal options and equal splits continues with the same bits. Stale values
+  /// on a device are read on the stream of their last call, which outlives this communicator. Throws: ConfigError while
   /// works are under way.
   void visit_state(sim::StateVisitor& visitor);
 

@@ -47,7 +47,10 @@ LossyGroup::LossyGroup(Communicator& borrowed, std::unique_ptr<Communicator> own
     certain.reduce.fill = Fill::kZero;
     certain_paths_[index].network = &certain;
   }
+  state->groups.emplace(number, this);
 }
+
+LossyGroup::~LossyGroup() { state->groups.erase(number()); }
 
 std::unique_ptr<Path> LossyGroup::make_path(std::string_view name, const ClassNetwork& network) const {
   const PathContext context = context_of(network);
@@ -104,7 +107,12 @@ void LossyGroup::visit_state(sim::StateVisitor& visitor) {
     throw ConfigError("state of a loss layer: got " + std::to_string(state->started.size() + state->deferred.size()) +
                       " works under way, want none: wait for them first");
   }
-  if (number() == 0) visit_value(visitor, *state);
+  if (number() != 0) return visit_memories(visitor);
+  visit_value(visitor, *state);
+  for (const auto& group : state->groups) group.second->visit_memories(visitor);
+}
+
+void LossyGroup::visit_memories(sim::StateVisitor& visitor) {
   visit_values(visitor, steps_begun_, stale_);
   if (timeline_) visit_value(visitor, *timeline_);
 }

@@ -33,6 +33,9 @@ class LossyGroup {
   /// `owned` is null, or keeps `inner` alive. Throws: ConfigError for a fill or path that has no meaning.
   LossyGroup(Communicator& inner, std::unique_ptr<Communicator> owned, std::shared_ptr<RankState> state,
              GroupNumber number);
+  ~LossyGroup();
+  LossyGroup(const LossyGroup&) = delete;
+  LossyGroup& operator=(const LossyGroup&) = delete;
 
   /// Whether packets of the call travel and can be lost.
   bool is_lossy(const CallArguments& arguments) const;
@@ -51,6 +54,7 @@ class LossyGroup {
   std::unique_ptr<LossyGroup> split(int color, int key);
 
   GroupNumber number() const { return identity_.number; }
+  /// Its own memories; of the group that was not split, those of the rank and of all its groups.
   void visit_state(sim::StateVisitor& visitor);
 
   Communicator& inner;
@@ -77,6 +81,7 @@ class LossyGroup {
   /// are not known before the wait of that work.
   void check_receive(const CallArguments& arguments) const;
   bool samples(ElementType type) const { return state->step_is_sampled && !is_integer(type); }
+  void visit_memories(sim::StateVisitor& visitor);
   /// Moves the rank's clock over a blocking call.
   void pass_time(const CallArguments& arguments);
 

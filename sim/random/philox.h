@@ -20,6 +20,7 @@ enum class Purpose : std::uint16_t {
   kWeights = 16,            ///< initial weights
   kBatches = 17,            ///< which text a training step reads
   kSyntheticInput = 18,     ///< inputs of `droptest collective`
+  kSampleOrder = 19,        ///< the order of the samples of an epoch
   kHadamardSigns = 21,      ///< signs of the randomised Hadamard transform
   kComputeStraggler = 32,   ///< how much longer than usual a rank computes in a step
   kTransferStraggler = 33,  ///< how much longer than usual a hop takes

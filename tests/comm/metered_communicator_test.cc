@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/metered_communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "comm/run_ranks.h"
+#include "tests/comm/conformance.h"
+
+namespace droptest::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+const Message kMessage{.name = "metered"};
+
+TEST(MeteredCommunicator, KeepsTheContractOfTheInnerOne) {
+  for (const int world_size : {1, 3}) {
+    run_ranks(world_size, 60s, [](Communicator& inner) {
+      MeteredCommunicator metered(inner);
+      const std::uint64_t bare = check_conformance(inner);
+      EXPECT_EQ(check_conformance(metered), bare);
+      EXPECT_EQ(check_conformance_of_splits(metered), check_conformance_of_splits(inner));
+      EXPECT_EQ(metered.backend(), inner.backend());
+      EXPECT_EQ(metered.part_reductions(), inner.part_reductions());
+    });
+  }
+  run_ranks(2, 60s, [](Communicator& inner) {
+    MeteredCommunicator metered(inner);
+    EXPECT_EQ(check_conformance_of_twins(metered), check_conformance_of_twins(inner));
+  });
+}
+
+TEST(MeteredCommunicator, CountsTheBytesThatTheRankSends) {
+  run_ranks(2, 60s, [](Communicator& inner) {
+    MeteredCommunicator metered(inner);
+    std::array<float, 4> data{};
+    auto used = [&metered, last = std::uint64_t{0}]() mutable {
+      const std::uint64_t before = std::exchange(last, metered.use().sent_bytes);
+      return last - before;
+    };
+    metered.all_reduce(Tensor(std::span<float>(data)), ReduceOp::kSum, kMessage);
+    EXPECT_EQ(used(), 16U);
+    metered.broadcast(Tensor(std::span<float>(data)), 1, kMessage);
+    EXPECT_EQ(used(), metered.rank() == 1 ? 16U : 0U);
+    metered.barrier(kMessage);
+    EXPECT_EQ(used(), 0U);
+    const Tensor tensor{std::span<float>(data)};
+    if (metered.rank() == 0) {
+      metered.send(tensor, 1, kMessage);
+    } else {
+      metered.recv(tensor, 0, kMessage);
+    }
+    EXPECT_EQ(used(), metered.rank() == 0 ? 16U : 0U);
+    const auto part = metered.split(0, metered.rank());
+    (void)used();
+    part->all_reduce(Tensor(std::span<float>(data)), ReduceOp::kSum, kMessage);
+    EXPECT_EQ(used(), 16U) << "groups that were split from it count, too";
+    metered.start_all_reduce(tensor, tensor, ReduceOp::kSum, kMessage).wait();
+    EXPECT_EQ(used(), 16U);
+  });
+}
+
+TEST(MeteredCommunicator, TimeInCallsIsWaiting) {
+  run_ranks(2, 60s, [](Communicator& inner) {
+    MeteredCommunicator metered(inner);
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(metered.use().waiting_seconds, 0);
+    for (int i = 0; i < 100; ++i) metered.barrier(kMessage);
+    const double all = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    EXPECT_GT(metered.use().waiting_seconds, 0);
+    EXPECT_LE(metered.use().waiting_seconds, all);
+  });
+}
+
+}  // namespace
+}  // namespace droptest::comm
