@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "experiments/data/sharded_data.h"
 #include "experiments/data/token_source.h"
 
 namespace droptest::experiments {
@@ -55,8 +57,9 @@ class EvaluationBatches {
 };
 
 struct Corpus {
-  Tokens training;
+  Tokens training;  ///< none where the data is in shards
   Tokens validation;
+  std::shared_ptr<const ShardedData> shards = nullptr;  ///< shared by the ranks of a process; null: one file
 };
 
 /// The last round(fraction x size) tokens validate. `where` names the file in messages.
@@ -70,7 +73,10 @@ std::uint64_t validation_targets(const RunConfig& config);
 /// Tokens after those that the selection loss predicts, likewise; 0: it is not measured.
 std::uint64_t selection_targets(const RunConfig& config);
 
-/// Opens and splits the data of a run. Throws: ConfigError.
-Corpus load_corpus(const RunConfig& config);
+/// Sequences of a step of all replicas.
+std::uint64_t global_batch_sequences(const RunConfig& config);
+
+/// Opens and splits the data of a run. `access` is for shards. Throws: ConfigError.
+Corpus load_corpus(const RunConfig& config, const FileAccess& access = {});
 
 }  // namespace droptest::experiments

@@ -14,19 +14,18 @@ namespace {
 
 constexpr std::int32_t kLlmcMagic = 20240520;
 constexpr std::int32_t kLlmcVersion = 1;
-constexpr std::size_t kLlmcHeaderBytes = 256 * sizeof(std::int32_t);
 
-std::uint32_t byte_at(std::span<const std::byte> bytes, std::size_t i) {
+std::uint32_t file_byte(std::span<const std::byte> bytes, std::size_t i) {
   return std::to_integer<std::uint32_t>(bytes[i]);
 }
 
 std::uint16_t uint16_at(std::span<const std::byte> bytes, std::size_t offset) {
-  return static_cast<std::uint16_t>(byte_at(bytes, offset) | (byte_at(bytes, offset + 1) << 8));
+  return static_cast<std::uint16_t>(file_byte(bytes, offset) | (file_byte(bytes, offset + 1) << 8));
 }
 
 std::int32_t int32_at(std::span<const std::byte> bytes, std::size_t offset) {
-  return static_cast<std::int32_t>(byte_at(bytes, offset) | (byte_at(bytes, offset + 1) << 8) |
-                                   (byte_at(bytes, offset + 2) << 16) | (byte_at(bytes, offset + 3) << 24));
+  return static_cast<std::int32_t>(file_byte(bytes, offset) | (file_byte(bytes, offset + 1) << 8) |
+                                   (file_byte(bytes, offset + 2) << 16) | (file_byte(bytes, offset + 3) << 24));
 }
 
 /// The rule of a UTF-8 sequence by its first byte: its length, and the allowed range of the second byte.
@@ -51,10 +50,10 @@ std::optional<SequenceRule> sequence_rule(std::uint32_t first) {
 
 /// Length of the well-formed sequence at `offset`, or 0.
 std::size_t sequence_length(std::span<const std::byte> bytes, std::size_t offset) {
-  const std::optional<SequenceRule> rule = sequence_rule(byte_at(bytes, offset));
+  const std::optional<SequenceRule> rule = sequence_rule(file_byte(bytes, offset));
   if (!rule || bytes.size() - offset < rule->length) return 0;
   for (std::size_t i = 1; i < rule->length; ++i) {
-    const std::uint32_t byte = byte_at(bytes, offset + i);
+    const std::uint32_t byte = file_byte(bytes, offset + i);
     const std::uint32_t low = i == 1 ? rule->second_low : 0x80;
     const std::uint32_t high = i == 1 ? rule->second_high : 0xbf;
     if (byte < low || byte > high) return 0;
@@ -62,29 +61,29 @@ std::size_t sequence_length(std::span<const std::byte> bytes, std::size_t offset
   return rule->length;
 }
 
-/// The bytes of the tokens after llm.c's header.
-std::span<const std::byte> after_llmc_header(std::span<const std::byte> file, const std::string& where) {
-  if (file.size() < kLlmcHeaderBytes) {
-    throw ConfigError(where + ": " + std::to_string(file.size()) + " bytes, want a header of " +
-                      std::to_string(kLlmcHeaderBytes) + " bytes first (llm.c's token format)");
+/// The tokens behind llm.c's header, which `head` begins with.
+std::uint64_t count_llmc_tokens(std::span<const std::byte> head, std::uint64_t file_bytes, const std::string& where) {
+  if (file_bytes < kTokenHeaderBytes) {
+    throw ConfigError(where + ": " + std::to_string(file_bytes) + " bytes, want a header of " +
+                      std::to_string(kTokenHeaderBytes) + " bytes first (llm.c's token format)");
   }
-  const std::int32_t magic = int32_at(file, 0);
+  const std::int32_t magic = int32_at(head, 0);
   if (magic != kLlmcMagic) {
     throw ConfigError(where + ": magic number " + std::to_string(magic) + ", want " + std::to_string(kLlmcMagic) +
                       " (llm.c's token format); for tokens without a header use format \"uint16\"");
   }
-  const std::int32_t version = int32_at(file, 4);
+  const std::int32_t version = int32_at(head, 4);
   if (version != kLlmcVersion) {
     throw ConfigError(where + ": token format version " + std::to_string(version) + ", want " +
                       std::to_string(kLlmcVersion) + " (uint16 tokens)");
   }
-  const std::int32_t count = int32_at(file, 8);
-  const std::uint64_t stored = (file.size() - kLlmcHeaderBytes) / 2;
-  if (count < 0 || static_cast<std::uint64_t>(count) != stored || (file.size() - kLlmcHeaderBytes) % 2 != 0) {
+  const std::int32_t count = int32_at(head, 8);
+  const std::uint64_t behind = file_bytes - kTokenHeaderBytes;
+  if (count < 0 || static_cast<std::uint64_t>(count) != behind / 2 || behind % 2 != 0) {
     throw ConfigError(where + ": the header counts " + std::to_string(count) + " tokens, but " +
-                      std::to_string(file.size() - kLlmcHeaderBytes) + " bytes follow it, want 2 for each token");
+                      std::to_string(behind) + " bytes follow it, want 2 for each token");
   }
-  return file.subspan(kLlmcHeaderBytes);
+  return behind / 2;
 }
 
 std::uint64_t bytes_of(Tokens::Layout layout) { return layout == Tokens::Layout::kText ? 1 : 2; }
@@ -97,12 +96,13 @@ Tokens checked(Tokens tokens) {
 
 }  // namespace
 
-Tokens::Tokens(std::span<const std::byte> bytes, Layout layout, int vocabulary, std::string where)
+Tokens::Tokens(std::span<const std::byte> bytes, Layout layout, int vocabulary, std::string where, std::uint64_t before)
     : bytes_(bytes),
       layout_(layout),
       vocabulary_(vocabulary),
       where_(std::move(where)),
-      size_(bytes.size() / bytes_of(layout)) {}
+      size_(bytes.size() / bytes_of(layout)),
+      before_(before) {}
 
 Tokens Tokens::part(std::uint64_t first, std::uint64_t size) const {
   DROPTEST_CHECK(first <= size_ && size <= size_ - first, where_ + ": a part beyond the tokens");
@@ -118,11 +118,17 @@ Tokens Tokens::kept_by(std::shared_ptr<const MappedFile> file) const {
   return kept;
 }
 
+Tokens Tokens::kept_in(std::shared_ptr<const std::vector<std::byte>> memory) const {
+  Tokens kept = *this;
+  kept.memory_ = std::move(memory);
+  return kept;
+}
+
 void Tokens::read(std::uint64_t first, std::span<std::int32_t> tokens) const {
   check(first, tokens.size());
   const std::uint64_t begin = first_ + first;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
-    tokens[i] = layout_ == Layout::kText ? static_cast<std::int32_t>(byte_at(bytes_, begin + i))
+    tokens[i] = layout_ == Layout::kText ? static_cast<std::int32_t>(file_byte(bytes_, begin + i))
                                          : static_cast<std::int32_t>(uint16_at(bytes_, 2 * (begin + i)));
   }
 }
@@ -141,14 +147,14 @@ void Tokens::check(std::uint64_t first, std::uint64_t count) const {
 void Tokens::check_text(std::uint64_t begin, std::uint64_t end) const {
   // A part may begin inside a character of up to four bytes: its first byte is the first of the three before that does
   // not continue a character.
-  const auto continues = [this](std::uint64_t i) { return (byte_at(bytes_, i) & 0xc0U) == 0x80; };
+  const auto continues = [this](std::uint64_t i) { return (file_byte(bytes_, i) & 0xc0U) == 0x80; };
   std::uint64_t offset = begin;
   while (offset < end && offset > 0 && begin - offset < 3 && continues(offset)) --offset;
   while (offset < end) {
     const std::size_t length = sequence_length(bytes_, offset);
     if (length == 0) {
-      throw ConfigError(where_ + ": not UTF-8 at byte " + std::to_string(offset) + " (value " +
-                        std::to_string(byte_at(bytes_, offset)) + "); convert the text, e.g. with iconv -t UTF-8");
+      throw ConfigError(where_ + ": not UTF-8 at byte " + std::to_string(before_ + offset) + " (value " +
+                        std::to_string(file_byte(bytes_, offset)) + "); convert the text, e.g. with iconv -t UTF-8");
     }
     offset += length;
   }
@@ -158,7 +164,7 @@ void Tokens::check_vocabulary(std::uint64_t begin, std::uint64_t end) const {
   for (std::uint64_t i = begin; i < end; ++i) {
     const int token = uint16_at(bytes_, 2 * i);
     if (token >= vocabulary_) {
-      throw ConfigError(where_ + ": token " + std::to_string(token) + " at position " + std::to_string(i) +
+      throw ConfigError(where_ + ": token " + std::to_string(token) + " at position " + std::to_string(before_ + i) +
                         ", want tokens below the model's vocabulary of " + std::to_string(vocabulary_));
     }
   }
@@ -172,16 +178,22 @@ Tokens parse_text(std::span<const std::byte> file, int vocabulary, const std::st
   return checked({file, Tokens::Layout::kText, vocabulary, where});
 }
 
-Tokens parse_tokens(std::span<const std::byte> file, TokenFormat format, int vocabulary, const std::string& where) {
-  const bool has_magic = file.size() >= 4 && int32_at(file, 0) == kLlmcMagic;
+std::uint64_t count_tokens(std::span<const std::byte> head, std::uint64_t file_bytes, TokenFormat format,
+                           const std::string& where) {
+  const bool has_magic = head.size() >= 4 && int32_at(head, 0) == kLlmcMagic;
   if (format == TokenFormat::kLlmc || (format == TokenFormat::kAuto && has_magic)) {
-    return checked({after_llmc_header(file, where), Tokens::Layout::kUint16, vocabulary, where});
+    return count_llmc_tokens(head, file_bytes, where);
   }
-  if (file.size() % 2 != 0) {
-    throw ConfigError(where + ": " + std::to_string(file.size()) +
+  if (file_bytes % 2 != 0) {
+    throw ConfigError(where + ": " + std::to_string(file_bytes) +
                       " bytes, want an even number (headerless uint16 tokens)");
   }
-  return checked({file, Tokens::Layout::kUint16, vocabulary, where});
+  return file_bytes / 2;
+}
+
+Tokens parse_tokens(std::span<const std::byte> file, TokenFormat format, int vocabulary, const std::string& where) {
+  const std::uint64_t bytes = 2 * count_tokens(file, file.size(), format, where);
+  return checked({file.last(bytes), Tokens::Layout::kUint16, vocabulary, where});
 }
 
 Tokens open_tokens(const DataConfig& data, int vocabulary) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "experiments/data/mapped_file.h"
 #include "experiments/run_config.h"
@@ -22,14 +23,17 @@ class Tokens {
   };
 
   Tokens() = default;
-  /// All tokens in `bytes`, which are borrowed. `vocabulary`: of the model that reads them; `where` names the file.
-  Tokens(std::span<const std::byte> bytes, Layout layout, int vocabulary, std::string where);
+  /// All tokens in `bytes`, which are borrowed. `vocabulary`: of the model that reads them; `where` names the file, in
+  /// which `before` tokens come first.
+  Tokens(std::span<const std::byte> bytes, Layout layout, int vocabulary, std::string where, std::uint64_t before = 0);
 
   std::uint64_t size() const { return size_; }
   /// `size` tokens from token `first` on; messages still count from the file's first token.
   Tokens part(std::uint64_t first, std::uint64_t size) const;
   /// These tokens, which keep the file mapped that their bytes are of.
   Tokens kept_by(std::shared_ptr<const MappedFile> file) const;
+  /// These tokens, which keep the memory that their bytes are in.
+  Tokens kept_in(std::shared_ptr<const std::vector<std::byte>> memory) const;
 
   /// Copies the tokens from `first` on. They are checked first: a file is too large to check before each run.
   /// Throws: ConfigError as check(); where the file has been cut since it was opened.
@@ -43,16 +47,26 @@ class Tokens {
   void check_vocabulary(std::uint64_t begin, std::uint64_t end) const;
 
   std::shared_ptr<const MappedFile> file_;  ///< shared by the parts of a corpus; null where the bytes are borrowed
-  std::span<const std::byte> bytes_;        ///< of all the file's tokens
+  std::shared_ptr<const std::vector<std::byte>> memory_;  ///< likewise; null where the bytes are elsewhere
+  std::span<const std::byte> bytes_;                      ///< of all the file's tokens
   Layout layout_ = Layout::kUint16;
   int vocabulary_ = 0;
   std::string where_;
   std::uint64_t first_ = 0;  ///< where this part begins, in tokens
   std::uint64_t size_ = 0;
+  std::uint64_t before_ = 0;  ///< tokens of the file before bytes_
 };
 
 /// A file's first tokens, all of those of most files, are checked when it is opened; the others when they are read.
 inline constexpr std::uint64_t kTokensCheckedFirst = std::uint64_t{1} << 26U;
+
+/// Bytes that a file's number of tokens follows from, with its size.
+inline constexpr std::uint64_t kTokenHeaderBytes = 1024;
+
+/// The number of tokens in a token file of `file_bytes` bytes, of which `head` has the first ones: kTokenHeaderBytes,
+/// or all. The tokens are the file's last bytes. Throws: as parse_tokens() for a header.
+std::uint64_t count_tokens(std::span<const std::byte> head, std::uint64_t file_bytes, TokenFormat format,
+                           const std::string& where);
 
 /// The bytes of a text as tokens. `where` names the file in messages.
 /// Throws: ConfigError where vocabulary < 256; with the byte offset where its beginning is not UTF-8.

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranges of files in memory, with repeated attempts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+namespace droptest::experiments {
+
+/// A range of a file could not be read; the next attempt may succeed.
+class ReadError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Reads ranges of files. Owner: one thread.
+class FileReads {
+ public:
+  virtual ~FileReads() = default;
+  /// Fills `bytes` with those of the file from `offset` on. Throws: ReadError with the system's reason, or where the
+  /// file ends before.
+  virtual void read(const std::string& path, std::uint64_t offset, std::span<std::byte> bytes) = 0;
+};
+
+/// The files of this machine, by pread() into memory: a file that another program cuts is an error of the call, where a
+/// mapping would end the process with SIGBUS. At most `most_open` files stay open; after an error a file is opened
+/// again.
+std::unique_ptr<FileReads> system_files(std::size_t most_open);
+
+/// Waits for so many seconds, or less where waiting has become pointless.
+using Pause = std::function<void(double seconds)>;
+
+struct RetryRule {
+  int attempts = 1;
+  double backoff_seconds = 0;  ///< before the second attempt; twice as long before each further one
+};
+
+/// Reads as FileReads::read(). The error of the last attempt; absent: `bytes` are filled.
+std::optional<std::string> read_with_retries(FileReads& files, const std::string& path, std::uint64_t offset,
+                                             std::span<std::byte> bytes, const RetryRule& rule, const Pause& pause);
+
+}  // namespace droptest::experiments

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training data in several files, as a resolved spec describes it (docs/data.md).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace droptest::experiments {
+
+/// One file of tokens. Its tokens are the last ones of its bytes; a header comes before them.
+struct ShardFile {
+  std::string file;
+  std::uint64_t bytes = 0;
+  std::uint64_t tokens = 0;
+  std::optional<std::uint32_t> crc32c;  ///< of the content, where a manifest gives it
+};
+
+/// The shards of a run, and the rules for those that cannot be read.
+struct ShardConfig {
+  std::vector<std::string> patterns;             ///< glob patterns of the training shards
+  std::vector<std::string> validation_patterns;  ///< empty: the last part of the training shards validates
+  std::string manifest;                          ///< path of the list of sizes and checksums; empty: none
+  /// Sorted by name. Empty: the spec was resolved without a look at files.
+  std::vector<ShardFile> files;
+  std::vector<ShardFile> validation_files;
+  enum class Content : std::uint8_t { kText, kTokens } content = Content::kTokens;
+  enum class Order : std::uint8_t { kShuffled, kAsStored } order = Order::kShuffled;
+  double lost_limit = 0;       ///< share of the samples that may be in shards set aside, in [0, 1]
+  int attempts = 3;            ///< to read a range of a file, the first one too
+  double backoff_seconds = 1;  ///< before the second attempt, and twice as long before each further one
+
+  std::uint64_t token_bytes() const { return content == Content::kText ? 1 : 2; }
+};
+
+}  // namespace droptest::experiments
