@@ -27,6 +27,7 @@ _MODULE_OF = {
     "binary": "droptest.commands",
     "experiments_in": "droptest.records",
     "fates": "droptest.commands",
+    "follow": "droptest.watching",
     "groups": "droptest.summary",
     "load": "droptest.records",
     "load_all": "droptest.records",
@@ -37,6 +38,7 @@ _MODULE_OF = {
     "run": "droptest.commands",
     "summary_table": "droptest.summary",
     "sweep": "droptest.commands",
+    "watch": "droptest.watching",
 }
 __all__ = ["__version__", *_MODULE_OF]
 

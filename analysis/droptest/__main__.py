@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line: python3 -m droptest report | table | power | plot."""
+"""Command line: python3 -m droptest report | table | power | plot | wandb."""
 
 from __future__ import annotations
 
@@ -53,6 +53,11 @@ def parser() -> argparse.ArgumentParser:
     plot.add_argument("folder", **folder)
     plot.add_argument("--out", type=Path, metavar="OUT", help="where to write (default: DIR/plots)")
     plot.set_defaults(run=run_plot)
+
+    wandb = commands.add_parser("wandb", help="write runs for wandb sync, through W&B's client in offline mode")
+    wandb.add_argument("folder", **folder)
+    wandb.add_argument("--out", type=Path, metavar="OUT", help="where to write the folder wandb (default: DIR)")
+    wandb.set_defaults(run=run_wandb)
     return result
 
 
@@ -187,6 +192,15 @@ def run_plot(arguments: argparse.Namespace) -> int:
     warn(records.warnings)
     for path in write_figure(arguments.name, data, arguments.out or arguments.folder / "plots"):
         print(f"plot:   {path}")
+    return 0
+
+
+def run_wandb(arguments: argparse.Namespace) -> int:
+    from droptest.wandb_export import export
+
+    runs = export(arguments.folder, arguments.out)
+    out = arguments.out or arguments.folder
+    print(f"wrote {len(runs)} run{'' if len(runs) == 1 else 's'}; next: wandb sync {out}/wandb/offline-run-*")
     return 0
 
 

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Follows a run while another process writes its records (docs/watching.md)."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from droptest.files import MissingRecord, RecordError, is_run, read_json
+
+Line = dict[str, Any]
+
+
+@dataclass
+class LinesTail:
+    """The whole lines of a file that grows. A file that is replaced by one with the same beginning goes on after it."""
+
+    path: Path
+    _known: list[bytes] = field(default_factory=list)
+    _rest: bytes = b""
+    _offset: int = 0
+    _identity: int | None = None
+
+    def new_lines(self) -> list[Line]:
+        """The lines that came since the last call. Lines that are not JSON objects are left out."""
+        try:
+            with self.path.open("rb") as file:
+                status = self.path.stat()
+                replaced = status.st_ino != self._identity or status.st_size < self._offset
+                if replaced:
+                    self._identity, self._offset, self._rest = status.st_ino, 0, b""
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return []
+        self._offset += len(data)
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        if replaced:
+            same = 0
+            while same < min(len(whole), len(self._known)) and whole[same] == self._known[same]:
+                same += 1
+            self._known = whole
+            whole = whole[same:]
+        else:
+            self._known = [*self._known, *whole]
+        return [value for value in map(_parsed, whole) if isinstance(value, dict)]
+
+
+def _parsed(row: bytes) -> Any:
+    try:
+        return json.loads(row)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _follow(
+    folder: Path, on_event: Callable[[Line], object] | None, poll_seconds: float, patience_seconds: float | None
+) -> Iterator[Line]:
+    metrics, events = LinesTail(folder / "metrics.jsonl"), LinesTail(folder / "events.jsonl")
+    last_news = time.monotonic()
+    while True:
+        ended = (folder / "summary.json").exists()  # before the lines: all lines of a run that has ended are there
+        lines = metrics.new_lines()
+        news = events.new_lines()
+        if lines or news:
+            last_news = time.monotonic()
+        # Events come after the line that they are about.
+        for line in lines:
+            yield line
+            while on_event is not None and news and news[0].get("step", 0) <= line.get("step", 0):
+                on_event(news.pop(0))
+        for event in news if on_event is not None else []:
+            on_event(event)
+        if ended:
+            return
+        if patience_seconds is not None and time.monotonic() - last_news > patience_seconds:
+            raise RecordError(f"{folder}: no line for {patience_seconds:g} s, and no summary.json; does the run go on?")
+        time.sleep(poll_seconds)
+
+
+def watch(
+    run: str | Path,
+    *,
+    on_event: Callable[[Line], object] | None = None,
+    poll_seconds: float = 0.5,
+    patience_seconds: float | None = None,
+) -> Iterator[Line]:
+    """Yields the lines of a run's metrics.jsonl as they come, those that are there first; ends with the run.
+
+    run: folder of the run, which another process trains, on this machine or another one. on_event: called with each
+    line of events.jsonl, after the line of metrics that it is about. poll_seconds: between looks at the files.
+    patience_seconds: the longest time without a line; None: no limit. A run that continues from a checkpoint yields
+    again the steps that it trains again.
+    Raises: MissingRecord for a folder that is not a run's, at the call; RecordError where the patience ends.
+    """
+    folder = Path(run)
+    if not is_run(folder):
+        raise MissingRecord(f"{folder}: not the folder of a run; want one with a spec.json, results/<name>/<run_id>")
+    return _follow(folder, on_event, poll_seconds, patience_seconds)
+
+
+def follow(
+    run: str | Path,
+    on_line: Callable[[Line], object] | None = None,
+    on_event: Callable[[Line], object] | None = None,
+    *,
+    poll_seconds: float = 0.5,
+    patience_seconds: float | None = None,
+) -> Line:
+    """Calls on_line and on_event for the lines of a run until it ends; returns its summary. Raises: as `watch`."""
+    for line in watch(run, on_event=on_event, poll_seconds=poll_seconds, patience_seconds=patience_seconds):
+        if on_line is not None:
+            on_line(line)
+    return read_json(Path(run) / "summary.json")

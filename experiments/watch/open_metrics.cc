@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/watch/open_metrics.h"
+
+#include <array>
+#include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+enum class MetricKind : std::uint8_t { kGauge, kCounter };
+
+/// A label's value: backslash, quote and newline escaped.
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\n') {
+      out += "\\n";
+      continue;
+    }
+    if (c == '\\' || c == '"') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string number_text(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return json(value).dump();
+}
+
+/// The samples of metrics, each metric's together, in the order of their first samples.
+class MetricFamilies {
+ public:
+  /// Declares a metric; its samples follow.
+  void family(const std::string& name, MetricKind kind, const std::string& help) {
+    families_.push_back({"# HELP droptest_" + name + " " + help + "\n# TYPE droptest_" + name +
+                             (kind == MetricKind::kCounter ? " counter\n" : " gauge\n"),
+                         ""});
+    place_[name] = families_.size() - 1;
+  }
+  void add(const std::string& name, const Labels& labels, double value) {
+    std::string text = "droptest_" + name + "{";
+    std::string comma;
+    for (const auto& [label, of_label] : labels) {
+      text += comma + label + "=\"" + escaped(of_label) + "\"";
+      comma = ",";
+    }
+    families_[place_.at(name)].second += text + "} " + number_text(value) + "\n";
+  }
+  /// Null stands for a number that is not finite; other values that are no numbers have no sample.
+  void add(const std::string& name, const Labels& labels, const json& line, const char* member_name) {
+    if (!line.is_object() || !line.contains(member_name)) return;
+    const json& value = line[member_name];
+    if (value.is_number()) add(name, labels, value.get<double>());
+    if (value.is_null()) add(name, labels, std::nan(""));
+  }
+  std::string text() const {
+    std::string text;
+    for (const auto& [head, samples] : families_) {
+      if (!samples.empty()) text += head + samples;
+    }
+    return text + "# EOF\n";
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> families_;
+  std::map<std::string, std::size_t> place_;
+};
+
+Labels with(Labels labels, const std::string& name, const std::string& value) {
+  labels.emplace_back(name, value);
+  return labels;
+}
+
+constexpr std::array kStates = {WatchedRun::State::kWaiting,  WatchedRun::State::kRunning,
+                                WatchedRun::State::kStopped,  WatchedRun::State::kCompleted,
+                                WatchedRun::State::kDiverged, WatchedRun::State::kFailed};
+
+void declare(MetricFamilies& metrics) {
+  using enum MetricKind;
+  metrics.family("runs", kGauge, "Runs of an experiment in a state.");
+  metrics.family("run_steps_total", kCounter, "Finished optimizer steps.");
+  metrics.family("run_wanted_steps", kGauge, "Optimizer steps that the run is to take.");
+  metrics.family("run_tokens_total", kCounter, "Tokens trained on.");
+  metrics.family("run_train_loss_nats", kGauge, "Last training loss.");
+  metrics.family("run_validation_loss_nats", kGauge, "Last validation loss.");
+  metrics.family("run_gradient_norm", kGauge, "Last gradient norm, before clipping.");
+  metrics.family("run_tokens_per_second", kGauge, "Tokens trained on per second.");
+  metrics.family("run_replica_divergence_rms", kGauge, "Root mean square difference between replicas.");
+  metrics.family("run_anomalies_total", kCounter, "Lines of events.jsonl of a kind.");
+  metrics.family("packets_total", kCounter, "Packets sent at first.");
+  metrics.family("lost_packets_total", kCounter, "Packets lost at first.");
+  metrics.family("rank_resident_memory_bytes", kGauge, "Memory of the rank's process.");
+  metrics.family("rank_device_memory_bytes", kGauge, "Memory in use on the rank's GPU.");
+  metrics.family("rank_cpu_seconds_total", kCounter, "Processor time of the rank.");
+  metrics.family("rank_sent_bytes_total", kCounter, "Bytes that the rank handed to its backend.");
+}
+
+void add_run(MetricFamilies& metrics, const WatchedRun& run) {
+  const Labels labels = {
+      {"experiment", run.experiment()}, {"run", run.run_id()}, {"point", run.title()}, {"seed", run.seed()}};
+  if (run.steps() != 0) metrics.add("run_wanted_steps", labels, static_cast<double>(run.steps()));
+  if (run.lines().empty()) return;
+  const json& last = run.lines().back();
+  metrics.add("run_steps_total", labels, last, "step");
+  metrics.add("run_tokens_total", labels, last, "tokens");
+  const json latest = {{"train_loss", run.last("train_loss")},
+                       {"validation_loss", run.last("validation_loss")},
+                       {"gradient_norm", run.last("gradient_norm")}};
+  for (const auto& [name, metric] :
+       {std::pair{"train_loss", "run_train_loss_nats"}, std::pair{"validation_loss", "run_validation_loss_nats"},
+        std::pair{"gradient_norm", "run_gradient_norm"}}) {
+    metrics.add(metric, labels, latest, name);
+  }
+  if (const auto speed = run.tokens_per_second()) metrics.add("run_tokens_per_second", labels, *speed);
+  metrics.add("run_replica_divergence_rms", labels, run.last("divergence"), "rms");
+  std::map<std::string, double> anomalies;
+  for (const json& event : run.events()) ++anomalies[event.at("kind").get<std::string>()];
+  for (const auto& [kind, count] : anomalies) metrics.add("run_anomalies_total", with(labels, "kind", kind), count);
+  const json classes =
+      run.statistics().is_object() ? run.statistics().value("classes", json::object()) : run.last("losses");
+  if (classes.is_object()) {
+    for (const auto& [name, counts] : classes.items()) {
+      metrics.add("packets_total", with(labels, "class", name), counts, "packets");
+      metrics.add("lost_packets_total", with(labels, "class", name), counts, "lost");
+    }
+  }
+  const json ranks = run.last("ranks");
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const Labels of_rank = with(labels, "rank", std::to_string(i));
+    metrics.add("rank_resident_memory_bytes", of_rank, ranks[i], "resident_bytes");
+    metrics.add("rank_device_memory_bytes", of_rank, ranks[i], "device_bytes");
+    metrics.add("rank_cpu_seconds_total", of_rank, ranks[i], "cpu_seconds");
+    metrics.add("rank_sent_bytes_total", of_rank, ranks[i], "sent_bytes");
+  }
+}
+
+}  // namespace
+
+std::string open_metrics_text(const WatchedRuns& runs) {
+  MetricFamilies metrics;
+  declare(metrics);
+  std::map<std::string, std::map<WatchedRun::State, double>> counts;
+  for (const WatchedRun* run : runs.runs()) ++counts[run->experiment()][run->state()];
+  for (auto& [experiment, of_state] : counts) {
+    for (const WatchedRun::State state : kStates) {
+      metrics.add("runs", {{"experiment", experiment}, {"state", std::string(state_name(state))}}, of_state[state]);
+    }
+  }
+  for (const WatchedRun* run : runs.runs()) add_run(metrics, *run);
+  return metrics.text();
+}
+
+}  // namespace droptest::experiments

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records of runs -> event files of TensorBoard. docs/watching.md.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "experiments/watch/watched_runs.h"
+
+namespace droptest::experiments {
+
+/// Hyperparameters of a sweep point: members of objects by their pointers, percentages as fractions, so that they sort
+/// as numbers.
+nlohmann::json hyperparameters(const nlohmann::json& point);
+
+/// Keeps an event file for each run: <folder>/<point>/seed <seed>/events.out.tfevents.*. Files are only appended to; a
+/// run that begins anew gets a new file instead of the old one. The same folder is written by one object at a time.
+class TensorBoardFolder {
+ public:
+  explicit TensorBoardFolder(std::string folder) : folder_(std::move(folder)) {}
+
+  /// Writes the events that are new since the last call. Throws: ConfigError with the path and the system's reason.
+  void update(const WatchedRuns& runs);
+
+  std::size_t files() const { return written_.size(); }
+  const std::string& folder() const { return folder_; }
+
+ private:
+  struct Written {
+    std::string folder;
+    std::string file;  ///< empty: none yet
+    std::uint64_t attempt = 0;
+    std::size_t lines = 0;
+    bool ended = false;
+  };
+  std::string folder_of(const WatchedRun& run);
+  void update_run(const WatchedRun& run, Written& written);
+  void begin_file(const WatchedRun& run, Written& written);
+  std::string folder_;
+  std::map<std::string, Written> written_;       ///< by folder of the run
+  std::map<std::string, std::string> taken_by_;  ///< folder of events -> folder of the run
+};
+
+}  // namespace droptest::experiments

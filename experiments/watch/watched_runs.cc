@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/watch/watched_runs.h"
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <filesystem>
+#include <system_error>
+
+#include "comm/json/read_file.h"
+#include "experiments/spec/schema_kinds.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+/// Null: not there, or not yet whole, or no such record.
+json record_in(const std::string& path, SchemaKind kind) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return {};
+  try {
+    json value = json::parse(comm::read_file(path), nullptr, false);
+    return schema_of(kind).check(value).empty() ? value : json();
+  } catch (const ConfigError&) {
+    return {};
+  }
+}
+
+/// The runs that the sweep.json of a folder lists.
+std::vector<json> runs_listed_in(const std::string& folder) {
+  const json sweep = record_in(folder + "/sweep.json", SchemaKind::kSweep);
+  if (sweep.is_null()) return {};
+  return sweep.at("runs").get<std::vector<json>>();
+}
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+std::vector<std::string> folders_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    std::error_code ignored;
+    if (at->is_directory(ignored)) names.push_back(at->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+const json& member(const json& object, const json::json_pointer& pointer) {
+  static const json kNull;
+  return object.contains(pointer) ? object.at(pointer) : kNull;
+}
+
+/// Seconds since 1970 of "2026-01-31T12:00:00Z"; absent for another text.
+std::optional<double> seconds_of_utc(const std::string& text) {
+  std::tm time{};
+  const char* rest = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &time);
+  if (rest == nullptr) return std::nullopt;
+  return static_cast<double>(::timegm(&time));
+}
+
+}  // namespace
+
+std::string_view state_name(WatchedRun::State state) {
+  using enum WatchedRun::State;
+  switch (state) {
+    case kWaiting:
+      return "waiting";
+    case kRunning:
+      return "running";
+    case kStopped:
+      return "stopped";
+    case kCompleted:
+      return "completed";
+    case kDiverged:
+      return "diverged";
+    case kFailed:
+      return "failed";
+  }
+  DROPTEST_CHECK(false, "unknown state of a run");
+}
+
+WatchedRun::WatchedRun(std::string experiment, RunDirectory directory, const json& listed)
+    : experiment_(std::move(experiment)),
+      directory_(std::move(directory)),
+      metrics_(directory_.metrics()),
+      event_tail_(directory_.events()) {
+  if (listed.is_null()) return;
+  point_ = listed.value("point", point_);
+  labels_ = listed.value("labels", labels_);
+  seeds_ = listed.value("seeds", seeds_);
+}
+
+std::string WatchedRun::run_id() const { return fs::path(directory_.path).filename().string(); }
+
+void WatchedRun::update() {
+  if (has_ended() && exists(directory_.summary())) return;
+  // The summary before the lines: all lines of a run that has one are there.
+  json summary = record_in(directory_.summary(), SchemaKind::kSummary);
+  for (json& line : metrics_.update()) {
+    if (metrics_.files() != attempts_seen_) lines_.clear();
+    attempts_seen_ = metrics_.files();
+    if (schema_of(SchemaKind::kMetrics).check(line).empty()) lines_.push_back(std::move(line));
+  }
+  for (json& event : event_tail_.update()) {
+    if (event_tail_.files() != event_files_seen_) events_.clear();
+    event_files_seen_ = event_tail_.files();
+    if (schema_of(SchemaKind::kEvent).check(event).empty()) events_.push_back(std::move(event));
+  }
+  if (steps_ == 0 || seeds_.is_null()) {
+    const json spec = record_in(directory_.spec(), SchemaKind::kResolvedSpec);
+    if (!spec.is_null()) {
+      steps_ = spec["training"]["steps"].get<std::uint64_t>();
+      if (seeds_.is_null()) seeds_ = spec["seeds"];
+    }
+  }
+  if (!summary.is_null()) {
+    point_ = summary.value("point", point_);
+    labels_ = summary.value("labels", labels_);
+    statistics_ = record_in(directory_.loss_statistics(), SchemaKind::kLossStatistics);
+    const std::string status = summary.value("status", "");
+    state_ = status == "completed" ? State::kCompleted : status == "diverged" ? State::kDiverged : State::kFailed;
+  } else if (exists(directory_.lock())) {
+    state_ = State::kRunning;
+  } else {
+    state_ = lines_.empty() ? State::kWaiting : State::kStopped;
+  }
+  summary_ = std::move(summary);
+}
+
+json WatchedRun::last(const std::string& name) const {
+  for (auto line = lines_.rbegin(); line != lines_.rend(); ++line) {
+    if (line->contains(name)) return line->at(name);
+  }
+  return {};
+}
+
+std::optional<double> WatchedRun::tokens_per_second() const {
+  if (summary_.contains("tokens_per_second") && summary_["tokens_per_second"].is_number()) {
+    return summary_["tokens_per_second"].get<double>();
+  }
+  if (lines_.size() < 2) return std::nullopt;
+  const json& last = lines_.back();
+  for (auto before = lines_.rbegin() + 1; before != lines_.rend(); ++before) {
+    const double tokens = last.value("tokens", 0.0) - before->value("tokens", 0.0);
+    const double seconds = last.value("seconds", 0.0) - before->value("seconds", 0.0);
+    if (tokens > 0 && seconds > 0) return tokens / seconds;
+  }
+  return std::nullopt;
+}
+
+std::optional<double> WatchedRun::seconds_left() const {
+  if (has_ended() || lines_.empty()) return std::nullopt;
+  const json& first = lines_.front();
+  const json& last = lines_.back();
+  const double steps = last.value("step", 0.0) - first.value("step", 0.0);
+  const double seconds = last.value("seconds", 0.0) - first.value("seconds", 0.0);
+  if (steps <= 0 || seconds <= 0 || steps_ == 0) return std::nullopt;
+  return std::max(0.0, static_cast<double>(steps_) - last.value("step", 0.0)) * seconds / steps;
+}
+
+std::optional<double> WatchedRun::realised_loss_rate() const {
+  const json& classes = statistics_.is_object() ? member(statistics_, json::json_pointer("/classes")) : last("losses");
+  double packets = 0;
+  double lost = 0;
+  if (classes.is_object()) {
+    for (const json& counts : classes) {
+      packets += counts.value("packets", 0.0);
+      lost += counts.value("lost", 0.0);
+    }
+  }
+  if (packets == 0) return std::nullopt;
+  return lost / packets;
+}
+
+double WatchedRun::started() const {
+  const json& started = member(summary_, json::json_pointer("/provenance/started"));
+  if (started.is_string()) {
+    if (const auto seconds = seconds_of_utc(started.get<std::string>())) return *seconds;
+  }
+  std::error_code error;
+  const auto written = fs::last_write_time(directory_.spec(), error);
+  if (error) return 0;
+  return std::chrono::duration<double>(std::chrono::file_clock::to_sys(written).time_since_epoch()).count();
+}
+
+std::string tensorboard_folder(const std::string& folder) {
+  if (!exists(folder + "/spec.json")) return folder + "/tensorboard";
+  return (fs::absolute(folder + "/").lexically_normal().parent_path().parent_path() / "tensorboard")
+      .lexically_proximate(fs::current_path())
+      .string();
+}
+
+WatchedRuns::WatchedRuns(std::string folder) : folder_(std::move(folder)) {
+  std::error_code error;
+  if (!fs::is_directory(folder_, error)) {
+    throw ConfigError(folder_ + ": no such folder; want one of results, e.g. results/quickstart or results");
+  }
+  update();
+}
+
+void WatchedRuns::update() {
+  find(folder_, 0);
+  for (const auto& run : runs_) run->update();
+}
+
+void WatchedRuns::find(const std::string& folder, int depth) {
+  if (exists(folder + "/spec.json")) {
+    const fs::path path = fs::absolute(folder + "/").lexically_normal().parent_path();
+    json own;
+    for (const json& listed : runs_listed_in(path.parent_path().string())) {
+      if (listed.value("run_id", "") == path.filename().string()) own = listed;
+    }
+    return add(path.parent_path().filename().string(), folder, own);
+  }
+  find_experiment(folder);
+  if (depth > 0) return;
+  for (const std::string& name : folders_in(folder)) {
+    if (!exists(folder + "/" + name + "/spec.json")) find(folder + "/" + name, depth + 1);
+  }
+}
+
+void WatchedRuns::find_experiment(const std::string& folder) {
+  const std::string name = fs::absolute(folder + "/").lexically_normal().parent_path().filename().string();
+  // A long list is not read again while nobody has written it.
+  std::error_code error;
+  const auto written = fs::last_write_time(folder + "/sweep.json", error);
+  if (!error && (lists_.count(folder) == 0 || lists_[folder] != written)) {
+    const std::vector<json> runs = runs_listed_in(folder);
+    for (const json& listed : runs) add(name, folder + "/" + listed.at("run_id").get<std::string>(), listed);
+    if (!runs.empty()) lists_[folder] = written;
+  }
+  for (const std::string& found : folders_in(folder)) {
+    if (exists(folder + "/" + found + "/spec.json")) add(name, folder + "/" + found, {});
+  }
+}
+
+void WatchedRuns::add(const std::string& experiment, const std::string& path, const json& listed) {
+  if (!place_of_.emplace(path, runs_.size()).second) return;
+  runs_.push_back(std::make_unique<WatchedRun>(experiment, RunDirectory{path}, listed));
+}
+
+std::vector<const WatchedRun*> WatchedRuns::runs() const {
+  std::vector<const WatchedRun*> all;
+  for (const auto& run : runs_) all.push_back(run.get());
+  return all;
+}
+
+}  // namespace droptest::experiments

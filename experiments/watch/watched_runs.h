@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs as their record files show them, while other processes write these, on this machine or another one.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "experiments/records/point_text.h"
+#include "experiments/records/run_records.h"
+#include "experiments/run/metrics_tail.h"
+
+namespace droptest::experiments {
+
+/// One run and its records so far.
+class WatchedRun {
+ public:
+  enum class State : std::uint8_t { kWaiting, kRunning, kStopped, kCompleted, kDiverged, kFailed };
+
+  /// `listed`: the run's entry in sweep.json, by its schema; null where it is in none.
+  WatchedRun(std::string experiment, RunDirectory directory, const nlohmann::json& listed);
+
+  /// Reads the parts of the records that are new. A file that is missing or not yet whole is read another time; a line
+  /// that its schema does not allow is left out.
+  void update();
+
+  const std::string& experiment() const { return experiment_; }  ///< name of the spec
+  const RunDirectory& directory() const { return directory_; }
+  std::string run_id() const;
+  const nlohmann::json& point() const { return point_; }
+  std::string title() const { return point_text(point_, labels_); }
+  std::string seed() const { return seeds_.is_null() ? "-" : seeds_text(seeds_); }
+  State state() const { return state_; }
+  bool has_ended() const { return state_ >= State::kCompleted; }
+
+  /// The lines of metrics.jsonl and events.jsonl so far.
+  const std::vector<nlohmann::json>& lines() const { return lines_; }
+  const std::vector<nlohmann::json>& events() const { return events_; }
+  /// How often lines() began anew: a run that continues from a checkpoint forgets the lines after it.
+  std::uint64_t attempts() const { return metrics_.files(); }
+  std::uint64_t step() const { return lines_.empty() ? 0 : lines_.back().value("step", std::uint64_t{0}); }
+  std::uint64_t steps() const { return steps_; }  ///< wanted; 0: not known yet
+  /// The last number under that name; null before the first.
+  nlohmann::json last(const std::string& member) const;
+  /// Over the last two lines with progress, and the whole run's once it has ended; absent before.
+  std::optional<double> tokens_per_second() const;
+  /// At that speed, for the steps not yet done; absent where there is no speed.
+  std::optional<double> seconds_left() const;
+  /// Lost packets over packets sent at first, of all classes; absent where no packet can be lost, or none is counted
+  /// yet.
+  std::optional<double> realised_loss_rate() const;
+  const nlohmann::json& summary() const { return summary_; }        ///< null before the end
+  const nlohmann::json& statistics() const { return statistics_; }  ///< loss_statistics.json; null before the end
+  /// When the run was started, in seconds since 1970; that of its spec.json, until the summary says it.
+  double started() const;
+
+ private:
+  std::string experiment_;
+  RunDirectory directory_;
+  nlohmann::json point_ = nlohmann::json::object();
+  nlohmann::json labels_ = nlohmann::json::array();
+  nlohmann::json seeds_;
+  State state_ = State::kWaiting;
+  MetricsTail metrics_;
+  MetricsTail event_tail_;
+  std::uint64_t attempts_seen_ = 0;
+  std::uint64_t event_files_seen_ = 0;
+  std::vector<nlohmann::json> lines_;
+  std::vector<nlohmann::json> events_;
+  std::uint64_t steps_ = 0;
+  nlohmann::json summary_;
+  nlohmann::json statistics_;
+};
+
+/// "running", "completed" and so on.
+std::string_view state_name(WatchedRun::State state);
+
+/// <folder>/tensorboard; that of the experiment for the folder of a run.
+std::string tensorboard_folder(const std::string& folder);
+
+/// The runs of a folder: of one run, of an experiment, or of several experiments.
+class WatchedRuns {
+ public:
+  /// Throws: ConfigError for a folder that is none of these.
+  explicit WatchedRuns(std::string folder);
+
+  /// Looks for further runs, and updates all.
+  void update();
+
+  const std::string& folder() const { return folder_; }
+  /// In the order of sweep.json; then those that it does not list, by run id.
+  std::vector<const WatchedRun*> runs() const;
+
+ private:
+  void find(const std::string& folder, int depth);
+  void find_experiment(const std::string& folder);
+  void add(const std::string& experiment, const std::string& path, const nlohmann::json& listed);
+  std::string folder_;
+  std::vector<std::unique_ptr<WatchedRun>> runs_;
+  std::map<std::string, std::size_t> place_of_;                   ///< by path
+  std::map<std::string, std::filesystem::file_time_type> lists_;  ///< by folder: the sweep.json that was read
+};
+
+}  // namespace droptest::experiments

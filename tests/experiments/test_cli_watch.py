@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""droptest watch, --openmetrics, events.jsonl and alerts, as users meet them."""
+
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+
+import pytest
+from cli_harness import (
+    BINARY,
+    CLEAN_ENVIRONMENT,
+    metrics_of,
+    run,
+    run_folders,
+    start,
+    summary_of,
+    wait_until,
+    write_spec,
+)
+
+SWEEP = {"sweep": {"cross": {"/network/loss/loss_rate": [0.05, 0.2]}}, "repeat": {"seeds": 2}}
+# Diverges at its peak: the learning rate is absurd.
+SPIKE = {
+    "training": {"steps": 60, "batch_sequences": 4, "learning_rate": 3, "warmup_steps": 40, "gradient_clip": 0},
+    "record": {"every_steps": 1, "sample_every_steps": 0},
+}
+
+
+def events_of(folder):
+    path = folder / "events.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("watched")
+    write_spec(folder, **SWEEP)
+    run("sweep", "spec.json", "--openmetrics", "droptest.prom", cwd=folder)
+    return folder
+
+
+def test_one_frame_has_a_row_for_each_run(finished):
+    frame = run("watch", "results/tiny", "--once", cwd=finished).out
+    lines = frame.splitlines()
+    assert lines[0] == "results/tiny: 4 runs: 4 completed"
+    rows = [line for line in lines if re.search(r"^loss_rate: 0\.05|^loss_rate: 0\.2", line)]
+    assert len(rows) == 4 and all("completed  12/12" in row for row in rows)
+    for folder in run_folders(finished):
+        assert f"{summary_of(folder)['validation']['final_loss']:.4f}" in frame
+    rates = [float(x) for x in re.findall(r"([0-9.]+) %", frame)]
+    assert all(abs(rate - 5) < 2 or abs(rate - 20) < 3 for rate in rates) and len(rates) == 4
+    assert "\x1b" not in frame
+    # The folder above, and one run's.
+    assert "4 runs" in run("watch", "results", "--once", cwd=finished).out
+    one = run("watch", run_folders(finished)[0], "--once", cwd=finished).out
+    assert "1 run: 1 completed" in one
+
+
+def test_planned_and_interrupted_runs_are_told_apart(finished, tmp_path):
+    shutil.copytree(finished / "results", tmp_path / "results")
+    first, second, third, fourth = run_folders(tmp_path)
+    shutil.rmtree(first)
+    (second / "summary.json").unlink()
+    (third / "summary.json").unlink()
+    (third / "lock").write_text("process 4711 on host node3\n")
+    lines = (third / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (third / "metrics.jsonl").write_text("".join(lines[:4]) + '{"step": 99, "torn')
+    heading, _, *rows = run("watch", "results/tiny", "--once", cwd=tmp_path).out.splitlines()
+    assert "4 runs: 1 waiting, 1 running, 1 stopped, 1 completed" in heading and " tokens/s" in heading
+    assert "running" in rows[1] and " 6/12" in rows[1] and "stopped" in rows[2] and "waiting" in rows[4]
+    assert f"{summary_of(fourth)['validation']['final_loss']:.4f}" in rows[3]
+
+
+def test_damaged_records_are_left_out(finished, tmp_path):
+    shutil.copytree(finished / "results", tmp_path / "results")
+    first, second, third, fourth = run_folders(tmp_path)
+    (first / "summary.json").write_text('{"status": 1}')
+    (second / "metrics.jsonl").write_text('1\n{"step": -1}\n[[[\n{"step": "x", "tokens": 1, "seconds": 1}\n')
+    (third / "events.jsonl").write_text('{"kind": 1}\n{}\n')
+    (fourth / "loss_statistics.json").write_text('{"classes": []}')
+    for output in ("--tensorboard", "--openmetrics=x.prom"):
+        assert "4 runs" in run("watch", "results/tiny", "--once", output, cwd=tmp_path).out
+
+
+def test_wrong_arguments_are_refused(tmp_path):
+    assert "no such folder" in run("watch", "absent", cwd=tmp_path, expect=2).err
+    assert "--interval" in run("watch", ".", "--interval", "0", cwd=tmp_path, expect=2).err
+    refused = run("watch", ".", "--once", "--openmetrics", "/proc/none.prom", cwd=tmp_path, expect=2)
+    assert "/proc/none.prom" in refused.err
+
+
+def test_a_terminal_is_drawn_over_until_all_runs_have_ended(tmp_path):
+    write_spec(tmp_path, training={"steps": 2000, "batch_sequences": 4}, record={"every_steps": 1})
+    process = start("run", "spec.json", cwd=tmp_path)
+    wait_until(lambda: any((f / "metrics.jsonl").exists() for f in run_folders(tmp_path)))
+    parent, child = pty.openpty()
+    watching = subprocess.Popen(
+        [BINARY, "watch", "results/tiny", "--interval", "0.1"], cwd=tmp_path, env=CLEAN_ENVIRONMENT, stdout=child
+    )
+    os.close(child)
+    text = b""
+
+    def frames():
+        nonlocal text
+        text += os.read(parent, 65536)
+        return text.count(b"\x1b[H") >= 3
+
+    wait_until(frames)
+    process.terminate()
+    process.communicate()
+    folder = run_folders(tmp_path)[0]
+    (folder / "summary.json").write_text((folder / "spec.json").read_text())  # no summary: the run has not ended
+    assert watching.poll() is None
+    watching.terminate()
+
+    def closed():
+        try:
+            return not os.read(parent, 65536)
+        except OSError:
+            return True
+
+    wait_until(closed)
+    assert watching.wait(timeout=60) == 130
+    os.close(parent)
+    assert b"running" in text and b"2000" in text
+
+
+SAMPLE = re.compile(r'^([a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)$')
+
+
+def parse_metrics(text):
+    """Name -> type and samples (labels -> value), checking the format on the way."""
+    assert text.endswith("# EOF\n") and text.count("# EOF") == 1
+    families, current = {}, None
+    for line in text.splitlines()[:-1]:
+        if line.startswith("# HELP "):
+            name = line.split()[2]
+            assert name not in families and line.endswith(".")
+            families[name] = {"type": None, "samples": {}}
+        elif line.startswith("# TYPE "):
+            _, _, current, kind = line.split()
+            families[current]["type"] = kind
+            assert (kind == "counter") == current.endswith("_total")
+        else:
+            name, labels, value = SAMPLE.match(line).groups()
+            assert name == current
+            key = tuple(re.findall(r'([a-z_]+)="((?:[^"\\]|\\.)*)"', labels))
+            assert key not in families[name]["samples"]
+            families[name]["samples"][key] = float(value)
+    return families
+
+
+def test_metrics_for_prometheus(finished):
+    families = parse_metrics((finished / "droptest.prom").read_text())
+    assert families["droptest_runs"]["samples"][("experiment", "tiny"), ("state", "completed")] == 4
+    assert families["droptest_runs"]["samples"][("experiment", "tiny"), ("state", "failed")] == 0
+    for folder in run_folders(finished):
+        summary = summary_of(folder)
+        point = f"loss_rate: {summary['point']['/network/loss/loss_rate']}"
+        labels = (("experiment", "tiny"), ("run", folder.name), ("point", point), ("seed", str(summary["seed"])))
+        assert families["droptest_run_steps_total"]["samples"][labels] == 12
+        assert families["droptest_run_tokens_total"]["samples"][labels] == summary["tokens"]
+        final = summary["validation"]["final_loss"]
+        assert families["droptest_run_validation_loss_nats"]["samples"][labels] == final
+        counts = json.loads((folder / "loss_statistics.json").read_text())["classes"]["tp_forward"]
+        of_class = (*labels, ("class", "tp_forward"))
+        assert families["droptest_lost_packets_total"]["samples"][of_class] == counts["lost"]
+        for rank in ("0", "1"):
+            assert families["droptest_rank_resident_memory_bytes"]["samples"][(*labels, ("rank", rank))] > 1e6
+
+
+def test_labels_are_escaped(tmp_path):
+    rates = [{"label": 'a "b" \\ c', "value": 0.1}, {"label": "ä", "value": 0.2}]
+    write_spec(tmp_path, sweep={"cross": {"/network/loss/loss_rate": rates}})
+    run("sweep", "spec.json", "--openmetrics", "x.prom", cwd=tmp_path)
+    families = parse_metrics((tmp_path / "x.prom").read_text())
+    points = {dict(key)["point"] for key in families["droptest_run_steps_total"]["samples"]}
+    assert points == {'a \\"b\\" \\\\ c', "ä"}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_finds_nothing(finished):
+    text = (finished / "droptest.prom").read_text()
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_an_anomaly_is_a_line_of_events(tmp_path):
+    write_spec(tmp_path, **SPIKE)
+    run("run", "spec.json", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    events = events_of(folder)
+    assert events and {event["kind"] for event in events} <= {"loss_spike", "gradient_norm_spike", "not_finite"}
+    lines = {line["step"]: line for line in metrics_of(folder)}
+    for event in events:
+        assert lines[event["step"]][event["quantity"]] == event["value"]
+        assert event["actions"] == ["log"] and "look at" in event["message"]
+    frame = run("watch", folder, "--once", cwd=tmp_path).out
+    assert f"anomalies, the last {min(8, len(events))} of {len(events)}" in frame and events[-1]["message"] in frame
+    metrics = run("watch", folder, "--openmetrics", "x.prom", cwd=tmp_path)
+    assert metrics.out
+    samples = parse_metrics((tmp_path / "x.prom").read_text())["droptest_run_anomalies_total"]["samples"]
+    assert sum(samples.values()) == len(events)
+
+
+@pytest.mark.parametrize("backend", ["local", "gloo"])
+def test_an_alert_stops_a_run_which_then_has_no_result(tmp_path, backend):
+    alerts = [
+        {"when": "any", "do": "stop"},
+        {"when": "any", "do": {"command": ["sh", "-c", "touch $DROPTEST_RUN/heard"]}},
+    ]
+    write_spec(tmp_path, alerts=alerts, backend={"name": backend, "timeout_seconds": 20}, **SPIKE)
+    result = run("run", "spec.json", cwd=tmp_path, expect=1)
+    (folder,) = run_folders(tmp_path)
+    summary = summary_of(folder)
+    (event,) = events_of(folder)
+    assert event["actions"] == ["stop", "command"] and (folder / "heard").exists()
+    assert summary["status"] == "failed" and summary["steps"] == event["step"] < 60
+    assert summary["error"] == f"an alert stopped the run at step {event['step']}: {event['message']}"
+    assert summary["error"] in result.err
+    assert metrics_of(folder)[-1]["step"] == event["step"]
+    # Without the alert it is the same run, which then goes to its end.
+    write_spec(tmp_path, backend={"name": backend, "timeout_seconds": 20}, **SPIKE)
+    run("run", "spec.json", cwd=tmp_path)
+    assert run_folders(tmp_path) == [folder]
+    assert summary_of(folder)["status"] in ("completed", "diverged")
+
+
+def test_a_sweep_goes_on_after_an_alert(tmp_path):
+    write_spec(tmp_path, alerts=[{"when": "any", "do": "stop"}], repeat={"seeds": 2}, **SPIKE)
+    result = run("sweep", "spec.json", cwd=tmp_path, expect=1)
+    assert result.err.count("an alert stopped the run at step") == 2
+    assert {summary_of(folder)["status"] for folder in run_folders(tmp_path)} == {"failed"}
+
+
+def test_an_alert_takes_a_checkpoint(tmp_path):
+    write_spec(tmp_path, alerts=[{"when": "gradient_norm_spike", "threshold": 3, "do": "checkpoint"}],
+               checkpoint={"keep": 50}, **SPIKE)  # fmt: skip
+    run("run", "spec.json", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    asked = [event["step"] for event in events_of(folder) if event["actions"] == ["checkpoint"]]
+    steps = sorted(int(path.name.split("-")[1]) for path in (folder / "checkpoints").glob("step-*"))
+    assert asked and steps == asked
+
+
+@pytest.mark.parametrize(
+    ("alert", "place", "words"),
+    [
+        ({"when": "surprise", "do": "log"}, "/alerts/0/when", "loss_spike"),
+        ({"when": "any", "do": "explode"}, "/alerts/0/do", "explode"),
+        ({"when": "any"}, "/alerts/0", "do"),
+        ({"when": "any", "do": {"command": []}}, "/alerts/0/do", "command"),
+        ({"when": "any", "do": "checkpoint"}, "/alerts/0/do", "/checkpoint"),
+        ({"when": "any", "do": "log", "threshold": 3}, "/alerts/0/threshold", "no threshold of its own"),
+        ({"when": "not_finite", "do": "log", "threshold": 3}, "/alerts/0/threshold", "no threshold of its own"),
+        ({"when": "loss_spike", "do": "log", "threshold": -1}, "/alerts/0/threshold", "-1"),
+    ],
+)
+def test_alerts_that_cannot_work_are_refused(tmp_path, alert, place, words):
+    write_spec(tmp_path, alerts=[alert])
+    error = run("validate", "spec.json", cwd=tmp_path, expect=2).err
+    assert place in error and words in error

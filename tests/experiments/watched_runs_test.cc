@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records that grow, begin anew and end, as the watching side sees them, and their event files.
+#include "experiments/watch/watched_runs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "comm/json/read_file.h"
+#include "experiments/watch/event_file.h"
+#include "experiments/watch/open_metrics.h"
+#include "experiments/watch/tensorboard.h"
+#include "sim/error.h"
+#include "tests/comm/temporary_folder.h"
+
+namespace droptest::experiments {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::StartsWith;
+using State = WatchedRun::State;
+
+class Watched : public ::testing::Test {
+ protected:
+  Watched() { fs::create_directories(run_.path); }
+  static void write(const std::string& path, const std::string& text, std::ios::openmode mode = std::ios::trunc) {
+    std::ofstream(path, mode) << text;
+  }
+  static std::string line(std::uint64_t step, const std::string& more = "") {
+    return "{\"step\":" + std::to_string(step) + ",\"tokens\":" + std::to_string(100 * step) +
+           ",\"seconds\":" + std::to_string(step) + more + "}\n";
+  }
+  /// Another file under that name, as a run that continues from a checkpoint writes it.
+  void replace_metrics(const std::string& text) const {
+    write(run_.path + "/new", text);
+    fs::rename(run_.path + "/new", run_.metrics());
+  }
+  std::vector<fs::path> event_files() const {
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::recursive_directory_iterator(events_)) {
+      if (entry.is_regular_file()) files.push_back(entry.path());
+    }
+    return files;
+  }
+
+  TemporaryFolder folder_;
+  const std::string experiment_ = folder_.path() + "/results/tiny";
+  const RunDirectory run_{experiment_ + "/0123456789abcdef"};
+  const std::string events_ = folder_.path() + "/events";
+};
+
+TEST_F(Watched, LinesAppearAndATornOneWaitsForItsEnd) {
+  write(run_.spec(), "{}");
+  WatchedRuns runs(experiment_);
+  ASSERT_EQ(runs.runs().size(), 1U);
+  const WatchedRun& run = *runs.runs().front();
+  EXPECT_EQ(run.state(), State::kWaiting);
+  write(run_.lock(), "process 1 on host here\n");
+  write(run_.metrics(), line(0) + line(2, ",\"train_loss\":3.5") + "{\"step\":4");
+  runs.update();
+  EXPECT_EQ(run.state(), State::kRunning);
+  EXPECT_EQ(run.step(), 2U);
+  write(run_.metrics(), ",\"tokens\":600,\"seconds\":4}\n", std::ios::app);
+  runs.update();
+  EXPECT_EQ(run.step(), 4U);
+  EXPECT_EQ(run.last("train_loss"), 3.5);
+  EXPECT_DOUBLE_EQ(*run.tokens_per_second(), 400.0 / 2);
+  fs::remove(run_.lock());
+  runs.update();
+  EXPECT_EQ(run.state(), State::kStopped);
+}
+
+TEST_F(Watched, RunThatBeginsAnewHasItsNewLinesAlone) {
+  write(run_.spec(), "{}");
+  write(run_.metrics(), line(0) + line(2) + line(4));
+  WatchedRuns runs(run_.path);
+  const WatchedRun& run = *runs.runs().front();
+  EXPECT_EQ(run.lines().size(), 3U);
+  replace_metrics(line(0) + line(2));
+  runs.update();
+  EXPECT_EQ(run.lines().size(), 2U);
+  EXPECT_EQ(run.attempts(), 2U);
+  // The same file, cut: a run without checkpoints writes it anew.
+  write(run_.metrics(), line(0));
+  runs.update();
+  EXPECT_EQ(run.lines().size(), 1U);
+}
+
+TEST_F(Watched, EventFilesGrowAtTheirEndAndAreReplacedWhereARunBeginsAnew) {
+  write(run_.spec(), "{}");
+  write(run_.metrics(), line(0) + line(2));
+  WatchedRuns runs(experiment_);
+  TensorBoardFolder tensorboard(events_);
+  tensorboard.update(runs);
+  ASSERT_EQ(event_files().size(), 1U);
+  const fs::path first = event_files().front();
+  EXPECT_THAT(first.string(), EndsWith("/seed -/events.out.tfevents.0000000001.droptest"));
+  const std::string before = comm::read_file(first);
+  tensorboard.update(runs);
+  EXPECT_EQ(comm::read_file(first), before) << "nothing is new";
+  write(run_.metrics(), line(4, ",\"train_loss\":null"), std::ios::app);
+  runs.update();
+  tensorboard.update(runs);
+  const std::string after = comm::read_file(first);
+  EXPECT_THAT(after, StartsWith(before));
+  SummaryEvent expected(0, 4);
+  expected.add_scalar("train_loss", std::numeric_limits<double>::quiet_NaN());
+  EXPECT_THAT(after.substr(before.size()), HasSubstr(expected.data().substr(13))) << "null is not a number";
+  replace_metrics(line(0));
+  runs.update();
+  tensorboard.update(runs);
+  ASSERT_EQ(event_files().size(), 1U);
+  EXPECT_THAT(event_files().front().string(), EndsWith("0000000002.droptest"));
+  EXPECT_LT(fs::file_size(event_files().front()), before.size());
+}
+
+TEST_F(Watched, FoldersHaveNamesThatFileSystemsTake) {
+  const auto run_of = [](const std::string& id, const json& point, const char* label) {
+    json run = {
+        {"run_id", id}, {"point", point}, {"seeds", {{"weights", 1}, {"data", 1}, {"network", 1}}}, {"seed", 1}};
+    if (label != nullptr) run["labels"] = json::array({{{"label", label}, {"pointers", {"/x"}}}});
+    return run;
+  };
+  const std::string ids[] = {"00000000000000aa", "00000000000000bb", "00000000000000cc", "00000000000000dd"};
+  const json runs = {run_of(ids[0], {{"/x", 1}}, "a/b\n"), run_of(ids[1], {{"/x", 2}}, "a/b\n"),
+                     run_of(ids[2], {{"/x", 3}}, ".."), run_of(ids[3], {{"/x", std::string(300, 'x')}}, nullptr)};
+  write(experiment_ + "/sweep.json", json({{"schema_version", 1},
+                                           {"name", "tiny"},
+                                           {"description", ""},
+                                           {"spec", {{"name", "tiny"}, {"data", {{"text", "a"}}}}},
+                                           {"runs", runs}})
+                                         .dump());
+  for (const std::string& id : ids) {
+    fs::create_directories(experiment_ + "/" + id);
+    write(experiment_ + "/" + id + "/metrics.jsonl", line(0));
+  }
+  WatchedRuns watched(experiment_);
+  TensorBoardFolder tensorboard(events_);
+  tensorboard.update(watched);
+  std::set<std::string> folders;
+  for (const fs::path& file : event_files()) folders.insert(fs::relative(file.parent_path(), events_).string());
+  EXPECT_EQ(folders.size(), 4U);
+  EXPECT_EQ(folders.count("a_b_/seed 1"), 1U);
+  EXPECT_EQ(folders.count("a_b_/seed 1 " + ids[1]), 1U) << "two points of one name";
+  EXPECT_EQ(folders.count("_../seed 1"), 1U);
+}
+
+TEST_F(Watched, HyperparametersOfPointsAreNumbersWhereTheyCanBe) {
+  const json point = {{"/network/loss", {{"model", "bernoulli"}, {"loss_rate", "9%"}, {"deep", {{"n", 3}}}}},
+                      {"/a", {1, 2}},
+                      {"/b", true},
+                      {"/c", "50% more"},
+                      {"/d", "%"}};
+  EXPECT_EQ(hyperparameters(point), json({{"/network/loss/model", "bernoulli"},
+                                          {"/network/loss/loss_rate", 0.09},
+                                          {"/network/loss/deep/n", 3},
+                                          {"/a", "[1,2]"},
+                                          {"/b", true},
+                                          {"/c", "50% more"},
+                                          {"/d", "%"}}));
+}
+
+TEST_F(Watched, MetricsOfNothingHaveTheirEnd) {
+  WatchedRuns runs(folder_.path());
+  EXPECT_EQ(open_metrics_text(runs), "# EOF\n");
+  EXPECT_THROW(WatchedRuns(folder_.path() + "/absent"), ConfigError);
+}
+
+TEST_F(Watched, NumbersThatAreNotFiniteAreNaN) {
+  write(run_.spec(), "{}");
+  write(run_.metrics(), line(0, ",\"train_loss\":1.5,\"validation_loss\":null"));
+  const WatchedRuns runs(experiment_);
+  const std::string text = open_metrics_text(runs);
+  EXPECT_THAT(text, HasSubstr("seed=\"-\"} NaN\n"));
+  EXPECT_THAT(text, HasSubstr("seed=\"-\"} 1.5\n"));
+  EXPECT_THAT(text, EndsWith("# EOF\n"));
+}
+
+}  // namespace
+}  // namespace droptest::experiments
