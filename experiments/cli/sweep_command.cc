@@ -10,8 +10,11 @@
 #include "experiments/cli/known_names.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/progress_display.h"
+#include "experiments/cli/slurm_sweep.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/cli/stop_signal.h"
+#include "experiments/cli/sweep_outcome.h"
+#include "experiments/cli/watch_outputs.h"
 #include "experiments/run/best_over.h"
 #include "experiments/run/child_process.h"
 #include "experiments/run/run_device.h"
@@ -32,6 +35,8 @@ struct SweepCommandOptions {
   experiments::IfBusy if_busy = experiments::IfBusy::kSkip;
   Again again = Again::kNo;
   bool quiet = false;
+  SlurmSweepOptions slurm;
+  WatchOutputOptions outputs;
 };
 
 /// The id, and where another point is the same run, which one.
@@ -76,28 +81,32 @@ std::string best_table(const experiments::SweepPlan& plan, const SweepProgress& 
   return "best by the mean selection loss over the seeds:\n" + table_text(rows);
 }
 
-void print_failures(const experiments::SweepPlan& plan, const SweepProgress& progress) {
-  for (std::size_t i = 0; i < plan.runs.size(); ++i) {
-    const SweepRun& run = progress.runs[i];
-    if (run.state != SweepRun::State::kFailed) continue;
-    std::cerr << "droptest: error: run " << plan.runs[i].run.run_id << " (" << point_text(plan.runs[i]) << ", seed "
-              << seeds_text(plan.runs[i].seeds) << ") failed: " << run.error << "\n";
-  }
+/// The command that sweeps the same runs on this machine.
+std::string local_command_of(const SweepCommandOptions& options) {
+  std::string text = "droptest sweep " + options.spec.file;
+  for (const std::string& assignment : options.spec.overrides) text += " --set '" + assignment + "'";
+  if (options.out != SweepCommandOptions().out) text += " --out " + options.out;
+  return text;
 }
 
-void print_busy(const experiments::SweepPlan& plan, const SweepProgress& progress) {
-  for (std::size_t i = 0; i < plan.runs.size(); ++i) {
-    const SweepRun& run = progress.runs[i];
-    if (run.state != SweepRun::State::kBusy || run.same_as != i) continue;
-    std::cerr << "droptest: run "
-              << experiments::busy_text(plan.runs[i].run.run_id + " (" + point_text(plan.runs[i]) + ", seed " +
-                                            seeds_text(plan.runs[i].seeds) + ")",
-                                        run.holder)
-              << "\n";
-  }
+/// Submits the runs without a result as job arrays.
+int sweep_by_slurm(const SweepCommandOptions& options) {
+  experiments::FileHashes files;
+  const experiments::SweepPlan plan = load_plan(options.spec, &files);
+  if (options.again == Again::kNo) require_records(plan, options.out);
+  if (!options.quiet) say_warnings(options.spec, plan);
+  experiments::SubmissionOptions submission;
+  submission.out = options.out;
+  submission.again = options.again;
+  submission.if_busy = options.if_busy;
+  SlurmSweepOptions slurm = options.slurm;
+  slurm.local_command = local_command_of(options);
+  return submit_sweep(plan, submission, slurm, options.quiet ? Verbosity::kQuiet : Verbosity::kNormal);
 }
 
 int sweep(const SweepCommandOptions& options) {
+  if (options.slurm.chosen) return sweep_by_slurm(options);
+  require_no_sbatch_options(options.slurm);
   experiments::FileHashes files;
   const experiments::SweepPlan plan = load_plan(options.spec, &files);
   if (options.again == Again::kNo) require_records(plan, options.out);
@@ -119,12 +128,18 @@ int sweep(const SweepCommandOptions& options) {
 
   catch_stop_signals();
   ProgressDisplay display(options.quiet ? DisplayMode::kQuiet : display_mode_of_stderr());
+  const std::string folder = options.out + "/" + plan.name;
+  WatchOutputs outputs(options.outputs, folder, folder + "/tensorboard");
   const SweepProgress progress = experiments::run_sweep(
-      plan, sweep_options, [&display](const SweepProgress& now) { display.show(now); },
+      plan, sweep_options,
+      [&](const SweepProgress& now) {
+        display.show(now);
+        outputs.update();
+      },
       [] { return stop_requested(); });
   display.close();
+  outputs.finish();
 
-  const std::string folder = options.out + "/" + plan.name;
   if (!options.quiet) {
     std::cout << summary_table(plan, progress);
     if (!plan.best_over.empty()) std::cout << best_table(plan, progress);
@@ -165,12 +180,15 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
   add_if_busy_option(*command, options->if_busy, {"wait", "skip", "fail"});
   add_again_option(*command, options->again);
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");
+  add_watch_output_options(*command, options->outputs);
+  add_slurm_options(*command, options->slurm);
   command->footer(
       "Runs that have their result already are not repeated, so a sweep that was stopped is continued by the same\n"
       "command. A run that fails is recorded, and the others go on; the exit code is then 1.\n\n"
       "Examples:\n"
       "  droptest sweep experiments/specs/quickstart.json\n"
-      "  droptest sweep spec.json --jobs 8 --out /scratch/results --set /repeat/seeds=5");
+      "  droptest sweep spec.json --jobs 8 --out /scratch/results --set /repeat/seeds=5\n"
+      "  droptest sweep spec.json --slurm --array-limit 8 -- --partition=gpu --time=2:00:00");
   command->callback([options, &chosen] { chosen = [options] { return sweep(*options); }; });
 }
 

@@ -4,6 +4,7 @@
 import ctypes
 import itertools
 import os
+import re
 import shutil
 import signal
 import socket
@@ -131,7 +132,12 @@ class SlurmCluster:
     def ask(self, program, *arguments):
         command = [self.programs[program], *arguments]
         environment = {**CLEAN_ENVIRONMENT, **self.environment}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30).stdout
+        for _ in range(20):
+            ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+            # A job that Slurm has forgotten is an answer, a controller without time is none.
+            if ran.returncode == 0 or not re.search(r"timed out|[Uu]nable to contact|not responding", ran.stderr):
+                break
+        return ran.stdout
 
     def until(self, condition, what, seconds=20):
         deadline = time.monotonic() + seconds

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/cli/sweep_outcome.h"
+
+#include <iostream>
+
+#include "experiments/cli/outcome_text.h"
+#include "experiments/records/file_lock.h"
+
+namespace droptest::cli {
+
+using experiments::SweepRun;
+
+void print_failures(const experiments::SweepPlan& plan, const experiments::SweepProgress& progress) {
+  for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+    const SweepRun& run = progress.runs[i];
+    if (run.state != SweepRun::State::kFailed) continue;
+    std::cerr << "droptest: error: run " << plan.runs[i].run.run_id << " (" << point_text(plan.runs[i]) << ", seed "
+              << seeds_text(plan.runs[i].seeds) << ") failed: " << run.error << "\n";
+  }
+}
+
+void print_busy(const experiments::SweepPlan& plan, const experiments::SweepProgress& progress) {
+  for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+    const SweepRun& run = progress.runs[i];
+    if (run.state != SweepRun::State::kBusy || run.same_as != i) continue;
+    std::cerr << "droptest: run "
+              << experiments::busy_text(plan.runs[i].run.run_id + " (" + point_text(plan.runs[i]) + ", seed " +
+                                            seeds_text(plan.runs[i].seeds) + ")",
+                                        run.holder)
+              << "\n";
+  }
+}
+
+}  // namespace droptest::cli

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runs of a sweep that have no result at its end, in words.
+#pragma once
+
+#include "experiments/run/sweep_runner.h"
+#include "experiments/spec/sweep_plan.h"
+
+namespace droptest::cli {
+
+/// A line on standard error for each run that failed.
+void print_failures(const experiments::SweepPlan& plan, const experiments::SweepProgress& progress);
+
+/// A line on standard error for each run that another process is at work on.
+void print_busy(const experiments::SweepPlan& plan, const experiments::SweepProgress& progress);
+
+}  // namespace droptest::cli
