@@ -12,6 +12,8 @@
 #include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/network.h"
 #include "comm/parallel_layout.h"
+#include "experiments/data/sample_plan.h"
+#include "experiments/data/shard_config.h"
 #include "models/gpt2/gpt2_config.h"
 #include "models/gpt2/shard_plan.h"
 #include "models/kernels/update_decision.h"
@@ -30,14 +32,17 @@ enum class TokenFormat : std::uint8_t {
 
 struct DataConfig {
   std::string text;    ///< UTF-8 file, tokens are its bytes; or
-  std::string tokens;  ///< file of tokens
+  std::string tokens;  ///< file of tokens; or
+  std::optional<ShardConfig> shards;
   TokenFormat format = TokenFormat::kAuto;
   double validation_fraction = 0.1;  ///< the last part of the data, by position
 };
 
 struct TrainingConfig {
   std::uint64_t steps = 300;
-  int batch_sequences = 8;  ///< sequences per micro-batch of a replica
+  std::uint64_t epochs = 0;                    ///< of data in shards, which end the run; 0: the steps do
+  LastBatch last_batch = LastBatch::kTrained;  ///< of an epoch of data in shards
+  int batch_sequences = 8;                     ///< sequences per micro-batch of a replica
   int sequence_tokens = 128;
   int accumulation = 1;  ///< micro-batches of a replica per step
   models::ModelPrecision precision;
@@ -77,12 +82,60 @@ struct PipelineConfig {
   std::vector<int> layers_per_stage;  ///< empty: equal numbers
 };
 
-/// Stages of a pipeline that lose their weights (docs/parallelism.md).
+/// A replica that takes no part in some steps.
+struct ReplicaAbsence {
+  int data_rank = 1;
+  std::uint64_t from = 1;              ///< the first step without it
+  std::optional<std::uint64_t> until;  ///< the first step with it again; absent: none
+};
+
+/// Parts of a run that fail while it trains (docs/parallelism.md).
 struct FailureConfig {
-  double stage_rate = 0;  ///< probability of a stage in a step
+  std::vector<ReplicaAbsence> replicas;
+  double stage_rate = 0;  ///< probability that a stage of a pipeline loses its weights before a step
   /// The new blocks of a failed stage: a mean of the neighbours', plain or weighted by the squares of their
   /// gradients, the block of the stage before, zeros, or random weights.
   enum class Replacement : std::uint8_t { kMean, kWeighted, kCopy, kZero, kRandom } replacement = Replacement::kMean;
+};
+
+/// Checkpoints of a run (docs/checkpoints.md).
+struct CheckpointConfig {
+  std::uint64_t every_steps = 0;  ///< 0: only where one is asked for
+  int keep = 2;                   ///< complete ones
+  enum class Writing : std::uint8_t { kInBackground, kAtOnce } writing = Writing::kInBackground;
+  enum class OnSignal : std::uint8_t { kTake, kIgnore } on_signal = OnSignal::kTake;  ///< SIGTERM, SIGINT
+  /// What follows from one that cannot be written.
+  enum class OnError : std::uint8_t { kContinue, kStop } on_error = OnError::kContinue;
+  std::vector<std::string> before;  ///< command on rank 0 before each one; empty: none
+  std::vector<std::string> after;
+};
+
+/// The checkpoint of another run that a run begins with, whatever the layouts of the two are.
+struct StartConfig {
+  std::string manifest;    ///< path of its manifest.json
+  std::uint64_t step = 0;  ///< finished there
+  int epoch = 1;           ///< of this run: how many runs with other layouts are behind it
+};
+
+/// A run whose ranks die is started again.
+struct RestartConfig {
+  int attempts = 3;            ///< after the first
+  double backoff_seconds = 1;  ///< before the first of them, and twice as long before each further one
+};
+
+/// A run whose ranks die goes on with fewer replicas (docs/checkpoints.md).
+struct ElasticConfig {
+  int min_data = 1;
+  int max_data = 1;
+  int data = 1;  ///< replicas of the spec
+};
+
+/// An action on a kind of anomaly (docs/watching.md).
+struct AlertConfig {
+  std::string when;                 ///< name of the kind, or "any"
+  std::optional<double> threshold;  ///< absent: the usual one
+  enum class Action : std::uint8_t { kLog, kStop, kCheckpoint, kCommand } action = Action::kLog;
+  std::vector<std::string> command;  ///< kCommand: program and arguments
 };
 
 /// Keys of a run's draws. The draws of one key are those of another run with this key, whatever the other keys are.
@@ -112,6 +165,11 @@ struct RunConfig {
   comm::Network network;
   std::optional<comm::TimeModel> time;  ///< absent: no virtual clock
   std::optional<FailureConfig> failures;
+  std::optional<CheckpointConfig> checkpoint;
+  std::optional<StartConfig> start;
+  std::optional<RestartConfig> restart;
+  std::optional<ElasticConfig> elastic;
+  std::vector<AlertConfig> alerts;
   TrainingConfig training;
   ValidationConfig validation;
   RecordConfig record;

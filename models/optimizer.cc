@@ -86,8 +86,8 @@ void Optimizer::reset() {
 
 void Optimizer::visit_state(StateVisitor& visitor) {
   visitor.number("steps", step_);
-  visitor.tensor("first moments", first_moments_.all());
-  if (!second_moments_.is_empty()) visitor.tensor("second moments", second_moments_.all());
+  first_moments_.visit_state(visitor, "first moments");
+  if (!second_moments_.is_empty()) second_moments_.visit_state(visitor, "second moments");
 }
 
 GradientSquares::GradientSquares(ParameterStore& store, Ops& ops, comm::Communicator* data)
@@ -129,10 +129,27 @@ double norm_over_ranks(double squares, comm::Communicator& tensor_group) {
 }
 
 double LearningRateSchedule::at(std::uint64_t step) const {
+  if (shape == Shape::kTable) return peak * factor_at(step);
   if (step < warmup_steps) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
+  if (shape == Shape::kConstant) return peak;
   if (step >= total_steps) return floor;
-  const double progress = static_cast<double>(step - warmup_steps) / static_cast<double>(total_steps - warmup_steps);
+  const std::uint64_t begin = shape == Shape::kWarmupStableDecay
+                                  ? total_steps - std::min(decay_steps, total_steps - warmup_steps)
+                                  : warmup_steps;
+  if (step < begin) return peak;
+  const double progress = static_cast<double>(step - begin) / static_cast<double>(total_steps - begin);
+  if (shape != Shape::kCosine) return std::lerp(peak, floor, progress);
   return floor + (peak - floor) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+}
+
+double LearningRateSchedule::factor_at(std::uint64_t step) const {
+  const auto after =
+      std::find_if(points.begin(), points.end(), [step](const Point& point) { return point.step > step; });
+  if (after == points.begin()) return points.front().factor;
+  if (after == points.end()) return points.back().factor;
+  const Point& before = *(after - 1);
+  const double progress = static_cast<double>(step - before.step) / static_cast<double>(after->step - before.step);
+  return std::lerp(before.factor, after->factor, progress);
 }
 
 }  // namespace droptest::models

@@ -92,13 +92,31 @@ class GradientSquares {
 /// The square root of the ranks' sums of squares, added up; the same value on every rank. Ranks: all.
 double norm_over_ranks(double squares, comm::Communicator& tensor_group);
 
-/// Linear warm-up over warmup_steps, then cosine from `peak` to `floor` at total_steps. step counts from 0.
+/// The learning rate of each step, which counts from 0. But for a table: linear warm-up to `peak` over warmup_steps,
+/// then the shape; `floor` from total_steps on.
 struct LearningRateSchedule {
   double peak = 1e-3;
   double floor = 1e-4;
   std::uint64_t warmup_steps = 0;
   std::uint64_t total_steps = 1;
+  enum class Shape : std::uint8_t {
+    kCosine,             ///< from peak to floor
+    kConstant,           ///< peak, without an end
+    kLinear,             ///< from peak to floor
+    kWarmupStableDecay,  ///< peak, and over the last decay_steps linearly to floor (Hu et al. 2024, MiniCPM)
+    kTable,              ///< peak times a factor of the step
+  } shape = Shape::kCosine;
+  std::uint64_t decay_steps = 0;
+  /// A factor of the table; between two of them it is linear, before the first and after the last one constant.
+  struct Point {
+    std::uint64_t step = 0;
+    double factor = 1;
+  };
+  std::vector<Point> points = {};  ///< kTable: at least one, in order of steps
   double at(std::uint64_t step) const;
+
+ private:
+  double factor_at(std::uint64_t step) const;
 };
 
 }  // namespace droptest::models

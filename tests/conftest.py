@@ -4,7 +4,7 @@ those that start Slurm or other launchers, since they share ports and measure ho
 
 import pytest
 
-LAUNCHERS = ("test_launchers", "test_launch_failures")
+LAUNCHERS = ("test_launchers", "test_launch_failures", "test_slurm_arrays")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks

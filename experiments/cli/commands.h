@@ -22,16 +22,21 @@ using Action = std::function<int()>;
 
 /// Each adds its subcommand to `app`; parsing it stores the action in `chosen`.
 void add_run_command(CLI::App& app, Action& chosen);
+void add_resume_command(CLI::App& app, Action& chosen);
+void add_checkpoint_command(CLI::App& app, Action& chosen);
 void add_worker_command(CLI::App& app, Action& chosen);
 void add_sweep_command(CLI::App& app, Action& chosen);
+void add_sweep_task_command(CLI::App& app, Action& chosen);
 void add_search_command(CLI::App& app, Action& chosen);
 void add_validate_command(CLI::App& app, Action& chosen);
 void add_plan_command(CLI::App& app, Action& chosen);
+void add_watch_command(CLI::App& app, Action& chosen);
 void add_report_command(CLI::App& app, Action& chosen);
 void add_export_command(CLI::App& app, Action& chosen);
 void add_eval_command(CLI::App& app, Action& chosen);
 void add_list_command(CLI::App& app, Action& chosen);
 void add_info_command(CLI::App& app, Action& chosen);
+void add_shards_command(CLI::App& app, Action& chosen);
 void add_schema_command(CLI::App& app, Action& chosen);
 void add_fates_command(CLI::App& app, Action& chosen);
 void add_collective_command(CLI::App& app, Action& chosen);

@@ -7,10 +7,13 @@
 #include <optional>
 
 #include "experiments/cli/commands.h"
+#include "experiments/cli/python_package.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/records/run_records.h"
 #include "experiments/records/weights_file.h"
 #include "experiments/run/single_rank.h"
+#include "experiments/watch/tensorboard.h"
+#include "experiments/watch/watched_runs.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -19,6 +22,8 @@ namespace {
 struct ExportOptions {
   SpecOptions source;  ///< a run's folder, or with --initial a spec
   bool initial = false;
+  bool tensorboard = false;
+  bool wandb = false;
   std::string out;
 };
 
@@ -61,21 +66,63 @@ int export_weights(const ExportOptions& options) {
   return kExitSuccess;
 }
 
+/// Event files of all runs that have any line.
+int export_tensorboard(const ExportOptions& options) {
+  if (options.initial) throw ConfigError("--initial: has no meaning with --tensorboard");
+  const experiments::WatchedRuns runs(options.source.file);
+  experiments::TensorBoardFolder folder(options.out.empty() ? experiments::tensorboard_folder(options.source.file)
+                                                            : options.out);
+  folder.update(runs);
+  if (folder.files() == 0) {
+    throw ConfigError(options.source.file +
+                      ": no run with a line in metrics.jsonl; want the folder of an experiment, e.g. "
+                      "results/quickstart, or of a run");
+  }
+  std::cout << "wrote the events of " << folder.files() << (folder.files() == 1 ? " run" : " runs")
+            << "; next: tensorboard --logdir " << folder.folder() << "\n";
+  return kExitSuccess;
+}
+
+/// The Python package calls the client of W&B.
+int export_wandb(const ExportOptions& options) {
+  if (options.initial || options.tensorboard) throw ConfigError("--wandb: goes alone, got another kind of export, too");
+  std::vector<std::string> arguments = {"wandb", options.source.file};
+  if (!options.out.empty()) arguments.insert(arguments.end(), {"--out", options.out});
+  become_python_command(arguments);
+}
+
+int export_chosen(const ExportOptions& options) {
+  if (options.wandb) return export_wandb(options);
+  if (options.tensorboard) return export_tensorboard(options);
+  if (options.out.empty()) throw ConfigError("--out: is missing; want the file to write, e.g. weights.safetensors");
+  return export_weights(options);
+}
+
 }  // namespace
 
 void add_export_command(CLI::App& app, Action& chosen) {
-  CLI::App* command = app.add_subcommand("export", "Write a run's weights as safetensors");
+  CLI::App* command =
+      app.add_subcommand("export", "Write a run's weights as safetensors, or runs' metrics for TensorBoard");
   const auto options = std::make_shared<ExportOptions>();  // shared by CLI11's bindings and the action
-  command->add_option("RUN", options->source.file, "Folder of a run; with --initial a spec")->required();
+  command
+      ->add_option("RUN", options->source.file,
+                   "Folder of a run; with --initial a spec; with --tensorboard or --wandb also of an experiment")
+      ->required();
   command->add_flag("--initial", options->initial, "The weights that the spec's first run would start from");
-  command->add_option("--out", options->out, "File to write")->required();
+  command->add_flag("--tensorboard", options->tensorboard, "Event files of the runs' metrics in place of weights");
+  command->add_flag("--wandb", options->wandb,
+                    "Runs for wandb sync, through W&B's own client in offline mode; needs the Python package wandb");
+  command->add_option("--out", options->out,
+                      "File to write; with --tensorboard a folder, by default RUN/tensorboard; with --wandb one that "
+                      "gets the folder wandb");
   add_set_option(*command, options->source);
   command->footer(
       "Names and layout are Hugging Face's for GPT-2.\n\n"
       "Examples:\n"
       "  droptest export results/quickstart/0123456789abcdef --out final.safetensors\n"
+      "  droptest export results/quickstart --tensorboard\n"
       "  droptest export experiments/specs/quickstart.json --initial --set /seed=2 --out initial.safetensors");
-  command->callback([options, &chosen] { chosen = [options] { return export_weights(*options); }; });
+  command->callback([options, &chosen] { chosen = [options] { return export_chosen(*options); }; });
 }
 
 }  // namespace droptest::cli

@@ -2,6 +2,7 @@
 // The `droptest` command: parses the command line, runs one subcommand, turns errors into a line and an exit code.
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -56,6 +57,7 @@ std::string version_text() {
 int main(int argc, char** argv) {
   using namespace droptest::cli;
   droptest::models::keep_freed_memory();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of its writer
   CLI::App app{
       "Trains GPT-2 with tensor and data parallelism over collectives whose packets get lost.\n"
       "A spec says what to run (docs/specs.md); JSON records come out (docs/records.md).",
@@ -72,21 +74,26 @@ int main(int argc, char** argv) {
       "`droptest COMMAND --help` explains a command.");
   Action chosen;
   add_run_command(app, chosen);
+  add_resume_command(app, chosen);
   add_sweep_command(app, chosen);
   add_search_command(app, chosen);
   add_validate_command(app, chosen);
   add_plan_command(app, chosen);
   add_doctor_command(app, chosen);
+  add_watch_command(app, chosen);
   add_report_command(app, chosen);
   add_export_command(app, chosen);
+  add_checkpoint_command(app, chosen);
   add_eval_command(app, chosen);
   add_list_command(app, chosen);
   add_info_command(app, chosen);
+  add_shards_command(app, chosen);
   add_schema_command(app, chosen);
   add_fates_command(app, chosen);
   add_collective_command(app, chosen);
   add_drift_command(app, chosen);
   add_worker_command(app, chosen);
+  add_sweep_task_command(app, chosen);
   add_doctor_rank_command(app, chosen);
 
   try {

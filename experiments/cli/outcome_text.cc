@@ -14,17 +14,6 @@ std::string format(const char* pattern, double value) {
   return text;
 }
 
-std::string value_text(const nlohmann::json& value) {
-  if (value.is_string()) return value.get<std::string>();
-  if (!value.is_object() || !value.contains("model") || !value.at("model").is_string()) return value.dump();
-  std::string text = value.at("model").get<std::string>();
-  for (const auto& [name, member] : value.items()) {
-    if (name == "model") continue;
-    text += " " + name + "=" + (member.is_string() ? member.get<std::string>() : member.dump());
-  }
-  return text;
-}
-
 }  // namespace
 
 std::string loss_text(const nlohmann::json& value) {
@@ -57,28 +46,10 @@ std::string outcome_text(const nlohmann::json& summary) {
          duration_text(summary.at("seconds").get<double>());
 }
 
-std::string point_text(const nlohmann::json& point, const nlohmann::json& labels) {
-  std::string text;
-  const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
-  nlohmann::json rest = point;
-  for (const nlohmann::json& label : labels) {
-    bool of_point = false;
-    for (const nlohmann::json& pointer : label.at("pointers")) {
-      of_point = rest.erase(pointer.get<std::string>()) != 0 || of_point;
-    }
-    if (of_point) add(label.at("label").get<std::string>());
-  }
-  for (const auto& [pointer, value] : rest.items())
-    add(pointer.substr(pointer.rfind('/') + 1) + ": " + value_text(value));
-  return text.empty() ? "-" : text;
-}
-
 std::string point_text(const experiments::PlannedRun& planned) { return point_text(planned.point, planned.run.labels); }
 
 std::string seeds_text(const experiments::Seeds& seeds) {
-  if (seeds.agree()) return std::to_string(seeds.network);
-  return "weights " + std::to_string(seeds.weights) + ", data " + std::to_string(seeds.data) + ", network " +
-         std::to_string(seeds.network);
+  return experiments::seeds_text(experiments::seeds_json(seeds));
 }
 
 std::string table_text(const std::vector<std::vector<std::string>>& rows) {

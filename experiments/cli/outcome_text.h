@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "experiments/records/point_text.h"
 #include "experiments/run_config.h"
 #include "experiments/spec/sweep_plan.h"
 
@@ -20,9 +21,8 @@ std::string duration_text(double seconds);
 /// One line on a finished run, from its summary: "completed: validation loss 2.4310 (best 2.4290), ...".
 std::string outcome_text(const nlohmann::json& summary);
 
-/// A sweep point in short: "one bad link, tensor: 4". Values of labels (as records have them) by those, a loss process
-/// as "loss: bernoulli loss_rate=5%", other values as JSON.
-std::string point_text(const nlohmann::json& point, const nlohmann::json& labels);
+using experiments::point_text;
+/// Of its point and labels.
 std::string point_text(const experiments::PlannedRun& planned);
 
 /// "7", or "weights 7, data 7, network 8" where they differ.

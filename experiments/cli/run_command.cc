@@ -13,8 +13,7 @@
 #include "experiments/cli/commands.h"
 #include "experiments/cli/device_choice.h"
 #include "experiments/cli/finished_runs.h"
-#include "experiments/cli/outcome_text.h"
-#include "experiments/cli/progress_display.h"
+#include "experiments/cli/run_one.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/cli/stop_signal.h"
 #include "experiments/run/child_process.h"
@@ -33,9 +32,7 @@ struct RunOptions {
   SpecOptions spec;
   std::size_t number = 0;  ///< of the run, from 1; 0: the spec's only one
   std::string out = "results";
-  IfBusy if_busy = IfBusy::kFail;
-  Again again = Again::kNo;
-  bool quiet = false;
+  RunManner how;
 };
 
 struct WorkerOptions {
@@ -45,8 +42,6 @@ struct WorkerOptions {
   std::string labels = "[]";
   std::string warnings = "[]";
 };
-
-std::vector<std::string> worker_command() { return {experiments::this_program(), "worker"}; }
 
 /// The plan with the run alone that was asked for.
 experiments::SweepPlan plan_of_one(const RunOptions& options) {
@@ -75,59 +70,13 @@ int run(const RunOptions& options) {
   const experiments::SweepPlan plan = plan_of_one(options);
   const experiments::PlannedRun& planned = plan.runs.front();
   const RunDirectory directory = experiments::run_directory(options.out, plan.name, planned.run.run_id);
-  const std::optional<comm::LaunchEnvironment> launch =
-      planned.run.config.backend.name == "local" ? std::nullopt : comm::launch_environment(comm::process_environment());
-  const bool launched = launch.has_value();
   // Under a launcher the ranks decide together, once they are connected.
-  if (options.again == Again::kNo && !launched) require_records(plan, options.out);
-  if (!launched && experiments::is_settled(directory, planned.run, options.again)) {
-    if (!options.quiet) {
-      std::cout << outcome_text(*experiments::read_summary(directory)) << "\n"
-                << "nothing to do: the records are in " << directory.path << "\n";
-    }
-    return kExitSuccess;
-  }
-  if (!options.quiet && !launched) {
+  if (options.how.again == Again::kNo && !is_launched(planned.run.config)) require_records(plan, options.out);
+  const auto say_first = [&] {
     say_warnings(options.spec, plan);
     say_device(plan.spec, planned.run.config);
-  }
-  ExecuteOptions execute{planned.point, worker_command()};
-  execute.if_busy = options.if_busy;
-  execute.again = options.again;
-  if (!options.quiet) {
-    execute.say_waiting = [](const std::string& text) { std::cerr << "droptest: " << text << std::endl; };
-  }
-  // Shared with the rank that logs, which may be left behind.
-  const auto display = std::make_shared<RunDisplay>(options.quiet ? DisplayMode::kQuiet : display_mode_of_stderr(),
-                                                    planned.run.config.training.steps);
-  execute.on_line = [display](const nlohmann::json& line) { display->show(line); };
-  if (!launched) {
-    catch_stop_signals();
-    execute.stop_requested = [] { return stop_requested(); };
-  }
-  nlohmann::json summary;
-  try {
-    summary = experiments::execute_run(planned.run, directory, execute);
-    display->close();
-  } catch (const experiments::StoppedError&) {
-    display->close();
-    if (!display->empty()) std::cout << "stopped at " << display->summary() << "\n";
-    std::cerr << "droptest: stopped: what was recorded is kept in " << directory.path
-              << "; the same command runs it again from its start\n";
-    throw;
-  } catch (const experiments::BusyError& error) {
-    display->close();
-    if (options.if_busy != IfBusy::kSkip || launched) throw;
-    if (!options.quiet) std::cout << "skipped: " << error.what() << "\n";
-    return kExitBusy;
-  } catch (...) {
-    display->close();
-    throw;
-  }
-  if (!options.quiet && !summary.is_null()) {
-    std::cout << outcome_text(summary) << "\nthe records are in " << directory.path << "\n";
-  }
-  return kExitSuccess;
+  };
+  return run_one(planned, directory, options.how, say_first);
 }
 
 int work(const WorkerOptions& options) {
@@ -137,6 +86,11 @@ int work(const WorkerOptions& options) {
   resolved.labels = comm::parse_json(options.labels, "--labels");
   ExecuteOptions execute{comm::parse_json(options.point, "--point"), worker_command()};
   execute.lock = options.lock;
+  if (resolved.config.checkpoint && !comm::launch_environment(comm::process_environment())) {
+    catch_stop_signals();
+    execute.stop_requested = [] { return stop_requested(); };
+  }
+  execute.say_problem = [](const std::string& text) { std::cerr << "droptest: " << text << std::endl; };
   experiments::execute_run(resolved, directory, execute);
   return kExitSuccess;
 }
@@ -151,9 +105,13 @@ void add_run_command(CLI::App& app, Action& chosen) {
       ->add_option("--run", options->number, "Which run of a spec that asks for several, from 1, in the order of sweep")
       ->check(CLI::Range(std::uint64_t{1}, experiments::kMaxRuns));
   add_out_option(*command, options->out);
-  add_if_busy_option(*command, options->if_busy, {"wait", "skip", "fail"});
-  add_again_option(*command, options->again);
-  command->add_flag("--quiet", options->quiet, "Print nothing but errors");
+  add_if_busy_option(*command, options->how.if_busy, {"wait", "skip", "fail"});
+  add_again_option(*command, options->how.again);
+  command->add_flag_callback(
+      "--fresh", [options] { options->how.resume = experiments::CheckpointPlace::Resume::kNever; },
+      "Start from the beginning where an earlier attempt left checkpoints; they are removed");
+  command->add_flag("--quiet", options->how.quiet, "Print nothing but errors");
+  add_watch_output_options(*command, options->how.outputs);
   command->footer(
       "A run that has its result already is not repeated. Ranks of the gloo backend are started here, or by mpirun,\n"
       "srun, torchrun or by hand with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (docs/launching.md).\n\n"

@@ -108,10 +108,22 @@ Finding check_backend(const std::string& name) {
           "use one of " + comm::built_backends_text() + ", or build with its libraries"};
 }
 
+Finding check_shards(const ShardedData& data) {
+  const std::string seen = std::to_string(data.table().files().size()) +
+                           " shards: " + std::to_string(data.table().samples()) + " samples to train on";
+  if (data.damaged().empty()) return {"corpus", "", Health::kOk, seen, ""};
+  const ShardFailure& first = data.damaged().front();
+  return {"corpus", "", Health::kFailed,
+          data.table().files()[first.shard].file + ": " + first.error + " (" + std::to_string(data.damaged().size()) +
+              " of " + seen + ")",
+          "mend the file; /data/lost_limit says how much a run may do without"};
+}
+
 Finding check_corpus(const RunConfig& config) {
   const std::string& file = config.data.text.empty() ? config.data.tokens : config.data.text;
   try {
     const Corpus corpus = load_corpus(config);
+    if (corpus.shards != nullptr) return check_shards(*corpus.shards);
     return {"corpus", "", Health::kOk,
             file + ": " + std::to_string(corpus.training.size()) + " tokens to train on, " +
                 std::to_string(corpus.validation.size()) + " to validate",
@@ -173,7 +185,9 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
   const std::string& file = config.data.text.empty() ? config.data.tokens : config.data.text;
   const std::uintmax_t file_bytes = std::filesystem::file_size(file, ignored);
   // A text's bytes become tokens of two bytes each.
-  const std::uint64_t corpus_bytes = ignored ? 0 : config.data.text.empty() ? file_bytes : 2 * file_bytes;
+  const std::uint64_t corpus_bytes = ignored || config.data.shards ? 0
+                                     : config.data.text.empty()    ? file_bytes
+                                                                   : 2 * file_bytes;
   models::HostOpsOptions options;
   options.threads = config.backend.threads_per_rank;
   const std::unique_ptr<models::OpsForm> form = models::host_ops_form(options, config.parallel.tensor);

@@ -6,11 +6,13 @@
 
 #include <cerrno>
 #include <cmath>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
+#include "experiments/records/atomic_file.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -41,6 +43,14 @@ std::string line_name(const std::string& path, std::size_t index) {
 
 }  // namespace
 
+json to_json(const RankUsage& usage) {
+  json out = {{"resident_bytes", usage.resident_bytes}, {"cpu_seconds", usage.cpu_seconds},
+              {"cpu_percent", usage.cpu_percent},       {"busy_seconds", usage.busy_seconds},
+              {"sent_bytes", usage.sent_bytes},         {"sent_bytes_per_second", usage.sent_bytes_per_second}};
+  if (usage.device_bytes) out["device_bytes"] = *usage.device_bytes;
+  return out;
+}
+
 json to_json_line(const MetricsLine& line) {
   json out = {{"step", line.step}, {"tokens", line.tokens}, {"seconds", line.seconds}};
   const auto put = [&out](const char* name, const std::optional<double>& value) {
@@ -48,6 +58,7 @@ json to_json_line(const MetricsLine& line) {
   };
   put("virtual_seconds", line.virtual_seconds);
   put("train_loss", line.train_loss);
+  if (line.replicas) out["replicas"] = *line.replicas;
   put("learning_rate", line.learning_rate);
   put("gradient_norm", line.gradient_norm);
   put("validation_loss", line.validation_loss);
@@ -59,9 +70,18 @@ json to_json_line(const MetricsLine& line) {
       out["divergence"]["groups"][group] = to_json(divergence);
     }
   }
+  if (line.lost_samples != 0) out["lost_samples"] = line.lost_samples;
   for (const auto& [name, error] : line.classes) {
     out["classes"][name] = {{"nmse", finite_or_null(error.nmse)}, {"cosine", finite_or_null(error.cosine)}};
   }
+  for (const auto& [name, loss] : line.losses) {
+    out["losses"][name] = {{"packets", loss.packets},
+                           {"lost", loss.lost},
+                           {"configured_rate", finite_or_null(loss.configured_rate)},
+                           {"realised_rate", finite_or_null(loss.realised_rate)},
+                           {"z", finite_or_null(loss.z)}};
+  }
+  if (!line.ranks.empty()) out["ranks"] = line.ranks;
   return out;
 }
 
@@ -74,7 +94,7 @@ MetricsWriter MetricsWriter::create(const std::string& path) {
 }
 
 MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step) {
-  const std::string text = comm::read_file(path);
+  const std::string text = std::filesystem::exists(path) ? comm::read_file(path) : std::string();
   std::size_t keep = 0;
   const std::vector<std::string_view> lines = whole_lines(text).first;
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -85,11 +105,11 @@ MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step)
     if (line["step"].get<std::uint64_t>() > step) break;
     keep = static_cast<std::size_t>(lines[i].data() - text.data()) + lines[i].size() + 1;
   }
+  // Another file: readers of the old one notice, and a crash leaves one or the other.
+  write_file_atomically(path, std::string_view(text).substr(0, keep));
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (descriptor < 0) fail_on_file("write", path, errno);
-  MetricsWriter writer(path, descriptor);
-  if (::ftruncate(descriptor, static_cast<off_t>(keep)) != 0) fail_on_file("truncate", path, errno);
-  return writer;
+  return {path, descriptor};
 }
 
 MetricsWriter::~MetricsWriter() {
@@ -105,8 +125,8 @@ MetricsWriter& MetricsWriter::operator=(MetricsWriter&& other) noexcept {
   return *this;
 }
 
-void MetricsWriter::append(const MetricsLine& line) {
-  const std::string text = comm::canonical_json(to_json_line(line)) + "\n";
+void MetricsWriter::append(const json& line) {
+  const std::string text = comm::canonical_json(line) + "\n";
   const off_t before = ::lseek(descriptor_, 0, SEEK_END);
   std::string_view rest = text;
   while (!rest.empty()) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/state_visitor.h"
+
 namespace droptest::experiments {
 
 /// Largest and root-mean-square difference of replicated values between ranks.
@@ -23,10 +25,59 @@ struct CollectiveError {
   double cosine = 1;
 };
 
+/// Packets of a traffic class since the start of the run.
+struct RealisedLoss {
+  std::uint64_t packets = 0;
+  std::uint64_t lost = 0;
+  double configured_rate = 0;
+  double realised_rate = 0;
+  double z = 0;  ///< from the variance of the process
+};
+
+/// The use of the machine by a rank. Rates are over the time since the line before.
+struct RankUsage {
+  std::uint64_t resident_bytes = 0;
+  std::optional<std::uint64_t> device_bytes;
+  double cpu_seconds = 0;
+  double cpu_percent = 0;
+  double busy_seconds = 0;  ///< wall time out of the backend's calls
+  std::uint64_t sent_bytes = 0;
+  double sent_bytes_per_second = 0;
+};
+nlohmann::json to_json(const RankUsage& usage);
+
 /// A stage of a pipeline has lost its weights before a step.
 struct StageFailure {
   std::uint64_t step = 0;
   int stage = 0;
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, step, stage); }
+};
+
+/// A replica took no part in steps of a run.
+struct ReplicaAbsenceRecord {
+  int data_rank = 0;
+  std::uint64_t from = 0;   ///< the first step without it
+  std::uint64_t steps = 0;  ///< without it
+};
+
+/// The checkpoints that a run has taken since it was last started.
+struct CheckpointTotals {
+  std::uint64_t completed = 0;
+  std::uint64_t failed = 0;
+  std::uint64_t bytes = 0;      ///< of the files of all ranks, of the last one
+  double snapshot_seconds = 0;  ///< in which training waited for copies of its state, on rank 0
+};
+
+/// The checkpoint that a run began with.
+struct StartRecord {
+  std::string run_id;
+  std::uint64_t step = 0;
+  int epoch = 1;
+  double copies_max = 0;             ///< largest difference of stored copies from the ones that count
+  std::uint64_t copies_tensors = 0;  ///< pieces with copies that differ
+  void visit_state(sim::StateVisitor& visitor) {
+    visit_values(visitor, run_id, step, epoch, copies_max, copies_tensors);
+  }
 };
 
 /// One logged step; values that were not measured are absent. Values that are not finite become null.
@@ -39,21 +90,26 @@ struct MetricsLine {
   std::optional<double> learning_rate;
   std::optional<double> gradient_norm;
   std::optional<double> validation_loss;
+  std::optional<int> replicas;           ///< that took the step; absent: all
   std::optional<double> selection_loss;  ///< after the last step, where the config has selection tokens
   std::optional<Divergence> divergence;
   std::map<std::string, Divergence> divergence_groups;  ///< by parameter group; written with `divergence`
   std::map<std::string, CollectiveError> classes;       ///< by traffic class; written where not empty
+  std::uint64_t lost_samples = 0;                       ///< so far, in shards set aside; written where not 0
+  std::map<std::string, RealisedLoss> losses;           ///< likewise
+  nlohmann::json ranks = nlohmann::json::array();       ///< RankUsage of each; written where not empty
 };
 
 nlohmann::json to_json_line(const MetricsLine& line);
 
-/// Appends lines to a file. Each line is on its way to the disk when append() returns, so that a crash of the process
-/// loses none and at most tears the last one.
+/// Appends lines with a `step` each to a file, metrics.jsonl or another one. Each line is on its way to the disk when
+/// append() returns, so that a crash of the process loses none and at most tears the last one.
 class MetricsWriter {
  public:
   /// Starts a new file; one that is there is replaced. Throws: ConfigError with the path and the system's reason.
   static MetricsWriter create(const std::string& path);
-  /// Goes on after the last whole line of a step up to `step`; the lines after it are cut off.
+  /// Goes on after the last whole line of a step up to `step`, in a new file without the lines after it. No file is an
+  /// empty one.
   static MetricsWriter resume(const std::string& path, std::uint64_t step);
 
   ~MetricsWriter();
@@ -61,7 +117,8 @@ class MetricsWriter {
   MetricsWriter& operator=(MetricsWriter&& other) noexcept;
 
   /// Throws: ConfigError with the path and the system's reason, e.g. a full disk; the torn line is cut off again.
-  void append(const MetricsLine& line);
+  void append(const MetricsLine& line) { append(to_json_line(line)); }
+  void append(const nlohmann::json& line);
 
  private:
   MetricsWriter(std::string path, int descriptor);

@@ -153,6 +153,18 @@ json time_json(const comm::VirtualTime& time) {
           {"late_packets", time.late}};
 }
 
+json data_json(const DataRecord& data) {
+  json lost = json::array();
+  for (const LostShard& shard : data.lost_shards) {
+    lost.push_back({{"file", shard.file}, {"samples", shard.samples}, {"step", shard.step}, {"error", shard.error}});
+  }
+  return {{"shards", data.shards},
+          {"samples", data.samples},
+          {"epochs", static_cast<double>(data.position) / static_cast<double>(data.samples)},
+          {"lost_samples", data.lost_samples},
+          {"lost_shards", std::move(lost)}};
+}
+
 }  // namespace
 
 RunDirectory run_directory(const std::string& out, std::string_view name, std::string_view run_id) {
@@ -214,11 +226,34 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
   if (!run.labels.empty()) out["labels"] = run.labels;
   if (run.config.seeds.agree()) out["seed"] = run.config.seeds.network;
   if (summary.time) out["time"] = time_json(*summary.time);
-  if (run.config.failures) {
+  if (run.config.failures && !run.config.failures->replicas.empty()) {
+    out["replica_absences"] = json::array();
+    for (const ReplicaAbsenceRecord& absence : summary.replica_absences) {
+      out["replica_absences"].push_back(
+          {{"data_rank", absence.data_rank}, {"from", absence.from}, {"steps", absence.steps}});
+    }
+  }
+  if (run.config.failures && run.config.failures->stage_rate > 0) {
     out["stage_failures"] = json::array();
     for (const StageFailure& failure : summary.stage_failures) {
       out["stage_failures"].push_back({{"step", failure.step}, {"stage", failure.stage}});
     }
+  }
+  if (summary.started_from) {
+    const StartRecord& start = *summary.started_from;
+    out["started_from"] = {{"run_id", start.run_id},
+                           {"step", start.step},
+                           {"epoch", start.epoch},
+                           {"copies", {{"max", start.copies_max}, {"tensors", start.copies_tensors}}}};
+  }
+  if (summary.data) out["data"] = data_json(*summary.data);
+  if (!summary.resumed_at.empty()) out["resumed_at"] = summary.resumed_at;
+  if (run.config.checkpoint && summary.status != RunStatus::kFailed) {
+    const CheckpointTotals& totals = summary.checkpoints;
+    out["checkpoints"] = {{"completed", totals.completed},
+                          {"failed", totals.failed},
+                          {"bytes", totals.bytes},
+                          {"snapshot_seconds", totals.snapshot_seconds}};
   }
   return out;
 }

@@ -11,6 +11,7 @@
 
 #include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/statistics/loss_statistics.h"
+#include "experiments/records/data_record.h"
 #include "experiments/records/metrics.h"
 #include "experiments/records/provenance.h"
 #include "experiments/spec/resolve.h"
@@ -24,10 +25,12 @@ struct RunDirectory {
   std::string path;
   std::string spec() const { return path + "/spec.json"; }
   std::string metrics() const { return path + "/metrics.jsonl"; }
+  std::string events() const { return path + "/events.jsonl"; }
   std::string loss_statistics() const { return path + "/loss_statistics.json"; }
   std::string diagnostics() const { return path + "/diagnostics.json"; }
   std::string summary() const { return path + "/summary.json"; }
   std::string weights() const { return path + "/weights.safetensors"; }
+  std::string checkpoints() const { return path + "/checkpoints"; }
   std::string lock() const { return path + "/lock"; }  ///< FileLock of who writes the others
 };
 RunDirectory run_directory(const std::string& out, std::string_view name, std::string_view run_id);
@@ -52,6 +55,11 @@ struct RunSummary {
   std::optional<double> selection_loss;
   std::uint64_t selection_tokens = 0;
   std::vector<StageFailure> stage_failures;
+  std::vector<ReplicaAbsenceRecord> replica_absences;
+  std::vector<std::uint64_t> resumed_at;  ///< steps
+  CheckpointTotals checkpoints;
+  std::optional<StartRecord> started_from;
+  std::optional<DataRecord> data;
   double tokens_per_second = 0;
   double seconds = 0;
   std::optional<comm::VirtualTime> time;

@@ -96,11 +96,12 @@ ChildProcess ChildProcess::start(const Options& options) {
     run_on(0, core_mask);
     ::signal(SIGINT, SIG_DFL);
     ::signal(SIGTERM, SIG_DFL);
+    ::signal(SIGXFSZ, SIG_DFL);
     ::dup2(input, STDIN_FILENO);
     ::dup2(log, STDOUT_FILENO);
     ::dup2(log, STDERR_FILENO);
     if (options.kept_descriptor >= 0) ::fcntl(options.kept_descriptor, F_SETFD, 0);
-    ::execve(argv[0], argv.data(), envp.data());
+    ::execvpe(argv[0], argv.data(), envp.data());
     ::_exit(kExecFailed);
   }
   const int error = errno;
@@ -111,11 +112,12 @@ ChildProcess ChildProcess::start(const Options& options) {
 }
 
 ChildProcess::ChildProcess(ChildProcess&& other) noexcept
-    : pid_(std::exchange(other.pid_, 0)), status_(std::exchange(other.status_, std::nullopt)) {}
+    : pid_(std::exchange(other.pid_, 0)), status_(std::exchange(other.status_, std::nullopt)), told_(other.told_) {}
 
 ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
   std::swap(pid_, other.pid_);
   std::swap(status_, other.status_);
+  std::swap(told_, other.told_);
   return *this;
 }
 
@@ -167,8 +169,14 @@ void ChildProcess::move_to(const std::vector<int>& cores) {
   }
 }
 
+void ChildProcess::tell(int signal) {
+  if (poll()) return;
+  ::kill(pid_, signal);
+  if (signal == SIGTERM) told_ = Told::kToEnd;
+}
+
 ExitStatus ChildProcess::stop(std::chrono::milliseconds grace) {
-  if (!poll()) ::kill(pid_, SIGTERM);
+  if (told_ == Told::kNothing) tell(SIGTERM);
   if (!wait_for(grace)) ::kill(pid_, SIGKILL);
   while (!wait_for(std::chrono::seconds(1))) {
   }

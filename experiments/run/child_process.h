@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,7 +28,7 @@ struct ExitStatus {
 class ChildProcess {
  public:
   struct Options {
-    std::vector<std::string> arguments;              ///< the program's path first
+    std::vector<std::string> arguments;              ///< the program first: its path, or a name in PATH
     std::map<std::string, std::string> environment;  ///< added to, or instead of, this process's variables
     std::string log;                                 ///< file for its output and errors, written anew
     /// It and its threads run on these alone, as far as the kernel agrees; empty: where this thread may run.
@@ -51,6 +52,8 @@ class ChildProcess {
   std::optional<ExitStatus> wait_for(std::chrono::milliseconds longest);
   /// Lets it run on these cores from now on, all threads that it has. Does nothing where the kernel does not agree.
   void move_to(const std::vector<int>& cores);
+  /// Sends it a signal, if it has not ended.
+  void tell(int signal);
   /// Asks it to end, and kills it where it has not within `grace`. Blocks.
   ExitStatus stop(std::chrono::milliseconds grace);
 
@@ -58,6 +61,8 @@ class ChildProcess {
   explicit ChildProcess(pid_t pid) : pid_(pid) {}
   pid_t pid_ = 0;  ///< 0: moved from
   std::optional<ExitStatus> status_;
+  /// A second SIGTERM would interrupt what the first one began.
+  enum class Told : std::uint8_t { kNothing, kToEnd } told_ = Told::kNothing;
 };
 
 /// The path of this program, to start it again.

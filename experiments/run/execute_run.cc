@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <filesystem>
@@ -17,16 +18,21 @@
 
 #include "comm/backend_registry.h"
 #include "comm/device/stream.h"
+#include "comm/json/json_text.h"
 #include "comm/nccl/nccl_backend.h"
 #include "comm/rendezvous/launch_environment.h"
 #include "comm/rendezvous/tcp_connection.h"
 #include "comm/run_ranks.h"
+#include "comm/spec/sha256.h"
 #include "experiments/data/corpus.h"
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/file_lock.h"
+#include "experiments/records/provenance.h"
 #include "experiments/run/choose_rendezvous.h"
+#include "experiments/run/elastic.h"
 #include "experiments/run/metrics_tail.h"
 #include "experiments/run/rank_processes.h"
+#include "experiments/run/restart_policy.h"
 #include "experiments/run/run_device.h"
 #include "experiments/run/run_recorder.h"
 #include "experiments/run/sigterm_watch.h"
@@ -41,23 +47,55 @@ constexpr std::chrono::milliseconds kStopPollInterval{50};
 /// Shared by execute_run and the rank threads, so that no other process comes in while a thread can write.
 using SharedLock = std::shared_ptr<const FileLock>;
 
+/// The hooks that write a run's records. All arguments are borrowed, but for `recorder` on other ranks than 0: null.
+TrainingHooks recording_hooks(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options,
+                              RunRecorder* recorder) {
+  TrainingHooks hooks;
+  hooks.on_start = [recorder](std::optional<std::uint64_t> step) { recorder->start(step); };
+  hooks.on_line = [recorder, on_line = options.on_line](const MetricsLine& line) {
+    const nlohmann::json text = to_json_line(line);
+    recorder->append(text);
+    on_line(text);
+  };
+  hooks.take_alert_request = [recorder] { return recorder->alerts().take_request(); };
+  hooks.on_end = [recorder] { recorder->alerts().finish(); };
+  hooks.on_checkpoint_error = [say = options.say_problem](std::uint64_t step, const std::string& error) {
+    say("checkpoint of step " + std::to_string(step) + ": " + error);
+  };
+  hooks.on_lost_shard = [say = options.say_problem](const LostShard& lost) {
+    say("step " + std::to_string(lost.step) + ": " + lost.file + " is set aside with " + std::to_string(lost.samples) +
+        " samples: " + lost.error);
+  };
+  if (!run.config.checkpoint) return hooks;
+  hooks.stop_requested = options.stop_requested;
+  const Provenance build = build_provenance();
+  hooks.checkpoints = CheckpointPlace{directory.checkpoints(),
+                                      run.config.name,
+                                      run.run_id,
+                                      comm::sha256_hex(comm::canonical_json(run.spec)),
+                                      {{"version", build.version}, {"commit", build.commit}},
+                                      options.resume};
+  return hooks;
+}
+
+/// Whether a request to stop is the trainer's to follow: after its step, with a checkpoint.
+bool stops_itself(const RunConfig& config) {
+  return config.checkpoint && config.checkpoint->on_signal == CheckpointConfig::OnSignal::kTake;
+}
+
 /// The objects that the rank threads of a run share. They outlive a thread that stalled and was left behind.
 struct ThreadedRun {
   ThreadedRun(const ResolvedRun& resolved, const RunDirectory& directory, const ExecuteOptions& options,
               SharedLock held)
       : lock(std::move(held)),
         run(resolved),
-        on_line(options.on_line),
-        recorder(run, directory, options.point),
+        recorder(run, directory, options.point, options.say_problem),
+        hooks(recording_hooks(run, directory, options, &recorder)),
         corpus(load_corpus(run.config)) {}
-  void log(const MetricsLine& line) {
-    recorder.append(line);
-    on_line(to_json_line(line));
-  }
   const SharedLock lock;
   const ResolvedRun run;
-  const std::function<void(const nlohmann::json&)> on_line;
   RunRecorder recorder;
+  const TrainingHooks hooks;
   const Corpus corpus;
   TrainingOutcome outcome;
 };
@@ -73,20 +111,20 @@ nlohmann::json run_threads(const ResolvedRun& run, const RunDirectory& directory
   std::packaged_task<void()> task([shared] {
     const RunConfig& config = shared->run.config;
     comm::run_ranks(config.parallel.world_size(), config.backend.timeout, [shared](comm::Communicator& group) {
-      TrainingOutcome outcome =
-          train(shared->run.config, shared->corpus, group, [&shared](const MetricsLine& line) { shared->log(line); });
+      TrainingOutcome outcome = train(shared->run.config, shared->corpus, group, shared->hooks);
       if (group.rank() == 0) shared->outcome = std::move(outcome);
     });
   });
   std::future<void> ended = task.get_future();
   std::thread ranks(std::move(task));
   while (ended.wait_for(kStopPollInterval) != std::future_status::ready) {
-    if (!options.stop_requested()) continue;
+    if (!options.stop_requested() || stops_itself(run.config)) continue;
     ranks.detach();
     throw_stopped(directory);
   }
   ranks.join();
   ended.get();
+  if (shared->outcome.stopped_after) throw_stopped(directory);
   return shared->recorder.finish(shared->outcome);
 }
 
@@ -162,12 +200,8 @@ std::string default_rendezvous(const RunDirectory& directory) { return directory
 /// This process is one rank. Returns the summary on rank 0, null elsewhere.
 nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& execute,
                            const comm::LaunchEnvironment& launch, SigtermWatch& sigterm, SharedLock& lock) {
-  RunConfig config = run.config;
-  if (launch.world_size != config.parallel.world_size()) {
-    throw ConfigError("/parallel: got " + config.parallel.text() + ", " + std::to_string(config.parallel.world_size()) +
-                      " ranks in all, but " + launch.launcher + " started " + std::to_string(launch.world_size) +
-                      " processes; start one for each rank");
-  }
+  const int replicas = replicas_of_launch(run.config, launch.world_size, launch.launcher);
+  RunConfig config = with_replicas(run, replicas);
   comm::ProcessGroupOptions options;
   options.rank = launch.rank;
   options.world_size = launch.world_size;
@@ -182,19 +216,24 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
 
   std::unique_ptr<comm::Communicator> group = comm::backend_entry(config.backend.name).connect(options);
   config.device_index = comm::nccl_device(*group);
-  const SigtermWatch::Protection protection(sigterm, *group);
+  const SigtermWatch::Protection protection(
+      sigterm, *group, stops_itself(config) ? SigtermWatch::First::kCheckpoint : SigtermWatch::First::kNothing);
   try {
     if (agree_on_folder(*group, run, directory, execute, lock) == FolderState::kFinished) {
       return launch.rank == 0 ? *read_summary(directory) : nlohmann::json();
     }
+    const bool starts_anew = execute.resume == CheckpointPlace::Resume::kNever || has_result(directory);
+    if (launch.rank == 0 && execute.lock == ExecuteOptions::Lock::kTake && starts_anew) forget_attempts(directory);
     std::optional<RunRecorder> recorder;
-    if (launch.rank == 0) recorder.emplace(run, directory, execute.point);
+    if (launch.rank == 0) recorder.emplace(run, directory, execute.point, execute.say_problem);
     const Corpus corpus = load_corpus(config);
-    const TrainingOutcome outcome = train(config, corpus, *group, [&recorder, &execute](const MetricsLine& line) {
-      recorder->append(line);
-      execute.on_line(to_json_line(line));
-    });
-    nlohmann::json summary = recorder ? recorder->finish(outcome) : nlohmann::json();
+    TrainingHooks hooks = recording_hooks(run, directory, execute, recorder ? &*recorder : nullptr);
+    if (stops_itself(config)) hooks.stop_requested = [&sigterm] { return sigterm.was_told(); };
+    // A parent that started the ranks can start more.
+    hooks.lacks_replicas = execute.lock != ExecuteOptions::Lock::kTake && replicas < run.config.parallel.data;
+    const TrainingOutcome outcome = train(config, corpus, *group, hooks);
+    const bool stopped = outcome.stopped_after.has_value();
+    nlohmann::json summary = recorder && !stopped ? recorder->finish(outcome) : nlohmann::json();
     // No rank leaves before the records are there: a failed disk of rank 0 is a failure of every rank.
     group->barrier({sim::TrafficClass::kControl, "end of run", -1});
     sigterm.release();
@@ -202,9 +241,13 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
     // Removed by the last rank to come here: a folder that is not empty stays.
     std::error_code ignored;
     std::filesystem::remove(default_rendezvous(directory), ignored);
+    // A parent that started the ranks asked for it, and knows.
+    if (stopped && execute.lock == ExecuteOptions::Lock::kTake) throw_stopped(directory);
     return summary;
   } catch (const LackingError&) {
     throw;  // on every rank
+  } catch (const StoppedError&) {
+    throw;
   } catch (const std::exception& error) {
     if (group) group->abort(error.what());
     throw;
@@ -239,33 +282,91 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   ranks.command.insert(ranks.command.end(), {options.point.dump(), "--labels", run.labels.dump(), "--warnings",
                                              warnings_json(run.warnings).dump(), "--locked"});
   if (lock) ranks.kept_descriptor = lock->descriptor();
-  ranks.world_size = run.config.parallel.world_size();
   if (const auto& named = run.config.backend.rendezvous; named && named->kind == comm::Rendezvous::Kind::kTcp) {
     if (named->host.empty()) ranks.environment["MASTER_ADDR"] = "127.0.0.1";
     if (named->port == 0) ranks.environment["MASTER_PORT"] = std::to_string(comm::unused_port());
   }
   ranks.log_directory = directory.path + "/ranks";
-  const auto now = std::chrono::system_clock::now().time_since_epoch().count();
-  ranks.launch_id = std::to_string(::getpid()) + "-" + std::to_string(now);
   const RemovedAtEnd rendezvous(default_rendezvous(directory));
-  std::error_code ignored;
-  std::filesystem::remove(directory.metrics(), ignored);  // of an earlier attempt
+  if (!may_resume(directory, options.resume)) {
+    std::error_code ignored;
+    std::filesystem::remove(directory.metrics(), ignored);  // of an earlier attempt
+  }
   MetricsTail metrics(directory.metrics());
+  std::optional<std::uint64_t> passed;  // step of the last line
   const auto pass_lines = [&] {
-    for (const nlohmann::json& line : metrics.update()) options.on_line(line);
+    for (const nlohmann::json& line : metrics.update()) {
+      const std::uint64_t step = line.value("step", std::uint64_t{0});
+      if (passed && step <= *passed) continue;  // of an attempt before
+      passed = step;
+      options.on_line(line);
+    }
   };
   ranks.while_running = [&] {
     pass_lines();
-    if (options.stop_requested()) throw_stopped(directory);
+    if (!options.stop_requested()) return RankProcessesOptions::Next::kGoOn;
+    if (!stops_itself(run.config)) throw_stopped(directory);
+    return RankProcessesOptions::Next::kTellRoot;
   };
-  run_rank_processes(ranks);
+  ranks.on_root_line = [&options](const std::string& line) {
+    constexpr std::string_view kProblem = "droptest: ";
+    if (!line.starts_with(kProblem) || line.starts_with("droptest: error: ")) return;
+    options.say_problem(line.substr(kProblem.size()));
+  };
+  const int ranks_of_replica = run.config.parallel.world_size() / run.config.parallel.data;
+  int replicas = run.config.parallel.data;
+  const CheckpointFolder checkpoints(directory.checkpoints());
+  const auto newest = [&checkpoints] {
+    const std::vector<std::uint64_t> steps = checkpoints.steps();
+    return steps.empty() ? std::uint64_t{0} : steps.back();
+  };
+  std::uint64_t reached = newest();
+  for (int failed = 0;;) {
+    ranks.world_size = replicas * ranks_of_replica;
+    const auto now = std::chrono::system_clock::now().time_since_epoch().count();
+    ranks.launch_id = std::to_string(::getpid()) + "-" + std::to_string(now);
+    try {
+      run_rank_processes(ranks);
+      const bool lacks_replicas = replicas < run.config.parallel.data;
+      if (!lacks_replicas || options.stop_requested() || read_summary(directory)) break;
+      replicas = run.config.parallel.data;
+    } catch (const RankFailure& failure) {
+      if (newest() > reached) failed = 0;
+      reached = newest();
+      const auto pause = pause_before_restart(run.config.restart, ++failed);
+      if (!pause || failure.status.code == options.user_error_code) throw;
+      // Without a checkpoint nothing is lost by a start with all replicas.
+      if (reached > 0) replicas = replicas_after_failure(run.config, replicas);
+      options.say_problem(std::string(failure.what()) + "; attempt " + std::to_string(failed + 1) + " of " +
+                          std::to_string(run.config.restart->attempts + 1) +
+                          (run.config.elastic ? ", with data " + std::to_string(replicas) + "," : "") + " begins in " +
+                          std::to_string(pause->count()) + " ms");
+      const auto until = std::chrono::steady_clock::now() + *pause;
+      while (std::chrono::steady_clock::now() < until) {
+        if (options.stop_requested()) throw_stopped(directory);
+        std::this_thread::sleep_for(
+            std::min<std::chrono::steady_clock::duration>(kStopPollInterval, until - std::chrono::steady_clock::now()));
+      }
+    }
+  }
   pass_lines();
   const std::optional<nlohmann::json> summary = read_summary(directory);
+  if (!summary && options.stop_requested()) throw_stopped(directory);
   if (!summary) throw CommError("all ranks ended without an error, but rank 0 wrote no " + directory.summary());
   return *summary;
 }
 
 }  // namespace
+
+bool may_resume(const RunDirectory& directory, CheckpointPlace::Resume resume) {
+  return resume == CheckpointPlace::Resume::kNewest && !CheckpointFolder(directory.checkpoints()).steps().empty();
+}
+
+void forget_attempts(const RunDirectory& directory) {
+  CheckpointFolder(directory.checkpoints()).forget_after(0);
+  std::error_code ignored;
+  std::filesystem::remove(directory.metrics(), ignored);
+}
 
 nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options) {
   const comm::BackendEntry& backend = comm::backend_entry(run.config.backend.name);
@@ -294,6 +395,7 @@ nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory
     lock = take_lock(directory, options);
     if (!lock) throw_stopped(directory);
     if (is_settled(directory, run, options.again)) return *read_summary(directory);
+    if (options.resume == CheckpointPlace::Resume::kNever || has_result(directory)) forget_attempts(directory);
     std::error_code ignored;
     std::filesystem::remove(directory.summary(), ignored);  // rank processes look for it, too
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "experiments/checkpoint/checkpointer.h"
 #include "experiments/records/file_lock.h"
 #include "experiments/records/run_records.h"
 #include "experiments/spec/resolve.h"
@@ -20,6 +21,7 @@ struct ExecuteOptions {
   /// Command of a rank process that no launcher started. With a run's folder and its sweep point appended, it runs the
   /// run of the folder's spec.json.
   std::vector<std::string> worker_command;
+  int user_error_code = -1;  ///< of a rank process that another attempt would not help
   /// Who holds the lock of the run's folder: this process takes it, or the one that started this process has it.
   enum class Lock : std::uint8_t { kTake, kHeldByParent } lock = Lock::kTake;
   Again again = Again::kNo;        ///< where the finished run lacks records; its old result stays until it is run
@@ -30,7 +32,16 @@ struct ExecuteOptions {
   std::function<void(const nlohmann::json& line)> on_line = [](const nlohmann::json&) {};
   /// Asked some times a second, where no launcher started the ranks: whether to end the run as it is.
   std::function<bool()> stop_requested = [] { return false; };
+  /// Hears of errors that do not end the run: checkpoints that cannot be written, or are damaged.
+  std::function<void(const std::string& text)> say_problem = [](const std::string&) {};
+  CheckpointPlace::Resume resume = CheckpointPlace::Resume::kNewest;
 };
+
+/// Whether the run may continue from checkpoints in its folder, so that its records so far stay.
+bool may_resume(const RunDirectory& directory, CheckpointPlace::Resume resume);
+
+/// Removes checkpoints and metrics of earlier attempts: the run starts from its beginning.
+void forget_attempts(const RunDirectory& directory);
 
 /// A run was ended as it was, because that was requested: it has no summary.
 class StoppedError : public std::runtime_error {

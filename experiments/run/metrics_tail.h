@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Follows a metrics.jsonl that another process is writing.
+// Follows a metrics.jsonl, or another file of JSON lines, that another process is writing.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -15,9 +17,12 @@ class MetricsTail {
  public:
   explicit MetricsTail(std::string path) : path_(std::move(path)) {}
 
-  /// Takes in the whole lines that are new, and returns them; a file that is not there yet is an empty one.
+  /// Takes in the whole lines that are new, and returns them; a file that is not there yet is an empty one. All lines
+  /// of another file under that name, or of one that has become shorter, are new.
   std::vector<nlohmann::json> update();
 
+  /// Files under that name so far: a change says that the last update() began with the first line of a new one.
+  std::uint64_t files() const { return files_; }
   std::uint64_t step() const { return step_; }
   /// The last finite training loss.
   std::optional<double> train_loss() const { return train_loss_; }
@@ -25,6 +30,8 @@ class MetricsTail {
  private:
   std::string path_;
   std::streamoff offset_ = 0;
+  ino_t inode_ = 0;
+  std::uint64_t files_ = 0;
   std::uint64_t step_ = 0;
   std::optional<double> train_loss_;
 };

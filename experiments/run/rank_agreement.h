@@ -2,7 +2,10 @@
 // One value for all ranks from the values that each computes for itself.
 #pragma once
 
+#include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "comm/communicator.h"
 
@@ -11,5 +14,14 @@ namespace droptest::experiments {
 /// The mean over ranks, the same on every rank; exactly the value where all ranks have the same one, and not finite
 /// where any rank's value is not. Ranks: all. Traffic is of class control.
 double agree_on_mean(double value, comm::Communicator& group, std::string_view name);
+
+/// Rank 0's number. Ranks: all. Traffic is of class control, here and below.
+std::uint64_t number_of_root(std::uint64_t number, comm::Communicator& group, std::string_view name);
+
+/// Rank 0's text. Ranks: all.
+std::string text_of_root(std::string text, comm::Communicator& group, std::string_view name);
+
+/// The texts of all ranks, in order. Ranks: all.
+std::vector<std::string> gather_texts(const std::string& text, comm::Communicator& group, std::string_view name);
 
 }  // namespace droptest::experiments

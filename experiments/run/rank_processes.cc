@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/run/rank_processes.h"
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "experiments/records/atomic_file.h"
 #include "experiments/run/child_process.h"
@@ -47,6 +49,24 @@ bool all_ended_or_stopped(std::vector<ChildProcess>& ranks) {
   return all;
 }
 
+/// The lines of a log as they come.
+class LogTail {
+ public:
+  explicit LogTail(std::string path) : path_(std::move(path)) {}
+  void pass(const std::function<void(const std::string&)>& on_line) {
+    std::ifstream file(path_, std::ios::binary);
+    file.seekg(offset_);
+    for (std::string line; std::getline(file, line) && !file.eof();) {
+      offset_ += static_cast<std::streamoff>(line.size()) + 1;
+      on_line(line);
+    }
+  }
+
+ private:
+  std::string path_;
+  std::streamoff offset_ = 0;
+};
+
 }  // namespace
 
 void run_rank_processes(const RankProcessesOptions& options) {
@@ -71,15 +91,21 @@ void run_rank_processes(const RankProcessesOptions& options) {
                              .kept_descriptor = options.kept_descriptor}));
   }
   std::optional<Failure> failure;
+  bool told = false;
+  LogTail root(log(0));
   const auto remove_logs = [&options] {
     std::error_code ignored;
     std::filesystem::remove_all(options.log_directory, ignored);
   };
   try {
     while (!(failure = first_failure(ranks)) && !all_ended(ranks)) {
-      options.while_running();
+      if (options.while_running() == RankProcessesOptions::Next::kTellRoot && !std::exchange(told, true)) {
+        ranks.front().tell(SIGTERM);
+      }
+      root.pass(options.on_root_line);
       std::this_thread::sleep_for(kRankPollInterval);
     }
+    root.pass(options.on_root_line);
   } catch (...) {
     ranks.clear();
     remove_logs();
@@ -97,10 +123,11 @@ void run_rank_processes(const RankProcessesOptions& options) {
     ranks[r].stop(std::chrono::milliseconds(ranks[r].is_stopped() ? 0 : 500));
   }
   const std::string words = last_words(log(failure->rank));
-  throw CommError("rank " + std::to_string(failure->rank) + " of " + std::to_string(options.world_size) + " " +
-                  failure->status.describe() + (words.empty() ? "" : ": " + words) +
-                  (stopped.empty() ? "" : "; ranks stopped since they did not end: " + stopped) +
-                  " (logs: " + options.log_directory + ")");
+  throw RankFailure("rank " + std::to_string(failure->rank) + " of " + std::to_string(options.world_size) + " " +
+                        failure->status.describe() + (words.empty() ? "" : ": " + words) +
+                        (stopped.empty() ? "" : "; ranks stopped since they did not end: " + stopped) +
+                        " (logs: " + options.log_directory + ")",
+                    failure->status);
 }
 
 }  // namespace droptest::experiments

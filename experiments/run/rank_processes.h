@@ -3,10 +3,14 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
+
+#include "experiments/run/child_process.h"
+#include "sim/error.h"
 
 namespace droptest::experiments {
 
@@ -20,14 +24,25 @@ struct RankProcessesOptions {
   /// is stopped (SIGSTOP) is not waited for.
   std::chrono::milliseconds grace{5000};
   int kept_descriptor = -1;  ///< open file that all ranks get: the lock of the run
-  /// Called some times a second while all ranks run; an exception from it ends them at once.
-  std::function<void()> while_running = [] {};
+  /// Called some times a second while all ranks run; an exception from it ends them at once. kTellRoot sends SIGTERM to
+  /// rank 0, the first time.
+  enum class Next : std::uint8_t { kGoOn, kTellRoot };
+  std::function<Next()> while_running = [] { return Next::kGoOn; };
+  /// Gets each line that rank 0 prints, soon after.
+  std::function<void(const std::string& line)> on_root_line = [](const std::string&) {};
+};
+
+/// A rank ended with an error.
+class RankFailure : public CommError {
+ public:
+  RankFailure(const std::string& text, const ExitStatus& how) : CommError(text), status(how) {}
+  const ExitStatus status;
 };
 
 /// Starts world_size processes with torchrun's variables set, and waits for all. They do not inherit the variables of
 /// this process's own launch, such as MASTER_ADDR. When one fails, the others get `grace` and are then ended: none is
-/// left when this returns or throws, and none outlives this process. Throws: CommError that names the rank that failed
-/// first, how it ended and the last line of its log; the exception of while_running, without the logs.
+/// left when this returns or throws, and none outlives this process. Throws: RankFailure that names the rank that
+/// failed first, how it ended and the last line of its log; the exception of while_running, without the logs.
 void run_rank_processes(const RankProcessesOptions& options);
 
 }  // namespace droptest::experiments

@@ -9,6 +9,7 @@
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/diagnostics_record.h"
 #include "experiments/records/weights_file.h"
+#include "experiments/run/replica_absences.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -17,7 +18,7 @@ namespace {
 using SystemClock = std::chrono::system_clock;
 
 /// Makes the folder ready for a new attempt: nothing in it may be taken for a result of this one.
-MetricsWriter start_records(const ResolvedRun& run, const RunDirectory& directory) {
+void start_records(const ResolvedRun& run, const RunDirectory& directory) {
   make_directories(directory.path);
   for (const std::string& stale :
        {directory.summary(), directory.loss_statistics(), directory.diagnostics(), directory.weights()}) {
@@ -26,7 +27,6 @@ MetricsWriter start_records(const ResolvedRun& run, const RunDirectory& director
     if (error) throw ConfigError(stale + ": cannot remove: " + error.message());
   }
   write_spec_record(directory, run);
-  return MetricsWriter::create(directory.metrics());
 }
 
 Provenance provenance_from(SystemClock::time_point started, const RunConfig& config) {
@@ -46,22 +46,41 @@ SystemClock::time_point start_of(const RunDirectory& directory) {
 
 }  // namespace
 
-RunRecorder::RunRecorder(const ResolvedRun& run, const RunDirectory& directory, nlohmann::json point)
+RunRecorder::RunRecorder(const ResolvedRun& run, const RunDirectory& directory, nlohmann::json point,
+                         AlertWatch::Report report)
     : run_(run),
       directory_(directory),
       point_(std::move(point)),
       started_(SystemClock::now()),
-      metrics_(start_records(run, directory)) {}
+      alerts_(run.config.alerts, directory, std::move(report)) {
+  start_records(run, directory);
+}
+
+void RunRecorder::start(std::optional<std::uint64_t> step) {
+  metrics_ = step ? MetricsWriter::resume(directory_.metrics(), *step) : MetricsWriter::create(directory_.metrics());
+  alerts_.start(step);
+}
+
+void RunRecorder::append(const nlohmann::json& line) {
+  metrics_->append(line);
+  alerts_.take(line);
+}
 
 nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   if (!outcome.weights.empty()) {
     write_weights(directory_.weights(), outcome.weights, {{"format", "pt"}, {"run_id", run_.run_id}});
   }
-  write_loss_statistics_record(directory_, loss_statistics_json(outcome.statistics, run_.config.network));
+  nlohmann::json losses = loss_statistics_json(outcome.statistics, run_.config.network);
+  if (!outcome.earlier_epochs.empty()) losses["earlier_epochs"] = nlohmann::json::parse(outcome.earlier_epochs);
+  write_loss_statistics_record(directory_, losses);
   write_diagnostics_record(directory_, diagnostics_json(outcome.statistics, run_.config.network));
 
   RunSummary summary;
   summary.status = outcome.diverged_step ? RunStatus::kDiverged : RunStatus::kCompleted;
+  if (!outcome.alert.empty()) {
+    summary.status = RunStatus::kFailed;
+    summary.error = outcome.alert;
+  }
   summary.diverged_step = outcome.diverged_step;
   summary.point = point_;
   summary.steps = outcome.steps;
@@ -73,6 +92,11 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   summary.selection_loss = outcome.selection_loss;
   summary.selection_tokens = outcome.selection_tokens;
   summary.stage_failures = outcome.stage_failures;
+  summary.replica_absences = absences_until(run_.config, outcome.diverged_step.value_or(outcome.steps));
+  summary.resumed_at = outcome.resumed_at;
+  summary.checkpoints = outcome.checkpoints;
+  summary.started_from = outcome.started_from;
+  summary.data = outcome.data;
   summary.tokens_per_second = outcome.tokens_per_second;
   summary.seconds = outcome.seconds;
   summary.time = outcome.time;

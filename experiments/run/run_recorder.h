@@ -3,11 +3,14 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "experiments/records/metrics.h"
 #include "experiments/records/run_records.h"
+#include "experiments/run/alert_watch.h"
 #include "experiments/run/trainer.h"
 #include "experiments/spec/resolve.h"
 
@@ -16,11 +19,17 @@ namespace droptest::experiments {
 /// Used by rank 0 alone. `run` is borrowed.
 class RunRecorder {
  public:
-  /// Makes the folder, removes the records of an earlier attempt, and writes spec.json.
+  /// Makes the folder, removes the results of an earlier attempt, and writes spec.json.
   /// Throws: ConfigError with the path and the system's reason.
-  RunRecorder(const ResolvedRun& run, const RunDirectory& directory, nlohmann::json point);
+  RunRecorder(
+      const ResolvedRun& run, const RunDirectory& directory, nlohmann::json point,
+      AlertWatch::Report report = [](const std::string&) {});
 
-  void append(const MetricsLine& line) { metrics_.append(line); }
+  /// Before the first line: metrics.jsonl and events.jsonl keep their lines up to that step; absent: they begin anew.
+  void start(std::optional<std::uint64_t> step);
+  /// Writes the line, and the anomalies in it.
+  void append(const nlohmann::json& line);
+  AlertWatch& alerts() { return alerts_; }
 
   /// Writes weights, statistics and, last, the summary, which is returned.
   nlohmann::json finish(const TrainingOutcome& outcome);
@@ -30,7 +39,8 @@ class RunRecorder {
   RunDirectory directory_;
   nlohmann::json point_;
   std::chrono::system_clock::time_point started_;
-  MetricsWriter metrics_;
+  std::optional<MetricsWriter> metrics_;
+  AlertWatch alerts_;
 };
 
 /// Writes the summary of a run that failed, with as much of it as metrics.jsonl tells. Throws: ConfigError.

@@ -16,6 +16,8 @@ constexpr auto kPoll = 50ms;
 // 300 ms to be sure of the cause; launchers wait a second or more before they kill.
 constexpr auto kOthersFirst = 600ms;
 constexpr auto kEndMost = 2s;
+// Slurm kills 30 s after SIGTERM.
+constexpr auto kCheckpointMost = 20s;
 
 sigset_t only_sigterm() {
   sigset_t set;
@@ -71,7 +73,8 @@ void SigtermWatch::end_group() {
     had_group = had_group_;
   }
   if (had_group) {
-    wait(kOthersFirst);
+    told_ = true;
+    wait(first_ == First::kCheckpoint ? kCheckpointMost : kOthersFirst);
     {
       const std::lock_guard lock(mutex_);
       if (group_ != nullptr) group_->abort("it was told to end (SIGTERM)");

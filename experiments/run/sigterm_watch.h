@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <atomic>
+#include <cstdint>
 #include <mutex>
 #include <thread>
 
@@ -19,10 +20,17 @@ namespace droptest::experiments {
 /// the process starts other threads, which leave the signal to this object.
 class SigtermWatch {
  public:
+  /// What comes before the end of the group: nothing, or a checkpoint, which the run takes once was_told(), and for
+  /// which it has 20 seconds.
+  enum class First : std::uint8_t { kNothing, kCheckpoint };
+
   /// While alive, the group is protected, unless released before.
   class Protection {
    public:
-    Protection(SigtermWatch& watch, comm::Communicator& group) : watch_(watch) { watch_.set_group(&group); }
+    Protection(SigtermWatch& watch, comm::Communicator& group, First first = First::kNothing) : watch_(watch) {
+      watch_.first_ = first;
+      watch_.set_group(&group);
+    }
     ~Protection() { watch_.release(); }
     Protection(const Protection&) = delete;
     Protection& operator=(const Protection&) = delete;
@@ -38,6 +46,8 @@ class SigtermWatch {
 
   /// The protected group may end now.
   void release() { set_group(nullptr); }
+  /// Whether SIGTERM has come.
+  bool was_told() const { return told_; }
 
  private:
   void set_group(comm::Communicator* group);
@@ -48,6 +58,8 @@ class SigtermWatch {
   std::mutex mutex_;  ///< guards group_ and had_group_
   comm::Communicator* group_ = nullptr;
   bool had_group_ = false;  ///< a process whose group has been released is on its way to its end
+  std::atomic<First> first_ = First::kNothing;
+  std::atomic<bool> told_ = false;
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };

@@ -6,6 +6,7 @@
 #include <boost/random/uniform_01.hpp>
 #include <cstddef>
 #include <span>
+#include <utility>
 
 #include "models/gpt2/initial_weights.h"
 #include "sim/random/philox.h"
@@ -61,10 +62,12 @@ StageFailures::Blocks StageFailures::own_blocks() {
 
 std::vector<int> StageFailures::take(std::uint64_t step) {
   const std::vector<int> failed = failing_stages(config_, step);
+  const std::optional<double> restored_weight = std::exchange(restored_weight_, std::nullopt);
   if (failed.empty()) return failed;
   const Replacement replacement = config_.failures->replacement;
   const int own = pipeline_.rank();  // each rank has one stage, of its number
   Blocks mine = own_blocks();
+  mine.weight = restored_weight.value_or(mine.weight);
   tensor_group_.all_reduce(comm::Tensor(std::span(&mine.weight, 1)), comm::ReduceOp::kSum,
                            {sim::TrafficClass::kControl, "gradients of a stage"});
   std::vector<comm::Send> sends;
@@ -89,6 +92,12 @@ std::vector<int> StageFailures::take(std::uint64_t step) {
   pipeline_.exchange(sends, receives);
   if (is_among(failed, own)) replace(heard, step);
   return failed;
+}
+
+void StageFailures::visit_state(sim::StateVisitor& visitor) {
+  double weight = restored_weight_ ? *restored_weight_ : own_blocks().weight;
+  visit_value(visitor, weight);
+  if (visitor.turn() == sim::StateVisitor::Turn::kRestore) restored_weight_ = weight;
 }
 
 int StageFailures::layers_of(int stage) const {

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "comm/parallel_layout.h"
 #include "experiments/run/training_model.h"
 #include "experiments/run_config.h"
+#include "sim/state_visitor.h"
 
 namespace droptest::experiments {
 
@@ -31,6 +33,9 @@ class StageFailures {
   /// control carry the neighbours' weights. Returns the failed stages.
   std::vector<int> take(std::uint64_t step);
 
+  /// The squared norm of the last gradients, which are not there after a restart.
+  void visit_state(sim::StateVisitor& visitor);
+
  private:
   /// The weights of a stage's blocks, and their share in a mean.
   struct Blocks {
@@ -45,6 +50,7 @@ class StageFailures {
   comm::Communicator& pipeline_;
   comm::Communicator& tensor_group_;
   TrainingModel& model_;
+  std::optional<double> restored_weight_;  ///< Blocks::weight of the first step after a restart
 };
 
 }  // namespace droptest::experiments

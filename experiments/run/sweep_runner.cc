@@ -3,16 +3,21 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <list>
+#include <map>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "comm/json/read_file.h"
 #include "experiments/run/child_process.h"
 #include "experiments/run/core_shares.h"
+#include "experiments/run/execute_run.h"
 #include "experiments/run/last_words.h"
 #include "experiments/run/metrics_tail.h"
+#include "experiments/run/restart_policy.h"
 #include "experiments/run/run_recorder.h"
 #include "experiments/spec/resolve.h"
 #include "sim/error.h"
@@ -26,6 +31,7 @@ constexpr std::chrono::milliseconds kSweepPollInterval{20};
 constexpr std::chrono::milliseconds kProgressInterval{250};
 constexpr std::chrono::milliseconds kBusyPollInterval{250};
 constexpr std::chrono::milliseconds kStopGrace{2000};
+constexpr std::chrono::milliseconds kCheckpointGrace{20000};
 
 /// A run that is going on.
 struct RunningRun {
@@ -36,6 +42,15 @@ struct RunningRun {
   MetricsTail metrics;
   std::size_t core_share;
 };
+
+/// Whether SIGTERM ended the run's process and comes to this one, too: Slurm sends it to all processes of a job, in any
+/// order.
+bool is_stopped_with_us(const ExitStatus& status, const std::function<bool()>& stop_requested) {
+  if (status.signal != SIGTERM && status.code != 128 + SIGTERM) return false;
+  const Clock::time_point deadline = Clock::now() + kStopGrace;
+  while (!stop_requested() && Clock::now() < deadline) std::this_thread::sleep_for(kSweepPollInterval);
+  return stop_requested();
+}
 
 class SweepRunner {
  public:
@@ -65,16 +80,18 @@ class SweepRunner {
     Clock::time_point last_report = start_;
     Clock::time_point last_look = start_;
     bool looked_last = false;
-    while ((!waiting_.empty() || !running_.empty() || !busy_.empty()) && !stop_requested()) {
+    while ((!waiting_.empty() || !running_.empty() || !busy_.empty() || !pausing_.empty()) && !stop_requested()) {
+      end_pauses();
       while (!waiting_.empty() && running_.size() < static_cast<std::size_t>(options_.jobs)) start_next();
-      const bool last_chance = waiting_.empty() && running_.empty() && options_.if_busy != IfBusy::kWait;
+      const bool last_chance =
+          waiting_.empty() && running_.empty() && pausing_.empty() && options_.if_busy != IfBusy::kWait;
       if (last_chance && looked_last) break;
       if (last_chance || Clock::now() - last_look >= kBusyPollInterval) {
         last_look = Clock::now();
         looked_last = last_chance;
         waiting_.splice(waiting_.end(), busy_);
       }
-      const bool ended = take_ended();
+      const bool ended = take_ended(stop_requested);
       if (ended || Clock::now() - last_report >= kProgressInterval) {
         last_report = Clock::now();
         report(on_progress);
@@ -99,6 +116,18 @@ class SweepRunner {
       if (!std::filesystem::exists(directory.lock())) continue;
       if (FileLock::try_take(directory.lock(), FileLock::Mode::kExclusive)) continue;
       throw BusyError(busy_text(directory.path, lock_holder(directory.lock())) + "; nothing was run");
+    }
+  }
+
+  /// Runs whose processes were killed wait again once their pause is over.
+  void end_pauses() {
+    for (auto pause = pausing_.begin(); pause != pausing_.end();) {
+      if (pause->second > Clock::now()) {
+        ++pause;
+        continue;
+      }
+      waiting_.push_back(pause->first);
+      pause = pausing_.erase(pause);
     }
   }
 
@@ -129,8 +158,11 @@ class SweepRunner {
     }
     write_spec_record(directory, planned.run);
     std::error_code ignored;
+    if (has_result(directory)) forget_attempts(directory);
     std::filesystem::remove(directory.summary(), ignored);
-    std::filesystem::remove(directory.metrics(), ignored);
+    if (!may_resume(directory, CheckpointPlace::Resume::kNewest)) {
+      std::filesystem::remove(directory.metrics(), ignored);
+    }
     std::vector<std::string> command = options_.worker_command;
     command.insert(command.end(),
                    {directory.path, "--point", planned.point.dump(), "--labels", planned.run.labels.dump(),
@@ -145,7 +177,7 @@ class SweepRunner {
   }
 
   /// Whether any run ended.
-  bool take_ended() {
+  bool take_ended(const std::function<bool()>& stop_requested) {
     bool any = false;
     for (auto run = running_.begin(); run != running_.end();) {
       const std::optional<ExitStatus> status = run->process.poll();
@@ -154,6 +186,7 @@ class SweepRunner {
         continue;
       }
       any = true;
+      if (is_stopped_with_us(*status, stop_requested)) break;  // stop_running() forgets the run
       settle(*run, *status);
       core_shares_.give_back(run->core_share);
       run = running_.erase(run);
@@ -175,6 +208,12 @@ class SweepRunner {
       std::error_code ignored;
       std::filesystem::remove(log_of(ended.directory), ignored);
       take_result(ended.index, SweepRun::State::kFinished);
+      return;
+    }
+    const auto pause = pause_before_restart(plan_.runs[ended.index].run.config.restart, ++attempts_[ended.index]);
+    if (status.signal != 0 && pause) {
+      progress_.runs[ended.index].state = SweepRun::State::kWaiting;
+      pausing_.emplace_back(ended.index, Clock::now() + *pause);
       return;
     }
     // A run that ends by itself writes its summary; one that is killed cannot.
@@ -211,8 +250,11 @@ class SweepRunner {
   }
 
   void stop_running() {
+    for (RunningRun& run : running_) run.process.tell(SIGTERM);  // at once, so that they stop together
     for (RunningRun& run : running_) {
-      run.process.stop(kStopGrace);
+      const auto& checkpoint = plan_.runs[run.index].run.config.checkpoint;
+      const bool takes = checkpoint && checkpoint->on_signal == CheckpointConfig::OnSignal::kTake;
+      run.process.stop(takes ? kCheckpointGrace : kStopGrace);
       std::error_code ignored;
       std::filesystem::remove(log_of(run.directory), ignored);
       progress_.runs[run.index].state = SweepRun::State::kWaiting;
@@ -243,6 +285,8 @@ class SweepRunner {
   std::list<std::size_t> waiting_;
   std::list<std::size_t> busy_;  ///< another process is at work on them
   std::list<RunningRun> running_;
+  std::list<std::pair<std::size_t, Clock::time_point>> pausing_;  ///< before another attempt, until then
+  std::map<std::size_t, int> attempts_;                           ///< that ended without a result
 };
 
 /// sweep.json, held while its sweep goes on. Throws: BusyError where it lists the runs of another sweep that does.
@@ -312,6 +356,8 @@ SweepProgress run_sweep(const SweepPlan& plan, const SweepOptions& options,
   const FileLock record = hold_sweep_record(plan, options.out);
   return run_planned(plan, options, on_progress, stop_requested);
 }
+
+void record_sweep(const SweepPlan& plan, const std::string& out) { (void)hold_sweep_record(plan, out); }
 
 SweepProgress run_planned(const SweepPlan& plan, const SweepOptions& options,
                           const std::function<void(const SweepProgress&)>& on_progress,

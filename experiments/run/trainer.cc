@@ -2,17 +2,25 @@
 #include "experiments/run/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
-#include <deque>
+#include <filesystem>
 #include <numeric>
 #include <optional>
 
 #include "comm/lossy/lossy_communicator.h"
+#include "comm/metered_communicator.h"
+#include "experiments/checkpoint/restore.h"
+#include "experiments/records/run_records.h"
 #include "experiments/run/evaluation.h"
 #include "experiments/run/rank_agreement.h"
+#include "experiments/run/rank_usage.h"
+#include "experiments/run/replica_absences.h"
 #include "experiments/run/replica_divergence.h"
 #include "experiments/run/stage_failures.h"
+#include "experiments/run/trainer_parts.h"
+#include "experiments/run/training_data.h"
 #include "experiments/run/training_model.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "models/gpt2/gpt2_weights.h"
@@ -23,49 +31,31 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kFinalLossLines = 10;
-/// Of the compute time of a step. A GEMM of the forward pass is followed by two of the backward pass.
-constexpr double kBackwardShare = 2.0 / 3;
-
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-comm::LossyOptions lossy_options(const RunConfig& config) {
-  comm::LossyOptions options;
-  options.network = config.network;
-  options.network.seed = config.seeds.network;
-  options.sample_every_steps = config.record.sample_every_steps;
-  options.time = config.time;
-  // Gradient buckets overlap with the rest of the backward pass; a pipeline's stages compute when they can.
-  if (options.time && config.parallel.data > 1) options.time->later_share = kBackwardShare;
-  if (options.time && config.parallel.pipeline > 1) options.time->later_share = 1;
-  return options;
-}
-
-std::optional<EvaluationBatches> selection_batches(const RunConfig& config, const Corpus& corpus) {
-  const std::uint64_t wanted = selection_targets(config);
-  if (wanted == 0) return std::nullopt;
-  const std::uint64_t first = validation_targets(config);
-  return EvaluationBatches(corpus.validation.part(first, corpus.validation.size() - first), wanted,
-                           config.training.batch_sequences, config.training.sequence_tokens);
-}
 
 bool is_multiple(std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; }
 
 /// One rank's run: the objects of training, and the measurements so far.
 class Trainer {
  public:
-  Trainer(const RunConfig& config, const Corpus& corpus, comm::Communicator& group,
-          const std::function<void(const MetricsLine&)>& on_line)
+  Trainer(const RunConfig& config, const Corpus& corpus, comm::Communicator& group, const TrainingHooks& hooks)
       : config_(config),
         group_(group),
-        on_line_(on_line),
-        network_(group, lossy_options(config)),
+        hooks_(hooks),
+        epoch_(epoch_at_start(hooks.checkpoints, config, group)),
+        usage_(usage_scope(config), device_of(config)),
+        metered_(group),
+        network_(metered_, lossy_options(config, epoch_)),
         // The loss layer loses no control traffic, but does not count its time as compute time.
         groups_(config.parallel, network_),
         replicas_(groups_.group(comm::ParallelDimension::kData)),
         alone_(groups_.group(comm::ParallelDimension::kTensor) == nullptr ? network_.split(group.rank(), 0) : nullptr),
         tensor_group_(alone_ == nullptr ? *groups_.group(comm::ParallelDimension::kTensor) : *alone_),
+        absences_(config, network_, groups_),
+        attendance_(&absences_.at(0)),
         model_(config, tensor_group_, model_ranks()),
-        batches_(corpus.training, config.seeds.data, config.training.batch_sequences, config.training.sequence_tokens),
+        data_(make_training_data(
+            config, corpus, group, [this](std::uint64_t step) { return share_of(step); }, hooks.on_lost_shard)),
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
                     config.training.sequence_tokens),
         selection_(selection_batches(config, corpus)) {
@@ -78,26 +68,125 @@ class Trainer {
       // The time of a block passes before its sums over tensor-parallel ranks: these need the port of the buckets that
       // the block behind it has started, and wait for what is left of them then.
       model_.set_computed([this](const models::Action& action) {
-        if (action.is_forward()) pass_backward_time(config_.model.layers - 1);
+        if (action.is_forward()) network_.pass_compute_share(backward_share(config_, config_.model.layers - 1));
       });
-      model_.set_backward_passed([this](int layer) { pass_backward_time(layer - 1); });
+      model_.set_backward_passed(
+          [this](int layer) { network_.pass_compute_share(backward_share(config_, layer - 1)); });
     }
-    if (config.failures) failures_.emplace(config, *pipeline_group(), tensor_group_, model_);
-    set_starting_weights(model_, config, tensor_group_);
-    spread_starting_weights();
+    if (config.failures && config.failures->stage_rate > 0)
+      failures_.emplace(config, *pipeline_group(), tensor_group_, model_);
+    if (config.checkpoint && hooks.checkpoints) {
+      checkpointer_.emplace(*hooks.checkpoints, config, epoch_, group, hooks.on_checkpoint_error);
+    }
   }
 
   TrainingOutcome run() {
     start_ = Clock::now();
-    MetricsLine first;
-    validate(first);
-    log(first);
-    while (outcome_.steps < config_.training.steps && !outcome_.diverged_step) take_step();
-    finish();
+    const auto resumed = checkpointer_ ? checkpointer_->restore(training_state()) : std::nullopt;
+    if (group_.rank() == 0) hooks_.on_start(resumed ? std::optional(resumed->step) : std::nullopt);
+    if (resumed) {
+      outcome_.resumed_at.push_back(resumed->step);
+      attendance_ = &absences_.at(resumed->step);
+      if (!attendance_->absent.empty()) absences_.adopt(*attendance_, model_);
+      if (resumed->epochs) begin_epoch(*resumed->epochs);
+    } else {
+      begin();
+    }
+    while (outcome_.steps < last_step() && !outcome_.diverged_step && !outcome_.stopped_after &&
+           outcome_.alert.empty()) {
+      take_step();
+    }
+    if (checkpointer_) {
+      checkpointer_->finish();
+      outcome_.checkpoints = checkpointer_->totals();
+    }
+    if (!outcome_.stopped_after) finish();
+    if (group_.rank() == 0) hooks_.on_end();
     return std::move(outcome_);
   }
 
  private:
+  void begin() {
+    if (config_.start) {
+      start_from_checkpoint();
+    } else {
+      set_starting_weights(model_, config_, tensor_group_);
+      spread_starting_weights();
+    }
+    MetricsLine first;
+    first.step = outcome_.steps;
+    validate(first);
+    log(first);
+  }
+
+  TrainingState training_state() {
+    return {model_.ops(),
+            model_.tensors(),
+            [this](models::StateVisitor& visitor) { model_.visit_state(visitor); },
+            [this](sim::StateVisitor& visitor) {
+              network_.visit_state(visitor);
+              if (failures_) failures_->visit_state(visitor);
+            },
+            [this](sim::StateVisitor& visitor) { visit_progress(visitor); },
+            [this] { return epochs(); }};
+  }
+
+  /// After the state of another layout.
+  void begin_epoch(const nlohmann::json& before) {
+    outcome_.earlier_epochs = before.dump();
+    time_before_ = time_at_checkpoint_;
+    epoch_start_ = outcome_.steps;
+    (void)model_.parameters();
+    model_.set_values();  // also the rounded ones
+    spread_starting_weights();
+  }
+
+  /// Of all epochs. Ranks: all.
+  std::optional<comm::VirtualTime> collect_time() {
+    std::optional<comm::VirtualTime> time = network_.collect_time();
+    if (time) add_to(*time, time_before_);
+    return time;
+  }
+
+  /// The losses of the epochs so far, the own one last.
+  nlohmann::json epochs() {
+    nlohmann::json all = nlohmann::json::array();
+    if (!outcome_.earlier_epochs.empty()) all = nlohmann::json::parse(outcome_.earlier_epochs);
+    const std::vector<comm::ClassStatistics> statistics =
+        network_.collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit);
+    if (const auto time = collect_time()) time_at_checkpoint_ = *time;
+    all.push_back({{"epoch", epoch_},
+                   {"from_step", epoch_start_},
+                   {"to_step", outcome_.steps},
+                   {"layout", config_.parallel.text()},
+                   {"classes", loss_statistics_json(statistics, config_.network)["classes"]}});
+    return all;
+  }
+
+  /// The parameters and the optimizer of another run.
+  void start_from_checkpoint() {
+    const std::string& path = config_.start->manifest;
+    const Manifest manifest = manifest_of_root(path, group_);
+    const TrainingState state = training_state();
+    RestoredState restored = RestoredState::recut(std::filesystem::path(path).parent_path(), manifest, state);
+    restored.put(state);
+    outcome_.resumed_at.clear();
+    outcome_.started_from = {manifest.run_id, manifest.step, config_.start->epoch, restored.difference().max,
+                             restored.difference().tensors};
+    begin_epoch(manifest.epochs);
+  }
+
+  void visit_progress(sim::StateVisitor& visitor) {
+    double seconds = seconds_since(start_);
+    visit_values(visitor, outcome_.steps, outcome_.tokens, outcome_.validation_final_loss,
+                 outcome_.validation_best_loss, outcome_.validation_tokens, outcome_.selection_loss,
+                 outcome_.selection_tokens, outcome_.stage_failures, time_before_, time_at_checkpoint_,
+                 outcome_.started_from, outcome_.resumed_at, outcome_.earlier_epochs, epoch_start_, last_losses_,
+                 training_seconds_, seconds, *data_);
+    if (visitor.turn() != sim::StateVisitor::Turn::kRestore) return;
+    start_ = Clock::now() - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  }
+
   models::ModelRanks model_ranks() {
     models::ModelRanks ranks;
     ranks.data = {replicas_, config_.sharding};
@@ -122,21 +211,10 @@ class Trainer {
     model_.gather_values();
   }
 
-  /// Of a block that comes next. All have equal times; the head comes before them, with a time in proportion to its
-  /// GEMM.
-  void pass_backward_time(int layer) {
-    if (layer < 0) return;
-    const models::Gpt2Config& model = config_.model;
-    const double block = 12.0 * model.width;
-    const double head = layer == model.layers - 1 ? model.vocabulary : 0;
-    network_.pass_compute_share(kBackwardShare / config_.training.accumulation * (block + head) /
-                                (block * model.layers + model.vocabulary));
-  }
-
-  std::uint64_t tokens_of_step() const {
-    const TrainingConfig& training = config_.training;
-    return static_cast<std::uint64_t>(config_.parallel.data) * static_cast<std::uint64_t>(training.accumulation) *
-           static_cast<std::uint64_t>(training.batch_sequences) * static_cast<std::uint64_t>(training.sequence_tokens);
+  /// Of the run: the one in which its data ends, or the config's.
+  std::uint64_t last_step() const {
+    const std::optional<std::uint64_t> left = data_->steps_left();
+    return left ? outcome_.steps + *left : config_.training.steps;
   }
 
   void take_step() {
@@ -147,35 +225,79 @@ class Trainer {
 
     const Clock::time_point step_start = Clock::now();
     network_.begin_step(step);
+    attend(step);
+    const int of_run = config_.elastic ? config_.elastic->data : config_.parallel.data;
+    if (attendance_->replicas != of_run) line.replicas = attendance_->replicas;
     if (failures_) fail_stages(step);
-    std::vector<Batch> micro_batches;
-    // Replicas take micro-batches in turn: equal global batches are the same text.
-    for (int m = 0; m < training.accumulation; ++m) {
-      micro_batches.push_back(batches_.batch(step, m * config_.parallel.data + groups_.coordinates().data));
-    }
+    const StepData data = data_->take(step);
     line.learning_rate = training.learning_rate.at(step - 1);
-    const models::StepResult result = model_.take_step(micro_batches, *line.learning_rate);
-    line.train_loss = result.loss;
-    line.gradient_norm = result.gradient_norm;
-    if (!result.updated) {
-      const auto pause = network_.pause_clock();
-      outcome_.diverged_step = step;
-      line.tokens = outcome_.tokens;
-      log(line);
-      return;
+    if (data.sequences > 0) {
+      models::StepResult result;
+      if (attendance_->takes_part) result = model_.take_step(data.micro_batches, *line.learning_rate);
+      share(result);
+      line.train_loss = result.loss;
+      line.gradient_norm = result.gradient_norm;
+      if (!result.updated) {
+        const auto pause = network_.pause_clock();
+        outcome_.diverged_step = step;
+        line.tokens = outcome_.tokens;
+        log(line);
+        return;
+      }
     }
     training_seconds_ += seconds_since(step_start);
     const auto pause = network_.pause_clock();
 
     outcome_.steps = step;
-    outcome_.tokens += tokens_of_step();
-    const bool last = step == training.steps;
+    outcome_.tokens += data.sequences * static_cast<std::uint64_t>(training.sequence_tokens);
+    const bool last = step == last_step();
     const bool sampled = is_multiple(step, config_.record.sample_every_steps);
     const bool validated = last || is_multiple(step, config_.validation.every_steps);
     if (sampled) sample(line);
     if (validated) validate(line);
     if (last && selection_) select(line);
     if (last || sampled || validated || is_multiple(step, config_.record.every_steps)) log(line);
+    if (checkpointer_ && !outcome_.diverged_step) take_checkpoint(step);
+  }
+
+  ReplicaShare share_of(std::uint64_t step) const {
+    const Attendance& there = absences_.at(step);
+    return {there.replicas, there.takes_part ? std::optional(there.index) : std::nullopt};
+  }
+
+  /// Replicas leave, or come back.
+  void attend(std::uint64_t step) {
+    const Attendance& next = absences_.at(step);
+    if (&next == attendance_) return;
+    const auto stop = network_.stop_clock();
+    absences_.change(*attendance_, next, model_);
+    attendance_ = &next;
+  }
+
+  /// Ranks that take no part hear of the step from rank 0, which always does.
+  void share(models::StepResult& result) {
+    if (attendance_->absent.empty()) return;
+    const auto stop = network_.stop_clock();
+    std::array<double, 3> numbers = {result.loss, result.gradient_norm, result.updated ? 1.0 : 0.0};
+    network_.broadcast(comm::Tensor(std::span<double>(numbers)), 0, {sim::TrafficClass::kControl, "result of a step"});
+    result = {numbers[0], numbers[1], numbers[2] != 0};
+  }
+
+  void take_checkpoint(std::uint64_t step) {
+    bool stops = false;
+    if (config_.checkpoint->on_signal == CheckpointConfig::OnSignal::kTake) {
+      const bool requested = group_.rank() == 0 && hooks_.stop_requested();
+      stops = number_of_root(requested ? 1 : 0, group_, "request to stop") != 0;
+    }
+    // The missing replicas come back at a checkpoint.
+    const bool grows = hooks_.lacks_replicas && is_multiple(step, config_.checkpoint->every_steps);
+    const std::uint64_t completed = checkpointer_->totals().completed;
+    checkpointer_->after_step(
+        step, training_state(),
+        stops || grows || checkpoint_asked_ ? Checkpointer::Because::kRequested : Checkpointer::Because::kInterval);
+    checkpoint_asked_ = false;
+    const bool ends = stops || (grows && checkpointer_->totals().completed > completed);
+    if (ends && step < last_step()) outcome_.stopped_after = step;
   }
 
   void fail_stages(std::uint64_t step) {
@@ -187,7 +309,14 @@ class Trainer {
     const auto stop = network_.stop_clock();
     std::optional<comm::LossyCommunicator::LosslessScope> lossless;
     if (config_.validation.network == ValidationConfig::Network::kLossless) lossless.emplace(network_);
-    return agree_on_mean(mean_loss(model_, batches, &groups_), group_, name);
+    double loss = 0;
+    if (attendance_->takes_part) {
+      comm::Communicator& ranks = attendance_->absent.empty() ? group_ : attendance_->groups->world();
+      loss = agree_on_mean(mean_loss(model_, batches, attendance_->groups), ranks, name);
+    }
+    if (!attendance_->absent.empty())
+      group_.broadcast(comm::Tensor(std::span<double>(&loss, 1)), 0, {sim::TrafficClass::kControl, name});
+    return loss;
   }
 
   /// Measures the validation loss, and compares the ranks' views of the fates so far.
@@ -216,30 +345,56 @@ class Trainer {
   /// Samples the replicas' divergence, and each class's error since the last sample.
   void sample(MetricsLine& line) {
     // The parameters that passes gathered are gone by now; what owners have is equal everywhere.
-    if (!config_.sharding.shards_values()) {
-      const ReplicaDivergence divergence = measure_replica_divergence(model_.parameters(), groups_);
+    if (!config_.sharding.shards_values() && attendance_->takes_part) {
+      const ReplicaDivergence divergence = measure_replica_divergence(model_.parameters(), *attendance_->groups);
       line.divergence = divergence.all;
       line.divergence_groups = divergence.groups;
     }
     for (const comm::ClassSample& sampled : network_.take_samples()) {
       line.classes[std::string(sim::traffic_class_name(sampled.traffic_class))] = {sampled.nmse, sampled.cosine};
     }
+    for (const comm::ClassStatistics& of_class :
+         network_.collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit)) {
+      const comm::LossCounts total = of_class.total();
+      line.losses[std::string(sim::traffic_class_name(of_class.traffic_class))] = {
+          total.packets, total.lost_packets, total.configured_rate(), total.realised_rate(), total.z()};
+    }
   }
 
   void log(MetricsLine& line) {
     line.tokens = outcome_.tokens;
     line.seconds = seconds_since(start_);
-    outcome_.time = network_.collect_time();
+    if (const auto record = data_->record()) line.lost_samples = record->lost_samples;
+    outcome_.time = collect_time();
     if (outcome_.time) line.virtual_seconds = outcome_.time->seconds;
     if (line.train_loss) {
       last_losses_.push_back(*line.train_loss);
-      if (last_losses_.size() > kFinalLossLines) last_losses_.pop_front();
+      if (last_losses_.size() > kFinalLossLines) last_losses_.erase(last_losses_.begin());
     }
-    if (group_.rank() == 0) on_line_(line);
+    const std::string usage = to_json(usage_.take(metered_.use())).dump();
+    for (const std::string& of_rank : experiments::gather_texts(usage, group_, "use of the machine")) {
+      line.ranks.push_back(nlohmann::json::parse(of_rank));
+    }
+    if (group_.rank() == 0) hooks_.on_line(line);
+    if (can_request(config_.alerts)) follow_alerts();
+  }
+
+  /// All ranks follow the alerts that rank 0 has found. A run that is at its end anyway has its result.
+  void follow_alerts() {
+    constexpr std::uint64_t kCheckpoint = 1;
+    constexpr std::uint64_t kStop = 2;
+    AlertRequest request;
+    if (group_.rank() == 0) request = hooks_.take_alert_request();
+    const std::uint64_t own = (request.checkpoint ? kCheckpoint : 0) | (request.stop.empty() ? 0 : kStop);
+    const std::uint64_t asked = number_of_root(own, group_, "actions of alerts");
+    checkpoint_asked_ = (asked & kCheckpoint) != 0;
+    const bool goes_on = outcome_.steps < last_step() && !outcome_.diverged_step;
+    if ((asked & kStop) != 0 && goes_on) outcome_.alert = text_of_root(request.stop, group_, "alert");
   }
 
   void finish() {
     network_.verify_fates();
+    outcome_.data = data_->record();
     outcome_.statistics = network_.collect_statistics(config_.record.links == RecordConfig::Links::kInclude
                                                           ? comm::LossyCommunicator::LinkDetail::kInclude
                                                           : comm::LossyCommunicator::LinkDetail::kOmit);
@@ -259,30 +414,47 @@ class Trainer {
 
   const RunConfig& config_;
   comm::Communicator& group_;
-  const std::function<void(const MetricsLine&)>& on_line_;
+  const TrainingHooks& hooks_;
+  const int epoch_;  ///< how many layouts the training has behind it
+  RankUsageMeter usage_;
+  comm::MeteredCommunicator metered_;
   comm::LossyCommunicator network_;
   comm::ParallelGroups groups_;
   comm::Communicator* replicas_;  ///< null: there is one
   std::unique_ptr<comm::Communicator> alone_;
   comm::Communicator& tensor_group_;
+  ReplicaAbsences absences_;
+  const Attendance* attendance_;  ///< of the step under way, or the last one
   TrainingModel model_;
   std::optional<StageFailures> failures_;
-  TrainingBatches batches_;
+  std::unique_ptr<TrainingData> data_;
   EvaluationBatches validation_;
   std::optional<EvaluationBatches> selection_;  ///< the tokens after those of validation_
+  std::optional<Checkpointer> checkpointer_;
 
   Clock::time_point start_;
   double training_seconds_ = 0;
-  std::deque<double> last_losses_;
+  std::uint64_t epoch_start_ = 0;         ///< the last step before the epoch
+  comm::VirtualTime time_before_;         ///< of the epochs before
+  comm::VirtualTime time_at_checkpoint_;  ///< of all epochs, at the last one
+  bool checkpoint_asked_ = false;         ///< by an alert
+  std::vector<double> last_losses_;
   TrainingOutcome outcome_;
 };
 
 }  // namespace
 
 TrainingOutcome train(const RunConfig& config, const Corpus& corpus, comm::Communicator& group,
-                      const std::function<void(const MetricsLine&)>& on_line) {
+                      const TrainingHooks& hooks) {
   models::validate(config.model, config.parallel.tensor);
-  return Trainer(config, corpus, group, on_line).run();
+  return Trainer(config, corpus, group, hooks).run();
+}
+
+TrainingOutcome train(const RunConfig& config, const Corpus& corpus, comm::Communicator& group,
+                      const std::function<void(const MetricsLine&)>& on_line) {
+  TrainingHooks hooks;
+  hooks.on_line = on_line;
+  return train(config, corpus, group, hooks);
 }
 
 }  // namespace droptest::experiments

@@ -5,13 +5,17 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/statistics/loss_statistics.h"
+#include "experiments/checkpoint/checkpointer.h"
 #include "experiments/data/corpus.h"
+#include "experiments/records/data_record.h"
 #include "experiments/records/metrics.h"
+#include "experiments/run/alert_watch.h"
 #include "experiments/run_config.h"
 #include "models/files/safetensors.h"
 
@@ -33,15 +37,45 @@ struct TrainingOutcome {
   double seconds = 0;
   double tokens_per_second = 0;  ///< of the training steps alone: evaluation and sampling take no part
   std::vector<comm::ClassStatistics> statistics;
-  std::optional<comm::VirtualTime> time;  ///< absent without a time model
-  models::StoredTensors weights;          ///< rank 0, where the config keeps them: the final weights
+  std::optional<comm::VirtualTime> time;       ///< absent without a time model
+  models::StoredTensors weights;               ///< rank 0, where the config keeps them: the final weights
+  std::vector<std::uint64_t> resumed_at;       ///< steps of the checkpoints that the run continued from
+  std::optional<std::uint64_t> stopped_after;  ///< the step after which the run ended, because that was asked for
+  std::string alert;                           ///< why an alert ended the run; empty: none did
+  CheckpointTotals checkpoints;
+  std::optional<StartRecord> started_from;
+  std::string earlier_epochs;      ///< their losses as JSON (Manifest::epochs); empty: there are none
+  std::optional<DataRecord> data;  ///< absent where the data is one file
+};
+
+/// The connections of a run to its records and to the one who started it. Called on rank 0 alone.
+struct TrainingHooks {
+  /// Before the first line: the step of the checkpoint that the run continues from; absent: it starts anew.
+  std::function<void(std::optional<std::uint64_t> step)> on_start = [](const auto&) {};
+  /// Each logged step, as it is finished.
+  std::function<void(const MetricsLine&)> on_line = [](const MetricsLine&) {};
+  std::function<void(const LostShard&)> on_lost_shard = [](const LostShard&) {};
+  Checkpointer::Report on_checkpoint_error = [](std::uint64_t, const std::string&) {};
+  /// Asked after each step, where the config takes a checkpoint on a signal: whether the run is to end with one.
+  std::function<bool()> stop_requested = [] { return false; };
+  /// On every rank: the run has fewer replicas than it is to have, and ends after its next checkpoint.
+  bool lacks_replicas = false;
+  /// Asked after each logged step, where the config has alerts that ask for something.
+  std::function<AlertRequest()> take_alert_request = [] { return AlertRequest(); };
+  /// At the end, on the thread of the other calls.
+  std::function<void()> on_end = [] {};
+  /// On every rank. Absent: the run takes no checkpoints.
+  std::optional<CheckpointPlace> checkpoints;
 };
 
 /// Trains the run over `group`, with the losses of config.network between the ranks.
-/// `on_line` is called on rank 0 alone, for each logged step, as it is finished.
 /// Ranks: all of the group, with equal arguments. Losses, norms and the decision to end are the same on every rank.
 /// Determinism: with `local` the losses are a pure function of (config, corpus), bit for bit, whatever
-/// backend.threads_per_rank is. Errors: those of the communicator and the model.
+/// backend.threads_per_rank is, and wherever it was interrupted. Errors: those of the communicator, the model and the
+/// checkpointer.
+TrainingOutcome train(const RunConfig& config, const Corpus& corpus, comm::Communicator& group,
+                      const TrainingHooks& hooks);
+/// The same without checkpoints.
 TrainingOutcome train(const RunConfig& config, const Corpus& corpus, comm::Communicator& group,
                       const std::function<void(const MetricsLine&)>& on_line);
 

@@ -52,6 +52,11 @@ class TrainingModel {
   std::shared_ptr<const models::PipelinePlan> pipeline() const { return model_.pipeline().plan; }
   /// The parameters' places in the whole model. Shapes: one for each of parameters().
   const std::vector<models::Gpt2Tensor>& tensors() const { return model_.tensors(); }
+  /// Gpt2::visit_state(), Gpt2::ops().
+  void visit_state(models::StateVisitor& visitor) { model_.visit_state(visitor); }
+  models::Ops& ops() { return model_.ops(); }
+  /// Gpt2::set_replicas().
+  void set_replicas(const models::ModelRanks& ranks) { model_.set_replicas(ranks); }
   /// Gpt2::gather_values().
   void gather_values() { model_.gather_values(); }
 

@@ -14,6 +14,65 @@ namespace {
 
 using nlohmann::json;
 
+/// Absent: an empty list.
+std::vector<ShardFile> shard_files(const json& data, const char* member) {
+  std::vector<ShardFile> files;
+  for (const json& file : data.value(member, json::array())) {
+    ShardFile& added = files.emplace_back(ShardFile{file["file"], file["bytes"], file["tokens"], std::nullopt});
+    if (!file.contains("crc32c")) continue;
+    added.crc32c = static_cast<std::uint32_t>(std::stoul(file["crc32c"].get<std::string>(), nullptr, 16));
+  }
+  return files;
+}
+
+void read_shards(const json& data, ShardConfig& shards) {
+  shards.patterns = file_patterns(data, "shards");
+  shards.validation_patterns = file_patterns(data, "validation_shards");
+  shards.manifest = data.value("manifest", "");
+  shards.files = shard_files(data, "files");
+  shards.validation_files = shard_files(data, "validation_files");
+  shards.content = data["format"] == "text" ? ShardConfig::Content::kText : ShardConfig::Content::kTokens;
+  shards.order = data["shuffle"] == true ? ShardConfig::Order::kShuffled : ShardConfig::Order::kAsStored;
+  shards.lost_limit = data["lost_limit"].get<double>();
+  shards.attempts = data["retries"]["attempts"].get<int>();
+  shards.backoff_seconds = data["retries"]["backoff_seconds"].get<double>();
+}
+
+models::LearningRateSchedule::Shape shape_of(const std::string& kind) {
+  using enum models::LearningRateSchedule::Shape;
+  static const std::map<std::string, models::LearningRateSchedule::Shape> names = {
+      {"cosine", kCosine},
+      {"constant", kConstant},
+      {"linear", kLinear},
+      {"warmup_stable_decay", kWarmupStableDecay},
+      {"table", kTable}};
+  return names.at(kind);
+}
+
+models::LearningRateSchedule schedule_from(const json& training) {
+  models::LearningRateSchedule rates;
+  rates.peak = training["learning_rate"].get<double>();
+  rates.floor = training["final_learning_rate"].get<double>();
+  rates.warmup_steps = training["warmup_steps"].get<std::uint64_t>();
+  rates.total_steps = training["steps"].get<std::uint64_t>();
+  const json schedule = training.value("schedule", json("cosine"));
+  rates.shape = shape_of(schedule.is_string() ? schedule : schedule["kind"]);
+  if (schedule.is_string()) return rates;
+  rates.decay_steps = schedule.value("decay_steps", std::uint64_t{0});
+  for (const json& point : schedule.value("points", json::array())) {
+    rates.points.push_back({point["step"].get<std::uint64_t>(), point["factor"].get<double>()});
+  }
+  return rates;
+}
+
+}  // namespace
+
+std::vector<std::string> file_patterns(const json& data, const char* member) {
+  if (!data.contains(member)) return {};
+  if (data[member].is_string()) return {data[member].get<std::string>()};
+  return data[member].get<std::vector<std::string>>();
+}
+
 void read_data(const json& data, DataConfig& config) {
   config.text = data.value("text", "");
   config.tokens = data.value("tokens", "");
@@ -21,8 +80,11 @@ void read_data(const json& data, DataConfig& config) {
   config.format = format == "llmc"     ? TokenFormat::kLlmc
                   : format == "uint16" ? TokenFormat::kUint16
                                        : TokenFormat::kAuto;
-  config.validation_fraction = data["validation_fraction"].get<double>();
+  config.validation_fraction = data.value("validation_fraction", config.validation_fraction);
+  if (data.contains("shards")) read_shards(data, config.shards.emplace());
 }
+
+namespace {
 
 std::optional<comm::Rendezvous> rendezvous_of(const json& rendezvous) {
   const std::string kind = rendezvous["kind"].get<std::string>();
@@ -63,10 +125,9 @@ void read_training(const json& training, TrainingConfig& config) {
     config.precision.compute = precision_of(training["precision"]["compute"]);
     config.precision.message = precision_of(training["precision"]["message"]);
   }
-  config.learning_rate.peak = training["learning_rate"].get<double>();
-  config.learning_rate.floor = training["final_learning_rate"].get<double>();
-  config.learning_rate.warmup_steps = training["warmup_steps"].get<std::uint64_t>();
-  config.learning_rate.total_steps = config.steps;
+  config.epochs = training.value("epochs", std::uint64_t{0});
+  config.last_batch = training.value("drop_last", false) ? LastBatch::kDropped : LastBatch::kTrained;
+  config.learning_rate = schedule_from(training);
   config.optimizer.weight_decay = training["weight_decay"].get<double>();
   config.optimizer.beta1 = training["beta1"].get<double>();
   config.optimizer.beta2 = training["beta2"].get<double>();
@@ -79,7 +140,31 @@ void read_training(const json& training, TrainingConfig& config) {
   if (training.value("gradient_norm", "agreed") == "own") config.gradient_norm = models::UpdateRule::Norm::kOwn;
 }
 
-void read_failures(const json& stages, FailureConfig& failures) {
+void read_checkpoint(const json& section, CheckpointConfig& checkpoint) {
+  using Config = CheckpointConfig;
+  checkpoint.every_steps = section["every_steps"];
+  checkpoint.keep = section["keep"];
+  checkpoint.writing = section["async"] ? Config::Writing::kInBackground : Config::Writing::kAtOnce;
+  checkpoint.on_signal = section["on_signal"] ? Config::OnSignal::kTake : Config::OnSignal::kIgnore;
+  checkpoint.on_error = section["on_error"] == "stop" ? Config::OnError::kStop : Config::OnError::kContinue;
+  checkpoint.before = section["before"].get<std::vector<std::string>>();
+  checkpoint.after = section["after"].get<std::vector<std::string>>();
+}
+
+AlertConfig read_alert(const json& section) {
+  using enum AlertConfig::Action;
+  static const std::map<std::string, AlertConfig::Action> names = {
+      {"log", kLog}, {"stop", kStop}, {"checkpoint", kCheckpoint}};
+  AlertConfig alert;
+  alert.when = section["when"];
+  if (section.contains("threshold")) alert.threshold = section["threshold"].get<double>();
+  const json& action = section["do"];
+  alert.action = action.is_object() ? kCommand : names.at(action.get<std::string>());
+  if (action.is_object()) alert.command = action["command"].get<std::vector<std::string>>();
+  return alert;
+}
+
+void read_stage_failures(const json& stages, FailureConfig& failures) {
   using enum FailureConfig::Replacement;
   static const std::map<std::string, FailureConfig::Replacement> names = {
       {"mean", kMean}, {"weighted", kWeighted}, {"copy", kCopy}, {"zero", kZero}, {"random", kRandom}};
@@ -87,12 +172,35 @@ void read_failures(const json& stages, FailureConfig& failures) {
   failures.replacement = names.at(stages["replacement"].get<std::string>());
 }
 
+void read_failures(const json& section, FailureConfig& failures) {
+  if (section.contains("stages")) read_stage_failures(section["stages"], failures);
+  for (const json& absence : section.value("replicas", json::array())) {
+    ReplicaAbsence& replica = failures.replicas.emplace_back();
+    replica.data_rank = absence["data_rank"].get<int>();
+    replica.from = absence["from"].get<std::uint64_t>();
+    if (absence.contains("until")) replica.until = absence["until"].get<std::uint64_t>();
+  }
+}
+
 void read_resolved(const json& spec, RunConfig& config) {
   config.name = spec["name"].get<std::string>();
   read_data(spec["data"], config.data);
   read_backend(spec["backend"], config.backend);
   read_training(spec["training"], config.training);
-  if (spec.contains("failures")) read_failures(spec["failures"]["stages"], config.failures.emplace());
+  if (spec.contains("checkpoint")) read_checkpoint(spec["checkpoint"], config.checkpoint.emplace());
+  if (spec.contains("start")) {
+    const json& start = spec["start"];
+    config.start = {start["manifest"], start.value("step", std::uint64_t{0}), start.value("epoch", 1)};
+  }
+  if (spec.contains("restart")) {
+    config.restart = {spec["restart"]["attempts"].get<int>(), spec["restart"]["backoff_seconds"].get<double>()};
+  }
+  for (const json& alert : spec.value("alerts", json::array())) config.alerts.push_back(read_alert(alert));
+  if (spec.contains("elastic")) {
+    config.elastic = {spec["elastic"]["min_data"].get<int>(), spec["elastic"]["max_data"].get<int>(),
+                      spec["parallel"]["data"].get<int>()};
+  }
+  if (spec.contains("failures")) read_failures(spec["failures"], config.failures.emplace());
   const json& validation = spec["validation"];
   config.validation.every_steps = validation["every_steps"].get<std::uint64_t>();
   config.validation.tokens = validation["tokens"].get<std::uint64_t>();

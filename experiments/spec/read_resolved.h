@@ -3,10 +3,18 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "experiments/run_config.h"
 
 namespace droptest::experiments {
+
+/// The section /data of a spec with defaults; its shards may lack their files.
+void read_data(const nlohmann::json& data, DataConfig& config);
+
+/// The patterns that this member has: one, a list, or none where it is absent.
+std::vector<std::string> file_patterns(const nlohmann::json& data, const char* member);
 
 /// The section /training of a resolved spec.
 void read_training(const nlohmann::json& training, TrainingConfig& config);

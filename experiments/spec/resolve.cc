@@ -2,21 +2,23 @@
 #include "experiments/spec/resolve.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 
 #include "comm/device/device_info.h"
 #include "comm/json/json_text.h"
 #include "comm/spec/resolve_network.h"
 #include "comm/spec/resolve_time.h"
-#include "comm/spec/sha256.h"
 #include "experiments/spec/choose_paths.h"
 #include "experiments/spec/idle_protection.h"
 #include "experiments/spec/numerics_version.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/planned_collectives.h"
 #include "experiments/spec/read_resolved.h"
+#include "experiments/spec/resolve_data.h"
+#include "experiments/spec/resolve_failures.h"
 #include "experiments/spec/resolve_parallel.h"
+#include "experiments/spec/resolve_start.h"
+#include "experiments/spec/run_id.h"
 #include "experiments/spec/schema_kinds.h"
 #include "models/gpt2/shard_plan.h"
 #include "sim/error.h"
@@ -26,10 +28,6 @@ namespace {
 
 using comm::quote_json;
 using nlohmann::json;
-
-/// The one list of the members that a run id leaves out.
-constexpr std::array kChangesNoResult = {
-    "/name", "/description", "/record", "/backend/timeout_seconds", "/backend/threads_per_rank", "/backend/rendezvous"};
 
 /// The classes that a run has traffic of: each kind of parallelism adds its own here.
 std::vector<sim::TrafficClass> classes_in_use(const RunConfig& config) {
@@ -54,17 +52,6 @@ std::vector<sim::TrafficClass> classes_in_use(const RunConfig& config) {
 bool some_device_answers() {
   static const bool answers = comm::survey_devices().absence.empty();
   return answers;
-}
-
-/// A file counts by its content: where its hash is known, its name is empty.
-void leave_paths_out(json& value) {
-  if (value.is_object() && value.contains("sha256")) {
-    for (const char* path : {"text", "tokens", "weights", "file"}) {
-      if (value.contains(path)) value[path] = "";
-    }
-  }
-  if (!value.is_structured()) return;
-  for (json& member : value) leave_paths_out(member);
 }
 
 int to_int(const json& value) { return value.get<int>(); }  // the schema's maxima are below 2^31
@@ -98,13 +85,19 @@ class Resolver {
     resolve_device();
     resolve_data();
     resolve_training();
+    if (full_.contains("start")) {
+      resolve_file("start", "manifest");
+      if (errors_.empty() && files_ != nullptr) resolve_start(full_, where_, errors_);
+    }
     if (errors_.empty()) {
       resolve_stages(full_["parallel"], to_int(full_["training"]["accumulation"]), where_, config_, errors_);
     }
     if (config_.parallel.pipeline > 1) comm::require_none(errors_);  // the rest reads the stages
-    resolve_failures();
+    resolve_failures(full_, where_, config_, errors_);
+    resolve_elastic(full_, where_, config_, errors_);
     resolve_network_section();
     if (errors_.empty()) check_places();
+    check_alerts();
     resolve_time_section();
     check_repetitions();
     comm::require_none(errors_);
@@ -113,6 +106,11 @@ class Resolver {
     run.config = std::move(config_);
     read_resolved(full_, run.config);
     run.run_id = run_id_of(run.spec);
+    if (run.config.elastic) {
+      for (int data = run.config.elastic->min_data; data <= run.config.elastic->max_data; ++data) {
+        (void)with_replicas(run, data);
+      }
+    }
     const json network = given_.value("network", json::object());
     run.warnings = idle_network(network, classes_in_use(run.config), comm::network_use(full_.value("time", json())));
     const std::vector<Warning> of_protection = idle_protection(network, run.config);
@@ -232,14 +230,15 @@ class Resolver {
 
   void resolve_data() {
     json& data = full_["data"];
-    resolve_file("data", data.contains("text") ? "text" : "tokens");
+    const bool text_shards = data.contains("shards") && data["format"] == "text";
+    if (!data.contains("shards")) resolve_file("data", data.contains("text") ? "text" : "tokens");
+    resolve_shards(full_, given_, where_, files_, errors_);
     // A text has no layout of token files.
-    if (data.contains("text")) {
-      data.erase("format");
-      if (config_.model.vocabulary < 256) {
-        report("/model/vocabulary", "got " + std::to_string(config_.model.vocabulary) +
-                                        ", want at least 256, a token for each byte of data.text");
-      }
+    if (data.contains("text")) data.erase("format");
+    if ((data.contains("text") || text_shards) && config_.model.vocabulary < 256) {
+      report("/model/vocabulary", "got " + std::to_string(config_.model.vocabulary) +
+                                      ", want at least 256, a token for each byte of " +
+                                      (text_shards ? "data.shards" : "data.text"));
     }
   }
 
@@ -265,42 +264,18 @@ class Resolver {
       config_.sharding.reduce = models::ShardOptions::Reduce::kAfterLast;
       full_["parallel"].erase("reduce");
     }
-    if (training["warmup_steps"].get<std::uint64_t>() >= training["steps"].get<std::uint64_t>()) {
-      report("/training/warmup_steps", "got " + quote_json(training["warmup_steps"]) + ", want less than steps, " +
-                                           quote_json(training["steps"]) +
-                                           ": the learning rate would never reach its peak");
-    }
-    if (!training.contains("final_learning_rate")) {
-      training["final_learning_rate"] = training["learning_rate"].get<double>() / 10;
-    }
-  }
-
-  void resolve_failures() {
-    if (!full_.contains("failures")) return;
-    if (full_["failures"]["stages"]["rate"] == 0) {
-      full_.erase("failures");
-      return;
-    }
-    const comm::ParallelLayout& layout = config_.parallel;
-    const std::string got = "got failures of stages with ";
-    const auto refuse = [&](const std::string& why) { report("/failures/stages", got + why); };
-    if (layout.pipeline < 3) {
-      refuse("/parallel/pipeline " + std::to_string(layout.pipeline) +
-             ", want at least 3: the first and the last stage do not fail");
-    } else if (std::vector<int> ranks = pipeline_schedule(config_).rank_of_stage();
-               static_cast<int>(ranks.size()) != layout.pipeline || !std::ranges::is_sorted(ranks)) {
-      refuse("another placement than stage s on rank s of the pipeline, want that one");
-    } else if (layout.data > 1) {
-      refuse("/parallel/data " + std::to_string(layout.data) +
-             ", want 1: a stage of one replica would have the weights of another's");
-    }
+    resolve_epochs(full_, given_, where_, config_.parallel.data, errors_);
+    resolve_schedule(full_, given_, where_, errors_);
   }
 
   void resolve_optimizer(json& training) {
     const bool is_sgd = training["optimizer"] == "sgd";
     const json given = given_.value("training", json::object());
-    for (const char* of_adamw : {"beta1", "beta2", "epsilon"}) {
-      if (!is_sgd || !given.contains(of_adamw)) continue;
+    const models::OptimizerConfig usual;
+    for (const auto& [of_adamw, value] :
+         {std::pair("beta1", usual.beta1), std::pair("beta2", usual.beta2), std::pair("epsilon", usual.epsilon)}) {
+      // Resolved specs have the usual values.
+      if (!is_sgd || !given.contains(of_adamw) || given[of_adamw] == value) continue;
       report(std::string("/training/") + of_adamw, "got " + quote_json(given[of_adamw]) +
                                                        ", which \"sgd\" has no use for, want it absent, or "
                                                        "/training/optimizer \"adamw\"");
@@ -378,6 +353,22 @@ class Resolver {
              "got a network on which an owner loses its own parameters with the others (path \"contribution\", or "
              "consistency \"shared\"), want another one, gather fill \"own\", or /parallel/zero 3, where owners keep "
              "their parameters apart");
+    }
+  }
+
+  /// Alerts name actions that the run can take, and thresholds of one kind.
+  void check_alerts() {
+    const json alerts = full_.value("alerts", json::array());
+    for (std::size_t i = 0; i < alerts.size(); ++i) {
+      const std::string pointer = "/alerts/" + std::to_string(i);
+      const std::string when = alerts[i]["when"];
+      if (alerts[i]["do"] == "checkpoint" && !full_.contains("checkpoint")) {
+        report(pointer + "/do", "got \"checkpoint\", want a section /checkpoint, which may be {}, too");
+      }
+      if (alerts[i].contains("threshold") && (when == "any" || when == "not_finite")) {
+        report(pointer + "/threshold", "got " + quote_json(alerts[i]["threshold"]) + " with when \"" + when +
+                                           "\", which has no threshold of its own; leave it out");
+      }
     }
   }
 
@@ -466,20 +457,19 @@ void reseed(ResolvedRun& run, const Seeds& seeds) {
   run.run_id = run_id_of(run.spec);
 }
 
-std::string run_id_of(const json& resolved_spec) {
-  json identity = resolved_spec;
-  for (const char* pointer : kChangesNoResult) {
-    const json::json_pointer path(pointer);
-    if (identity.contains(path)) identity.at(path.parent_pointer()).erase(path.back());
-  }
-  leave_paths_out(identity);
-  return comm::sha256_hex(comm::canonical_json(identity)).substr(0, 16);
-}
-
-bool changes_results(std::string_view pointer) {
-  return std::none_of(kChangesNoResult.begin(), kChangesNoResult.end(), [pointer](std::string_view excluded) {
-    return pointer == excluded || (pointer.starts_with(excluded) && pointer[excluded.size()] == '/');
-  });
+RunConfig with_replicas(const ResolvedRun& run, int replicas) {
+  if (replicas == run.config.parallel.data) return run.config;
+  json spec = run.spec;
+  spec.erase("elastic");
+  spec["parallel"]["data"] = replicas;
+  if (replicas == 1) spec["parallel"].erase("zero");
+  if (spec["training"].contains("epochs")) spec["training"].erase("steps");
+  RunConfig config = resolve(spec, "/elastic: with /parallel/data " + std::to_string(replicas), nullptr).config;
+  config.elastic = run.config.elastic;
+  // Epochs have other numbers of steps then; the schedule stays that of the run.
+  config.training.steps = run.config.training.steps;
+  config.training.learning_rate = run.config.training.learning_rate;
+  return config;
 }
 
 }  // namespace droptest::experiments

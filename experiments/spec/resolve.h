@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "experiments/run_config.h"
@@ -34,14 +33,11 @@ ResolvedRun resolve(const nlohmann::json& document, const std::string& where, Fi
 /// Makes it the same run with other seeds: the result of resolve() for the document with those seeds.
 void reseed(ResolvedRun& run, const Seeds& seeds);
 
+/// The run as these many replicas train it. A lone replica has all of the state, whatever /parallel/zero is. Throws:
+/// ConfigError where the spec has no meaning then.
+RunConfig with_replicas(const ResolvedRun& run, int replicas);
+
 /// {"weights": .., "data": .., "network": ..}, as specs and records have them.
 nlohmann::json seeds_json(const Seeds& seeds);
-
-/// First 16 hex digits of the SHA-256 of the resolved spec, without the members that cannot change a result
-/// (docs/specs.md).
-std::string run_id_of(const nlohmann::json& resolved_spec);
-
-/// Whether the value at this pointer ("/record/links") is part of the run id.
-bool changes_results(std::string_view pointer);
 
 }  // namespace droptest::experiments

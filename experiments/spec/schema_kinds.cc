@@ -17,7 +17,7 @@ namespace droptest::experiments {
 using nlohmann::json;
 
 std::span<const std::pair<std::string_view, SchemaKind>> schema_names() {
-  static constexpr std::array<std::pair<std::string_view, SchemaKind>, 8> kNames = {{
+  static constexpr std::array<std::pair<std::string_view, SchemaKind>, 13> kNames = {{
       {"spec", SchemaKind::kSpec},
       {"resolved_spec", SchemaKind::kResolvedSpec},
       {"metrics", SchemaKind::kMetrics},
@@ -26,6 +26,11 @@ std::span<const std::pair<std::string_view, SchemaKind>> schema_names() {
       {"sweep", SchemaKind::kSweep},
       {"search", SchemaKind::kSearch},
       {"diagnostics", SchemaKind::kDiagnostics},
+      {"checkpoint", SchemaKind::kCheckpoint},
+      {"slurm_array", SchemaKind::kSlurmArray},
+      {"slurm_task", SchemaKind::kSlurmTask},
+      {"shards", SchemaKind::kShards},
+      {"event", SchemaKind::kEvent},
   }};
   return kNames;
 }

@@ -23,6 +23,11 @@ enum class SchemaKind : std::uint8_t {
   kSweep,
   kSearch,
   kDiagnostics,
+  kCheckpoint,
+  kSlurmArray,
+  kSlurmTask,
+  kShards,
+  kEvent,
 };
 
 /// The schema of that kind.

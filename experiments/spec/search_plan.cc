@@ -92,7 +92,9 @@ void SearchPlan::read(const Spec& spec, FileHashes* files) {
   // All runs of a search have the files that it began with.
   for (const char* section : {"data", "model"}) {
     const nlohmann::json& resolved = twin_.run.spec.at(section);
-    if (resolved.contains("sha256")) base_[section]["sha256"] = resolved.at("sha256");
+    for (const char* member : {"sha256", "files", "validation_files"}) {
+      if (resolved.contains(member)) base_[section][member] = resolved.at(member);
+    }
   }
   twin_.point = {{"/network", nlohmann::json::object()}};
   const Seeds& seeds = twin_.run.config.seeds;

@@ -223,4 +223,26 @@ std::vector<float> to_floats(const StoredTensor& tensor, const std::string& name
   throw ConfigError("tensor \"" + name + "\": dtype: got " + tensor.dtype + ", want F32, F64, BF16 or F16");
 }
 
+StoredTensor converted(const StoredTensor& tensor, const std::string& dtype, const std::string& name) {
+  if (tensor.dtype == dtype) return tensor;
+  const std::vector<float> values = to_floats(tensor, name);
+  StoredTensor result{dtype, tensor.shape, {}};
+  const auto fill = [&]<class Element>(Element /*type*/) {
+    result.bytes.resize(values.size() * sizeof(Element));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto element = static_cast<Element>(values[i]);
+      std::memcpy(result.bytes.data() + i * sizeof(Element), &element, sizeof(Element));
+    }
+  };
+  if (dtype == "F32") {
+    fill(float{});
+  } else if (dtype == "F16") {
+    fill(Eigen::half{});
+  } else {
+    DROPTEST_CHECK(dtype == "BF16", "elements of type " + dtype);
+    fill(Eigen::bfloat16{});
+  }
+  return result;
+}
+
 }  // namespace droptest::models

@@ -280,6 +280,14 @@ UpdateDecision Gpt2::update(double learning_rate, UpdateRule rule) {
   return decision;
 }
 
+void Gpt2::set_replicas(const ModelRanks& ranks) {
+  store_.set_group(ranks.data.group);
+  ranks_.data.group = ranks.data.group;
+  ranks_.data_stride = ranks.data_stride;
+  ranks_.pipeline.stride = ranks.pipeline.stride;
+  ranks_.all = ranks.all;
+}
+
 void Gpt2::step(double learning_rate, double gradient_scale) {
   store_.finish_gradients();
   optimizer_.step(learning_rate, gradient_scale);
@@ -289,6 +297,7 @@ void Gpt2::step(double learning_rate, double gradient_scale) {
 void Gpt2::visit_state(StateVisitor& visitor) {
   store_.visit_state(visitor);
   optimizer_.visit_state(visitor);
+  if (traffic_) traffic_->visit_state(visitor);
 }
 
 void Gpt2::download(Fields fields) {

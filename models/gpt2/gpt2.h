@@ -137,6 +137,9 @@ class Gpt2 {
   /// Optimizer::reset().
   void reset_optimizer() { optimizer_.reset(); }
   int data_ranks() const { return ranks_.data.ranks(); }
+  /// These replicas train together from now on; of `ranks`, the pipeline's group and plan stay as they were. Between
+  /// steps, without sharding. Ranks: all of the old and the new ones, each by itself.
+  void set_replicas(const ModelRanks& ranks);
   /// Of data-parallel ranks. Ranks: all of those.
   comm::Communicator* data_group() const { return ranks_.data.group; }
 
@@ -153,8 +156,11 @@ class Gpt2 {
   /// The model computes with the values in parameters() from now on. Waits for the device.
   void upload_values() { store_.upload_values(); }
 
-  /// Parameters and optimizer between two steps. Nothing else of a model outlives a step: there is no dropout.
+  /// Parameters, optimizer and the numbers of messages between two steps. Nothing else of a model outlives a step:
+  /// there is no dropout.
   void visit_state(StateVisitor& visitor);
+  /// Those that the state's tensors are in the memory of.
+  Ops& ops() { return *ops_; }
   /// ParameterStore::set_gradient_ready().
   void set_gradient_ready(std::function<void(int)> gradient_ready) {
     store_.set_gradient_ready(std::move(gradient_ready));

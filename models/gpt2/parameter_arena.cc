@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "sim/error.h"
 
@@ -49,7 +50,7 @@ std::uint64_t ParameterArena::elems(const ParameterTable& table, const ShardPlan
 
 ParameterArena::ParameterArena(const ParameterTable& table, const ShardPlan& plan, Holds holds, comm::ElementType type,
                                const std::string& purpose, Ops::Content content, Ops& ops)
-    : table_(&table), holds_(holds) {
+    : table_(&table), plan_(&plan), holds_(holds) {
   if (holds == Holds::kOwnAndUnits || holds == Holds::kUnits) rooms_ = rooms(table, plan, holds);
   const std::uint64_t bytes = elems(table, plan, holds) * comm::element_bytes(type);
   memory_ = ops.allocate(bytes, purpose, content);
@@ -75,6 +76,21 @@ comm::Tensor ParameterArena::own(const OwnPart& part_of_rank) const {
   DROPTEST_CHECK(holds_ != Holds::kUnits, "a rank's own elements where there is room for units alone");
   return elements(all_, static_cast<std::int64_t>(part_of_rank.shard_offset),
                   static_cast<std::int64_t>(part_of_rank.count));
+}
+
+void ParameterArena::visit_state(StateVisitor& visitor, std::string_view name) const {
+  std::vector<TensorPiece> pieces;
+  const bool all = holds_ == Holds::kAll;
+  const OwnPart whole{0, table_->trained_elems, 0};
+  for (const OwnPart& part : all ? std::span(&whole, 1) : std::span<const OwnPart>(plan_->own())) {
+    for (const std::size_t i : table_->in_order()) {
+      const std::uint64_t offset = table_->ranges[i].offset;
+      const std::uint64_t begin = std::max(part.offset, offset);
+      const std::uint64_t end = std::min(part.offset + part.count, offset + table_->trained[i]);
+      if (begin < end) pieces.push_back({i, begin - offset, part.shard_offset + (begin - part.offset), end - begin});
+    }
+  }
+  visitor.tensor(name, all ? all_ : own({0, plan_->own_elems(), 0}), pieces, all ? Sharding::kWhole : Sharding::kShard);
 }
 
 }  // namespace droptest::models

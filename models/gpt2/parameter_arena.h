@@ -6,11 +6,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/gpt2/parameter_table.h"
 #include "models/gpt2/shard_plan.h"
 #include "models/ops/ops.h"
+#include "models/state_visitor.h"
 
 namespace droptest::models {
 
@@ -38,6 +40,8 @@ class ParameterArena {
   comm::Tensor part(std::uint64_t offset, std::uint64_t count) const;
   comm::Tensor part(const ParameterRange& range) const { return part(range.offset, range.count); }
   comm::Tensor own(const OwnPart& part) const;
+  /// Shows the elements that last: all, or the rank's own ones.
+  void visit_state(StateVisitor& visitor, std::string_view name) const;
 
   /// Elements in memory.
   static std::uint64_t elems(const ParameterTable& table, const ShardPlan& plan, Holds holds);
@@ -47,6 +51,7 @@ class ParameterArena {
   static std::vector<std::uint64_t> rooms(const ParameterTable& table, const ShardPlan& plan, Holds holds);
 
   const ParameterTable* table_ = nullptr;
+  const ShardPlan* plan_ = nullptr;
   Holds holds_ = Holds::kAll;
   std::vector<std::uint64_t> rooms_;
   std::unique_ptr<Ops::Memory> memory_;

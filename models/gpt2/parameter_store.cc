@@ -45,6 +45,14 @@ ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const 
   if (data.ranks() > 1) traffic_.emplace(*data.group, table_, plan_, ops_, values_, rounded_, gradients_);
 }
 
+void ParameterStore::set_group(comm::Communicator* group) {
+  DROPTEST_CHECK(!plan_.options().shards_state(), "another group of replicas that share out the optimizer's state");
+  const DataParallel data{group, plan_.options()};
+  traffic_.reset();
+  plan_ = ShardPlan(table_, comm::element_bytes(types_.parameters), data.sharding, data.ranks(), data.rank());
+  if (data.ranks() > 1) traffic_.emplace(*group, table_, plan_, ops_, values_, rounded_, gradients_);
+}
+
 Weight ParameterStore::weight(std::size_t i) const {
   const ParameterRange& range = table_.ranges[i];
   const comm::Tensor value = values_.part(range);
@@ -125,11 +133,8 @@ comm::Tensor ParameterStore::own_rounded(const OwnPart& part) const {
 }
 
 void ParameterStore::visit_state(StateVisitor& visitor) {
-  if (plan_.options().shards_values()) {
-    return visitor.tensor("values", values_.own({0, plan_.own_elems(), 0}));
-  }
-  visitor.tensor("values", values_.all());
-  if (!rounded_.is_empty()) visitor.tensor("rounded values", rounded_.all());
+  values_.visit_state(visitor, "values");
+  if (!rounded_.is_empty() && rounded_.holds() == Holds::kAll) rounded_.visit_state(visitor, "rounded values");
 }
 
 std::span<std::byte> ParameterStore::copy_of(std::size_t arena) {

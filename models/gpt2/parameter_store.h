@@ -69,6 +69,9 @@ class ParameterStore {
   /// An all-gather of all values over the network of parameter_gather, so that stale fills remember these values.
   void gather_values();
 
+  /// The replicas that gradients are averaged over from now on. Null: this one alone. Between steps, without sharding.
+  void set_group(comm::Communicator* group);
+
   /// Before memory is freed: gives up the collectives that an error left under way, with their group where the error
   /// unwinds the program. A device may still be at work on their stream (Ops::end_traffic()). No traffic follows.
   void abandon_traffic() noexcept { traffic_.reset(); }

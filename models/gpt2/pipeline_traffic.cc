@@ -25,6 +25,11 @@ void PipelineTraffic::begin_evaluation() {
   evaluated_ = (evaluated_ + static_cast<std::uint64_t>(stages_)) % (kEvaluationOrdinals / 2);
 }
 
+void PipelineTraffic::visit_state(StateVisitor& visitor) {
+  visitor.number("messages of training", next_ordinal_);
+  visitor.number("messages of evaluations", evaluated_);
+}
+
 comm::Message PipelineTraffic::message(const PipelineStep& step, int of_stage) {
   const bool forward = step.action.is_forward();
   const char* const result = forward ? ".output." : ".input_gradient.";

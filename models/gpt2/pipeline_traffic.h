@@ -10,6 +10,7 @@
 
 #include "comm/communicator.h"
 #include "models/pipeline/pipeline_program.h"
+#include "models/state_visitor.h"
 
 namespace droptest::models {
 
@@ -39,6 +40,8 @@ class PipelineTraffic {
   /// Returns when the result of the last action of that kind in that slot, and its input, may be overwritten.
   void finish_send(const PipelineStep& step);
   void finish();
+  /// The numbers of the messages so far.
+  void visit_state(StateVisitor& visitor);
 
  private:
   using Place = std::tuple<int, bool, int>;  // stage, whether forward, and micro-batch or slot

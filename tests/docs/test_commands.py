@@ -25,6 +25,7 @@ NEEDS = {
     "mpirun": "a launcher; tests/experiments/test_launchers.py starts it",
     "srun": "a cluster",
     "sbatch": "a cluster",
+    "--slurm": "a cluster; tests/experiments/test_slurm_arrays.py starts it",
     "torchrun": "PyTorch",
     "cmake": "minutes",
     "scripts/": "minutes; tests/scripts has them",
@@ -35,6 +36,8 @@ NEEDS = {
     "droptest doctor": "ports; tests/experiments/test_cli_doctor.py has it",
     "--if-busy": "another process; tests/experiments/test_cli_busy.py has it",
     "is busy": "another process; tests/experiments/test_cli_busy.py has it",
+    "/checkpoint/every_steps": "a signal",
+    "checkpoint show": "an interrupted run",
     "threshold.json": "minutes",
     "quickstart": "minutes",
     "results/crossed": "a day of runs",
@@ -173,6 +176,7 @@ def cut(spec):
     """The same spec with two steps."""
     spec = json.loads(json.dumps(spec))
     if "training" in spec:
+        spec["training"].pop("epochs", None)
         spec["training"] |= {"steps": 2, "batch_sequences": 1, "accumulation": 1, "warmup_steps": 0}
         spec["validation"] = {"tokens": 128}
         spec.get("record", {}).pop("sample_every_steps", None)
@@ -197,7 +201,7 @@ def sandbox(tmp_path_factory):
     (folder / "corpus/kjv.txt").write_text("In the beginning was the packet. " * 4000)
     (folder / "sample.txt").write_text("and the packet was lost. " * 100)
     tiny = json.loads((folder / "experiments/specs/tiny.json").read_text())
-    one = {key: value for key, value in tiny.items() if key not in ("sweep", "repeat", "record")}
+    one = {key: value for key, value in tiny.items() if key not in ("sweep", "repeat", "record")} | {"name": "mine"}
     (folder / "spec.json").write_text(json.dumps(one))
     return folder
 

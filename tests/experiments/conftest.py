@@ -1,8 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures with which several test files launch runs."""
 
+import sys
+from pathlib import Path
+
 import pytest
 from slurm_cluster import CannotStart, SlurmCluster
+
+# Packages for tests alone, by scripts/install-dependencies.
+sys.path.append(str(Path(__file__).parents[2] / ".cache" / "python"))
 
 
 @pytest.fixture(scope="session")

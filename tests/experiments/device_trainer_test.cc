@@ -70,6 +70,7 @@ TEST_F(TrainerOnDevice, TrainsAsTheHostDoes) {
     const TinyResult device = train_locally(on_device(config), corpus);
     expect_same_curve(device, train_locally(config, corpus), kFloatCurve);
     EXPECT_LT(*device.outcome.train_final_loss, *device.lines.front().validation_loss - 0.5);  // it learns
+    for (const nlohmann::json& rank : device.lines.back().ranks) EXPECT_GT(rank.at("device_bytes"), 0);
   }
 }
 

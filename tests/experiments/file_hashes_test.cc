@@ -10,6 +10,7 @@
 
 #include "comm/spec/sha256.h"
 #include "experiments/spec/numerics_version.h"
+#include "experiments/spec/run_id.h"
 #include "tests/comm/error_text.h"
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/resolved_spec.h"

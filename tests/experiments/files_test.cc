@@ -206,8 +206,8 @@ TEST(Metrics, ResumingCutsOffWhatIsTornOrLater) {
   EXPECT_EQ(steps_in(path), (std::vector<std::uint64_t>{0, 10, 20, 30, 40}));
   std::ofstream(path) << "rubbish\n";
   EXPECT_THAT(config_error_of([&path] { (void)MetricsWriter::resume(path, 1); }), HasSubstr("not JSON"));
-  EXPECT_THAT(config_error_of([&folder] { (void)MetricsWriter::resume(folder.path() + "/absent", 1); }),
-              HasSubstr("No such file"));
+  (void)MetricsWriter::resume(folder.path() + "/absent", 1);
+  EXPECT_TRUE(read_metrics(folder.path() + "/absent").empty());
 }
 
 TEST(Metrics, CreatingReplacesAnEarlierFile) {

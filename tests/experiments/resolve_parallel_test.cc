@@ -159,5 +159,45 @@ TEST(Resolve, FailuresOfStagesWantAPipelineOfOneStageEach) {
               testing::HasSubstr("with another placement than stage s on rank s of the pipeline, want that one"));
 }
 
+TEST(Resolve, AbsencesOfReplicas) {
+  const auto absent = [](const std::string& list) { return R"(/failures={"replicas": )" + list + "}"; };
+  const auto with = [](const std::string& failures) {
+    return std::vector<std::string>{"/parallel/data=3", "/training/steps=20", "/training/warmup_steps=2", failures};
+  };
+  const ResolvedRun run =
+      resolved(kTwoRanks, with(absent(R"([{"data_rank": 2, "from": 5, "until": 9}, {"data_rank": 1, "from": 5}])")));
+  const auto& replicas = run.config.failures.value().replicas;
+  ASSERT_EQ(replicas.size(), 2U);
+  EXPECT_EQ(replicas[0].data_rank, 1);
+  EXPECT_FALSE(replicas[0].until);
+  EXPECT_EQ(replicas[1].data_rank, 2);
+  EXPECT_EQ(replicas[1].from, 5U);
+  EXPECT_EQ(replicas[1].until, 9U);
+  EXPECT_EQ(run.config.failures->stage_rate, 0);
+  EXPECT_EQ(run.run_id, resolve(run.spec, "resolved").run_id);
+  EXPECT_EQ(run.run_id, id_with(with(absent(R"([{"data_rank": 1, "from": 5, "until": 21},
+                                               {"data_rank": 2, "from": 5, "until": 9}])"))))
+      << "order, and a return after the end";
+  EXPECT_NE(run.run_id, id_with(with(absent(R"([{"data_rank": 1, "from": 5}])"))));
+  const auto error = [&](const std::string& list, std::vector<std::string> more = {}) {
+    std::vector<std::string> overrides = with(absent(list));
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return config_error_of([&] { (void)resolved(kTwoRanks, overrides); });
+  };
+  using testing::HasSubstr;
+  EXPECT_THAT(error(R"([{"data_rank": 3, "from": 1}])"),
+              HasSubstr("/failures/replicas/0/data_rank: got 3 with /parallel/data 3, want 1 to 2"));
+  EXPECT_THAT(error(R"([{"data_rank": 1, "from": 1}])", {"/parallel/data=1"}), HasSubstr("want at least two replicas"));
+  EXPECT_THAT(error(R"([{"data_rank": 0, "from": 1}])"), HasSubstr("/failures/replicas/0/data_rank"));
+  EXPECT_THAT(error(R"([{"data_rank": 1, "from": 21}])"), HasSubstr("/from: got 21, want at most 20, the last step"));
+  EXPECT_THAT(error(R"([{"data_rank": 1, "from": 4, "until": 4}])"),
+              HasSubstr("/until: got 4, want a step after 4, the first without"));
+  const std::string twice = R"([{"data_rank": 1, "from": 7}, {"data_rank": 1, "from": 4, "until": 7}])";
+  EXPECT_THAT(error(twice), HasSubstr("/failures/replicas/0: got an absence from step 7 that begins before replica 1 is"
+                                      " back"));
+  EXPECT_THAT(error(R"([{"data_rank": 1, "from": 4}])", {"/parallel/zero=1"}),
+              HasSubstr("/failures/replicas: got absences of replicas with /parallel/zero 1, want zero 0"));
+}
+
 }  // namespace
 }  // namespace droptest::experiments

@@ -122,6 +122,13 @@ TEST(Resolve, AResolvedSpecResolvesToItself) {
   }
 }
 
+TEST(Resolve, ARunWithSgdResolvesToItself) {
+  const ResolvedRun run = resolved(kTwoRanks, {"/training/optimizer=sgd", "/training/momentum=0.8"});
+  const ResolvedRun again = resolve(run.spec, "spec.json");
+  EXPECT_EQ(canonical_json(again.spec), canonical_json(run.spec));
+  EXPECT_EQ(again.run_id, run.run_id);
+}
+
 TEST(Resolve, AnAdversaryIsPartOfTheRunWhereItHasAMeaning) {
   const std::string selection = "/network/reduce/selection=";
   EXPECT_EQ(id_with({selection + "by_fate"}), id_with({})) << "the word for what is usual";

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "experiments/spec/resolve.h"
+#include "experiments/spec/run_id.h"
 #include "tests/experiments/resolved_spec.h"
 
 namespace droptest::experiments {
@@ -28,6 +29,7 @@ TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
             base);
   for (const char* same : {"/name=other",
                            "/description=words",
+                           R"(/alerts=[{"when":"any","do":"stop"}])",
                            "/record/every_steps=1",
                            "/record/sample_every_steps=7",
                            "/record/links=include",

@@ -31,8 +31,10 @@ TEST(Schema, EmbeddedSchemasLoadAndForbidUnknownKeysEverywhere) {
       for (const auto& [name, part] : rule.items()) walk(part, place + "/" + name);
     }
   };
-  for (const SchemaKind kind : {SchemaKind::kSpec, SchemaKind::kResolvedSpec, SchemaKind::kMetrics,
-                                SchemaKind::kLossStatistics, SchemaKind::kSummary, SchemaKind::kSweep}) {
+  for (const SchemaKind kind :
+       {SchemaKind::kSpec, SchemaKind::kResolvedSpec, SchemaKind::kMetrics, SchemaKind::kLossStatistics,
+        SchemaKind::kSummary, SchemaKind::kSweep, SchemaKind::kSlurmArray, SchemaKind::kSlurmTask, SchemaKind::kShards,
+        SchemaKind::kEvent}) {
     walk(schema_of(kind).source(), "schema " + std::to_string(static_cast<int>(kind)));
   }
 }

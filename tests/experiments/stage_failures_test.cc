@@ -29,7 +29,7 @@ RunConfig failing(int stages, double rate, FailureConfig::Replacement replacemen
   config.training.accumulation = 2;
   config.training.steps = 2;
   config.record.weights = RecordConfig::Weights::kFinal;
-  config.failures = {rate, replacement};
+  config.failures = {{}, rate, replacement};
   return config;
 }
 

@@ -73,6 +73,26 @@ def test_replicas_under_loss_have_the_bits_of_local(tmp_path, zero):
         assert statistics[0][name]["digest"] == statistics[1][name]["digest"]
 
 
+def test_replicas_that_leave_and_come_back_have_the_bits_of_local(tmp_path):
+    loss = {"fill": "stale", "loss": {"model": "gilbert_elliott", "loss_rate": "5%", "mean_burst_packets": 3}}
+    absences = [{"data_rank": 1, "from": 3, "until": 8}, {"data_rank": 2, "from": 6}]
+    write_spec(tmp_path, **gloo(parallel={"tensor": 2, "data": 3}, network=loss, failures={"replicas": absences}))
+    run("run", "spec.json", cwd=tmp_path)
+    run("run", "spec.json", "--out", "local", "--set", "/backend/name=local", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    (local,) = run_folders(tmp_path, out="local")
+    assert losses_of(folder) == losses_of(local)
+    digests = [
+        {name: c["digest"] for name, c in json.loads((f / "loss_statistics.json").read_text())["classes"].items()}
+        for f in (folder, local)
+    ]
+    assert digests[0] == digests[1] and "dp_gradient" in digests[0]
+    expected = [{"data_rank": 1, "from": 3, "steps": 5}, {"data_rank": 2, "from": 6, "steps": 7}]
+    assert summary_of(folder)["replica_absences"] == summary_of(local)["replica_absences"] == expected
+    there = {line["step"]: line.get("replicas") for line in metrics_of(folder)}
+    assert there == {0: None, 2: None, 4: 2, 6: 1, 8: 2, 10: 2, 12: 2}
+
+
 def test_a_pipeline_under_loss_has_the_bits_of_local(tmp_path):
     loss = {"loss": {"model": "bernoulli", "loss_rate": "5%"}}
     layout = {"pipeline": 2, "chunks": 2, "schedule": "zero_bubble", "data": 2, "zero": 1}

@@ -56,8 +56,12 @@ def test_a_wrong_command_line_is_one_clear_error(tmp_path, arguments):
 @pytest.mark.parametrize(
     ("arguments", "error", "see"),
     [
-        (["swep", "spec.json"], 'unknown command "swep"; did you mean "sweep"? known commands: run, sweep, ', ""),
-        (["frobnicate"], 'unknown command "frobnicate"; known commands: run, ', ""),
+        (
+            ["swep", "spec.json"],
+            'unknown command "swep"; did you mean "sweep"? known commands: run, resume, sweep, ',
+            "",
+        ),
+        (["frobnicate"], 'unknown command "frobnicate"; known commands: run, resume, sweep, ', ""),
         (["--versio"], 'droptest: unknown option "--versio"; did you mean "--version"? known options: --help', ""),
         (["sweep", "--job=2", "spec.json"], 'sweep: unknown option "--job"; did you mean "--jobs"? known', "sweep "),
         (["sweep", "s.json", "--pin", "core"], '--pin: got "core"; did you mean "cores"? known values: ', "sweep "),

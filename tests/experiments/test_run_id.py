@@ -10,8 +10,14 @@ from cli_harness import run, run_folders, summary_of, tiny_spec, write_corpus, w
 
 def leave_paths_out(value):
     """A file counts by its hash."""
-    if isinstance(value, dict) and "sha256" in value:
-        value.update({path: "" for path in ("text", "tokens", "weights", "file") if path in value})
+    paths = []
+    if isinstance(value, dict) and ("sha256" in value or "crc32c" in value):
+        paths += ["text", "weights", "file", "manifest"]
+        paths += ["tokens"] if "bytes" not in value else []
+    if isinstance(value, dict) and "files" in value:
+        paths += ["shards", "validation_shards", "manifest"]
+    if paths:
+        value.update({path: "" for path in paths if path in value})
     for member in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         leave_paths_out(member)
 
@@ -22,6 +28,8 @@ def run_id(spec):
         del spec[key]
     for key in ("timeout_seconds", "threads_per_rank", "rendezvous"):
         del spec["backend"][key]
+    for key in ("lost_limit", "retries"):
+        spec["data"].pop(key, None)
     leave_paths_out(spec)
     text = json.dumps(spec, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -36,6 +44,12 @@ def id_of_run(folder, **changes):
     computed = run_id(json.loads((run_folder / "spec.json").read_text()))
     assert run_folder.name == summary_of(run_folder)["run_id"] == computed
     return computed
+
+
+def manifest_of(folder):
+    """The section of a spec with a manifest of the corpus."""
+    run("shards", "corpus.txt", "--out", "shards.json", cwd=folder)
+    return {"shards": "corpus.txt", "format": "text", "manifest": "shards.json"}
 
 
 TRAINING = tiny_spec()["training"] | {"steps": 1, "warmup_steps": 0}
@@ -53,8 +67,10 @@ def test_the_id_of_a_run_is_that_of_its_spec_file(tmp_path):
         id_of_run(tmp_path, training=TRAINING, seed=2**64 - 1),
         id_of_run(tmp_path, training=TRAINING, network={"loss": burst, "path": "ring", "payload_bytes": 256}),
         id_of_run(tmp_path, training=TRAINING, network={}),
+        id_of_run(tmp_path, training=TRAINING, data={"shards": ["corp*.txt"], "format": "text", "lost_limit": 0.5}),
+        id_of_run(tmp_path, training=TRAINING, data=manifest_of(tmp_path)),
     }
-    assert len(ids) == 6
+    assert len(ids) == 8
 
 
 @pytest.mark.parametrize("other", [{"description": "other words"}, {"record": {"every_steps": 1}}])

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ["spec", "resolved_spec", "metrics", "loss_statistics", "summary", "sweep", "search", "diagnostics"]
+NAMES = ["spec", "resolved_spec", "metrics", "loss_statistics", "summary", "sweep", "search", "diagnostics", "shards"]
 
 
 def program():
@@ -107,6 +107,21 @@ RESOLVED = {
     "validation": {"every_steps": 1, "tokens": 1, "selection_tokens": 1, "network": "lossless"},
     "record": {"every_steps": 1, "sample_every_steps": 0, "links": "omit", "weights": "none"},
 }
+SHARD = {"file": "a", "bytes": 1048, "tokens": 12, "crc32c": "01234567"}
+SHARDED = {
+    **RESOLVED,
+    "data": {
+        **{"shards": ["a*", "b"], "validation_shards": "v", "manifest": "m", "format": "llmc", "shuffle": False},
+        **{"lost_limit": 0.5, "retries": {"attempts": 2, "backoff_seconds": 0.5}},
+        "files": [SHARD, {"file": "b", "bytes": 8, "tokens": 4, "sha256": "01234567" * 8}],
+        "validation_files": [SHARD],
+    },
+    "training": {
+        **RESOLVED["training"],
+        **{"epochs": 2, "drop_last": True},
+        "schedule": {"kind": "table", "points": [{"step": 0, "factor": 0.5}, {"step": 9, "factor": 1}]},
+    },
+}
 BERNOULLI = {"model": "bernoulli", "loss_rate": 0.05}
 RESOLVED_PROCESSES = copy.deepcopy(RESOLVED)
 RESOLVED_PROCESSES["network"]["classes"] = {
@@ -175,6 +190,10 @@ SUMMARY = {
         **{"virtual_seconds": 1.5, "compute_seconds": 1, "packets": 3, "repeated_packets": 2, "timeouts": 1},
         "late_packets": 0,
     },
+    "data": {
+        **{"shards": 2, "samples": 10, "epochs": 1.5, "lost_samples": 3},
+        "lost_shards": [{"file": "f", "samples": 3, "step": 1, "error": "e"}],
+    },
     "loss": {"tp_forward": {"reduce": LOSS, "gather": LOSS}},
     "warnings": [{"pointer": "/network", "message": "m"}],
     "provenance": {
@@ -187,6 +206,7 @@ METRICS = {
     "validation_loss": 2.5,
     "selection_loss": None,
     "virtual_seconds": 0.25,
+    "lost_samples": 3,
     "divergence": {"max": 0.1, "rms": None, "groups": {"bias": {"max": 0, "rms": 0}}},
     "classes": {"tp_forward": {"nmse": 0.1, "cosine": None}},
 }
@@ -229,6 +249,7 @@ RENDEZVOUS = [
 ]
 VALID = {
     "spec": [EVERYTHING, {"name": "t", "data": {"text": "a"}}]
+    + [{"name": "t", "data": {"shards": "a*", "format": "text"}, "training": {"epochs": 1, "schedule": "linear"}}]
     + [{"name": "t", "data": {"text": "a"}, "backend": {"rendezvous": place}} for place in RENDEZVOUS]
     # The schema is of whole specs: a spec that extends another may lack the other's members.
     + [
@@ -236,7 +257,7 @@ VALID = {
         for path in sorted((ROOT / "experiments" / "specs").rglob("*.json"))
         if "extends" not in (spec := json.loads(path.read_text()))
     ],
-    "resolved_spec": [RESOLVED, RESOLVED_PROCESSES]
+    "resolved_spec": [RESOLVED, RESOLVED_PROCESSES, SHARDED]
     + [{**RESOLVED, "backend": {**RESOLVED["backend"], "rendezvous": place}} for place in RENDEZVOUS],
     "metrics": [METRICS, {"step": 0, "tokens": 0, "seconds": 0}],
     "loss_statistics": [
@@ -244,6 +265,7 @@ VALID = {
         {"schema_version": 1, "classes": {"tp_forward": CLASS}, "links": [LINK, {**LINK, "destination": 3}]},
     ],
     "summary": [SUMMARY],
+    "shards": [{"schema_version": 1, "files": [{"file": "a", "bytes": 3, "crc32c": "01234567"}]}],
     "sweep": [SWEEP],
     "diagnostics": [{"schema_version": 1, "classes": {}}, {"schema_version": 1, "classes": {"tp_forward": LAYERS}}],
     "search": [SEARCH, {**SEARCH, "threshold": None, "status": "searching", "rates": [], "twins": []}],

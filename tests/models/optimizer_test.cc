@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
+#include <vector>
 
 #include "tests/models/formula_model.h"
 
@@ -122,6 +124,47 @@ TEST(ClipScale, LeavesSmallNormsAndShowsInfiniteOnes) {
   EXPECT_EQ(clip_scale(4, 1), 1 / (4 + 1e-6));
   EXPECT_EQ(clip_scale(INFINITY, 1), 0);
   EXPECT_TRUE(std::isnan(clip_scale(NAN, 1)));
+}
+
+/// Peak 1, floor 0.25, 4 steps of warm-up out of 12.
+LearningRateSchedule schedule_of(LearningRateSchedule::Shape shape) {
+  LearningRateSchedule schedule{1.0, 0.25, 4, 12};
+  schedule.shape = shape;
+  return schedule;
+}
+
+std::vector<double> rates_of(const LearningRateSchedule& schedule, std::uint64_t steps) {
+  std::vector<double> rates;
+  for (std::uint64_t step = 0; step < steps; ++step) rates.push_back(schedule.at(step));
+  return rates;
+}
+
+TEST(LearningRateSchedule, ConstantStaysAtThePeakAfterTheWarmUp) {
+  const LearningRateSchedule schedule = schedule_of(LearningRateSchedule::Shape::kConstant);
+  EXPECT_EQ(rates_of(schedule, 6), (std::vector<double>{0.25, 0.5, 0.75, 1, 1, 1}));
+  EXPECT_EQ(schedule.at(1000), 1.0);
+}
+
+TEST(LearningRateSchedule, LinearFallsInEqualSteps) {
+  const LearningRateSchedule schedule = schedule_of(LearningRateSchedule::Shape::kLinear);
+  EXPECT_EQ(rates_of(schedule, 14), (std::vector<double>{0.25, 0.5, 0.75, 1, 1, 0.90625, 0.8125, 0.71875, 0.625,
+                                                         0.53125, 0.4375, 0.34375, 0.25, 0.25}));
+}
+
+TEST(LearningRateSchedule, WarmupStableDecayFallsAtTheEndAlone) {
+  LearningRateSchedule schedule = schedule_of(LearningRateSchedule::Shape::kWarmupStableDecay);
+  schedule.decay_steps = 3;
+  EXPECT_EQ(rates_of(schedule, 13), (std::vector<double>{0.25, 0.5, 0.75, 1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25}));
+  schedule.decay_steps = 100;  // never before the warm-up ends
+  EXPECT_EQ(schedule.at(4), 1.0);
+  EXPECT_EQ(schedule.at(8), 0.625);
+}
+
+TEST(LearningRateSchedule, ATableIsLinearBetweenItsPoints) {
+  LearningRateSchedule schedule = schedule_of(LearningRateSchedule::Shape::kTable);
+  schedule.peak = 2;
+  schedule.points = {{2, 0.5}, {4, 1}, {5, 0}, {7, 0.25}};
+  EXPECT_EQ(rates_of(schedule, 10), (std::vector<double>{1, 1, 1, 1.5, 2, 0, 0.25, 0.5, 0.5, 0.5}));
 }
 
 TEST(LearningRateSchedule, WarmsUpLinearlyThenFollowsACosine) {

@@ -151,7 +151,9 @@ class Copies final : public StateVisitor {
     std::uint64_t& copy = numbers_[std::string(name)];
     (way_ == Way::kSave ? copy : value) = way_ == Way::kSave ? value : copy;
   }
-  void tensor(std::string_view name, const comm::Tensor& tensor) override {
+  void tensor(std::string_view name, const comm::Tensor& tensor, std::span<const TensorPiece> pieces,
+              Sharding /*sharding*/) override {
+    EXPECT_FALSE(pieces.empty());
     std::vector<std::byte>& copy = tensors_[std::string(name)];
     copy.resize(tensor.bytes.size());
     if (way_ == Way::kSave) {

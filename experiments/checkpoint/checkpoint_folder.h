@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checkpoints of a run in its folder: step-<N>/ for each, and LATEST (docs/checkpoints.md).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "experiments/checkpoint/manifest.h"
+#include "models/files/safetensors.h"
+
+namespace droptest::experiments {
+
+/// Complete checkpoints and ones that are being written. Used by rank 0, but for write_rank_file() and
+/// read_rank_file().
+class CheckpointFolder {
+ public:
+  /// `path`: <run>/checkpoints, which need not be there.
+  explicit CheckpointFolder(std::string path) : path_(std::move(path)) {}
+
+  const std::string& path() const { return path_; }
+  std::string of_step(std::uint64_t step) const { return path_ + "/step-" + std::to_string(step); }
+  /// Where the files of a checkpoint are until it is complete.
+  std::string unfinished(std::uint64_t step) const { return of_step(step) + ".part"; }
+
+  /// The steps of the checkpoints with a manifest, in ascending order, whether or not they are intact.
+  std::vector<std::uint64_t> steps() const;
+  /// Throws: ConfigError for a manifest that is not there or is damaged.
+  Manifest manifest(std::uint64_t step) const;
+
+  /// Makes an empty folder for the files of a checkpoint. Throws: ConfigError.
+  void begin(std::uint64_t step) const;
+  /// Completes it: the manifest, the final name, LATEST; and removes all but the `keep` newest ones. Throws:
+  /// ConfigError; then the older ones are as they were.
+  void commit(const Manifest& manifest, int keep) const;
+  /// Removes a checkpoint that is not complete. Errors are ignored: begin() removes it, too.
+  void discard(std::uint64_t step) const;
+  /// Removes all that are not complete, of a process that was killed, and complete ones after `step`.
+  void forget_after(std::uint64_t step) const;
+
+ private:
+  std::string path_;
+};
+
+/// What was written to a file, or the entries of a folder, is on the disk when it returns. Throws: ConfigError.
+void sync_path(const std::string& path);
+
+/// Writes a rank's tensors, synced; fills in size and checksum. Throws: ConfigError.
+void write_rank_file(const std::string& folder, const models::StoredTensors& tensors, RankFile& file);
+
+/// A rank's file, whose size and checksum are those of the manifest. Throws: ConfigError that names the file.
+models::StoredTensors read_rank_file(const std::string& folder, const RankFile& file);
+/// The same check without the tensors.
+void verify_rank_file(const std::string& folder, const RankFile& file);
+
+}  // namespace droptest::experiments

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/checkpoint/checkpointer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/json/json_text.h"
+#include "experiments/checkpoint/restore.h"
+#include "experiments/records/atomic_file.h"
+#include "experiments/records/run_records.h"
+#include "experiments/run/rank_agreement.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using nlohmann::json;
+
+constexpr std::uint64_t kNone = ~std::uint64_t{0};
+constexpr const char* kError = "error";
+
+bool can_lose(const RunConfig& config, sim::TrafficClass traffic_class) {
+  return config.parallel.data > 1 && config.network.of(traffic_class).has_value();
+}
+
+/// The first error of any rank; empty: none has one.
+std::string first_error(const std::vector<std::string>& errors) {
+  for (const std::string& error : errors) {
+    if (!error.empty()) return error;
+  }
+  return "";
+}
+
+/// How long a rank works by itself while others wait for it.
+std::chrono::milliseconds turn_of(const RunConfig& config) { return config.backend.timeout / 4; }
+
+}  // namespace
+
+int epoch_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config, comm::Communicator& group) {
+  int epoch = config.start ? config.start->epoch : 0;
+  if (!place) return epoch;
+  if (group.rank() == 0 && place->resume == CheckpointPlace::Resume::kNewest) {
+    const CheckpointFolder folder(place->folder);
+    std::vector<std::uint64_t> steps = folder.steps();
+    for (; !steps.empty(); steps.pop_back()) {
+      try {
+        const Manifest manifest = folder.manifest(steps.back());
+        if (manifest.run_id != place->run_id) continue;
+        const bool may_differ = config.elastic || manifest.epoch != epoch;
+        for (const RankFile& file : manifest.ranks) {
+          if (may_differ) verify_rank_file(folder.of_step(manifest.step), file);
+        }
+        epoch = manifest.epoch + (manifest.parallel == config.parallel ? 0 : 1);
+        break;
+      } catch (const ConfigError&) {
+        continue;  // restore() says so
+      }
+    }
+  }
+  return static_cast<int>(number_of_root(static_cast<std::uint64_t>(epoch), group, "epoch"));
+}
+
+Checkpointer::Checkpointer(CheckpointPlace place, const RunConfig& config, int epoch, comm::Communicator& group,
+                           Report report)
+    : place_(std::move(place)),
+      config_(config),
+      epoch_(epoch),
+      group_(group),
+      report_(std::move(report)),
+      folder_(place_.folder) {}
+
+Checkpointer::~Checkpointer() {
+  if (writing_) writing_->wait();
+}
+
+std::optional<int> Checkpointer::replica_of() const {
+  // Replicas are equal where all gradients and parameters of all replicas arrive.
+  if (can_lose(config_, sim::TrafficClass::kDpGradient) || can_lose(config_, sim::TrafficClass::kParameterGather)) {
+    return std::nullopt;
+  }
+  comm::ParallelNumbers coordinates = config_.parallel.coordinates(group_.rank());
+  if (coordinates.data == 0) return std::nullopt;
+  coordinates.data = 0;
+  return config_.parallel.rank(coordinates);
+}
+
+std::optional<Checkpointer::Restored> Checkpointer::restore(const TrainingState& state) {
+  std::vector<std::uint64_t> candidates;
+  if (is_root()) {
+    if (place_.resume == CheckpointPlace::Resume::kNever) folder_.forget_after(0);
+    candidates = folder_.steps();
+  }
+  std::string errors;
+  for (;;) {
+    std::uint64_t step = kNone;
+    std::string text;
+    while (is_root() && !candidates.empty() && text.empty()) {
+      step = candidates.back();
+      candidates.pop_back();
+      try {
+        const Manifest manifest = folder_.manifest(step);
+        if (manifest.run_id != place_.run_id) {
+          throw ConfigError(folder_.of_step(step) + ": a checkpoint of run " + manifest.run_id + ", want one of " +
+                            place_.run_id);
+        }
+        if (!config_.elastic && !(manifest.parallel == config_.parallel)) {
+          throw ConfigError(folder_.of_step(step) + ": a checkpoint of " + manifest.parallel.text() + ", want one of " +
+                            config_.parallel.text() + ", or an elastic run (/elastic)");
+        }
+        text = manifest_text(manifest);
+      } catch (const ConfigError& error) {
+        errors += std::string(errors.empty() ? "" : "; ") + error.what();
+        report_(step, error.what());
+        step = kNone;
+      }
+    }
+    text = text_of_root(text, group_, "manifest of a checkpoint");
+    if (text.empty()) break;
+    const Manifest manifest = parse_manifest(text, "manifest of rank 0");
+    std::optional<RestoredState> restored;
+    std::string error;
+    const bool is_recut = config_.elastic && !(manifest.parallel == config_.parallel);
+    try {
+      const std::string folder = folder_.of_step(manifest.step);
+      restored.emplace(is_recut ? RestoredState::recut(folder, manifest, state)
+                                : RestoredState::exactly(folder, manifest, group_.rank(), state));
+    } catch (const ConfigError& problem) {
+      error = problem.what();
+    }
+    error = first_error(gather_texts(error, group_, "ranks' files of a checkpoint"));
+    if (error.empty()) {
+      restored->put(state);
+      if (is_root()) folder_.forget_after(manifest.step);
+      return Restored{manifest.step, is_recut ? std::optional(manifest.epochs) : std::nullopt};
+    }
+    errors += (errors.empty() ? "" : "; ") + error;
+    if (is_root()) report_(step, error);
+  }
+  errors = text_of_root(errors, group_, "damaged checkpoints");
+  if (!errors.empty()) {
+    throw ConfigError(place_.folder + ": no checkpoint is intact: " + errors +
+                      "; --fresh runs it again from the beginning");
+  }
+  if (is_root()) folder_.forget_after(0);
+  return std::nullopt;
+}
+
+void Checkpointer::after_step(std::uint64_t step, const TrainingState& state, Because because) {
+  poll(Wait::kNo);
+  (void)end_hook(std::chrono::milliseconds(0));
+  const std::uint64_t every = config_.checkpoint->every_steps;
+  const bool due = every != 0 && step % every == 0;
+  if (!due && because == Because::kInterval) return;
+  take(step, state);
+  if (because == Because::kRequested || config_.checkpoint->writing == CheckpointConfig::Writing::kAtOnce) {
+    poll(Wait::kYes);
+  }
+}
+
+void Checkpointer::finish() {
+  poll(Wait::kYes);
+  await_hook();
+}
+
+void Checkpointer::take(std::uint64_t step, const TrainingState& state) {
+  poll(Wait::kYes);
+  std::string error;
+  await_hook();
+  run_hook(config_.checkpoint->before, step);
+  await_hook();
+  if (is_root()) {
+    try {
+      folder_.begin(step);
+    } catch (const ConfigError& problem) {
+      error = problem.what();
+    }
+  }
+  // The files of other ranks need the folder.
+  error = text_of_root(error, group_, "folder of a checkpoint");
+  if (!error.empty()) return fail(step, error);
+  writing_epochs_ = state.epochs();
+  if (!writing_epochs_.empty()) writing_epochs_.back()["run_id"] = place_.run_id;
+  const Clock::time_point begin = Clock::now();
+  auto snapshot = std::make_shared<RankSnapshot>(take_snapshot(state, group_.rank(), replica_of()));
+  totals_.snapshot_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  writing_step_ = step;
+  writing_ = std::async(std::launch::async, [snapshot, folder = folder_.unfinished(step)] {
+    Written written;
+    try {
+      write_rank_file(folder, snapshot->tensors, snapshot->file);
+      written.file = std::move(snapshot->file);
+    } catch (const std::exception& problem) {
+      written.error = problem.what();
+    }
+    return written;
+  });
+}
+
+void Checkpointer::poll(Wait wait) {
+  if (!writing_) return;
+  const std::chrono::milliseconds patience = wait == Wait::kYes ? turn_of(config_) : std::chrono::milliseconds(0);
+  for (;;) {
+    std::uint64_t waiting = writing_->wait_for(patience) == std::future_status::ready ? 0 : 1;
+    group_.all_reduce(comm::Tensor(std::span<std::uint64_t>(&waiting, 1)), comm::ReduceOp::kSum,
+                      {sim::TrafficClass::kControl, "files of a checkpoint", -1});
+    if (waiting == 0) break;
+    if (wait == Wait::kNo) return;
+  }
+  await_hook();  // of the checkpoint before, which may be removed now
+  const Written written = writing_->get();
+  writing_.reset();
+  const std::uint64_t step = writing_step_;
+  json own = {{kError, written.error}};
+  if (written.error.empty()) own = to_json(written.file);
+  const std::vector<std::string> files = gather_texts(own.dump(), group_, "files of a checkpoint");
+  std::string error = is_root() ? commit(files) : "";
+  error = text_of_root(error, group_, "end of a checkpoint");
+  if (!error.empty()) return fail(step, error);
+  ++totals_.completed;
+  run_hook(config_.checkpoint->after, step);
+}
+
+std::string Checkpointer::commit(const std::vector<std::string>& files) {
+  Manifest manifest;
+  manifest.step = writing_step_;
+  manifest.name = place_.name;
+  manifest.run_id = place_.run_id;
+  manifest.spec_sha256 = place_.spec_sha256;
+  manifest.epoch = epoch_;
+  manifest.parallel = config_.parallel;
+  manifest.epochs = writing_epochs_;
+  manifest.provenance = place_.provenance;
+  try {
+    std::uint64_t bytes = 0;
+    for (const std::string& text : files) {
+      const json file = json::parse(text);
+      if (file.contains(kError)) throw ConfigError(file[kError].get<std::string>());
+      manifest.ranks.push_back(rank_file_from_json(file, "file of a rank"));
+      bytes += manifest.ranks.back().bytes;
+    }
+    // A run that goes on from the checkpoint keeps the lines up to it.
+    const RunDirectory run{std::filesystem::path(place_.folder).parent_path().string()};
+    if (std::filesystem::exists(run.metrics())) sync_path(run.metrics());
+    folder_.commit(manifest, config_.checkpoint->keep);
+    totals_.bytes = bytes;
+    return "";
+  } catch (const ConfigError& error) {
+    folder_.discard(writing_step_);
+    return error.what();
+  }
+}
+
+void Checkpointer::fail(std::uint64_t step, const std::string& error) {
+  ++totals_.failed;
+  if (is_root()) report_(step, error);
+  if (config_.checkpoint->on_error == CheckpointConfig::OnError::kStop) {
+    throw ConfigError("checkpoint of step " + std::to_string(step) + ": " + error);
+  }
+}
+
+void Checkpointer::run_hook(const std::vector<std::string>& command, std::uint64_t step) {
+  if (!is_root() || command.empty()) return;
+  ChildProcess::Options options;
+  options.arguments = command;
+  options.environment = {{"DROPTEST_STEP", std::to_string(step)}, {"DROPTEST_CHECKPOINT", folder_.of_step(step)}};
+  options.log = folder_.path() + "/hook.log";
+  try {
+    make_directories(folder_.path());
+    hook_.emplace(Hook{ChildProcess::start(options), command.front(), step});
+  } catch (const std::exception& error) {
+    report_(step, error.what());
+  }
+}
+
+bool Checkpointer::end_hook(std::chrono::milliseconds wait) {
+  if (!hook_) return true;
+  const std::optional<ExitStatus> status = hook_->process.wait_for(wait);
+  if (!status) return false;
+  if (!status->succeeded()) report_(hook_->step, "the command " + hook_->program + " " + status->describe());
+  hook_.reset();
+  return true;
+}
+
+void Checkpointer::await_hook() {
+  if (config_.checkpoint->before.empty() && config_.checkpoint->after.empty()) return;
+  bool ended = false;
+  while (!ended) ended = number_of_root(end_hook(turn_of(config_)) ? 1 : 0, group_, "command of a checkpoint") != 0;
+}
+
+}  // namespace droptest::experiments

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints of a run: when they are taken, and the one that the run continues from.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "comm/communicator.h"
+#include "experiments/checkpoint/checkpoint_folder.h"
+#include "experiments/checkpoint/manifest.h"
+#include "experiments/checkpoint/rank_snapshot.h"
+#include "experiments/records/metrics.h"
+#include "experiments/run/child_process.h"
+#include "experiments/run_config.h"
+
+namespace droptest::experiments {
+
+/// The identity of the run in its manifests, and its folder.
+struct CheckpointPlace {
+  std::string folder;  ///< <run>/checkpoints
+  std::string name;
+  std::string run_id;
+  std::string spec_sha256;
+  nlohmann::json provenance = nlohmann::json::object();
+  /// Whether the run continues from the newest intact checkpoint, or starts from the beginning.
+  enum class Resume : std::uint8_t { kNewest, kNever } resume = Resume::kNewest;
+};
+
+/// The epoch of a run with these ranks: that of its newest intact checkpoint, and the next one where the checkpoint is
+/// of another number of replicas. Ranks: all.
+int epoch_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config, comm::Communicator& group);
+
+/// Owner: one rank's trainer. Ranks: all of the group make the same calls after the same steps; the group is used as it
+/// is, without a loss layer. One checkpoint is written at a time, by a thread of each rank: where the one before is not
+/// complete at the next one's step, that step waits for it. A checkpoint that cannot be written leaves training and the
+/// older checkpoints as they are, and is reported at a later step.
+class Checkpointer {
+ public:
+  /// Hears on rank 0 of checkpoints that failed or were damaged: the step, and the error in words.
+  using Report = std::function<void(std::uint64_t step, const std::string& error)>;
+
+  /// `config` and `group` are borrowed. Throws: nothing of files.
+  /// `epoch`: that of the layout.
+  Checkpointer(CheckpointPlace place, const RunConfig& config, int epoch, comm::Communicator& group, Report report);
+  /// Waits for the thread that writes.
+  ~Checkpointer();
+  Checkpointer(const Checkpointer&) = delete;
+  Checkpointer& operator=(const Checkpointer&) = delete;
+
+  struct Restored {
+    std::uint64_t step = 0;
+    /// Of a checkpoint of another layout (Manifest::epochs): parameters and moments were cut anew.
+    std::optional<nlohmann::json> epochs;
+  };
+  /// Gives the state that of the newest intact checkpoint, or leaves it where there is none. Throws: ConfigError where
+  /// there are checkpoints, and none is intact; for one of another layout, where the run is not elastic.
+  std::optional<Restored> restore(const TrainingState& state);
+
+  /// Why a checkpoint is taken after a step.
+  enum class Because : std::uint8_t { kInterval, kRequested };
+  /// Takes a checkpoint where its time has come, or where it is asked for; that one is complete when this returns.
+  /// Throws: ConfigError for one that failed, where the config says that training ends then.
+  void after_step(std::uint64_t step, const TrainingState& state, Because because);
+  /// Returns when the last checkpoint is complete.
+  void finish();
+
+  const CheckpointTotals& totals() const { return totals_; }
+
+ private:
+  struct Written {
+    RankFile file;
+    std::string error;  ///< empty: it is written
+  };
+  void take(std::uint64_t step, const TrainingState& state);
+  /// Completes the checkpoint that is being written, if its files are.
+  enum class Wait : std::uint8_t { kNo, kYes };
+  void poll(Wait wait);
+  std::string commit(const std::vector<std::string>& files);
+  void fail(std::uint64_t step, const std::string& error);
+  /// Starts the command on rank 0.
+  void run_hook(const std::vector<std::string>& command, std::uint64_t step);
+  /// Whether the last command has ended, after that time at most.
+  bool end_hook(std::chrono::milliseconds wait);
+  /// Returns when it has. Ranks: all, which hear from rank 0 more often than they time out.
+  void await_hook();
+  std::optional<int> replica_of() const;
+  bool is_root() const { return group_.rank() == 0; }
+
+  const CheckpointPlace place_;
+  const RunConfig& config_;
+  const int epoch_;
+  comm::Communicator& group_;
+  const Report report_;
+  const CheckpointFolder folder_;
+  CheckpointTotals totals_;
+  std::uint64_t writing_step_ = 0;
+  nlohmann::json writing_epochs_;
+  std::optional<std::future<Written>> writing_;
+  /// The command before or after a checkpoint.
+  struct Hook {
+    ChildProcess process;
+    std::string program;
+    std::uint64_t step;
+  };
+  std::optional<Hook> hook_;
+};
+
+}  // namespace droptest::experiments

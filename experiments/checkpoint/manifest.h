@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// manifest.json of a checkpoint: its files and the places of the model's tensors in them (docs/checkpoints.md).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/parallel_layout.h"
+#include "models/gpt2/tensor_slice.h"
+
+namespace droptest::experiments {
+
+/// The version of the state in checkpoints. Each change of a visit_state() raises it.
+inline constexpr int kCheckpointVersion = 1;
+
+/// Consecutive elements of a rank's slice of a tensor of the model, stored as one tensor of the rank's file.
+struct StoredPiece {
+  std::string tensor;  ///< of the model: "h.0.ln_1.weight"
+  std::string field;   ///< "values", "first moments", ...
+  std::string key;     ///< its name in the file
+  models::TensorSlice slice;
+  std::uint64_t first = 0;  ///< element of the slice
+  std::uint64_t count = 0;
+};
+
+/// One rank's file.
+struct RankFile {
+  int rank = 0;
+  std::string file;  ///< within the checkpoint's folder
+  std::uint64_t bytes = 0;
+  std::uint32_t crc32c = 0;
+  std::optional<int> replica_of;                 ///< the rank whose file has the tensors that all replicas share
+  std::map<std::string, std::uint64_t> numbers;  ///< of the model and its optimizer
+  std::vector<StoredPiece> pieces;
+};
+
+struct Manifest {
+  std::uint64_t step = 0;
+  std::string name;         ///< of the experiment
+  std::string run_id;       ///< of the run that wrote it
+  std::string spec_sha256;  ///< of its resolved spec
+  int epoch = 0;            ///< how often the run before it was continued with another layout
+  comm::ParallelLayout parallel;
+  std::vector<RankFile> ranks;
+  /// The losses of each epoch up to the step, the earliest first, the own one last (schema `checkpoint`).
+  nlohmann::json epochs = nlohmann::json::array();
+  nlohmann::json provenance = nlohmann::json::object();  ///< version and commit of the program, time
+};
+
+/// A checksum as manifests have it: eight hexadecimal digits.
+std::string crc_text(std::uint32_t crc);
+
+nlohmann::json to_json(const RankFile& file);
+/// Throws: ConfigError that names `where`, for an object without meaning.
+RankFile rank_file_from_json(const nlohmann::json& object, const std::string& where);
+
+/// The text of a manifest.json, with a checksum of its own.
+std::string manifest_text(const Manifest& manifest);
+/// Throws: ConfigError that names `where`: no JSON, another version, a checksum that does not fit, a member without
+/// meaning.
+Manifest parse_manifest(const std::string& text, const std::string& where);
+
+}  // namespace droptest::experiments

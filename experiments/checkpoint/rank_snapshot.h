@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// One rank's state of training, copied out of the memory that training goes on with.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "experiments/checkpoint/manifest.h"
+#include "models/files/safetensors.h"
+#include "models/gpt2/gpt2_tensors.h"
+#include "models/ops/ops.h"
+#include "models/state_visitor.h"
+#include "sim/state_visitor.h"
+
+namespace droptest::experiments {
+
+/// The parts of one rank's training that checkpoints have. Everything is borrowed.
+struct TrainingState {
+  models::Ops& ops;                                        ///< of the model
+  const std::vector<models::Gpt2Tensor>& tensors;          ///< of the model, on this rank
+  std::function<void(models::StateVisitor&)> visit_model;  ///< parameters and optimizer
+  std::function<void(sim::StateVisitor&)> visit_network;   ///< the loss layer
+  std::function<void(sim::StateVisitor&)> visit_progress;  ///< counts and losses so far
+  /// The losses of each epoch so far, as manifests have them. Ranks: all.
+  std::function<nlohmann::json()> epochs = [] { return nlohmann::json::array(); };
+};
+
+/// A rank's state between two steps. `file` lacks size and checksum, which writing the tensors gives.
+struct RankSnapshot {
+  models::StoredTensors tensors;
+  RankFile file;
+};
+
+/// The names of the state that is no tensor of the model, in a rank's file.
+inline constexpr const char* kNetworkKey = "state/network";
+inline constexpr const char* kProgressKey = "state/progress";
+
+/// The file of that rank.
+std::string rank_file_name(int rank);
+
+/// A copy of the state. `replica_of`: the rank that stores the tensors that all replicas share; absent: this one does.
+/// Waits for the device.
+RankSnapshot take_snapshot(const TrainingState& state, int rank, std::optional<int> replica_of);
+
+/// The element type as safetensors calls it.
+std::string stored_type(comm::ElementType type);
+
+}  // namespace droptest::experiments

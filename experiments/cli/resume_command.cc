@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// droptest resume
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "comm/json/read_file.h"
+#include "experiments/checkpoint/checkpoint_folder.h"
+#include "experiments/cli/commands.h"
+#include "experiments/cli/run_one.h"
+#include "experiments/cli/spec_options.h"
+#include "experiments/spec/spec.h"
+#include "sim/error.h"
+
+namespace droptest::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using experiments::CheckpointFolder;
+using experiments::RunDirectory;
+
+struct ResumeOptions {
+  std::string folder;
+  std::optional<std::uint64_t> at;
+  SpecOptions changes;  ///< overrides alone
+  RunManner how;
+};
+
+/// The step to continue from; absent: there is no checkpoint, and none was asked for.
+std::optional<std::uint64_t> chosen_step(const CheckpointFolder& checkpoints, const std::optional<std::uint64_t>& at) {
+  const std::vector<std::uint64_t> steps = checkpoints.steps();
+  if (!at) return steps.empty() ? std::nullopt : std::optional(steps.back());
+  if (std::find(steps.begin(), steps.end(), *at) != steps.end()) return at;
+  std::string known;
+  for (const std::uint64_t step : steps) known += (known.empty() ? "" : ", ") + std::to_string(step);
+  throw ConfigError("--at: got " + std::to_string(*at) + ", want a step with a checkpoint in " + checkpoints.path() +
+                    ": " + (known.empty() ? "there is none" : known));
+}
+
+/// Labels and point of a run as its sweep has recorded them; none where it belongs to no sweep.
+void take_place_in_sweep(experiments::PlannedRun& planned, const RunDirectory& directory) {
+  const std::string path = directory.path + "/../sweep.json";
+  if (!fs::exists(path)) return;
+  for (const nlohmann::json& run : comm::load_json(path).at("runs")) {
+    if (run.at("run_id") != planned.run.run_id) continue;
+    planned.point = run.at("point");
+    planned.run.labels = run.value("labels", nlohmann::json::array());
+    planned.run.warnings = experiments::warnings_from_json(run.value("warnings", nlohmann::json::array()));
+  }
+}
+
+int resume_in_place(const ResumeOptions& options, const RunDirectory& directory, const CheckpointFolder& checkpoints) {
+  experiments::PlannedRun planned;
+  planned.run = experiments::resolve(comm::load_json(directory.spec()), directory.spec());
+  planned.seeds = planned.run.config.seeds;
+  planned.point = nlohmann::json::object();
+  take_place_in_sweep(planned, directory);
+  RunManner how = options.how;
+  if (const auto step = chosen_step(checkpoints, options.at); options.at) {
+    const auto lock = experiments::FileLock::try_take(directory.lock(), experiments::FileLock::Mode::kExclusive);
+    if (!lock) {
+      throw experiments::BusyError(experiments::busy_text(directory.path, experiments::lock_holder(directory.lock())) +
+                                   "; nothing was run");
+    }
+    const experiments::Manifest manifest = checkpoints.manifest(*step);
+    for (const experiments::RankFile& file : manifest.ranks) {
+      experiments::verify_rank_file(checkpoints.of_step(*step), file);
+    }
+    checkpoints.forget_after(*step);
+    fs::remove(directory.summary());
+  }
+  return run_one(planned, directory, how, [] {});
+}
+
+/// Network sections of a resolved spec that the changed layout has no use for, which are removed.
+std::vector<std::string> without_idle_classes(nlohmann::json spec, const std::vector<std::string>& overrides) {
+  const nlohmann::json classes = spec.value(nlohmann::json::json_pointer("/network/classes"), nlohmann::json::object());
+  for (const std::string& change : overrides) experiments::apply_override(spec, change);
+  const nlohmann::json parallel = spec.value("parallel", nlohmann::json::object());
+  const auto extent = [&](const char* dimension) { return parallel.value(dimension, 1); };
+  std::vector<std::string> removed;
+  const auto remove = [&](const char* name) {
+    if (classes.contains(name)) removed.push_back(std::string("/network/classes/") + name + "=null");
+  };
+  const std::vector<std::pair<bool, std::vector<const char*>>> idle = {
+      {extent("tensor") == 1, {"tp_forward", "tp_backward"}},
+      {extent("data") == 1, {"dp_gradient"}},
+      {extent("data") == 1 || extent("zero") == 0, {"parameter_gather"}},
+      {extent("pipeline") == 1, {"pp_activation", "pp_gradient", "embedding_gradient"}}};
+  for (const auto& [is_idle, names] : idle) {
+    if (is_idle) std::for_each(names.begin(), names.end(), remove);
+  }
+  return removed;
+}
+
+/// A run of its own, with the checkpoint of the first one as its start.
+int resume_elsewhere(const ResumeOptions& options, const RunDirectory& directory, const CheckpointFolder& checkpoints) {
+  const std::optional<std::uint64_t> step = chosen_step(checkpoints, options.at);
+  if (!step) throw ConfigError(checkpoints.path() + ": no checkpoint; a run with changes needs one to begin with");
+  SpecOptions spec = options.changes;
+  spec.file = directory.spec();
+  spec.overrides.push_back("/start=" +
+                           nlohmann::json({{"manifest", checkpoints.of_step(*step) + "/manifest.json"}}).dump());
+  const std::vector<std::string> removed =
+      without_idle_classes(comm::load_json(directory.spec()), options.changes.overrides);
+  spec.overrides.insert(spec.overrides.begin(), removed.begin(), removed.end());
+  experiments::FileHashes files;
+  const experiments::SweepPlan plan = load_plan(spec, &files);
+  if (plan.runs.size() != 1) {
+    throw ConfigError("--set: the changes ask for " + std::to_string(plan.runs.size()) + " runs, want one");
+  }
+  const std::string out = fs::path(directory.path).parent_path().parent_path().string();
+  const RunDirectory there =
+      experiments::run_directory(out.empty() ? "." : out, plan.name, plan.runs.front().run.run_id);
+  return run_one(plan.runs.front(), there, options.how, [&] { say_warnings(spec, plan); });
+}
+
+int resume(const ResumeOptions& options) {
+  const std::string path =
+      fs::absolute(options.folder + "/").lexically_normal().parent_path().lexically_proximate(fs::current_path());
+  const RunDirectory directory{path};
+  if (!fs::exists(directory.spec())) {
+    throw ConfigError(options.folder + ": no spec.json; want the folder of a run, e.g. results/quickstart/<run_id>");
+  }
+  const CheckpointFolder checkpoints(directory.checkpoints());
+  return options.changes.overrides.empty() ? resume_in_place(options, directory, checkpoints)
+                                           : resume_elsewhere(options, directory, checkpoints);
+}
+
+}  // namespace
+
+void add_resume_command(CLI::App& app, Action& chosen) {
+  CLI::App* command = app.add_subcommand("resume", "Continue an interrupted run from a checkpoint");
+  const auto options = std::make_shared<ResumeOptions>();  // shared by CLI11's bindings and the action
+  command->add_option("RUN", options->folder, "Folder of a run")->required();
+  command->add_option("--at", options->at, "Step of the checkpoint; later ones are removed. Without it: the newest");
+  add_set_option(*command, options->changes);
+  add_if_busy_option(*command, options->how.if_busy, {"wait", "skip", "fail"});
+  command->add_flag("--quiet", options->how.quiet, "Print nothing but errors");
+  command->footer(
+      "With --set the checkpoint becomes the start of another run, whose layout may be another one: parameters and\n"
+      "optimizer are cut anew, and its links have fates of their own (docs/checkpoints.md).\n\n"
+      "Examples:\n"
+      "  droptest resume results/big/0123456789abcdef\n"
+      "  droptest resume results/big/0123456789abcdef --at 400\n"
+      "  droptest resume results/big/0123456789abcdef --set /parallel/tensor=2");
+  command->callback([options, &chosen] { chosen = [options] { return resume(*options); }; });
+}
+
+}  // namespace droptest::cli

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Objects of a trainer as a run's config has them.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "comm/communicator.h"
+#include "comm/lossy/lossy_communicator.h"
+#include "experiments/checkpoint/manifest.h"
+#include "experiments/data/corpus.h"
+#include "experiments/run/rank_usage.h"
+#include "experiments/run_config.h"
+
+namespace droptest::experiments {
+
+/// The loss layer of the run; `epoch`: how many layouts the training has behind it.
+comm::LossyOptions lossy_options(const RunConfig& config, int epoch);
+
+/// The tokens after those of validation; absent: the config wants none.
+std::optional<EvaluationBatches> selection_batches(const RunConfig& config, const Corpus& corpus);
+
+RankUsageMeter::Scope usage_scope(const RunConfig& config);
+
+/// Absent: the rank computes on the processor.
+std::optional<int> device_of(const RunConfig& config);
+
+/// The share of a step's compute time that the backward pass of that block takes in a micro-batch. All blocks have
+/// equal times; the head comes before the last one, with a time in proportion to its GEMM. 0 for a layer below 0.
+double backward_share(const RunConfig& config, int layer);
+
+/// Adds up all members.
+void add_to(comm::VirtualTime& total, const comm::VirtualTime& more);
+
+/// The manifest in that file, which rank 0 reads. Ranks: all. Throws: ConfigError, on every rank.
+Manifest manifest_of_root(const std::string& path, comm::Communicator& group);
+
+}  // namespace droptest::experiments

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/resolve_failures.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+#include "experiments/spec/pipeline_plan.h"
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+
+class FailuresResolver {
+ public:
+  FailuresResolver(json& spec, const std::string& where, const RunConfig& config, std::vector<std::string>& errors)
+      : spec_(spec), failures_(spec["failures"]), where_(where), config_(config), errors_(errors) {}
+
+  void resolve() {
+    if (failures_.contains("stages")) resolve_stages();
+    if (failures_.contains("replicas")) resolve_replicas();
+  }
+
+ private:
+  void report(const std::string& pointer, const std::string& message) {
+    errors_.push_back(where_ + ": /failures/" + pointer + ": " + message);
+  }
+
+  void resolve_stages() {
+    if (failures_["stages"]["rate"] == 0) {
+      failures_.erase("stages");
+      return;
+    }
+    const comm::ParallelLayout& layout = config_.parallel;
+    const auto refuse = [this](const std::string& why) { report("stages", "got failures of stages with " + why); };
+    if (layout.pipeline < 3) {
+      refuse("/parallel/pipeline " + std::to_string(layout.pipeline) +
+             ", want at least 3: the first and the last stage do not fail");
+    } else if (std::vector<int> ranks = pipeline_schedule(config_).rank_of_stage();
+               static_cast<int>(ranks.size()) != layout.pipeline || !std::ranges::is_sorted(ranks)) {
+      refuse("another placement than stage s on rank s of the pipeline, want that one");
+    } else if (layout.data > 1) {
+      refuse("/parallel/data " + std::to_string(layout.data) +
+             ", want 1: a stage of one replica would have the weights of another's");
+    }
+  }
+
+  void resolve_replicas() {
+    if (config_.sharding.shards_state()) {
+      report("replicas", "got absences of replicas with /parallel/zero " + std::to_string(config_.sharding.zero) +
+                             ", want zero 0, where each replica has all of the state");
+      return;
+    }
+    const auto steps = spec_["training"]["steps"].get<std::uint64_t>();
+    const int data = config_.parallel.data;
+    json& replicas = failures_["replicas"];
+    std::map<int, std::vector<std::size_t>> of_replica;
+    for (std::size_t i = 0; i < replicas.size(); ++i) {
+      json& absence = replicas[i];
+      const std::string pointer = "replicas/" + std::to_string(i);
+      const int replica = absence["data_rank"].get<int>();
+      const auto from = absence["from"].get<std::uint64_t>();
+      if (replica >= data) {
+        report(pointer + "/data_rank",
+               "got " + std::to_string(replica) + " with /parallel/data " + std::to_string(data) +
+                   (data < 2 ? ", want at least two replicas" : ", want 1 to " + std::to_string(data - 1)));
+      }
+      if (from > steps) {
+        report(pointer + "/from",
+               "got " + std::to_string(from) + ", want at most " + std::to_string(steps) + ", the last step");
+      }
+      if (absence.contains("until") && absence["until"].get<std::uint64_t>() <= from) {
+        report(pointer + "/until", "got " + absence["until"].dump() + ", want a step after " + std::to_string(from) +
+                                       ", the first without");
+      }
+      if (absence.contains("until") && absence["until"].get<std::uint64_t>() > steps) absence.erase("until");
+      of_replica[replica].push_back(i);
+    }
+    for (auto& [replica, absences] : of_replica) {
+      const auto from = [&replicas](std::size_t i) { return replicas[i]["from"].get<std::uint64_t>(); };
+      std::ranges::stable_sort(absences, {}, from);
+      for (std::size_t i = 1; i < absences.size(); ++i) {
+        const json& before = replicas[absences[i - 1]];
+        if (before.contains("until") && before["until"].get<std::uint64_t>() < from(absences[i])) continue;
+        report("replicas/" + std::to_string(absences[i]),
+               "got an absence from step " + std::to_string(from(absences[i])) + " that begins before replica " +
+                   std::to_string(replica) + " is back, want one absence for both, or a step between them");
+      }
+    }
+    std::stable_sort(replicas.begin(), replicas.end(), [](const json& a, const json& b) {
+      return std::pair(a["from"].get<std::uint64_t>(), a["data_rank"].get<int>()) <
+             std::pair(b["from"].get<std::uint64_t>(), b["data_rank"].get<int>());
+    });
+  }
+
+  json& spec_;
+  json& failures_;
+  const std::string& where_;
+  const RunConfig& config_;
+  std::vector<std::string>& errors_;
+};
+
+}  // namespace
+
+void resolve_failures(json& spec, const std::string& where, const RunConfig& config, std::vector<std::string>& errors) {
+  if (!spec.contains("failures")) return;
+  FailuresResolver(spec, where, config, errors).resolve();
+  if (spec["failures"].empty()) spec.erase("failures");
+}
+
+void resolve_elastic(json& spec, const std::string& where, const RunConfig& config, std::vector<std::string>& errors) {
+  if (!spec.contains("elastic")) return;
+  json& elastic = spec["elastic"];
+  const int data = config.parallel.data;
+  if (!elastic.contains("max_data")) elastic["max_data"] = data;
+  const auto report = [&](const std::string& pointer, const std::string& message) {
+    errors.push_back(where + ": /elastic" + pointer + ": " + message);
+  };
+  if (elastic["min_data"].get<int>() > data) {
+    report("/min_data", "got " + elastic["min_data"].dump() + ", want at most " + std::to_string(data) +
+                            ", the replicas of /parallel/data");
+  }
+  if (elastic["max_data"].get<int>() < data) {
+    report("/max_data", "got " + elastic["max_data"].dump() + ", want at least " + std::to_string(data) +
+                            ", the replicas of /parallel/data");
+  }
+  if (!spec.contains("checkpoint") || spec["checkpoint"]["every_steps"] == 0) {
+    report("", "got an elastic run without /checkpoint/every_steps, want checkpoints, from which it goes on");
+  }
+  if (spec.contains("failures")) {
+    report("", "got an elastic run with /failures, want one of the two: their ranks would change");
+  }
+  if (!spec.contains("restart")) spec["restart"] = {{"attempts", 3}, {"backoff_seconds", 1}};
+}
+
+}  // namespace droptest::experiments

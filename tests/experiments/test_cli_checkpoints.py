@@ -1,0 +1,369 @@
+# SPDX - License - Identifier : Apache - 2.0
+"""Runs that die and go on from their checkpoints, as their users see them."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+
+import pytest
+from cli_harness import (
+    BINARY,
+    CLEAN_ENVIRONMENT,
+    metrics_of,
+    processes_with,
+    run,
+    run_folders,
+    start,
+    summary_of,
+    wait_until,
+    write_spec,
+)
+
+STEPS = 40
+
+
+def spec(**changes):
+    """Losses with memory, stale values, a line and a checkpoint after each step."""
+    return {
+        "network": {
+            "path": "direct",
+            "payload_bytes": 64,
+            "fill": "stale",
+            "loss": {"model": "gilbert_elliott", "loss_rate": "5%", "mean_burst_packets": 3},
+        },
+        "training": {"steps": STEPS, "batch_sequences": 1, "learning_rate": 0.01, "warmup_steps": 2},
+        "validation": {"every_steps": 20, "tokens": 64},
+        "record": {"every_steps": 1, "sample_every_steps": 0, "weights": "final"},
+        "checkpoint": {"every_steps": 1, "keep": 2},
+        **changes,
+    }
+
+
+def records_of(folder):
+    """All that a run with the same losses has equal."""
+    measured = ("seconds", "ranks")
+    lines = [{key: value for key, value in line.items() if key not in measured} for line in metrics_of(folder)]
+    summary = summary_of(folder)
+    equal = ("steps", "tokens", "train", "validation", "status")
+    statistics = json.loads((folder / "loss_statistics.json").read_text())
+    return lines, {name: summary[name] for name in equal}, statistics, (folder / "weights.safetensors").read_bytes()
+
+
+def require(backend, folder):
+    if backend == "gloo" and "gloo (not built)" in run("info", cwd=folder).out:
+        pytest.skip("the gloo backend was not built")
+
+
+def checkpoints_of(folder):
+    return sorted(p.name for p in (folder / "checkpoints").glob("step-*") if not p.name.endswith(".part"))
+
+
+def kill_all(process, folder):
+    """SIGKILL for the command and all that it has started, at once."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    wait_until(lambda: not processes_with(str(folder)))
+
+
+def start_apart(folder, *words):
+    """In a process group and with arguments of its own."""
+    return subprocess.Popen(
+        [BINARY, *words, "--out", str(folder / "results")],
+        cwd=folder,
+        env=CLEAN_ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize(("backend", "kills"), [("local", 160), ("gloo", 40)])
+def test_kills_at_random_moments_lose_and_repeat_nothing(tmp_path, backend, kills):
+    require(backend, tmp_path)
+    write_spec(tmp_path, **spec(backend={"name": backend, "timeout_seconds": 20}))
+    run("run", "spec.json", "--out", "whole", "--set", "/checkpoint/every_steps=0", cwd=tmp_path)
+    (whole,) = run_folders(tmp_path, out="whole")
+    expected = records_of(whole)
+    moments = random.Random(20)
+    killed = finished = resumed = 0
+    longest = 0.5
+    while killed < kills:
+        process = start_apart(tmp_path, "run", "spec.json")
+        try:
+            out, err = process.communicate(timeout=moments.uniform(0, longest))
+        except subprocess.TimeoutExpired:
+            kill_all(process, tmp_path)
+            killed += 1
+            continue
+        assert process.returncode == 0, out + err
+        (folder,) = run_folders(tmp_path)
+        assert records_of(folder) == expected
+        assert "damaged" not in err and "not intact" not in err, err
+        if steps := summary_of(folder).get("resumed_at"):
+            resumed += 1
+            assert steps == sorted(steps)
+        finished += 1
+        assert "nothing to do" in run("run", "spec.json", cwd=tmp_path).out
+        run("checkpoint", "verify", folder, cwd=tmp_path)
+        shutil.rmtree(tmp_path / "results")
+    process = start_apart(tmp_path, "run", "spec.json")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    (folder,) = run_folders(tmp_path)
+    assert records_of(folder) == expected
+    assert resumed + len(summary_of(folder).get("resumed_at", [])) > 0
+
+
+def test_a_run_whose_rank_dies_is_started_again(tmp_path):
+    require("gloo", tmp_path)
+    gloo = {"backend": {"name": "gloo", "timeout_seconds": 5}}
+    steps = {"training": {"steps": 400, "batch_sequences": 1, "learning_rate": 0.01, "warmup_steps": 2}}
+    restart = {"restart": {"attempts": 1, "backoff_seconds": 0}}
+    write_spec(tmp_path, **{**spec(), **gloo, **steps, **restart})
+
+    def kill_a_rank(process, least_step):
+        def ranks():
+            return [p for p in processes_with("worker") if str(process.pid) in parents_of(p)]
+
+        folder = wait_until(lambda: run_folders(tmp_path))[0]
+        wait_until(lambda: (folder / "metrics.jsonl").exists() and len(metrics_of(folder)) > least_step)
+        before = set(ranks())
+        os.kill(sorted(before)[-1], signal.SIGKILL)
+        return folder, before, ranks
+
+    process = start("run", "spec.json", cwd=tmp_path)
+    folder, before, ranks = kill_a_rank(process, 5)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, out + err
+    summary = summary_of(folder)
+    assert summary["status"] == "completed" and len(summary["resumed_at"]) == 1 and summary["resumed_at"][0] >= 4
+    assert [line["step"] for line in metrics_of(folder)] == list(range(401))
+    run("run", "spec.json", "--out", "whole", cwd=tmp_path)
+    (whole,) = run_folders(tmp_path, out="whole")
+    assert records_of(folder) == records_of(whole)
+    # As often as the spec says, without a checkpoint in between.
+    shutil.rmtree(tmp_path / "results")
+    write_spec(tmp_path, **{**spec(checkpoint={"every_steps": 0}), **gloo, **steps, **restart})
+    process = start("run", "spec.json", cwd=tmp_path)
+    folder, before, ranks = kill_a_rank(process, 5)
+    after = wait_until(lambda: (now := set(ranks())) and not now & before and len(now) == 2 and now)
+    wait_until(lambda: len(metrics_of(folder)) > 20)
+    os.kill(sorted(after)[0], signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, out + err
+    assert summary_of(folder)["status"] == "failed" and "rank" in err
+
+
+def parents_of(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rsplit(")", 1)[1].split()[1:2]
+
+
+@pytest.mark.parametrize(("on_error", "backend"), [("continue", "local"), ("continue", "gloo"), ("stop", "local")])
+def test_a_checkpoint_that_cannot_be_written_is_said(tmp_path, on_error, backend):
+    require(backend, tmp_path)
+    by = {"backend": {"name": backend, "timeout_seconds": 20}}
+    write_spec(tmp_path, **spec(checkpoint={"every_steps": 10, "on_error": on_error}, **by))
+    # A file is where the folder of checkpoints is to be.
+    run("run", "spec.json", "--out", "probe", cwd=tmp_path)
+    (probe,) = run_folders(tmp_path, out="probe")
+    folder = tmp_path / "results" / "tiny" / probe.name
+    folder.mkdir(parents=True)
+    (folder / "checkpoints").write_text("in the way")
+    ran = run("run", "spec.json", cwd=tmp_path, expect=0 if on_error == "continue" else 2)
+    assert "checkpoint" in ran.err and "step 10" in ran.err and str(folder.relative_to(tmp_path)) in ran.err
+    summary = summary_of(folder)
+    if on_error == "continue":
+        assert summary["checkpoints"]["completed"] == 0 and summary["checkpoints"]["failed"] == STEPS // 10
+        assert records_of(folder) == records_of(probe)
+    else:
+        assert summary["status"] == "failed" and "checkpoint" in summary["error"]
+
+
+def test_a_disk_that_is_full_leaves_training_and_the_older_checkpoint(tmp_path):
+    write_spec(tmp_path, **spec(record={"every_steps": 1, "sample_every_steps": 0, "weights": "none"}))
+    run("run", "spec.json", "--set", "/training/steps=39", "--out", "probe", cwd=tmp_path)
+    (probe,) = run_folders(tmp_path, out="probe")
+    largest = max(file.stat().st_size for file in probe.rglob("*.safetensors"))
+    limited = f"ulimit -f {largest // 1024 // 2}; exec {BINARY} run spec.json"
+    ran = subprocess.run(["bash", "-c", limited], cwd=tmp_path, env=CLEAN_ENVIRONMENT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (folder,) = run_folders(tmp_path)
+    assert summary_of(folder)["checkpoints"]["failed"] == STEPS and "File too large" in ran.stderr
+    assert [line["step"] for line in metrics_of(folder)] == list(range(STEPS + 1))
+    assert not checkpoints_of(folder)
+
+
+def test_losses_are_kept_for_each_epoch(tmp_path):
+    write_spec(tmp_path, **spec(checkpoint={"every_steps": 5, "keep": 100}))
+    run("run", "spec.json", cwd=tmp_path)
+    (first,) = run_folders(tmp_path)
+    run("resume", first, "--at", "20", "--set", "/parallel/tensor=4", cwd=tmp_path)
+    (second,) = set(run_folders(tmp_path)) - {first}
+    run("resume", second, "--at", "30", "--set", "/parallel/tensor=1", cwd=tmp_path)
+    (third,) = set(run_folders(tmp_path)) - {first, second}
+
+    def epochs_of(folder):
+        return json.loads((folder / "loss_statistics.json").read_text()).get("earlier_epochs", [])
+
+    assert not epochs_of(first)
+    assert epochs_of(second) == epochs_of(third)[:1]
+    places = [(e["epoch"], e["run_id"], e["from_step"], e["to_step"], e["layout"]) for e in epochs_of(third)]
+    assert places == [(0, first.name, 0, 20, "tensor 2"), (1, second.name, 20, 30, "tensor 4")]
+    # As of a run that ends there.
+    run("run", "spec.json", "--set", "/training/steps=20", "--out", "short", cwd=tmp_path)
+    (short,) = run_folders(tmp_path, out="short")
+    assert epochs_of(third)[0]["classes"] == json.loads((short / "loss_statistics.json").read_text())["classes"]
+    assert set(epochs_of(third)[1]["classes"]) == {"tp_forward", "tp_backward"}
+
+
+@pytest.mark.parametrize("zero", [0, 2])
+def test_an_elastic_run_goes_on_with_fewer_replicas_and_takes_them_back(tmp_path, zero):
+    require("gloo", tmp_path)
+    changes = {
+        "backend": {"name": "gloo", "timeout_seconds": 5},
+        "parallel": {"tensor": 1, "data": 3, "zero": zero, "bucket_bytes": 8192},
+        "training": {"steps": 120, "batch_sequences": 1, "learning_rate": 0.01, "warmup_steps": 2},
+        "network": {
+            "path": "direct",
+            "payload_bytes": 64,
+            "classes": {"dp_gradient": {"loss": {"model": "bernoulli", "loss_rate": "5%"}}},
+        },
+        "checkpoint": {"every_steps": 20, "keep": 100},
+        "restart": {"attempts": 2, "backoff_seconds": 0},
+    }
+    changes["time"] = {
+        "link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 1},
+        "compute_milliseconds": 2,
+    }
+    write_spec(tmp_path, **spec(**changes, elastic={"min_data": 2}))
+    process = start("run", "spec.json", cwd=tmp_path)
+    folder = wait_until(lambda: run_folders(tmp_path))[0]
+    wait_until(lambda: (folder / "checkpoints/LATEST").exists())
+    ranks = [p for p in processes_with("worker") if str(process.pid) in parents_of(p)]
+    os.kill(sorted(ranks)[-1], signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0 and "with data 2" in err, out + err
+    lines = metrics_of(folder)
+    assert [line["step"] for line in lines] == list(range(121))
+    times = [line["virtual_seconds"] for line in lines]
+    assert times == sorted(times) and summary_of(folder)["time"]["virtual_seconds"] == times[-1] > 0.24
+    assert err.count("step 3/120:") == 1
+    without = [line["step"] for line in lines if "replicas" in line]
+    first = without[0] - 1
+    assert first % 20 == 0 and without == list(range(first + 1, first + 21))
+    assert summary_of(folder)["resumed_at"] == [first, first + 20]
+    assert summary_of(folder)["tokens"] == 32 * (3 * 100 + 2 * 20)
+    epochs = json.loads((folder / "loss_statistics.json").read_text())["earlier_epochs"]
+    places = [(e["epoch"], e["run_id"], e["from_step"], e["to_step"], e["layout"]) for e in epochs]
+    assert places == [(0, folder.name, 0, first, "data 3"), (1, folder.name, first, first + 20, "data 2")]
+
+    # The same layouts one after the other, by hand.
+    write_spec(tmp_path, **spec(**changes))
+    run("run", "spec.json", "--out", "by-hand", "--set", "/backend/name=local", cwd=tmp_path)
+    (begin,) = run_folders(tmp_path, out="by-hand")
+    for step, data in ((first, 2), (first + 20, 3)):
+        before = set(run_folders(tmp_path, out="by-hand"))
+        run("resume", begin, "--at", step, "--set", f"/parallel/data={data}", cwd=tmp_path)
+        (begin,) = set(run_folders(tmp_path, out="by-hand")) - before
+    tensors = [tensors_of(f / "weights.safetensors") for f in (begin, folder)]
+    assert tensors[0] == tensors[1]
+    last = json.loads((begin / "loss_statistics.json").read_text())
+    assert last["classes"] == json.loads((folder / "loss_statistics.json").read_text())["classes"]
+    assert [e["classes"] for e in last["earlier_epochs"]] == [e["classes"] for e in epochs]
+
+
+def tensors_of(path):
+    """The bytes behind the header, which names the run."""
+    file = path.read_bytes()
+    return file[8 + int.from_bytes(file[:8], "little") :]
+
+
+def test_an_elastic_run_without_a_checkpoint_starts_again_whole(tmp_path):
+    require("gloo", tmp_path)
+    changes = {
+        "backend": {"name": "gloo", "timeout_seconds": 5},
+        "parallel": {"tensor": 1, "data": 2},
+        "training": {"steps": 300, "batch_sequences": 1, "learning_rate": 0.01, "warmup_steps": 2},
+        "checkpoint": {"every_steps": 290},
+        "restart": {"attempts": 1, "backoff_seconds": 0},
+    }
+    write_spec(tmp_path, **spec(**changes, elastic={}))
+    process = start("run", "spec.json", cwd=tmp_path)
+    folder = wait_until(lambda: run_folders(tmp_path))[0]
+    wait_until(lambda: (folder / "metrics.jsonl").exists() and len(metrics_of(folder)) > 2)
+    ranks = [p for p in processes_with("worker") if str(process.pid) in parents_of(p)]
+    os.kill(sorted(ranks)[-1], signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0 and "with data 2" in err, out + err
+    assert not [line for line in metrics_of(folder) if "replicas" in line]
+
+
+def test_a_run_can_be_started_anew(tmp_path):
+    require("gloo", tmp_path)
+    gloo = {"backend": {"name": "gloo", "timeout_seconds": 5}}
+    steps = {"training": {"steps": 300, "batch_sequences": 1, "learning_rate": 0.01, "warmup_steps": 2}}
+    write_spec(tmp_path, **{**spec(), **gloo, **steps})
+    process = start_apart(tmp_path, "run", "spec.json")
+    folder = wait_until(lambda: run_folders(tmp_path))[0]
+    wait_until(lambda: (folder / "checkpoints/LATEST").exists())
+    kill_all(process, tmp_path)
+    run("run", "spec.json", "--fresh", cwd=tmp_path)
+    assert "resumed_at" not in summary_of(folder)
+    first = records_of(folder)
+    assert [line["step"] for line in first[0]] == list(range(301))
+    # For records that a finished run lacks.
+    run("run", "spec.json", "--again", "--set", "/record/links=include", cwd=tmp_path)
+    assert "resumed_at" not in summary_of(folder) and records_of(folder)[0] == first[0]
+    assert json.loads((folder / "loss_statistics.json").read_text())["links"]
+
+
+@pytest.mark.parametrize("hook", ["before", "after"])
+def test_a_command_may_take_longer_than_the_timeout_of_ranks(tmp_path, hook):
+    require("gloo", tmp_path)
+    command = [
+        "/bin/sh",
+        "-c",
+        f"sleep 2.5; test -e {'.' if hook == 'before' else '$DROPTEST_CHECKPOINT'} && touch done",
+    ]
+    by = {"backend": {"name": "gloo", "timeout_seconds": 2}}
+    write_spec(tmp_path, **spec(checkpoint={"every_steps": 20, "keep": 1, hook: command}, **by))
+    ran = run("run", "spec.json", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    assert summary_of(folder)["status"] == "completed" and summary_of(folder)["checkpoints"]["completed"] == 2
+    assert (tmp_path / "done").exists() and "command" not in ran.err
+
+
+def test_a_damaged_step_is_not_gone_back_to(tmp_path):
+    write_spec(tmp_path, **spec(checkpoint={"every_steps": 10, "keep": 10}))
+    run("run", "spec.json", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    damaged = next((folder / "checkpoints/step-20").glob("rank-*.safetensors"))
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    assert f"step-20/{damaged.name}" in run("resume", folder, "--at", "20", cwd=tmp_path, expect=2).err
+    assert len(checkpoints_of(folder)) == 4 and summary_of(folder)["status"] == "completed"
+
+
+def test_an_elastic_spec_without_meaning_is_refused(tmp_path):
+    def error_of(**changes):
+        write_spec(tmp_path, **spec(**{"parallel": {"tensor": 1, "data": 3}, "elastic": {}, **changes}))
+        return run("validate", "spec.json", cwd=tmp_path, expect=2).err
+
+    assert "/elastic/min_data: got 4, want at most 3" in error_of(elastic={"min_data": 4})
+    assert "/elastic/max_data: got 2, want at least 3" in error_of(elastic={"max_data": 2})
+    assert "/elastic: got an elastic run without /checkpoint/every_steps" in error_of(checkpoint={"every_steps": 0})
+    absences = {"replicas": [{"data_rank": 1, "from": 4}]}
+    assert "/elastic: got an elastic run with /failures" in error_of(failures=absences)
+    loss = {"model": "bernoulli", "loss_rate": "5%"}
+    link = {"loss": loss, "links": [{"sources": [2], "destinations": [0], "loss": loss}]}
+    assert "/elastic: with /parallel/data 2" in error_of(network=link, elastic={"min_data": 2})
+    assert run(
+        "validate", write_spec(tmp_path, **spec(parallel={"data": 3}, elastic={"min_data": 1})), cwd=tmp_path
+    ).out
