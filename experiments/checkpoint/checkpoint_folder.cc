@@ -118,6 +118,8 @@ void CheckpointFolder::discard(std::uint64_t step) const {
 }
 
 void CheckpointFolder::forget_after(std::uint64_t step) const {
+  std::error_code of_rescue;
+  fs::remove_all(rescue(), of_rescue);
   for (const std::string& name : names_in(path_)) {
     const std::optional<std::uint64_t> of = step_of(name);
     if (of && *of > step) remove_checkpoint(of_step(*of));

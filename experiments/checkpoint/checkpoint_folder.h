@@ -37,6 +37,8 @@ class CheckpointFolder {
   void commit(const Manifest& manifest, int keep) const;
   /// Removes a checkpoint that is not complete. Errors are ignored: begin() removes it, too.
   void discard(std::uint64_t step) const;
+  /// Where ranks leave their state when another rank dies (rescue.h).
+  std::string rescue() const { return path_ + "/rescue"; }
   /// Removes all that are not complete, of a process that was killed, and complete ones after `step`.
   void forget_after(std::uint64_t step) const;
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/json/json_text.h"
+#include "experiments/checkpoint/rescue.h"
 #include "experiments/checkpoint/restore.h"
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/run_records.h"
@@ -47,6 +48,7 @@ int epoch_at_start(const std::optional<CheckpointPlace>& place, const RunConfig&
   if (!place) return epoch;
   if (group.rank() == 0 && place->resume == CheckpointPlace::Resume::kNewest) {
     const CheckpointFolder folder(place->folder);
+    if (config.elastic && config.checkpoint) (void)complete_rescue(folder, place->run_id, config.checkpoint->keep);
     std::vector<std::uint64_t> steps = folder.steps();
     for (; !steps.empty(); steps.pop_back()) {
       try {
@@ -56,7 +58,7 @@ int epoch_at_start(const std::optional<CheckpointPlace>& place, const RunConfig&
         for (const RankFile& file : manifest.ranks) {
           if (may_differ) verify_rank_file(folder.of_step(manifest.step), file);
         }
-        epoch = manifest.epoch + (manifest.parallel == config.parallel ? 0 : 1);
+        epoch = manifest.epoch + (continues(manifest, config.parallel) ? 0 : 1);
         break;
       } catch (const ConfigError&) {
         continue;  // restore() says so
@@ -109,7 +111,7 @@ std::optional<Checkpointer::Restored> Checkpointer::restore(const TrainingState&
           throw ConfigError(folder_.of_step(step) + ": a checkpoint of run " + manifest.run_id + ", want one of " +
                             place_.run_id);
         }
-        if (!config_.elastic && !(manifest.parallel == config_.parallel)) {
+        if (!config_.elastic && !continues(manifest, config_.parallel)) {
           throw ConfigError(folder_.of_step(step) + ": a checkpoint of " + manifest.parallel.text() + ", want one of " +
                             config_.parallel.text() + ", or an elastic run (/elastic)");
         }
@@ -125,7 +127,7 @@ std::optional<Checkpointer::Restored> Checkpointer::restore(const TrainingState&
     const Manifest manifest = parse_manifest(text, "manifest of rank 0");
     std::optional<RestoredState> restored;
     std::string error;
-    const bool is_recut = config_.elastic && !(manifest.parallel == config_.parallel);
+    const bool is_recut = config_.elastic && !continues(manifest, config_.parallel);
     try {
       const std::string folder = folder_.of_step(manifest.step);
       restored.emplace(is_recut ? RestoredState::recut(folder, manifest, state)
@@ -185,7 +187,6 @@ void Checkpointer::take(std::uint64_t step, const TrainingState& state) {
   error = text_of_root(error, group_, "folder of a checkpoint");
   if (!error.empty()) return fail(step, error);
   writing_epochs_ = state.epochs();
-  if (!writing_epochs_.empty()) writing_epochs_.back()["run_id"] = place_.run_id;
   const Clock::time_point begin = Clock::now();
   auto snapshot = std::make_shared<RankSnapshot>(take_snapshot(state, group_.rank(), replica_of()));
   totals_.snapshot_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
@@ -226,16 +227,29 @@ void Checkpointer::poll(Wait wait) {
   run_hook(config_.checkpoint->after, step);
 }
 
-std::string Checkpointer::commit(const std::vector<std::string>& files) {
+Manifest Checkpointer::manifest_of(std::uint64_t step, json epochs) const {
+  if (!epochs.empty()) epochs.back()["run_id"] = place_.run_id;
   Manifest manifest;
-  manifest.step = writing_step_;
+  manifest.step = step;
   manifest.name = place_.name;
   manifest.run_id = place_.run_id;
   manifest.spec_sha256 = place_.spec_sha256;
   manifest.epoch = epoch_;
   manifest.parallel = config_.parallel;
-  manifest.epochs = writing_epochs_;
+  manifest.epochs = std::move(epochs);
   manifest.provenance = place_.provenance;
+  return manifest;
+}
+
+void Checkpointer::leave(std::uint64_t step, const TrainingState& state, std::vector<std::byte> progress, json epochs) {
+  TrainingState alone = state;
+  alone.visit_network = [](sim::StateVisitor&) {};  // within a step; the links of the next epoch are others
+  alone.visit_progress = [&progress](sim::StateVisitor& visitor) { visitor.bytes(progress); };
+  leave_rescue(folder_, manifest_of(step, std::move(epochs)), take_snapshot(alone, group_.rank(), std::nullopt));
+}
+
+std::string Checkpointer::commit(const std::vector<std::string>& files) {
+  Manifest manifest = manifest_of(writing_step_, writing_epochs_);
   try {
     std::uint64_t bytes = 0;
     for (const std::string& text : files) {

@@ -66,6 +66,9 @@ class Checkpointer {
   /// Takes a checkpoint where its time has come, or where it is asked for; that one is complete when this returns.
   /// Throws: ConfigError for one that failed, where the config says that training ends then.
   void after_step(std::uint64_t step, const TrainingState& state, Because because);
+  /// Leaves this rank's state to complete_rescue(), with these losses (Manifest::epochs). `progress`: the saved bytes
+  /// of TrainingState::visit_progress() that belong to the model. Ranks: each by itself. Throws: ConfigError.
+  void leave(std::uint64_t step, const TrainingState& state, std::vector<std::byte> progress, nlohmann::json epochs);
   /// Returns when the last checkpoint is complete.
   void finish();
 
@@ -80,6 +83,7 @@ class Checkpointer {
   /// Completes the checkpoint that is being written, if its files are.
   enum class Wait : std::uint8_t { kNo, kYes };
   void poll(Wait wait);
+  Manifest manifest_of(std::uint64_t step, nlohmann::json epochs) const;
   std::string commit(const std::vector<std::string>& files);
   void fail(std::uint64_t step, const std::string& error);
   /// Starts the command on rank 0.

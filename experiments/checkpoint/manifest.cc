@@ -134,12 +134,17 @@ std::string manifest_text(const Manifest& manifest) {
                    {"epochs", manifest.epochs},
                    {"provenance", manifest.provenance},
                    {"ranks", std::move(files)}};
+  if (manifest.is_rescue) document["is_rescue"] = true;
   document["crc32c"] = crc_of(document);
   comm::require_valid(schema_of(SchemaKind::kCheckpoint), document, "manifest.json");
   return document.dump(1) + "\n";
 }
 
-Manifest parse_manifest(const std::string& text, const std::string& where) {
+bool continues(const Manifest& manifest, const comm::ParallelLayout& layout) {
+  return manifest.parallel == layout && !manifest.is_rescue;
+}
+
+Manifest parse_manifest(const std::string& text, const std::string& where, ManifestFiles files) {
   json document = comm::parse_json(text, where);
   // The checksum first: a damaged file should not be told to be of another version.
   if (!document.is_object() || !document.contains("crc32c") || !document["crc32c"].is_string()) {
@@ -161,6 +166,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
   manifest.epoch = document["epoch"];
   manifest.epochs = document["epochs"];
   manifest.provenance = document["provenance"];
+  manifest.is_rescue = document.value("is_rescue", false);
   const json& parallel = document["parallel"];
   for (const comm::ParallelDimension dimension : comm::kParallelDimensions) {
     manifest.parallel.of(dimension) = parallel[std::string(comm::name_of(dimension))];
@@ -175,15 +181,22 @@ Manifest parse_manifest(const std::string& text, const std::string& where) {
     }
   }
   const int ranks = manifest.parallel.world_size();
-  if (document["ranks"].size() != static_cast<std::size_t>(ranks)) {
-    throw ConfigError(where + ": /ranks: got " + std::to_string(document["ranks"].size()) + " ranks, want the " +
-                      std::to_string(ranks) + " of /parallel");
+  const std::size_t want = files == ManifestFiles::kOneRank ? 1 : static_cast<std::size_t>(ranks);
+  if (document["ranks"].size() != want) {
+    throw ConfigError(where + ": /ranks: got " + std::to_string(document["ranks"].size()) + " ranks, want " +
+                      std::to_string(want) + " of " + manifest.parallel.text());
   }
-  for (int rank = 0; rank < ranks; ++rank) {
+  for (std::size_t i = 0; i < want; ++i) {
+    const auto rank = static_cast<int>(i);
     const std::string here = where + ": /ranks/" + std::to_string(rank);
-    manifest.ranks.push_back(rank_file_from_json(document["ranks"][static_cast<std::size_t>(rank)], here));
+    manifest.ranks.push_back(rank_file_from_json(document["ranks"][i], here));
     const RankFile& file = manifest.ranks.back();
-    if (file.rank != rank) {
+    if (files == ManifestFiles::kOneRank) {
+      if (file.rank < 0 || file.rank >= ranks) {
+        throw ConfigError(here + "/rank: got " + std::to_string(file.rank) + ", want a rank below " +
+                          std::to_string(ranks));
+      }
+    } else if (file.rank != rank) {
       throw ConfigError(here + "/rank: got " + std::to_string(file.rank) + ", want " + std::to_string(rank));
     }
     if (file.replica_of && (*file.replica_of < 0 || *file.replica_of >= ranks)) {

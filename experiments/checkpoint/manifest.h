@@ -46,10 +46,15 @@ struct Manifest {
   int epoch = 0;            ///< how often the run before it was continued with another layout
   comm::ParallelLayout parallel;
   std::vector<RankFile> ranks;
+  /// Whether ranks that outlived others have left it (rescue.h): the run goes on from it in a new epoch.
+  bool is_rescue = false;
   /// The losses of each epoch up to the step, the earliest first, the own one last (schema `checkpoint`).
   nlohmann::json epochs = nlohmann::json::array();
   nlohmann::json provenance = nlohmann::json::object();  ///< version and commit of the program, time
 };
+
+/// Whether a run with that layout goes on from the checkpoint with all of its state, and with the same links.
+bool continues(const Manifest& manifest, const comm::ParallelLayout& layout);
 
 /// A checksum as manifests have it: eight hexadecimal digits.
 std::string crc_text(std::uint32_t crc);
@@ -61,7 +66,9 @@ RankFile rank_file_from_json(const nlohmann::json& object, const std::string& wh
 /// The text of a manifest.json, with a checksum of its own.
 std::string manifest_text(const Manifest& manifest);
 /// Throws: ConfigError that names `where`: no JSON, another version, a checksum that does not fit, a member without
-/// meaning.
-Manifest parse_manifest(const std::string& text, const std::string& where);
+/// meaning, files of other ranks than `files` says.
+enum class ManifestFiles : std::uint8_t { kAllRanks, kOneRank };
+Manifest parse_manifest(const std::string& text, const std::string& where,
+                        ManifestFiles files = ManifestFiles::kAllRanks);
 
 }  // namespace droptest::experiments

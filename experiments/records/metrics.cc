@@ -71,6 +71,7 @@ json to_json_line(const MetricsLine& line) {
     }
   }
   if (line.lost_samples != 0) out["lost_samples"] = line.lost_samples;
+  if (line.failed_checkpoints != 0) out["failed_checkpoints"] = line.failed_checkpoints;
   for (const auto& [name, error] : line.classes) {
     out["classes"][name] = {{"nmse", finite_or_null(error.nmse)}, {"cosine", finite_or_null(error.cosine)}};
   }

@@ -96,6 +96,7 @@ struct MetricsLine {
   std::map<std::string, Divergence> divergence_groups;  ///< by parameter group; written with `divergence`
   std::map<std::string, CollectiveError> classes;       ///< by traffic class; written where not empty
   std::uint64_t lost_samples = 0;                       ///< so far, in shards set aside; written where not 0
+  std::uint64_t failed_checkpoints = 0;                 ///< so far; written where not 0
   std::map<std::string, RealisedLoss> losses;           ///< likewise
   nlohmann::json ranks = nlohmann::json::array();       ///< RankUsage of each; written where not empty
 };

@@ -24,6 +24,7 @@
 #include "comm/rendezvous/tcp_connection.h"
 #include "comm/run_ranks.h"
 #include "comm/spec/sha256.h"
+#include "experiments/checkpoint/rescue.h"
 #include "experiments/data/corpus.h"
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/file_lock.h"
@@ -331,6 +332,9 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
       if (!lacks_replicas || options.stop_requested() || read_summary(directory)) break;
       replicas = run.config.parallel.data;
     } catch (const RankFailure& failure) {
+      if (run.config.elastic && run.config.checkpoint) {
+        (void)complete_rescue(checkpoints, run.run_id, run.config.checkpoint->keep);
+      }
       if (newest() > reached) failed = 0;
       reached = newest();
       const auto pause = pause_before_restart(run.config.restart, ++failed);

@@ -8,10 +8,12 @@
 #include <filesystem>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/metered_communicator.h"
 #include "experiments/checkpoint/restore.h"
+#include "experiments/checkpoint/state_bytes.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/evaluation.h"
 #include "experiments/run/rank_agreement.h"
@@ -24,6 +26,7 @@
 #include "experiments/run/training_model.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "models/gpt2/gpt2_weights.h"
+#include "sim/error.h"
 
 namespace droptest::experiments {
 namespace {
@@ -34,6 +37,34 @@ constexpr std::size_t kFinalLossLines = 10;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 bool is_multiple(std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; }
+
+/// The results of a step before its line of metrics.jsonl.
+struct UnrecordedStep {
+  UnrecordedStep() = default;
+  explicit UnrecordedStep(const MetricsLine& line)
+      : step(line.step),
+        train_loss(line.train_loss),
+        gradient_norm(line.gradient_norm),
+        learning_rate(line.learning_rate),
+        replicas(line.replicas) {}
+  MetricsLine line() const {
+    MetricsLine line;
+    line.step = step;
+    line.train_loss = train_loss;
+    line.gradient_norm = gradient_norm;
+    line.learning_rate = learning_rate;
+    line.replicas = replicas;
+    return line;
+  }
+  void visit_state(sim::StateVisitor& visitor) {
+    visit_values(visitor, step, train_loss, gradient_norm, learning_rate, replicas);
+  }
+  std::uint64_t step = 0;
+  std::optional<double> train_loss;
+  std::optional<double> gradient_norm;
+  std::optional<double> learning_rate;
+  std::optional<int> replicas;
+};
 
 /// One rank's run: the objects of training, and the measurements so far.
 class Trainer {
@@ -81,14 +112,30 @@ class Trainer {
   }
 
   TrainingOutcome run() {
+    try {
+      return run_to_end();
+    } catch (const CommError& error) {
+      leave_state(error.what());
+      throw;
+    }
+  }
+
+ private:
+  TrainingOutcome run_to_end() {
     start_ = Clock::now();
     const auto resumed = checkpointer_ ? checkpointer_->restore(training_state()) : std::nullopt;
-    if (group_.rank() == 0) hooks_.on_start(resumed ? std::optional(resumed->step) : std::nullopt);
+    if (group_.rank() == 0) {
+      hooks_.on_start(resumed ? std::optional(resumed->step - (unrecorded_ ? 1 : 0)) : std::nullopt);
+    }
     if (resumed) {
       outcome_.resumed_at.push_back(resumed->step);
       attendance_ = &absences_.at(resumed->step);
       if (!attendance_->absent.empty()) absences_.adopt(*attendance_, model_);
       if (resumed->epochs) begin_epoch(*resumed->epochs);
+      if (unrecorded_) {
+        MetricsLine line = std::exchange(unrecorded_, std::nullopt)->line();
+        record_step(line);
+      }
     } else {
       begin();
     }
@@ -105,7 +152,6 @@ class Trainer {
     return std::move(outcome_);
   }
 
- private:
   void begin() {
     if (config_.start) {
       start_from_checkpoint();
@@ -134,8 +180,10 @@ class Trainer {
   /// After the state of another layout.
   void begin_epoch(const nlohmann::json& before) {
     outcome_.earlier_epochs = before.dump();
-    time_before_ = time_at_checkpoint_;
+    time_before_ = time_so_far_;
     epoch_start_ = outcome_.steps;
+    counted_ = "{}";
+    counted_to_step_ = outcome_.steps;
     (void)model_.parameters();
     model_.set_values();  // also the rounded ones
     spread_starting_weights();
@@ -154,13 +202,49 @@ class Trainer {
     if (!outcome_.earlier_epochs.empty()) all = nlohmann::json::parse(outcome_.earlier_epochs);
     const std::vector<comm::ClassStatistics> statistics =
         network_.collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit);
-    if (const auto time = collect_time()) time_at_checkpoint_ = *time;
-    all.push_back({{"epoch", epoch_},
-                   {"from_step", epoch_start_},
-                   {"to_step", outcome_.steps},
-                   {"layout", config_.parallel.text()},
-                   {"classes", loss_statistics_json(statistics, config_.network)["classes"]}});
+    if (const auto time = collect_time()) time_so_far_ = *time;
+    nlohmann::json own = own_epoch(outcome_.steps, loss_statistics_json(statistics, config_.network)["classes"]);
+    counted_ = own["classes"].dump();
+    counted_to_step_ = outcome_.steps;
+    all.push_back(std::move(own));
     return all;
+  }
+
+  nlohmann::json own_epoch(std::uint64_t to_step, nlohmann::json classes) const {
+    return {{"epoch", epoch_},
+            {"from_step", epoch_start_},
+            {"to_step", to_step},
+            {"layout", config_.parallel.text()},
+            {"classes", std::move(classes)}};
+  }
+
+  /// Another rank has died. Replicas that are whole go on from the state after the last update (rescue.h). The values
+  /// of a step change after its last message, with ZeRO 0, so they are those of that step.
+  void leave_state(const std::string& why) {
+    if (!updated_) return;
+    group_.abort(why);  // so that no other rank waits for this one
+    nlohmann::json epochs = nlohmann::json::array();
+    if (!outcome_.earlier_epochs.empty()) epochs = nlohmann::json::parse(outcome_.earlier_epochs);
+    nlohmann::json own = own_epoch(updated_->step, nlohmann::json::parse(counted_));
+    if (counted_to_step_ < updated_->step) own["counted_to_step"] = counted_to_step_;
+    epochs.push_back(std::move(own));
+    try {
+      checkpointer_->leave(updated_->step, training_state(), std::move(updated_->progress), std::move(epochs));
+    } catch (const ConfigError& error) {
+      hooks_.on_checkpoint_error(updated_->step, error.what());
+    }
+  }
+
+  /// After an update: the state that the rank would leave.
+  void keep_for_rescue(const MetricsLine& line) {
+    const bool can_leave = config_.elastic && checkpointer_ && config_.sharding.zero == 0 && !failures_;
+    updated_.reset();
+    if (!can_leave || !attendance_->absent.empty()) return;
+    unrecorded_ = UnrecordedStep(line);
+    StateSaver saver;
+    visit_progress(saver);
+    unrecorded_.reset();
+    updated_ = Updated{line.step, saver.take()};
   }
 
   /// The parameters and the optimizer of another run.
@@ -180,9 +264,9 @@ class Trainer {
     double seconds = seconds_since(start_);
     visit_values(visitor, outcome_.steps, outcome_.tokens, outcome_.validation_final_loss,
                  outcome_.validation_best_loss, outcome_.validation_tokens, outcome_.selection_loss,
-                 outcome_.selection_tokens, outcome_.stage_failures, time_before_, time_at_checkpoint_,
-                 outcome_.started_from, outcome_.resumed_at, outcome_.earlier_epochs, epoch_start_, last_losses_,
-                 training_seconds_, seconds, *data_);
+                 outcome_.selection_tokens, outcome_.stage_failures, time_before_, time_so_far_, outcome_.started_from,
+                 outcome_.resumed_at, outcome_.earlier_epochs, epoch_start_, counted_, counted_to_step_, unrecorded_,
+                 last_losses_, training_seconds_, seconds, *data_);
     if (visitor.turn() != sim::StateVisitor::Turn::kRestore) return;
     start_ = Clock::now() - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
@@ -246,10 +330,16 @@ class Trainer {
       }
     }
     training_seconds_ += seconds_since(step_start);
-    const auto pause = network_.pause_clock();
-
     outcome_.steps = step;
     outcome_.tokens += data.sequences * static_cast<std::uint64_t>(training.sequence_tokens);
+    keep_for_rescue(line);
+    record_step(line);
+  }
+
+  /// After the update: measurements, the line, the checkpoint.
+  void record_step(MetricsLine& line) {
+    const auto pause = network_.pause_clock();
+    const std::uint64_t step = line.step;
     const bool last = step == last_step();
     const bool sampled = is_multiple(step, config_.record.sample_every_steps);
     const bool validated = last || is_multiple(step, config_.validation.every_steps);
@@ -269,6 +359,7 @@ class Trainer {
   void attend(std::uint64_t step) {
     const Attendance& next = absences_.at(step);
     if (&next == attendance_) return;
+    updated_.reset();
     const auto stop = network_.stop_clock();
     absences_.change(*attendance_, next, model_);
     attendance_ = &next;
@@ -365,7 +456,9 @@ class Trainer {
     line.tokens = outcome_.tokens;
     line.seconds = seconds_since(start_);
     if (const auto record = data_->record()) line.lost_samples = record->lost_samples;
+    if (checkpointer_) line.failed_checkpoints = checkpointer_->totals().failed;
     outcome_.time = collect_time();
+    if (outcome_.time) time_so_far_ = *outcome_.time;
     if (outcome_.time) line.virtual_seconds = outcome_.time->seconds;
     if (line.train_loss) {
       last_losses_.push_back(*line.train_loss);
@@ -434,10 +527,20 @@ class Trainer {
 
   Clock::time_point start_;
   double training_seconds_ = 0;
-  std::uint64_t epoch_start_ = 0;         ///< the last step before the epoch
-  comm::VirtualTime time_before_;         ///< of the epochs before
-  comm::VirtualTime time_at_checkpoint_;  ///< of all epochs, at the last one
-  bool checkpoint_asked_ = false;         ///< by an alert
+  std::uint64_t epoch_start_ = 0;      ///< the last step before the epoch
+  std::string counted_ = "{}";         ///< the epoch's losses by class as JSON, as they were last collected
+  std::uint64_t counted_to_step_ = 0;  ///< of those
+  /// In the state of a rescue: the step whose line may not have been written.
+  std::optional<UnrecordedStep> unrecorded_;
+  /// The state of now, or of the update before. Absent: a rank that dies sends the run back to its last checkpoint.
+  struct Updated {
+    std::uint64_t step;
+    std::vector<std::byte> progress;
+  };
+  std::optional<Updated> updated_;
+  comm::VirtualTime time_before_;  ///< of the epochs before
+  comm::VirtualTime time_so_far_;  ///< of all epochs, at the last line or checkpoint
+  bool checkpoint_asked_ = false;  ///< by an alert
   std::vector<double> last_losses_;
   TrainingOutcome outcome_;
 };

@@ -39,6 +39,10 @@ constexpr std::array kKinds = {
                 "divergence/groups for the parameters that drift, and the loss of the class that carries them"},
     AnomalyKind{"memory_growth", AnomalyRule::kGrowth, 1.5,
                 "ranks/*/resident_bytes of the lines before; buffers of error feedback and stale values do not grow"},
+    AnomalyKind{"checkpoint_failed", AnomalyRule::kAbove, 0,
+                "space and rights of the run's folder; the older checkpoints are there: droptest checkpoint verify"},
+    AnomalyKind{"lost_samples", AnomalyRule::kAbove, 0,
+                "the shards that cannot be read: the run's messages name them, summary.json has them at the end"},
 };
 
 double median_of(std::vector<double> values) {
@@ -133,6 +137,8 @@ std::vector<AnomalyDetector::Reading> AnomalyDetector::readings_of(const json& l
   if (const auto norm = number_in(line, "gradient_norm")) {
     readings.push_back({"gradient_norm_spike", "gradient_norm", "norm", norm});
   }
+  add_increase(line, "checkpoint_failed", "failed_checkpoints", readings);
+  add_increase(line, "lost_samples", "lost_samples", readings);
   add_speed(line, readings);
   if (line.contains("losses") && line["losses"].is_object()) {
     for (const auto& [name, counts] : line["losses"].items()) {
@@ -142,6 +148,14 @@ std::vector<AnomalyDetector::Reading> AnomalyDetector::readings_of(const json& l
   add_drift(line, readings);
   add_ranks(line, readings);
   return readings;
+}
+
+/// A counter that is absent is 0. After a restart it may begin anew.
+void AnomalyDetector::add_increase(const json& line, std::string_view kind, const char* counter,
+                                   std::vector<Reading>& readings) const {
+  const double now = number_in(line, counter).value_or(0);
+  const double before = number_in(last_line_, counter).value_or(0);
+  readings.push_back({kind, counter, "", now, now < before ? now : now - before});
 }
 
 /// Lines with an evaluation or a sample took longer: they are compared with their like.

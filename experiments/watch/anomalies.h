@@ -77,6 +77,8 @@ class AnomalyDetector {
     std::optional<double> size = {};  ///< judged in place of the value by kAbove
   };
   std::vector<Reading> readings_of(const nlohmann::json& line);
+  void add_increase(const nlohmann::json& line, std::string_view kind, const char* counter,
+                    std::vector<Reading>& readings) const;
   void add_speed(const nlohmann::json& line, std::vector<Reading>& readings);
   void add_drift(const nlohmann::json& line, std::vector<Reading>& readings);
   void add_ranks(const nlohmann::json& line, std::vector<Reading>& readings);

@@ -164,6 +164,21 @@ TEST(Anomalies, MemoryThatGrowsOverItsFirstLines) {
   EXPECT_THAT(grow(0.4), IsEmpty());
 }
 
+TEST(Anomalies, CountersThatGrow) {
+  const auto found = found_in(30, [](std::uint64_t step, json& line) {
+    if (step >= 10) line["failed_checkpoints"] = step < 20 ? 1 : 2;
+    if (step >= 12) line["lost_samples"] = step;
+  });
+  EXPECT_THAT(found, ElementsAre("10 checkpoint_failed failed_checkpoints", "12 lost_samples lost_samples",
+                                 "20 checkpoint_failed failed_checkpoints"));
+  const auto restarted = found_in(30, [](std::uint64_t step, json& line) {
+    if (step >= 10) line["failed_checkpoints"] = step < 20 ? 5 : 1;
+  });
+  EXPECT_THAT(restarted,
+              ElementsAre("10 checkpoint_failed failed_checkpoints", "20 checkpoint_failed failed_checkpoints"))
+      << "the count begins anew with a restart";
+}
+
 TEST(Anomalies, AnswersAreAFunctionOfTheLines) {
   const auto spike = [](std::uint64_t step, json& line) {
     if (step % 17 == 0) line["train_loss"] = 20.0;

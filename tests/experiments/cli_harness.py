@@ -103,6 +103,12 @@ def metrics_of(run_folder):
     return [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
 
 
+def events_of(run_folder):
+    """None where the run has no anomaly."""
+    path = run_folder / "events.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def losses_of(run_folder):
     """Step -> the losses of that step."""
     return {m["step"]: (m.get("train_loss"), m.get("validation_loss")) for m in metrics_of(run_folder)}

@@ -1,4 +1,4 @@
-# SPDX - License - Identifier : Apache - 2.0
+# SPDX-License-Identifier: Apache-2.0
 """Runs that die and go on from their checkpoints, as their users see them."""
 
 import json
@@ -12,6 +12,7 @@ import pytest
 from cli_harness import (
     BINARY,
     CLEAN_ENVIRONMENT,
+    events_of,
     metrics_of,
     processes_with,
     run,
@@ -197,6 +198,13 @@ def test_a_disk_that_is_full_leaves_training_and_the_older_checkpoint(tmp_path):
     assert summary_of(folder)["checkpoints"]["failed"] == STEPS and "File too large" in ran.stderr
     assert [line["step"] for line in metrics_of(folder)] == list(range(STEPS + 1))
     assert not checkpoints_of(folder)
+    (event,) = events_of(folder)
+    assert (event["kind"], event["quantity"], event["value"]) == ("checkpoint_failed", "failed_checkpoints", 1)
+    assert "checkpoint failed: failed_checkpoints is 1" in event["message"]
+
+
+def epochs_of(path, member):
+    return json.loads(path.read_text()).get(member, [])
 
 
 def test_losses_are_kept_for_each_epoch(tmp_path):
@@ -208,18 +216,18 @@ def test_losses_are_kept_for_each_epoch(tmp_path):
     run("resume", second, "--at", "30", "--set", "/parallel/tensor=1", cwd=tmp_path)
     (third,) = set(run_folders(tmp_path)) - {first, second}
 
-    def epochs_of(folder):
-        return json.loads((folder / "loss_statistics.json").read_text()).get("earlier_epochs", [])
+    def earlier_epochs(folder):
+        return epochs_of(folder / "loss_statistics.json", "earlier_epochs")
 
-    assert not epochs_of(first)
-    assert epochs_of(second) == epochs_of(third)[:1]
-    places = [(e["epoch"], e["run_id"], e["from_step"], e["to_step"], e["layout"]) for e in epochs_of(third)]
+    assert not earlier_epochs(first)
+    assert earlier_epochs(second) == earlier_epochs(third)[:1]
+    places = [(e["epoch"], e["run_id"], e["from_step"], e["to_step"], e["layout"]) for e in earlier_epochs(third)]
     assert places == [(0, first.name, 0, 20, "tensor 2"), (1, second.name, 20, 30, "tensor 4")]
     # As of a run that ends there.
     run("run", "spec.json", "--set", "/training/steps=20", "--out", "short", cwd=tmp_path)
     (short,) = run_folders(tmp_path, out="short")
-    assert epochs_of(third)[0]["classes"] == json.loads((short / "loss_statistics.json").read_text())["classes"]
-    assert set(epochs_of(third)[1]["classes"]) == {"tp_forward", "tp_backward"}
+    assert earlier_epochs(third)[0]["classes"] == json.loads((short / "loss_statistics.json").read_text())["classes"]
+    assert set(earlier_epochs(third)[1]["classes"]) == {"tp_forward", "tp_backward"}
 
 
 @pytest.mark.parametrize("zero", [0, 2])
@@ -256,18 +264,25 @@ def test_an_elastic_run_goes_on_with_fewer_replicas_and_takes_them_back(tmp_path
     assert err.count("step 3/120:") == 1
     without = [line["step"] for line in lines if "replicas" in line]
     first = without[0] - 1
-    assert first % 20 == 0 and without == list(range(first + 1, first + 21))
-    assert summary_of(folder)["resumed_at"] == [first, first + 20]
-    assert summary_of(folder)["tokens"] == 32 * (3 * 100 + 2 * 20)
-    epochs = json.loads((folder / "loss_statistics.json").read_text())["earlier_epochs"]
+    # Whole state is left by the ranks that live; shards of it are in checkpoints alone.
+    back = first - first % 20 + 20
+    assert zero == 0 or first % 20 == 0
+    assert without == list(range(first + 1, back + 1))
+    assert summary_of(folder)["resumed_at"] == [first, back]
+    assert summary_of(folder)["tokens"] == 32 * (3 * (120 - len(without)) + 2 * len(without))
+    epochs = epochs_of(folder / "loss_statistics.json", "earlier_epochs")
     places = [(e["epoch"], e["run_id"], e["from_step"], e["to_step"], e["layout"]) for e in epochs]
-    assert places == [(0, folder.name, 0, first, "data 3"), (1, folder.name, first, first + 20, "data 2")]
+    assert places == [(0, folder.name, 0, first, "data 3"), (1, folder.name, first, back, "data 2")]
+    counted = epochs[0].get("counted_to_step", first)
+    assert counted == first - first % 20
 
     # The same layouts one after the other, by hand.
     write_spec(tmp_path, **spec(**changes))
-    run("run", "spec.json", "--out", "by-hand", "--set", "/backend/name=local", cwd=tmp_path)
+    by_hand = ("--out", "by-hand", "--set", "/backend/name=local", "--set", "/checkpoint/every_steps=1")
+    run("run", "spec.json", *by_hand, "--set", "/checkpoint/keep=1000", cwd=tmp_path)
     (begin,) = run_folders(tmp_path, out="by-hand")
-    for step, data in ((first, 2), (first + 20, 3)):
+    of_step = epochs_of(begin / f"checkpoints/step-{counted}/manifest.json", "epochs")
+    for step, data in ((first, 2), (back, 3)):
         before = set(run_folders(tmp_path, out="by-hand"))
         run("resume", begin, "--at", step, "--set", f"/parallel/data={data}", cwd=tmp_path)
         (begin,) = set(run_folders(tmp_path, out="by-hand")) - before
@@ -275,7 +290,8 @@ def test_an_elastic_run_goes_on_with_fewer_replicas_and_takes_them_back(tmp_path
     assert tensors[0] == tensors[1]
     last = json.loads((begin / "loss_statistics.json").read_text())
     assert last["classes"] == json.loads((folder / "loss_statistics.json").read_text())["classes"]
-    assert [e["classes"] for e in last["earlier_epochs"]] == [e["classes"] for e in epochs]
+    assert last["earlier_epochs"][1]["classes"] == epochs[1]["classes"]
+    assert of_step[0]["classes"] == epochs[0]["classes"]
 
 
 def tensors_of(path):
@@ -284,11 +300,12 @@ def tensors_of(path):
     return file[8 + int.from_bytes(file[:8], "little") :]
 
 
-def test_an_elastic_run_without_a_checkpoint_starts_again_whole(tmp_path):
+@pytest.mark.parametrize("zero", [0, 1])
+def test_an_elastic_run_before_its_first_checkpoint(tmp_path, zero):
     require("gloo", tmp_path)
     changes = {
         "backend": {"name": "gloo", "timeout_seconds": 5},
-        "parallel": {"tensor": 1, "data": 2},
+        "parallel": {"tensor": 1, "data": 2, "zero": zero},
         "training": {"steps": 300, "batch_sequences": 1, "learning_rate": 0.01, "warmup_steps": 2},
         "checkpoint": {"every_steps": 290},
         "restart": {"attempts": 1, "backoff_seconds": 0},
@@ -300,8 +317,15 @@ def test_an_elastic_run_without_a_checkpoint_starts_again_whole(tmp_path):
     ranks = [p for p in processes_with("worker") if str(process.pid) in parents_of(p)]
     os.kill(sorted(ranks)[-1], signal.SIGKILL)
     out, err = process.communicate(timeout=120)
-    assert process.returncode == 0 and "with data 2" in err, out + err
-    assert not [line for line in metrics_of(folder) if "replicas" in line]
+    # Without a state to go on from, all replicas start again.
+    assert process.returncode == 0 and f"with data {1 if zero == 0 else 2}" in err, out + err
+    lines = metrics_of(folder)
+    assert [line["step"] for line in lines] == list(range(301))
+    without = [line["step"] for line in lines if "replicas" in line]
+    if zero == 0:
+        assert without == list(range(without[0], 291)) and summary_of(folder)["resumed_at"] == [without[0] - 1, 290]
+    else:
+        assert not without
 
 
 def test_a_run_can_be_started_anew(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from cli_harness import (
     BINARY,
     CLEAN_ENVIRONMENT,
+    events_of,
     metrics_of,
     run,
     run_folders,
@@ -27,11 +28,6 @@ SPIKE = {
     "training": {"steps": 60, "batch_sequences": 4, "learning_rate": 3, "warmup_steps": 40, "gradient_clip": 0},
     "record": {"every_steps": 1, "sample_every_steps": 0},
 }
-
-
-def events_of(folder):
-    path = folder / "events.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 @pytest.fixture(scope="module")

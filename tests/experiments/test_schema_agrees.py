@@ -207,6 +207,7 @@ METRICS = {
     "selection_loss": None,
     "virtual_seconds": 0.25,
     "lost_samples": 3,
+    "failed_checkpoints": 2,
     "divergence": {"max": 0.1, "rms": None, "groups": {"bias": {"max": 0, "rms": 0}}},
     "classes": {"tp_forward": {"nmse": 0.1, "cosine": None}},
 }

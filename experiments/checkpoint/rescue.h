@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state that ranks leave behind when another rank dies, and the checkpoint that is made of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "experiments/checkpoint/checkpoint_folder.h"
+#include "experiments/checkpoint/manifest.h"
+#include "experiments/checkpoint/rank_snapshot.h"
+
+namespace droptest::experiments {
+
+/// Writes one rank's state into the folder's rescue/. `manifest` has all but the ranks; the state is that after its
+/// step, and needs no other rank's. Throws: ConfigError.
+void leave_rescue(const CheckpointFolder& folder, Manifest manifest, RankSnapshot snapshot);
+
+/// Makes a checkpoint out of the replicas all of whose ranks have left their state after the same step, the latest one
+/// where there are several, unless a complete checkpoint is of a later step; removes rescue/. Returns its step. Damaged
+/// files and those of other runs count as missing; where no replica is missing, the last checkpoint stands. Throws:
+/// ConfigError for a checkpoint that cannot be written.
+std::optional<std::uint64_t> complete_rescue(const CheckpointFolder& folder, const std::string& run_id, int keep);
+
+}  // namespace droptest::experiments
