@@ -27,6 +27,7 @@ constexpr std::string_view kStepPrefix = "step-";
 constexpr std::string_view kUnfinished = ".part";
 /// A complete checkpoint under removal: it has no name of a checkpoint any more.
 constexpr std::string_view kRemoved = ".old";
+constexpr std::string_view kDamaged = ".damaged";
 
 std::optional<std::uint64_t> step_of(std::string_view name) {
   if (!name.starts_with(kStepPrefix)) return std::nullopt;
@@ -117,13 +118,21 @@ void CheckpointFolder::discard(std::uint64_t step) const {
   fs::remove_all(unfinished(step), ignored);
 }
 
+void CheckpointFolder::set_aside(std::uint64_t step) const {
+  const std::string to = of_step(step) + std::string(kDamaged);
+  std::error_code ignored;
+  fs::remove_all(to, ignored);
+  fs::rename(of_step(step), to, ignored);
+}
+
 void CheckpointFolder::forget_after(std::uint64_t step) const {
   std::error_code of_rescue;
   fs::remove_all(rescue(), of_rescue);
   for (const std::string& name : names_in(path_)) {
     const std::optional<std::uint64_t> of = step_of(name);
     if (of && *of > step) remove_checkpoint(of_step(*of));
-    if (!name.ends_with(kUnfinished) && !name.ends_with(kRemoved)) continue;
+    const bool of_start = step == 0 && (name.ends_with(kDamaged) || name == kHookLog);
+    if (!name.ends_with(kUnfinished) && !name.ends_with(kRemoved) && !of_start) continue;
     std::error_code ignored;
     fs::remove_all(path_ + "/" + name, ignored);
   }

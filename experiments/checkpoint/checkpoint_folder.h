@@ -37,12 +37,19 @@ class CheckpointFolder {
   void commit(const Manifest& manifest, int keep) const;
   /// Removes a checkpoint that is not complete. Errors are ignored: begin() removes it, too.
   void discard(std::uint64_t step) const;
+  /// Takes a checkpoint that cannot be read out of the list, and keeps its files as step-<N>.damaged: the cause may be
+  /// the disk of one rank. Errors are ignored.
+  void set_aside(std::uint64_t step) const;
   /// Where ranks leave their state when another rank dies (rescue.h).
   std::string rescue() const { return path_ + "/rescue"; }
-  /// Removes all that are not complete, of a process that was killed, and complete ones after `step`.
+  /// The output of the commands before and after checkpoints.
+  std::string hook_log() const { return path_ + "/" + kHookLog; }
+  /// Removes all that are not complete, of a process that was killed, and complete ones after `step`; with 0 also those
+  /// set aside and the output of commands.
   void forget_after(std::uint64_t step) const;
 
  private:
+  static constexpr const char* kHookLog = "hook.log";
   std::string path_;
 };
 

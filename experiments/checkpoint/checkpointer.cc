@@ -98,6 +98,7 @@ std::optional<Checkpointer::Restored> Checkpointer::restore(const TrainingState&
     if (place_.resume == CheckpointPlace::Resume::kNever) folder_.forget_after(0);
     candidates = folder_.steps();
   }
+  std::vector<std::uint64_t> damaged;
   std::string errors;
   for (;;) {
     std::uint64_t step = kNone;
@@ -119,6 +120,7 @@ std::optional<Checkpointer::Restored> Checkpointer::restore(const TrainingState&
       } catch (const ConfigError& error) {
         errors += std::string(errors.empty() ? "" : "; ") + error.what();
         report_(step, error.what());
+        damaged.push_back(step);
         step = kNone;
       }
     }
@@ -138,11 +140,14 @@ std::optional<Checkpointer::Restored> Checkpointer::restore(const TrainingState&
     error = first_error(gather_texts(error, group_, "ranks' files of a checkpoint"));
     if (error.empty()) {
       restored->put(state);
+      for (const std::uint64_t other : damaged) folder_.set_aside(other);
       if (is_root()) folder_.forget_after(manifest.step);
       return Restored{manifest.step, is_recut ? std::optional(manifest.epochs) : std::nullopt};
     }
     errors += (errors.empty() ? "" : "; ") + error;
-    if (is_root()) report_(step, error);
+    if (!is_root()) continue;
+    report_(step, error);
+    damaged.push_back(step);
   }
   errors = text_of_root(errors, group_, "damaged checkpoints");
   if (!errors.empty()) {
@@ -283,7 +288,8 @@ void Checkpointer::run_hook(const std::vector<std::string>& command, std::uint64
   ChildProcess::Options options;
   options.arguments = command;
   options.environment = {{"DROPTEST_STEP", std::to_string(step)}, {"DROPTEST_CHECKPOINT", folder_.of_step(step)}};
-  options.log = folder_.path() + "/hook.log";
+  options.log = folder_.hook_log();
+  options.log_mode = ChildProcess::Options::Log::kAppend;
   try {
     make_directories(folder_.path());
     hook_.emplace(Hook{ChildProcess::start(options), command.front(), step});

@@ -13,6 +13,7 @@
 #include "experiments/cli/progress_display.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/cli/stop_signal.h"
+#include "experiments/cli/watch_outputs.h"
 #include "experiments/records/search_record.h"
 #include "experiments/run/child_process.h"
 #include "experiments/run/run_device.h"
@@ -37,6 +38,7 @@ struct SearchCommandOptions {
   int jobs = 0;  ///< 0: one for each core that this process may use
   experiments::IfBusy if_busy = experiments::IfBusy::kWait;
   bool quiet = false;
+  WatchOutputOptions outputs;
 };
 
 std::string number_text(const char* pattern, double value) {
@@ -136,10 +138,16 @@ int search(const SearchCommandOptions& options) {
   const std::optional<experiments::FileLock> record = hold_record(options, plan.name());
   if (!record) return kExitInterrupted;
   ProgressDisplay display(options.quiet ? DisplayMode::kQuiet : display_mode_of_stderr());
+  const std::string folder = options.out + "/" + plan.name();
+  WatchOutputs outputs(options.outputs, folder, folder + "/tensorboard");
   const auto run_round = [&](const std::vector<TrialRequest>& requests) {
     const experiments::SweepProgress done = experiments::run_planned(
         round_of(plan, requests), sweep_options,
-        [&display](const experiments::SweepProgress& now) { display.show(now); }, [] { return stop_requested(); });
+        [&](const experiments::SweepProgress& now) {
+          display.show(now);
+          outputs.update();
+        },
+        [] { return stop_requested(); });
     display.close();
     std::vector<Trial> trials;
     for (const SweepRun& run : done.runs) trials.push_back(trial_of(run));
@@ -158,8 +166,8 @@ int search(const SearchCommandOptions& options) {
     }
   };
   const SearchProgress found = search_threshold(plan.settings(), sweep_options.jobs, run_round, on_change);
+  outputs.finish();
 
-  const std::string folder = options.out + "/" + plan.name();
   if (!options.quiet) {
     std::cout << judgements_table(found) << conclusion(found) << "the record is " << folder
               << "/search.json; next: droptest report " << folder << "\n";
@@ -184,6 +192,7 @@ void add_search_command(CLI::App& app, Action& chosen) {
   add_out_option(*command, options->out);
   add_jobs_option(*command, options->jobs);
   add_if_busy_option(*command, options->if_busy, {"wait", "fail"});
+  add_watch_output_options(*command, options->outputs);
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");
   command->footer(
       "Bisection over paired runs: each rate has the seeds of the lossless twin. The spec's `search` section says "

@@ -82,6 +82,7 @@ void AlertWatch::start(std::optional<std::uint64_t> step) {
   if (!step) {
     std::filesystem::remove(directory_.events(), error);
     if (error) throw ConfigError(directory_.events() + ": cannot remove: " + error.message());
+    std::filesystem::remove(log_path(), error);
     return;
   }
   for (const json& line : read_metrics(directory_.metrics())) (void)detector_.take(line);
@@ -120,7 +121,8 @@ void AlertWatch::run_command(const std::vector<std::string>& command, const json
   options.environment = {{"DROPTEST_RUN", directory_.path},
                          {"DROPTEST_STEP", event.at("step").dump()},
                          {"DROPTEST_EVENT", comm::canonical_json(event)}};
-  options.log = directory_.path + "/alert.log";
+  options.log = log_path();
+  options.log_mode = ChildProcess::Options::Log::kAppend;
   try {
     commands_.push_back({ChildProcess::start(options), command.front(), event.at("step").get<std::uint64_t>()});
   } catch (const std::exception& error) {

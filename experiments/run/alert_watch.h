@@ -50,6 +50,8 @@ class AlertWatch {
     std::string program;
     std::uint64_t step = 0;
   };
+  /// The output of commands.
+  std::string log_path() const { return directory_.path + "/alert.log"; }
   void run_command(const std::vector<std::string>& command, const nlohmann::json& event);
   void end_commands(std::chrono::milliseconds longest);
   const std::vector<AlertConfig> alerts_;  ///< of rule i of the detector is alerts_[i]

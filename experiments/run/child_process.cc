@@ -83,7 +83,9 @@ ChildProcess ChildProcess::start(const Options& options) {
   const std::vector<char*> envp = pointers(environment);
   const std::vector<unsigned long> core_mask = mask_of(options.cores);
   const std::string log_path = options.log.empty() ? "/dev/null" : options.log;
-  const int log = ::open(log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const int log =
+      ::open(log_path.c_str(),
+             O_WRONLY | O_CREAT | O_CLOEXEC | (options.log_mode == Options::Log::kNew ? O_TRUNC : O_APPEND), 0666);
   if (log < 0) throw ConfigError(log_path + ": cannot write: " + reason(errno));
   const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
 

@@ -30,11 +30,12 @@ class ChildProcess {
   struct Options {
     std::vector<std::string> arguments;              ///< the program first: its path, or a name in PATH
     std::map<std::string, std::string> environment;  ///< added to, or instead of, this process's variables
-    std::string log;                                 ///< file for its output and errors, written anew
+    std::string log;                                 ///< file for its output and errors
     /// It and its threads run on these alone, as far as the kernel agrees; empty: where this thread may run.
     std::vector<int> cores{};
     std::vector<std::string> hidden_variables{};  ///< of this process's environment, that it does not get
     int kept_descriptor = -1;                     ///< open file that it and its own children get under the same number
+    enum class Log : std::uint8_t { kNew, kAppend } log_mode = Log::kNew;
   };
 
   /// Throws: CommError naming the program and the system's reason.

@@ -121,6 +121,13 @@ TEST(Checkpoint, TheOneBeforeADamagedOneIsUsed) {
   EXPECT_THAT(again.errors[0], HasSubstr("step-12/rank-00001.safetensors"));
   EXPECT_THAT(again.errors[1], HasSubstr("step-8/manifest.json"));
   EXPECT_EQ(again.outcome.validation_final_loss, whole.outcome.validation_final_loss);
+  // Written again, and those that could not be read are there for another try.
+  EXPECT_EQ(checkpoints.steps(), (std::vector<std::uint64_t>{4, 8, 12}));
+  EXPECT_TRUE(fs::exists(checkpoints.of_step(12) + ".damaged/rank-00001.safetensors"));
+  EXPECT_TRUE(fs::exists(checkpoints.of_step(8) + ".damaged/manifest.json"));
+  checkpoints.forget_after(0);
+  EXPECT_TRUE(fs::is_empty(folder.path()) || fs::exists(folder.path() + "/LATEST"));
+  EXPECT_FALSE(fs::exists(checkpoints.of_step(12) + ".damaged"));
 }
 
 TEST(Checkpoint, WithoutAnIntactOneTheRunIsRefused) {
@@ -210,6 +217,10 @@ TEST(Checkpoint, CommandsRunBeforeAndAfterIt) {
   ASSERT_EQ(failing.errors.size(), 2U);
   EXPECT_THAT(failing.errors[0], HasSubstr("exit code 3"));
   EXPECT_EQ(failing.outcome.checkpoints.completed, 2U);
+  config.checkpoint->before = {"/bin/sh", "-c", "echo said before $DROPTEST_STEP"};
+  config.checkpoint->after = {};
+  (void)train_in(config, folder.path() + "/e");
+  EXPECT_EQ(comm::read_file(folder.path() + "/e/hook.log"), "said before 6\nsaid before 12\n");
 }
 
 TEST(Checkpoint, EqualReplicasAreStoredOnceAndOthersEach) {
