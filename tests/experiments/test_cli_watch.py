@@ -177,15 +177,15 @@ def test_labels_are_escaped(tmp_path):
     assert points == {'a \\"b\\" \\\\ c', "ä"}
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_a_search_keeps_the_files_of_watchers(tmp_path):
-    write_spec(tmp_path, search={"low": "1%", "high": "30%", "seeds": 2, "resolution": 2})
+    write_spec(tmp_path, search={"low": "1%", "high": "30%", "seeds": 2, "max_runs": 8})
     run("search", "spec.json", "--tensorboard", "--openmetrics", "x.prom", cwd=tmp_path)
     runs = [folder for folder in run_folders(tmp_path) if (folder / "summary.json").exists()]
     assert len(list((tmp_path / "results/tiny/tensorboard").rglob("events.out.tfevents.*"))) == len(runs) >= 2
     assert "droptest_run" in (tmp_path / "x.prom").read_text()
 
 
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_finds_nothing(finished):
     text = (finished / "droptest.prom").read_text()
     done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
