@@ -16,12 +16,12 @@ struct HostOpsOptions {
   comm::ElementType type =
       comm::ElementType::kFloat32;  ///< of activations and parameters: float32, or float64 for tests
   ModelPrecision precision{};
-  /// GEMMs with 16-bit operands: by the processor's instructions for their type where it has them, or always in
-  /// float32.
-  enum class NarrowProducts : std::uint8_t { kFastest, kInFloat } narrow_products = NarrowProducts::kFastest;
   int threads = 1;
   std::int64_t max_logits = std::int64_t{1} << 24U;  ///< of a chunk. One of GPT-2's vocabulary has 333 rows: the GEMM
                                                      ///< for the embedding's gradient is still bound by arithmetic.
+  /// GEMMs with 16-bit operands: by the processor's instructions for their type where it has them, or always in
+  /// float32.
+  enum class NarrowProducts : std::uint8_t { kFastest, kInFloat } narrow_products = NarrowProducts::kFastest;
 };
 
 /// The form of the host's operations on a rank of `world_size`. Throws: ConfigError for 16-bit floats with float64, and
