@@ -154,7 +154,7 @@ TEST(CheckpointResume, ALossScaleGoesOnAtEveryStep) {
     json changes = network({{"fill", "stale"}});
     changes["parallel"] = json::parse(parallel);
     changes["training"] = {{"precision", {{"compute", "float16"}, {"message", "float16"}}},
-                           {"loss_scale", {{"initial", 0x1p33}, {"interval", 2}, {"hysteresis", 2}}}};
+                           {"loss_scale", {{"initial", 0x1p25}, {"interval", 2}, {"hysteresis", 2}}}};
     const ResolvedRun run = resolved_run(changes, 14);
     const TemporaryFolder folder;
     const Result whole = train_in(run, folder.path() + "/whole");

@@ -139,9 +139,9 @@ TEST(Resolve, Float16HasADynamicLossScale) {
     return config_error_of([&] { of({"/training/loss_scale=" + value}); });
   };
   EXPECT_THAT(error_of(R"({"kind": "static", "growth": 4})"),
-              HasSubstr(R"(/training/loss_scale/growth: got 4, which "static" has no use for)"));
+              HasSubstr(R"(/training/loss_scale/growth: got 4.0, which "static" has no use for)"));
   EXPECT_THAT(error_of(R"({"initial": 2, "minimum": 4})"),
-              HasSubstr("/training/loss_scale/minimum: got 4, want at most 2, the initial scale"));
+              HasSubstr("/training/loss_scale/minimum: got 4.0, want at most 2.0, the initial scale"));
   EXPECT_THAT(error_of("0"), HasSubstr("/training/loss_scale: got 0"));
   EXPECT_THAT(error_of(R"({"backoff": 1})"), HasSubstr("/training/loss_scale/backoff: got 1"));
 }
