@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -83,6 +84,16 @@ void scale(Tensor data, double factor) {
     return change_runs_on_device(RunOperation::kScale, {}, data, std::array{all_of(data, factor)});
   }
   visit_elements(data.type, [&]<class T>(std::type_identity<T>) { scale_elems(data.as<T>(), factor); });
+}
+
+void zero_not_finite(Tensor data) {
+  DROPTEST_CHECK(!is_integer(data.type), "integers are finite");
+  if (data.stream != nullptr) return change_runs_on_device(RunOperation::kFinite, {}, data, std::array{all_of(data)});
+  visit_elements(data.type, [&]<class T>(std::type_identity<T>) {
+    for (T& x : data.as<T>()) {
+      if (!std::isfinite(number_of(x))) x = T{};
+    }
+  });
 }
 
 }  // namespace droptest::comm

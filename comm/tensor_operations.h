@@ -28,4 +28,7 @@ void divide(Tensor data, double divisor);
 /// data *= factor, rounded to the type first (to float for bfloat16 and float16). Throws: CheckError for integers.
 void scale(Tensor data, double factor);
 
+/// Elements that are not finite become 0. Throws: CheckError for integers.
+void zero_not_finite(Tensor data);
+
 }  // namespace droptest::comm

@@ -17,6 +17,7 @@
 #include "models/gpt2/gpt2_config.h"
 #include "models/gpt2/shard_plan.h"
 #include "models/kernels/update_decision.h"
+#include "models/loss_scaler.h"
 #include "models/optimizer.h"
 #include "models/pipeline/schedule.h"
 #include "models/precision.h"
@@ -46,6 +47,8 @@ struct TrainingConfig {
   int sequence_tokens = 128;
   int accumulation = 1;  ///< micro-batches of a replica per step
   models::ModelPrecision precision;
+  models::LossScaleConfig loss_scale;
+  double flag_loss_rate = 0;  ///< probability that a rank does not hear of other ranks' overflows in a step
   models::LearningRateSchedule learning_rate;
   models::OptimizerConfig optimizer;
   double gradient_clip = 1.0;  ///< largest global norm; 0: no clipping

@@ -5,10 +5,20 @@
 #include <compare>
 #include <cstdint>
 
+#include "comm/tensor.h"
+
 namespace droptest::models {
 
-/// An element type that a model can use.
-enum class Precision : std::uint8_t { kFloat32, kBfloat16 };
+/// An element type that a model can use. kTf32: operands are float32 in memory, and a CUDA device multiplies their
+/// upper 19 bits (8 of exponent, 10 of fraction).
+enum class Precision : std::uint8_t { kFloat32, kBfloat16, kFloat16, kTf32 };
+
+/// The type of its elements in memory.
+constexpr comm::ElementType element_type(Precision precision) {
+  if (precision == Precision::kBfloat16) return comm::ElementType::kBfloat16;
+  if (precision == Precision::kFloat16) return comm::ElementType::kFloat16;
+  return comm::ElementType::kFloat32;
+}
 
 /// The element types of a model, with one meaning on all devices. Parameters, gradients, moments and sums are float.
 struct ModelPrecision {

@@ -49,9 +49,11 @@ Targets count_over(comm::Communicator* group, const Targets& own) {
 
 }  // namespace
 
-StepResult TrainingStep::take(std::span<const MicroBatch> micro_batches, double learning_rate) {
+StepResult TrainingStep::take(std::span<const MicroBatch> micro_batches, double learning_rate,
+                              UpdateRule::Flags flags) {
   DROPTEST_CHECK(!micro_batches.empty(), "a step without micro-batches");
   const auto passes = static_cast<int>(micro_batches.size());
+  const double loss_scale = scaler_.scale();
   const Targets targets = count_over(model_.data_group(), count(micro_batches));
   const bool alike = targets.each != Targets::kDiffer;
   const std::vector<PipelineStep>& steps = steps_for(passes);
@@ -68,6 +70,7 @@ StepResult TrainingStep::take(std::span<const MicroBatch> micro_batches, double 
       input.scale = model_.data_ranks();
       input.mean_over = targets.all;
     }
+    input.scale *= loss_scale;
     if (last_of_stage[action.stage] == i) input.follows = Follows::kUpdate;
     model_.take(steps[i], input);
     if (computed_ && steps[i].kind == PipelineStep::Kind::kCompute) computed_(action);
@@ -75,8 +78,11 @@ StepResult TrainingStep::take(std::span<const MicroBatch> micro_batches, double 
   model_.finish_backward();
   UpdateRule rule{max_gradient_norm_, alike ? passes : 1.0 / model_.data_ranks()};
   rule.norm = norm_;
+  rule.loss_scale = loss_scale;
+  rule.flags = flags;
   const UpdateDecision decision = model_.update(learning_rate, rule);
-  return {decision.loss, decision.gradient_norm, !decision.skips()};
+  take_scale(!decision.skips());
+  return {decision.loss, decision.gradient_norm, !decision.skips(), loss_scale};
 }
 
 const std::vector<PipelineStep>& TrainingStep::steps_for(int micro_batches) {

@@ -7,6 +7,19 @@
 
 namespace droptest::sim {
 
+bool carries_gradients(TrafficClass traffic_class) {
+  switch (traffic_class) {
+    case TrafficClass::kTpBackward:
+    case TrafficClass::kDpGradient:
+    case TrafficClass::kPpGradient:
+    case TrafficClass::kEmbeddingGradient:
+    case TrafficClass::kSequenceBackward:
+      return true;
+    default:
+      return false;
+  }
+}
+
 std::string_view traffic_class_name(TrafficClass traffic_class) {
   switch (traffic_class) {
     case TrafficClass::kControl:

@@ -32,6 +32,9 @@ inline constexpr std::array kAllTrafficClasses = {
     TrafficClass::kSequenceBackward, TrafficClass::kOuter,
 };
 
+/// Whether its messages are gradients, which a loss scale multiplies.
+bool carries_gradients(TrafficClass traffic_class);
+
 /// The name in specs and records, e.g. "tp_forward".
 std::string_view traffic_class_name(TrafficClass traffic_class);
 

@@ -100,6 +100,7 @@ def _run_row(run: Run, namer: SeriesNamer, places: Mapping[str, tuple[str, str]]
         "best_validation_loss": _number(validation.get("best_loss")) if usable else NAN,
         "final_train_loss": _number(train.get("final_loss")) if run.status == "completed" else NAN,
         "diverged_step": _number(summary.get("diverged_step")),
+        "skipped_steps": _number((summary.get("loss_scale") or {}).get("skipped_steps")),
         "steps": _number(summary.get("steps")),
         "last_step": _number(run.metrics[-1]["step"]) if run.metrics else NAN,
         "tokens": _number(summary.get("tokens")),

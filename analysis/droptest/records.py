@@ -53,6 +53,7 @@ class Records:
         twin: run_id of the lossless run with the same spec and training, or None;
         difference: final validation loss minus the twin's, in `unit`;
         bare: run_id of the run with the same spec and seeds that recovers nothing (its own, if that is it), or None;
+        skipped_steps: with an overflow (NaN: no loss scale);
         diverged_step, steps, last_step, tokens, tokens_per_second, seconds, path, point;
         best_value: the value of the pointers of best_over in words ("learning rate 0.001");
         idle: pointers to settings of the spec without effect (`warnings` has the words);

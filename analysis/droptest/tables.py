@@ -218,6 +218,8 @@ def _runs(records: Records, _: Questions) -> Table:
     rows = []
     for row in records.runs.itertuples():
         status = row.status if math.isnan(row.diverged_step) else f"{row.status} at step {row.diverged_step:.0f}"
+        if row.skipped_steps > 0:
+            status += f", {row.skipped_steps:.0f} of {row.steps:.0f} steps skipped"
         rows.append(
             (row.run_id, row.series, percent(row.loss_rate), seed_text(row.seed), status,
              number(row.final_validation_loss), f"{row.difference:+.4f}" if row.difference == row.difference else "-",

@@ -22,9 +22,9 @@ struct ElementRun {
 };
 
 /// The new value of each element x of the runs, with y the same element of another tensor: 0, the lowest value of the
-/// type, y, x + y, max(x, y), x * factor or x / factor. The factor is rounded to the type first (to float for bfloat16
-/// and float16).
-enum class RunOperation : std::uint8_t { kZero, kLowest, kCopy, kSum, kMax, kScale, kDivide };
+/// type, y, x + y, max(x, y), x * factor, x / factor, or x where it is finite and else 0. The factor is rounded to the
+/// type first (to float for bfloat16 and float16).
+enum class RunOperation : std::uint8_t { kZero, kLowest, kCopy, kSum, kMax, kScale, kDivide, kFinite };
 
 /// One launch for all runs. `from` has the shape of `data`, or is empty where the operation does not read it.
 void change_runs_on_device(RunOperation operation, ConstTensor from, Tensor data, std::span<const ElementRun> runs);

@@ -66,6 +66,9 @@ __global__ void runs_kernel(RunOperation operation, const T* from, T* data, cons
         case RunOperation::kDivide:
           data[i] = narrowed<T>(widened(data[i]) / static_cast<W>(run.factor));
           break;
+        case RunOperation::kFinite:
+          if (const W x = widened(data[i]); !(x - x == W(0))) data[i] = T{};
+          break;
       }
     }
   }

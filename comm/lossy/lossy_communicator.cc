@@ -196,6 +196,12 @@ void LossyCommunicator::visit_state(sim::StateVisitor& visitor) {
   group_->visit_state(visitor);
 }
 
+void LossyCommunicator::rescale_memories(double gradient_factor) {
+  const VirtualClock::Pause pause(group_->state->clock_or_null());
+  group_->state->deferred.run_all();
+  for (const auto& group : group_->state->groups) group.second->rescale_memories(gradient_factor);
+}
+
 VirtualClock::Pause LossyCommunicator::pause_clock() { return VirtualClock::Pause(group_->state->clock_or_null()); }
 
 void LossyCommunicator::pass_compute_time(double seconds) {

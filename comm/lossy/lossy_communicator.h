@@ -112,6 +112,11 @@ class LossyCommunicator final : public Communicator {
   /// works are under way.
   void visit_state(sim::StateVisitor& visitor);
 
+  /// Gradients from now on are multiplied by `gradient_factor`, compared with those so far (a loss scale changes): the
+  /// values that fills and feedback remember of classes of gradients are, too. Remembered values of any class that are
+  /// not finite become 0, so that an overflow ends with its step. In all groups of this rank. No works are under way.
+  void rescale_memories(double gradient_factor);
+
   /// While it is alive, the calling thread's time is no compute time of the virtual clock: sampling, logging. The calls
   /// of this communicator pause the clock themselves, those of classes without a network too.
   VirtualClock::Pause pause_clock();

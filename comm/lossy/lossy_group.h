@@ -57,6 +57,9 @@ class LossyGroup {
   /// Its own memories; of the group that was not split, those of the rank and of all its groups.
   void visit_state(sim::StateVisitor& visitor);
 
+  /// LossyCommunicator::rescale_memories(), of this group alone.
+  void rescale_memories(double gradient_factor) { stale_.rescale(gradient_factor); }
+
   Communicator& inner;
   const std::shared_ptr<RankState> state;  ///< shared by this rank's communicator and those split from it
 

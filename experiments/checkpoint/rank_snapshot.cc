@@ -82,6 +82,8 @@ std::string stored_type(ElementType type) {
       return "F64";
     case ElementType::kBfloat16:
       return "BF16";
+    case ElementType::kFloat16:
+      return "F16";
     default:
       throw CheckError("elements of another type than parameters'");
   }

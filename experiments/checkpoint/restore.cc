@@ -15,6 +15,7 @@
 #include "experiments/checkpoint/checkpoint_folder.h"
 #include "experiments/checkpoint/piece_filler.h"
 #include "experiments/checkpoint/state_bytes.h"
+#include "models/loss_scaler.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -144,7 +145,11 @@ RestoredState RestoredState::recut(const std::string& folder, const Manifest& ma
   require_complete(content->filler, folder);
   // The numbers of messages belong to links of the layout before.
   const auto& numbers = manifest.ranks.front().numbers;
-  if (const auto steps = numbers.find(kOptimizerSteps); steps != numbers.end()) content->numbers.insert(*steps);
+  for (const auto& [name, value] : numbers) {
+    if (name == kOptimizerSteps || name.starts_with(models::LossScaler::kStateNames)) {
+      content->numbers.emplace(name, value);
+    }
+  }
   return RestoredState(std::move(content));
 }
 

@@ -39,10 +39,13 @@ std::string outcome_text(const nlohmann::json& summary) {
   if (status == "failed") return text + ": " + summary.value("error", "");
   if (status == "diverged") text += " at step " + summary.at("diverged_step").dump();
   const nlohmann::json& validation = summary.at("validation");
+  std::string steps = summary.at("steps").dump() + " steps";
+  if (const std::uint64_t skipped = summary.value("/loss_scale/skipped_steps"_json_pointer, std::uint64_t{0})) {
+    steps += " (" + std::to_string(skipped) + " skipped: overflow)";
+  }
   return text + ": validation loss " + loss_text(validation.at("final_loss")) + " (best " +
          loss_text(validation.at("best_loss")) + "), train loss " + loss_text(summary.at("train").at("final_loss")) +
-         ", " + summary.at("steps").dump() + " steps, " +
-         format("%.0f", summary.at("tokens_per_second").get<double>()) + " tokens/s, " +
+         ", " + steps + ", " + format("%.0f", summary.at("tokens_per_second").get<double>()) + " tokens/s, " +
          duration_text(summary.at("seconds").get<double>());
 }
 

@@ -61,6 +61,8 @@ json to_json_line(const MetricsLine& line) {
   if (line.replicas) out["replicas"] = *line.replicas;
   put("learning_rate", line.learning_rate);
   put("gradient_norm", line.gradient_norm);
+  put("loss_scale", line.loss_scale);
+  if (line.skipped_steps) out["skipped_steps"] = *line.skipped_steps;
   put("validation_loss", line.validation_loss);
   put("selection_loss", line.selection_loss);
   if (line.divergence) {

@@ -89,6 +89,8 @@ struct MetricsLine {
   std::optional<double> train_loss;
   std::optional<double> learning_rate;
   std::optional<double> gradient_norm;
+  std::optional<double> loss_scale;            ///< of the step; absent: losses are not scaled
+  std::optional<std::uint64_t> skipped_steps;  ///< so far, with an overflow; likewise
   std::optional<double> validation_loss;
   std::optional<int> replicas;           ///< that took the step; absent: all
   std::optional<double> selection_loss;  ///< after the last step, where the config has selection tokens

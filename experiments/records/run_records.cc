@@ -233,6 +233,9 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
           {{"data_rank", absence.data_rank}, {"from", absence.from}, {"steps", absence.steps}});
     }
   }
+  if (run.config.training.loss_scale.kind != models::LossScaleConfig::Kind::kNone) {
+    out["loss_scale"] = {{"final", finite_or_null(summary.loss_scale)}, {"skipped_steps", summary.skipped_steps}};
+  }
   if (run.config.failures && run.config.failures->stage_rate > 0) {
     out["stage_failures"] = json::array();
     for (const StageFailure& failure : summary.stage_failures) {

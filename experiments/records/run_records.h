@@ -54,6 +54,8 @@ struct RunSummary {
   std::uint64_t validation_tokens = 0;
   std::optional<double> selection_loss;
   std::uint64_t selection_tokens = 0;
+  std::uint64_t skipped_steps = 0;  ///< with an overflow
+  double loss_scale = 1;            ///< after the last step
   std::vector<StageFailure> stage_failures;
   std::vector<ReplicaAbsenceRecord> replica_absences;
   std::vector<std::uint64_t> resumed_at;  ///< steps

@@ -13,8 +13,8 @@
 namespace droptest::experiments {
 
 /// First transmissions of each traffic class that can lose packets, on all links over the whole run; the number of
-/// retransmissions is not known before. Tensors of bfloat16 count as half as many floats. Throws: ConfigError where the
-/// network has no meaning.
+/// retransmissions is not known before. Tensors of 16-bit floats count as half as many floats. Throws: ConfigError
+/// where the network has no meaning.
 std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config);
 
 /// Floating-point operations of all ranks in a training step: six for each parameter of a product and token, and those

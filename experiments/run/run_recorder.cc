@@ -91,6 +91,8 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   summary.validation_tokens = outcome.validation_tokens;
   summary.selection_loss = outcome.selection_loss;
   summary.selection_tokens = outcome.selection_tokens;
+  summary.skipped_steps = outcome.skipped_steps;
+  summary.loss_scale = outcome.loss_scale;
   summary.stage_failures = outcome.stage_failures;
   summary.replica_absences = absences_until(run_.config, outcome.diverged_step.value_or(outcome.steps));
   summary.resumed_at = outcome.resumed_at;
@@ -117,6 +119,8 @@ void record_failure(const ResolvedRun& run, const RunDirectory& directory, const
       summary.steps = line.at("step").get<std::uint64_t>();
       summary.tokens = line.at("tokens").get<std::uint64_t>();
       summary.seconds = line.at("seconds").get<double>();
+      summary.skipped_steps = line.value("skipped_steps", std::uint64_t{0});
+      summary.loss_scale = line.value("loss_scale", summary.loss_scale);
       if (!line.contains("validation_loss") || !line.at("validation_loss").is_number()) continue;
       const double loss = line.at("validation_loss").get<double>();
       summary.validation_final_loss = loss;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <boost/random/uniform_01.hpp>
+#include <cmath>
 #include <cstddef>
 #include <span>
 #include <utility>
@@ -57,6 +58,7 @@ StageFailures::Blocks StageFailures::own_blocks() {
     if (parameter.placement == models::Placement::kReplicated && tensor_group_.rank() != 0) continue;
     for (const float g : parameter.gradient) blocks.weight += static_cast<double>(g) * g;
   }
+  if (!std::isfinite(blocks.weight)) blocks.weight = 0;  // of a step that overflowed
   return blocks;
 }
 

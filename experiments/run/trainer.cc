@@ -147,6 +147,8 @@ class Trainer {
       checkpointer_->finish();
       outcome_.checkpoints = checkpointer_->totals();
     }
+    outcome_.skipped_steps = model_.scaler().skipped();
+    outcome_.loss_scale = model_.scaler().scale();
     if (!outcome_.stopped_after) finish();
     if (group_.rank() == 0) hooks_.on_end();
     return std::move(outcome_);
@@ -314,14 +316,20 @@ class Trainer {
     if (attendance_->replicas != of_run) line.replicas = attendance_->replicas;
     if (failures_) fail_stages(step);
     const StepData data = data_->take(step);
-    line.learning_rate = training.learning_rate.at(step - 1);
+    // A skipped step leaves the schedule where it is.
+    line.learning_rate = training.learning_rate.at(step - 1 - model_.scaler().skipped());
     if (data.sequences > 0) {
       models::StepResult result;
-      if (attendance_->takes_part) result = model_.take_step(data.micro_batches, *line.learning_rate);
+      const double scale = model_.scaler().scale();
+      if (attendance_->takes_part) {
+        result =
+            model_.take_step(data.micro_batches, *line.learning_rate, overflow_flags(config_, group_.rank(), step));
+      }
       share(result);
       line.train_loss = result.loss;
       line.gradient_norm = result.gradient_norm;
-      if (!result.updated) {
+      if (model_.scaler().is_on()) note_scale(scale, result, line);
+      if (model_.scaler().is_on() ? gives_up() : !result.updated) {
         const auto pause = network_.pause_clock();
         outcome_.diverged_step = step;
         line.tokens = outcome_.tokens;
@@ -372,6 +380,25 @@ class Trainer {
     std::array<double, 3> numbers = {result.loss, result.gradient_norm, result.updated ? 1.0 : 0.0};
     network_.broadcast(comm::Tensor(std::span<double>(numbers)), 0, {sim::TrafficClass::kControl, "result of a step"});
     result = {numbers[0], numbers[1], numbers[2] != 0};
+    if (!attendance_->takes_part) model_.follow(result);
+  }
+
+  /// Remembered gradients follow the scale, and values of an overflow are forgotten.
+  void note_scale(double scale, const models::StepResult& result, MetricsLine& line) {
+    const double next = model_.scaler().scale();
+    if (!result.updated || next != scale) network_.rescale_memories(next / scale);
+    line.loss_scale = scale;
+    line.skipped_steps = model_.scaler().skipped();
+    if (result.updated) return;
+    if (!std::isfinite(*line.train_loss)) line.train_loss.reset();
+    if (!std::isfinite(*line.gradient_norm)) line.gradient_norm.reset();
+  }
+
+  /// Ranks that missed a flag have counts of their own: all end with rank 0.
+  bool gives_up() {
+    const bool own = model_.scaler().gives_up();
+    if (config_.training.flag_loss_rate == 0) return own;
+    return number_of_root(own ? 1 : 0, group_, "overflows in a row") != 0;
   }
 
   void take_checkpoint(std::uint64_t step) {

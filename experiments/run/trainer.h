@@ -23,7 +23,8 @@ namespace droptest::experiments {
 
 /// The outcome of a training run.
 struct TrainingOutcome {
-  /// The first step whose loss or gradient norm was not finite on any rank; the run ended there. Absent: completed.
+  /// The first step whose loss or gradient norm was not finite on any rank, or with a loss scale the last one of too
+  /// many in a row; the run ended there. Absent: completed.
   std::optional<std::uint64_t> diverged_step;
   std::uint64_t steps = 0;                 ///< finished optimizer steps
   std::uint64_t tokens = 0;                ///< trained on
@@ -33,6 +34,8 @@ struct TrainingOutcome {
   std::uint64_t validation_tokens = 0;
   std::optional<double> selection_loss;  ///< of the weights after the last step
   std::uint64_t selection_tokens = 0;
+  std::uint64_t skipped_steps = 0;  ///< with an overflow, among them
+  double loss_scale = 1;            ///< of the next step
   std::vector<StageFailure> stage_failures;
   double seconds = 0;
   double tokens_per_second = 0;  ///< of the training steps alone: evaluation and sampling take no part

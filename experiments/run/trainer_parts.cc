@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/run/trainer_parts.h"
 
+#include <boost/random/uniform_01.hpp>
+
 #include "comm/backend_registry.h"
 #include "comm/json/read_file.h"
 #include "experiments/run/rank_agreement.h"
 #include "sim/error.h"
+#include "sim/random/philox.h"
 
 namespace droptest::experiments {
 namespace {
@@ -45,6 +48,14 @@ RankUsageMeter::Scope usage_scope(const RunConfig& config) {
 
 std::optional<int> device_of(const RunConfig& config) {
   return config.device == Device::kCuda ? std::optional(config.device_index) : std::nullopt;
+}
+
+models::UpdateRule::Flags overflow_flags(const RunConfig& config, int rank, std::uint64_t step) {
+  using Flags = models::UpdateRule::Flags;
+  if (config.training.flag_loss_rate == 0) return Flags::kReliable;
+  sim::PhiloxEngine engine(config.seeds.network, sim::Purpose::kOverflowFlag, static_cast<std::uint64_t>(rank));
+  engine.seek(step);
+  return boost::random::uniform_01<double>()(engine) < config.training.flag_loss_rate ? Flags::kMissed : Flags::kHeard;
 }
 
 double backward_share(const RunConfig& config, int layer) {

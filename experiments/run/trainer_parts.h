@@ -25,6 +25,10 @@ RankUsageMeter::Scope usage_scope(const RunConfig& config);
 /// Absent: the rank computes on the processor.
 std::optional<int> device_of(const RunConfig& config);
 
+/// Whether that rank of the world hears of the other ranks' overflows in that step: a pure function of the network's
+/// seed, step and rank.
+models::UpdateRule::Flags overflow_flags(const RunConfig& config, int rank, std::uint64_t step);
+
 /// The share of a step's compute time that the backward pass of that block takes in a micro-batch. All blocks have
 /// equal times; the head comes before the last one, with a time in proportion to its GEMM. 0 for a layer below 0.
 double backward_share(const RunConfig& config, int layer);

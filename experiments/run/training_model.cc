@@ -41,13 +41,14 @@ std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config) {
 
 TrainingModel::TrainingModel(const RunConfig& config, comm::Communicator& tensor_group, const models::ModelRanks& ranks)
     : model_(config.model, make_ops(config, tensor_group), config.training.optimizer, {}, ranks),
-      step_(model_, config.training.gradient_clip, config.training.gradient_norm) {}
+      step_(model_, config.training.gradient_clip, config.training.gradient_norm, config.training.loss_scale) {}
 
-models::StepResult TrainingModel::take_step(std::span<const Batch> micro_batches, double learning_rate) {
+models::StepResult TrainingModel::take_step(std::span<const Batch> micro_batches, double learning_rate,
+                                            models::UpdateRule::Flags flags) {
   std::vector<models::MicroBatch> views;
   for (const Batch& batch : micro_batches)
     views.push_back({batch.tokens, batch.targets, {batch.sequences, batch.length}});
-  return step_.take(views, learning_rate);
+  return step_.take(views, learning_rate, flags);
 }
 
 double TrainingModel::evaluate(const Batch& batch) {

@@ -33,7 +33,11 @@ class TrainingModel {
   TrainingModel(const RunConfig& config, comm::Communicator& tensor_group, const models::ModelRanks& ranks = {});
 
   /// One step over these micro-batches, with the run's clipping.
-  models::StepResult take_step(std::span<const Batch> micro_batches, double learning_rate);
+  models::StepResult take_step(std::span<const Batch> micro_batches, double learning_rate,
+                               models::UpdateRule::Flags flags = models::UpdateRule::Flags::kReliable);
+  /// TrainingStep::follow() and scaler().
+  void follow(const models::StepResult& step) { step_.follow(step); }
+  const models::LossScaler& scaler() const { return step_.scaler(); }
 
   /// Mean loss of the batch, as this rank sees it; 0 on a rank without the head.
   double evaluate(const Batch& batch);
@@ -52,8 +56,8 @@ class TrainingModel {
   std::shared_ptr<const models::PipelinePlan> pipeline() const { return model_.pipeline().plan; }
   /// The parameters' places in the whole model. Shapes: one for each of parameters().
   const std::vector<models::Gpt2Tensor>& tensors() const { return model_.tensors(); }
-  /// Gpt2::visit_state(), Gpt2::ops().
-  void visit_state(models::StateVisitor& visitor) { model_.visit_state(visitor); }
+  /// TrainingStep::visit_state(), Gpt2::ops().
+  void visit_state(models::StateVisitor& visitor) { step_.visit_state(visitor); }
   models::Ops& ops() { return model_.ops(); }
   /// Gpt2::set_replicas().
   void set_replicas(const models::ModelRanks& ranks) { model_.set_replicas(ranks); }

@@ -16,10 +16,12 @@ namespace {
 using comm::ParallelDimension;
 using sim::TrafficClass;
 
+bool has_16_bits(models::Precision precision) { return comm::element_bytes(models::element_type(precision)) == 2; }
+
 /// Of each layer, and of the embedding or the LM head: docs/models.md.
 std::vector<PlannedCollective> of_activations(const RunConfig& config, comm::FateSimulation call) {
   const TrainingConfig& training = config.training;
-  const bool halves = training.precision.message == models::Precision::kBfloat16;
+  const bool halves = has_16_bits(training.precision.message);
   call.elements = static_cast<std::uint64_t>(training.batch_sequences) *
                   static_cast<std::uint64_t>(training.sequence_tokens) *
                   static_cast<std::uint64_t>(config.model.width) / (halves ? 2 : 1);
@@ -43,7 +45,8 @@ std::vector<PlannedCollective> between_stages(const RunConfig& config, comm::Fat
   call.elements = static_cast<std::uint64_t>(config.training.batch_sequences) *
                   static_cast<std::uint64_t>(config.training.sequence_tokens) *
                   static_cast<std::uint64_t>(config.model.width);
-  if (config.training.precision.message == models::Precision::kBfloat16 && config.device == Device::kCuda) {
+  // Stages send activations as they are in memory.
+  if (has_16_bits(config.training.precision.compute) && config.device == Device::kCuda) {
     call.elements /= 2;
   }
   return {{std::move(call), hops * static_cast<std::uint64_t>(config.parallel.data * config.parallel.tensor)}};

@@ -111,7 +111,25 @@ void read_backend(const json& backend, BackendConfig& config) {
 }
 
 models::Precision precision_of(const json& name) {
-  return name == "bfloat16" ? models::Precision::kBfloat16 : models::Precision::kFloat32;
+  using enum models::Precision;
+  static const std::map<std::string, models::Precision> names = {
+      {"float32", kFloat32}, {"bfloat16", kBfloat16}, {"float16", kFloat16}, {"tf32", kTf32}};
+  return names.at(name.get<std::string>());
+}
+
+models::LossScaleConfig loss_scale_of(const json& section) {
+  using Kind = models::LossScaleConfig::Kind;
+  models::LossScaleConfig scale;
+  scale.kind = section["kind"] == "dynamic" ? Kind::kDynamic : Kind::kStatic;
+  scale.initial = section["initial"].get<double>();
+  scale.give_up_after = section["give_up_after"].get<std::uint64_t>();
+  if (scale.kind == Kind::kStatic) return scale;
+  scale.growth = section["growth"].get<double>();
+  scale.backoff = section["backoff"].get<double>();
+  scale.interval = section["interval"].get<std::uint64_t>();
+  scale.hysteresis = section["hysteresis"].get<std::uint64_t>();
+  scale.minimum = section["minimum"].get<double>();
+  return scale;
 }
 
 }  // namespace
@@ -124,6 +142,10 @@ void read_training(const json& training, TrainingConfig& config) {
   if (training.contains("precision")) {
     config.precision.compute = precision_of(training["precision"]["compute"]);
     config.precision.message = precision_of(training["precision"]["message"]);
+  }
+  if (training.contains("loss_scale")) {
+    config.loss_scale = loss_scale_of(training["loss_scale"]);
+    config.flag_loss_rate = training["loss_scale"].value("flag_loss_rate", 0.0);
   }
   config.epochs = training.value("epochs", std::uint64_t{0});
   config.last_batch = training.value("drop_last", false) ? LastBatch::kDropped : LastBatch::kTrained;

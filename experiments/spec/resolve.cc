@@ -17,6 +17,7 @@
 #include "experiments/spec/resolve_data.h"
 #include "experiments/spec/resolve_failures.h"
 #include "experiments/spec/resolve_parallel.h"
+#include "experiments/spec/resolve_precision.h"
 #include "experiments/spec/resolve_start.h"
 #include "experiments/spec/run_id.h"
 #include "experiments/spec/schema_kinds.h"
@@ -250,7 +251,7 @@ class Resolver {
       report("/training/sequence_tokens", "got " + quote_json(training["sequence_tokens"]) + ", want at most " +
                                               std::to_string(context) + ", the model's context");
     }
-    if (training.contains("precision")) resolve_precision(training);
+    resolve_precision(training, config_.device, where_, errors_);
     resolve_batch(training);
     resolve_optimizer(training);
     config_.sharding.micro_batches = to_int(training["accumulation"]);
@@ -311,16 +312,6 @@ class Resolver {
     } else {
       training["accumulation"] = wanted / at_once;
     }
-  }
-
-  /// Equal runs have equal resolved specs: the members are written out, but a model of float32 alone has no section.
-  static void resolve_precision(json& training) {
-    json& precision = training["precision"];
-    if (precision.is_string()) {
-      precision = {{"compute", precision}, {"message", "float32"}, {"master", "float32"}};
-    }
-    const bool usual = std::all_of(precision.begin(), precision.end(), [](const json& p) { return p == "float32"; });
-    if (usual) training.erase("precision");
   }
 
   void resolve_network_section() {
@@ -401,7 +392,7 @@ class Resolver {
 
   void check_repetitions() {
     if (!errors_.empty()) return;
-    const bool halves = config_.training.precision.message == models::Precision::kBfloat16;
+    const bool halves = comm::element_bytes(models::element_type(config_.training.precision.message)) == 2;
     for (const sim::TrafficClass traffic_class : classes_in_use(config_)) {
       for (const PlannedCollective& planned : planned_collectives(config_, traffic_class)) {
         const bool activations =

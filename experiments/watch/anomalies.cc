@@ -37,6 +37,10 @@ constexpr std::array kKinds = {
                 "the loss process and the digest of that class: droptest fates shows single links"},
     AnomalyKind{"divergence_growth", AnomalyRule::kSpike, 8,
                 "divergence/groups for the parameters that drift, and the loss of the class that carries them"},
+    AnomalyKind{
+        "overflow", AnomalyRule::kAbove, 0.25,
+        "loss_scale of these lines: where it still falls, a smaller training.loss_scale.initial, and where it is "
+        "small, the learning rate and fills that rescale"},
     AnomalyKind{"memory_growth", AnomalyRule::kGrowth, 1.5,
                 "ranks/*/resident_bytes of the lines before; buffers of error feedback and stale values do not grow"},
     AnomalyKind{"checkpoint_failed", AnomalyRule::kAbove, 0,
@@ -58,6 +62,15 @@ std::vector<double> kept(const std::deque<double>& before) { return {before.begi
 std::optional<double> number_in(const json& object, const char* name) {
   if (!object.is_object() || !object.contains(name) || !object[name].is_number()) return std::nullopt;
   return object[name].get<double>();
+}
+
+/// Of the steps since the line before.
+std::optional<double> skipped_share(const json& line, const json& before) {
+  const auto skipped = number_in(line, "skipped_steps");
+  const auto step = number_in(line, "step");
+  const double first = number_in(before, "step").value_or(0);
+  if (!skipped || !step || *step <= first) return std::nullopt;
+  return (*skipped - number_in(before, "skipped_steps").value_or(0)) / (*step - first);
 }
 
 std::string short_number(double value) {
@@ -144,6 +157,9 @@ std::vector<AnomalyDetector::Reading> AnomalyDetector::readings_of(const json& l
     for (const auto& [name, counts] : line["losses"].items()) {
       if (const auto z = number_in(counts, "z")) readings.push_back({"loss_rate", "losses/" + name + "/z", "", z});
     }
+  }
+  if (const auto share = skipped_share(line, last_line_)) {
+    readings.push_back({"overflow", "skipped_steps per step", "", share});
   }
   add_drift(line, readings);
   add_ranks(line, readings);

@@ -272,11 +272,9 @@ UpdateDecision Gpt2::update(double learning_rate, UpdateRule rule) {
   const Ops::Numbers numbers = ops_->numbers();
   const UpdateDecision decision{numbers[Number::kLoss], numbers[Number::kGradientNorm],
                                 numbers[Number::kGradientFactor]};
-  if (decision.skips()) {
-    optimizer_.take_back_step();
-  } else {
-    store_.spread_values();
-  }
+  if (decision.skips()) optimizer_.take_back_step();
+  // Where ranks may disagree, those that skipped take part, too.
+  if (!decision.skips() || rule.flags != UpdateRule::Flags::kReliable) store_.spread_values();
   return decision;
 }
 

@@ -82,7 +82,7 @@ class ParameterStore {
   /// The elements that this rank updates: parts of ShardPlan::own().
   comm::Tensor own_values(const OwnPart& part) const { return values_.own(part); }
   comm::Tensor own_gradients(const OwnPart& part) const { return gradients_.own(part); }
-  /// Their bfloat16 values, which the optimizer writes; or empty.
+  /// Their values in 16 bits, which the optimizer writes; or empty.
   comm::Tensor own_rounded(const OwnPart& part) const;
 
   comm::ElementType type() const { return types_.parameters; }

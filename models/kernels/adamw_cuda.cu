@@ -4,6 +4,7 @@
 #include "models/kernels/adamw.h"
 #include "models/kernels/bf16.h"
 #include "models/kernels/element_pack.cuh"
+#include "models/kernels/fp16.h"
 #include "models/kernels/segment_elements.cuh"
 
 namespace droptest::models {
@@ -81,6 +82,9 @@ template void adamw_update<float>(const TensorSegments&, comm::DeviceSpan<float>
                                   const AdamWStep&, comm::DeviceSpan<const double>, comm::Stream&);
 template void adamw_update<Bf16>(const TensorSegments&, comm::DeviceSpan<float>, comm::DeviceSpan<const float>,
                                  comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::DeviceSpan<Bf16>,
+                                 const AdamWStep&, comm::DeviceSpan<const double>, comm::Stream&);
+template void adamw_update<Fp16>(const TensorSegments&, comm::DeviceSpan<float>, comm::DeviceSpan<const float>,
+                                 comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::DeviceSpan<Fp16>,
                                  const AdamWStep&, comm::DeviceSpan<const double>, comm::Stream&);
 
 }  // namespace droptest::models

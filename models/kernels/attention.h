@@ -37,8 +37,8 @@ template <class T>
 void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, std::span<const T> row_statistics,
                         const AttentionShape& shape, std::span<T> grad_qkv, std::span<T> scratch, const Team& team);
 
-// On a device, for E float or Bf16, D from 1 to 256. Scores are never in memory; nothing is permuted. bfloat16 with D
-// of 64 or 128 runs on the tensor cores. All sums are float and in an order that depends on the shape alone.
+// On a device, for E float, Bf16 or Fp16, D from 1 to 256. Scores are never in memory; nothing is permuted. bfloat16
+// with D of 64 or 128 runs on the tensor cores. All sums are float and in an order that depends on the shape alone.
 
 /// log_sum_exp [B, NH, T] is the log-sum-exp of the scaled scores of each row.
 template <class E>

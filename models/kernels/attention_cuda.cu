@@ -8,6 +8,7 @@
 #include "models/kernels/bf16.h"
 #include "models/kernels/block_reduction.cuh"
 #include "models/kernels/element_pack.cuh"
+#include "models/kernels/fp16.h"
 
 namespace droptest::models {
 namespace {
@@ -105,6 +106,8 @@ template void attention_forward<float>(comm::DeviceSpan<const float>, const Atte
                                        comm::DeviceSpan<float>, comm::Stream&);
 template void attention_forward<Bf16>(comm::DeviceSpan<const Bf16>, const AttentionShape&, comm::DeviceSpan<float>,
                                       comm::DeviceSpan<Bf16>, comm::Stream&);
+template void attention_forward<Fp16>(comm::DeviceSpan<const Fp16>, const AttentionShape&, comm::DeviceSpan<float>,
+                                      comm::DeviceSpan<Fp16>, comm::Stream&);
 template void attention_backward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
                                         comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
                                         const AttentionShape&, comm::DeviceSpan<float>, comm::DeviceSpan<float>,
@@ -112,6 +115,10 @@ template void attention_backward<float>(comm::DeviceSpan<const float>, comm::Dev
 template void attention_backward<Bf16>(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
                                        comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const float>,
                                        const AttentionShape&, comm::DeviceSpan<Bf16>, comm::DeviceSpan<float>,
+                                       comm::Stream&);
+template void attention_backward<Fp16>(comm::DeviceSpan<const Fp16>, comm::DeviceSpan<const Fp16>,
+                                       comm::DeviceSpan<const Fp16>, comm::DeviceSpan<const float>,
+                                       const AttentionShape&, comm::DeviceSpan<Fp16>, comm::DeviceSpan<float>,
                                        comm::Stream&);
 
 }  // namespace droptest::models

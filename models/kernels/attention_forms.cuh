@@ -11,7 +11,7 @@
 
 namespace droptest::models {
 
-/// Of attention_forward. D: float or __nv_bfloat16.
+/// Of attention_forward. D: float, __nv_bfloat16 or __half.
 template <class D>
 struct AttentionForward {
   AttentionShape shape;

@@ -379,7 +379,9 @@ void launch_plain_attention_backward(const AttentionBackward<D>& work, comm::Str
 
 template void launch_plain_attention_forward<float>(const AttentionForward<float>&, comm::Stream&);
 template void launch_plain_attention_forward<__nv_bfloat16>(const AttentionForward<__nv_bfloat16>&, comm::Stream&);
+template void launch_plain_attention_forward<__half>(const AttentionForward<__half>&, comm::Stream&);
 template void launch_plain_attention_backward<float>(const AttentionBackward<float>&, comm::Stream&);
 template void launch_plain_attention_backward<__nv_bfloat16>(const AttentionBackward<__nv_bfloat16>&, comm::Stream&);
+template void launch_plain_attention_backward<__half>(const AttentionBackward<__half>&, comm::Stream&);
 
 }  // namespace droptest::models

@@ -22,7 +22,7 @@ void to_bf16(std::span<const float> input, float scale, std::span<Bf16> output, 
 /// output = input. Shapes: equal.
 void to_floats(std::span<const Bf16> input, std::span<float> output, const Team& team);
 
-/// output = input, rounded as above where To is Bf16 and From is not. Shapes: equal. Each is float or Bf16.
+/// output = input, rounded to the nearest where To has fewer bits. Shapes: equal. Each is float, Bf16 or Fp16.
 template <class To, class From>
 void convert(comm::DeviceSpan<const From> input, comm::DeviceSpan<To> output, comm::Stream& stream);
 

@@ -3,6 +3,7 @@
 
 #include "models/kernels/bf16.h"
 #include "models/kernels/element_pack.cuh"
+#include "models/kernels/fp16.h"
 
 namespace droptest::models {
 namespace {
@@ -40,6 +41,10 @@ void convert(comm::DeviceSpan<const From> input, comm::DeviceSpan<To> output, co
 
 template void convert(comm::DeviceSpan<const float>, comm::DeviceSpan<float>, comm::Stream&);
 template void convert(comm::DeviceSpan<const float>, comm::DeviceSpan<Bf16>, comm::Stream&);
+template void convert(comm::DeviceSpan<const float>, comm::DeviceSpan<Fp16>, comm::Stream&);
 template void convert(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<float>, comm::Stream&);
+template void convert(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<Fp16>, comm::Stream&);
+template void convert(comm::DeviceSpan<const Fp16>, comm::DeviceSpan<float>, comm::Stream&);
+template void convert(comm::DeviceSpan<const Fp16>, comm::DeviceSpan<Bf16>, comm::Stream&);
 
 }  // namespace droptest::models

@@ -52,8 +52,8 @@ void losses_of_sums(const LogitBlock& block);
 template <class T>
 void logits_to_gradient(const LogitBlock& block, const Team& team);
 
-// On a device, for E float or Bf16: statistics and losses are float. The same, but the logits stay as they are until
-// the gradient takes their place, and that of padding is zero.
+// On a device, for E float, Bf16 or Fp16: statistics and losses are float. The same, but the logits stay as they are
+// until the gradient takes their place, and that of padding is zero.
 
 template <class E>
 void row_maxima(const LogitBlock& block, comm::Stream& stream);

@@ -6,6 +6,7 @@
 #include "models/kernels/block_reduction.cuh"
 #include "models/kernels/cross_entropy.h"
 #include "models/kernels/element_pack.cuh"
+#include "models/kernels/fp16.h"
 #include "models/kernels/ordered_sum.cuh"
 
 namespace droptest::models {
@@ -240,11 +241,15 @@ void sum_of_values(comm::DeviceSpan<const float> values, double divisor, Gradien
 
 template void row_maxima<float>(const LogitBlock&, comm::Stream&);
 template void row_maxima<Bf16>(const LogitBlock&, comm::Stream&);
+template void row_maxima<Fp16>(const LogitBlock&, comm::Stream&);
 template void exponential_sums<float>(const LogitBlock&, comm::Stream&);
 template void exponential_sums<Bf16>(const LogitBlock&, comm::Stream&);
+template void exponential_sums<Fp16>(const LogitBlock&, comm::Stream&);
 template void logits_to_gradient<float>(const LogitBlock&, comm::Stream&);
 template void logits_to_gradient<Bf16>(const LogitBlock&, comm::Stream&);
+template void logits_to_gradient<Fp16>(const LogitBlock&, comm::Stream&);
 template void cross_entropy<float>(const LogitBlock&, Logits, comm::Stream&);
 template void cross_entropy<Bf16>(const LogitBlock&, Logits, comm::Stream&);
+template void cross_entropy<Fp16>(const LogitBlock&, Logits, comm::Stream&);
 
 }  // namespace droptest::models

@@ -95,9 +95,11 @@ void set_addresses(const Operation& operation, const Product& product) {
   if (product.pre_gelu != nullptr) set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.pre_gelu);
 }
 
-Operation make_operation(const Product& product) {
+Operation make_operation(const Product& product, FloatProducts floats) {
   cublasLtMatmulDesc_t handle = nullptr;
-  check(cublasLtMatmulDescCreate(&handle, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+  const bool rounds = floats == FloatProducts::kTf32 && product.a.type == CUDA_R_32F;
+  check(cublasLtMatmulDescCreate(&handle, rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+        "cublasLtMatmulDescCreate");
   Operation operation(handle);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSA, product.op_a);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSB, product.op_b);
@@ -119,8 +121,9 @@ Preference make_preference(const Product& product) {
   return preference;
 }
 
-Plan make_plan(const Handle& library, const Product& product) {
-  Plan plan{make_operation(product), make_layout(product.a), make_layout(product.b), make_layout(product.result), {}};
+Plan make_plan(const Handle& library, const Product& product, FloatProducts floats) {
+  Plan plan{
+      make_operation(product, floats), make_layout(product.a), make_layout(product.b), make_layout(product.result), {}};
   const Preference preference = make_preference(product);
   cublasLtMatmulHeuristicResult_t found{};
   int count = 0;
@@ -147,8 +150,9 @@ struct CublasLtProducts::Library {
   std::map<Key, Plan> plans;
 };
 
-CublasLtProducts::CublasLtProducts(comm::Stream& stream)
+CublasLtProducts::CublasLtProducts(comm::Stream& stream, FloatProducts floats)
     : stream_(stream),
+      floats_(floats),
       workspace_(kWorkspaceBytes, "workspace of matrix products"),
       library_(std::make_unique<Library>()) {}
 CublasLtProducts::~CublasLtProducts() = default;
@@ -156,7 +160,9 @@ CublasLtProducts::~CublasLtProducts() = default;
 bool CublasLtProducts::multiply_if_possible(const Product& product) {
   const Key key = key_of(product);
   auto found = library_->plans.find(key);
-  if (found == library_->plans.end()) found = library_->plans.emplace(key, make_plan(library_->handle, product)).first;
+  if (found == library_->plans.end()) {
+    found = library_->plans.emplace(key, make_plan(library_->handle, product, floats_)).first;
+  }
   Plan& plan = found->second;
   if (!plan.algorithm) return false;
   set_addresses(plan.operation, product);

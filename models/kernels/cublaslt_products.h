@@ -11,8 +11,10 @@
 #include <optional>
 #include <type_traits>
 
+#include "comm/bfloat16.h"
 #include "comm/device/device_buffer.h"
 #include "comm/device/stream.h"
+#include "models/kernels/matrix_products.h"
 
 namespace droptest::models {
 
@@ -31,10 +33,13 @@ struct Stored {
   }
 };
 
-/// A matrix of float or Bf16.
+/// A matrix of float, Bf16 or Fp16.
 template <class T>
 Stored stored(const T* data, std::int64_t rows, std::int64_t columns, std::int64_t stride) {
-  return {data, std::is_same_v<T, float> ? CUDA_R_32F : CUDA_R_16BF, rows, columns, stride};
+  constexpr cudaDataType_t kType = std::is_same_v<T, float>        ? CUDA_R_32F
+                                   : std::is_same_v<T, comm::Bf16> ? CUDA_R_16BF
+                                                                   : CUDA_R_16F;
+  return {data, kType, rows, columns, stride};
 }
 
 /// result = factor x op(a) op(b) + keep x result, then the epilogue. Sums are float.
@@ -56,7 +61,7 @@ struct Product {
 class CublasLtProducts {
  public:
   /// The stream is borrowed. Throws: DeviceError.
-  explicit CublasLtProducts(comm::Stream& stream);
+  explicit CublasLtProducts(comm::Stream& stream, FloatProducts floats = FloatProducts::kExact);
   ~CublasLtProducts();
 
   /// Puts the GEMM on the stream. False, and nothing is done, where the library has no algorithm for it; that is
@@ -68,6 +73,7 @@ class CublasLtProducts {
  private:
   struct Library;
   comm::Stream& stream_;
+  FloatProducts floats_;
   comm::DeviceMemory workspace_;
   std::unique_ptr<Library> library_;
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "comm/communicator.h"
 #include "comm/device/device_span.h"
 #include "comm/device/kernel_launch.cuh"
+#include "comm/float16.h"
 
 namespace droptest::models {
 
@@ -26,6 +28,10 @@ struct DeviceElementOf<float> {
 template <>
 struct DeviceElementOf<comm::Bf16> {
   using Type = __nv_bfloat16;
+};
+template <>
+struct DeviceElementOf<comm::Fp16> {
+  using Type = __half;
 };
 template <class E>
 using DeviceElement = typename DeviceElementOf<E>::Type;
@@ -74,6 +80,7 @@ bool rows_of_packs(std::int64_t width, const Pointers*... pointers) {
 
 __device__ inline float as_float(float value) { return value; }
 __device__ inline float as_float(__nv_bfloat16 value) { return __bfloat162float(value); }
+__device__ inline float as_float(__half value) { return __half2float(value); }
 
 template <class D>
 __device__ D from_float(float value);
@@ -84,6 +91,10 @@ __device__ inline float from_float<float>(float value) {
 template <>
 __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
+}
+template <>
+__device__ inline __half from_float<__half>(float value) {
+  return __float2half_rn(value);
 }
 /// The float after a round trip through D.
 template <class D>

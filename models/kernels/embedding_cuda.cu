@@ -4,6 +4,7 @@
 #include "models/kernels/bf16.h"
 #include "models/kernels/element_pack.cuh"
 #include "models/kernels/embedding.h"
+#include "models/kernels/fp16.h"
 
 namespace droptest::models {
 namespace {
@@ -111,13 +112,19 @@ template void embedding_forward<float>(comm::DeviceSpan<const std::int32_t>, Tok
                                        std::int64_t, comm::DeviceSpan<float>, comm::Stream&);
 template void embedding_forward<Bf16>(comm::DeviceSpan<const std::int32_t>, TokenRange, comm::DeviceSpan<const Bf16>,
                                       std::int64_t, comm::DeviceSpan<Bf16>, comm::Stream&);
+template void embedding_forward<Fp16>(comm::DeviceSpan<const std::int32_t>, TokenRange, comm::DeviceSpan<const Fp16>,
+                                      std::int64_t, comm::DeviceSpan<Fp16>, comm::Stream&);
 template void add_positions<float>(comm::DeviceSpan<const float>, std::int64_t, std::int64_t, std::int64_t,
                                    comm::DeviceSpan<float>, comm::Stream&);
 template void add_positions<Bf16>(comm::DeviceSpan<const Bf16>, std::int64_t, std::int64_t, std::int64_t,
                                   comm::DeviceSpan<Bf16>, comm::Stream&);
+template void add_positions<Fp16>(comm::DeviceSpan<const Fp16>, std::int64_t, std::int64_t, std::int64_t,
+                                  comm::DeviceSpan<Fp16>, comm::Stream&);
 template void positions_backward<float>(comm::DeviceSpan<const float>, std::int64_t, std::int64_t, std::int64_t,
                                         comm::DeviceSpan<float>, comm::Stream&);
 template void positions_backward<Bf16>(comm::DeviceSpan<const Bf16>, std::int64_t, std::int64_t, std::int64_t,
+                                       comm::DeviceSpan<float>, comm::Stream&);
+template void positions_backward<Fp16>(comm::DeviceSpan<const Fp16>, std::int64_t, std::int64_t, std::int64_t,
                                        comm::DeviceSpan<float>, comm::Stream&);
 
 }  // namespace droptest::models

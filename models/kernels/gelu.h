@@ -27,7 +27,7 @@ template <class T>
 void bias_gelu_backward(std::span<const T> derivatives, std::int64_t rows, std::span<T> gradient,
                         std::span<T> bias_gradient, const Team& team);
 
-// On a device, for E float or Bf16, x itself is saved for backward, as cuBLASLt's epilogues do
+// On a device, for E float, Bf16 or Fp16, x itself is saved for backward, as cuBLASLt's epilogues do
 // (models/kernels/matrix_products.h, which needs these only where the library has no such epilogue).
 
 /// values += bias, and output = gelu(values); the output may be the values, which then are not saved.

@@ -3,6 +3,7 @@
 
 #include "models/kernels/bf16.h"
 #include "models/kernels/element_pack.cuh"
+#include "models/kernels/fp16.h"
 #include "models/kernels/gelu.h"
 
 namespace droptest::models {
@@ -93,7 +94,10 @@ template void bias_gelu<float>(comm::DeviceSpan<const float>, std::int64_t, comm
                                comm::DeviceSpan<float>, comm::Stream&);
 template void bias_gelu<Bf16>(comm::DeviceSpan<const Bf16>, std::int64_t, comm::DeviceSpan<Bf16>,
                               comm::DeviceSpan<Bf16>, comm::Stream&);
+template void bias_gelu<Fp16>(comm::DeviceSpan<const Fp16>, std::int64_t, comm::DeviceSpan<Fp16>,
+                              comm::DeviceSpan<Fp16>, comm::Stream&);
 template void gelu_backward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<float>, comm::Stream&);
 template void gelu_backward<Bf16>(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<Bf16>, comm::Stream&);
+template void gelu_backward<Fp16>(comm::DeviceSpan<const Fp16>, comm::DeviceSpan<Fp16>, comm::Stream&);
 
 }  // namespace droptest::models

@@ -47,8 +47,8 @@ void add_branch(const NormForward& norm, const Team& team);
 template <class T>
 void layernorm_backward(const NormBackward& norm, const Team& team);
 
-// On a device, for E float or Bf16; moments and the gradients of parameters are float. Moments are those of the stored
-// (rounded) residual_after. Determinism: the order of all sums depends on the shape alone.
+// On a device, for E float, Bf16 or Fp16; moments and the gradients of parameters are float. Moments are those of the
+// stored (rounded) residual_after. Determinism: the order of all sums depends on the shape alone.
 
 template <class E>
 void layernorm_forward(const NormForward& norm, comm::Stream& stream);

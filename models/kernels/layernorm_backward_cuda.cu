@@ -5,6 +5,7 @@
 #include "models/kernels/bf16.h"
 #include "models/kernels/block_reduction.cuh"
 #include "models/kernels/element_pack.cuh"
+#include "models/kernels/fp16.h"
 #include "models/kernels/layernorm.h"
 
 namespace droptest::models {
@@ -246,7 +247,9 @@ void branch_bias_gradient(const NormBackward& n, comm::Stream& stream) {
 
 template void layernorm_backward<float>(const NormBackward&, comm::Stream&);
 template void layernorm_backward<Bf16>(const NormBackward&, comm::Stream&);
+template void layernorm_backward<Fp16>(const NormBackward&, comm::Stream&);
 template void branch_bias_gradient<float>(const NormBackward&, comm::Stream&);
 template void branch_bias_gradient<Bf16>(const NormBackward&, comm::Stream&);
+template void branch_bias_gradient<Fp16>(const NormBackward&, comm::Stream&);
 
 }  // namespace droptest::models

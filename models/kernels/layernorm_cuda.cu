@@ -5,6 +5,7 @@
 #include "models/kernels/bf16.h"
 #include "models/kernels/block_reduction.cuh"
 #include "models/kernels/element_pack.cuh"
+#include "models/kernels/fp16.h"
 #include "models/kernels/layernorm.h"
 
 namespace droptest::models {
@@ -188,7 +189,9 @@ void add_branch(const NormForward& n, comm::Stream& stream) {
 
 template void layernorm_forward<float>(const NormForward&, comm::Stream&);
 template void layernorm_forward<Bf16>(const NormForward&, comm::Stream&);
+template void layernorm_forward<Fp16>(const NormForward&, comm::Stream&);
 template void add_branch<float>(const NormForward&, comm::Stream&);
 template void add_branch<Bf16>(const NormForward&, comm::Stream&);
+template void add_branch<Fp16>(const NormForward&, comm::Stream&);
 
 }  // namespace droptest::models

@@ -9,11 +9,16 @@
 #include "comm/device/stream.h"
 #include "models/gradient_mode.h"
 #include "models/kernels/bf16.h"
+#include "models/kernels/fp16.h"
 #include "models/kernels/weight_layout.h"
 
 namespace droptest::models {
 
-/// E is float (all arithmetic in float, no TF32) or Bf16 (operands of bfloat16, sums in float, rounded
+/// How products of floats are formed on a device: of the numbers as they are, or of their upper 19 bits (TF32), which
+/// tensor cores take. Other types are multiplied exactly.
+enum class FloatProducts : std::uint8_t { kExact, kTf32 };
+
+/// E is float (all arithmetic in float), Bf16 or Fp16 (operands of 16 bits, sums in float, rounded
 /// once). Owned by one rank and used by one thread; all work is put on the stream given at the start. The library
 /// chooses once for each shape. Any extent may be zero. Determinism: results depend on shapes, addresses'
 /// alignment and values.
@@ -23,11 +28,12 @@ class MatrixProducts {
   /// Who adds biases and computes GELU: the library within the GEMM where it can, or, for tests, always own kernels.
   enum class Epilogues : std::uint8_t { kFused, kOwnKernels };
   /// The stream is borrowed. Throws: DeviceError.
-  explicit MatrixProducts(comm::Stream& stream, Epilogues epilogues = Epilogues::kFused);
+  explicit MatrixProducts(comm::Stream& stream, Epilogues epilogues = Epilogues::kFused,
+                          FloatProducts floats = FloatProducts::kExact);
   ~MatrixProducts();
 
   /// output = input W + bias; the bias [outputs] may be empty, and must be where rows of outputs have gaps, or the
-  /// output is not of E. R is E, or float where E is Bf16: sums that are not rounded.
+  /// output is not of E. R is E, or float where E has 16 bits: sums that are not rounded.
   template <class R>
   void forward(const ProductShape& shape, comm::DeviceSpan<const E> input, comm::DeviceSpan<const E> weight,
                comm::DeviceSpan<const E> bias, comm::DeviceSpan<R> output);

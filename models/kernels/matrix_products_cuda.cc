@@ -94,8 +94,8 @@ Product input_product(const ProductShape& shape, const E* grad_output, std::int6
 template <class E>
 class MatrixProducts<E>::Impl {
  public:
-  Impl(comm::Stream& stream, Epilogues epilogues)
-      : library(stream), stream_(stream), fuses_(epilogues == Epilogues::kFused) {}
+  Impl(comm::Stream& stream, Epilogues epilogues, FloatProducts floats)
+      : library(stream, floats), stream_(stream), fuses_(epilogues == Epilogues::kFused) {}
 
   bool fuses() const { return fuses_; }
   comm::Stream& stream() { return stream_; }
@@ -118,8 +118,8 @@ class MatrixProducts<E>::Impl {
 };
 
 template <class E>
-MatrixProducts<E>::MatrixProducts(comm::Stream& stream, Epilogues epilogues)
-    : impl_(std::make_unique<Impl>(stream, epilogues)) {}
+MatrixProducts<E>::MatrixProducts(comm::Stream& stream, Epilogues epilogues, FloatProducts floats)
+    : impl_(std::make_unique<Impl>(stream, epilogues, floats)) {}
 template <class E>
 MatrixProducts<E>::~MatrixProducts() = default;
 
@@ -261,15 +261,26 @@ template void MatrixProducts<float>::forward(const ProductShape&, comm::DeviceSp
 template void MatrixProducts<float>::backward_input(const ProductShape&, comm::DeviceSpan<const float>,
                                                     comm::DeviceSpan<const float>, float, comm::DeviceSpan<float>);
 template class MatrixProducts<Bf16>;
+template class MatrixProducts<Fp16>;
 template void MatrixProducts<Bf16>::forward(const ProductShape&, comm::DeviceSpan<const Bf16>,
                                             comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
                                             comm::DeviceSpan<Bf16>);
+template void MatrixProducts<Fp16>::forward(const ProductShape&, comm::DeviceSpan<const Fp16>,
+                                            comm::DeviceSpan<const Fp16>, comm::DeviceSpan<const Fp16>,
+                                            comm::DeviceSpan<Fp16>);
 template void MatrixProducts<Bf16>::forward(const ProductShape&, comm::DeviceSpan<const Bf16>,
                                             comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
                                             comm::DeviceSpan<float>);
+template void MatrixProducts<Fp16>::forward(const ProductShape&, comm::DeviceSpan<const Fp16>,
+                                            comm::DeviceSpan<const Fp16>, comm::DeviceSpan<const Fp16>,
+                                            comm::DeviceSpan<float>);
 template void MatrixProducts<Bf16>::backward_input(const ProductShape&, comm::DeviceSpan<const Bf16>,
                                                    comm::DeviceSpan<const Bf16>, float, comm::DeviceSpan<Bf16>);
+template void MatrixProducts<Fp16>::backward_input(const ProductShape&, comm::DeviceSpan<const Fp16>,
+                                                   comm::DeviceSpan<const Fp16>, float, comm::DeviceSpan<Fp16>);
 template void MatrixProducts<Bf16>::backward_input(const ProductShape&, comm::DeviceSpan<const Bf16>,
                                                    comm::DeviceSpan<const Bf16>, float, comm::DeviceSpan<float>);
+template void MatrixProducts<Fp16>::backward_input(const ProductShape&, comm::DeviceSpan<const Fp16>,
+                                                   comm::DeviceSpan<const Fp16>, float, comm::DeviceSpan<float>);
 
 }  // namespace droptest::models

@@ -20,7 +20,7 @@ void fill_rows(std::span<const T> bias, std::int64_t rows, std::span<T> rows_out
 template <class T>
 void add_column_sums(std::span<const T> values, std::int64_t rows, std::span<T> sums, const Team& team);
 
-// On a device, for E float or Bf16.
+// On a device, for E float, Bf16 or Fp16.
 
 /// Every row gets the bias added. Shapes: values [rows, width], bias [width].
 template <class E>

@@ -4,6 +4,7 @@
 #include "models/kernels/bf16.h"
 #include "models/kernels/block_reduction.cuh"
 #include "models/kernels/element_pack.cuh"
+#include "models/kernels/fp16.h"
 #include "models/kernels/residual.h"
 
 namespace droptest::models {
@@ -125,9 +126,12 @@ void column_sums(comm::DeviceSpan<const E> values, const RowShape& shape, Gradie
 
 template void add_bias<float>(comm::DeviceSpan<const float>, std::int64_t, comm::DeviceSpan<float>, comm::Stream&);
 template void add_bias<Bf16>(comm::DeviceSpan<const Bf16>, std::int64_t, comm::DeviceSpan<Bf16>, comm::Stream&);
+template void add_bias<Fp16>(comm::DeviceSpan<const Fp16>, std::int64_t, comm::DeviceSpan<Fp16>, comm::Stream&);
 template void column_sums<float>(comm::DeviceSpan<const float>, const RowShape&, GradientMode, comm::DeviceSpan<float>,
                                  comm::DeviceSpan<float>, comm::Stream&);
 template void column_sums<Bf16>(comm::DeviceSpan<const Bf16>, const RowShape&, GradientMode, comm::DeviceSpan<float>,
+                                comm::DeviceSpan<float>, comm::Stream&);
+template void column_sums<Fp16>(comm::DeviceSpan<const Fp16>, const RowShape&, GradientMode, comm::DeviceSpan<float>,
                                 comm::DeviceSpan<float>, comm::Stream&);
 
 }  // namespace droptest::models

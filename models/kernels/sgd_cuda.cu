@@ -3,6 +3,7 @@
 
 #include "models/kernels/bf16.h"
 #include "models/kernels/element_pack.cuh"
+#include "models/kernels/fp16.h"
 #include "models/kernels/segment_elements.cuh"
 #include "models/kernels/sgd.h"
 
@@ -80,6 +81,9 @@ template void sgd_update<float>(const TensorSegments&, comm::DeviceSpan<float>, 
                                 comm::DeviceSpan<const double>, comm::Stream&);
 template void sgd_update<Bf16>(const TensorSegments&, comm::DeviceSpan<float>, comm::DeviceSpan<const float>,
                                comm::DeviceSpan<float>, comm::DeviceSpan<Bf16>, const SgdStep&,
+                               comm::DeviceSpan<const double>, comm::Stream&);
+template void sgd_update<Fp16>(const TensorSegments&, comm::DeviceSpan<float>, comm::DeviceSpan<const float>,
+                               comm::DeviceSpan<float>, comm::DeviceSpan<Fp16>, const SgdStep&,
                                comm::DeviceSpan<const double>, comm::Stream&);
 
 }  // namespace droptest::models

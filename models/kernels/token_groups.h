@@ -48,7 +48,7 @@ class TokenGroups {
   comm::Event copied_;
 };
 
-/// grad_table[row] += the sum of grad_output over the row's group; other rows stay. E: float or Bf16.
+/// grad_table[row] += the sum of grad_output over the row's group; other rows stay. E: float, Bf16 or Fp16.
 /// Shapes: grad_output [groups.tokens(), width], grad_table [at least range.count, width].
 /// Determinism: the order of each sum depends on the tokens alone.
 template <class E>

@@ -7,6 +7,7 @@
 #include "models/kernels/bf16.h"
 #include "models/kernels/block_reduction.cuh"
 #include "models/kernels/element_pack.cuh"
+#include "models/kernels/fp16.h"
 
 namespace droptest::models {
 namespace {
@@ -133,6 +134,8 @@ void embedding_backward(const TokenGroups& groups, comm::DeviceSpan<const E> gra
 template void embedding_backward<float>(const TokenGroups&, comm::DeviceSpan<const float>, std::int64_t,
                                         comm::DeviceSpan<float>, comm::Stream&);
 template void embedding_backward<Bf16>(const TokenGroups&, comm::DeviceSpan<const Bf16>, std::int64_t,
+                                       comm::DeviceSpan<float>, comm::Stream&);
+template void embedding_backward<Fp16>(const TokenGroups&, comm::DeviceSpan<const Fp16>, std::int64_t,
                                        comm::DeviceSpan<float>, comm::Stream&);
 
 }  // namespace droptest::models

@@ -20,7 +20,11 @@ struct UpdateRule {
   int data_stride = 1;           ///< from a rank to that of the next replica with the same part
   int pipeline_ranks = 1;        ///< of each replica; one of them has the head, and so the losses
   int pipeline_stride = 1;
-  int head_rank = 0;  ///< among the pipeline's
+  int head_rank = 0;      ///< among the pipeline's
+  double loss_scale = 1;  ///< the gradients are multiplied by it, and the factor divides by it
+  /// Whether this rank hears from the others that their gradients are not finite: always, or where that can be lost, in
+  /// this step. Missed: such gradients count as none, so that this rank may update where others skip.
+  enum class Flags : std::uint8_t { kReliable, kHeard, kMissed } flags = Flags::kReliable;
   /// Whose gradient norm counts: the mean over replicas, which is that of each where they are equal; or each replica's
   /// own, so that replicas which lost different packets are clipped differently.
   enum class Norm : std::uint8_t { kAgreed, kOwn } norm = Norm::kAgreed;
@@ -31,8 +35,8 @@ using RankNumbers = std::array<double, 2>;
 
 struct UpdateDecision {
   double loss = 0;           ///< mean over the ranks that have losses
-  double gradient_norm = 0;  ///< of the whole model, the one that counts
-  double factor = 1;         ///< of the gradients; NaN: the step is skipped
+  double gradient_norm = 0;  ///< of the whole model, the one that counts, without the loss scale
+  double factor = 1;         ///< of the gradients as they are, with the loss scale; NaN: the step is skipped
 
   bool skips() const { return std::isnan(factor); }
 };

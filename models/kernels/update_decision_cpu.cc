@@ -31,18 +31,23 @@ UpdateDecision decide_update(std::span<const RankNumbers> ranks, int rank, const
   };
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     if (has_losses(r)) losses.push_back(ranks[r][0] / rule.loss_divisor);
+    const bool is_missed = rule.flags == UpdateRule::Flags::kMissed && r != static_cast<std::size_t>(rank);
+    if (is_missed && !std::isfinite(ranks[r][1])) continue;
     squares[replica_of(r)] += ranks[r][1];
   }
   UpdateDecision decision;
   decision.loss = mean_of_ranks(losses);
   const bool agreed = rule.norm == UpdateRule::Norm::kAgreed;
+  // The bounds of an update are of gradients without the scale.
   decision.gradient_norm =
-      std::sqrt(agreed ? mean_of_ranks(squares) : squares[replica_of(static_cast<std::size_t>(rank))]);
+      std::sqrt(agreed ? mean_of_ranks(squares) : squares[replica_of(static_cast<std::size_t>(rank))]) /
+      rule.loss_scale;
   // The mean of replicas is finite only where all are.
   if (!std::isfinite(decision.loss) || !std::isfinite(mean_of_ranks(squares))) {
     decision.factor = std::numeric_limits<double>::quiet_NaN();
-  } else if (rule.max_gradient_norm > 0) {
-    decision.factor = clip_scale(decision.gradient_norm, rule.max_gradient_norm);
+  } else {
+    const bool clips = rule.max_gradient_norm > 0;
+    decision.factor = (clips ? clip_scale(decision.gradient_norm, rule.max_gradient_norm) : 1) / rule.loss_scale;
   }
   return decision;
 }

@@ -30,20 +30,23 @@ __global__ void decide_update_kernel(const double* numbers, std::int64_t ranks, 
   for (int replica = 0; replica < rule.data_ranks; ++replica) {
     double squares = 0;
     for (std::int64_t r = 0; r < ranks; ++r) {
-      if (r / rule.data_stride % rule.data_ranks == replica) squares += numbers[2 * r + 1];
+      if (r / rule.data_stride % rule.data_ranks != replica) continue;
+      const double of_rank = numbers[2 * r + 1];
+      const bool is_missed = rule.flags == UpdateRule::Flags::kMissed && r != rank;
+      if (!is_missed || fabs(of_rank) <= largest) squares += of_rank;
     }
     if (replica == 0) of_first = squares;
     if (replica == rank / rule.data_stride % rule.data_ranks) of_own = squares;
     squares_difference += squares - of_first;
   }
   const double mean = of_first + squares_difference / rule.data_ranks;
-  const double norm = sqrt(rule.norm == UpdateRule::Norm::kAgreed ? mean : of_own);
-  double factor = 1;
+  const double norm = sqrt(rule.norm == UpdateRule::Norm::kAgreed ? mean : of_own) / rule.loss_scale;
+  double factor = 1 / rule.loss_scale;
   if (!(fabs(loss) <= largest) || !(fabs(mean) <= largest)) {  // not finite
     factor = not_a_number;
   } else if (rule.max_gradient_norm > 0) {
     const double scale = rule.max_gradient_norm / (norm + 1e-6);
-    factor = scale > 1.0 ? 1.0 : scale;
+    factor = (scale > 1.0 ? 1.0 : scale) / rule.loss_scale;
   }
   decision[0] = loss;
   decision[1] = norm;

@@ -11,6 +11,7 @@
 #include "comm/device/device_tensor.h"
 #include "comm/device/stream.h"
 #include "models/kernels/bf16.h"
+#include "models/kernels/fp16.h"
 #include "models/kernels/matrix_products.h"
 #include "models/kernels/residual.h"
 #include "models/kernels/sgd.h"
@@ -32,10 +33,6 @@ constexpr std::int64_t kChunkRows = 64;
 
 std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
-}
-
-ElementType element_type(Precision precision) {
-  return precision == Precision::kBfloat16 ? ElementType::kBfloat16 : ElementType::kFloat32;
 }
 
 class CudaForm final : public OpsForm {
@@ -120,7 +117,7 @@ DeviceSpan<const std::int32_t> span_of(TokenIds tokens) { return {tokens.data, t
 
 Tensor on_stream(const Tensor& tensor, comm::Stream& stream) { return {tensor.type, tensor.bytes, &stream}; }
 
-/// E, float or Bf16, is the type of activations.
+/// E, float, Bf16 or Fp16, is the type of activations.
 template <class E>
 class CudaOps final : public Ops {
  public:
@@ -128,7 +125,8 @@ class CudaOps final : public Ops {
       : form_(options, group.world_size()),
         group_(group),
         stream_(options.device),
-        gemms_(stream_),
+        gemms_(stream_, MatrixProducts<E>::Epilogues::kFused,
+               options.precision.compute == Precision::kTf32 ? FloatProducts::kTf32 : FloatProducts::kExact),
         numbers_(kNumbers, "losses and norms"),
         host_numbers_(kNumbers) {
     if (group.world_size() > 1) collectives_.emplace(stream_.device());
@@ -242,7 +240,7 @@ class CudaOps final : public Ops {
     DROPTEST_CHECK(collectives_.has_value(), "a lone rank sends no messages");
     produced_.record(stream_);
     collectives_->wait(produced_);
-    if constexpr (std::is_same_v<E, float>) convert_on(sum, message, *collectives_);
+    if (part_of(sum, message).bytes.data() == sum.bytes.data()) convert_on(sum, message, *collectives_);
     group_.all_reduce(on_stream(message, *collectives_), comm::ReduceOp::kSum, about);
     convert_on(message, sum, *collectives_);
     reduced_.record(*collectives_);
@@ -355,10 +353,28 @@ class CudaOps final : public Ops {
   static void convert_on(const ConstTensor& from, const Tensor& to, comm::Stream& stream) {
     if (from.type == to.type) {
       comm::copy_on_device(from.bytes.data(), to.bytes.data(), to.bytes.size(), stream);
-    } else if (to.type == ElementType::kBfloat16) {
-      models::convert<Bf16, float>(span_of<float>(from), span_of<Bf16>(to), stream);
+    } else if (from.type == ElementType::kFloat32) {
+      convert_between<float>(from, to, stream);
+    } else if (from.type == ElementType::kBfloat16) {
+      convert_between<Bf16>(from, to, stream);
     } else {
-      models::convert<float, Bf16>(span_of<Bf16>(from), span_of<float>(to), stream);
+      convert_between<Fp16>(from, to, stream);
+    }
+  }
+  template <class From>
+  static void convert_between(const ConstTensor& from, const Tensor& to, comm::Stream& stream) {
+    if constexpr (!std::is_same_v<From, float>) {
+      if (to.type == ElementType::kFloat32) {
+        return models::convert<float, From>(span_of<From>(from), span_of<float>(to), stream);
+      }
+    }
+    if constexpr (!std::is_same_v<From, Bf16>) {
+      if (to.type == ElementType::kBfloat16) {
+        return models::convert<Bf16, From>(span_of<From>(from), span_of<Bf16>(to), stream);
+      }
+    }
+    if constexpr (!std::is_same_v<From, Fp16>) {
+      models::convert<Fp16, From>(span_of<From>(from), span_of<Fp16>(to), stream);
     }
   }
 
@@ -391,6 +407,7 @@ std::unique_ptr<OpsForm> cuda_ops_form(const CudaOpsOptions& options, int world_
 
 std::unique_ptr<Ops> make_cuda_ops(const CudaOpsOptions& options, comm::Communicator& group) {
   if (options.precision.compute == Precision::kBfloat16) return std::make_unique<CudaOps<Bf16>>(options, group);
+  if (options.precision.compute == Precision::kFloat16) return std::make_unique<CudaOps<Fp16>>(options, group);
   return std::make_unique<CudaOps<float>>(options, group);
 }
 

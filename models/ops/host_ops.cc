@@ -12,6 +12,7 @@
 #include "models/kernels/adamw.h"
 #include "models/kernels/bf16.h"
 #include "models/kernels/chunks.h"
+#include "models/kernels/fp16.h"
 #include "models/kernels/gelu.h"
 #include "models/kernels/matmul.h"
 #include "models/kernels/matmul_bf16.h"
@@ -30,12 +31,13 @@ using comm::Tensor;
 
 const HostOpsOptions& validated(const HostOpsOptions& options) {
   if (options.precision != ModelPrecision{} && options.type != ElementType::kFloat32) {
-    throw ConfigError("GPT-2: /training/precision: got bfloat16 for a model of double numbers, want float32");
+    throw ConfigError("GPT-2: /training/precision: got 16-bit floats for a model of double numbers, want float32");
   }
-  if (options.precision.compute == Precision::kBfloat16 && !has_bf16_products()) {
+  if (options.precision.compute == Precision::kTf32) {
     throw ConfigError(
-        "GPT-2: /training/precision/compute: got \"bfloat16\", but this processor has no AVX512-BF16 instructions; "
-        "want \"float32\" here, or another processor (\"message\" may be \"bfloat16\" on any)");
+        "GPT-2: /training/precision/compute: got \"tf32\" on the CPU, want \"float32\", \"bfloat16\" or \"float16\", "
+        "or "
+        "/device \"cuda\"");
   }
   return options;
 }
@@ -46,7 +48,7 @@ class HostForm final : public OpsForm {
 
   OpsTypes types() const override {
     const ElementType own = options_.type;
-    const auto rounded = [own](Precision p) { return p == Precision::kBfloat16 ? ElementType::kBfloat16 : own; };
+    const auto rounded = [own](Precision p) { return p == Precision::kFloat32 ? own : element_type(p); };
     return {own,
             rounded(options_.precision.compute),
             world_size_ == 1 ? own : rounded(options_.precision.message),
@@ -107,7 +109,11 @@ template <class T>
 class HostOps final : public Ops {
  public:
   HostOps(const HostOpsOptions& options, comm::Communicator& group, PhaseTimes* times)
-      : form_(options, group.world_size()), team_(options.threads), group_(group), times_(times) {}
+      : form_(options, group.world_size()),
+        team_(options.threads),
+        group_(group),
+        times_(times),
+        multiplies_bf16_(has_bf16_products() && options.narrow_products == HostOpsOptions::NarrowProducts::kFastest) {}
 
   const OpsForm& form() const override { return form_; }
   int world_size() const override { return group_.world_size(); }
@@ -126,10 +132,10 @@ class HostOps final : public Ops {
   void convert(ConstTensor from, Tensor to) override {
     if (from.type == to.type) {
       std::copy(from.bytes.begin(), from.bytes.end(), to.bytes.begin());
-    } else if (to.type == ElementType::kBfloat16) {
-      to_bf16(from.as<float>(), 1.0F, to.as<Bf16>(), team_);
+    } else if (to.type == ElementType::kFloat32) {
+      widen(from, to.as<float>());
     } else {
-      to_floats(from.as<Bf16>(), to.as<float>(), team_);
+      round(from.as<float>(), 1.0F, to);
     }
   }
 
@@ -183,10 +189,9 @@ class HostOps final : public Ops {
   Operand operand(ConstTensor values, double factor, Tensor room) override {
     if (room.bytes.empty()) return {values, factor, values};
     const PhaseScope scope(times_, Phase::kProducts);
-    const std::size_t count = values.count_elems();
-    const std::span<Bf16> rounded = room.as<Bf16>().first(count);
-    to_bf16(values.as<float>(), static_cast<float>(factor), rounded, team_);
-    return {std::span<const Bf16>(rounded), 1, values};
+    const Tensor rounded = elements(room, 0, static_cast<std::int64_t>(values.count_elems()));
+    round(values.as<float>(), static_cast<float>(factor), rounded);
+    return {rounded, 1, values};
   }
   void linear_forward(const ProductShape& shape, const Operand& input, const Weight& weight, const Weight* bias,
                       Tensor output) override {
@@ -323,7 +328,8 @@ class HostOps final : public Ops {
   void round_values(const Ranges& ranges, ConstTensor values, Tensor rounded) override {
     if constexpr (std::is_same_v<T, float>) {
       for (const ParameterRange& range : list(ranges)) {
-        to_bf16(part(values, range), 1.0F, rounded.as<Bf16>().subspan(range.offset, range.count), team_);
+        round(part(values, range), 1.0F,
+              elements(rounded, static_cast<std::int64_t>(range.offset), static_cast<std::int64_t>(range.count)));
       }
     }
   }
@@ -364,6 +370,23 @@ class HostOps final : public Ops {
       if (range.decay == Decay::kKeeps) of_range.weight_decay = 0;
       body(range, of_range);
     }
+  }
+
+  /// to = factor x from, in 16 bits.
+  void round(std::span<const float> from, float factor, Tensor to) {
+    if (to.type == ElementType::kFloat16) return to_fp16(from, factor, to.as<Fp16>(), team_);
+    to_bf16(from, factor, to.as<Bf16>(), team_);
+  }
+  void widen(ConstTensor from, std::span<float> to) {
+    if (from.type == ElementType::kFloat16) return to_floats(from.as<Fp16>(), to, team_);
+    to_floats(from.as<Bf16>(), to, team_);
+  }
+  /// The elements as floats, until the next call with this room.
+  const float* widened(ConstTensor narrow, HostBuffer<float>& room) {
+    const std::size_t count = narrow.count_elems();
+    if (room.elems().size() < count) room = HostBuffer<float>(count);
+    widen(narrow, room.elems().first(count));
+    return room.elems().data();
   }
 
   double& number_at(Number number) { return numbers_[static_cast<std::size_t>(number)]; }
@@ -407,10 +430,18 @@ class HostOps final : public Ops {
     const PhaseScope scope(times_, Phase::kProducts);
     const SingleThreadedLibraries single_threaded;
     if constexpr (std::is_same_v<T, float>) {
-      if (b.type == ElementType::kBfloat16) {
+      if (b.type == ElementType::kBfloat16 && multiplies_bf16_) {
         bf16_matmul_(transpose_a, dense(a.values.as<Bf16>().data(), a_rows, a_columns), transpose_b,
                      dense(b.as<Bf16>().data(), b_rows, b_columns),
                      beta == 0 ? Bf16Matmul::Keep::kSet : Bf16Matmul::Keep::kAdd, result, team_);
+        return;
+      }
+      // A product of two rounded operands is exact in float, so only the order of the sums is the library's.
+      if (b.type != ElementType::kFloat32) {
+        const ConstTensor used_a = elements(a.values, 0, a_rows * a_columns);
+        const ConstTensor used_b = elements(b, 0, b_rows * b_columns);
+        matmul<float>(transpose_a, dense(widened(used_a, widened_a_), a_rows, a_columns), transpose_b,
+                      dense(widened(used_b, widened_b_), b_rows, b_columns), 1.0F, beta, result, team_);
         return;
       }
     }
@@ -422,7 +453,10 @@ class HostOps final : public Ops {
   Team team_;
   comm::Communicator& group_;
   PhaseTimes* times_;
+  bool multiplies_bf16_;
   Bf16Matmul bf16_matmul_;
+  HostBuffer<float> widened_a_;  ///< operands of GEMMs that are computed in float
+  HostBuffer<float> widened_b_;
   std::array<double, kNumbers> numbers_{};
 };
 

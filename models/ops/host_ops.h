@@ -2,6 +2,7 @@
 // The operations on the processor's cores.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "comm/communicator.h"
@@ -18,10 +19,13 @@ struct HostOpsOptions {
   int threads = 1;
   std::int64_t max_logits = std::int64_t{1} << 24U;  ///< of a chunk. One of GPT-2's vocabulary has 333 rows: the GEMM
                                                      ///< for the embedding's gradient is still bound by arithmetic.
+  /// GEMMs with 16-bit operands: by the processor's instructions for their type where it has them, or always in
+  /// float32.
+  enum class NarrowProducts : std::uint8_t { kFastest, kInFloat } narrow_products = NarrowProducts::kFastest;
 };
 
-/// The form of the host's operations on a rank of `world_size`. Throws: ConfigError for bfloat16 with float64, and for
-/// GEMMs of it where the processor has no AVX512-BF16.
+/// The form of the host's operations on a rank of `world_size`. Throws: ConfigError for 16-bit floats with float64, and
+/// for TF32.
 std::unique_ptr<OpsForm> host_ops_form(const HostOpsOptions& options, int world_size);
 
 /// `group` is borrowed. `times`: gets the time of each phase added, where given. Both outlive the operations.

@@ -25,7 +25,7 @@ comm::ConstTensor elements(const comm::ConstTensor& tensor, std::int64_t first, 
 }
 
 comm::Tensor part_of(const comm::Tensor& sum, const comm::Tensor& message) {
-  return !message.bytes.empty() && sum.type == comm::ElementType::kBfloat16 ? message : sum;
+  return !message.bytes.empty() && comm::element_bytes(message.type) > comm::element_bytes(sum.type) ? message : sum;
 }
 
 }  // namespace droptest::models

@@ -55,7 +55,7 @@ struct UpdateArenas {
   comm::Tensor values;
   comm::ConstTensor gradients;
   comm::Tensor first_moments, second_moments;  ///< SGD has velocities, in place of the first ones, and no second ones
-  comm::Tensor rounded;                        ///< of bfloat16, or empty
+  comm::Tensor rounded;                        ///< of a 16-bit float, or empty
 };
 
 /// One rank's computations. Each implementation calls its kernels (models/kernels/), in the order of the calls here.
@@ -92,7 +92,7 @@ class Ops {
   /// Says which tokens the next embedding_backward() of that slot is for.
   virtual void group_tokens(std::span<const std::int32_t> tokens, TokenRange range, int slot) = 0;
   virtual void zero(comm::Tensor values) = 0;
-  /// Of equal types: a copy. Else both of float32 and bfloat16; rounds to the nearest, ties to even.
+  /// Of equal types: a copy. Else of float32 and a 16-bit float; rounds to the nearest, ties to even.
   virtual void convert(comm::ConstTensor from, comm::Tensor to) = 0;
 
   /// output[i] = table[tokens[i] - range.first], or zeros where the token is another rank's.

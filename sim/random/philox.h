@@ -25,6 +25,7 @@ enum class Purpose : std::uint16_t {
   kComputeStraggler = 32,   ///< how much longer than usual a rank computes in a step
   kTransferStraggler = 33,  ///< how much longer than usual a hop takes
   kStageFailure = 34,       ///< whether a stage of a pipeline loses its weights before a step
+  kOverflowFlag = 35,       ///< whether a rank does not hear of the overflows of a step
 };
 
 /// The experiment's 64-bit seed is the key; see docs/fates.md for the counter's fields.

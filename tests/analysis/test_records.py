@@ -11,6 +11,7 @@ from droptest.__main__ import main
 from droptest.files import idle_parts, read_json, read_metrics, read_run
 from droptest.report import write_report
 from droptest.summary import groups, text_table
+from droptest.tables import table
 
 
 def by_point(records):
@@ -69,6 +70,21 @@ def test_precisions_make_series_whether_one_word_or_three(tmp_path):
     three = synthetic.write_sweep(tmp_path, {"/training/precision": precisions}, seeds=1, name="three")
     expected = {f"lossless, compute precision {c}" for c in ("float32", "bfloat16")}
     assert set(droptest.load(three).runs["series"]) == expected
+
+
+def test_skipped_steps_are_those_of_the_summary(tmp_path):
+    folder = synthetic.write_sweep(tmp_path, {"/training/precision": ["float32", "float16"]}, seeds=1, name="skips")
+    [scaled] = [path for path in folder.glob("*/spec.json") if "float16" in path.read_text()]
+    summary = scaled.parent / "summary.json"
+    loss_scale = {"final": 32768.0, "skipped_steps": 3}
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"loss_scale": loss_scale}))
+    records = droptest.load(folder)
+    skipped = records.runs.set_index("series")["skipped_steps"]
+    assert skipped["lossless, precision float16"] == 3
+    assert math.isnan(skipped["lossless, precision float32"])
+    status = [row[4] for row in table("runs", records).rows]
+    steps = records.runs["steps"].iloc[0]
+    assert sorted(status) == ["completed", f"completed, 3 of {steps:.0f} steps skipped"]
 
 
 def test_rates_in_percent_text_are_the_same_points(mixed, tmp_path):

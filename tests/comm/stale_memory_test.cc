@@ -5,10 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "comm/run_ranks.h"
 #include "tests/comm/lossy_recovery.h"
 
 namespace droptest::comm {
@@ -105,6 +109,67 @@ TEST(StaleMemory, ErrorFeedbackOfAnotherCutIsNotAdded) {
       EXPECT_EQ(scattered(lossy, kArrives, {1, 3}), 2) << path;
     });
   }
+}
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+/// On two ranks, with the network in that class.
+void run_lossy_class(sim::TrafficClass of, const ClassNetwork& network,
+                     const std::function<void(LossyCommunicator&)>& body) {
+  LossyOptions options;
+  options.network.of(of) = network;
+  run_ranks(2, kRecoveryTimeout, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    body(lossy);
+  });
+}
+
+// A loss scale that falls from 8 to 2 between the steps.
+TEST(StaleMemory, OfGradientsFollowsTheirScale) {
+  for (const sim::TrafficClass of : {sim::TrafficClass::kTpBackward, sim::TrafficClass::kTpForward}) {
+    const float old = of == sim::TrafficClass::kTpBackward ? 2 : 8;
+    run_lossy_class(of, stale_network("direct"), [&](LossyCommunicator& lossy) {
+      const auto gathered_of_class = [&](std::uint64_t step, const Floats& values) {
+        lossy.begin_step(step);
+        const Counts counts{2, 2};
+        Floats output(4, -1);
+        lossy.all_gather(ConstTensor(std::span<const float>(values)), Tensor(std::span(output)), counts, {of, "m", 0});
+        return output;
+      };
+      const bool zero = lossy.rank() == 0;
+      gathered_of_class(kArrives, {8, kInfinity});
+      lossy.rescale_memories(0.25);
+      for (int i = 0; i < 2; ++i) {
+        EXPECT_EQ(gathered_of_class(kLost, {5, 6}), (zero ? Floats{5, 6, old, 0} : Floats{old, 0, 5, 6}));
+        lossy.rescale_memories(1);
+      }
+    });
+  }
+}
+
+// The undelivered part of an overflow would keep all later steps from being finite.
+TEST(StaleMemory, ErrorFeedbackForgetsAnOverflow) {
+  ClassNetwork network = recovery_network("contribution", 1, 0);
+  network.recovery.error_feedback = ClassRecovery::ErrorFeedback::kOn;
+  network.recovery.protect.steps = {kArrives, kArrives + 1};
+  run_lossy_class(sim::TrafficClass::kTpBackward, network, [](LossyCommunicator& lossy) {
+    const auto reduced = [&](std::uint64_t step, Floats values) {
+      lossy.begin_step(step);
+      lossy.all_reduce(Tensor(std::span(values)), ReduceOp::kSum, {sim::TrafficClass::kTpBackward, "m", 0});
+      return values;
+    };
+    reduced(kLost, {16, kInfinity});
+    lossy.rescale_memories(0.5);
+    EXPECT_EQ(reduced(kArrives, {1, 1}), (Floats{18, 2})) << "two ranks, each with 16 / 2 + 1, and with 1";
+  });
+}
+
+TEST(TrafficClass, GradientsAreThoseOfTheBackwardPass) {
+  std::string names;
+  for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
+    if (sim::carries_gradients(of)) names += std::string(sim::traffic_class_name(of)) + " ";
+  }
+  EXPECT_EQ(names, "tp_backward dp_gradient pp_gradient embedding_gradient sequence_backward ");
 }
 
 }  // namespace

@@ -179,6 +179,19 @@ TEST(Anomalies, CountersThatGrow) {
       << "the count begins anew with a restart";
 }
 
+TEST(Anomalies, OverflowsOfMoreThanAQuarterOfTheSteps) {
+  std::uint64_t skipped = 0;
+  EXPECT_THAT(found_in(40,
+                       [&skipped](std::uint64_t step, json& line) {
+                         line["step"] = 4 * step;
+                         if (step == 10) skipped += 1;
+                         if (step >= 20 && step <= 22) skipped += 2;
+                         line["skipped_steps"] = skipped;
+                       }),
+              ElementsAre("20 overflow skipped_steps per step"))
+      << "one of four steps is no anomaly, two are, once while they last";
+}
+
 TEST(Anomalies, AnswersAreAFunctionOfTheLines) {
   const auto spike = [](std::uint64_t step, json& line) {
     if (step % 17 == 0) line["train_loss"] = 20.0;

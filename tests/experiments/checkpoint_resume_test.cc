@@ -99,6 +99,8 @@ void expect_same_end(const Result& whole, const Result& resumed, const ResolvedR
   EXPECT_EQ(whole.outcome.validation_best_loss, resumed.outcome.validation_best_loss);
   EXPECT_EQ(whole.outcome.selection_loss, resumed.outcome.selection_loss);
   EXPECT_EQ(whole.outcome.selection_tokens, resumed.outcome.selection_tokens);
+  EXPECT_EQ(whole.outcome.skipped_steps, resumed.outcome.skipped_steps);
+  EXPECT_EQ(whole.outcome.loss_scale, resumed.outcome.loss_scale);
   EXPECT_EQ(whole.outcome.stage_failures.size(), resumed.outcome.stage_failures.size());
   ASSERT_EQ(whole.outcome.weights.size(), resumed.outcome.weights.size());
   for (const auto& [name, tensor] : whole.outcome.weights) {
@@ -142,6 +144,24 @@ TEST(CheckpointResume, ShardsGoOnWithTheSameBits) {
   changes["parallel"] = {{"tensor", 2}, {"pipeline", 2}};
   changes["training"] = {{"accumulation", 2}, {"schedule", "warmup_stable_decay"}, {"drop_last", true}};
   expect_resumes(changes, 10, 3);
+}
+
+// The scale is far too large at first, falls, and grows again: every step has another one.
+TEST(CheckpointResume, ALossScaleGoesOnAtEveryStep) {
+  for (const char* parallel :
+       {R"({"tensor": 2})", R"({"tensor": 1, "data": 2, "zero": 2})", R"({"tensor": 1, "pipeline": 2})"}) {
+    SCOPED_TRACE(parallel);
+    json changes = network({{"fill", "stale"}});
+    changes["parallel"] = json::parse(parallel);
+    changes["training"] = {{"precision", {{"compute", "float16"}, {"message", "float16"}}},
+                           {"loss_scale", {{"initial", 0x1p25}, {"interval", 2}, {"hysteresis", 2}}}};
+    const ResolvedRun run = resolved_run(changes, 14);
+    const TemporaryFolder folder;
+    const Result whole = train_in(run, folder.path() + "/whole");
+    EXPECT_GE(whole.outcome.skipped_steps, 3U);
+    EXPECT_LE(whole.outcome.skipped_steps, 11U);
+    expect_resumes(changes, 14);
+  }
 }
 
 class ResumeOfNetwork : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};

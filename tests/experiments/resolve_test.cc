@@ -100,13 +100,50 @@ TEST(Resolve, PrecisionIsOneElementTypeForEachUse) {
   EXPECT_EQ(of("float32").run_id, id_with({}));
 
   const auto error_of = [&of](const std::string& value) { return config_error_of([&] { of(value); }); };
-  EXPECT_THAT(error_of("float16"),
-              HasSubstr(R"(/training/precision: got "float16", want float32, bfloat16, or an object)"));
-  EXPECT_THAT(error_of(R"({"message": "float16"})"),
-              HasSubstr(R"(/training/precision/message: got "float16", want one of "float32", "bfloat16")"));
+  EXPECT_THAT(error_of("float8"),
+              HasSubstr(R"(/training/precision: got "float8", want float32, bfloat16, float16, tf32, or an object)"));
+  EXPECT_THAT(error_of(R"({"message": "tf32"})"),
+              HasSubstr(R"(/training/precision/message: got "tf32", want one of "float32", "bfloat16", "float16")"));
+  EXPECT_THAT(error_of("tf32"), HasSubstr(R"(/training/precision: got "tf32" on /device "cpu")"));
+  EXPECT_THAT(error_of(R"({"compute": "tf32"})"), HasSubstr(R"(/training/precision/compute: got "tf32" on)"));
   EXPECT_THAT(error_of(R"({"master": "bfloat16"})"),
               HasSubstr(R"(/training/precision/master: got "bfloat16", want one of "float32")"));
   EXPECT_THAT(error_of(R"({"messages": "bfloat16"})"), HasSubstr("/training/precision/messages: got an unknown key"));
+}
+
+TEST(Resolve, Float16HasADynamicLossScale) {
+  using Kind = models::LossScaleConfig::Kind;
+  const auto of = [](const std::vector<std::string>& changes) { return resolved(kTwoRanks, changes); };
+  EXPECT_EQ(of({}).config.training.loss_scale.kind, Kind::kNone);
+  EXPECT_FALSE(of({"/training/precision=bfloat16"}).spec.at("training").contains("loss_scale"));
+  const json usual = {{"kind", "dynamic"}, {"initial", 65536}, {"growth", 2.0},  {"backoff", 0.5},
+                      {"interval", 2000},  {"hysteresis", 1},  {"minimum", 1.0}, {"give_up_after", 50}};
+  const ResolvedRun compute = of({"/training/precision=float16"});
+  EXPECT_EQ(compute.spec.at("training").at("loss_scale"), usual);
+  EXPECT_EQ(compute.config.training.loss_scale, models::LossScaleConfig{.kind = Kind::kDynamic});
+  EXPECT_EQ(of({R"(/training/precision={"message": "float16"})"}).spec.at("training").at("loss_scale"), usual);
+  EXPECT_EQ(of({"/training/precision=float16", "/training/loss_scale={}"}).run_id, compute.run_id);
+  EXPECT_EQ(of({"/training/precision=float16", "/training/loss_scale=" + usual.dump()}).run_id, compute.run_id);
+
+  const ResolvedRun fixed = of({"/training/loss_scale=1024"});
+  EXPECT_EQ(fixed.spec.at("training").at("loss_scale"),
+            (json{{"kind", "static"}, {"initial", 1024}, {"give_up_after", 50}}));
+  EXPECT_EQ(fixed.config.training.loss_scale, (models::LossScaleConfig{.kind = Kind::kStatic, .initial = 1024}));
+  EXPECT_EQ(of({R"(/training/loss_scale={"kind": "static", "initial": 1024})"}).run_id, fixed.run_id);
+  const ResolvedRun lossy = of({R"(/training/loss_scale={"interval": 5, "minimum": 0, "flag_loss_rate": 0.25})"});
+  EXPECT_EQ(lossy.config.training.flag_loss_rate, 0.25);
+  EXPECT_EQ(lossy.config.training.loss_scale.interval, 5U);
+  EXPECT_EQ(lossy.config.training.loss_scale.minimum, 0);
+
+  const auto error_of = [&of](const std::string& value) {
+    return config_error_of([&] { of({"/training/loss_scale=" + value}); });
+  };
+  EXPECT_THAT(error_of(R"({"kind": "static", "growth": 4})"),
+              HasSubstr(R"(/training/loss_scale/growth: got 4.0, which "static" has no use for)"));
+  EXPECT_THAT(error_of(R"({"initial": 2, "minimum": 4})"),
+              HasSubstr("/training/loss_scale/minimum: got 4.0, want at most 2.0, the initial scale"));
+  EXPECT_THAT(error_of("0"), HasSubstr("/training/loss_scale: got 0"));
+  EXPECT_THAT(error_of(R"({"backoff": 1})"), HasSubstr("/training/loss_scale/backoff: got 1"));
 }
 
 TEST(Resolve, AResolvedSpecResolvesToItself) {

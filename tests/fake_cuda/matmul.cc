@@ -2,6 +2,7 @@
 #include "tests/fake_cuda/matmul.h"
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cmath>
 #include <vector>
@@ -13,12 +14,15 @@ constexpr std::uint32_t kBiasGradient = 16;  // of DGELU_BGRAD
 
 float read(const void* data, cudaDataType type, std::uint64_t index) {
   if (type == CUDA_R_32F) return static_cast<const float*>(data)[index];
+  if (type == CUDA_R_16F) return __half2float(static_cast<const __half*>(data)[index]);
   return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[index]);
 }
 
 void write(void* data, cudaDataType type, std::uint64_t index, float value) {
   if (type == CUDA_R_32F) {
     static_cast<float*>(data)[index] = value;
+  } else if (type == CUDA_R_16F) {
+    static_cast<__half*>(data)[index] = __float2half_rn(value);
   } else {
     static_cast<__nv_bfloat16*>(data)[index] = __float2bfloat16_rn(value);
   }
@@ -53,7 +57,7 @@ cudaDataType or_else(std::int32_t type, cudaDataType otherwise) {
   return type == -1 ? otherwise : static_cast<cudaDataType>(type);
 }
 
-bool known_type(cudaDataType type) { return type == CUDA_R_32F || type == CUDA_R_16BF; }
+bool known_type(cudaDataType type) { return type == CUDA_R_32F || type == CUDA_R_16BF || type == CUDA_R_16F; }
 
 }  // namespace
 

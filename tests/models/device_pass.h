@@ -35,7 +35,11 @@ class OnDevice : public testing::Test {
 inline constexpr ModelPrecision kBf16Compute{Precision::kBfloat16, Precision::kFloat32};
 inline constexpr ModelPrecision kBf16Messages{Precision::kFloat32, Precision::kBfloat16};
 inline constexpr ModelPrecision kBf16Both{Precision::kBfloat16, Precision::kBfloat16};
-inline constexpr std::array<ModelPrecision, 4> kPrecisions{ModelPrecision{}, kBf16Compute, kBf16Messages, kBf16Both};
+inline constexpr ModelPrecision kFp16Compute{Precision::kFloat16, Precision::kFloat32};
+inline constexpr ModelPrecision kFp16Both{Precision::kFloat16, Precision::kFloat16};
+inline constexpr ModelPrecision kFp16WithBf16{Precision::kFloat16, Precision::kBfloat16};
+inline constexpr std::array<ModelPrecision, 7> kPrecisions{ModelPrecision{}, kBf16Compute, kBf16Messages, kBf16Both,
+                                                           kFp16Compute,     kFp16Both,    kFp16WithBf16};
 
 struct DeviceRun {
   ModelPrecision precision{};

@@ -26,16 +26,24 @@ struct Implementation {
 
 inline std::vector<Implementation> implementations() {
   constexpr ModelPrecision kBf16{Precision::kBfloat16, Precision::kFloat32};
+  constexpr ModelPrecision kFp16{Precision::kFloat16, Precision::kFloat32};
   std::vector<Implementation> all;
   const auto add_host = [&](std::string name, comm::ElementType type, ModelPrecision precision, int threads,
                             double tolerance) {
-    const HostOpsOptions options{.type = type, .precision = precision, .threads = threads};
+    using NarrowProducts = HostOpsOptions::NarrowProducts;
+    const bool in_float = name.find("in float") != std::string::npos;
+    const HostOpsOptions options{.type = type,
+                                 .precision = precision,
+                                 .threads = threads,
+                                 .narrow_products = in_float ? NarrowProducts::kInFloat : NarrowProducts::kFastest};
     all.push_back({std::move(name), [=](comm::Communicator& group) { return make_host_ops(options, group); },
                    [=](int world_size) { return host_ops_form(options, world_size); }, tolerance});
   };
   add_host("host float64, three threads", comm::ElementType::kFloat64, {}, 3, 0);
   add_host("host float32", comm::ElementType::kFloat32, {}, 1, 1e-6);
   if (has_bf16_products()) add_host("host bfloat16 GEMMs", comm::ElementType::kFloat32, kBf16, 1, 1e-2);
+  add_host("host bfloat16 GEMMs in float", comm::ElementType::kFloat32, kBf16, 1, 1e-2);
+  add_host("host float16 GEMMs", comm::ElementType::kFloat32, kFp16, 3, 2e-3);
   if (!comm::survey_devices().absence.empty()) return all;
   const auto add_cuda = [&](std::string name, ModelPrecision precision, double tolerance) {
     const CudaOpsOptions options{.precision = precision};
@@ -44,6 +52,8 @@ inline std::vector<Implementation> implementations() {
   };
   add_cuda("CUDA float32", {}, 1e-6);
   add_cuda("CUDA bfloat16", kBf16, 1e-2);
+  add_cuda("CUDA float16", kFp16, 2e-3);
+  add_cuda("CUDA TF32", {Precision::kTf32, Precision::kFloat32}, 2e-3);
   return all;
 }
 

@@ -87,6 +87,7 @@ class Bench {
     const auto write = [&](auto value) { std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value)); };
     if (type == ElementType::kFloat64) return write(number);
     if (type == ElementType::kFloat32) return write(static_cast<float>(number));
+    if (type == ElementType::kFloat16) return write(comm::to_fp16(static_cast<float>(number)));
     write(comm::to_bf16(static_cast<float>(number)));
   }
   static double get(ElementType type, const std::vector<std::byte>& bytes, std::size_t i) {
@@ -96,6 +97,7 @@ class Bench {
     };
     if (type == ElementType::kFloat64) return read(double{});
     if (type == ElementType::kFloat32) return static_cast<double>(read(float{}));
+    if (type == ElementType::kFloat16) return static_cast<double>(comm::to_float(read(comm::Fp16{})));
     return static_cast<double>(comm::to_float(read(comm::Bf16{})));
   }
 
@@ -333,7 +335,7 @@ void optimizer(Bench& b) {
   const auto arena = [&](std::uint64_t stream) { return b.formula(stream, elems, b.types.parameters); };
   const auto ranges = b.ops.make_ranges({{0, 7, Decay::kDecays}, {16, 0}, {16, 21}});
   UpdateArenas arenas{arena(70), arena(71), b.empty(elems, b.types.parameters), b.empty(elems, b.types.parameters), {}};
-  if (b.types.activations == ElementType::kBfloat16) arenas.rounded = b.empty(elems, ElementType::kBfloat16);
+  if (comm::element_bytes(b.types.activations) == 2) arenas.rounded = b.empty(elems, b.types.activations);
   for (std::uint64_t step = 1; step <= 3; ++step) {
     b.ops.adamw(*ranges, arenas, adamw_step({.epsilon = 1e-3, .weight_decay = 0.4}, step, 0.01, 0.5),
                 Ops::GradientFactor::kOfStep);

@@ -49,6 +49,17 @@ TEST_F(Gpt2OnDevice, Bfloat16MatchesTheHostsModelToItsRounding) {
   }
 }
 
+TEST_F(Gpt2OnDevice, Float16MatchesTheHostsModelToItsRounding) {
+  for (const Gpt2Config& config : {kOdd, kWide}) {
+    const int length = config.context - 3;
+    const Pass host = formula_pass<double>(config, 1, 1, 2, length);
+    const Pass device = device_pass(config, {.precision = kFp16Compute, .length = length});
+    EXPECT_NEAR(device.loss, host.loss, kBf16Loss / 8) << "three bits more of fraction";
+    const double worst = worst_difference(device.gradients, host.gradients, kBf16Tensor / 4);
+    EXPECT_GT(worst, kFloatTensor);  // or it was not float16
+  }
+}
+
 TEST_F(Gpt2OnDevice, MessagesOfBfloat16AreRoundedAsOnTheHost) {
   const Gpt2Config config{2, 40, 5, 12, 97};
   for (const int ranks : {2, 3}) {

@@ -22,6 +22,7 @@ namespace {
 
 constexpr ModelPrecision kBf16Compute{Precision::kBfloat16, Precision::kFloat32};
 constexpr ModelPrecision kBf16Messages{Precision::kFloat32, Precision::kBfloat16};
+constexpr ModelPrecision kFp16{Precision::kFloat16, Precision::kFloat16};
 
 /// Every form that this build has, on a rank of two.
 std::vector<std::unique_ptr<OpsForm>> forms() {
@@ -29,9 +30,10 @@ std::vector<std::unique_ptr<OpsForm>> forms() {
   all.push_back(host_ops_form({}, 2));
   all.push_back(host_ops_form({.precision = kBf16Messages}, 2));
   all.push_back(host_ops_form({.type = comm::ElementType::kFloat64}, 2));
-  if (has_bf16_products()) all.push_back(host_ops_form({.precision = kBf16Compute}, 2));
+  all.push_back(host_ops_form({.precision = kBf16Compute}, 2));
+  all.push_back(host_ops_form({.precision = kFp16}, 2));
   try {
-    for (const ModelPrecision& precision : {ModelPrecision{}, kBf16Compute, kBf16Messages}) {
+    for (const ModelPrecision& precision : {ModelPrecision{}, kBf16Compute, kBf16Messages, kFp16}) {
       all.push_back(cuda_ops_form({.precision = precision}, 2));
     }
   } catch (const ConfigError&) {

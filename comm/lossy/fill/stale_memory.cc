@@ -53,4 +53,16 @@ Tensor StaleMemory::of(Use use, const Message& message, ConstTensor like, std::u
   return {like.type, {memory.device.data(), bytes}, like.stream};
 }
 
+void StaleMemory::rescale(double factor) {
+  for (auto& [key, memory] : memories_) {
+    if (is_integer(memory.type)) continue;
+    const bool on_device = memory.stream != nullptr;
+    const std::span<std::byte> bytes =
+        on_device ? std::span(memory.device.data(), memory.device.bytes()) : std::span(memory.host);
+    const Tensor values(memory.type, bytes, memory.stream);
+    if (factor != 1 && sim::carries_gradients(std::get<sim::TrafficClass>(key))) scale(values, factor);
+    zero_not_finite(values);
+  }
+}
+
 }  // namespace droptest::comm

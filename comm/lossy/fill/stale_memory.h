@@ -46,6 +46,10 @@ class StaleMemory {
   Tensor of(Use use, const Message& message, ConstTensor like, std::uint64_t count_elems,
             std::span<const std::uint64_t> cut, int peer = -1);
 
+  /// Multiplies the memories of gradients (sim::carries_gradients()) by `factor`. In all memories of floats, elements
+  /// that are not finite become 0, as before the first value.
+  void rescale(double factor);
+
   /// Values on a device are visited in host memory, and return to the device at the next of().
   void visit_state(sim::StateVisitor& visitor) { visit_value(visitor, memories_); }
 

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/resolve_precision.h"
+
+#include <algorithm>
+
+#include "comm/json/json_text.h"
+
+namespace droptest::experiments {
+namespace {
+
+using comm::quote_json;
+using nlohmann::json;
+
+class PrecisionResolver {
+ public:
+  PrecisionResolver(json& training, const std::string& where, std::vector<std::string>& errors)
+      : training_(training), where_(where), errors_(errors) {}
+
+  void resolve(Device device) {
+    if (training_.contains("precision")) resolve_types(device);
+    const json precision = training_.value("precision", json::object());
+    const bool needs_scale =
+        std::any_of(precision.begin(), precision.end(), [](const json& p) { return p == "float16"; });
+    if (training_.contains("loss_scale") || needs_scale) resolve_loss_scale();
+  }
+
+ private:
+  void report(const std::string& pointer, const std::string& message) {
+    errors_.push_back(where_ + ": /training/" + pointer + ": " + message);
+  }
+
+  void resolve_types(Device device) {
+    json& precision = training_["precision"];
+    const bool is_word = precision.is_string();
+    if (is_word) precision = {{"compute", precision}, {"message", "float32"}, {"master", "float32"}};
+    if (precision["compute"] == "tf32" && device != Device::kCuda) {
+      report(is_word ? "precision" : "precision/compute",
+             R"(got "tf32" on /device "cpu", which has no such products, want "float32", "bfloat16" or "float16", or )"
+             R"(/device "cuda")");
+    }
+    const bool usual = std::all_of(precision.begin(), precision.end(), [](const json& p) { return p == "float32"; });
+    if (usual) training_.erase("precision");
+  }
+
+  /// A number is a static scale; absent with float16 is a dynamic one.
+  void resolve_loss_scale() {
+    const models::LossScaleConfig usual;
+    json& scale = training_["loss_scale"];
+    if (scale.is_number()) scale = {{"kind", "static"}, {"initial", scale}};
+    if (scale.is_null()) scale = json::object();
+    const bool is_dynamic = scale.value("kind", "dynamic") == "dynamic";
+    scale["kind"] = is_dynamic ? "dynamic" : "static";
+    const auto fill = [&scale](const char* name, const json& value) {
+      if (!scale.contains(name)) scale[name] = value;
+    };
+    fill("initial", usual.initial);
+    fill("give_up_after", usual.give_up_after);
+    if (scale.contains("flag_loss_rate") && scale["flag_loss_rate"] == 0) scale.erase("flag_loss_rate");
+    for (const auto& [name, value] : {std::pair<const char*, json>("growth", usual.growth),
+                                      {"backoff", usual.backoff},
+                                      {"interval", usual.interval},
+                                      {"hysteresis", usual.hysteresis},
+                                      {"minimum", usual.minimum}}) {
+      if (is_dynamic) {
+        fill(name, value);
+      } else if (scale.contains(name)) {
+        report(std::string("loss_scale/") + name, "got " + quote_json(scale[name]) +
+                                                      R"(, which "static" has no use for, want it absent, or )"
+                                                      R"(/training/loss_scale/kind "dynamic")");
+      }
+    }
+    if (is_dynamic && scale["minimum"].get<double>() > scale["initial"].get<double>()) {
+      report("loss_scale/minimum", "got " + quote_json(scale["minimum"]) + ", want at most " +
+                                       quote_json(scale["initial"]) + ", the initial scale");
+    }
+  }
+
+  json& training_;
+  const std::string& where_;
+  std::vector<std::string>& errors_;
+};
+
+}  // namespace
+
+void resolve_precision(json& training, Device device, const std::string& where, std::vector<std::string>& errors) {
+  PrecisionResolver(training, where, errors).resolve(device);
+}
+
+}  // namespace droptest::experiments
