@@ -177,9 +177,10 @@ class Gpt2 {
   /// The activations' part of it; 2^63 where 64 bits cannot count it.
   static std::uint64_t activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
                                         const BatchShape& shape, const SlotOptions& options = {});
-  /// The same of one rank of a pipeline.
+  /// The same of one rank of a pipeline, which has the slots of its plan.
   static std::uint64_t stage_activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
-                                              const BatchShape& shape, const PipelinePlan& plan, int pipeline_rank);
+                                              const BatchShape& shape, const PipelinePlan& plan, int pipeline_rank,
+                                              const SlotOptions& options = {});
 
  private:
   /// The buffers of each of the rank's stages, for batches of one shape.
@@ -189,11 +190,11 @@ class Gpt2 {
   };
   struct OwnStage {
     OwnStage(int number_in_pipeline, const StageRange& of_model, Keep keep_for, int slots, const Gpt2Config& config,
-             ParameterStore& store, Ops& ops)
+             ParameterStore& store, Ops& ops, const SlotOptions& options)
         : number(number_in_pipeline),
           range(of_model),
           keep(keep_for),
-          stage(config, of_model, store, ops),
+          stage(config, of_model, store, ops, options),
           in_use(static_cast<std::size_t>(slots)),
           targets(in_use.size()) {}
 

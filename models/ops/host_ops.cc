@@ -5,6 +5,8 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -18,6 +20,7 @@
 #include "models/kernels/residual.h"
 #include "models/kernels/sgd.h"
 #include "models/kernels/squares.h"
+#include "models/ops/offload_file.h"
 #include "models/team.h"
 #include "sim/error.h"
 
@@ -65,6 +68,7 @@ class HostForm final : public OpsForm {
   }
   std::uint64_t norm_scratch_elems(std::int64_t /*rows*/, std::int64_t /*width*/) const override { return 0; }
   bool gelu_needs_room() const override { return false; }
+  bool gelu_from_projection() const override { return true; }
   bool gelu_sums_bias() const override { return true; }
   LogitChunks logit_chunks(std::int64_t rows, std::int64_t columns, std::int64_t largest_part) const override {
     const std::int64_t most_rows =
@@ -107,7 +111,11 @@ template <class T>
 class HostOps final : public Ops {
  public:
   HostOps(const HostOpsOptions& options, comm::Communicator& group, PhaseTimes* times)
-      : form_(options, group.world_size()), team_(options.threads), group_(group), times_(times) {}
+      : form_(options, group.world_size()),
+        team_(options.threads),
+        group_(group),
+        times_(times),
+        offload_directory_(options.offload_directory) {}
 
   const OpsForm& form() const override { return form_; }
   int world_size() const override { return group_.world_size(); }
@@ -225,6 +233,12 @@ class HostOps final : public Ops {
       bias_gelu<T>(bias.value.as<T>(), shape.rows, output.as<T>(), team_);
     }
   }
+  void gelu_of_projection(const ProductShape& shape, ConstTensor projection, const Weight& bias, Tensor saved,
+                          Tensor output) override {
+    convert(projection, saved);
+    const PhaseScope scope(times_, Phase::kGelu);
+    bias_gelu_forward<T>(bias.value.as<T>(), shape.rows, saved.as<T>(), output.as<T>(), team_);
+  }
   void gelu_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
                            ConstTensor saved, GradientMode mode, const Weight& bias, Tensor grad_input) override {
     linear_backward_input(shape, grad_output, weight, grad_input);
@@ -277,7 +291,23 @@ class HostOps final : public Ops {
     const PhaseScope scope(times_, Phase::kReductions);
     group_.all_reduce(data, op, about);
   }
+  void repeat_sum(ConstTensor sum, ConstTensor message, const comm::Message& about) override {
+    const PhaseScope scope(times_, Phase::kReductions);
+    group_.repeat_all_reduce(message.bytes.empty() ? sum : message, comm::ReduceOp::kSum, about);
+  }
+  void begin_gather(Tensor whole, const comm::Message& about) override {
+    const PhaseScope scope(times_, Phase::kReductions);
+    const std::vector<std::uint64_t> counts = comm::even_counts(whole.count_elems(), world_size());
+    group_.all_gather(own_part(whole, world_size(), rank()), whole, counts, about);
+  }
   void join() override {}
+
+  void put_away(std::uint64_t key, ConstTensor values) override {
+    if (!offload_) offload_.emplace(make_offload_file(offload_directory_));
+    offload_->put(key, values.bytes);
+  }
+  void expect_back(std::uint64_t key) override { offload_.value().expect(key); }
+  void bring_back(std::uint64_t key, Tensor values) override { offload_.value().take(key, values.bytes); }
 
   std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) override {
     return std::make_unique<HostRanges>(std::move(ranges));
@@ -422,6 +452,8 @@ class HostOps final : public Ops {
   Team team_;
   comm::Communicator& group_;
   PhaseTimes* times_;
+  std::string offload_directory_;
+  std::optional<OffloadFile> offload_;
   Bf16Matmul bf16_matmul_;
   std::array<double, kNumbers> numbers_{};
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "comm/communicator.h"
 #include "models/ops/ops.h"
@@ -18,6 +19,7 @@ struct HostOpsOptions {
   int threads = 1;
   std::int64_t max_logits = std::int64_t{1} << 24U;  ///< of a chunk. One of GPT-2's vocabulary has 333 rows: the GEMM
                                                      ///< for the embedding's gradient is still bound by arithmetic.
+  std::string offload_directory{};  ///< of the file of put_away(); empty: the system's for temporary files
 };
 
 /// The form of the host's operations on a rank of `world_size`. Throws: ConfigError for bfloat16 with float64, and for
