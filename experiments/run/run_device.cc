@@ -67,11 +67,12 @@ std::uint64_t message_bytes(const RunConfig& config) {
 /// The settings that decide run_device_bytes(): runs of a sweep that differ only in seeds and rates share one key.
 auto memory_key(const RunConfig& config) {
   const models::Gpt2Config& m = config.model;
-  return std::make_tuple(m.layers, m.width, m.heads, m.context, m.vocabulary, config.training.batch_sequences,
-                         config.training.sequence_tokens, config.training.precision, config.parallel.tensor,
-                         config.parallel.data, config.training.optimizer.moments(), config.sharding.zero,
-                         config.sharding.shards_gradients(), config.sharding.bucket_bytes,
-                         config.sharding.gather_bucket_bytes, config.backend.name, message_bytes(config));
+  return std::make_tuple(
+      m.layers, m.width, m.heads, m.context, m.vocabulary, config.training.batch_sequences,
+      config.training.sequence_tokens, config.training.precision, config.parallel.tensor, config.parallel.data,
+      config.training.optimizer.moments(), config.sharding.zero, config.sharding.shards_gradients(),
+      config.sharding.bucket_bytes, config.sharding.gather_bucket_bytes, config.backend.name, config.memory.recompute,
+      config.memory.every, config.memory.place.cut, config.memory.place.offloaded, message_bytes(config));
 }
 
 }  // namespace
@@ -111,9 +112,9 @@ std::uint64_t run_device_bytes(const RunConfig& config) {
     const comm::ParallelNumbers at = config.parallel.coordinates(rank);
     const std::uint64_t bytes =
         models::Gpt2::planned_bytes(config.model, config.parallel.tensor, at.tensor, *form,
-                                    {config.training.batch_sequences, config.training.sequence_tokens}, {},
-                                    config.sharding, config.parallel.data, at.data,
-                                    config.training.optimizer.moments()) +
+                                    {config.training.batch_sequences, config.training.sequence_tokens},
+                                    config.memory.options(config.model.layers), config.sharding, config.parallel.data,
+                                    at.data, config.training.optimizer.moments()) +
         kRankBytes + message_bytes(config);
     of_all += bytes;
     largest = std::max(largest, bytes);
