@@ -97,11 +97,6 @@ class Communicator {
   virtual void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
                               const Message& message) = 0;
 
-  /// An all_reduce of this message, type and count, which the group has made, is sent once more, and its result is
-  /// dropped. A loss layer counts its packets and lets its time pass, and draws no fates: the original has decided them.
-  /// Shapes: data as then; its values are not read. Default: nothing.
-  virtual void repeat_all_reduce(ConstTensor /*data*/, ReduceOp /*op*/, const Message& /*message*/) {}
-
   /// all_reduce and reduce_scatter with a reduction of the caller: rank r's `reduction` reduces part r, which it reads
   /// from all ranks' inputs, in place where the backend can. all_reduce_with cuts the parts as even_counts() does.
   /// Ranks: all give a reduction, for parts of any size. The operation has a name of its own in errors. A reduction

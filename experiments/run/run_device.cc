@@ -58,11 +58,7 @@ std::uint64_t largest_bucket_bytes(const RunConfig& config) {
 }
 
 /// Bytes of a rank's messages and remembered values, apart from the model's own buffers.
-std::uint64_t message_bytes(const RunConfig& config) {
-  std::uint64_t bytes = remembered_bytes(config);
-  if (config.parallel.tensor > 1) bytes += kMessagesAtOnce * activation_message_elems(config) * sizeof(float);
-  return bytes + kMessagesAtOnce * largest_bucket_bytes(config);
-}
+std::uint64_t message_bytes(const RunConfig& config) { return remembered_bytes(config) + message_buffer_bytes(config); }
 
 /// The settings that decide run_device_bytes(): runs of a sweep that differ only in seeds and rates share one key.
 auto memory_key(const RunConfig& config) {
@@ -98,6 +94,12 @@ std::uint64_t remembered_bytes(const RunConfig& config) {
     }
   }
   return elems * sizeof(float);
+}
+
+std::uint64_t message_buffer_bytes(const RunConfig& config) {
+  const std::uint64_t of_activations =
+      config.parallel.tensor > 1 ? activation_message_elems(config) * sizeof(float) : 0;
+  return kMessagesAtOnce * (of_activations + largest_bucket_bytes(config));
 }
 
 void require_run_device(const RunConfig& config) {

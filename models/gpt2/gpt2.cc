@@ -123,10 +123,12 @@ Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
   return cached.emplace(std::move(placed));
 }
 
-std::uint64_t Gpt2::memory_bytes() const {
-  return ParameterStore::device_bytes(store_.tensors(), ops_->form(), ranks_.data.sharding, ranks_.data.ranks(),
-                                      ranks_.data.rank(), optimizer_.config().moments()) +
-         memory_bytes_;
+MemoryUse Gpt2::memory_use() const {
+  MemoryUse use =
+      ParameterStore::memory_use(store_.tensors(), ops_->form(), ranks_.data.sharding, ranks_.data.ranks(),
+                                 ranks_.data.rank(), optimizer_.config().moments());
+  use.activations = memory_bytes_;
+  return use;
 }
 
 std::uint64_t Gpt2::planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,

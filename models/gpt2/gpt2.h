@@ -166,8 +166,9 @@ class Gpt2 {
     store_.set_gradient_ready(std::move(gradient_ready));
   }
 
-  /// Bytes of memory that the model holds now: parameters, their like, and activations.
-  std::uint64_t memory_bytes() const;
+  /// Memory that the model holds now.
+  MemoryUse memory_use() const;
+  std::uint64_t memory_bytes() const { return memory_use().total(); }
   /// That number on a rank of `world_size` tensor-parallel ones that has trained on and evaluated batches of such a
   /// size. Needs no device. Throws: ConfigError for a model that the ranks cannot have.
   static std::uint64_t planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,

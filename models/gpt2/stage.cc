@@ -176,12 +176,12 @@ void Stage::backward_weights(StageBuffers& b, GradientMode mode, Reports reports
   for (int layer = range_.last - 1; layer >= range_.first; --layer) {
     const MlpBuffers& m = b.mlp[index(layer)];
     bring_residual_back(layer, Half::kMlp, b);
-    mlp_again(layer, b, Sums::kNotAgain);
+    mlp_again(layer, b);
     mlp_weights(layer, b, mode, ops_.operand(m.grad_output, 1, b.rounded_gradients[0]),
                 ops_.operand(m.grad_activated, 1, b.rounded_gradients[1]));
     const AttentionBuffers& a = b.attention[index(layer)];
     bring_residual_back(layer, Half::kAttention, b);
-    attention_again(layer, b, Sums::kNotAgain);
+    attention_again(layer, b);
     attention_weights(layer, b, mode, ops_.operand(a.grad_output, 1, b.rounded_gradients[0]),
                       ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]));
     if (reports == Reports::kReady) store_.on_gradient_ready(layer);
@@ -220,12 +220,12 @@ void Stage::backward_part(StageBuffers& b, double scale, std::int64_t targets, G
     const AttentionBuffers& a = b.attention[index(layer)];
     const MlpBuffers& m = b.mlp[index(layer)];
     bring_residual_back(layer, Half::kMlp, b);
-    mlp_again(layer, b, Sums::kMayRepeat);
+    mlp_again(layer, b);
     mlp_backward(layer, b, mode, part);
     normalise_backward(mlp(layer).norm, m.norm, attention(layer).second.weight + 1, m.grad_output, a.grad_output, b,
                        mode);
     bring_residual_back(layer, Half::kAttention, b);
-    attention_again(layer, b, Sums::kMayRepeat);
+    attention_again(layer, b);
     attention_backward(layer, b, mode, part);
     std::optional<std::size_t> bias_before;
     comm::Tensor grad_before_block = b.grad_residual;

@@ -111,13 +111,9 @@ class Stage {
   void bring_residual_back(int layer, Half half, StageBuffers& buffers);
   /// Begins to read the residual stream of the next lower block of the kind, if there is one from `layer` on.
   void expect_residual(int layer, Half half, const StageBuffers& buffers);
-  /// The activations of a sublayer that the forward pass has not saved. The pass for weights does not repeat sums: the
-  /// pass for inputs has.
-  enum class Sums : std::uint8_t { kMayRepeat, kNotAgain };
-  void attention_again(int layer, StageBuffers& buffers, Sums sums);
-  void mlp_again(int layer, StageBuffers& buffers, Sums sums);
-  void repeat_sum(int layer, const comm::Tensor& output, const StageBuffers& buffers, const comm::Message& about,
-                  Sums sums);
+  /// The activations of a sublayer that the forward pass has not saved.
+  void attention_again(int layer, StageBuffers& buffers);
+  void mlp_again(int layer, StageBuffers& buffers);
 
   void backward_part(StageBuffers& buffers, double scale, std::int64_t targets, GradientMode losses_mode,
                      Reports reports, Part part);

@@ -32,12 +32,6 @@ enum class Recompute : std::uint8_t {
   kBlock,      ///< the residual stream before each norm alone, which holds the received sums over ranks
 };
 
-/// The traffic of a block that is computed again.
-enum class RecomputeTraffic : std::uint8_t {
-  kKept,  ///< none
-  kSent,  ///< its forward sums are sent again, which takes packets and time, and draws no fates
-};
-
 /// Where a block with Recompute::kBlock saves its residual streams. The input of a stage stays in its slot, because it
 /// may be on its way while another pass runs.
 struct SavedPlace {
@@ -50,7 +44,6 @@ struct SavedPlace {
 struct SlotOptions {
   int slots = 1;                       ///< micro-batches that may be between their two passes
   std::vector<Recompute> recompute{};  ///< of each block of the model; empty: kSaveAll
-  RecomputeTraffic traffic = RecomputeTraffic::kKept;
   SavedPlace place{};
 
   Recompute of(int layer) const {

@@ -56,17 +56,15 @@ void Stage::bring_residual_back(int layer, Half half, StageBuffers& b) {
   ops_.join();
 }
 
-void Stage::attention_again(int layer, StageBuffers& b, Sums sums) {
+void Stage::attention_again(int layer, StageBuffers& b) {
   const Recompute policy = recompute_of(layer);
   if (policy == Recompute::kSaveAll) return;
-  const AttentionBuffers& a = b.attention[index(layer)];
   normalise(attention(layer).norm, b.attention[index(layer)].norm, std::nullopt);
   if (policy == Recompute::kBlock) project_attention(layer, b);
   attend(layer, b);
-  repeat_sum(layer, a.output, b, messages_.attention_output(layer), sums);
 }
 
-void Stage::mlp_again(int layer, StageBuffers& b, Sums sums) {
+void Stage::mlp_again(int layer, StageBuffers& b) {
   const Recompute policy = recompute_of(layer);
   if (policy == Recompute::kSaveAll) return;
   MlpBuffers& m = b.mlp[index(layer)];
@@ -77,13 +75,6 @@ void Stage::mlp_again(int layer, StageBuffers& b, Sums sums) {
     ops_.gelu_of_projection(shape_of(mlp(layer).first), m.projection, weight(mlp(layer).first.weight + 1), m.gelu_saved,
                             m.activated);
   }
-  repeat_sum(layer, m.output, b, messages_.mlp_output(layer), sums);
-}
-
-void Stage::repeat_sum(int layer, const comm::Tensor& output, const StageBuffers& b, const comm::Message& about,
-                       Sums sums) {
-  const bool is_sent = recompute_of(layer) == Recompute::kBlock && options_.traffic == RecomputeTraffic::kSent;
-  if (is_sent && sums == Sums::kMayRepeat) ops_.repeat_sum(output, b.message, about);
 }
 
 }  // namespace droptest::models

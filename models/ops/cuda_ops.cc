@@ -260,9 +260,6 @@ class CudaOps final : public Ops {
     group_.all_reduce(on_stream(data, *collectives_), op, about);
     reduced_.record(*collectives_);
   }
-  void repeat_sum(ConstTensor sum, ConstTensor message, const comm::Message& about) override {
-    group_.repeat_all_reduce(message.bytes.empty() ? sum : message, comm::ReduceOp::kSum, about);
-  }
   void begin_gather(Tensor whole, const comm::Message& about) override {
     const std::vector<std::uint64_t> counts = comm::even_counts(whole.count_elems(), world_size());
     if (collectives_) {

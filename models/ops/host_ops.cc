@@ -291,10 +291,6 @@ class HostOps final : public Ops {
     const PhaseScope scope(times_, Phase::kReductions);
     group_.all_reduce(data, op, about);
   }
-  void repeat_sum(ConstTensor sum, ConstTensor message, const comm::Message& about) override {
-    const PhaseScope scope(times_, Phase::kReductions);
-    group_.repeat_all_reduce(message.bytes.empty() ? sum : message, comm::ReduceOp::kSum, about);
-  }
   void begin_gather(Tensor whole, const comm::Message& about) override {
     const PhaseScope scope(times_, Phase::kReductions);
     const std::vector<std::uint64_t> counts = comm::even_counts(whole.count_elems(), world_size());

@@ -166,8 +166,6 @@ class Ops {
   /// must use neither tensor. Shapes: equal; message empty where messages are of the sum's type.
   virtual void begin_sum(comm::Tensor sum, comm::Tensor message, const comm::Message& about) = 0;
   virtual void begin_all_reduce(comm::Tensor data, comm::ReduceOp op, const comm::Message& about) = 0;
-  /// A sum of begin_sum() is sent once more, for its packets and its time; nothing is written. Shapes: as there.
-  virtual void repeat_sum(comm::ConstTensor sum, comm::ConstTensor message, const comm::Message& about) = 0;
   /// Every rank gets the parts of all ranks, cut as comm::even_counts() does, each from its owner. Until join(),
   /// operations must not use the tensor.
   virtual void begin_gather(comm::Tensor whole, const comm::Message& about) = 0;

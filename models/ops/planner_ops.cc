@@ -234,7 +234,6 @@ class DryRun final : public PlannerOps {
     use({{"reduction over ranks", data, 0}});
     in_flight_.push_back(data.bytes.data());
   }
-  void repeat_sum(ConstTensor /*sum*/, ConstTensor /*message*/, const comm::Message& /*about*/) override {}
   void begin_gather(Tensor whole, const comm::Message& /*about*/) override {
     use({{"gathered tensor", whole, 0}});
     in_flight_.push_back(whole.bytes.data());

@@ -27,7 +27,6 @@ inline std::vector<NamedOptions> all_options(int layers) {
   mixed.front() = Recompute::kSelective;
   return {{"selective", {.recompute = every(Recompute::kSelective)}},
           {"block", {.recompute = every(Recompute::kBlock)}},
-          {"sent", {.recompute = every(Recompute::kBlock), .traffic = RecomputeTraffic::kSent}},
           {"every second", {.recompute = second}},
           {"mixed, offloaded", {.recompute = mixed, .place = kOffloaded}},
           {"cut", {.recompute = every(Recompute::kBlock), .place = kCut}},
