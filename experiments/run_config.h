@@ -16,6 +16,7 @@
 #include "experiments/data/shard_config.h"
 #include "models/gpt2/gpt2_config.h"
 #include "models/gpt2/shard_plan.h"
+#include "models/gpt2/stage_range.h"
 #include "models/kernels/update_decision.h"
 #include "models/loss_scaler.h"
 #include "models/optimizer.h"
@@ -141,6 +142,17 @@ struct AlertConfig {
   std::vector<std::string> command;  ///< kCommand: program and arguments
 };
 
+/// The activations that a run saves, and where (docs/memory.md).
+struct MemoryConfig {
+  models::Recompute recompute = models::Recompute::kSaveAll;
+  int every = 1;  ///< one block in so many is computed again
+  models::SavedPlace place;
+  std::string directory;  ///< of an offload file; empty: the system's for temporary files
+
+  /// For a model of so many blocks.
+  models::SlotOptions options(int layers) const;
+};
+
 /// Keys of a run's draws. The draws of one key are those of another run with this key, whatever the other keys are.
 struct Seeds {
   std::uint64_t weights = 1;  ///< random weights to start from
@@ -171,6 +183,7 @@ struct RunConfig {
   std::optional<CheckpointConfig> checkpoint;
   std::optional<StartConfig> start;
   std::optional<RestartConfig> restart;
+  MemoryConfig memory;
   std::optional<ElasticConfig> elastic;
   std::vector<AlertConfig> alerts;
   TrainingConfig training;

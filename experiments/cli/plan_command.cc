@@ -2,6 +2,7 @@
 // droptest plan
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -22,6 +23,7 @@
 #include "experiments/records/run_records.h"
 #include "experiments/run/core_shares.h"
 #include "experiments/run/layout_plan.h"
+#include "experiments/run/memory_estimate.h"
 #include "experiments/run/run_device.h"
 #include "experiments/run/run_forecast.h"
 #include "sim/error.h"
@@ -41,6 +43,7 @@ struct PlanOptions {
   bool layout = false;
   bool check_shapes = false;
   std::string schedule_svg;
+  std::string memory;  ///< of a process, as a text
 };
 
 /// The plan, and why its runs have no ids, where a file of the spec is missing.
@@ -237,7 +240,16 @@ json differences(const SweepPlan& plan) {
   return values;
 }
 
-json everything(const SpecOptions& spec, const std::string& out) {
+/// Members of the estimate; null where this build or this machine does not know it.
+json memory_plan_of(const RunConfig& config, const std::optional<std::uint64_t>& bytes) {
+  try {
+    return experiments::memory_plan_json(config, bytes);
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
+json everything(const SpecOptions& spec, const std::string& out, const std::optional<std::uint64_t>& memory) {
   const auto [plan, no_ids] = load(spec);
   std::vector<json> summaries(plan.runs.size());
   for (std::size_t i = 0; i < plan.runs.size() && no_ids.empty(); ++i) {
@@ -247,6 +259,7 @@ json everything(const SpecOptions& spec, const std::string& out) {
   const TimeEstimate estimate(plan, summaries, out + "/" + plan.name);
   const int jobs = jobs_here(plan);
   std::map<std::string, json> known_packets;  // seeds and learning rates change nothing
+  std::map<std::string, json> known_memory;
   json runs = json::array();
   std::size_t to_do = 0;
   std::optional<double> alone = 0.0;
@@ -262,6 +275,8 @@ json everything(const SpecOptions& spec, const std::string& out) {
     const auto packets = known_packets.find(key.dump());
     const json counted = packets != known_packets.end() ? packets->second : packets_of(config);
     known_packets[key.dump()] = counted;
+    const std::string memory_key = json({key, planned.run.spec.value("memory", json())}).dump();
+    if (!known_memory.contains(memory_key)) known_memory[memory_key] = memory_plan_of(config, memory);
     const bool is_new = summaries[i].is_null() && planned.same_as == i;
     const std::optional<double> seconds = estimate.seconds(planned);
     if (is_new) {
@@ -277,6 +292,7 @@ json everything(const SpecOptions& spec, const std::string& out) {
                     {"finished", !summaries[i].is_null()},
                     {"steps", config.training.steps},
                     {"memory_per_rank_bytes", memory_of_rank(config)},
+                    {"memory", known_memory[memory_key]},
                     {"packets", counted},
                     {"seconds", seconds ? json(*seconds) : json()}});
   }
@@ -315,6 +331,40 @@ std::string packets_text(const json& packets) {
   return text.empty() ? "none can be lost" : text;
 }
 
+/// Of the run that takes most: a rank, with the spec's choice and with each strategy.
+void print_memory(const json& runs) {
+  const auto process_of = [](const json& run) {
+    return run.at("memory").is_null() ? std::uint64_t{0} : run.at("memory").at("process").get<std::uint64_t>();
+  };
+  const auto largest = std::max_element(runs.begin(), runs.end(),
+                                        [&](const json& a, const json& b) { return process_of(a) < process_of(b); });
+  if (largest == runs.end() || process_of(*largest) == 0) return;
+  const json& memory = largest->at("memory");
+  static constexpr std::array<std::pair<const char*, const char*>, 9> kColumns = {{{"parameters", "parameters"},
+                                                                                   {"gradients", "gradients"},
+                                                                                   {"optimizer", "optimizer"},
+                                                                                   {"activations", "activations"},
+                                                                                   {"slot", "of a slot"},
+                                                                                   {"collectives", "collectives"},
+                                                                                   {"loss_layer", "loss layer"},
+                                                                                   {"total", "rank"},
+                                                                                   {"process", "process"}}};
+  std::vector<std::vector<std::string>> rows = {{"memory"}};
+  for (const auto& [member, title] : kColumns) rows[0].emplace_back(title);
+  const bool asks = memory.contains("largest_micro_batch");
+  if (asks) rows[0].emplace_back("largest micro-batch");
+  const auto add = [&](const std::string& name, const json& of) {
+    std::vector<std::string>& row = rows.emplace_back(1, name);
+    for (const auto& [member, title] : kColumns) {
+      row.push_back(experiments::bytes_text(of.at(member).get<std::uint64_t>()));
+    }
+    if (asks) row.push_back(of.at("largest_micro_batch").dump());
+  };
+  add("as the spec says", memory);
+  for (const auto& [name, of] : memory.at("strategies").items()) add(name, of);
+  std::cout << table_text(rows);
+}
+
 void print(const json& all) {
   const auto number = [](const json& of, const char* name) { return of.at(name).get<std::size_t>(); };
   const json& runs = all.at("runs");
@@ -343,6 +393,7 @@ void print(const json& all) {
                     run.at("finished").get<bool>() ? "finished" : "to do", run_text(all, run)});
   }
   std::cout << table_text(rows);
+  print_memory(runs);
   const json& estimate = all.at("estimate");
   const std::size_t to_do = number(estimate, "runs");
   if (to_do == 0) {
@@ -405,7 +456,9 @@ int plan_layouts(const PlanOptions& options) {
 
 int plan(const PlanOptions& options) {
   if (options.layout) return plan_layouts(options);
-  const json all = everything(options.spec, options.out);
+  std::optional<std::uint64_t> memory;
+  if (!options.memory.empty()) memory = experiments::bytes_from_text(options.memory, "--memory");
+  const json all = everything(options.spec, options.out, memory);
   if (options.json) {
     std::cout << all.dump(2) << "\n";
   } else {
@@ -422,6 +475,11 @@ void add_plan_command(CLI::App& app, Action& chosen) {
   add_spec_options(*command, options->spec);
   add_out_option(*command, options->out);
   command->add_flag("--json", options->json, "Print JSON");
+  command
+      ->add_option(
+          "--memory", options->memory,
+          "Also say the largest /training/batch_sequences that fits into so much memory of a process or device")
+      ->type_name("SIZE");
   CLI::Option* layout = command->add_flag(
       "--layout", options->layout,
       "In place of the runs: ranks, coordinates, groups, neighbours, each tensor's parts, each layer's collectives");
@@ -439,6 +497,7 @@ void add_plan_command(CLI::App& app, Action& chosen) {
       "Examples:\n"
       "  droptest plan experiments/specs/quickstart.json\n"
       "  droptest plan spec.json --set /model/preset=small --json\n"
+      "  droptest plan spec.json --memory 24GiB\n"
       "  droptest plan spec.json --layout --check-shapes");
   command->callback([options, &chosen] { chosen = [options] { return plan(*options); }; });
 }

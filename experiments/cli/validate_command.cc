@@ -9,6 +9,7 @@
 #include "experiments/cli/commands.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/doctor/machine_checks.h"
+#include "experiments/run/memory_estimate.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -64,11 +65,14 @@ class Shortcomings {
     if (config.device == experiments::Device::kCuda || !total) return;
     const std::uint64_t least = experiments::least_memory_bytes(config, {config.parallel.world_size(), 0});
     if (least <= *total) return;
+    const std::string strategy = experiments::strategy_that_fits(config, *total);
+    const std::string smaller = strategy.empty() ? "" : "/memory \"" + strategy + "\", ";
     add("/model", {"memory", "", experiments::Health::kFailed,
                    "weights, gradients, moments and activations take " + experiments::bytes_text(least) +
                        ", but this machine, or its job, has " + experiments::bytes_text(*total),
-                   "take a smaller model or /training/batch_sequences, or ranks on several machines (--spec-only "
-                   "checks the spec for them)"});
+                   "take " + smaller +
+                       "a smaller model or /training/batch_sequences, or ranks on several machines (--spec-only "
+                       "checks the spec for them)"});
   }
 
   std::string where_;

@@ -250,6 +250,7 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
                            {"copies", {{"max", start.copies_max}, {"tensors", start.copies_tensors}}}};
   }
   if (summary.data) out["data"] = data_json(*summary.data);
+  if (summary.memory) out["memory"] = to_json(*summary.memory);
   if (!summary.resumed_at.empty()) out["resumed_at"] = summary.resumed_at;
   if (run.config.checkpoint && summary.status != RunStatus::kFailed) {
     const CheckpointTotals& totals = summary.checkpoints;

@@ -14,6 +14,7 @@
 #include "experiments/records/data_record.h"
 #include "experiments/records/metrics.h"
 #include "experiments/records/provenance.h"
+#include "experiments/records/memory_record.h"
 #include "experiments/spec/resolve.h"
 #include "experiments/spec/schema_kinds.h"
 #include "experiments/spec/sweep_plan.h"
@@ -62,6 +63,7 @@ struct RunSummary {
   CheckpointTotals checkpoints;
   std::optional<StartRecord> started_from;
   std::optional<DataRecord> data;
+  std::optional<MemoryRecord> memory;
   double tokens_per_second = 0;
   double seconds = 0;
   std::optional<comm::VirtualTime> time;

@@ -58,20 +58,17 @@ std::uint64_t largest_bucket_bytes(const RunConfig& config) {
 }
 
 /// Bytes of a rank's messages and remembered values, apart from the model's own buffers.
-std::uint64_t message_bytes(const RunConfig& config) {
-  std::uint64_t bytes = remembered_bytes(config);
-  if (config.parallel.tensor > 1) bytes += kMessagesAtOnce * activation_message_elems(config) * sizeof(float);
-  return bytes + kMessagesAtOnce * largest_bucket_bytes(config);
-}
+std::uint64_t message_bytes(const RunConfig& config) { return remembered_bytes(config) + message_buffer_bytes(config); }
 
 /// The settings that decide run_device_bytes(): runs of a sweep that differ only in seeds and rates share one key.
 auto memory_key(const RunConfig& config) {
   const models::Gpt2Config& m = config.model;
-  return std::make_tuple(m.layers, m.width, m.heads, m.context, m.vocabulary, config.training.batch_sequences,
-                         config.training.sequence_tokens, config.training.precision, config.parallel.tensor,
-                         config.parallel.data, config.training.optimizer.moments(), config.sharding.zero,
-                         config.sharding.shards_gradients(), config.sharding.bucket_bytes,
-                         config.sharding.gather_bucket_bytes, config.backend.name, message_bytes(config));
+  return std::make_tuple(
+      m.layers, m.width, m.heads, m.context, m.vocabulary, config.training.batch_sequences,
+      config.training.sequence_tokens, config.training.precision, config.parallel.tensor, config.parallel.data,
+      config.training.optimizer.moments(), config.sharding.zero, config.sharding.shards_gradients(),
+      config.sharding.bucket_bytes, config.sharding.gather_bucket_bytes, config.backend.name, config.memory.recompute,
+      config.memory.every, config.memory.place.cut, config.memory.place.offloaded, message_bytes(config));
 }
 
 }  // namespace
@@ -99,6 +96,12 @@ std::uint64_t remembered_bytes(const RunConfig& config) {
   return elems * sizeof(float);
 }
 
+std::uint64_t message_buffer_bytes(const RunConfig& config) {
+  const std::uint64_t of_activations =
+      config.parallel.tensor > 1 ? activation_message_elems(config) * sizeof(float) : 0;
+  return kMessagesAtOnce * (of_activations + largest_bucket_bytes(config));
+}
+
 void require_run_device(const RunConfig& config) {
   if (config.device == Device::kCuda) comm::require_device(config.device_index);
 }
@@ -111,9 +114,9 @@ std::uint64_t run_device_bytes(const RunConfig& config) {
     const comm::ParallelNumbers at = config.parallel.coordinates(rank);
     const std::uint64_t bytes =
         models::Gpt2::planned_bytes(config.model, config.parallel.tensor, at.tensor, *form,
-                                    {config.training.batch_sequences, config.training.sequence_tokens}, {},
-                                    config.sharding, config.parallel.data, at.data,
-                                    config.training.optimizer.moments()) +
+                                    {config.training.batch_sequences, config.training.sequence_tokens},
+                                    config.memory.options(config.model.layers), config.sharding, config.parallel.data,
+                                    at.data, config.training.optimizer.moments()) +
         kRankBytes + message_bytes(config);
     of_all += bytes;
     largest = std::max(largest, bytes);

@@ -17,6 +17,9 @@ void require_run_device(const RunConfig& config);
 /// Bytes of a rank that recoveries keep from one step to the next: stale values, and the residuals of error feedback.
 std::uint64_t remembered_bytes(const RunConfig& config);
 
+/// An allowance for the copies of messages that a rank's collectives work with.
+std::uint64_t message_buffer_bytes(const RunConfig& config);
+
 /// Device memory that a run on CUDA takes at most: of all its ranks with `local`, of one with other backends. The
 /// model's bytes are exact; CUDA, its libraries and messages on their way have allowances.
 std::uint64_t run_device_bytes(const RunConfig& config);

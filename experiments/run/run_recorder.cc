@@ -99,6 +99,7 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   summary.checkpoints = outcome.checkpoints;
   summary.started_from = outcome.started_from;
   summary.data = outcome.data;
+  summary.memory = outcome.memory;
   summary.tokens_per_second = outcome.tokens_per_second;
   summary.seconds = outcome.seconds;
   summary.time = outcome.time;

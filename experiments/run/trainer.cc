@@ -164,6 +164,7 @@ class Trainer {
     MetricsLine first;
     first.step = outcome_.steps;
     validate(first);
+    note_memory(first.step);
     log(first);
   }
 
@@ -354,6 +355,7 @@ class Trainer {
     if (sampled) sample(line);
     if (validated) validate(line);
     if (last && selection_) select(line);
+    note_memory(step);
     if (last || sampled || validated || is_multiple(step, config_.record.every_steps)) log(line);
     if (checkpointer_ && !outcome_.diverged_step) take_checkpoint(step);
   }
@@ -371,6 +373,16 @@ class Trainer {
     const auto stop = network_.stop_clock();
     absences_.change(*attendance_, next, model_);
     attendance_ = &next;
+  }
+
+  void note_memory(std::uint64_t step) {
+    const models::MemoryUse use = model_.memory_use();
+    MemoryRecord& memory = outcome_.memory;
+    memory.note("parameters", use.parameters, step);
+    memory.note("gradients", use.gradients, step);
+    memory.note("optimizer", use.optimizer, step);
+    memory.note("activations", use.activations, step);
+    memory.note_process(step);
   }
 
   /// Ranks that take no part hear of the step from rank 0, which always does.

@@ -49,6 +49,7 @@ struct TrainingOutcome {
   std::optional<StartRecord> started_from;
   std::string earlier_epochs;      ///< their losses as JSON (Manifest::epochs); empty: there are none
   std::optional<DataRecord> data;  ///< absent where the data is one file
+  MemoryRecord memory;             ///< of this rank
 };
 
 /// The connections of a run to its records and to the one who started it. Called on rank 0 alone.

@@ -24,6 +24,7 @@ models::HostOpsOptions host_options(const RunConfig& config) {
   models::HostOpsOptions options;
   options.precision = config.training.precision;
   options.threads = config.backend.threads_per_rank;
+  options.offload_directory = config.memory.directory;
   return options;
 }
 
@@ -40,7 +41,8 @@ std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config) {
 }
 
 TrainingModel::TrainingModel(const RunConfig& config, comm::Communicator& tensor_group, const models::ModelRanks& ranks)
-    : model_(config.model, make_ops(config, tensor_group), config.training.optimizer, {}, ranks),
+    : model_(config.model, make_ops(config, tensor_group), config.training.optimizer,
+             config.memory.options(config.model.layers), ranks),
       step_(model_, config.training.gradient_clip, config.training.gradient_norm, config.training.loss_scale) {}
 
 models::StepResult TrainingModel::take_step(std::span<const Batch> micro_batches, double learning_rate,

@@ -59,6 +59,7 @@ class TrainingModel {
   /// TrainingStep::visit_state(), Gpt2::ops().
   void visit_state(models::StateVisitor& visitor) { step_.visit_state(visitor); }
   models::Ops& ops() { return model_.ops(); }
+  models::MemoryUse memory_use() const { return model_.memory_use(); }
   /// Gpt2::set_replicas().
   void set_replicas(const models::ModelRanks& ranks) { model_.set_replicas(ranks); }
   /// Gpt2::gather_values().

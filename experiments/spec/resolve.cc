@@ -16,6 +16,7 @@
 #include "experiments/spec/read_resolved.h"
 #include "experiments/spec/resolve_data.h"
 #include "experiments/spec/resolve_failures.h"
+#include "experiments/spec/resolve_memory.h"
 #include "experiments/spec/resolve_parallel.h"
 #include "experiments/spec/resolve_precision.h"
 #include "experiments/spec/resolve_start.h"
@@ -98,6 +99,7 @@ class Resolver {
     resolve_elastic(full_, where_, config_, errors_);
     resolve_network_section();
     if (errors_.empty()) check_places();
+    if (errors_.empty()) resolve_memory(full_, where_, config_, errors_);
     check_alerts();
     resolve_time_section();
     check_repetitions();

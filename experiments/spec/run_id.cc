@@ -25,6 +25,7 @@ constexpr std::array kChangesNoResult = {"/name",
                                          "/checkpoint",
                                          "/restart",
                                          "/elastic",
+                                         "/memory",
                                          "/alerts"};
 
 /// A file counts by its content: where its checksum is known, its name is empty.

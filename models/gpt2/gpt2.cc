@@ -56,14 +56,14 @@ std::vector<std::unique_ptr<Gpt2::OwnStage>> Gpt2::make_stages(const SlotOptions
   const PipelinePlan* const plan = ranks_.pipeline.plan.get();
   if (plan == nullptr) {
     stages.push_back(std::make_unique<OwnStage>(0, StageRange::whole(config_), Keep::kForBackward, options.slots,
-                                                config_, store_, *ops_));
+                                                config_, store_, *ops_, options));
     return stages;
   }
   bool has_head = false;
   for (const int number : plan->stages_of(ranks_.pipeline.rank())) {
     const auto s = static_cast<std::size_t>(number);
     stages.push_back(std::make_unique<OwnStage>(number, plan->stages[s], plan->keep_of(number), plan->program.slots[s],
-                                                config_, store_, *ops_));
+                                                config_, store_, *ops_, options));
     stages.back()->sent_past = plan->sent_past_of(number);
     has_head = has_head || plan->stages[s].has_head();
   }
@@ -97,7 +97,7 @@ Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
   std::vector<std::uint64_t> slots;
   for (const auto& own : stages_) {
     plans.emplace_back(config_, own->range, ops_->world_size(), ops_->rank(), ops_->form(), shape,
-                       training ? own->keep : Keep::kNothing, own->sent_past);
+                       training ? own->keep : Keep::kNothing, own->sent_past, options_);
     slots.push_back(training ? own->in_use.size() : 1);
   }
   const PassMemory needed(plans, slots, training);
@@ -123,10 +123,12 @@ Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
   return cached.emplace(std::move(placed));
 }
 
-std::uint64_t Gpt2::memory_bytes() const {
-  return ParameterStore::device_bytes(store_.tensors(), ops_->form(), ranks_.data.sharding, ranks_.data.ranks(),
-                                      ranks_.data.rank(), optimizer_.config().moments()) +
-         memory_bytes_;
+MemoryUse Gpt2::memory_use() const {
+  MemoryUse use =
+      ParameterStore::memory_use(store_.tensors(), ops_->form(), ranks_.data.sharding, ranks_.data.ranks(),
+                                 ranks_.data.rank(), optimizer_.config().moments());
+  use.activations = memory_bytes_;
+  return use;
 }
 
 std::uint64_t Gpt2::planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
@@ -144,31 +146,33 @@ std::uint64_t Gpt2::activation_bytes(const Gpt2Config& config, int world_size, i
   const double most = 8.0 * options.slots * static_cast<double>(shape.batch) * static_cast<double>(shape.length) *
                       (32.0 * config.layers * config.width + 32.0 * config.width + config.vocabulary);
   if (most > 0x1p62) return std::uint64_t{1} << 63U;
-  // Blocks are alike: from the third on, each adds as much as the one before it.
+  // Blocks are alike: from the third on, each adds as much as the one before it. Where some are computed again, the
+  // places of their working memory depend on how many there are.
   constexpr int kDifferent = 3;
   const auto planned = [&](int layers) {
     Gpt2Config few = config;
     few.layers = layers;
     const auto bytes = [&](Keep keep, int slots) {
-      return StagePlan(few, StageRange::whole(few), world_size, rank, form, shape, keep)
+      return StagePlan(few, StageRange::whole(few), world_size, rank, form, shape, keep, {}, options)
           .bytes(static_cast<std::uint64_t>(slots));
     };
     return std::max(bytes(Keep::kForBackward, options.slots), bytes(Keep::kNothing, 1));
   };
-  if (config.layers <= kDifferent) return planned(config.layers);
+  if (config.layers <= kDifferent || !options.recompute.empty()) return planned(config.layers);
   const auto more = static_cast<std::uint64_t>(config.layers - kDifferent);
   return planned(kDifferent) + more * (planned(kDifferent) - planned(kDifferent - 1));
 }
 
 std::uint64_t Gpt2::stage_activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
-                                           const BatchShape& shape, const PipelinePlan& plan, int pipeline_rank) {
+                                           const BatchShape& shape, const PipelinePlan& plan, int pipeline_rank,
+                                           const SlotOptions& options) {
   const auto bytes = [&](bool training) {
     std::vector<StagePlan> plans;
     std::vector<std::uint64_t> slots;
     for (const int stage : plan.stages_of(pipeline_rank)) {
       const auto s = static_cast<std::size_t>(stage);
       plans.emplace_back(config, plan.stages[s], world_size, rank, form, shape,
-                         training ? plan.keep_of(stage) : Keep::kNothing, plan.sent_past_of(stage));
+                         training ? plan.keep_of(stage) : Keep::kNothing, plan.sent_past_of(stage), options);
       slots.push_back(training ? static_cast<std::uint64_t>(plan.program.slots[s]) : 1);
     }
     return PassMemory(plans, slots, training).bytes();

@@ -166,8 +166,9 @@ class Gpt2 {
     store_.set_gradient_ready(std::move(gradient_ready));
   }
 
-  /// Bytes of memory that the model holds now: parameters, their like, and activations.
-  std::uint64_t memory_bytes() const;
+  /// Memory that the model holds now.
+  MemoryUse memory_use() const;
+  std::uint64_t memory_bytes() const { return memory_use().total(); }
   /// That number on a rank of `world_size` tensor-parallel ones that has trained on and evaluated batches of such a
   /// size. Needs no device. Throws: ConfigError for a model that the ranks cannot have.
   static std::uint64_t planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
@@ -177,9 +178,10 @@ class Gpt2 {
   /// The activations' part of it; 2^63 where 64 bits cannot count it.
   static std::uint64_t activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
                                         const BatchShape& shape, const SlotOptions& options = {});
-  /// The same of one rank of a pipeline.
+  /// The same of one rank of a pipeline, which has the slots of its plan.
   static std::uint64_t stage_activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
-                                              const BatchShape& shape, const PipelinePlan& plan, int pipeline_rank);
+                                              const BatchShape& shape, const PipelinePlan& plan, int pipeline_rank,
+                                              const SlotOptions& options = {});
 
  private:
   /// The buffers of each of the rank's stages, for batches of one shape.
@@ -189,11 +191,11 @@ class Gpt2 {
   };
   struct OwnStage {
     OwnStage(int number_in_pipeline, const StageRange& of_model, Keep keep_for, int slots, const Gpt2Config& config,
-             ParameterStore& store, Ops& ops)
+             ParameterStore& store, Ops& ops, const SlotOptions& options)
         : number(number_in_pipeline),
           range(of_model),
           keep(keep_for),
-          stage(config, of_model, store, ops),
+          stage(config, of_model, store, ops, options),
           in_use(static_cast<std::size_t>(slots)),
           targets(in_use.size()) {}
 

@@ -17,7 +17,8 @@ class Gpt2Messages {
   explicit Gpt2Messages(const Gpt2Config& config) {
     for (int layer = 0; layer < config.layers; ++layer) {
       const std::string h = "h." + std::to_string(layer) + ".";
-      layers_.push_back({h + "attn.c_proj", h + "mlp.c_proj", h + "attn.c_attn.backward", h + "mlp.c_fc.backward"});
+      layers_.push_back({h + "attn.c_proj", h + "mlp.c_proj", h + "attn.c_attn.backward", h + "mlp.c_fc.backward",
+                         h + "ln_1.residual", h + "ln_2.residual"});
     }
   }
 
@@ -26,6 +27,10 @@ class Gpt2Messages {
   comm::Message mlp_output(int layer) const { return forward(layer, of(layer).mlp_output); }
   comm::Message attention_input_gradient(int layer) const { return backward(layer, of(layer).attention_input); }
   comm::Message mlp_input_gradient(int layer) const { return backward(layer, of(layer).mlp_input); }
+
+  /// Residual streams that ranks have cut.
+  comm::Message attention_residual(int layer) const { return control(layer, of(layer).attention_residual); }
+  comm::Message mlp_residual(int layer) const { return control(layer, of(layer).mlp_residual); }
 
   static comm::Message row_maxima() { return {sim::TrafficClass::kControl, "cross_entropy.max", -1}; }
   static comm::Message exponential_sums() { return {sim::TrafficClass::kControl, "cross_entropy.sum_exp", -1}; }
@@ -38,7 +43,7 @@ class Gpt2Messages {
 
  private:
   struct Names {
-    std::string attention_output, mlp_output, attention_input, mlp_input;
+    std::string attention_output, mlp_output, attention_input, mlp_input, attention_residual, mlp_residual;
   };
   const Names& of(int layer) const { return layers_[static_cast<std::size_t>(layer)]; }
   static comm::Message forward(int layer, const std::string& name) {
@@ -46,6 +51,9 @@ class Gpt2Messages {
   }
   static comm::Message backward(int layer, const std::string& name) {
     return {sim::TrafficClass::kTpBackward, name, layer};
+  }
+  static comm::Message control(int layer, const std::string& name) {
+    return {sim::TrafficClass::kControl, name, layer};
   }
 
   std::vector<Names> layers_;

@@ -201,19 +201,27 @@ void ParameterStore::upload_values() {
   ops_.synchronize();
 }
 
-std::uint64_t ParameterStore::device_bytes(std::vector<Gpt2Tensor> tensors, const OpsForm& form,
-                                           const ShardOptions& sharding, int data_ranks, int data_rank, int moments) {
+MemoryUse ParameterStore::memory_use(std::vector<Gpt2Tensor> tensors, const OpsForm& form, const ShardOptions& sharding,
+                                     int data_ranks, int data_rank, int moments) {
   const OpsTypes types = form.types();
   const std::uint64_t bytes = comm::element_bytes(types.parameters);
   const ParameterTable table(std::move(tensors));
   const ShardPlan plan(table, bytes, sharding, data_ranks, data_rank);
   const auto elems = [&](Holds holds) { return ParameterArena::elems(table, plan, holds); };
-  std::uint64_t total = bytes * (elems(holds_values(sharding)) + elems(holds_gradients(sharding)));
-  total += bytes * static_cast<std::uint64_t>(moments) * elems(sharding.shards_state() ? Holds::kOwn : Holds::kAll);
+  MemoryUse use;
+  use.parameters = bytes * elems(holds_values(sharding));
+  use.gradients = bytes * elems(holds_gradients(sharding));
+  use.optimizer =
+      bytes * static_cast<std::uint64_t>(moments) * elems(sharding.shards_state() ? Holds::kOwn : Holds::kAll);
   if (types.operands != types.parameters) {
-    total += comm::element_bytes(types.operands) * elems(holds_rounded(sharding));
+    use.parameters += comm::element_bytes(types.operands) * elems(holds_rounded(sharding));
   }
-  return total;
+  return use;
+}
+
+std::uint64_t ParameterStore::device_bytes(std::vector<Gpt2Tensor> tensors, const OpsForm& form,
+                                           const ShardOptions& sharding, int data_ranks, int data_rank, int moments) {
+  return memory_use(std::move(tensors), form, sharding, data_ranks, data_rank, moments).total();
 }
 
 template std::span<Parameter<float>> ParameterStore::host<float>();

@@ -32,6 +32,16 @@ struct DataParallel {
   int rank() const { return group == nullptr ? 0 : group->rank(); }
 };
 
+/// Bytes of a rank's memory by kind.
+struct MemoryUse {
+  std::uint64_t parameters = 0;  ///< with the copies that GEMMs read
+  std::uint64_t gradients = 0;
+  std::uint64_t optimizer = 0;
+  std::uint64_t activations = 0;  ///< slots and working memory
+
+  std::uint64_t total() const { return parameters + gradients + optimizer + activations; }
+};
+
 /// Owner: one rank's model. Ranks: where there are others that are data parallel, those make the same calls.
 class ParameterStore {
  public:
@@ -106,6 +116,9 @@ class ParameterStore {
   /// data-parallel rank.
   static std::uint64_t device_bytes(std::vector<Gpt2Tensor> tensors, const OpsForm& form, const ShardOptions& sharding,
                                     int data_ranks, int data_rank, int moments);
+  /// The same by kind.
+  static MemoryUse memory_use(std::vector<Gpt2Tensor> tensors, const OpsForm& form, const ShardOptions& sharding,
+                              int data_ranks, int data_rank, int moments);
 
  private:
   std::size_t unit_of(int layer) const;

@@ -13,8 +13,9 @@ constexpr std::size_t kPerSublayer = 6;
 
 }  // namespace
 
-Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& store, Ops& ops)
-    : config_(config), range_(range), store_(store), ops_(ops), messages_(config) {
+Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& store, Ops& ops,
+             const SlotOptions& options)
+    : config_(config), range_(range), options_(options), store_(store), ops_(ops), messages_(config) {
   const StageExtents x = stage_extents(config, range, ops.world_size(), ops.rank(), {});
   if (range.has_embedding() || range.has_head()) tokens_ = store.table().number_of("wte.weight");
   if (range.has_embedding()) positions_ = store.table().number_of("wpe.weight");
@@ -58,6 +59,7 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
     pending = {a.norm.residual, a.output, attention(layer).second.weight + 1};
     normalise(mlp(layer).norm, m.norm, pending);
     mlp_forward(layer, b);
+    if (keep != Keep::kNothing) save_residuals(layer, b);
     pending = {m.norm.residual, m.output, mlp(layer).second.weight + 1};
   }
   if (range_.has_head()) {
@@ -115,21 +117,43 @@ void Stage::row_parallel_forward(const Linear& linear, const comm::Tensor& input
   ops_.join();
 }
 
-void Stage::attention_forward(int layer, StageBuffers& b) {
-  const Sublayer& s = attention(layer);
-  AttentionBuffers& a = b.attention[index(layer)];
-  const Weight bias = weight(s.first.weight + 1);
-  ops_.linear_forward(shape_of(s.first), ops_.operand(a.norm.normalized, 1, b.rounded_input), weight(s.first.weight),
+void Stage::project_attention(int layer, StageBuffers& b) {
+  const Linear& linear = attention(layer).first;
+  const AttentionBuffers& a = b.attention[index(layer)];
+  const Weight bias = weight(linear.weight + 1);
+  ops_.linear_forward(shape_of(linear), ops_.operand(a.norm.normalized, 1, b.rounded_input), weight(linear.weight),
                       &bias, a.qkv);
+}
+
+void Stage::attend(int layer, StageBuffers& b) {
+  const AttentionBuffers& a = b.attention[index(layer)];
   ops_.attention_forward(a.qkv, b.extents.attention(), a.statistics, a.attended, b.attention_scratch);
-  row_parallel_forward(s.second, a.attended, a.output, b, messages_.attention_output(layer));
+}
+
+void Stage::attention_forward(int layer, StageBuffers& b) {
+  const AttentionBuffers& a = b.attention[index(layer)];
+  project_attention(layer, b);
+  attend(layer, b);
+  row_parallel_forward(attention(layer).second, a.attended, a.output, b, messages_.attention_output(layer));
+}
+
+void Stage::activate_mlp(int layer, StageBuffers& b) {
+  const Linear& linear = mlp(layer).first;
+  const MlpBuffers& m = b.mlp[index(layer)];
+  ops_.gelu_forward(shape_of(linear), ops_.operand(m.norm.normalized, 1, b.rounded_input), weight(linear.weight),
+                    weight(linear.weight + 1), m.gelu_saved, m.activated);
 }
 
 void Stage::mlp_forward(int layer, StageBuffers& b) {
   const Sublayer& s = mlp(layer);
   MlpBuffers& m = b.mlp[index(layer)];
-  ops_.gelu_forward(shape_of(s.first), ops_.operand(m.norm.normalized, 1, b.rounded_input), weight(s.first.weight),
-                    weight(s.first.weight + 1), m.gelu_saved, m.activated);
+  if (m.projection.bytes.empty()) {
+    activate_mlp(layer, b);
+  } else {
+    ops_.linear_forward(shape_of(s.first), ops_.operand(m.norm.normalized, 1, b.rounded_input), weight(s.first.weight),
+                        nullptr, m.projection);
+    ops_.gelu_of_projection(shape_of(s.first), m.projection, weight(s.first.weight + 1), m.gelu_saved, m.activated);
+  }
   row_parallel_forward(s.second, m.activated, m.output, b, messages_.mlp_output(layer));
 }
 
@@ -151,9 +175,13 @@ void Stage::backward_weights(StageBuffers& b, GradientMode mode, Reports reports
   rows_ = b.extents.batch.rows();
   for (int layer = range_.last - 1; layer >= range_.first; --layer) {
     const MlpBuffers& m = b.mlp[index(layer)];
+    bring_residual_back(layer, Half::kMlp, b);
+    mlp_again(layer, b);
     mlp_weights(layer, b, mode, ops_.operand(m.grad_output, 1, b.rounded_gradients[0]),
                 ops_.operand(m.grad_activated, 1, b.rounded_gradients[1]));
     const AttentionBuffers& a = b.attention[index(layer)];
+    bring_residual_back(layer, Half::kAttention, b);
+    attention_again(layer, b);
     attention_weights(layer, b, mode, ops_.operand(a.grad_output, 1, b.rounded_gradients[0]),
                       ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]));
     if (reports == Reports::kReady) store_.on_gradient_ready(layer);
@@ -167,6 +195,8 @@ void Stage::backward_part(StageBuffers& b, double scale, std::int64_t targets, G
   const StageExtents& x = b.extents;
   store_.acquire(kOutsideOfBlocks);
   store_.acquire(range_.last - 1);
+  expect_residual(range_.last - 1, Half::kMlp, b);
+  expect_residual(range_.last - 1, Half::kAttention, b);
   // The next norm adds the bias of a row-parallel layer to the residual stream. So the backward pass of that norm also
   // sums the columns of the stream's gradient, which are the bias's gradient.
   const std::size_t last_bias = mlp(range_.last - 1).second.weight + 1;
@@ -189,9 +219,13 @@ void Stage::backward_part(StageBuffers& b, double scale, std::int64_t targets, G
     if (layer > range_.first) store_.expect(layer - 1);
     const AttentionBuffers& a = b.attention[index(layer)];
     const MlpBuffers& m = b.mlp[index(layer)];
+    bring_residual_back(layer, Half::kMlp, b);
+    mlp_again(layer, b);
     mlp_backward(layer, b, mode, part);
     normalise_backward(mlp(layer).norm, m.norm, attention(layer).second.weight + 1, m.grad_output, a.grad_output, b,
                        mode);
+    bring_residual_back(layer, Half::kAttention, b);
+    attention_again(layer, b);
     attention_backward(layer, b, mode, part);
     std::optional<std::size_t> bias_before;
     comm::Tensor grad_before_block = b.grad_residual;

@@ -26,8 +26,10 @@ namespace droptest::models {
 /// Ranks: all of the tensor-parallel group make the same calls.
 class Stage {
  public:
-  /// All are borrowed. The store has at least the tensors of stage_tensors().
-  Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& store, Ops& ops);
+  /// All are borrowed but `options`, of which the number of slots is not read. The store has at least the tensors of
+  /// stage_tensors().
+  Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& store, Ops& ops,
+        const SlotOptions& options = {});
 
   /// The residual stream [rows, width] before the first block: where the range has no embedding, the caller writes it
   /// before forward().
@@ -92,8 +94,26 @@ class Stage {
   void normalise(std::size_t norm, NormBuffers& buffers, const std::optional<Pending>& pending);
   void attention_forward(int layer, StageBuffers& buffers);
   void mlp_forward(int layer, StageBuffers& buffers);
+  /// Up to the input of the row-parallel layer.
+  void project_attention(int layer, StageBuffers& buffers);
+  void attend(int layer, StageBuffers& buffers);
+  void activate_mlp(int layer, StageBuffers& buffers);
   void row_parallel_forward(const Linear& linear, const comm::Tensor& input, const comm::Tensor& output,
                             StageBuffers& buffers, const comm::Message& about);
+
+  // Blocks that are computed again: stage_recompute.cc.
+  Recompute recompute_of(int layer) const { return options_.of(layer); }
+  /// Whether the residual stream before that sublayer of a block leaves the slot between the passes.
+  enum class Half : std::uint8_t { kAttention, kMlp };
+  bool leaves_slot(int layer, Half half) const;
+  void save_residuals(int layer, StageBuffers& buffers);
+  std::uint64_t key_of(int layer, Half half, const StageBuffers& buffers) const;
+  void bring_residual_back(int layer, Half half, StageBuffers& buffers);
+  /// Begins to read the residual stream of the next lower block of the kind, if there is one from `layer` on.
+  void expect_residual(int layer, Half half, const StageBuffers& buffers);
+  /// The activations of a sublayer that the forward pass has not saved.
+  void attention_again(int layer, StageBuffers& buffers);
+  void mlp_again(int layer, StageBuffers& buffers);
 
   void backward_part(StageBuffers& buffers, double scale, std::int64_t targets, GradientMode losses_mode,
                      Reports reports, Part part);
@@ -115,6 +135,7 @@ class Stage {
 
   Gpt2Config config_;
   StageRange range_;
+  SlotOptions options_;
   ParameterStore& store_;
   Ops& ops_;
   Gpt2Messages messages_;

@@ -20,11 +20,13 @@ StageExtents stage_extents(const Gpt2Config& config, const StageRange& range, in
           static_cast<std::int64_t>(part.hidden.count),
           {static_cast<std::int64_t>(part.vocabulary.first), static_cast<std::int64_t>(part.vocabulary.count)},
           static_cast<std::int64_t>(part.vocabulary.count + part.vocabulary_padding),
-          batch};
+          batch,
+          rank,
+          world_size};
 }
 
 void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, Keep keep, const SentPast& sent_past,
-                   BufferVisitor& visitor) {
+                   const SlotOptions& options, BufferVisitor& visitor) {
   const OpsTypes types = form.types();
   const std::int64_t rows = x.batch.rows();
   const bool backward = keep != Keep::kNothing;
@@ -40,33 +42,46 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
   const auto statistics = [&](comm::Tensor& tensor, std::uint64_t count, Lifetime lifetime) {
     visitor.tensor(tensor, "row statistics", types.statistics, count, lifetime);
   };
-  const auto norm = [&](NormBuffers& n) {
-    activations(n.residual, "residual stream", x.width, saved);
-    activations(n.normalized, "normalised inputs", x.width, saved);
-    statistics(n.mean, elems(rows, 1), saved);
-    statistics(n.inverse_deviation, elems(rows, 1), saved);
+  const auto norm = [&](NormBuffers& n, Lifetime residual, Lifetime result) {
+    activations(n.residual, "residual stream", x.width, residual);
+    activations(n.normalized, "normalised inputs", x.width, result);
+    statistics(n.mean, elems(rows, 1), result);
+    statistics(n.inverse_deviation, elems(rows, 1), result);
+  };
+  const auto own_part = [&](comm::Tensor& part, bool is_cut) {
+    visitor.tensor(part, "parts of residual streams", types.activations, is_cut ? x.own_part_elems() : 0, saved);
   };
 
   visitor.tokens(b.tokens, "tokens", elems(rows, 1), saved);
   visitor.tokens(b.targets, "tokens", elems(rows, 1), saved);
   for (std::size_t layer = 0; layer < b.attention.size(); ++layer) {
+    const Recompute policy = backward ? options.of(x.range.first + static_cast<int>(layer)) : Recompute::kSaveAll;
+    const bool leaves = policy == Recompute::kBlock && options.place.leaves_slot();
+    const bool is_cut = leaves && options.place.cut && !options.place.offloaded;
+    const Lifetime again = policy == Recompute::kSaveAll ? saved : Lifetime::kWorking;
+    const Lifetime projected = policy == Recompute::kBlock ? Lifetime::kWorking : saved;
     AttentionBuffers& a = b.attention[layer];
-    norm(a.norm);
-    activations(a.qkv, "queries, keys and values", 3 * x.attention_width(), saved);
-    statistics(a.statistics, form.attention_statistics_elems(x.attention()), saved);
-    activations(a.attended, "attention outputs", x.attention_width(), saved);
+    const bool is_input = layer == 0;
+    norm(a.norm, leaves && !is_input ? Lifetime::kWorking : saved, again);
+    activations(a.qkv, "queries, keys and values", 3 * x.attention_width(), projected);
+    statistics(a.statistics, form.attention_statistics_elems(x.attention()), again);
+    activations(a.attended, "attention outputs", x.attention_width(), again);
     activations(a.output, "sublayer outputs", x.width, Lifetime::kWorking);
+    own_part(a.own_part, is_cut && !is_input);
     MlpBuffers& m = b.mlp[layer];
-    norm(m.norm);
+    norm(m.norm, leaves ? Lifetime::kWorking : saved, again);
+    const bool from_projection = policy == Recompute::kSelective && form.gelu_from_projection();
+    activations(m.projection, "projections before GELU", from_projection ? x.hidden : 0, saved);
     const bool room = backward || form.gelu_needs_room();
-    activations(m.gelu_saved, "saved inputs of GELU", room ? x.hidden : 0, saved);
-    activations(m.activated, "outputs of GELU", x.hidden, saved);
+    activations(m.gelu_saved, "saved inputs of GELU", room ? x.hidden : 0, again);
+    activations(m.activated, "outputs of GELU", x.hidden, again);
     activations(m.output, "sublayer outputs", x.width, Lifetime::kWorking);
+    own_part(m.own_part, is_cut);
   }
   // Tensors that stages exchange may be on their way while passes of other slots run.
   const bool head = x.range.has_head();
   if (head) {
-    norm(b.final_norm);
+    norm(b.final_norm, saved, saved);
   } else {
     activations(b.output, "output of the stage", x.width, saved);
   }

@@ -24,9 +24,15 @@ struct StageExtents {
   TokenRange vocabulary;                ///< of this rank
   std::int64_t largest_vocabulary = 0;  ///< with padding, of any rank
   BatchShape batch;
+  int rank = 0;  ///< of tensor parallelism
+  int ranks = 1;
 
   AttentionShape attention() const { return {batch.batch, batch.length, heads, head_width}; }
   std::int64_t attention_width() const { return heads * head_width; }
+  /// Elements of this rank's part of a residual stream, where ranks cut one.
+  std::uint64_t own_part_elems() const {
+    return comm::even_counts(static_cast<std::uint64_t>(batch.rows() * width), ranks)[static_cast<std::size_t>(rank)];
+  }
 };
 
 StageExtents stage_extents(const Gpt2Config& config, const StageRange& range, int world_size, int rank,
@@ -45,15 +51,18 @@ struct AttentionBuffers {
   comm::Tensor statistics;   ///< as the operations say
   comm::Tensor attended;     ///< [rows, heads, head width]
   comm::Tensor output;       ///< [rows, width]: the sublayer output, without its bias
+  comm::Tensor own_part;     ///< of norm.residual, this rank's, where ranks cut it; else empty
   comm::Tensor grad_output;  ///< [rows, width]: of the residual stream behind the sublayer
   comm::Tensor grad_qkv;     ///< [rows, 3, heads, head width]
 };
 
 struct MlpBuffers {
   NormBuffers norm;
+  comm::Tensor projection;      ///< [rows, hidden]: before bias and GELU; empty where GELU is not computed from it
   comm::Tensor gelu_saved;      ///< [rows, hidden], as the operations say
   comm::Tensor activated;       ///< [rows, hidden]
   comm::Tensor output;          ///< [rows, width]: the sublayer output, without its bias
+  comm::Tensor own_part;        ///< as that of attention
   comm::Tensor grad_output;     ///< [rows, width]: of the residual stream behind the sublayer
   comm::Tensor grad_activated;  ///< [rows, hidden]
 };
@@ -100,8 +109,8 @@ class BufferVisitor {
 
 /// Sets extents and chunks, and shows the visitor all buffers of a pass in a fixed order: the one list of them. Where
 /// no backward pass follows, none is saved. Where the backward pass is not split, blocks share the buffers of
-/// gradients. Names are for people.
+/// gradients. Blocks that are computed again save as few as `options` says. Names are for people.
 void visit_buffers(StageBuffers& buffers, const StageExtents& extents, const OpsForm& form, Keep keep,
-                   const SentPast& sent_past, BufferVisitor& visitor);
+                   const SentPast& sent_past, const SlotOptions& options, BufferVisitor& visitor);
 
 }  // namespace droptest::models

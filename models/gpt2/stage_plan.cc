@@ -66,11 +66,12 @@ class Placing final : public BufferVisitor {
 }  // namespace
 
 StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int world_size, int rank, const OpsForm& form,
-                     const BatchShape& batch, Keep keep, const SentPast& sent_past)
+                     const BatchShape& batch, Keep keep, const SentPast& sent_past, const SlotOptions& options)
     : extents_(stage_extents(config, range, world_size, rank, batch)),
       batch_(batch),
       keep_(keep),
-      sent_past_(sent_past) {
+      sent_past_(sent_past),
+      options_(options) {
   const std::unique_ptr<PlannerOps> ops = make_planner_ops(form, world_size, rank);
   ParameterStore store(stage_tensors(config, range, world_size, rank), *ops);
   for (std::size_t i = 0; i < store.tensors().size(); ++i) {
@@ -79,20 +80,22 @@ StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int worl
     ops->name_tensor(weight.operand, store.tensors()[i].name);
     ops->name_tensor(weight.gradient, store.tensors()[i].name);
   }
-  Stage stage(config, range, store, *ops);
+  Stage stage(config, range, store, *ops, options);
   StageBuffers buffers;
   Declaration declaration(*ops);
-  visit_buffers(buffers, extents_, form, keep, sent_past, declaration);
+  visit_buffers(buffers, extents_, form, keep, sent_past, options, declaration);
   if (!buffers.passed_input.bytes.empty()) ops->convert(buffers.passed_input, Stage::input(buffers));
   stage.forward(buffers, keep, {}, {});
   if (range.has_embedding() && sent_past.activations) ops->convert(Stage::input(buffers), Stage::output(buffers));
   forward_reductions_ = ops->reductions();
+  if (keep != Keep::kNothing) ops->begin_pass();  // other slots may use the working memory between the two
   const bool takes_gradient = !range.has_head() && !buffers.passed_gradient.bytes.empty();
   if (takes_gradient) ops->convert(buffers.passed_gradient, Stage::grad_output(buffers));
   if (keep == Keep::kForBackward) {
     stage.backward(buffers, 1, batch.rows(), GradientMode::kSet);
   } else if (keep == Keep::kForSplitBackward) {
     stage.backward_inputs(buffers, 1, batch.rows(), GradientMode::kSet);
+    ops->begin_pass();
     stage.backward_weights(buffers, GradientMode::kSet, Stage::Reports::kNothing);
   } else if (range.has_head()) {
     stage.evaluate_head(buffers, batch.rows());
@@ -104,7 +107,13 @@ StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int worl
   std::vector<PlannedBuffer> working;
   for (std::size_t i = 0; i < ops->buffers().size(); ++i) {
     PlannedBuffer buffer = ops->buffers()[i];
-    if (buffer.first_time < 0) buffer.bytes = 0;
+    if (buffer.first_time < 0 && buffer.earlier.empty()) {
+      buffer.bytes = 0;
+    } else if (buffer.first_time < 0) {
+      buffer.first_time = buffer.earlier.back().first;
+      buffer.last_time = buffer.earlier.back().second;
+      buffer.earlier.pop_back();
+    }
     if (declaration.lifetimes[i] == Lifetime::kWorking) {
       working.push_back(std::move(buffer));
       continue;
@@ -112,6 +121,7 @@ StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int worl
     // All of a slot is in use at once, at the end of the forward pass.
     buffer.first_time = 0;
     buffer.last_time = 0;
+    buffer.earlier.clear();
     saved.push_back(std::move(buffer));
   }
   saved_ = MemoryPlan(std::move(saved));
@@ -129,7 +139,7 @@ StageBuffers StagePlan::placed_at(std::byte* saved, std::byte* working, std::uin
                                   comm::Stream* stream) const {
   StageBuffers buffers;
   Placing placing(saved_, saved, working_, working, stream);
-  visit_buffers(buffers, extents_, form, keep_, sent_past_, placing);
+  visit_buffers(buffers, extents_, form, keep_, sent_past_, options_, placing);
   buffers.slot = static_cast<int>(slot);
   return buffers;
 }

@@ -22,7 +22,7 @@ class StagePlan {
   /// `sent_past`: of this stage. The form is used in the constructor alone. Throws: CheckError that names a parameter
   /// with too few elements.
   StagePlan(const Gpt2Config& config, const StageRange& range, int world_size, int rank, const OpsForm& form,
-            const BatchShape& batch, Keep keep, const SentPast& sent_past = {});
+            const BatchShape& batch, Keep keep, const SentPast& sent_past = {}, const SlotOptions& options = {});
 
   const BatchShape& batch() const { return batch_; }
   const MemoryPlan& saved() const { return saved_; }
@@ -50,6 +50,7 @@ class StagePlan {
   BatchShape batch_;
   Keep keep_;
   SentPast sent_past_;
+  SlotOptions options_;
   MemoryPlan saved_{{}};
   MemoryPlan working_{{}};
   std::vector<PlannedReduction> forward_reductions_;

@@ -21,12 +21,6 @@ void validate(const StageRange& range, const SlotOptions& options, const Gpt2Con
     throw ConfigError("GPT-2 stage: recompute: got policies of " + std::to_string(policies) +
                       " blocks, want none or one for each of " + std::to_string(config.layers));
   }
-  for (std::size_t i = 0; i < policies; ++i) {
-    if (options.recompute[i] == Recompute::kSaveAll) continue;
-    throw ConfigError("GPT-2 stage: recompute of block " + std::to_string(i) + ": got \"" +
-                      (options.recompute[i] == Recompute::kAttention ? "attention" : "block") +
-                      "\", which is planned, not built; want \"save all\"");
-  }
 }
 
 }  // namespace droptest::models

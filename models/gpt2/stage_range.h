@@ -2,6 +2,7 @@
 // Which part of a GPT-2 a stage is, and how it saves activations.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -22,16 +23,32 @@ struct StageRange {
   bool has_head() const { return last == layers; }
 };
 
-/// Which activations a block saves in its forward pass; its backward pass computes the others again.
+/// Which activations a block saves in its forward pass; its backward pass computes the others again, with the same
+/// bits and without a sum over ranks.
 enum class Recompute : std::uint8_t {
   kSaveAll,    ///< all that the backward pass reads; nothing is computed again
-  kAttention,  ///< all but queries, keys, values and attention's output; planned, not built
-  kBlock,      ///< the block's input alone; planned, not built
+  kSelective,  ///< the residual stream before each norm, queries, keys and values, and the projection before GELU:
+               ///< norms, attention and GELU are computed again
+  kBlock,      ///< the residual stream before each norm alone, which holds the received sums over ranks
+};
+
+/// Where a block with Recompute::kBlock saves its residual streams. The input of a stage stays in its slot, because it
+/// may be on its way while another pass runs.
+struct SavedPlace {
+  bool cut = false;        ///< over tensor-parallel ranks, which gather them again: their activations are equal
+  bool offloaded = false;  ///< Ops::put_away()
+
+  bool leaves_slot() const { return cut || offloaded; }
 };
 
 struct SlotOptions {
   int slots = 1;                       ///< micro-batches that may be between their two passes
   std::vector<Recompute> recompute{};  ///< of each block of the model; empty: kSaveAll
+  SavedPlace place{};
+
+  Recompute of(int layer) const {
+    return recompute.empty() ? Recompute::kSaveAll : recompute[static_cast<std::size_t>(layer)];
+  }
 };
 
 /// Throws: ConfigError for a range without a block of the model, or for slots or policies that cannot be had.

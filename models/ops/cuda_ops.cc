@@ -17,6 +17,7 @@
 #include "models/kernels/sgd.h"
 #include "models/kernels/tensor_segments.h"
 #include "models/kernels/token_groups.h"
+#include "models/ops/cuda_offload.h"
 #include "sim/error.h"
 
 namespace droptest::models {
@@ -57,6 +58,7 @@ class CudaForm final : public OpsForm {
     return layernorm_scratch_elems(rows, width);
   }
   bool gelu_needs_room() const override { return true; }
+  bool gelu_from_projection() const override { return false; }  // a GEMM's epilogue may round another way
   bool gelu_sums_bias() const override { return false; }
   LogitChunks logit_chunks(std::int64_t rows, std::int64_t /*columns*/, std::int64_t largest_part) const override {
     LogitChunks chunks;
@@ -211,6 +213,10 @@ class CudaOps final : public Ops {
     gemms_.forward_gelu(shape, span_of<E>(input.values), span_of<E>(weight.operand), span_of<E>(bias.value),
                         span_of<E>(saved), span_of<E>(output));
   }
+  void gelu_of_projection(const ProductShape& /*shape*/, ConstTensor /*projection*/, const Weight& /*bias*/,
+                          Tensor /*saved*/, Tensor /*output*/) override {
+    DROPTEST_CHECK(false, "a device computes GELU in a GEMM");
+  }
   void gelu_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
                            ConstTensor saved, GradientMode /*mode*/, const Weight& /*bias*/,
                            Tensor grad_input) override {
@@ -252,9 +258,26 @@ class CudaOps final : public Ops {
     group_.all_reduce(on_stream(data, *collectives_), op, about);
     reduced_.record(*collectives_);
   }
+  void begin_gather(Tensor whole, const comm::Message& about) override {
+    const std::vector<std::uint64_t> counts = comm::even_counts(whole.count_elems(), world_size());
+    if (collectives_) {
+      produced_.record(stream_);
+      collectives_->wait(produced_);
+    }
+    const Tensor all = on_stream(whole, collectives_ ? *collectives_ : stream_);
+    group_.all_gather(own_part(all, world_size(), rank()), all, counts, about);
+    if (collectives_) reduced_.record(*collectives_);
+  }
   void join() override {
     if (collectives_) stream_.wait(reduced_);
   }
+
+  void put_away(std::uint64_t key, ConstTensor values) override {
+    if (!offload_) offload_.emplace(stream_);
+    offload_->put(key, values);
+  }
+  void expect_back(std::uint64_t key) override { offload_.value().expect(key); }
+  void bring_back(std::uint64_t key, Tensor values) override { offload_.value().take(key, values); }
 
   std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) override {
     return std::make_unique<CudaRanges>(ranges, stream_);
@@ -384,6 +407,7 @@ class CudaOps final : public Ops {
   std::optional<comm::Stream> collectives_;  ///< absent: a lone rank has nothing to overlap
   comm::Event produced_;
   comm::Event reduced_;
+  std::optional<CudaOffload> offload_;
   std::optional<comm::Stream> traffic_;  ///< of other groups' collectives, from when there are any
   comm::Event before_traffic_;
   comm::Event after_traffic_;

@@ -5,6 +5,8 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "models/kernels/residual.h"
 #include "models/kernels/sgd.h"
 #include "models/kernels/squares.h"
+#include "models/ops/offload_file.h"
 #include "models/team.h"
 #include "sim/error.h"
 
@@ -67,6 +70,7 @@ class HostForm final : public OpsForm {
   }
   std::uint64_t norm_scratch_elems(std::int64_t /*rows*/, std::int64_t /*width*/) const override { return 0; }
   bool gelu_needs_room() const override { return false; }
+  bool gelu_from_projection() const override { return true; }
   bool gelu_sums_bias() const override { return true; }
   LogitChunks logit_chunks(std::int64_t rows, std::int64_t columns, std::int64_t largest_part) const override {
     const std::int64_t most_rows =
@@ -113,7 +117,8 @@ class HostOps final : public Ops {
         team_(options.threads),
         group_(group),
         times_(times),
-        multiplies_bf16_(has_bf16_products() && options.narrow_products == HostOpsOptions::NarrowProducts::kFastest) {}
+        multiplies_bf16_(has_bf16_products() && options.narrow_products == HostOpsOptions::NarrowProducts::kFastest),
+        offload_directory_(options.offload_directory) {}
 
   const OpsForm& form() const override { return form_; }
   int world_size() const override { return group_.world_size(); }
@@ -230,6 +235,12 @@ class HostOps final : public Ops {
       bias_gelu<T>(bias.value.as<T>(), shape.rows, output.as<T>(), team_);
     }
   }
+  void gelu_of_projection(const ProductShape& shape, ConstTensor projection, const Weight& bias, Tensor saved,
+                          Tensor output) override {
+    convert(projection, saved);
+    const PhaseScope scope(times_, Phase::kGelu);
+    bias_gelu_forward<T>(bias.value.as<T>(), shape.rows, saved.as<T>(), output.as<T>(), team_);
+  }
   void gelu_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
                            ConstTensor saved, GradientMode mode, const Weight& bias, Tensor grad_input) override {
     linear_backward_input(shape, grad_output, weight, grad_input);
@@ -282,7 +293,19 @@ class HostOps final : public Ops {
     const PhaseScope scope(times_, Phase::kReductions);
     group_.all_reduce(data, op, about);
   }
+  void begin_gather(Tensor whole, const comm::Message& about) override {
+    const PhaseScope scope(times_, Phase::kReductions);
+    const std::vector<std::uint64_t> counts = comm::even_counts(whole.count_elems(), world_size());
+    group_.all_gather(own_part(whole, world_size(), rank()), whole, counts, about);
+  }
   void join() override {}
+
+  void put_away(std::uint64_t key, ConstTensor values) override {
+    if (!offload_) offload_.emplace(make_offload_file(offload_directory_));
+    offload_->put(key, values.bytes);
+  }
+  void expect_back(std::uint64_t key) override { offload_.value().expect(key); }
+  void bring_back(std::uint64_t key, Tensor values) override { offload_.value().take(key, values.bytes); }
 
   std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) override {
     return std::make_unique<HostRanges>(std::move(ranges));
@@ -454,6 +477,8 @@ class HostOps final : public Ops {
   comm::Communicator& group_;
   PhaseTimes* times_;
   bool multiplies_bf16_;
+  std::string offload_directory_;
+  std::optional<OffloadFile> offload_;
   Bf16Matmul bf16_matmul_;
   HostBuffer<float> widened_a_;  ///< operands of GEMMs that are computed in float
   HostBuffer<float> widened_b_;

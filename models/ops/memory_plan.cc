@@ -15,8 +15,14 @@ std::uint64_t aligned(std::uint64_t bytes) {
   return (bytes + MemoryPlan::kAlignmentBytes - 1) / MemoryPlan::kAlignmentBytes * MemoryPlan::kAlignmentBytes;
 }
 
-bool meet(const PlannedBuffer& a, const PlannedBuffer& b) {
-  return a.first_time <= b.last_time && b.first_time <= a.last_time;
+using Times = std::pair<int, int>;
+
+bool meet(const Times& a, const Times& b) { return a.first <= b.second && b.first <= a.second; }
+
+/// Whether the times are among the buffer's.
+bool uses(const PlannedBuffer& buffer, const Times& times) {
+  return meet({buffer.first_time, buffer.last_time}, times) ||
+         std::any_of(buffer.earlier.begin(), buffer.earlier.end(), [&](const Times& e) { return meet(e, times); });
 }
 
 std::string size_text(std::uint64_t bytes) {
@@ -33,6 +39,11 @@ std::string size_text(std::uint64_t bytes) {
 
 }  // namespace
 
+bool in_use_at_once(const PlannedBuffer& a, const PlannedBuffer& b) {
+  return uses(b, {a.first_time, a.last_time}) ||
+         std::any_of(a.earlier.begin(), a.earlier.end(), [&](const Times& e) { return uses(b, e); });
+}
+
 MemoryPlan::MemoryPlan(std::vector<PlannedBuffer> buffers) : buffers_(std::move(buffers)), offsets_(buffers_.size()) {
   std::vector<std::size_t> order(buffers_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -44,7 +55,7 @@ MemoryPlan::MemoryPlan(std::vector<PlannedBuffer> buffers) : buffers_(std::move(
   for (const std::size_t i : order) {
     taken.clear();
     for (const std::size_t other : placed) {
-      if (meet(buffers_[i], buffers_[other])) {
+      if (in_use_at_once(buffers_[i], buffers_[other])) {
         taken.emplace_back(offsets_[other], offsets_[other] + aligned(buffers_[other].bytes));
       }
     }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace droptest::models {
@@ -16,7 +17,11 @@ struct PlannedBuffer {
   std::uint64_t bytes = 0;
   int first_time = 0;
   int last_time = 0;
+  /// Uses before, between which the buffer holds nothing; each from its first time to its last.
+  std::vector<std::pair<int, int>> earlier{};
 };
+/// Whether both hold something at some time.
+bool in_use_at_once(const PlannedBuffer& a, const PlannedBuffer& b);
 
 /// Determinism: a pure function of the buffers and their order.
 class MemoryPlan {

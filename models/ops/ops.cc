@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/ops/ops.h"
 
+#include <numeric>
+
 #include "sim/error.h"
 
 namespace droptest::models {
@@ -22,6 +24,13 @@ comm::Tensor elements(const comm::Tensor& tensor, std::int64_t first, std::int64
 }
 comm::ConstTensor elements(const comm::ConstTensor& tensor, std::int64_t first, std::int64_t count) {
   return part(tensor, first, count);
+}
+
+comm::Tensor own_part(const comm::Tensor& tensor, int ranks, int rank) {
+  const std::vector<std::uint64_t> counts = comm::even_counts(tensor.count_elems(), ranks);
+  const auto own = counts.begin() + rank;
+  return elements(tensor, static_cast<std::int64_t>(std::accumulate(counts.begin(), own, std::uint64_t{0})),
+                  static_cast<std::int64_t>(*own));
 }
 
 comm::Tensor part_of(const comm::Tensor& sum, const comm::Tensor& message) {

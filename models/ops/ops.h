@@ -133,6 +133,10 @@ class Ops {
   /// OpsForm::gelu_needs_room() is false.
   virtual void gelu_forward(const ProductShape& shape, const Operand& input, const Weight& weight, const Weight& bias,
                             comm::Tensor saved, comm::Tensor output) = 0;
+  /// gelu_forward()'s `saved` and `output` of the product input W, with the same bits. Only where
+  /// OpsForm::gelu_from_projection().
+  virtual void gelu_of_projection(const ProductShape& shape, comm::ConstTensor projection, const Weight& bias,
+                                  comm::Tensor saved, comm::Tensor output) = 0;
   /// grad_input = grad_output W' times GELU's derivative, for the linear layer behind the GELU, whose shape and weight
   /// these are. `bias` is that of the layer in front: its gradient is complete where OpsForm::gelu_sums_bias().
   virtual void gelu_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
@@ -162,6 +166,9 @@ class Ops {
   /// must use neither tensor. Shapes: equal; message empty where messages are of the sum's type.
   virtual void begin_sum(comm::Tensor sum, comm::Tensor message, const comm::Message& about) = 0;
   virtual void begin_all_reduce(comm::Tensor data, comm::ReduceOp op, const comm::Message& about) = 0;
+  /// Every rank gets the parts of all ranks, cut as comm::even_counts() does, each from its owner. Until join(),
+  /// operations must not use the tensor.
+  virtual void begin_gather(comm::Tensor whole, const comm::Message& about) = 0;
   /// Operations from now on see the results of the reductions.
   virtual void join() = 0;
 
@@ -192,6 +199,14 @@ class Ops {
   /// to += from. Both of the parameters' type.
   virtual void accumulate(comm::ConstTensor from, comm::Tensor to) = 0;
 
+  /// Storage outside of the memory of operations: a file on the host, page-locked host memory on a device. put_away()
+  /// keeps the values, which may change when it returns; bring_back() gives them back, as often as it is called before
+  /// they are put away again. expect_back() begins to read them; bring_back() follows. Storing and reading overlap with
+  /// operations. Throws: ConfigError that names the file where it is full or was cut, from these calls or later ones.
+  virtual void put_away(std::uint64_t key, comm::ConstTensor values) = 0;
+  virtual void expect_back(std::uint64_t key) = 0;
+  virtual void bring_back(std::uint64_t key, comm::Tensor values) = 0;
+
   /// The stream of collectives over data-parallel ranks, which overlap with operations; null for the host. Collectives
   /// put on it after begin_traffic() follow all operations so far; operations after end_traffic() follow those
   /// collectives.
@@ -219,6 +234,9 @@ class Ops {
 /// The elements first, first + 1, ..., first + count - 1.
 comm::Tensor elements(const comm::Tensor& tensor, std::int64_t first, std::int64_t count);
 comm::ConstTensor elements(const comm::ConstTensor& tensor, std::int64_t first, std::int64_t count);
+
+/// The part of a rank where ranks cut the elements as comm::even_counts() does.
+comm::Tensor own_part(const comm::Tensor& tensor, int ranks, int rank);
 
 /// Where a rank's part of a sum over ranks is to be: in the message where that is wider than the sum, so that the part
 /// is not rounded.

@@ -40,6 +40,8 @@ class OpsForm {
   virtual std::uint64_t norm_scratch_elems(std::int64_t rows, std::int64_t width) const = 0;
   /// Whether gelu_forward() needs `saved` where no backward pass follows.
   virtual bool gelu_needs_room() const = 0;
+  /// Whether gelu_of_projection() has the bits of gelu_forward().
+  virtual bool gelu_from_projection() const = 0;
   /// Whether gelu_backward_input() gives the bias in front of the GELU its gradient. Else linear_backward_weight() of
   /// that layer does, which gets the bias then.
   virtual bool gelu_sums_bias() const = 0;

@@ -61,6 +61,12 @@ class DryRun final : public PlannerOps {
     std::byte* const at = add(std::move(name), count * sizeof(std::int32_t));
     return {reinterpret_cast<std::int32_t*>(at), static_cast<std::size_t>(count)};
   }
+  void begin_pass() override {
+    for (PlannedBuffer& buffer : buffers_) {
+      if (buffer.first_time >= 0) buffer.earlier.emplace_back(buffer.first_time, buffer.last_time);
+      buffer.first_time = buffer.last_time = -1;
+    }
+  }
   const std::vector<PlannedBuffer>& buffers() const override { return buffers_; }
 
   void name_tensor(ConstTensor tensor, std::string name) override {
@@ -180,6 +186,14 @@ class DryRun final : public PlannerOps {
     const bool room = form_.gelu_needs_room() || !saved.bytes.empty();
     use_too({"saved input of GELU", saved, room ? shape.rows * shape.outputs : 0});
   }
+  void gelu_of_projection(const ProductShape& shape, ConstTensor projection, const Weight& bias, Tensor saved,
+                          Tensor output) override {
+    const std::int64_t elems = shape.rows * shape.outputs;
+    use({{"projection before GELU", projection, elems},
+         {"bias before GELU", bias.value, shape.outputs},
+         {"saved input of GELU", saved, elems},
+         {"output of GELU", output, elems}});
+  }
   void gelu_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
                            ConstTensor saved, GradientMode /*mode*/, const Weight& bias, Tensor grad_input) override {
     linear_backward_input(shape, grad_output, weight, grad_input);
@@ -220,6 +234,13 @@ class DryRun final : public PlannerOps {
     use({{"reduction over ranks", data, 0}});
     in_flight_.push_back(data.bytes.data());
   }
+  void begin_gather(Tensor whole, const comm::Message& /*about*/) override {
+    use({{"gathered tensor", whole, 0}});
+    in_flight_.push_back(whole.bytes.data());
+  }
+  void put_away(std::uint64_t /*key*/, ConstTensor values) override { use({{"values put away", values, 0}}); }
+  void expect_back(std::uint64_t /*key*/) override {}
+  void bring_back(std::uint64_t /*key*/, Tensor values) override { use({{"values brought back", values, 0}}); }
   void join() override {
     use({});
     for (const std::byte* data : in_flight_) mark(data);
@@ -258,7 +279,7 @@ class DryRun final : public PlannerOps {
   std::byte* add(std::string name, std::uint64_t bytes) {
     std::byte* const at = reserve(bytes);
     by_address_.emplace(at, buffers_.size());
-    buffers_.push_back({std::move(name), bytes, -1, -1});
+    buffers_.push_back({std::move(name), bytes, -1, -1, {}});
     return at;
   }
 

@@ -28,7 +28,10 @@ class PlannerOps : public Ops {
   /// A buffer of the plan. Buffers of one name are added up for people.
   virtual comm::Tensor buffer(std::string name, comm::ElementType type, std::uint64_t elems) = 0;
   virtual TokenIds token_buffer(std::string name, std::uint64_t count) = 0;
-  /// All buffers in the order of the calls, with the times seen so far; first_time is -1 for one that nothing has used.
+  /// Another pass begins, for which buffers hold nothing of the passes so far: their times so far are earlier ones.
+  virtual void begin_pass() = 0;
+  /// All buffers in the order of the calls, with the times seen so far; first_time is -1 for one that this pass has not
+  /// used.
   virtual const std::vector<PlannedBuffer>& buffers() const = 0;
   /// From now on errors about the tensor at that address say this name, too.
   virtual void name_tensor(comm::ConstTensor tensor, std::string name) = 0;

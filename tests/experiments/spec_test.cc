@@ -72,8 +72,9 @@ TEST(Spec, ErrorsNameFilePointerValueAndWhatIsAllowed) {
   EXPECT_EQ(error_with({R"(/network/loss={"model": "bernoulli", "loss_rate": 1.5})"}),
             "s.json: /network/loss/loss_rate: got 1.5, want a fraction in [0, 1], or percent as text (\"5%\")");
   const std::string known =
-      "? known keys: alerts, backend, checkpoint, data, description, device, elastic, extends, failures, model, name, "
-      "network, "
+      "? known keys: alerts, backend, checkpoint, data, description, device, elastic, extends, failures, memory, "
+      "model, "
+      "name, network, "
       "numerics_version, parallel, record, repeat, restart, search, seed, seeds, start, sweep, time, training, "
       "validation";
   EXPECT_EQ(error_of(R"({"name": "t", "data": {"text": "a"}, "netwrok": {}, "sede": 3})"),

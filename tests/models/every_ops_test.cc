@@ -236,6 +236,41 @@ void gelu(Bench& b) {
   b.keep(output);
 }
 
+// GELU from its projection has the bits of the whole, where it has them at all.
+void gelu_of_projection(Bench& b) {
+  const ProductShape shape{kRows, kWidth, kInner};
+  const Weight weight = b.weight(20, kWidth * kInner);
+  const Weight bias = b.weight(21, kInner);
+  const Operand input = b.operand(b.activations(22, kRows * kWidth));
+  const auto tensor = [&] { return b.empty(kRows * kInner, b.types.activations); };
+  const Tensor want_saved = tensor();
+  const Tensor want = tensor();
+  b.ops.gelu_forward(shape, input, weight, bias, want_saved, want);
+  b.keep(want);
+  if (!b.ops.form().gelu_from_projection()) return;
+  const Tensor projection = tensor();
+  const Tensor saved = tensor();
+  const Tensor got = tensor();
+  b.ops.linear_forward(shape, input, weight, nullptr, projection);
+  for (int time = 0; time < 2; ++time) {
+    b.ops.gelu_of_projection(shape, projection, bias, saved, got);
+    EXPECT_TRUE(std::ranges::equal(got.bytes, want.bytes)) << time;
+    EXPECT_TRUE(std::ranges::equal(saved.bytes, want_saved.bytes)) << time;
+  }
+}
+
+void values_put_away(Bench& b) {
+  const Tensor values = b.activations(40, kRows * kWidth);
+  b.ops.put_away(3, values);
+  b.ops.put_away(4, b.activations(41, kRows * kWidth));
+  b.ops.zero(values);
+  b.ops.expect_back(4);
+  for (const std::uint64_t key : {4U, 3U, 3U}) {
+    b.ops.bring_back(key, values);
+    b.keep(values);
+  }
+}
+
 void attention(Bench& b) {
   const AttentionShape shape{kBatch, kLength, 3, 4};
   const OpsForm& form = b.ops.form();
@@ -401,6 +436,8 @@ constexpr Case kCases[] = {{"norm_forward", norm_forward},
                            {"linear", linear},
                            {"transposed_linear", transposed_linear},
                            {"gelu", gelu},
+                           {"gelu of a projection", gelu_of_projection},
+                           {"values put away", values_put_away},
                            {"attention", attention},
                            {"embedding", embedding},
                            {"cross_entropy", cross_entropy},

@@ -58,7 +58,7 @@ Result run(int ranks, std::int64_t max_logits, GradientMode mode) {
         make_host_ops({.type = comm::ElementType::kFloat64, .threads = 2, .max_logits = max_logits}, group);
     StageBuffers buffers;
     HeadBuffers memory;
-    visit_buffers(buffers, extents, ops->form(), Keep::kForBackward, {}, memory);
+    visit_buffers(buffers, extents, ops->form(), Keep::kForBackward, {}, {}, memory);
     for (std::uint64_t i = 0; i < kRows * kWidth; ++i) buffers.final_norm.normalized.as<double>()[i] = mixed(2, i);
     ops->take_tokens(formula_tokens(3, kRows, kVocabulary), buffers.targets);
     const LmHead head(*ops, wte);

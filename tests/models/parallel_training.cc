@@ -113,6 +113,14 @@ PipelineSchedule schedule_of(const Training& run) {
   return schedule_from_csv(text.str(), run.file);
 }
 
+SlotOptions memory_of(const Training& run) {
+  SlotOptions memory = run.memory;
+  if (memory.recompute.size() == 1) {
+    memory.recompute.resize(static_cast<std::size_t>(run.config.layers), memory.recompute.front());
+  }
+  return memory;
+}
+
 template <class T>
 TrainingResult train(const Training& run) {
   TrainingResult result;
@@ -147,7 +155,8 @@ TrainingResult train(const Training& run) {
     ranks.pipeline.stride = layout.stride(comm::ParallelDimension::kPipeline);
     if (run.file != nullptr || run.pipeline * run.chunks > 1) ranks.pipeline.plan = plan_of(run);
     ranks.all = &world;
-    Gpt2 model(run.config, make_host_ops({.type = comm::element_type_of<T>()}, tensor), run.optimizer, {}, ranks);
+    Gpt2 model(run.config, make_host_ops({.type = comm::element_type_of<T>()}, tensor), run.optimizer, memory_of(run),
+               ranks);
     set_formula_weights<T>(run.config, model.template parameters<T>(), tensor);
     set_identities(model.template parameters<T>(), run.identities);
     model.upload_values();

@@ -45,6 +45,7 @@ struct Training {
   std::vector<std::shared_ptr<const sim::LossProcess>> losses{};
   std::vector<int> identities{};  ///< blocks whose output is their input: their last weights are zero
   double max_norm = kMaxNorm;
+  SlotOptions memory{};  ///< `recompute` of one policy holds for all blocks
   bool records = false;  ///< messages of the pipeline; its calls are then blocking
   /// What the data-parallel group is wrapped in; empty: nothing.
   std::function<std::unique_ptr<comm::Communicator>(comm::Communicator&)> data_wire{};

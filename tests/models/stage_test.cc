@@ -330,7 +330,7 @@ std::string refusal(const StageRange& range, const SlotOptions& options) {
   return "";
 }
 
-TEST(StageRange, OnlyWhatIsBuiltIsTaken) {
+TEST(StageRange, PoliciesAreOfAllBlocks) {
   const StageRange whole = StageRange::whole(kConfig);
   EXPECT_EQ(refusal(whole, {}), "");
   EXPECT_EQ(refusal(whole, {.slots = 7, .recompute = {3, Recompute::kSaveAll}}), "");
@@ -340,9 +340,7 @@ TEST(StageRange, OnlyWhatIsBuiltIsTaken) {
   EXPECT_THAT(refusal({0, 2, 2}, {}), testing::HasSubstr("the model's 3 blocks"));
   EXPECT_THAT(refusal(whole, {.slots = 0}), testing::HasSubstr("slots: got 0, want at least 1"));
   EXPECT_THAT(refusal(whole, {.slots = 1, .recompute = {Recompute::kSaveAll}}), testing::HasSubstr("of 1 blocks"));
-  EXPECT_THAT(
-      refusal(whole, {.slots = 1, .recompute = {Recompute::kSaveAll, Recompute::kBlock, Recompute::kAttention}}),
-      testing::HasSubstr("recompute of block 1: got \"block\", which is planned, not built; want \"save all\""));
+  EXPECT_EQ(refusal(whole, {.recompute = {Recompute::kSaveAll, Recompute::kBlock, Recompute::kSelective}}), "");
 }
 
 }  // namespace

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The peaks of memory of a run, and the steps at which they were reached.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace droptest::experiments {
+
+struct MemoryPeak {
+  std::uint64_t bytes = 0;
+  std::uint64_t step = 0;  ///< finished when it was first seen
+};
+
+/// The member `memory` of summary.json: of rank 0, since the run was last started.
+struct MemoryRecord {
+  std::map<std::string, MemoryPeak> of_model;  ///< by kind
+  MemoryPeak of_process;                       ///< resident memory; 0 where the system does not say it
+
+  /// `kind` is of the model.
+  void note(const std::string& kind, std::uint64_t bytes, std::uint64_t step);
+  /// The largest resident memory of this process so far.
+  void note_process(std::uint64_t step);
+};
+
+nlohmann::json to_json(const MemoryRecord& record);
+
+}  // namespace droptest::experiments

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/run/memory_estimate.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "experiments/run/run_device.h"
+#include "experiments/run/training_model.h"
+#include "experiments/spec/pipeline_plan.h"
+#include "experiments/spec/resolve_memory.h"
+#include "models/gpt2/stage_plan.h"
+#include "models/ops/offload_file.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t kProgramBytes = std::uint64_t{60} << 20U;  ///< of a process: code, libraries and records
+constexpr std::uint64_t kWorkspaceBytes = std::uint64_t{6}
+                                          << 20U;  ///< of a rank: packed operands of products, stacks, statistics
+constexpr std::uint64_t kExpectedReads = 2;        ///< of an offload file at once
+
+/// The data of a process: a file of tokens is mapped, a text's bytes become tokens of two bytes each.
+std::uint64_t data_bytes(const DataConfig& data) {
+  std::error_code ignored;
+  const std::string& file = data.text.empty() ? data.tokens : data.text;
+  const std::uintmax_t bytes = std::filesystem::file_size(file, ignored);
+  if (ignored || data.shards) return 0;
+  return data.text.empty() ? bytes : 2 * bytes;
+}
+
+/// The stages of a pipeline rank with their slots.
+struct OwnStages {
+  std::vector<models::StagePlan> plans;
+  std::vector<std::uint64_t> slots;
+};
+
+OwnStages stages_of(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
+                    int pipeline_rank) {
+  const models::SlotOptions options = config.memory.options(config.model.layers);
+  const models::BatchShape shape{config.training.batch_sequences, config.training.sequence_tokens};
+  const int tensor = config.parallel.tensor;
+  OwnStages own;
+  if (plan == nullptr) {
+    own.plans.emplace_back(config.model, models::StageRange::whole(config.model), tensor, 0, form, shape,
+                           models::Keep::kForBackward, models::SentPast{}, options);
+    own.slots.push_back(1);
+    return own;
+  }
+  for (const int stage : plan->stages_of(pipeline_rank)) {
+    const auto s = static_cast<std::size_t>(stage);
+    own.plans.emplace_back(config.model, plan->stages[s], tensor, 0, form, shape, plan->keep_of(stage),
+                           plan->sent_past_of(stage), options);
+    own.slots.push_back(static_cast<std::uint64_t>(plan->program.slots[s]));
+  }
+  return own;
+}
+
+/// Residual streams of all blocks of these stages that leave the slots, in bytes of one slot; and the largest.
+std::pair<std::uint64_t, std::uint64_t> residuals_away(const RunConfig& config, const models::OpsForm& form,
+                                                       int stages) {
+  const MemoryConfig& memory = config.memory;
+  if (!memory.place.offloaded || memory.recompute != models::Recompute::kBlock) return {0, 0};
+  const auto rows = static_cast<std::uint64_t>(config.training.batch_sequences) *
+                    static_cast<std::uint64_t>(config.training.sequence_tokens);
+  std::uint64_t bytes =
+      rows * static_cast<std::uint64_t>(config.model.width) * comm::element_bytes(form.types().activations);
+  if (memory.place.cut)
+    bytes = (bytes + config.parallel.tensor - 1) / static_cast<std::uint64_t>(config.parallel.tensor);
+  const int blocks = config.model.layers / memory.every / std::max(1, config.parallel.pipeline);
+  const int residuals = std::max(0, 2 * blocks - (memory.every == 1 ? stages : 0));
+  return {bytes * static_cast<std::uint64_t>(residuals), bytes};
+}
+
+json to_json(const MemoryEstimate& estimate) {
+  return {{"parameters", estimate.model.parameters},
+          {"gradients", estimate.model.gradients},
+          {"optimizer", estimate.model.optimizer},
+          {"activations", estimate.model.activations},
+          {"slot", estimate.slot},
+          {"slots", estimate.slots},
+          {"offload_buffers", estimate.offload},
+          {"offloaded", estimate.offloaded},
+          {"collectives", estimate.collectives},
+          {"loss_layer", estimate.loss_layer},
+          {"total", estimate.total()},
+          {"process", estimate.of_process}};
+}
+
+RunConfig with_strategy(const RunConfig& config, const MemoryStrategy& strategy) {
+  RunConfig other = config;
+  other.memory = memory_of_strategy(strategy, config);
+  return other;
+}
+
+/// Whether ranks with cut activations would have equal ones.
+bool is_possible(const RunConfig& config) { return !config.memory.place.cut || why_ranks_differ(config).empty(); }
+
+}  // namespace
+
+MemoryEstimate estimate_memory(const RunConfig& config) {
+  const std::unique_ptr<models::OpsForm> form = ops_form(config);
+  const auto plan = pipeline_plan(config);
+  const models::SlotOptions options = config.memory.options(config.model.layers);
+  const models::BatchShape shape{config.training.batch_sequences, config.training.sequence_tokens};
+  MemoryEstimate most;
+  std::uint64_t of_all = 0;
+  for (int p = 0; p < config.parallel.pipeline; ++p) {
+    MemoryEstimate own;
+    own.model = models::ParameterStore::memory_use(tensors_of_rank(config, p, 0), *form, config.sharding,
+                                                   config.parallel.data, 0, config.training.optimizer.moments());
+    own.model.activations =
+        plan == nullptr ? models::Gpt2::activation_bytes(config.model, config.parallel.tensor, 0, *form, shape, options)
+                        : models::Gpt2::stage_activation_bytes(config.model, config.parallel.tensor, 0, *form, shape,
+                                                               *plan, p, options);
+    if (own.model.activations >= std::uint64_t{1} << 62U) {
+      own.of_process = own.model.activations;
+      return own;
+    }
+    const OwnStages stages = stages_of(config, *form, plan.get(), p);
+    own.slots = 0;
+    for (std::size_t i = 0; i < stages.plans.size(); ++i) {
+      own.slot = std::max(own.slot, stages.plans[i].saved().bytes());
+      own.slots += stages.slots[i];
+    }
+    const auto [away, largest] = residuals_away(config, *form, static_cast<int>(stages.plans.size()));
+    own.offload = (models::OffloadFile::kMostWrites + kExpectedReads) * largest;
+    own.offloaded = away * own.slots / stages.plans.size();
+    own.loss_layer = remembered_bytes(config);
+    own.collectives = message_buffer_bytes(config);
+    of_all += own.total();
+    if (own.total() >= most.total()) most = own;
+  }
+  const auto alike =
+      static_cast<std::uint64_t>(config.parallel.tensor) * static_cast<std::uint64_t>(config.parallel.data);
+  const bool is_local = config.backend.name == "local";
+  const auto ranks = static_cast<std::uint64_t>(is_local ? config.parallel.world_size() : 1);
+  most.of_process = config.device == Device::kCuda
+                        ? run_device_bytes(config)
+                        : (is_local ? alike * of_all : most.total()) + ranks * kWorkspaceBytes + kProgramBytes +
+                              data_bytes(config.data);
+  return most;
+}
+
+int largest_micro_batch(const RunConfig& config, std::uint64_t bytes) {
+  const auto fits = [&](int sequences) {
+    RunConfig other = config;
+    other.training.batch_sequences = sequences;
+    return estimate_memory(other).of_process <= bytes;
+  };
+  constexpr int kMost = 1 << 20;
+  int below = 0;
+  int above = 1;
+  while (above < kMost && fits(above)) below = std::exchange(above, 2 * above);
+  while (above - below > 1) {
+    const int middle = below + (above - below) / 2;
+    (fits(middle) ? below : above) = middle;
+  }
+  return below;
+}
+
+json memory_plan_json(const RunConfig& config, std::optional<std::uint64_t> bytes) {
+  const auto plan_of = [&](const RunConfig& one) {
+    json members = to_json(estimate_memory(one));
+    if (bytes) members["largest_micro_batch"] = largest_micro_batch(one, *bytes);
+    return members;
+  };
+  json out = plan_of(config);
+  for (const MemoryStrategy& strategy : kMemoryStrategies) {
+    const RunConfig other = with_strategy(config, strategy);
+    if (is_possible(other)) out["strategies"][std::string(strategy.name)] = plan_of(other);
+  }
+  return out;
+}
+
+std::string strategy_that_fits(const RunConfig& config, std::uint64_t bytes) {
+  for (const MemoryStrategy& strategy : kMemoryStrategies) {
+    const RunConfig other = with_strategy(config, strategy);
+    if (is_possible(other) && estimate_memory(other).of_process <= bytes) return std::string(strategy.name);
+  }
+  return "";
+}
+
+std::uint64_t bytes_from_text(const std::string& text, const std::string& where) {
+  static constexpr std::array<std::pair<std::string_view, double>, 8> kUnits = {{{"", 1},
+                                                                                 {"B", 1},
+                                                                                 {"KiB", 0x1p10},
+                                                                                 {"MiB", 0x1p20},
+                                                                                 {"GiB", 0x1p30},
+                                                                                 {"TiB", 0x1p40},
+                                                                                 {"MB", 1e6},
+                                                                                 {"GB", 1e9}}};
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  while (*end == ' ') ++end;
+  const auto unit = std::find_if(kUnits.begin(), kUnits.end(), [end](const auto& one) { return one.first == end; });
+  if (end == text.c_str() || unit == kUnits.end() || !(number > 0) || number * unit->second > 0x1p62) {
+    throw ConfigError(where + ": got \"" + text +
+                      "\", want a number of bytes, or one with KiB, MiB, GiB, TiB, MB or GB");
+  }
+  return static_cast<std::uint64_t>(number * unit->second);
+}
+
+}  // namespace droptest::experiments

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of a run, before it runs: by kind, for each strategy, and the largest micro-batch that fits.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "experiments/run_config.h"
+#include "models/gpt2/parameter_store.h"
+
+namespace droptest::experiments {
+
+/// Bytes of the rank that takes most of them.
+struct MemoryEstimate {
+  models::MemoryUse model;        ///< exact
+  std::uint64_t slot = 0;         ///< of the activations, those that one micro-batch saves between its passes
+  std::uint64_t slots = 1;        ///< micro-batches between their passes at once
+  std::uint64_t offload = 0;      ///< buffers of values on their way to an offload file
+  std::uint64_t offloaded = 0;    ///< in the file or in page-locked host memory; no part of the total
+  std::uint64_t collectives = 0;  ///< copies of messages on their way: an allowance
+  std::uint64_t loss_layer = 0;   ///< values and residuals that fills and error feedback keep
+  std::uint64_t of_process = 0;   ///< of the process: all ranks where these are its threads, data and program
+
+  std::uint64_t total() const { return model.total() + offload + collectives + loss_layer; }
+};
+
+/// A pure function of the config and, for the data, the sizes of its files. Throws: ConfigError.
+MemoryEstimate estimate_memory(const RunConfig& config);
+
+/// The largest training.batch_sequences with which the memory of a process stays within so many bytes, on a device with
+/// which that of its ranks does; 0: not one fits.
+int largest_micro_batch(const RunConfig& config, std::uint64_t bytes);
+
+/// Members of the estimate, and "strategies": the same of each strategy that the run can have; with `bytes` each has
+/// "largest_micro_batch".
+nlohmann::json memory_plan_json(const RunConfig& config, std::optional<std::uint64_t> bytes);
+
+/// The first strategy, in their order, with which a process takes at most so many bytes; empty: none.
+std::string strategy_that_fits(const RunConfig& config, std::uint64_t bytes);
+
+/// "24GiB", "500 MB", "1000": bytes. Throws: ConfigError that names the text, and `where`.
+std::uint64_t bytes_from_text(const std::string& text, const std::string& where);
+
+}  // namespace droptest::experiments

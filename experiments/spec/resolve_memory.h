@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The section `memory` of a spec.
+#pragma once
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "experiments/run_config.h"
+
+namespace droptest::experiments {
+
+/// A named set of the section's members.
+struct MemoryStrategy {
+  std::string_view name;
+  models::Recompute recompute;
+  bool cut;
+  bool offload;
+};
+/// From the one that saves least memory on.
+inline constexpr std::array<MemoryStrategy, 4> kMemoryStrategies = {{
+    {"basic", models::Recompute::kSaveAll, false, false},
+    {"standard", models::Recompute::kSelective, false, false},
+    {"aggressive", models::Recompute::kBlock, true, false},
+    {"extreme", models::Recompute::kBlock, true, true},
+}};
+
+/// Why the tensor-parallel ranks of the run may have different activations; empty: they are equal.
+std::string why_ranks_differ(const RunConfig& config);
+
+/// The strategy as this run has it: nothing is cut where there is one tensor-parallel rank.
+MemoryConfig memory_of_strategy(const MemoryStrategy& strategy, const RunConfig& config);
+
+/// Writes all members of spec["memory"], or takes it away where all activations are saved, and sets config.memory.
+/// `config` has model, layout, device and network. Adds what is wrong to `errors`.
+void resolve_memory(nlohmann::json& spec, const std::string& where, RunConfig& config,
+                    std::vector<std::string>& errors);
+
+}  // namespace droptest::experiments

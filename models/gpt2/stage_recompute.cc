@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks of a stage that are computed again in the backward pass. A block begins with the residual streams before its
+// norms, which hold the sums over ranks as this rank has received them. So nothing is received twice, no fate is drawn,
+// and the projections behind these sums are not computed again.
+#include <cstdint>
+
+#include "models/gpt2/stage.h"
+
+namespace droptest::models {
+
+bool Stage::leaves_slot(int layer, Half half) const {
+  const bool is_input = half == Half::kAttention && layer == range_.first;
+  return recompute_of(layer) == Recompute::kBlock && options_.place.leaves_slot() && !is_input;
+}
+
+/// Identifies a residual stream among those of a rank.
+std::uint64_t Stage::key_of(int layer, Half half, const StageBuffers& b) const {
+  const std::uint64_t block = static_cast<std::uint64_t>(b.slot) * static_cast<std::uint64_t>(config_.layers) +
+                              static_cast<std::uint64_t>(layer);
+  return 2 * block + (half == Half::kMlp ? 1 : 0);
+}
+
+void Stage::save_residuals(int layer, StageBuffers& b) {
+  for (const Half half : {Half::kAttention, Half::kMlp}) {
+    if (!leaves_slot(layer, half)) continue;
+    const bool is_mlp = half == Half::kMlp;
+    const comm::Tensor& residual = is_mlp ? b.mlp[index(layer)].norm.residual : b.attention[index(layer)].norm.residual;
+    const comm::Tensor own = options_.place.cut ? own_part(residual, b.extents.ranks, b.extents.rank) : residual;
+    if (options_.place.offloaded) {
+      ops_.put_away(key_of(layer, half, b), own);
+    } else {
+      ops_.convert(own, is_mlp ? b.mlp[index(layer)].own_part : b.attention[index(layer)].own_part);
+    }
+  }
+}
+
+void Stage::expect_residual(int layer, Half half, const StageBuffers& b) {
+  if (!options_.place.offloaded) return;
+  while (layer >= range_.first && !leaves_slot(layer, half)) --layer;
+  if (layer >= range_.first) ops_.expect_back(key_of(layer, half, b));
+}
+
+void Stage::bring_residual_back(int layer, Half half, StageBuffers& b) {
+  if (!leaves_slot(layer, half)) return;
+  const bool is_mlp = half == Half::kMlp;
+  const comm::Tensor& residual = is_mlp ? b.mlp[index(layer)].norm.residual : b.attention[index(layer)].norm.residual;
+  const comm::Tensor own = options_.place.cut ? own_part(residual, b.extents.ranks, b.extents.rank) : residual;
+  if (options_.place.offloaded) {
+    ops_.bring_back(key_of(layer, half, b), own);
+    expect_residual(layer - 1, half, b);
+  } else {
+    ops_.convert(is_mlp ? b.mlp[index(layer)].own_part : b.attention[index(layer)].own_part, own);
+  }
+  if (!options_.place.cut) return;
+  ops_.begin_gather(residual, is_mlp ? messages_.mlp_residual(layer) : messages_.attention_residual(layer));
+  ops_.join();
+}
+
+void Stage::attention_again(int layer, StageBuffers& b) {
+  const Recompute policy = recompute_of(layer);
+  if (policy == Recompute::kSaveAll) return;
+  normalise(attention(layer).norm, b.attention[index(layer)].norm, std::nullopt);
+  if (policy == Recompute::kBlock) project_attention(layer, b);
+  attend(layer, b);
+}
+
+void Stage::mlp_again(int layer, StageBuffers& b) {
+  const Recompute policy = recompute_of(layer);
+  if (policy == Recompute::kSaveAll) return;
+  MlpBuffers& m = b.mlp[index(layer)];
+  normalise(mlp(layer).norm, m.norm, std::nullopt);
+  if (m.projection.bytes.empty()) {
+    activate_mlp(layer, b);
+  } else {
+    ops_.gelu_of_projection(shape_of(mlp(layer).first), m.projection, weight(mlp(layer).first.weight + 1), m.gelu_saved,
+                            m.activated);
+  }
+}
+
+}  // namespace droptest::models

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/ops/offload_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <future>
+#include <string>
+
+#include "sim/error.h"
+#include "tests/comm/temporary_folder.h"
+
+namespace droptest::models {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+Bytes filled(std::size_t count, int value) { return Bytes(count, static_cast<std::byte>(value)); }
+
+/// A file in memory that does nothing before it is opened.
+class GatedFile final : public ByteFile {
+ public:
+  explicit GatedFile(std::shared_future<void> gate) : gate_(std::move(gate)) {}
+  void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+    gate_.wait();
+    content_.resize(std::max<std::size_t>(content_.size(), offset + bytes.size()));
+    std::copy(bytes.begin(), bytes.end(), content_.begin() + static_cast<std::ptrdiff_t>(offset));
+  }
+  void read_at(std::uint64_t offset, std::span<std::byte> bytes) override {
+    gate_.wait();
+    const auto from = content_.begin() + static_cast<std::ptrdiff_t>(offset);
+    std::copy(from, from + static_cast<std::ptrdiff_t>(bytes.size()), bytes.begin());
+  }
+
+ private:
+  std::shared_future<void> gate_;
+  Bytes content_;
+};
+
+Bytes taken(OffloadFile& file, std::uint64_t key, std::size_t count) {
+  Bytes bytes(count);
+  file.take(key, bytes);
+  return bytes;
+}
+
+TEST(OffloadFile, GivesBackTheLastValuesOfAKeyInAnyOrder) {
+  OffloadFile file(make_offload_file(""));
+  for (int round = 0; round < 3; ++round) {
+    const std::size_t count = 1000 + 500 * static_cast<std::size_t>(round % 2);
+    for (int key = 0; key < 7; ++key) file.put(static_cast<std::uint64_t>(key), filled(count, 10 * round + key));
+    file.expect(5);
+    file.expect(6);
+    for (const int key : {6, 5, 0, 3, 0, 1, 2, 4}) {
+      EXPECT_EQ(taken(file, static_cast<std::uint64_t>(key), count), filled(count, 10 * round + key)) << key;
+    }
+  }
+}
+
+// The file is not ready before both are put and changed.
+TEST(OffloadFile, ValuesMayChangeBeforeTheyAreWritten) {
+  std::promise<void> open;
+  OffloadFile file(std::make_unique<GatedFile>(open.get_future().share()));
+  Bytes values = filled(4096, 1);
+  file.put(1, values);
+  std::fill(values.begin(), values.end(), std::byte{2});
+  file.put(2, values);
+  std::fill(values.begin(), values.end(), std::byte{3});
+  open.set_value();
+  EXPECT_EQ(taken(file, 1, 4096), filled(4096, 1));
+  EXPECT_EQ(taken(file, 2, 4096), filled(4096, 2));
+}
+
+// The owner goes on while its file does nothing.
+TEST(OffloadFile, OverlapsWithItsOwner) {
+  std::promise<void> open;
+  OffloadFile file(std::make_unique<GatedFile>(open.get_future().share()));
+  file.put(1, filled(64, 1));
+  file.expect(1);
+  open.set_value();
+  EXPECT_EQ(taken(file, 1, 64), filled(64, 1));
+}
+
+TEST(OffloadFile, EndsWhileItsFileHasWork) {
+  std::promise<void> open;
+  OffloadFile file(std::make_unique<GatedFile>(open.get_future().share()));
+  file.put(1, filled(64, 1));
+  file.expect(1);
+  open.set_value();
+}
+
+/// Cuts the open offload file of this process.
+void cut_offload_file(const std::string& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (!target.starts_with(folder + "/droptest-offload-")) continue;
+    ASSERT_EQ(::ftruncate(std::stoi(entry.path().filename().string()), 100), 0);
+  }
+}
+
+std::string failure_of(const std::function<void()>& use) {
+  try {
+    use();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(OffloadFile, NamesAFileThatWasCut) {
+  const TemporaryFolder folder;
+  OffloadFile file(make_offload_file(folder.path()));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "nothing stays, however the program ends";
+  file.put(1, filled(4096, 1));
+  EXPECT_EQ(taken(file, 1, 4096), filled(4096, 1));
+  cut_offload_file(folder.path());
+  const std::string error = failure_of([&] { taken(file, 1, 4096); });
+  EXPECT_THAT(error, testing::HasSubstr("offload file " + folder.path() + "/droptest-offload-"));
+  EXPECT_THAT(error, testing::HasSubstr("read 100 of 4096 bytes at 0: the file has been cut"));
+}
+
+TEST(OffloadFile, NamesAFileThatIsFull) {
+  const TemporaryFolder folder;
+  OffloadFile file(make_offload_file(folder.path()));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  auto* const usual = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{1000, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  const std::string error = failure_of([&] {
+    file.put(1, filled(4096, 1));
+    taken(file, 1, 4096);
+  });
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, usual);
+  EXPECT_THAT(error, testing::HasSubstr("offload file " + folder.path() + "/droptest-offload-"));
+  EXPECT_THAT(error, testing::HasSubstr("wrote 1000 of 4096 bytes at 0: File too large"));
+}
+
+TEST(OffloadFile, NamesAFolderThatIsAbsent) {
+  EXPECT_THAT(failure_of([] { make_offload_file("/no/such/folder"); }),
+              testing::AllOf(testing::StartsWith("offload file /no/such/folder/droptest-offload-"),
+                             testing::HasSubstr("No such file or directory; want a directory to write in")));
+}
+
+}  // namespace
+}  // namespace droptest::models

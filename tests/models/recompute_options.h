@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of the ways to compute blocks again that tests of models run with.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/gpt2/stage_range.h"
+
+namespace droptest::models {
+
+struct NamedOptions {
+  std::string name;
+  SlotOptions options;
+};
+
+inline constexpr SavedPlace kCut{.cut = true};
+inline constexpr SavedPlace kOffloaded{.offloaded = true};
+inline constexpr SavedPlace kCutAndOffloaded{.cut = true, .offloaded = true};
+
+/// For a model of so many blocks.
+inline std::vector<NamedOptions> all_options(int layers) {
+  const auto every = [layers](Recompute policy) { return std::vector(static_cast<std::size_t>(layers), policy); };
+  std::vector<Recompute> second = every(Recompute::kSaveAll);
+  for (std::size_t i = 1; i < second.size(); i += 2) second[i] = Recompute::kBlock;
+  std::vector<Recompute> mixed = second;
+  mixed.front() = Recompute::kSelective;
+  return {{"selective", {.recompute = every(Recompute::kSelective)}},
+          {"block", {.recompute = every(Recompute::kBlock)}},
+          {"every second", {.recompute = second}},
+          {"mixed, offloaded", {.recompute = mixed, .place = kOffloaded}},
+          {"cut", {.recompute = every(Recompute::kBlock), .place = kCut}},
+          {"offloaded", {.recompute = every(Recompute::kBlock), .place = kOffloaded}},
+          {"cut and offloaded", {.recompute = every(Recompute::kBlock), .place = kCutAndOffloaded}}};
+}
+
+}  // namespace droptest::models
