@@ -191,7 +191,7 @@ Result train_on_host(const Options& o) {
     ranks.data = {groups.group(comm::ParallelDimension::kData), {.zero = o.zero, .micro_batches = o.accumulation}};
     ranks.all = &groups.world();
     ranks.data_stride = layout.stride(comm::ParallelDimension::kData);
-    models::PhaseTimes times;
+    models::PhaseTimes times(models::kPhasesAndRest, models::kPhaseNames.size());
     models::HostOpsOptions options;
     options.precision = precision_of(o);
     options.threads = o.threads;
@@ -207,7 +207,7 @@ Result train_on_host(const Options& o) {
       const auto start = Clock::now();
       groups.world().begin_step(static_cast<std::uint64_t>(step) + 1);
       loss = training.take(micro_batches, 1e-3).loss;
-      if (step == 0) times = {};
+      if (step == 0) (void)times.take();
       inner.barrier({});
       if (step > 0) seconds.push_back(seconds_between(start, Clock::now()));
     }
@@ -215,8 +215,9 @@ Result train_on_host(const Options& o) {
     result.step_seconds = median(seconds);
     result.final_loss = loss;
     if (!o.profile) return;
-    for (std::size_t phase = 0; phase < times.seconds.size(); ++phase) {
-      result.phases[std::string(models::kPhaseNames[phase])] = times.seconds[phase] / o.steps;
+    const std::vector<double> seconds_of_phases = times.take();
+    for (std::size_t phase = 0; phase < models::kPhaseNames.size(); ++phase) {
+      result.phases[std::string(models::kPhaseNames[phase])] = seconds_of_phases[phase] / o.steps;
     }
   });
   return result;

@@ -4,9 +4,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 
+#include "comm/call.h"
 #include "comm/communicator.h"
 
 namespace droptest::comm {
@@ -17,12 +22,38 @@ struct CommunicatorUse {
   double waiting_seconds = 0;    ///< of the rank's own thread in calls and waits
 };
 
+/// A call of a rank's own thread, or a part of a started one.
+struct MeteredCall {
+  Operation operation = Operation::kBarrier;
+  sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
+  std::string_view name;
+  int layer = -1;
+  std::uint64_t bytes = 0;  ///< of this rank's input; of what a receive gets
+  enum class Part : std::uint8_t { kWhole, kStart, kWait } part = Part::kWhole;
+  /// The ranks of the group, with a number where there are several groups of them: the same text on all members.
+  std::string_view group;
+  /// Among the collectives of the group, or the messages of a pair of ranks in one direction, in the order of the
+  /// starts: calls that belong together have equal numbers on all ranks.
+  std::uint64_t number = 0;
+  int source = -1;  ///< world ranks of the ends of a message
+  int destination = -1;
+};
+
+/// Hears of the calls of a rank's own thread. Of calls within calls, it hears of the outer one alone.
+class CallObserver {
+ public:
+  virtual ~CallObserver() = default;
+  /// The call's texts last until ends().
+  virtual void begins(const MeteredCall& call) = 0;
+  virtual void ends() = 0;
+};
+
 /// Forwards all calls to another communicator, and counts. Results, order and errors are those of the inner one.
 /// Thread safety: as the inner one's; use() may be called from any thread.
 class MeteredCommunicator final : public Communicator {
  public:
-  /// `inner` is borrowed. The thread that calls is the rank's own.
-  explicit MeteredCommunicator(Communicator& inner);
+  /// `inner` and the observer, which may be null, are borrowed. The thread that calls is the rank's own.
+  explicit MeteredCommunicator(Communicator& inner, CallObserver* observer = nullptr);
 
   CommunicatorUse use() const;
 
@@ -58,15 +89,24 @@ class MeteredCommunicator final : public Communicator {
     const std::thread::id own_thread = std::this_thread::get_id();
     std::atomic<std::uint64_t> sent_bytes = 0;
     std::atomic<std::int64_t> waiting_nanoseconds = 0;
+    CallObserver* observer = nullptr;
+    std::map<std::string, int> groups;  ///< how many there are of the same ranks
+    bool in_call = false;               ///< of the own thread
   };
   class TimedCall;
   class TimedWork;
+  MeteredCall collective(Operation operation, const Message& message, std::uint64_t bytes);
+  MeteredCall message(Operation operation, int peer, const Message& message, std::uint64_t bytes);
+  void name_group();
   /// Owns `inner`.
   MeteredCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<Counters> counters);
 
   std::unique_ptr<Communicator> owned_;  ///< null: borrowed
   Communicator& inner_;
   std::shared_ptr<Counters> counters_;  ///< shared by the communicators that were split from one, and their works
+  std::string group_;                   ///< empty without an observer
+  std::uint64_t collectives_ = 0;
+  std::map<std::pair<int, int>, std::uint64_t> messages_;  ///< by source and destination
 };
 
 }  // namespace droptest::comm

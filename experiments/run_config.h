@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/backend_registry.h"
@@ -68,6 +69,8 @@ struct RecordConfig {
   std::uint64_t sample_every_steps = 50;  ///< samples of NMSE and divergence; 0: never
   enum class Links : std::uint8_t { kOmit, kInclude } links = Links::kOmit;
   enum class Weights : std::uint8_t { kFinal, kNone } weights = Weights::kFinal;  ///< whether the final ones are kept
+  /// The first and the last step of trace.json; absent: there is none.
+  std::optional<std::pair<std::uint64_t, std::uint64_t>> profile_steps;
 };
 
 struct BackendConfig {

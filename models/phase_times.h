@@ -3,10 +3,11 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+
+#include "comm/wall_times.h"
 
 namespace droptest::models {
 
@@ -28,29 +29,16 @@ inline constexpr std::array<std::string_view, 10> kPhaseNames = {
     "products",  "attention", "layer_norm", "gelu",          "cross_entropy",
     "embedding", "bias",      "reductions", "gradient_norm", "optimizer"};
 
-/// Seconds spent in each phase by one rank.
-struct PhaseTimes {
-  std::array<double, kPhaseNames.size()> seconds{};
-};
+/// The phases are its first activities.
+using PhaseTimes = comm::WallTimes;
 
-/// Adds the time until its end to a phase; does nothing without times to add to.
-class PhaseScope {
+/// Times of phases alone; the last activity is the rest.
+inline constexpr std::size_t kPhasesAndRest = kPhaseNames.size() + 1;
+
+/// A phase as long as it lives; nothing without times.
+class PhaseScope : public PhaseTimes::Scope {
  public:
-  PhaseScope(PhaseTimes* times, Phase phase) : times_(times), phase_(phase) {
-    if (times_ != nullptr) start_ = std::chrono::steady_clock::now();
-  }
-  ~PhaseScope() {
-    if (times_ == nullptr) return;
-    times_->seconds[static_cast<std::size_t>(phase_)] +=
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-  PhaseScope(const PhaseScope&) = delete;
-  PhaseScope& operator=(const PhaseScope&) = delete;
-
- private:
-  PhaseTimes* times_;
-  Phase phase_;
-  std::chrono::steady_clock::time_point start_{};
+  PhaseScope(PhaseTimes* times, Phase phase) : Scope(times, static_cast<std::size_t>(phase)) {}
 };
 
 }  // namespace droptest::models

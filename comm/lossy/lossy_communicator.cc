@@ -241,6 +241,8 @@ std::vector<ClassSample> LossyCommunicator::take_samples() {
   return comm::take_samples(group_->inner, group_->state->ledger, group_->state->sampler);
 }
 
+PacketTotals LossyCommunicator::packet_totals() const { return group_->state->ledger.totals(); }
+
 std::optional<VirtualTime> LossyCommunicator::collect_time() {
   if (!group_->state->clock) return std::nullopt;
   const VirtualClock::Pause pause(group_->state->clock_or_null());

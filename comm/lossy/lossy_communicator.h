@@ -10,6 +10,7 @@
 #include "comm/communicator.h"
 #include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/clock/virtual_clock.h"
+#include "comm/lossy/flows/flow_ledger.h"
 #include "comm/lossy/network.h"
 #include "comm/lossy/statistics/loss_statistics.h"
 #include "sim/state_visitor.h"
@@ -144,6 +145,9 @@ class LossyCommunicator final : public Communicator {
   /// NMSE, cosine and divergence of the steps sampled since the last call, added up over ranks; one entry per class
   /// that was sampled, the same on every rank. Started calls count as in collect_statistics(). Ranks: all.
   std::vector<ClassSample> take_samples();
+
+  /// Packets that this rank has counted so far, in all groups. Each link is counted on one rank.
+  PacketTotals packet_totals() const;
 
   /// The group's virtual time: the latest clock, mean compute time, sums of counts; absent without a time model.
   /// Ranks: all.

@@ -48,6 +48,9 @@ json to_json(const RankUsage& usage) {
               {"cpu_percent", usage.cpu_percent},       {"busy_seconds", usage.busy_seconds},
               {"sent_bytes", usage.sent_bytes},         {"sent_bytes_per_second", usage.sent_bytes_per_second}};
   if (usage.device_bytes) out["device_bytes"] = *usage.device_bytes;
+  if (!usage.phase_seconds.empty()) {
+    out["wall_seconds"] = {{"phases", usage.phase_seconds}, {"communication", usage.communication_seconds}};
+  }
   return out;
 }
 

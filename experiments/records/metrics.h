@@ -43,6 +43,9 @@ struct RankUsage {
   double busy_seconds = 0;  ///< wall time out of the backend's calls
   std::uint64_t sent_bytes = 0;
   double sent_bytes_per_second = 0;
+  /// Seconds of the rank's thread by phase, and in communication by traffic class; they add up to the time.
+  std::map<std::string, double> phase_seconds;
+  std::map<std::string, double> communication_seconds;
 };
 nlohmann::json to_json(const RankUsage& usage);
 

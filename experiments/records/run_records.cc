@@ -344,6 +344,9 @@ std::vector<std::string> missing_records(const RunDirectory& directory, const Re
   if (asked["links"] == "include" && written["links"] != "include") {
     missing.emplace_back("the statistics of each link (/record/links)");
   }
+  if (asked.contains("profile_steps") && asked["profile_steps"] != written.value("profile_steps", json())) {
+    missing.emplace_back("the trace of these steps (/record/profile_steps)");
+  }
   // A record of every third step has every sixth step, too.
   const auto compare = [&](const char* name, std::uint64_t steps_with_any, const std::string& what) {
     const std::uint64_t every = asked[name].get<std::uint64_t>();

@@ -32,6 +32,7 @@ struct RunDirectory {
   std::string summary() const { return path + "/summary.json"; }
   std::string weights() const { return path + "/weights.safetensors"; }
   std::string checkpoints() const { return path + "/checkpoints"; }
+  std::string trace() const { return path + "/trace.json"; }
   std::string lock() const { return path + "/lock"; }  ///< FileLock of who writes the others
 };
 RunDirectory run_directory(const std::string& out, std::string_view name, std::string_view run_id);

@@ -58,6 +58,7 @@ TrainingHooks recording_hooks(const ResolvedRun& run, const RunDirectory& direct
     recorder->append(text);
     on_line(text);
   };
+  hooks.on_trace = [recorder](const std::vector<nlohmann::json>& ranks) { recorder->write_trace(ranks); };
   hooks.take_alert_request = [recorder] { return recorder->alerts().take_request(); };
   hooks.on_end = [recorder] { recorder->alerts().finish(); };
   hooks.on_checkpoint_error = [say = options.say_problem](std::uint64_t step, const std::string& error) {

@@ -178,7 +178,8 @@ std::optional<StepTime> measure_step(const RunConfig& config) {
   few.record = {.every_steps = 1,
                 .sample_every_steps = 0,
                 .links = RecordConfig::Links::kOmit,
-                .weights = RecordConfig::Weights::kNone};
+                .weights = RecordConfig::Weights::kNone,
+                .profile_steps = {}};
   std::vector<std::uint16_t> storage;
   const Corpus corpus = random_tokens(few, storage);
   StepTime begin;

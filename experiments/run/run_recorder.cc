@@ -8,6 +8,7 @@
 
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/diagnostics_record.h"
+#include "experiments/records/trace.h"
 #include "experiments/records/weights_file.h"
 #include "experiments/run/replica_absences.h"
 #include "sim/error.h"
@@ -57,6 +58,8 @@ RunRecorder::RunRecorder(const ResolvedRun& run, const RunDirectory& directory, 
 }
 
 void RunRecorder::start(std::optional<std::uint64_t> step) {
+  std::error_code ignored;
+  if (!step) std::filesystem::remove(directory_.trace(), ignored);  // of an earlier attempt
   metrics_ = step ? MetricsWriter::resume(directory_.metrics(), *step) : MetricsWriter::create(directory_.metrics());
   alerts_.start(step);
 }
@@ -64,6 +67,14 @@ void RunRecorder::start(std::optional<std::uint64_t> step) {
 void RunRecorder::append(const nlohmann::json& line) {
   metrics_->append(line);
   alerts_.take(line);
+}
+
+void RunRecorder::write_trace(const std::vector<nlohmann::json>& ranks) {
+  const nlohmann::json of_run = {{"experiment", run_.config.name},
+                                 {"run_id", run_.run_id},
+                                 {"backend", run_.config.backend.name},
+                                 {"layout", run_.config.parallel.text()}};
+  write_record(SchemaKind::kTrace, directory_.trace(), trace_document(ranks, of_run));
 }
 
 nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {

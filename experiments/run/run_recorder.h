@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "experiments/records/metrics.h"
 #include "experiments/records/run_records.h"
@@ -29,6 +30,8 @@ class RunRecorder {
   void start(std::optional<std::uint64_t> step);
   /// Writes the line, and the anomalies in it.
   void append(const nlohmann::json& line);
+  /// Writes trace.json. Throws: ConfigError with the path and the system's reason.
+  void write_trace(const std::vector<nlohmann::json>& ranks);
   AlertWatch& alerts() { return alerts_; }
 
   /// Writes weights, statistics and, last, the summary, which is returned.

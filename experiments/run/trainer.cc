@@ -21,6 +21,7 @@
 #include "experiments/run/replica_absences.h"
 #include "experiments/run/replica_divergence.h"
 #include "experiments/run/stage_failures.h"
+#include "experiments/run/step_profile.h"
 #include "experiments/run/trainer_parts.h"
 #include "experiments/run/training_data.h"
 #include "experiments/run/training_model.h"
@@ -74,17 +75,19 @@ class Trainer {
         group_(group),
         hooks_(hooks),
         epoch_(epoch_at_start(hooks.checkpoints, config, group)),
+        profile_([this] { return network_.packet_totals(); }),
         usage_(usage_scope(config), device_of(config)),
         metered_(group),
         network_(metered_, lossy_options(config, epoch_)),
         // The loss layer loses no control traffic, but does not count its time as compute time.
-        groups_(config.parallel, network_),
+        observed_(network_, &profile_),
+        groups_(config.parallel, observed_),
         replicas_(groups_.group(comm::ParallelDimension::kData)),
-        alone_(groups_.group(comm::ParallelDimension::kTensor) == nullptr ? network_.split(group.rank(), 0) : nullptr),
+        alone_(groups_.group(comm::ParallelDimension::kTensor) == nullptr ? observed_.split(group.rank(), 0) : nullptr),
         tensor_group_(alone_ == nullptr ? *groups_.group(comm::ParallelDimension::kTensor) : *alone_),
-        absences_(config, network_, groups_),
+        absences_(config, observed_, groups_),
         attendance_(&absences_.at(0)),
-        model_(config, tensor_group_, model_ranks()),
+        model_(config, tensor_group_, model_ranks(), &profile_.times()),
         data_(make_training_data(
             config, corpus, group, [this](std::uint64_t step) { return share_of(step); }, hooks.on_lost_shard)),
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
@@ -141,8 +144,14 @@ class Trainer {
     }
     while (outcome_.steps < last_step() && !outcome_.diverged_step && !outcome_.stopped_after &&
            outcome_.alert.empty()) {
-      take_step();
+      const std::uint64_t step = outcome_.steps + 1;
+      follow_profile(step);
+      profile_.begin_step();
+      take_step(step);
+      profile_.end_step(step);
+      if (config_.record.profile_steps && step == config_.record.profile_steps->second) send_trace();
     }
+    send_trace();
     if (checkpointer_) {
       checkpointer_->finish();
       outcome_.checkpoints = checkpointer_->totals();
@@ -277,7 +286,7 @@ class Trainer {
   models::ModelRanks model_ranks() {
     models::ModelRanks ranks;
     ranks.data = {replicas_, config_.sharding};
-    ranks.all = &network_;
+    ranks.all = &observed_;
     ranks.data_stride = config_.parallel.stride(comm::ParallelDimension::kData);
     ranks.pipeline.group = pipeline_group();
     ranks.pipeline.stride = config_.parallel.stride(comm::ParallelDimension::kPipeline);
@@ -304,9 +313,46 @@ class Trainer {
     return left ? outcome_.steps + *left : config_.training.steps;
   }
 
-  void take_step() {
+  /// Begins to record, where the profiled steps begin, or where a run continues among them.
+  void follow_profile(std::uint64_t step) {
+    const auto& steps = config_.record.profile_steps;
+    if (!steps || step < steps->first || step > steps->second || profile_.is_recording()) return;
+    const auto pause = network_.pause_clock();
+    group_.barrier({sim::TrafficClass::kControl, "begin of a trace"});
+    Clock::time_point origin = Clock::now();
+    if (usage_scope(config_) == RankUsageMeter::Scope::kThread) {  // the ranks have one clock
+      const auto ticks = static_cast<std::uint64_t>(origin.time_since_epoch().count());
+      const auto of_root = static_cast<Clock::rep>(number_of_root(ticks, group_, "begin of a trace"));
+      origin = Clock::time_point(Clock::duration(of_root));
+    }
+    profile_.start_recording(origin);
+  }
+
+  /// Where steps were recorded. Ranks: all.
+  void send_trace() {
+    if (!profile_.is_recording()) return;
+    const auto pause = network_.pause_clock();
+    const StepProfile::Scope scope(profile_, TrainerPhase::kRecords);
+    std::vector<nlohmann::json> ranks;
+    for (const std::string& of_rank : experiments::gather_texts(profile_.take_recording().dump(), group_, "trace")) {
+      if (group_.rank() == 0) ranks.push_back(nlohmann::json::parse(of_rank));
+    }
+    if (group_.rank() == 0) hooks_.on_trace(ranks);
+  }
+
+  StepData take_data(std::uint64_t step) {
+    const StepProfile::Scope scope(profile_, TrainerPhase::kData);
+    return data_->take(step);
+  }
+
+  models::StepResult train_model(const StepData& data, double learning_rate, std::uint64_t step) {
+    std::optional<StepProfile::Scope> scope;
+    if (config_.device == Device::kCuda) scope.emplace(profile_, TrainerPhase::kDevice);
+    return model_.take_step(data.micro_batches, learning_rate, overflow_flags(config_, group_.rank(), step));
+  }
+
+  void take_step(std::uint64_t step) {
     const TrainingConfig& training = config_.training;
-    const std::uint64_t step = outcome_.steps + 1;
     MetricsLine line;
     line.step = step;
 
@@ -316,16 +362,13 @@ class Trainer {
     const int of_run = config_.elastic ? config_.elastic->data : config_.parallel.data;
     if (attendance_->replicas != of_run) line.replicas = attendance_->replicas;
     if (failures_) fail_stages(step);
-    const StepData data = data_->take(step);
+    const StepData data = take_data(step);
     // A skipped step leaves the schedule where it is.
     line.learning_rate = training.learning_rate.at(step - 1 - model_.scaler().skipped());
     if (data.sequences > 0) {
       models::StepResult result;
       const double scale = model_.scaler().scale();
-      if (attendance_->takes_part) {
-        result =
-            model_.take_step(data.micro_batches, *line.learning_rate, overflow_flags(config_, group_.rank(), step));
-      }
+      if (attendance_->takes_part) result = train_model(data, *line.learning_rate, step);
       share(result);
       line.train_loss = result.loss;
       line.gradient_norm = result.gradient_norm;
@@ -414,6 +457,7 @@ class Trainer {
   }
 
   void take_checkpoint(std::uint64_t step) {
+    const StepProfile::Scope scope(profile_, TrainerPhase::kCheckpoint);
     bool stops = false;
     if (config_.checkpoint->on_signal == CheckpointConfig::OnSignal::kTake) {
       const bool requested = group_.rank() == 0 && hooks_.stop_requested();
@@ -451,6 +495,7 @@ class Trainer {
 
   /// Measures the validation loss, and compares the ranks' views of the fates so far.
   void validate(MetricsLine& line) {
+    const StepProfile::Scope scope(profile_, TrainerPhase::kEvaluation);
     const double loss = evaluate(validation_, "validation_loss");
     network_.verify_fates();
     line.validation_loss = loss;
@@ -465,6 +510,7 @@ class Trainer {
 
   /// Measures the loss by which the best of several runs is chosen.
   void select(MetricsLine& line) {
+    const StepProfile::Scope scope(profile_, TrainerPhase::kEvaluation);
     const double loss = evaluate(*selection_, "selection_loss");
     line.selection_loss = loss;
     outcome_.selection_loss = loss;
@@ -474,6 +520,7 @@ class Trainer {
 
   /// Samples the replicas' divergence, and each class's error since the last sample.
   void sample(MetricsLine& line) {
+    const StepProfile::Scope scope(profile_, TrainerPhase::kSampling);
     // The parameters that passes gathered are gone by now; what owners have is equal everywhere.
     if (!config_.sharding.shards_values() && attendance_->takes_part) {
       const ReplicaDivergence divergence = measure_replica_divergence(model_.parameters(), *attendance_->groups);
@@ -492,6 +539,7 @@ class Trainer {
   }
 
   void log(MetricsLine& line) {
+    const StepProfile::Scope scope(profile_, TrainerPhase::kRecords);
     line.tokens = outcome_.tokens;
     line.seconds = seconds_since(start_);
     if (const auto record = data_->record()) line.lost_samples = record->lost_samples;
@@ -503,8 +551,9 @@ class Trainer {
       last_losses_.push_back(*line.train_loss);
       if (last_losses_.size() > kFinalLossLines) last_losses_.erase(last_losses_.begin());
     }
-    const std::string usage = to_json(usage_.take(metered_.use())).dump();
-    for (const std::string& of_rank : experiments::gather_texts(usage, group_, "use of the machine")) {
+    RankUsage usage = usage_.take(metered_.use());
+    profile_.put_seconds(usage);
+    for (const std::string& of_rank : experiments::gather_texts(to_json(usage).dump(), group_, "use of the machine")) {
       line.ranks.push_back(nlohmann::json::parse(of_rank));
     }
     if (group_.rank() == 0) hooks_.on_line(line);
@@ -548,9 +597,11 @@ class Trainer {
   comm::Communicator& group_;
   const TrainingHooks& hooks_;
   const int epoch_;  ///< how many layouts the training has behind it
+  StepProfile profile_;
   RankUsageMeter usage_;
   comm::MeteredCommunicator metered_;
   comm::LossyCommunicator network_;
+  comm::MeteredCommunicator observed_;  ///< the loss layer, with all that it waits for
   comm::ParallelGroups groups_;
   comm::Communicator* replicas_;  ///< null: there is one
   std::unique_ptr<comm::Communicator> alone_;

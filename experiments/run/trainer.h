@@ -58,6 +58,8 @@ struct TrainingHooks {
   std::function<void(std::optional<std::uint64_t> step)> on_start = [](const auto&) {};
   /// Each logged step, as it is finished.
   std::function<void(const MetricsLine&)> on_line = [](const MetricsLine&) {};
+  /// After the last profiled step: the spans of each rank, for trace_document().
+  std::function<void(const std::vector<nlohmann::json>&)> on_trace = [](const auto&) {};
   std::function<void(const LostShard&)> on_lost_shard = [](const LostShard&) {};
   Checkpointer::Report on_checkpoint_error = [](std::uint64_t, const std::string&) {};
   /// Asked after each step, where the config takes a checkpoint on a signal: whether the run is to end with one.

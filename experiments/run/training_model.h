@@ -15,6 +15,7 @@
 #include "models/gpt2/gpt2.h"
 #include "models/ops/ops_form.h"
 #include "models/parameter.h"
+#include "models/phase_times.h"
 #include "models/training_step.h"
 
 namespace droptest::experiments {
@@ -30,7 +31,9 @@ class TrainingModel {
   /// The run's model on the run's device; its weights are to be set. `tensor_group`: the ranks that share its layers;
   /// `ranks`: those that train it together. They are borrowed and outlive the model. Ranks: all. Throws: ConfigError,
   /// DeviceError.
-  TrainingModel(const RunConfig& config, comm::Communicator& tensor_group, const models::ModelRanks& ranks = {});
+  /// `times`: borrowed; gets the times of phases on the processor, where given.
+  TrainingModel(const RunConfig& config, comm::Communicator& tensor_group, const models::ModelRanks& ranks = {},
+                models::PhaseTimes* times = nullptr);
 
   /// One step over these micro-batches, with the run's clipping.
   models::StepResult take_step(std::span<const Batch> micro_batches, double learning_rate,

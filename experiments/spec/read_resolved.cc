@@ -234,6 +234,10 @@ void read_resolved(const json& spec, RunConfig& config) {
   config.record.sample_every_steps = record["sample_every_steps"].get<std::uint64_t>();
   config.record.links = record["links"] == "include" ? RecordConfig::Links::kInclude : RecordConfig::Links::kOmit;
   config.record.weights = record["weights"] == "none" ? RecordConfig::Weights::kNone : RecordConfig::Weights::kFinal;
+  if (record.contains("profile_steps")) {
+    const json& steps = record["profile_steps"];
+    config.record.profile_steps = {steps[0].get<std::uint64_t>(), steps[1].get<std::uint64_t>()};
+  }
 }
 
 }  // namespace droptest::experiments

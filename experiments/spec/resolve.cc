@@ -101,6 +101,7 @@ class Resolver {
     if (errors_.empty()) check_places();
     if (errors_.empty()) resolve_memory(full_, where_, config_, errors_);
     check_alerts();
+    check_profile();
     resolve_time_section();
     check_repetitions();
     comm::require_none(errors_);
@@ -350,6 +351,17 @@ class Resolver {
   }
 
   /// Alerts name actions that the run can take, and thresholds of one kind.
+  void check_profile() {
+    constexpr std::uint64_t kMostSteps = 1000;  // of spans that ranks hold in memory
+    if (!full_["record"].contains("profile_steps")) return;
+    const json& steps = full_["record"]["profile_steps"];
+    const auto step = [&steps](std::size_t i) { return steps[i].get<std::uint64_t>(); };
+    if (steps.size() == 2 && step(0) <= step(1) && step(1) - step(0) < kMostSteps) return;
+    report("/record/profile_steps", "got " + quote_json(steps) +
+                                        ", want the first step and the last one, not before it, of at most " +
+                                        std::to_string(kMostSteps) + " steps");
+  }
+
   void check_alerts() {
     const json alerts = full_.value("alerts", json::array());
     for (std::size_t i = 0; i < alerts.size(); ++i) {

@@ -17,7 +17,7 @@ namespace droptest::experiments {
 using nlohmann::json;
 
 std::span<const std::pair<std::string_view, SchemaKind>> schema_names() {
-  static constexpr std::array<std::pair<std::string_view, SchemaKind>, 13> kNames = {{
+  static constexpr std::array<std::pair<std::string_view, SchemaKind>, 14> kNames = {{
       {"spec", SchemaKind::kSpec},
       {"resolved_spec", SchemaKind::kResolvedSpec},
       {"metrics", SchemaKind::kMetrics},
@@ -31,6 +31,7 @@ std::span<const std::pair<std::string_view, SchemaKind>> schema_names() {
       {"slurm_task", SchemaKind::kSlurmTask},
       {"shards", SchemaKind::kShards},
       {"event", SchemaKind::kEvent},
+      {"trace", SchemaKind::kTrace},
   }};
   return kNames;
 }

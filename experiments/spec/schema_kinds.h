@@ -28,6 +28,7 @@ enum class SchemaKind : std::uint8_t {
   kSlurmTask,
   kShards,
   kEvent,
+  kTrace,
 };
 
 /// The schema of that kind.

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/metered_communicator.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -63,6 +65,47 @@ TEST(MeteredCommunicator, CountsTheBytesThatTheRankSends) {
     EXPECT_EQ(used(), 16U) << "groups that were split from it count, too";
     metered.start_all_reduce(tensor, tensor, ReduceOp::kSum, kMessage).wait();
     EXPECT_EQ(used(), 16U);
+  });
+}
+
+TEST(MeteredCommunicator, TheObserverHearsOfCallsThatBelongTogetherByEqualNumbers) {
+  struct Heard final : CallObserver {
+    void begins(const MeteredCall& call) override {
+      const char* const parts[] = {"", " start", " wait"};
+      std::string ends;
+      if (call.source >= 0) ends = " " + std::to_string(call.source) + ">" + std::to_string(call.destination);
+      list.push_back(std::string(operation_name(call.operation)) + parts[static_cast<int>(call.part)] + " [" +
+                     std::string(call.group) + "]" + ends + " " + std::to_string(call.number) + ": " +
+                     std::to_string(call.bytes));
+      ++open;
+    }
+    void ends() override { --open; }
+    std::vector<std::string> list;
+    int open = 0;
+  };
+  run_ranks(2, 60s, [](Communicator& inner) {
+    Heard heard;
+    MeteredCommunicator metered(inner, &heard);
+    std::array<float, 4> data{};
+    const Tensor tensor{std::span<float>(data)};
+    const auto first = metered.split(0, metered.rank());
+    const auto second = metered.split(0, metered.rank());
+    metered.barrier(kMessage);
+    {
+      Work work = metered.start_all_reduce(tensor, tensor, ReduceOp::kSum, kMessage);
+      work.wait();
+    }
+    second->all_reduce(tensor, ReduceOp::kSum, kMessage);
+    if (metered.rank() == 0) {
+      metered.send(tensor, 1, kMessage);
+    } else {
+      metered.recv(tensor, 0, kMessage);
+    }
+    std::erase_if(heard.list, [](const std::string& one) { return one.find(" wait ") != std::string::npos; });
+    const std::string message = metered.rank() == 0 ? "send" : "recv";
+    EXPECT_THAT(heard.list, testing::ElementsAre("barrier [0 1] 1: 0", "all_reduce start [0 1] 2: 16",
+                                                 "all_reduce [0 1 (3)] 1: 16", message + " [0 1] 0>1 1: 16"));
+    EXPECT_EQ(heard.open, 0);
   });
 }
 

@@ -396,6 +396,22 @@ TEST(Resolve, GilbertElliottKeepsTheParametersItWasGivenBy) {
             R"({"loss_bad":0.9,"loss_good":0.0,"model":"gilbert_elliott","p_bad_to_good":0.25,"p_good_to_bad":0.01})");
 }
 
+TEST(Resolve, ProfiledStepsAreTheFirstAndTheLast) {
+  const auto steps = [](const std::string& value) {
+    return resolved(kTwoRanks, {"/record/profile_steps=" + value}).config.record.profile_steps;
+  };
+  EXPECT_FALSE(resolved(kTwoRanks).config.record.profile_steps.has_value());
+  EXPECT_EQ(steps("[7, 7]"), std::pair(std::uint64_t{7}, std::uint64_t{7}));
+  EXPECT_EQ(steps("[1, 1000]"), std::pair(std::uint64_t{1}, std::uint64_t{1000}));
+  EXPECT_EQ(id_with({"/record/profile_steps=[2, 3]"}), id_with({})) << "a trace changes no result";
+  for (const char* wrong : {"[3, 2]", "[1, 2, 3]", "[1, 1001]"}) {
+    EXPECT_THAT(config_error_of([&] { (void)steps(wrong); }),
+                HasSubstr("/record/profile_steps: got " + canonical_json(json::parse(wrong)) +
+                          ", want the first step and the last one, not before it, of at most 1000 steps"));
+  }
+  EXPECT_THAT(config_error_of([&] { (void)steps("[0, 2]"); }), HasSubstr("/record/profile_steps/0: got 0"));
+}
+
 TEST(Resolve, PercentIsTheSameNumberAsTheFraction) {
   for (const auto& [percent, fraction] : std::vector<std::pair<std::string, std::string>>{
            {"5%", "0.05"}, {"0.1%", "0.001"}, {"7%", "0.07"}, {"33.3%", "0.333"}, {"100%", "1"}, {"1e-3%", "1e-5"}}) {

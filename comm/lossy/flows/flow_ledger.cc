@@ -142,7 +142,10 @@ bool FlowLedger::draw(CallFates& call, const Sent& sent, const sim::Packetizer& 
     } else if (flow.tally != nullptr) {
       flow.tally->fates.interrupt();
     }
-    if (flow.tally != nullptr) flow.tally->count_bytes(sent.packets, packets);
+    if (flow.tally != nullptr) {
+      flow.tally->count_bytes(sent.packets, packets);
+      totals_.packets += sent.packets;
+    }
   }
   // Late packets are missing, even where the recovery repaired them; receivers wait for packets that arrive for
   // certain.
@@ -192,6 +195,7 @@ bool FlowLedger::lose(const CallFates& call, const Sent& sent, const sim::LossPr
   if (number == 0) return false;
   const std::uint64_t data = packets.packets();
   if (tally != nullptr) {
+    totals_.lost += number;
     tally->count_lost(lost, number, recovery == nullptr ? data - 1 : recovery->position(data - 1, data), packets);
   }
   if (recovery != nullptr) {

@@ -45,6 +45,12 @@ struct CallFates {
   Touch touch = Touch::kUntouched;  ///< so far, for the fates that this rank draws
 };
 
+/// Packets that a rank counts, over all links since its start.
+struct PacketTotals {
+  std::uint64_t packets = 0;  ///< of first transmissions
+  std::uint64_t lost = 0;     ///< of these, before any recovery
+};
+
 /// Hands out packet indices and draws the fates of each message.
 /// Thread safety: none; a rank has one. Ranks: the ends of a link use it in the same order, which is the program order
 /// of the starts of calls.
@@ -77,6 +83,8 @@ class FlowLedger {
   using Flows = std::pmr::map<FlowKey, Flow>;
   const Flows& flows() const { return flows_; }
   const Network& network() const { return network_; }
+  /// Of messages that were counted while this object lives: no part of the state.
+  PacketTotals totals() const { return totals_; }
 
  private:
   static constexpr std::uint64_t kMessagesPerCheck = 16;
@@ -97,6 +105,7 @@ class FlowLedger {
   std::pmr::monotonic_buffer_resource memory_;  // of flows_: one after the other in the order of their first messages
   Flows flows_{&memory_};
   std::pair<const FlowKey, Flow>* last_ = nullptr;  // the flow of the last message; null: none yet
+  PacketTotals totals_;
   sim::PacketMask lost_;                            // of the first transmission of a message
 };
 

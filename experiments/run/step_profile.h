@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the wall time of one rank goes: a breakdown that is always on, and a recording of some steps for a trace.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/lossy/flows/flow_ledger.h"
+#include "comm/metered_communicator.h"
+#include "comm/wall_times.h"
+#include "experiments/records/metrics.h"
+#include "models/phase_times.h"
+
+namespace droptest::experiments {
+
+/// What a trainer does besides the phases of a model.
+enum class TrainerPhase : std::uint8_t {
+  kData,        ///< batches are chosen and read
+  kEvaluation,  ///< with its passes and collectives
+  kSampling,    ///< of errors and of the divergence of replicas
+  kCheckpoint,  ///< in which training waits for one
+  kRecords,     ///< lines of metrics, and their collection from all ranks
+  kDevice,      ///< the host submits a step's work to a GPU, or waits for it
+  kOther,       ///< all that has no name
+};
+
+/// Owner: one rank. All calls are on its thread.
+class StepProfile final : public comm::CallObserver, private comm::WallTimes::Listener {
+ public:
+  /// `packets`: those that this rank has counted so far.
+  explicit StepProfile(std::function<comm::PacketTotals()> packets, const comm::Clock& clock = comm::steady_clock());
+
+  /// The phases of a model are models::Phase.
+  models::PhaseTimes& times() { return times_; }
+  /// While it lives, time without another phase is that phase's. An evaluation and the like cover all that they do.
+  class Scope : public comm::WallTimes::Scope {
+   public:
+    Scope(StepProfile& profile, TrainerPhase phase);
+  };
+  /// Sets RankUsage::phase_seconds and communication_seconds to those since the last call: their sum is the time that
+  /// has passed. Activities that took no time are left out.
+  void put_seconds(RankUsage& usage);
+
+  void begins(const comm::MeteredCall& call) override;
+  void ends() override;
+
+  /// Records from now on; times count from `origin`.
+  void start_recording(comm::Clock::TimePoint origin);
+  bool is_recording() const { return origin_.has_value(); }
+  void begin_step() { step_begin_ = times_.clock().now(); }
+  void end_step(std::uint64_t step);
+  /// The spans of this rank, for trace_document(); they are forgotten.
+  nlohmann::json take_recording();
+
+ private:
+  struct OpenCall {
+    nlohmann::json span;  ///< null: not recorded
+    comm::PacketTotals packets;
+  };
+  void ended(std::size_t activity, comm::Clock::TimePoint begin, comm::Clock::TimePoint end) override;
+  double microseconds(comm::Clock::TimePoint time) const;
+  void add(nlohmann::json span, comm::Clock::TimePoint begin, comm::Clock::TimePoint end);
+
+  models::PhaseTimes times_;
+  std::function<comm::PacketTotals()> packets_;
+  std::optional<comm::Clock::TimePoint> origin_;  ///< absent: nothing is recorded
+  comm::Clock::TimePoint step_begin_{};
+  OpenCall call_;
+  std::vector<nlohmann::json> spans_;
+};
+
+}  // namespace droptest::experiments
