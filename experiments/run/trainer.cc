@@ -47,6 +47,8 @@ struct UnrecordedStep {
         train_loss(line.train_loss),
         gradient_norm(line.gradient_norm),
         learning_rate(line.learning_rate),
+        loss_scale(line.loss_scale),
+        skipped_steps(line.skipped_steps),
         replicas(line.replicas) {}
   MetricsLine line() const {
     MetricsLine line;
@@ -54,16 +56,20 @@ struct UnrecordedStep {
     line.train_loss = train_loss;
     line.gradient_norm = gradient_norm;
     line.learning_rate = learning_rate;
+    line.loss_scale = loss_scale;
+    line.skipped_steps = skipped_steps;
     line.replicas = replicas;
     return line;
   }
   void visit_state(sim::StateVisitor& visitor) {
-    visit_values(visitor, step, train_loss, gradient_norm, learning_rate, replicas);
+    visit_values(visitor, step, train_loss, gradient_norm, learning_rate, loss_scale, skipped_steps, replicas);
   }
   std::uint64_t step = 0;
   std::optional<double> train_loss;
   std::optional<double> gradient_norm;
   std::optional<double> learning_rate;
+  std::optional<double> loss_scale;
+  std::optional<std::uint64_t> skipped_steps;
   std::optional<int> replicas;
 };
 
@@ -249,7 +255,8 @@ class Trainer {
 
   /// After an update: the state that the rank would leave.
   void keep_for_rescue(const MetricsLine& line) {
-    const bool can_leave = config_.elastic && checkpointer_ && config_.sharding.zero == 0 && !failures_;
+    const bool can_leave = config_.elastic && checkpointer_ && config_.sharding.zero == 0 && !failures_ &&
+                           config_.training.flag_loss_rate == 0;
     updated_.reset();
     if (!can_leave || !attendance_->absent.empty()) return;
     unrecorded_ = UnrecordedStep(line);
