@@ -23,7 +23,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::uint64_t kProgramBytes = std::uint64_t{60} << 20U;  ///< of a process: code, libraries and records
+constexpr std::uint64_t kProgramBytes = std::uint64_t{40} << 20U;  ///< of a process: code, libraries and records
 constexpr std::uint64_t kWorkspaceBytes = std::uint64_t{6}
                                           << 20U;  ///< of a rank: packed operands of products, stacks, statistics
 constexpr std::uint64_t kExpectedReads = 2;        ///< of an offload file at once

@@ -35,7 +35,7 @@ TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
                            "/record/links=include",
                            "/record/weights=none",
                            "/memory=basic",
-                           "/memory=extreme",
+                           R"(/memory={"strategy":"extreme","cut":false})",
                            R"(/memory={"recompute":"full","every":2})",
                            "/backend/timeout_seconds=5",
                            "/backend/threads_per_rank=2",
