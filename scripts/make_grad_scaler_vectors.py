@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes tests/vectors/grad_scaler.json: loss scales over 10,000 steps by PyTorch's algorithm.
 
-The update is that of torch.amp.GradScaler.update(), as its documentation and torch._amp_update_scale_ define it; PyTorch
-itself is not needed. The scale is a float32: numbers are rounded to it by struct. droptest's C++ takes no part.
+The update is that of torch.amp.GradScaler.update(), as its documentation and torch._amp_update_scale_ define it;
+PyTorch itself is not needed. The scale is a float32: numbers are rounded to it by struct. droptest's C++ takes no part.
 """
 
 import json

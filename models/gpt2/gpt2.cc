@@ -124,9 +124,8 @@ Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
 }
 
 MemoryUse Gpt2::memory_use() const {
-  MemoryUse use =
-      ParameterStore::memory_use(store_.tensors(), ops_->form(), ranks_.data.sharding, ranks_.data.ranks(),
-                                 ranks_.data.rank(), optimizer_.config().moments());
+  MemoryUse use = ParameterStore::memory_use(store_.tensors(), ops_->form(), ranks_.data.sharding, ranks_.data.ranks(),
+                                             ranks_.data.rank(), optimizer_.config().moments());
   use.activations = memory_bytes_;
   return use;
 }

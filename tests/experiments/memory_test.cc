@@ -65,7 +65,8 @@ TEST(MemorySection, EveryNthBlockEndsARunOfN) {
 }
 
 TEST(MemorySection, RefusesWhatHasNoMeaning) {
-  EXPECT_THAT(refusal({"/memory=small"}), HasSubstr("/memory: got \"small\", want basic, standard, aggressive, extreme, or an object"));
+  EXPECT_THAT(refusal({"/memory=small"}),
+              HasSubstr("/memory: got \"small\", want basic, standard, aggressive, extreme, or an object"));
   EXPECT_THAT(refusal({R"(/memory={"recompute":"some"})"}), HasSubstr("/memory/recompute: got \"some\""));
   EXPECT_THAT(refusal({R"(/memory={"recompute":"selective","offload":true})"}),
               HasSubstr("/memory/offload: got true with /memory/recompute \"selective\", want recompute \"full\""));

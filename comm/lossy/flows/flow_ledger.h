@@ -106,7 +106,7 @@ class FlowLedger {
   Flows flows_{&memory_};
   std::pair<const FlowKey, Flow>* last_ = nullptr;  // the flow of the last message; null: none yet
   PacketTotals totals_;
-  sim::PacketMask lost_;                            // of the first transmission of a message
+  sim::PacketMask lost_;  // of the first transmission of a message
 };
 
 }  // namespace droptest::comm
