@@ -6,6 +6,7 @@ The update is that of torch.amp.GradScaler.update(), as its documentation and to
 PyTorch itself is not needed. The scale is a float32: numbers are rounded to it by struct. droptest's C++ takes no part.
 """
 
+import argparse
 import json
 import math
 import random
@@ -47,6 +48,7 @@ def scales(case: dict, overflows: set[int]) -> list[list]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     draw = random.Random(16)
     cases = []
     for case in CASES:

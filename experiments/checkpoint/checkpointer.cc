@@ -48,7 +48,11 @@ int epoch_at_start(const std::optional<CheckpointPlace>& place, const RunConfig&
   if (!place) return epoch;
   if (group.rank() == 0 && place->resume == CheckpointPlace::Resume::kNewest) {
     const CheckpointFolder folder(place->folder);
-    if (config.elastic && config.checkpoint) (void)complete_rescue(folder, place->run_id, config.checkpoint->keep);
+    try {
+      if (config.elastic && config.checkpoint) (void)complete_rescue(folder, place->run_id, config.checkpoint->keep);
+    } catch (const ConfigError&) {
+      // The last checkpoint stands.
+    }
     std::vector<std::uint64_t> steps = folder.steps();
     for (; !steps.empty(); steps.pop_back()) {
       try {

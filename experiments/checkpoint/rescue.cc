@@ -88,7 +88,7 @@ std::optional<std::uint64_t> complete_rescue(const CheckpointFolder& folder, con
   auto states = states_in(path, run_id);
   for (auto at = states.rbegin(); at != states.rend() && !manifest; ++at) manifest = whole_replicas(at->second);
   const std::vector<std::uint64_t> complete = folder.steps();
-  if (manifest && (complete.empty() || complete.back() <= manifest->step)) {
+  if (manifest && (complete.empty() || complete.back() < manifest->step)) {
     folder.begin(manifest->step);
     for (const RankFile& file : manifest->ranks) {
       std::error_code error;

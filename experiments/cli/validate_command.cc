@@ -63,9 +63,12 @@ class Shortcomings {
   void check_memory(const experiments::RunConfig& config) {
     const std::optional<std::uint64_t> total = experiments::total_memory_bytes();
     if (config.device == experiments::Device::kCuda || !total) return;
-    const std::uint64_t least = experiments::least_memory_bytes(config, {config.parallel.world_size(), 0});
+    const std::uint64_t state = experiments::state_bytes(config);
+    const bool state_fits = state <= *total;  // else activations need no plan
+    const std::uint64_t least =
+        state_fits ? experiments::least_memory_bytes(config, {config.parallel.world_size(), 0}) : state;
     if (least <= *total) return;
-    const std::string strategy = experiments::strategy_that_fits(config, *total);
+    const std::string strategy = state_fits ? experiments::strategy_that_fits(config, *total) : "";
     const std::string smaller = strategy.empty() ? "" : "/memory \"" + strategy + "\", ";
     add("/model", {"memory", "", experiments::Health::kFailed,
                    "weights, gradients, moments and activations take " + experiments::bytes_text(least) +

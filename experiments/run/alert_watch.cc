@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <exception>
 #include <filesystem>
 #include <system_error>
@@ -16,7 +17,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::chrono::milliseconds kCommandPatience{10000};
 constexpr std::chrono::milliseconds kCommandGrace{1000};
 
 /// One alert for each kind that an alert names, "any" taken apart; kinds without an alert are logged.
@@ -148,10 +148,13 @@ void AlertWatch::end_commands(std::chrono::milliseconds longest) {
   }
 }
 
-void AlertWatch::finish() {
-  end_commands(kCommandPatience);
+void AlertWatch::finish(std::chrono::milliseconds patience) {
+  end_commands(patience);
+  for (RunningCommand& command : commands_) command.process.tell(SIGTERM);
+  const auto until = std::chrono::steady_clock::now() + kCommandGrace;  // of all
   for (RunningCommand& command : commands_) {
-    (void)command.process.stop(kCommandGrace);
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    (void)command.process.stop(std::max(left, std::chrono::milliseconds(0)));
     report_("alert of step " + std::to_string(command.step) + ": the command " + command.program +
             " was ended with the run");
   }

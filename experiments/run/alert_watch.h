@@ -41,8 +41,8 @@ class AlertWatch {
   /// Takes in the next line: writes its anomalies, and starts the commands of their alerts. Throws: ConfigError.
   void take(const nlohmann::json& line);
   AlertRequest take_request();
-  /// Waits for the commands, some seconds at most, and ends those that go on. On the thread that called take().
-  void finish();
+  /// Waits for the commands, that long at most, and ends those that go on. On the thread that called take().
+  void finish(std::chrono::milliseconds patience);
 
  private:
   struct RunningCommand {

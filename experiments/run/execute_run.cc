@@ -60,7 +60,11 @@ TrainingHooks recording_hooks(const ResolvedRun& run, const RunDirectory& direct
   };
   hooks.on_trace = [recorder](const std::vector<nlohmann::json>& ranks) { recorder->write_trace(ranks); };
   hooks.take_alert_request = [recorder] { return recorder->alerts().take_request(); };
-  hooks.on_end = [recorder] { recorder->alerts().finish(); };
+  // The other ranks wait.
+  constexpr std::chrono::milliseconds kCommandPatience{10000};
+  hooks.on_end = [recorder, patience = std::min(kCommandPatience, run.config.backend.timeout / 4)] {
+    recorder->alerts().finish(patience);
+  };
   hooks.on_checkpoint_error = [say = options.say_problem](std::uint64_t step, const std::string& error) {
     say("checkpoint of step " + std::to_string(step) + ": " + error);
   };
@@ -237,7 +241,12 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
     const bool stopped = outcome.stopped_after.has_value();
     nlohmann::json summary = recorder && !stopped ? recorder->finish(outcome) : nlohmann::json();
     // No rank leaves before the records are there: a failed disk of rank 0 is a failure of every rank.
-    group->barrier({sim::TrafficClass::kControl, "end of run", -1});
+    try {
+      group->barrier({sim::TrafficClass::kControl, "end of run", -1});
+    } catch (const CommError& error) {
+      if (summary.is_null()) throw;
+      execute.say_problem(std::string("after the end of the run: ") + error.what());  // the result is there
+    }
     sigterm.release();
     group.reset();
     // Removed by the last rank to come here: a folder that is not empty stays.
@@ -271,6 +280,16 @@ class RemovedAtEnd {
   std::string path_;
 };
 
+/// The state that ranks left when another one died becomes a checkpoint; where it cannot, the last one stands.
+void take_rescue(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options) {
+  if (!run.config.elastic || !run.config.checkpoint) return;
+  try {
+    (void)complete_rescue(CheckpointFolder(directory.checkpoints()), run.run_id, run.config.checkpoint->keep);
+  } catch (const ConfigError& error) {
+    options.say_problem(std::string("state of the ranks that live: ") + error.what());
+  }
+}
+
 /// Starts a process for each rank and waits for them.
 nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options,
                              const SharedLock& lock) {
@@ -289,7 +308,9 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
     if (named->port == 0) ranks.environment["MASTER_PORT"] = std::to_string(comm::unused_port());
   }
   ranks.log_directory = directory.path + "/ranks";
+  if (run.config.elastic) ranks.grace = std::max(ranks.grace, run.config.backend.timeout);  // they leave their state
   const RemovedAtEnd rendezvous(default_rendezvous(directory));
+  if (options.resume == CheckpointPlace::Resume::kNewest) take_rescue(run, directory, options);
   if (!may_resume(directory, options.resume)) {
     std::error_code ignored;
     std::filesystem::remove(directory.metrics(), ignored);  // of an earlier attempt
@@ -333,9 +354,11 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
       if (!lacks_replicas || options.stop_requested() || read_summary(directory)) break;
       replicas = run.config.parallel.data;
     } catch (const RankFailure& failure) {
-      if (run.config.elastic && run.config.checkpoint) {
-        (void)complete_rescue(checkpoints, run.run_id, run.config.checkpoint->keep);
+      if (has_result(directory)) {
+        options.say_problem(std::string(failure.what()) + ", after the end of the run");
+        break;
       }
+      take_rescue(run, directory, options);
       if (newest() > reached) failed = 0;
       reached = newest();
       const auto pause = pause_before_restart(run.config.restart, ++failed);

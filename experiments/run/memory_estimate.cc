@@ -181,6 +181,17 @@ json memory_plan_json(const RunConfig& config, std::optional<std::uint64_t> byte
   return out;
 }
 
+std::uint64_t state_bytes(const RunConfig& config) {
+  const std::unique_ptr<models::OpsForm> form = ops_form(config);
+  std::uint64_t bytes = 0;
+  for (int p = 0; p < config.parallel.pipeline; ++p) {
+    const auto use = models::ParameterStore::memory_use(tensors_of_rank(config, p, 0), *form, config.sharding,
+                                                        config.parallel.data, 0, config.training.optimizer.moments());
+    bytes += use.parameters + use.gradients + use.optimizer;
+  }
+  return bytes * static_cast<std::uint64_t>(config.parallel.tensor) * static_cast<std::uint64_t>(config.parallel.data);
+}
+
 std::string strategy_that_fits(const RunConfig& config, std::uint64_t bytes) {
   for (const MemoryStrategy& strategy : kMemoryStrategies) {
     const RunConfig other = with_strategy(config, strategy);

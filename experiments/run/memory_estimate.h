@@ -37,6 +37,9 @@ int largest_micro_batch(const RunConfig& config, std::uint64_t bytes);
 /// "largest_micro_batch".
 nlohmann::json memory_plan_json(const RunConfig& config, std::optional<std::uint64_t> bytes);
 
+/// Parameters, gradients and moments of the ranks whose memory is this machine's, which no strategy makes smaller.
+std::uint64_t state_bytes(const RunConfig& config);
+
 /// The first strategy, in their order, with which a process takes at most so many bytes; empty: none.
 std::string strategy_that_fits(const RunConfig& config, std::uint64_t bytes);
 

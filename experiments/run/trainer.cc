@@ -273,6 +273,7 @@ class Trainer {
     const TrainingState state = training_state();
     RestoredState restored = RestoredState::recut(std::filesystem::path(path).parent_path(), manifest, state);
     restored.put(state);
+    unrecorded_.reset();  // a line of the other run
     outcome_.resumed_at.clear();
     outcome_.started_from = {manifest.run_id, manifest.step, config_.start->epoch, restored.difference().max,
                              restored.difference().tensors};

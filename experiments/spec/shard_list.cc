@@ -34,7 +34,7 @@ std::string entries_text(const std::string& pattern) {
 
 std::vector<std::string> matches_of(const std::string& pattern) {
   glob_t found{};
-  const int status = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
+  const int status = ::glob(pattern.c_str(), GLOB_NOSORT | GLOB_ERR, nullptr, &found);
   const std::unique_ptr<glob_t, void (*)(glob_t*)> owner(&found, ::globfree);
   if (status != 0 && status != GLOB_NOMATCH) throw ConfigError(pattern + ": the folders cannot be read");
   const std::span<char*> paths(found.gl_pathv, status == 0 ? found.gl_pathc : 0);

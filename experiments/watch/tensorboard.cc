@@ -142,7 +142,9 @@ std::pair<int, std::vector<fs::path>> event_files_in(const std::string& folder) 
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     int number = 0;
-    if (std::sscanf(name.c_str(), "events.out.tfevents.%d.droptest", &number) != 1) continue;
+    int end = 0;
+    (void)std::sscanf(name.c_str(), "events.out.tfevents.%d.droptest%n", &number, &end);
+    if (end == 0 || static_cast<std::size_t>(end) != name.size()) continue;  // another program's
     last = std::max(last, number);
     files.push_back(entry.path());
   }

@@ -104,7 +104,7 @@ TEST_F(Alerts, CommandGetsTheEvent) {
                               {"/bin/sh", "-c", "echo \"$DROPTEST_STEP $DROPTEST_RUN $DROPTEST_EVENT\" > " + out}}});
   alerts.start(std::nullopt);
   take_spike(alerts);
-  alerts.finish();
+  alerts.finish(std::chrono::seconds(10));
   const std::string text = comm::read_file(out);
   EXPECT_THAT(text, HasSubstr("16 " + folder_.path() + " {"));
   EXPECT_EQ(json::parse(text.substr(text.find('{')))["kind"], "loss_spike");
@@ -115,12 +115,12 @@ TEST_F(Alerts, CommandThatFailsIsReported) {
   AlertWatch alerts = watch({{"loss_spike", std::nullopt, Action::kCommand, {"/bin/false"}}});
   alerts.start(std::nullopt);
   take_spike(alerts);
-  alerts.finish();
+  alerts.finish(std::chrono::seconds(10));
   EXPECT_THAT(reported_, ElementsAre(HasSubstr("alert of step 16: the command /bin/false ended with exit code 1")));
   AlertWatch absent = watch({{"loss_spike", std::nullopt, Action::kCommand, {"/no/such/program"}}});
   absent.start(std::nullopt);
   take_spike(absent);
-  absent.finish();
+  absent.finish(std::chrono::seconds(10));
   EXPECT_EQ(reported_.size(), 2U);
 }
 

@@ -220,6 +220,24 @@ TEST(Rescue, LossesThatNobodyCountedAreSaid) {
             counted.outcome.statistics.at(0).total().packets);
 }
 
+TEST(Rescue, ARunThatStartsFromItKeepsItsOwnLines) {
+  const TemporaryFolder folder;
+  (void)train_until_death(elastic(3), folder.path() + "/first", 5);
+  ASSERT_EQ(complete_rescue(CheckpointFolder(folder.path() + "/first"), kRun, 2), 5U);
+  RunConfig next = elastic(2);
+  next.elastic.reset();
+  next.sharding.zero = 1;
+  next.checkpoint->every_steps = 3;
+  next.checkpoint->writing = CheckpointConfig::Writing::kAtOnce;
+  next.start = StartConfig{folder.path() + "/first/step-5/manifest.json", 5, 1};
+  Lines lines = train_until_death(next, folder.path() + "/next", 8);
+  Lines rest = train_until_death(next, folder.path() + "/next", 100);
+  EXPECT_THAT(rest.outcome.resumed_at, ElementsAre(6U));
+  lines.text.merge(rest.text);
+  EXPECT_EQ(lines.text.begin()->first, 5U);
+  EXPECT_EQ(lines.text.size(), 8U) << "steps 5 to 12";
+}
+
 TEST(Rescue, ShardedStateIsOnlyInCheckpoints) {
   const TemporaryFolder folder;
   RunConfig config = elastic(3);

@@ -44,8 +44,8 @@ def spec(**changes):
 
 
 def records_of(folder):
-    """All that a run with the same losses has equal."""
-    measured = ("seconds", "ranks")
+    """All that a run with the same losses has equal, whatever became of its checkpoints."""
+    measured = ("seconds", "ranks", "failed_checkpoints")
     lines = [{key: value for key, value in line.items() if key not in measured} for line in metrics_of(folder)]
     summary = summary_of(folder)
     equal = ("steps", "tokens", "train", "validation", "status")
@@ -198,7 +198,7 @@ def test_a_disk_that_is_full_leaves_training_and_the_older_checkpoint(tmp_path):
     assert summary_of(folder)["checkpoints"]["failed"] == STEPS and "File too large" in ran.stderr
     assert [line["step"] for line in metrics_of(folder)] == list(range(STEPS + 1))
     assert not checkpoints_of(folder)
-    (event,) = events_of(folder)
+    (event,) = [event for event in events_of(folder) if event["kind"] == "checkpoint_failed"]
     assert (event["kind"], event["quantity"], event["value"]) == ("checkpoint_failed", "failed_checkpoints", 1)
     assert "checkpoint failed: failed_checkpoints is 1" in event["message"]
 

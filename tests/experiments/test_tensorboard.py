@@ -114,7 +114,13 @@ def test_one_run_is_exported_beside_its_folder(tmp_path):
     run("run", "spec.json", cwd=tmp_path)
     (folder,) = run_folders(tmp_path)
     run("export", "--tensorboard", folder, cwd=tmp_path)
-    assert event_files(tmp_path / "results/tiny/tensorboard/seed 1")
+    shown = tmp_path / "results/tiny/tensorboard/seed 1"
+    assert len(event_files(shown)) == 1
+    # Another program's file stays, and ours is replaced.
+    other = shown / "events.out.tfevents.1699999999.host.4242.0"
+    other.write_bytes(b"of another program")
+    run("export", "--tensorboard", folder, cwd=tmp_path)
+    assert other.exists() and len(event_files(shown)) == 2
     refused = run("export", folder, "--tensorboard", "--initial", cwd=tmp_path, expect=2)
     assert "--initial" in refused.err
     (tmp_path / "empty").mkdir()
