@@ -17,9 +17,9 @@ namespace droptest::experiments {
 void leave_rescue(const CheckpointFolder& folder, Manifest manifest, RankSnapshot snapshot);
 
 /// Makes a checkpoint out of the replicas all of whose ranks have left their state after the same step, the latest one
-/// where there are several, unless a complete checkpoint is of that step or a later one; removes rescue/. Returns its step. Damaged
-/// files and those of other runs count as missing; where no replica is missing, the last checkpoint stands. Throws:
-/// ConfigError for a checkpoint that cannot be written.
+/// where there are several, unless a complete checkpoint is of that step or a later one; removes rescue/. Returns its
+/// step. Damaged files and those of other runs count as missing; where no replica is missing, the last checkpoint
+/// stands. Throws: ConfigError for a checkpoint that cannot be written.
 std::optional<std::uint64_t> complete_rescue(const CheckpointFolder& folder, const std::string& run_id, int keep);
 
 }  // namespace droptest::experiments
