@@ -31,8 +31,8 @@ struct CheckpointPlace {
   enum class Resume : std::uint8_t { kNewest, kNever } resume = Resume::kNewest;
 };
 
-/// The epoch of a run with these ranks: that of its newest intact checkpoint, and the next one where the checkpoint is
-/// of another number of replicas. Ranks: all.
+/// The epoch in which a run with these ranks begins: that of its newest intact checkpoint, or the next one where its
+/// number of replicas differs. Ranks: all.
 int epoch_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config, comm::Communicator& group);
 
 /// Owner: one rank's trainer. Ranks: all of the group make the same calls after the same steps; the group is used as it

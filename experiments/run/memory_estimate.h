@@ -29,8 +29,8 @@ struct MemoryEstimate {
 /// A pure function of the config and, for the data, the sizes of its files. Throws: ConfigError.
 MemoryEstimate estimate_memory(const RunConfig& config);
 
-/// The largest training.batch_sequences with which the memory of a process stays within so many bytes, on a device with
-/// which that of its ranks does; 0: not one fits.
+/// The largest training.batch_sequences whose memory is at most `bytes`: that of a process on the host, that of the
+/// ranks of a device on CUDA; 0: not one fits.
 int largest_micro_batch(const RunConfig& config, std::uint64_t bytes);
 
 /// Members of the estimate, and "strategies": the same of each strategy that the run can have; with `bytes` each has

@@ -19,7 +19,7 @@
 
 namespace droptest::experiments {
 
-/// What a trainer does besides the phases of a model.
+/// The phases of a step outside the model.
 enum class TrainerPhase : std::uint8_t {
   kData,        ///< batches are chosen and read
   kEvaluation,  ///< with its passes and collectives

@@ -63,8 +63,8 @@ class AnomalyDetector {
   };
   explicit AnomalyDetector(std::vector<Rule> rules);
 
-  /// Takes in the next line of metrics.jsonl; returns its anomalies in the order of the rules. A line that has not the
-  /// form of one is taken as far as it goes.
+  /// Takes in the next line of metrics.jsonl; returns its anomalies in the order of the rules. Members of
+  /// another type than the schema's are ignored.
   std::vector<Anomaly> take(const nlohmann::json& line);
 
  private:

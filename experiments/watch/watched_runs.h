@@ -56,7 +56,7 @@ class WatchedRun {
   std::optional<double> realised_loss_rate() const;
   const nlohmann::json& summary() const { return summary_; }        ///< null before the end
   const nlohmann::json& statistics() const { return statistics_; }  ///< loss_statistics.json; null before the end
-  /// When the run was started, in seconds since 1970; that of its spec.json, until the summary says it.
+  /// Start of the run in seconds since 1970: by its summary, or before that the time of its spec.json.
   double started() const;
 
  private:
