@@ -20,6 +20,7 @@
 #include "models/gpt2/stage_range.h"
 #include "models/kernels/update_decision.h"
 #include "models/loss_scaler.h"
+#include "models/ops/kernel_choice.h"
 #include "models/optimizer.h"
 #include "models/pipeline/schedule.h"
 #include "models/precision.h"
@@ -187,6 +188,7 @@ struct RunConfig {
   std::optional<StartConfig> start;
   std::optional<RestartConfig> restart;
   MemoryConfig memory;
+  models::KernelChoices kernels;  ///< of the device
   std::optional<ElasticConfig> elastic;
   std::vector<AlertConfig> alerts;
   TrainingConfig training;

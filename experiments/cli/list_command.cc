@@ -5,13 +5,18 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "comm/backend_registry.h"
 #include "comm/lossy/network.h"
 #include "comm/lossy/paths/path_registry.h"
 #include "experiments/cli/commands.h"
+#include "experiments/cli/known_names.h"
 #include "experiments/cli/outcome_text.h"
 #include "models/gpt2/gpt2_config.h"
+#include "models/ops/kernel_registry.h"
 #include "sim/loss/loss_registry.h"
 #include "sim/recovery/recovery_registry.h"
 #include "sim/recovery/retransmission.h"
@@ -53,6 +58,17 @@ nlohmann::ordered_json everything() {
   for (const sim::RetransmissionEntry& entry : sim::retransmission_protocols()) {
     list["retransmission_protocols"].push_back({{"name", entry.protocol}, {"summary", entry.summary}});
   }
+  for (const models::KernelEntry& entry : models::kernel_entries()) {
+    nlohmann::ordered_json types = nlohmann::ordered_json::array();
+    for (const comm::ElementType type : entry.types) types.push_back(comm::element_type_name(type));
+    const bool is_default = models::kernel_names(entry.operation, entry.device).front() == entry.name;
+    list["kernels"].push_back({{"operation", entry.operation},
+                               {"name", entry.name},
+                               {"device", entry.device == models::KernelDevice::kCuda ? "cuda" : "cpu"},
+                               {"default", is_default},
+                               {"element_types", types},
+                               {"summary", entry.summary}});
+  }
   for (const comm::BackendEntry& entry : comm::backends()) {
     const char* ranks = entry.rank_kind == comm::RankKind::kThreads ? "threads" : "processes";
     list["backends"].push_back(
@@ -71,12 +87,28 @@ std::string remark(const nlohmann::ordered_json& entry) {
   return "";
 }
 
+/// The columns of an entry's line.
+std::vector<std::string> line_of(const nlohmann::ordered_json& entry) {
+  const auto text = [&entry](const char* member) { return entry.at(member).get<std::string>(); };
+  if (!entry.contains("operation")) return {"  " + text("name"), text("summary") + remark(entry)};
+  std::string types;
+  for (const auto& type : entry.at("element_types")) types += (types.empty() ? "" : ", ") + type.get<std::string>();
+  return {"  " + text("operation"), text("name"), text("device") + (entry.at("default").get<bool>() ? ", default" : ""),
+          types, text("summary")};
+}
+
 struct ListOptions {
+  std::string kind;  ///< empty: all
   bool json = false;
 };
 
 int list(const ListOptions& options) {
-  const nlohmann::ordered_json all = everything();
+  nlohmann::ordered_json all = everything();
+  if (!options.kind.empty()) {
+    nlohmann::ordered_json one = nlohmann::ordered_json::object();
+    one[options.kind] = all.at(options.kind);
+    all = std::move(one);
+  }
   if (options.json) {
     std::cout << all.dump(2) << "\n";
     return kExitSuccess;
@@ -86,10 +118,7 @@ int list(const ListOptions& options) {
     std::replace(heading.begin(), heading.end(), '_', ' ');
     std::cout << heading << ":\n";
     std::vector<std::vector<std::string>> rows;
-    for (const nlohmann::ordered_json& entry : entries) {
-      rows.push_back(
-          {"  " + entry.at("name").get<std::string>(), entry.at("summary").get<std::string>() + remark(entry)});
-    }
+    for (const nlohmann::ordered_json& entry : entries) rows.push_back(line_of(entry));
     std::cout << table_text(rows);
   }
   return kExitSuccess;
@@ -99,10 +128,14 @@ int list(const ListOptions& options) {
 
 void add_list_command(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand(
-      "list", "Models, loss processes, paths, fills, recoveries, protocols and backends that specs can name");
+      "list", "Models, loss processes, paths, fills, recoveries, protocols, kernels and backends that specs can name");
   const auto options = std::make_shared<ListOptions>();  // shared by CLI11's bindings and the action
+  std::vector<std::string> kinds;
+  const nlohmann::ordered_json all = everything();
+  for (const auto& [kind, entries] : all.items()) kinds.push_back(kind);
+  command->add_option("kind", options->kind, "Only names of this kind")->check(one_of(kinds));
   command->add_flag("--json", options->json, "Print JSON");
-  command->footer("Examples:\n  droptest list\n  droptest list --json");
+  command->footer("Examples:\n  droptest list\n  droptest list kernels\n  droptest list --json");
   command->callback([options, &chosen] { chosen = [options] { return list(*options); }; });
 }
 

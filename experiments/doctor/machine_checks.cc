@@ -190,6 +190,7 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
                                                                    : 2 * file_bytes;
   models::HostOpsOptions options;
   options.threads = config.backend.threads_per_rank;
+  if (config.device == Device::kCpu) options.kernels = config.kernels;
   const std::unique_ptr<models::OpsForm> form = models::host_ops_form(options, config.parallel.tensor);
   const models::BatchShape batch{config.training.batch_sequences, config.training.sequence_tokens};
   const auto plan = pipeline_plan(config);

@@ -8,6 +8,7 @@
 
 #include "comm/json/json_text.h"
 #include "experiments/records/atomic_file.h"
+#include "experiments/spec/resolve_kernels.h"
 #include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
 
@@ -250,6 +251,7 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
                            {"copies", {{"max", start.copies_max}, {"tensors", start.copies_tensors}}}};
   }
   if (summary.data) out["data"] = data_json(*summary.data);
+  out["kernels"] = kernels_json(run.spec, run.config);
   if (summary.memory) out["memory"] = to_json(*summary.memory);
   if (!summary.resumed_at.empty()) out["resumed_at"] = summary.resumed_at;
   if (run.config.checkpoint && summary.status != RunStatus::kFailed) {

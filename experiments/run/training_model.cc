@@ -17,6 +17,7 @@ models::CudaOpsOptions cuda_options(const RunConfig& config) {
   models::CudaOpsOptions options;
   options.precision = config.training.precision;
   options.device = config.device_index;
+  options.kernels = config.kernels;
   return options;
 }
 
@@ -25,6 +26,7 @@ models::HostOpsOptions host_options(const RunConfig& config) {
   options.precision = config.training.precision;
   options.threads = config.backend.threads_per_rank;
   options.offload_directory = config.memory.directory;
+  options.kernels = config.kernels;
   return options;
 }
 

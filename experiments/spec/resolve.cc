@@ -16,6 +16,7 @@
 #include "experiments/spec/read_resolved.h"
 #include "experiments/spec/resolve_data.h"
 #include "experiments/spec/resolve_failures.h"
+#include "experiments/spec/resolve_kernels.h"
 #include "experiments/spec/resolve_memory.h"
 #include "experiments/spec/resolve_parallel.h"
 #include "experiments/spec/resolve_precision.h"
@@ -85,6 +86,7 @@ class Resolver {
     resolve_seeds();
     resolve_model();
     resolve_device();
+    resolve_kernels(full_, where_, files_, config_, errors_);
     resolve_data();
     resolve_training();
     if (full_.contains("start")) {

@@ -36,7 +36,7 @@ void leave_paths_out(json& value) {
     }
   };
   if (value.is_object() && value.contains("sha256")) {
-    empty({"weights", "manifest", "file", "text"});
+    empty({"weights", "manifest", "file", "text", "library"});
     if (!value.contains("bytes")) empty({"tokens"});  // those of a shard are their number
   }
   if (value.is_object() && value.contains("crc32c")) empty({"file"});

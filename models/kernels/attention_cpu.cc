@@ -2,11 +2,13 @@
 #include "models/kernels/attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
+#include "models/kernels/attention_head.h"
+#include "models/kernels/attention_kernel.h"
 #include "models/kernels/chunks.h"
 #include "models/kernels/exp_math.h"
+#include "models/kernels/host_floats.h"
 #include "models/kernels/lanes.h"
 #include "models/kernels/matmul.h"
 
@@ -19,28 +21,7 @@ constexpr std::int64_t kStripRows = 64;
 
 template <class T>
 T score_scale(const AttentionShape& shape) {
-  return static_cast<T>(1.0 / std::sqrt(static_cast<double>(shape.head_width)));
-}
-
-/// Where one head of one sequence lies in the packed rows.
-template <class T>
-struct Head {
-  std::int64_t qkv_stride;
-  std::int64_t output_stride;
-  const T* q;
-  const T* k;
-  const T* v;
-  std::int64_t qkv_offset;
-  std::int64_t output_offset;
-};
-
-template <class T>
-Head<T> head_of(std::span<const T> qkv, const AttentionShape& shape, std::int64_t index) {
-  const std::int64_t part = shape.heads * shape.head_width;
-  const std::int64_t first_row = index / shape.heads * shape.length;
-  const std::int64_t column = index % shape.heads * shape.head_width;
-  const T* q = qkv.data() + first_row * 3 * part + column;
-  return {3 * part, part, q, q + part, q + 2 * part, first_row * 3 * part + column, first_row * part + column};
+  return static_cast<T>(attention_scale(shape));
 }
 
 /// Two strips of scores for each thread.
@@ -121,7 +102,7 @@ void attention_forward(std::span<const T> qkv, const AttentionShape& shape, std:
   const std::int64_t length = shape.length;
   const std::int64_t width = shape.head_width;
   for_chunks_by_worker(shape.batch * shape.heads, 1, team, [&](Team::Worker worker, std::int64_t index, std::int64_t) {
-    const Head<T> head = head_of(qkv, shape, index);
+    const AttentionHead<T> head = attention_head(qkv, shape, index);
     T* statistics = row_statistics.data() + 2 * index * length;
     T* o = output.data() + head.output_offset;
     T* strip = own_scratch(scratch, shape, worker);
@@ -146,7 +127,7 @@ void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, 
   const std::int64_t width = shape.head_width;
   const T scale = score_scale<T>(shape);
   for_chunks_by_worker(shape.batch * shape.heads, 1, team, [&](Team::Worker worker, std::int64_t index, std::int64_t) {
-    const Head<T> head = head_of(qkv, shape, index);
+    const AttentionHead<T> head = attention_head(qkv, shape, index);
     const std::int64_t stride = head.qkv_stride;
     T* dq = grad_qkv.data() + head.qkv_offset;
     T* dk = dq + part;
@@ -186,5 +167,42 @@ template void attention_backward<float>(std::span<const float>, std::span<const 
                                         const AttentionShape&, std::span<float>, std::span<float>, const Team&);
 template void attention_backward<double>(std::span<const double>, std::span<const double>, std::span<const double>,
                                          const AttentionShape&, std::span<double>, std::span<double>, const Team&);
+
+namespace {
+
+class FlashAttention final : public AttentionKernel {
+ public:
+  std::uint64_t statistics_elems(const AttentionShape& shape) const override {
+    return attention_statistics_elems(shape);
+  }
+  std::uint64_t forward_scratch_elems(const AttentionShape& shape, int threads) const override {
+    return attention_scratch_elems(shape, threads);
+  }
+  std::uint64_t backward_scratch_elems(const AttentionShape& shape, int threads) const override {
+    return attention_scratch_elems(shape, threads);
+  }
+  void forward(const AttentionForwardTensors& t, const AttentionShape& shape,
+               const KernelTarget& target) const override {
+    const SingleThreadedLibraries single_threaded;
+    visit_host_floats(t.qkv.type, [&](auto type) {
+      using T = typename decltype(type)::type;
+      attention_forward<T>(t.qkv.as<T>(), shape, t.statistics.as<T>(), t.output.as<T>(), t.scratch.as<T>(),
+                           *target.team);
+    });
+  }
+  void backward(const AttentionBackwardTensors& t, const AttentionShape& shape,
+                const KernelTarget& target) const override {
+    const SingleThreadedLibraries single_threaded;
+    visit_host_floats(t.qkv.type, [&](auto type) {
+      using T = typename decltype(type)::type;
+      attention_backward<T>(t.grad_output.as<T>(), t.qkv.as<T>(), t.statistics.as<T>(), shape, t.grad_qkv.as<T>(),
+                            t.scratch.as<T>(), *target.team);
+    });
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionKernel> make_flash_attention() { return std::make_unique<FlashAttention>(); }
 
 }  // namespace droptest::models

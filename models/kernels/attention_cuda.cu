@@ -5,6 +5,7 @@
 
 #include "models/kernels/attention.h"
 #include "models/kernels/attention_forms.cuh"
+#include "models/kernels/attention_plain.h"
 #include "models/kernels/bf16.h"
 #include "models/kernels/block_reduction.cuh"
 #include "models/kernels/element_pack.cuh"
@@ -53,21 +54,21 @@ bool uses_tensor_cores(const AttentionShape& shape, const Pointers*... pointers)
   return std::is_same_v<D, __nv_bfloat16> && tensor_cores_take_width(shape.head_width) && packs_fit(pointers...);
 }
 
-}  // namespace
+enum class Arithmetic : std::uint8_t { kFastest, kPlain };
 
 template <class E>
-void attention_forward(comm::DeviceSpan<const E> qkv, const AttentionShape& shape, comm::DeviceSpan<float> log_sum_exp,
-                       comm::DeviceSpan<E> output, comm::Stream& stream) {
+void forward(const char* operation, Arithmetic arithmetic, comm::DeviceSpan<const E> qkv, const AttentionShape& shape,
+             comm::DeviceSpan<float> log_sum_exp, comm::DeviceSpan<E> output, comm::Stream& stream) {
   using D = DeviceElement<E>;
-  const std::size_t elems = checked_elems("attention_forward", shape);
+  const std::size_t elems = checked_elems(operation, shape);
   DROPTEST_CHECK(qkv.size() >= 3 * elems && output.size() >= elems &&
                      log_sum_exp.size() >= elems / static_cast<std::size_t>(shape.head_width),
-                 "attention_forward: qkv of " + std::to_string(qkv.size()) + ", output of " +
+                 std::string(operation) + ": qkv of " + std::to_string(qkv.size()) + ", output of " +
                      std::to_string(output.size()) + ", log_sum_exp of " + std::to_string(log_sum_exp.size()) +
                      " for an output of " + std::to_string(elems));
   const AttentionForward<D> work{shape, device_elems(qkv), log_sum_exp.data(), device_elems(output)};
   if constexpr (std::is_same_v<D, __nv_bfloat16>) {
-    if (uses_tensor_cores<D>(shape, work.qkv, work.output)) {
+    if (arithmetic == Arithmetic::kFastest && uses_tensor_cores<D>(shape, work.qkv, work.output)) {
       launch_tensor_core_attention_forward(work, stream);
       return;
     }
@@ -76,16 +77,16 @@ void attention_forward(comm::DeviceSpan<const E> qkv, const AttentionShape& shap
 }
 
 template <class E>
-void attention_backward(comm::DeviceSpan<const E> grad_output, comm::DeviceSpan<const E> qkv,
-                        comm::DeviceSpan<const E> output, comm::DeviceSpan<const float> log_sum_exp,
-                        const AttentionShape& shape, comm::DeviceSpan<E> grad_qkv, comm::DeviceSpan<float> scratch,
-                        comm::Stream& stream) {
+void backward(const char* operation, Arithmetic arithmetic, comm::DeviceSpan<const E> grad_output,
+              comm::DeviceSpan<const E> qkv, comm::DeviceSpan<const E> output,
+              comm::DeviceSpan<const float> log_sum_exp, const AttentionShape& shape, comm::DeviceSpan<E> grad_qkv,
+              comm::DeviceSpan<float> scratch, comm::Stream& stream) {
   using D = DeviceElement<E>;
-  const std::size_t elems = checked_elems("attention_backward", shape);
+  const std::size_t elems = checked_elems(operation, shape);
   const std::size_t rows = elems / static_cast<std::size_t>(shape.head_width);
   DROPTEST_CHECK(grad_output.size() >= elems && qkv.size() >= 3 * elems && output.size() >= elems &&
                      log_sum_exp.size() >= rows && grad_qkv.size() >= 3 * elems && scratch.size() >= rows,
-                 "attention_backward: grad_output of " + std::to_string(grad_output.size()) + ", qkv of " +
+                 std::string(operation) + ": grad_output of " + std::to_string(grad_output.size()) + ", qkv of " +
                      std::to_string(qkv.size()) + ", output of " + std::to_string(output.size()) + ", log_sum_exp of " +
                      std::to_string(log_sum_exp.size()) + ", grad_qkv of " + std::to_string(grad_qkv.size()) +
                      ", scratch of " + std::to_string(scratch.size()) + " for an output of " + std::to_string(elems));
@@ -94,12 +95,44 @@ void attention_backward(comm::DeviceSpan<const E> grad_output, comm::DeviceSpan<
   const AttentionBackward<D> work{shape,          device_elems(grad_output), device_elems(qkv), log_sum_exp.data(),
                                   scratch.data(), device_elems(grad_qkv)};
   if constexpr (std::is_same_v<D, __nv_bfloat16>) {
-    if (uses_tensor_cores<D>(shape, work.grad_output, work.qkv, work.grad_qkv)) {
+    if (arithmetic == Arithmetic::kFastest && uses_tensor_cores<D>(shape, work.grad_output, work.qkv, work.grad_qkv)) {
       launch_tensor_core_attention_backward(work, stream);
       return;
     }
   }
   launch_plain_attention_backward(work, stream);
+}
+
+}  // namespace
+
+template <class E>
+void attention_forward(comm::DeviceSpan<const E> qkv, const AttentionShape& shape, comm::DeviceSpan<float> log_sum_exp,
+                       comm::DeviceSpan<E> output, comm::Stream& stream) {
+  forward<E>("attention_forward", Arithmetic::kFastest, qkv, shape, log_sum_exp, output, stream);
+}
+
+template <class E>
+void attention_backward(comm::DeviceSpan<const E> grad_output, comm::DeviceSpan<const E> qkv,
+                        comm::DeviceSpan<const E> output, comm::DeviceSpan<const float> log_sum_exp,
+                        const AttentionShape& shape, comm::DeviceSpan<E> grad_qkv, comm::DeviceSpan<float> scratch,
+                        comm::Stream& stream) {
+  backward<E>("attention_backward", Arithmetic::kFastest, grad_output, qkv, output, log_sum_exp, shape, grad_qkv,
+              scratch, stream);
+}
+
+template <class E>
+void plain_attention_forward(comm::DeviceSpan<const E> qkv, const AttentionShape& shape,
+                             comm::DeviceSpan<float> log_sum_exp, comm::DeviceSpan<E> output, comm::Stream& stream) {
+  forward<E>("plain_attention_forward", Arithmetic::kPlain, qkv, shape, log_sum_exp, output, stream);
+}
+
+template <class E>
+void plain_attention_backward(comm::DeviceSpan<const E> grad_output, comm::DeviceSpan<const E> qkv,
+                              comm::DeviceSpan<const E> output, comm::DeviceSpan<const float> log_sum_exp,
+                              const AttentionShape& shape, comm::DeviceSpan<E> grad_qkv,
+                              comm::DeviceSpan<float> scratch, comm::Stream& stream) {
+  backward<E>("plain_attention_backward", Arithmetic::kPlain, grad_output, qkv, output, log_sum_exp, shape, grad_qkv,
+              scratch, stream);
 }
 
 template void attention_forward<float>(comm::DeviceSpan<const float>, const AttentionShape&, comm::DeviceSpan<float>,
@@ -120,5 +153,23 @@ template void attention_backward<Fp16>(comm::DeviceSpan<const Fp16>, comm::Devic
                                        comm::DeviceSpan<const Fp16>, comm::DeviceSpan<const float>,
                                        const AttentionShape&, comm::DeviceSpan<Fp16>, comm::DeviceSpan<float>,
                                        comm::Stream&);
+template void plain_attention_forward<float>(comm::DeviceSpan<const float>, const AttentionShape&,
+                                             comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::Stream&);
+template void plain_attention_forward<Bf16>(comm::DeviceSpan<const Bf16>, const AttentionShape&,
+                                            comm::DeviceSpan<float>, comm::DeviceSpan<Bf16>, comm::Stream&);
+template void plain_attention_forward<Fp16>(comm::DeviceSpan<const Fp16>, const AttentionShape&,
+                                            comm::DeviceSpan<float>, comm::DeviceSpan<Fp16>, comm::Stream&);
+template void plain_attention_backward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
+                                              comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
+                                              const AttentionShape&, comm::DeviceSpan<float>, comm::DeviceSpan<float>,
+                                              comm::Stream&);
+template void plain_attention_backward<Bf16>(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
+                                             comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const float>,
+                                             const AttentionShape&, comm::DeviceSpan<Bf16>, comm::DeviceSpan<float>,
+                                             comm::Stream&);
+template void plain_attention_backward<Fp16>(comm::DeviceSpan<const Fp16>, comm::DeviceSpan<const Fp16>,
+                                             comm::DeviceSpan<const Fp16>, comm::DeviceSpan<const float>,
+                                             const AttentionShape&, comm::DeviceSpan<Fp16>, comm::DeviceSpan<float>,
+                                             comm::Stream&);
 
 }  // namespace droptest::models

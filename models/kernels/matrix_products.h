@@ -25,7 +25,7 @@ enum class FloatProducts : std::uint8_t { kExact, kTf32 };
 template <class E>
 class MatrixProducts {
  public:
-  /// Who adds biases and computes GELU: the library within the GEMM where it can, or, for tests, always own kernels.
+  /// Who adds biases and computes GELU: the library within the GEMM where it can, or always own kernels.
   enum class Epilogues : std::uint8_t { kFused, kOwnKernels };
   /// The stream is borrowed. Throws: DeviceError.
   explicit MatrixProducts(comm::Stream& stream, Epilogues epilogues = Epilogues::kFused,

@@ -10,6 +10,7 @@
 #include "comm/device/device_buffer.h"
 #include "comm/device/device_tensor.h"
 #include "comm/device/stream.h"
+#include "models/kernels/attention_kernel.h"
 #include "models/kernels/bf16.h"
 #include "models/kernels/fp16.h"
 #include "models/kernels/matrix_products.h"
@@ -18,6 +19,8 @@
 #include "models/kernels/tensor_segments.h"
 #include "models/kernels/token_groups.h"
 #include "models/ops/cuda_offload.h"
+#include "models/ops/device_spans.h"
+#include "models/ops/kernel_registry.h"
 #include "sim/error.h"
 
 namespace droptest::models {
@@ -38,7 +41,15 @@ std::int64_t rounded_up(std::int64_t value, std::int64_t multiple) {
 
 class CudaForm final : public OpsForm {
  public:
-  CudaForm(const CudaOpsOptions& options, int world_size) : options_(options), world_size_(world_size) {}
+  CudaForm(const CudaOpsOptions& options, int world_size)
+      : options_(options),
+        world_size_(world_size),
+        attention_(make_attention(options.kernels, KernelDevice::kCuda)),
+        fuses_cross_entropy_(kernel_name(options.kernels, "cross_entropy", KernelDevice::kCuda) == "fused") {
+    check_kernels(options.kernels, KernelDevice::kCuda);
+  }
+
+  const AttentionKernel& attention() const { return *attention_; }
 
   OpsTypes types() const override {
     const ElementType compute = element_type(options_.precision.compute);
@@ -49,10 +60,14 @@ class CudaForm final : public OpsForm {
             ElementType::kFloat32,
             ElementType::kFloat32};
   }
-  std::uint64_t attention_statistics_elems(const AttentionShape& shape) const override { return row_heads(shape); }
-  std::uint64_t attention_forward_scratch_elems(const AttentionShape& /*shape*/) const override { return 0; }
+  std::uint64_t attention_statistics_elems(const AttentionShape& shape) const override {
+    return attention_->statistics_elems(shape);
+  }
+  std::uint64_t attention_forward_scratch_elems(const AttentionShape& shape) const override {
+    return attention_->forward_scratch_elems(shape, 0);
+  }
   std::uint64_t attention_backward_scratch_elems(const AttentionShape& shape) const override {
-    return row_heads(shape);
+    return attention_->backward_scratch_elems(shape, 0);
   }
   std::uint64_t norm_scratch_elems(std::int64_t rows, std::int64_t width) const override {
     return layernorm_scratch_elems(rows, width);
@@ -69,15 +84,13 @@ class CudaForm final : public OpsForm {
     chunks.rows = std::min({rounded_up((rows + count - 1) / count, kChunkRows), most_rows, rows});
     return chunks;
   }
-  bool fuses_cross_entropy() const override { return true; }
+  bool fuses_cross_entropy() const override { return fuses_cross_entropy_; }
 
  private:
-  static std::uint64_t row_heads(const AttentionShape& s) {
-    return static_cast<std::uint64_t>(s.batch * s.heads * s.length);
-  }
-
   CudaOpsOptions options_;
   int world_size_;
+  std::unique_ptr<AttentionKernel> attention_;
+  bool fuses_cross_entropy_;
 };
 
 /// Waits for the work that is put on the stream before it goes.
@@ -104,19 +117,6 @@ struct CudaRanges final : Ops::Ranges {
   TensorSegments segments;
 };
 
-template <class T>
-DeviceSpan<T> span_of(const Tensor& tensor) {
-  DROPTEST_CHECK(tensor.bytes.empty() || tensor.type == comm::element_type_of<T>(), "a tensor of another type");
-  return {reinterpret_cast<T*>(tensor.bytes.data()), tensor.bytes.size() / sizeof(T)};
-}
-template <class T>
-DeviceSpan<const T> span_of(const ConstTensor& tensor) {
-  DROPTEST_CHECK(tensor.bytes.empty() || tensor.type == comm::element_type_of<T>(), "a tensor of another type");
-  return {reinterpret_cast<const T*>(tensor.bytes.data()), tensor.bytes.size() / sizeof(T)};
-}
-
-DeviceSpan<const std::int32_t> span_of(TokenIds tokens) { return {tokens.data, tokens.count}; }
-
 Tensor on_stream(const Tensor& tensor, comm::Stream& stream) { return {tensor.type, tensor.bytes, &stream}; }
 
 /// E, float, Bf16 or Fp16, is the type of activations.
@@ -127,7 +127,10 @@ class CudaOps final : public Ops {
       : form_(options, group.world_size()),
         group_(group),
         stream_(options.device),
-        gemms_(stream_, MatrixProducts<E>::Epilogues::kFused,
+        gemms_(stream_,
+               kernel_name(options.kernels, "matmul", KernelDevice::kCuda) == "cublaslt_unfused"
+                   ? MatrixProducts<E>::Epilogues::kOwnKernels
+                   : MatrixProducts<E>::Epilogues::kFused,
                options.precision.compute == Precision::kTf32 ? FloatProducts::kTf32 : FloatProducts::kExact),
         numbers_(kNumbers, "losses and norms"),
         host_numbers_(kNumbers) {
@@ -225,14 +228,12 @@ class CudaOps final : public Ops {
   }
 
   void attention_forward(ConstTensor qkv, const AttentionShape& shape, Tensor statistics, Tensor output,
-                         Tensor /*scratch*/) override {
-    models::attention_forward<E>(span_of<E>(qkv), shape, span_of<float>(statistics), span_of<E>(output), stream_);
+                         Tensor scratch) override {
+    form_.attention().forward({qkv, statistics, output, scratch}, shape, {nullptr, &stream_});
   }
   void attention_backward(ConstTensor grad_output, ConstTensor qkv, ConstTensor output, ConstTensor statistics,
                           const AttentionShape& shape, Tensor grad_qkv, Tensor scratch) override {
-    models::attention_backward<E>(span_of<E>(grad_output), span_of<E>(qkv), span_of<E>(output),
-                                  span_of<float>(statistics), shape, span_of<E>(grad_qkv), span_of<float>(scratch),
-                                  stream_);
+    form_.attention().backward({grad_output, qkv, output, statistics, grad_qkv, scratch}, shape, {nullptr, &stream_});
   }
 
   void row_maxima(const LogitBlock& b) override { models::row_maxima<E>(b, stream_); }

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "comm/communicator.h"
+#include "models/ops/kernel_choice.h"
 #include "models/ops/ops.h"
 #include "models/precision.h"
 
@@ -16,10 +17,11 @@ struct CudaOpsOptions {
   ModelPrecision precision{};
   int device = 0;                                        ///< as the CUDA runtime numbers it
   std::uint64_t logits_bytes = std::uint64_t{1} << 30U;  ///< most memory for logits: rows come in chunks
+  KernelChoices kernels{};
 };
 
 /// The form of a device's operations on a rank of `world_size`; needs no device. Throws: ConfigError where this build
-/// has no CUDA.
+/// has no CUDA, and for kernels that the registry does not have.
 std::unique_ptr<OpsForm> cuda_ops_form(const CudaOpsOptions& options, int world_size);
 
 /// `group` is borrowed, outlives the operations, and takes tensors of that device. All operations are put on one

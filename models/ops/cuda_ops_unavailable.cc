@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // In place of cuda_ops.cc where CUDA code is not built.
+#include "models/kernels/attention_kernel.h"
 #include "models/ops/cuda_ops.h"
 #include "sim/error.h"
 
@@ -14,5 +15,7 @@ namespace {
 
 std::unique_ptr<OpsForm> cuda_ops_form(const CudaOpsOptions& /*options*/, int /*world_size*/) { refuse(); }
 std::unique_ptr<Ops> make_cuda_ops(const CudaOpsOptions& /*options*/, comm::Communicator& /*group*/) { refuse(); }
+std::unique_ptr<AttentionKernel> make_cuda_flash_attention() { refuse(); }
+std::unique_ptr<AttentionKernel> make_cuda_plain_attention() { refuse(); }
 
 }  // namespace droptest::models

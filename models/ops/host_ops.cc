@@ -12,15 +12,18 @@
 
 #include "models/host_buffer.h"
 #include "models/kernels/adamw.h"
+#include "models/kernels/attention_kernel.h"
 #include "models/kernels/bf16.h"
 #include "models/kernels/chunks.h"
 #include "models/kernels/fp16.h"
 #include "models/kernels/gelu.h"
 #include "models/kernels/matmul.h"
 #include "models/kernels/matmul_bf16.h"
+#include "models/kernels/matmul_kernel.h"
 #include "models/kernels/residual.h"
 #include "models/kernels/sgd.h"
 #include "models/kernels/squares.h"
+#include "models/ops/kernel_registry.h"
 #include "models/ops/offload_file.h"
 #include "models/team.h"
 #include "sim/error.h"
@@ -42,12 +45,18 @@ const HostOpsOptions& validated(const HostOpsOptions& options) {
         "or "
         "/device \"cuda\"");
   }
+  check_kernels(options.kernels, KernelDevice::kHost);
   return options;
 }
 
 class HostForm final : public OpsForm {
  public:
-  HostForm(const HostOpsOptions& options, int world_size) : options_(validated(options)), world_size_(world_size) {}
+  HostForm(const HostOpsOptions& options, int world_size)
+      : options_(validated(options)),
+        world_size_(world_size),
+        attention_(make_attention(options.kernels, KernelDevice::kHost)) {}
+
+  const AttentionKernel& attention() const { return *attention_; }
 
   OpsTypes types() const override {
     const ElementType own = options_.type;
@@ -60,13 +69,13 @@ class HostForm final : public OpsForm {
             own};
   }
   std::uint64_t attention_statistics_elems(const AttentionShape& shape) const override {
-    return models::attention_statistics_elems(shape);
+    return attention_->statistics_elems(shape);
   }
   std::uint64_t attention_forward_scratch_elems(const AttentionShape& shape) const override {
-    return attention_scratch_elems(shape, options_.threads);
+    return attention_->forward_scratch_elems(shape, options_.threads);
   }
   std::uint64_t attention_backward_scratch_elems(const AttentionShape& shape) const override {
-    return attention_scratch_elems(shape, options_.threads);
+    return attention_->backward_scratch_elems(shape, options_.threads);
   }
   std::uint64_t norm_scratch_elems(std::int64_t /*rows*/, std::int64_t /*width*/) const override { return 0; }
   bool gelu_needs_room() const override { return false; }
@@ -83,6 +92,7 @@ class HostForm final : public OpsForm {
  private:
   HostOpsOptions options_;
   int world_size_;
+  std::unique_ptr<AttentionKernel> attention_;
 };
 
 class HostMemory final : public Ops::Memory {
@@ -117,7 +127,9 @@ class HostOps final : public Ops {
         team_(options.threads),
         group_(group),
         times_(times),
-        multiplies_bf16_(has_bf16_products() && options.narrow_products == HostOpsOptions::NarrowProducts::kFastest),
+        matmul_(make_matmul(options.kernels)),
+        multiplies_bf16_(has_bf16_products() && matmul_->multiplies_bf16() &&
+                         options.narrow_products == HostOpsOptions::NarrowProducts::kFastest),
         offload_directory_(options.offload_directory) {}
 
   const OpsForm& form() const override { return form_; }
@@ -251,15 +263,12 @@ class HostOps final : public Ops {
   void attention_forward(ConstTensor qkv, const AttentionShape& shape, Tensor statistics, Tensor output,
                          Tensor scratch) override {
     const PhaseScope scope(times_, Phase::kAttention);
-    const SingleThreadedLibraries single_threaded;
-    models::attention_forward<T>(qkv.as<T>(), shape, statistics.as<T>(), output.as<T>(), scratch.as<T>(), team_);
+    form_.attention().forward({qkv, statistics, output, scratch}, shape, {&team_, nullptr});
   }
-  void attention_backward(ConstTensor grad_output, ConstTensor qkv, ConstTensor /*output*/, ConstTensor statistics,
+  void attention_backward(ConstTensor grad_output, ConstTensor qkv, ConstTensor output, ConstTensor statistics,
                           const AttentionShape& shape, Tensor grad_qkv, Tensor scratch) override {
     const PhaseScope scope(times_, Phase::kAttention);
-    const SingleThreadedLibraries single_threaded;
-    models::attention_backward<T>(grad_output.as<T>(), qkv.as<T>(), statistics.as<T>(), shape, grad_qkv.as<T>(),
-                                  scratch.as<T>(), team_);
+    form_.attention().backward({grad_output, qkv, output, statistics, grad_qkv, scratch}, shape, {&team_, nullptr});
   }
 
   void row_maxima(const LogitBlock& b) override {
@@ -463,19 +472,23 @@ class HostOps final : public Ops {
       if (b.type != ElementType::kFloat32) {
         const ConstTensor used_a = elements(a.values, 0, a_rows * a_columns);
         const ConstTensor used_b = elements(b, 0, b_rows * b_columns);
-        matmul<float>(transpose_a, dense(widened(used_a, widened_a_), a_rows, a_columns), transpose_b,
-                      dense(widened(used_b, widened_b_), b_rows, b_columns), 1.0F, beta, result, team_);
+        matmul_->multiply(
+            Product<float>{transpose_a, dense(widened(used_a, widened_a_), a_rows, a_columns), transpose_b,
+                           dense(widened(used_b, widened_b_), b_rows, b_columns), 1.0F, beta, result},
+            team_);
         return;
       }
     }
-    matmul<T>(transpose_a, dense(a.values.as<T>().data(), a_rows, a_columns), transpose_b,
-              dense(b.as<T>().data(), b_rows, b_columns), static_cast<T>(factor), beta, result, team_);
+    matmul_->multiply(Product<T>{transpose_a, dense(a.values.as<T>().data(), a_rows, a_columns), transpose_b,
+                                 dense(b.as<T>().data(), b_rows, b_columns), static_cast<T>(factor), beta, result},
+                      team_);
   }
 
   HostForm form_;
   Team team_;
   comm::Communicator& group_;
   PhaseTimes* times_;
+  std::unique_ptr<MatmulKernel> matmul_;
   bool multiplies_bf16_;
   std::string offload_directory_;
   std::optional<OffloadFile> offload_;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "comm/communicator.h"
+#include "models/ops/kernel_choice.h"
 #include "models/ops/ops.h"
 #include "models/phase_times.h"
 #include "models/precision.h"
@@ -24,10 +25,11 @@ struct HostOpsOptions {
   /// GEMMs with 16-bit operands: by the processor's instructions for their type where it has them, or always in
   /// float32.
   enum class NarrowProducts : std::uint8_t { kFastest, kInFloat } narrow_products = NarrowProducts::kFastest;
+  KernelChoices kernels{};
 };
 
-/// The form of the host's operations on a rank of `world_size`. Throws: ConfigError for 16-bit floats with float64, and
-/// for TF32.
+/// The form of the host's operations on a rank of `world_size`. Throws: ConfigError for 16-bit floats with float64, for
+/// TF32, and those of make_attention() and make_matmul().
 std::unique_ptr<OpsForm> host_ops_form(const HostOpsOptions& options, int world_size);
 
 /// `group` is borrowed. `times`: gets the time of each phase added, where given. Both outlive the operations.

@@ -13,6 +13,7 @@
 #include "models/kernels/bf16.h"
 #include "models/ops/cuda_ops.h"
 #include "models/ops/host_ops.h"
+#include "models/ops/kernel_registry.h"
 #include "tests/models/formula_model.h"
 
 namespace droptest::models {
@@ -23,6 +24,15 @@ struct Implementation {
   std::function<std::unique_ptr<OpsForm>(int world_size)> form;
   double tolerance;  ///< |difference| / |reference| of a case: rounding of the narrowest type, some operations deep
 };
+
+/// The last kernel of each operation in the registry.
+inline KernelChoices last_kernels(KernelDevice device) {
+  KernelChoices kernels;
+  for (const KernelEntry& entry : kernel_entries()) {
+    if (entry.device == device) kernels[std::string(entry.operation)] = {std::string(entry.name)};
+  }
+  return kernels;
+}
 
 inline std::vector<Implementation> implementations() {
   constexpr ModelPrecision kBf16{Precision::kBfloat16, Precision::kFloat32};
@@ -44,14 +54,22 @@ inline std::vector<Implementation> implementations() {
   if (has_bf16_products()) add_host("host bfloat16 GEMMs", comm::ElementType::kFloat32, kBf16, 1, 1e-2);
   add_host("host bfloat16 GEMMs in float", comm::ElementType::kFloat32, kBf16, 1, 1e-2);
   add_host("host float16 GEMMs", comm::ElementType::kFloat32, kFp16, 3, 2e-3);
+  const auto add_reference_kernels = [&](std::string name, comm::ElementType type, double tolerance) {
+    const HostOpsOptions options{.type = type, .threads = 2, .kernels = last_kernels(KernelDevice::kHost)};
+    all.push_back({std::move(name), [=](comm::Communicator& group) { return make_host_ops(options, group); },
+                   [=](int world_size) { return host_ops_form(options, world_size); }, tolerance});
+  };
+  add_reference_kernels("host float64, reference kernels", comm::ElementType::kFloat64, 1e-13);
+  add_reference_kernels("host float32, reference kernels", comm::ElementType::kFloat32, 1e-6);
   if (!comm::survey_devices().absence.empty()) return all;
-  const auto add_cuda = [&](std::string name, ModelPrecision precision, double tolerance) {
-    const CudaOpsOptions options{.precision = precision};
+  const auto add_cuda = [&](std::string name, ModelPrecision precision, double tolerance, KernelChoices kernels = {}) {
+    const CudaOpsOptions options{.precision = precision, .kernels = std::move(kernels)};
     all.push_back({std::move(name), [=](comm::Communicator& group) { return make_cuda_ops(options, group); },
                    [=](int world_size) { return cuda_ops_form(options, world_size); }, tolerance});
   };
   add_cuda("CUDA float32", {}, 1e-6);
   add_cuda("CUDA bfloat16", kBf16, 1e-2);
+  add_cuda("CUDA bfloat16, other kernels", kBf16, 1e-2, last_kernels(KernelDevice::kCuda));
   add_cuda("CUDA float16", kFp16, 2e-3);
   add_cuda("CUDA TF32", {Precision::kTf32, Precision::kFloat32}, 2e-3);
   return all;

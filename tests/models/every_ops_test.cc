@@ -5,104 +5,28 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "comm/bfloat16.h"
 #include "models/kernels/cross_entropy.h"
 #include "models/optimizer.h"
 #include "tests/models/every_implementation.h"
+#include "tests/models/ops_bench.h"
 
 namespace droptest::models {
 namespace {
 
 using comm::ElementType;
 using comm::Tensor;
-using Numbers = std::vector<double>;
 
 constexpr std::int64_t kBatch = 2;
 constexpr std::int64_t kLength = 3;
 constexpr std::int64_t kRows = kBatch * kLength;
 constexpr std::int64_t kWidth = 12;
 constexpr std::int64_t kInner = 20;
-
-/// Operations with tensors of formula numbers, and their results as doubles.
-class Bench {
- public:
-  explicit Bench(Ops& operations) : ops(operations) {}
-
-  Ops& ops;
-  OpsTypes types = ops.form().types();
-
-  Tensor tensor(const Numbers& numbers, ElementType type) {
-    Tensor result = empty(static_cast<std::int64_t>(numbers.size()), type);
-    std::vector<std::byte> bytes(result.bytes.size());
-    for (std::size_t i = 0; i < numbers.size(); ++i) put(numbers[i], type, bytes, i);
-    ops.copy_from_host(bytes, result);
-    return result;
-  }
-  Tensor formula(std::uint64_t stream, std::int64_t elems, ElementType type, double around = 0) {
-    Numbers numbers;
-    for (std::int64_t i = 0; i < elems; ++i) numbers.push_back(around + mixed(stream, static_cast<std::uint64_t>(i)));
-    return tensor(numbers, type);
-  }
-  Tensor activations(std::uint64_t stream, std::int64_t elems) { return formula(stream, elems, types.activations); }
-  Tensor empty(std::int64_t elems, ElementType type) {
-    const std::uint64_t bytes = static_cast<std::uint64_t>(elems) * comm::element_bytes(type);
-    memory_.push_back(ops.allocate(bytes, "a test", Ops::Content::kZeros));
-    return {type, {memory_.back()->data(), static_cast<std::size_t>(bytes)}, ops.stream()};
-  }
-  Tensor room(std::int64_t elems) {
-    return types.operands == types.activations ? Tensor() : empty(elems, types.operands);
-  }
-  Operand operand(const Tensor& values, double factor = 1) {
-    return ops.operand(values, factor, room(static_cast<std::int64_t>(values.count_elems())));
-  }
-  TokenIds tokens(const std::vector<std::int32_t>& list) {
-    memory_.push_back(ops.allocate(list.size() * sizeof(std::int32_t), "a test", Ops::Content::kZeros));
-    const TokenIds ids{reinterpret_cast<std::int32_t*>(memory_.back()->data()), list.size()};
-    ops.take_tokens(list, ids);
-    return ids;
-  }
-  /// With a gradient of ones.
-  Weight weight(std::uint64_t stream, std::int64_t elems, double around = 0) {
-    return {formula(stream, elems, types.activations, around), formula(stream, elems, types.operands, around),
-            tensor(Numbers(static_cast<std::size_t>(elems), 1.0), types.parameters)};
-  }
-
-  void keep(const comm::ConstTensor& tensor) {
-    std::vector<std::byte> bytes(tensor.bytes.size());
-    ops.copy_to_host(tensor, bytes);
-    ops.synchronize();
-    for (std::size_t i = 0; i < tensor.count_elems(); ++i) results.push_back(get(tensor.type, bytes, i));
-  }
-  Numbers results;
-
- private:
-  static void put(double number, ElementType type, std::vector<std::byte>& bytes, std::size_t i) {
-    const auto write = [&](auto value) { std::memcpy(bytes.data() + i * sizeof(value), &value, sizeof(value)); };
-    if (type == ElementType::kFloat64) return write(number);
-    if (type == ElementType::kFloat32) return write(static_cast<float>(number));
-    if (type == ElementType::kFloat16) return write(comm::to_fp16(static_cast<float>(number)));
-    write(comm::to_bf16(static_cast<float>(number)));
-  }
-  static double get(ElementType type, const std::vector<std::byte>& bytes, std::size_t i) {
-    const auto read = [&](auto value) {
-      std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
-      return value;
-    };
-    if (type == ElementType::kFloat64) return read(double{});
-    if (type == ElementType::kFloat32) return static_cast<double>(read(float{}));
-    if (type == ElementType::kFloat16) return static_cast<double>(comm::to_float(read(comm::Fp16{})));
-    return static_cast<double>(comm::to_float(read(comm::Bf16{})));
-  }
-
-  std::vector<std::unique_ptr<Ops::Memory>> memory_;
-};
 
 NormForward norm_of(Bench& b) {
   NormForward n;

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The place of one head of one sequence in the packed rows of attention.h.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <span>
+
+#include "models/kernels/attention.h"
+
+namespace droptest::models {
+
+/// Of scores: 1 / sqrt(D).
+inline double attention_scale(const AttentionShape& shape) {
+  return 1.0 / std::sqrt(static_cast<double>(shape.head_width));
+}
+
+template <class T>
+struct AttentionHead {
+  std::int64_t qkv_stride;     ///< elements from a row of q, k or v to the next
+  std::int64_t output_stride;  ///< the same of the output
+  const T* q;
+  const T* k;
+  const T* v;
+  std::int64_t qkv_offset;  ///< of q in the packed rows
+  std::int64_t output_offset;
+};
+
+/// `index` counts heads within sequences: 0 to B x NH - 1.
+template <class T>
+AttentionHead<T> attention_head(std::span<const T> qkv, const AttentionShape& shape, std::int64_t index) {
+  const std::int64_t part = shape.heads * shape.head_width;
+  const std::int64_t first_row = index / shape.heads * shape.length;
+  const std::int64_t column = index % shape.heads * shape.head_width;
+  const T* q = qkv.data() + first_row * 3 * part + column;
+  return {3 * part, part, q, q + part, q + 2 * part, first_row * 3 * part + column, first_row * part + column};
+}
+
+}  // namespace droptest::models
