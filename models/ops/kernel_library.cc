@@ -266,8 +266,9 @@ class LibraryMatmul final : public MatmulKernel {
 }  // namespace
 
 KernelLibrary::KernelLibrary(const std::string& path, std::string pointer) : path_(path), pointer_(std::move(pointer)) {
-  // With a slash, so that the loader takes this file and searches no folders.
-  handle_ = ::dlopen(std::filesystem::absolute(path).c_str(), RTLD_NOW | RTLD_LOCAL);
+  // With a slash, so that the loader takes this file and searches no folders. Never unloaded: an object may have
+  // threads.
+  handle_ = ::dlopen(std::filesystem::absolute(path).c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle_ == nullptr) {
     throw ConfigError(error_text("the system does not load it: " + last_loader_error() + "; want a shared object"));
   }

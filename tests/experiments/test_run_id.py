@@ -12,7 +12,7 @@ def leave_paths_out(value):
     """A file counts by its hash."""
     paths = []
     if isinstance(value, dict) and ("sha256" in value or "crc32c" in value):
-        paths += ["text", "weights", "file", "manifest"]
+        paths += ["text", "weights", "file", "manifest", "library"]
         paths += ["tokens"] if "bytes" not in value else []
     if isinstance(value, dict) and "files" in value:
         paths += ["shards", "validation_shards", "manifest"]
@@ -69,8 +69,9 @@ def test_the_id_of_a_run_is_that_of_its_spec_file(tmp_path):
         id_of_run(tmp_path, training=TRAINING, network={}),
         id_of_run(tmp_path, training=TRAINING, data={"shards": ["corp*.txt"], "format": "text", "lost_limit": 0.5}),
         id_of_run(tmp_path, training=TRAINING, data=manifest_of(tmp_path)),
+        id_of_run(tmp_path, training=TRAINING, kernels={"matmul": "eigen"}),
     }
-    assert len(ids) == 8
+    assert len(ids) == 9
 
 
 @pytest.mark.parametrize("other", [{"description": "other words"}, {"record": {"every_steps": 1}}])

@@ -71,7 +71,8 @@ TEST(KernelLibrary, TheExampleAgreesWithTheReferenceOnAnyNumberOfThreads) {
   const KernelChoices example{{"attention", {"", kExample}}, {"matmul", {"", kExample}}};
   const KernelChoices reference{{"attention", {"reference"}}, {"matmul", {"reference"}}};
   comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
-    for (const auto& [type, tolerance] : {std::pair(ElementType::kFloat64, 1e-13), {ElementType::kFloat32, 1e-6}}) {
+    for (const auto& [type, tolerance] :
+         {std::pair(ElementType::kFloat64, 1e-13), std::pair(ElementType::kFloat32, 1e-6)}) {
       const Numbers want = results_with({.type = type, .kernels = reference}, group);
       const Numbers got = results_with({.type = type, .kernels = example}, group);
       EXPECT_LE(relative_difference(got, want), tolerance);

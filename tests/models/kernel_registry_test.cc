@@ -271,6 +271,25 @@ TEST(KernelRegistry, RefusesWhatItDoesNotHave) {
   });
 }
 
+TEST(KernelRegistry, TheKernelThatIsChosenRuns) {
+  const auto cases = all_cases();
+  std::map<std::pair<std::string_view, KernelDevice>, std::set<Numbers>> seen;
+  comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
+    for (const KernelEntry& entry : entries_here()) {
+      const bool is_cuda = entry.device == KernelDevice::kCuda;
+      const std::unique_ptr<Ops> ops =
+          ops_with(entry, is_cuda ? ElementType::kBfloat16 : ElementType::kFloat32, 1, group);
+      Numbers all;
+      for (const Case& one : cases.at(entry.operation)) {
+        const Numbers results = results_of(*ops, one);
+        all.insert(all.end(), results.begin(), results.end());
+      }
+      EXPECT_TRUE((seen[{entry.operation, entry.device}].insert(all).second))
+          << entry.name << " has the bits of another kernel of " << entry.operation;
+    }
+  });
+}
+
 // The form of a kernel is its own: the reference saves nothing and works on all pairs of tokens.
 TEST(KernelRegistry, AKernelSaysWhatMemoryItNeeds) {
   const AttentionShape shape{2, 10, 3, 4};
