@@ -20,6 +20,11 @@ bool carries_gradients(TrafficClass traffic_class) {
   }
 }
 
+std::optional<TrafficClass> repeated_class(TrafficClass traffic_class) {
+  if (traffic_class == TrafficClass::kTpRecomputation) return TrafficClass::kTpForward;
+  return std::nullopt;
+}
+
 std::string_view traffic_class_name(TrafficClass traffic_class) {
   switch (traffic_class) {
     case TrafficClass::kControl:
@@ -44,6 +49,8 @@ std::string_view traffic_class_name(TrafficClass traffic_class) {
       return "sequence_backward";
     case TrafficClass::kOuter:
       return "outer";
+    case TrafficClass::kTpRecomputation:
+      return "tp_recomputation";
   }
   DROPTEST_CHECK(false, "traffic class " + std::to_string(static_cast<int>(traffic_class)));
   return {};

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace droptest::sim {
@@ -22,6 +23,7 @@ enum class TrafficClass : std::uint8_t {
   kEmbeddingGradient = 8,  ///< gradients of tied embeddings at the two ends of a pipeline
   kSequenceBackward = 9,   ///< sequence parallelism, backward
   kOuter = 10,             ///< outer steps of local SGD
+  kTpRecomputation = 11,   ///< tensor parallelism: sums of activations again, of blocks that are computed again
 };
 
 /// In the order of their values.
@@ -29,11 +31,15 @@ inline constexpr std::array kAllTrafficClasses = {
     TrafficClass::kControl,          TrafficClass::kTpForward,       TrafficClass::kTpBackward,
     TrafficClass::kDpGradient,       TrafficClass::kParameterGather, TrafficClass::kPpActivation,
     TrafficClass::kPpGradient,       TrafficClass::kSequenceForward, TrafficClass::kEmbeddingGradient,
-    TrafficClass::kSequenceBackward, TrafficClass::kOuter,
+    TrafficClass::kSequenceBackward, TrafficClass::kOuter,           TrafficClass::kTpRecomputation,
 };
 
 /// Whether its messages are gradients, which a loss scale multiplies.
 bool carries_gradients(TrafficClass traffic_class);
+
+/// The class whose messages this one sends again: receivers use the values that they received the first time. Absent:
+/// it sends nothing again.
+std::optional<TrafficClass> repeated_class(TrafficClass traffic_class);
 
 /// The name in specs and records, e.g. "tp_forward".
 std::string_view traffic_class_name(TrafficClass traffic_class);

@@ -10,6 +10,7 @@ from typing import Any
 CLASSES = {
     "tp_forward": "tensor parallel, forward",
     "tp_backward": "tensor parallel, backward",
+    "tp_recomputation": "tensor parallel, recomputation",
     "dp_gradient": "data parallel, gradients",
     "parameter_gather": "ZeRO, parameters",
 }

@@ -23,7 +23,9 @@ LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
     : group_(group), arguments_(arguments), arrival_(group.arrival_of(arguments.message)) {
   RankState& state = *group.state;
   const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;
-  is_sampled_ = group.samples(operation == Operation::kSend ? input.type : output.type);
+  // Of messages that are sent again, no received value is used.
+  is_sampled_ = group.samples(operation == Operation::kSend ? input.type : output.type) &&
+                !sim::repeated_class(message.traffic_class);
   CallFates fates;
   const LayerKey key{message.traffic_class, message.layer};
   fates.group = group.number();

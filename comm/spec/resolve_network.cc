@@ -64,9 +64,12 @@ class NetworkResolver {
     gather_loss_named_ = false;
     gather_links_named_ = false;
     apply(all, "/network", resolved);
-    if (all.contains("classes") && all["classes"].contains(name)) {
-      apply(all["classes"][name], "/network/classes/" + name, resolved);
-    }
+    const json classes = all.value("classes", json::object());
+    const std::optional<sim::TrafficClass> first_time = sim::repeated_class(traffic_class);
+    const std::string section =
+        first_time && !classes.contains(name) ? std::string(sim::traffic_class_name(*first_time)) : name;
+    if (classes.contains(section)) apply(classes[section], "/network/classes/" + section, resolved);
+    if (first_time) leave_values_out(classes.value(name, json::object()), "/network/classes/" + name, resolved);
     if (resolved["path"] == kChosenPath) {
       report(where_ + ": " + places_["path"] +
              ": got \"auto\", which has a meaning in the spec of a run alone, whose " +
@@ -125,6 +128,20 @@ class NetworkResolver {
   }
 
  private:
+  /// Receivers do not use the values of messages that are sent again.
+  void leave_values_out(const json& own, const std::string& pointer, json& resolved) {
+    for (const char* member : {"/fill", "/reduce/fill", "/gather/fill", "/recovery/error_feedback"}) {
+      const json::json_pointer place(member);
+      if (!own.contains(place) || own[place] == "zero") continue;
+      report(
+          where_ + ": " + pointer + member + ": got " + quote_json(own[place]) +
+          ", which has no meaning for messages that are sent again: receivers use the values of the first time; want "
+          "it absent");
+    }
+    for (const sim::Half half : kBothHalves) resolved[name_of(half)]["fill"] = "zero";
+    if (resolved.contains("recovery")) resolved["recovery"].erase("error_feedback");
+  }
+
   void apply(const json& layer, const std::string& pointer, json& resolved) {
     if (layer.contains("path")) resolved.erase("sized_paths");
     for (const char* key : {"path", "sized_paths", "group_ranks", "payload_bytes", "consistency", "burst_scope"}) {

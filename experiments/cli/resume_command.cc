@@ -87,6 +87,8 @@ std::vector<std::string> without_idle_classes(nlohmann::json spec, const std::ve
   };
   const std::vector<std::pair<bool, std::vector<const char*>>> idle = {
       {extent("tensor") == 1, {"tp_forward", "tp_backward"}},
+      {extent("tensor") == 1 || spec.value(nlohmann::json::json_pointer("/memory/recompute_traffic"), "kept") == "kept",
+       {"tp_recomputation"}},
       {extent("data") == 1, {"dp_gradient"}},
       {extent("data") == 1 || extent("zero") == 0, {"parameter_gather"}},
       {extent("pipeline") == 1, {"pp_activation", "pp_gradient", "embedding_gradient"}}};

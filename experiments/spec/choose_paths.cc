@@ -119,6 +119,8 @@ void choose_paths(json& network, const std::vector<sim::TrafficClass>& in_use, c
   json chosen = network;
   for (const sim::TrafficClass traffic_class : in_use) {
     const std::string name(sim::traffic_class_name(traffic_class));
+    // It has the section of the class that it repeats.
+    if (sim::repeated_class(traffic_class) && !network.contains(json::json_pointer("/classes/" + name))) continue;
     const std::string pointer = pointer_of(network, name);
     if (json({{"network", network}}).at(json::json_pointer(pointer)) != comm::kChosenPath) continue;
     if (time.is_null()) {

@@ -31,6 +31,8 @@ std::string wanted_for(const std::string& class_name) {
     case sim::TrafficClass::kTpForward:
     case sim::TrafficClass::kTpBackward:
       return "want /parallel/tensor 2 or more";
+    case sim::TrafficClass::kTpRecomputation:
+      return "want /memory/recompute_traffic \"sent\" with /parallel/tensor 2 or more";
     case sim::TrafficClass::kDpGradient:
       return "want /parallel/data 2 or more";
     case sim::TrafficClass::kParameterGather:

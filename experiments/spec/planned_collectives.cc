@@ -18,6 +18,28 @@ using sim::TrafficClass;
 
 bool has_16_bits(models::Precision precision) { return comm::element_bytes(models::element_type(precision)) == 2; }
 
+/// Blocks that a step computes again, over all micro-batches: a backward pass in two parts does it in each.
+std::uint64_t blocks_computed_again(const RunConfig& config) {
+  const models::SlotOptions memory = config.memory.options(config.model.layers);
+  const auto blocks = [&memory](const models::StageRange& stage) {
+    std::uint64_t number = 0;
+    for (int layer = stage.first; layer < stage.last; ++layer) number += memory.sends_again(layer) ? 1 : 0;
+    return number;
+  };
+  const auto plan = pipeline_plan(config);
+  if (plan == nullptr) {
+    return blocks(models::StageRange::whole(config.model)) * static_cast<std::uint64_t>(config.training.accumulation);
+  }
+  std::uint64_t number = 0;
+  for (const auto& steps : plan->program.ranks) {
+    for (const models::PipelineStep& step : steps) {
+      if (step.kind != models::PipelineStep::Kind::kCompute || step.action.is_forward()) continue;
+      number += blocks(plan->stages[static_cast<std::size_t>(step.action.stage)]);
+    }
+  }
+  return number;
+}
+
 /// Of each layer, and of the embedding or the LM head: docs/models.md.
 std::vector<PlannedCollective> of_activations(const RunConfig& config, comm::FateSimulation call) {
   const TrainingConfig& training = config.training;
@@ -25,7 +47,10 @@ std::vector<PlannedCollective> of_activations(const RunConfig& config, comm::Fat
   call.elements = static_cast<std::uint64_t>(training.batch_sequences) *
                   static_cast<std::uint64_t>(training.sequence_tokens) *
                   static_cast<std::uint64_t>(config.model.width) / (halves ? 2 : 1);
-  const std::uint64_t messages = 2 * static_cast<std::uint64_t>(config.model.layers) + 1;
+  const std::uint64_t messages = call.traffic_class == TrafficClass::kTpRecomputation
+                                     ? 2 * blocks_computed_again(config)
+                                     : 2 * static_cast<std::uint64_t>(config.model.layers) + 1;
+  if (messages == 0) return {};
   return {{std::move(call), messages * static_cast<std::uint64_t>(config.parallel.data)}};
 }
 
@@ -110,6 +135,7 @@ std::vector<PlannedCollective> planned_collectives(const RunConfig& config, Traf
   switch (traffic_class) {
     case TrafficClass::kTpForward:
     case TrafficClass::kTpBackward:
+    case TrafficClass::kTpRecomputation:
       if (!of_group(ParallelDimension::kTensor)) return {};
       return of_activations(config, std::move(call));
     case TrafficClass::kDpGradient:

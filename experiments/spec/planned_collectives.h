@@ -23,9 +23,9 @@ std::optional<sim::TrafficClass> scattered_class(const RunConfig& config);
 
 /// Those of a micro-batch in tp_forward and tp_backward: sums of activations; those of one reduction of all gradients
 /// in dp_gradient; those of one gather of all parameters in parameter_gather; the messages of a micro-batch in
-/// pp_activation and pp_gradient, as broadcasts to one rank; the sums of a step in embedding_gradient. Tensors of
-/// 16-bit floats count as half as many floats. Reads the members model, parallel, sharding, pipeline, device and
-/// training. None of a class that the run does not use.
+/// pp_activation and pp_gradient, as broadcasts to one rank; the sums of a step in embedding_gradient and in
+/// tp_recomputation. Tensors of 16-bit floats count as half as many floats. Reads the members model, parallel,
+/// sharding, pipeline, memory, device and training. None of a class that the run does not use.
 std::vector<PlannedCollective> planned_collectives(const RunConfig& config, sim::TrafficClass traffic_class);
 
 }  // namespace droptest::experiments

@@ -38,6 +38,9 @@ std::vector<sim::TrafficClass> classes_in_use(const RunConfig& config) {
   if (config.parallel.tensor > 1) {
     classes.push_back(sim::TrafficClass::kTpForward);
     classes.push_back(sim::TrafficClass::kTpBackward);
+    if (config.memory.traffic == models::RecomputeTraffic::kSent) {
+      classes.push_back(sim::TrafficClass::kTpRecomputation);
+    }
   }
   if (config.parallel.data > 1) classes.push_back(sim::TrafficClass::kDpGradient);
   if (config.sharding.shards_state()) classes.push_back(sim::TrafficClass::kParameterGather);
@@ -99,9 +102,13 @@ class Resolver {
     if (config_.parallel.pipeline > 1) comm::require_none(errors_);  // the rest reads the stages
     resolve_failures(full_, where_, config_, errors_);
     resolve_elastic(full_, where_, config_, errors_);
+    if (errors_.empty()) resolve_memory(full_, where_, config_, errors_);
     resolve_network_section();
     if (errors_.empty()) check_places();
-    if (errors_.empty()) resolve_memory(full_, where_, config_, errors_);
+    if (errors_.empty()) {
+      const bool has_deadline = comm::network_use(full_.value("time", json())) == comm::NetworkUse::kDeadline;
+      check_memory(given_, where_, config_, has_deadline, errors_);
+    }
     check_alerts();
     check_profile();
     resolve_time_section();
@@ -411,8 +418,9 @@ class Resolver {
     const bool halves = comm::element_bytes(models::element_type(config_.training.precision.message)) == 2;
     for (const sim::TrafficClass traffic_class : classes_in_use(config_)) {
       for (const PlannedCollective& planned : planned_collectives(config_, traffic_class)) {
-        const bool activations =
-            traffic_class == sim::TrafficClass::kTpForward || traffic_class == sim::TrafficClass::kTpBackward;
+        const bool activations = traffic_class == sim::TrafficClass::kTpForward ||
+                                 traffic_class == sim::TrafficClass::kTpBackward ||
+                                 traffic_class == sim::TrafficClass::kTpRecomputation;
         const bool in_halves = halves && activations;
         // Uneven parts are judged as if all were as large as the largest.
         const auto& counts = planned.call.counts;

@@ -45,6 +45,7 @@ bool has_equal_results(const comm::ClassNetwork& network) {
 models::SlotOptions MemoryConfig::options(int layers) const {
   models::SlotOptions options;
   options.place = place;
+  options.traffic = traffic;
   if (recompute == Recompute::kSaveAll) return options;
   options.recompute.resize(static_cast<std::size_t>(layers), Recompute::kSaveAll);
   for (int layer = every - 1; layer < layers; layer += every) {
@@ -56,6 +57,7 @@ models::SlotOptions MemoryConfig::options(int layers) const {
 std::string why_ranks_differ(const RunConfig& config) {
   for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
     const auto& network = config.network.of(of);
+    if (sim::repeated_class(of)) continue;  // its values are not used
     if (!network || (!loses(network->reduce) && !loses(network->gather))) continue;
     const bool within_layers = of == sim::TrafficClass::kTpForward || of == sim::TrafficClass::kTpBackward;
     if (within_layers && has_equal_results(*network)) continue;
@@ -100,16 +102,22 @@ void resolve_memory(json& spec, const std::string& where, RunConfig& config, std
   };
   memory.place.cut = place("cut", usual.place.cut);
   memory.place.offloaded = place("offload", usual.place.offloaded);
+  if (!section.contains("recompute_traffic")) section["recompute_traffic"] = "kept";
+  if (section["recompute_traffic"] == "sent") memory.traffic = models::RecomputeTraffic::kSent;
+  if (memory.traffic == models::RecomputeTraffic::kSent && !is_full) {
+    report("recompute_traffic", "\"sent\" with /memory/recompute " + comm::quote_json(section["recompute"]) +
+                                    ", want recompute \"full\", whose blocks can repeat their sums over ranks");
+  } else if (memory.traffic == models::RecomputeTraffic::kSent && config.parallel.tensor == 1) {
+    report(
+        "recompute_traffic",
+        "\"sent\" with /parallel/tensor 1, want several tensor-parallel ranks, whose sums are sent again, or \"kept\"");
+  }
   if (memory.every > config.model.layers) {
     report("every", std::to_string(memory.every) + ", want at most " + std::to_string(config.model.layers) +
                         ", the blocks of the model");
   }
   if (memory.place.cut && config.parallel.tensor == 1) {
     report("cut", "true with /parallel/tensor 1, want several tensor-parallel ranks, or no cut");
-  } else if (const std::string why = why_ranks_differ(config); memory.place.cut && !why.empty()) {
-    report("cut", "a cut of saved activations, but " + why +
-                      ", so that activations of tensor-parallel ranks may differ; want \"cut\": false, or " +
-                      "network path \"contribution\" or consistency \"shared\" for tensor-parallel classes alone");
   }
   if (section.contains("directory") && (config.device == Device::kCuda || !memory.place.offloaded)) {
     report("directory", comm::quote_json(section["directory"]) +
@@ -118,6 +126,26 @@ void resolve_memory(json& spec, const std::string& where, RunConfig& config, std
                             ", want no directory");
   }
   if (memory.recompute == Recompute::kSaveAll) spec.erase("memory");
+}
+
+void check_memory(const json& given, const std::string& where, const RunConfig& config, bool has_deadline,
+                  std::vector<std::string>& errors) {
+  const auto report = [&](const std::string& member, const std::string& message) {
+    const json::json_pointer own("/memory/" + member);
+    errors.push_back(where + ": /memory" + (given.contains(own) ? "/" + member : "") + ": got " + message);
+  };
+  if (const std::string why = why_ranks_differ(config); config.memory.place.cut && !why.empty()) {
+    report("cut", "a cut of saved activations, but " + why +
+                      ", so that activations of tensor-parallel ranks may differ; want \"cut\": false, or " +
+                      "network path \"contribution\" or consistency \"shared\" for tensor-parallel classes alone");
+  }
+  if (config.memory.traffic == models::RecomputeTraffic::kSent && (has_deadline || comm::keeps_time(config.network))) {
+    report("recompute_traffic",
+           std::string("\"sent\" with ") +
+               (has_deadline ? "/time/deadline_microseconds" : "a loss process whose clock is time") +
+               ", so that the time of the repeated sums would change the fates of later packets; "
+               "want \"kept\"");
+  }
 }
 
 }  // namespace droptest::experiments

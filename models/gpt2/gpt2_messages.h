@@ -28,6 +28,10 @@ class Gpt2Messages {
   comm::Message attention_input_gradient(int layer) const { return backward(layer, of(layer).attention_input); }
   comm::Message mlp_input_gradient(int layer) const { return backward(layer, of(layer).mlp_input); }
 
+  /// The sums of a block that is computed again.
+  comm::Message attention_output_again(int layer) const { return again(layer, of(layer).attention_output); }
+  comm::Message mlp_output_again(int layer) const { return again(layer, of(layer).mlp_output); }
+
   /// Residual streams that ranks have cut.
   comm::Message attention_residual(int layer) const { return control(layer, of(layer).attention_residual); }
   comm::Message mlp_residual(int layer) const { return control(layer, of(layer).mlp_residual); }
@@ -48,6 +52,9 @@ class Gpt2Messages {
   const Names& of(int layer) const { return layers_[static_cast<std::size_t>(layer)]; }
   static comm::Message forward(int layer, const std::string& name) {
     return {sim::TrafficClass::kTpForward, name, layer};
+  }
+  static comm::Message again(int layer, const std::string& name) {
+    return {sim::TrafficClass::kTpRecomputation, name, layer};
   }
   static comm::Message backward(int layer, const std::string& name) {
     return {sim::TrafficClass::kTpBackward, name, layer};

@@ -109,10 +109,12 @@ void Stage::normalise(std::size_t norm, NormBuffers& buffers, const std::optiona
   ops_.norm_forward(n);
 }
 
-void Stage::row_parallel_forward(const Linear& linear, const comm::Tensor& input, const comm::Tensor& output,
-                                 StageBuffers& b, const comm::Message& about) {
+void Stage::partial_sum(const Linear& linear, const comm::Tensor& input, const comm::Tensor& output, StageBuffers& b) {
   ops_.linear_forward(shape_of(linear), ops_.operand(input, 1, b.rounded_input), weight(linear.weight), nullptr,
                       part_of(output, b.message));
+}
+
+void Stage::sum_over_ranks(const comm::Tensor& output, StageBuffers& b, const comm::Message& about) {
   ops_.begin_sum(output, b.message, about);
   ops_.join();
 }
@@ -134,7 +136,8 @@ void Stage::attention_forward(int layer, StageBuffers& b) {
   const AttentionBuffers& a = b.attention[index(layer)];
   project_attention(layer, b);
   attend(layer, b);
-  row_parallel_forward(attention(layer).second, a.attended, a.output, b, messages_.attention_output(layer));
+  partial_sum(attention(layer).second, a.attended, a.output, b);
+  sum_over_ranks(a.output, b, messages_.attention_output(layer));
 }
 
 void Stage::activate_mlp(int layer, StageBuffers& b) {
@@ -154,7 +157,8 @@ void Stage::mlp_forward(int layer, StageBuffers& b) {
                         nullptr, m.projection);
     ops_.gelu_of_projection(shape_of(s.first), m.projection, weight(s.first.weight + 1), m.gelu_saved, m.activated);
   }
-  row_parallel_forward(s.second, m.activated, m.output, b, messages_.mlp_output(layer));
+  partial_sum(s.second, m.activated, m.output, b);
+  sum_over_ranks(m.output, b, messages_.mlp_output(layer));
 }
 
 void Stage::evaluate_head(StageBuffers& b, std::int64_t targets) {

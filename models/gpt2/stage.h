@@ -98,8 +98,9 @@ class Stage {
   void project_attention(int layer, StageBuffers& buffers);
   void attend(int layer, StageBuffers& buffers);
   void activate_mlp(int layer, StageBuffers& buffers);
-  void row_parallel_forward(const Linear& linear, const comm::Tensor& input, const comm::Tensor& output,
-                            StageBuffers& buffers, const comm::Message& about);
+  /// A row-parallel layer: this rank's part of the sum, then the sum over ranks.
+  void partial_sum(const Linear& linear, const comm::Tensor& input, const comm::Tensor& output, StageBuffers& buffers);
+  void sum_over_ranks(const comm::Tensor& output, StageBuffers& buffers, const comm::Message& about);
 
   // Blocks that are computed again: stage_recompute.cc.
   Recompute recompute_of(int layer) const { return options_.of(layer); }
@@ -111,6 +112,8 @@ class Stage {
   void bring_residual_back(int layer, Half half, StageBuffers& buffers);
   /// Begins to read the residual stream of the next lower block of the kind, if there is one from `layer` on.
   void expect_residual(int layer, Half half, const StageBuffers& buffers);
+  /// Whether a block sends its sums over ranks again.
+  bool sends_again(int layer) const { return options_.sends_again(layer) && ops_.world_size() > 1; }
   /// The activations of a sublayer that the forward pass has not saved.
   void attention_again(int layer, StageBuffers& buffers);
   void mlp_again(int layer, StageBuffers& buffers);

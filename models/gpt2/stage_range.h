@@ -24,7 +24,7 @@ struct StageRange {
 };
 
 /// Which activations a block saves in its forward pass; its backward pass computes the others again, with the same
-/// bits and without a sum over ranks.
+/// bits. The values of a sum over ranks are those that were received in the forward pass.
 enum class Recompute : std::uint8_t {
   kSaveAll,    ///< all that the backward pass reads; nothing is computed again
   kSelective,  ///< the residual stream before each norm, queries, keys and values, and the projection before GELU:
@@ -41,14 +41,21 @@ struct SavedPlace {
   bool leaves_slot() const { return cut || offloaded; }
 };
 
+/// Whether blocks with Recompute::kBlock send their sums over ranks again when they are computed again. The values that
+/// arrive are not used: packets and time are those of a network without memory, results those of the first time.
+enum class RecomputeTraffic : std::uint8_t { kKept, kSent };
+
 struct SlotOptions {
   int slots = 1;                       ///< micro-batches that may be between their two passes
   std::vector<Recompute> recompute{};  ///< of each block of the model; empty: kSaveAll
   SavedPlace place{};
+  RecomputeTraffic traffic = RecomputeTraffic::kKept;
 
   Recompute of(int layer) const {
     return recompute.empty() ? Recompute::kSaveAll : recompute[static_cast<std::size_t>(layer)];
   }
+  /// Whether a block sends its sums over ranks again.
+  bool sends_again(int layer) const { return traffic == RecomputeTraffic::kSent && of(layer) == Recompute::kBlock; }
 };
 
 /// Throws: ConfigError for a range without a block of the model, or for slots or policies that cannot be had.

@@ -1,12 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks of a stage that are computed again in the backward pass. A block begins with the residual streams before its
-// norms, which hold the sums over ranks as this rank has received them. So nothing is received twice, no fate is drawn,
-// and the projections behind these sums are not computed again.
+// norms, which hold the sums over ranks as this rank has received them. So no value is received twice, and the
+// projections behind these sums are not computed again. With RecomputeTraffic::kSent they are, and the sums travel
+// again in a class of their own, whose packets have indices and fates of their own; the values that arrive are not
+// used.
 #include <cstdint>
 
 #include "models/gpt2/stage.h"
 
 namespace droptest::models {
+namespace {
+
+/// The time of a block that is computed again; collectives are not in it.
+class RecomputationScope : public PhaseScope {
+ public:
+  explicit RecomputationScope(Ops& ops)
+      : PhaseScope(ops.times(), Phase::kRecomputation, PhaseTimes::Inner::kIsCovered) {}
+};
+
+}  // namespace
 
 bool Stage::leaves_slot(int layer, Half half) const {
   const bool is_input = half == Half::kAttention && layer == range_.first;
@@ -45,11 +57,14 @@ void Stage::bring_residual_back(int layer, Half half, StageBuffers& b) {
   const bool is_mlp = half == Half::kMlp;
   const comm::Tensor& residual = is_mlp ? b.mlp[index(layer)].norm.residual : b.attention[index(layer)].norm.residual;
   const comm::Tensor own = options_.place.cut ? own_part(residual, b.extents.ranks, b.extents.rank) : residual;
-  if (options_.place.offloaded) {
-    ops_.bring_back(key_of(layer, half, b), own);
-    expect_residual(layer - 1, half, b);
-  } else {
-    ops_.convert(is_mlp ? b.mlp[index(layer)].own_part : b.attention[index(layer)].own_part, own);
+  {
+    const RecomputationScope scope(ops_);
+    if (options_.place.offloaded) {
+      ops_.bring_back(key_of(layer, half, b), own);
+      expect_residual(layer - 1, half, b);
+    } else {
+      ops_.convert(is_mlp ? b.mlp[index(layer)].own_part : b.attention[index(layer)].own_part, own);
+    }
   }
   if (!options_.place.cut) return;
   ops_.begin_gather(residual, is_mlp ? messages_.mlp_residual(layer) : messages_.attention_residual(layer));
@@ -59,22 +74,33 @@ void Stage::bring_residual_back(int layer, Half half, StageBuffers& b) {
 void Stage::attention_again(int layer, StageBuffers& b) {
   const Recompute policy = recompute_of(layer);
   if (policy == Recompute::kSaveAll) return;
-  normalise(attention(layer).norm, b.attention[index(layer)].norm, std::nullopt);
-  if (policy == Recompute::kBlock) project_attention(layer, b);
-  attend(layer, b);
+  AttentionBuffers& a = b.attention[index(layer)];
+  {
+    const RecomputationScope scope(ops_);
+    normalise(attention(layer).norm, a.norm, std::nullopt);
+    if (policy == Recompute::kBlock) project_attention(layer, b);
+    attend(layer, b);
+    if (sends_again(layer)) partial_sum(attention(layer).second, a.attended, a.output, b);
+  }
+  if (sends_again(layer)) sum_over_ranks(a.output, b, messages_.attention_output_again(layer));
 }
 
 void Stage::mlp_again(int layer, StageBuffers& b) {
   const Recompute policy = recompute_of(layer);
   if (policy == Recompute::kSaveAll) return;
   MlpBuffers& m = b.mlp[index(layer)];
-  normalise(mlp(layer).norm, m.norm, std::nullopt);
-  if (m.projection.bytes.empty()) {
-    activate_mlp(layer, b);
-  } else {
-    ops_.gelu_of_projection(shape_of(mlp(layer).first), m.projection, weight(mlp(layer).first.weight + 1), m.gelu_saved,
-                            m.activated);
+  {
+    const RecomputationScope scope(ops_);
+    normalise(mlp(layer).norm, m.norm, std::nullopt);
+    if (m.projection.bytes.empty()) {
+      activate_mlp(layer, b);
+    } else {
+      ops_.gelu_of_projection(shape_of(mlp(layer).first), m.projection, weight(mlp(layer).first.weight + 1),
+                              m.gelu_saved, m.activated);
+    }
+    if (sends_again(layer)) partial_sum(mlp(layer).second, m.activated, m.output, b);
   }
+  if (sends_again(layer)) sum_over_ranks(m.output, b, messages_.mlp_output_again(layer));
 }
 
 }  // namespace droptest::models

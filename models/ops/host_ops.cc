@@ -135,6 +135,7 @@ class HostOps final : public Ops {
   const OpsForm& form() const override { return form_; }
   int world_size() const override { return group_.world_size(); }
   int rank() const override { return group_.rank(); }
+  PhaseTimes* times() override { return times_; }
 
   std::unique_ptr<Memory> allocate(std::uint64_t bytes, const std::string& /*purpose*/, Content /*content*/) override {
     return std::make_unique<HostMemory>(bytes);

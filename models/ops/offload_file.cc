@@ -17,6 +17,8 @@
 namespace droptest::models {
 namespace {
 
+using Number = std::uint64_t;
+
 std::string reason() { return std::generic_category().message(errno); }
 
 class NamelessFile final : public ByteFile {
@@ -54,6 +56,8 @@ class NamelessFile final : public ByteFile {
       done += static_cast<std::size_t>(got);
     }
   }
+
+  const std::string& name() const override { return path_; }
 
  private:
   [[noreturn]] void fail(const char* verb, std::size_t done, std::size_t of, std::uint64_t offset,
@@ -97,6 +101,7 @@ void OffloadFile::work() {
         file_->write_at(job.place.offset, job.buffer);
       } else {
         file_->read_at(job.place.offset, job.buffer);
+        check_number(job);
       }
     } catch (const std::exception&) {
       failure = std::current_exception();
@@ -114,6 +119,15 @@ void OffloadFile::work() {
   }
 }
 
+// A hole in a file reads as zeros.
+void OffloadFile::check_number(const Job& read) const {
+  Number number = 0;
+  std::memcpy(&number, read.buffer.data() + read.place.bytes, sizeof(number));
+  if (number == read.place.number) return;
+  throw ConfigError("offload file " + file_->name() + ": read " + std::to_string(read.place.bytes) + " bytes at " +
+                    std::to_string(read.place.offset) + " that were not written: the file has been cut");
+}
+
 void OffloadFile::throw_failure() {
   if (failure_ != nullptr) std::rethrow_exception(failure_);
 }
@@ -124,17 +138,18 @@ OffloadFile::Buffer OffloadFile::buffer(std::size_t bytes) {
     buffer = std::move(idle_.back());
     idle_.pop_back();
   }
-  buffer.resize(bytes);
+  buffer.resize(bytes + sizeof(Number));
   return buffer;
 }
 
 void OffloadFile::put(std::uint64_t key, std::span<const std::byte> bytes) {
   Place& place = places_[key];
   place.bytes = bytes.size();
-  if (place.room < bytes.size()) {
+  place.number = ++puts_;
+  if (place.room < bytes.size() + sizeof(Number)) {
     place.offset = end_;
-    place.room = bytes.size();
-    end_ += bytes.size();
+    place.room = bytes.size() + sizeof(Number);
+    end_ += place.room;
   }
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return writes_ < kMostWrites || failure_ != nullptr; });
@@ -143,6 +158,7 @@ void OffloadFile::put(std::uint64_t key, std::span<const std::byte> bytes) {
   ++writes_;
   Job job{key, place, buffer(bytes.size()), true};
   std::copy(bytes.begin(), bytes.end(), job.buffer.begin());
+  std::memcpy(job.buffer.data() + bytes.size(), &place.number, sizeof(place.number));
   jobs_.push_back(std::move(job));
   changed_.notify_all();
 }
@@ -163,8 +179,8 @@ void OffloadFile::take(std::uint64_t key, std::span<std::byte> to) {
   changed_.wait(lock, [&] { return arrived_.contains(key) || failure_ != nullptr; });
   throw_failure();
   const auto arrived = arrived_.find(key);
-  DROPTEST_CHECK(arrived->second.size() == to.size(), "offload: values of another size");
-  std::copy(arrived->second.begin(), arrived->second.end(), to.begin());
+  DROPTEST_CHECK(arrived->second.size() == to.size() + sizeof(Number), "offload: values of another size");
+  std::copy_n(arrived->second.begin(), to.size(), to.begin());
   idle_.push_back(std::move(arrived->second));
   arrived_.erase(arrived);
   expected_.erase(key);

@@ -25,13 +25,16 @@ class ByteFile {
   /// Throws: ConfigError that names the file, the place, and the bytes written or read.
   virtual void write_at(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
   virtual void read_at(std::uint64_t offset, std::span<std::byte> bytes) = 0;
+  /// For errors.
+  virtual const std::string& name() const = 0;
 };
 
 /// A new file "droptest-offload-..." in the directory, which has no name once it is open: nothing of it stays, however
 /// the program ends. An empty directory: the system's for temporary files. Throws: ConfigError that names the path.
 std::unique_ptr<ByteFile> make_offload_file(const std::string& directory);
 
-/// Values by key. A thread writes and reads, in the order of the calls, so that a key is read as it was last put.
+/// Values by key. A thread writes and reads, in the order of the calls, so that a key is read as it was last put. In
+/// the file, the number of their put follows the values: where a file was cut and has grown again, it is missing.
 /// Owner: one rank, from one thread. Errors of the thread come from the next call.
 class OffloadFile {
  public:
@@ -56,7 +59,8 @@ class OffloadFile {
   struct Place {
     std::uint64_t offset = 0;
     std::size_t bytes = 0;
-    std::size_t room = 0;
+    std::size_t room = 0;      ///< with the number
+    std::uint64_t number = 0;  ///< of the last put, from 1
   };
   struct Job {
     std::uint64_t key = 0;
@@ -66,13 +70,16 @@ class OffloadFile {
   };
 
   void work();
+  /// Throws: ConfigError where the bytes that were read do not end with their number.
+  void check_number(const Job& read) const;
   void throw_failure();
-  /// An idle buffer of that size.
+  /// An idle buffer for so many bytes and their number.
   Buffer buffer(std::size_t bytes);
 
   std::unique_ptr<ByteFile> file_;
   std::map<std::uint64_t, Place> places_;  ///< of the owner's thread
   std::uint64_t end_ = 0;
+  std::uint64_t puts_ = 0;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -22,6 +22,7 @@
 #include "models/kernels/weight_layout.h"
 #include "models/ops/ops_form.h"
 #include "models/parameter.h"
+#include "models/phase_times.h"
 
 namespace droptest::models {
 
@@ -72,6 +73,8 @@ class Ops {
   /// Of the group that sums go over.
   virtual int world_size() const = 0;
   virtual int rank() const = 0;
+  /// Where the rank's time is counted; null, the default: nowhere.
+  virtual PhaseTimes* times() { return nullptr; }
 
   /// Bytes that begin at a multiple of 256. The operations outlive them.
   class Memory {

@@ -38,21 +38,71 @@ TEST(MemorySection, StrategiesAreSetsOfMembersThatCanBeOverridden) {
     return resolved(kTwoRanks, {lossless, "/memory=" + value}).spec.value("memory", nlohmann::json()).dump();
   };
   EXPECT_EQ(memory("basic"), "null");
-  EXPECT_EQ(memory("standard"),
-            R"({"cut":false,"every":1,"offload":false,"recompute":"selective","strategy":"standard"})");
-  EXPECT_EQ(memory("aggressive"),
-            R"({"cut":true,"every":1,"offload":false,"recompute":"full","strategy":"aggressive"})");
-  EXPECT_EQ(memory("extreme"), R"({"cut":true,"every":1,"offload":true,"recompute":"full","strategy":"extreme"})");
-  EXPECT_EQ(memory(R"({"strategy":"extreme","cut":false,"every":2,"directory":"/scratch"})"),
-            R"({"cut":false,"directory":"/scratch","every":2,"offload":true,"recompute":"full","strategy":"extreme"})");
-  EXPECT_EQ(memory(R"({"strategy":"extreme","recompute":"selective"})"),
-            R"({"cut":false,"every":1,"offload":false,"recompute":"selective","strategy":"extreme"})");
-  EXPECT_EQ(memory(R"({"recompute":"full"})"),
-            R"({"cut":false,"every":1,"offload":false,"recompute":"full","strategy":"basic"})");
+  EXPECT_EQ(
+      memory("standard"),
+      R"({"cut":false,"every":1,"offload":false,"recompute":"selective","recompute_traffic":"kept","strategy":"standard"})");
+  EXPECT_EQ(
+      memory("aggressive"),
+      R"({"cut":true,"every":1,"offload":false,"recompute":"full","recompute_traffic":"kept","strategy":"aggressive"})");
+  EXPECT_EQ(
+      memory("extreme"),
+      R"({"cut":true,"every":1,"offload":true,"recompute":"full","recompute_traffic":"kept","strategy":"extreme"})");
+  EXPECT_EQ(
+      memory(R"({"strategy":"extreme","cut":false,"every":2,"directory":"/scratch"})"),
+      R"({"cut":false,"directory":"/scratch","every":2,"offload":true,"recompute":"full","recompute_traffic":"kept","strategy":"extreme"})");
+  EXPECT_EQ(
+      memory(R"({"strategy":"extreme","recompute":"selective"})"),
+      R"({"cut":false,"every":1,"offload":false,"recompute":"selective","recompute_traffic":"kept","strategy":"extreme"})");
+  EXPECT_EQ(
+      memory(R"({"recompute":"full"})"),
+      R"({"cut":false,"every":1,"offload":false,"recompute":"full","recompute_traffic":"kept","strategy":"basic"})");
   const RunConfig alone = resolved(kTwoRanks, {lossless, "/parallel/tensor=1", "/memory=extreme"}).config;
   EXPECT_FALSE(alone.memory.place.cut) << "there is nothing to cut over";
   EXPECT_TRUE(alone.memory.place.offloaded);
   EXPECT_EQ(alone.memory.options(4).recompute, std::vector(4, Recompute::kBlock));
+}
+
+// The class has the network of tp_forward, or its own, and no values to fill.
+TEST(MemorySection, SentTrafficIsAClassOfItsOwn) {
+  const std::string sent = R"(/memory={"recompute":"full","recompute_traffic":"sent"})";
+  const auto classes = [](const std::vector<std::string>& overrides) {
+    return resolved(kTwoRanks, overrides).spec["network"]["classes"];
+  };
+  const nlohmann::json kept = classes({R"(/memory={"recompute":"full"})", "/network/fill=stale"});
+  EXPECT_FALSE(kept.contains("tp_recomputation"));
+  nlohmann::json want = kept["tp_forward"];
+  EXPECT_EQ(want["reduce"]["fill"], "stale");
+  want["reduce"]["fill"] = want["gather"]["fill"] = "zero";
+  nlohmann::json got = classes({sent, "/network/fill=stale"});
+  EXPECT_EQ(got["tp_recomputation"], want);
+  got.erase("tp_recomputation");
+  EXPECT_EQ(got, kept);
+  const std::string of_forward = R"(/network/classes={"tp_forward":{"payload_bytes":64,"path":"ring"}})";
+  EXPECT_EQ(classes({sent, of_forward})["tp_recomputation"]["path"], "ring");
+  const std::string of_both =
+      R"(/network/classes={"tp_forward":{"path":"ring"},"tp_recomputation":{"payload_bytes":64}})";
+  EXPECT_EQ(classes({sent, of_both})["tp_recomputation"]["path"], "direct");
+  EXPECT_EQ(classes({sent, of_both})["tp_recomputation"]["payload_bytes"], 64);
+}
+
+TEST(MemorySection, SentTrafficTakesThePathThatIsChosenForTheFirstTime) {
+  const std::string time = R"(/time={"link":{"latency_microseconds":5,"bandwidth_gbit_per_second":100}})";
+  const auto classes =
+      resolved(kTwoRanks, {R"(/memory={"recompute":"full","recompute_traffic":"sent"})", time,
+                           R"(/network={"path":"auto","classes":{"tp_forward":{"payload_bytes":64}}})"})
+          .spec["network"]["classes"];
+  EXPECT_EQ(classes["tp_recomputation"], classes["tp_forward"]);
+}
+
+TEST(MemorySection, AResolvedSpecWithSentTrafficResolvesToItself) {
+  const std::vector<std::string> overrides = {
+      R"(/memory={"recompute":"full","recompute_traffic":"sent"})",
+      R"(/network/classes={"tp_forward":{"fill":"stale","recovery":{"error_feedback":true}}})"};
+  const ResolvedRun once = resolved(kTwoRanks, overrides);
+  const ResolvedRun twice = resolve(once.spec, "resolved", nullptr);
+  EXPECT_EQ(twice.spec, once.spec);
+  EXPECT_EQ(twice.run_id, once.run_id);
+  EXPECT_EQ(twice.config.memory.traffic, models::RecomputeTraffic::kSent);
 }
 
 TEST(MemorySection, EveryNthBlockEndsARunOfN) {
@@ -74,6 +124,19 @@ TEST(MemorySection, RefusesWhatHasNoMeaning) {
               HasSubstr("/memory/every: got 9, want at most 4, the blocks of the model"));
   EXPECT_THAT(refusal({"/parallel/tensor=1", R"(/network={})", R"(/memory={"recompute":"full","cut":true})"}),
               HasSubstr("/memory/cut: got true with /parallel/tensor 1, want several"));
+  const std::string sent = R"(/memory={"recompute":"full","recompute_traffic":"sent"})";
+  EXPECT_THAT(refusal({R"(/memory={"recompute":"selective","recompute_traffic":"sent"})"}),
+              HasSubstr("/memory/recompute_traffic: got \"sent\" with /memory/recompute \"selective\", want recompute "
+                        "\"full\""));
+  EXPECT_THAT(refusal({"/parallel/tensor=1", R"(/network={})", sent}),
+              HasSubstr("/memory/recompute_traffic: got \"sent\" with /parallel/tensor 1, want several"));
+  const std::string time =
+      R"("link":{"latency_microseconds":5,"bandwidth_gbit_per_second":100},"compute_milliseconds":1)";
+  EXPECT_EQ(refusal({sent, "/time={" + time + "}"}), "");
+  EXPECT_THAT(refusal({sent, "/time={" + time + ",\"deadline_microseconds\":9}"}),
+              HasSubstr("/memory/recompute_traffic: got \"sent\" with /time/deadline_microseconds"));
+  EXPECT_THAT(refusal({sent, R"(/network/classes={"tp_recomputation":{"gather":{"fill":"stale"}}})"}),
+              HasSubstr("/network/classes/tp_recomputation/gather/fill: got \"stale\", which has no meaning"));
   EXPECT_THAT(refusal({R"(/memory={"recompute":"full","directory":"d"})"}),
               HasSubstr("/memory/directory: got \"d\" without /memory/offload"));
 }
@@ -92,105 +155,9 @@ TEST(MemorySection, RefusesACutWhereRanksMayDiffer) {
       << "each tensor-parallel rank has a data-parallel group of its own";
 }
 
-/// The lossy run, and its records of fates and losses.
-std::string records_of(const RunConfig& config) {
-  const TinyResult result = train_locally(config, tiny_corpus());
-  std::string text = nlohmann::json(trace_of(result)).dump();
-  for (const comm::ClassStatistics& of_class : result.outcome.statistics) {
-    const comm::LossCounts total = of_class.total();
-    text += " " + std::to_string(of_class.digest) + " " + std::to_string(total.packets) + " " +
-            std::to_string(total.lost_packets);
-  }
-  return text;
-}
-
-void lose_everywhere(RunConfig& config, std::string_view path, comm::Fill fill,
-                     const std::shared_ptr<const sim::LossProcess>& process) {
-  std::vector<TrafficClass> classes;
-  if (config.parallel.tensor > 1) classes = {TrafficClass::kTpForward, TrafficClass::kTpBackward};
-  if (config.parallel.data > 1) classes.push_back(TrafficClass::kDpGradient);
-  if (config.parallel.pipeline > 1) {
-    classes.insert(classes.end(), {TrafficClass::kPpActivation, TrafficClass::kPpGradient});
-  }
-  for (const TrafficClass of : classes) {
-    const bool between_stages = of == TrafficClass::kPpActivation || of == TrafficClass::kPpGradient;
-    comm::ClassNetwork network;
-    network.payload_bytes = 64;
-    if (!between_stages) network.path = path;
-    comm::apply_loss(network, process);
-    if (!between_stages) comm::apply_fill(network, fill);
-    config.network.of(of) = network;
-  }
-}
-
 struct Layout {
   int data, pipeline, tensor;
 };
-
-// Every policy; every path, fill and process on the layout with all kinds of groups, and every layout on one of them.
-TEST(Recomputation, ChangesNoBitOfLossyRuns) {
-  const auto bernoulli = std::make_shared<sim::Bernoulli>(0.05);
-  const auto bursts = std::make_shared<sim::GilbertElliott>(sim::rates_of_burst(0.05, 8));
-  struct Case {
-    Layout layout;
-    std::string path;
-    comm::Fill fill;
-    std::shared_ptr<const sim::LossProcess> process;
-  };
-  std::vector<Case> cases;
-  for (const char* path : {"contribution", "direct", "ring", "halving_doubling", "tree"}) {
-    cases.push_back({{2, 2, 2}, path, comm::Fill::kZero, bursts});
-  }
-  for (const comm::Fill fill : {comm::Fill::kCountRescale, comm::Fill::kStale, comm::Fill::kOwn}) {
-    cases.push_back({{1, 1, 4}, "direct", fill, bernoulli});
-  }
-  for (const Layout& layout : {Layout{1, 1, 8}, Layout{2, 1, 4}, Layout{1, 4, 2}, Layout{8, 1, 1}, Layout{1, 2, 1}}) {
-    cases.push_back({layout, "direct", comm::Fill::kZero, bernoulli});
-  }
-  for (const Case& item : cases) {
-    RunConfig config = tiny_config();
-    config.model.layers = 4;
-    config.model.heads = 8;
-    config.training.steps = 3;
-    config.training.batch_sequences = 2;
-    config.training.accumulation = item.layout.pipeline > 1 ? 2 : 1;
-    config.record.every_steps = 1;
-    config.parallel.data = item.layout.data;
-    config.parallel.pipeline = item.layout.pipeline;
-    config.parallel.tensor = item.layout.tensor;
-    lose_everywhere(config, item.path, item.fill, item.process);
-    SCOPED_TRACE(config.parallel.text() + " " + item.path);
-    const std::string want = records_of(config);
-    for (const auto& [recompute, every, offloads] :
-         {std::tuple(Recompute::kSelective, 1, false), std::tuple(Recompute::kBlock, 1, false),
-          std::tuple(Recompute::kBlock, 2, true)}) {
-      config.memory.recompute = recompute;
-      config.memory.every = every;
-      config.memory.place.offloaded = offloads;
-      EXPECT_EQ(records_of(config), want) << static_cast<int>(recompute) << " " << every << " " << offloads;
-    }
-    config.memory = {};
-    config.memory.recompute = Recompute::kBlock;
-    config.memory.place.cut = true;
-    if (config.parallel.tensor > 1 && why_ranks_differ(config).empty()) {
-      EXPECT_EQ(records_of(config), want) << "cut";
-    }
-  }
-}
-
-TEST(Recomputation, ChangesNoBitWhereRanksCutEqualActivations) {
-  for (const bool offloads : {false, true}) {
-    RunConfig config = tiny_config();
-    config.model.layers = 3;
-    config.parallel.tensor = 4;
-    lose_everywhere(config, "contribution", comm::Fill::kZero, std::make_shared<sim::Bernoulli>(0.05));
-    ASSERT_EQ(why_ranks_differ(config), "");
-    const std::string want = records_of(config);
-    config.memory.recompute = Recompute::kBlock;
-    config.memory.place = {true, offloads};
-    EXPECT_EQ(records_of(config), want);
-  }
-}
 
 TEST(MemoryEstimate, OfTheModelIsTheMemoryThatItTakes) {
   for (const Layout& layout : {Layout{1, 1, 1}, Layout{2, 1, 2}, Layout{1, 2, 2}}) {

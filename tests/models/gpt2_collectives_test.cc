@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,36 @@ TEST(Gpt2Collectives, AStepMakesExactlyTheListedCallsOnEveryRank) {
         model.gradient_norm(recording);
         EXPECT_THAT(recording.calls, testing::ElementsAre("sum gradient_norm layer -1 control 1"));
       }
+    });
+  }
+}
+
+// A block that is computed again repeats its sums in a class of their own, before the gradients of the sublayer.
+TEST(Gpt2Collectives, RecomputationSendsTheSumsOfItsBlocksAgain) {
+  const Gpt2Config config{2, 32, 4, 12, 97};
+  const auto tokens = formula_tokens(0, 10, config.vocabulary);
+  const SlotOptions sent{.recompute = {Recompute::kSaveAll, Recompute::kBlock}, .traffic = RecomputeTraffic::kSent};
+  for (const int ranks : {1, 3}) {
+    comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
+      RecordingCommunicator recording(group);
+      Gpt2 model(config, make_host_ops({}, recording), {}, sent);
+      set_formula_weights(config, model.parameters<float>(), group);
+      model.upload_values();
+      recording.calls.clear();
+      model.zero_gradients();
+      model.forward_backward(tokens, tokens, {2, 5}, 1);
+      std::vector<std::string> want = kForward;
+      want.insert(want.end(), kBackward.begin(), kBackward.end());
+      if (ranks > 1) {
+        const auto again = [&want](const std::string& before, const std::string& sum) {
+          const auto place =
+              std::find_if(want.begin(), want.end(), [&](const auto& call) { return call.find(before) == 4; });
+          want.insert(place, sum);
+        };
+        again("h.1.mlp.c_fc.backward", "sum h.1.mlp.c_proj layer 1 tp_recomputation 320");
+        again("h.1.attn.c_attn.backward", "sum h.1.attn.c_proj layer 1 tp_recomputation 320");
+      }
+      EXPECT_EQ(recording.calls, want);
     });
   }
 }

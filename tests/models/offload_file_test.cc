@@ -38,9 +38,12 @@ class GatedFile final : public ByteFile {
     std::copy(from, from + static_cast<std::ptrdiff_t>(bytes.size()), bytes.begin());
   }
 
+  const std::string& name() const override { return name_; }
+
  private:
   std::shared_future<void> gate_;
   Bytes content_;
+  std::string name_ = "gated";
 };
 
 Bytes taken(OffloadFile& file, std::uint64_t key, std::size_t count) {
@@ -122,7 +125,32 @@ TEST(OffloadFile, NamesAFileThatWasCut) {
   cut_offload_file(folder.path());
   const std::string error = failure_of([&] { taken(file, 1, 4096); });
   EXPECT_THAT(error, testing::HasSubstr("offload file " + folder.path() + "/droptest-offload-"));
-  EXPECT_THAT(error, testing::HasSubstr("read 100 of 4096 bytes at 0: the file has been cut"));
+  EXPECT_THAT(error, testing::HasSubstr("read 100 of 4104 bytes at 0: the file has been cut"));
+}
+
+// Later values make the file as long as it was, with a hole in front of them.
+TEST(OffloadFile, NamesAFileThatWasCutAndHasGrownAgain) {
+  const TemporaryFolder folder;
+  OffloadFile file(make_offload_file(folder.path()));
+  for (const std::uint64_t key : {1, 2, 3}) file.put(key, filled(4096, 1));
+  EXPECT_EQ(taken(file, 3, 4096), filled(4096, 1));
+  cut_offload_file(folder.path());
+  file.put(3, filled(4096, 2));
+  EXPECT_EQ(taken(file, 3, 4096), filled(4096, 2));
+  const std::string error = failure_of([&] { taken(file, 1, 4096); });
+  EXPECT_THAT(error, testing::HasSubstr("offload file " + folder.path() + "/droptest-offload-"));
+  EXPECT_THAT(error, testing::HasSubstr("read 4096 bytes at 0 that were not written: the file has been cut"));
+}
+
+// A place that is written again has other values than those that a reader was promised.
+TEST(OffloadFile, ReadsNoOlderValuesOfAPlace) {
+  std::promise<void> open;
+  OffloadFile file(std::make_unique<GatedFile>(open.get_future().share()));
+  file.put(1, filled(64, 1));
+  file.put(1, filled(64, 2));
+  file.expect(1);
+  open.set_value();
+  EXPECT_EQ(taken(file, 1, 64), filled(64, 2));
 }
 
 TEST(OffloadFile, NamesAFileThatIsFull) {
@@ -140,7 +168,7 @@ TEST(OffloadFile, NamesAFileThatIsFull) {
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, usual);
   EXPECT_THAT(error, testing::HasSubstr("offload file " + folder.path() + "/droptest-offload-"));
-  EXPECT_THAT(error, testing::HasSubstr("wrote 1000 of 4096 bytes at 0: File too large"));
+  EXPECT_THAT(error, testing::HasSubstr("wrote 1000 of 4104 bytes at 0: File too large"));
 }
 
 TEST(OffloadFile, NamesAFolderThatIsAbsent) {

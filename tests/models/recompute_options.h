@@ -31,6 +31,8 @@ inline std::vector<NamedOptions> all_options(int layers) {
           {"mixed, offloaded", {.recompute = mixed, .place = kOffloaded}},
           {"cut", {.recompute = every(Recompute::kBlock), .place = kCut}},
           {"offloaded", {.recompute = every(Recompute::kBlock), .place = kOffloaded}},
+          {"sent", {.recompute = every(Recompute::kBlock), .traffic = RecomputeTraffic::kSent}},
+          {"every second sent, cut", {.recompute = second, .place = kCut, .traffic = RecomputeTraffic::kSent}},
           {"cut and offloaded", {.recompute = every(Recompute::kBlock), .place = kCutAndOffloaded}}};
 }
 

@@ -2,6 +2,10 @@
 // Blocks that are computed again: the same bits on every implementation, in the memory that was planned.
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "tests/models/every_implementation.h"
@@ -68,6 +72,59 @@ TEST(Recomputation, ThePlannedMemoryIsTheMemory) {
       }
     }
   });
+}
+
+/// A clock that moves on by a nanosecond whenever it is read.
+class CountingClock final : public comm::Clock {
+ public:
+  TimePoint now() const override { return TimePoint(std::chrono::nanoseconds(++readings_)); }
+  void wait_until(std::condition_variable& /*changed*/, std::unique_lock<std::mutex>& /*lock*/,
+                  TimePoint /*deadline*/) const override {}
+  void sleep_for(std::chrono::milliseconds /*time*/) const override {}
+  bool wait_ready(int /*fd*/, short /*events*/, TimePoint /*deadline*/) const override { return true; }
+
+ private:
+  mutable std::int64_t readings_ = 0;
+};
+
+/// Of each phase, of a step on two ranks.
+std::vector<double> times_with(const SlotOptions& options) {
+  std::vector<double> times_of_rank;
+  comm::run_ranks(2, kTestTimeout, [&](comm::Communicator& group) {
+    const CountingClock clock;
+    PhaseTimes times(kPhasesAndRest, kPhaseNames.size(), clock);
+    Gpt2 model(kSmall, make_host_ops({}, group, &times), {}, options);
+    with_parameters(model, [&](auto parameters) { set_formula_weights(kSmall, parameters, group); });
+    model.upload_values();
+    const auto tokens = formula_tokens(0, 10, kSmall.vocabulary);
+    model.zero_gradients();
+    times.take();
+    model.forward_backward(tokens, tokens, {2, 5}, 1);
+    if (group.rank() == 0) times_of_rank = times.take();
+  });
+  return times_of_rank;
+}
+
+// The sums that are sent again, and the gathers of cut activations, are reductions, as all sums are.
+TEST(Recomputation, ItsTimeIsNoneOfOtherPhases) {
+  const auto recomputation = static_cast<std::size_t>(Phase::kRecomputation);
+  const auto reductions = static_cast<std::size_t>(Phase::kReductions);
+  const std::vector<double> want = times_with({});
+  EXPECT_EQ(want[recomputation], 0);
+  for (const NamedOptions& item : all_options(kSmall.layers)) {
+    SCOPED_TRACE(item.name);
+    const std::vector<double> got = times_with(item.options);
+    EXPECT_GT(got[recomputation], 0);
+    const bool communicates = item.options.place.cut || item.options.traffic == RecomputeTraffic::kSent;
+    for (std::size_t phase = 0; phase < kPhaseNames.size(); ++phase) {
+      if (phase == recomputation) continue;
+      if (phase == reductions && communicates) {
+        EXPECT_GT(got[phase], want[phase]);
+      } else {
+        EXPECT_EQ(got[phase], want[phase]) << kPhaseNames[phase];
+      }
+    }
+  }
 }
 
 }  // namespace

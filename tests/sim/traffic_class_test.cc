@@ -33,6 +33,7 @@ TEST(TrafficClass, ValuesArePartOfTheCounterAndNeverChange) {
   EXPECT_EQ(static_cast<int>(traffic_class_from_name("embedding_gradient")), 8);
   EXPECT_EQ(static_cast<int>(traffic_class_from_name("sequence_backward")), 9);
   EXPECT_EQ(static_cast<int>(traffic_class_from_name("outer")), 10);
+  EXPECT_EQ(static_cast<int>(traffic_class_from_name("tp_recomputation")), 11);
   for (std::size_t i = 0; i < kAllTrafficClasses.size(); ++i) {
     EXPECT_EQ(static_cast<std::size_t>(kAllTrafficClasses[i]), i) << "arrays are indexed by value";
   }
@@ -45,7 +46,8 @@ TEST(TrafficClass, UnknownNameListsTheKnown) {
   } catch (const ConfigError& error) {
     EXPECT_EQ(std::string(error.what()),
               "traffic class: got \"tp\", want one of control, tp_forward, tp_backward, dp_gradient, parameter_gather, "
-              "pp_activation, pp_gradient, sequence_forward, embedding_gradient, sequence_backward, outer");
+              "pp_activation, pp_gradient, sequence_forward, embedding_gradient, sequence_backward, outer, "
+              "tp_recomputation");
   }
 }
 

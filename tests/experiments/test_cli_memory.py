@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs whose offload file fails, as their users see them."""
+
+import os
+import resource
+
+import pytest
+from cli_harness import metrics_of, run, run_folders, start, summary_of, wait_until, write_spec
+
+OFFLOADED = {"recompute": "full", "offload": True, "directory": "offload"}
+ROOM = 1 << 16  # bytes: more than any record, less than the residual streams of a rank
+
+
+def write_run(folder, name, **changes):
+    """A line after each step; no checkpoint."""
+    return write_spec(
+        folder,
+        f"{name}.json",
+        name=name,
+        model={"layers": 4, "width": 32, "heads": 4, "context": 32, "vocabulary": 256},
+        training={"batch_sequences": 8, "learning_rate": 0.001, "warmup_steps": 2, "steps": 5000},
+        record={"every_steps": 1, "sample_every_steps": 0},
+        **changes,
+    )
+
+
+def losses(lines):
+    return [(line["step"], line.get("train_loss"), line.get("gradient_norm"), line.get("losses")) for line in lines]
+
+
+def is_full(process):
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (ROOM, ROOM))
+
+
+def is_cut(process):
+    """The files of both ranks, which have no name: what is written later comes behind a hole."""
+    folder = f"/proc/{process.pid}/fd"
+    for descriptor in os.listdir(folder):
+        if "/droptest-offload-" in os.readlink(f"{folder}/{descriptor}"):
+            os.truncate(f"{folder}/{descriptor}", 0)
+
+
+@pytest.mark.parametrize(
+    ("fail", "wanted"),
+    [(is_full, "File too large; want room for the saved activations"), (is_cut, "the file has been cut")],
+)
+def test_a_failed_offload_file_is_named_and_no_record_is_lost(tmp_path, fail, wanted):
+    (tmp_path / "offload").mkdir()
+    process = start("run", write_run(tmp_path, "offloaded", memory=OFFLOADED), cwd=tmp_path)
+    folders = lambda: run_folders(tmp_path, "offloaded")  # noqa: E731
+    wait_until(lambda: folders() and (folders()[0] / "metrics.jsonl").exists() and len(metrics_of(folders()[0])) > 3)
+    fail(process)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode not in (0, None)
+    assert process.returncode > 0, "an error, no signal"
+    assert "offload file offload/droptest-offload-" in err
+    assert wanted in err
+    summary = summary_of(folders()[0])
+    assert summary["status"] == "failed"
+    assert "offload file offload/droptest-offload-" in summary["error"]
+    assert " bytes at " in summary["error"]
+    assert wanted in summary["error"]
+    lines = metrics_of(folders()[0])
+    assert len(lines) > 3
+    steps = len(lines)
+    run("run", write_run(tmp_path, "saved"), "--set", f"/training/steps={steps}", "--quiet", cwd=tmp_path)
+    assert losses(lines) == losses(metrics_of(run_folders(tmp_path, "saved")[0]))[:steps]
