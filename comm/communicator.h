@@ -17,6 +17,7 @@
 #include "comm/part_reduction.h"
 #include "comm/started/work.h"
 #include "comm/tensor.h"
+#include "sim/packets/packetizer.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::comm {
@@ -26,6 +27,10 @@ namespace droptest::comm {
 /// means of bfloat16 and float16 are float until they are complete, and are rounded once. On the loss layer's paths of
 /// hops and in NCCL, partial sums travel: each hop rounds them, and a mean is rounded once more.
 enum class ReduceOp : std::uint8_t { kSum, kMax, kMean };
+
+/// Whether a network's losses apply to a message. A certain one takes its usual path: it uses up its packets, takes its
+/// time and is counted, but arrives.
+enum class Delivery : std::uint8_t { kByNetwork, kCertain };
 
 /// The class and identity of a call's data. The name appears in errors, and identifies the message where a recovery
 /// policy remembers earlier values: equal names mean "the same tensor, one step later".
@@ -41,6 +46,13 @@ struct Message {
   /// Of a message that a loss layer receives with Fill::kSkip: the values in the place of lost ones. Borrowed, and read
   /// at the end of the wait. Empty: zeros.
   ConstTensor substitute{};
+  /// At the receiver of an all_gather, all_to_all, broadcast, recv or exchange: a loss layer puts here the elements of
+  /// the output that were lost and got values of the fill, as ascending ranges that do not touch. Elements that a
+  /// transform made of lost packets are lost. Without a loss layer it stays as it is. Borrowed until the end of the
+  /// wait. Reductions, and values that take several hops, have no such elements: a ConfigError on a loss layer.
+  std::vector<sim::ElementRange>* lost = nullptr;
+  /// Ranks: all that take part in the call give the same.
+  Delivery delivery = Delivery::kByNetwork;
 };
 
 /// The two ends of a message in an exchange: both ranks give the same count, type and message.
@@ -84,6 +96,10 @@ class Communicator {
   virtual int world_rank(int rank) const = 0;
   /// "local", "gloo", ...
   virtual std::string_view backend() const = 0;
+
+  /// Whether receivers of the class leave lost elements (Message::lost) out of their computation, in place of the
+  /// values that the fill gives them: the fill `absent` of a loss layer. Equal on all ranks. Default: no.
+  virtual bool leaves_lost_out(sim::TrafficClass /*traffic_class*/) const { return false; }
 
   /// Sets the training step of the next calls, for errors, sampling and schedules. Default: ignored.
   virtual void begin_step(std::uint64_t /*step*/) {}

@@ -61,6 +61,7 @@ class MeteredCommunicator final : public Communicator {
   int world_size() const override { return inner_.world_size(); }
   int world_rank(int rank) const override { return inner_.world_rank(rank); }
   std::string_view backend() const override { return inner_.backend(); }
+  bool leaves_lost_out(sim::TrafficClass traffic_class) const override { return inner_.leaves_lost_out(traffic_class); }
   void begin_step(std::uint64_t step) override { inner_.begin_step(step); }
   using Communicator::all_reduce;
   void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;

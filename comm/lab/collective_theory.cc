@@ -74,6 +74,7 @@ std::optional<double> reduce_nmse_independent(const LossyAllReduce& c) {
     case Fill::kStale:
     case Fill::kOwnScaled:
     case Fill::kSkip:
+    case Fill::kAbsent:
       break;
   }
   return std::nullopt;
@@ -97,6 +98,7 @@ std::optional<double> reduce_nmse_identical(const LossyAllReduce& c) {
     case Fill::kStale:
     case Fill::kOwnScaled:
     case Fill::kSkip:
+    case Fill::kAbsent:
       break;
   }
   return std::nullopt;

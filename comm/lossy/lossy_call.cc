@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "comm/lossy/fill/packet_runs.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "comm/lossy/rank_state.h"
 #include "comm/lossy/statistics/result_sampler.h"
+#include "sim/error.h"
 
 namespace droptest::comm {
 namespace {
@@ -17,12 +20,24 @@ bool has_replicas(Operation operation) {
   return operation == Operation::kAllReduce || operation == Operation::kAllGather || operation == Operation::kBroadcast;
 }
 
+// Message::lost: a rank knows the losses of its own links alone.
+void require_one_hop(const CallArguments& call, const PathEntry& path) {
+  const bool copies = call.operation == Operation::kAllGather || call.operation == Operation::kBroadcast;
+  if (call.operation == Operation::kAllToAll || (copies && path.route != Route::kManyHops)) return;
+  throw ConfigError(
+      std::string(operation_name(call.operation)) + " on path " + std::string(path.name) + ", message \"" +
+      std::string(call.message.name) + "\": got a request for its lost elements, but values " +
+      (copies ? "take several hops, so a receiver does not know all losses" : "are sums, of which parts are lost") +
+      "; want all_to_all, recv or exchange, or all_gather or broadcast on path direct or contribution");
+}
+
 }  // namespace
 
 LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
     : group_(group), arguments_(arguments), arrival_(group.arrival_of(arguments.message)) {
   RankState& state = *group.state;
   const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;
+  if (message.lost != nullptr) message.lost->clear();
   // Of messages that are sent again, no received value is used.
   is_sampled_ = group.samples(operation == Operation::kSend ? input.type : output.type) &&
                 !sim::repeated_class(message.traffic_class);
@@ -44,6 +59,7 @@ LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
     state.touches.note_message(key, state.step, fates.touch);
   } else {
     const std::string_view name = of_class.network->path_of(std::max(input.count_elems(), output.count_elems()));
+    if (message.lost != nullptr) require_one_hop(arguments, path_entry(name));
     path_ = of_class.paths[name].take([&] { return group.make_path(name, *of_class.network); });
     path_->plan(arguments, fates);
     state.touches.note_collective(key, group.identity_, state.step, fates.touch);

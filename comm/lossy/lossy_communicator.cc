@@ -8,6 +8,7 @@
 
 #include "comm/call.h"
 #include "comm/lossy/clock/virtual_clock.h"
+#include "comm/lossy/fill/reduction_fill.h"
 #include "comm/lossy/flows/fate_verification.h"
 #include "comm/lossy/lossy_group.h"
 #include "comm/lossy/statistics/statistics_collection.h"
@@ -42,6 +43,13 @@ int LossyCommunicator::rank() const { return group_->inner.rank(); }
 int LossyCommunicator::world_size() const { return group_->inner.world_size(); }
 int LossyCommunicator::world_rank(int rank) const { return group_->inner.world_rank(rank); }
 std::string_view LossyCommunicator::backend() const { return group_->inner.backend(); }
+
+bool LossyCommunicator::leaves_lost_out(sim::TrafficClass traffic_class) const {
+  const RankState& state = *group_->state;
+  const std::optional<ClassNetwork>& network = state.ledger.network().of(traffic_class);
+  return state.lossless_scopes == 0 && network.has_value() && network->gather.fill == Fill::kAbsent &&
+         can_lose(network->gather);
+}
 
 void LossyCommunicator::begin_step(std::uint64_t step) {
   RankState& state = *group_->state;

@@ -26,15 +26,19 @@ const std::vector<FillEntry>& fills() {
        "own x sqrt(ranks) for results of a sum, which has the spread of independent contributions; else own"},
       {"skip", Fill::kSkip, false, true,
        "of messages between the stages of a pipeline: the input of the stage that sent them, which is sent past it"},
+      {"absent", Fill::kAbsent, false, true,
+       "of messages of sequence_forward: attention leaves out the tokens of a head whose key or value lost an element"},
   };
   return entries;
 }
 
-// A receiver of a message between stages has no value of its own; other classes have no stage to send past.
+// A receiver of a message between stages has no value of its own; other classes have no stage to send past. Only keys
+// and values, which travel in sequence_forward, can leave a computation.
 bool FillEntry::has_meaning_in_gather_half(sim::TrafficClass traffic_class) const {
   const bool between_stages =
       traffic_class == sim::TrafficClass::kPpActivation || traffic_class == sim::TrafficClass::kPpGradient;
   if (fill == Fill::kSkip) return between_stages;
+  if (fill == Fill::kAbsent) return traffic_class == sim::TrafficClass::kSequenceForward;
   return gather_half && !(between_stages && keeps_own(fill));
 }
 

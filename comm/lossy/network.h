@@ -20,7 +20,7 @@
 namespace droptest::comm {
 
 /// The values that a receiver puts in the place of lost packets (docs/recovery.md).
-enum class Fill : std::uint8_t { kZero, kCountRescale, kInverseProbability, kStale, kOwn, kOwnScaled, kSkip };
+enum class Fill : std::uint8_t { kZero, kCountRescale, kInverseProbability, kStale, kOwn, kOwnScaled, kSkip, kAbsent };
 
 /// Whether all receivers of one packet share its fate.
 enum class Consistency : std::uint8_t { kPerReceiver, kShared };

@@ -83,7 +83,8 @@ HopReference::Values HopReference::run(sim::Collective collective, int root, Val
             contributions[rank][e] += contributions_sent[hop.source][e];
           } else if (!is_lost) {
             mine = x;
-          } else if (network_.gather.fill == Fill::kZero || network_.gather.fill == Fill::kSkip) {
+          } else if (network_.gather.fill == Fill::kZero || network_.gather.fill == Fill::kSkip ||
+                     network_.gather.fill == Fill::kAbsent) {
             mine = 0;
           } else if (network_.gather.fill == Fill::kStale) {
             mine = last;

@@ -84,7 +84,8 @@ void LossyReference::fill_gathered(std::vector<double>& received, std::uint64_t 
     double& last = memory_[{memory, receiver, -1, begin + e}];
     if (!lost[e]) {
       last = value;
-    } else if (network_.gather.fill == Fill::kZero || network_.gather.fill == Fill::kSkip) {
+    } else if (network_.gather.fill == Fill::kZero || network_.gather.fill == Fill::kSkip ||
+               network_.gather.fill == Fill::kAbsent) {
       value = 0;
     } else if (network_.gather.fill == Fill::kStale) {
       value = last;

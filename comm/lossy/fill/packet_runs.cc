@@ -56,6 +56,21 @@ bool PacketRunCursor::next(PacketRun& run) {
   return true;
 }
 
+void append_lost(const sim::PacketMask* lost, const sim::Packetizer& packets, std::uint64_t first_element,
+                 std::vector<sim::ElementRange>& ranges) {
+  if (lost == nullptr) return;
+  PacketRunCursor cursor(lost, packets);
+  for (PacketRun run; cursor.next(run);) {
+    if (run.fate != PacketRun::Fate::kLost) continue;
+    const sim::ElementRange range{first_element + run.elements.begin, first_element + run.elements.end};
+    if (!ranges.empty() && ranges.back().end == range.begin) {
+      ranges.back().end = range.end;
+    } else {
+      ranges.push_back(range);
+    }
+  }
+}
+
 void zero_lost(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets) {
   if (lost == nullptr) return;
   if (data.stream != nullptr) return change(RunOperation::kZero, PacketRun::Fate::kLost, {}, data, lost, packets);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "comm/tensor_operations.h"
@@ -35,6 +36,10 @@ class PacketRunCursor {
   const sim::Packetizer& packets_;
   std::uint64_t packet_;
 };
+
+/// Appends the lost elements, counted from `first_element`, to ascending ranges before it. Adjacent ranges are joined.
+void append_lost(const sim::PacketMask* lost, const sim::Packetizer& packets, std::uint64_t first_element,
+                 std::vector<sim::ElementRange>& ranges);
 
 /// The copies and fills below act on the elements of one message: `data` has packets.count_elems() elements.
 /// A null mask means that all was delivered. All tensors are in one memory; those on a device are changed in the order

@@ -10,6 +10,7 @@
 namespace droptest::comm {
 
 Arrival arrival_of(const Message& message, const ClassNetwork& network, std::uint64_t step) {
+  if (message.delivery == Delivery::kCertain) return Arrival::kCertain;
   return network.recovery.protect.covers(message, step) ? Arrival::kCertain : Arrival::kByFate;
 }
 

@@ -2,6 +2,7 @@
 #include "comm/lossy/paths/message_transform.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "comm/device/device_buffer.h"
@@ -53,6 +54,17 @@ void transform(Tensor part, const F& f) {
   });
 }
 
+// Marks all elements of a block of RandomisedHadamard in which one is marked.
+void spread_over_blocks(std::span<std::byte> marks, std::uint64_t block_elems) {
+  std::uint64_t size = block_elems;
+  while (!marks.empty()) {
+    while (size > marks.size()) size /= 2;
+    const std::span<std::byte> block = marks.first(size);
+    if (std::ranges::find(block, std::byte{1}) != block.end()) std::ranges::fill(block, std::byte{1});
+    marks = marks.subspan(size);
+  }
+}
+
 }  // namespace
 
 MessageTransform::MessageTransform(const ClassNetwork& network, std::uint64_t seed) : network_(network) {
@@ -100,6 +112,36 @@ void MessageTransform::inverse(Tensor data, std::span<const std::uint64_t> parts
       transform(part, [this](auto values) { hadamard_->inverse(values); });
     }
   });
+}
+
+void MessageTransform::inverse(std::vector<sim::ElementRange>& lost, ElementType type,
+                               std::span<const std::uint64_t> parts) const {
+  if (lost.empty()) return;
+  const std::uint64_t count = std::accumulate(parts.begin(), parts.end(), std::uint64_t{0});
+  std::vector<std::byte> is_lost(count);
+  for (const sim::ElementRange& range : lost) {
+    std::fill(is_lost.begin() + static_cast<std::ptrdiff_t>(range.begin),
+              is_lost.begin() + static_cast<std::ptrdiff_t>(range.end), std::byte{1});
+  }
+  std::vector<std::byte> sent;
+  std::span<std::byte> rest(is_lost);
+  for (const std::uint64_t elems : parts) {
+    const std::span<std::byte> part = rest.first(elems);
+    rest = rest.subspan(elems);
+    if (network_.recovery.interleave_packets > 1) {
+      const sim::Interleaver interleaver(network_.recovery.interleave_packets,
+                                         network_.payload_bytes / element_bytes(type));
+      sent.assign(part.begin(), part.end());
+      for (std::uint64_t i = 0; i < elems; ++i) part[i] = sent[interleaver.place(i, elems)];
+    }
+    if (hadamard_.has_value()) spread_over_blocks(part, network_.recovery.hadamard_block_elems);
+  }
+  lost.clear();
+  for (std::uint64_t i = 0; i < count; ++i) {
+    if (is_lost[i] == std::byte{0}) continue;
+    if (lost.empty() || lost.back().end != i) lost.push_back({i, i});
+    lost.back().end = i + 1;
+  }
 }
 
 ConstTensor MessageTransform::transformed(ConstTensor input, std::span<const std::uint64_t> parts, Scratch& scratch) {

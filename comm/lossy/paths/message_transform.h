@@ -30,6 +30,8 @@ class MessageTransform {
   /// itself.
   void forward(Tensor data, std::span<const std::uint64_t> parts);
   void inverse(Tensor data, std::span<const std::uint64_t> parts);
+  /// Message::lost after inverse(), from that of the values before it: the elements into which lost ones were spread.
+  void inverse(std::vector<sim::ElementRange>& lost, ElementType type, std::span<const std::uint64_t> parts) const;
   /// A copy in `scratch`: a caller's input is never written.
   ConstTensor transformed(ConstTensor input, std::span<const std::uint64_t> parts, Scratch& scratch);
 

@@ -2,6 +2,7 @@
 #include "comm/lossy/paths/one_hop.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -137,11 +138,19 @@ void OneHop::plan(const CallArguments& call, CallFates& fates) {
 void OneHop::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
   const ConstTensor own_values = keep_for_own(call.output, scratch);
   call_now(inner, call);
-  if (call.operation == Operation::kBroadcast) {
-    fill(call.output, lost_.of(0), context_.packets(call.output.type, call.output.count_elems()), own_values,
-         remembered_);
-  } else {
-    lose_results(call.output, call.operation == Operation::kAllToAll ? call.receive_counts : call.counts, own_values);
+  const std::array<std::uint64_t, 1> all = {call.output.count_elems()};
+  std::span<const std::uint64_t> counts = call.counts;
+  if (call.operation == Operation::kBroadcast) counts = all;
+  if (call.operation == Operation::kAllToAll) counts = call.receive_counts;
+  if (call.message.lost != nullptr) report_lost(call, counts);
+  lose_results(call.output, counts, own_values);
+}
+
+void OneHop::report_lost(const CallArguments& call, std::span<const std::uint64_t> counts) const {
+  std::uint64_t begin = 0;
+  for (std::size_t source = 0; source < counts.size(); ++source) {
+    append_lost(lost_.of(source), context_.packets(call.output.type, counts[source]), begin, *call.message.lost);
+    begin += counts[source];
   }
 }
 

@@ -56,6 +56,8 @@ class OneHop {
   Tensor copy_for_own(ConstTensor values, Scratch& scratch);
   void plan_all_to_all(const CallArguments& call, CallFates& fates);
   void draw_copy(int source, const sim::Packetizer& packets, sim::TrafficClass traffic_class, CallFates& fates);
+  /// Message::lost of the call.
+  void report_lost(const CallArguments& call, std::span<const std::uint64_t> counts) const;
   void lose_on_device(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values) const;
 
   PathContext context_;

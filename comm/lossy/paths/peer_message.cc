@@ -2,7 +2,9 @@
 #include "comm/lossy/paths/peer_message.h"
 
 #include <array>
+#include <vector>
 
+#include "comm/lossy/fill/packet_runs.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -47,8 +49,13 @@ void PeerMessage::received(const CallArguments& call, Scratch& scratch) {
     own_values_ = outgoing(substitute, scratch);
   }
   const Tensor remembered = one_hop_.memory(StaleMemory::Use::kReceive, call.message, data, {}, call.peer);
-  one_hop_.fill(data, lost_.of(0), context_.packets(data.type, data.count_elems()), own_values_, remembered);
-  if (!transform_.is_identity()) transform_.inverse(data, std::array{data.count_elems()});
+  const sim::Packetizer packets = context_.packets(data.type, data.count_elems());
+  one_hop_.fill(data, lost_.of(0), packets, own_values_, remembered);
+  std::vector<sim::ElementRange>* const lost = call.message.lost;
+  if (lost != nullptr) append_lost(lost_.of(0), packets, 0, *lost);
+  if (transform_.is_identity()) return;
+  transform_.inverse(data, std::array{data.count_elems()});
+  if (lost != nullptr) transform_.inverse(*lost, data.type, std::array{data.count_elems()});
 }
 
 }  // namespace droptest::comm

@@ -54,6 +54,7 @@ void TransformedPath::run(const CallArguments& call, Communicator& inner, Scratc
   }
   path_->run(transformed, inner, scratch);
   transform_.inverse(call.output, out);
+  if (call.message.lost != nullptr) transform_.inverse(*call.message.lost, call.output.type, out);
 }
 
 std::unique_ptr<Path> with_transforms(std::unique_ptr<Path> path, const PathContext& context, std::uint64_t seed) {

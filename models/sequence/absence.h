@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys and values of which a rank lost a part.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sim/packets/packetizer.h"
+
+namespace droptest::models {
+
+/// A flag for each (token, sequence, head) in this order, 1 where it is absent, as AttentionInputs::absent.
+using Absences = std::vector<std::uint8_t>;
+
+/// Marks each head of `width` elements that lost any of them.
+inline void mark_absent(std::span<const sim::ElementRange> lost, std::int64_t width, std::span<std::uint8_t> absent) {
+  const auto elems = static_cast<std::uint64_t>(width);
+  for (const sim::ElementRange& range : lost) {
+    for (std::uint64_t head = range.begin / elems; head * elems < range.end; ++head) absent[head] = 1;
+  }
+}
+
+}  // namespace droptest::models

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which keys a query may attend to: any combination of masks, applied as one.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/tensor.h"
+#include "models/kernels/matmul.h"
+
+namespace droptest::models {
+
+/// Positions first, first + step, first + 2 step, ... in the whole sequence.
+struct PositionSteps {
+  std::int64_t first = 0;
+  std::int64_t step = 1;
+};
+
+/// One array of a mask over the positions of the whole sequence. Values of type uint8 allow attention where they are
+/// not 0. Values of type float32 and float64 are added to the scaled scores; minus infinity forbids. Borrowed.
+struct MaskArray {
+  enum class Axes : std::uint8_t {
+    kKeys,              ///< [batch, keys]: padding
+    kQueriesKeys,       ///< [queries, keys]
+    kBatchQueriesKeys,  ///< [batch, queries, keys]
+  };
+  Axes axes = Axes::kKeys;
+  comm::ConstTensor values;
+};
+
+/// Whether a query sees only the keys up to its own position.
+enum class Causality : std::uint8_t { kAny, kCausal };
+
+/// The number of sequences and positions that the arrays of a mask cover.
+struct MaskExtents {
+  std::int64_t batch = 0;
+  std::int64_t queries = 0;
+  std::int64_t keys = 0;
+};
+
+/// A combination of masks: a key is visible where all of them allow it, and added values add up. A query that sees no
+/// key has the attention output 0, the log-sum-exp minus infinity, and no gradient. Positions are those of the whole
+/// sequence, so a mask is the same object on every rank, of whichever tokens a rank has.
+class AttentionMask {
+ public:
+  /// No mask besides causality.
+  explicit AttentionMask(Causality causality) : causality_(causality) {}
+  /// `documents` [batch, positions] has the number of the document that each token belongs to: attention stays within a
+  /// document. A token with a negative number is padding: it is not attended to, and sees nothing. Empty: one document.
+  /// All spans are borrowed and outlive the mask. Throws: ConfigError that names the array and the axis for a wrong
+  /// number of elements, and for added values that are NaN or plus infinity.
+  AttentionMask(Causality causality, const MaskExtents& extents, std::vector<MaskArray> arrays,
+                std::span<const std::int32_t> documents = {});
+
+  Causality causality() const { return causality_; }
+  /// Whether anything but causality limits the visible keys.
+  bool has_values() const { return !arrays_.empty() || !documents_.empty(); }
+  /// Throws: ConfigError where the arrays do not cover so many sequences and positions.
+  void check_covers(std::int64_t batch, std::int64_t length) const;
+
+  /// Applies all but causality to the scores [queries, keys] of a sequence: adds, and sets forbidden ones to minus
+  /// infinity.
+  template <class T>
+  void add_to(std::int64_t batch, const PositionSteps& queries, const PositionSteps& keys,
+              const Matrix<T>& scores) const;
+
+  /// Keys of a run of `keys` that start at `first` with `step` between them, up to and with position `query` where the
+  /// mask is causal; else all.
+  std::int64_t visible(std::int64_t query, const PositionSteps& keys, std::int64_t count) const {
+    if (causality_ == Causality::kAny) return count;
+    if (query < keys.first) return 0;
+    const std::int64_t seen = (query - keys.first) / keys.step + 1;
+    return seen < count ? seen : count;
+  }
+
+ private:
+  Causality causality_;
+  MaskExtents extents_;
+  std::vector<MaskArray> arrays_;
+  std::span<const std::int32_t> documents_;
+};
+
+/// The whole mask of one or several sequences as an array [batch, queries, keys] to be added to scaled scores, with the
+/// tokens at these positions, in this order: for a caller's own attention.
+template <class T>
+std::vector<T> combined_mask(const AttentionMask& mask, std::int64_t batch, std::span<const std::int64_t> queries,
+                             std::span<const std::int64_t> keys);
+
+}  // namespace droptest::models

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/sequence/attention_ring.h"
+
+#include <algorithm>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "models/kernels/chunks.h"
+
+namespace droptest::models {
+namespace {
+
+constexpr auto kForward = sim::TrafficClass::kSequenceForward;
+constexpr auto kBackward = sim::TrafficClass::kSequenceBackward;
+
+/// 64 flags in a word.
+using Words = std::vector<std::uint64_t>;
+Words packed(std::span<const std::uint8_t> flags) {
+  Words words((flags.size() + 63) / 64);
+  for (std::size_t i = 0; i < flags.size(); ++i) words[i / 64] |= std::uint64_t{flags[i]} << i % 64;
+  return words;
+}
+void unpack(const Words& words, std::span<std::uint8_t> flags) {
+  for (std::size_t i = 0; i < flags.size(); ++i) flags[i] = static_cast<std::uint8_t>(words[i / 64] >> i % 64 & 1);
+}
+
+template <class T>
+void save_fill(std::span<const T> received, typename RingLosses<T>::Filled& filled) {
+  for (const sim::ElementRange& range : filled.lost) {
+    filled.values.insert(filled.values.end(), received.begin() + static_cast<std::ptrdiff_t>(range.begin),
+                         received.begin() + static_cast<std::ptrdiff_t>(range.end));
+  }
+}
+
+template <class T>
+void fill_again(const typename RingLosses<T>::Filled& filled, std::span<T> received) {
+  auto from = filled.values.begin();
+  for (const sim::ElementRange& range : filled.lost) {
+    const auto size = static_cast<std::ptrdiff_t>(range.size());
+    std::copy_n(from, size, received.begin() + static_cast<std::ptrdiff_t>(range.begin));
+    from += size;
+  }
+}
+
+}  // namespace
+
+/// The messages of one hop: each goes to the next rank, and one of its name comes from the rank before.
+template <class T>
+class AttentionRing<T>::Exchange {
+ public:
+  Exchange(comm::Communicator& group, int layer, int hop) : group_(group), layer_(layer), hop_(hop) {}
+
+  void add(std::string_view name, const comm::Message& like, comm::ConstTensor sent, comm::Tensor received) {
+    comm::Message message = like;
+    message.name = names_.emplace_back("attention." + std::string(name) + ".hop" + std::to_string(hop_));
+    message.layer = layer_;
+    const int ranks = group_.world_size();
+    receives_.push_back({received, (group_.rank() + ranks - 1) % ranks, message});
+    message.lost = nullptr;
+    sends_.push_back({sent, (group_.rank() + 1) % ranks, message});
+  }
+  void run() { group_.exchange(sends_, receives_); }
+
+ private:
+  comm::Communicator& group_;
+  int layer_;
+  int hop_;
+  std::deque<std::string> names_;  // messages refer to them
+  std::vector<comm::Send> sends_;
+  std::vector<comm::Receive> receives_;
+};
+
+template <class T>
+HeadShape AttentionRing<T>::shape_of(const RingPass<T>& pass, int part) const {
+  HeadShape shape = pass.queries.shape;
+  shape.tokens = 0;
+  for (const TokenRun& run : pass.parts[static_cast<std::size_t>(part)]) shape.tokens += run.count;
+  return shape;
+}
+
+template <class T>
+AttentionInputs<T> AttentionRing<T>::inputs_of(const RingPass<T>& pass, int part, std::span<const T> keys,
+                                               std::span<const T> values, std::span<const std::uint8_t> absent) const {
+  const HeadShape shape = shape_of(pass, part);
+  return {pass.queries, view_of("keys", keys, shape, TokenLayout::kSequenceFirst),
+          view_of("values", values, shape, TokenLayout::kSequenceFirst), pass.mask, absent};
+}
+
+template <class T>
+AttentionPattern AttentionRing<T>::pattern(const RingPass<T>& pass, int part) const {
+  return pattern_of(pass.parts[static_cast<std::size_t>(rank())], pass.parts[static_cast<std::size_t>(part)]);
+}
+
+template <class T>
+std::span<T> AttentionRing<T>::scratch(std::int64_t width, const Team& team) {
+  scratch_.resize(token_attention_scratch_elems(width, team.threads()));
+  return scratch_;
+}
+
+template <class T>
+void AttentionRing<T>::forward(const RingPass<T>& pass, const HeadView<T>& output, std::span<T> log_sum_exp,
+                               RingLosses<T>& losses, const Team& team) {
+  const SingleThreadedLibraries single_threaded;
+  const std::span<T> room = scratch(pass.queries.shape.width, team);
+  begin_attention(output, log_sum_exp);
+  attend(inputs_of(pass, rank(), pass.keys, pass.values, pass.absent), pattern(pass, rank()), output, log_sum_exp, room,
+         team);
+  losses.hops.assign(static_cast<std::size_t>(ranks() - 1), {});
+  const bool leaves_out = group_ != nullptr && group_->leaves_lost_out(kForward);
+  std::span<const T> keys = pass.keys;
+  std::span<const T> values = pass.values;
+  Absences absent(pass.absent.begin(), pass.absent.end());
+  if (absent.empty()) absent.assign(pass.keys.size() / static_cast<std::size_t>(pass.queries.shape.width), 0);
+  for (int hop = 1; hop < ranks(); ++hop) {
+    const HeadShape shape = shape_of(pass, part_after(hop));
+    next_.keys.resize(shape.elems());
+    next_.values.resize(shape.elems());
+    typename RingLosses<T>::Hop& lost = losses.hops[static_cast<std::size_t>(hop - 1)];
+    Exchange exchange(*group_, pass.layer, hop);
+    comm::Message message{kForward, {}};
+    message.lost = &lost.keys.lost;
+    exchange.add("keys", message, keys, std::span(next_.keys));
+    message.lost = &lost.values.lost;
+    exchange.add("values", message, values, std::span(next_.values));
+    Absences next_absent(shape.elems() / static_cast<std::size_t>(std::max<std::int64_t>(1, shape.width)));
+    const Words sent_flags = packed(absent);
+    Words flags((next_absent.size() + 63) / 64);
+    if (leaves_out) {
+      comm::Message reliable{sim::TrafficClass::kControl, {}};
+      reliable.delivery = comm::Delivery::kCertain;
+      exchange.add("absent", reliable, std::span<const std::uint64_t>(sent_flags), std::span(flags));
+    }
+    exchange.run();
+    std::swap(current_, next_);
+    keys = current_.keys;
+    values = current_.values;
+    if (leaves_out) {
+      unpack(flags, next_absent);
+      mark_absent(lost.keys.lost, shape.width, next_absent);
+      mark_absent(lost.values.lost, shape.width, next_absent);
+      lost = {next_absent, {}, {}};
+    } else {
+      save_fill(keys, lost.keys);
+      save_fill(values, lost.values);
+    }
+    absent = std::move(next_absent);
+    attend(inputs_of(pass, part_after(hop), keys, values, lost.absent), pattern(pass, part_after(hop)), output,
+           log_sum_exp, room, team);
+  }
+}
+
+template <class T>
+void AttentionRing<T>::backward(const RingPass<T>& pass, const AttentionResults<T>& results,
+                                const RingLosses<T>& losses, const AttentionGradients<T>& gradients, const Team& team) {
+  const SingleThreadedLibraries single_threaded;
+  const std::span<T> room = scratch(pass.queries.shape.width, team);
+  attend_backward(inputs_of(pass, rank(), pass.keys, pass.values, pass.absent), pattern(pass, rank()), results,
+                  gradients, room, team);
+  if (ranks() == 1) return;
+  std::span<const T> keys = pass.keys;
+  std::span<const T> values = pass.values;
+  comm::Message repeated{kBackward, {}};
+  repeated.delivery = comm::Delivery::kCertain;
+  const comm::Message of_gradients{kBackward, {}};
+  const auto resize = [](Block& block, std::uint64_t elems) {
+    block.keys.assign(elems, T(0));
+    block.values.assign(elems, T(0));
+  };
+  const auto add_gradients = [&](Exchange& exchange) {
+    exchange.add("keys.grad", of_gradients, std::span<const T>(gradients_.keys), std::span(next_gradients_.keys));
+    exchange.add("values.grad", of_gradients, std::span<const T>(gradients_.values), std::span(next_gradients_.values));
+  };
+  for (int hop = 1; hop < ranks(); ++hop) {
+    const int part = part_after(hop);
+    const HeadShape shape = shape_of(pass, part);
+    const typename RingLosses<T>::Hop& lost = losses.hops[static_cast<std::size_t>(hop - 1)];
+    next_.keys.resize(shape.elems());
+    next_.values.resize(shape.elems());
+    resize(next_gradients_, shape.elems());
+    Exchange exchange(*group_, pass.layer, hop);
+    exchange.add("keys", repeated, keys, std::span(next_.keys));
+    exchange.add("values", repeated, values, std::span(next_.values));
+    if (hop > 1) add_gradients(exchange);
+    exchange.run();
+    std::swap(current_, next_);
+    std::swap(gradients_, next_gradients_);
+    fill_again<T>(lost.keys, current_.keys);
+    fill_again<T>(lost.values, current_.values);
+    keys = current_.keys;
+    values = current_.values;
+    const AttentionGradients<T> added{
+        gradients.queries, view_of("keys", std::span(gradients_.keys), shape, TokenLayout::kSequenceFirst),
+        view_of("values", std::span(gradients_.values), shape, TokenLayout::kSequenceFirst)};
+    attend_backward(inputs_of(pass, part, keys, values, lost.absent), pattern(pass, part), results, added, room, team);
+  }
+  // The gradients of the part of the next rank are complete.
+  const HeadShape shape = shape_of(pass, rank());
+  resize(next_gradients_, shape.elems());
+  Exchange exchange(*group_, pass.layer, ranks());
+  add_gradients(exchange);
+  exchange.run();
+  const auto view = [&](const std::vector<T>& elems) {
+    return view_of("gradients", std::span<const T>(elems), shape, TokenLayout::kSequenceFirst);
+  };
+  add_heads(view(next_gradients_.keys), gradients.keys);
+  add_heads(view(next_gradients_.values), gradients.values);
+}
+
+template class AttentionRing<float>;
+template class AttentionRing<double>;
+
+}  // namespace droptest::models
