@@ -29,7 +29,7 @@ void check_compression(const Compression& compression, const CallArguments& call
                     std::string(sim::traffic_class_name(call.message.traffic_class)) + ": compression " +
                     std::string(compression_entry(compression.kind).name) + " has no meaning for " +
                     std::string(operation_name(call.operation)) +
-                    (!sums                         ? ""
+                    (!sums                       ? ""
                      : call.op == ReduceOp::kMax ? " of a maximum"
                                                  : " of integers") +
                     "; want a sum or mean of floats by all_reduce" +

@@ -77,8 +77,8 @@ class NetworkResolver {
     ClassNetwork network;
     network.compression = resolve_compression(resolved);
     // The pairs of top_k are gathered: there are no contributions on their way.
-    const bool reduces = has_half(traffic_class, sim::Half::kReduce) &&
-                         network.compression.kind != CompressionKind::kTopK;
+    const bool reduces =
+        has_half(traffic_class, sim::Half::kReduce) && network.compression.kind != CompressionKind::kTopK;
     if (!reduces) resolved["reduce"] = absent_half();
     network.path = path.name;
     for (const json& small : resolved.value("sized_paths", json::array())) {

@@ -145,8 +145,9 @@ TEST(CompressedSums, ALostPacketIsWholeBlocks) {
       for (std::size_t begin = part * 200; begin < (part + 1) * 200; begin += 48) {
         const std::size_t end = std::min(begin + 48, (part + 1) * 200);
         const auto& of = results[static_cast<std::size_t>(rank)];
-        const bool is_lost = std::all_of(of.begin() + static_cast<std::ptrdiff_t>(begin),
-                                         of.begin() + static_cast<std::ptrdiff_t>(end), [](double x) { return x == 0; });
+        const bool is_lost =
+            std::all_of(of.begin() + static_cast<std::ptrdiff_t>(begin), of.begin() + static_cast<std::ptrdiff_t>(end),
+                        [](double x) { return x == 0; });
         if (is_lost) ++lost;
         for (std::size_t i = begin; i < end; ++i) EXPECT_EQ(of[i], is_lost ? 0 : exact[i]) << i;
       }
@@ -165,7 +166,8 @@ TEST(CompressedSums, ValuesThatTheCodeHasKeepTheirBits) {
     run_ranks(3, kTimeout, [&](Communicator& inner) {
       LossyCommunicator lossy(inner, options);
       std::vector<float> data(77);
-      for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i % 9) - 4 + static_cast<float>(inner.rank());
+      for (std::size_t i = 0; i < data.size(); ++i)
+        data[i] = static_cast<float>(i % 9) - 4 + static_cast<float>(inner.rank());
       std::vector<float> bare = data;
       lossy.all_reduce(Tensor(std::span(data)), ReduceOp::kMean, kMessage);
       inner.all_reduce(Tensor(std::span(bare)), ReduceOp::kMean, kMessage);
@@ -199,8 +201,10 @@ class FeedbackSums {
   }
   Doubles memory(std::size_t count, bool is_cut) {
     const Doubles like(count);
-    const std::vector<std::uint64_t> cut = is_cut ? even_counts(count, inner_.world_size()) : std::vector<std::uint64_t>();
-    const Tensor of = stale_.of(StaleMemory::Use::kAllReduceFeedback, kMessage, ConstTensor(std::span(like)), count, cut);
+    const std::vector<std::uint64_t> cut =
+        is_cut ? even_counts(count, inner_.world_size()) : std::vector<std::uint64_t>();
+    const Tensor of =
+        stale_.of(StaleMemory::Use::kAllReduceFeedback, kMessage, ConstTensor(std::span(like)), count, cut);
     return {of.as<double>().begin(), of.as<double>().end()};
   }
 
@@ -278,6 +282,18 @@ TEST(TopK, SumsTheLargestElementsOfEachRank) {
     for (std::size_t k = 0; k < 10; ++k) naive[order[k]] += input[order[k]];
   }
   for (const Doubles& of_rank : results) EXPECT_EQ(of_rank, naive);
+
+  run_ranks(2, kTimeout, [&](Communicator& inner) {
+    LossyOptions options;
+    options.network.of(kClass) = network_of(compression);
+    LossyCommunicator lossy(inner, options);
+    Doubles equal = {1, -2, 2, -2, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    lossy.all_reduce(Tensor(std::span(equal)), ReduceOp::kSum, kMessage);
+    Doubles first(20);
+    first[1] = -4;
+    first[2] = 4;
+    EXPECT_EQ(equal, first) << "of equal magnitudes the first count";
+  });
 }
 
 TEST(TopK, RanksStayEqualWhereTheyShareFatesAlone) {
@@ -366,7 +382,8 @@ TEST(CompressedSums, PacketsAreThoseOfTheForecast) {
     const sim::ElementCoding coding = coding_of(of, ElementType::kFloat32);
     return 2 * 2 * (coding.bytes(334) + 2 * coding.bytes(part));
   };
-  const Compression int8{CompressionKind::kInt8, 16}, int4{CompressionKind::kInt4, 16}, top_k{CompressionKind::kTopK, 1, 0.05};
+  const Compression int8{CompressionKind::kInt8, 16}, int4{CompressionKind::kInt4, 16},
+      top_k{CompressionKind::kTopK, 1, 0.05};
   const Compression half{CompressionKind::kFloat16, 1}, low_rank{CompressionKind::kPowerSgd, 1, 0, 3};
   for (const Case& of : {Case{int8, coded(int8)}, Case{int4, coded(int4)}, Case{half, coded(half)},
                          Case{top_k, 3 * 2 * 50 * 8}, Case{low_rank, 3 * 2 * 32 * 3 * 4}}) {

@@ -125,14 +125,16 @@ std::optional<CompressionRefusal> compression_refusal(const ClassNetwork& networ
                                 "got " + std::to_string(compression.fraction) + ", want more than 0 and at most 1"};
     }
     if (network.gather.fill != Fill::kZero) {
-      return CompressionRefusal{"/compression/kind", got + "the fill " + std::string(fill_entry(network.gather.fill).name) +
+      return CompressionRefusal{"/compression/kind", got + "the fill " +
+                                                         std::string(fill_entry(network.gather.fill).name) +
                                                          ", but lost pairs have unknown indices; want the fill zero"};
     }
     return std::nullopt;
   }
   if (compression.rank == 0) return CompressionRefusal{"/compression/rank", "got 0, want at least 1"};
   if (network.reduce.fill != Fill::kZero) {
-    return CompressionRefusal{"/compression/kind", got + "the fill " + std::string(fill_entry(network.reduce.fill).name) +
+    return CompressionRefusal{"/compression/kind", got + "the fill " +
+                                                       std::string(fill_entry(network.reduce.fill).name) +
                                                        ", which has a meaning for contributions, not for their " +
                                                        "factors; want the fill zero"};
   }

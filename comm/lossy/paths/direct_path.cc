@@ -39,16 +39,16 @@ class DirectPath::Part final : public PartReduction {
   const CallArguments& call_;
 };
 
-DirectPath::DirectPath(const PathContext& context)
-    : context_(context), one_hop_(context, context.network.consistency) {
-  if (codes_values(context.network.compression)) coder_.emplace(context.network.compression, context.ledger.network().seed);
+DirectPath::DirectPath(const PathContext& context) : context_(context), one_hop_(context, context.network.consistency) {
+  if (codes_values(context.network.compression))
+    coder_.emplace(context.network.compression, context.ledger.network().seed);
 }
 
 bool DirectPath::owners_lose_results(const CallArguments& call) const {
   const HalfNetwork& gather = context_.network.gather;
   const bool in_place = context_.group.part_reductions() == Communicator::PartReductions::kInPlace;
-  return call.operation == Operation::kAllReduce && in_place && !coder_ && call.input.stream == nullptr && can_lose(gather) &&
-         gather.fill == Fill::kZero && context_.network.reduce.fill != Fill::kStale;
+  return call.operation == Operation::kAllReduce && in_place && !coder_ && call.input.stream == nullptr &&
+         can_lose(gather) && gather.fill == Fill::kZero && context_.network.reduce.fill != Fill::kStale;
 }
 
 // The owner's own contribution does not travel: no packet, no fate.
@@ -199,7 +199,8 @@ ConstTensor DirectPath::coded_contribution(ConstTensor values, Scratch& scratch)
   return coded;
 }
 
-// The results of this rank's part, as all ranks decode them. The memory holds contributions, of which a mean is a share.
+// The results of this rank's part, as all ranks decode them. The memory holds contributions, of which a mean is a
+// share.
 void DirectPath::code_results(Tensor results, ReduceOp op) {
   if (!context_.feeds_back()) return coder_->code(sim::Half::kGather, results);
   std::vector<std::byte> exact;

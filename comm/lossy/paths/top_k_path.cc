@@ -29,8 +29,8 @@ double magnitude(T value) {
 }  // namespace
 
 template <class T>
-std::uint64_t add_pairs(std::span<const std::byte> message, const sim::PacketMask* lost,
-                        const sim::Packetizer& packets, std::span<T> sums) {
+std::uint64_t add_pairs(std::span<const std::byte> message, const sim::PacketMask* lost, const sim::Packetizer& packets,
+                        std::span<T> sums) {
   std::uint64_t dropped = 0;
   PacketRunCursor cursor(lost, packets);
   for (PacketRun run; cursor.next(run);) {

@@ -51,7 +51,7 @@ class TopKPath final : public Path {
 /// Adds the pairs of a message to `sums`: 4 bytes of index and then the value, little endian. Pairs with an index that
 /// is out of range are dropped. Returns their number. `lost`: packets of pairs that are left out; null: none.
 template <class T>
-std::uint64_t add_pairs(std::span<const std::byte> message, const sim::PacketMask* lost,
-                        const sim::Packetizer& packets, std::span<T> sums);
+std::uint64_t add_pairs(std::span<const std::byte> message, const sim::PacketMask* lost, const sim::Packetizer& packets,
+                        std::span<T> sums);
 
 }  // namespace droptest::comm

@@ -13,8 +13,8 @@ inline double larger_or_nan(double a, double b) { return a < b || b != b ? b : a
 
 /// The errors of compressed values: those that their receivers decode, and the values before.
 struct CodingErrors {
-  double error_energy = 0;  ///< sum of |decoded - value|^2
-  double energy = 0;        ///< sum of |value|^2
+  double error_energy = 0;          ///< sum of |decoded - value|^2
+  double energy = 0;                ///< sum of |value|^2
   std::uint64_t dropped_pairs = 0;  ///< of top_k, whose index was out of range
 
   void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, error_energy, energy, dropped_pairs); }

@@ -13,9 +13,9 @@ namespace droptest::comm {
 namespace {
 
 void put_counts(WordWriter& out, const LossCounts& counts) {
-  for (const std::uint64_t n :
-       {counts.messages, counts.packets, counts.bytes, counts.lost_packets, counts.lost_bytes, counts.repaired_packets,
-        counts.residual_packets, counts.residual_bytes, counts.resent_packets, counts.resend_rounds, counts.content_bytes}) {
+  for (const std::uint64_t n : {counts.messages, counts.packets, counts.bytes, counts.lost_packets, counts.lost_bytes,
+                                counts.repaired_packets, counts.residual_packets, counts.residual_bytes,
+                                counts.resent_packets, counts.resend_rounds, counts.content_bytes}) {
     out.put(n);
   }
   out.put_double(counts.expected_lost);
