@@ -205,7 +205,7 @@ void check(const CollectiveExperiment& experiment) {
     validate(*experiment.time, network);
   }
   if (const auto endless =
-          endless_repetition(experiment.network, {experiment.ranks, experiment.elements, sizeof(float)})) {
+          endless_repetition(experiment.network, {experiment.ranks, experiment.elements, ElementType::kFloat32})) {
     throw ConfigError("collective: retransmission: " + *endless);
   }
   validate(experiment.network);

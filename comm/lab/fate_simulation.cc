@@ -96,7 +96,7 @@ class Simulation {
   }
 
   sim::Packetizer packets(std::uint64_t elements) const {
-    return {elements, sizeof(float), what_.network.payload_bytes};
+    return what_.network.packets(ElementType::kFloat32, elements);
   }
   sim::ElementRange elements(const sim::Hop& hop) const {
     return {begins_[static_cast<std::size_t>(hop.first_part)], begins_[static_cast<std::size_t>(hop.end_part)]};
@@ -110,7 +110,14 @@ class Simulation {
     if (schedule_ == nullptr) {
       const auto part = static_cast<std::size_t>(source);
       if (what_.collective == sim::Collective::kAllGather) return visit(kAll, begins_[part + 1] - begins_[part]);
-      if (half == sim::Half::kReduce) return visit(kAll, what_.elements);
+      if (half == sim::Half::kReduce) {
+        const auto factors = what_.network.compression.kind == CompressionKind::kPowerSgd
+                                 ? factors_of(what_.network.compression, what_.elements)
+                                 : std::nullopt;
+        if (!factors) return visit(kAll, what_.elements);
+        visit(kAll, factors->elems());
+        return visit(kAll, factors->elems());
+      }
       // From the aggregation point, which is named by the lowest rank.
       if (source != 0 || (what_.network.gather.loss == nullptr && what_.network.gather.links.empty())) return;
       if (shares(half)) return visit(kAll, what_.elements);
@@ -307,7 +314,13 @@ class Simulation {
 
 SimulatedFates simulate_fates(const FateSimulation& simulation) {
   validate(simulation.network);
-  return Simulation(simulation).run();
+  if (simulation.network.compression.kind != CompressionKind::kTopK) return Simulation(simulation).run();
+  FateSimulation pairs = simulation;
+  pairs.collective = sim::Collective::kAllGather;
+  const auto ranks = static_cast<std::size_t>(simulation.ranks);
+  pairs.counts.assign(ranks, pairs_of(simulation.network.compression, simulation.elements));
+  pairs.elements = ranks * pairs.counts[0];
+  return Simulation(pairs).run();
 }
 
 }  // namespace droptest::comm

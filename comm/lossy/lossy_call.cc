@@ -31,6 +31,23 @@ void require_one_hop(const CallArguments& call, const PathEntry& path) {
       "; want all_to_all, recv or exchange, or all_gather or broadcast on path direct or contribution");
 }
 
+// A compression acts on contributions to sums of floats.
+void check_compression(const Compression& compression, const CallArguments& call) {
+  if (compression.kind == CompressionKind::kNone) return;
+  const bool sums = call.operation == Operation::kAllReduce ||
+                    (call.operation == Operation::kReduceScatter && codes_values(compression));
+  if (sums && call.op != ReduceOp::kMax && !is_integer(call.input.type)) return;
+  throw ConfigError("message \"" + std::string(call.message.name) + "\" of class " +
+                    std::string(sim::traffic_class_name(call.message.traffic_class)) + ": compression " +
+                    std::string(compression_entry(compression.kind).name) + " has no meaning for " +
+                    std::string(operation_name(call.operation)) +
+                    (!sums                       ? ""
+                     : call.op == ReduceOp::kMax ? " of a maximum"
+                                                 : " of integers") +
+                    "; want a sum or mean of floats by all_reduce" +
+                    (codes_values(compression) ? " or reduce_scatter" : "") + ", or the class control");
+}
+
 }  // namespace
 
 LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
@@ -49,6 +66,7 @@ LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
   fates.ordinal = message.ordinal;
   if (state.plans_need_times) fates.times = &state.clock->message_times();
   LossyGroup::Paths& of_class = group.paths_of(message.traffic_class, arrival_);
+  check_compression(of_class.network->compression, arguments);
   if (is_message(operation)) {
     fates.ends = CallFates::Ends::kApart;
     message_ = of_class.messages.take([&] {
@@ -90,6 +108,7 @@ void LossyCall::run(Communicator& inner, Scratch& scratch) {
   path_->run(arguments_, inner, scratch);
   if (!is_sampled_) return;
   sums_ = errors_of(exact_, arguments_.output);
+  sums_.coding = path_->coding_errors();
   sums_.calls = group_.inner.rank() == 0 ? 1 : 0;
   if (has_replicas(arguments_.operation)) sums_.add(divergence_of(inner, arguments_.output, scratch));
 }

@@ -9,6 +9,8 @@
 
 #include "comm/lossy/lossy_call.h"
 #include "comm/lossy/paths/path_registry.h"
+#include "comm/lossy/paths/power_sgd_path.h"
+#include "comm/lossy/paths/top_k_path.h"
 #include "comm/lossy/paths/transformed_path.h"
 #include "comm/lossy/started_lossy_call.h"
 #include "sim/error.h"
@@ -54,7 +56,11 @@ LossyGroup::~LossyGroup() { state->groups.erase(number()); }
 
 std::unique_ptr<Path> LossyGroup::make_path(std::string_view name, const ClassNetwork& network) const {
   const PathContext context = context_of(network);
-  return with_transforms(path_entry(name).make(context), context, state->ledger.network().seed);
+  std::unique_ptr<Path> path;
+  if (network.compression.kind == CompressionKind::kTopK) path = std::make_unique<TopKPath>(context);
+  if (network.compression.kind == CompressionKind::kPowerSgd) path = std::make_unique<PowerSgdPath>(context);
+  if (path == nullptr) path = path_entry(name).make(context);
+  return with_transforms(std::move(path), context, state->ledger.network().seed);
 }
 
 LossyGroup::Paths& LossyGroup::paths_of(sim::TrafficClass traffic_class, Arrival arrival) {

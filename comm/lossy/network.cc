@@ -132,6 +132,11 @@ std::string_view ClassNetwork::path_of(std::uint64_t elems) const {
   return path;
 }
 
+sim::Packetizer ClassNetwork::packets(ElementType type, std::uint64_t count_elems) const {
+  if (compression.kind == CompressionKind::kNone) return {count_elems, element_bytes(type), payload_bytes};
+  return {count_elems, coding_of(compression, type), payload_bytes, count_elems * element_bytes(type)};
+}
+
 ClassNetwork ClassNetwork::of_size(std::uint64_t elems) const {
   ClassNetwork network = *this;
   network.path = path_of(elems);
@@ -193,6 +198,9 @@ void validate(const ClassNetwork& network) {
   if (network.payload_bytes == 0 || network.payload_bytes % 8 != 0) {
     throw ConfigError("payload_bytes: got " + std::to_string(network.payload_bytes) +
                       ", want a positive multiple of 8");
+  }
+  if (const std::optional<CompressionRefusal> refusal = compression_refusal(network)) {
+    throw ConfigError(refusal->pointer.substr(1) + ": " + refusal->reason);
   }
   const std::vector<RecoveryRefusal> refusals = recovery_refusals(network);
   if (!refusals.empty()) throw ConfigError(refusals[0].pointer.substr(1) + ": " + refusals[0].reason);

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/lossy/compression/compression.h"
 #include "comm/lossy/link_overrides.h"
 #include "comm/lossy/loss_selection.h"
 #include "comm/lossy/protection.h"
@@ -93,9 +94,12 @@ struct ClassNetwork {
   std::uint64_t payload_bytes = 1408;
   int group_ranks = 0;  ///< consecutive ranks in one group, on a path that has groups; 0 on others
   ClassRecovery recovery{};
+  Compression compression{};
 
   /// The path of a collective of so many elements, all parts together.
   std::string_view path_of(std::uint64_t elems) const;
+  /// The packets of a message of coded elements: of values of that type, or the pairs of top_k.
+  sim::Packetizer packets(ElementType type, std::uint64_t count_elems) const;
   /// The network of those collectives alone.
   ClassNetwork of_size(std::uint64_t elems) const;
 };

@@ -41,9 +41,7 @@ std::string number_text(double value) {
 
 // Data packets of the largest message of each half, by sim::Half.
 std::array<std::uint64_t, 2> largest_messages(const ClassNetwork& network, const AllReduceSize& size) {
-  const auto packets = [&](std::uint64_t elements) {
-    return sim::Packetizer(elements, size.element_bytes, network.payload_bytes).packets();
-  };
+  const auto packets = [&](std::uint64_t elements) { return network.packets(size.type, elements).packets(); };
   const PathEntry& path = path_entry(network.path_of(size.elements));
   if (path.schedule == nullptr) return {packets(size.elements), packets(size.elements)};
   const auto schedule = path.schedule({sim::Collective::kAllReduce, size.ranks, 0, network.group_ranks});

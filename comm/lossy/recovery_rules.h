@@ -20,7 +20,7 @@ std::optional<double> residual_rate(const HalfNetwork& half, std::uint64_t packe
 struct AllReduceSize {
   int ranks = 1;
   std::uint64_t elements = 0;
-  std::uint64_t element_bytes = 4;
+  ElementType type = ElementType::kFloat32;
 };
 
 /// The reason why a retransmission without a budget would hardly ever deliver the messages of such an all-reduce:

@@ -15,6 +15,14 @@ namespace droptest::comm {
 
 using nlohmann::json;
 
+namespace {
+
+ElementType float_of(std::uint64_t bytes) {
+  return bytes == 2 ? ElementType::kBfloat16 : bytes == 8 ? ElementType::kFloat64 : ElementType::kFloat32;
+}
+
+}  // namespace
+
 LossyOptions lossy_options_from_json(std::string_view text, const std::string& where, const Traffic& traffic) {
   constexpr int kMostRanks = 65534;
   if (traffic.world_size < 1 || traffic.world_size > kMostRanks) {
@@ -33,7 +41,7 @@ LossyOptions lossy_options_from_json(std::string_view text, const std::string& w
     require_none(clock.errors);
     options.time = std::move(clock.model);
   }
-  const AllReduceSize largest{traffic.world_size, traffic.largest_elements, traffic.element_bytes};
+  const AllReduceSize largest{traffic.world_size, traffic.largest_elements, float_of(traffic.element_bytes)};
   require_none(endless_repetitions(options.network, largest, time, where));
   return options;
 }

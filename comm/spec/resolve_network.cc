@@ -77,9 +77,12 @@ class NetworkResolver {
       return;
     }
     const PathEntry& path = path_entry(resolved["path"].get<std::string>());
-    const bool reduces = has_half(traffic_class, sim::Half::kReduce);
-    if (!reduces) resolved["reduce"] = absent_half();
     ClassNetwork network;
+    network.compression = resolve_compression(resolved);
+    // The pairs of top_k are gathered: there are no contributions on their way.
+    const bool reduces =
+        has_half(traffic_class, sim::Half::kReduce) && network.compression.kind != CompressionKind::kTopK;
+    if (!reduces) resolved["reduce"] = absent_half();
     network.path = path.name;
     for (const json& small : resolved.value("sized_paths", json::array())) {
       network.sized_paths.push_back(
@@ -103,14 +106,18 @@ class NetworkResolver {
     network.reduce = make_half(resolved["reduce"], "reduce");
     network.gather = make_half(resolved["gather"], "gather");
     const auto is_reliable = [](const HalfNetwork& half) { return !half.loss && half.links.empty(); };
-    if (use_ == NetworkUse::kLossOnly && is_reliable(network.reduce) && is_reliable(network.gather)) return;
+    const bool compresses = network.compression.kind != CompressionKind::kNone;
+    if (use_ == NetworkUse::kLossOnly && !compresses && is_reliable(network.reduce) && is_reliable(network.gather)) {
+      return;
+    }
     if (resolved.contains("recovery")) {
-      // Error feedback applies to sends of the reduce half only.
-      if (is_reliable(network.reduce) && (use_ != NetworkUse::kDeadline || !reduces))
+      // Error feedback applies to contributions only.
+      if (!compresses && is_reliable(network.reduce) && (use_ != NetworkUse::kDeadline || !reduces))
         resolved["recovery"].erase("error_feedback");
       network.recovery = class_recovery(resolved["recovery"]);
       if (resolved["recovery"].empty()) resolved.erase("recovery");
     }
+    check_compression(network);
     for (const RecoveryRefusal& refusal : recovery_refusals(network)) report_recovery(refusal);
     if (const std::optional<SelectionRefusal> refusal = selection_refusal(network)) {
       report(where_ + ": " + places_[std::string(refusal->half) + "/selection"] + ": " + refusal->reason);
@@ -148,6 +155,10 @@ class NetworkResolver {
       if (!layer.contains(key)) continue;
       resolved[key] = layer[key];
       places_[key] = pointer + "/" + key;
+    }
+    if (layer.contains("compression")) {
+      resolved["compression"] = layer["compression"];
+      places_["compression"] = pointer + "/compression";
     }
     if (layer.contains("recovery")) apply_recovery(layer["recovery"], pointer + "/recovery", resolved);
     for (const sim::Half of_half : kBothHalves) {
@@ -240,6 +251,49 @@ class NetworkResolver {
              std::string(path.has_groups ? path.name : std::string_view("hierarchical")) +
              " needs the number of ranks in a group");
     }
+  }
+
+  /// Removes a compression without effect; writes the fraction as a number. A section for all classes means those with
+  /// sums.
+  Compression resolve_compression(json& resolved) {
+    Compression compression;
+    if (!resolved.contains("compression")) return compression;
+    json& section = resolved["compression"];
+    compression.kind = compression_from_name(section["kind"].get<std::string>());
+    const bool is_for_all = places_["compression"] == "/network/compression";
+    const bool has_sums = has_half(class_, sim::Half::kReduce);
+    if (compression.kind == CompressionKind::kNone || (is_for_all && !has_sums)) {
+      resolved.erase("compression");
+      return {};
+    }
+    if (!has_sums) {
+      report(where_ + ": " + places_["compression"] + ": got " + quote_json(section["kind"]) + " for " +
+             std::string(sim::traffic_class_name(class_)) + ", whose messages are no contributions to sums; want it " +
+             "absent");
+    }
+    compression.block_elems = section.value("block", std::uint64_t{1});
+    compression.rank = section.value("rank", compression.rank);
+    if (!section.contains("fraction")) return compression;
+    try {
+      section["fraction"] = compression.fraction =
+          parameters_from_json(section, where_ + ": " + places_["compression"]).probability("fraction");
+    } catch (const ConfigError& error) {
+      report(error.what());
+    }
+    return compression;
+  }
+
+  void check_compression(const ClassNetwork& network) {
+    const std::string key = "/compression";
+    if (const std::optional<CompressionRefusal> refusal = compression_refusal(network)) {
+      report(where_ + ": " + places_["compression"] + refusal->pointer.substr(key.size()) + ": " + refusal->reason);
+    }
+    if (class_ != scattered_ || network.compression.kind == CompressionKind::kNone || codes_values(network.compression))
+      return;
+    report(where_ + ": " + places_["compression"] + "/kind: got " +
+           std::string(compression_entry(network.compression.kind).name) + " for " +
+           std::string(sim::traffic_class_name(class_)) + " with /parallel/zero 1 to 3, where each rank gets the sum " +
+           "of its own part alone; want zero 0, or a compression of values: float16, bfloat16, int8, int4");
   }
 
   /// A shorthand fill applies to the halves where it has a meaning; this depends on the path, too.

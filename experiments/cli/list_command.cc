@@ -50,6 +50,9 @@ nlohmann::ordered_json everything() {
     if (entry.gather_half) halves.push_back("gather");
     list["fills"].push_back({{"name", entry.name}, {"summary", entry.summary}, {"halves", halves}});
   }
+  for (const comm::CompressionEntry& entry : comm::compressions()) {
+    list["compressions"].push_back({{"name", entry.name}, {"summary", entry.summary}});
+  }
   for (const sim::RecoveryEntry& entry : sim::recoveries()) {
     list["recoveries"].push_back({{"name", entry.name},
                                   {"summary", entry.summary},

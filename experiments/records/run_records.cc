@@ -115,6 +115,17 @@ json class_json(const comm::ClassStatistics& statistics, const comm::ClassNetwor
   out["divergence_rms"] = finite_or_null(statistics.divergence_rms);
   out["digest"] = hex16(statistics.digest);
   out["path"] = network.path;
+  if (network.compression.kind != comm::CompressionKind::kNone) {
+    const comm::LossCounts total = statistics.total();
+    const comm::CodingErrors& coding = statistics.coding;
+    const auto bytes = static_cast<double>(total.bytes);
+    out["compression"] = {{"kind", comm::compression_entry(network.compression.kind).name},
+                          {"bytes", total.bytes},
+                          {"content_bytes", total.content_bytes},
+                          {"ratio", bytes > 0 ? json(static_cast<double>(total.content_bytes) / bytes) : json(nullptr)},
+                          {"nmse", coding.energy > 0 ? finite_or_null(coding.error_energy / coding.energy) : json(0.0)},
+                          {"dropped_pairs", coding.dropped_pairs}};
+  }
   for (const comm::SizedPath& small : network.sized_paths) {
     out["sized_paths"].push_back({{"up_to_elements", small.up_to_elems}, {"path", small.path}});
   }

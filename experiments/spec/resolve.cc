@@ -429,7 +429,8 @@ class Resolver {
             counts.empty() ? planned.call.elements : ranks * *std::max_element(counts.begin(), counts.end());
         // The whole of a message between two ranks is as large as a part of an all-reduce of twice its size.
         const std::uint64_t whole = even * (planned.call.collective == sim::Collective::kBroadcast ? ranks : 1);
-        const comm::AllReduceSize size{planned.call.ranks, whole * (in_halves ? 2 : 1), in_halves ? 2U : 4U};
+        const comm::AllReduceSize size{planned.call.ranks, whole * (in_halves ? 2 : 1),
+                                       in_halves ? comm::ElementType::kBfloat16 : comm::ElementType::kFloat32};
         errors_ = comm::endless_repetitions(config_.network, size, full_.value("time", json()), where_);
         if (!errors_.empty()) return;
       }

@@ -14,12 +14,29 @@ struct ElementRange {
   friend bool operator==(const ElementRange&, const ElementRange&) = default;
 };
 
-/// Cuts a message of count_elems elements, in order, into packets of payload_bytes; the last one may be short.
-/// A bijection: each element is in exactly one packet, no packet is empty.
+/// The bytes of elements on the wire. Blocks of elements share a header; the last block of a message may be short.
+/// Elements that travel as they are in memory are blocks of one element without a header.
+struct ElementCoding {
+  std::uint64_t block_elems = 1;
+  std::uint64_t header_bytes = 0;  ///< of each block
+  std::uint64_t element_bits = 32;
+
+  static ElementCoding plain(std::uint64_t element_bytes) { return {1, 0, 8 * element_bytes}; }
+  /// Of `count_elems` elements that begin with a block.
+  std::uint64_t bytes(std::uint64_t count_elems) const;
+  friend bool operator==(const ElementCoding&, const ElementCoding&) = default;
+};
+
+/// Cuts a message of count_elems elements, in order, into packets of at most payload_bytes; the last one may be short.
+/// A packet has whole blocks of the coding. A bijection: each element is in exactly one packet, no packet is empty.
 class Packetizer {
  public:
   /// Throws: ConfigError unless payload_bytes is a positive whole number of elements.
   Packetizer(std::uint64_t count_elems, std::uint64_t element_bytes, std::uint64_t payload_bytes);
+  /// Of coded elements, which stand for `content_bytes` bytes of a tensor. Throws: ConfigError where a packet has no
+  /// room for a block.
+  Packetizer(std::uint64_t count_elems, const ElementCoding& coding, std::uint64_t payload_bytes,
+             std::uint64_t content_bytes);
 
   std::uint64_t packets() const { return packets_; }
   std::uint64_t count_elems() const { return count_elems_; }
@@ -29,11 +46,16 @@ class Packetizer {
   /// Packet that carries element `element` < count_elems().
   std::uint64_t packet_of(std::uint64_t element) const { return element / elems_per_packet_; }
   /// Payload bytes of packet `packet` < packets().
-  std::uint64_t payload_bytes(std::uint64_t packet) const { return elements(packet).size() * element_bytes_; }
+  std::uint64_t payload_bytes(std::uint64_t packet) const { return coding_.bytes(elements(packet).size()); }
+  /// Payload bytes of all packets.
+  std::uint64_t bytes() const { return coding_.bytes(count_elems_); }
+  /// Bytes of the tensor elements that the message carries or stands for.
+  std::uint64_t content_bytes() const { return content_bytes_; }
 
  private:
   std::uint64_t count_elems_;
-  std::uint64_t element_bytes_;
+  ElementCoding coding_;
+  std::uint64_t content_bytes_;
   std::uint64_t elems_per_packet_;
   std::uint64_t packets_;
 };

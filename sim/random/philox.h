@@ -26,6 +26,8 @@ enum class Purpose : std::uint16_t {
   kTransferStraggler = 33,  ///< how much longer than usual a hop takes
   kStageFailure = 34,       ///< whether a stage of a pipeline loses its weights before a step
   kOverflowFlag = 35,       ///< whether a rank does not hear of the overflows of a step
+  kRounding = 36,           ///< whether a compressed value is rounded up
+  kFactorStart = 37,        ///< the first factors of a low-rank compression
 };
 
 /// The experiment's 64-bit seed is the key; see docs/fates.md for the counter's fields.

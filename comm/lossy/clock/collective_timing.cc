@@ -48,7 +48,7 @@ sim::Link CollectiveTiming::link(const What& what, sim::Half half, int source, i
 TimedMessage CollectiveTiming::cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const {
   const ClassNetwork& network = network_of(what);
   const HalfNetwork& half = hop.half == sim::Half::kReduce ? network.reduce : network.gather;
-  const sim::Packetizer cut(hop.elements, element_bytes(what.type), network.payload_bytes);
+  const sim::Packetizer cut = network.packets(what.type, hop.elements);
   const std::uint64_t packets =
       half.recovery == nullptr || cut.packets() == 0 ? cut.packets() : half.recovery->first_packets(cut.packets());
   const sim::Link on = link(what, hop.half, hop.source, hop.destination);
@@ -60,7 +60,7 @@ TimedMessage CollectiveTiming::cost_of(const What& what, const sim::TimedHop& ho
   // A parity packet is as long as the longest data packet of the message.
   const std::uint64_t redundant_bytes = packets > cut.packets() ? (packets - cut.packets()) * cut.payload_bytes(0) : 0;
   const auto bytes =
-      static_cast<double>(hop.elements * element_bytes(what.type) + redundant_bytes + packets * model_.header_bytes);
+      static_cast<double>(cut.bytes() + redundant_bytes + packets * model_.header_bytes);
   TimedMessage message;
   message.link = on;
   message.counted_on = hop.destination;
@@ -170,6 +170,17 @@ void CollectiveTiming::collective(sim::Collective collective, const What& what, 
   for (const std::uint64_t c : counts) count_elems += c;
   const PathEntry& path = path_entry(network.path_of(count_elems));
   const bool reduces = collective == sim::Collective::kAllReduce || collective == sim::Collective::kReduceScatter;
+  const Compression& compression = network.compression;
+  if (reduces && compression.kind == CompressionKind::kTopK) {
+    const std::vector<std::uint64_t> pairs(world_ranks_.size(), pairs_of(compression, count_elems));
+    return this->collective(sim::Collective::kAllGather, what, pairs, root, clocks, visit);
+  }
+  if (reduces && compression.kind == CompressionKind::kPowerSgd) {
+    if (const std::optional<FactorShape> shape = factors_of(compression, count_elems)) {
+      aggregate(what, shape->elems(), clocks, visit);
+      return aggregate(what, shape->elems(), clocks, visit);
+    }
+  }
   if (path.schedule == nullptr && reduces) {
     return aggregate(what, count_elems, clocks, visit);
   }
@@ -228,9 +239,8 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
     down.link.source = static_cast<std::uint16_t>(*std::ranges::min_element(world_ranks_));  // which names the point
     if (shares_fates(network, down)) down.link.destination = sim::Link::kEveryDestination;
     repeat(what, courses_, down);
-    const sim::Packetizer cut(count_elems, element_bytes(what.type), network.payload_bytes);
-    const double bytes =
-        static_cast<double>(count_elems * element_bytes(what.type) + cut.packets() * model_.header_bytes);
+    const sim::Packetizer cut = network.packets(what.type, count_elems);
+    const auto bytes = static_cast<double>(cut.bytes() + cut.packets() * model_.header_bytes);
     double& clock = clocks[static_cast<std::size_t>(receiver)];
     clock = std::max(clock, complete + down.cost.latency_seconds +
                                 std::max(0.0, down.cost.transfer_seconds - lossless.transfer_seconds(bytes)));

@@ -6,6 +6,7 @@
 
 #include "comm/device/tensor_operations.h"
 #include "comm/lossy/fill/packet_runs.h"
+#include "comm/lossy/on_host.h"
 #include "comm/visit_elements.h"
 #include "sim/error.h"
 
@@ -48,6 +49,27 @@ ConstTensor ErrorFeedback::correct(ConstTensor input, Scratch& scratch) {
   add(memory_, corrected, {{0, input.count_elems()}});
   zero(memory_);
   return corrected;
+}
+
+void ErrorFeedback::changed(std::uint64_t first_element, ConstTensor values, ConstTensor decoded, double factor) {
+  const Tensor memory = slice(memory_, {first_element, first_element + values.count_elems()});
+  read_on_host(values, [&](ConstTensor before) {
+    read_on_host(decoded, [&](ConstTensor after) {
+      change_on_host(memory, [&](Tensor kept) {
+        visit_elements(kept.type, [&]<class T>(std::type_identity<T>) {
+          if constexpr (std::is_floating_point_v<T> || kIsNarrowFloat<T>) {
+            const auto exact = before.as<T>();
+            const auto coded = after.as<T>();
+            const auto sums = kept.as<T>();
+            for (std::size_t i = 0; i < sums.size(); ++i) {
+              const auto missing = static_cast<WideOf<T>>(factor) * (widened(exact[i]) - widened(coded[i]));
+              sums[i] = narrowed<T>(widened(sums[i]) + missing);
+            }
+          }
+        });
+      });
+    });
+  });
 }
 
 void ErrorFeedback::undelivered(std::uint64_t first_element, ConstTensor values, const sim::PacketMask* lost,

@@ -31,6 +31,10 @@ class ErrorFeedback {
   /// input + the lost contributions of the last message of this kind, in `scratch`.
   ConstTensor correct(ConstTensor input, Scratch& scratch);
 
+  /// Adds factor x (values - decoded) to the memory: what a compression of the elements from `first_element` on has
+  /// changed.
+  void changed(std::uint64_t first_element, ConstTensor values, ConstTensor decoded, double factor = 1);
+
   /// Adds the lost elements of a send to the memory: `values` are the elements of the send, which begin at
   /// `first_element` of the message. Null `lost`: all arrived.
   void undelivered(std::uint64_t first_element, ConstTensor values, const sim::PacketMask* lost,

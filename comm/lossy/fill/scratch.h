@@ -22,6 +22,7 @@ class Scratch {
     kInputCopy,
     kTransformed,
     kCorrected,
+    kCoded,
     kExact,
     kUnused,
     kSentinel

@@ -38,6 +38,7 @@ class StaleMemory {
     kReduceScatterResult,
     kAllReduceFeedback,
     kReduceScatterFeedback,
+    kFactor,
   };
 
   /// The memory of `count_elems` elements for a message, of the type and in the memory of `like`. `cut` describes the

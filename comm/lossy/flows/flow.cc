@@ -119,6 +119,7 @@ void Flow::visit_state(sim::StateVisitor& visitor, const sim::Link& link) {
 
 void FlowTally::count_bytes(std::uint64_t packets_sent, const sim::Packetizer& packets) {
   counts.bytes += (packets_sent - 1) * packets.payload_bytes(0) + packets.payload_bytes(packets.packets() - 1);
+  counts.content_bytes += packets.content_bytes();
 }
 
 void FlowTally::count_lost(const sim::PacketMask& lost, std::uint64_t number, std::uint64_t last,

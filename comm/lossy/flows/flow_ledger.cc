@@ -68,7 +68,15 @@ void FlowLedger::fetch_ahead(const Flow& flow) {
   __builtin_prefetch(&next.tally->theory, kForWriting);
 }
 
+std::uint64_t FlowLedger::take_draws(const sim::Link& link, std::uint64_t count) {
+  std::uint64_t& taken = draws_[link];
+  const std::uint64_t first = taken;
+  taken += count;
+  return first;
+}
+
 void FlowLedger::visit_state(sim::StateVisitor& visitor) {
+  visit_value(visitor, draws_);
   std::uint64_t size = flows_.size();
   visit_value(visitor, size);
   if (visitor.turn() == sim::StateVisitor::Turn::kSave) {

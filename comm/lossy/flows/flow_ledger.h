@@ -74,6 +74,10 @@ class FlowLedger {
   /// of the link only, so that the two ends can be compared.
   void pass_message(CallFates& call, const sim::Link& link, const sim::Packetizer& packets);
 
+  /// The index of the first of `count` draws for values that this rank sends on the link (stochastic rounding): each
+  /// draw is used once in a run.
+  std::uint64_t take_draws(const sim::Link& link, std::uint64_t count);
+
   /// Long-run fraction of a link's packets that stays missing, in messages of `packets` packets. Throws: CheckError
   /// where its recovery has no closed form; validate() refuses such a recovery with the fills that need the rate.
   double missing_rate(const sim::Link& link, std::uint64_t packets) const;
@@ -106,6 +110,7 @@ class FlowLedger {
   Flows flows_{&memory_};
   std::pair<const FlowKey, Flow>* last_ = nullptr;  // the flow of the last message; null: none yet
   PacketTotals totals_;
+  std::map<sim::Link, std::uint64_t> draws_;  // taken so far
   sim::PacketMask lost_;  // of the first transmission of a message
 };
 

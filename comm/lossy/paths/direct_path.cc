@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/paths/direct_path.h"
 
+#include <numeric>
 #include <typeinfo>
 
 #include "comm/lossy/fill/packet_runs.h"
 #include "comm/lossy/fill/reduction_fill.h"
+#include "comm/lossy/on_host.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -37,14 +39,16 @@ class DirectPath::Part final : public PartReduction {
   const CallArguments& call_;
 };
 
-DirectPath::DirectPath(const PathContext& context)
-    : context_(context), one_hop_(context, context.network.consistency) {}
+DirectPath::DirectPath(const PathContext& context) : context_(context), one_hop_(context, context.network.consistency) {
+  if (codes_values(context.network.compression))
+    coder_.emplace(context.network.compression, context.ledger.network().seed);
+}
 
 bool DirectPath::owners_lose_results(const CallArguments& call) const {
   const HalfNetwork& gather = context_.network.gather;
   const bool in_place = context_.group.part_reductions() == Communicator::PartReductions::kInPlace;
-  return call.operation == Operation::kAllReduce && in_place && call.input.stream == nullptr && can_lose(gather) &&
-         gather.fill == Fill::kZero && context_.network.reduce.fill != Fill::kStale;
+  return call.operation == Operation::kAllReduce && in_place && !coder_ && call.input.stream == nullptr &&
+         can_lose(gather) && gather.fill == Fill::kZero && context_.network.reduce.fill != Fill::kStale;
 }
 
 // The owner's own contribution does not travel: no packet, no fate.
@@ -93,6 +97,7 @@ void DirectPath::plan(const CallArguments& call, CallFates& fates) {
     feedback_.plan(context_.stale, call.input, call.op, gathers ? Use::kAllReduceFeedback : Use::kReduceScatterFeedback,
                    counts_, call.message);
   }
+  if (coder_) plan_codes(call);
   const std::uint64_t part_elems = counts_[static_cast<std::size_t>(context_.group.rank())];
   own_part_ = context_.packets(call.input.type, part_elems);
   remembered_ = {call.input.type, {}};
@@ -170,14 +175,59 @@ void DirectPath::note_undelivered(ConstTensor sent) {
   }
 }
 
+void DirectPath::plan_codes(const CallArguments& call) {
+  const sim::TrafficClass traffic_class = call.message.traffic_class;
+  const int me = context_.group.rank();
+  const std::uint64_t own = counts_[static_cast<std::size_t>(me)];
+  const bool gathers = call.operation == Operation::kAllReduce;
+  coder_->plan(context_.ledger, context_.link_to_all(traffic_class, sim::Half::kReduce, me),
+               call.input.count_elems() - own, context_.link_to_all(traffic_class, sim::Half::kGather, me),
+               gathers ? own : 0);
+}
+
+// The values that the owners of the other parts decode, and the own part.
+ConstTensor DirectPath::coded_contribution(ConstTensor values, Scratch& scratch) {
+  const Tensor coded = scratch.take(Scratch::Slot::kCoded, values, values.count_elems());
+  copy(values, coded);
+  std::uint64_t begin = 0;
+  for (std::size_t owner = 0; owner < counts_.size(); ++owner) {
+    const sim::ElementRange part{begin, begin + counts_[owner]};
+    begin = part.end;
+    if (static_cast<int>(owner) != context_.group.rank()) coder_->code(sim::Half::kReduce, slice(coded, part));
+  }
+  if (context_.feeds_back()) feedback_.changed(0, values, coded);
+  return coded;
+}
+
+// The results of this rank's part, as all ranks decode them. The memory holds contributions, of which a mean is a
+// share.
+void DirectPath::code_results(Tensor results, ReduceOp op) {
+  if (!context_.feeds_back()) return coder_->code(sim::Half::kGather, results);
+  std::vector<std::byte> exact;
+  read_on_host(results, [&exact](ConstTensor host) { exact.assign(host.bytes.begin(), host.bytes.end()); });
+  coder_->code(sim::Half::kGather, results);
+  const auto me = counts_.begin() + context_.group.rank();
+  const double contributions = op == ReduceOp::kMean ? context_.group.world_size() : 1;
+  feedback_.changed(std::accumulate(counts_.begin(), me, std::uint64_t{0}), {results.type, exact}, results,
+                    contributions);
+}
+
 void DirectPath::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
   const bool gathers = call.operation == Operation::kAllReduce;
   if (!gathers && call.operation != Operation::kReduceScatter) return one_hop_.run(call, inner, scratch);
   const ConstTensor own_values =
       gathers ? one_hop_.keep_contribution(call.input, call.op, scratch) : ConstTensor(call.input.type, {});
-  const ConstTensor sent = context_.feeds_back() ? feedback_.correct(call.input, scratch) : call.input;
+  const ConstTensor corrected = context_.feeds_back() ? feedback_.correct(call.input, scratch) : call.input;
+  const ConstTensor sent = coder_ ? coded_contribution(corrected, scratch) : corrected;
   Part part(*this, call);
-  if (gathers) {
+  if (gathers && coder_) {
+    const auto me = counts_.begin() + context_.group.rank();
+    const std::uint64_t begin = std::accumulate(counts_.begin(), me, std::uint64_t{0});
+    const Tensor results = slice(call.output, {begin, begin + *me});
+    inner.reduce_scatter_with(sent, results, counts_, part, call.message);
+    code_results(results, call.op);
+    inner.all_gather(results, call.output, counts_, call.message);
+  } else if (gathers) {
     inner.all_reduce_with(sent, call.output, part, call.message);
   } else {
     inner.reduce_scatter_with(sent, call.output, call.counts, part, call.message);

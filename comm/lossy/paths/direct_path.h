@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "comm/lossy/compression/value_coder.h"
 #include "comm/lossy/fill/delivered_reduction.h"
 #include "comm/lossy/fill/error_feedback.h"
 #include "comm/lossy/loss_selection.h"
@@ -19,6 +21,9 @@ namespace droptest::comm {
 /// Rank r owns part r of a reduction. It receives each other contribution over the link (source, r), sums the arrived
 /// packets in rank order, and sends the result to all other ranks over the links (r, receiver). Its own contribution
 /// never travels.
+/// With a compression of values, contributions to other ranks' parts and the results are coded, and the owner adds up
+/// decoded values; the own contribution does not travel and stays exact. Under error feedback, a sender also remembers
+/// the differences between its contributions and their decoded values, and an owner those of its results.
 /// Reduction order: by rank, so that without loss the bits are those of the `local` backend.
 /// Source: transpose all-reduce of OptiReduce, NSDI 2025; docs/paths.md.
 class DirectPath final : public Path {
@@ -27,6 +32,7 @@ class DirectPath final : public Path {
 
   void plan(const CallArguments& call, CallFates& fates) override;
   void run(const CallArguments& call, Communicator& inner, Scratch& scratch) override;
+  CodingErrors coding_errors() const override { return coder_ ? coder_->errors() : CodingErrors{}; }
   std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override;
 
  private:
@@ -38,6 +44,9 @@ class DirectPath final : public Path {
   void plan_contributions(const CallArguments& call, CallFates& fates);
   void plan_outgoing(const CallArguments& call, CallFates& fates);
   void note_undelivered(ConstTensor sent);
+  void plan_codes(const CallArguments& call);
+  ConstTensor coded_contribution(ConstTensor values, Scratch& scratch);
+  void code_results(Tensor results, ReduceOp op);
   void reduce_part(const Part& part, std::span<const std::byte* const> contributions,
                    std::span<std::byte* const> results, std::span<const PartReduction* const> reductions);
   static const Part& part_of(const PartReduction& reduction);
@@ -57,6 +66,7 @@ class DirectPath final : public Path {
   LostResults lost_results_by_ = LostResults::kByReceiver;
   Tensor remembered_;  // each source's last values, one after the other; empty where the fill does not need them
   ErrorFeedback feedback_;
+  std::optional<ValueCoder> coder_;  // absent: values travel as they are
 };
 
 }  // namespace droptest::comm

@@ -5,8 +5,8 @@
 #include <numeric>
 #include <string>
 
-#include "comm/device/device_buffer.h"
 #include "comm/lossy/fill/packet_runs.h"
+#include "comm/lossy/on_host.h"
 #include "comm/visit_elements.h"
 #include "sim/error.h"
 #include "sim/packets/interleaver.h"
@@ -14,26 +14,16 @@
 namespace droptest::comm {
 namespace {
 
-// Calls f(part) for each part that is not empty, in order. f works in host memory: values on a device are copied there
-// and back, which waits for the stream.
+// Calls f(part) in host memory for each part that is not empty, in order.
 template <class F>
 void for_each_part(Tensor data, std::span<const std::uint64_t> parts, const F& f) {
-  std::vector<std::byte> host;
-  Tensor in_place = data;
-  if (data.stream != nullptr) {
-    host.resize(data.bytes.size());
-    copy_to_host(data.bytes.data(), host, *data.stream);
-    data.stream->synchronize();
-    in_place = {data.type, host};
-  }
-  std::uint64_t begin = 0;
-  for (const std::uint64_t count : parts) {
-    if (count > 0) f(slice(in_place, {begin, begin + count}));
-    begin += count;
-  }
-  if (data.stream == nullptr) return;
-  copy_to_device(std::span<const std::byte>(host), data.bytes.data(), *data.stream);
-  data.stream->synchronize();  // the copy on the host is freed next
+  change_on_host(data, [&](Tensor host) {
+    std::uint64_t begin = 0;
+    for (const std::uint64_t count : parts) {
+      if (count > 0) f(slice(host, {begin, begin + count}));
+      begin += count;
+    }
+  });
 }
 
 // In place on floats of a width that the transform supports; narrow ones are widened, and rounded afterwards.

@@ -11,6 +11,7 @@
 #include "comm/lossy/fill/stale_memory.h"
 #include "comm/lossy/flows/flow_ledger.h"
 #include "comm/lossy/network.h"
+#include "comm/lossy/statistics/sample_sums.h"
 #include "sim/loss/link.h"
 #include "sim/packets/packetizer.h"
 
@@ -34,7 +35,7 @@ struct PathContext {
   }
   /// The packets of a message of `count_elems` elements.
   sim::Packetizer packets(ElementType type, std::uint64_t count_elems) const {
-    return {count_elems, element_bytes(type), network.payload_bytes};
+    return network.packets(type, count_elems);
   }
 };
 
@@ -55,6 +56,9 @@ class Path {
   /// Moves the data over `inner`, a reliable transport of the group, and takes out the lost packets of the plan. It may
   /// run on another thread than plan(), which has returned. `scratch` belongs to the call.
   virtual void run(const CallArguments& call, Communicator& inner, Scratch& scratch) = 0;
+
+  /// The errors that the compression of the last run made on this rank's messages.
+  virtual CodingErrors coding_errors() const { return {}; }
 
   /// The parts of an all-reduce, by number of elements. A message holds one or more parts, each of them whole.
   virtual std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) = 0;

@@ -50,9 +50,10 @@ Verdicts count_open(const LayerMerge& merge, std::uint64_t end) {
 
 void put_samples(WordWriter& out, const SampleSums& sums) {
   out.put(sums.calls);
-  for (const double x :
-       {sums.error_energy, sums.exact_energy, sums.result_energy, sums.inner_product, sums.divergence_max,
-        sums.divergence_energy, sums.divergence_elems, sums.elems, sums.error_sum}) {
+  out.put(sums.coding.dropped_pairs);
+  for (const double x : {sums.error_energy, sums.exact_energy, sums.result_energy, sums.inner_product,
+                         sums.divergence_max, sums.divergence_energy, sums.divergence_elems, sums.elems, sums.error_sum,
+                         sums.coding.error_energy, sums.coding.energy}) {
     out.put_double(x);
   }
 }
@@ -60,9 +61,10 @@ void put_samples(WordWriter& out, const SampleSums& sums) {
 SampleSums take_samples(WordReader& in) {
   SampleSums sums;
   sums.calls = in.take();
-  for (double* x :
-       {&sums.error_energy, &sums.exact_energy, &sums.result_energy, &sums.inner_product, &sums.divergence_max,
-        &sums.divergence_energy, &sums.divergence_elems, &sums.elems, &sums.error_sum}) {
+  sums.coding.dropped_pairs = in.take();
+  for (double* x : {&sums.error_energy, &sums.exact_energy, &sums.result_energy, &sums.inner_product,
+                    &sums.divergence_max, &sums.divergence_energy, &sums.divergence_elems, &sums.elems, &sums.error_sum,
+                    &sums.coding.error_energy, &sums.coding.energy}) {
     *x = in.take_double();
   }
   return sums;

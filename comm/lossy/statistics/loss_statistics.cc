@@ -41,6 +41,7 @@ void LossCounts::add(const LossCounts& other) {
   residual_bytes += other.residual_bytes;
   resent_packets += other.resent_packets;
   resend_rounds += other.resend_rounds;
+  content_bytes += other.content_bytes;
   expected_lost += other.expected_lost;
   expected_lost_variance += other.expected_lost_variance;
   for (const auto& [length, count] : other.bursts) bursts[length] += count;

@@ -20,7 +20,8 @@ enum class LinkDetail : std::uint8_t { kOmit, kInclude };
 
 /// Counts of the fates of packets, message by message.
 struct PacketCounts {
-  std::uint64_t bytes = 0;  ///< of the packets sent at first, data and parity; losses count both, too
+  std::uint64_t bytes = 0;          ///< of the packets sent at first, data and parity; losses count both, too
+  std::uint64_t content_bytes = 0;  ///< of the tensor elements in the messages, before compression
   std::uint64_t lost_packets = 0;
   std::uint64_t lost_bytes = 0;
   /// After recovery; without a recovery, all lost packets are residual.
@@ -81,6 +82,7 @@ struct ClassStatistics {
   double exact_energy = 0;
   double result_energy = 0;
   double inner_product = 0;
+  CodingErrors coding;  ///< of compressed values before any loss, likewise
   /// On sampled steps, of results that are equal on all ranks without loss: largest difference between two ranks, and
   /// the root mean square, over elements and ranks, of the difference to the mean over ranks.
   double divergence_max = 0;

@@ -16,6 +16,7 @@ void SampleSums::add(const SampleSums& other) {
   divergence_max = larger_or_nan(divergence_max, other.divergence_max);
   divergence_energy += other.divergence_energy;
   divergence_elems += other.divergence_elems;
+  coding.add(other.coding);
 }
 
 double SampleSums::nmse() const { return exact_energy == 0 ? 0 : error_energy / exact_energy; }

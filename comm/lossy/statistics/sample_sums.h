@@ -11,6 +11,20 @@ namespace droptest::comm {
 /// The larger of two differences; NaN where either is NaN, which std::max would hide.
 inline double larger_or_nan(double a, double b) { return a < b || b != b ? b : a; }
 
+/// The errors of compressed values: those that their receivers decode, and the values before.
+struct CodingErrors {
+  double error_energy = 0;          ///< sum of |decoded - value|^2
+  double energy = 0;                ///< sum of |value|^2
+  std::uint64_t dropped_pairs = 0;  ///< of top_k, whose index was out of range
+
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, error_energy, energy, dropped_pairs); }
+  void add(const CodingErrors& other) {
+    error_energy += other.error_energy;
+    energy += other.energy;
+    dropped_pairs += other.dropped_pairs;
+  }
+};
+
 /// Sums over sampled calls of one traffic class, or of one of its layers, of one rank or added up over ranks.
 struct SampleSums {
   std::uint64_t calls = 0;  ///< counted on one rank of the group
@@ -23,10 +37,11 @@ struct SampleSums {
   double divergence_max = 0;     ///< NaN where any result was NaN
   double divergence_energy = 0;  ///< sum over elements and ranks of |value - mean over ranks|^2
   double divergence_elems = 0;   ///< elements x ranks in that sum
+  CodingErrors coding;           ///< of compressed values, before any loss
 
   void visit_state(sim::StateVisitor& visitor) {
     visit_values(visitor, calls, error_energy, exact_energy, result_energy, inner_product, elems, error_sum,
-                 divergence_max, divergence_energy, divergence_elems);
+                 divergence_max, divergence_energy, divergence_elems, coding);
   }
   void add(const SampleSums& other);
   double nmse() const;    ///< error_energy / exact_energy; 0 without samples

@@ -13,9 +13,9 @@ namespace droptest::comm {
 namespace {
 
 void put_counts(WordWriter& out, const LossCounts& counts) {
-  for (const std::uint64_t n :
-       {counts.messages, counts.packets, counts.bytes, counts.lost_packets, counts.lost_bytes, counts.repaired_packets,
-        counts.residual_packets, counts.residual_bytes, counts.resent_packets, counts.resend_rounds}) {
+  for (const std::uint64_t n : {counts.messages, counts.packets, counts.bytes, counts.lost_packets, counts.lost_bytes,
+                                counts.repaired_packets, counts.residual_packets, counts.residual_bytes,
+                                counts.resent_packets, counts.resend_rounds, counts.content_bytes}) {
     out.put(n);
   }
   out.put_double(counts.expected_lost);
@@ -38,7 +38,7 @@ LossCounts take_counts(WordReader& in) {
   LossCounts counts;
   for (std::uint64_t* n : {&counts.messages, &counts.packets, &counts.bytes, &counts.lost_packets, &counts.lost_bytes,
                            &counts.repaired_packets, &counts.residual_packets, &counts.residual_bytes,
-                           &counts.resent_packets, &counts.resend_rounds}) {
+                           &counts.resent_packets, &counts.resend_rounds, &counts.content_bytes}) {
     *n = in.take();
   }
   counts.expected_lost = in.take_double();
@@ -171,6 +171,7 @@ ClassStatistics finish(sim::TrafficClass traffic_class, const ClassMerge& merge)
   statistics.exact_energy = merge.samples.exact_energy;
   statistics.result_energy = merge.samples.result_energy;
   statistics.inner_product = merge.samples.inner_product;
+  statistics.coding = merge.samples.coding;
   statistics.divergence_max = merge.samples.divergence_max;
   statistics.divergence_rms = merge.samples.divergence_rms();
   return statistics;

@@ -289,6 +289,7 @@ TEST(LossyOptionsFromJson, KeysAndTypesAreChecked) {
             "net.json: /network: got nothing, want an object");
   EXPECT_EQ(error_in_network(R"("los": {"model": "none"})"),
             "net.json: /network/los: got an unknown key; did you mean \"loss\"? known keys: burst_scope, classes, "
+            "compression, "
             "consistency, fill, gather, group_ranks, links, loss, path, payload_bytes, recovery, reduce, sized_paths");
   EXPECT_EQ(error_of(R"({"network": "ring"})"), "net.json: /network: got \"ring\", want an object");
   EXPECT_EQ(error_in_network(R"("payload_bytes": "1408")"),
@@ -356,6 +357,44 @@ TEST(LossyOptionsFromJson, ARetransmissionThatWouldNeverEndIsRefusedWhereSizesAr
       "shorter messages, a budget of rounds, or a protocol that sends lost packets alone (selective_repeat)");
   traffic.element_bytes = 2;
   EXPECT_EQ(error_of(restart, traffic), "(no error)") << "half as many packets";
+}
+
+TEST(LossyOptionsFromJson, ACompressionIsOfItsClassOrOfAllWithSums) {
+  const Traffic traffic{.world_size = 4, .classes = {kClass, sim::TrafficClass::kParameterGather}};
+  const LossyOptions options = options_of(R"({"network": {"compression": {"kind": "int4", "block": 64}}})", traffic);
+  EXPECT_EQ(options.network.of(kClass)->compression.kind, CompressionKind::kInt4);
+  EXPECT_EQ(options.network.of(kClass)->compression.block_elems, 64U);
+  EXPECT_FALSE(options.network.of(sim::TrafficClass::kParameterGather)) << "no loss, and no sums to compress";
+  EXPECT_THAT(error_of(R"({"network": {"classes": {"parameter_gather": {"compression": {"kind": "int8"}}}}})", traffic),
+              HasSubstr("net.json: /network/classes/parameter_gather/compression: got \"int8\" for parameter_gather, "
+                        "whose messages are no contributions to sums"));
+  EXPECT_FALSE(options_of(R"({"network": {"compression": {"kind": "none"}}})", traffic).network.of(kClass));
+}
+
+TEST(LossyOptionsFromJson, MembersOfACompression) {
+  const auto compression = [](const std::string& text) {
+    return options_of("{\"network\": {\"compression\": " + text + "}}").network.of(kClass)->compression;
+  };
+  EXPECT_EQ(compression(R"({"kind": "int8"})").block_elems, 256U);
+  EXPECT_DOUBLE_EQ(compression(R"({"kind": "top_k"})").fraction, 0.01);
+  EXPECT_DOUBLE_EQ(compression(R"({"kind": "top_k", "fraction": "5%"})").fraction, 0.05);
+  EXPECT_THAT(error_in_network(R"("compression": {"kind": "top_k", "fraction": 0})"),
+              HasSubstr("net.json: /network/compression/fraction: got 0"));
+  EXPECT_THAT(error_in_network(R"("compression": {"kind": "int8"}, "path": "ring")"),
+              HasSubstr("/network/compression/kind: got int8 on path ring"));
+  EXPECT_THAT(error_in_network(R"("compression": {"kind": "int2"})"), HasSubstr("/network/compression/kind"));
+  EXPECT_EQ(options_of(R"({"network": {"path": "contribution", "compression": {"kind": "power_sgd", "rank": 2}}})")
+                .network.of(kClass)
+                ->compression.rank,
+            2U);
+}
+
+// The reduce half of top_k has no messages, so its loss is that of the pairs.
+TEST(LossyOptionsFromJson, TopKHasAGatherHalfAlone) {
+  const LossyOptions options = options_of(
+      R"({"network": {"loss": {"model": "bernoulli", "loss_rate": 0.1}, "compression": {"kind": "top_k"}}})");
+  EXPECT_EQ(options.network.of(kClass)->reduce.loss, nullptr);
+  EXPECT_NE(options.network.of(kClass)->gather.loss, nullptr);
 }
 
 }  // namespace

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums of contributions as products of two factors of low rank.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "comm/lossy/fill/error_feedback.h"
+#include "comm/lossy/paths/message_losses.h"
+#include "comm/lossy/paths/path.h"
+
+namespace droptest::comm {
+
+/// A contribution is a square matrix M (factors_of()). All ranks have a factor Q. They add up P = M Q, make its columns
+/// orthonormal, and add up Q = M^T P, which is the Q of the next call of the message; the result is P Q^T. Both sums
+/// travel as contributions to an aggregation point: a packet that a rank loses is missing from all results, so ranks
+/// keep equal factors. Contributions whose factors would not be smaller travel as they are.
+///
+/// Under error feedback a sender remembers M - P Q_own^T, with the elements of Q_own that arrived. Loss in the sum of P
+/// changes the subspace alone, so that nothing is missing after it that is not remembered.
+/// Determinism: all ranks have equal bits where the backend's sums have.
+/// Source: Vogels, Karimireddy and Jaggi, NeurIPS 2019, algorithms 1 and 2 (M, P, Q as there); one matrix for a whole
+/// message, as PyTorch's batched_powerSGD_hook.
+class PowerSgdPath final : public Path {
+ public:
+  explicit PowerSgdPath(const PathContext& context) : context_(context) {}
+
+  void plan(const CallArguments& call, CallFates& fates) override;
+  void run(const CallArguments& call, Communicator& inner, Scratch& scratch) override;
+  CodingErrors coding_errors() const override { return errors_; }
+  std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override { return {count_elems}; }
+
+ private:
+  sim::Packetizer packets_of(ElementType type, std::uint64_t count_elems, std::uint64_t content_bytes) const;
+  void draw(const CallArguments& call, const sim::Packetizer& packets, CallFates& fates);
+  void run_as_is(const CallArguments& call, ConstTensor input, Communicator& inner, Scratch& scratch);
+  template <class T>
+  void run_factors(const CallArguments& call, ConstTensor input, Tensor output, Communicator& inner);
+  template <class T>
+  void add_up(std::vector<T>& factor, ReduceOp op, const CallArguments& call, Communicator& inner);
+
+  PathContext context_;
+  // Of the current call.
+  std::optional<FactorShape> shape_;  // absent: the contribution travels as it is
+  MessageLosses lost_;                // of this rank's P and Q, or of its contribution
+  Tensor remembered_;                 // Q of the call before
+  ErrorFeedback feedback_;
+  CodingErrors errors_;
+};
+
+}  // namespace droptest::comm

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/lossy/paths/top_k_path.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <type_traits>
+
+#include "comm/lossy/fill/packet_runs.h"
+#include "comm/lossy/on_host.h"
+#include "comm/visit_elements.h"
+#include "sim/error.h"
+
+namespace droptest::comm {
+namespace {
+
+template <class T>
+constexpr std::size_t kPairBytes = sizeof(std::uint32_t) + sizeof(T);
+
+template <class T>
+double magnitude(T value) {
+  const double number = std::abs(number_of(value));
+  return std::isnan(number) ? std::numeric_limits<double>::infinity() : number;
+}
+
+}  // namespace
+
+template <class T>
+std::uint64_t add_pairs(std::span<const std::byte> message, const sim::PacketMask* lost, const sim::Packetizer& packets,
+                        std::span<T> sums) {
+  std::uint64_t dropped = 0;
+  PacketRunCursor cursor(lost, packets);
+  for (PacketRun run; cursor.next(run);) {
+    if (run.fate == PacketRun::Fate::kLost) continue;
+    for (std::uint64_t pair = run.elements.begin; pair < run.elements.end; ++pair) {
+      const std::byte* const from = message.data() + pair * kPairBytes<T>;
+      std::uint32_t index = 0;
+      T value;
+      std::memcpy(&index, from, sizeof(index));
+      std::memcpy(&value, from + sizeof(index), sizeof(value));
+      if (index >= sums.size()) {
+        ++dropped;
+      } else {
+        sums[index] = narrowed<T>(widened(sums[index]) + widened(value));
+      }
+    }
+  }
+  return dropped;
+}
+
+template std::uint64_t add_pairs<float>(std::span<const std::byte>, const sim::PacketMask*, const sim::Packetizer&,
+                                        std::span<float>);
+template std::uint64_t add_pairs<double>(std::span<const std::byte>, const sim::PacketMask*, const sim::Packetizer&,
+                                         std::span<double>);
+
+TopKPath::TopKPath(const PathContext& context)
+    : context_(context), shares_fates_(context.network.consistency == Consistency::kShared) {}
+
+void TopKPath::plan(const CallArguments& call, CallFates& fates) {
+  const std::uint64_t elems = call.input.count_elems();
+  if (elems > std::numeric_limits<std::uint32_t>::max()) {
+    throw ConfigError("message \"" + std::string(call.message.name) + "\": got " + std::to_string(elems) +
+                      " elements, but compression top_k has indices of 32 bits; want smaller messages");
+  }
+  if (element_bytes(call.input.type) < sizeof(float)) {
+    throw ConfigError("message \"" + std::string(call.message.name) + "\": got elements of type " +
+                      std::string(element_type_name(call.input.type)) +
+                      ", want float32 or float64 for compression top_k");
+  }
+  pairs_ = pairs_of(context_.network.compression, elems);
+  if (context_.feeds_back()) {
+    feedback_.plan(context_.stale, call.input, call.op, StaleMemory::Use::kAllReduceFeedback, {}, call.message);
+  }
+  // A message of pairs stands for all elements of the contribution.
+  const sim::Packetizer packets(pairs_, coding_of(context_.network.compression, call.input.type),
+                                context_.network.payload_bytes, call.input.bytes.size());
+  const sim::TrafficClass traffic_class = call.message.traffic_class;
+  const int me = context_.group.rank();
+  lost_.start();
+  for (int source = 0; source < context_.group.world_size(); ++source) {
+    if (shares_fates_) {
+      lost_.draw(context_.ledger, fates, context_.link_to_all(traffic_class, sim::Half::kGather, source), packets,
+                 source == me ? Tally::kCounted : Tally::kOtherEnd);
+    } else if (source != me) {
+      lost_.draw(context_.ledger, fates, context_.link(traffic_class, sim::Half::kGather, source, me), packets,
+                 Tally::kCounted);
+    } else {
+      for (int destination = 0; destination < context_.group.world_size(); ++destination) {
+        if (destination == me) continue;
+        context_.ledger.pass_message(fates, context_.link(traffic_class, sim::Half::kGather, me, destination), packets);
+      }
+      lost_.arrives();
+    }
+  }
+}
+
+// Of ranks on devices, the bytes travel from device to device.
+void TopKPath::gather_pairs(std::span<const std::uint64_t> counts, const CallArguments& call, Communicator& inner) {
+  constexpr ElementType kBytes = ElementType::kUint8;
+  Stream* const stream = call.input.stream;
+  if (stream == nullptr) {
+    return inner.all_gather(ConstTensor(kBytes, sent_), Tensor(kBytes, received_), counts, call.message);
+  }
+  const DeviceMemory from(sent_.size(), "pairs of a compressed contribution");
+  const DeviceMemory to(received_.size(), "pairs of all ranks");
+  copy_to_device(std::span<const std::byte>(sent_), from.data(), *stream);
+  inner.all_gather(ConstTensor(kBytes, {from.data(), sent_.size()}, stream),
+                   Tensor(kBytes, {to.data(), received_.size()}, stream), counts, call.message);
+  copy_to_host(to.data(), received_, *stream);
+  stream->synchronize();
+}
+
+template <class T>
+void TopKPath::run_on_host(const CallArguments& call, ConstTensor input, Tensor output, Communicator& inner) {
+  const auto values = input.as<T>();
+  const auto ranks = static_cast<std::size_t>(context_.group.world_size());
+  const auto me = static_cast<std::size_t>(context_.group.rank());
+  chosen_.resize(values.size());
+  std::iota(chosen_.begin(), chosen_.end(), 0U);
+  const auto larger = [&values](std::uint32_t a, std::uint32_t b) {
+    const double of_a = magnitude(values[a]);
+    const double of_b = magnitude(values[b]);
+    return of_a > of_b || (of_a == of_b && a < b);
+  };
+  const auto end = chosen_.begin() + static_cast<std::ptrdiff_t>(pairs_);
+  if (end != chosen_.end()) std::nth_element(chosen_.begin(), end, chosen_.end(), larger);
+  chosen_.erase(end, chosen_.end());
+  std::sort(chosen_.begin(), chosen_.end());
+
+  sent_.resize(pairs_ * kPairBytes<T>);
+  for (std::size_t pair = 0; pair < chosen_.size(); ++pair) {
+    std::byte* const to = sent_.data() + pair * kPairBytes<T>;
+    std::memcpy(to, &chosen_[pair], sizeof(std::uint32_t));
+    std::memcpy(to + sizeof(std::uint32_t), &values[chosen_[pair]], sizeof(T));
+  }
+  received_.resize(ranks * sent_.size());
+  const std::vector<std::uint64_t> counts(ranks, sent_.size());
+  gather_pairs(counts, call, inner);
+
+  const sim::Packetizer packets = context_.packets(input.type, pairs_);
+  std::vector<T> delivered(values.size(), T{0});  // of this rank's contribution
+  add_pairs<T>(sent_, nullptr, packets, delivered);
+  errors_ = {};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double error = number_of(delivered[i]) - number_of(values[i]);
+    errors_.error_energy += error * error;
+    errors_.energy += number_of(values[i]) * number_of(values[i]);
+  }
+  if (context_.feeds_back()) {
+    if (lost_.of(me) != nullptr) {
+      std::ranges::fill(delivered, T{0});
+      add_pairs<T>(sent_, lost_.of(me), packets, delivered);
+    }
+    feedback_.changed(0, input, ConstTensor(std::span<const T>(delivered)));
+  }
+  const std::span<T> sums = output.as<T>();
+  std::ranges::fill(sums, T{0});
+  for (std::size_t source = 0; source < ranks; ++source) {
+    const std::uint64_t dropped = add_pairs<T>(std::span(received_).subspan(source * sent_.size(), sent_.size()),
+                                               lost_.of(source), packets, sums);
+    errors_.dropped_pairs += dropped;
+  }
+  if (call.op == ReduceOp::kMean) divide(output, static_cast<double>(ranks));
+}
+
+void TopKPath::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
+  const ConstTensor input = context_.feeds_back() ? feedback_.correct(call.input, scratch) : call.input;
+  read_on_host(input, [&](ConstTensor values) {
+    change_on_host(call.output, [&](Tensor sums) {
+      if (values.type == ElementType::kFloat32) return run_on_host<float>(call, values, sums, inner);
+      run_on_host<double>(call, values, sums, inner);
+    });
+  });
+}
+
+}  // namespace droptest::comm

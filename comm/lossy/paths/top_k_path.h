@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums of the largest elements of each contribution, which travel with their indices.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/lossy/fill/error_feedback.h"
+#include "comm/lossy/paths/message_losses.h"
+#include "comm/lossy/paths/path.h"
+
+namespace droptest::comm {
+
+/// Each rank sends the pairs (index, value) of its k elements of largest magnitude to all others, and adds up the pairs
+/// that it has, in the order of ranks, then of indices. Of equal magnitudes, the lower index is larger; a NaN is larger
+/// than all. Links: those of the gather half, as an all-gather of one hop. The pairs of a lost packet are missing from
+/// the receiver's sum; with shared fates from the sums of all ranks, the sender's too. The own contribution is made of
+/// its pairs, so that ranks end with equal sums where no packet is lost.
+///
+/// Under error feedback a sender remembers the elements that it did not send, and with shared fates those of lost
+/// packets. A sender does not know the losses of single receivers.
+/// Source: Aji and Heafield, EMNLP 2017; Stich, Cordonnier and Jaggi, NeurIPS 2018 (with memory).
+class TopKPath final : public Path {
+ public:
+  explicit TopKPath(const PathContext& context);
+
+  void plan(const CallArguments& call, CallFates& fates) override;
+  void run(const CallArguments& call, Communicator& inner, Scratch& scratch) override;
+  CodingErrors coding_errors() const override { return errors_; }
+  std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override { return {count_elems}; }
+
+ private:
+  void gather_pairs(std::span<const std::uint64_t> counts, const CallArguments& call, Communicator& inner);
+  template <class T>
+  void run_on_host(const CallArguments& call, ConstTensor input, Tensor output, Communicator& inner);
+
+  PathContext context_;
+  bool shares_fates_;
+  // Of the current call.
+  std::uint64_t pairs_ = 0;
+  MessageLosses lost_;  // of each rank's pairs
+  ErrorFeedback feedback_;
+  CodingErrors errors_;
+  std::vector<std::uint32_t> chosen_;  // indices of this rank's pairs
+  std::vector<std::byte> sent_;
+  std::vector<std::byte> received_;
+};
+
+/// Adds the pairs of a message to `sums`: 4 bytes of index and then the value, little endian. Pairs with an index that
+/// is out of range are dropped. Returns their number. `lost`: packets of pairs that are left out; null: none.
+template <class T>
+std::uint64_t add_pairs(std::span<const std::byte> message, const sim::PacketMask* lost, const sim::Packetizer& packets,
+                        std::span<T> sums);
+
+}  // namespace droptest::comm
