@@ -39,6 +39,12 @@ def losses(run_folder):
     return [line["train_loss"] for line in metrics_of(run_folder) if line.get("train_loss") is not None]
 
 
+def expect_close(got, want):
+    """Rounding before the first update; AdamW makes whole steps of gradients that are near rounding, so later more."""
+    assert got[0] == pytest.approx(want[0], rel=1e-7)
+    assert got == pytest.approx(want, rel=1e-4)
+
+
 def error_of(folder, *command, **changes):
     write_spec(folder, name="one", **changes)
     return run(*command, "spec.json", cwd=folder, expect=2).err
@@ -70,7 +76,7 @@ def test_list_kernels_says_operation_device_and_default(tmp_path):
 def test_the_default_by_name_is_the_same_run(folder):
     first = trained(folder, record={"every_steps": 2})
     write_spec(folder, name="one", kernels=DEFAULTS, record={"every_steps": 2})
-    assert "to do" not in run("plan", "spec.json", cwd=folder).out
+    assert "nothing is to do" in run("plan", "spec.json", cwd=folder).out
     assert "kernels" not in json.loads((first / "spec.json").read_text())
     assert summary_of(first)["kernels"] == DEFAULTS
 
@@ -81,7 +87,7 @@ def test_reference_kernels_train_alike_and_are_reproducible(folder):
     reference = trained(folder, kernels=by_name, **NANO)
     assert summary_of(reference)["kernels"] == DEFAULTS | by_name
     assert losses(reference) != losses(flash)  # the kernel that was asked for ran
-    assert losses(reference) == pytest.approx(losses(flash), rel=1e-5)
+    expect_close(losses(reference), losses(flash))
     again = losses(reference)
     shutil.rmtree(reference)
     threads = {"name": "local", "threads_per_rank": 2}
@@ -89,7 +95,7 @@ def test_reference_kernels_train_alike_and_are_reproducible(folder):
     for matmul in ("eigen", "reference"):
         other = trained(folder, kernels={"matmul": matmul}, **NANO)
         assert losses(other) != losses(flash)
-        assert losses(other) == pytest.approx(losses(flash), rel=1e-5)
+        expect_close(losses(other), losses(flash))
 
 
 def test_memory_is_planned_for_the_kernel_that_runs(folder):
@@ -111,7 +117,8 @@ def test_a_shared_object_computes_the_run(folder):
     assert {kernel["name"] for kernel in record.values()} == {"plain C 1.0"}
     assert record["attention"]["library"] == path and len(record["attention"]["sha256"]) == 64
     flash = trained(folder, **NANO)
-    assert losses(first) != losses(flash) and losses(first) == pytest.approx(losses(flash), rel=1e-5)
+    assert losses(first) != losses(flash)
+    expect_close(losses(first), losses(flash))
     # The content is part of the run id, the path is not.
     shutil.copy(path, folder / "own.so")
     kernels = {operation: {"library": "own.so"} for operation in kernels}
@@ -157,7 +164,7 @@ def test_shared_objects_that_do_not_fit_are_refused(folder, fault, text):
 def test_a_kernel_that_fails_in_a_run_is_named_in_its_record(folder):
     path = library("faulty_FAILING")
     write_spec(folder, name="one", kernels={"attention": {"library": path}})
-    error = run("run", "spec.json", "--quiet", cwd=folder, expect=1).err
+    error = run("run", "spec.json", "--quiet", cwd=folder, expect=2).err
     (run_folder,) = run_folders(folder, "one")
     for text in (error, summary_of(run_folder)["error"]):
         assert path in text and "attention->forward() returned 3: out of luck" in text

@@ -72,6 +72,7 @@ RESOLVED = {
     "description": "",
     "seeds": {"weights": 1, "data": 2, "network": 18446744073709551615},
     "model": {"layers": 4, "width": 128, "heads": 4, "context": 128, "vocabulary": 256},
+    "kernels": {"attention": {"library": "a.so", "sha256": "0" * 64}, "matmul": "eigen"},
     "numerics_version": 1,
     "data": {"text": "a", "sha256": "01234567" * 8, "validation_fraction": 0.1},
     "device": "cuda",
@@ -170,6 +171,7 @@ RESOLVED_PROCESSES["network"]["classes"] = {
     }
 }
 SUMMARY = {
+    "kernels": {"attention": {"library": "a.so", "sha256": "0" * 64, "name": "a 1"}, "matmul": "onednn"},
     "schema_version": 1,
     "run_id": "0123456789abcdef",
     "name": "t",
