@@ -18,6 +18,7 @@
 #include "models/kernels/tensor_segments.h"
 #include "models/kernels/token_groups.h"
 #include "models/ops/cuda_offload.h"
+#include "models/ops/cuda_storage.h"
 #include "sim/error.h"
 
 namespace droptest::models {
@@ -278,6 +279,9 @@ class CudaOps final : public Ops {
   }
   void expect_back(std::uint64_t key) override { offload_.value().expect(key); }
   void bring_back(std::uint64_t key, Tensor values) override { offload_.value().take(key, values); }
+  std::unique_ptr<Storage> make_storage(std::uint64_t bytes, const std::string& /*purpose*/) override {
+    return std::make_unique<CudaStorage>(stream_, bytes);
+  }
 
   std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) override {
     return std::make_unique<CudaRanges>(ranges, stream_);
