@@ -146,7 +146,8 @@ struct AlertConfig {
   std::vector<std::string> command;  ///< kCommand: program and arguments
 };
 
-/// The activations that a run saves, and where (docs/memory.md).
+/// The activations that a run saves, and where (docs/memory.md). Offload of parameters and optimizer state is a part of
+/// ShardOptions.
 struct MemoryConfig {
   models::Recompute recompute = models::Recompute::kSaveAll;
   int every = 1;  ///< one block in so many is computed again

@@ -37,9 +37,12 @@ std::vector<ParameterRange> ranges_within(const ParameterTable& table, const Own
 }
 
 Optimizer::Optimizer(ParameterStore& store, const OptimizerConfig& config, Ops& ops)
-    : store_(store), config_(config), ops_(ops), first_moments_(moments(store, "first moments of the optimizer", ops)) {
-  if (config.moments() > 1) second_moments_ = moments(store, "second moments of the optimizer", ops);
-  for (const OwnPart& part : store.plan().own()) {
+    : store_(store), config_(config), ops_(ops) {
+  if (!has_offloaded_moments()) {
+    first_moments_ = moments(store, "first moments of the optimizer", ops);
+    if (config.moments() > 1) second_moments_ = moments(store, "second moments of the optimizer", ops);
+  }
+  for (const OwnPart& part : store.offloaded() == nullptr ? store.plan().own() : store.offloaded()->pieces()) {
     ranges_.push_back(ops.make_ranges(ranges_within(store.table(), part, Counted::kAll)));
   }
 }
@@ -65,27 +68,50 @@ void Optimizer::step_as_decided(double learning_rate) { update(learning_rate, 1,
 
 void Optimizer::update(double learning_rate, double gradient_scale, Ops::GradientFactor factor) {
   ++step_;
+  const bool is_sgd = config_.rule == OptimizerConfig::Rule::kSgd;
+  const auto update_part = [&](std::size_t i, const UpdateArenas& arenas) {
+    if (is_sgd) {
+      ops_.sgd(*ranges_[i], arenas, {learning_rate, gradient_scale, config_.momentum, config_.weight_decay}, factor);
+    } else {
+      ops_.adamw(*ranges_[i], arenas, adamw_step(config_, step_, learning_rate, gradient_scale), factor);
+    }
+  };
+  if (OffloadedState* const outside = store_.offloaded()) {
+    outside->update([&](const OffloadedState::Piece& piece) {
+      const bool has_moments = outside->has_moments();
+      UpdateArenas arenas{outside->has_values() ? piece.values : store_.own_values(piece.part),
+                          store_.own_gradients(piece.part),
+                          has_moments ? piece.moments[0] : first_moments_.own(piece.part),
+                          {},
+                          store_.own_rounded(piece.part)};
+      if (!is_sgd) arenas.second_moments = has_moments ? piece.moments[1] : second_moments_.own(piece.part);
+      update_part(piece.number, arenas);
+    });
+    return;
+  }
   for (std::size_t i = 0; i < ranges_.size(); ++i) {
     const OwnPart& part = store_.plan().own()[i];
     UpdateArenas arenas{
         store_.own_values(part), store_.own_gradients(part), first_moments_.own(part), {}, store_.own_rounded(part)};
-    if (config_.rule == OptimizerConfig::Rule::kSgd) {
-      ops_.sgd(*ranges_[i], arenas, {learning_rate, gradient_scale, config_.momentum, config_.weight_decay}, factor);
-    } else {
-      arenas.second_moments = second_moments_.own(part);
-      ops_.adamw(*ranges_[i], arenas, adamw_step(config_, step_, learning_rate, gradient_scale), factor);
-    }
+    if (!is_sgd) arenas.second_moments = second_moments_.own(part);
+    update_part(i, arenas);
   }
 }
 
 void Optimizer::reset() {
   step_ = 0;
+  if (has_offloaded_moments()) return store_.offloaded()->zero_moments();
   ops_.zero(first_moments_.all());
   if (!second_moments_.is_empty()) ops_.zero(second_moments_.all());
 }
 
 void Optimizer::visit_state(StateVisitor& visitor) {
   visitor.number("steps", step_);
+  if (has_offloaded_moments()) {
+    store_.offloaded()->visit_moments(visitor, 0, "first moments");
+    if (config_.moments() > 1) store_.offloaded()->visit_moments(visitor, 1, "second moments");
+    return;
+  }
   first_moments_.visit_state(visitor, "first moments");
   if (!second_moments_.is_empty()) second_moments_.visit_state(visitor, "second moments");
 }

@@ -47,17 +47,20 @@ class Optimizer {
   void take_back_step() { --step_; }
   void visit_state(StateVisitor& visitor);
   const OptimizerConfig& config() const { return config_; }
+  /// Moments in memory.
+  std::uint64_t memory_bytes() const { return first_moments_.bytes() + second_moments_.bytes(); }
 
  private:
+  bool has_offloaded_moments() const { return store_.offloaded() != nullptr && store_.offloaded()->has_moments(); }
   void update(double learning_rate, double gradient_scale, Ops::GradientFactor factor);
 
   ParameterStore& store_;
   OptimizerConfig config_;
   Ops& ops_;
   std::uint64_t step_ = 0;
-  ParameterArena first_moments_;
-  ParameterArena second_moments_;                     ///< empty with SGD, whose velocities are the first ones
-  std::vector<std::unique_ptr<Ops::Ranges>> ranges_;  ///< of each own part
+  ParameterArena first_moments_;                      ///< empty where moments are outside of memory
+  ParameterArena second_moments_;                     ///< likewise, and with SGD, whose velocities are the first ones
+  std::vector<std::unique_ptr<Ops::Ranges>> ranges_;  ///< of each own part, or of each piece of those outside of memory
 };
 
 /// The ranges of the trained tensors that reach into [offset, offset + count) of the arena, from `offset` on, in its

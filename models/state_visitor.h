@@ -23,7 +23,9 @@ struct TensorPiece {
 enum class Sharding : std::uint8_t { kWhole, kShard };
 
 /// A class with state shows all of it in one function, visit_state(visitor), in a fixed order. A visitor that saves
-/// reads the values; one that restores writes them. Names are unique within an object.
+/// reads the values; one that restores writes them. Names are unique within an object, but that a tensor outside of
+/// memory is shown piece by piece under one name; values that a visitor writes last until the call returns at least,
+/// and then go back there.
 class StateVisitor {
  public:
   virtual ~StateVisitor() = default;

@@ -36,6 +36,7 @@ SECTIONS = (
      ("figure loss_rate_check", "figure burst_lengths", "table loss_statistics")),
     ("time", "What does it cost in time?",
      ("figure time_to_target", "figure loss_over_time", "figure step_time", "table virtual_time")),
+    ("memory", "How much memory does it take?", ("table memory",)),
     ("seeds", "How many seeds does an effect need?",
      ("figure variances", "table spread", "table seeds_needed", "table equality")),
     ("compare", "Compare two points", ()),

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from droptest import seeds, virtual_time, words
+from droptest import memory_page, seeds, virtual_time, words
 from droptest.loss_model import percent
 from droptest.records import Records
 from droptest.summary import HEADER, groups, number, row_of, with_interval
 
 ABSENT = ("missing", "unfinished", "unreadable")
 TEXTS = frozenset({"series", "loss model", "note", "against", "quantity", "class", "half", "path", "fill", "network",
-                   "run", "status", "why", "verdict", "best value"})  # fmt: skip
+                   "run", "status", "why", "verdict", "best value", "kind"})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -239,6 +239,11 @@ def _runs(records: Records, _: Questions) -> Table:
     return _table("runs", "Runs", header, rows, f"Losses and differences are {records.unit}.")
 
 
+def _memory(records: Records, _: Questions) -> Table | None:
+    return _whole("memory", "Peak memory and reuse of buffers", (memory_page.HEADER, memory_page.rows(records)),
+                  memory_page.NOTE)  # fmt: skip
+
+
 def _spread(records: Records, _: Questions) -> Table | None:
     return _whole("spread", "Spread between seeds", seeds.spread_table(records))
 
@@ -261,6 +266,7 @@ TABLES: dict[str, Callable[[Records, Questions], Table | None]] = {
     "spread": _spread,
     "seeds_needed": _plan,
     "equality": _comparison,
+    "memory": _memory,
     "runs": _runs,
 }
 

@@ -210,6 +210,17 @@ void LossyCommunicator::rescale_memories(double gradient_factor) {
   for (const auto& group : group_->state->groups) group.second->rescale_memories(gradient_factor);
 }
 
+LayerBuffers LossyCommunicator::buffers() const {
+  LayerBuffers all;
+  for (const auto& item : group_->state->groups) {
+    const LayerBuffers of_group = item.second->buffers();
+    all.messages += of_group.messages;
+    all.calls += of_group.calls;
+    all.remembered += of_group.remembered;
+  }
+  return all;
+}
+
 VirtualClock::Pause LossyCommunicator::pause_clock() { return VirtualClock::Pause(group_->state->clock_or_null()); }
 
 void LossyCommunicator::pass_compute_time(double seconds) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "comm/buffer_use.h"
 #include "comm/communicator.h"
 #include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/clock/virtual_clock.h"
@@ -118,6 +119,9 @@ class LossyCommunicator final : public Communicator {
   /// values that fills and feedback remember of classes of gradients are, too. Remembered values of any class that are
   /// not finite become 0, so that an overflow ends with its step. In all groups of this rank. No works are under way.
   void rescale_memories(double gradient_factor);
+
+  /// Memory of the loss layer on this rank now, in all groups of the rank. No works are under way.
+  LayerBuffers buffers() const;
 
   /// While it is alive, the calling thread's time is no compute time of the virtual clock: sampling, logging. The calls
   /// of this communicator pause the clock themselves, those of classes without a network too.

@@ -118,6 +118,20 @@ void LossyGroup::visit_state(sim::StateVisitor& visitor) {
   for (const auto& group : state->groups) group.second->visit_memories(visitor);
 }
 
+LayerBuffers LossyGroup::buffers() const {
+  LayerBuffers all;
+  all.messages = lane_scratch_.use();
+  for (const auto& scratch : scratch_.idle()) all.messages += scratch->use();
+  for (const auto* of_classes : {&paths_, &certain_paths_}) {
+    for (const Paths& paths : *of_classes) {
+      for (const auto& pool : paths.paths) all.calls += pool.second.use();
+      all.calls += paths.messages.use();
+    }
+  }
+  all.remembered = stale_.bytes();
+  return all;
+}
+
 void LossyGroup::visit_memories(sim::StateVisitor& visitor) {
   visit_values(visitor, steps_begun_, stale_);
   if (timeline_) visit_value(visitor, *timeline_);

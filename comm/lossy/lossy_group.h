@@ -10,6 +10,7 @@
 #include <span>
 #include <string_view>
 
+#include "comm/buffer_use.h"
 #include "comm/call.h"
 #include "comm/communicator.h"
 #include "comm/device/stream_turns.h"
@@ -53,6 +54,8 @@ class LossyGroup {
   /// Ranks: all of the group.
   std::unique_ptr<LossyGroup> split(int color, int key);
 
+  /// Of this group alone. No works are under way.
+  LayerBuffers buffers() const;
   GroupNumber number() const { return identity_.number; }
   /// Its own memories; of the group that was not split, those of the rank and of all its groups.
   void visit_state(sim::StateVisitor& visitor);

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/buffer_use.h"
+
 namespace droptest::comm {
 
 /// Lends objects, as many as are in use at once. Thread safety: none; take and give back on one thread.
@@ -38,14 +40,25 @@ class Pool {
   /// `make` gives a new object where none is idle.
   template <class Make>
   Loan take(const Make& make) {
-    if (idle_.empty()) return {*this, make()};
+    ++use_.taken;
+    if (idle_.empty()) {
+      Loan loan(*this, make());
+      ++use_.allocated;
+      return loan;
+    }
     std::unique_ptr<T> object = std::move(idle_.back());
     idle_.pop_back();
     return {*this, std::move(object)};
   }
 
+  /// Without the bytes of objects.
+  const BufferUse& use() const { return use_; }
+  /// Those not on loan.
+  const std::vector<std::unique_ptr<T>>& idle() const { return idle_; }
+
  private:
   std::vector<std::unique_ptr<T>> idle_;
+  BufferUse use_;
 };
 
 }  // namespace droptest::comm

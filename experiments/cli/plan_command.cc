@@ -2,22 +2,18 @@
 // droptest plan
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstdio>
-#include <filesystem>
 #include <iostream>
 #include <map>
 #include <memory>
-#include <set>
-#include <system_error>
 
 #include "comm/json/json_text.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/layout_text.h"
 #include "experiments/cli/outcome_text.h"
+#include "experiments/cli/plan_text.h"
 #include "experiments/cli/schedule_svg.h"
 #include "experiments/cli/spec_options.h"
+#include "experiments/cli/time_estimate.h"
 #include "experiments/doctor/machine_checks.h"
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/run_records.h"
@@ -61,142 +57,6 @@ LoadedPlan load(const SpecOptions& spec) {
     return {std::move(plan), error.what()};
   }
 }
-
-/// "1.2 million", "340".
-std::string count_text(double count) {
-  char text[64];
-  if (count < 1e4) {
-    std::snprintf(text, sizeof text, "%.0f", count);
-  } else {
-    const int thousands = std::min(4, static_cast<int>(std::log10(count) / 3));
-    static constexpr const char* kNames[] = {"", "thousand", "million", "billion", "trillion"};
-    std::snprintf(text, sizeof text, "%.3g %s", count / std::pow(1000, thousands), kNames[thousands]);
-  }
-  return text;
-}
-
-/// How long runs take: by finished runs of the same shape on this machine, else by a step that is measured here.
-class TimeEstimate {
- public:
-  /// `folder`: of the experiment's finished runs, this plan's or others.
-  TimeEstimate(const SweepPlan& plan, const std::vector<json>& summaries, const std::string& folder) {
-    for (const PlannedRun& planned : plan.runs) finished_[key_of(planned)];
-    std::error_code none;
-    for (const auto& entry : std::filesystem::directory_iterator(folder, none)) take(entry.path().string());
-    std::erase_if(finished_, [](const auto& shape) { return shape.second.count == 0; });
-    measure(plan, summaries);
-  }
-
-  /// Wall seconds of the run alone; absent where nothing is known.
-  std::optional<double> seconds(const PlannedRun& planned) const {
-    const RunConfig& config = planned.run.config;
-    if (const auto found = finished_.find(key_of(planned)); found != finished_.end()) {
-      return found->second.mean() * static_cast<double>(config.training.steps);
-    }
-    if (!step_) return std::nullopt;
-    return step_->wall_seconds * experiments::run_operations(config) / measured_operations_;
-  }
-
-  /// Core seconds of the run, for runs that share the cores of this machine.
-  std::optional<double> core_seconds(const PlannedRun& planned, double jobs) const {
-    const auto cores = static_cast<double>(experiments::allowed_cores().size());
-    if (finished_.contains(key_of(planned))) return *seconds(planned) * cores / jobs;
-    if (!step_) return std::nullopt;
-    return step_->processor_seconds * experiments::run_operations(planned.run.config) / measured_operations_;
-  }
-
-  /// The source of the estimate, and its error.
-  std::string basis() const {
-    std::string text;
-    if (records_ > 0) {
-      double low = 1e300;
-      double high = 0;
-      for (const auto& [key, speeds] : finished_) {
-        low = std::min(low, speeds.low / speeds.mean());
-        high = std::max(high, speeds.high / speeds.mean());
-      }
-      char spread[96];
-      std::snprintf(spread, sizeof spread, "they took %.2f to %.2f times their mean", low, high);
-      text = "from " + std::to_string(records_) + (records_ == 1 ? " finished run" : " finished runs") +
-             " of the same shape on this machine (" + spread + ")";
-    }
-    if (step_) {
-      text += (text.empty() ? "" : "; others ") + std::string("from a training step measured here, ") +
-              (shapes_ > 1 ? "scaled by floating-point operations; may be off by a factor of 3"
-                           : "may be off by a factor of 2");
-    }
-    if (!why_not_.empty()) text += (text.empty() ? "" : "; no estimate for others: ") + why_not_;
-    return text;
-  }
-
- private:
-  struct Speeds {
-    double sum = 0;
-    double low = 1e300;
-    double high = 0;
-    std::size_t count = 0;
-    void add(double seconds) {
-      sum += seconds;
-      low = std::min(low, seconds);
-      high = std::max(high, seconds);
-      ++count;
-    }
-    double mean() const { return sum / static_cast<double>(count); }
-  };
-
-  static std::string key_of(const PlannedRun& planned) { return experiments::shape_of(planned.run.spec).dump(); }
-
-  /// Learns from a run that is finished, on this machine.
-  void take(const std::string& folder) {
-    const experiments::RunDirectory run{folder};
-    try {
-      if (!experiments::has_result(run)) return;
-      const json summary = *experiments::read_summary(run);
-      if (summary.at("status") != "completed" || summary.at("provenance").at("host") != experiments::this_host())
-        return;
-      const double seconds = summary.at("seconds").get<double>() / summary.at("steps").get<double>();
-      const auto shape = finished_.find(experiments::shape_of(comm::load_json(run.spec())).dump());
-      if (shape == finished_.end()) return;
-      shape->second.add(seconds);
-      ++records_;
-    } catch (const std::exception&) {  // a damaged record has no times
-    }
-  }
-
-  /// Measures a step of the largest run without a finished run of its shape; of equal ones the last, which has more
-  /// loss in most specs.
-  void measure(const SweepPlan& plan, const std::vector<json>& summaries) {
-    const PlannedRun* largest = nullptr;
-    std::set<std::string> shapes;
-    for (std::size_t i = 0; i < plan.runs.size(); ++i) {
-      if (!summaries[i].is_null() || finished_.contains(key_of(plan.runs[i]))) continue;
-      shapes.insert(key_of(plan.runs[i]));
-      const double operations = experiments::step_operations(plan.runs[i].run.config);
-      if (largest == nullptr || operations >= experiments::step_operations(largest->run.config))
-        largest = &plan.runs[i];
-    }
-    if (largest == nullptr) return;
-    shapes_ = shapes.size();
-    try {
-      step_ = experiments::measure_step(largest->run.config);
-      measured_operations_ = experiments::step_operations(largest->run.config);
-      if (!step_) {
-        why_not_ = largest->run.config.device == experiments::Device::kCuda
-                       ? "no run on such a GPU is finished here"
-                       : "no such run is finished here, and a step is too long to be measured";
-      }
-    } catch (const std::exception& error) {
-      why_not_ = error.what();
-    }
-  }
-
-  std::map<std::string, Speeds> finished_;  ///< seconds per step, by shape
-  std::size_t records_ = 0;
-  std::optional<experiments::StepTime> step_;
-  double measured_operations_ = 1;
-  std::size_t shapes_ = 0;  ///< that the measured step stands for
-  std::string why_not_;
-};
 
 /// Absent where this build or this machine does not know it.
 json memory_of_rank(const RunConfig& config) {
@@ -314,102 +174,6 @@ json everything(const SpecOptions& spec, const std::string& out, const std::opti
             {"basis", estimate.basis()}}}};
 }
 
-std::string run_text(const json& all, const json& run) {
-  if (!run.at("same_as").is_null()) {
-    const json& same = all.at("runs").at(run.at("same_as").get<std::size_t>());
-    return "the run of " + point_text(same.at("point"), same.at("labels"));
-  }
-  return run.at("run_id").is_null() ? "-" : run.at("run_id").get<std::string>();
-}
-
-std::string packets_text(const json& packets) {
-  if (packets.is_null()) return "?";
-  std::string text;
-  for (const auto& [traffic_class, count] : packets.items()) {
-    text += (text.empty() ? "" : ", ") + traffic_class + " " + count_text(count.get<double>());
-  }
-  return text.empty() ? "none can be lost" : text;
-}
-
-/// Of the run that takes most: a rank, with the spec's choice and with each strategy.
-void print_memory(const json& runs) {
-  const auto process_of = [](const json& run) {
-    return run.at("memory").is_null() ? std::uint64_t{0} : run.at("memory").at("process").get<std::uint64_t>();
-  };
-  const auto largest = std::max_element(runs.begin(), runs.end(),
-                                        [&](const json& a, const json& b) { return process_of(a) < process_of(b); });
-  if (largest == runs.end() || process_of(*largest) == 0) return;
-  const json& memory = largest->at("memory");
-  static constexpr std::array<std::pair<const char*, const char*>, 9> kColumns = {{{"parameters", "parameters"},
-                                                                                   {"gradients", "gradients"},
-                                                                                   {"optimizer", "optimizer"},
-                                                                                   {"activations", "activations"},
-                                                                                   {"slot", "of a slot"},
-                                                                                   {"collectives", "collectives"},
-                                                                                   {"loss_layer", "loss layer"},
-                                                                                   {"total", "rank"},
-                                                                                   {"process", "process"}}};
-  std::vector<std::vector<std::string>> rows = {{"memory"}};
-  for (const auto& [member, title] : kColumns) rows[0].emplace_back(title);
-  const bool asks = memory.contains("largest_micro_batch");
-  if (asks) rows[0].emplace_back("largest micro-batch");
-  const auto add = [&](const std::string& name, const json& of) {
-    std::vector<std::string>& row = rows.emplace_back(1, name);
-    for (const auto& [member, title] : kColumns) {
-      row.push_back(experiments::bytes_text(of.at(member).get<std::uint64_t>()));
-    }
-    if (asks) row.push_back(of.at("largest_micro_batch").dump());
-  };
-  add("as the spec says", memory);
-  for (const auto& [name, of] : memory.at("strategies").items()) add(name, of);
-  std::cout << table_text(rows);
-}
-
-void print(const json& all) {
-  const auto number = [](const json& of, const char* name) { return of.at(name).get<std::size_t>(); };
-  const json& runs = all.at("runs");
-  const auto plural = [](std::size_t count, const std::string& noun) {
-    return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
-  };
-  std::cout << all.at("name").get<std::string>() << ": " << plural(runs.size(), "run") << ", "
-            << plural(number(all, "points"), "point") << " with " << plural(number(all, "seeds"), "seed")
-            << " each; records go to " << all.at("folder").get<std::string>() << "\n";
-  for (const auto& [pointer, values] : all.at("differs").items()) {
-    const json& best_over = all.at("best_over");
-    const bool chosen = std::find(best_over.begin(), best_over.end(), json(pointer)) != best_over.end();
-    std::cout << (chosen ? "the best of " : "differs: ") << pointer << ": " << plural(values.size(), "value") << "\n";
-  }
-  if (!all.at("no_ids").is_null()) std::cout << "no run ids: " << all.at("no_ids").get<std::string>() << "\n";
-  std::vector<std::vector<std::string>> rows = {
-      {"point", "seed", "steps", "least memory per rank", "packets", "time", "state", "run"}};
-  for (const json& run : runs) {
-    const json& memory = run.at("memory_per_rank_bytes");
-    const json& seconds = run.at("seconds");
-    const json& seeds = run.at("seeds");
-    rows.push_back({point_text(run.at("point"), run.at("labels")),
-                    seeds_text({seeds.at("weights"), seeds.at("data"), seeds.at("network")}), run.at("steps").dump(),
-                    memory.is_null() ? "?" : experiments::bytes_text(memory.get<std::uint64_t>()),
-                    packets_text(run.at("packets")), seconds.is_null() ? "?" : duration_text(seconds.get<double>()),
-                    run.at("finished").get<bool>() ? "finished" : "to do", run_text(all, run)});
-  }
-  std::cout << table_text(rows);
-  print_memory(runs);
-  const json& estimate = all.at("estimate");
-  const std::size_t to_do = number(estimate, "runs");
-  if (to_do == 0) {
-    std::cout << "nothing is to do\n";
-    return;
-  }
-  std::cout << plural(to_do, "run") << " to do: ";
-  if (estimate.at("seconds").is_null()) {
-    std::cout << "no estimate of their time: " << estimate.at("basis").get<std::string>() << "\n";
-    return;
-  }
-  std::cout << "about " << duration_text(estimate.at("seconds").get<double>()) << " with "
-            << plural(number(estimate, "jobs"), "run") << " at once, " << estimate.at("basis").get<std::string>()
-            << "\n";
-}
-
 void draw_schedule(const json& layouts, const std::string& file) {
   if (layouts.size() != 1 || layouts[0]["plan"]["schedule"].is_null()) {
     throw ConfigError("--schedule-svg: got " + std::to_string(layouts.size()) +
@@ -462,7 +226,7 @@ int plan(const PlanOptions& options) {
   if (options.json) {
     std::cout << all.dump(2) << "\n";
   } else {
-    print(all);
+    std::cout << plan_text(all);
   }
   return kExitSuccess;
 }

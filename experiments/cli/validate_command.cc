@@ -68,8 +68,8 @@ class Shortcomings {
     const std::uint64_t least =
         state_fits ? experiments::least_memory_bytes(config, {config.parallel.world_size(), 0}) : state;
     if (least <= *total) return;
-    const std::string strategy = state_fits ? experiments::strategy_that_fits(config, *total) : "";
-    const std::string smaller = strategy.empty() ? "" : "/memory \"" + strategy + "\", ";
+    const std::string memory = experiments::memory_that_fits(config, *total);
+    const std::string smaller = memory.empty() ? "" : "/memory " + memory + ", ";
     add("/model", {"memory", "", experiments::Health::kFailed,
                    "weights, gradients, moments and activations take " + experiments::bytes_text(least) +
                        ", but this machine, or its job, has " + experiments::bytes_text(*total),

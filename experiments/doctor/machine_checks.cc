@@ -20,6 +20,7 @@
 #include "comm/backend_registry.h"
 #include "experiments/data/corpus.h"
 #include "experiments/records/atomic_file.h"
+#include "experiments/run/layer_memory.h"
 #include "experiments/run/run_device.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "models/gpt2/gpt2.h"
@@ -197,9 +198,10 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
   const models::SlotOptions memory = config.memory.options(config.model.layers);
   double of_rank = 0;  // of the ranks of a pipeline the one with the most
   for (int p = 0; p < config.parallel.pipeline; ++p) {
-    std::uint64_t bytes = remembered_bytes(config) + models::ParameterStore::device_bytes(
-                                                         tensors_of_rank(config, p, 0), *form, config.sharding,
-                                                         config.parallel.data, 0, config.training.optimizer.moments());
+    std::uint64_t bytes =
+        layer_memory(config).remembered + models::ParameterStore::device_bytes(tensors_of_rank(config, p, 0), *form,
+                                                                               config.sharding, config.parallel.data, 0,
+                                                                               config.training.optimizer.moments());
     if (config.device == Device::kCpu) {
       bytes += plan == nullptr
                    ? models::Gpt2::activation_bytes(config.model, config.parallel.tensor, 0, *form, batch, memory)

@@ -27,8 +27,14 @@ void MemoryRecord::note_process(std::uint64_t step) {
 }
 
 nlohmann::json to_json(const MemoryRecord& record) {
-  nlohmann::json out = {{"process", to_json(record.of_process)}, {"model", nlohmann::json::object()}};
+  nlohmann::json out = {{"process", to_json(record.of_process)},
+                        {"model", nlohmann::json::object()},
+                        {"pools", nlohmann::json::object()}};
   for (const auto& [kind, peak] : record.of_model) out["model"][kind] = to_json(peak);
+  for (const auto& [name, use] : record.pools) {
+    out["pools"][name] = {{"taken", use.taken}, {"allocated", use.allocated}};
+    if (use.bytes > 0) out["pools"][name]["bytes"] = use.bytes;
+  }
   return out;
 }
 

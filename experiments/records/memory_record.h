@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "comm/buffer_use.h"
+
 namespace droptest::experiments {
 
 struct MemoryPeak {
@@ -16,8 +18,9 @@ struct MemoryPeak {
 
 /// The member `memory` of summary.json: of rank 0, since the run was last started.
 struct MemoryRecord {
-  std::map<std::string, MemoryPeak> of_model;  ///< by kind
-  MemoryPeak of_process;                       ///< resident memory; 0 where the system does not say it
+  std::map<std::string, MemoryPeak> of_model;    ///< by kind, with the buffers of collectives and the loss layer
+  std::map<std::string, comm::BufferUse> pools;  ///< by name: buffers that are used again
+  MemoryPeak of_process;                         ///< resident memory; 0 where the system does not say it
 
   /// `kind` is of the model.
   void note(const std::string& kind, std::uint64_t bytes, std::uint64_t step);

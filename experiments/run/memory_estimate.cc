@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "experiments/run/layer_memory.h"
 #include "experiments/run/run_device.h"
 #include "experiments/run/training_model.h"
 #include "experiments/spec/pipeline_plan.h"
@@ -80,6 +81,16 @@ std::pair<std::uint64_t, std::uint64_t> residuals_away(const RunConfig& config, 
   return {bytes * static_cast<std::uint64_t>(residuals), bytes};
 }
 
+/// Of a rank while it takes its first weights: those of offloaded parameters are in memory then, activations are not.
+std::uint64_t at_start(const RunConfig& config, const models::MemoryUse& model) {
+  if (!config.sharding.offloads_values) return 0;
+  const std::uint64_t stored =
+      config.sharding.offloads_moments
+          ? model.offloaded / (1 + static_cast<std::uint64_t>(config.training.optimizer.moments()))
+          : model.offloaded;
+  return model.total() - model.activations + stored;
+}
+
 json to_json(const MemoryEstimate& estimate) {
   return {{"parameters", estimate.model.parameters},
           {"gradients", estimate.model.gradients},
@@ -87,8 +98,8 @@ json to_json(const MemoryEstimate& estimate) {
           {"activations", estimate.model.activations},
           {"slot", estimate.slot},
           {"slots", estimate.slots},
-          {"offload_buffers", estimate.offload},
-          {"offloaded", estimate.offloaded},
+          {"offload_buffers", estimate.offload + estimate.model.offload},
+          {"offloaded", estimate.offloaded + estimate.model.offloaded},
           {"collectives", estimate.collectives},
           {"loss_layer", estimate.loss_layer},
           {"total", estimate.total()},
@@ -98,6 +109,14 @@ json to_json(const MemoryEstimate& estimate) {
 RunConfig with_strategy(const RunConfig& config, const MemoryStrategy& strategy) {
   RunConfig other = config;
   other.memory = memory_of_strategy(strategy, config);
+  return other;
+}
+
+/// The last strategy, with parameters and optimizer state offloaded, too.
+RunConfig with_all_offloaded(const RunConfig& config) {
+  RunConfig other = with_strategy(config, kMemoryStrategies.back());
+  if (!why_ranks_differ(config).empty()) other.memory.place.cut = false;
+  other.sharding.offloads_moments = other.sharding.offloads_values = true;
   return other;
 }
 
@@ -111,6 +130,7 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
   const auto plan = pipeline_plan(config);
   const models::SlotOptions options = config.memory.options(config.model.layers);
   const models::BatchShape shape{config.training.batch_sequences, config.training.sequence_tokens};
+  const LayerMemory layer = layer_memory(config);
   MemoryEstimate most;
   std::uint64_t of_all = 0;
   for (int p = 0; p < config.parallel.pipeline; ++p) {
@@ -134,9 +154,9 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
     const auto [away, largest] = residuals_away(config, *form, static_cast<int>(stages.plans.size()));
     own.offload = (models::OffloadFile::kMostWrites + kExpectedReads) * largest;
     own.offloaded = away * own.slots / stages.plans.size();
-    own.loss_layer = remembered_bytes(config);
-    own.collectives = message_buffer_bytes(config);
-    of_all += own.total();
+    own.loss_layer = layer.remembered;
+    own.collectives = layer.messages;
+    of_all += std::max(own.total(), at_start(config, own.model));
     if (own.total() >= most.total()) most = own;
   }
   const auto alike =
@@ -178,6 +198,7 @@ json memory_plan_json(const RunConfig& config, std::optional<std::uint64_t> byte
     const RunConfig other = with_strategy(config, strategy);
     if (is_possible(other)) out["strategies"][std::string(strategy.name)] = plan_of(other);
   }
+  out["all_offloaded"] = plan_of(with_all_offloaded(config));
   return out;
 }
 
@@ -192,12 +213,21 @@ std::uint64_t state_bytes(const RunConfig& config) {
   return bytes * static_cast<std::uint64_t>(config.parallel.tensor) * static_cast<std::uint64_t>(config.parallel.data);
 }
 
-std::string strategy_that_fits(const RunConfig& config, std::uint64_t bytes) {
+std::string memory_that_fits(const RunConfig& config, std::uint64_t bytes) {
+  const auto fits = [bytes](const RunConfig& other) {
+    // Activations of models whose state alone is too large need no plan.
+    return state_bytes(other) <= bytes && estimate_memory(other).of_process <= bytes;
+  };
   for (const MemoryStrategy& strategy : kMemoryStrategies) {
     const RunConfig other = with_strategy(config, strategy);
-    if (is_possible(other) && estimate_memory(other).of_process <= bytes) return std::string(strategy.name);
+    if (is_possible(other) && fits(other)) return json(strategy.name).dump();
   }
-  return "";
+  const RunConfig offloaded = with_all_offloaded(config);
+  if (!fits(offloaded)) return "";
+  json section = {
+      {"strategy", kMemoryStrategies.back().name}, {"offload_optimizer", true}, {"offload_parameters", true}};
+  if (kMemoryStrategies.back().cut && !why_ranks_differ(config).empty()) section["cut"] = false;
+  return section.dump();
 }
 
 std::uint64_t bytes_from_text(const std::string& text, const std::string& where) {

@@ -17,8 +17,8 @@ struct MemoryEstimate {
   models::MemoryUse model;        ///< exact
   std::uint64_t slot = 0;         ///< of the activations, those that one micro-batch saves between its passes
   std::uint64_t slots = 1;        ///< micro-batches between their passes at once
-  std::uint64_t offload = 0;      ///< buffers of values on their way to an offload file
-  std::uint64_t offloaded = 0;    ///< in the file or in page-locked host memory; no part of the total
+  std::uint64_t offload = 0;      ///< buffers of residual streams on their way to an offload file
+  std::uint64_t offloaded = 0;    ///< of these, in the file or in page-locked host memory; no part of the total
   std::uint64_t collectives = 0;  ///< copies of messages on their way: an allowance
   std::uint64_t loss_layer = 0;   ///< values and residuals that fills and error feedback keep
   std::uint64_t of_process = 0;   ///< of the process: all ranks where these are its threads, data and program
@@ -33,15 +33,16 @@ MemoryEstimate estimate_memory(const RunConfig& config);
 /// ranks of a device on CUDA; 0: not one fits.
 int largest_micro_batch(const RunConfig& config, std::uint64_t bytes);
 
-/// Members of the estimate, and "strategies": the same of each strategy that the run can have; with `bytes` each has
-/// "largest_micro_batch".
+/// Members of the estimate; "strategies": the same of each strategy that the run can have; "all_offloaded": of the last
+/// strategy with parameters and optimizer state offloaded, too. With `bytes` each has "largest_micro_batch".
 nlohmann::json memory_plan_json(const RunConfig& config, std::optional<std::uint64_t> bytes);
 
 /// Parameters, gradients and moments of the ranks whose memory is this machine's, which no strategy makes smaller.
 std::uint64_t state_bytes(const RunConfig& config);
 
-/// The first strategy, in their order, with which a process takes at most so many bytes; empty: none.
-std::string strategy_that_fits(const RunConfig& config, std::uint64_t bytes);
+/// The section `memory` with which a process takes at most so many bytes, as JSON: the first strategy, in their order,
+/// or offload of all that can be; empty: none.
+std::string memory_that_fits(const RunConfig& config, std::uint64_t bytes);
 
 /// "24GiB", "500 MB", "1000": bytes. Throws: ConfigError that names the text, and `where`.
 std::uint64_t bytes_from_text(const std::string& text, const std::string& where);

@@ -8,12 +8,10 @@
 #include <tuple>
 
 #include "comm/device/device_info.h"
-#include "comm/lossy/paths/path_registry.h"
 #include "experiments/run/core_shares.h"
+#include "experiments/run/layer_memory.h"
 #include "experiments/run/training_model.h"
 #include "experiments/spec/planned_collectives.h"
-#include "models/gpt2/parameter_table.h"
-#include "models/gpt2/shard_plan.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -33,16 +31,6 @@ std::string gibibytes_text(std::uint64_t bytes) {
   return text.data();
 }
 
-/// Copies of a message of so many elements that the class keeps from one step to the next.
-std::uint64_t remembered_copies(const comm::ClassNetwork& network, std::uint64_t elems, std::uint64_t ranks) {
-  std::uint64_t copies = 0;
-  if (network.reduce.fill == comm::Fill::kStale)
-    copies += comm::path_entry(network.path_of(elems)).route == comm::Route::kAggregated ? ranks : 1;
-  if (network.gather.fill == comm::Fill::kStale) ++copies;
-  if (network.recovery.error_feedback != comm::ClassRecovery::ErrorFeedback::kOff) ++copies;
-  return copies;
-}
-
 std::uint64_t activation_message_elems(const RunConfig& config) {
   return static_cast<std::uint64_t>(config.training.batch_sequences) *
          static_cast<std::uint64_t>(config.training.sequence_tokens) * static_cast<std::uint64_t>(config.model.width);
@@ -58,7 +46,9 @@ std::uint64_t largest_bucket_bytes(const RunConfig& config) {
 }
 
 /// Bytes of a rank's messages and remembered values, apart from the model's own buffers.
-std::uint64_t message_bytes(const RunConfig& config) { return remembered_bytes(config) + message_buffer_bytes(config); }
+std::uint64_t message_bytes(const RunConfig& config) {
+  return layer_memory(config).remembered + message_buffer_bytes(config);
+}
 
 /// The settings that decide run_device_bytes(): runs of a sweep that differ only in seeds and rates share one key.
 auto memory_key(const RunConfig& config) {
@@ -73,29 +63,6 @@ auto memory_key(const RunConfig& config) {
 }
 
 }  // namespace
-
-std::uint64_t remembered_bytes(const RunConfig& config) {
-  std::uint64_t elems = 0;
-  const std::uint64_t messages = 2 * static_cast<std::uint64_t>(config.model.layers) + 1;  // each of its own name
-  for (const sim::TrafficClass c : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {
-    if (const auto& network = config.network.of(c); network && config.parallel.tensor > 1) {
-      const std::uint64_t of_message = activation_message_elems(config);
-      elems += messages * of_message *
-               remembered_copies(*network, of_message, static_cast<std::uint64_t>(config.parallel.tensor));
-    }
-  }
-  for (const sim::TrafficClass c : {sim::TrafficClass::kDpGradient, sim::TrafficClass::kParameterGather}) {
-    if (const auto& network = config.network.of(c); network && config.parallel.data > 1) {
-      const models::ParameterTable table(models::gpt2_tensors(config.model, config.parallel.tensor, 0));
-      const models::ShardPlan plan(table, sizeof(float), config.sharding, config.parallel.data, 0);
-      for (const models::Bucket& bucket : plan.buckets()) {
-        elems +=
-            bucket.count * remembered_copies(*network, bucket.count, static_cast<std::uint64_t>(config.parallel.data));
-      }
-    }
-  }
-  return elems * sizeof(float);
-}
 
 std::uint64_t message_buffer_bytes(const RunConfig& config) {
   const std::uint64_t of_activations =

@@ -14,9 +14,6 @@ namespace droptest::experiments {
 /// build has no CUDA code.
 void require_run_device(const RunConfig& config);
 
-/// Bytes of a rank that recoveries keep from one step to the next: stale values, and the residuals of error feedback.
-std::uint64_t remembered_bytes(const RunConfig& config);
-
 /// An allowance for the copies of messages that a rank's collectives work with.
 std::uint64_t message_buffer_bytes(const RunConfig& config);
 

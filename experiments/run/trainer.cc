@@ -433,6 +433,11 @@ class Trainer {
     memory.note("gradients", use.gradients, step);
     memory.note("optimizer", use.optimizer, step);
     memory.note("activations", use.activations, step);
+    if (use.offload > 0) memory.note("offload_buffers", use.offload, step);
+    const comm::LayerBuffers layer = network_.buffers();
+    memory.note("collectives", layer.messages.bytes, step);
+    memory.note("loss_layer", layer.remembered, step);
+    memory.pools = {{"slots", model_.slot_use()}, {"messages", layer.messages}, {"calls", layer.calls}};
     memory.note_process(step);
   }
 
@@ -534,6 +539,7 @@ class Trainer {
       const ReplicaDivergence divergence = measure_replica_divergence(model_.parameters(), *attendance_->groups);
       line.divergence = divergence.all;
       line.divergence_groups = divergence.groups;
+      model_.release_parameters();
     }
     for (const comm::ClassSample& sampled : network_.take_samples()) {
       line.classes[std::string(sim::traffic_class_name(sampled.traffic_class))] = {sampled.nmse, sampled.cosine};

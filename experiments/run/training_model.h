@@ -49,6 +49,8 @@ class TrainingModel {
   std::span<models::Parameter<float>> parameters();
   /// The model computes with the values in parameters() from now on.
   void set_values() { model_.upload_values(); }
+  /// parameters() were read: with offload their copies leave memory.
+  void release_parameters() { model_.release_copies(); }
   /// Optimizer::reset().
   void reset_optimizer() { model_.reset_optimizer(); }
   /// Calls `passed(layer)` whenever a backward pass has gone through a block, or with kOutsideOfBlocks at its end.
@@ -63,6 +65,7 @@ class TrainingModel {
   void visit_state(models::StateVisitor& visitor) { step_.visit_state(visitor); }
   models::Ops& ops() { return model_.ops(); }
   models::MemoryUse memory_use() const { return model_.memory_use(); }
+  comm::BufferUse slot_use() const { return model_.slot_use(); }
   /// Gpt2::set_replicas().
   void set_replicas(const models::ModelRanks& ranks) { model_.set_replicas(ranks); }
   /// Gpt2::gather_values().

@@ -112,6 +112,13 @@ void resolve_memory(json& spec, const std::string& where, RunConfig& config, std
         "recompute_traffic",
         "\"sent\" with /parallel/tensor 1, want several tensor-parallel ranks, whose sums are sent again, or \"kept\"");
   }
+  const auto flag = [&](const char* member) {
+    if (!section.contains(member)) section[member] = false;
+    return section[member].get<bool>();
+  };
+  config.sharding.offloads_moments = flag("offload_optimizer");
+  config.sharding.offloads_values = flag("offload_parameters");
+  const bool offloads_state = config.sharding.offloads_moments || config.sharding.offloads_values;
   if (memory.every > config.model.layers) {
     report("every", std::to_string(memory.every) + ", want at most " + std::to_string(config.model.layers) +
                         ", the blocks of the model");
@@ -119,13 +126,14 @@ void resolve_memory(json& spec, const std::string& where, RunConfig& config, std
   if (memory.place.cut && config.parallel.tensor == 1) {
     report("cut", "true with /parallel/tensor 1, want several tensor-parallel ranks, or no cut");
   }
-  if (section.contains("directory") && (config.device == Device::kCuda || !memory.place.offloaded)) {
+  if (section.contains("directory") &&
+      (config.device == Device::kCuda || (!memory.place.offloaded && !offloads_state))) {
     report("directory", comm::quote_json(section["directory"]) +
                             (config.device == Device::kCuda ? " with device \"cuda\", whose offload is host memory"
-                                                            : " without /memory/offload") +
+                                                            : " without an offload in /memory") +
                             ", want no directory");
   }
-  if (memory.recompute == Recompute::kSaveAll) spec.erase("memory");
+  if (memory.recompute == Recompute::kSaveAll && !offloads_state) spec.erase("memory");
 }
 
 void check_memory(const json& given, const std::string& where, const RunConfig& config, bool has_deadline,

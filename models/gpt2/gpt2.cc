@@ -37,7 +37,7 @@ Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerCo
       ranks_(ranks),
       ops_(std::move(ops)),
       store_(stage_tensors(config, own_ranges(config, ranks.pipeline), ops_->world_size(), ops_->rank()), *ops_,
-             ranks.data),
+             ranks.data, optimizer.moments()),
       optimizer_(store_, optimizer, *ops_),
       squares_(store_, *ops_, ranks.data.group),
       stages_(make_stages(options)) {
@@ -88,6 +88,7 @@ bool Gpt2::is_between_passes() const { return in_flight_ > 0; }
 
 Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
   const bool training = keep != Keep::kNothing;
+  ++slots_taken_;
   std::optional<Prepared>& cached = training ? training_ : evaluation_;
   if (!training) DROPTEST_CHECK(!is_between_passes(), "an evaluation between the passes of a micro-batch");
   if (cached && cached->shape.batch == shape.batch && cached->shape.length == shape.length) return *cached;
@@ -111,6 +112,7 @@ Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
     memory_bytes_ = 0;
     memory_ = ops_->allocate(needed.bytes(), plans.front().purpose(), Ops::Content::kUnspecified);
     memory_bytes_ = needed.bytes();
+    ++slots_allocated_;
   }
   Prepared placed{shape, {}};
   for (std::size_t i = 0; i < plans.size(); ++i) {
@@ -124,8 +126,8 @@ Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
 }
 
 MemoryUse Gpt2::memory_use() const {
-  MemoryUse use = ParameterStore::memory_use(store_.tensors(), ops_->form(), ranks_.data.sharding, ranks_.data.ranks(),
-                                             ranks_.data.rank(), optimizer_.config().moments());
+  MemoryUse use = store_.memory_use();
+  use.optimizer = optimizer_.memory_bytes();
   use.activations = memory_bytes_;
   return use;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/buffer_use.h"
 #include "comm/communicator.h"
 #include "models/gpt2/batch.h"
 #include "models/gpt2/gpt2_config.h"
@@ -155,6 +156,8 @@ class Gpt2 {
   void download(Fields fields);
   /// The model computes with the values in parameters() from now on. Waits for the device.
   void upload_values() { store_.upload_values(); }
+  /// ParameterStore::release_copies().
+  void release_copies() { store_.release_copies(); }
 
   /// Parameters, optimizer and the numbers of messages between two steps. Nothing else of a model outlives a step:
   /// there is no dropout.
@@ -169,6 +172,8 @@ class Gpt2 {
   /// Memory that the model holds now.
   MemoryUse memory_use() const;
   std::uint64_t memory_bytes() const { return memory_use().total(); }
+  /// Of the activations: passes that took a slot, and those for which memory was allocated.
+  comm::BufferUse slot_use() const { return {memory_bytes_, slots_taken_, slots_allocated_}; }
   /// That number on a rank of `world_size` tensor-parallel ones that has trained on and evaluated batches of such a
   /// size. Needs no device. Throws: ConfigError for a model that the ranks cannot have.
   static std::uint64_t planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
@@ -241,6 +246,8 @@ class Gpt2 {
 
   std::unique_ptr<Ops::Memory> memory_;  ///< of the activations
   std::uint64_t memory_bytes_ = 0;
+  std::uint64_t slots_taken_ = 0;
+  std::uint64_t slots_allocated_ = 0;
   std::optional<PipelineTraffic> traffic_;    ///< absent: all stages are here
   std::unique_ptr<comm::Communicator> ends_;  ///< the ranks with the embedding and with the head, where these are two
   std::optional<Prepared> training_;

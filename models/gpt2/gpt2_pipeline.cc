@@ -85,6 +85,7 @@ void Gpt2::give_evaluated(int stage, StageBuffers& from) {
 
 void Gpt2::begin_steps(int micro_batches, const BatchShape& shape) {
   prepared(shape, Keep::kForBackward);
+  --slots_taken_;  // by no pass
   if (traffic_) traffic_->begin_step(micro_batches);
 }
 

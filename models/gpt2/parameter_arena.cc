@@ -78,17 +78,21 @@ comm::Tensor ParameterArena::own(const OwnPart& part_of_rank) const {
                   static_cast<std::int64_t>(part_of_rank.count));
 }
 
+void append_pieces(const ParameterTable& table, const OwnPart& part, std::vector<TensorPiece>& pieces) {
+  for (const std::size_t i : table.in_order()) {
+    const std::uint64_t offset = table.ranges[i].offset;
+    const std::uint64_t begin = std::max(part.offset, offset);
+    const std::uint64_t end = std::min(part.offset + part.count, offset + table.trained[i]);
+    if (begin < end) pieces.push_back({i, begin - offset, part.shard_offset + (begin - part.offset), end - begin});
+  }
+}
+
 void ParameterArena::visit_state(StateVisitor& visitor, std::string_view name) const {
   std::vector<TensorPiece> pieces;
   const bool all = holds_ == Holds::kAll;
   const OwnPart whole{0, table_->trained_elems, 0};
   for (const OwnPart& part : all ? std::span(&whole, 1) : std::span<const OwnPart>(plan_->own())) {
-    for (const std::size_t i : table_->in_order()) {
-      const std::uint64_t offset = table_->ranges[i].offset;
-      const std::uint64_t begin = std::max(part.offset, offset);
-      const std::uint64_t end = std::min(part.offset + part.count, offset + table_->trained[i]);
-      if (begin < end) pieces.push_back({i, begin - offset, part.shard_offset + (begin - part.offset), end - begin});
-    }
+    append_pieces(*table_, part, pieces);
   }
   visitor.tensor(name, all ? all_ : own({0, plan_->own_elems(), 0}), pieces, all ? Sharding::kWhole : Sharding::kShard);
 }

@@ -43,6 +43,8 @@ class ParameterArena {
   /// Shows the elements that last: all, or the rank's own ones.
   void visit_state(StateVisitor& visitor, std::string_view name) const;
 
+  /// Bytes in memory.
+  std::uint64_t bytes() const { return all_.bytes.size(); }
   /// Elements in memory.
   static std::uint64_t elems(const ParameterTable& table, const ShardPlan& plan, Holds holds);
 
@@ -57,5 +59,8 @@ class ParameterArena {
   std::unique_ptr<Ops::Memory> memory_;
   comm::Tensor all_;
 };
+
+/// Appends the elements of trained tensors within the part, whose first element is number part.shard_offset in memory.
+void append_pieces(const ParameterTable& table, const OwnPart& part, std::vector<TensorPiece>& pieces);
 
 }  // namespace droptest::models

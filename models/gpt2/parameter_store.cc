@@ -16,15 +16,20 @@ bool is_operand(const ParameterTable& table, std::size_t i) {
   return table.tensors[i].slice.full_shape.size() == 2 && table.tensors[i].name != "wpe.weight";
 }
 
-Holds holds_values(const ShardOptions& options) { return options.shards_values() ? Holds::kOwnAndUnits : Holds::kAll; }
+Holds holds_values(const ShardOptions& options) {
+  if (options.offloads_values) return Holds::kUnits;
+  return options.shards_values() ? Holds::kOwnAndUnits : Holds::kAll;
+}
 Holds holds_gradients(const ShardOptions& options) {
   return options.shards_gradients() ? Holds::kOwnAndUnits : Holds::kAll;
 }
-Holds holds_rounded(const ShardOptions& options) { return options.shards_values() ? Holds::kUnits : Holds::kAll; }
+Holds holds_rounded(const ShardOptions& options) {
+  return options.shards_values() || options.offloads_values ? Holds::kUnits : Holds::kAll;
+}
 
 }  // namespace
 
-ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const DataParallel& data)
+ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const DataParallel& data, int moments)
     : table_(std::move(tensors)),
       plan_(table_, comm::element_bytes(ops.form().types().parameters), data.sharding, data.ranks(), data.rank()),
       ops_(ops),
@@ -42,7 +47,12 @@ ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const 
     }
     rounded_ranges_ = ops.make_ranges(std::move(ranges));
   }
-  if (data.ranks() > 1) traffic_.emplace(*data.group, table_, plan_, ops_, values_, rounded_, gradients_);
+  if (data.sharding.offloads_values || (data.sharding.offloads_moments && moments > 0)) {
+    offloaded_ = std::make_unique<OffloadedState>(table_, plan_, ops_, types_.parameters, moments, values_, rounded_);
+  }
+  if (data.ranks() > 1) {
+    traffic_.emplace(*data.group, table_, plan_, ops_, values_, rounded_, gradients_, offloaded_.get());
+  }
 }
 
 void ParameterStore::set_group(comm::Communicator* group) {
@@ -50,7 +60,9 @@ void ParameterStore::set_group(comm::Communicator* group) {
   const DataParallel data{group, plan_.options()};
   traffic_.reset();
   plan_ = ShardPlan(table_, comm::element_bytes(types_.parameters), data.sharding, data.ranks(), data.rank());
-  if (data.ranks() > 1) traffic_.emplace(*group, table_, plan_, ops_, values_, rounded_, gradients_);
+  if (data.ranks() > 1) {
+    traffic_.emplace(*group, table_, plan_, ops_, values_, rounded_, gradients_, offloaded_.get());
+  }
 }
 
 Weight ParameterStore::weight(std::size_t i) const {
@@ -71,16 +83,24 @@ std::size_t ParameterStore::unit_of(int layer) const {
 }
 
 void ParameterStore::expect(int layer) {
-  if (const std::size_t unit = unit_of(layer); plan_.options().shards_values() && unit < table_.units.size()) {
+  const std::size_t unit = unit_of(layer);
+  if (unit == table_.units.size()) return;
+  if (plan_.options().shards_values()) {
     traffic_->start_values(unit);
+  } else if (has_offloaded_values()) {
+    offloaded_->start(unit);
   }
 }
 
 void ParameterStore::acquire(int layer) {
   const std::size_t unit = unit_of(layer);
-  if (!traffic_ || unit == table_.units.size()) return;
-  traffic_->make_room_for_gradients(unit);
-  if (plan_.options().shards_values()) traffic_->finish_values(unit);
+  if (unit == table_.units.size()) return;
+  if (traffic_) traffic_->make_room_for_gradients(unit);
+  if (plan_.options().shards_values()) {
+    traffic_->finish_values(unit);
+  } else if (has_offloaded_values()) {
+    offloaded_->finish(unit);
+  }
 }
 
 void ParameterStore::release(int layer) {
@@ -133,20 +153,25 @@ comm::Tensor ParameterStore::own_rounded(const OwnPart& part) const {
 }
 
 void ParameterStore::visit_state(StateVisitor& visitor) {
-  values_.visit_state(visitor, "values");
+  if (has_offloaded_values()) {
+    offloaded_->visit_values(visitor, "values");
+  } else {
+    values_.visit_state(visitor, "values");
+  }
   if (!rounded_.is_empty() && rounded_.holds() == Holds::kAll) rounded_.visit_state(visitor, "rounded values");
 }
 
-std::span<std::byte> ParameterStore::copy_of(std::size_t arena) {
+std::span<std::byte> ParameterStore::copy_of(Copied arena) {
   const std::size_t bytes = table_.elems * comm::element_bytes(types_.parameters);
-  if (copies_.data() == nullptr) copies_ = ZeroedMemory(2 * bytes);
-  return {copies_.data() + arena * bytes, bytes};
+  if (copies_[arena].data() == nullptr) copies_[arena] = ZeroedMemory(bytes);
+  return {copies_[arena].data(), bytes};
 }
 
 template <class T>
 void ParameterStore::make_host_parameters() {
-  const comm::Tensor values(types_.parameters, copies_are_apart() ? copy_of(0) : values_.all().bytes);
-  const comm::Tensor gradients(types_.parameters, ops_.stream() != nullptr ? copy_of(1) : gradients_.all().bytes);
+  const comm::Tensor values(types_.parameters, copies_are_apart() ? copy_of(kValueCopies) : values_.all().bytes);
+  const comm::Tensor gradients(types_.parameters,
+                               ops_.stream() != nullptr ? copy_of(kGradientCopies) : gradients_.all().bytes);
   std::vector<Parameter<T>> parameters;
   for (std::size_t i = 0; i < tensors().size(); ++i) {
     const Gpt2Tensor& tensor = tensors()[i];
@@ -176,13 +201,21 @@ void ParameterStore::download(Fields fields) {
     for (std::size_t unit = 0; unit < table_.units.size(); ++unit) {
       const ParameterUnit& of = table_.units[unit];
       traffic_->gather_values_exactly(unit);
-      ops_.copy_to_host(values_.part(of.offset, of.count), copy_of(0).subspan(of.offset * size, of.count * size));
+      ops_.copy_to_host(values_.part(of.offset, of.count),
+                        copy_of(kValueCopies).subspan(of.offset * size, of.count * size));
+    }
+  } else if (has_offloaded_values()) {
+    for (std::size_t unit = 0; unit < table_.units.size(); ++unit) {
+      const ParameterUnit& of = table_.units[unit];
+      offloaded_->finish(unit);
+      ops_.copy_to_host(values_.part(of.offset, of.count),
+                        copy_of(kValueCopies).subspan(of.offset * size, of.count * size));
     }
   } else {
-    ops_.copy_to_host(values_.all(), copy_of(0));
+    ops_.copy_to_host(values_.all(), copy_of(kValueCopies));
   }
   if (fields == Fields::kValuesAndGradients && ops_.stream() != nullptr && gradients_.holds() == Holds::kAll) {
-    ops_.copy_to_host(gradients_.all(), copy_of(1));
+    ops_.copy_to_host(gradients_.all(), copy_of(kGradientCopies));
   }
   ops_.synchronize();
 }
@@ -190,15 +223,37 @@ void ParameterStore::download(Fields fields) {
 void ParameterStore::upload_values() {
   if (!copies_are_apart()) return;
   const std::size_t size = comm::element_bytes(types_.parameters);
+  if (has_offloaded_values()) {
+    offloaded_->upload_values(copy_of(kValueCopies));
+    ops_.synchronize();
+    return release_copies();
+  }
   if (plan_.options().shards_values()) {
     for (const OwnPart& part : plan_.own()) {
-      ops_.copy_from_host(copy_of(0).subspan(part.offset * size, part.count * size), values_.own(part));
+      ops_.copy_from_host(copy_of(kValueCopies).subspan(part.offset * size, part.count * size), values_.own(part));
     }
   } else {
-    ops_.copy_from_host(copy_of(0), values_.all());
+    ops_.copy_from_host(copy_of(kValueCopies), values_.all());
     if (!rounded_.is_empty()) ops_.convert(values_.all(), rounded_.all());
   }
   ops_.synchronize();
+}
+
+void ParameterStore::release_copies() {
+  if (!has_offloaded_values()) return;
+  copies_ = {};
+  host_ = {};
+}
+
+MemoryUse ParameterStore::memory_use() const {
+  MemoryUse use;
+  use.parameters = values_.bytes() + rounded_.bytes();
+  use.gradients = gradients_.bytes();
+  if (offloaded_ != nullptr) {
+    use.offload = offloaded_->memory_bytes();
+    use.offloaded = offloaded_->storage_bytes();
+  }
+  return use;
 }
 
 MemoryUse ParameterStore::memory_use(std::vector<Gpt2Tensor> tensors, const OpsForm& form, const ShardOptions& sharding,
@@ -211,8 +266,15 @@ MemoryUse ParameterStore::memory_use(std::vector<Gpt2Tensor> tensors, const OpsF
   MemoryUse use;
   use.parameters = bytes * elems(holds_values(sharding));
   use.gradients = bytes * elems(holds_gradients(sharding));
-  use.optimizer =
-      bytes * static_cast<std::uint64_t>(moments) * elems(sharding.shards_state() ? Holds::kOwn : Holds::kAll);
+  if (!sharding.offloads_moments) {
+    use.optimizer =
+        bytes * static_cast<std::uint64_t>(moments) * elems(sharding.shards_state() ? Holds::kOwn : Holds::kAll);
+  }
+  if (sharding.offloads_values || (sharding.offloads_moments && moments > 0)) {
+    const OffloadedState::Bytes of = OffloadedState::planned(table, plan, types.parameters, moments);
+    use.offload = of.memory;
+    use.offloaded = of.storage;
+  }
   if (types.operands != types.parameters) {
     use.parameters += comm::element_bytes(types.operands) * elems(holds_rounded(sharding));
   }

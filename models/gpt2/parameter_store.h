@@ -2,6 +2,7 @@
 // One rank's parameters: values and gradients in arenas of their device, whole or sharded.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "models/gpt2/offloaded_state.h"
 #include "models/gpt2/parameter_arena.h"
 #include "models/gpt2/parameter_table.h"
 #include "models/gpt2/parameter_traffic.h"
@@ -38,16 +40,19 @@ struct MemoryUse {
   std::uint64_t gradients = 0;
   std::uint64_t optimizer = 0;
   std::uint64_t activations = 0;  ///< slots and working memory
+  std::uint64_t offload = 0;      ///< windows of parameters and optimizer state that are outside of memory
+  std::uint64_t offloaded = 0;    ///< those outside; no part of the total
 
-  std::uint64_t total() const { return parameters + gradients + optimizer + activations; }
+  std::uint64_t total() const { return parameters + gradients + optimizer + activations + offload; }
 };
 
 /// Owner: one rank's model. Ranks: where there are others that are data parallel, those make the same calls.
 class ParameterStore {
  public:
-  /// Gradients are zero, values zero on the host and unspecified on a device. The operations are borrowed. Throws:
-  /// ConfigError for options of sharding without meaning.
-  ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const DataParallel& data = {});
+  /// Gradients are zero, values zero on the host and unspecified on a device. `moments`: numbers of the optimizer for
+  /// each element, which may be outside of memory. The operations are borrowed. Throws: ConfigError for options of
+  /// sharding without meaning, or without room for what is outside of memory.
+  ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const DataParallel& data = {}, int moments = 0);
 
   const ParameterTable& table() const { return table_; }
   const std::vector<Gpt2Tensor>& tensors() const { return table_.tensors; }
@@ -89,7 +94,9 @@ class ParameterStore {
   /// Before each pass: values change between passes in more ways than one.
   void round_values();
 
-  /// The elements that this rank updates: parts of ShardPlan::own().
+  /// Values and optimizer state outside of memory; null: all is in memory.
+  OffloadedState* offloaded() { return offloaded_.get(); }
+  /// The elements that this rank updates: parts of ShardPlan::own(). Values: in memory.
   comm::Tensor own_values(const OwnPart& part) const { return values_.own(part); }
   comm::Tensor own_gradients(const OwnPart& part) const { return gradients_.own(part); }
   /// Their values in 16 bits, which the optimizer writes; or empty.
@@ -106,8 +113,12 @@ class ParameterStore {
   enum class Fields : std::uint8_t { kValues, kValuesAndGradients };
   /// Makes copies in host memory equal to the device's. Waits for the device.
   void download(Fields fields);
-  /// Makes the device's values equal to the copies. Waits for the device.
+  /// Makes the values equal to the copies of a device or of offloaded values. Waits for the device. The copies of
+  /// offloaded values end here: host() makes new ones.
   void upload_values();
+
+  /// Frees the copies of offloaded values, which host() makes anew; other copies stay.
+  void release_copies();
 
   /// Values and the rounded copy, or this rank's part of them. Gradients are no state: a step starts from zeros.
   void visit_state(StateVisitor& visitor);
@@ -116,16 +127,22 @@ class ParameterStore {
   /// data-parallel rank.
   static std::uint64_t device_bytes(std::vector<Gpt2Tensor> tensors, const OpsForm& form, const ShardOptions& sharding,
                                     int data_ranks, int data_rank, int moments);
-  /// The same by kind.
+  /// Memory that is taken now, without moments in memory and activations.
+  MemoryUse memory_use() const;
+  /// That of device_bytes() by kind.
   static MemoryUse memory_use(std::vector<Gpt2Tensor> tensors, const OpsForm& form, const ShardOptions& sharding,
                               int data_ranks, int data_rank, int moments);
 
  private:
   std::size_t unit_of(int layer) const;
-  bool copies_are_apart() const { return ops_.stream() != nullptr || plan_.options().shards_values(); }
+  bool has_offloaded_values() const { return offloaded_ != nullptr && offloaded_->has_values(); }
+  bool copies_are_apart() const {
+    return ops_.stream() != nullptr || plan_.options().shards_values() || has_offloaded_values();
+  }
   template <class T>
   void make_host_parameters();
-  std::span<std::byte> copy_of(std::size_t arena);
+  enum Copied : std::size_t { kValueCopies, kGradientCopies };
+  std::span<std::byte> copy_of(Copied arena);
 
   ParameterTable table_;
   ShardPlan plan_;
@@ -135,9 +152,10 @@ class ParameterStore {
   ParameterArena gradients_;
   ParameterArena rounded_;  ///< the values in the type that GEMMs read, where that is not their own
   std::unique_ptr<Ops::Ranges> rounded_ranges_;
+  std::unique_ptr<OffloadedState> offloaded_;
   std::optional<ParameterTraffic> traffic_;
   std::function<void(int)> gradient_ready_;
-  ZeroedMemory copies_;  ///< values and gradients in host memory, from when they are first asked for
+  std::array<ZeroedMemory, 2> copies_;  ///< in host memory, from when they are first asked for
   std::variant<std::vector<Parameter<float>>, std::vector<Parameter<double>>> host_;
 };
 

@@ -2,6 +2,7 @@
 #include "models/gpt2/parameter_traffic.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "comm/tensor_operations.h"
@@ -11,7 +12,7 @@ namespace droptest::models {
 
 ParameterTraffic::ParameterTraffic(comm::Communicator& group, const ParameterTable& table, const ShardPlan& plan,
                                    Ops& ops, const ParameterArena& values, const ParameterArena& rounded,
-                                   const ParameterArena& gradients)
+                                   const ParameterArena& gradients, OffloadedState* offloaded)
     : group_(group),
       table_(table),
       plan_(plan),
@@ -19,6 +20,7 @@ ParameterTraffic::ParameterTraffic(comm::Communicator& group, const ParameterTab
       values_(values),
       rounded_(rounded),
       gradients_(gradients),
+      offloaded_(offloaded),
       units_(table.units.size(), State::kAbsent),
       gathers_(table.units.size()) {}
 
@@ -89,15 +91,37 @@ void ParameterTraffic::finish_gradients() {
 }
 
 comm::Tensor ParameterTraffic::own_values(std::size_t bucket) const {
-  const OwnPart& part = plan_.own_of_bucket(bucket);
-  return values_.own(part);
+  return brings_values() ? offloaded_->own_of_bucket(bucket) : values_.own(plan_.own_of_bucket(bucket));
+}
+
+comm::Work ParameterTraffic::start_gather(std::size_t i, const comm::Tensor& own, const comm::Tensor& whole) {
+  const Bucket& bucket = plan_.buckets()[i];
+  traffic_ = ops_.begin_traffic();
+  return group_.start_all_gather(as_sent(own), as_sent(whole), bucket.counts,
+                                 {sim::TrafficClass::kParameterGather, bucket.parameters, bucket.layer});
 }
 
 comm::Work ParameterTraffic::start_gather(std::size_t i) {
   const Bucket& bucket = plan_.buckets()[i];
-  traffic_ = ops_.begin_traffic();
-  return group_.start_all_gather(as_sent(own_values(i)), as_sent(values_.part(bucket.offset, bucket.count)),
-                                 bucket.counts, {sim::TrafficClass::kParameterGather, bucket.parameters, bucket.layer});
+  return start_gather(i, own_values(i), values_.part(bucket.offset, bucket.count));
+}
+
+// Two buckets are under way at once, each in a window of memory.
+void ParameterTraffic::gather_offloaded_values() {
+  constexpr std::size_t kWindows = 2;
+  std::array<UnderWay, kWindows> under_way;
+  const std::size_t count = plan_.buckets().size();
+  for (std::size_t i = 0; i < count + kWindows; ++i) {
+    const std::size_t window = i % kWindows;
+    if (i >= kWindows && i - kWindows < count) {
+      under_way[window].work.wait();
+      ops_.end_traffic();
+      offloaded_->put_bucket(under_way[window].bucket, window);
+    }
+    if (i >= count) continue;
+    const comm::Tensor whole = offloaded_->bring_bucket(i, window);
+    under_way[window] = {i, start_gather(i, offloaded_->own_in_window(i, window), whole)};
+  }
 }
 
 void ParameterTraffic::gather_values() {
@@ -109,6 +133,7 @@ void ParameterTraffic::gather_values() {
     }
     return;
   }
+  if (brings_values()) return gather_offloaded_values();
   std::vector<comm::Work> works;
   for (std::size_t i = 0; i < plan_.buckets().size(); ++i) works.push_back(start_gather(i));
   for (comm::Work& work : works) work.wait();
@@ -119,6 +144,7 @@ void ParameterTraffic::gather_values() {
 void ParameterTraffic::start_values(std::size_t unit) {
   if (units_[unit] != State::kAbsent) return;
   units_[unit] = State::kStarted;
+  if (brings_values()) offloaded_->bring_own(unit);
   for (std::size_t i = 0; i < plan_.buckets().size(); ++i) {
     if (plan_.buckets()[i].last_unit == unit) gathers_[unit].push_back(start_gather(i));
   }
@@ -139,6 +165,7 @@ void ParameterTraffic::release_values(std::size_t unit) { units_[unit] = State::
 
 void ParameterTraffic::gather_values_exactly(std::size_t unit) {
   DROPTEST_CHECK(units_[unit] == State::kAbsent, "values of a unit that a pass has in use");
+  if (brings_values()) offloaded_->bring_own(unit);
   for (std::size_t i = 0; i < plan_.buckets().size(); ++i) {
     const Bucket& bucket = plan_.buckets()[i];
     if (bucket.last_unit != unit) continue;

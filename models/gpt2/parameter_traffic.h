@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "models/gpt2/offloaded_state.h"
 #include "models/gpt2/parameter_arena.h"
 #include "models/gpt2/parameter_table.h"
 #include "models/gpt2/shard_plan.h"
@@ -19,9 +20,10 @@ namespace droptest::models {
 /// same calls.
 class ParameterTraffic {
  public:
-  /// All are borrowed. The rounded arena may be empty.
+  /// All are borrowed. The rounded arena may be empty, `offloaded` null.
   ParameterTraffic(comm::Communicator& group, const ParameterTable& table, const ShardPlan& plan, Ops& ops,
-                   const ParameterArena& values, const ParameterArena& rounded, const ParameterArena& gradients);
+                   const ParameterArena& values, const ParameterArena& rounded, const ParameterArena& gradients,
+                   OffloadedState* offloaded);
 
   enum class MicroBatch : std::uint8_t { kFirst, kLater };
   /// Before a backward pass that makes gradients ready to be reduced: the gradients of this micro-batch alone where
@@ -53,10 +55,14 @@ class ParameterTraffic {
   enum class State : std::uint8_t { kAbsent, kStarted, kPresent };
 
   comm::Tensor as_sent(const comm::Tensor& tensor) const { return {tensor.type, tensor.bytes, traffic_}; }
+  /// Whether values are outside of memory.
+  bool brings_values() const { return offloaded_ != nullptr && offloaded_->has_values(); }
   comm::Tensor own_values(std::size_t bucket) const;
   void start_reduction(std::size_t bucket);
   void finish_oldest_reduction();
+  comm::Work start_gather(std::size_t bucket, const comm::Tensor& own, const comm::Tensor& whole);
   comm::Work start_gather(std::size_t bucket);
+  void gather_offloaded_values();
 
   comm::Communicator& group_;
   const ParameterTable& table_;
@@ -65,6 +71,7 @@ class ParameterTraffic {
   const ParameterArena& values_;
   const ParameterArena& rounded_;
   const ParameterArena& gradients_;
+  OffloadedState* offloaded_;
   comm::Stream* traffic_ = nullptr;
 
   bool expects_ = false;

@@ -19,7 +19,10 @@ struct ShardOptions {
   std::uint64_t gather_bucket_bytes = std::uint64_t{25} << 20U;  ///< of a block's parameters, with zero 3
   /// When gradients are reduced with zero 2 and 3; else it is after the last micro-batch.
   enum class Reduce : std::uint8_t { kAfterLast, kAfterEach } reduce = Reduce::kAfterLast;
-  int micro_batches = 1;  ///< of a step
+  int micro_batches = 1;          ///< of a step
+  bool offloads_moments = false;  ///< the optimizer's state is outside of memory (Ops::make_storage())
+  bool offloads_values = false;   ///< values are, but for those of two blocks and those outside of blocks
+  std::uint64_t offload_piece_elems = std::uint64_t{1} << 20U;  ///< that an update brings back at once, at most
 
   bool shards_state() const { return zero >= 1; }
   /// Whether a rank has memory for its own gradients and for those of units in use alone. Those of several

@@ -179,6 +179,7 @@ void Stage::backward_weights(StageBuffers& b, GradientMode mode, Reports reports
   rows_ = b.extents.batch.rows();
   for (int layer = range_.last - 1; layer >= range_.first; --layer) {
     const MlpBuffers& m = b.mlp[index(layer)];
+    if (recompute_of(layer) != Recompute::kSaveAll) store_.acquire(layer);
     bring_residual_back(layer, Half::kMlp, b);
     mlp_again(layer, b);
     mlp_weights(layer, b, mode, ops_.operand(m.grad_output, 1, b.rounded_gradients[0]),

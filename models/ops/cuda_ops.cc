@@ -21,6 +21,7 @@
 #include "models/ops/cuda_offload.h"
 #include "models/ops/device_spans.h"
 #include "models/ops/kernel_registry.h"
+#include "models/ops/cuda_storage.h"
 #include "sim/error.h"
 
 namespace droptest::models {
@@ -279,6 +280,9 @@ class CudaOps final : public Ops {
   }
   void expect_back(std::uint64_t key) override { offload_.value().expect(key); }
   void bring_back(std::uint64_t key, Tensor values) override { offload_.value().take(key, values); }
+  std::unique_ptr<Storage> make_storage(std::uint64_t bytes, const std::string& /*purpose*/) override {
+    return std::make_unique<CudaStorage>(stream_, bytes);
+  }
 
   std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) override {
     return std::make_unique<CudaRanges>(ranges, stream_);

@@ -23,6 +23,7 @@
 #include "models/kernels/residual.h"
 #include "models/kernels/sgd.h"
 #include "models/kernels/squares.h"
+#include "models/ops/file_storage.h"
 #include "models/ops/kernel_registry.h"
 #include "models/ops/offload_file.h"
 #include "models/team.h"
@@ -316,6 +317,9 @@ class HostOps final : public Ops {
   }
   void expect_back(std::uint64_t key) override { offload_.value().expect(key); }
   void bring_back(std::uint64_t key, Tensor values) override { offload_.value().take(key, values.bytes); }
+  std::unique_ptr<Storage> make_storage(std::uint64_t bytes, const std::string& purpose) override {
+    return std::make_unique<FileStorage>(make_offload_file(offload_directory_), bytes, purpose);
+  }
 
   std::unique_ptr<Ranges> make_ranges(std::vector<ParameterRange> ranges) override {
     return std::make_unique<HostRanges>(std::move(ranges));

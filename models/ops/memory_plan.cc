@@ -25,6 +25,55 @@ bool uses(const PlannedBuffer& buffer, const Times& times) {
          std::any_of(buffer.earlier.begin(), buffer.earlier.end(), [&](const Times& e) { return meet(e, times); });
 }
 
+/// Finds placed buffers by the times of their use. Times are cut into spans, and a buffer is listed in each span that
+/// it is in use in: most buffers are in use for a few operations, so few are compared with one another.
+class PlacedByTime {
+ public:
+  PlacedByTime(int first, int last) : first_(first), spans_(static_cast<std::size_t>((last - first) / kSpan + 1)) {}
+
+  void add(std::size_t number, const PlannedBuffer& buffer) {
+    for_spans(buffer, [&](std::vector<std::size_t>& span) { span.push_back(number); });
+  }
+  /// Those listed in a span of the buffer's uses, each once.
+  std::vector<std::size_t> near(const PlannedBuffer& buffer) {
+    std::vector<std::size_t> found;
+    for_spans(buffer,
+              [&](const std::vector<std::size_t>& span) { found.insert(found.end(), span.begin(), span.end()); });
+    std::sort(found.begin(), found.end());
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    return found;
+  }
+
+ private:
+  static constexpr int kSpan = 8;
+  template <class Visit>
+  void for_spans(const PlannedBuffer& buffer, const Visit& visit) {
+    int next = 0;  // a span is visited once
+    const auto visit_times = [&](const Times& times) {
+      const int end = (times.second - first_) / kSpan;
+      for (int span = std::max(next, (times.first - first_) / kSpan); span <= end; ++span) {
+        visit(spans_[static_cast<std::size_t>(span)]);
+      }
+      next = std::max(next, end + 1);
+    };
+    for (const Times& times : buffer.earlier) visit_times(times);
+    visit_times({buffer.first_time, buffer.last_time});
+  }
+
+  int first_;
+  std::vector<std::vector<std::size_t>> spans_;
+};
+
+/// The first and the last time of all uses.
+Times times_of(const std::vector<PlannedBuffer>& buffers) {
+  Times all{buffers.front().first_time, buffers.front().last_time};
+  for (const PlannedBuffer& buffer : buffers) {
+    all.first = std::min(all.first, buffer.earlier.empty() ? buffer.first_time : buffer.earlier.front().first);
+    all.second = std::max(all.second, buffer.last_time);
+  }
+  return all;
+}
+
 std::string size_text(std::uint64_t bytes) {
   constexpr double kMebi = 1024.0 * 1024.0;
   std::array<char, 32> text{};
@@ -49,12 +98,21 @@ MemoryPlan::MemoryPlan(std::vector<PlannedBuffer> buffers) : buffers_(std::move(
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return buffers_[a].bytes > buffers_[b].bytes; });
+  if (buffers_.empty()) return;
+  const Times all = times_of(buffers_);
+  if (all.first == all.second) {  // nothing shares a place
+    for (const std::size_t i : order) {
+      offsets_[i] = bytes_;
+      bytes_ += aligned(buffers_[i].bytes);
+    }
+    return;
+  }
   using Range = std::pair<std::uint64_t, std::uint64_t>;  // begin, end
-  std::vector<std::size_t> placed;
+  PlacedByTime placed(all.first, all.second);
   std::vector<Range> taken;
   for (const std::size_t i : order) {
     taken.clear();
-    for (const std::size_t other : placed) {
+    for (const std::size_t other : placed.near(buffers_[i])) {
       if (in_use_at_once(buffers_[i], buffers_[other])) {
         taken.emplace_back(offsets_[other], offsets_[other] + aligned(buffers_[other].bytes));
       }
@@ -68,7 +126,7 @@ MemoryPlan::MemoryPlan(std::vector<PlannedBuffer> buffers) : buffers_(std::move(
     }
     offsets_[i] = offset;
     bytes_ = std::max(bytes_, offset + wanted);
-    placed.push_back(i);
+    placed.add(i, buffers_[i]);
   }
 }
 

@@ -35,13 +35,21 @@ class NamelessFile final : public ByteFile {
   NamelessFile(const NamelessFile&) = delete;
   NamelessFile& operator=(const NamelessFile&) = delete;
 
+  void reserve(std::uint64_t bytes, const std::string& purpose) override {
+    if (bytes == 0) return;
+    const int error = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes));
+    if (error == 0) return;
+    throw ConfigError("offload file " + path_ + ": cannot reserve " + std::to_string(bytes) + " bytes for " + purpose +
+                      ": " + std::generic_category().message(error) + "; want room in this directory, or another one");
+  }
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
     std::size_t done = 0;
     while (done < bytes.size()) {
       const ssize_t wrote =
           ::pwrite(descriptor_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
       if (wrote < 0 && errno == EINTR) continue;
-      if (wrote <= 0) fail("wrote", done, bytes.size(), offset, reason() + "; want room for the saved activations");
+      if (wrote <= 0)
+        fail("wrote", done, bytes.size(), offset, reason() + "; want room in this directory, or another one");
       done += static_cast<std::size_t>(wrote);
     }
   }

@@ -22,6 +22,9 @@ namespace droptest::models {
 class ByteFile {
  public:
   virtual ~ByteFile() = default;
+  /// Takes room for the first `bytes` bytes, which are zeros. `purpose` is for errors. Throws: ConfigError that names
+  /// the file and the bytes.
+  virtual void reserve(std::uint64_t bytes, const std::string& purpose) = 0;
   /// Throws: ConfigError that names the file, the place, and the bytes written or read.
   virtual void write_at(std::uint64_t offset, std::span<const std::byte> bytes) = 0;
   virtual void read_at(std::uint64_t offset, std::span<std::byte> bytes) = 0;

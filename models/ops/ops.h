@@ -21,6 +21,7 @@
 #include "models/kernels/update_decision.h"
 #include "models/kernels/weight_layout.h"
 #include "models/ops/ops_form.h"
+#include "models/ops/storage.h"
 #include "models/parameter.h"
 #include "models/phase_times.h"
 
@@ -209,6 +210,10 @@ class Ops {
   virtual void put_away(std::uint64_t key, comm::ConstTensor values) = 0;
   virtual void expect_back(std::uint64_t key) = 0;
   virtual void bring_back(std::uint64_t key, comm::Tensor values) = 0;
+
+  /// Storage of the same kind whose places the caller gives. The operations outlive it. `purpose` is for errors.
+  /// Throws: ConfigError that names file and bytes where there is no room for so many.
+  virtual std::unique_ptr<Storage> make_storage(std::uint64_t bytes, const std::string& purpose) = 0;
 
   /// The stream of collectives over data-parallel ranks, which overlap with operations; null for the host. Collectives
   /// put on it after begin_traffic() follow all operations so far; operations after end_traffic() follow those

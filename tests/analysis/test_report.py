@@ -235,3 +235,26 @@ def test_the_readme_names_the_columns_that_its_table_leaves_out(tmp_path):
     absent = [name for name in re.split(r"  +", header.strip()) if name not in re.split(r"  +", shown.strip())]
     sentence = re.search(r"The columns? (.+?) of the table (?:is|are) left out here", page)
     assert absent == (re.findall(r"`(.+?)`", sentence[1]) if sentence else [])
+
+
+def test_memory_has_a_row_for_each_kind_and_pool(tmp_path):
+    from droptest import tables
+
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=2)
+    assert tables.table("memory", droptest.load(folder)) is None
+    for i, path in enumerate(sorted(folder.glob("*/summary.json"))):
+        summary = json.loads(path.read_text())
+        summary["memory"] = {
+            "process": {"bytes": (300 + i) << 20, "step": 4},
+            "model": {"loss_layer": {"bytes": 1 << 19, "step": 2}},
+            "pools": {
+                "messages": {"bytes": 1 << 20, "taken": 90, "allocated": 3},
+                "calls": {"taken": 8, "allocated": 2},
+            },
+        }
+        path.write_text(json.dumps(summary))
+    found = tables.table("memory", droptest.load(folder))
+    assert [row[1:] for row in found.rows] == [
+        ("loss layer", "0.5", "2", "-", "-", "2"), ("process", "301.0", "4", "-", "-", "2"),
+        ("pool of messages", "1.0", "-", "90", "3", "2"), ("pool of calls", "-", "-", "8", "2", "2"),
+    ]  # fmt: skip

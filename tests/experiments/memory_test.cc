@@ -40,22 +40,30 @@ TEST(MemorySection, StrategiesAreSetsOfMembersThatCanBeOverridden) {
   EXPECT_EQ(memory("basic"), "null");
   EXPECT_EQ(
       memory("standard"),
-      R"({"cut":false,"every":1,"offload":false,"recompute":"selective","recompute_traffic":"kept","strategy":"standard"})");
+      R"({"cut":false,"every":1,"offload":false,"offload_optimizer":false,"offload_parameters":false,"recompute":"selective","recompute_traffic":"kept","strategy":"standard"})");
   EXPECT_EQ(
       memory("aggressive"),
-      R"({"cut":true,"every":1,"offload":false,"recompute":"full","recompute_traffic":"kept","strategy":"aggressive"})");
+      R"({"cut":true,"every":1,"offload":false,"offload_optimizer":false,"offload_parameters":false,"recompute":"full","recompute_traffic":"kept","strategy":"aggressive"})");
   EXPECT_EQ(
       memory("extreme"),
-      R"({"cut":true,"every":1,"offload":true,"recompute":"full","recompute_traffic":"kept","strategy":"extreme"})");
+      R"({"cut":true,"every":1,"offload":true,"offload_optimizer":false,"offload_parameters":false,"recompute":"full","recompute_traffic":"kept","strategy":"extreme"})");
   EXPECT_EQ(
-      memory(R"({"strategy":"extreme","cut":false,"every":2,"directory":"/scratch"})"),
-      R"({"cut":false,"directory":"/scratch","every":2,"offload":true,"recompute":"full","recompute_traffic":"kept","strategy":"extreme"})");
+      memory(R"({"recompute_traffic":"kept","strategy":"extreme","cut":false,"every":2,"directory":"/scratch"})"),
+      R"({"cut":false,"directory":"/scratch","every":2,"offload":true,"offload_optimizer":false,"offload_parameters":false,"recompute":"full","recompute_traffic":"kept","strategy":"extreme"})");
   EXPECT_EQ(
-      memory(R"({"strategy":"extreme","recompute":"selective"})"),
-      R"({"cut":false,"every":1,"offload":false,"recompute":"selective","recompute_traffic":"kept","strategy":"extreme"})");
+      memory(R"({"recompute_traffic":"kept","strategy":"extreme","recompute":"selective"})"),
+      R"({"cut":false,"every":1,"offload":false,"offload_optimizer":false,"offload_parameters":false,"recompute":"selective","recompute_traffic":"kept","strategy":"extreme"})");
   EXPECT_EQ(
       memory(R"({"recompute":"full"})"),
-      R"({"cut":false,"every":1,"offload":false,"recompute":"full","recompute_traffic":"kept","strategy":"basic"})");
+      R"({"cut":false,"every":1,"offload":false,"offload_optimizer":false,"offload_parameters":false,"recompute":"full","recompute_traffic":"kept","strategy":"basic"})");
+  EXPECT_EQ(memory(R"({"offload_optimizer":true,"directory":"/scratch"})"),
+            R"({"cut":false,"directory":"/scratch","every":1,"offload":false,"offload_optimizer":true,)"
+            R"("offload_parameters":false,"recompute":"none","recompute_traffic":"kept","strategy":"basic"})");
+  EXPECT_EQ(memory(R"({"offload_optimizer":false})"), "null");
+  const models::ShardOptions outside =
+      resolved(kTwoRanks, {lossless, R"(/memory={"recompute_traffic":"kept","strategy":"extreme","offload_parameters":true})"}).config.sharding;
+  EXPECT_FALSE(outside.offloads_moments);
+  EXPECT_TRUE(outside.offloads_values);
   const RunConfig alone = resolved(kTwoRanks, {lossless, "/parallel/tensor=1", "/memory=extreme"}).config;
   EXPECT_FALSE(alone.memory.place.cut) << "there is nothing to cut over";
   EXPECT_TRUE(alone.memory.place.offloaded);
@@ -138,7 +146,7 @@ TEST(MemorySection, RefusesWhatHasNoMeaning) {
   EXPECT_THAT(refusal({sent, R"(/network/classes={"tp_recomputation":{"gather":{"fill":"stale"}}})"}),
               HasSubstr("/network/classes/tp_recomputation/gather/fill: got \"stale\", which has no meaning"));
   EXPECT_THAT(refusal({R"(/memory={"recompute":"full","directory":"d"})"}),
-              HasSubstr("/memory/directory: got \"d\" without /memory/offload"));
+              HasSubstr("/memory/directory: got \"d\" without an offload in /memory"));
 }
 
 // A cut needs ranks with equal activations.
@@ -171,14 +179,14 @@ TEST(MemoryEstimate, OfTheModelIsTheMemoryThatItTakes) {
       config.training.accumulation = 2;
       config.memory = memory_of_strategy(strategy, config);
       SCOPED_TRACE(config.parallel.text() + " " + std::string(strategy.name));
-      const models::MemoryUse want = estimate_memory(config).model;
+      const MemoryEstimate want = estimate_memory(config);
       MemoryPeak most;
       for (const TrainingOutcome& outcome : train_locally(config, tiny_corpus()).by_rank) {
         MemoryPeak total;
         for (const auto& [kind, peak] : outcome.memory.of_model) total.bytes += peak.bytes;
         most.bytes = std::max(most.bytes, total.bytes);
       }
-      EXPECT_EQ(most.bytes, want.total());
+      EXPECT_EQ(most.bytes, want.model.total() + want.collectives + want.loss_layer);
     }
   }
 }
@@ -195,6 +203,7 @@ TEST(MemoryEstimate, FindsTheLargestMicroBatch) {
 TEST(MemoryEstimate, NamesTheFirstStrategyThatFits) {
   RunConfig config = tiny_config();
   config.model.layers = 8;
+  config.model.width = 512;
   config.training.batch_sequences = 64;
   const nlohmann::json plan = memory_plan_json(config, std::nullopt);
   const auto process = [&](const char* strategy) {
@@ -204,9 +213,13 @@ TEST(MemoryEstimate, NamesTheFirstStrategyThatFits) {
   EXPECT_GT(process("basic"), process("standard"));
   EXPECT_GT(process("standard"), process("aggressive"));
   EXPECT_GT(process("aggressive"), process("extreme"));
-  EXPECT_EQ(strategy_that_fits(config, process("standard")), "standard");
-  EXPECT_EQ(strategy_that_fits(config, process("standard") - 1), "aggressive");
-  EXPECT_EQ(strategy_that_fits(config, 1000), "");
+  EXPECT_EQ(memory_that_fits(config, process("standard")), "\"standard\"");
+  EXPECT_EQ(memory_that_fits(config, process("standard") - 1), "\"aggressive\"");
+  EXPECT_EQ(memory_that_fits(config, 1000), "");
+  const std::uint64_t offloaded = plan["all_offloaded"]["process"].get<std::uint64_t>();
+  EXPECT_LT(offloaded, process("extreme"));
+  EXPECT_EQ(memory_that_fits(config, offloaded),
+            R"({"offload_optimizer":true,"offload_parameters":true,"strategy":"extreme"})");
 }
 
 TEST(MemoryEstimate, ReadsSizes) {

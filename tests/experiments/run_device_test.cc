@@ -11,6 +11,7 @@
 
 #include "comm/device/device_buffer.h"
 #include "experiments/run/core_shares.h"
+#include "experiments/run/layer_memory.h"
 #include "models/gpt2/parameter_table.h"
 #include "models/gpt2/shard_plan.h"
 #include "sim/error.h"
@@ -155,14 +156,17 @@ TEST(RunsThatFit, StaleContributionsOfSmallBucketsAreKeptOnTheirOwnPath) {
   const models::ParameterTable table(models::gpt2_tensors(config.model, 1, 0));
   const models::ShardPlan plan(table, sizeof(float), config.sharding, 2, 0);
   ASSERT_EQ(plan.buckets().size(), 2U);
-  const std::uint64_t first = plan.buckets()[0].count * sizeof(float);
-  const std::uint64_t second = plan.buckets()[1].count * sizeof(float);
-  EXPECT_EQ(remembered_bytes(config), first + second);
-  network.sized_paths = {{plan.buckets()[0].count, "contribution"}};
-  EXPECT_EQ(remembered_bytes(config), 2 * first + second);
-  network.sized_paths = {{plan.buckets()[0].count, "direct"}};
+  const std::uint64_t first = plan.buckets()[0].count;
+  const std::uint64_t second = plan.buckets()[1].count;
+  // An owner remembers its part of each rank's contribution, and a rank its own contribution to an aggregation.
+  const auto direct = [](std::uint64_t elems) { return 2 * ((elems + 1) / 2) * sizeof(float); };
+  const auto aggregated = [](std::uint64_t elems) { return elems * sizeof(float); };
+  EXPECT_EQ(layer_memory(config).remembered, direct(first) + direct(second));
+  network.sized_paths = {{first, "ring"}};
+  EXPECT_EQ(layer_memory(config).remembered, (first + 1) / 2 * sizeof(float) + direct(second));
+  network.sized_paths = {{first, "direct"}};
   network.path = "contribution";
-  EXPECT_EQ(remembered_bytes(config), first + 2 * second);
+  EXPECT_EQ(layer_memory(config).remembered, direct(first) + aggregated(second));
 }
 
 TEST(RunsThatFit, ARunTakesNoMoreThanWasPlanned) {

@@ -37,6 +37,7 @@ TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
                            "/memory=basic",
                            R"(/memory={"strategy":"extreme","cut":false})",
                            R"(/memory={"recompute":"full","every":2})",
+                           R"(/memory={"offload_optimizer":true,"offload_parameters":true})",
                            "/backend/timeout_seconds=5",
                            "/backend/threads_per_rank=2",
                            R"(/backend/rendezvous={"kind":"redis"})",

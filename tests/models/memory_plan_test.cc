@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "tests/models/formula_model.h"
 
 namespace droptest::models {
@@ -47,6 +50,50 @@ TEST(MemoryPlan, BuffersThatNeverMeetShareMemory) {
   EXPECT_EQ(plan.offset(1), 0U);
   EXPECT_EQ(plan.bytes(), 1024U + 768U);
   EXPECT_EQ(fault_of(plan), "");
+}
+
+/// Each buffer, the largest first, at the lowest address where no buffer that is in use at a time of it lies.
+std::vector<std::uint64_t> places_by_comparing_all(const std::vector<PlannedBuffer>& buffers) {
+  constexpr std::uint64_t kAlignment = MemoryPlan::kAlignmentBytes;
+  const auto aligned = [](std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
+  std::vector<std::size_t> order(buffers.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return buffers[a].bytes > buffers[b].bytes; });
+  std::vector<std::uint64_t> places(buffers.size());
+  for (std::size_t n = 0; n < order.size(); ++n) {
+    const std::size_t i = order[n];
+    std::uint64_t& place = places[i];
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (std::size_t k = 0; k < n; ++k) {
+        const std::size_t other = order[k];
+        const std::uint64_t end = places[other] + aligned(buffers[other].bytes);
+        const bool meets = place < end && places[other] < place + aligned(buffers[i].bytes);
+        if (!meets || !in_use_at_once(buffers[i], buffers[other])) continue;
+        place = end;
+        moved = true;
+      }
+    }
+  }
+  return places;
+}
+
+TEST(MemoryPlan, FindsTheBuffersOfItsTimeAmongMany) {
+  std::vector<PlannedBuffer> buffers;
+  for (std::uint64_t i = 0; i < 400; ++i) {
+    const auto draw = [i](std::uint64_t stream, double most) {
+      return static_cast<int>(most * (mixed(stream, i) + 0.5));
+    };
+    const int first = draw(1, 300) + 300;
+    PlannedBuffer buffer{std::to_string(i), static_cast<std::uint64_t>(draw(3, 5000)), first, first + draw(2, 30)};
+    if (i % 3 == 0) buffer.earlier.emplace_back(draw(4, 290), 0);
+    for (auto& [begin, end] : buffer.earlier) end = begin + static_cast<int>(i % 10);
+    if (i % 50 == 0) buffer.last_time = 650;
+    buffers.push_back(std::move(buffer));
+  }
+  const MemoryPlan plan(buffers);
+  const std::vector<std::uint64_t> want = places_by_comparing_all(buffers);
+  for (std::size_t i = 0; i < buffers.size(); ++i) EXPECT_EQ(plan.offset(i), want[i]) << i;
 }
 
 TEST(MemoryPlan, ATimeIsSharedAtBothEnds) {

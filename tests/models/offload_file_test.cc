@@ -27,6 +27,7 @@ Bytes filled(std::size_t count, int value) { return Bytes(count, static_cast<std
 class GatedFile final : public ByteFile {
  public:
   explicit GatedFile(std::shared_future<void> gate) : gate_(std::move(gate)) {}
+  void reserve(std::uint64_t bytes, const std::string& /*purpose*/) override { content_.resize(bytes); }
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
     gate_.wait();
     content_.resize(std::max<std::size_t>(content_.size(), offset + bytes.size()));

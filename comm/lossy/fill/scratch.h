@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "comm/buffer_use.h"
 #include "comm/communicator.h"
 #include "comm/device/device_buffer.h"
 
@@ -32,17 +33,28 @@ class Scratch {
   Tensor take(Slot slot, ConstTensor like, std::uint64_t count_elems) {
     const auto index = static_cast<std::size_t>(slot);
     const std::size_t bytes = count_elems * element_bytes(like.type);
+    ++use_.taken;
+    std::size_t& had = like.stream != nullptr ? device_bytes_[index] : host_bytes_[index];
+    if (had < bytes) {
+      ++use_.allocated;
+      use_.bytes += bytes - had;
+      had = bytes;
+    }
     if (like.stream != nullptr)
       return {like.type, {on_device_[index].at_least(bytes, *like.stream), bytes}, like.stream};
     std::vector<std::byte>& buffer = buffers_[index];
     if (buffer.size() < bytes) buffer.resize(bytes);
     return {like.type, std::span(buffer).first(bytes)};
   }
+  const BufferUse& use() const { return use_; }
 
  private:
   static constexpr auto kSlots = static_cast<std::size_t>(Slot::kSentinel);
   std::array<std::vector<std::byte>, kSlots> buffers_;
   std::array<GrowingDeviceMemory, kSlots> on_device_;
+  std::array<std::size_t, kSlots> host_bytes_{};
+  std::array<std::size_t, kSlots> device_bytes_{};
+  BufferUse use_;
 };
 
 }  // namespace droptest::comm

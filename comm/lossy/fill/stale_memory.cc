@@ -53,6 +53,12 @@ Tensor StaleMemory::of(Use use, const Message& message, ConstTensor like, std::u
   return {like.type, {memory.device.data(), bytes}, like.stream};
 }
 
+std::uint64_t StaleMemory::bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& item : memories_) bytes += item.second.host.size() + item.second.device.bytes();
+  return bytes;
+}
+
 void StaleMemory::rescale(double factor) {
   for (auto& [key, memory] : memories_) {
     if (is_integer(memory.type)) continue;

@@ -51,6 +51,9 @@ class StaleMemory {
   /// that are not finite become 0, as before the first value.
   void rescale(double factor);
 
+  /// Of all memories.
+  std::uint64_t bytes() const;
+
   /// Values on a device are visited in host memory, and return to the device at the next of().
   void visit_state(sim::StateVisitor& visitor) { visit_value(visitor, memories_); }
 

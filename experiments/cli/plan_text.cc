@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/cli/plan_text.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "experiments/cli/outcome_text.h"
+#include "experiments/doctor/machine_checks.h"
+
+namespace droptest::cli {
+namespace {
+
+using nlohmann::json;
+
+/// "1.2 million", "340".
+std::string count_text(double count) {
+  char text[64];
+  if (count < 1e4) {
+    std::snprintf(text, sizeof text, "%.0f", count);
+  } else {
+    const int thousands = std::min(4, static_cast<int>(std::log10(count) / 3));
+    static constexpr const char* kNames[] = {"", "thousand", "million", "billion", "trillion"};
+    std::snprintf(text, sizeof text, "%.3g %s", count / std::pow(1000, thousands), kNames[thousands]);
+  }
+  return text;
+}
+
+std::string run_text(const json& all, const json& run) {
+  if (!run.at("same_as").is_null()) {
+    const json& same = all.at("runs").at(run.at("same_as").get<std::size_t>());
+    return "the run of " + point_text(same.at("point"), same.at("labels"));
+  }
+  return run.at("run_id").is_null() ? "-" : run.at("run_id").get<std::string>();
+}
+
+std::string packets_text(const json& packets) {
+  if (packets.is_null()) return "?";
+  std::string text;
+  for (const auto& [traffic_class, count] : packets.items()) {
+    text += (text.empty() ? "" : ", ") + traffic_class + " " + count_text(count.get<double>());
+  }
+  return text.empty() ? "none can be lost" : text;
+}
+
+/// Of the run that takes most: a rank, with the spec's choice and with each strategy.
+void print_memory(const json& runs, std::ostream& text) {
+  const auto process_of = [](const json& run) {
+    return run.at("memory").is_null() ? std::uint64_t{0} : run.at("memory").at("process").get<std::uint64_t>();
+  };
+  const auto largest = std::max_element(runs.begin(), runs.end(),
+                                        [&](const json& a, const json& b) { return process_of(a) < process_of(b); });
+  if (largest == runs.end() || process_of(*largest) == 0) return;
+  const json& memory = largest->at("memory");
+  static constexpr std::array<std::pair<const char*, const char*>, 10> kColumns = {{{"parameters", "parameters"},
+                                                                                    {"gradients", "gradients"},
+                                                                                    {"optimizer", "optimizer"},
+                                                                                    {"activations", "activations"},
+                                                                                    {"slot", "of a slot"},
+                                                                                    {"offload_buffers", "offload"},
+                                                                                    {"collectives", "collectives"},
+                                                                                    {"loss_layer", "loss layer"},
+                                                                                    {"total", "rank"},
+                                                                                    {"process", "process"}}};
+  std::vector<std::vector<std::string>> rows = {{"memory"}};
+  for (const auto& [member, title] : kColumns) rows[0].emplace_back(title);
+  const bool asks = memory.contains("largest_micro_batch");
+  if (asks) rows[0].emplace_back("largest micro-batch");
+  const auto add = [&](const std::string& name, const json& of) {
+    std::vector<std::string>& row = rows.emplace_back(1, name);
+    for (const auto& [member, title] : kColumns) {
+      row.push_back(experiments::bytes_text(of.at(member).get<std::uint64_t>()));
+    }
+    if (asks) row.push_back(of.at("largest_micro_batch").dump());
+  };
+  add("as the spec says", memory);
+  for (const auto& [name, of] : memory.at("strategies").items()) add(name, of);
+  add("all offloaded", memory.at("all_offloaded"));
+  text << table_text(rows);
+}
+
+}  // namespace
+
+std::string plan_text(const json& all) {
+  std::ostringstream text;
+  const auto number = [](const json& of, const char* name) { return of.at(name).get<std::size_t>(); };
+  const json& runs = all.at("runs");
+  const auto plural = [](std::size_t count, const std::string& noun) {
+    return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+  };
+  text << all.at("name").get<std::string>() << ": " << plural(runs.size(), "run") << ", "
+       << plural(number(all, "points"), "point") << " with " << plural(number(all, "seeds"), "seed")
+       << " each; records go to " << all.at("folder").get<std::string>() << "\n";
+  for (const auto& [pointer, values] : all.at("differs").items()) {
+    const json& best_over = all.at("best_over");
+    const bool chosen = std::find(best_over.begin(), best_over.end(), json(pointer)) != best_over.end();
+    text << (chosen ? "the best of " : "differs: ") << pointer << ": " << plural(values.size(), "value") << "\n";
+  }
+  if (!all.at("no_ids").is_null()) text << "no run ids: " << all.at("no_ids").get<std::string>() << "\n";
+  std::vector<std::vector<std::string>> rows = {
+      {"point", "seed", "steps", "least memory per rank", "packets", "time", "state", "run"}};
+  for (const json& run : runs) {
+    const json& memory = run.at("memory_per_rank_bytes");
+    const json& seconds = run.at("seconds");
+    const json& seeds = run.at("seeds");
+    rows.push_back({point_text(run.at("point"), run.at("labels")),
+                    seeds_text({seeds.at("weights"), seeds.at("data"), seeds.at("network")}), run.at("steps").dump(),
+                    memory.is_null() ? "?" : experiments::bytes_text(memory.get<std::uint64_t>()),
+                    packets_text(run.at("packets")), seconds.is_null() ? "?" : duration_text(seconds.get<double>()),
+                    run.at("finished").get<bool>() ? "finished" : "to do", run_text(all, run)});
+  }
+  text << table_text(rows);
+  print_memory(runs, text);
+  const json& estimate = all.at("estimate");
+  const std::size_t to_do = number(estimate, "runs");
+  if (to_do == 0) {
+    text << "nothing is to do\n";
+    return text.str();
+  }
+  text << plural(to_do, "run") << " to do: ";
+  if (estimate.at("seconds").is_null()) {
+    text << "no estimate of their time: " << estimate.at("basis").get<std::string>() << "\n";
+    return text.str();
+  }
+  text << "about " << duration_text(estimate.at("seconds").get<double>()) << " with "
+       << plural(number(estimate, "jobs"), "run") << " at once, " << estimate.at("basis").get<std::string>() << "\n";
+  return text.str();
+}
+
+}  // namespace droptest::cli

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long the runs of a plan take.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "experiments/run/run_forecast.h"
+#include "experiments/spec/sweep_plan.h"
+
+namespace droptest::cli {
+
+/// By finished runs of the same shape on this machine, else by a step that is measured here.
+class TimeEstimate {
+ public:
+  /// Shapes: the summary of each run of the plan; null: it is not finished. `folder`: of the experiment's finished
+  /// runs, this plan's or others.
+  TimeEstimate(const experiments::SweepPlan& plan, const std::vector<nlohmann::json>& summaries,
+               const std::string& folder);
+
+  /// Wall seconds of the run alone; absent where nothing is known.
+  std::optional<double> seconds(const experiments::PlannedRun& planned) const;
+  /// Core seconds of the run, for runs that share the cores of this machine.
+  std::optional<double> core_seconds(const experiments::PlannedRun& planned, double jobs) const;
+  /// The source of the estimate, and its error.
+  std::string basis() const;
+
+ private:
+  struct Speeds {
+    double sum = 0;
+    double low = 1e300;
+    double high = 0;
+    std::size_t count = 0;
+    void add(double seconds);
+    double mean() const { return sum / static_cast<double>(count); }
+  };
+  /// Learns from a run that is finished, on this machine.
+  void take(const std::string& folder);
+  /// Measures a step of the largest run without a finished run of its shape; of equal ones the last, which has more
+  /// loss in most specs.
+  void measure(const experiments::SweepPlan& plan, const std::vector<nlohmann::json>& summaries);
+
+  std::map<std::string, Speeds> finished_;  ///< seconds per step, by shape
+  std::size_t records_ = 0;
+  std::optional<experiments::StepTime> step_;
+  double measured_operations_ = 1;
+  std::size_t shapes_ = 0;  ///< that the measured step stands for
+  std::string why_not_;
+};
+
+}  // namespace droptest::cli

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of the loss layer of a rank, before the run.
+#pragma once
+
+#include <cstdint>
+
+#include "experiments/run_config.h"
+
+namespace droptest::experiments {
+
+/// Bytes of the rank that takes most of them, as comm::LayerBuffers has them. Exact for collectives; messages between
+/// stages are counted as if each had a name of its own.
+struct LayerMemory {
+  std::uint64_t messages = 0;    ///< copies that calls work with: one scratch for each group of ranks
+  std::uint64_t remembered = 0;  ///< stale values and residuals of error feedback
+};
+
+/// A pure function of the config. Throws: ConfigError.
+LayerMemory layer_memory(const RunConfig& config);
+
+}  // namespace droptest::experiments

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Storage in page-locked host memory, copied while the device computes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "comm/device/device_buffer.h"
+#include "comm/device/stream.h"
+#include "models/ops/storage.h"
+
+namespace droptest::models {
+
+/// Copies are on a stream of their own. Blocking: never, but where it allocates.
+class CudaStorage final : public Storage {
+ public:
+  /// `compute` is borrowed: the stream of the tensors.
+  CudaStorage(comm::Stream& compute, std::uint64_t bytes);
+
+  Ticket write(std::uint64_t offset, comm::ConstTensor from) override;
+  Ticket read(std::uint64_t offset, comm::Tensor to) override;
+  void wait(Ticket ticket) override;
+
+ private:
+  /// The stream of copies follows the operations so far.
+  void follow_operations();
+  Ticket add();
+
+  comm::Stream& compute_;
+  comm::PinnedMemory memory_;
+  comm::Event operations_;
+  std::map<Ticket, comm::Event> copied_;  ///< of copies that nothing has waited for
+  Ticket added_ = 0;
+  comm::Stream copies_;  // the last member: its work uses the others
+};
+
+}  // namespace droptest::models
