@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs whose offload file fails, as their users see them."""
 
+import json
 import os
 import resource
 
@@ -65,3 +66,23 @@ def test_a_failed_offload_file_is_named_and_no_record_is_lost(tmp_path, fail, wa
     steps = len(lines)
     run("run", write_run(tmp_path, "saved"), "--set", f"/training/steps={steps}", "--quiet", cwd=tmp_path)
     assert losses(lines) == losses(metrics_of(run_folders(tmp_path, "saved")[0]))[:steps]
+
+
+def test_plan_counts_the_packets_that_recomputation_sends_again(tmp_path):
+    sent = {"recompute": "full", "recompute_traffic": "sent"}
+    specs = [write_spec(tmp_path, f"{name}.json", name=name, memory=memory) for name, memory in (("kept", "basic"), ("sent", sent))]
+    classes = []
+    for name, spec in zip(("kept", "sent"), specs, strict=True):
+        planned = json.loads(run("plan", spec, "--json", cwd=tmp_path).out)["runs"][0]["packets"]
+        run("run", spec, "--quiet", cwd=tmp_path)
+        folder = run_folders(tmp_path, name)[0]
+        classes.append(json.loads((folder / "loss_statistics.json").read_text())["classes"])
+        assert {of: record["packets"] for of, record in classes[-1].items()} == planned
+    again = classes[1].pop("tp_recomputation")
+    assert classes[1] == classes[0]
+    # A model of one block: two of the three sums of a forward pass are in it.
+    assert again["packets"] * 3 == classes[0]["tp_forward"]["packets"] * 2
+    summaries = [summary_of(run_folders(tmp_path, name)[0]) for name in ("kept", "sent")]
+    assert summaries[0]["train"] == summaries[1]["train"]
+    assert summaries[0]["validation"] == summaries[1]["validation"]
+    assert summaries[0]["run_id"] != summaries[1]["run_id"]
