@@ -101,8 +101,12 @@ RunConfig with_strategy(const RunConfig& config, const MemoryStrategy& strategy)
   return other;
 }
 
-/// Whether ranks with cut activations would have equal ones.
-bool is_possible(const RunConfig& config) { return !config.memory.place.cut || why_ranks_differ(config).empty(); }
+/// Whether the way to save memory would leave the results as they are.
+bool is_possible(const RunConfig& config) {
+  if (config.memory.recompute != models::Recompute::kSaveAll && !why_recomputation_differs(config).empty())
+    return false;
+  return !config.memory.place.cut || why_ranks_differ(config).empty();
+}
 
 }  // namespace
 

@@ -97,7 +97,7 @@ TEST(MemorySection, SentTrafficTakesThePathThatIsChosenForTheFirstTime) {
 TEST(MemorySection, AResolvedSpecWithSentTrafficResolvesToItself) {
   const std::vector<std::string> overrides = {
       R"(/memory={"recompute":"full","recompute_traffic":"sent"})",
-      R"(/network/classes={"tp_forward":{"fill":"stale","recovery":{"error_feedback":true}}})"};
+      R"(/network/classes={"tp_forward":{"gather":{"fill":"own"},"recovery":{"error_feedback":true}}})"};
   const ResolvedRun once = resolved(kTwoRanks, overrides);
   const ResolvedRun twice = resolve(once.spec, "resolved", nullptr);
   EXPECT_EQ(twice.spec, once.spec);
@@ -153,6 +153,18 @@ TEST(MemorySection, RefusesACutWhereRanksMayDiffer) {
   EXPECT_THAT(refusal({"/memory=aggressive", "/network/path=contribution", "/parallel/data=2"}),
               HasSubstr("class dp_gradient can lose packets of one rank alone"))
       << "each tensor-parallel rank has a data-parallel group of its own";
+}
+
+// With zero 3, both passes gather parameters: under loss the backward pass has others.
+TEST(MemorySection, RefusesRecomputationWithOtherParameters) {
+  const std::string sharded = R"(/parallel={"data":2,"zero":3})";
+  const std::string reliable = R"(/network/classes={"parameter_gather":{"loss":{"model":"none"}}})";
+  EXPECT_THAT(
+      refusal({sharded, "/memory=standard"}),
+      HasSubstr("/memory: got recomputation with /parallel/zero 3, but class parameter_gather can lose packets"));
+  EXPECT_EQ(refusal({sharded, "/memory=basic"}), "");
+  EXPECT_EQ(refusal({sharded, "/memory=standard", reliable}), "");
+  EXPECT_EQ(refusal({R"(/parallel={"data":2,"zero":2})", "/memory=standard"}), "");
 }
 
 struct Layout {
