@@ -112,16 +112,21 @@ RunConfig with_strategy(const RunConfig& config, const MemoryStrategy& strategy)
   return other;
 }
 
-/// The last strategy, with parameters and optimizer state offloaded, too.
+/// The last strategy that the run can have, with parameters and optimizer state offloaded, too.
 RunConfig with_all_offloaded(const RunConfig& config) {
-  RunConfig other = with_strategy(config, kMemoryStrategies.back());
+  const bool recomputes = why_recomputation_differs(config).empty();
+  RunConfig other = with_strategy(config, recomputes ? kMemoryStrategies.back() : kMemoryStrategies.front());
   if (!why_ranks_differ(config).empty()) other.memory.place.cut = false;
   other.sharding.offloads_moments = other.sharding.offloads_values = true;
   return other;
 }
 
-/// Whether ranks with cut activations would have equal ones.
-bool is_possible(const RunConfig& config) { return !config.memory.place.cut || why_ranks_differ(config).empty(); }
+/// Whether the way to save memory would leave the results as they are.
+bool is_possible(const RunConfig& config) {
+  if (config.memory.recompute != models::Recompute::kSaveAll && !why_recomputation_differs(config).empty())
+    return false;
+  return !config.memory.place.cut || why_ranks_differ(config).empty();
+}
 
 }  // namespace
 

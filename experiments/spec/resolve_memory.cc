@@ -66,6 +66,12 @@ std::string why_ranks_differ(const RunConfig& config) {
   return "";
 }
 
+std::string why_recomputation_differs(const RunConfig& config) {
+  const auto& gathers = config.network.of(sim::TrafficClass::kParameterGather);
+  if (!config.sharding.shards_values() || !gathers || !loses(gathers->gather)) return "";
+  return "class parameter_gather can lose packets, and the backward pass gathers parameters again";
+}
+
 MemoryConfig memory_of_strategy(const MemoryStrategy& strategy, const RunConfig& config) {
   MemoryConfig memory = config.memory;
   memory.recompute = strategy.recompute;
@@ -146,6 +152,12 @@ void check_memory(const json& given, const std::string& where, const RunConfig& 
     report("cut", "a cut of saved activations, but " + why +
                       ", so that activations of tensor-parallel ranks may differ; want \"cut\": false, or " +
                       "network path \"contribution\" or consistency \"shared\" for tensor-parallel classes alone");
+  }
+  if (const std::string why = why_recomputation_differs(config);
+      config.memory.recompute != Recompute::kSaveAll && !why.empty()) {
+    report("recompute", "recomputation with /parallel/zero 3, but " + why +
+                            ", so that blocks would be computed again with other parameters than those of the forward "
+                            "pass; want recompute \"none\", or no loss in /network/classes/parameter_gather");
   }
   if (config.memory.traffic == models::RecomputeTraffic::kSent && (has_deadline || comm::keeps_time(config.network))) {
     report("recompute_traffic",

@@ -58,6 +58,8 @@ std::string run_id_of(const json& resolved_spec) {
 }
 
 bool changes_results(std::string_view pointer) {
+  // A class of traffic in the network follows from it.
+  if (pointer == "/memory/recompute_traffic") return true;
   return std::none_of(kChangesNoResult.begin(), kChangesNoResult.end(), [pointer](std::string_view excluded) {
     return pointer == excluded || (pointer.starts_with(excluded) && pointer[excluded.size()] == '/');
   });

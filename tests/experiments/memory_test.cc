@@ -48,10 +48,10 @@ TEST(MemorySection, StrategiesAreSetsOfMembersThatCanBeOverridden) {
       memory("extreme"),
       R"({"cut":true,"every":1,"offload":true,"offload_optimizer":false,"offload_parameters":false,"recompute":"full","recompute_traffic":"kept","strategy":"extreme"})");
   EXPECT_EQ(
-      memory(R"({"recompute_traffic":"kept","strategy":"extreme","cut":false,"every":2,"directory":"/scratch"})"),
+      memory(R"({"strategy":"extreme","cut":false,"every":2,"directory":"/scratch"})"),
       R"({"cut":false,"directory":"/scratch","every":2,"offload":true,"offload_optimizer":false,"offload_parameters":false,"recompute":"full","recompute_traffic":"kept","strategy":"extreme"})");
   EXPECT_EQ(
-      memory(R"({"recompute_traffic":"kept","strategy":"extreme","recompute":"selective"})"),
+      memory(R"({"strategy":"extreme","recompute":"selective"})"),
       R"({"cut":false,"every":1,"offload":false,"offload_optimizer":false,"offload_parameters":false,"recompute":"selective","recompute_traffic":"kept","strategy":"extreme"})");
   EXPECT_EQ(
       memory(R"({"recompute":"full"})"),
@@ -61,7 +61,7 @@ TEST(MemorySection, StrategiesAreSetsOfMembersThatCanBeOverridden) {
             R"("offload_parameters":false,"recompute":"none","recompute_traffic":"kept","strategy":"basic"})");
   EXPECT_EQ(memory(R"({"offload_optimizer":false})"), "null");
   const models::ShardOptions outside =
-      resolved(kTwoRanks, {lossless, R"(/memory={"recompute_traffic":"kept","strategy":"extreme","offload_parameters":true})"}).config.sharding;
+      resolved(kTwoRanks, {lossless, R"(/memory={"strategy":"extreme","offload_parameters":true})"}).config.sharding;
   EXPECT_FALSE(outside.offloads_moments);
   EXPECT_TRUE(outside.offloads_values);
   const RunConfig alone = resolved(kTwoRanks, {lossless, "/parallel/tensor=1", "/memory=extreme"}).config;
@@ -105,7 +105,7 @@ TEST(MemorySection, SentTrafficTakesThePathThatIsChosenForTheFirstTime) {
 TEST(MemorySection, AResolvedSpecWithSentTrafficResolvesToItself) {
   const std::vector<std::string> overrides = {
       R"(/memory={"recompute":"full","recompute_traffic":"sent"})",
-      R"(/network/classes={"tp_forward":{"fill":"stale","recovery":{"error_feedback":true}}})"};
+      R"(/network/classes={"tp_forward":{"gather":{"fill":"own"},"recovery":{"error_feedback":true}}})"};
   const ResolvedRun once = resolved(kTwoRanks, overrides);
   const ResolvedRun twice = resolve(once.spec, "resolved", nullptr);
   EXPECT_EQ(twice.spec, once.spec);
@@ -161,6 +161,18 @@ TEST(MemorySection, RefusesACutWhereRanksMayDiffer) {
   EXPECT_THAT(refusal({"/memory=aggressive", "/network/path=contribution", "/parallel/data=2"}),
               HasSubstr("class dp_gradient can lose packets of one rank alone"))
       << "each tensor-parallel rank has a data-parallel group of its own";
+}
+
+// With zero 3, both passes gather parameters: under loss the backward pass has others.
+TEST(MemorySection, RefusesRecomputationWithOtherParameters) {
+  const std::string sharded = R"(/parallel={"data":2,"zero":3})";
+  const std::string reliable = R"(/network/classes={"parameter_gather":{"loss":{"model":"none"}}})";
+  EXPECT_THAT(
+      refusal({sharded, "/memory=standard"}),
+      HasSubstr("/memory: got recomputation with /parallel/zero 3, but class parameter_gather can lose packets"));
+  EXPECT_EQ(refusal({sharded, "/memory=basic"}), "");
+  EXPECT_EQ(refusal({sharded, "/memory=standard", reliable}), "");
+  EXPECT_EQ(refusal({R"(/parallel={"data":2,"zero":2})", "/memory=standard"}), "");
 }
 
 struct Layout {

@@ -58,6 +58,9 @@ TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
                            "/repeat={\"seeds\":1}"}) {
     EXPECT_EQ(id_with({same}), base) << same;
   }
+  const std::string sent = R"(/memory={"recompute":"full","recompute_traffic":"sent"})";
+  EXPECT_NE(id_with({sent}), base) << "its packets are counted";
+  EXPECT_EQ(id_with({sent, "/network={}"}), id_with({"/network={}"})) << "no packet and no time is counted";
 }
 
 TEST(RunId, DependsOnEverythingElse) {
