@@ -471,6 +471,30 @@ TEST(SequenceAttention, UnderLossEqualsDenseAttentionOfWhatEachRankReceived) {
   }
 }
 
+// The gradients that travel are lost, but not the keys and values: the queries' gradients are exact, and a rank's keys
+// and values have those from its own queries.
+TEST(SequenceAttention, KeysAndValuesOfTheBackwardPassAreNotLostAgain) {
+  const Whole whole({2, 13, 4, kWidth}, {MaskKind::kCausal});
+  const SequenceParts parts = SequenceParts::zigzag(13, 3);
+  comm::run_ranks(3, kTimeout, [&](comm::Communicator& inner) {
+    comm::LossyOptions options = lossy_options(1, comm::Fill::kZero);
+    options.network.of(sim::TrafficClass::kSequenceBackward)
+        .swap(options.network.of(sim::TrafficClass::kSequenceForward));
+    comm::LossyCommunicator group(inner, options);
+    const std::vector<std::int64_t> positions = parts.positions(group.rank(), 1);
+    const DenseAttention own = dense_attention(
+        whole.q, whole.k, whole.v,
+        [&](std::int64_t b, std::int64_t, std::int64_t q, std::int64_t k) {
+          return std::ranges::count(positions, q) > 0 ? whole.mask.bias(b, q, k) : -kInfinity;
+        },
+        whole.dout);
+    SequenceAttention<double> attention(&group, {1, 3}, 4);
+    const auto got = run_part(attention, parts, group.rank(), whole, whole.mask.mask(), TokenLayout::kBatchFirst);
+    EXPECT_LE(error_of(got, own, positions, TokenLayout::kBatchFirst), 1e-12);
+    group.verify_fates();
+  });
+}
+
 /// Random numbers of a case: draw(n) is below n.
 class Draws {
  public:
