@@ -208,6 +208,28 @@ TEST(SequenceAttention, RefusesWrongArguments) {
   EXPECT_THROW(SequenceParts::contiguous(std::vector<std::int64_t>{3, -1}), ConfigError);
 }
 
+TEST(SequenceAttention, SavesTheElementsOfItsFormula) {
+  const Whole whole({3, 13, 7, kWidth}, {MaskKind::kCausal});
+  for (const SequenceFactors& factors : factors_of(4)) {
+    const SequenceParts parts = SequenceParts::even(13, 4);
+    comm::run_ranks(4, kTimeout, [&](comm::Communicator& group) {
+      SequenceAttention<double> attention(&group, factors, 7);
+      const Doubles local = whole.q.part<double>(parts.positions(group.rank(), 1), 0, 7, TokenLayout::kBatchFirst);
+      const HeadShape shape{3, parts.length_of(group.rank()), 7, kWidth};
+      const auto view = view_of("t", std::span<const double>(local), shape, TokenLayout::kBatchFirst);
+      Doubles output(local.size());
+      SavedAttention<double> saved;
+      const AttentionMask mask(Causality::kCausal);
+      attention.forward({parts, mask}, view, view, view,
+                        view_of("t", std::span(output), shape, TokenLayout::kBatchFirst), saved, 1);
+      EXPECT_EQ(saved.queries.size() + saved.keys.size() + saved.values.size() + saved.output.size() +
+                    saved.log_sum_exp.size(),
+                attention.saved_elems(parts, 3, kWidth));
+      EXPECT_TRUE(saved.absent.empty());
+    });
+  }
+}
+
 TEST(SequenceParts, OfAgreedLengths) {
   comm::run_ranks(3, kTimeout, [](comm::Communicator& group) {
     const SequenceParts parts = SequenceParts::agreed(2 * group.rank(), group);
