@@ -312,7 +312,7 @@ TEST(SequenceAttention, SendsTheElementsOfItsFormula) {
   });
 }
 
-/// What each (Ulysses, ring) rank received in a lossy forward pass, found by sending ones over the same network: the
+/// The elements that each rank received in a lossy forward pass, found by sending ones over the same network: the
 /// product of a tensor with `arrived` is what the rank computed with.
 struct Received {
   std::vector<WholeTensor> queries;  ///< by rank

@@ -176,6 +176,16 @@ TEST(TokenAttention, AbsentKeysLeaveTheSoftmax) {
   EXPECT_EQ(none.dv, Doubles(shape.elems(), 0));
 }
 
+// A query of zeros gives each key the score 0, so the first key alone has the log-sum-exp 0.
+TEST(TokenAttention, ALogSumExpOfZeroIsNoMark) {
+  const HeadShape shape{1, 3, 1, 2};
+  OneRank<double> one(shape, TokenLayout::kBatchFirst);
+  std::ranges::fill(one.q, 0.0);
+  one.run(AttentionMask(Causality::kAny), {pattern_of({{0, 3, 0}}, {{0, 1, 0}}), pattern_of({{0, 3, 0}}, {{1, 2, 1}})});
+  for (std::size_t d = 0; d < 2; ++d) EXPECT_NEAR(one.out[d], (one.v[d] + one.v[2 + d] + one.v[4 + d]) / 3, 1e-15);
+  EXPECT_NEAR(one.lse[0], std::log(3), 1e-15);
+}
+
 // The loss sum(dout out) + sum(dlse lse) of visible rows, by finite differences of the dense attention.
 TEST(TokenAttention, GradientsAreFiniteDifferences) {
   const HeadShape shape{1, 6, 2, 3};
