@@ -229,9 +229,10 @@ std::string memory_that_fits(const RunConfig& config, std::uint64_t bytes) {
   }
   const RunConfig offloaded = with_all_offloaded(config);
   if (!fits(offloaded)) return "";
-  json section = {
-      {"strategy", kMemoryStrategies.back().name}, {"offload_optimizer", true}, {"offload_parameters", true}};
-  if (kMemoryStrategies.back().cut && !why_ranks_differ(config).empty()) section["cut"] = false;
+  const bool recomputes = offloaded.memory.recompute != models::Recompute::kSaveAll;
+  const MemoryStrategy& strategy = recomputes ? kMemoryStrategies.back() : kMemoryStrategies.front();
+  json section = {{"strategy", strategy.name}, {"offload_optimizer", true}, {"offload_parameters", true}};
+  if (strategy.cut && !why_ranks_differ(config).empty()) section["cut"] = false;
   return section.dump();
 }
 

@@ -103,6 +103,24 @@ void AttentionMask::check_covers(std::int64_t batch, std::int64_t length) const 
                     " tokens: a mask covers the whole sequence on each rank");
 }
 
+bool AttentionMask::hides(std::int64_t batch, const PositionSteps& queries, std::int64_t query_count,
+                          const PositionSteps& keys, std::int64_t key_count) const {
+  if (documents_.empty()) return false;
+  const auto range = [&](const PositionSteps& positions, std::int64_t count) {
+    std::pair<std::int32_t, std::int32_t> ends{std::numeric_limits<std::int32_t>::max(), -1};  // lowest and highest
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int32_t document =
+          documents_[static_cast<std::size_t>(batch * extents_.keys + positions.first + i * positions.step)];
+      if (document < 0) continue;
+      ends = {std::min(ends.first, document), std::max(ends.second, document)};
+    }
+    return ends;
+  };
+  const auto of_queries = range(queries, query_count);
+  const auto of_keys = range(keys, key_count);
+  return of_queries.second < of_keys.first || of_keys.second < of_queries.first;
+}
+
 template <class T>
 void AttentionMask::add_to(std::int64_t batch, const PositionSteps& queries, const PositionSteps& keys,
                            const Matrix<T>& scores) const {

@@ -65,6 +65,10 @@ class AttentionMask {
   void add_to(std::int64_t batch, const PositionSteps& queries, const PositionSteps& keys,
               const Matrix<T>& scores) const;
 
+  /// Whether all of these pairs are known to be invisible without a look at each: documents that do not meet.
+  bool hides(std::int64_t batch, const PositionSteps& queries, std::int64_t query_count, const PositionSteps& keys,
+             std::int64_t key_count) const;
+
   /// Keys of a run of `keys` that start at `first` with `step` between them, up to and with position `query` where the
   /// mask is causal; else all.
   std::int64_t visible(std::int64_t query, const PositionSteps& keys, std::int64_t count) const {

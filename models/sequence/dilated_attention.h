@@ -27,7 +27,7 @@ struct DilatedOptions {
   std::int64_t first_head = 0;  ///< the number of this rank's first head over tensor-parallel ranks
 };
 
-/// What a forward pass leaves for its backward pass; the tokens are this rank's, [tokens, batch, heads, width].
+/// The saved activations of a forward pass; the tokens are this rank's, [tokens, batch, heads, width].
 template <class T>
 struct SavedDilatedAttention {
   /// Keys and values of other ranks in one branch: [gathered tokens, batch, heads, width].

@@ -30,7 +30,7 @@ std::int64_t dilated_visits(const std::vector<DilatedBranch>& branches, std::int
 struct DilatedPlan {
   AttentionPattern local;     ///< by head, among the rank's own tokens
   AttentionPattern gathered;  ///< by head, from the rank's tokens to those received
-  /// What this rank sends to each rank: by destination and head.
+  /// The tokens that this rank sends: by destination and head.
   std::vector<std::vector<TokenRun>> sent;
   /// By source and head: the tokens received, as a range of the gathered ones of this head.
   std::vector<std::vector<TokenRun>> received;

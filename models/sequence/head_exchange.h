@@ -11,7 +11,7 @@
 
 namespace droptest::models {
 
-/// Heads dealt over the ranks of a group: the first heads % ranks of them have one more. What a rank has of its heads
+/// Heads dealt over the ranks of a group: the first heads % ranks of them have one more. The tensor of a rank's heads
 /// is [tokens, batch, heads, width], the tokens of rank 0 first. Source: DeepSpeed-Ulysses (Jacobs et al. 2023). Owner:
 /// one rank. Ranks: all make the same calls.
 template <class T>

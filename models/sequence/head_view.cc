@@ -24,6 +24,9 @@ std::array<std::int64_t, 4> extents_of(const HeadShape& shape, TokenLayout layou
 void check_extents(std::string_view tensor, const std::array<std::int64_t, 4>& got, const HeadShape& want,
                    TokenLayout layout) {
   const std::array<std::int64_t, 4> wanted = extents_of(want, layout);
+  if (want.width < 1) {
+    throw ConfigError(std::string(tensor) + ": axis 3 (width): got " + std::to_string(got[3]) + ", want at least 1");
+  }
   const auto [differing, unused] = std::ranges::mismatch(got, wanted);
   if (differing == got.end()) return;
   const std::array<std::string_view, 4>& axes = axes_of(layout);

@@ -28,7 +28,7 @@ struct SequencePass {
   int layer = -1;
 };
 
-/// What a forward pass leaves for its backward pass: this rank's heads of the tokens of its Ulysses group, each
+/// The saved activations of a forward pass: this rank's heads of the tokens of its Ulysses group, each
 /// [tokens, batch, heads, width].
 template <class T>
 struct SavedAttention {

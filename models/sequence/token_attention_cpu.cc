@@ -61,15 +61,18 @@ struct Tile {
   std::int64_t key_count;
 };
 
-/// Calls f(tile) for the tiles of a strip of queries, in the order of the keys, as far as its last query sees.
+/// Calls f(tile) for the tiles of a strip of queries, in the order of the keys, as far as its last query sees, without
+/// those that the mask hides as a whole.
 template <class F>
-void for_tiles(const AttentionBlock& block, const AttentionMask& mask, const TokenRun& queries, std::int64_t first,
-               std::int64_t count, const F& f) {
+void for_tiles(const AttentionBlock& block, const AttentionMask& mask, std::int64_t batch, const TokenRun& queries,
+               std::int64_t first, std::int64_t count, const F& f) {
   const std::int64_t last = queries.positions(first + count - 1).first;
   for (const TokenRun& keys : block.keys) {
     const std::int64_t seen = mask.visible(last, keys.positions(0), keys.count);
     for (std::int64_t key = 0; key < seen; key += kTileKeys) {
-      f(Tile{queries, first, count, keys, key, std::min(kTileKeys, seen - key)});
+      const std::int64_t key_count = std::min(kTileKeys, seen - key);
+      if (mask.hides(batch, queries.positions(first), count, keys.positions(key), key_count)) continue;
+      f(Tile{queries, first, count, keys, key, key_count});
     }
   }
 }
@@ -256,7 +259,7 @@ void attend(const AttentionInputs<T>& inputs, const AttentionPattern& pattern, c
         T* weighted = state.weighted.data + i * width;
         for (std::int64_t d = 0; d < width; ++d) weighted[d] = has_seen ? out.data[i * out.stride + d] : T(0);
       }
-      for_tiles(block, inputs.mask, run, first, count, [&](const Tile& tile) {
+      for_tiles(block, inputs.mask, at.batch, run, first, count, [&](const Tile& tile) {
         const Matrix<T> scores = masked_scores(inputs, at, tile, own);
         take_scores(scores, state);
         matmul<T>(Transpose::kNo, read(scores), Transpose::kNo,
@@ -301,7 +304,7 @@ void attend_backward(const AttentionInputs<T>& inputs, const AttentionPattern& p
         if (!results.grad_log_sum_exp.empty() && results.log_sum_exp[of_query] != kNothingSeen<T>)
           inner[static_cast<std::size_t>(i)] -= results.grad_log_sum_exp[of_query];
       }
-      for_tiles(block, inputs.mask, run, first, count, [&](const Tile& tile) {
+      for_tiles(block, inputs.mask, at.batch, run, first, count, [&](const Tile& tile) {
         const auto keys = [&](const auto& view) {
           return rows_of(view, at, tile.keys, tile.first_key, tile.key_count);
         };

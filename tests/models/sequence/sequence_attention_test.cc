@@ -208,6 +208,28 @@ TEST(SequenceAttention, RefusesWrongArguments) {
   EXPECT_THROW(SequenceParts::contiguous(std::vector<std::int64_t>{3, -1}), ConfigError);
 }
 
+TEST(SequenceAttention, SavesTheElementsOfItsFormula) {
+  const Whole whole({3, 13, 7, kWidth}, {MaskKind::kCausal});
+  for (const SequenceFactors& factors : factors_of(4)) {
+    const SequenceParts parts = SequenceParts::even(13, 4);
+    comm::run_ranks(4, kTimeout, [&](comm::Communicator& group) {
+      SequenceAttention<double> attention(&group, factors, 7);
+      const Doubles local = whole.q.part<double>(parts.positions(group.rank(), 1), 0, 7, TokenLayout::kBatchFirst);
+      const HeadShape shape{3, parts.length_of(group.rank()), 7, kWidth};
+      const auto view = view_of("t", std::span<const double>(local), shape, TokenLayout::kBatchFirst);
+      Doubles output(local.size());
+      SavedAttention<double> saved;
+      const AttentionMask mask(Causality::kCausal);
+      attention.forward({parts, mask}, view, view, view,
+                        view_of("t", std::span(output), shape, TokenLayout::kBatchFirst), saved, 1);
+      EXPECT_EQ(saved.queries.size() + saved.keys.size() + saved.values.size() + saved.output.size() +
+                    saved.log_sum_exp.size(),
+                attention.saved_elems(parts, 3, kWidth));
+      EXPECT_TRUE(saved.absent.empty());
+    });
+  }
+}
+
 TEST(SequenceParts, OfAgreedLengths) {
   comm::run_ranks(3, kTimeout, [](comm::Communicator& group) {
     const SequenceParts parts = SequenceParts::agreed(2 * group.rank(), group);
@@ -290,7 +312,7 @@ TEST(SequenceAttention, SendsTheElementsOfItsFormula) {
   });
 }
 
-/// What each (Ulysses, ring) rank received in a lossy forward pass, found by sending ones over the same network: the
+/// The elements that each rank received in a lossy forward pass, found by sending ones over the same network: the
 /// product of a tensor with `arrived` is what the rank computed with.
 struct Received {
   std::vector<WholeTensor> queries;  ///< by rank
@@ -469,6 +491,30 @@ TEST(SequenceAttention, UnderLossEqualsDenseAttentionOfWhatEachRankReceived) {
       }
     }
   }
+}
+
+// The gradients that travel are lost, but not the keys and values: the queries' gradients are exact, and a rank's keys
+// and values have those from its own queries.
+TEST(SequenceAttention, KeysAndValuesOfTheBackwardPassAreNotLostAgain) {
+  const Whole whole({2, 13, 4, kWidth}, {MaskKind::kCausal});
+  const SequenceParts parts = SequenceParts::zigzag(13, 3);
+  comm::run_ranks(3, kTimeout, [&](comm::Communicator& inner) {
+    comm::LossyOptions options = lossy_options(1, comm::Fill::kZero);
+    options.network.of(sim::TrafficClass::kSequenceBackward)
+        .swap(options.network.of(sim::TrafficClass::kSequenceForward));
+    comm::LossyCommunicator group(inner, options);
+    const std::vector<std::int64_t> positions = parts.positions(group.rank(), 1);
+    const DenseAttention own = dense_attention(
+        whole.q, whole.k, whole.v,
+        [&](std::int64_t b, std::int64_t, std::int64_t q, std::int64_t k) {
+          return std::ranges::count(positions, q) > 0 ? whole.mask.bias(b, q, k) : -kInfinity;
+        },
+        whole.dout);
+    SequenceAttention<double> attention(&group, {1, 3}, 4);
+    const auto got = run_part(attention, parts, group.rank(), whole, whole.mask.mask(), TokenLayout::kBatchFirst);
+    EXPECT_LE(error_of(got, own, positions, TokenLayout::kBatchFirst), 1e-12);
+    group.verify_fates();
+  });
 }
 
 /// Random numbers of a case: draw(n) is below n.

@@ -102,9 +102,9 @@ TEST(TokenAttention, EqualsDenseAttentionUnderEveryMaskAndPairOfMasks) {
 
 TEST(TokenAttention, EqualsDenseAttentionAboutTheSizesOfTiles) {
   for (const std::int64_t length : {1, 63, 64, 65, 256, 257, 300}) {
-    for (const MaskKind kind : {MaskKind::kNone, MaskKind::kCausal}) {
-      const HeadShape shape{1, length, 2, 5};
-      const TestMask mask({kind}, 1, length);
+    for (const MaskKind kind : {MaskKind::kNone, MaskKind::kCausal, MaskKind::kDocuments}) {
+      const HeadShape shape{2, length, 2, 5};
+      const TestMask mask({kind}, 2, length);
       const DenseAttention dense = dense_of(shape, mask.score_bias());
       const std::vector<AttentionPattern> all = {pattern_of({{0, length, 0}}, {{0, length, 0}})};
       OneRank<double> one(shape, TokenLayout::kBatchFirst);
@@ -174,6 +174,16 @@ TEST(TokenAttention, AbsentKeysLeaveTheSoftmax) {
   EXPECT_EQ(none.dq, Doubles(shape.elems(), 0));
   EXPECT_EQ(none.dk, Doubles(shape.elems(), 0));
   EXPECT_EQ(none.dv, Doubles(shape.elems(), 0));
+}
+
+// A query of zeros gives each key the score 0, so the first key alone has the log-sum-exp 0.
+TEST(TokenAttention, ALogSumExpOfZeroIsNoMark) {
+  const HeadShape shape{1, 3, 1, 2};
+  OneRank<double> one(shape, TokenLayout::kBatchFirst);
+  std::ranges::fill(one.q, 0.0);
+  one.run(AttentionMask(Causality::kAny), {pattern_of({{0, 3, 0}}, {{0, 1, 0}}), pattern_of({{0, 3, 0}}, {{1, 2, 1}})});
+  for (std::size_t d = 0; d < 2; ++d) EXPECT_NEAR(one.out[d], (one.v[d] + one.v[2 + d] + one.v[4 + d]) / 3, 1e-15);
+  EXPECT_NEAR(one.lse[0], std::log(3), 1e-15);
 }
 
 // The loss sum(dout out) + sum(dlse lse) of visible rows, by finite differences of the dense attention.
@@ -255,6 +265,10 @@ TEST(HeadViews, AWrongShapeNamesItsAxis) {
             "keys: axis 2 (heads): got 3, want 4 of [tokens 5, batch 2, heads 4, width 3]");
   EXPECT_THAT(error({5, 2, 4, 3}, TokenLayout::kBatchFirst),
               HasSubstr("the shape is that of the layout sequence first"));
+  EXPECT_THAT(config_error([&] {
+                view_of("keys", std::span(elems).first(0), {2, 5, 4, 0}, {2, 5, 4, 0}, TokenLayout::kBatchFirst);
+              }),
+              HasSubstr("axis 3 (width): got 0, want at least 1"));
   EXPECT_THAT(config_error([&] { view_of("keys", std::span(elems).first(7), want, TokenLayout::kBatchFirst); }),
               HasSubstr("keys: got 7 elements, want 120"));
 }
@@ -291,6 +305,22 @@ TEST(AttentionMasks, WrongArraysNameTheirAxes) {
                 AttentionMask(Causality::kAny, {3, 5, 5}, {{MaskArray::Axes::kKeys, keys}}).check_covers(3, 6);
               }),
               HasSubstr("want 3 sequences of 6 tokens"));
+}
+
+TEST(AttentionMasks, HideThePairsOfDocumentsThatDoNotMeet) {
+  const std::vector<std::int32_t> documents = {0, 0, 1, 2, 2, -1, 0, -1, 1, 1, 1, 1, 5, 5};
+  const AttentionMask mask(Causality::kAny, {2, 7, 7}, {}, documents);
+  const auto hides = [&](std::int64_t b, PositionSteps q, std::int64_t q_count, PositionSteps k, std::int64_t k_count) {
+    return mask.hides(b, q, q_count, k, k_count);
+  };
+  EXPECT_TRUE(hides(0, {0, 1}, 2, {2, 1}, 4));
+  EXPECT_TRUE(hides(0, {2, 1}, 4, {0, 1}, 2));
+  EXPECT_FALSE(hides(0, {0, 1}, 2, {2, 1}, 5));  // the last one is of document 0 again
+  EXPECT_TRUE(hides(0, {0, 2}, 2, {3, 1}, 2));   // 0 and 1 against 2
+  EXPECT_FALSE(hides(0, {0, 2}, 3, {3, 1}, 2));  // 0, 1 and 2 against 2
+  EXPECT_TRUE(hides(0, {0, 1}, 7, {5, 1}, 1));   // padding alone
+  EXPECT_TRUE(hides(1, {1, 1}, 4, {5, 1}, 2));
+  EXPECT_FALSE(AttentionMask(Causality::kCausal).hides(0, {0, 1}, 1, {1, 1}, 1));
 }
 
 TEST(AttentionMasks, CombineIntoOneArray) {

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/sequence/distributed_attention.h"
+
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include "sim/error.h"
+
+namespace droptest::models {
+namespace {
+
+constexpr auto kForward = sim::TrafficClass::kSequenceForward;
+constexpr auto kBackward = sim::TrafficClass::kSequenceBackward;
+
+}  // namespace
+
+TokenLayout token_layout_from_name(std::string_view name) {
+  if (name == "batch_first") return TokenLayout::kBatchFirst;
+  if (name == "sequence_first") return TokenLayout::kSequenceFirst;
+  throw ConfigError("layout: got \"" + std::string(name) + "\", want one of batch_first, sequence_first");
+}
+
+template <class T>
+DistributedAttention<T>::DistributedAttention(comm::Communicator& group, LocalAttention<T>& local, TokenLayout layout,
+                                              std::int64_t heads, std::int64_t width)
+    : group_(group),
+      local_(local),
+      layout_(layout),
+      heads_(heads),
+      width_(width),
+      exchange_(group.world_size() == 1 ? nullptr : &group, heads),
+      parts_(SequenceParts::even(0, group.world_size())) {}
+
+template <class T>
+void DistributedAttention<T>::set_lengths(std::int64_t batch, std::int64_t tokens) {
+  parts_ = SequenceParts::agreed(tokens, group_);
+  batch_ = batch;
+}
+
+template <class T>
+SharedMask<T> DistributedAttention<T>::combine(const AttentionMask& mask) {
+  mask.check_covers(batch_, parts_.length());
+  if (!mask.has_values() && mask.causality() == Causality::kAny) return nullptr;
+  const auto combined = [&] {
+    std::vector<std::int64_t> positions(static_cast<std::size_t>(parts_.length()));
+    std::iota(positions.begin(), positions.end(), 0);
+    return std::make_shared<const std::vector<T>>(combined_mask<T>(mask, batch_, positions, positions));
+  };
+  if (mask.has_values()) return combined();
+  SharedMask<T>& kept = causal_[{batch_, parts_.length()}];
+  if (kept == nullptr) kept = combined();
+  return kept;
+}
+
+template <class T>
+HeadView<T> DistributedAttention<T>::gather(std::string_view name, const Input& input, sim::TrafficClass traffic_class,
+                                            int layer, std::vector<T>& to, Absences* absent) {
+  const HeadView<const T> local = view_of(name, input.elems, input.extents, local_shape(), layout_);
+  const HeadShape shape = gathered_shape();
+  const std::string message_name = "attention." + std::string(name);
+  std::vector<sim::ElementRange> lost;
+  comm::Message message{traffic_class, message_name, layer};
+  if (absent != nullptr) message.lost = &lost;
+  travelling_.resize(shape.elems());
+  exchange_.to_heads(local, parts_.lengths(), travelling_, message);
+  if (absent != nullptr) mark_absent(lost, width_, *absent);
+  to.resize(shape.elems());
+  const HeadView<T> view = view_of("gathered", std::span(to), shape, layout_);
+  copy_heads(view_of("gathered", std::span<const T>(travelling_), shape, TokenLayout::kSequenceFirst), view);
+  return view;
+}
+
+template <class T>
+void DistributedAttention<T>::scatter(std::string_view name, const std::vector<T>& from, std::span<T> to,
+                                      sim::TrafficClass traffic_class, int layer) {
+  const HeadShape shape = gathered_shape();
+  const std::string message_name = "attention." + std::string(name);
+  travelling_.resize(shape.elems());
+  copy_heads(view_of("gathered", std::span<const T>(from), shape, layout_),
+             view_of("gathered", std::span(travelling_), shape, TokenLayout::kSequenceFirst));
+  exchange_.to_tokens(travelling_, parts_.lengths(), view_of(name, to, local_shape(), layout_),
+                      {traffic_class, message_name, layer});
+}
+
+template <class T>
+LocalInputs<T> DistributedAttention<T>::inputs() const {
+  const auto view = [this](const std::vector<T>& elems) {
+    return view_of("gathered", std::span<const T>(elems), gathered_shape(), layout_);
+  };
+  return {view(queries_), view(keys_),
+          view(values_),  mask_ == nullptr ? std::span<const T>() : std::span<const T>(*mask_),
+          absent_,        exchange_.first_head()};
+}
+
+template <class T>
+void DistributedAttention<T>::forward(const Input& queries, const Input& keys, const Input& values,
+                                      const SharedMask<T>& mask, std::span<T> output, int layer) {
+  const HeadShape shape = gathered_shape();
+  if (mask != nullptr && mask->size() != static_cast<std::size_t>(batch_ * shape.tokens * shape.tokens)) {
+    throw ConfigError("mask: got " + std::to_string(mask->size()) + " elements, want [batch " + std::to_string(batch_) +
+                      ", queries " + std::to_string(shape.tokens) + ", keys " + std::to_string(shape.tokens) +
+                      "]: combine() makes it after set_lengths()");
+  }
+  mask_ = mask;
+  const bool leaves_out = exchange_.leaves_lost_out(kForward);
+  absent_.assign(leaves_out ? static_cast<std::size_t>(shape.tokens * shape.batch * shape.heads) : 0, 0);
+  Absences* const absent = leaves_out ? &absent_ : nullptr;
+  gather("queries", queries, kForward, layer, queries_, nullptr);
+  gather("keys", keys, kForward, layer, keys_, absent);
+  gather("values", values, kForward, layer, values_, absent);
+  output_.assign(shape.elems(), T(0));
+  local_.forward(inputs(), view_of("output", std::span(output_), shape, layout_));
+  scatter("output", output_, output, kForward, layer);
+}
+
+template <class T>
+void DistributedAttention<T>::backward(const Input& grad_output, std::span<T> grad_queries, std::span<T> grad_keys,
+                                       std::span<T> grad_values, int layer) {
+  const HeadShape shape = gathered_shape();
+  std::vector<T> grad;
+  const HeadView<T> of_output = gather("output.grad", grad_output, kBackward, layer, grad, nullptr);
+  std::vector<T> of_queries(shape.elems());
+  std::vector<T> of_keys(shape.elems());
+  std::vector<T> of_values(shape.elems());
+  const auto view = [&](std::vector<T>& elems) { return view_of("gradient", std::span(elems), shape, layout_); };
+  local_.backward(inputs(), view(output_), of_output, {view(of_queries), view(of_keys), view(of_values)});
+  scatter("queries.grad", of_queries, grad_queries, kBackward, layer);
+  scatter("keys.grad", of_keys, grad_keys, kBackward, layer);
+  scatter("values.grad", of_values, grad_values, kBackward, layer);
+}
+
+template class DistributedAttention<float>;
+template class DistributedAttention<double>;
+
+}  // namespace droptest::models
