@@ -49,7 +49,9 @@ struct Message {
   /// At the receiver of an all_gather, all_to_all, broadcast, recv or exchange: a loss layer puts here the elements of
   /// the output that were lost and got values of the fill, as ascending ranges that do not touch. Elements that a
   /// transform made of lost packets are lost. Without a loss layer it stays as it is. Borrowed until the end of the
-  /// wait. Reductions, and values that take several hops, have no such elements: a ConfigError on a loss layer.
+  /// wait. Of an all_reduce along the path `contribution` these are the elements that are no mean for this rank: its
+  /// own contribution or its result was lost, or no other rank contributed. Other reductions, and values that take
+  /// several hops, have no such elements: a ConfigError on a loss layer.
   std::vector<sim::ElementRange>* lost = nullptr;
   /// Ranks: all that take part in the call give the same.
   Delivery delivery = Delivery::kByNetwork;

@@ -22,6 +22,7 @@
 #include "models/loss_scaler.h"
 #include "models/ops/kernel_choice.h"
 #include "models/optimizer.h"
+#include "models/outer_step.h"
 #include "models/pipeline/schedule.h"
 #include "models/precision.h"
 
@@ -190,6 +191,7 @@ struct RunConfig {
   std::optional<StartConfig> start;
   std::optional<RestartConfig> restart;
   MemoryConfig memory;
+  models::OuterOptions outer;
   models::KernelChoices kernels;  ///< of the device
   std::optional<ElasticConfig> elastic;
   std::vector<AlertConfig> alerts;

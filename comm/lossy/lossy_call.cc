@@ -23,12 +23,14 @@ bool has_replicas(Operation operation) {
 // Message::lost: a rank knows the losses of its own links alone.
 void require_one_hop(const CallArguments& call, const PathEntry& path) {
   const bool copies = call.operation == Operation::kAllGather || call.operation == Operation::kBroadcast;
-  if (call.operation == Operation::kAllToAll || (copies && path.route != Route::kManyHops)) return;
+  const bool aggregates = call.operation == Operation::kAllReduce && path.route == Route::kAggregated;
+  if (call.operation == Operation::kAllToAll || aggregates || (copies && path.route != Route::kManyHops)) return;
   throw ConfigError(
       std::string(operation_name(call.operation)) + " on path " + std::string(path.name) + ", message \"" +
       std::string(call.message.name) + "\": got a request for its lost elements, but values " +
       (copies ? "take several hops, so a receiver does not know all losses" : "are sums, of which parts are lost") +
-      "; want all_to_all, recv or exchange, or all_gather or broadcast on path direct or contribution");
+      "; want all_to_all, recv or exchange, all_gather or broadcast on path direct or contribution, or all_reduce on "
+      "path contribution");
 }
 
 // A compression acts on contributions to sums of floats.

@@ -86,6 +86,7 @@ Checkpointer::~Checkpointer() {
 }
 
 std::optional<int> Checkpointer::replica_of() const {
+  if (config_.outer.is_on()) return std::nullopt;  // workers have weights of their own
   // Replicas are equal where all gradients and parameters of all replicas arrive.
   if (can_lose(config_, sim::TrafficClass::kDpGradient) || can_lose(config_, sim::TrafficClass::kParameterGather)) {
     return std::nullopt;

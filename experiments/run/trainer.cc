@@ -27,6 +27,7 @@
 #include "experiments/run/training_model.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "models/gpt2/gpt2_weights.h"
+#include "models/outer_step.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -104,7 +105,7 @@ class Trainer {
         const auto stage = static_cast<std::size_t>(action.stage);
         network_.pass_compute_share(compute_share(config_, plan->stages[stage], action.kind));
       });
-    } else if (config.time && config.parallel.data > 1) {
+    } else if (config.time && config.parallel.data > 1 && !config.outer.is_on()) {
       // The time of a block passes before its sums over tensor-parallel ranks: these need the port of the buckets that
       // the block behind it has started, and wait for what is left of them then.
       model_.set_computed([this](const models::Action& action) {
@@ -113,6 +114,7 @@ class Trainer {
       model_.set_backward_passed(
           [this](int layer) { network_.pass_compute_share(backward_share(config_, layer - 1)); });
     }
+    if (config.outer.is_on()) outer_.emplace(config.outer, *replicas_, model_.parameters());
     if (config.failures && config.failures->stage_rate > 0)
       failures_.emplace(config, *pipeline_group(), tensor_group_, model_);
     if (config.checkpoint && hooks.checkpoints) {
@@ -176,6 +178,7 @@ class Trainer {
       set_starting_weights(model_, config_, tensor_group_);
       spread_starting_weights();
     }
+    if (outer_) outer_->begin(model_.parameters());
     MetricsLine first;
     first.step = outcome_.steps;
     validate(first);
@@ -190,6 +193,7 @@ class Trainer {
             [this](sim::StateVisitor& visitor) {
               network_.visit_state(visitor);
               if (failures_) failures_->visit_state(visitor);
+              if (outer_) outer_->visit_state(visitor);
             },
             [this](sim::StateVisitor& visitor) { visit_progress(visitor); },
             [this] { return epochs(); }};
@@ -291,8 +295,18 @@ class Trainer {
     start_ = Clock::now() - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
 
+  /// Without outer steps, replicas train as one. A worker's ranks train alone.
   models::ModelRanks model_ranks() {
     models::ModelRanks ranks;
+    if (config_.outer.is_on()) {
+      worker_ = observed_.split(groups_.coordinates().data, group_.rank());
+      ranks.data = {nullptr, config_.sharding};
+      if (worker_->world_size() > 1) ranks.all = worker_.get();
+      ranks.pipeline.group = pipeline_group();
+      ranks.pipeline.stride = config_.parallel.stride(comm::ParallelDimension::kPipeline);
+      ranks.pipeline.plan = pipeline_plan(config_);
+      return ranks;
+    }
     ranks.data = {replicas_, config_.sharding};
     ranks.all = &observed_;
     ranks.data_stride = config_.parallel.stride(comm::ParallelDimension::kData);
@@ -378,6 +392,7 @@ class Trainer {
       const double scale = model_.scaler().scale();
       if (attendance_->takes_part) result = train_model(data, *line.learning_rate, step);
       share(result);
+      if (outer_) finish_step_of_workers(result, step);
       line.train_loss = result.loss;
       line.gradient_norm = result.gradient_norm;
       if (model_.scaler().is_on()) note_scale(scale, result, line);
@@ -441,6 +456,19 @@ class Trainer {
     memory.note_process(step);
   }
 
+  /// The mean over the workers, and the outer step.
+  void finish_step_of_workers(models::StepResult& result, std::uint64_t step) {
+    std::array<double, 3> numbers = {result.loss, result.gradient_norm, result.updated ? 0.0 : 1.0};
+    {
+      const auto pause = network_.pause_clock();
+      replicas_->all_reduce(comm::Tensor(std::span<double>(numbers)), comm::ReduceOp::kMean,
+                            {sim::TrafficClass::kControl, "results of the workers"});
+    }
+    result = {numbers[0], numbers[1], numbers[2] == 0, result.loss_scale};
+    if (!result.updated || !outer_->is_due(step)) return;
+    if (outer_->take(step, model_.parameters())) model_.set_values();
+  }
+
   /// Ranks that take no part hear of the step from rank 0, which always does.
   void share(models::StepResult& result) {
     if (attendance_->absent.empty()) return;
@@ -479,6 +507,7 @@ class Trainer {
     // The missing replicas come back at a checkpoint.
     const bool grows = hooks_.lacks_replicas && is_multiple(step, config_.checkpoint->every_steps);
     const std::uint64_t completed = checkpointer_->totals().completed;
+    if (outer_) outer_->settle();
     checkpointer_->after_step(
         step, training_state(),
         stops || grows || checkpoint_asked_ ? Checkpointer::Because::kRequested : Checkpointer::Because::kInterval);
@@ -619,10 +648,12 @@ class Trainer {
   comm::ParallelGroups groups_;
   comm::Communicator* replicas_;  ///< null: there is one
   std::unique_ptr<comm::Communicator> alone_;
+  std::unique_ptr<comm::Communicator> worker_;  ///< the ranks of a worker, with outer steps
   comm::Communicator& tensor_group_;
   ReplicaAbsences absences_;
   const Attendance* attendance_;  ///< of the step under way, or the last one
   TrainingModel model_;
+  std::optional<models::OuterStep> outer_;
   std::optional<StageFailures> failures_;
   std::unique_ptr<TrainingData> data_;
   EvaluationBatches validation_;

@@ -34,7 +34,9 @@ std::string wanted_for(const std::string& class_name) {
     case sim::TrafficClass::kTpRecomputation:
       return "want /memory/recompute_traffic \"sent\" with /parallel/tensor 2 or more";
     case sim::TrafficClass::kDpGradient:
-      return "want /parallel/data 2 or more";
+      return "want /parallel/data 2 or more without /outer";
+    case sim::TrafficClass::kOuter:
+      return "want /parallel/data 2 or more with /outer";
     case sim::TrafficClass::kParameterGather:
       return "want /parallel/data 2 or more with /parallel/zero 1, 2 or 3";
     case sim::TrafficClass::kPpActivation:

@@ -117,6 +117,27 @@ std::vector<PlannedCollective> of_buckets(const RunConfig& config, comm::FateSim
   return collectives;
 }
 
+/// All messages of a run: `times` counts its outer steps, too.
+std::vector<PlannedCollective> of_outer_steps(const RunConfig& config, const comm::FateSimulation& call) {
+  std::vector<PlannedCollective> collectives;
+  for (int part = 0; part < config.parallel.tensor * config.parallel.pipeline; ++part) {
+    std::vector<std::uint64_t> sizes;
+    for (const models::Gpt2Tensor& tensor :
+         tensors_of_rank(config, part / config.parallel.tensor, part % config.parallel.tensor)) {
+      sizes.push_back(tensor.slice.local_elems());
+    }
+    for (const models::OuterFragment& fragment : models::outer_fragments(config.outer, sizes)) {
+      PlannedCollective mean{call, 0};
+      mean.call.elements = fragment.elems;
+      for (std::uint64_t step = 1; step <= config.training.steps; ++step) {
+        if (fragment.starts_at(step, config.outer.every_steps)) ++mean.times;
+      }
+      if (mean.times > 0) collectives.push_back(std::move(mean));
+    }
+  }
+  return collectives;
+}
+
 }  // namespace
 
 std::optional<TrafficClass> scattered_class(const RunConfig& config) {
@@ -142,7 +163,11 @@ std::vector<PlannedCollective> planned_collectives(const RunConfig& config, Traf
     case TrafficClass::kParameterGather:
       if (!of_group(ParallelDimension::kData)) return {};
       if (traffic_class == TrafficClass::kParameterGather && !config.sharding.shards_state()) return {};
+      if (config.outer.is_on()) return {};
       return of_buckets(config, std::move(call));
+    case TrafficClass::kOuter:
+      if (!config.outer.is_on() || !of_group(ParallelDimension::kData)) return {};
+      return of_outer_steps(config, call);
     case TrafficClass::kPpActivation:
     case TrafficClass::kPpGradient:
       if (!of_group(ParallelDimension::kPipeline)) return {};

@@ -18,6 +18,7 @@
 #include "experiments/spec/resolve_failures.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "experiments/spec/resolve_memory.h"
+#include "experiments/spec/resolve_outer.h"
 #include "experiments/spec/resolve_parallel.h"
 #include "experiments/spec/resolve_precision.h"
 #include "experiments/spec/resolve_start.h"
@@ -42,7 +43,9 @@ std::vector<sim::TrafficClass> classes_in_use(const RunConfig& config) {
       classes.push_back(sim::TrafficClass::kTpRecomputation);
     }
   }
-  if (config.parallel.data > 1) classes.push_back(sim::TrafficClass::kDpGradient);
+  if (config.parallel.data > 1) {
+    classes.push_back(config.outer.is_on() ? sim::TrafficClass::kOuter : sim::TrafficClass::kDpGradient);
+  }
   if (config.sharding.shards_state()) classes.push_back(sim::TrafficClass::kParameterGather);
   if (config.parallel.pipeline > 1) {
     classes.push_back(sim::TrafficClass::kPpActivation);
@@ -101,6 +104,7 @@ class Resolver {
     }
     if (config_.parallel.pipeline > 1) comm::require_none(errors_);  // the rest reads the stages
     resolve_failures(full_, where_, config_, errors_);
+    resolve_outer(full_, where_, config_, errors_);
     resolve_elastic(full_, where_, config_, errors_);
     if (errors_.empty()) resolve_memory(full_, where_, config_, errors_);
     resolve_network_section();
@@ -340,6 +344,10 @@ class Resolver {
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);
+    if (errors_.empty()) {
+      const std::vector<std::string> members = {"path", "compression", "recovery"};
+      check_outer_network(where_, pointer_in_network("outer", members), config_, errors_);
+    }
     const auto& gather = config_.network.of(sim::TrafficClass::kParameterGather);
     if (gather && config_.sharding.shards_values() && comm::keeps_own(gather->gather.fill)) {
       report(pointer_in_network("parameter_gather", {"gather/fill", "fill"}),

@@ -2,6 +2,7 @@
 #include "comm/lossy/paths/contribution_path.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "comm/lossy/fill/packet_runs.h"
@@ -24,6 +25,7 @@ ContributionPath::Parts ContributionPath::parts_of(const CallArguments& call) co
   using PartReductions = Communicator::PartReductions;
   const HalfNetwork& half = context_.network.reduce;
   const bool fits = call.operation == Operation::kAllReduce && call.op != ReduceOp::kMax && !context_.feeds_back() &&
+                    call.message.lost == nullptr &&
                     (half.fill == Fill::kZero || half.fill == Fill::kCountRescale);
   if (!fits) return Parts::kNone;
   const PartReductions offered = context_.group.part_reductions();
@@ -38,6 +40,10 @@ void ContributionPath::plan_contributions(const CallArguments& call, CallFates& 
   parts_ = parts_of(call);
   lost_contributions_.start(parts_ == Parts::kNone ? packets_.packets() : 0);
   lost_by_source_.start();
+  if (call.message.lost != nullptr) {
+    without_others_.resize(packets_.packets());
+    for (std::uint64_t packet = 0; packet < packets_.packets(); ++packet) without_others_.set_lost(packet);
+  }
   for (int source = 0; source < context_.group.world_size(); ++source) {
     const sim::Link link = context_.link_to_all(call.message.traffic_class, sim::Half::kReduce, source);
     if (source == me) {
@@ -51,6 +57,12 @@ void ContributionPath::plan_contributions(const CallArguments& call, CallFates& 
     } else {
       const bool lost = context_.ledger.draw_message(fates, link, packets_, Tally::kOtherEnd, others_lost_);
       lost_contributions_.add(lost ? &others_lost_ : nullptr);
+      if (call.message.lost != nullptr && lost) {
+        std::ranges::transform(without_others_.words(), others_lost_.words(), without_others_.words().begin(),
+                               std::bit_and<>());
+      } else if (call.message.lost != nullptr) {
+        without_others_.resize(packets_.packets());
+      }
     }
   }
 }
@@ -167,6 +179,17 @@ void ContributionPath::finish(Tensor results, std::uint64_t first_element, Reduc
   }
 }
 
+void ContributionPath::report_lost(std::vector<sim::ElementRange>& lost) const {
+  sim::PacketMask any = without_others_;
+  for (const std::size_t message : {std::size_t{0}, std::size_t{1}}) {
+    if (message == 1 && !can_lose_results()) continue;
+    const sim::PacketMask* const of_message = lost_.of(message);
+    if (of_message == nullptr) continue;
+    std::ranges::transform(any.words(), of_message->words(), any.words().begin(), std::bit_or<>());
+  }
+  append_lost(any.any_lost() ? &any : nullptr, packets_, 0, lost);
+}
+
 void ContributionPath::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
   if (call.operation == Operation::kReduceScatter) {
     const Tensor masked = scratch.take(Scratch::Slot::kMasked, call.input, call.input.count_elems());
@@ -184,6 +207,7 @@ void ContributionPath::run(const CallArguments& call, Communicator& inner, Scrat
     finish(call.output, 0, call.op);
   }
   if (can_lose_results()) one_hop_.fill(call.output, lost_.of(1), packets_, own_values, last_results_);
+  if (call.message.lost != nullptr) report_lost(*call.message.lost);
 }
 
 std::vector<std::uint64_t> ContributionPath::all_reduce_parts(std::uint64_t count_elems) { return {count_elems}; }

@@ -44,6 +44,7 @@ class ContributionPath final : public Path {
   void plan_results(const CallArguments& call, CallFates& fates);
   ConstTensor arriving(const CallArguments& call, Tensor masked, Scratch& scratch);
   void all_reduce_in_parts(const CallArguments& call, Communicator& inner);
+  void report_lost(std::vector<sim::ElementRange>& lost) const;
   void finish(Tensor results, std::uint64_t first_element, ReduceOp op);
 
   PathContext context_;
@@ -57,6 +58,7 @@ class ContributionPath final : public Path {
   MessageLosses lost_by_source_;  // of the others' contributions, under kOfDrawnFates
   LostContributions lost_contributions_;
   sim::PacketMask others_lost_;
+  sim::PacketMask without_others_;  // packets that no other rank contributed; for Message::lost
   Tensor last_contributions_;  // of `stale`, else empty
   Tensor last_results_;
   ErrorFeedback feedback_;
