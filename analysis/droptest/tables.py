@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from droptest import seeds, virtual_time, words
+from droptest import seeds, virtual_time, wall_time, words
 from droptest.loss_model import percent
 from droptest.records import Records
 from droptest.summary import HEADER, groups, number, row_of, with_interval
 
 ABSENT = ("missing", "unfinished", "unreadable")
 TEXTS = frozenset({"series", "loss model", "note", "against", "quantity", "class", "half", "path", "fill", "network",
-                   "run", "status", "why", "verdict", "best value"})  # fmt: skip
+                   "run", "part", "severity", "what would help", "status", "why", "verdict", "best value"})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -239,6 +239,11 @@ def _runs(records: Records, _: Questions) -> Table:
     return _table("runs", "Runs", header, rows, f"Losses and differences are {records.unit}.")
 
 
+def _wall_time(records: Records, _: Questions) -> Table | None:
+    rows = [row for found in wall_time.breakdowns(records) for row in wall_time.rows_of(found, found.parts)]
+    return _table("wall_time", "Parts of the wall time", wall_time.HEADER, rows, wall_time.NOTE) if rows else None
+
+
 def _spread(records: Records, _: Questions) -> Table | None:
     return _whole("spread", "Spread between seeds", seeds.spread_table(records))
 
@@ -261,6 +266,7 @@ TABLES: dict[str, Callable[[Records, Questions], Table | None]] = {
     "spread": _spread,
     "seeds_needed": _plan,
     "equality": _comparison,
+    "wall_time": _wall_time,
     "runs": _runs,
 }
 
