@@ -81,7 +81,8 @@ void MeteredCommunicator::name_group() {
   if (before > 0) group_ += " (" + std::to_string(before + 1) + ")";
 }
 
-MeteredCall MeteredCommunicator::collective(Operation operation, const Message& message, std::uint64_t bytes) {
+MeteredCall MeteredCommunicator::collective(Operation operation, const Message& message, std::uint64_t bytes,
+                                            Stream* stream) {
   MeteredCall call;
   call.operation = operation;
   call.traffic_class = message.traffic_class;
@@ -90,11 +91,13 @@ MeteredCall MeteredCommunicator::collective(Operation operation, const Message& 
   call.bytes = bytes;
   call.group = group_;
   call.number = ++collectives_;
+  call.stream = stream;
   return call;
 }
 
-MeteredCall MeteredCommunicator::message(Operation operation, int peer, const Message& message, std::uint64_t bytes) {
-  MeteredCall call = collective(operation, message, bytes);
+MeteredCall MeteredCommunicator::message(Operation operation, int peer, const Message& message, std::uint64_t bytes,
+                                         Stream* stream) {
+  MeteredCall call = collective(operation, message, bytes, stream);
   --collectives_;
   if (counters_->observer == nullptr) return call;
   const bool sends = operation == Operation::kSend;
@@ -109,53 +112,56 @@ CommunicatorUse MeteredCommunicator::use() const {
 }
 
 void MeteredCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  const TimedCall timed(*counters_, collective(Operation::kAllReduce, message, input.bytes.size()));
+  const TimedCall timed(*counters_, collective(Operation::kAllReduce, message, input.bytes.size(), input.stream));
   inner_.all_reduce(input, output, op, message);
 }
 
 void MeteredCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                          ReduceOp op, const Message& message) {
-  const TimedCall timed(*counters_, collective(Operation::kReduceScatter, message, input.bytes.size()));
+  const TimedCall timed(*counters_, collective(Operation::kReduceScatter, message, input.bytes.size(), input.stream));
   inner_.reduce_scatter(input, output, counts, op, message);
 }
 
 void MeteredCommunicator::all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction,
                                           const Message& message) {
-  const TimedCall timed(*counters_, collective(Operation::kAllReduceWith, message, input.bytes.size()));
+  const TimedCall timed(*counters_, collective(Operation::kAllReduceWith, message, input.bytes.size(), input.stream));
   inner_.all_reduce_with(input, output, reduction, message);
 }
 
 void MeteredCommunicator::reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                               PartReduction& reduction, const Message& message) {
-  const TimedCall timed(*counters_, collective(Operation::kReduceScatterWith, message, input.bytes.size()));
+  const TimedCall timed(*counters_,
+                        collective(Operation::kReduceScatterWith, message, input.bytes.size(), input.stream));
   inner_.reduce_scatter_with(input, output, counts, reduction, message);
 }
 
 void MeteredCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                      const Message& message) {
-  const TimedCall timed(*counters_, collective(Operation::kAllGather, message, input.bytes.size()));
+  const TimedCall timed(*counters_, collective(Operation::kAllGather, message, input.bytes.size(), input.stream));
   inner_.all_gather(input, output, counts, message);
 }
 
 void MeteredCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
                                      std::span<const std::uint64_t> receive_counts, const Message& message) {
-  const TimedCall timed(*counters_, collective(Operation::kAllToAll, message, input.bytes.size()));
+  const TimedCall timed(*counters_, collective(Operation::kAllToAll, message, input.bytes.size(), input.stream));
   inner_.all_to_all(input, send_counts, output, receive_counts, message);
 }
 
 void MeteredCommunicator::broadcast(Tensor data, int root, const Message& message) {
   const std::uint64_t bytes = root == rank() ? data.bytes.size() : 0;
-  const TimedCall timed(*counters_, collective(Operation::kBroadcast, message, bytes));
+  const TimedCall timed(*counters_, collective(Operation::kBroadcast, message, bytes, data.stream));
   inner_.broadcast(data, root, message);
 }
 
 void MeteredCommunicator::send(ConstTensor data, int destination, const Message& message) {
-  const TimedCall timed(*counters_, this->message(Operation::kSend, destination, message, data.bytes.size()));
+  const TimedCall timed(*counters_,
+                        this->message(Operation::kSend, destination, message, data.bytes.size(), data.stream));
   inner_.send(data, destination, message);
 }
 
 void MeteredCommunicator::recv(Tensor data, int source, const Message& message) {
-  const TimedCall timed(*counters_, this->message(Operation::kRecv, source, message, data.bytes.size()), 0);
+  const TimedCall timed(*counters_, this->message(Operation::kRecv, source, message, data.bytes.size(), data.stream),
+                        0);
   inner_.recv(data, source, message);
 }
 
@@ -169,7 +175,10 @@ void MeteredCommunicator::exchange(std::span<const Send> sends, std::span<const 
   } else if (!receives.empty()) {
     about = receives.front().message;
   }
-  MeteredCall call = collective(Operation::kExchange, about, bytes);
+  Stream* const stream = !sends.empty()      ? sends.front().data.stream
+                         : !receives.empty() ? receives.front().data.stream
+                                             : nullptr;
+  MeteredCall call = collective(Operation::kExchange, about, bytes, stream);
   call.number = --collectives_;  // of its messages, each has a place of its own
   const TimedCall timed(*counters_, call);
   inner_.exchange(sends, receives);
@@ -178,9 +187,10 @@ void MeteredCommunicator::exchange(std::span<const Send> sends, std::span<const 
 std::unique_ptr<WorkInFlight> MeteredCommunicator::begin(const CallArguments& arguments) {
   const bool receives = arguments.operation == Operation::kRecv;
   const std::uint64_t bytes = receives ? arguments.output.bytes.size() : arguments.input.bytes.size();
+  Stream* const stream = receives ? arguments.output.stream : arguments.input.stream;
   MeteredCall call = is_message(arguments.operation)
-                         ? message(arguments.operation, arguments.peer, arguments.message, bytes)
-                         : collective(arguments.operation, arguments.message, bytes);
+                         ? message(arguments.operation, arguments.peer, arguments.message, bytes, stream)
+                         : collective(arguments.operation, arguments.message, bytes, stream);
   call.part = MeteredCall::Part::kStart;
   std::unique_ptr<WorkInFlight> work;
   {
@@ -192,7 +202,7 @@ std::unique_ptr<WorkInFlight> MeteredCommunicator::begin(const CallArguments& ar
 }
 
 void MeteredCommunicator::barrier(const Message& message) {
-  const TimedCall timed(*counters_, collective(Operation::kBarrier, message, 0));
+  const TimedCall timed(*counters_, collective(Operation::kBarrier, message, 0, nullptr));
   inner_.barrier(message);
 }
 

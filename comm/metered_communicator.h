@@ -35,7 +35,8 @@ struct MeteredCall {
   /// Among the collectives of the group, or the messages of a pair of ranks in one direction, in the order of the
   /// starts: calls that belong together have equal numbers on all ranks.
   std::uint64_t number = 0;
-  int source = -1;  ///< world ranks of the ends of a message
+  Stream* stream = nullptr;  ///< on which the call is done; null: data in host memory
+  int source = -1;           ///< world ranks of the ends of a message
   int destination = -1;
 };
 
@@ -96,8 +97,8 @@ class MeteredCommunicator final : public Communicator {
   };
   class TimedCall;
   class TimedWork;
-  MeteredCall collective(Operation operation, const Message& message, std::uint64_t bytes);
-  MeteredCall message(Operation operation, int peer, const Message& message, std::uint64_t bytes);
+  MeteredCall collective(Operation operation, const Message& message, std::uint64_t bytes, Stream* stream);
+  MeteredCall message(Operation operation, int peer, const Message& message, std::uint64_t bytes, Stream* stream);
   void name_group();
   /// Owns `inner`.
   MeteredCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<Counters> counters);

@@ -20,7 +20,7 @@ Clock::TimePoint WallTimes::count() {
   return now;
 }
 
-void WallTimes::enter(std::size_t activity, Inner inner) {
+Clock::TimePoint WallTimes::enter(std::size_t activity, Inner inner) {
   DROPTEST_CHECK(activity < spent_.size(),
                  "activity " + std::to_string(activity) + " of " + std::to_string(spent_.size()));
   const Clock::TimePoint now = count();
@@ -28,14 +28,16 @@ void WallTimes::enter(std::size_t activity, Inner inner) {
   const std::size_t counts = outer.covers ? outer.counts : activity;
   const bool covers = outer.covers || inner == Inner::kIsCovered;
   open_.push_back({activity, counts, covers, now});
+  return now;
 }
 
-void WallTimes::leave() {
+Clock::TimePoint WallTimes::leave() {
   DROPTEST_CHECK(open_.size() > 1, "the end of an activity that has not begun");
   const Clock::TimePoint now = count();
   const Open ended = open_.back();
   open_.pop_back();
   if (listener_ != nullptr) listener_->ended(ended.activity, ended.begin, now);
+  return now;
 }
 
 std::vector<double> WallTimes::take() {

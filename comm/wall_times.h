@@ -24,9 +24,12 @@ class WallTimes {
   /// Which activity counts while an inner one lasts: the inner one, or this one, as in an evaluation, with all its
   /// GEMMs and collectives.
   enum class Inner : std::uint8_t { kCounts, kIsCovered };
-  void enter(std::size_t activity, Inner inner = Inner::kCounts);
-  /// Ends the innermost activity.
-  void leave();
+  /// Returns its begin.
+  Clock::TimePoint enter(std::size_t activity, Inner inner = Inner::kCounts);
+  /// Ends the innermost activity; returns its end.
+  Clock::TimePoint leave();
+  /// Whether the innermost activity counts for an outer one.
+  bool is_covered() const { return open_.size() > 1 && open_[open_.size() - 2].covers; }
 
   /// Seconds of each activity since the last call, or the construction; an activity under way counts up to now.
   std::vector<double> take();

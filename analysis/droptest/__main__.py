@@ -92,6 +92,7 @@ def warn(warnings: list[str]) -> None:
 
 
 def run_report(arguments: argparse.Namespace) -> int:
+    from droptest import wall_time
     from droptest.records import experiments_in, load
     from droptest.report import write_index, write_report
     from droptest.summary import text_table
@@ -110,6 +111,9 @@ def run_report(arguments: argparse.Namespace) -> int:
             print(f"== {records.name}")
         print(text_table(records))
         print()
+        if times := wall_time.text_table(records):
+            print(times)
+            print()
         warn(written.warnings)
         for path in [p for p in written.plots if p.suffix == ".png"]:
             print(f"plot:   {path} (and .svg, .csv)")

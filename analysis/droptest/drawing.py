@@ -8,7 +8,8 @@ An axis has `title` (words with the unit), `type`, and where they are fixed `tic
 it starts there), `rows` (the first tick is at the top).
 A curve has `name`, `mark` ([place, number of marks], which gives colour, symbol and dashes), `x`, `y`, `low` and
 `high` (along y, or along x with `along`), `text` (at the cursor), `hollow` (marks), `symbol` (in place of the mark's)
-and `kind`: line (with a band), marks (with bars and a line), bars (without a line) or points.
+and `kind`: line (with a band), marks (with bars and a line), bars (without a line), points or stack (a part of a bar
+along x in each row, after the parts of the curves before).
 A heat map has `z`, `low`, `high`, `title` of its scale, `cells` (text in them), `text` (at the cursor) and `frames`
 ([column, row] each).
 """

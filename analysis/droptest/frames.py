@@ -135,7 +135,7 @@ def frames_of(path: Path, runs: list[Run], search: Search | None, namer: SeriesN
     rows: dict[str, list[dict[str, Any]]] = {
         kind: []
         for kind in ("metrics", "divergence", "samples", "loss_statistics", "bursts", "layers", "gaps", "links", "time",
-                     "recoveries")
+                     "recoveries", "wall_seconds")
     }  # fmt: skip
     for run in runs:
         key = {"run_id": run.run_id, **keys[run.run_id]}
@@ -143,6 +143,7 @@ def frames_of(path: Path, runs: list[Run], search: Search | None, namer: SeriesN
             continue
         for line in run.metrics:
             _add_metrics(rows, key, line)
+        _add_wall_seconds(rows, key, run.metrics)
         for traffic_class, statistics in object_of(run.loss_statistics.get("classes")).items():
             _add_class(rows, key, traffic_class, object_of(statistics))
         for traffic_class, diagnostics in object_of(run.diagnostics.get("classes")).items():
@@ -176,6 +177,7 @@ def frames_of(path: Path, runs: list[Run], search: Search | None, namer: SeriesN
         "links": [*keyed, "class", "half", "source", "destination", *LINK_COLUMNS],
         "time": [*keyed, *TIME_COLUMNS, "late_rate"],
         "recoveries": [*keyed, "class", "half", "policy", *RECOVERY_COLUMNS],
+        "wall_seconds": [*keyed, "rank", "kind", "name", "seconds"],
     }
     frames = {kind: _typed(pd.DataFrame(rows[kind], columns=columns[kind])) for kind in rows}
     return frames | {"runs": frame, "searches": _searches(search, frame, keyed)}
@@ -207,7 +209,7 @@ def _add_time(rows: dict[str, list[dict[str, Any]]], key: dict[str, Any], run: R
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
     """Numbers as numbers, in a frame without rows too."""
-    whole = {column: "int64" for column in ("step", "length", "count") if column in frame}
+    whole = {column: "int64" for column in ("step", "length", "count", "rank") if column in frame}
     real = {column: "float64" for column in frame if column in NUMBERS}
     return frame.astype(whole | real)
 
@@ -231,6 +233,21 @@ def _add_metrics(rows: dict[str, list[dict[str, Any]]], key: dict[str, Any], lin
             {**key, "step": line["step"], "class": traffic_class, "nmse": _number(value.get("nmse")),
              "cosine": _number(value.get("cosine"))}
         )  # fmt: skip
+
+
+def _add_wall_seconds(rows: dict[str, list[dict[str, Any]]], key: dict[str, Any], lines: list[dict[str, Any]]) -> None:
+    """Sums over the lines after step 0."""
+    sums: dict[tuple[int, str, str], float] = {}
+    for line in lines:
+        ranks = line.get("ranks") if line["step"] > 0 else None
+        for rank, usage in enumerate(ranks if isinstance(ranks, list) else ()):
+            wall = object_of(object_of(usage).get("wall_seconds"))
+            for kind, member in (("phase", "phases"), ("communication", "communication"), ("waiting", "waiting")):
+                for name, seconds in object_of(wall.get(member)).items():
+                    place = (rank, kind, name)
+                    sums[place] = sums.get(place, 0.0) + _number(seconds)
+    rows["wall_seconds"] += [{**key, "rank": rank, "kind": kind, "name": name, "seconds": seconds}
+                             for (rank, kind, name), seconds in sums.items()]  # fmt: skip
 
 
 def _add_class(

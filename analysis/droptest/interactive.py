@@ -378,6 +378,19 @@ def _rate_check(data: pd.DataFrame) -> dict[str, Any]:
     ]}  # fmt: skip
 
 
+def _time_shares(data: pd.DataFrame) -> dict[str, Any]:
+    rows, curves = list(dict.fromkeys(data["row"])), []
+    for title, mark in marks_of(data["title"]).items():
+        shares = data[data["title"] == title].set_index("row")["share"]
+        text = [f"{row}<br>{title}: {100 * shares[row]:.2f} %" for row in rows]
+        curves.append(curve(title, mark, [100 * shares[row] for row in rows], range(len(rows)), "stack", text=text))
+    x = {"title": "share of the wall time (%)", "range": [0, 100]}
+    return {
+        "columns": 1,
+        "panels": [{"title": "wall time", "x": x, "y": rows_axis(rows), "curves": curves, "lines": []}],
+    }
+
+
 FIGURES: dict[str, Callable[[pd.DataFrame], dict[str, Any]]] = {
     "tolerance": _tolerance,
     "threshold": _threshold,
@@ -396,6 +409,7 @@ FIGURES: dict[str, Callable[[pd.DataFrame], dict[str, Any]]] = {
     "links": _links,
     "burst_lengths": _bursts,
     "loss_rate_check": _rate_check,
+    "time_shares": _time_shares,
 }
 
 

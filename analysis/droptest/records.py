@@ -32,7 +32,7 @@ from droptest.series import SeriesNamer
 __all__ = ["MalformedRecord", "MissingRecord", "RecordError", "Records", "experiments_in", "load", "load_all"]
 
 FRAMES = ("runs", "metrics", "divergence", "samples", "loss_statistics", "bursts", "layers", "gaps", "links", "time",
-          "recoveries", "searches")  # fmt: skip
+          "recoveries", "searches", "wall_seconds")  # fmt: skip
 
 
 @dataclass
@@ -78,6 +78,8 @@ class Records:
     recoveries: one row per class and half that recovers: policy, packets and lost (first transmissions, parity too),
         repaired and residual (data packets restored, and missing in the end), residual_bytes, resent (packets sent
         again), resend_rounds.
+    wall_seconds: rank, kind (phase, communication, waiting), name (of the phase or traffic class), seconds: sums over
+        the lines of metrics after step 0 (docs/profiling.md); waiting is a part of communication.
     searches: one row per run of a search: rate, verdict, mean, low, high, difference (percent of the twin's loss; NaN
         where it diverged), tolerance (percent), threshold, threshold_low, threshold_high (fractions).
     """
@@ -98,6 +100,7 @@ class Records:
     time: pd.DataFrame
     recoveries: pd.DataFrame
     searches: pd.DataFrame
+    wall_seconds: pd.DataFrame
     planned: int | None  # runs in sweep.json; None without it
     varied: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

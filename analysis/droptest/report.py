@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from droptest import seeds, virtual_time
+from droptest import seeds, virtual_time, wall_time
 from droptest.files import RUN_FILES, RecordError, object_of
 from droptest.loss_model import percent
 from droptest.records import Records
@@ -36,6 +36,7 @@ SECTIONS = (
      ("figure loss_rate_check", "figure burst_lengths", "table loss_statistics")),
     ("time", "What does it cost in time?",
      ("figure time_to_target", "figure loss_over_time", "figure step_time", "table virtual_time")),
+    ("wall", "Where does the wall time go?", ("figure time_shares", "table wall_time")),
     ("memory", "How much memory does it take?", ("table memory",)),
     ("seeds", "How many seeds does an effect need?",
      ("figure variances", "table spread", "table seeds_needed", "table equality")),
@@ -250,6 +251,8 @@ def _sections(
             section["findings"] = list(_places(records))
         elif name == "time" and section["parts"]:
             section["findings"] = list(_break_evens(records))
+        elif name == "wall":
+            section["findings"] = list(wall_time.findings(wall_time.breakdowns(records)))
         elif name == "seeds" and section["parts"]:
             section["notes"] = seeds.notes(records)
         elif name == "origin":

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from droptest import memory_page, seeds, virtual_time, words
+from droptest import memory_page, seeds, virtual_time, wall_time, words
 from droptest.loss_model import percent
 from droptest.records import Records
 from droptest.summary import HEADER, groups, number, row_of, with_interval
 
 ABSENT = ("missing", "unfinished", "unreadable")
 TEXTS = frozenset({"series", "loss model", "note", "against", "quantity", "class", "half", "path", "fill", "network",
-                   "run", "status", "why", "verdict", "best value", "kind"})  # fmt: skip
+                   "run", "part", "severity", "what would help", "status", "why", "verdict", "best value",
+                   "kind"})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -244,6 +245,11 @@ def _memory(records: Records, _: Questions) -> Table | None:
                   memory_page.NOTE)  # fmt: skip
 
 
+def _wall_time(records: Records, _: Questions) -> Table | None:
+    rows = [row for found in wall_time.breakdowns(records) for row in wall_time.rows_of(found, found.parts)]
+    return _table("wall_time", "Parts of the wall time", wall_time.HEADER, rows, wall_time.NOTE) if rows else None
+
+
 def _spread(records: Records, _: Questions) -> Table | None:
     return _whole("spread", "Spread between seeds", seeds.spread_table(records))
 
@@ -267,6 +273,7 @@ TABLES: dict[str, Callable[[Records, Questions], Table | None]] = {
     "seeds_needed": _plan,
     "equality": _comparison,
     "memory": _memory,
+    "wall_time": _wall_time,
     "runs": _runs,
 }
 

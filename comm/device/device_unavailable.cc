@@ -18,12 +18,13 @@ namespace {
 
 int current_device() { unavailable(); }
 
-Event::Event() { unavailable(); }
+Event::Event(Timing /*timing*/) { unavailable(); }
 Event::~Event() = default;
 Event::Event(Event&& other) noexcept : event_(other.event_) {}
 void Event::record(Stream& /*stream*/) { unavailable(); }
 bool Event::reached() const { unavailable(); }
 void Event::wait_on_host() const { unavailable(); }
+double Event::seconds_since(const Event& /*earlier*/) const { unavailable(); }
 
 struct Stream::Handle {};
 class Stream::Staging {};

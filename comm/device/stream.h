@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -21,8 +22,9 @@ int current_device();
 /// Thread safety: one thread records at a time; any may wait.
 class Event {
  public:
+  enum class Timing : std::uint8_t { kOff, kOn };
   /// On the calling thread's current device. Throws: DeviceError.
-  Event();
+  explicit Event(Timing timing = Timing::kOff);
   ~Event();
   Event(Event&& other) noexcept;
   Event& operator=(Event&&) = delete;
@@ -33,6 +35,8 @@ class Event {
   bool reached() const;
   /// Returns when the device has reached the point.
   void wait_on_host() const;
+  /// Seconds on the device from `earlier` to this point. Both have Timing::kOn and are reached. Throws: DeviceError.
+  double seconds_since(const Event& earlier) const;
   CUevent_st* handle() const { return event_; }
 
  private:

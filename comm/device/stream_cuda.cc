@@ -17,7 +17,10 @@ int current_device() {
   return device;
 }
 
-Event::Event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags"); }
+Event::Event(Timing timing) {
+  const unsigned flags = timing == Timing::kOn ? cudaEventDefault : cudaEventDisableTiming;
+  check_cuda(cudaEventCreateWithFlags(&event_, flags), "cudaEventCreateWithFlags");
+}
 
 Event::~Event() {
   if (event_ != nullptr) cudaEventDestroy(event_);
@@ -35,6 +38,12 @@ bool Event::reached() const {
 }
 
 void Event::wait_on_host() const { check_cuda(cudaEventSynchronize(event_), "cudaEventSynchronize"); }
+
+double Event::seconds_since(const Event& earlier) const {
+  float milliseconds = 0;
+  check_cuda(cudaEventElapsedTime(&milliseconds, earlier.event_, event_), "cudaEventElapsedTime");
+  return 1e-3 * static_cast<double>(milliseconds);
+}
 
 struct Stream::Handle {
   explicit Handle(int on_device) : device(on_device) {

@@ -13,9 +13,13 @@ using nlohmann::json;
 
 constexpr int kRankThread = 0;
 constexpr int kStepThread = 1;
+constexpr int kFirstDeviceThread = 2;  // of the streams in the order of their first work
+
+/// Threads have numbers of their own over all ranks: Perfetto takes equal ones for one thread.
+int thread_number(std::size_t rank, int track) { return 1000 * (static_cast<int>(rank) + 1) + track; }
 
 json metadata(const char* name, std::size_t rank, int thread, json args) {
-  return {{"ph", "M"}, {"name", name}, {"pid", rank}, {"tid", thread}, {"args", std::move(args)}};
+  return {{"ph", "M"}, {"name", name}, {"pid", rank}, {"tid", thread_number(rank, thread)}, {"args", std::move(args)}};
 }
 
 /// When the data of each call could begin to move: the last begin over its ranks, of a message its sender's.
@@ -39,23 +43,42 @@ class RankEvents {
       : rank_(rank), ready_(ready), events_(events) {}
 
   void add(const json& span) {
-    json event = {{"ph", "X"},          {"name", span["name"]}, {"cat", span["cat"]}, {"pid", rank_},
-                  {"tid", kRankThread}, {"ts", span["ts"]},     {"dur", span["dur"]}, {"args", json::object()}};
+    json event = {{"ph", "X"},
+                  {"name", span["name"]},
+                  {"cat", span["cat"]},
+                  {"pid", rank_},
+                  {"tid", thread_number(rank_, kRankThread)},
+                  {"ts", span["ts"]},
+                  {"dur", span["dur"]},
+                  {"args", json::object()}};
     if (span.contains("args")) event["args"] = span["args"];
-    if (span["cat"] == "step") event["tid"] = kStepThread;
-    if (span["cat"] == "communication") add_times(span, event);
+    if (span["cat"] == "step") event["tid"] = thread_number(rank_, kStepThread);
+    if (span.contains("stream")) {
+      event["tid"] = thread_number(rank_, kFirstDeviceThread + name_stream(span["stream"].get<int>()));
+    } else if (span["cat"] == "communication") {
+      add_times(span, event);
+    }
     events_.push_back(std::move(event));
   }
 
  private:
+  int name_stream(int stream) {
+    for (; streams_ <= stream; ++streams_) {
+      const std::string name = streams_ == 0 ? "device" : "device, stream " + std::to_string(streams_ + 1);
+      events_.push_back(metadata("thread_name", rank_, kFirstDeviceThread + streams_, {{"name", name}}));
+    }
+    return stream;
+  }
+
   void add_times(const json& span, json& event) {
     const double begin = span["ts"].get<double>();
     const double duration = span["dur"].get<double>();
     const std::string part = span["part"].get<std::string>();
     json& args = event["args"];
+    const double in_calls_before = std::exchange(in_calls_, in_calls_ + duration);
     if (part != "whole") args["part"] = part;
     if (part == "start") {
-      started_[span["key"].get<std::string>()] = begin + duration;
+      started_[span["key"].get<std::string>()] = {begin + duration, in_calls_};
       return;
     }
     const auto ready = span.contains("key") ? ready_.find(span["key"].get<std::string>()) : ready_.end();
@@ -67,8 +90,9 @@ class RankEvents {
     if (part == "whole") return;
     const auto started = started_.find(span["key"].get<std::string>());
     if (started == started_.end()) return;  // before the recording
-    args["overlap_us"] = begin - started->second;
-    add_flight(event, started->second, begin + duration);
+    const auto [from, in_calls_then] = started->second;
+    args["overlap_us"] = std::max(0.0, begin - from - (in_calls_before - in_calls_then));
+    add_flight(event, from, begin + duration);
     started_.erase(started);
   }
 
@@ -78,9 +102,9 @@ class RankEvents {
                    {"name", event["name"]},
                    {"cat", "under way"},
                    {"pid", rank_},
-                   {"tid", kRankThread},
+                   {"tid", thread_number(rank_, kRankThread)},
                    {"ts", begin},
-                   {"id", std::to_string(rank_) + "." + std::to_string(++flights_)},
+                   {"id2", {{"local", std::to_string(++flights_)}}},  // of this process alone
                    {"args", event["args"]}};
     events_.push_back(flight);
     flight["ph"] = "e";
@@ -92,8 +116,14 @@ class RankEvents {
   std::size_t rank_;
   const std::map<std::string, double>& ready_;
   json& events_;
-  std::map<std::string, double> started_;  ///< when the starts ended, by key
+  double in_calls_ = 0;  ///< microseconds so far; spans come in the order of their ends, and calls do not nest
+  struct Start {
+    double end = 0;
+    double in_calls = 0;  ///< until then
+  };
+  std::map<std::string, Start> started_;  ///< by key
   int flights_ = 0;
+  int streams_ = 0;  ///< that have a name
 };
 
 }  // namespace

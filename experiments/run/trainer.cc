@@ -15,8 +15,10 @@
 #include "experiments/checkpoint/restore.h"
 #include "experiments/checkpoint/state_bytes.h"
 #include "experiments/records/run_records.h"
+#include "experiments/run/call_waits.h"
 #include "experiments/run/evaluation.h"
 #include "experiments/run/rank_agreement.h"
+#include "experiments/run/rank_clock.h"
 #include "experiments/run/rank_usage.h"
 #include "experiments/run/replica_absences.h"
 #include "experiments/run/replica_divergence.h"
@@ -84,6 +86,7 @@ class Trainer {
         epoch_(epoch_at_start(hooks.checkpoints, config, group)),
         profile_([this] { return network_.packet_totals(); }),
         usage_(usage_scope(config), device_of(config)),
+        clock_(group),
         metered_(group),
         network_(metered_, lossy_options(config, epoch_)),
         // The loss layer loses no control traffic, but does not count its time as compute time.
@@ -94,7 +97,7 @@ class Trainer {
         tensor_group_(alone_ == nullptr ? *groups_.group(comm::ParallelDimension::kTensor) : *alone_),
         absences_(config, observed_, groups_),
         attendance_(&absences_.at(0)),
-        model_(config, tensor_group_, model_ranks(), &profile_.times()),
+        model_(config, tensor_group_, model_ranks(), {&profile_.times(), &profile_.device_timer()}),
         data_(make_training_data(
             config, corpus, group, [this](std::uint64_t step) { return share_of(step); }, hooks.on_lost_shard)),
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
@@ -340,14 +343,7 @@ class Trainer {
     const auto& steps = config_.record.profile_steps;
     if (!steps || step < steps->first || step > steps->second || profile_.is_recording()) return;
     const auto pause = network_.pause_clock();
-    group_.barrier({sim::TrafficClass::kControl, "begin of a trace"});
-    Clock::time_point origin = Clock::now();
-    if (usage_scope(config_) == RankUsageMeter::Scope::kThread) {  // the ranks have one clock
-      const auto ticks = static_cast<std::uint64_t>(origin.time_since_epoch().count());
-      const auto of_root = static_cast<Clock::rep>(number_of_root(ticks, group_, "begin of a trace"));
-      origin = Clock::time_point(Clock::duration(of_root));
-    }
-    profile_.start_recording(origin);
+    profile_.start_recording(clock_.meet(group_, "begin of a trace"), model_.ops().stream());
   }
 
   /// Where steps were recorded. Ranks: all.
@@ -596,9 +592,8 @@ class Trainer {
     }
     RankUsage usage = usage_.take(metered_.use());
     profile_.put_seconds(usage);
-    for (const std::string& of_rank : experiments::gather_texts(to_json(usage).dump(), group_, "use of the machine")) {
-      line.ranks.push_back(nlohmann::json::parse(of_rank));
-    }
+    line.ranks = gather_usage(usage, profile_.take_calls(clock_.origin()), group_);
+    clock_.met();
     if (group_.rank() == 0) hooks_.on_line(line);
     if (can_request(config_.alerts)) follow_alerts();
   }
@@ -642,6 +637,7 @@ class Trainer {
   const int epoch_;  ///< how many layouts the training has behind it
   StepProfile profile_;
   RankUsageMeter usage_;
+  RankClock clock_;
   comm::MeteredCommunicator metered_;
   comm::LossyCommunicator network_;
   comm::MeteredCommunicator observed_;  ///< the loss layer, with all that it waits for

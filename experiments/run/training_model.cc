@@ -30,9 +30,9 @@ models::HostOpsOptions host_options(const RunConfig& config) {
   return options;
 }
 
-std::unique_ptr<models::Ops> make_ops(const RunConfig& config, comm::Communicator& network, models::PhaseTimes* times) {
-  if (config.device == Device::kCuda) return models::make_cuda_ops(cuda_options(config), network);
-  return models::make_host_ops(host_options(config), network, times);
+std::unique_ptr<models::Ops> make_ops(const RunConfig& config, comm::Communicator& network, const ModelTimers& timers) {
+  if (config.device == Device::kCuda) return models::make_cuda_ops(cuda_options(config), network, timers.device);
+  return models::make_host_ops(host_options(config), network, timers.host);
 }
 
 }  // namespace
@@ -43,8 +43,8 @@ std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config) {
 }
 
 TrainingModel::TrainingModel(const RunConfig& config, comm::Communicator& tensor_group, const models::ModelRanks& ranks,
-                             models::PhaseTimes* times)
-    : model_(config.model, make_ops(config, tensor_group, times), config.training.optimizer,
+                             const ModelTimers& timers)
+    : model_(config.model, make_ops(config, tensor_group, timers), config.training.optimizer,
              config.memory.options(config.model.layers), ranks),
       step_(model_, config.training.gradient_clip, config.training.gradient_norm, config.training.loss_scale) {}
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/device/stream_timer.h"
 #include "experiments/data/corpus.h"
 #include "experiments/run_config.h"
 #include "models/gpt2/gpt2.h"
@@ -23,6 +24,12 @@ namespace droptest::experiments {
 /// The element types and sizes of the run's device, on a rank of the run. Needs no device. Throws: ConfigError.
 std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config);
 
+/// What gets the times of phases on the processor and on a device. Borrowed; null: nothing does.
+struct ModelTimers {
+  models::PhaseTimes* host = nullptr;
+  comm::StreamTimer* device = nullptr;
+};
+
 /// The model and its training step, as the trainer calls them. Ranks: all of the group call the same in the same order.
 /// Determinism: on the processor with `local` every result is a pure function of config and batches, whatever
 /// threads_per_rank is.
@@ -31,9 +38,8 @@ class TrainingModel {
   /// The run's model on the run's device; its weights are to be set. `tensor_group`: the ranks that share its layers;
   /// `ranks`: those that train it together. They are borrowed and outlive the model. Ranks: all. Throws: ConfigError,
   /// DeviceError.
-  /// `times`: borrowed; gets the times of phases on the processor, where given.
   TrainingModel(const RunConfig& config, comm::Communicator& tensor_group, const models::ModelRanks& ranks = {},
-                models::PhaseTimes* times = nullptr);
+                const ModelTimers& timers = {});
 
   /// One step over these micro-batches, with the run's clipping.
   models::StepResult take_step(std::span<const Batch> micro_batches, double learning_rate,

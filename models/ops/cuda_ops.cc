@@ -19,9 +19,10 @@
 #include "models/kernels/tensor_segments.h"
 #include "models/kernels/token_groups.h"
 #include "models/ops/cuda_offload.h"
+#include "models/ops/cuda_storage.h"
 #include "models/ops/device_spans.h"
 #include "models/ops/kernel_registry.h"
-#include "models/ops/cuda_storage.h"
+#include "models/phase_times.h"
 #include "sim/error.h"
 
 namespace droptest::models {
@@ -120,14 +121,22 @@ struct CudaRanges final : Ops::Ranges {
 
 Tensor on_stream(const Tensor& tensor, comm::Stream& stream) { return {tensor.type, tensor.bytes, &stream}; }
 
+/// A phase of what is put on the stream meanwhile.
+class StreamPhase : public comm::StreamTimer::Scope {
+ public:
+  StreamPhase(comm::StreamTimer* timer, Phase phase, comm::Stream& stream)
+      : Scope(timer, static_cast<std::size_t>(phase), &stream) {}
+};
+
 /// E, float, Bf16 or Fp16, is the type of activations.
 template <class E>
 class CudaOps final : public Ops {
  public:
-  CudaOps(const CudaOpsOptions& options, comm::Communicator& group)
+  CudaOps(const CudaOpsOptions& options, comm::Communicator& group, comm::StreamTimer* timer)
       : form_(options, group.world_size()),
         group_(group),
         stream_(options.device),
+        timer_(timer),
         gemms_(stream_,
                kernel_name(options.kernels, "matmul", KernelDevice::kCuda) == "cublaslt_unfused"
                    ? MatrixProducts<E>::Epilogues::kOwnKernels
@@ -169,30 +178,47 @@ class CudaOps final : public Ops {
 
   void embedding_forward(TokenIds tokens, TokenRange range, ConstTensor table, std::int64_t width,
                          Tensor output) override {
+    const StreamPhase phase(timer_, Phase::kEmbedding, stream_);
     models::embedding_forward<E>(span_of(tokens), range, span_of<E>(table), width, span_of<E>(output), stream_);
   }
   void embedding_backward(TokenIds /*tokens*/, TokenRange /*range*/, int slot, ConstTensor grad_output,
                           std::int64_t width, Tensor grad_table) override {
+    const StreamPhase phase(timer_, Phase::kEmbedding, stream_);
     models::embedding_backward<E>(*groups_.at(static_cast<std::size_t>(slot)).groups, span_of<E>(grad_output), width,
                                   span_of<float>(grad_table), stream_);
   }
   void add_positions(ConstTensor table, std::int64_t batch, std::int64_t length, std::int64_t width,
                      Tensor values) override {
+    const StreamPhase phase(timer_, Phase::kEmbedding, stream_);
     models::add_positions<E>(span_of<E>(table), batch, length, width, span_of<E>(values), stream_);
   }
   void positions_backward(ConstTensor grad_values, std::int64_t batch, std::int64_t length, std::int64_t width,
                           Tensor grad_table) override {
+    const StreamPhase phase(timer_, Phase::kEmbedding, stream_);
     models::positions_backward<E>(span_of<E>(grad_values), batch, length, width, span_of<float>(grad_table), stream_);
   }
 
-  void residual_forward(const NormForward& n) override { add_branch<E>(n, stream_); }
-  void residual_backward(const NormBackward& n) override { branch_bias_gradient<E>(n, stream_); }
-  void norm_forward(const NormForward& n) override { layernorm_forward<E>(n, stream_); }
-  void norm_backward(const NormBackward& n) override { layernorm_backward<E>(n, stream_); }
+  void residual_forward(const NormForward& n) override {
+    const StreamPhase phase(timer_, Phase::kBias, stream_);
+    add_branch<E>(n, stream_);
+  }
+  void residual_backward(const NormBackward& n) override {
+    const StreamPhase phase(timer_, Phase::kBias, stream_);
+    branch_bias_gradient<E>(n, stream_);
+  }
+  void norm_forward(const NormForward& n) override {
+    const StreamPhase phase(timer_, Phase::kLayerNorm, stream_);
+    layernorm_forward<E>(n, stream_);
+  }
+  void norm_backward(const NormBackward& n) override {
+    const StreamPhase phase(timer_, Phase::kLayerNorm, stream_);
+    layernorm_backward<E>(n, stream_);
+  }
 
   Operand operand(ConstTensor values, double factor, Tensor /*room*/) override { return {values, factor, values}; }
   void linear_forward(const ProductShape& shape, const Operand& input, const Weight& weight, const Weight* bias,
                       Tensor output) override {
+    const StreamPhase phase(timer_, Phase::kProducts, stream_);
     const DeviceSpan<const E> b = bias == nullptr ? DeviceSpan<const E>() : span_of<E>(bias->value);
     as_result(output, [&](auto result) {
       gemms_.forward(shape, span_of<E>(input.values), span_of<E>(weight.operand), b, result);
@@ -200,6 +226,7 @@ class CudaOps final : public Ops {
   }
   void linear_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
                              Tensor grad_input) override {
+    const StreamPhase phase(timer_, Phase::kProducts, stream_);
     as_result(grad_input, [&](auto result) {
       gemms_.backward_input(shape, span_of<E>(grad_output.values), span_of<E>(weight.operand),
                             static_cast<float>(grad_output.factor), result);
@@ -207,6 +234,7 @@ class CudaOps final : public Ops {
   }
   void linear_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
                               GradientMode mode, const Weight& weight, const Weight* bias) override {
+    const StreamPhase phase(timer_, Phase::kProducts, stream_);
     gemms_.backward_weight(shape, span_of<E>(input.values), span_of<E>(grad_output.values),
                            static_cast<float>(grad_output.factor), mode, span_of<float>(weight.gradient),
                            bias == nullptr ? DeviceSpan<float>() : span_of<float>(bias->gradient));
@@ -214,6 +242,7 @@ class CudaOps final : public Ops {
 
   void gelu_forward(const ProductShape& shape, const Operand& input, const Weight& weight, const Weight& bias,
                     Tensor saved, Tensor output) override {
+    const StreamPhase phase(timer_, Phase::kProducts, stream_);
     gemms_.forward_gelu(shape, span_of<E>(input.values), span_of<E>(weight.operand), span_of<E>(bias.value),
                         span_of<E>(saved), span_of<E>(output));
   }
@@ -224,24 +253,42 @@ class CudaOps final : public Ops {
   void gelu_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
                            ConstTensor saved, GradientMode /*mode*/, const Weight& /*bias*/,
                            Tensor grad_input) override {
+    const StreamPhase phase(timer_, Phase::kProducts, stream_);
     gemms_.backward_input_gelu(shape, span_of<E>(grad_output.values), span_of<E>(weight.operand),
                                static_cast<float>(grad_output.factor), span_of<E>(saved), span_of<E>(grad_input));
   }
 
   void attention_forward(ConstTensor qkv, const AttentionShape& shape, Tensor statistics, Tensor output,
                          Tensor scratch) override {
+    const StreamPhase phase(timer_, Phase::kAttention, stream_);
     form_.attention().forward({qkv, statistics, output, scratch}, shape, {nullptr, &stream_});
   }
   void attention_backward(ConstTensor grad_output, ConstTensor qkv, ConstTensor output, ConstTensor statistics,
                           const AttentionShape& shape, Tensor grad_qkv, Tensor scratch) override {
+    const StreamPhase phase(timer_, Phase::kAttention, stream_);
     form_.attention().backward({grad_output, qkv, output, statistics, grad_qkv, scratch}, shape, {nullptr, &stream_});
   }
 
-  void row_maxima(const LogitBlock& b) override { models::row_maxima<E>(b, stream_); }
-  void exponential_sums(const LogitBlock& b) override { models::exponential_sums<E>(b, stream_); }
-  void losses_of_sums(const LogitBlock& b) override { models::losses_of_sums(b, stream_); }
-  void logits_to_gradient(const LogitBlock& b) override { models::logits_to_gradient<E>(b, stream_); }
-  void cross_entropy(const LogitBlock& b, Logits logits) override { models::cross_entropy<E>(b, logits, stream_); }
+  void row_maxima(const LogitBlock& b) override {
+    const StreamPhase phase(timer_, Phase::kCrossEntropy, stream_);
+    models::row_maxima<E>(b, stream_);
+  }
+  void exponential_sums(const LogitBlock& b) override {
+    const StreamPhase phase(timer_, Phase::kCrossEntropy, stream_);
+    models::exponential_sums<E>(b, stream_);
+  }
+  void losses_of_sums(const LogitBlock& b) override {
+    const StreamPhase phase(timer_, Phase::kCrossEntropy, stream_);
+    models::losses_of_sums(b, stream_);
+  }
+  void logits_to_gradient(const LogitBlock& b) override {
+    const StreamPhase phase(timer_, Phase::kCrossEntropy, stream_);
+    models::logits_to_gradient<E>(b, stream_);
+  }
+  void cross_entropy(const LogitBlock& b, Logits logits) override {
+    const StreamPhase phase(timer_, Phase::kCrossEntropy, stream_);
+    models::cross_entropy<E>(b, logits, stream_);
+  }
 
   void begin_sum(Tensor sum, Tensor message, const comm::Message& about) override {
     if (message.bytes.empty()) return begin_all_reduce(sum, comm::ReduceOp::kSum, about);
@@ -288,6 +335,7 @@ class CudaOps final : public Ops {
     return std::make_unique<CudaRanges>(ranges, stream_);
   }
   void sum_squares(const Ranges& ranges, ConstTensor arena, Tensor sums) override {
+    const StreamPhase phase(timer_, Phase::kGradientNorm, stream_);
     squares_of_chunks(static_cast<const CudaRanges&>(ranges).segments, span_of<float>(arena), span_of<double>(sums),
                       stream_);
   }
@@ -313,12 +361,14 @@ class CudaOps final : public Ops {
                           numbers_.elems().subspan(static_cast<std::size_t>(Number::kLoss), 3), stream_);
   }
   void adamw(const Ranges& ranges, const UpdateArenas& a, const AdamWStep& step, GradientFactor factor) override {
+    const StreamPhase phase(timer_, Phase::kOptimizer, stream_);
     adamw_update<E>(
         static_cast<const CudaRanges&>(ranges).segments, span_of<float>(a.values), span_of<float>(a.gradients),
         span_of<float>(a.first_moments), span_of<float>(a.second_moments), span_of<E>(a.rounded), step,
         factor == GradientFactor::kDecided ? number_at(Number::kGradientFactor) : DeviceSpan<double>(), stream_);
   }
   void sgd(const Ranges& ranges, const UpdateArenas& a, const SgdStep& step, GradientFactor factor) override {
+    const StreamPhase phase(timer_, Phase::kOptimizer, stream_);
     sgd_update<E>(static_cast<const CudaRanges&>(ranges).segments, span_of<float>(a.values),
                   span_of<float>(a.gradients), span_of<float>(a.first_moments), span_of<E>(a.rounded), step,
                   factor == GradientFactor::kDecided ? number_at(Number::kGradientFactor) : DeviceSpan<double>(),
@@ -409,6 +459,7 @@ class CudaOps final : public Ops {
   CudaForm form_;
   comm::Communicator& group_;
   comm::Stream stream_;
+  comm::StreamTimer* timer_;                 ///< null: none
   std::optional<comm::Stream> collectives_;  ///< absent: a lone rank has nothing to overlap
   comm::Event produced_;
   comm::Event reduced_;
@@ -434,10 +485,10 @@ std::unique_ptr<OpsForm> cuda_ops_form(const CudaOpsOptions& options, int world_
   return std::make_unique<CudaForm>(options, world_size);
 }
 
-std::unique_ptr<Ops> make_cuda_ops(const CudaOpsOptions& options, comm::Communicator& group) {
-  if (options.precision.compute == Precision::kBfloat16) return std::make_unique<CudaOps<Bf16>>(options, group);
-  if (options.precision.compute == Precision::kFloat16) return std::make_unique<CudaOps<Fp16>>(options, group);
-  return std::make_unique<CudaOps<float>>(options, group);
+std::unique_ptr<Ops> make_cuda_ops(const CudaOpsOptions& options, comm::Communicator& group, comm::StreamTimer* timer) {
+  if (options.precision.compute == Precision::kBfloat16) return std::make_unique<CudaOps<Bf16>>(options, group, timer);
+  if (options.precision.compute == Precision::kFloat16) return std::make_unique<CudaOps<Fp16>>(options, group, timer);
+  return std::make_unique<CudaOps<float>>(options, group, timer);
 }
 
 }  // namespace droptest::models

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "comm/communicator.h"
+#include "comm/device/stream_timer.h"
 #include "models/ops/kernel_choice.h"
 #include "models/ops/ops.h"
 #include "models/precision.h"
@@ -27,6 +28,9 @@ std::unique_ptr<OpsForm> cuda_ops_form(const CudaOpsOptions& options, int world_
 /// `group` is borrowed, outlives the operations, and takes tensors of that device. All operations are put on one
 /// stream, collectives on another, in program order; a lone rank has one. Throws: ConfigError where this build has no
 /// CUDA, DeviceError.
-std::unique_ptr<Ops> make_cuda_ops(const CudaOpsOptions& options, comm::Communicator& group);
+/// `timer`: borrowed; where it is given and on, it gets the phases of the computations (the numbers of models::Phase).
+/// A product with GELU counts as a product, and collectives are the communicator's.
+std::unique_ptr<Ops> make_cuda_ops(const CudaOpsOptions& options, comm::Communicator& group,
+                                   comm::StreamTimer* timer = nullptr);
 
 }  // namespace droptest::models

@@ -14,7 +14,10 @@ namespace {
 }  // namespace
 
 std::unique_ptr<OpsForm> cuda_ops_form(const CudaOpsOptions& /*options*/, int /*world_size*/) { refuse(); }
-std::unique_ptr<Ops> make_cuda_ops(const CudaOpsOptions& /*options*/, comm::Communicator& /*group*/) { refuse(); }
+std::unique_ptr<Ops> make_cuda_ops(const CudaOpsOptions& /*options*/, comm::Communicator& /*group*/,
+                                   comm::StreamTimer* /*timer*/) {
+  refuse();
+}
 std::unique_ptr<AttentionKernel> make_cuda_flash_attention() { refuse(); }
 std::unique_ptr<AttentionKernel> make_cuda_plain_attention() { refuse(); }
 

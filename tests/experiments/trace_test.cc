@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "experiments/run/step_profile.h"
@@ -126,23 +128,28 @@ TEST(Trace, AStartedCallShowsItsOverlapWithComputation) {
     const models::PhaseScope gelu(&profile.times(), models::Phase::kGelu);
     clock.advance(5ms);
   }
+  comm::MeteredCall other = gradient_sum(comm::MeteredCall::Part::kWhole);
+  other.number = 8;
+  profile.begins(other);  // no computation: it does not count as overlap
+  clock.advance(3ms);
+  profile.ends();
   profile.begins(gradient_sum(comm::MeteredCall::Part::kWait));
   clock.advance(2ms);
   profile.ends();
   const json trace = trace_document({profile.take_recording()}, kRun);
   EXPECT_EQ(schema_of(SchemaKind::kTrace).check(trace).size(), 0U);
   const json calls = events_of(trace, 0, "communication");
-  ASSERT_EQ(calls.size(), 2U);
+  ASSERT_EQ(calls.size(), 3U);
   EXPECT_FALSE(calls[0]["args"].contains("overlap_us"));
-  EXPECT_EQ(calls[1]["args"]["overlap_us"], 5000.0);
-  EXPECT_EQ(calls[1]["args"]["waiting_us"], 0.0) << "all ranks had started it";
+  EXPECT_EQ(calls[2]["args"]["overlap_us"], 5000.0);
+  EXPECT_EQ(calls[2]["args"]["waiting_us"], 0.0) << "all ranks had started it";
   const json flight = events_of(trace, 0, "under way");
   ASSERT_EQ(flight.size(), 2U);
   EXPECT_EQ(flight[0]["ph"], "b");
   EXPECT_EQ(flight[0]["ts"], 1000.0);
   EXPECT_EQ(flight[1]["ph"], "e");
-  EXPECT_EQ(flight[1]["ts"], 8000.0);
-  EXPECT_EQ(flight[0]["id"], flight[1]["id"]);
+  EXPECT_EQ(flight[1]["ts"], 11000.0);
+  EXPECT_EQ(flight[0]["id2"], flight[1]["id2"]);
 }
 
 TEST(Trace, AReceiveWaitsForItsSenderAlone) {
@@ -165,6 +172,39 @@ TEST(Trace, AReceiveWaitsForItsSenderAlone) {
   const json trace = trace_document({sender.take_recording(), receiver.take_recording()}, kRun);
   EXPECT_EQ(events_of(trace, 0, "communication")[0]["args"]["waiting_us"], 0.0) << "a sender waits for nobody";
   EXPECT_EQ(events_of(trace, 1, "communication")[0]["args"]["waiting_us"], 0.0);
+}
+
+TEST(StepProfile, TheCallsOfAStepAreThoseOfTrainingAlone) {
+  comm::FakeClock clock;
+  StepProfile profile([] { return comm::PacketTotals(); }, clock);
+  clock.advance(1s);
+  const auto origin = clock.now();
+  const auto call = [&](const comm::MeteredCall& of_call) {
+    profile.begins(of_call);
+    clock.advance(2ms);
+    profile.ends();
+  };
+  call(gradient_sum(comm::MeteredCall::Part::kWhole));
+  profile.begin_step();  // forgets the calls before
+  call(gradient_sum(comm::MeteredCall::Part::kStart));
+  call(gradient_sum(comm::MeteredCall::Part::kWait));
+  {
+    const StepProfile::Scope evaluation(profile, TrainerPhase::kEvaluation);
+    call(gradient_sum(comm::MeteredCall::Part::kWhole));
+  }
+  comm::MeteredCall other = gradient_sum(comm::MeteredCall::Part::kWhole);
+  other.number = 8;
+  call(other);
+  const std::vector<TimedCall> calls = profile.take_calls(origin);
+  ASSERT_EQ(calls.size(), 3U);
+  EXPECT_EQ(calls[0].begin, 2'000'000);
+  EXPECT_EQ(calls[0].duration, 2'000'000);
+  EXPECT_EQ(calls[0].part, comm::MeteredCall::Part::kStart);
+  EXPECT_EQ(calls[1].part, comm::MeteredCall::Part::kWait);
+  EXPECT_EQ(calls[0].key, calls[1].key);
+  EXPECT_NE(calls[0].key, calls[2].key) << "another number";
+  EXPECT_EQ(calls[2].begin, 8'000'000);
+  EXPECT_EQ(profile.take_calls(origin).size(), 0U);
 }
 
 struct Traced {
@@ -219,6 +259,51 @@ TEST(TrainerProfile, TheTraceHasTheStepsAndChangesNoResult) {
   EXPECT_LT(lost, packets);
 }
 
+/// Microseconds of the step that the spans of the rank's thread cover. The thread does one thing at a time, so spans
+/// are apart or one within another.
+double covered(const json& trace, std::size_t rank, const json& step) {
+  const double begin = step["ts"].get<double>();
+  const double end = begin + step["dur"].get<double>();
+  std::vector<std::pair<double, double>> spans;
+  for (const json& event : trace["traceEvents"]) {
+    if (event["pid"] != rank || event["ph"] != "X" || event["tid"] != 1000 * (rank + 1)) continue;
+    const double from = std::max(begin, event["ts"].get<double>());
+    const double to = std::min(end, event["ts"].get<double>() + event["dur"].get<double>());
+    if (from < to) spans.emplace_back(from, to);
+  }
+  std::sort(spans.begin(), spans.end());
+  double sum = 0;
+  double until = begin;
+  for (const auto& [from, to] : spans) {
+    sum += std::max(0.0, to - std::max(from, until));
+    until = std::max(until, to);
+  }
+  return sum;
+}
+
+// The median over steps and ranks: the system may take the processor away in any of the gaps.
+TEST(TrainerProfile, ThePartsOfAStepAddUpToIt) {
+  RunConfig config = tiny_config();
+  config.model = {.layers = 2, .width = 64, .heads = 4, .context = 32, .vocabulary = 64};
+  config.training.sequence_tokens = 32;
+  config.training.batch_sequences = 16;
+  config.parallel.data = 2;
+  config.record.profile_steps = {1, 11};
+  lose(config, sim::TrafficClass::kTpForward, 0.05);
+  const json trace = trace_document(train_traced(config).ranks, kRun);
+  EXPECT_EQ(schema_of(SchemaKind::kTrace).check(trace).size(), 0U);
+  std::vector<double> shares;
+  for (std::size_t rank = 0; rank < 4; ++rank) {
+    for (const json& step : events_of(trace, rank, "step")) {
+      shares.push_back(covered(trace, rank, step) / step["dur"].get<double>());
+      EXPECT_LE(shares.back(), 1.0 + 1e-9);
+    }
+  }
+  ASSERT_EQ(shares.size(), 44U);
+  std::sort(shares.begin(), shares.end());
+  EXPECT_GT(shares[shares.size() / 2], 0.98);
+}
+
 TEST(TrainerProfile, ATraceEndsWithTheRun) {
   RunConfig config = tiny_config();
   config.record.profile_steps = {12, 100};
@@ -240,7 +325,14 @@ TEST(TrainerProfile, EachLineSaysWhereTheTimeOfEachRankWent) {
       EXPECT_TRUE(phases.contains("other")) << phases;
       EXPECT_EQ(phases.contains("evaluation"), line.validation_loss.has_value()) << phases;
       EXPECT_EQ(phases.contains("products"), line.train_loss.has_value()) << phases;
-      EXPECT_EQ(rank["wall_seconds"]["communication"].contains("tp_forward"), line.train_loss.has_value());
+      const json& communication = rank["wall_seconds"]["communication"];
+      EXPECT_EQ(communication.contains("tp_forward"), line.train_loss.has_value());
+      const json& waiting = rank["wall_seconds"]["waiting"];
+      EXPECT_EQ(waiting.contains("tp_forward"), line.train_loss.has_value());
+      for (const auto& [name, seconds] : waiting.items()) {
+        EXPECT_GE(seconds.get<double>(), 0);
+        EXPECT_LE(seconds.get<double>(), communication.at(name).get<double>());
+      }
     }
   }
 }

@@ -54,6 +54,7 @@ cudaError_t copy(Runtime& runtime, void* to, const void* from, std::size_t bytes
   };
   Work work;
   work.name = function;
+  work.microseconds += 1e-6 * static_cast<double>(bytes);
   if (place_from == Place::kPageable) {
     const auto* first = static_cast<const unsigned char*>(from);
     work.run = [to, place_to, check, copied = std::vector<unsigned char>(first, first + bytes)] {
@@ -102,6 +103,7 @@ cudaError_t fill(Runtime& runtime, void* data, int value, std::size_t bytes, cud
   if (runtime.memory.place_of(data, bytes, "cudaMemset") == Place::kPageable) return cudaErrorInvalidValue;
   Work work;
   work.name = "cudaMemset";
+  work.microseconds += 1e-6 * static_cast<double>(bytes);
   work.run = [&runtime, data, value, bytes] {
     runtime.memory.place_of(data, bytes, "cudaMemset");
     std::memset(data, value, bytes);

@@ -131,6 +131,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     recorded->queue = queue;
     recorded->position = queue->given;
     recorded->queries = 0;
+    queue->times.try_emplace(queue->given, queue->microseconds);  // of work that is not done: set when it is
     return cudaSuccess;
   });
 }
@@ -156,14 +157,14 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   });
 }
 
-// No time passes on the fake device.
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   return call("cudaEventElapsedTime", [&](Runtime& runtime) {
     const Event* first = runtime.event_of(start);
     const Event* last = runtime.event_of(end);
     if (first == nullptr || last == nullptr || !first->queue || !last->queue) return cudaErrorInvalidResourceHandle;
-    if (last->queue->done < last->position) return cudaErrorNotReady;
-    *milliseconds = 0;
+    if (first->queue->done < first->position || last->queue->done < last->position) return cudaErrorNotReady;
+    *milliseconds =
+        static_cast<float>(1e-3 * (last->queue->times.at(last->position) - first->queue->times.at(first->position)));
     return cudaSuccess;
   });
 }

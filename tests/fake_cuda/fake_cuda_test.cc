@@ -327,6 +327,34 @@ TEST(FakeCuda, ShapesThatNoDeviceTakesAreRefused) {
   EXPECT_EQ(queue_kernel("k", 1, 32, 100 << 10, stream, [] {}), cudaErrorInvalidValue);
 }
 
+TEST(FakeCuda, EventsHaveTheTimesOfAMadeUpClock) {
+  const Scope scope;
+  const NewStream first;
+  const NewStream second;
+  const NewEvent begin;
+  const NewEvent middle;
+  const NewEvent end;
+  const NewEvent of_second;
+  float milliseconds = -1;
+  ASSERT_EQ(cudaEventRecord(begin, first), cudaSuccess);
+  ASSERT_EQ(queue_kernel("small", 1, 32, 0, first, [] {}), cudaSuccess);
+  ASSERT_EQ(cudaEventRecord(middle, first), cudaSuccess);
+  ASSERT_EQ(queue_kernel("large", 10, 1000 / 32 * 32, 0, first, [] {}), cudaSuccess);
+  ASSERT_EQ(cudaEventRecord(end, first), cudaSuccess);
+  ASSERT_EQ(cudaStreamWaitEvent(second, middle, 0), cudaSuccess);
+  ASSERT_EQ(queue("after", second, [] {}), cudaSuccess);
+  ASSERT_EQ(cudaEventRecord(of_second, second), cudaSuccess);
+  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, begin, middle), cudaErrorNotReady);
+  ASSERT_EQ(cudaEventSynchronize(end), cudaSuccess);
+  ASSERT_EQ(cudaEventElapsedTime(&milliseconds, begin, middle), cudaSuccess);
+  EXPECT_FLOAT_EQ(milliseconds, 2.032e-3F);
+  ASSERT_EQ(cudaEventElapsedTime(&milliseconds, middle, end), cudaSuccess);
+  EXPECT_FLOAT_EQ(milliseconds, 11.92e-3F);
+  ASSERT_EQ(cudaEventSynchronize(of_second), cudaSuccess);
+  ASSERT_EQ(cudaEventElapsedTime(&milliseconds, begin, of_second), cudaSuccess);
+  EXPECT_FLOAT_EQ(milliseconds, 2.032e-3F + 2.032e-3F) << "the stream went on when the awaited one was there";
+}
+
 TEST(FakeCuda, DevicesAreCountedAndChosenByThread) {
   Settings two;
   two.devices = 2;

@@ -136,6 +136,7 @@ void Runtime::push_kernel(const std::shared_ptr<Queue>& queue, Kernel kernel) {
   ++launches_of_[kernel.name];
   Work work;
   work.name = "kernel " + kernel.name;
+  work.microseconds += 1e-3 * static_cast<double>(kernel.blocks) * kernel.threads;
   work.run = [this, kernel = std::move(kernel), at_launch = settings, device = queue->device] {
     run_kernel(kernel, at_launch, device);
   };
@@ -159,11 +160,14 @@ void Runtime::run_to(Queue& queue, std::uint64_t position) {
     queue.waiting.pop_front();
     if (work.awaited) {
       run_to(*work.awaited, work.position);
+      queue.microseconds = std::max(queue.microseconds, work.awaited->times.at(work.position));
     } else if (broken(queue.device) == cudaSuccess) {
       work.run();
       memory.check_canaries(work.name);
+      queue.microseconds += work.microseconds;
     }
     ++queue.done;
+    if (const auto event = queue.times.find(queue.done); event != queue.times.end()) event->second = queue.microseconds;
   }
   after_work();
 }

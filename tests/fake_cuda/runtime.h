@@ -22,6 +22,10 @@ namespace droptest::fake_cuda {
 
 struct Queue;
 
+// The device's clock is made up: each thing takes 2 microseconds, a thread of a kernel 1 nanosecond in addition, and a
+// thousand multiplications of a product, or bytes of a copy, another one.
+inline constexpr double kWorkMicroseconds = 2;
+
 /// One thing on a stream: something to run, or, where `awaited` is set, to run that stream up to its first `position`
 /// things. Awaited queues are shared by their stream and by those who wait for it, in any order of destruction.
 struct Work {
@@ -29,6 +33,7 @@ struct Work {
   std::function<void()> run;
   std::shared_ptr<Queue> awaited;
   std::uint64_t position = 0;
+  double microseconds = kWorkMicroseconds;  // that it takes on the device's clock
 };
 
 struct Queue {
@@ -37,7 +42,9 @@ struct Queue {
   std::deque<Work> waiting;
   std::uint64_t given = 0;
   std::uint64_t done = 0;
-  int queries = 0;  // by cudaStreamQuery since it last ran
+  int queries = 0;                        // by cudaStreamQuery since it last ran
+  double microseconds = 0;                // on the device's clock, when `done` things were done
+  std::map<std::uint64_t, double> times;  // of the positions of events, from when they are done
 };
 
 struct Event {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fake_nccl/fake_streams.h"
 
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@ namespace droptest::fake_nccl {
 namespace {
 
 struct FakeEvent {
+  std::shared_ptr<std::chrono::steady_clock::time_point> time;  // when it is reached; shared with the stream's work
   std::shared_ptr<FakeStream> stream;  // null until it is recorded; shared with the stream's handle, which may go first
   std::uint64_t position = 0;
 };
@@ -228,7 +230,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
   const std::lock_guard lock(fake::runtime().mutex);
   const auto found = fake::runtime().events.find(event);
   if (found == fake::runtime().events.end()) return cudaErrorInvalidResourceHandle;
-  *found->second = {stream, stream->given()};
+  auto time = std::make_shared<std::chrono::steady_clock::time_point>();
+  stream->put([time] { *time = std::chrono::steady_clock::now(); });
+  *found->second = {time, stream, stream->given()};
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
@@ -238,6 +242,17 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   const fake::FakeEvent point = fake::event_of(event);
   if (point.stream != nullptr) point.stream->wait_until_done(point.position);
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  const fake::FakeEvent first = fake::event_of(start);
+  const fake::FakeEvent last = fake::event_of(end);
+  for (const fake::FakeEvent* point : {&first, &last}) {
+    if (point->stream == nullptr) return cudaErrorInvalidResourceHandle;
+    if (!point->stream->has_done(point->position)) return cudaErrorNotReady;
+  }
+  *milliseconds = std::chrono::duration<float, std::milli>(*last.time - *first.time).count();
   return cudaSuccess;
 }
 

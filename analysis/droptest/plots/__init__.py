@@ -26,6 +26,7 @@ from droptest.plots import (
     recoveries,
     step_time,
     threshold,
+    time_shares,
     time_to_target,
     tolerance,
     training_curves,
@@ -56,6 +57,7 @@ FIGURES: dict[str, ModuleType] = {
         links,
         burst_lengths,
         loss_rate_check,
+        time_shares,
     )
 }
 

@@ -64,6 +64,8 @@ function tracesOf(curve, panel) {
   const base = {type: "scatter", name: curve.name, x: curve.x, y: curve.y, meta: curve.name,
     hoverlabel: {namelength: -1}, hovertemplate: `%{meta}<br>${panel.x.title}: %{x}<br>${panel.y.title}: %{y:.6~g}<extra></extra>`};
   if (curve.text) Object.assign(base, {text: curve.text, hovertemplate: "%{text}<extra></extra>"});
+  if (curve.kind === "stack")
+    return [{...base, type: "bar", orientation: "h", textposition: "none", marker: {color: hue, line: {color: style("--card"), width: 0.5}}}];
   if (curve.kind === "points")
     return [{...base, mode: "markers", marker: {color: hue, symbol: curve.symbol || symbol, size: curve.symbol ? 10 : 5,
       opacity: curve.symbol ? 1 : 0.65}}];
@@ -102,7 +104,7 @@ function drawPanel(place, panel) {
     title: {text: panel.title, font: {size: 13}, x: 0.02, xanchor: "left", y: 0.97, yanchor: "top"},
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, modebar: {bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--link")},
     font: {color: ink, size: 11, family: "system-ui, DejaVu Sans, sans-serif"},
-    margin: {l: 62, r: 14, t: 34, b: 46}, hovermode: "closest",
+    margin: {l: 62, r: 14, t: 34, b: 46}, hovermode: "closest", barmode: "stack",
     hoverlabel: {bgcolor: style("--card"), bordercolor: style("--line"), font: {color: ink}},
     xaxis: axisOf(panel.x, ink), yaxis: axisOf(panel.y, ink),
     shapes: [

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shares of the wall time: a row per rank of a single run, or per point of a sweep."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from droptest import style, wall_time
+from droptest.plots import panels
+from droptest.plots.nothing import NothingToDraw
+from droptest.records import Records
+
+NAME = "time_shares"
+TITLE = "Where the wall time goes"
+CAPTION = (
+    "Shares of the wall time, which add up to 100 %: a row per rank of a single run; else a row per point, mean over "
+    "ranks and seeds. Exposed transfer: the rank is in collectives and computes nothing. Parts below half a percent "
+    "everywhere count as other. The line of step 0, with the start of the run, is left out."
+)
+MOST_ROWS = 40
+SMALL = 0.005
+
+
+def data(records: Records) -> pd.DataFrame:
+    """One row per row of the figure and part, in the order of the figure: row (name), part, title, share (fraction).
+
+    Raises: NothingToDraw where no run has the numbers, or where there are too many rows for one figure.
+    """
+    shares = wall_time.rank_shares(records)
+    if shares.empty:
+        raise NothingToDraw(
+            "no line of metrics.jsonl after step 0 has ranks[i].wall_seconds: there is no such line, or an older "
+            "version recorded the run"
+        )
+    if shares["run_id"].nunique() == 1 and len(records.runs) == 1:
+        shares["row"] = [f"rank {rank}" for rank in shares["rank"]]
+        rows = list(dict.fromkeys(shares.sort_values("rank")["row"]))
+    else:
+        name_of = {i: panels.named_with_rate(one.group) for one in wall_time.breakdowns(records)
+                   for i in one.group.run_ids}  # fmt: skip
+        shares["row"] = shares["run_id"].map(name_of)
+        rows = list(dict.fromkeys(name for name in name_of.values() if name in set(shares["row"])))
+    if len(rows) > MOST_ROWS:
+        raise NothingToDraw(f"{len(rows)} rows, of which one figure holds {MOST_ROWS}; the table has all")
+    count = shares[["row", "run_id", "rank"]].drop_duplicates()["row"].value_counts()
+    table = shares.pivot_table(index="row", columns="part", values="share", aggfunc="sum", fill_value=0.0)
+    table = table.div(count, axis=0).loc[rows]
+    small = [part for part in table if part not in (*wall_time.WORK, "other") and table[part].max() < SMALL]
+    table["other"] = table.get("other", 0.0) + table[small].sum(axis=1)
+    table = table.drop(columns=small)
+    parts = wall_time.ordered(pd.Series(list(table)))
+    return panels.frame_of(
+        [{"row": row, "part": part, "title": wall_time.title_of(part), "share": float(table.loc[row, part])}
+         for row in rows for part in parts], "",
+    )  # fmt: skip
+
+
+def draw(data: pd.DataFrame) -> Figure:
+    """Stacked bars, one on the other along the row, in percent."""
+    rows, titles = list(dict.fromkeys(data["row"])), list(dict.fromkeys(data["title"]))
+    figure, axes = style.figure(style.DOUBLE_COLUMN, 0.9 + 0.28 * len(rows), 1, 1)
+    ax = axes[0][0]
+    marks = style.marks(titles)
+    left = [0.0] * len(rows)
+    handles = []
+    for index, title in enumerate(titles):
+        part = data[data["title"] == title].set_index("row")["share"][rows].tolist()
+        widths = [100 * share for share in part]
+        handles.append(ax.barh(range(len(rows)), widths, 0.8, left=left, color=marks[title].color, edgecolor="white",
+                               linewidth=0.4, hatch=("", "////", "....")[index % 3], label=title))  # fmt: skip
+        left = [a + b for a, b in zip(left, widths, strict=True)]
+    ax.set_yticks(range(len(rows)), [panels.panel_title(row, 46) for row in rows])
+    ax.invert_yaxis()
+    ax.set_xlim(0, 100)
+    ax.set_xlabel("share of the wall time (%)")
+    ax.grid(axis="y", visible=False)
+    style.legend_below(figure, handles, titles)
+    return figure

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the wall time of runs goes: shares of the parts, bottlenecks with their severity, and what would help.
+
+The numbers are `ranks[i].wall_seconds` of metrics.jsonl (docs/profiling.md), after the line of step 0, which has the
+start of the run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from droptest import words
+from droptest.files import object_of
+from droptest.records import Records
+from droptest.summary import Group, groups, printable
+
+COMPUTE = ("products", "attention", "layer_norm", "gelu", "cross_entropy", "embedding", "bias")
+PARTS = {
+    "compute": "compute",
+    "recomputation": "recomputation",
+    "device": "GPU, with the host's wait for it",
+    "optimizer": "optimizer",
+    "reductions": "conversion of messages",
+    "waiting": "waiting for the slowest rank",
+    "data": "data",
+    "evaluation": "evaluation",
+    "sampling": "sampling of errors",
+    "checkpoint": "checkpoints",
+    "records": "records",
+    "other": "other",
+}  # the parts that are not the transfer of a traffic class, in the order of figures
+WORK = ("compute", "device")  # what a run is for: no bottleneck
+SEVERITIES = (("high", 0.20), ("medium", 0.10), ("low", 0.03))  # the least share of the time of each
+MOST_ROWS = 12  # of the table on the terminal
+
+
+def part_of(kind: str, name: str) -> str:
+    """The part that a phase or the time in a traffic class belongs to. A phase that is not known is its own."""
+    if kind == "waiting":
+        return "waiting"
+    if kind == "communication":
+        return f"transfer {name}"
+    if name in COMPUTE:
+        return "compute"
+    return "optimizer" if name == "gradient_norm" else name
+
+
+def title_of(part: str) -> str:
+    """A part in words: "exposed transfer, data parallel, gradients"."""
+    if part.startswith("transfer "):
+        return f"exposed transfer, {words.spoken(part.removeprefix('transfer '))}"
+    return PARTS.get(part) or words.spoken(part)
+
+
+def severity_of(part: str, share: float) -> str:
+    """high, medium, low, or "" for a part below the least of them, and for the work itself."""
+    if part in WORK:
+        return ""
+    return next((name for name, least in SEVERITIES if share >= least), "")
+
+
+def rank_shares(records: Records) -> pd.DataFrame:
+    """One row per run, rank and part: run_id, rank, part, seconds, share (of the rank's time, in [0, 1]).
+
+    The transfer of a class is its time in communication without the waiting.
+    """
+    frame = records.wall_seconds
+    if frame.empty:
+        return pd.DataFrame(columns=["run_id", "rank", "part", "seconds", "share"])
+    waited = frame[frame["kind"] == "waiting"].assign(kind="communication", seconds=lambda d: -d["seconds"])
+    rows = pd.concat([frame, waited], ignore_index=True)
+    rows["part"] = [part_of(*pair) for pair in zip(rows["kind"], rows["name"], strict=True)]
+    result = rows.groupby(["run_id", "rank", "part"], sort=False, as_index=False)["seconds"].sum()
+    result["share"] = result["seconds"] / result.groupby(["run_id", "rank"])["seconds"].transform("sum")
+    return result
+
+
+def ordered(parts: pd.Series) -> list[str]:
+    """The parts in the order of figures: compute, transfers, waiting, the rest."""
+    known = list(PARTS)
+    transfers = sorted({part for part in parts if part.startswith("transfer ")})
+    place = known.index("waiting")
+    order = [*known[:place], *transfers, *known[place:]]
+    return [part for part in order if part in set(parts)] + sorted(set(parts) - set(order))
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the time of a point of the experiment, over its runs and ranks."""
+
+    part: str
+    share: float  # mean over runs and ranks, in [0, 1]
+    least: float  # over the ranks of all runs
+    most: float
+    step_seconds: float  # mean seconds of a step; NaN without steps
+    severity: str
+    help: str
+
+    @property
+    def title(self) -> str:
+        return title_of(self.part)
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """The parts of a point, the largest first; `known` of its `runs` have the numbers."""
+
+    group: Group
+    parts: tuple[Part, ...]
+    known: int
+    runs: int
+
+    def bottlenecks(self) -> list[Part]:
+        return [part for part in self.parts if part.severity]
+
+
+def breakdowns(records: Records) -> list[Breakdown]:
+    """One for each point of the experiment whose runs have the numbers."""
+    records = records.best
+    shares = rank_shares(records)
+    steps = records.runs.set_index("run_id")["last_step"]
+    result = []
+    for group in groups(records):
+        mine = shares[shares["run_id"].isin(group.run_ids)]
+        if mine.empty:
+            continue
+        ranks = mine[["run_id", "rank"]].drop_duplicates()
+        run_ids = list(dict.fromkeys(ranks["run_id"]))
+        spec = records.files[run_ids[0]].spec
+        parts = []
+        for part in ordered(mine["part"]):
+            of_part = mine[mine["part"] == part].set_index(["run_id", "rank"])
+            of_ranks = of_part["share"].reindex(pd.MultiIndex.from_frame(ranks), fill_value=0.0)
+            per_step = (of_part["seconds"].groupby("run_id").sum() / ranks["run_id"].value_counts()).fillna(0.0)
+            per_step = (per_step / steps[run_ids].where(steps[run_ids] > 0)).mean()
+            share = float(of_ranks.mean())
+            severity = severity_of(part, share)
+            parts.append(Part(part, share, float(of_ranks.min()), float(of_ranks.max()), float(per_step), severity,
+                              advice(part, spec, mine) if severity or part in WORK else ""))  # fmt: skip
+        parts.sort(key=lambda p: -p.share)
+        result.append(Breakdown(group, tuple(parts), len(run_ids), len(group.run_ids)))
+    return result
+
+
+def _now(spec: dict[str, Any], pointer: str) -> str:
+    """ "parallel.bucket_bytes (now 1048576)"; the name alone where the resolved spec leaves it out."""
+    value: Any = spec
+    for name in pointer.split("."):
+        value = object_of(value).get(name)
+    return f"{pointer} (now {value})" if isinstance(value, int | float | str) else pointer
+
+
+def advice(part: str, spec: dict[str, Any], shares: pd.DataFrame) -> str:
+    """What would make a part smaller, with the settings that decide it. shares: rank_shares() of a point."""
+    now = lambda pointer: _now(spec, pointer)  # noqa: E731
+    if part == "waiting":
+        return _advice_on_waiting(spec, shares)
+    if part == "compute":
+        return (f"more {now('backend.threads_per_rank')} where cores are idle, more ranks, or 16-bit GEMMs "
+                "(training.precision)")  # fmt: skip
+    fixed = {
+        "device": "the phases of the GPU are in a trace: record.profile_steps",
+        "transfer control": "numbers that ranks agree on in each step: fewer ranks, or a longer step",
+        "transfer tp_forward": f"fewer ranks in a tensor group: {now('parallel.tensor')}; 16-bit messages "
+                               "(training.precision.message)",
+        "transfer tp_backward": f"fewer ranks in a tensor group: {now('parallel.tensor')}; 16-bit messages "
+                                "(training.precision.message)",
+        "transfer dp_gradient": f"larger {now('parallel.bucket_bytes')} where messages are small, smaller where one "
+                                f"bucket ends after the backward pass; more {now('training.accumulation')}; fewer "
+                                f"replicas: {now('parallel.data')}",
+        "transfer parameter_gather": f"lower {now('parallel.zero')}; larger {now('parallel.gather_bucket_bytes')}",
+        "transfer pp_activation": f"fewer stages: {now('parallel.pipeline')}; smaller {now('parallel.chunks')}",
+        "transfer pp_gradient": f"fewer stages: {now('parallel.pipeline')}; smaller {now('parallel.chunks')}",
+        "transfer sequence_forward": f"fewer ranks along the sequence: {now('parallel.sequence')}",
+        "transfer sequence_backward": f"fewer ranks along the sequence: {now('parallel.sequence')}",
+        "transfer embedding_gradient": f"fewer stages: {now('parallel.pipeline')}",
+        "transfer outer": "more inner steps between two outer ones",
+        "recomputation": f"a strategy that saves more: {now('memory.strategy')}; larger {now('memory.every')}",
+        "optimizer": f"{now('parallel.zero')} 1 or more shares the update over replicas; more "
+                     f"{now('training.accumulation')}",
+        "reductions": "messages of the type of activations (training.precision.message)",
+        "data": f"longer files on a faster disk; fewer, longer steps: {now('training.batch_sequences')}",
+        "evaluation": f"larger {now('validation.every_steps')}; fewer {now('validation.tokens')}",
+        "sampling": f"larger {now('record.sample_every_steps')}",
+        "checkpoint": f"larger {now('checkpoint.every_steps')}; checkpoint.async on a faster disk",
+        "records": f"larger {now('record.every_steps')}",
+        "other": "a trace shows the gaps between phases: record.profile_steps",
+    }  # fmt: skip
+    return fixed.get(part, "a trace shows when it happens: record.profile_steps")
+
+
+def _advice_on_waiting(spec: dict[str, Any], shares: pd.DataFrame) -> str:
+    waited = shares[shares["part"] == "waiting"].groupby("rank")["share"].mean()
+    mean, last = waited.mean(), waited.idxmin()
+    stages = object_of(spec.get("parallel")).get("pipeline", 1)
+    if stages > 1:
+        return (f"bubbles of the pipeline: more {_now(spec, 'training.accumulation')} micro-batches, or the schedule "
+                f"interleaved ({_now(spec, 'parallel.schedule')})")  # fmt: skip
+    if len(waited) > 1 and waited[last] < mean / 2:
+        return (f"the others wait for rank {last}, which waits {100 * waited[last]:.1f} % of its time: other programs "
+                "on its cores, a slower machine, or more work than the others have")  # fmt: skip
+    threads = object_of(spec.get("backend")).get("threads_per_rank", 1)
+    return (f"ranks wait in turns: {len(waited)} ranks of {threads} thread(s) need a core for each thread; fewer and "
+            "larger collectives meet less often")  # fmt: skip
+
+
+HEADER = ("series", "part", "share", "least", "most", "per step", "severity", "what would help")
+NOTE = (
+    "Share of the wall time of the ranks, mean over ranks and seeds; least and most: over the ranks. Severity: high "
+    "from 20 %, medium from 10 %, low from 3 %. Exposed transfer: time in collectives and messages in which the rank "
+    "computes nothing, without the waiting. Waiting: until the last rank of a collective has begun it; estimated from "
+    "the calls of the steps with a line in metrics.jsonl."
+)
+
+
+def rows_of(found: Breakdown, parts: list[Part] | tuple[Part, ...]) -> Iterator[tuple[str, ...]]:
+    from droptest.plots.panels import named_with_rate  # late: tables can be had without matplotlib
+
+    for part in parts:
+        shares = (f"{100 * share:.1f} %" for share in (part.share, part.least, part.most))
+        yield (named_with_rate(found.group), part.title, *shares,
+               "-" if math.isnan(part.step_seconds) else f"{1e3 * part.step_seconds:.4g} ms", part.severity or "-",
+               part.help or "-")  # fmt: skip
+
+
+def findings(every: list[Breakdown]) -> Iterator[str]:
+    """Per point its bottlenecks in words, the largest first."""
+    from droptest.plots.panels import named_with_rate
+
+    for found in every:
+        where = f"{named_with_rate(found.group)}: " if len(every) > 1 else ""
+        compute = sum(part.share for part in found.parts if part.part in WORK)
+        text = f"{where}{100 * compute:.0f} % of the time is compute"
+        named = [f"{p.title} {100 * p.share:.0f} % ({p.severity}): {p.help}." for p in found.bottlenecks()]
+        if not named:
+            text += "; no other part has 3 %"
+        if found.known < found.runs:
+            text += f"; {found.known} of {found.runs} runs have the numbers"
+        if not any(part.part == "waiting" for part in found.parts):
+            transfers = any(part.part.startswith("transfer ") for part in found.parts)
+            text += "; the records do not tell waiting and transfer apart" if transfers else ""
+        yield text + "."
+        yield from named
+
+
+def text_table(records: Records) -> str:
+    """The bottlenecks for a terminal, the largest first; "" where the records have none of the numbers."""
+    from droptest.plots.panels import named_with_rate
+
+    every = breakdowns(records)
+    if not every:
+        return ""
+    found = [(one, part) for one in every for part in one.bottlenecks()]
+    if not found:
+        return "where the time goes: compute; no other part has 3 %"
+    found.sort(key=lambda pair: -pair[1].share)
+    lines = ["where the time goes:"]
+    for one, part in found[:MOST_ROWS]:
+        where = f"{named_with_rate(one.group)}: " if len(every) > 1 else ""
+        lines.append(f"{100 * part.share:6.1f} %  {part.severity:6}  {printable(where)}{part.title}")
+        lines.append(f"{'':18}{part.help}")
+    if len(found) > MOST_ROWS:
+        lines.append(f"{len(found) - MOST_ROWS} more are in the report")
+    return "\n".join(lines)

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long ranks wait for each other in the calls of a step.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/metered_communicator.h"
+#include "experiments/records/metrics.h"
+#include "sim/traffic_class.h"
+
+namespace droptest::experiments {
+
+/// A call of a rank's own thread, or a part of a started call. Units: nanoseconds of a clock that all ranks share.
+struct TimedCall {
+  std::uint64_t key = 0;  ///< equal on all ranks of the call; 0: the call has no counterparts
+  std::int64_t begin = 0;
+  std::int64_t duration = 0;
+  sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
+  comm::MeteredCall::Part part = comm::MeteredCall::Part::kWhole;
+  bool receives = false;  ///< a message, which waits for its sender alone
+};
+
+/// The share of each class's time in calls in which a rank waited, by rank: until the last rank of the group had begun
+/// the call, or until the sender of a message had. Both parts of a started call count as its time, and its wait alone
+/// can wait. In [0, 1]; a class without calls is absent. `ranks`: the calls of each rank.
+std::vector<std::map<std::string, double>> waiting_shares(std::span<const std::vector<TimedCall>> ranks);
+
+/// The lines of all ranks for MetricsLine::ranks, with `waiting` beside the `communication` of each: the shares of
+/// `calls` applied to it. Ranks: all, of one build. Traffic is of class control.
+nlohmann::json gather_usage(const RankUsage& usage, std::span<const TimedCall> calls, comm::Communicator& group);
+
+}  // namespace droptest::experiments
