@@ -14,15 +14,22 @@ from droptest.files import MissingRecord, RecordError, is_run, read_json
 
 Line = dict[str, Any]
 
+_COMPARED_BYTES = 1 << 14
+
 
 @dataclass
 class LinesTail:
-    """The whole lines of a file that grows. A file that is replaced by one with the same beginning goes on after it."""
+    """The whole lines of a file that grows. A file that is replaced by one with the same beginning goes on after it.
+
+    Another inode, or other bytes where the last ones were read, tell a replaced file: file systems give the number of a
+    removed file to the next one.
+    """
 
     path: Path
     _known: list[bytes] = field(default_factory=list)
     _rest: bytes = b""
     _offset: int = 0
+    _last: bytes = b""
     _identity: int | None = None
 
     def new_lines(self) -> list[Line]:
@@ -30,14 +37,16 @@ class LinesTail:
         try:
             with self.path.open("rb") as file:
                 status = self.path.stat()
-                replaced = status.st_ino != self._identity or status.st_size < self._offset
+                file.seek(self._offset - len(self._last))
+                replaced = status.st_ino != self._identity or file.read(len(self._last)) != self._last
                 if replaced:
-                    self._identity, self._offset, self._rest = status.st_ino, 0, b""
-                file.seek(self._offset)
+                    self._identity, self._offset, self._rest, self._last = status.st_ino, 0, b"", b""
+                    file.seek(0)
                 data = file.read()
         except OSError:
             return []
         self._offset += len(data)
+        self._last = (self._last + data)[-_COMPARED_BYTES:]
         *whole, self._rest = (self._rest + data).split(b"\n")
         if replaced:
             same = 0

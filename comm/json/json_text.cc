@@ -186,6 +186,10 @@ nlohmann::json finite_or_null(double value) {
   return std::isfinite(value) ? nlohmann::json(value) : nlohmann::json(nullptr);
 }
 
+std::string with_valid_utf8(const std::string& text) {
+  return json::parse(json(text).dump(-1, ' ', false, json::error_handler_t::replace)).get<std::string>();
+}
+
 std::string quote_json(const json& value, std::size_t longest) {
   std::string text = canonical_json(value);
   if (text.size() <= longest) return text;

@@ -28,6 +28,10 @@ std::string canonical_json(const nlohmann::json& value);
 /// JSON has no number for infinities and NaN: they become null.
 nlohmann::json finite_or_null(double value);
 
+/// The text with U+FFFD in the place of bytes that are not UTF-8, which JSON texts cannot have. Names of files may have
+/// any bytes.
+std::string with_valid_utf8(const std::string& text);
+
 /// The value as messages quote it: one line, at most `longest` bytes.
 std::string quote_json(const nlohmann::json& value, std::size_t longest = 120);
 

@@ -70,6 +70,14 @@ std::optional<Manifest> whole_replicas(const std::vector<Manifest>& states) {
   return manifest;
 }
 
+/// The file stays where it is until the checkpoint is complete: a process may be killed before that, or the disk full.
+void add_file(const std::string& from, const std::string& to, const std::string& file) {
+  std::error_code error;
+  fs::create_hard_link(from + "/" + file, to + "/" + file, error);
+  if (error) fs::copy_file(from + "/" + file, to + "/" + file, error);  // no links on this file system
+  if (error) throw ConfigError(to + "/" + file + ": cannot copy from " + from + ": " + error.message());
+}
+
 }  // namespace
 
 void leave_rescue(const CheckpointFolder& folder, Manifest manifest, RankSnapshot snapshot) {
@@ -90,12 +98,7 @@ std::optional<std::uint64_t> complete_rescue(const CheckpointFolder& folder, con
   const std::vector<std::uint64_t> complete = folder.steps();
   if (manifest && (complete.empty() || complete.back() < manifest->step)) {
     folder.begin(manifest->step);
-    for (const RankFile& file : manifest->ranks) {
-      std::error_code error;
-      const std::string to = folder.unfinished(manifest->step) + "/" + file.file;
-      fs::rename(path + "/" + file.file, to, error);
-      if (error) throw ConfigError(to + ": cannot move from " + path + ": " + error.message());
-    }
+    for (const RankFile& file : manifest->ranks) add_file(path, folder.unfinished(manifest->step), file.file);
     folder.commit(*manifest, keep);
   } else {
     manifest.reset();

@@ -27,8 +27,9 @@ struct WatchOptions {
   WatchOutputOptions outputs;
 };
 
-/// Whether nothing can change any more: every run has its result.
+/// Whether nothing can change any more: there are runs, and every one has its result.
 bool all_ended(const experiments::WatchedRuns& runs) {
+  if (runs.runs().empty()) return false;
   for (const experiments::WatchedRun* run : runs.runs()) {
     if (!run->has_ended()) return false;
   }
@@ -81,7 +82,7 @@ void add_watch_command(CLI::App& app, Action& chosen) {
   add_watch_output_options(*command, options->outputs);
   command->footer(
       "Reads the record files alone, so the runs may be those of another machine or of a cluster, in a shared folder.\n"
-      "Ends when all runs have ended.\n\n"
+      "Waits for the first run, and ends when all runs have ended.\n\n"
       "Examples:\n"
       "  droptest watch results/quickstart\n"
       "  droptest watch results --once\n"

@@ -18,7 +18,13 @@ namespace {
 using experiments::WatchedRun;
 using nlohmann::json;
 
-constexpr std::size_t kMostAnomalies = 8;
+constexpr std::size_t kMostAnomalies = WatchedRun::kLastEvents;
+
+std::uint64_t count_anomalies(const WatchedRun& run) {
+  std::uint64_t all = 0;
+  for (const auto& [kind, count] : run.events()) all += count;
+  return all;
+}
 
 /// Control characters of records' texts must not move the cursor.
 std::string printable(std::string text) {
@@ -65,9 +71,9 @@ std::string heading(const experiments::WatchedRuns& all) {
       ++going;
       speed += run->tokens_per_second().value_or(0);
     }
-    if (!run->lines().empty()) {
+    if (run->has_lines()) {
       done += static_cast<double>(run->step());
-      spent += run->lines().back().value("seconds", 0.0);
+      spent += run->last_line().value("seconds", 0.0);
     }
   }
   std::string text = all.folder() + ": " + std::to_string(runs.size()) + (runs.size() == 1 ? " run" : " runs");
@@ -97,7 +103,7 @@ std::vector<std::string> run_row(const WatchedRun& run, const std::string& exper
           percent_text(run.realised_loss_rate()),
           speed_text(run.tokens_per_second()),
           goes_on && left ? duration_text(*left) : "-",
-          std::to_string(run.events().size())};
+          std::to_string(count_anomalies(run))};
 }
 
 /// The runs that go on first, then those that ended otherwise than planned, then the others as they are listed.
@@ -123,8 +129,10 @@ std::string anomaly_line(const WatchedRun& run, const json& event) {
 std::string watch_frame(const experiments::WatchedRuns& all, std::size_t columns, std::size_t rows) {
   const std::vector<const WatchedRun*> runs = in_order_of_interest(all.runs());
   std::vector<std::pair<double, std::string>> anomalies;
+  std::uint64_t all_anomalies = 0;
   for (const WatchedRun* run : runs) {
-    for (const json& event : run->events()) {
+    all_anomalies += count_anomalies(*run);
+    for (const json& event : run->last_events()) {
       anomalies.emplace_back(run->started() + event.value("seconds", 0.0), anomaly_line(*run, event));
     }
   }
@@ -140,8 +148,7 @@ std::string watch_frame(const experiments::WatchedRuns& all, std::size_t columns
   std::string text = heading(all) + "\n\n" + table_text(table);
   if (shown < runs.size()) text += "and " + std::to_string(runs.size() - shown) + " more\n";
   if (shown_anomalies != 0) {
-    text +=
-        "\nanomalies, the last " + std::to_string(shown_anomalies) + " of " + std::to_string(anomalies.size()) + ":\n";
+    text += "\nanomalies, the last " + std::to_string(shown_anomalies) + " of " + std::to_string(all_anomalies) + ":\n";
     for (std::size_t i = anomalies.size() - shown_anomalies; i < anomalies.size(); ++i) {
       text += anomalies[i].second + "\n";
     }

@@ -43,7 +43,8 @@ std::uint64_t SampleTable::header_bytes(std::size_t shard) const {
 std::uint32_t SampleTable::fingerprint() const {
   std::vector<std::uint64_t> numbers{token_bytes_, static_cast<std::uint64_t>(length_)};
   for (const ShardFile& file : files_) {
-    numbers.insert(numbers.end(), {file.bytes, file.tokens, file.crc32c.value_or(0)});
+    const std::uint32_t content = file.crc32c.value_or(crc32c(std::as_bytes(std::span(file.sha256))));
+    numbers.insert(numbers.end(), {file.bytes, file.tokens, content});
   }
   numbers.insert(numbers.end(), first_samples_.begin(), first_samples_.end());
   return crc32c(std::as_bytes(std::span(numbers)));

@@ -32,7 +32,7 @@ class SampleTable {
   std::uint64_t header_bytes(std::size_t shard) const;
   int length() const { return length_; }
   std::uint64_t token_bytes() const { return token_bytes_; }
-  /// Of files, lengths and numbering: equal tables have equal ones.
+  /// Of the contents of the files, lengths and numbering: equal tables have equal ones.
   std::uint32_t fingerprint() const;
 
  private:

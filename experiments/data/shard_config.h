@@ -15,6 +15,7 @@ struct ShardFile {
   std::uint64_t bytes = 0;
   std::uint64_t tokens = 0;
   std::optional<std::uint32_t> crc32c;  ///< of the content, where a manifest gives it
+  std::string sha256;                   ///< of the content, where no manifest is; empty: not computed
 };
 
 /// The shards of a run, and the rules for those that cannot be read.

@@ -69,6 +69,7 @@ ShardedData::ShardedData(const RunConfig& config, const ShardConfig& shards, Fil
       retries_(retries_of(shards)),
       lost_limit_(shards.lost_limit),
       access_(std::move(access)) {
+  for (const ShardFile& file : shards.files) versions_.push_back(version_of(file.file));
   const std::unique_ptr<FileReads> files = access_.open(0);
   for (std::size_t shard = 0; shard < shards.files.size(); ++shard) {
     if (auto error = damage_of(shards.files[shard], *files, retries_, pause_of(access_))) {
@@ -85,6 +86,9 @@ std::optional<std::string> ShardedData::read(std::uint64_t sample, std::span<std
   if (auto error =
           read_tokens(file, table_.token_bytes(), place.first_token, tokens.size(), files, retries_, pause, part)) {
     return error;
+  }
+  if (const auto& version = versions_[place.shard]; version && version_of(file.file) != version) {
+    return "changed since the run began: another program wrote into the file or replaced it";
   }
   Tokens(part.bytes, layout_of(content_), vocabulary_, file.file, part.first)
       .read(place.first_token - part.first, tokens);

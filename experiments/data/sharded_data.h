@@ -43,7 +43,8 @@ class ShardedData {
   double lost_limit() const { return lost_limit_; }
   const FileAccess& access() const { return access_; }
 
-  /// Reads the tokens of a sample. Shapes: tokens [length + 1]. The error of the last attempt; absent: they are there.
+  /// Reads the tokens of a sample. Shapes: tokens [length + 1]. The error of the last attempt, or that the file is
+  /// another one than at the beginning; absent: they are there.
   /// Throws: ConfigError for a token that the model does not have, or text that is not UTF-8.
   std::optional<std::string> read(std::uint64_t sample, std::span<std::int32_t> tokens, FileReads& files,
                                   const Pause& pause) const;
@@ -56,6 +57,7 @@ class ShardedData {
   double lost_limit_;
   FileAccess access_;
   std::vector<ShardFailure> damaged_;
+  std::vector<std::optional<FileVersion>> versions_;  ///< of each file, when the run began; absent: it was not there
 };
 
 /// The first `needed` validation tokens of the shards, read into memory: those of the validation shards, else the last

@@ -7,6 +7,13 @@
 
 namespace droptest::experiments {
 
+/// Whether the file has the last line that was taken in, at its place.
+bool MetricsTail::goes_on(std::istream& file) const {
+  std::string there(last_line_.size(), '\0');
+  file.seekg(offset_ - static_cast<std::streamoff>(there.size()));
+  return file.read(there.data(), static_cast<std::streamsize>(there.size())) && there == last_line_;
+}
+
 std::vector<nlohmann::json> MetricsTail::update() {
   std::vector<nlohmann::json> lines;
   struct stat before {};
@@ -16,16 +23,19 @@ std::vector<nlohmann::json> MetricsTail::update() {
   // A run that continues from a checkpoint has a new file, without the lines after it.
   struct stat status {};
   if (::stat(path_.c_str(), &status) != 0 || status.st_ino != before.st_ino) return lines;  // replaced meanwhile
-  if (status.st_ino != inode_ || status.st_size < offset_) {
+  if (status.st_ino != inode_ || !goes_on(file)) {
     inode_ = status.st_ino;
     offset_ = 0;
+    last_line_.clear();
     ++files_;
   }
+  file.clear();
   file.seekg(offset_);
   for (std::string line; std::getline(file, line);) {
     // A line without its end is still being written; it is read again next time.
     if (file.eof()) break;
-    offset_ += static_cast<std::streamoff>(line.size()) + 1;
+    last_line_ = line + "\n";
+    offset_ += static_cast<std::streamoff>(last_line_.size());
     nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
     if (!value.is_object()) continue;
     if (value.contains("step") && value.at("step").is_number_unsigned()) step_ = value.at("step");

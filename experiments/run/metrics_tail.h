@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <iosfwd>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -18,7 +19,8 @@ class MetricsTail {
   explicit MetricsTail(std::string path) : path_(std::move(path)) {}
 
   /// Takes in the whole lines that are new, and returns them; a file that is not there yet is an empty one. All lines
-  /// of another file under that name, or of one that has become shorter, are new.
+  /// of another file under that name, or of one that has become shorter or lacks the last line that was taken in, are
+  /// new: file systems give the number of a removed file to the next one.
   std::vector<nlohmann::json> update();
 
   /// Files under that name so far: a change says that the last update() began with the first line of a new one.
@@ -28,9 +30,12 @@ class MetricsTail {
   std::optional<double> train_loss() const { return train_loss_; }
 
  private:
+  bool goes_on(std::istream& file) const;
+
   std::string path_;
   std::streamoff offset_ = 0;
   ino_t inode_ = 0;
+  std::string last_line_;  ///< with its end; it lies before offset_
   std::uint64_t files_ = 0;
   std::uint64_t step_ = 0;
   std::optional<double> train_loss_;

@@ -18,7 +18,8 @@ using nlohmann::json;
 std::vector<ShardFile> shard_files(const json& data, const char* member) {
   std::vector<ShardFile> files;
   for (const json& file : data.value(member, json::array())) {
-    ShardFile& added = files.emplace_back(ShardFile{file["file"], file["bytes"], file["tokens"], std::nullopt});
+    ShardFile& added = files.emplace_back(
+        ShardFile{file["file"], file["bytes"], file["tokens"], std::nullopt, file.value("sha256", "")});
     if (!file.contains("crc32c")) continue;
     added.crc32c = static_cast<std::uint32_t>(std::stoul(file["crc32c"].get<std::string>(), nullptr, 16));
   }

@@ -50,7 +50,8 @@ class FailuresResolver {
   void resolve_replicas() {
     if (config_.sharding.shards_state()) {
       report("replicas", "got absences of replicas with /parallel/zero " + std::to_string(config_.sharding.zero) +
-                             ", want zero 0, where each replica has all of the state");
+                             ", want zero 0, where each replica has all of the state; with shards of it, resume a "
+                             "checkpoint with another /parallel/data (docs/parallelism.md)");
       return;
     }
     const auto steps = spec_["training"]["steps"].get<std::uint64_t>();

@@ -13,6 +13,7 @@
 #include <span>
 #include <system_error>
 
+#include "comm/json/json_text.h"
 #include "experiments/data/token_source.h"
 #include "experiments/records/crc32c.h"
 #include "experiments/spec/shard_manifest.h"
@@ -64,6 +65,10 @@ std::vector<std::string> match_shards(const std::vector<std::string>& patterns) 
       if (!std::filesystem::is_regular_file(file, error)) {
         throw ConfigError(file + ": matches " + pattern + ", but is no regular file");
       }
+      if (const std::string name = comm::with_valid_utf8(file); name != file) {
+        throw ConfigError(name + ": matches " + pattern +
+                          ", but its name is not UTF-8; rename it, since specs list it");
+      }
       files.push_back(normal_path(file));
     }
   }
@@ -79,7 +84,7 @@ std::vector<ShardFile> look_at_shards(const std::vector<std::string>& files, Sha
   std::vector<ShardFile> shards;
   for (const std::string& file : files) {
     std::error_code error;
-    ShardFile shard{file, std::filesystem::file_size(file, error), 0, std::nullopt};
+    ShardFile shard{file, std::filesystem::file_size(file, error), 0, std::nullopt, ""};
     if (error) throw ConfigError(file + ": cannot read: " + error.message());
     if (listed) {
       const auto found = listed->find(normal_path(std::filesystem::absolute(file).string()));

@@ -11,7 +11,7 @@ namespace droptest::experiments {
 
 /// The regular files that match any of the patterns, each once, sorted by the bytes of their names.
 /// Throws: ConfigError for a pattern without a match, which names the folder and the number of its entries; for a match
-/// that is no regular file.
+/// that is no regular file, or whose name is not UTF-8.
 std::vector<std::string> match_shards(const std::vector<std::string>& patterns);
 
 /// Sizes and numbers of tokens of these files; reads their first bytes. With `manifest` (a path, or empty) also

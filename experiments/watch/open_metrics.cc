@@ -107,8 +107,8 @@ void add_run(MetricFamilies& metrics, const WatchedRun& run) {
   const Labels labels = {
       {"experiment", run.experiment()}, {"run", run.run_id()}, {"point", run.title()}, {"seed", run.seed()}};
   if (run.steps() != 0) metrics.add("run_wanted_steps", labels, static_cast<double>(run.steps()));
-  if (run.lines().empty()) return;
-  const json& last = run.lines().back();
+  if (!run.has_lines()) return;
+  const json& last = run.last_line();
   metrics.add("run_steps_total", labels, last, "step");
   metrics.add("run_tokens_total", labels, last, "tokens");
   const json latest = {{"train_loss", run.last("train_loss")},
@@ -121,9 +121,9 @@ void add_run(MetricFamilies& metrics, const WatchedRun& run) {
   }
   if (const auto speed = run.tokens_per_second()) metrics.add("run_tokens_per_second", labels, *speed);
   metrics.add("run_replica_divergence_rms", labels, run.last("divergence"), "rms");
-  std::map<std::string, double> anomalies;
-  for (const json& event : run.events()) ++anomalies[event.at("kind").get<std::string>()];
-  for (const auto& [kind, count] : anomalies) metrics.add("run_anomalies_total", with(labels, "kind", kind), count);
+  for (const auto& [kind, count] : run.events()) {
+    metrics.add("run_anomalies_total", with(labels, "kind", kind), static_cast<double>(count));
+  }
   const json classes =
       run.statistics().is_object() ? run.statistics().value("classes", json::object()) : run.last("losses");
   if (classes.is_object()) {

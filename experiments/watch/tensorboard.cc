@@ -161,10 +161,13 @@ json hyperparameters(const json& point) {
 
 void TensorBoardFolder::update(const WatchedRuns& runs) {
   for (const WatchedRun* run : runs.runs()) {
-    if (run->lines().empty() && !run->has_ended()) continue;
-    Written& written = written_[run->directory().path];
-    if (written.folder.empty()) written.folder = folder_of(*run);
-    update_run(*run, written);
+    if (!run->has_lines() && !run->has_ended()) continue;
+    const std::string& path = run->directory().path;
+    auto written = written_.find(path);
+    if (written == written_.end()) {
+      written = written_.emplace(path, Written{folder_of(*run), "", MetricsTail(run->directory().metrics())}).first;
+    }
+    update_run(*run, written->second);
   }
 }
 
@@ -177,13 +180,16 @@ std::string TensorBoardFolder::folder_of(const WatchedRun& run) {
 }
 
 void TensorBoardFolder::update_run(const WatchedRun& run, Written& written) {
-  const bool began_anew = run.attempts() != written.attempt || (written.ended && !run.has_ended());
-  if (written.file.empty() || began_anew) begin_file(run, written);
+  if (written.ended && run.has_ended()) return;
+  if (written.ended) written.lines = MetricsTail(run.directory().metrics());
+  std::vector<json> lines = new_records(written.lines, SchemaKind::kMetrics);
+  const bool began_anew = written.lines.files() != written.attempt;
+  if (written.file.empty() || began_anew || written.ended) begin_file(run, written);
   const double started = run.started();
   std::string events;
-  const std::vector<json>& lines = run.lines();
-  for (; written.lines < lines.size(); ++written.lines) {
-    events += line_event(lines[written.lines], written.lines == 0 ? nullptr : &lines[written.lines - 1], started);
+  for (json& line : lines) {
+    events += line_event(line, written.last_line.is_null() ? nullptr : &written.last_line, started);
+    written.last_line = std::move(line);
   }
   if (run.has_ended() && !written.ended) {
     events += end_events(run, started);
@@ -207,8 +213,8 @@ void TensorBoardFolder::begin_file(const WatchedRun& run, Written& written) {
     std::error_code ignored;
     fs::remove(old, ignored);
   }
-  written.attempt = run.attempts();
-  written.lines = 0;
+  written.attempt = written.lines.files();
+  written.last_line = {};
   written.ended = false;
 }
 

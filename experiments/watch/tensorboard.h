@@ -14,8 +14,9 @@ namespace droptest::experiments {
 /// as numbers.
 nlohmann::json hyperparameters(const nlohmann::json& point);
 
-/// Keeps an event file for each run: <folder>/<point>/seed <seed>/events.out.tfevents.*. Files are only appended to; a
-/// run that begins anew gets a new file instead of the old one. The same folder is written by one object at a time.
+/// Keeps an event file for each run, from lines that it reads itself: <folder>/<point>/seed
+/// <seed>/events.out.tfevents.*. Files are only appended to; a run that begins anew gets a new file instead of the old
+/// one. The same folder is written by one object at a time.
 class TensorBoardFolder {
  public:
   explicit TensorBoardFolder(std::string folder) : folder_(std::move(folder)) {}
@@ -30,8 +31,9 @@ class TensorBoardFolder {
   struct Written {
     std::string folder;
     std::string file;  ///< empty: none yet
-    std::uint64_t attempt = 0;
-    std::size_t lines = 0;
+    MetricsTail lines;
+    std::uint64_t attempt = 0;   ///< of `lines`
+    nlohmann::json last_line{};  ///< null: none yet
     bool ended = false;
   };
   std::string folder_of(const WatchedRun& run);

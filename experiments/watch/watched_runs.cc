@@ -6,9 +6,10 @@
 #include <ctime>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
+#include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
-#include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -67,6 +68,12 @@ std::optional<double> seconds_of_utc(const std::string& text) {
 
 }  // namespace
 
+std::vector<json> new_records(MetricsTail& tail, SchemaKind kind) {
+  std::vector<json> records = tail.update();
+  std::erase_if(records, [kind](const json& record) { return !schema_of(kind).check(record).empty(); });
+  return records;
+}
+
 std::string_view state_name(WatchedRun::State state) {
   using enum WatchedRun::State;
   switch (state) {
@@ -86,8 +93,8 @@ std::string_view state_name(WatchedRun::State state) {
   DROPTEST_CHECK(false, "unknown state of a run");
 }
 
-WatchedRun::WatchedRun(std::string experiment, RunDirectory directory, const json& listed)
-    : experiment_(std::move(experiment)),
+WatchedRun::WatchedRun(const std::string& experiment, RunDirectory directory, const json& listed)
+    : experiment_(comm::with_valid_utf8(experiment)),
       directory_(std::move(directory)),
       metrics_(directory_.metrics()),
       event_tail_(directory_.events()) {
@@ -97,22 +104,26 @@ WatchedRun::WatchedRun(std::string experiment, RunDirectory directory, const jso
   seeds_ = listed.value("seeds", seeds_);
 }
 
-std::string WatchedRun::run_id() const { return fs::path(directory_.path).filename().string(); }
+std::string WatchedRun::run_id() const { return comm::with_valid_utf8(fs::path(directory_.path).filename().string()); }
 
 void WatchedRun::update() {
   if (has_ended() && exists(directory_.summary())) return;
   // The summary before the lines: all lines of a run that has one are there.
   json summary = record_in(directory_.summary(), SchemaKind::kSummary);
-  for (json& line : metrics_.update()) {
-    if (metrics_.files() != attempts_seen_) lines_.clear();
-    attempts_seen_ = metrics_.files();
-    if (schema_of(SchemaKind::kMetrics).check(line).empty()) lines_.push_back(std::move(line));
+  std::vector<json> lines = new_records(metrics_, SchemaKind::kMetrics);
+  if (std::exchange(attempts_seen_, metrics_.files()) != metrics_.files()) {
+    last_line_ = {};
+    last_values_ = json::object();
+    first_.reset();
+    before_.reset();
   }
-  for (json& event : event_tail_.update()) {
-    if (event_tail_.files() != event_files_seen_) events_.clear();
-    event_files_seen_ = event_tail_.files();
-    if (schema_of(SchemaKind::kEvent).check(event).empty()) events_.push_back(std::move(event));
+  for (json& line : lines) take_line(std::move(line));
+  std::vector<json> events = new_records(event_tail_, SchemaKind::kEvent);
+  if (std::exchange(event_files_seen_, event_tail_.files()) != event_tail_.files()) {
+    last_events_.clear();
+    events_.clear();
   }
+  for (json& event : events) take_event(std::move(event));
   if (steps_ == 0 || seeds_.is_null()) {
     const json spec = record_in(directory_.spec(), SchemaKind::kResolvedSpec);
     if (!spec.is_null()) {
@@ -129,40 +140,53 @@ void WatchedRun::update() {
   } else if (exists(directory_.lock())) {
     state_ = State::kRunning;
   } else {
-    state_ = lines_.empty() ? State::kWaiting : State::kStopped;
+    state_ = has_lines() ? State::kStopped : State::kWaiting;
   }
   summary_ = std::move(summary);
 }
 
-json WatchedRun::last(const std::string& name) const {
-  for (auto line = lines_.rbegin(); line != lines_.rend(); ++line) {
-    if (line->contains(name)) return line->at(name);
-  }
-  return {};
+WatchedRun::Progress WatchedRun::progress_of(const json& line) {
+  return {line.value("step", 0.0), line.value("tokens", 0.0), line.value("seconds", 0.0)};
 }
+
+void WatchedRun::take_line(json line) {
+  const Progress now = progress_of(line);
+  if (!first_) first_ = now;
+  if (has_lines()) {
+    const Progress last = progress_of(last_line_);
+    if (now.tokens > last.tokens && now.seconds > last.seconds) before_ = last;
+  }
+  for (const auto& [name, value] : line.items()) last_values_[name] = value;
+  last_line_ = std::move(line);
+}
+
+void WatchedRun::take_event(json event) {
+  ++events_[event.at("kind").get<std::string>()];
+  last_events_.push_back(std::move(event));
+  if (last_events_.size() > kLastEvents) last_events_.pop_front();
+}
+
+json WatchedRun::last(const std::string& name) const { return last_values_.value(name, json()); }
 
 std::optional<double> WatchedRun::tokens_per_second() const {
   if (summary_.contains("tokens_per_second") && summary_["tokens_per_second"].is_number()) {
     return summary_["tokens_per_second"].get<double>();
   }
-  if (lines_.size() < 2) return std::nullopt;
-  const json& last = lines_.back();
-  for (auto before = lines_.rbegin() + 1; before != lines_.rend(); ++before) {
-    const double tokens = last.value("tokens", 0.0) - before->value("tokens", 0.0);
-    const double seconds = last.value("seconds", 0.0) - before->value("seconds", 0.0);
-    if (tokens > 0 && seconds > 0) return tokens / seconds;
-  }
-  return std::nullopt;
+  if (!before_) return std::nullopt;
+  const Progress last = progress_of(last_line_);
+  const double tokens = last.tokens - before_->tokens;
+  const double seconds = last.seconds - before_->seconds;
+  if (tokens <= 0 || seconds <= 0) return std::nullopt;
+  return tokens / seconds;
 }
 
 std::optional<double> WatchedRun::seconds_left() const {
-  if (has_ended() || lines_.empty()) return std::nullopt;
-  const json& first = lines_.front();
-  const json& last = lines_.back();
-  const double steps = last.value("step", 0.0) - first.value("step", 0.0);
-  const double seconds = last.value("seconds", 0.0) - first.value("seconds", 0.0);
+  if (has_ended() || !first_) return std::nullopt;
+  const Progress last = progress_of(last_line_);
+  const double steps = last.step - first_->step;
+  const double seconds = last.seconds - first_->seconds;
   if (steps <= 0 || seconds <= 0 || steps_ == 0) return std::nullopt;
-  return std::max(0.0, static_cast<double>(steps_) - last.value("step", 0.0)) * seconds / steps;
+  return std::max(0.0, static_cast<double>(steps_) - last.step) * seconds / steps;
 }
 
 std::optional<double> WatchedRun::realised_loss_rate() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -14,16 +15,21 @@
 #include "experiments/records/point_text.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/metrics_tail.h"
+#include "experiments/spec/schema_kinds.h"
 
 namespace droptest::experiments {
 
-/// One run and its records so far.
+/// The lines of a file of JSON lines that are new, and that the schema allows.
+std::vector<nlohmann::json> new_records(MetricsTail& tail, SchemaKind kind);
+
+/// One run, by the last of its records: the memory does not grow with its lines.
 class WatchedRun {
  public:
   enum class State : std::uint8_t { kWaiting, kRunning, kStopped, kCompleted, kDiverged, kFailed };
 
-  /// `listed`: the run's entry in sweep.json, by its schema; null where it is in none.
-  WatchedRun(std::string experiment, RunDirectory directory, const nlohmann::json& listed);
+  /// `experiment`: its name, which need not be UTF-8. `listed`: the run's entry in sweep.json, by its schema; null
+  /// where it is in none.
+  WatchedRun(const std::string& experiment, RunDirectory directory, const nlohmann::json& listed);
 
   /// Reads the parts of the records that are new. A file that is missing or not yet whole is read another time; a line
   /// that its schema does not allow is left out.
@@ -38,14 +44,16 @@ class WatchedRun {
   State state() const { return state_; }
   bool has_ended() const { return state_ >= State::kCompleted; }
 
-  /// The lines of metrics.jsonl and events.jsonl so far.
-  const std::vector<nlohmann::json>& lines() const { return lines_; }
-  const std::vector<nlohmann::json>& events() const { return events_; }
-  /// How often lines() began anew: a run that continues from a checkpoint forgets the lines after it.
-  std::uint64_t attempts() const { return metrics_.files(); }
-  std::uint64_t step() const { return lines_.empty() ? 0 : lines_.back().value("step", std::uint64_t{0}); }
+  bool has_lines() const { return !last_line_.is_null(); }
+  /// Of metrics.jsonl; null before it. A run that continues from a checkpoint forgets the lines after it.
+  const nlohmann::json& last_line() const { return last_line_; }
+  /// Anomalies: the last ones, at most kLastEvents, and how many there are of each kind.
+  static constexpr std::size_t kLastEvents = 8;
+  const std::deque<nlohmann::json>& last_events() const { return last_events_; }
+  const std::map<std::string, std::uint64_t>& events() const { return events_; }
+  std::uint64_t step() const { return has_lines() ? last_line_.value("step", std::uint64_t{0}) : 0; }
   std::uint64_t steps() const { return steps_; }  ///< wanted; 0: not known yet
-  /// The last number under that name; null before the first.
+  /// The last value under that name; null before the first.
   nlohmann::json last(const std::string& member) const;
   /// Over the last two lines with progress, and the whole run's once it has ended; absent before.
   std::optional<double> tokens_per_second() const;
@@ -60,6 +68,15 @@ class WatchedRun {
   double started() const;
 
  private:
+  struct Progress {
+    double step = 0;
+    double tokens = 0;
+    double seconds = 0;
+  };
+  static Progress progress_of(const nlohmann::json& line);
+  void take_line(nlohmann::json line);
+  void take_event(nlohmann::json event);
+
   std::string experiment_;
   RunDirectory directory_;
   nlohmann::json point_ = nlohmann::json::object();
@@ -70,8 +87,12 @@ class WatchedRun {
   MetricsTail event_tail_;
   std::uint64_t attempts_seen_ = 0;
   std::uint64_t event_files_seen_ = 0;
-  std::vector<nlohmann::json> lines_;
-  std::vector<nlohmann::json> events_;
+  nlohmann::json last_line_;
+  nlohmann::json last_values_ = nlohmann::json::object();  ///< by name
+  std::optional<Progress> first_;                          ///< of the first line
+  std::optional<Progress> before_;  ///< of the last line with fewer tokens and less time than the last one
+  std::deque<nlohmann::json> last_events_;
+  std::map<std::string, std::uint64_t> events_;
   std::uint64_t steps_ = 0;
   nlohmann::json summary_;
   nlohmann::json statistics_;

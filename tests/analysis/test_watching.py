@@ -73,6 +73,19 @@ def test_a_run_that_continues_yields_the_steps_that_it_trains_again(run, monkeyp
     assert steps(droptest.watch(run)) == [0, 1, 2, 2, 3]
 
 
+def test_a_file_that_is_written_anew_in_its_place_is_noticed(run, monkeypatch):
+    # As where the number of a removed file is given to the next one: inode and size do not tell.
+    metrics = run / "metrics.jsonl"
+    append(metrics, {"step": 0}, {"step": 1}, {"step": 2, "seconds": 1})
+
+    def rewrite():
+        metrics.write_text("")
+        append(metrics, {"step": 0}, {"step": 1}, {"step": 2, "seconds": 9}, {"step": 3})
+
+    Writer(monkeypatch, rewrite, lambda: end(run))
+    assert steps(droptest.watch(run)) == [0, 1, 2, 2, 3]
+
+
 def test_events_follow_the_line_that_they_are_about(run, monkeypatch):
     append(run / "metrics.jsonl", {"step": 1}, {"step": 2}, {"step": 3})
     append(run / "events.jsonl", {"step": 2, "kind": "loss_spike"}, {"step": 3, "kind": "loss_rate"})

@@ -4,7 +4,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -124,6 +126,23 @@ TEST(Rescue, LeavesTheLastCheckpointWhereItIsNoBetter) {
             }),
             std::nullopt)
       << "a complete one is later";
+}
+
+TEST(Rescue, StaysWhereItIsUntilTheCheckpointIsComplete) {
+  const TemporaryFolder path;
+  const CheckpointFolder folder(path.path());
+  leave(folder, Layout({.data = 2, .sequence = 1, .pipeline = 1, .tensor = 1}), 1, 7);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &none), 0);
+  EXPECT_THROW((void)complete_rescue(folder, kRun, 2), ConfigError);  // its manifest cannot be written
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, old_handler);
+  EXPECT_EQ(complete_rescue(folder, kRun, 2), 7U);
+  EXPECT_THAT(ranks_in(folder, 7), ElementsAre(1));
 }
 
 /// Replicas of one rank each, which may lose some of them.

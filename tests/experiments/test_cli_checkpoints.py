@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 
+import numpy as np
 import pytest
 from cli_harness import (
     BINARY,
@@ -203,6 +204,73 @@ def test_a_disk_that_is_full_leaves_training_and_the_older_checkpoint(tmp_path):
     assert "checkpoint failed: failed_checkpoints is 1" in event["message"]
 
 
+READ_ONLY = ["unshare", "--mount", "bash", "-c"]
+
+
+def test_a_read_only_disk_leaves_training_and_the_older_checkpoint(tmp_path):
+    if subprocess.run([*READ_ONLY, "mount --bind / /mnt"], capture_output=True).returncode != 0:
+        pytest.skip("this user may not mount")
+    steps = {"training": {"steps": 1000, "batch_sequences": 1, "learning_rate": 0.01, "warmup_steps": 2}}
+    write_spec(tmp_path, **{**spec(checkpoint={"every_steps": 100}), **steps})
+    process = start("run", "spec.json", cwd=tmp_path)
+    wait_until(lambda: any((f / "checkpoints/LATEST").exists() for f in run_folders(tmp_path)))
+    process.terminate()
+    process.communicate()
+    (folder,) = run_folders(tmp_path)
+    before = checkpoints_of(folder)
+    assert before and not (folder / "summary.json").exists()
+    place = f"'{folder}/checkpoints'"
+    mounted = f"mount --bind {place} {place} && mount -o remount,ro,bind {place} && exec {BINARY} run spec.json"
+    ran = subprocess.run([*READ_ONLY, mounted], cwd=tmp_path, env=CLEAN_ENVIRONMENT, capture_output=True, text=True)
+    assert ran.returncode == 0 and "Read-only file system" in ran.stderr, ran.stdout + ran.stderr
+    summary = summary_of(folder)
+    assert summary["status"] == "completed" and summary["checkpoints"]["completed"] == 0
+    assert summary["resumed_at"] == [max(int(name.split("-")[1]) for name in before)]
+    assert [line["step"] for line in metrics_of(folder)] == list(range(1001))
+    assert checkpoints_of(folder) == before
+    run("checkpoint", "verify", folder, cwd=tmp_path)
+    assert [event["kind"] for event in events_of(folder) if event["kind"] == "checkpoint_failed"]
+
+
+def safetensors_of(path):
+    """Name -> (element type, shape, bytes)."""
+    file = path.read_bytes()
+    begin = 8 + int.from_bytes(file[:8], "little")
+    header = json.loads(file[8:begin])
+    header.pop("__metadata__", None)
+    return {
+        name: (t["dtype"], t["shape"], file[begin + t["data_offsets"][0] : begin + t["data_offsets"][1]])
+        for name, t in header.items()
+    }
+
+
+def test_checkpoints_are_listed_and_exported_in_half_precision(tmp_path):
+    write_spec(tmp_path, **spec(checkpoint={"every_steps": 20, "keep": 5}))
+    run("run", "spec.json", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    heading, *rows = run("checkpoint", "show", folder, cwd=tmp_path).out.splitlines()
+    assert heading.split()[:3] == ["step", "run", "layout"]
+    assert [row.split()[:4] for row in rows] == [[step, folder.name, "tensor", "2"] for step in ("20", "40")]
+    read = {}
+    for kind in ("F32", "F16", "BF16"):
+        run("checkpoint", "export", folder, "--dtype", kind, "--out", f"{kind}.safetensors", cwd=tmp_path)
+        read[kind] = safetensors_of(tmp_path / f"{kind}.safetensors")
+    final = safetensors_of(folder / "weights.safetensors")
+    assert read["F32"] == final and "h.0.attn.c_attn.weight" in final and "wte.weight" in final
+    for name, (_, shape, values) in final.items():
+        expected = np.frombuffer(values, np.float32)
+        half = np.frombuffer(read["F16"][name][2], np.float16)
+        assert read["F16"][name][:2] == ("F16", shape) and np.array_equal(half, expected.astype(np.float16))
+        bits = np.frombuffer(values, np.uint32).astype(np.uint64)
+        nearest = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        assert read["BF16"][name][:2] == ("BF16", shape)
+        assert np.array_equal(np.frombuffer(read["BF16"][name][2], np.uint16), nearest)
+    damaged = next((folder / "checkpoints/step-40").glob("rank-*"))
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    told = run("checkpoint", "verify", folder, cwd=tmp_path, expect=1)
+    assert "step-20: intact" in told.out and "step-40: damaged" in told.out and damaged.name in told.err
+
+
 def epochs_of(path, member):
     return json.loads(path.read_text()).get(member, [])
 
@@ -326,6 +394,52 @@ def test_an_elastic_run_before_its_first_checkpoint(tmp_path, zero):
         assert without == list(range(without[0], 291)) and summary_of(folder)["resumed_at"] == [without[0] - 1, 290]
     else:
         assert not without
+
+
+ELASTIC = {
+    "backend": {"name": "gloo", "timeout_seconds": 5},
+    "parallel": {"tensor": 1, "data": 3},
+    "training": {"steps": 400, "batch_sequences": 1, "learning_rate": 0.01, "warmup_steps": 2},
+    "checkpoint": {"every_steps": 100, "keep": 100},
+    "restart": {"attempts": 2, "backoff_seconds": 0},
+    "elastic": {},
+}
+
+
+def elastic_run_after(folder, least_step):
+    """An elastic run of three replicas, its folder, and the processes of its ranks."""
+    process = start_apart(folder, "run", write_spec(folder, **spec(**ELASTIC)))
+    ran = wait_until(lambda: run_folders(folder))[0]
+    wait_until(lambda: (ran / "metrics.jsonl").exists() and len(metrics_of(ran)) > least_step)
+    ranks = sorted(p for p in processes_with("worker") if str(process.pid) in parents_of(p))
+    assert len(ranks) == 3
+    return process, ran, ranks
+
+
+def test_a_launcher_that_dies_with_a_rank_loses_no_line(tmp_path):
+    require("gloo", tmp_path)
+    process, folder, ranks = elastic_run_after(tmp_path, 110)
+    os.kill(process.pid, signal.SIGSTOP)
+    os.kill(ranks[-1], signal.SIGKILL)
+    # The ranks that live leave their state, and the launcher dies before it makes a checkpoint of it.
+    wait_until(lambda: len(list((folder / "checkpoints/rescue").glob("*.json"))) == 2)
+    kill_all(process, tmp_path)
+    run("run", "spec.json", cwd=tmp_path)
+    lines = metrics_of(folder)
+    assert [line["step"] for line in lines] == list(range(401))
+    first = summary_of(folder)["resumed_at"][0]
+    assert first >= 110 and first % 100 != 0
+
+
+def test_a_state_that_cannot_be_left_sends_the_run_back_to_its_checkpoint(tmp_path):
+    require("gloo", tmp_path)
+    process, folder, ranks = elastic_run_after(tmp_path, 110)
+    (folder / "checkpoints/rescue").write_text("in the way")
+    os.kill(ranks[-1], signal.SIGKILL)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0 and "attempt 2 of 3" in err, out + err
+    assert [line["step"] for line in metrics_of(folder)] == list(range(401))
+    assert summary_of(folder)["resumed_at"][0] % 100 == 0
 
 
 def test_a_run_can_be_started_anew(tmp_path):

@@ -7,6 +7,7 @@ import pty
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from cli_harness import (
@@ -124,6 +125,33 @@ def test_a_terminal_is_drawn_over_until_all_runs_have_ended(tmp_path):
     assert b"running" in text and b"2000" in text
 
 
+def test_a_terminal_waits_for_the_first_run(tmp_path):
+    (tmp_path / "results/tiny").mkdir(parents=True)
+    parent, child = pty.openpty()
+    watching = subprocess.Popen(
+        [BINARY, "watch", "results/tiny", "--interval", "0.1"], cwd=tmp_path, env=CLEAN_ENVIRONMENT, stdout=child
+    )
+    os.close(child)
+    text = b""
+
+    def read():
+        nonlocal text
+        try:
+            part = os.read(parent, 65536)
+        except OSError:
+            return False
+        text += part
+        return bool(part)
+
+    wait_until(lambda: read() and text.count(b"0 runs") >= 3)
+    write_spec(tmp_path)
+    run("run", "spec.json", cwd=tmp_path)
+    wait_until(lambda: not read())
+    os.close(parent)
+    assert watching.wait(timeout=60) == 0
+    assert b"1 run: 1 completed" in text
+
+
 SAMPLE = re.compile(r'^([a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)$')
 
 
@@ -185,10 +213,13 @@ def test_a_search_keeps_the_files_of_watchers(tmp_path):
     assert "droptest_run" in (tmp_path / "x.prom").read_text()
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+PROMTOOL = shutil.which("promtool", path=f"{Path(__file__).parents[2] / '.cache'}:{os.environ['PATH']}")
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed; scripts/install-dependencies test fetches it")
 def test_promtool_finds_nothing(finished):
     text = (finished / "droptest.prom").read_text()
-    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
@@ -233,6 +264,14 @@ def test_an_alert_stops_a_run_which_then_has_no_result(tmp_path, backend):
     run("run", "spec.json", cwd=tmp_path)
     assert run_folders(tmp_path) == [folder]
     assert summary_of(folder)["status"] in ("completed", "diverged")
+
+
+def test_a_command_that_hangs_does_not_fail_the_run(tmp_path):
+    alerts = [{"when": "any", "do": {"command": ["sleep", "1000"]}}]
+    write_spec(tmp_path, alerts=alerts, backend={"name": "gloo", "timeout_seconds": 2}, **SPIKE)
+    ran = run("run", "spec.json", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    assert events_of(folder) and summary_of(folder)["status"] in ("completed", "diverged"), ran.err
 
 
 def test_a_sweep_goes_on_after_an_alert(tmp_path):

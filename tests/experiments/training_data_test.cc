@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -337,6 +340,65 @@ TEST_F(ShardedTraining, AFileThatIsCutWhileTheRunReadsItIsAnErrorOfTheFile) {
   }
 }
 
+TEST_F(ShardedTraining, AFileThatChangesWhileTheRunGoesOnIsSetAside) {
+  const ResolvedRun one = run({{"data", {{"lost_limit", 0.3}}}});
+  const auto expect_lost = [&](const std::function<void()>& change) {
+    const Corpus data = corpus(one);
+    change();
+    const Reading reading = read_all(one.config, data);
+    ASSERT_EQ(reading.record.lost_shards.size(), 1U);
+    EXPECT_EQ(reading.record.lost_shards[0].file, folder_.path() + "/b.bin");
+    EXPECT_EQ(reading.record.lost_shards[0].error,
+              "changed since the run began: another program wrote into the file or replaced it");
+  };
+  const std::string path = folder_.path() + "/b.bin";
+  // Bytes of the same number, and a file in its place whose content is the same.
+  expect_lost([&] {
+    const auto before = std::filesystem::last_write_time(path);
+    write_shard(path, 86, 45);
+    std::filesystem::last_write_time(path, before + std::chrono::nanoseconds(1));
+  });
+  expect_lost([&] {
+    const auto before = std::filesystem::last_write_time(path);
+    write_shard(folder_.path() + "/other", 86, 45);
+    std::filesystem::last_write_time(folder_.path() + "/other", before);
+    std::filesystem::rename(folder_.path() + "/other", path);
+  });
+}
+
+TEST_F(ShardedTraining, APositionInOtherContentOfEqualSizeIsLeftAside) {
+  const ResolvedRun one = run();
+  const Reading first = read_all(one.config, corpus(one), 2);
+  const ResolvedRun same = run();
+  EXPECT_EQ(read_all(same.config, corpus(same), 1000, first.states.back()).by_step.size(), 3U);
+  write_shard(folder_.path() + "/b.bin", 86, 45);
+  const ResolvedRun other = run();
+  EXPECT_NE(other.run_id, one.run_id);
+  EXPECT_EQ(read_all(other.config, corpus(other), 1000, first.states.back()).by_step.size(), 5U);
+}
+
+TEST_F(ShardedTraining, ANameThatIsNotUtf8IsAnErrorOfTheSpec) {
+  write_shard(folder_.path() + "/d\xff.bin", 0, 20);
+  try {
+    (void)run();
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("/data/shards: "));
+    EXPECT_THAT(error.what(), HasSubstr("/d\uFFFD.bin: matches "));
+    EXPECT_THAT(error.what(), HasSubstr("its name is not UTF-8"));
+  }
+}
+
+TEST_F(ShardedTraining, AFolderThatCannotBeReadIsAnErrorOfTheSpec) {
+  std::filesystem::create_symlink("loop", folder_.path() + "/loop");
+  try {
+    (void)run({{"data", {{"shards", {folder_.path() + "/*.bin", folder_.path() + "/loop/*.bin"}}}}});
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("/loop/*.bin: the folders cannot be read"));
+  }
+}
+
 TEST_F(ShardedTraining, ATokenThatTheModelDoesNotHaveEndsTheRun) {
   const ResolvedRun small = run({{"model", {{"vocabulary", 100}}}, {"data", {{"lost_limit", 1}}}});
   const Corpus data = corpus(small);
@@ -406,8 +468,9 @@ TEST(ShardedText, IsCheckedAtItsPlaceInTheFile) {
   }
   text[21] = 'x';
   write_bytes(folder.path() + "/good.txt", text);
+  const Corpus damaged = load_corpus(good.config);
   try {
-    (void)corpus.shards->read(2, tokens, *files, [](double) {});
+    (void)damaged.shards->read(2, tokens, *files, [](double) {});
     FAIL();
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("good.txt: not UTF-8 at byte 20"));

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <filesystem>
 #include <fstream>
@@ -81,15 +82,70 @@ TEST_F(Watched, RunThatBeginsAnewHasItsNewLinesAlone) {
   write(run_.metrics(), line(0) + line(2) + line(4));
   WatchedRuns runs(run_.path);
   const WatchedRun& run = *runs.runs().front();
-  EXPECT_EQ(run.lines().size(), 3U);
-  replace_metrics(line(0) + line(2));
+  EXPECT_EQ(run.step(), 4U);
+  EXPECT_EQ(run.tokens_per_second(), 100);
+  replace_metrics(line(0) + line(1));
   runs.update();
-  EXPECT_EQ(run.lines().size(), 2U);
-  EXPECT_EQ(run.attempts(), 2U);
+  EXPECT_EQ(run.step(), 1U);
   // The same file, cut: a run without checkpoints writes it anew.
-  write(run_.metrics(), line(0));
+  write(run_.metrics(), line(0, ",\"train_loss\":3"));
   runs.update();
-  EXPECT_EQ(run.lines().size(), 1U);
+  EXPECT_EQ(run.step(), 0U);
+  EXPECT_EQ(run.tokens_per_second(), std::nullopt);
+  // The same file with more in it: a removed file's number is given to the next one.
+  write(run_.metrics(), line(0) + line(2) + line(3) + line(5));
+  runs.update();
+  EXPECT_EQ(run.step(), 5U);
+  EXPECT_EQ(run.last("train_loss"), json()) << "of the attempt before";
+}
+
+TEST_F(Watched, LinesThatAreNewAreNotThoseOfAnEarlierFileOfTheSameInode) {
+  const std::string path = run_.metrics();
+  MetricsTail tail(path);
+  write(path, line(0) + line(2) + line(4));
+  EXPECT_EQ(tail.update().size(), 3U);
+  write(path, line(6), std::ios::app);
+  EXPECT_EQ(tail.update().size(), 1U);
+  EXPECT_EQ(tail.files(), 1U);
+  write(path, line(0) + line(2) + line(5) + line(7) + line(9));  // longer, with the same first line
+  EXPECT_EQ(tail.update().size(), 5U);
+  EXPECT_EQ(tail.files(), 2U);
+  EXPECT_EQ(tail.update().size(), 0U);
+}
+
+TEST_F(Watched, MemoryDoesNotGrowWithTheLines) {
+  write(run_.spec(), "{}");
+  const std::string more = R"(,"ranks":[{"resident_bytes":1,"cpu_seconds":1,"cpu_percent":1}])";
+  write(run_.metrics(), line(0, more));
+  WatchedRuns runs(experiment_);
+  TensorBoardFolder tensorboard(events_);
+  tensorboard.update(runs);
+  const auto used = [] { return ::mallinfo2().uordblks; };
+  const std::size_t before = used();
+  constexpr int kLines = 4000;
+  for (int piece = 0; piece < 4; ++piece) {
+    std::string text;
+    for (int i = 1; i <= kLines / 4; ++i) text += line(static_cast<std::uint64_t>(piece * kLines / 4 + i), more);
+    write(run_.metrics(), text, std::ios::app);
+    runs.update();
+    tensorboard.update(runs);
+  }
+  EXPECT_EQ(runs.runs().front()->step(), static_cast<std::uint64_t>(kLines));
+  EXPECT_LT(used(), before + 100'000);  // 25 bytes for each line
+}
+
+TEST_F(Watched, NamesThatAreNotUtf8AreShownWithoutTheirBytes) {
+  const std::string folder = folder_.path() + "/results/a\xff" + "b/run\xfe";
+  fs::create_directories(folder);
+  write(folder + "/spec.json", "{}");
+  write(folder + "/metrics.jsonl", line(0));
+  WatchedRuns runs(folder_.path() + "/results");
+  const std::string text = open_metrics_text(runs);
+  EXPECT_THAT(text, HasSubstr("experiment=\"a\uFFFDb\",run=\"run\uFFFD\""));
+  TensorBoardFolder tensorboard(events_);
+  tensorboard.update(runs);
+  ASSERT_EQ(event_files().size(), 1U);
+  EXPECT_THAT(comm::read_file(event_files().front()), HasSubstr("a\uFFFDb: "));
 }
 
 TEST_F(Watched, EventFilesGrowAtTheirEndAndAreReplacedWhereARunBeginsAnew) {
