@@ -113,6 +113,7 @@ void LossyGroup::visit_state(sim::StateVisitor& visitor) {
 }
 
 void LossyGroup::visit_memories(sim::StateVisitor& visitor) {
+  const sim::StateVisitor::Part part(visitor, typeid(LossyGroup), sim::StateVisitor::Place::kElement);
   visit_values(visitor, steps_begun_, stale_);
   if (timeline_) visit_value(visitor, *timeline_);
 }
