@@ -11,6 +11,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -25,10 +26,29 @@ class StateVisitor {
   virtual Turn turn() const = 0;
   /// A value, or the elements of one.
   virtual void bytes(std::span<std::byte> value) = 0;
+
+  /// The place of a part in the part around it: one of a list that is always the same, or one of a varying number.
+  enum class Place : std::uint8_t { kMember, kElement };
+  /// The bytes and parts until the matching end_part() belong to an object of that type.
+  virtual void begin_part(const std::type_info& /*type*/, Place /*place*/) {}
+  virtual void end_part() {}
+  /// A part as long as it is alive.
+  class Part {
+   public:
+    Part(StateVisitor& visitor, const std::type_info& type, Place place) : visitor_(visitor) {
+      visitor.begin_part(type, place);
+    }
+    ~Part() { visitor_.end_part(); }
+    Part(const Part&) = delete;
+    Part& operator=(const Part&) = delete;
+
+   private:
+    StateVisitor& visitor_;
+  };
 };
 
 template <class T>
-void visit_value(StateVisitor& visitor, T& value);
+void visit_value(StateVisitor& visitor, T& value, StateVisitor::Place place = StateVisitor::Place::kMember);
 
 /// Each value in turn: objects with a visit_state(), containers, and values without padding or pointers. So equal
 /// states have equal bytes.
@@ -47,35 +67,36 @@ void visit_elements_of(StateVisitor& visitor, Container& container, const Add& a
     for (std::uint64_t i = 0; i < size; ++i) add();
     return;
   }
-  for (auto& element : container) visit_value(visitor, element);
+  for (auto& element : container) visit_value(visitor, element, StateVisitor::Place::kElement);
 }
 
 template <class T>
-void visit_value(StateVisitor& visitor, std::vector<T>& values) {
-  visit_elements_of(visitor, values, [&] { visit_value(visitor, values.emplace_back()); });
+void visit_within(StateVisitor& visitor, std::vector<T>& values) {
+  visit_elements_of(visitor, values,
+                    [&] { visit_value(visitor, values.emplace_back(), StateVisitor::Place::kElement); });
 }
 
 template <class K, class V, class... Rest>
-void visit_value(StateVisitor& visitor, std::map<K, V, Rest...>& values) {
+void visit_within(StateVisitor& visitor, std::map<K, V, Rest...>& values) {
   visit_elements_of(visitor, values, [&] {
     std::pair<K, V> entry;
-    visit_values(visitor, entry.first, entry.second);
+    visit_value(visitor, entry, StateVisitor::Place::kElement);
     values.insert(std::move(entry));
   });
 }
 
 template <class A, class B>
-void visit_value(StateVisitor& visitor, std::pair<A, B>& values) {
+void visit_within(StateVisitor& visitor, std::pair<A, B>& values) {
   // The key of a map, which saving only reads.
   visit_values(visitor, const_cast<std::remove_const_t<A>&>(values.first), values.second);
 }
 
 template <class... T>
-void visit_value(StateVisitor& visitor, std::tuple<T...>& values) {
+void visit_within(StateVisitor& visitor, std::tuple<T...>& values) {
   std::apply([&](T&... of_tuple) { visit_values(visitor, of_tuple...); }, values);
 }
 
-inline void visit_value(StateVisitor& visitor, std::string& text) {
+inline void visit_within(StateVisitor& visitor, std::string& text) {
   std::uint64_t size = text.size();
   visit_value(visitor, size);
   text.resize(size);
@@ -83,7 +104,7 @@ inline void visit_value(StateVisitor& visitor, std::string& text) {
 }
 
 template <class T>
-void visit_value(StateVisitor& visitor, std::optional<T>& value) {
+void visit_within(StateVisitor& visitor, std::optional<T>& value) {
   bool has = value.has_value();
   visit_value(visitor, has);
   if (has && !value) value.emplace();
@@ -92,19 +113,25 @@ void visit_value(StateVisitor& visitor, std::optional<T>& value) {
 }
 
 template <class T>
-void visit_value(StateVisitor& visitor, T& value) {
+void visit_within(StateVisitor& visitor, T& value) {
   if constexpr (requires { value.visit_state(visitor); }) {
     value.visit_state(visitor);
   } else if constexpr (requires {
                          std::tuple_size<T>::value;
                          typename T::value_type;
                        }) {
-    for (auto& element : value) visit_value(visitor, element);
+    for (auto& element : value) visit_value(visitor, element, StateVisitor::Place::kElement);
   } else {
     static_assert((std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>)&&!std::is_pointer_v<T>,
                   "a number, or a type that shows its state");
     visitor.bytes(std::as_writable_bytes(std::span(&value, 1)));
   }
+}
+
+template <class T>
+void visit_value(StateVisitor& visitor, T& value, StateVisitor::Place place) {
+  const StateVisitor::Part part(visitor, typeid(T), place);
+  visit_within(visitor, value);
 }
 
 }  // namespace droptest::sim

@@ -190,16 +190,17 @@ class Trainer {
   }
 
   TrainingState training_state() {
-    return {model_.ops(),
-            model_.tensors(),
-            [this](models::StateVisitor& visitor) { model_.visit_state(visitor); },
-            [this](sim::StateVisitor& visitor) {
-              network_.visit_state(visitor);
-              if (failures_) failures_->visit_state(visitor);
-              if (outer_) outer_->visit_state(visitor);
-            },
-            [this](sim::StateVisitor& visitor) { visit_progress(visitor); },
-            [this] { return epochs(); }};
+    TrainingState state = {model_.ops(),
+                           model_.tensors(),
+                           [this](models::StateVisitor& visitor) { model_.visit_state(visitor); },
+                           [this](sim::StateVisitor& visitor) {
+                             network_.visit_state(visitor);
+                             if (failures_) failures_->visit_state(visitor);
+                             if (outer_) outer_->visit_state(visitor);
+                           },
+                           [this](sim::StateVisitor& visitor) { visit_progress(visitor); },
+                           [this] { return epochs(); }};
+    return hooks_.state(group_.rank(), std::move(state));
   }
 
   /// After the state of another layout.

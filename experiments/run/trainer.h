@@ -70,6 +70,8 @@ struct TrainingHooks {
   std::function<AlertRequest()> take_alert_request = [] { return AlertRequest(); };
   /// At the end, on the thread of the other calls.
   std::function<void()> on_end = [] {};
+  /// On every rank: the state of that rank, with visitors between it and checkpoints. Tests leave out parts of it.
+  std::function<TrainingState(int rank, TrainingState)> state = [](int, TrainingState all) { return all; };
   /// On every rank. Absent: the run takes no checkpoints.
   std::optional<CheckpointPlace> checkpoints;
 };

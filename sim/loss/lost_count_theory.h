@@ -25,6 +25,7 @@ class LostCountTheory {
 
   /// `process` is the one in force; null where no message has come.
   void visit_state(StateVisitor& visitor, const LossProcess* process) {
+    const StateVisitor::Part part(visitor, typeid(LostCountTheory), StateVisitor::Place::kMember);
     process_ = process;
     visit_values(visitor, next_packet_, stretch_, ended_, memory_, stretches_);
   }

@@ -5,80 +5,33 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/json/json_text.h"
-#include "comm/run_ranks.h"
 #include "experiments/checkpoint/checkpoint_folder.h"
+#include "experiments/checkpoint/rank_snapshot.h"
 #include "experiments/records/run_records.h"
-#include "experiments/run/trainer.h"
-#include "experiments/spec/resolve.h"
 #include "tests/comm/temporary_folder.h"
+#include "tests/experiments/resumed_runs.h"
 
 namespace droptest::experiments {
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::json;
+using Result = ResumedRun;
 
-/// The text of all runs.
-const std::string& text_file() {
-  static const TemporaryFolder folder;
-  static const std::string path = [] {
-    std::string name = folder.path() + "/text";
-    std::ofstream file(name);
-    for (int i = 0; i < 1500; ++i) file << "line " << i * i % 97 << " of a text; ";
-    return name;
-  }();
-  return path;
-}
-
-ResolvedRun resolved_run(const json& changes, std::uint64_t steps) {
-  json spec = {{"name", "resume"},
-               {"seed", 5},
-               {"model", {{"layers", 2}, {"width", 16}, {"heads", 2}, {"context", 16}, {"vocabulary", 256}}},
-               {"data", {{"text", text_file()}}},
-               {"parallel", {{"tensor", 2}}},
-               {"network",
-                {{"path", "direct"},
-                 {"payload_bytes", 64},
-                 {"loss", {{"model", "gilbert_elliott"}, {"loss_rate", "5%"}, {"mean_burst_packets", 3}}}}},
-               {"training", {{"steps", steps}, {"batch_sequences", 2}, {"sequence_tokens", 16}, {"warmup_steps", 3}}},
-               {"validation", {{"every_steps", 5}, {"tokens", 128}}},
-               {"record", {{"every_steps", 1}, {"sample_every_steps", 4}, {"weights", "final"}, {"links", "include"}}},
-               {"checkpoint", {{"every_steps", 1}, {"keep", 1000}, {"async", false}}}};
-  spec.merge_patch(changes);
-  return resolve(spec, "spec.json");
-}
-
-struct Result {
-  TrainingOutcome outcome;  ///< of rank 0
-  std::vector<json> lines;  ///< without wall time and use of the machine
-  std::optional<std::uint64_t> resumed;
-};
-
-Result train_in(const ResolvedRun& run, const std::string& checkpoints) {
-  Result result;
-  const Corpus corpus = load_corpus(run.config);
-  TrainingHooks hooks;
-  hooks.on_start = [&result](std::optional<std::uint64_t> step) { result.resumed = step; };
-  hooks.on_line = [&result](const MetricsLine& line) {
-    result.lines.push_back(to_json_line(line));
-    result.lines.back().erase("seconds");
-    result.lines.back().erase("ranks");
-  };
-  hooks.on_checkpoint_error = [](std::uint64_t step, const std::string& error) { FAIL() << step << ": " << error; };
-  hooks.checkpoints = CheckpointPlace{checkpoints, "resume", run.run_id, std::string(64, '0')};
-  comm::run_ranks(run.config.parallel.world_size(), std::chrono::seconds(60), [&](comm::Communicator& group) {
-    TrainingOutcome outcome = train(run.config, corpus, group, hooks);
-    if (group.rank() == 0) result.outcome = std::move(outcome);
-  });
-  return result;
-}
+/// Programs with sanitizers are slow: they interrupt a run after some of its steps.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr std::uint64_t kStepsBetween = 19;
+#elif defined(__has_feature)
+constexpr std::uint64_t kStepsBetween = __has_feature(address_sanitizer) ? 19 : 1;
+#else
+constexpr std::uint64_t kStepsBetween = 1;
+#endif
 
 /// Lines up to a step.
 std::vector<json> lines_to(const std::vector<json>& lines, std::uint64_t step) {
@@ -108,11 +61,48 @@ void expect_same_end(const Result& whole, const Result& resumed, const ResolvedR
   }
 }
 
-/// `every`: the distance of the steps after which the run is interrupted.
-void expect_resumes(const json& changes, std::uint64_t steps = 12, std::uint64_t every = 1) {
+/// The line of the step after a checkpoint, and the state after it, are those of the whole run. So they are after each
+/// step from there on: they are a function of the state before.
+void expect_same_next_step(const ResolvedRun& run, const std::string& folder, const Result& whole, std::uint64_t k) {
+  SCOPED_TRACE("one step after step " + std::to_string(k));
+  const std::string part = folder + "/one-step";
+  const std::string name = "/step-" + std::to_string(k);
+  fs::remove_all(part);
+  fs::create_directories(part);
+  fs::copy(folder + "/whole" + name, part + name);
+  TrainingHooks hooks;
+  hooks.stop_requested = [] { return true; };
+  const Result resumed = train_in(run, part, hooks);
+  EXPECT_EQ(resumed.resumed, k);
+  ASSERT_EQ(resumed.lines.size(), 1U);
+  const auto same_step = [k](const json& line) { return line["step"] == k + 1; };
+  EXPECT_EQ(resumed.lines.front(), *std::ranges::find_if(whole.lines, same_step));
+  const CheckpointFolder of_part(part);
+  const CheckpointFolder of_whole(folder + "/whole");
+  const Manifest manifest = of_part.manifest(k + 1);
+  const Manifest manifest_of_whole = of_whole.manifest(k + 1);
+  for (const RankFile& file : manifest.ranks) {
+    const RankFile& other = manifest_of_whole.ranks.at(static_cast<std::size_t>(file.rank));
+    EXPECT_EQ(file.numbers, other.numbers);
+    models::StoredTensors state = read_rank_file(of_part.of_step(k + 1), file);
+    models::StoredTensors expected = read_rank_file(of_whole.of_step(k + 1), other);
+    ASSERT_EQ(state.size(), expected.size());
+    // The progress has wall time and the interruption.
+    EXPECT_EQ(state.erase(kProgressKey) + expected.erase(kProgressKey), 2U);
+    for (const auto& [key, tensor] : expected) EXPECT_EQ(state.at(key).bytes, tensor.bytes) << file.file << " " << key;
+  }
+}
+
+/// Interrupts a run after each of its steps. The run goes on for one step each time; and to its end from those that are
+/// `every` steps apart, with all records and the final weights.
+void expect_resumes(const json& changes, std::uint64_t steps = 40, std::uint64_t every = 13) {
   const ResolvedRun run = resolved_run(changes, steps);
   const TemporaryFolder folder;
   const Result whole = train_in(run, folder.path() + "/whole");
+  for (std::uint64_t k = 1; k < steps && every > 1; k += kStepsBetween) {
+    expect_same_next_step(run, folder.path(), whole, k);
+    if (::testing::Test::HasFailure()) return;
+  }
   ASSERT_EQ(whole.outcome.checkpoints.completed, steps);
   EXPECT_FALSE(whole.resumed);
   for (std::uint64_t k = steps; k >= 1; k -= std::min(k, every)) {
@@ -135,7 +125,7 @@ void expect_resumes(const json& changes, std::uint64_t steps = 12, std::uint64_t
 
 json network(const json& changes) { return {{"network", changes}}; }
 
-TEST(CheckpointResume, FortyStepsAreAnyStepsAndTheRest) { expect_resumes(network({{"fill", "stale"}}), 40); }
+TEST(CheckpointResume, FortyStepsAreAnyStepsAndTheRest) { expect_resumes(network({{"fill", "stale"}}), 40, 1); }
 
 TEST(CheckpointResume, ShardsGoOnWithTheSameBits) {
   json changes = {{"data", {{"text", nullptr}, {"shards", text_file()}, {"format", "text"}}},
@@ -160,13 +150,13 @@ TEST(CheckpointResume, ALossScaleGoesOnAtEveryStep) {
     const Result whole = train_in(run, folder.path() + "/whole");
     EXPECT_GE(whole.outcome.skipped_steps, 3U);
     EXPECT_LE(whole.outcome.skipped_steps, 11U);
-    expect_resumes(changes, 14);
+    expect_resumes(changes);
   }
 }
 
 class ResumeOfNetwork : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};
 
-TEST_P(ResumeOfNetwork, GoesOnWithTheSameBits) { expect_resumes(network(json::parse(GetParam().second)), 12, 3); }
+TEST_P(ResumeOfNetwork, GoesOnWithTheSameBits) { expect_resumes(network(json::parse(GetParam().second))); }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoint, ResumeOfNetwork,
                          ::testing::Values(std::pair("zero", R"({"fill": "zero"})"),
@@ -175,6 +165,17 @@ INSTANTIATE_TEST_SUITE_P(Checkpoint, ResumeOfNetwork,
                                            std::pair("stale", R"({"fill": "stale"})"),
                                            std::pair("own", R"({"gather": {"fill": "own"}})"),
                                            std::pair("parity", R"({"recovery": {"parity": {"data": 4, "parity": 1}}})"),
+                                           std::pair("own_scaled", R"({"gather": {"fill": "own_scaled"}})"),
+                                           std::pair("interleave", R"({"recovery": {"interleave": 4}})"),
+                                           std::pair("protect", R"({"recovery": {"protect": {"layers": [1]}}})"),
+                                           std::pair("selective_repeat", R"({"recovery": {"retransmit":
+                                               {"protocol": "selective_repeat", "rounds": 1}}})"),
+                                           std::pair("go_back_n", R"({"recovery": {"retransmit":
+                                               {"protocol": "go_back_n", "rounds": 1, "window_packets": 4}}})"),
+                                           std::pair("go_back_0", R"({"recovery": {"retransmit":
+                                               {"protocol": "go_back_0", "rounds": 1, "window_packets": 4}}})"),
+                                           std::pair("halving_doubling", R"({"path": "halving_doubling"})"),
+                                           std::pair("tree", R"({"path": "tree"})"),
                                            std::pair("hadamard", R"({"recovery": {"hadamard": {"block": 64}}})"),
                                            std::pair("error_feedback", R"({"recovery": {"error_feedback": true}})"),
                                            std::pair("ring", R"({"path": "ring"})"),
@@ -184,7 +185,7 @@ INSTANTIATE_TEST_SUITE_P(Checkpoint, ResumeOfNetwork,
 
 class ResumeOfRun : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};
 
-TEST_P(ResumeOfRun, GoesOnWithTheSameBits) { expect_resumes(json::parse(GetParam().second), 10, 3); }
+TEST_P(ResumeOfRun, GoesOnWithTheSameBits) { expect_resumes(json::parse(GetParam().second)); }
 
 INSTANTIATE_TEST_SUITE_P(
     Checkpoint, ResumeOfRun,
@@ -206,10 +207,18 @@ INSTANTIATE_TEST_SUITE_P(
                    "model": {"layers": 4}, "training": {"accumulation": 2}, "network": {"fill": "stale"}})"),
         std::pair("all_dimensions", R"({"parallel": {"data": 2, "pipeline": 2, "zero": 1},
                    "training": {"accumulation": 2}, "network": {"fill": "stale"}})"),
+        std::pair("eight_ranks", R"({"parallel": {"tensor": 2, "data": 4, "zero": 2, "bucket_bytes": 4096},
+                   "network": {"fill": "stale"}})"),
+        std::pair("eight_stages", R"({"parallel": {"tensor": 1, "pipeline": 8}, "model": {"layers": 8},
+                   "training": {"accumulation": 2}})"),
         std::pair("stages_that_fail", R"({"parallel": {"tensor": 1, "pipeline": 4}, "model": {"layers": 4},
                    "training": {"accumulation": 2}, "failures": {"stages": {"rate": 0.3, "replacement": "weighted"}}})"),
         std::pair("replicas_that_leave", R"({"parallel": {"data": 3, "tensor": 1}, "network": {"fill": "stale"},
                    "failures": {"replicas": [{"data_rank": 1, "from": 3, "until": 6}, {"data_rank": 2, "from": 5}]}})"),
+        std::pair(
+            "timeouts",
+            R"({"time": {"link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 1}, "compute_milliseconds": 4},
+                   "network": {"recovery": {"retransmit": {"protocol": "timeout", "timeout_microseconds": 50}}}})"),
         std::pair("sgd", R"({"training": {"optimizer": "sgd"}})"),
         std::pair("own_norms", R"({"training": {"gradient_norm": "own"}})"),
         std::pair("bfloat16", R"({"training": {"precision": "bfloat16"}})"),

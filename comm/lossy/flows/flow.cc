@@ -94,6 +94,7 @@ void MissingDigest::add(const sim::Link& link, std::uint64_t first_packet, const
 }
 
 void MissingDigest::visit_state(sim::StateVisitor& visitor, const sim::Link& link) {
+  const sim::StateVisitor::Part part(visitor, typeid(MissingDigest), sim::StateVisitor::Place::kMember);
   bool any = digest_ != nullptr;
   visit_value(visitor, any);
   if (!any) return digest_.reset();
@@ -102,6 +103,7 @@ void MissingDigest::visit_state(sim::StateVisitor& visitor, const sim::Link& lin
 }
 
 void FlowTally::visit_state(sim::StateVisitor& visitor, const sim::Link& link, const sim::LossProcess* configured) {
+  const sim::StateVisitor::Part part(visitor, typeid(FlowTally), sim::StateVisitor::Place::kMember);
   bool has_drawn = theory.process() != nullptr;
   visit_values(visitor, counts, fates, has_drawn, drawn_step);
   theory.visit_state(visitor, has_drawn ? &configured->at_step(drawn_step) : nullptr);

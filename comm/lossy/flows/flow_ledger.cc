@@ -76,11 +76,14 @@ std::uint64_t FlowLedger::take_draws(const sim::Link& link, std::uint64_t count)
 }
 
 void FlowLedger::visit_state(sim::StateVisitor& visitor) {
+  using Part = sim::StateVisitor::Part;
+  using Place = sim::StateVisitor::Place;
   visit_value(visitor, draws_);
   std::uint64_t size = flows_.size();
   visit_value(visitor, size);
   if (visitor.turn() == sim::StateVisitor::Turn::kSave) {
     for (auto& [key, flow] : flows_) {
+      const Part part(visitor, typeid(Flow), Place::kElement);
       FlowKey copy = key;
       visit_value(visitor, copy);
       flow.visit_state(visitor, key.link);
@@ -90,6 +93,7 @@ void FlowLedger::visit_state(sim::StateVisitor& visitor) {
   last_ = nullptr;
   flows_.clear();
   for (std::uint64_t i = 0; i < size; ++i) {
+    const Part part(visitor, typeid(Flow), Place::kElement);
     FlowKey key;
     visit_value(visitor, key);
     flows_.try_emplace(key, key.link, process_of(key.link)).first->second.visit_state(visitor, key.link);

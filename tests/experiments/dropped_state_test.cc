@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that continue from a checkpoint without one part of their state: each part is missed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "comm/json/read_file.h"
+#include "comm/spec/sha256.h"
+#include "experiments/records/crc32c.h"
+#include "experiments/records/run_records.h"
+#include "tests/comm/temporary_folder.h"
+#include "tests/experiments/resumed_runs.h"
+#include "tests/experiments/state_parts.h"
+
+namespace droptest::experiments {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+/// All that a run says, but for wall time and memory.
+std::string account(const ResumedRun& run, const ResolvedRun& resolved) {
+  const TrainingOutcome& outcome = run.outcome;
+  json weights = json::object();
+  for (const auto& [name, tensor] : outcome.weights) {
+    comm::Sha256 hash;
+    hash.add({reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size()});
+    weights[name] = hash.hex();
+  }
+  const auto number = [](const auto& value) { return value ? json(*value) : json(); };
+  json text = {{"lines", run.lines},
+               {"statistics", loss_statistics_json(outcome.statistics, resolved.config.network)},
+               {"weights", weights},
+               {"steps", outcome.steps},
+               {"tokens", outcome.tokens},
+               {"losses",
+                {number(outcome.train_final_loss), number(outcome.validation_final_loss),
+                 number(outcome.validation_best_loss), number(outcome.selection_loss)}},
+               {"evaluated", {outcome.validation_tokens, outcome.selection_tokens}},
+               {"scale", {outcome.skipped_steps, outcome.loss_scale}},
+               {"resumed", outcome.resumed_at},
+               {"epochs", outcome.earlier_epochs}};
+  for (const comm::ClassStatistics& statistics : outcome.statistics) {
+    for (const comm::LossCounts& counts : statistics.halves)
+      text["counts"].push_back(
+          {counts.gaps, json(counts.stretches), counts.expected_lost, counts.expected_lost_variance});
+    for (const comm::LayerStatistics& layer : statistics.layers) {
+      const comm::SampleSums& sums = layer.samples;
+      text["layers"].push_back({layer.layer, layer.steps, layer.untouched_steps, sums.calls, sums.error_energy,
+                                sums.exact_energy, sums.result_energy, sums.inner_product, sums.elems, sums.error_sum,
+                                sums.divergence_max, sums.divergence_energy, sums.divergence_elems});
+    }
+  }
+  for (const StageFailure& failure : outcome.stage_failures) text["failures"].push_back({failure.step, failure.stage});
+  if (outcome.time) {
+    const comm::VirtualTime& time = *outcome.time;
+    text["time"] = {time.seconds, time.compute_seconds, time.idle_seconds, time.exposed, time.network_seconds,
+                    time.packets, time.repeated,        time.timeouts,     time.late};
+  }
+  if (outcome.started_from) {
+    const StartRecord& start = *outcome.started_from;
+    text["start"] = {start.run_id, start.step, start.epoch, start.copies_max, start.copies_tensors};
+  }
+  if (outcome.data) {
+    const DataRecord& data = *outcome.data;
+    text["data"] = {data.shards, data.samples, data.position, data.lost_samples};
+    for (const LostShard& lost : data.lost_shards)
+      text["data"].push_back({lost.file, lost.shard, lost.samples, lost.step, lost.error});
+  }
+  return text.dump();
+}
+
+constexpr std::uint64_t kSteps = 10;
+
+/// A run that was interrupted twice, and the parts of its state that it needs.
+class InterruptedRun {
+ public:
+  /// `begin`: the step of the checkpoint of another run that it starts from; 0: none.
+  explicit InterruptedRun(const json& changes, std::uint64_t begin = 0)
+      : run_(resolved_run(changes, begin + kSteps)), first_(begin + 2), second_(begin + 6) {
+    const ResumedRun whole = train_in(run_, folder_.path() + "/whole");
+    copy_step("whole", first_, "second");
+    TrainingHooks hooks;
+    hooks.state = [this](int rank, TrainingState state) {
+      TrainingState seen = parts_.recording(rank, std::move(state), static_cast<int>(second_ - first_));
+      return parts_at_end_.recording(rank, std::move(seen), static_cast<int>(run_.config.training.steps - first_));
+    };
+    (void)train_in(run_, folder_.path() + "/second", hooks);
+    copy_step("second", begin + kSteps, "end");
+    run_.config.checkpoint->every_steps = 0;
+    intact_ = continued({}, Drop::kOnAllRanks);
+    intact_at_end_ = continued({}, Drop::kAtTheEnd);
+    std::vector<json> lines;
+    for (const json& line : whole.lines) {
+      if (line["step"] > second_) lines.push_back(line);
+    }
+    if (intact_.starts_with("error")) throw std::runtime_error(intact_);
+    EXPECT_EQ(json::parse(intact_)["lines"], json(lines));
+  }
+
+  std::set<std::string> names() const { return parts_.names(); }
+  /// Whether the rest of the run differs, or ends with an error, where all ranks lack the part, or one of them, whose
+  /// links have another end; or the run's results do, where it goes on from its last step.
+  bool misses(const std::string& name) {
+    return continued(name, Drop::kOnAllRanks) != intact_ || continued(name, Drop::kOnOneRank) != intact_ ||
+           continued(name, Drop::kAtTheEnd) != intact_at_end_;
+  }
+  /// Of the checkpoint after `second()`.
+  std::string manifest() const { return folder_.path() + "/second/step-" + std::to_string(second_) + "/manifest.json"; }
+  std::uint64_t second() const { return second_; }
+
+ private:
+  void copy_step(const std::string& from, std::uint64_t step, const std::string& to) const {
+    const std::string name = "/step-" + std::to_string(step);
+    fs::remove_all(folder_.path() + "/" + to);
+    fs::create_directories(folder_.path() + "/" + to);
+    fs::copy(folder_.path() + "/" + from + name, folder_.path() + "/" + to + name);
+  }
+
+  enum class Drop : std::uint8_t { kOnAllRanks, kOnOneRank, kAtTheEnd };
+  std::string continued(const std::string& without, Drop drop) {
+    if (drop == Drop::kAtTheEnd) {
+      copy_step("end", run_.config.training.steps, "third");
+    } else {
+      copy_step("second", second_, "third");
+    }
+    TrainingHooks hooks;
+    hooks.state = [this, &without, drop](int rank, TrainingState state) {
+      if (drop == Drop::kAtTheEnd) return parts_at_end_.without(without, rank, std::move(state));
+      return drop == Drop::kOnOneRank && rank != 0 ? state : parts_.without(without, rank, std::move(state));
+    };
+    return in_child([&] { return account(train_in(run_, folder_.path() + "/third", hooks), run_); });
+  }
+
+  /// In a process of its own: a state without one of its parts may break any rule.
+  std::string in_child(const std::function<std::string()>& work) const {
+    const std::string path = folder_.path() + "/account";
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(120);  // in the place of a hang
+      std::string text;
+      try {
+        text = work();
+      } catch (const std::exception& error) {
+        text = std::string("error: ") + error.what();
+      }
+      std::ofstream(path) << text;
+      ::_exit(0);
+    }
+    int status = 0;
+    if (child < 0 || ::waitpid(child, &status, 0) != child) throw std::runtime_error("no child process");
+    return status == 0 ? comm::read_file(path) : "error: status " + std::to_string(status);
+  }
+
+  ResolvedRun run_;
+  const TemporaryFolder folder_;
+  const std::uint64_t first_;   ///< the run was interrupted after this step before,
+  const std::uint64_t second_;  ///< and goes on from this one without a part of its state
+  StateParts parts_;
+  StateParts parts_at_end_;
+  std::string intact_;
+  std::string intact_at_end_;
+};
+
+/// A shard that is not what its manifest says, and one that is.
+json damaged_shards(const std::string& folder) {
+  json files = json::array();
+  for (const char* name : {"a", "b"}) {
+    const std::string content = comm::read_file(text_file()).substr(name[0] == 'a' ? 0 : 6000, 6000);
+    std::ofstream(folder + "/" + name + ".txt") << content;
+    const std::string crc = name[0] == 'a' ? "00000000" : crc_text(crc32c(std::as_bytes(std::span(content))));
+    files.push_back({{"file", std::string(name) + ".txt"}, {"bytes", 6000}, {"crc32c", crc}});
+  }
+  std::ofstream(folder + "/shards.json") << json{{"schema_version", 1}, {"files", files}};
+  return {{"text", nullptr},
+          {"shards", folder + "/*.txt"},
+          {"format", "text"},
+          {"manifest", folder + "/shards.json"},
+          {"lost_limit", 0.8}};
+}
+
+const char* const kTime = R"({"link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 1},
+                              "compute_milliseconds": 4})";
+
+/// Together they use all that a checkpoint has.
+std::vector<json> runs(const std::string& folder) {
+  std::vector<json> all;
+  for (const char* changes : {
+           R"({"network": {"fill": "stale"}, "parallel": {"tensor": 2, "data": 2, "zero": 1}})",
+           R"({"network": {"recovery": {"error_feedback": true, "parity": {"data": 4, "parity": 1}}}})",
+           R"({"parallel": {"tensor": 1, "pipeline": 2}, "validation": {"network": "lossy", "every_steps": 2},
+               "training": {"accumulation": 2, "precision": {"compute": "float16", "message": "float16"},
+                            "loss_scale": {"initial": 16777216, "interval": 4, "hysteresis": 2}}})",
+           R"({"parallel": {"tensor": 1, "pipeline": 4}, "model": {"layers": 4}, "training": {"accumulation": 2},
+               "failures": {"stages": {"rate": 0.3, "replacement": "weighted"}}})",
+           R"({"parallel": {"data": 3, "tensor": 1}, "network": {"fill": "stale"},
+               "failures": {"replicas": [{"data_rank": 1, "from": 3, "until": 8}]}})",
+           R"({"network": {"burst_scope": "message",
+                           "loss": {"model": "gilbert_elliott", "loss_rate": "50%", "mean_burst_packets": 40}},
+               "validation": {"selection_tokens": 128}})",
+       }) {
+    all.push_back(json::parse(changes));
+  }
+  all.push_back({{"data", damaged_shards(folder)}});
+  all.push_back(json::parse(R"({"network": {"recovery": {"retransmit": {"protocol": "selective_repeat", "rounds": 1}}},
+                                "parallel": {"tensor": 2, "data": 2, "zero": 1}})"));
+  all.back()["time"] = json::parse(kTime);
+  all.push_back(json::parse(
+      R"({"network": {"loss": {"loss_rate": null, "mean_burst_packets": null, "model": "timed_gilbert_elliott", "mean_good_microseconds": 380,
+                                                     "mean_bad_microseconds": 20}},
+                                "parallel": {"tensor": 1, "pipeline": 2}, "training": {"accumulation": 2}})"));
+  all.back()["time"] = json::parse(kTime);
+  return all;
+}
+
+/// Parts that no run here misses, as patterns, and why.
+const std::vector<std::pair<const char*, const char*>>& without_effect() {
+  static const std::vector<std::pair<const char*, const char*>> all = {
+      {"network/0:RankState/[568]:.*", "the next step sets them"},
+      {"network/LossyGroup/0:unsigned long", "the next step sets it"},
+      {".*VirtualClock/2:optional.*", "the next step sets it"},
+      {".*Flow/1:LinkCourse/3:optional", "the next message sets it again"},
+      {"network/0:RankState/9:unsigned short", "groups are split before the state is restored"},
+      {".*FateDigest/0:unsigned long|.*BurstHistogram/0:unsigned long", "numbers for reports of fates alone"},
+      {".*BurstHistogram/8:map", "gaps of 2^24 packets and more"},
+      {"network/0:RankState/7:unsigned long", "1,024 steps without a collection of verdicts"},
+      {".*ResultSampler/1:array/SampleSums/[056789]:.*", "samples of lines have only NMSE and cosine"},
+      {"progress/1[345]:.*|progress/16:optional.*", "for the state that a rank leaves when another one dies: Rescue.*"},
+      {"progress/1[89]:double", "wall time"},
+      {"progress/9:VirtualTime/.*", "each line measures it again"},
+      {"progress/10:optional/1:StartRecord/2:int|.*/LostShard/1:unsigned long", "equal to the default in these runs"},
+      {"progress/20:TrainingData/[01]:.*", "compared with the own value, which is equal"},
+      // Parts whose use is not in a run here yet.
+      {"model/loss scale: (good steps|skipped steps in a row)|model/rounded values", "more steps after an overflow"},
+      {".*LinkCourse/2:unsigned long", "a link that is busy at the end of a step"},
+      {".*VirtualCPorts/[01]:double", "a port that is busy at the end of a step"},
+      {".*Flow/5:MissingDigest/1:FateDigest/5:unsigned long", "a checked range that goes on with missing packets"},
+      {".*FlowTally/3:unsigned long", "a process that changes with the step"},
+      {".*LostCountTheory/3:CountMemory/.*", "a process with correlated messages"},
+      {".*VirtualTime/8:unsigned long", "a deadline"},
+      {".*TouchRCalls/0:map", "calls whose verdicts are open"},
+      {".*ResultSampler/0:array/SampleSums/[56]:double", "a bias of a class"},
+      {"network/1:double", "a stage that fails in the next step"},
+      {".*StaleMMemory/0:ElementType", "stale values of another type than float32"},
+      {".*GroupTimeline/0:CollectiveTiming/([01]:.*|2:map/pair/1:CollectiveTCourse/.*|[34]:map.*)",
+       "collectives that are repeated on links whose time is correlated"},
+  };
+  return all;
+}
+
+bool has_no_effect(const std::string& name) {
+  return std::ranges::any_of(without_effect(),
+                             [&name](const auto& entry) { return std::regex_match(name, std::regex(entry.first)); });
+}
+
+TEST(DroppedState, OfEachPartIsMissed) {
+  const TemporaryFolder folder;
+  std::set<std::string> unnoticed;
+  std::set<std::string> noticed;
+  const auto drop_each = [&](InterruptedRun& run) {
+    for (const std::string& name : run.names()) {
+      if (noticed.contains(name) || has_no_effect(name)) continue;
+      if (run.misses(name)) {
+        noticed.insert(name);
+        unnoticed.erase(name);
+      } else {
+        unnoticed.insert(name);
+      }
+    }
+  };
+  for (const json& changes : runs(folder.path())) {
+    SCOPED_TRACE(changes.dump());
+    InterruptedRun run(changes);
+    drop_each(run);
+    if (!changes.contains("time")) continue;
+    json next = changes;
+    next["start"] = {{"manifest", run.manifest()}};
+    next["parallel"]["data"] = 3;
+    InterruptedRun started(next, run.second());
+    drop_each(started);
+  }
+  for (const std::string& name : unnoticed) ADD_FAILURE() << name << ": no run misses it";
+}
+
+}  // namespace
+}  // namespace droptest::experiments

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of a run's state by name, and states of which one part is left out.
+#pragma once
+
+#include <cxxabi.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <regex>
+#include <set>
+#include <span>
+#include <string>
+#include <typeindex>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "experiments/checkpoint/rank_snapshot.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+
+/// A value or an object among the saved bytes. Its name is its path of types; members have their place, elements of
+/// containers have one name together.
+struct StatePart {
+  std::string name;
+  bool is_container = false;
+  std::size_t end = 0;
+  std::vector<std::unique_ptr<StatePart>> parts;
+};
+
+/// Without namespaces and template arguments.
+inline std::string short_name(const std::type_info& type) {
+  static std::mutex mutex;
+  static std::map<std::type_index, std::string> known;
+  const std::lock_guard lock(mutex);
+  std::string& name = known[type];
+  if (!name.empty()) return name;
+  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(type.name(), nullptr, nullptr, nullptr),
+                                                    std::free);
+  name = text == nullptr ? type.name() : text.get();
+  name = std::regex_replace(name.substr(0, name.find('<')), std::regex("\\(anonymous namespace\\)::|[a-z_0-9]+::"), "");
+  return name;
+}
+
+/// Passes a saving visit on, and notes its parts.
+class PartRecorder final : public sim::StateVisitor {
+ public:
+  PartRecorder(sim::StateVisitor& saver, StatePart& root) : saver_(saver), around_{{&root, 0}} {}
+  Turn turn() const override { return Turn::kSave; }
+  void bytes(std::span<std::byte> value) override {
+    saver_.bytes(value);
+    at_ += value.size();
+  }
+  void begin_part(const std::type_info& type, Place place) override {
+    auto& [parent, members] = around_.back();
+    auto part = std::make_unique<StatePart>();
+    const std::string type_name = short_name(type);
+    part->name = parent->name + "/" + (place == Place::kMember ? std::to_string(members++) + ":" : "") + type_name;
+    part->is_container = type_name == "vector" || type_name == "map" || type_name == "optional" ||
+                         type_name == "FlowLedger" || type_name == "basic_string";
+    StatePart* const added = part.get();
+    parent->parts.push_back(std::move(part));
+    around_.emplace_back(added, 0);
+  }
+  void end_part() override {
+    around_.back().first->end = at_;
+    around_.pop_back();
+  }
+
+ private:
+  sim::StateVisitor& saver_;
+  std::vector<std::pair<StatePart*, int>> around_;
+  std::size_t at_ = 0;
+};
+
+/// Passes a restoring visit on, but for the parts of one name: these stay as they are, as if no visit_state() knew
+/// them.
+class PartDropper final : public sim::StateVisitor {
+ public:
+  PartDropper(sim::StateVisitor& restorer, const StatePart& root, std::string name)
+      : restorer_(restorer), name_(std::move(name)), around_{{&root, 0}} {}
+  Turn turn() const override { return Turn::kRestore; }
+  void bytes(std::span<std::byte> value) override {
+    if (is_dropping_ != nullptr) return;
+    restorer_.bytes(value);
+    at_ += value.size();
+  }
+  void begin_part(const std::type_info& /*type*/, Place /*place*/) override {
+    auto& [parent, next] = around_.back();
+    const bool known = parent != nullptr && next < parent->parts.size();
+    const StatePart* const part = known ? parent->parts[next++].get() : nullptr;
+    around_.emplace_back(part, 0);
+    if (is_dropping_ == nullptr && part != nullptr && part->name == name_) is_dropping_ = part;
+  }
+  /// Passes over the bytes that were not asked for.
+  void end_part() override {
+    const StatePart* const part = around_.back().first;
+    around_.pop_back();
+    if (part == nullptr || (is_dropping_ != nullptr && part != is_dropping_)) return;
+    is_dropping_ = nullptr;
+    std::vector<std::byte> passed(part->end - at_);
+    restorer_.bytes(passed);
+    at_ = part->end;
+  }
+
+ private:
+  sim::StateVisitor& restorer_;
+  const std::string name_;
+  std::vector<std::pair<const StatePart*, std::size_t>> around_;
+  const StatePart* is_dropping_ = nullptr;
+  std::size_t at_ = 0;
+};
+
+/// Visits a model but for what has that name.
+class ModelPartDropper final : public models::StateVisitor {
+ public:
+  ModelPartDropper(models::StateVisitor& visitor, std::string name) : visitor_(visitor), name_(std::move(name)) {}
+  void number(std::string_view name, std::uint64_t& value) override {
+    if (name_ != "model/" + std::string(name)) visitor_.number(name, value);
+  }
+  void tensor(std::string_view name, const comm::Tensor& tensor, std::span<const models::TensorPiece> pieces,
+              models::Sharding sharding) override {
+    if (name_ != "model/" + std::string(name)) visitor_.tensor(name, tensor, pieces, sharding);
+  }
+
+ private:
+  models::StateVisitor& visitor_;
+  const std::string name_;
+};
+
+/// Notes the names of a model's parts.
+class ModelPartRecorder final : public models::StateVisitor {
+ public:
+  explicit ModelPartRecorder(std::set<std::string>& names) : names_(names) {}
+  void number(std::string_view name, std::uint64_t& /*value*/) override { names_.insert("model/" + std::string(name)); }
+  void tensor(std::string_view name, const comm::Tensor& /*tensor*/, std::span<const models::TensorPiece> /*pieces*/,
+              models::Sharding /*sharding*/) override {
+    names_.insert("model/" + std::string(name));
+  }
+
+ private:
+  std::set<std::string>& names_;
+};
+
+/// The parts of the states of a run's ranks at one checkpoint.
+class StateParts {
+ public:
+  /// Notes the parts of the checkpoint with that number, from 1 on, of the ranks that use the view. Thread safety: any.
+  TrainingState recording(int rank, TrainingState state, int checkpoint) {
+    TrainingState view = state;
+    view.visit_model = [this, state](models::StateVisitor& visitor) {
+      {
+        const std::lock_guard lock(mutex_);
+        ModelPartRecorder recorder(model_);
+        state.visit_model(recorder);
+      }
+      state.visit_model(visitor);
+    };
+    view.visit_network = [=, this](sim::StateVisitor& visitor) {
+      record(rank, "network", checkpoint, visitor, state.visit_network);
+    };
+    view.visit_progress = [=, this](sim::StateVisitor& visitor) {
+      record(rank, "progress", checkpoint, visitor, state.visit_progress);
+    };
+    return view;
+  }
+
+  /// Restores all parts but those of that name.
+  TrainingState without(const std::string& name, int rank, TrainingState state) const {
+    TrainingState view = state;
+    view.visit_model = [=](models::StateVisitor& visitor) {
+      ModelPartDropper dropper(visitor, name);
+      state.visit_model(dropper);
+    };
+    view.visit_network = [=, this](sim::StateVisitor& visitor) {
+      drop(name, rank, "network", visitor, state.visit_network);
+    };
+    view.visit_progress = [=, this](sim::StateVisitor& visitor) {
+      drop(name, rank, "progress", visitor, state.visit_progress);
+    };
+    return view;
+  }
+
+  /// Values and containers, on any rank. Sizes and keys of containers go with them.
+  std::set<std::string> names() const {
+    std::set<std::string> all = model_;
+    for (const auto& [place, root] : roots_) add_names(root, all);
+    return all;
+  }
+
+ private:
+  using Visit = std::function<void(sim::StateVisitor&)>;
+  void record(int rank, const std::string& kind, int checkpoint, sim::StateVisitor& visitor, const Visit& visit) {
+    if (visitor.turn() == sim::StateVisitor::Turn::kRestore) return visit(visitor);
+    {
+      const std::lock_guard lock(mutex_);
+      if (++saved_[{rank, kind}] != checkpoint) return visit(visitor);
+    }
+    StatePart root{kind, false, 0, {}};
+    PartRecorder recorder(visitor, root);
+    visit(recorder);
+    const std::lock_guard lock(mutex_);
+    roots_[{rank, kind}] = std::move(root);
+  }
+  void drop(const std::string& name, int rank, const std::string& kind, sim::StateVisitor& visitor,
+            const Visit& visit) const {
+    if (visitor.turn() == sim::StateVisitor::Turn::kSave) return visit(visitor);
+    PartDropper dropper(visitor, roots_.at({rank, kind}), name);
+    visit(dropper);
+  }
+  static void add_names(const StatePart& part, std::set<std::string>& all) {
+    const bool begins_with_key = part.name.ends_with("/pair") || part.name.ends_with("FlowLedger/Flow");
+    for (std::size_t i = part.is_container || begins_with_key ? 1 : 0; i < part.parts.size(); ++i) {
+      const StatePart& within = *part.parts[i];
+      if (within.parts.empty() || within.is_container) all.insert(within.name);
+      add_names(within, all);
+    }
+  }
+
+  mutable std::mutex mutex_;
+  std::map<std::pair<int, std::string>, StatePart> roots_;
+  std::map<std::pair<int, std::string>, int> saved_;
+  std::set<std::string> model_;
+};
+
+}  // namespace droptest::experiments
