@@ -39,7 +39,7 @@ def figures(experiment, tmp_path_factory):
     crossed = synthetic.write_sweep(
         tmp_path_factory.mktemp("crossed"), {"/network/loss": LOSSES}, repeat={"weights": 3, "network": 2}
     )
-    absent = {*timed, "variances", "links", "rate_map", "places", "recoveries"}
+    absent = {*timed, "variances", "links", "rate_map", "places", "recoveries", "time_shares"}
     drawn = {name: plots.draw(name, records) for name in plots.FIGURES if name not in absent}
     halves = [
         {half: {"loss": loss} for half, loss in zip(("reduce", "gather"), pair, strict=True)}
@@ -51,7 +51,16 @@ def figures(experiment, tmp_path_factory):
         tmp_path_factory.mktemp("chosen"), rates, seeds=2, best_over=["/training/learning_rate"],
         selection_losses=lambda point, seed: point["/training/learning_rate"],
     ))  # fmt: skip
+    out = tmp_path_factory.mktemp("wall")
+    run = out / synthetic.write_run(out, synthetic.BASE)
+    wall = {
+        "phases": {"products": 5, "evaluation": 2},
+        "communication": {"tp_forward": 3},
+        "waiting": {"tp_forward": 1},
+    }
+    synthetic.add_wall_seconds(run, lambda _: [wall] * 4)
     return drawn | {
+        "time_shares": plots.draw("time_shares", droptest.load(run)),
         "variances": plots.draw("variances", droptest.load(crossed)), "places": plots.draw("places", of_halves),
         "rate_map": plots.draw("rate_map", chosen), "winners": plots.draw("final_loss", chosen),
     }  # fmt: skip
@@ -70,6 +79,7 @@ def labels(figure):
         ("rate_map", ["validation loss (nats per token)", "packet loss rate"]),
         ("training_curves", ["validation loss (nats per token)", "training loss (nats per token)", "step"]),
         ("variances", ["standard deviation (nats per token)"]),
+        ("time_shares", ["share of the wall time (%)"]),
         ("threshold", ["packet loss rate (%)", "above lossless twin (% of its validation loss)"]),
         ("layers", ["NMSE (fraction)", "bias (RMS of exact)", "transformer block"]),
         ("divergence", ["RMS difference (parameter units)", "step"]),

@@ -27,21 +27,8 @@ RANK_1 = {
 }  # fmt: skip
 
 
-def usage(wall):
-    return {"resident_bytes": 1, "cpu_seconds": 1.0, "cpu_percent": 100.0, "wall_seconds": wall}
-
-
 def scaled(wall, factor):
     return {member: {name: factor * seconds for name, seconds in part.items()} for member, part in wall.items()}
-
-
-def add_seconds(folder, of_line):
-    """Puts ranks into every line of the run's metrics: of_line(step) -> wall_seconds by rank."""
-    path = folder / "metrics.jsonl"
-    lines = [json.loads(text) for text in path.read_text().splitlines()]
-    for line in lines:
-        line["ranks"] = [usage(wall) for wall in of_line(line["step"])]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def of_start(step):
@@ -54,7 +41,7 @@ def folder(tmp_path_factory):
     spec = copy.deepcopy(synthetic.BASE) | {"parallel": {"tensor": 2, "data": 2, "bucket_bytes": 65536}}
     out = tmp_path_factory.mktemp("wall")
     path = out / synthetic.write_run(out, spec)
-    add_seconds(path, of_start)
+    synthetic.add_wall_seconds(path, of_start)
     return path
 
 
@@ -105,7 +92,7 @@ def test_bottlenecks_say_what_would_help(found):
 def test_ranks_that_wait_in_turns_have_another_advice(tmp_path):
     path = tmp_path / synthetic.write_run(tmp_path, synthetic.BASE)
     wall = {"phases": {"products": 6.0}, "communication": {"tp_forward": 4.0}, "waiting": {"tp_forward": 3.0}}
-    add_seconds(path, lambda _: [wall, wall])
+    synthetic.add_wall_seconds(path, lambda _: [wall, wall])
     (one,) = wall_time.breakdowns(droptest.load(path))
     (waiting,) = [part for part in one.parts if part.part == "waiting"]
     assert waiting.severity == "high" and waiting.help.startswith("ranks wait in turns: 2 ranks of 1 thread(s)")
@@ -137,7 +124,7 @@ def test_a_sweep_has_a_row_for_each_point_over_its_seeds(tmp_path):
     for index, run in enumerate(json.loads((folder / "sweep.json").read_text())["runs"]):
         # The second seed of each point has twice the seconds: shares are means over seeds, whatever their length.
         wall = [scaled(RANK_0, 1 + index % 2), RANK_1] if index < 2 else [RANK_1, RANK_1]
-        add_seconds(folder / run["run_id"], lambda _, wall=wall: wall)
+        synthetic.add_wall_seconds(folder / run["run_id"], lambda _, wall=wall: wall)
     records = droptest.load(folder)
     lossless, lossy = wall_time.breakdowns(records)
     of = lambda one, name: next(part for part in one.parts if part.part == name)  # noqa: E731
@@ -166,7 +153,7 @@ def test_records_without_the_numbers_say_so(tmp_path, capsys):
     assert "an older version recorded the run" in section
     # Records of a version that did not tell waiting apart.
     old = [{k: v for k, v in wall.items() if k != "waiting"} for wall in (RANK_0, RANK_1)]
-    add_seconds(folder, lambda _: old)
+    synthetic.add_wall_seconds(folder, lambda _: old)
     assert main(["report", str(folder)]) == 0
     section = (folder / "report.html").read_text().split('<h2 id="wall">')[1].split("<h2")[0]
     assert "the records do not tell waiting and transfer apart" in section
