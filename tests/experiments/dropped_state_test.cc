@@ -267,6 +267,11 @@ bool has_no_effect(const std::string& name) {
 }
 
 TEST(DroppedState, OfEachPartIsMissed) {
+#if defined(__SANITIZE_ADDRESS__)
+  GTEST_SKIP() << "hundreds of child processes, which are slow with sanitizers";
+#elif defined(__has_feature)
+  if (__has_feature(address_sanitizer)) GTEST_SKIP() << "hundreds of child processes, which are slow with sanitizers";
+#endif
   const TemporaryFolder folder;
   std::set<std::string> unnoticed;
   std::set<std::string> noticed;
