@@ -266,6 +266,7 @@ class Resolver {
     resolve_precision(training, config_.device, where_, errors_);
     resolve_batch(training);
     resolve_optimizer(training);
+    resolve_dropout(training);
     config_.sharding.micro_batches = to_int(training["accumulation"]);
     if (training["gradient_norm"] == "own" && config_.sharding.shards_state()) {
       report("/training/gradient_norm", R"(got "own", want "agreed" with /parallel/zero )" +
@@ -301,6 +302,24 @@ class Resolver {
     }
     training.erase("optimizer");
     training.erase("momentum");
+  }
+
+  void resolve_dropout(json& training) {
+    if (!training.contains("dropout")) return;
+    json& dropout = training["dropout"];
+    if (dropout.is_number()) dropout = {{"attention", dropout}, {"residual", dropout}, {"embedding", dropout}};
+    const bool is_on = std::any_of(dropout.begin(), dropout.end(), [](const json& p) { return p != 0; });
+    if (is_on && config_.device == Device::kCuda) {
+      report("/training/dropout", "got " + quote_json(given_["training"]["dropout"]) +
+                                      R"( with /device "cuda", whose kernels have no dropout; want 0, or /device "cpu")");
+    }
+    const auto attention = config_.kernels.find("attention");
+    if (dropout["attention"] != 0 && attention != config_.kernels.end() && !attention->second.library.empty()) {
+      report("/training/dropout", "got " + quote_json(given_["training"]["dropout"]) +
+                                      " with the library of /kernels/attention, whose interface has no dropout; want 0 "
+                                      "for attention, or a kernel of droptest");
+    }
+    if (!is_on) training.erase("dropout");
   }
 
   /// Sequences of all replicas -> micro-batches of each.

@@ -37,6 +37,7 @@ Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& 
 void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> tokens,
                     std::span<const std::int32_t> targets) {
   rows_ = b.extents.batch.rows();
+  is_training_ = keep != Keep::kNothing;
   if (range_.has_embedding()) {
     ops_.take_tokens(tokens, b.tokens);
     if (keep != Keep::kNothing) ops_.group_tokens(tokens, b.extents.vocabulary, b.slot);
@@ -56,11 +57,12 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
     if (layer > range_.first) store_.release(layer - 1);
     if (layer + 1 < range_.last) store_.expect(layer + 1);
     attention_forward(layer, b);
-    pending = {a.norm.residual, a.output, attention(layer).second.weight + 1};
+    pending = {a.norm.residual, a.output, attention(layer).second.weight + 1,
+               residual_dropout(layer, Half::kAttention, b)};
     normalise(mlp(layer).norm, m.norm, pending);
     mlp_forward(layer, b);
     if (keep != Keep::kNothing) save_residuals(layer, b);
-    pending = {m.norm.residual, m.output, mlp(layer).second.weight + 1};
+    pending = {m.norm.residual, m.output, mlp(layer).second.weight + 1, residual_dropout(layer, Half::kMlp, b)};
   }
   if (range_.has_head()) {
     normalise(last_norm_, b.final_norm, pending);
@@ -83,6 +85,9 @@ void Stage::embed(StageBuffers& b) {
   ops_.join();
   ops_.add_positions(elements(weight(positions_).value, x.batch.first_position * x.width, x.batch.length * x.width),
                      x.batch.batch, x.batch.length, x.width, residual);
+  if (const DropoutMask mask = embedding_dropout(b); mask.is_on()) {
+    ops_.drop_elements(residual, mask, rows_, x.width, residual);
+  }
 }
 
 NormForward Stage::norm_behind(const std::optional<Pending>& pending) const {
@@ -91,6 +96,7 @@ NormForward Stage::norm_behind(const std::optional<Pending>& pending) const {
     n.residual = pending->residual;
     n.branch = pending->output;
     n.branch_bias = weight(pending->bias).value;
+    n.dropout = pending->dropout;
   }
   n.rows = rows_;
   n.width = config_.width;
@@ -129,7 +135,8 @@ void Stage::project_attention(int layer, StageBuffers& b) {
 
 void Stage::attend(int layer, StageBuffers& b) {
   const AttentionBuffers& a = b.attention[index(layer)];
-  ops_.attention_forward(a.qkv, b.extents.attention(), a.statistics, a.attended, b.attention_scratch);
+  ops_.attention_forward(a.qkv, b.extents.attention(), attention_dropout(layer, b), a.statistics, a.attended,
+                         b.attention_scratch);
 }
 
 void Stage::attention_forward(int layer, StageBuffers& b) {
@@ -177,16 +184,18 @@ void Stage::backward_inputs(StageBuffers& b, double scale, std::int64_t targets,
 
 void Stage::backward_weights(StageBuffers& b, GradientMode mode, Reports reports) {
   rows_ = b.extents.batch.rows();
+  is_training_ = true;
   for (int layer = range_.last - 1; layer >= range_.first; --layer) {
     const MlpBuffers& m = b.mlp[index(layer)];
     bring_residual_back(layer, Half::kMlp, b);
     mlp_again(layer, b);
-    mlp_weights(layer, b, mode, ops_.operand(m.grad_output, 1, b.rounded_gradients[0]),
+    mlp_weights(layer, b, mode, ops_.operand(branch_gradient(layer, Half::kMlp, b), 1, b.rounded_gradients[0]),
                 ops_.operand(m.grad_activated, 1, b.rounded_gradients[1]));
     const AttentionBuffers& a = b.attention[index(layer)];
     bring_residual_back(layer, Half::kAttention, b);
     attention_again(layer, b);
-    attention_weights(layer, b, mode, ops_.operand(a.grad_output, 1, b.rounded_gradients[0]),
+    attention_weights(layer, b, mode,
+                      ops_.operand(branch_gradient(layer, Half::kAttention, b), 1, b.rounded_gradients[0]),
                       ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]));
     if (reports == Reports::kReady) store_.on_gradient_ready(layer);
   }
@@ -196,26 +205,30 @@ void Stage::backward_part(StageBuffers& b, double scale, std::int64_t targets, G
                           Reports reports, Part part) {
   const GradientMode mode = store_.gradient_mode(losses_mode);
   rows_ = b.extents.batch.rows();
+  is_training_ = true;
   const StageExtents& x = b.extents;
   store_.acquire(kOutsideOfBlocks);
   store_.acquire(range_.last - 1);
   expect_residual(range_.last - 1, Half::kMlp, b);
   expect_residual(range_.last - 1, Half::kAttention, b);
   // The next norm adds the bias of a row-parallel layer to the residual stream. So the backward pass of that norm also
-  // sums the columns of the stream's gradient, which are the bias's gradient.
-  const std::size_t last_bias = mlp(range_.last - 1).second.weight + 1;
+  // sums the columns of the stream's gradient, which are the bias's gradient. With dropout they are not.
+  const auto bias_behind = [this](const Sublayer& sublayer) {
+    return drops_residuals() ? std::nullopt : std::optional(sublayer.second.weight + 1);
+  };
+  const std::optional<std::size_t> last_bias = bias_behind(mlp(range_.last - 1));
   if (range_.has_head()) {
     const auto count = static_cast<double>(targets);
     head_->forward_backward(b, scale / count, mode);
     ops_.sum_losses(b.losses, b.chunks.rows, count, losses_mode, Number::kLosses);
     normalise_backward(last_norm_, b.final_norm, last_bias, {}, grad_output(b), b, mode);
     if (!b.passed_gradient.bytes.empty()) ops_.convert(grad_output(b), b.passed_gradient);
-  } else {
+  } else if (last_bias) {
     NormBackward sum;
     sum.rows = rows_;
     sum.width = x.width;
     sum.grad_residual = grad_output(b);
-    sum.grad_branch_bias = weight(last_bias).gradient;
+    sum.grad_branch_bias = weight(*last_bias).gradient;
     sum.mode = mode;
     ops_.residual_backward(sum);
   }
@@ -226,8 +239,7 @@ void Stage::backward_part(StageBuffers& b, double scale, std::int64_t targets, G
     bring_residual_back(layer, Half::kMlp, b);
     mlp_again(layer, b);
     mlp_backward(layer, b, mode, part);
-    normalise_backward(mlp(layer).norm, m.norm, attention(layer).second.weight + 1, m.grad_output, a.grad_output, b,
-                       mode);
+    normalise_backward(mlp(layer).norm, m.norm, bias_behind(attention(layer)), m.grad_output, a.grad_output, b, mode);
     bring_residual_back(layer, Half::kAttention, b);
     attention_again(layer, b);
     attention_backward(layer, b, mode, part);
@@ -235,7 +247,7 @@ void Stage::backward_part(StageBuffers& b, double scale, std::int64_t targets, G
     comm::Tensor grad_before_block = b.grad_residual;
     if (layer > range_.first) {
       store_.acquire(layer - 1);  // this block's pass writes the gradient of one of its biases
-      bias_before = mlp(layer - 1).second.weight + 1;
+      bias_before = bias_behind(mlp(layer - 1));
       grad_before_block = b.mlp[index(layer - 1)].grad_output;
     }
     normalise_backward(attention(layer).norm, a.norm, bias_before, a.grad_output, grad_before_block, b, mode);
@@ -243,6 +255,9 @@ void Stage::backward_part(StageBuffers& b, double scale, std::int64_t targets, G
     store_.release(layer);
   }
   if (range_.has_embedding()) {
+    if (const DropoutMask mask = embedding_dropout(b); mask.is_on()) {
+      ops_.drop_elements(b.grad_residual, mask, rows_, x.width, b.grad_residual);
+    }
     // Positions of other parts of the sequences have no gradient here.
     const comm::Tensor positions = weight(positions_).gradient;
     if (mode == GradientMode::kSet) ops_.zero(positions);
@@ -297,7 +312,8 @@ void Stage::weight_gradient(const Linear& linear, const comm::Tensor& input, con
 void Stage::mlp_backward(int layer, StageBuffers& b, GradientMode mode, Part part) {
   const Sublayer& s = mlp(layer);
   const MlpBuffers& m = b.mlp[index(layer)];
-  const Operand grad_output = ops_.operand(m.grad_output, 1, b.rounded_gradients[0]);
+  const Operand grad_output =
+      ops_.operand(branch_gradient_with_bias(layer, Half::kMlp, b, mode), 1, b.rounded_gradients[0]);
   ops_.gelu_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), m.gelu_saved, mode,
                            weight(s.first.weight + 1), m.grad_activated);
   const Operand grad_hidden = ops_.operand(m.grad_activated, 1, b.rounded_gradients[1]);
@@ -317,10 +333,11 @@ void Stage::mlp_weights(int layer, StageBuffers& b, GradientMode mode, const Ope
 void Stage::attention_backward(int layer, StageBuffers& b, GradientMode mode, Part part) {
   const Sublayer& s = attention(layer);
   const AttentionBuffers& a = b.attention[index(layer)];
-  const Operand grad_output = ops_.operand(a.grad_output, 1, b.rounded_gradients[0]);
+  const Operand grad_output =
+      ops_.operand(branch_gradient_with_bias(layer, Half::kAttention, b, mode), 1, b.rounded_gradients[0]);
   ops_.linear_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), b.grad_attended);
-  ops_.attention_backward(b.grad_attended, a.qkv, a.attended, a.statistics, b.extents.attention(), a.grad_qkv,
-                          b.attention_backward_scratch);
+  ops_.attention_backward(b.grad_attended, a.qkv, a.attended, a.statistics, b.extents.attention(),
+                          attention_dropout(layer, b), a.grad_qkv, b.attention_backward_scratch);
   const Operand grad_qkv = ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]);
   begin_input_gradient(s.first, grad_qkv, b, messages_.attention_input_gradient(layer));
   if (part == Part::kWhole) attention_weights(layer, b, mode, grad_output, grad_qkv);

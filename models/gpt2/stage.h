@@ -75,11 +75,15 @@ class Stage {
     std::size_t norm = 0;
     Linear first, second;
   };
-  /// A sublayer's output that the next norm adds to the residual stream, with the bias that belongs to it.
+  /// A sublayer's output that the next norm adds to the residual stream, with the bias and the dropout that belong to
+  /// it.
   struct Pending {
     comm::Tensor residual, output;
     std::size_t bias = 0;
+    DropoutMask dropout{};
   };
+  /// The sublayers of a block.
+  enum class Half : std::uint8_t { kAttention, kMlp };
 
   ProductShape shape_of(const Linear& linear) const { return {rows_, linear.inputs, linear.outputs}; }
   Weight weight(std::size_t i) const { return store_.weight(i); }
@@ -102,10 +106,21 @@ class Stage {
   void partial_sum(const Linear& linear, const comm::Tensor& input, const comm::Tensor& output, StageBuffers& buffers);
   void sum_over_ranks(const comm::Tensor& output, StageBuffers& buffers, const comm::Message& about);
 
+  // Dropout: stage_dropout.cc.
+  /// Off in an evaluation.
+  DropoutMask mask_of(sim::Purpose purpose, double probability, int place, const StageBuffers& buffers) const;
+  DropoutMask residual_dropout(int layer, Half half, const StageBuffers& buffers) const;
+  DropoutMask attention_dropout(int layer, const StageBuffers& buffers) const;
+  DropoutMask embedding_dropout(const StageBuffers& buffers) const;
+  bool drops_residuals() const { return config_.dropout.residual > 0; }
+  /// The gradient of a sublayer output, from that of the residual stream behind it.
+  comm::Tensor branch_gradient(int layer, Half half, StageBuffers& buffers);
+  /// The same, with the gradient of the bias that is added to the output, where no norm has summed it.
+  comm::Tensor branch_gradient_with_bias(int layer, Half half, StageBuffers& buffers, GradientMode mode);
+
   // Blocks that are computed again: stage_recompute.cc.
   Recompute recompute_of(int layer) const { return options_.of(layer); }
   /// Whether the residual stream before that sublayer of a block leaves the slot between the passes.
-  enum class Half : std::uint8_t { kAttention, kMlp };
   bool leaves_slot(int layer, Half half) const;
   void save_residuals(int layer, StageBuffers& buffers);
   std::uint64_t key_of(int layer, Half half, const StageBuffers& buffers) const;
@@ -149,6 +164,7 @@ class Stage {
   std::size_t last_norm_ = 0;  ///< with a head
   std::unique_ptr<Head> head_;
   std::int64_t rows_ = 0;  ///< of the pass
+  bool is_training_ = false;  ///< the pass
   bool shares_tokens_ = false;
 };
 

@@ -16,13 +16,15 @@ StageExtents stage_extents(const Gpt2Config& config, const StageRange& range, in
   return {range,
           config.width,
           static_cast<std::int64_t>(part.heads.count),
+          static_cast<std::int64_t>(part.heads.first),
           config.width / config.heads,
           static_cast<std::int64_t>(part.hidden.count),
           {static_cast<std::int64_t>(part.vocabulary.first), static_cast<std::int64_t>(part.vocabulary.count)},
           static_cast<std::int64_t>(part.vocabulary.count + part.vocabulary_padding),
           batch,
           rank,
-          world_size};
+          world_size,
+          config.dropout};
 }
 
 void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, Keep keep, const SentPast& sent_past,
@@ -137,6 +139,7 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     }
   }
   working(b.grad_normalized, kWithin, types.activations, elems(rows, x.width));
+  working(b.grad_branch, kWithin, types.activations, x.dropout.residual > 0 ? elems(rows, x.width) : 0);
   working(b.grad_attended, kWithin, types.activations, elems(rows, x.attention_width()));
   statistics(b.norm_scratch, form.norm_scratch_elems(rows, x.width), Lifetime::kWorking);
   statistics(b.attention_backward_scratch, form.attention_backward_scratch_elems(x.attention()), Lifetime::kWorking);

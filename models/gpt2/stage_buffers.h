@@ -19,6 +19,7 @@ struct StageExtents {
   StageRange range;
   std::int64_t width = 0;
   std::int64_t heads = 0;  ///< of this rank
+  std::int64_t first_head = 0;
   std::int64_t head_width = 0;
   std::int64_t hidden = 0;              ///< columns of this rank
   TokenRange vocabulary;                ///< of this rank
@@ -26,6 +27,7 @@ struct StageExtents {
   BatchShape batch;
   int rank = 0;  ///< of tensor parallelism
   int ranks = 1;
+  DropoutConfig dropout{};
 
   AttentionShape attention() const { return {batch.batch, batch.length, heads, head_width}; }
   std::int64_t attention_width() const { return heads * head_width; }
@@ -90,6 +92,7 @@ struct StageBuffers {
   comm::Tensor rounded_gradients[2];  ///< likewise: of the two linear layers of a sublayer, the second one's first
   comm::Tensor grad_residual;         ///< [rows, width]: of the residual stream in front of the blocks
   comm::Tensor grad_normalized;       ///< [rows, width]
+  comm::Tensor grad_branch;           ///< [rows, width]: of a sublayer output before dropout; empty without dropout
   comm::Tensor grad_attended;         ///< [rows, heads, head width]
   comm::Tensor norm_scratch;
   comm::Tensor attention_backward_scratch;

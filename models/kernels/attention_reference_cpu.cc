@@ -35,6 +35,16 @@ void probabilities_of_row(const AttentionHead<T>& head, const AttentionShape& sh
   for (std::int64_t u = 0; u <= t; ++u) p[u] = static_cast<T>(std::exp(score(u) - largest) / sum);
 }
 
+/// factors[u] = that of dropout for key u of query t, 1 where it is off, for u from 0 to t.
+template <class T>
+void factors_of_row(const DropoutMask& mask, const AttentionShape& shape, std::int64_t index, std::int64_t t,
+                    T* factors) {
+  std::fill_n(factors, t + 1, T(1));
+  if (!mask.is_on()) return;
+  for_dropped_row<T>(dropout_of_query(mask, shape, index, t), mask.first_position, t + 1,
+                     [factors](std::int64_t u, T factor) { factors[u] = factor; });
+}
+
 /// to[d] = the sum over i from first to last of weight(i) rows[i, d].
 template <class T, class WeightOf>
 void weighted_rows(std::int64_t first, std::int64_t last, const WeightOf& weight, const T* rows, std::int64_t stride,
@@ -47,21 +57,24 @@ void weighted_rows(std::int64_t first, std::int64_t last, const WeightOf& weight
 }
 
 template <class T>
-void forward_of_head(const AttentionForwardTensors& tensors, const AttentionShape& shape, std::int64_t index, T* p) {
+void forward_of_head(const AttentionForwardTensors& tensors, const AttentionShape& shape, std::int64_t index, T* p,
+                     T* factors) {
   const AttentionHead<T> head = attention_head(tensors.qkv.as<T>(), shape, index);
   T* const output = tensors.output.as<T>().data() + head.output_offset;
   for (std::int64_t t = 0; t < shape.length; ++t) {
     probabilities_of_row(head, shape, t, p);
+    factors_of_row(tensors.dropout, shape, index, t, factors);
     weighted_rows<T>(
-        0, t, [p](std::int64_t u) { return static_cast<double>(p[u]); }, head.v, head.qkv_stride, shape.head_width,
-        output + t * head.output_stride);
+        0, t, [=](std::int64_t u) { return static_cast<double>(factors[u]) * static_cast<double>(p[u]); }, head.v,
+        head.qkv_stride, shape.head_width, output + t * head.output_stride);
   }
 }
 
-/// p and ds: the probabilities [T, T], and the gradients of the scores before they are scaled.
+/// p, ds and factors: the probabilities [T, T], the gradients of the scores before they are scaled, and the factors of
+/// dropout.
 template <class T>
 void backward_of_head(const AttentionBackwardTensors& tensors, const AttentionShape& shape, std::int64_t index, T* p,
-                      T* ds) {
+                      T* ds, T* factors) {
   const AttentionHead<T> head = attention_head(tensors.qkv.as<T>(), shape, index);
   const std::int64_t length = shape.length;
   const std::int64_t width = shape.head_width;
@@ -73,9 +86,12 @@ void backward_of_head(const AttentionBackwardTensors& tensors, const AttentionSh
   for (std::int64_t t = 0; t < length; ++t) {
     T* const p_row = p + t * length;
     T* const ds_row = ds + t * length;
+    T* const f_row = factors + t * length;
     probabilities_of_row(head, shape, t, p_row);
+    factors_of_row(tensors.dropout, shape, index, t, f_row);
     const auto grad_p = [&](std::int64_t u) {
-      return inner_product(grad_output + t * head.output_stride, head.v + u * stride, width);
+      return static_cast<double>(f_row[u]) *
+             inner_product(grad_output + t * head.output_stride, head.v + u * stride, width);
     };
     double mean = 0;  // of the gradients, weighted by the probabilities
     for (std::int64_t u = 0; u <= t; ++u) mean += static_cast<double>(p_row[u]) * grad_p(u);
@@ -83,7 +99,9 @@ void backward_of_head(const AttentionBackwardTensors& tensors, const AttentionSh
       ds_row[u] = static_cast<T>(static_cast<double>(p_row[u]) * (grad_p(u) - mean) * attention_scale(shape));
     }
   }
-  const auto p_at = [&](std::int64_t t, std::int64_t u) { return static_cast<double>(p[t * length + u]); };
+  const auto p_at = [&](std::int64_t t, std::int64_t u) {
+    return static_cast<double>(factors[t * length + u]) * static_cast<double>(p[t * length + u]);
+  };
   const auto ds_at = [&](std::int64_t t, std::int64_t u) { return static_cast<double>(ds[t * length + u]); };
   for (std::int64_t i = 0; i < length; ++i) {
     weighted_rows<T>(
@@ -100,18 +118,20 @@ class ReferenceAttention final : public AttentionKernel {
  public:
   std::uint64_t statistics_elems(const AttentionShape& /*shape*/) const override { return 0; }
   std::uint64_t forward_scratch_elems(const AttentionShape& shape, int threads) const override {
-    return static_cast<std::uint64_t>(threads) * static_cast<std::uint64_t>(shape.length);
+    return static_cast<std::uint64_t>(threads) * static_cast<std::uint64_t>(2 * shape.length);
   }
   std::uint64_t backward_scratch_elems(const AttentionShape& shape, int threads) const override {
-    return static_cast<std::uint64_t>(threads) * static_cast<std::uint64_t>(2 * shape.length * shape.length);
+    return static_cast<std::uint64_t>(threads) * static_cast<std::uint64_t>(3 * shape.length * shape.length);
   }
+  bool takes_dropout() const override { return true; }
   void forward(const AttentionForwardTensors& tensors, const AttentionShape& shape,
                const KernelTarget& target) const override {
     visit_host_floats(tensors.qkv.type, [&](auto type) {
       using T = typename decltype(type)::type;
       for_chunks_by_worker(
           shape.batch * shape.heads, 1, *target.team, [&](Team::Worker worker, std::int64_t index, std::int64_t) {
-            forward_of_head<T>(tensors, shape, index, tensors.scratch.as<T>().data() + worker * shape.length);
+            T* const own = tensors.scratch.as<T>().data() + worker * 2 * shape.length;
+            forward_of_head<T>(tensors, shape, index, own, own + shape.length);
           });
     });
   }
@@ -122,8 +142,8 @@ class ReferenceAttention final : public AttentionKernel {
       using T = typename decltype(type)::type;
       for_chunks_by_worker(shape.batch * shape.heads, 1, *target.team,
                            [&](Team::Worker worker, std::int64_t index, std::int64_t) {
-                             T* const own = tensors.scratch.as<T>().data() + worker * 2 * pairs;
-                             backward_of_head<T>(tensors, shape, index, own, own + pairs);
+                             T* const own = tensors.scratch.as<T>().data() + worker * 3 * pairs;
+                             backward_of_head<T>(tensors, shape, index, own, own + pairs, own + 2 * pairs);
                            });
     });
   }

@@ -227,13 +227,21 @@ class CudaOps final : public Ops {
                                static_cast<float>(grad_output.factor), span_of<E>(saved), span_of<E>(grad_input));
   }
 
-  void attention_forward(ConstTensor qkv, const AttentionShape& shape, Tensor statistics, Tensor output,
-                         Tensor scratch) override {
+  void attention_forward(ConstTensor qkv, const AttentionShape& shape, const DropoutMask& dropout, Tensor statistics,
+                         Tensor output, Tensor scratch) override {
+    DROPTEST_CHECK(!dropout.is_on(), "dropout on a device");
     form_.attention().forward({qkv, statistics, output, scratch}, shape, {nullptr, &stream_});
   }
   void attention_backward(ConstTensor grad_output, ConstTensor qkv, ConstTensor output, ConstTensor statistics,
-                          const AttentionShape& shape, Tensor grad_qkv, Tensor scratch) override {
+                          const AttentionShape& shape, const DropoutMask& dropout, Tensor grad_qkv,
+                          Tensor scratch) override {
+    DROPTEST_CHECK(!dropout.is_on(), "dropout on a device");
     form_.attention().backward({grad_output, qkv, output, statistics, grad_qkv, scratch}, shape, {nullptr, &stream_});
+  }
+
+  void drop_elements(ConstTensor /*from*/, const DropoutMask& /*mask*/, std::int64_t /*rows*/, std::int64_t /*width*/,
+                     Tensor /*to*/) override {
+    DROPTEST_CHECK(false, "dropout on a device");
   }
 
   void row_maxima(const LogitBlock& b) override { models::row_maxima<E>(b, stream_); }

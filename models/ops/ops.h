@@ -15,6 +15,7 @@
 #include "models/kernels/adamw.h"
 #include "models/kernels/attention.h"
 #include "models/kernels/cross_entropy.h"
+#include "models/kernels/dropout.h"
 #include "models/kernels/embedding.h"
 #include "models/kernels/layernorm.h"
 #include "models/kernels/sgd.h"
@@ -146,12 +147,17 @@ class Ops {
                                    comm::ConstTensor saved, GradientMode mode, const Weight& bias,
                                    comm::Tensor grad_input) = 0;
 
-  /// Causal. Shapes: AttentionShape's; statistics and scratch as OpsForm says.
-  virtual void attention_forward(comm::ConstTensor qkv, const AttentionShape& shape, comm::Tensor statistics,
-                                 comm::Tensor output, comm::Tensor scratch) = 0;
+  /// Causal, with the mask's dropout of probabilities. Shapes: AttentionShape's; statistics and scratch as OpsForm says.
+  virtual void attention_forward(comm::ConstTensor qkv, const AttentionShape& shape, const DropoutMask& dropout,
+                                 comm::Tensor statistics, comm::Tensor output, comm::Tensor scratch) = 0;
   virtual void attention_backward(comm::ConstTensor grad_output, comm::ConstTensor qkv, comm::ConstTensor output,
-                                  comm::ConstTensor statistics, const AttentionShape& shape, comm::Tensor grad_qkv,
-                                  comm::Tensor scratch) = 0;
+                                  comm::ConstTensor statistics, const AttentionShape& shape, const DropoutMask& dropout,
+                                  comm::Tensor grad_qkv, comm::Tensor scratch) = 0;
+
+  /// to = from with elements set to zero; the backward pass of that, too. The two may be one tensor. Shapes: [rows,
+  /// width].
+  virtual void drop_elements(comm::ConstTensor from, const DropoutMask& mask, std::int64_t rows, std::int64_t width,
+                             comm::Tensor to) = 0;
 
   /// The pieces of a cross-entropy over ranks. row_maxima() sets `largest`. exponential_sums() sets `sums` and
   /// `predicted` (the target's logit less the largest, 0 where the target is another rank's), and may leave the

@@ -201,21 +201,27 @@ class DryRun final : public PlannerOps {
     use_too({"gradient of the bias before GELU", bias.gradient, shape.inputs});
   }
 
-  void attention_forward(ConstTensor qkv, const AttentionShape& shape, Tensor statistics, Tensor output,
-                         Tensor scratch) override {
+  void attention_forward(ConstTensor qkv, const AttentionShape& shape, const DropoutMask& /*dropout*/,
+                         Tensor statistics, Tensor output, Tensor scratch) override {
     use({{"queries, keys and values", qkv, 3 * elems_of(shape)},
          {"attention's statistics", statistics, static_cast<std::int64_t>(form_.attention_statistics_elems(shape))},
          {"attention's output", output, elems_of(shape)},
          {"attention's scratch", scratch, static_cast<std::int64_t>(form_.attention_forward_scratch_elems(shape))}});
   }
   void attention_backward(ConstTensor grad_output, ConstTensor qkv, ConstTensor output, ConstTensor statistics,
-                          const AttentionShape& shape, Tensor grad_qkv, Tensor scratch) override {
+                          const AttentionShape& shape, const DropoutMask& /*dropout*/, Tensor grad_qkv,
+                          Tensor scratch) override {
     use({{"gradient of attention's output", grad_output, elems_of(shape)},
          {"queries, keys and values", qkv, 3 * elems_of(shape)},
          {"attention's output", output, elems_of(shape)},
          {"attention's statistics", statistics, static_cast<std::int64_t>(form_.attention_statistics_elems(shape))},
          {"gradient of queries, keys and values", grad_qkv, 3 * elems_of(shape)},
          {"attention's scratch", scratch, static_cast<std::int64_t>(form_.attention_backward_scratch_elems(shape))}});
+  }
+
+  void drop_elements(ConstTensor from, const DropoutMask& /*mask*/, std::int64_t rows, std::int64_t width,
+                     Tensor to) override {
+    use({{"values before dropout", from, rows * width}, {"values after dropout", to, rows * width}});
   }
 
   void row_maxima(const LogitBlock& rows) override { use_rows(rows); }

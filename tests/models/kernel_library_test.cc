@@ -52,9 +52,9 @@ Numbers results_with(const HostOpsOptions& options, comm::Communicator& group) {
   const Tensor statistics = room(ops->form().attention_statistics_elems(shape));
   const Tensor output = b.activations(2, rows * width);
   const Tensor grad_qkv = b.activations(3, 3 * rows * width);
-  ops->attention_forward(qkv, shape, statistics, output, room(ops->form().attention_forward_scratch_elems(shape)));
+  ops->attention_forward(qkv, shape, {}, statistics, output, room(ops->form().attention_forward_scratch_elems(shape)));
   b.keep(output);
-  ops->attention_backward(b.activations(4, rows * width), qkv, output, statistics, shape, grad_qkv,
+  ops->attention_backward(b.activations(4, rows * width), qkv, output, statistics, shape, {}, grad_qkv,
                           room(ops->form().attention_backward_scratch_elems(shape)));
   b.keep(grad_qkv);
   const ProductShape product{rows, width, 70};

@@ -72,8 +72,11 @@ class Batches {
         if (place % 5 == 0 || place < kLength - 1) targets_.back()[static_cast<std::size_t>(i)] = kIgnoredTarget;
       }
     }
-    for (std::size_t m = 0; m < tokens_.size(); ++m)
-      all_.push_back({tokens_[m], targets_[m], {run.sequences, kLength}});
+    for (std::size_t m = 0; m < tokens_.size(); ++m) {
+      const std::int64_t first = (static_cast<std::int64_t>(m) * run.data + data_rank) * run.sequences;
+      all_.push_back(
+          {tokens_[m], targets_[m], {run.sequences, kLength, 0, static_cast<std::uint64_t>(step) + 1, first}});
+    }
   }
   Batches(const Batches&) = delete;
   Batches& operator=(const Batches&) = delete;
