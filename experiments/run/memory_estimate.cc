@@ -45,7 +45,7 @@ struct OwnStages {
 
 OwnStages stages_of(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
                     int pipeline_rank) {
-  const models::SlotOptions options = config.memory.options(config.model.layers);
+  const models::SlotOptions options = slot_options(config);
   const models::BatchShape shape{config.training.batch_sequences, config.training.sequence_tokens};
   const int tensor = config.parallel.tensor;
   OwnStages own;
@@ -109,7 +109,7 @@ bool is_possible(const RunConfig& config) { return !config.memory.place.cut || w
 MemoryEstimate estimate_memory(const RunConfig& config) {
   const std::unique_ptr<models::OpsForm> form = ops_form(config);
   const auto plan = pipeline_plan(config);
-  const models::SlotOptions options = config.memory.options(config.model.layers);
+  const models::SlotOptions options = slot_options(config);
   const models::BatchShape shape{config.training.batch_sequences, config.training.sequence_tokens};
   MemoryEstimate most;
   std::uint64_t of_all = 0;

@@ -124,7 +124,8 @@ std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config) {
     if (!config.network.of(traffic_class) || planned_collectives(config, traffic_class).empty()) continue;
     const std::uint64_t once = packets_of_class(config, traffic_class);
     std::uint64_t& count = packets[std::string(sim::traffic_class_name(traffic_class))];
-    if (traffic_class == TrafficClass::kEmbeddingGradient || traffic_class == TrafficClass::kTpRecomputation) {
+    if (traffic_class == TrafficClass::kEmbeddingGradient || traffic_class == TrafficClass::kTpRecomputation ||
+        traffic_class == TrafficClass::kSequenceBackward) {
       count = once * config.training.steps;
     } else if (traffic_class == TrafficClass::kDpGradient) {
       count = once * (config.sharding.reduces_each() ? batches : config.training.steps);

@@ -54,6 +54,12 @@ models::SlotOptions MemoryConfig::options(int layers) const {
   return options;
 }
 
+models::SlotOptions slot_options(const RunConfig& config) {
+  models::SlotOptions options = config.memory.options(config.model.layers);
+  options.tensor_sequence = config.tensor_sequence;
+  return options;
+}
+
 std::string why_ranks_differ(const RunConfig& config) {
   for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
     const auto& network = config.network.of(of);
@@ -69,7 +75,7 @@ std::string why_ranks_differ(const RunConfig& config) {
 MemoryConfig memory_of_strategy(const MemoryStrategy& strategy, const RunConfig& config) {
   MemoryConfig memory = config.memory;
   memory.recompute = strategy.recompute;
-  memory.place = {strategy.cut && config.parallel.tensor > 1, strategy.offload};
+  memory.place = {strategy.cut && config.parallel.tensor > 1 && !config.tensor_sequence, strategy.offload};
   return memory;
 }
 
@@ -116,6 +122,11 @@ void resolve_memory(json& spec, const std::string& where, RunConfig& config, std
     report("every", std::to_string(memory.every) + ", want at most " + std::to_string(config.model.layers) +
                         ", the blocks of the model");
   }
+  if (memory.place.cut && config.tensor_sequence) {
+    report("cut",
+           "true with /parallel/tensor_sequence true, whose ranks have residual streams of their own tokens alone; want "
+           "no cut");
+  }
   if (memory.place.cut && config.parallel.tensor == 1) {
     report("cut", "true with /parallel/tensor 1, want several tensor-parallel ranks, or no cut");
   }
@@ -138,6 +149,18 @@ void check_memory(const json& given, const std::string& where, const RunConfig& 
     report("cut", "a cut of saved activations, but " + why +
                       ", so that activations of tensor-parallel ranks may differ; want \"cut\": false, or " +
                       "network path \"contribution\" or consistency \"shared\" for tensor-parallel classes alone");
+  }
+  // A block that is computed again gathers its input a second time, with losses of its own.
+  for (const sim::TrafficClass of : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {
+    const auto& network = config.network.of(of);
+    if (!config.tensor_sequence || config.memory.recompute != Recompute::kBlock || !network || !loses(network->gather))
+      continue;
+    report("recompute", "\"full\" with /parallel/tensor_sequence true, whose blocks gather their inputs again, and a " +
+                            std::string("network that loses gathered values of ") +
+                            std::string(sim::traffic_class_name(of)) +
+                            ", so that a block would be computed from other values than in the forward pass; want "
+                            "\"selective\" or \"none\", or no loss in that half");
+    break;
   }
   if (config.memory.traffic == models::RecomputeTraffic::kSent && (has_deadline || comm::keeps_time(config.network))) {
     report("recompute_traffic",

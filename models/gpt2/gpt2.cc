@@ -48,7 +48,9 @@ Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerCo
       ranks_(ranks),
       ops_(std::move(ops)),
       store_(stage_tensors(config, own_ranges(config, ranks.pipeline), ops_->world_size(), ops_->rank()), *ops_,
-             ranks.data),
+             ranks.data,
+             options.tensor_sequence ? ParameterStore::ReplicatedGradients::kOfOwnTokens
+                                     : ParameterStore::ReplicatedGradients::kWhole),
       optimizer_(store_, optimizer, *ops_),
       squares_(store_, *ops_, ranks.data.group),
       stages_(make_stages(options)) {

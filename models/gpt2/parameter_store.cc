@@ -24,7 +24,8 @@ Holds holds_rounded(const ShardOptions& options) { return options.shards_values(
 
 }  // namespace
 
-ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const DataParallel& data)
+ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const DataParallel& data,
+                               ReplicatedGradients replicated)
     : table_(std::move(tensors)),
       plan_(table_, comm::element_bytes(ops.form().types().parameters), data.sharding, data.ranks(), data.rank()),
       ops_(ops),
@@ -42,6 +43,7 @@ ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const 
     }
     rounded_ranges_ = ops.make_ranges(std::move(ranges));
   }
+  if (replicated == ReplicatedGradients::kOfOwnTokens && ops.world_size() > 1) partial_ = table_.replicated_runs();
   if (data.ranks() > 1) traffic_.emplace(*data.group, table_, plan_, ops_, values_, rounded_, gradients_);
 }
 
@@ -90,8 +92,18 @@ void ParameterStore::release(int layer) {
 
 void ParameterStore::on_gradient_ready(int layer) {
   const std::size_t unit = unit_of(layer);
+  if (is_last_pass_ || plan_.options().reduces_each()) sum_replicated_gradients(unit);
   if (traffic_ && unit < table_.units.size()) traffic_->gradients_ready(unit);
   if (gradient_ready_) gradient_ready_(layer);
+}
+
+void ParameterStore::sum_replicated_gradients(std::size_t unit) {
+  for (const ReplicatedRun& run : partial_) {
+    if (run.unit != unit) continue;
+    ops_.begin_all_reduce(gradients_.part(run.offset, run.count), comm::ReduceOp::kSum,
+                          {sim::TrafficClass::kSequenceBackward, run.name, table_.units[unit].layer});
+  }
+  ops_.join();
 }
 
 GradientMode ParameterStore::gradient_mode(GradientMode of_sum) const {
@@ -99,6 +111,7 @@ GradientMode ParameterStore::gradient_mode(GradientMode of_sum) const {
 }
 
 void ParameterStore::expect_gradients(int so_far, bool last) {
+  is_last_pass_ = last;
   if (!traffic_) return;
   if (plan_.options().reduces_each()) {
     finish_gradients();

@@ -47,7 +47,11 @@ class ParameterStore {
  public:
   /// Gradients are zero, values zero on the host and unspecified on a device. The operations are borrowed. Throws:
   /// ConfigError for options of sharding without meaning.
-  ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const DataParallel& data = {});
+  /// Whether each tensor-parallel rank has the gradients of replicated tensors from its own tokens alone. The store
+  /// adds them up over the operations' group when they are ready, before replicas reduce them: class sequence_backward.
+  enum class ReplicatedGradients : std::uint8_t { kWhole, kOfOwnTokens };
+  ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const DataParallel& data = {},
+                 ReplicatedGradients replicated = ReplicatedGradients::kWhole);
 
   const ParameterTable& table() const { return table_; }
   const std::vector<Gpt2Tensor>& tensors() const { return table_.tensors; }
@@ -125,6 +129,7 @@ class ParameterStore {
   bool copies_are_apart() const { return ops_.stream() != nullptr || plan_.options().shards_values(); }
   template <class T>
   void make_host_parameters();
+  void sum_replicated_gradients(std::size_t unit);
   std::span<std::byte> copy_of(std::size_t arena);
 
   ParameterTable table_;
@@ -137,7 +142,9 @@ class ParameterStore {
   std::unique_ptr<Ops::Ranges> rounded_ranges_;
   std::optional<ParameterTraffic> traffic_;
   std::function<void(int)> gradient_ready_;
-  ZeroedMemory copies_;  ///< values and gradients in host memory, from when they are first asked for
+  std::vector<ReplicatedRun> partial_;  ///< gradients that are summed over tensor-parallel ranks
+  bool is_last_pass_ = false;           ///< of the step
+  ZeroedMemory copies_;                 ///< values and gradients in host memory, from when they are first asked for
   std::variant<std::vector<Parameter<float>>, std::vector<Parameter<double>>> host_;
 };
 

@@ -11,6 +11,7 @@
 #include "models/gpt2/gpt2_config.h"
 #include "models/gpt2/gpt2_messages.h"
 #include "models/gpt2/head.h"
+#include "models/gpt2/layer_boundary.h"
 #include "models/gpt2/parameter_store.h"
 #include "models/gpt2/stage_buffers.h"
 #include "models/gpt2/stage_range.h"
@@ -31,8 +32,8 @@ class Stage {
   Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& store, Ops& ops,
         const SlotOptions& options = {});
 
-  /// The residual stream [rows, width] before the first block: where the range has no embedding, the caller writes it
-  /// before forward().
+  /// The residual stream [own rows, width] before the first block: where the range has no embedding, the caller writes
+  /// it before forward().
   static comm::Tensor input(StageBuffers& slot) { return slot.attention.front().norm.residual; }
   /// The residual stream after the last block: where the range has no head, forward() leaves it there.
   static comm::Tensor output(StageBuffers& slot) { return slot.output; }
@@ -63,7 +64,8 @@ class Stage {
   void share_tokens() { shares_tokens_ = true; }
 
  private:
-  enum class Part : std::uint8_t { kWhole, kInputs };
+  /// What a backward pass computes.
+  enum class Part : std::uint8_t { kWhole, kInputs, kWeights };
   /// A linear layer: where its weight is in the store, followed by its bias; and its extents for any rows.
   struct Linear {
     std::size_t weight = 0;
@@ -92,7 +94,9 @@ class Stage {
   /// Of a block of the range, in arrays.
   std::size_t index(int layer) const { return static_cast<std::size_t>(layer - range_.first); }
 
+  void begin_pass(const StageBuffers& buffers);
   void embed(StageBuffers& buffers);
+  void embedding_backward(StageBuffers& buffers, GradientMode mode);
   /// The sum in front of a norm.
   NormForward norm_behind(const std::optional<Pending>& pending) const;
   void normalise(std::size_t norm, NormBuffers& buffers, const std::optional<Pending>& pending);
@@ -113,10 +117,12 @@ class Stage {
   DropoutMask attention_dropout(int layer, const StageBuffers& buffers) const;
   DropoutMask embedding_dropout(const StageBuffers& buffers) const;
   bool drops_residuals() const { return config_.dropout.residual > 0; }
-  /// The gradient of a sublayer output, from that of the residual stream behind it.
+  /// The gradient of a sublayer output, from that of the residual stream behind it: of this rank's tokens.
   comm::Tensor branch_gradient(int layer, Half half, StageBuffers& buffers);
-  /// The same, with the gradient of the bias that is added to the output, where no norm has summed it.
-  comm::Tensor branch_gradient_with_bias(int layer, Half half, StageBuffers& buffers, GradientMode mode);
+  /// That of all ranks' tokens, with the gradient of the output's bias, where no norm has summed it. It is gathered
+  /// once: a pass of weights alone finds it in the slot.
+  comm::Tensor gathered_branch_gradient(int layer, Half half, StageBuffers& buffers, GradientMode mode);
+  comm::Tensor branch_gradient_of_weights(int layer, Half half, StageBuffers& buffers);
 
   // Blocks that are computed again: stage_recompute.cc.
   Recompute recompute_of(int layer) const { return options_.of(layer); }
@@ -129,9 +135,10 @@ class Stage {
   void expect_residual(int layer, Half half, const StageBuffers& buffers);
   /// Whether a block sends its sums over ranks again.
   bool sends_again(int layer) const { return options_.sends_again(layer) && ops_.world_size() > 1; }
-  /// The activations of a sublayer that the forward pass has not saved.
-  void attention_again(int layer, StageBuffers& buffers);
-  void mlp_again(int layer, StageBuffers& buffers);
+  /// The activations of a sublayer that the forward pass has not saved, and where tokens are cut the sublayer's input
+  /// of all ranks, which gradients of weights read.
+  void attention_again(int layer, StageBuffers& buffers, Part part);
+  void mlp_again(int layer, StageBuffers& buffers, Part part);
 
   void backward_part(StageBuffers& buffers, double scale, std::int64_t targets, GradientMode losses_mode,
                      Reports reports, Part part);
@@ -163,8 +170,10 @@ class Stage {
   std::size_t positions_ = 0;  ///< with an embedding
   std::size_t last_norm_ = 0;  ///< with a head
   std::unique_ptr<Head> head_;
-  std::int64_t rows_ = 0;  ///< of the pass
-  bool is_training_ = false;  ///< the pass
+  LayerBoundary boundary_;
+  std::int64_t rows_ = 0;      ///< of the pass: those of all ranks, which shared layers compute with
+  std::int64_t own_rows_ = 0;  ///< of the residual stream here
+  bool is_training_ = false;   ///< the pass
   bool shares_tokens_ = false;
 };
 

@@ -15,6 +15,7 @@ DropoutMask Stage::mask_of(sim::Purpose purpose, double probability, int place, 
   mask.first_sample = batch.first_sample;
   mask.length = batch.length;
   mask.first_position = batch.first_position;
+  mask.first_row = b.extents.cut().first_row();
   return mask;
 }
 
@@ -37,21 +38,30 @@ comm::Tensor Stage::branch_gradient(int layer, Half half, StageBuffers& b) {
   const comm::Tensor& of_stream =
       half == Half::kMlp ? b.mlp[index(layer)].grad_output : b.attention[index(layer)].grad_output;
   if (!drops_residuals()) return of_stream;
-  ops_.drop_elements(of_stream, residual_dropout(layer, half, b), rows_, config_.width, b.grad_branch);
+  ops_.drop_elements(of_stream, residual_dropout(layer, half, b), own_rows_, config_.width, b.grad_branch);
   return b.grad_branch;
 }
 
-comm::Tensor Stage::branch_gradient_with_bias(int layer, Half half, StageBuffers& b, GradientMode mode) {
+comm::Tensor Stage::gathered_branch_gradient(int layer, Half half, StageBuffers& b, GradientMode mode) {
+  const bool is_mlp = half == Half::kMlp;
   const comm::Tensor gradient = branch_gradient(layer, half, b);
-  if (!drops_residuals()) return gradient;
-  NormBackward sum;
-  sum.rows = rows_;
-  sum.width = config_.width;
-  sum.grad_residual = gradient;
-  sum.grad_branch_bias = weight((half == Half::kMlp ? mlp(layer) : attention(layer)).second.weight + 1).gradient;
-  sum.mode = mode;
-  ops_.residual_backward(sum);
-  return gradient;
+  if (drops_residuals()) {
+    NormBackward sum;
+    sum.rows = own_rows_;
+    sum.width = config_.width;
+    sum.grad_residual = gradient;
+    sum.grad_branch_bias = weight((is_mlp ? mlp(layer) : attention(layer)).second.weight + 1).gradient;
+    sum.mode = mode;
+    ops_.residual_backward(sum);
+  }
+  return boundary_.gather(gradient,
+                          is_mlp ? b.mlp[index(layer)].grad_gathered : b.attention[index(layer)].grad_gathered, b,
+                          is_mlp ? messages_.mlp_output_gradient(layer) : messages_.attention_output_gradient(layer));
+}
+
+comm::Tensor Stage::branch_gradient_of_weights(int layer, Half half, StageBuffers& b) {
+  if (!b.extents.cuts_tokens()) return branch_gradient(layer, half, b);
+  return half == Half::kMlp ? b.mlp[index(layer)].grad_gathered : b.attention[index(layer)].grad_gathered;
 }
 
 }  // namespace droptest::models

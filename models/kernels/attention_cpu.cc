@@ -182,9 +182,11 @@ template void attention_forward<float>(std::span<const float>, const AttentionSh
 template void attention_forward<double>(std::span<const double>, const AttentionShape&, std::span<double>,
                                         std::span<double>, std::span<double>, const Team&, const DropoutMask&);
 template void attention_backward<float>(std::span<const float>, std::span<const float>, std::span<const float>,
-                                        const AttentionShape&, std::span<float>, std::span<float>, const Team&, const DropoutMask&);
+                                        const AttentionShape&, std::span<float>, std::span<float>, const Team&,
+                                        const DropoutMask&);
 template void attention_backward<double>(std::span<const double>, std::span<const double>, std::span<const double>,
-                                         const AttentionShape&, std::span<double>, std::span<double>, const Team&, const DropoutMask&);
+                                         const AttentionShape&, std::span<double>, std::span<double>, const Team&,
+                                         const DropoutMask&);
 
 namespace {
 

@@ -128,11 +128,11 @@ class ReferenceAttention final : public AttentionKernel {
                const KernelTarget& target) const override {
     visit_host_floats(tensors.qkv.type, [&](auto type) {
       using T = typename decltype(type)::type;
-      for_chunks_by_worker(
-          shape.batch * shape.heads, 1, *target.team, [&](Team::Worker worker, std::int64_t index, std::int64_t) {
-            T* const own = tensors.scratch.as<T>().data() + worker * 2 * shape.length;
-            forward_of_head<T>(tensors, shape, index, own, own + shape.length);
-          });
+      for_chunks_by_worker(shape.batch * shape.heads, 1, *target.team,
+                           [&](Team::Worker worker, std::int64_t index, std::int64_t) {
+                             T* const own = tensors.scratch.as<T>().data() + worker * 2 * shape.length;
+                             forward_of_head<T>(tensors, shape, index, own, own + shape.length);
+                           });
     });
   }
   void backward(const AttentionBackwardTensors& tensors, const AttentionShape& shape,

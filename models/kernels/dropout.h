@@ -23,8 +23,8 @@ struct DropoutConfig {
 };
 
 /// The mask of one tensor of a micro-batch: a pure function of the numbers below and of an element's sample, position,
-/// head and column in the whole batch. So the layout of ranks has no part in it, nothing is saved for the backward pass,
-/// and a pass that is computed again draws the same mask. Rows are tokens, sequence after sequence.
+/// head and column in the whole batch. So the layout of ranks has no part in it, nothing is saved for the backward
+/// pass, and a pass that is computed again draws the same mask. Rows are tokens, sequence after sequence.
 struct DropoutMask {
   double probability = 0;
   std::uint64_t seed = 1;
@@ -41,10 +41,10 @@ struct DropoutMask {
   bool is_on() const { return probability >= sim::kSmallestProbability; }
 };
 
-/// The draws of one row of a mask: the columns of a token, or the keys of a query of a head. Element 64 g + 16 k + j has
-/// word k of Philox block 16 g + j, so that 16 blocks fill one vector register after the other.
-/// Key: words 0 and 1 of the block of the seed at the counter (sample, step, place << 16 | head, purpose << 16).
-/// Counter: (block, position, 0, purpose << 16).
+/// The draws of one row of a mask: the columns of a token, or the keys of a query of a head. Element 64 g + 16 k + j
+/// has word k of Philox block 16 g + j, so that 16 blocks fill one vector register after the other. Key: words 0 and 1
+/// of the block of the seed at the counter (sample, step, place << 16 | head, purpose << 16). Counter: (block,
+/// position, 0, purpose << 16).
 class DropoutRow {
  public:
   static constexpr std::int64_t kGroup = 64;

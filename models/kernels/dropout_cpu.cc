@@ -48,10 +48,9 @@ DropoutRow::DropoutRow(const DropoutMask& mask, std::int64_t sample, std::int64_
       last_word_(purpose_word(mask)),
       largest_lost_(static_cast<std::uint32_t>(sim::probability_threshold(mask.probability)) - 1),
       scale_(1 / (1 - mask.probability)) {
-  const sim::PhiloxBlock of_tensor =
-      sim::philox(mask.seed, {static_cast<std::uint32_t>(sample), static_cast<std::uint32_t>(mask.step),
-                              static_cast<std::uint32_t>(mask.place) << 16 | static_cast<std::uint32_t>(head),
-                              purpose_word(mask)});
+  const sim::PhiloxBlock of_tensor = sim::philox(
+      mask.seed, {static_cast<std::uint32_t>(sample), static_cast<std::uint32_t>(mask.step),
+                  static_cast<std::uint32_t>(mask.place) << 16 | static_cast<std::uint32_t>(head), purpose_word(mask)});
   key_ = std::uint64_t{of_tensor[1]} << 32 | of_tensor[0];
 }
 

@@ -16,8 +16,8 @@ inline constexpr double kLayerNormEpsilon = 1e-5;
 
 /// residual_after = residual + (branch + branch_bias), and output = (residual_after - mean) x inverse_deviation x gain
 /// + bias, row by row, with the variance over all values of a row; dropout, where it is on, sets elements of (branch +
-/// branch_bias) to zero. Without a branch residual_after is the residual. The two may be one tensor. Shapes: [rows, width]; branch_bias, gain, bias [width]; mean and inverse_deviation [rows],
-/// saved for the backward pass.
+/// branch_bias) to zero. Without a branch residual_after is the residual. The two may be one tensor. Shapes: [rows,
+/// width]; branch_bias, gain, bias [width]; mean and inverse_deviation [rows], saved for the backward pass.
 struct NormForward {
   comm::ConstTensor residual, branch, branch_bias, gain, bias;
   std::int64_t rows = 0;

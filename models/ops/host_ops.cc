@@ -312,10 +312,23 @@ class HostOps final : public Ops {
     const PhaseScope scope(times_, Phase::kReductions);
     group_.all_reduce(data, op, about);
   }
-  void begin_gather(Tensor whole, const comm::Message& about) override {
+  void begin_scattered_sum(Tensor whole, Tensor message, std::span<const std::uint64_t> counts, Tensor own,
+                           const comm::Message& about) override {
     const PhaseScope scope(times_, Phase::kReductions);
-    const std::vector<std::uint64_t> counts = comm::even_counts(whole.count_elems(), world_size());
-    group_.all_gather(own_part(whole, world_size(), rank()), whole, counts, about);
+    if (message.bytes.empty()) return group_.reduce_scatter(whole, own, counts, comm::ReduceOp::kSum, about);
+    const Tensor sent = part_of_rank(message, counts, rank());
+    convert(whole, message);
+    group_.reduce_scatter(message, sent, counts, comm::ReduceOp::kSum, about);
+    convert(sent, own);
+  }
+  void begin_gather(Tensor own, Tensor message, std::span<const std::uint64_t> counts, Tensor whole,
+                    const comm::Message& about) override {
+    const PhaseScope scope(times_, Phase::kReductions);
+    if (message.bytes.empty()) return group_.all_gather(own, whole, counts, about);
+    const Tensor sent = part_of_rank(message, counts, rank());
+    convert(own, sent);
+    group_.all_gather(sent, message, counts, about);
+    convert(message, whole);
   }
   void join() override {}
 

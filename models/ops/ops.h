@@ -147,7 +147,8 @@ class Ops {
                                    comm::ConstTensor saved, GradientMode mode, const Weight& bias,
                                    comm::Tensor grad_input) = 0;
 
-  /// Causal, with the mask's dropout of probabilities. Shapes: AttentionShape's; statistics and scratch as OpsForm says.
+  /// Causal, with the mask's dropout of probabilities. Shapes: AttentionShape's; statistics and scratch as OpsForm
+  /// says.
   virtual void attention_forward(comm::ConstTensor qkv, const AttentionShape& shape, const DropoutMask& dropout,
                                  comm::Tensor statistics, comm::Tensor output, comm::Tensor scratch) = 0;
   virtual void attention_backward(comm::ConstTensor grad_output, comm::ConstTensor qkv, comm::ConstTensor output,
@@ -175,9 +176,16 @@ class Ops {
   /// must use neither tensor. Shapes: equal; message empty where messages are of the sum's type.
   virtual void begin_sum(comm::Tensor sum, comm::Tensor message, const comm::Message& about) = 0;
   virtual void begin_all_reduce(comm::Tensor data, comm::ReduceOp op, const comm::Message& about) = 0;
-  /// Every rank gets the parts of all ranks, cut as comm::even_counts() does, each from its owner. Until join(),
-  /// operations must not use the tensor.
-  virtual void begin_gather(comm::Tensor whole, const comm::Message& about) = 0;
+  /// own = part rank() of the sum over ranks of part_of(whole, message), which is cut into parts of these many
+  /// elements. Until join(), operations must use none of the tensors; `whole` is overwritten. Shapes: whole and message
+  /// sum(counts), own counts[rank()]; message empty where messages are of the sum's type.
+  virtual void begin_scattered_sum(comm::Tensor whole, comm::Tensor message, std::span<const std::uint64_t> counts,
+                                   comm::Tensor own, const comm::Message& about) = 0;
+  /// whole = the parts of all ranks, each from its owner, of these many elements, in the type of `message`, where that
+  /// is not empty. `own` may be part rank() of `whole`. Until join(), operations must use none of the tensors. Shapes:
+  /// as above.
+  virtual void begin_gather(comm::Tensor own, comm::Tensor message, std::span<const std::uint64_t> counts,
+                            comm::Tensor whole, const comm::Message& about) = 0;
   /// Operations from now on see the results of the reductions.
   virtual void join() = 0;
 
@@ -244,7 +252,9 @@ class Ops {
 comm::Tensor elements(const comm::Tensor& tensor, std::int64_t first, std::int64_t count);
 comm::ConstTensor elements(const comm::ConstTensor& tensor, std::int64_t first, std::int64_t count);
 
-/// The part of a rank where ranks cut the elements as comm::even_counts() does.
+/// The part of a rank where parts have so many elements.
+comm::Tensor part_of_rank(const comm::Tensor& tensor, std::span<const std::uint64_t> counts, int rank);
+/// The same where ranks cut the elements as comm::even_counts() does.
 comm::Tensor own_part(const comm::Tensor& tensor, int ranks, int rank);
 
 /// Where a rank's part of a sum over ranks is to be: in the message where that is wider than the sum, so that the part

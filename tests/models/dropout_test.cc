@@ -34,8 +34,7 @@ double factor_of(const DropoutMask& m, std::int64_t sample, std::int64_t head, s
       sim::philox(m.seed, {word(sample), word(m.step), word(m.place) << 16 | word(head), purpose});
   const std::uint64_t key = std::uint64_t{of_tensor[1]} << 32 | of_tensor[0];
   const std::int64_t within = element % 64;
-  const sim::PhiloxBlock block =
-      sim::philox(key, {word(element / 64 * 16 + within % 16), word(position), 0, purpose});
+  const sim::PhiloxBlock block = sim::philox(key, {word(element / 64 * 16 + within % 16), word(position), 0, purpose});
   const bool lost = block[static_cast<std::size_t>(within / 16)] < sim::probability_threshold(m.probability);
   return lost ? 0 : 1 / (1 - m.probability);
 }
@@ -203,7 +202,8 @@ std::vector<double> dense_attention(const std::vector<double>& qkv, const Attent
           sum += weight.back();
         }
         for (std::int64_t u = 0; u <= t; ++u) {
-          const double f = factor_of(m, m.first_sample + b, m.first_head + h, m.first_position + t, m.first_position + u);
+          const double f =
+              factor_of(m, m.first_sample + b, m.first_head + h, m.first_position + t, m.first_position + u);
           for (std::int64_t d = 0; d < s.head_width; ++d) {
             out[static_cast<std::size_t>((b * s.length + t) * part + h * s.head_width + d)] +=
                 f * weight[static_cast<std::size_t>(u)] / sum * at(u, 2, d);
@@ -284,9 +284,11 @@ class PlainGpt2 {
     std::vector<double> x(static_cast<std::size_t>(rows * width));
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t j = 0; j < width; ++j) {
-        const double sum = w.at("wte.weight")[static_cast<std::size_t>(tokens[static_cast<std::size_t>(r)] * width + j)] +
-                           w.at("wpe.weight")[static_cast<std::size_t>(r % shape_.length * width + j)];
-        x[static_cast<std::size_t>(r * width + j)] = sum * factor(Purpose::kEmbeddingDropout, config_.dropout.embedding, 0, r, j);
+        const double sum =
+            w.at("wte.weight")[static_cast<std::size_t>(tokens[static_cast<std::size_t>(r)] * width + j)] +
+            w.at("wpe.weight")[static_cast<std::size_t>(r % shape_.length * width + j)];
+        x[static_cast<std::size_t>(r * width + j)] =
+            sum * factor(Purpose::kEmbeddingDropout, config_.dropout.embedding, 0, r, j);
       }
     }
     for (int layer = 0; layer < config_.layers; ++layer) {
@@ -307,7 +309,8 @@ class PlainGpt2 {
       for (int token = 0; token < config_.vocabulary; ++token) {
         double logit = 0;
         for (std::int64_t j = 0; j < width; ++j) {
-          logit += x[static_cast<std::size_t>(r * width + j)] * w.at("wte.weight")[static_cast<std::size_t>(token * width + j)];
+          logit += x[static_cast<std::size_t>(r * width + j)] *
+                   w.at("wte.weight")[static_cast<std::size_t>(token * width + j)];
         }
         sum += std::exp(logit);
         if (token == targets[static_cast<std::size_t>(r)]) target = logit;
@@ -467,7 +470,7 @@ std::vector<TrainingCase> layouts() {
   add("ZeRO 2", [](Training& r) {
     r.data = 2;
     r.micro_batches = 2;
-    r.sharding = small_buckets(2, ShardOptions::Reduce::kEach);
+    r.sharding = small_buckets(2, ShardOptions::Reduce::kAfterEach);
   });
   add("ZeRO 3 with tensor 2", [](Training& r) {
     r.data = 2;
