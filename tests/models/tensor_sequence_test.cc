@@ -311,14 +311,14 @@ TEST(TensorSequenceCollectives, OneRankOfTensorParallelismHasNone) {
 
 // docs/parallelism.md: of a block's saved activations, 4 [rows, width] and 4 [rows] are cut by the number of ranks.
 TEST(TensorSequenceMemory, SavedActivationsOfNormsFallByTheNumberOfRanks) {
-  constexpr std::int64_t kRows = 4 * 64;
+  constexpr std::int64_t kRows = 8 * 64;
   constexpr int kWidth = 64;
   const auto saved = [&](int layers, int ranks, bool cuts) {
     const Gpt2Config config{layers, kWidth, 8, 64, 256};
     SlotOptions options;
     options.tensor_sequence = cuts;
     const auto form = host_ops_form({}, ranks);
-    const StagePlan plan(config, StageRange::whole(config), ranks, 0, *form, {4, 64}, Keep::kForBackward, {}, options);
+    const StagePlan plan(config, StageRange::whole(config), ranks, 0, *form, {8, 64}, Keep::kForBackward, {}, options);
     return static_cast<std::int64_t>(plan.bytes(2) - plan.bytes(1));
   };
   for (const int ranks : {2, 4, 8}) {
