@@ -166,14 +166,15 @@ TEST(CutTokens, SpecsThatCannotBeAreRefused) {
               HasSubstr("/memory/recompute: got \"full\" with /parallel/tensor_sequence true"));
   EXPECT_EQ(error_of({"/parallel/tensor_sequence=true", R"(/memory={"recompute": "selective"})"}), "no error");
   EXPECT_EQ(error_of({"/parallel/tensor_sequence=true", "/network=null", "/memory=aggressive"}), "no error");
-  EXPECT_THAT(error_of({R"(/network/classes={"sequence_backward": {"path": "ring"}})"}),
-              HasSubstr("sequence_backward"));
 }
 
 TEST(CutTokens, ARunIdKnowsTheCutWhereThereIsOne) {
   EXPECT_EQ(id_with({"/parallel/tensor_sequence=false"}), id_with({}));
   EXPECT_NE(id_with({"/parallel/tensor_sequence=true"}), id_with({}));
-  EXPECT_TRUE(resolved(kTwoRanks, {"/parallel/tensor_sequence=true"}).config.tensor_sequence);
+  const ResolvedRun run = resolved(kTwoRanks, {"/parallel/tensor_sequence=true"});
+  EXPECT_TRUE(run.config.tensor_sequence);
+  EXPECT_TRUE(run.config.network.of(TrafficClass::kSequenceBackward));
+  EXPECT_EQ(resolve(run.spec, "s").run_id, run.run_id);
 }
 
 TEST(DropoutSpec, ANumberMeansAllThreePlacesAndZeroMeansNone) {
