@@ -69,8 +69,9 @@ std::pair<std::uint64_t, std::uint64_t> residuals_away(const RunConfig& config, 
                                                        int stages) {
   const MemoryConfig& memory = config.memory;
   if (!memory.place.offloaded || memory.recompute != models::Recompute::kBlock) return {0, 0};
-  const auto rows = static_cast<std::uint64_t>(config.training.batch_sequences) *
-                    static_cast<std::uint64_t>(config.training.sequence_tokens);
+  auto rows = static_cast<std::uint64_t>(config.training.batch_sequences) *
+              static_cast<std::uint64_t>(config.training.sequence_tokens);
+  if (config.tensor_sequence) rows = comm::even_counts(rows, config.parallel.tensor).front();
   std::uint64_t bytes =
       rows * static_cast<std::uint64_t>(config.model.width) * comm::element_bytes(form.types().activations);
   if (memory.place.cut)
@@ -101,8 +102,11 @@ RunConfig with_strategy(const RunConfig& config, const MemoryStrategy& strategy)
   return other;
 }
 
-/// Whether ranks with cut activations would have equal ones.
-bool is_possible(const RunConfig& config) { return !config.memory.place.cut || why_ranks_differ(config).empty(); }
+/// Whether ranks with cut activations would have equal ones, and blocks that are computed again their inputs.
+bool is_possible(const RunConfig& config) {
+  if (config.memory.place.cut && !why_ranks_differ(config).empty()) return false;
+  return config.memory.recompute != models::Recompute::kBlock || why_inputs_differ(config).empty();
+}
 
 }  // namespace
 

@@ -51,8 +51,8 @@ std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config) {
 
 TrainingModel::TrainingModel(const RunConfig& config, comm::Communicator& tensor_group, const models::ModelRanks& ranks,
                              models::PhaseTimes* times)
-    : model_(model_of(config), make_ops(config, tensor_group, times), config.training.optimizer,
-             slot_options(config), ranks),
+    : model_(model_of(config), make_ops(config, tensor_group, times), config.training.optimizer, slot_options(config),
+             ranks),
       step_(model_, config.training.gradient_clip, config.training.gradient_norm, config.training.loss_scale) {}
 
 models::StepResult TrainingModel::take_step(std::span<const Batch> micro_batches, double learning_rate,

@@ -72,6 +72,16 @@ std::string why_ranks_differ(const RunConfig& config) {
   return "";
 }
 
+std::string why_inputs_differ(const RunConfig& config) {
+  for (const sim::TrafficClass of : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {
+    const auto& network = config.network.of(of);
+    if (config.tensor_sequence && network && loses(network->gather)) {
+      return "class " + std::string(sim::traffic_class_name(of)) + " can lose gathered values";
+    }
+  }
+  return "";
+}
+
 MemoryConfig memory_of_strategy(const MemoryStrategy& strategy, const RunConfig& config) {
   MemoryConfig memory = config.memory;
   memory.recompute = strategy.recompute;
@@ -123,9 +133,10 @@ void resolve_memory(json& spec, const std::string& where, RunConfig& config, std
                         ", the blocks of the model");
   }
   if (memory.place.cut && config.tensor_sequence) {
-    report("cut",
-           "true with /parallel/tensor_sequence true, whose ranks have residual streams of their own tokens alone; want "
-           "no cut");
+    report(
+        "cut",
+        "true with /parallel/tensor_sequence true, whose ranks have residual streams of their own tokens alone; want "
+        "no cut");
   }
   if (memory.place.cut && config.parallel.tensor == 1) {
     report("cut", "true with /parallel/tensor 1, want several tensor-parallel ranks, or no cut");
@@ -150,17 +161,11 @@ void check_memory(const json& given, const std::string& where, const RunConfig& 
                       ", so that activations of tensor-parallel ranks may differ; want \"cut\": false, or " +
                       "network path \"contribution\" or consistency \"shared\" for tensor-parallel classes alone");
   }
-  // A block that is computed again gathers its input a second time, with losses of its own.
-  for (const sim::TrafficClass of : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {
-    const auto& network = config.network.of(of);
-    if (!config.tensor_sequence || config.memory.recompute != Recompute::kBlock || !network || !loses(network->gather))
-      continue;
-    report("recompute", "\"full\" with /parallel/tensor_sequence true, whose blocks gather their inputs again, and a " +
-                            std::string("network that loses gathered values of ") +
-                            std::string(sim::traffic_class_name(of)) +
+  if (const std::string why = why_inputs_differ(config); config.memory.recompute == Recompute::kBlock && !why.empty()) {
+    report("recompute", "\"full\" with /parallel/tensor_sequence true, whose blocks gather their inputs again, but " +
+                            why +
                             ", so that a block would be computed from other values than in the forward pass; want "
                             "\"selective\" or \"none\", or no loss in that half");
-    break;
   }
   if (config.memory.traffic == models::RecomputeTraffic::kSent && (has_deadline || comm::keeps_time(config.network))) {
     report("recompute_traffic",

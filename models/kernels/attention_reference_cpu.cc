@@ -57,24 +57,25 @@ void weighted_rows(std::int64_t first, std::int64_t last, const WeightOf& weight
 }
 
 template <class T>
-void forward_of_head(const AttentionForwardTensors& tensors, const AttentionShape& shape, std::int64_t index, T* p,
-                     T* factors) {
+void forward_of_head(const AttentionForwardTensors& tensors, const AttentionShape& shape, std::int64_t index, T* p) {
   const AttentionHead<T> head = attention_head(tensors.qkv.as<T>(), shape, index);
   T* const output = tensors.output.as<T>().data() + head.output_offset;
   for (std::int64_t t = 0; t < shape.length; ++t) {
     probabilities_of_row(head, shape, t, p);
-    factors_of_row(tensors.dropout, shape, index, t, factors);
+    if (tensors.dropout.is_on()) {
+      for_dropped_row<T>(dropout_of_query(tensors.dropout, shape, index, t), tensors.dropout.first_position, t + 1,
+                         [p](std::int64_t u, T factor) { p[u] *= factor; });
+    }
     weighted_rows<T>(
-        0, t, [=](std::int64_t u) { return static_cast<double>(factors[u]) * static_cast<double>(p[u]); }, head.v,
-        head.qkv_stride, shape.head_width, output + t * head.output_stride);
+        0, t, [p](std::int64_t u) { return static_cast<double>(p[u]); }, head.v, head.qkv_stride, shape.head_width,
+        output + t * head.output_stride);
   }
 }
 
-/// p, ds and factors: the probabilities [T, T], the gradients of the scores before they are scaled, and the factors of
-/// dropout.
+/// p and ds: the probabilities [T, T] after dropout, and the gradients of the scores before they are scaled.
 template <class T>
 void backward_of_head(const AttentionBackwardTensors& tensors, const AttentionShape& shape, std::int64_t index, T* p,
-                      T* ds, T* factors) {
+                      T* ds) {
   const AttentionHead<T> head = attention_head(tensors.qkv.as<T>(), shape, index);
   const std::int64_t length = shape.length;
   const std::int64_t width = shape.head_width;
@@ -86,22 +87,21 @@ void backward_of_head(const AttentionBackwardTensors& tensors, const AttentionSh
   for (std::int64_t t = 0; t < length; ++t) {
     T* const p_row = p + t * length;
     T* const ds_row = ds + t * length;
-    T* const f_row = factors + t * length;
     probabilities_of_row(head, shape, t, p_row);
-    factors_of_row(tensors.dropout, shape, index, t, f_row);
+    factors_of_row(tensors.dropout, shape, index, t, ds_row);
     const auto grad_p = [&](std::int64_t u) {
-      return static_cast<double>(f_row[u]) *
+      return static_cast<double>(ds_row[u]) *
              inner_product(grad_output + t * head.output_stride, head.v + u * stride, width);
     };
     double mean = 0;  // of the gradients, weighted by the probabilities
     for (std::int64_t u = 0; u <= t; ++u) mean += static_cast<double>(p_row[u]) * grad_p(u);
     for (std::int64_t u = 0; u <= t; ++u) {
+      const T factor = ds_row[u];
       ds_row[u] = static_cast<T>(static_cast<double>(p_row[u]) * (grad_p(u) - mean) * attention_scale(shape));
+      p_row[u] *= factor;
     }
   }
-  const auto p_at = [&](std::int64_t t, std::int64_t u) {
-    return static_cast<double>(factors[t * length + u]) * static_cast<double>(p[t * length + u]);
-  };
+  const auto p_at = [&](std::int64_t t, std::int64_t u) { return static_cast<double>(p[t * length + u]); };
   const auto ds_at = [&](std::int64_t t, std::int64_t u) { return static_cast<double>(ds[t * length + u]); };
   for (std::int64_t i = 0; i < length; ++i) {
     weighted_rows<T>(
@@ -118,21 +118,20 @@ class ReferenceAttention final : public AttentionKernel {
  public:
   std::uint64_t statistics_elems(const AttentionShape& /*shape*/) const override { return 0; }
   std::uint64_t forward_scratch_elems(const AttentionShape& shape, int threads) const override {
-    return static_cast<std::uint64_t>(threads) * static_cast<std::uint64_t>(2 * shape.length);
+    return static_cast<std::uint64_t>(threads) * static_cast<std::uint64_t>(shape.length);
   }
   std::uint64_t backward_scratch_elems(const AttentionShape& shape, int threads) const override {
-    return static_cast<std::uint64_t>(threads) * static_cast<std::uint64_t>(3 * shape.length * shape.length);
+    return static_cast<std::uint64_t>(threads) * static_cast<std::uint64_t>(2 * shape.length * shape.length);
   }
   bool takes_dropout() const override { return true; }
   void forward(const AttentionForwardTensors& tensors, const AttentionShape& shape,
                const KernelTarget& target) const override {
     visit_host_floats(tensors.qkv.type, [&](auto type) {
       using T = typename decltype(type)::type;
-      for_chunks_by_worker(shape.batch * shape.heads, 1, *target.team,
-                           [&](Team::Worker worker, std::int64_t index, std::int64_t) {
-                             T* const own = tensors.scratch.as<T>().data() + worker * 2 * shape.length;
-                             forward_of_head<T>(tensors, shape, index, own, own + shape.length);
-                           });
+      for_chunks_by_worker(
+          shape.batch * shape.heads, 1, *target.team, [&](Team::Worker worker, std::int64_t index, std::int64_t) {
+            forward_of_head<T>(tensors, shape, index, tensors.scratch.as<T>().data() + worker * shape.length);
+          });
     });
   }
   void backward(const AttentionBackwardTensors& tensors, const AttentionShape& shape,
@@ -142,8 +141,8 @@ class ReferenceAttention final : public AttentionKernel {
       using T = typename decltype(type)::type;
       for_chunks_by_worker(shape.batch * shape.heads, 1, *target.team,
                            [&](Team::Worker worker, std::int64_t index, std::int64_t) {
-                             T* const own = tensors.scratch.as<T>().data() + worker * 3 * pairs;
-                             backward_of_head<T>(tensors, shape, index, own, own + pairs, own + 2 * pairs);
+                             T* const own = tensors.scratch.as<T>().data() + worker * 2 * pairs;
+                             backward_of_head<T>(tensors, shape, index, own, own + pairs);
                            });
     });
   }

@@ -143,6 +143,19 @@ TEST(CutTokens, APlanShowsSmallerSlots) {
   EXPECT_LT(cut, estimate_memory(config).slot);
 }
 
+TEST(CutTokens, APlanOffersTheStrategiesThatARunCanHave) {
+  const auto strategies = [](const RunConfig& config) {
+    const nlohmann::json plan = memory_plan_json(config, std::nullopt);
+    std::vector<std::string> names;
+    for (const auto& [name, strategy] : plan.at("strategies").items()) names.push_back(name);
+    return names;
+  };
+  EXPECT_THAT(strategies(cut_run(2)), testing::Contains("aggressive"));
+  RunConfig config = cut_run(2);
+  lose_all(config, 0.05);
+  EXPECT_THAT(strategies(config), testing::Not(testing::Contains("aggressive")));
+}
+
 std::string error_of(const std::vector<std::string>& overrides) {
   try {
     (void)resolved(kTwoRanks, overrides);

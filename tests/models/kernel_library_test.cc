@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "models/gpt2/gpt2.h"
 #include "models/ops/host_ops.h"
 #include "models/ops/kernel_registry.h"
 #include "tests/models/ops_bench.h"
@@ -113,6 +114,19 @@ TEST(KernelLibrary, RefusalsNameThePointerThePathAndWhatIsWanted) {
   expect_has(refusal("matmul", faulty("NO_ATTENTION")), "matmul: got null");
   expect_has(refusal("matmul", faulty("NULL_FUNCTION")), "matmul->multiply: got null");
   expect_has(refusal("matmul", faulty("DOUBLES_ALONE")), "matmul->element_types: got 2");
+}
+
+// The interface has no masks.
+TEST(KernelLibrary, AttentionOfALibraryRefusesDropout) {
+  HostOpsOptions options;
+  options.kernels["attention"] = {"", kExample};
+  Gpt2Config config{1, 8, 2, 8, 31};
+  comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
+    config.dropout.residual = 0.1;
+    EXPECT_NO_THROW(Gpt2(config, make_host_ops(options, group)));
+    config.dropout.attention = 0.1;
+    EXPECT_THROW(Gpt2(config, make_host_ops(options, group)), ConfigError);
+  });
 }
 
 TEST(KernelLibrary, AKernelThatFailsIsAnErrorWithItsMessage) {

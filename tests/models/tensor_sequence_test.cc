@@ -296,7 +296,8 @@ TEST(TensorSequenceCollectives, AStepMakesExactlyTheListedCallsOnEveryRank) {
   for (const auto* list : {&kForward, &kHead, &kBackward}) {
     for (const std::string& call : *list) {
       const std::size_t name = call.find(' ') + 1;
-      if (call.find("sequence_backward") == std::string::npos) want.push_back(call.substr(name, call.find(' ', name) - name));
+      if (call.find("sequence_backward") == std::string::npos)
+        want.push_back(call.substr(name, call.find(' ', name) - name));
     }
   }
   EXPECT_EQ(names, want);
