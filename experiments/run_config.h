@@ -179,6 +179,7 @@ struct RunConfig {
   std::string initial_weights;  ///< safetensors file; empty: random
   DataConfig data;
   comm::ParallelLayout parallel;
+  bool tensor_sequence = false;   ///< whether tensor-parallel ranks cut the residual stream by tokens
   models::ShardOptions sharding;  ///< of data-parallel ranks
   PipelineConfig pipeline;
   BackendConfig backend;
@@ -199,5 +200,8 @@ struct RunConfig {
   ValidationConfig validation;
   RecordConfig record;
 };
+
+/// How the stages of the run's model save activations, and cut them.
+models::SlotOptions slot_options(const RunConfig& config);
 
 }  // namespace droptest::experiments

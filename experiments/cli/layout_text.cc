@@ -83,12 +83,18 @@ std::string different(const json& ranks, const char* member) {
   return joined(values, " or ");
 }
 
+/// "all_gather" -> "all-gather"
+std::string words(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
 std::string collectives_text(const json& list) {
   std::string text;
-  std::map<std::string, std::uint64_t> bytes;
-  for (const json& one : list) bytes[one["class"].get<std::string>()] += one["bytes"].get<std::uint64_t>();
-  for (const auto& [traffic_class, sum] : bytes) {
-    text += (text.empty() ? "" : ", ") + ("all-reduce, " + traffic_class + ", " + std::to_string(sum) + " bytes");
+  std::map<std::pair<std::string, std::string>, std::uint64_t> bytes;  // by class and operation
+  for (const json& one : list) bytes[{one["class"], one["collective"]}] += one["bytes"].get<std::uint64_t>();
+  for (const auto& [kind, sum] : bytes) {
+    text += (text.empty() ? "" : ", ") + words(kind.second) + ", " + kind.first + ", " + std::to_string(sum) + " bytes";
   }
   return text.empty() ? "none" : text;
 }
@@ -192,10 +198,6 @@ std::string layout_text(const json& plan) {
 
   Rows layers;
   for (const json& layer : plan.at("layers")) {
-    const auto words = [](std::string name) {
-      std::replace(name.begin(), name.end(), '_', '-');
-      return name;
-    };
     layers.push_back({layer.at("layer"), collectives_text(layer.at("forward")), collectives_text(layer.at("backward")),
                       words(layer.at("gradients")), words(layer.at("parameters"))});
   }

@@ -49,6 +49,8 @@ Batch TrainingBatches::batch(std::uint64_t step, int micro_batch) const {
   engine.seek(kDrawsPerSequence * static_cast<std::uint64_t>(micro_batch) * static_cast<std::uint64_t>(sequences_));
   Batch batch;
   batch.length = length_;
+  batch.step = step;
+  batch.first_sample = std::int64_t{micro_batch} * sequences_;
   const std::uint64_t starts = tokens_.size() - static_cast<std::uint64_t>(length_);
   for (int i = 0; i < sequences_; ++i) append_sequence(tokens_, uniform_below(engine, starts), length_, batch);
   return batch;

@@ -18,6 +18,8 @@ struct Batch {
   int length = 0;
   std::vector<std::int32_t> tokens;
   std::vector<std::int32_t> targets;
+  std::uint64_t step = 0;         ///< of training
+  std::int64_t first_sample = 0;  ///< number of the first sequence in the global batch of the step
 };
 
 /// The sequences of each training step: a pure function of (seed, step, place in the step). Micro-batches continue one

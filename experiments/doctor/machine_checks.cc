@@ -195,7 +195,7 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
   const std::unique_ptr<models::OpsForm> form = models::host_ops_form(options, config.parallel.tensor);
   const models::BatchShape batch{config.training.batch_sequences, config.training.sequence_tokens};
   const auto plan = pipeline_plan(config);
-  const models::SlotOptions memory = config.memory.options(config.model.layers);
+  const models::SlotOptions memory = slot_options(config);
   double of_rank = 0;  // of the ranks of a pipeline the one with the most
   for (int p = 0; p < config.parallel.pipeline; ++p) {
     std::uint64_t bytes =

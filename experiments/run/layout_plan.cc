@@ -35,9 +35,24 @@ std::vector<int> stages_of_rank(const RunConfig& config, int pipeline) {
   return plan == nullptr ? std::vector{0} : plan->stages_of(pipeline);
 }
 
+/// Of a plan that lists collectives of a forward and a backward pass.
+models::SlotOptions options_without_repeats(const RunConfig& config) {
+  models::SlotOptions options;
+  options.tensor_sequence = config.tensor_sequence;
+  return options;
+}
+
 models::StagePlan stage_plan(const RunConfig& config, const models::StageRange& stage, int tensor,
                              const models::BatchShape& batch) {
-  return {config.model, stage, config.parallel.tensor, tensor, *ops_form(config), batch, models::Keep::kForBackward};
+  return {config.model,
+          stage,
+          config.parallel.tensor,
+          tensor,
+          *ops_form(config),
+          batch,
+          models::Keep::kForBackward,
+          models::SentPast{},
+          options_without_repeats(config)};
 }
 
 json numbers_json(const ParallelNumbers& numbers) {
@@ -183,11 +198,23 @@ json tensors_json(const RunConfig& config, const Parts& parts) {
 /// "h.0.attn.c_attn.weight" -> "h.0.attn.c_attn".
 std::string layer_name(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
 
+std::string_view collective_name(sim::Collective collective) {
+  switch (collective) {
+    case sim::Collective::kReduceScatter:
+      return "reduce_scatter";
+    case sim::Collective::kAllGather:
+      return "all_gather";
+    default:
+      return "all_reduce";
+  }
+}
+
 /// Which layer a reduction belongs to, from the name of its message.
 std::string layer_of(const models::PlannedReduction& reduction) {
-  constexpr std::string_view kBackward = ".backward";
   if (reduction.name.starts_with("cross_entropy.")) return "lm_head";
-  if (reduction.name.ends_with(kBackward)) return reduction.name.substr(0, reduction.name.size() - kBackward.size());
+  for (const std::string_view suffix : {".backward", ".input"}) {
+    if (reduction.name.ends_with(suffix)) return reduction.name.substr(0, reduction.name.size() - suffix.size());
+  }
   return reduction.name;
 }
 
@@ -203,7 +230,7 @@ json reductions_json(const std::vector<models::PlannedReduction>& all, const std
       (*same)["bytes"] = (*same)["bytes"].get<std::uint64_t>() + one.bytes;
       continue;
     }
-    list.push_back({{"collective", "all_reduce"},
+    list.push_back({{"collective", collective_name(one.collective)},
                     {"class", sim::traffic_class_name(one.traffic_class)},
                     {"message", one.name},
                     {"calls", 1},

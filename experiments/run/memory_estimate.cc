@@ -46,7 +46,7 @@ struct OwnStages {
 
 OwnStages stages_of(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
                     int pipeline_rank) {
-  const models::SlotOptions options = config.memory.options(config.model.layers);
+  const models::SlotOptions options = slot_options(config);
   const models::BatchShape shape{config.training.batch_sequences, config.training.sequence_tokens};
   const int tensor = config.parallel.tensor;
   OwnStages own;
@@ -70,8 +70,9 @@ std::pair<std::uint64_t, std::uint64_t> residuals_away(const RunConfig& config, 
                                                        int stages) {
   const MemoryConfig& memory = config.memory;
   if (!memory.place.offloaded || memory.recompute != models::Recompute::kBlock) return {0, 0};
-  const auto rows = static_cast<std::uint64_t>(config.training.batch_sequences) *
-                    static_cast<std::uint64_t>(config.training.sequence_tokens);
+  auto rows = static_cast<std::uint64_t>(config.training.batch_sequences) *
+              static_cast<std::uint64_t>(config.training.sequence_tokens);
+  if (config.tensor_sequence) rows = comm::even_counts(rows, config.parallel.tensor).front();
   std::uint64_t bytes =
       rows * static_cast<std::uint64_t>(config.model.width) * comm::element_bytes(form.types().activations);
   if (memory.place.cut)
@@ -114,7 +115,7 @@ RunConfig with_strategy(const RunConfig& config, const MemoryStrategy& strategy)
 
 /// The last strategy that the run can have, with parameters and optimizer state offloaded, too.
 RunConfig with_all_offloaded(const RunConfig& config) {
-  const bool recomputes = why_recomputation_differs(config).empty();
+  const bool recomputes = why_recomputation_differs(config).empty() && why_inputs_differ(config).empty();
   RunConfig other = with_strategy(config, recomputes ? kMemoryStrategies.back() : kMemoryStrategies.front());
   if (!why_ranks_differ(config).empty()) other.memory.place.cut = false;
   other.sharding.offloads_moments = other.sharding.offloads_values = true;
@@ -125,6 +126,7 @@ RunConfig with_all_offloaded(const RunConfig& config) {
 bool is_possible(const RunConfig& config) {
   if (config.memory.recompute != models::Recompute::kSaveAll && !why_recomputation_differs(config).empty())
     return false;
+  if (config.memory.recompute == models::Recompute::kBlock && !why_inputs_differ(config).empty()) return false;
   return !config.memory.place.cut || why_ranks_differ(config).empty();
 }
 
@@ -133,7 +135,7 @@ bool is_possible(const RunConfig& config) {
 MemoryEstimate estimate_memory(const RunConfig& config) {
   const std::unique_ptr<models::OpsForm> form = ops_form(config);
   const auto plan = pipeline_plan(config);
-  const models::SlotOptions options = config.memory.options(config.model.layers);
+  const models::SlotOptions options = slot_options(config);
   const models::BatchShape shape{config.training.batch_sequences, config.training.sequence_tokens};
   const LayerMemory layer = layer_memory(config);
   MemoryEstimate most;

@@ -83,8 +83,8 @@ std::uint64_t run_device_bytes(const RunConfig& config) {
     const std::uint64_t bytes =
         models::Gpt2::planned_bytes(config.model, config.parallel.tensor, at.tensor, *form,
                                     {config.training.batch_sequences, config.training.sequence_tokens},
-                                    config.memory.options(config.model.layers), config.sharding, config.parallel.data,
-                                    at.data, config.training.optimizer.moments()) +
+                                    slot_options(config), config.sharding, config.parallel.data, at.data,
+                                    config.training.optimizer.moments()) +
         kRankBytes + message_bytes(config);
     of_all += bytes;
     largest = std::max(largest, bytes);

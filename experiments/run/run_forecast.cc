@@ -126,7 +126,8 @@ std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config) {
     std::uint64_t& count = packets[std::string(sim::traffic_class_name(traffic_class))];
     if (traffic_class == TrafficClass::kOuter) {
       count = once;
-    } else if (traffic_class == TrafficClass::kEmbeddingGradient || traffic_class == TrafficClass::kTpRecomputation) {
+    } else if (traffic_class == TrafficClass::kEmbeddingGradient || traffic_class == TrafficClass::kTpRecomputation ||
+        traffic_class == TrafficClass::kSequenceBackward) {
       count = once * config.training.steps;
     } else if (traffic_class == TrafficClass::kDpGradient) {
       count = once * (config.sharding.reduces_each() ? batches : config.training.steps);

@@ -99,7 +99,7 @@ class ShardedSamples final : public TrainingData {
       if (!sample) continue;
       ++(is_lost(*sample) ? progress_.lost_samples : data.sequences);
     }
-    data.micro_batches = batches(own_samples(first, step), read);
+    data.micro_batches = batches(own_samples(first, step), read, step);
     return data;
   }
 
@@ -204,7 +204,7 @@ class ShardedSamples final : public TrainingData {
                       std::to_string(table.samples()) + " samples are lost, more than /data/lost_limit allows");
   }
 
-  std::vector<Batch> batches(const SampleRequest& samples, const ReadSamples& read) const {
+  std::vector<Batch> batches(const SampleRequest& samples, const ReadSamples& read, std::uint64_t step) const {
     const TrainingConfig& training = config_.training;
     const auto length = static_cast<std::size_t>(training.sequence_tokens);
     std::vector<Batch> result;
@@ -214,6 +214,9 @@ class ShardedSamples final : public TrainingData {
       Batch& batch = result.emplace_back();
       batch.sequences = training.batch_sequences;
       batch.length = training.sequence_tokens;
+      const ReplicaShare share = share_of_(step);
+      batch.step = step;
+      batch.first_sample = std::int64_t{m * share.replicas + share.own.value_or(0)} * training.batch_sequences;
       for (int s = 0; s < training.batch_sequences; ++s, ++i) {
         const bool there = samples[i] && !is_lost(*samples[i]);
         const std::vector<std::int32_t>& tokens = read.tokens[i];

@@ -35,6 +35,13 @@ std::unique_ptr<models::Ops> make_ops(const RunConfig& config, comm::Communicato
   return models::make_host_ops(host_options(config), network, timers.host);
 }
 
+/// Batches and dropout have one seed.
+models::Gpt2Config model_of(const RunConfig& config) {
+  models::Gpt2Config model = config.model;
+  model.dropout.seed = config.seeds.data;
+  return model;
+}
+
 }  // namespace
 
 std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config) {
@@ -44,15 +51,15 @@ std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config) {
 
 TrainingModel::TrainingModel(const RunConfig& config, comm::Communicator& tensor_group, const models::ModelRanks& ranks,
                              const ModelTimers& timers)
-    : model_(config.model, make_ops(config, tensor_group, timers), config.training.optimizer,
-             config.memory.options(config.model.layers), ranks),
+    : model_(model_of(config), make_ops(config, tensor_group, timers), config.training.optimizer, slot_options(config),
+             ranks),
       step_(model_, config.training.gradient_clip, config.training.gradient_norm, config.training.loss_scale) {}
 
 models::StepResult TrainingModel::take_step(std::span<const Batch> micro_batches, double learning_rate,
                                             models::UpdateRule::Flags flags) {
   std::vector<models::MicroBatch> views;
   for (const Batch& batch : micro_batches)
-    views.push_back({batch.tokens, batch.targets, {batch.sequences, batch.length}});
+    views.push_back({batch.tokens, batch.targets, {batch.sequences, batch.length, 0, batch.step, batch.first_sample}});
   return step_.take(views, learning_rate, flags);
 }
 

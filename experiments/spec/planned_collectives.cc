@@ -8,7 +8,11 @@
 
 #include "experiments/spec/pipeline_plan.h"
 #include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/parameter_table.h"
 #include "models/gpt2/shard_plan.h"
+#include "models/gpt2/stage_plan.h"
+#include "models/gpt2/token_cut.h"
+#include "models/ops/host_ops.h"
 
 namespace droptest::experiments {
 namespace {
@@ -16,11 +20,18 @@ namespace {
 using comm::ParallelDimension;
 using sim::TrafficClass;
 
+/// Whatever the device, message types and shapes follow from the precision.
+std::unique_ptr<models::OpsForm> plain_form(const RunConfig& config) {
+  models::HostOpsOptions options;
+  options.precision.message = config.training.precision.message;
+  return models::host_ops_form(options, config.parallel.tensor);
+}
+
 bool has_16_bits(models::Precision precision) { return comm::element_bytes(models::element_type(precision)) == 2; }
 
 /// Blocks that a step computes again, over all micro-batches: a backward pass in two parts does it in each.
 std::uint64_t blocks_computed_again(const RunConfig& config) {
-  const models::SlotOptions memory = config.memory.options(config.model.layers);
+  const models::SlotOptions memory = slot_options(config);
   const auto blocks = [&memory](const models::StageRange& stage) {
     std::uint64_t number = 0;
     for (int layer = stage.first; layer < stage.last; ++layer) number += memory.sends_again(layer) ? 1 : 0;
@@ -40,6 +51,60 @@ std::uint64_t blocks_computed_again(const RunConfig& config) {
   return number;
 }
 
+/// The all-gathers and reduce-scatters of a micro-batch with a cut of tokens, as a dry run of each stage lists them.
+std::vector<PlannedCollective> of_cut_tokens(const RunConfig& config, const comm::FateSimulation& call) {
+  const std::unique_ptr<models::OpsForm> form = plain_form(config);
+  const auto plan = pipeline_plan(config);
+  const models::BatchShape batch{config.training.batch_sequences, config.training.sequence_tokens};
+  std::vector<PlannedCollective> collectives;
+  const auto add_stage = [&](const models::StageRange& range, models::Keep keep) {
+    const models::StagePlan stage(config.model, range, config.parallel.tensor, 0, *form, batch, keep, {},
+                                  slot_options(config));
+    for (const auto* list : {&stage.forward_reductions(), &stage.later_reductions()}) {
+      for (const models::PlannedReduction& one : *list) {
+        if (one.traffic_class != call.traffic_class) continue;
+        PlannedCollective planned{call, static_cast<std::uint64_t>(config.parallel.data)};
+        const std::uint64_t per_float = sizeof(float) * one.elems / std::max<std::uint64_t>(1, one.bytes);
+        planned.call.collective = one.collective;
+        planned.call.elements = one.elems / std::max<std::uint64_t>(1, per_float);
+        planned.call.counts = one.counts;
+        for (std::uint64_t& count : planned.call.counts) count /= std::max<std::uint64_t>(1, per_float);
+        const auto alike = std::find_if(collectives.begin(), collectives.end(), [&](const PlannedCollective& other) {
+          return other.call.collective == planned.call.collective && other.call.counts == planned.call.counts;
+        });
+        if (alike == collectives.end()) {
+          collectives.push_back(std::move(planned));
+        } else {
+          alike->times += planned.times;
+        }
+      }
+    }
+  };
+  if (plan == nullptr) {
+    add_stage(models::StageRange::whole(config.model), models::Keep::kForBackward);
+  } else {
+    for (int stage = 0; stage < static_cast<int>(plan->stages.size()); ++stage) {
+      add_stage(plan->stages[static_cast<std::size_t>(stage)], plan->keep_of(stage));
+    }
+  }
+  return collectives;
+}
+
+/// The sums of a step of the gradients that each tensor-parallel rank has from its own tokens.
+std::vector<PlannedCollective> of_replicated_gradients(const RunConfig& config, const comm::FateSimulation& call) {
+  std::vector<PlannedCollective> collectives;
+  const std::uint64_t reductions = config.sharding.reduces_each() ? config.training.accumulation : 1;
+  for (int pipeline = 0; pipeline < config.parallel.pipeline; ++pipeline) {
+    const models::ParameterTable table(tensors_of_rank(config, pipeline, 0));
+    for (const models::ReplicatedRun& run : table.replicated_runs()) {
+      PlannedCollective sum{call, static_cast<std::uint64_t>(config.parallel.data) * reductions};
+      sum.call.elements = run.count;
+      collectives.push_back(std::move(sum));
+    }
+  }
+  return collectives;
+}
+
 /// Of each layer, and of the embedding or the LM head: docs/models.md.
 std::vector<PlannedCollective> of_activations(const RunConfig& config, comm::FateSimulation call) {
   const TrainingConfig& training = config.training;
@@ -51,6 +116,13 @@ std::vector<PlannedCollective> of_activations(const RunConfig& config, comm::Fat
                                      ? 2 * blocks_computed_again(config)
                                      : 2 * static_cast<std::uint64_t>(config.model.layers) + 1;
   if (messages == 0) return {};
+  if (config.tensor_sequence) {  // the sums of blocks that are computed again
+    call.collective = sim::Collective::kReduceScatter;
+    call.counts = models::TokenCut::even(std::int64_t{training.batch_sequences} * training.sequence_tokens,
+                                         config.parallel.tensor, 0)
+                      .elems(config.model.width);
+    for (std::uint64_t& count : call.counts) count /= halves ? 2 : 1;
+  }
   return {{std::move(call), messages * static_cast<std::uint64_t>(config.parallel.data)}};
 }
 
@@ -71,10 +143,20 @@ std::vector<PlannedCollective> between_stages(const RunConfig& config, comm::Fat
                   static_cast<std::uint64_t>(config.training.sequence_tokens) *
                   static_cast<std::uint64_t>(config.model.width);
   // Stages send activations as they are in memory.
-  if (has_16_bits(config.training.precision.compute) && config.device == Device::kCuda) {
-    call.elements /= 2;
+  const bool halves = has_16_bits(config.training.precision.compute) && config.device == Device::kCuda;
+  if (halves) call.elements /= 2;
+  const std::uint64_t times = hops * static_cast<std::uint64_t>(config.parallel.data);
+  if (!config.tensor_sequence) {
+    return {{std::move(call), times * static_cast<std::uint64_t>(config.parallel.tensor)}};
   }
-  return {{std::move(call), hops * static_cast<std::uint64_t>(config.parallel.data * config.parallel.tensor)}};
+  std::vector<PlannedCollective> collectives;  // of the tokens of each tensor-parallel rank
+  const std::int64_t rows =
+      std::int64_t{config.training.batch_sequences} * std::int64_t{config.training.sequence_tokens};
+  for (const std::uint64_t own : comm::even_counts(static_cast<std::uint64_t>(rows), config.parallel.tensor)) {
+    call.elements = own * static_cast<std::uint64_t>(config.model.width) / (halves ? 2 : 1);
+    if (own > 0) collectives.push_back({call, times});
+  }
+  return collectives;
 }
 
 /// None where one rank has the embedding and the head.
@@ -158,7 +240,13 @@ std::vector<PlannedCollective> planned_collectives(const RunConfig& config, Traf
     case TrafficClass::kTpBackward:
     case TrafficClass::kTpRecomputation:
       if (!of_group(ParallelDimension::kTensor)) return {};
+      if (config.tensor_sequence && traffic_class != TrafficClass::kTpRecomputation) {
+        return of_cut_tokens(config, call);
+      }
       return of_activations(config, std::move(call));
+    case TrafficClass::kSequenceBackward:
+      if (!config.tensor_sequence || !of_group(ParallelDimension::kTensor)) return {};
+      return of_replicated_gradients(config, call);
     case TrafficClass::kDpGradient:
     case TrafficClass::kParameterGather:
       if (!of_group(ParallelDimension::kData)) return {};

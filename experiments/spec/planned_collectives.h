@@ -21,7 +21,8 @@ struct PlannedCollective {
 /// The class whose reductions are reduce-scatters: with sharded state, gradients go to their owners alone.
 std::optional<sim::TrafficClass> scattered_class(const RunConfig& config);
 
-/// Those of a micro-batch in tp_forward and tp_backward: sums of activations; those of one reduction of all gradients
+/// Those of a micro-batch in tp_forward and tp_backward: sums of activations, or with a cut of tokens their gathers and
+/// scattered sums; those of a step in sequence_backward; those of one reduction of all gradients
 /// in dp_gradient; those of one gather of all parameters in parameter_gather; the messages of a micro-batch in
 /// pp_activation and pp_gradient, as broadcasts to one rank; the sums of a step in embedding_gradient and in
 /// tp_recomputation. Tensors of 16-bit floats count as half as many floats. Reads the members model, parallel,

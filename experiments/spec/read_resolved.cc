@@ -210,6 +210,12 @@ void read_resolved(const json& spec, RunConfig& config) {
   read_data(spec["data"], config.data);
   read_backend(spec["backend"], config.backend);
   read_training(spec["training"], config.training);
+  if (spec["training"].contains("dropout")) {
+    const json& dropout = spec["training"]["dropout"];
+    config.model.dropout.attention = dropout["attention"].get<double>();
+    config.model.dropout.residual = dropout["residual"].get<double>();
+    config.model.dropout.embedding = dropout["embedding"].get<double>();
+  }
   if (spec.contains("checkpoint")) read_checkpoint(spec["checkpoint"], config.checkpoint.emplace());
   if (spec.contains("start")) {
     const json& start = spec["start"];

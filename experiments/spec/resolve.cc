@@ -39,6 +39,7 @@ std::vector<sim::TrafficClass> classes_in_use(const RunConfig& config) {
   if (config.parallel.tensor > 1) {
     classes.push_back(sim::TrafficClass::kTpForward);
     classes.push_back(sim::TrafficClass::kTpBackward);
+    if (config.tensor_sequence) classes.push_back(sim::TrafficClass::kSequenceBackward);
     if (config.memory.traffic == models::RecomputeTraffic::kSent) {
       classes.push_back(sim::TrafficClass::kTpRecomputation);
     }
@@ -270,6 +271,7 @@ class Resolver {
     resolve_precision(training, config_.device, where_, errors_);
     resolve_batch(training);
     resolve_optimizer(training);
+    resolve_dropout(training);
     config_.sharding.micro_batches = to_int(training["accumulation"]);
     if (training["gradient_norm"] == "own" && config_.sharding.shards_state()) {
       report("/training/gradient_norm", R"(got "own", want "agreed" with /parallel/zero )" +
@@ -305,6 +307,25 @@ class Resolver {
     }
     training.erase("optimizer");
     training.erase("momentum");
+  }
+
+  void resolve_dropout(json& training) {
+    if (!training.contains("dropout")) return;
+    json& dropout = training["dropout"];
+    if (dropout.is_number()) dropout = {{"attention", dropout}, {"residual", dropout}, {"embedding", dropout}};
+    const bool is_on = std::any_of(dropout.begin(), dropout.end(), [](const json& p) { return p != 0; });
+    if (is_on && config_.device == Device::kCuda) {
+      report("/training/dropout",
+             "got " + quote_json(given_["training"]["dropout"]) +
+                 R"( with /device "cuda", whose kernels have no dropout; want 0, or /device "cpu")");
+    }
+    const auto attention = config_.kernels.find("attention");
+    if (dropout["attention"] != 0 && attention != config_.kernels.end() && !attention->second.library.empty()) {
+      report("/training/dropout", "got " + quote_json(given_["training"]["dropout"]) +
+                                      " with the library of /kernels/attention, whose interface has no dropout; want 0 "
+                                      "for attention, or a kernel of droptest");
+    }
+    if (!is_on) training.erase("dropout");
   }
 
   /// Sequences of all replicas -> micro-batches of each.
@@ -353,6 +374,15 @@ class Resolver {
       report(pointer_in_network("parameter_gather", {"gather/fill", "fill"}),
              "got " + quote_json(network["classes"]["parameter_gather"]["gather"]["fill"]) +
                  R"(, want "stale" or "zero" with /parallel/zero 3, where a rank keeps no other parameters)");
+    }
+    for (const sim::TrafficClass of : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {
+      const auto& layers = config_.network.of(of);
+      if (!config_.tensor_sequence || !layers || !comm::keeps_own(layers->gather.fill)) continue;
+      const std::string name(sim::traffic_class_name(of));
+      report(pointer_in_network(name, {"gather/fill", "fill"}),
+             "got " + quote_json(network["classes"][name]["gather"]["fill"]) +
+                 R"(, want "zero" or "stale" with /parallel/tensor_sequence true, where a rank has no values of the )"
+                 "tokens that it gathers");
     }
     // A rank's own parameters lie among those that it gathers.
     const bool in_place = config_.sharding.shards_state() && !config_.sharding.shards_values();

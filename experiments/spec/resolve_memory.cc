@@ -54,6 +54,12 @@ models::SlotOptions MemoryConfig::options(int layers) const {
   return options;
 }
 
+models::SlotOptions slot_options(const RunConfig& config) {
+  models::SlotOptions options = config.memory.options(config.model.layers);
+  options.tensor_sequence = config.tensor_sequence;
+  return options;
+}
+
 std::string why_ranks_differ(const RunConfig& config) {
   for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
     const auto& network = config.network.of(of);
@@ -72,10 +78,20 @@ std::string why_recomputation_differs(const RunConfig& config) {
   return "class parameter_gather can lose packets, and the backward pass gathers parameters again";
 }
 
+std::string why_inputs_differ(const RunConfig& config) {
+  for (const sim::TrafficClass of : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {
+    const auto& network = config.network.of(of);
+    if (config.tensor_sequence && network && loses(network->gather)) {
+      return "class " + std::string(sim::traffic_class_name(of)) + " can lose gathered values";
+    }
+  }
+  return "";
+}
+
 MemoryConfig memory_of_strategy(const MemoryStrategy& strategy, const RunConfig& config) {
   MemoryConfig memory = config.memory;
   memory.recompute = strategy.recompute;
-  memory.place = {strategy.cut && config.parallel.tensor > 1, strategy.offload};
+  memory.place = {strategy.cut && config.parallel.tensor > 1 && !config.tensor_sequence, strategy.offload};
   return memory;
 }
 
@@ -129,6 +145,12 @@ void resolve_memory(json& spec, const std::string& where, RunConfig& config, std
     report("every", std::to_string(memory.every) + ", want at most " + std::to_string(config.model.layers) +
                         ", the blocks of the model");
   }
+  if (memory.place.cut && config.tensor_sequence) {
+    report(
+        "cut",
+        "true with /parallel/tensor_sequence true, whose ranks have residual streams of their own tokens alone; want "
+        "no cut");
+  }
   if (memory.place.cut && config.parallel.tensor == 1) {
     report("cut", "true with /parallel/tensor 1, want several tensor-parallel ranks, or no cut");
   }
@@ -158,6 +180,12 @@ void check_memory(const json& given, const std::string& where, const RunConfig& 
     report("recompute", "recomputation with /parallel/zero 3, but " + why +
                             ", so that blocks would be computed again with other parameters than those of the forward "
                             "pass; want recompute \"none\", or no loss in /network/classes/parameter_gather");
+  }
+  if (const std::string why = why_inputs_differ(config); config.memory.recompute == Recompute::kBlock && !why.empty()) {
+    report("recompute", "\"full\" with /parallel/tensor_sequence true, whose blocks gather their inputs again, but " +
+                            why +
+                            ", so that a block would be computed from other values than in the forward pass; want "
+                            "\"selective\" or \"none\", or no loss in that half");
   }
   if (config.memory.traffic == models::RecomputeTraffic::kSent && (has_deadline || comm::keeps_time(config.network))) {
     report("recompute_traffic",

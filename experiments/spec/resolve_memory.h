@@ -32,6 +32,9 @@ std::string why_ranks_differ(const RunConfig& config);
 
 /// Why a block that is computed again has other values than in the forward pass; empty: it has the same.
 std::string why_recomputation_differs(const RunConfig& config);
+/// Why a block that is computed again may gather another input than in the forward pass; empty: it gathers the same, or
+/// none, since tokens are not cut.
+std::string why_inputs_differ(const RunConfig& config);
 
 /// The strategy as this run has it: nothing is cut where there is one tensor-parallel rank.
 MemoryConfig memory_of_strategy(const MemoryStrategy& strategy, const RunConfig& config);

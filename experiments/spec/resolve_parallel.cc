@@ -32,6 +32,12 @@ class ParallelResolver {
     config_.parallel.tensor = parallel_["tensor"].get<int>();
     config_.parallel.data = parallel_["data"].get<int>();
     config_.parallel.pipeline = parallel_["pipeline"].get<int>();
+    config_.tensor_sequence = parallel_["tensor_sequence"].get<bool>();
+    if (config_.tensor_sequence && config_.parallel.tensor == 1) {
+      report("/parallel/tensor_sequence",
+             "got true with /parallel/tensor 1, want several tensor-parallel ranks, which cut the tokens, or false");
+    }
+    if (!config_.tensor_sequence) parallel_.erase("tensor_sequence");
     if (parallel_["sequence"] != 1) {
       report("/parallel/sequence",
              "got " + comm::quote_json(parallel_["sequence"]) + ", want 1: sequence parallelism is planned, not built");

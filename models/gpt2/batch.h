@@ -18,6 +18,8 @@ struct BatchShape {
   std::int64_t batch = 0;
   std::int64_t length = 0;
   std::int64_t first_position = 0;  ///< of each sequence's first token here: not 0 for a later part of longer sequences
+  std::uint64_t step = 0;           ///< of training, for the draws of dropout
+  std::int64_t first_sample = 0;    ///< number of the first sequence in the global batch of the step, for them, too
 
   std::int64_t rows() const { return batch * length; }
   friend bool operator==(const BatchShape&, const BatchShape&) = default;

@@ -22,6 +22,17 @@ std::vector<StageRange> own_ranges(const Gpt2Config& config, const PipelineParal
   return ranges;
 }
 
+void check_dropout(const DropoutConfig& dropout, const OpsForm& form) {
+  const auto require = [](double probability, const char* of, bool has) {
+    if (probability == 0 || has) return;
+    throw ConfigError(std::string("GPT-2: dropout of ") + of + ": got " + std::to_string(probability) +
+                      " with operations or an attention kernel that have none, want 0, or those of the CPU");
+  };
+  require(dropout.attention, "attention", form.drops_probabilities());
+  require(dropout.residual, "residual", form.drops_elements());
+  require(dropout.embedding, "embedding", form.drops_elements());
+}
+
 const Gpt2Config& validated(const Gpt2Config& config, const SlotOptions& options, int world_size) {
   validate(config, world_size);
   validate(StageRange::whole(config), options, config);
@@ -37,10 +48,13 @@ Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerCo
       ranks_(ranks),
       ops_(std::move(ops)),
       store_(stage_tensors(config, own_ranges(config, ranks.pipeline), ops_->world_size(), ops_->rank()), *ops_,
-             ranks.data, optimizer.moments()),
+             ranks.data, optimizer.moments(),
+             options.tensor_sequence ? ParameterStore::ReplicatedGradients::kOfOwnTokens
+                                     : ParameterStore::ReplicatedGradients::kWhole),
       optimizer_(store_, optimizer, *ops_),
       squares_(store_, *ops_, ranks.data.group),
       stages_(make_stages(options)) {
+  check_dropout(config.dropout, ops_->form());
   if (ranks.pipeline.plan == nullptr || ranks.pipeline.group == nullptr) return;
   const PipelinePlan& plan = *ranks.pipeline.plan;
   const int stages = static_cast<int>(plan.stages.size());

@@ -160,7 +160,7 @@ class Gpt2 {
   void release_copies() { store_.release_copies(); }
 
   /// Parameters, optimizer and the numbers of messages between two steps. Nothing else of a model outlives a step:
-  /// there is no dropout.
+  /// dropout draws from the step's number.
   void visit_state(StateVisitor& visitor);
   /// Those that the state's tensors are in the memory of.
   Ops& ops() { return *ops_; }

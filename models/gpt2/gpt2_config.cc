@@ -2,6 +2,7 @@
 #include "models/gpt2/gpt2_config.h"
 
 #include <string>
+#include <utility>
 
 #include "sim/error.h"
 
@@ -52,6 +53,13 @@ void validate(const Gpt2Config& config, int tensor_parallel_size) {
           "a divisor of width = " + std::to_string(config.width));
   require(config.context >= 1 && config.context <= kMaxDimension, "context", config.context, dimension);
   require(config.vocabulary >= 1 && config.vocabulary <= kMaxDimension, "vocabulary", config.vocabulary, dimension);
+  for (const auto& [name, probability] :
+       {std::pair("attention", config.dropout.attention), std::pair("residual", config.dropout.residual),
+        std::pair("embedding", config.dropout.embedding)}) {
+    if (probability >= 0 && probability < 1) continue;
+    throw ConfigError(std::string("GPT-2 configuration: dropout of ") + name + ": got " + std::to_string(probability) +
+                      ", want a probability from 0 to below 1");
+  }
   require(tensor_parallel_size >= 1, "tensor-parallel size", tensor_parallel_size, "at least 1");
   require(tensor_parallel_size <= config.heads, "tensor-parallel size", tensor_parallel_size,
           "at most one rank per head: heads = " + std::to_string(config.heads));

@@ -18,7 +18,9 @@ class Gpt2Messages {
     for (int layer = 0; layer < config.layers; ++layer) {
       const std::string h = "h." + std::to_string(layer) + ".";
       layers_.push_back({h + "attn.c_proj", h + "mlp.c_proj", h + "attn.c_attn.backward", h + "mlp.c_fc.backward",
-                         h + "ln_1.residual", h + "ln_2.residual"});
+                         h + "ln_1.residual", h + "ln_2.residual", h + "attn.c_attn", h + "mlp.c_fc",
+                         h + "attn.c_proj.backward", h + "mlp.c_proj.backward", h + "attn.c_attn.input",
+                         h + "mlp.c_fc.input"});
     }
   }
 
@@ -27,6 +29,19 @@ class Gpt2Messages {
   comm::Message mlp_output(int layer) const { return forward(layer, of(layer).mlp_output); }
   comm::Message attention_input_gradient(int layer) const { return backward(layer, of(layer).attention_input); }
   comm::Message mlp_input_gradient(int layer) const { return backward(layer, of(layer).mlp_input); }
+
+  /// With a cut of tokens, the gathers of a sublayer's input in the forward pass, of the gradient of its output, and of
+  /// its input again, for the gradients of weights.
+  comm::Message attention_input(int layer) const { return forward(layer, of(layer).attention_gather); }
+  comm::Message mlp_input(int layer) const { return forward(layer, of(layer).mlp_gather); }
+  comm::Message attention_output_gradient(int layer) const {
+    return backward(layer, of(layer).attention_output_gradient);
+  }
+  comm::Message mlp_output_gradient(int layer) const { return backward(layer, of(layer).mlp_output_gradient); }
+  comm::Message attention_input_again(int layer) const { return backward(layer, of(layer).attention_input_again); }
+  comm::Message mlp_input_again(int layer) const { return backward(layer, of(layer).mlp_input_again); }
+  static comm::Message head_input() { return {sim::TrafficClass::kTpForward, "lm_head", -1}; }
+  static comm::Message embedding_output_gradient() { return {sim::TrafficClass::kTpBackward, "wte.backward", -1}; }
 
   /// The sums of a block that is computed again.
   comm::Message attention_output_again(int layer) const { return again(layer, of(layer).attention_output); }
@@ -48,6 +63,8 @@ class Gpt2Messages {
  private:
   struct Names {
     std::string attention_output, mlp_output, attention_input, mlp_input, attention_residual, mlp_residual;
+    std::string attention_gather, mlp_gather, attention_output_gradient, mlp_output_gradient, attention_input_again,
+        mlp_input_again;
   };
   const Names& of(int layer) const { return layers_[static_cast<std::size_t>(layer)]; }
   static comm::Message forward(int layer, const std::string& name) {

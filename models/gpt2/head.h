@@ -7,8 +7,8 @@
 
 namespace droptest::models {
 
-/// Reads final_norm.normalized and targets. A row whose target is kIgnoredTarget has no loss and no gradient. Ranks:
-/// all call the same.
+/// Reads targets and shared_input(final_norm), the normalised rows of all ranks. A row whose target is kIgnoredTarget
+/// has no loss and no gradient. Ranks: all call the same.
 class Head {
  public:
   virtual ~Head() = default;
@@ -16,7 +16,7 @@ class Head {
   /// `losses` becomes each row's loss in nats, the same on every rank.
   virtual void forward(StageBuffers& buffers) const = 0;
   /// The same; also sets or adds `factor` x the gradient of the sum of the losses to the head's parameters, and begins
-  /// to sum grad_normalized, the like of it by final_norm.normalized, over ranks: Ops::join() ends it.
+  /// to sum grad_normalized, the like of it by final_norm.normalized, over ranks (LayerBoundary): Ops::join() ends it.
   virtual void forward_backward(StageBuffers& buffers, double factor, GradientMode mode) const = 0;
 };
 

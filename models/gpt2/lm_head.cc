@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "models/gpt2/gpt2_messages.h"
+#include "models/gpt2/layer_boundary.h"
 
 namespace droptest::models {
 
@@ -33,8 +34,8 @@ LmHead::Chunk LmHead::chunk_at(StageBuffers& b, std::int64_t first_row) {
                  elements(b.sums, 0, count),
                  elements(b.predicted, 0, count),
                  elements(b.losses, first_row, count)};
-  chunk.normalized = rows_of(b.final_norm.normalized);
-  chunk.grad_normalized = rows_of(b.grad_normalized);
+  chunk.normalized = rows_of(b.shared_input(b.final_norm));
+  chunk.grad_normalized = rows_of(LayerBoundary::whole_sum(b.grad_normalized, b));
   chunk.message = rows_of(b.message);
   return chunk;
 }
@@ -83,7 +84,7 @@ void LmHead::forward_backward(StageBuffers& b, double factor, GradientMode mode)
     ops_.linear_backward_input(chunk.product, gradient, wte, part_of(chunk.grad_normalized, chunk.message));
     // The sum over ranks goes on while the last chunk's gradient of the embedding is computed.
     if (row + chunk.product.rows == rows) {
-      ops_.begin_sum(b.grad_normalized, b.message, Gpt2Messages::head_input_gradient());
+      LayerBoundary(ops_).begin_sum(b.grad_normalized, b, Gpt2Messages::head_input_gradient());
     }
     ops_.linear_backward_weight(chunk.product, ops_.operand(chunk.normalized, 1, b.rounded_input), gradient,
                                 row == 0 ? mode : GradientMode::kAdd, wte, nullptr);

@@ -29,7 +29,8 @@ Holds holds_rounded(const ShardOptions& options) {
 
 }  // namespace
 
-ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const DataParallel& data, int moments)
+ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const DataParallel& data, int moments,
+                               ReplicatedGradients replicated)
     : table_(std::move(tensors)),
       plan_(table_, comm::element_bytes(ops.form().types().parameters), data.sharding, data.ranks(), data.rank()),
       ops_(ops),
@@ -47,6 +48,7 @@ ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const 
     }
     rounded_ranges_ = ops.make_ranges(std::move(ranges));
   }
+  if (replicated == ReplicatedGradients::kOfOwnTokens && ops.world_size() > 1) partial_ = table_.replicated_runs();
   if (data.sharding.offloads_values || (data.sharding.offloads_moments && moments > 0)) {
     offloaded_ = std::make_unique<OffloadedState>(table_, plan_, ops_, types_.parameters, moments, values_, rounded_);
   }
@@ -110,8 +112,18 @@ void ParameterStore::release(int layer) {
 
 void ParameterStore::on_gradient_ready(int layer) {
   const std::size_t unit = unit_of(layer);
+  if (is_last_pass_ || plan_.options().reduces_each()) sum_replicated_gradients(unit);
   if (traffic_ && unit < table_.units.size()) traffic_->gradients_ready(unit);
   if (gradient_ready_) gradient_ready_(layer);
+}
+
+void ParameterStore::sum_replicated_gradients(std::size_t unit) {
+  for (const ReplicatedRun& run : partial_) {
+    if (run.unit != unit) continue;
+    ops_.begin_all_reduce(gradients_.part(run.offset, run.count), comm::ReduceOp::kSum,
+                          {sim::TrafficClass::kSequenceBackward, run.name, table_.units[unit].layer});
+  }
+  ops_.join();
 }
 
 GradientMode ParameterStore::gradient_mode(GradientMode of_sum) const {
@@ -119,6 +131,7 @@ GradientMode ParameterStore::gradient_mode(GradientMode of_sum) const {
 }
 
 void ParameterStore::expect_gradients(int so_far, bool last) {
+  is_last_pass_ = last;
   if (!traffic_) return;
   if (plan_.options().reduces_each()) {
     finish_gradients();

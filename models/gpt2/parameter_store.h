@@ -49,10 +49,14 @@ struct MemoryUse {
 /// Owner: one rank's model. Ranks: where there are others that are data parallel, those make the same calls.
 class ParameterStore {
  public:
+  /// Whether each tensor-parallel rank has the gradients of replicated tensors from its own tokens alone. The store
+  /// adds them up over the operations' group when they are ready, before replicas reduce them: class sequence_backward.
+  enum class ReplicatedGradients : std::uint8_t { kWhole, kOfOwnTokens };
   /// Gradients are zero, values zero on the host and unspecified on a device. `moments`: numbers of the optimizer for
   /// each element, which may be outside of memory. The operations are borrowed. Throws: ConfigError for options of
   /// sharding without meaning, or without room for what is outside of memory.
-  ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const DataParallel& data = {}, int moments = 0);
+  ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const DataParallel& data = {}, int moments = 0,
+                 ReplicatedGradients replicated = ReplicatedGradients::kWhole);
 
   const ParameterTable& table() const { return table_; }
   const std::vector<Gpt2Tensor>& tensors() const { return table_.tensors; }
@@ -141,6 +145,7 @@ class ParameterStore {
   }
   template <class T>
   void make_host_parameters();
+  void sum_replicated_gradients(std::size_t unit);
   enum Copied : std::size_t { kValueCopies, kGradientCopies };
   std::span<std::byte> copy_of(Copied arena);
 
@@ -156,6 +161,8 @@ class ParameterStore {
   std::optional<ParameterTraffic> traffic_;
   std::function<void(int)> gradient_ready_;
   std::array<ZeroedMemory, 2> copies_;  ///< in host memory, from when they are first asked for
+  std::vector<ReplicatedRun> partial_;  ///< gradients that are summed over tensor-parallel ranks
+  bool is_last_pass_ = false;           ///< of the step
   std::variant<std::vector<Parameter<float>>, std::vector<Parameter<double>>> host_;
 };
 

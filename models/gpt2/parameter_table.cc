@@ -63,4 +63,16 @@ std::vector<std::uint64_t> ParameterTable::chunk_ends() const {
   return ends;
 }
 
+std::vector<ReplicatedRun> ParameterTable::replicated_runs() const {
+  std::vector<ReplicatedRun> runs;
+  for (const std::size_t i : in_order()) {
+    if (tensors[i].placement != Placement::kReplicated) continue;
+    const bool continues =
+        !runs.empty() && runs.back().unit == unit_of[i] && runs.back().offset + runs.back().count == ranges[i].offset;
+    if (!continues) runs.push_back({unit_of[i], ranges[i].offset, 0, tensors[i].name + ".gradient"});
+    runs.back().count += trained[i];
+  }
+  return runs;
+}
+
 }  // namespace droptest::models

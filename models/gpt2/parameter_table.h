@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,6 +22,14 @@ struct ParameterUnit {
   std::uint64_t count = 0;  ///< trained elements
 };
 
+/// Tensors of a unit that lie next to each other, and of which each tensor-parallel rank has a whole copy.
+struct ReplicatedRun {
+  std::size_t unit = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t count = 0;
+  std::string name;  ///< of the gradient of the first tensor
+};
+
 /// Names and places, no memory. An arena has no gaps. It begins with the last block and ends with the tensors
 /// outside of blocks: the order in which a backward pass makes gradients ready. Behind them is the padding of the
 /// vocabulary, which is neither trained nor sent nor part of the gradient norm.
@@ -33,6 +42,8 @@ struct ParameterTable {
   /// One past each chunk of kNormChunkElems or fewer elements, in order: tensors are cut into chunks from their
   /// beginning. Buckets and shards end at the ends of chunks.
   std::vector<std::uint64_t> chunk_ends() const;
+  /// Those of all units, in order.
+  std::vector<ReplicatedRun> replicated_runs() const;
 
   std::vector<Gpt2Tensor> tensors;
   std::vector<ParameterRange> ranges;  ///< of each tensor, with padding

@@ -15,7 +15,7 @@ constexpr std::size_t kPerSublayer = 6;
 
 Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& store, Ops& ops,
              const SlotOptions& options)
-    : config_(config), range_(range), options_(options), store_(store), ops_(ops), messages_(config) {
+    : config_(config), range_(range), options_(options), store_(store), ops_(ops), messages_(config), boundary_(ops) {
   const StageExtents x = stage_extents(config, range, ops.world_size(), ops.rank(), {});
   if (range.has_embedding() || range.has_head()) tokens_ = store.table().number_of("wte.weight");
   if (range.has_embedding()) positions_ = store.table().number_of("wpe.weight");
@@ -34,9 +34,15 @@ Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& 
   head_ = std::make_unique<LmHead>(ops, weight(tokens_));
 }
 
+void Stage::begin_pass(const StageBuffers& b) {
+  rows_ = b.extents.batch.rows();
+  own_rows_ = b.extents.cut().own_rows();
+}
+
 void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> tokens,
                     std::span<const std::int32_t> targets) {
-  rows_ = b.extents.batch.rows();
+  begin_pass(b);
+  is_training_ = keep != Keep::kNothing;
   if (range_.has_embedding()) {
     ops_.take_tokens(tokens, b.tokens);
     if (keep != Keep::kNothing) ops_.group_tokens(tokens, b.extents.vocabulary, b.slot);
@@ -56,11 +62,12 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
     if (layer > range_.first) store_.release(layer - 1);
     if (layer + 1 < range_.last) store_.expect(layer + 1);
     attention_forward(layer, b);
-    pending = {a.norm.residual, a.output, attention(layer).second.weight + 1};
+    pending = {a.norm.residual, a.output, attention(layer).second.weight + 1,
+               residual_dropout(layer, Half::kAttention, b)};
     normalise(mlp(layer).norm, m.norm, pending);
     mlp_forward(layer, b);
     if (keep != Keep::kNothing) save_residuals(layer, b);
-    pending = {m.norm.residual, m.output, mlp(layer).second.weight + 1};
+    pending = {m.norm.residual, m.output, mlp(layer).second.weight + 1, residual_dropout(layer, Half::kMlp, b)};
   }
   if (range_.has_head()) {
     normalise(last_norm_, b.final_norm, pending);
@@ -76,13 +83,44 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
 void Stage::embed(StageBuffers& b) {
   const StageExtents& x = b.extents;
   const comm::Tensor& residual = b.attention.front().norm.residual;
-  ops_.embedding_forward(b.tokens, x.vocabulary, weight(tokens_).value, x.width, residual);
-  const comm::Tensor part = part_of(residual, b.message);
-  if (part.bytes.data() != residual.bytes.data()) ops_.convert(residual, part);
-  ops_.begin_sum(residual, b.message, Gpt2Messages::embedding());
+  const comm::Tensor rows_of_all = LayerBoundary::whole_sum(residual, b);
+  ops_.embedding_forward(b.tokens, x.vocabulary, weight(tokens_).value, x.width, rows_of_all);
+  const comm::Tensor part = LayerBoundary::partial_sums(residual, b);
+  if (part.bytes.data() != rows_of_all.bytes.data()) ops_.convert(rows_of_all, part);
+  boundary_.begin_sum(residual, b, Gpt2Messages::embedding());
   ops_.join();
-  ops_.add_positions(elements(weight(positions_).value, x.batch.first_position * x.width, x.batch.length * x.width),
-                     x.batch.batch, x.batch.length, x.width, residual);
+  for_sequence_parts(
+      x.cut().first_row(), own_rows_, x.batch.length,
+      [&](std::int64_t row, std::int64_t sequences, std::int64_t position, std::int64_t tokens) {
+        ops_.add_positions(
+            elements(weight(positions_).value, (x.batch.first_position + position) * x.width, tokens * x.width),
+            sequences, tokens, x.width, elements(residual, row * x.width, sequences * tokens * x.width));
+      });
+  if (const DropoutMask mask = embedding_dropout(b); mask.is_on()) {
+    ops_.drop_elements(residual, mask, own_rows_, x.width, residual);
+  }
+}
+
+void Stage::embedding_backward(StageBuffers& b, GradientMode mode) {
+  const StageExtents& x = b.extents;
+  if (const DropoutMask mask = embedding_dropout(b); mask.is_on()) {
+    ops_.drop_elements(b.grad_residual, mask, own_rows_, x.width, b.grad_residual);
+  }
+  // Positions of other parts of the sequences have no gradient here.
+  const comm::Tensor positions = weight(positions_).gradient;
+  if (mode == GradientMode::kSet) ops_.zero(positions);
+  for_sequence_parts(x.cut().first_row(), own_rows_, x.batch.length,
+                     [&](std::int64_t row, std::int64_t sequences, std::int64_t position, std::int64_t tokens) {
+                       ops_.positions_backward(
+                           elements(b.grad_residual, row * x.width, sequences * tokens * x.width), sequences, tokens,
+                           x.width,
+                           elements(positions, (x.batch.first_position + position) * x.width, tokens * x.width));
+                     });
+  // The head sets the gradient of the tied embedding.
+  if (!range_.has_head() && !shares_tokens_ && mode == GradientMode::kSet) ops_.zero(weight(tokens_).gradient);
+  const comm::Tensor grad_output =
+      boundary_.gather(b.grad_residual, b.gathered_input, b, Gpt2Messages::embedding_output_gradient());
+  ops_.embedding_backward(b.tokens, x.vocabulary, b.slot, grad_output, x.width, weight(tokens_).gradient);
 }
 
 NormForward Stage::norm_behind(const std::optional<Pending>& pending) const {
@@ -91,8 +129,9 @@ NormForward Stage::norm_behind(const std::optional<Pending>& pending) const {
     n.residual = pending->residual;
     n.branch = pending->output;
     n.branch_bias = weight(pending->bias).value;
+    n.dropout = pending->dropout;
   }
-  n.rows = rows_;
+  n.rows = own_rows_;
   n.width = config_.width;
   return n;
 }
@@ -111,11 +150,11 @@ void Stage::normalise(std::size_t norm, NormBuffers& buffers, const std::optiona
 
 void Stage::partial_sum(const Linear& linear, const comm::Tensor& input, const comm::Tensor& output, StageBuffers& b) {
   ops_.linear_forward(shape_of(linear), ops_.operand(input, 1, b.rounded_input), weight(linear.weight), nullptr,
-                      part_of(output, b.message));
+                      LayerBoundary::partial_sums(output, b));
 }
 
 void Stage::sum_over_ranks(const comm::Tensor& output, StageBuffers& b, const comm::Message& about) {
-  ops_.begin_sum(output, b.message, about);
+  boundary_.begin_sum(output, b, about);
   ops_.join();
 }
 
@@ -123,17 +162,19 @@ void Stage::project_attention(int layer, StageBuffers& b) {
   const Linear& linear = attention(layer).first;
   const AttentionBuffers& a = b.attention[index(layer)];
   const Weight bias = weight(linear.weight + 1);
-  ops_.linear_forward(shape_of(linear), ops_.operand(a.norm.normalized, 1, b.rounded_input), weight(linear.weight),
+  ops_.linear_forward(shape_of(linear), ops_.operand(b.shared_input(a.norm), 1, b.rounded_input), weight(linear.weight),
                       &bias, a.qkv);
 }
 
 void Stage::attend(int layer, StageBuffers& b) {
   const AttentionBuffers& a = b.attention[index(layer)];
-  ops_.attention_forward(a.qkv, b.extents.attention(), a.statistics, a.attended, b.attention_scratch);
+  ops_.attention_forward(a.qkv, b.extents.attention(), attention_dropout(layer, b), a.statistics, a.attended,
+                         b.attention_scratch);
 }
 
 void Stage::attention_forward(int layer, StageBuffers& b) {
   const AttentionBuffers& a = b.attention[index(layer)];
+  boundary_.gather(a.norm.normalized, b.gathered_input, b, messages_.attention_input(layer));
   project_attention(layer, b);
   attend(layer, b);
   partial_sum(attention(layer).second, a.attended, a.output, b);
@@ -143,18 +184,19 @@ void Stage::attention_forward(int layer, StageBuffers& b) {
 void Stage::activate_mlp(int layer, StageBuffers& b) {
   const Linear& linear = mlp(layer).first;
   const MlpBuffers& m = b.mlp[index(layer)];
-  ops_.gelu_forward(shape_of(linear), ops_.operand(m.norm.normalized, 1, b.rounded_input), weight(linear.weight),
+  ops_.gelu_forward(shape_of(linear), ops_.operand(b.shared_input(m.norm), 1, b.rounded_input), weight(linear.weight),
                     weight(linear.weight + 1), m.gelu_saved, m.activated);
 }
 
 void Stage::mlp_forward(int layer, StageBuffers& b) {
   const Sublayer& s = mlp(layer);
   MlpBuffers& m = b.mlp[index(layer)];
+  boundary_.gather(m.norm.normalized, b.gathered_input, b, messages_.mlp_input(layer));
   if (m.projection.bytes.empty()) {
     activate_mlp(layer, b);
   } else {
-    ops_.linear_forward(shape_of(s.first), ops_.operand(m.norm.normalized, 1, b.rounded_input), weight(s.first.weight),
-                        nullptr, m.projection);
+    ops_.linear_forward(shape_of(s.first), ops_.operand(b.shared_input(m.norm), 1, b.rounded_input),
+                        weight(s.first.weight), nullptr, m.projection);
     ops_.gelu_of_projection(shape_of(s.first), m.projection, weight(s.first.weight + 1), m.gelu_saved, m.activated);
   }
   partial_sum(s.second, m.activated, m.output, b);
@@ -162,6 +204,7 @@ void Stage::mlp_forward(int layer, StageBuffers& b) {
 }
 
 void Stage::evaluate_head(StageBuffers& b, std::int64_t targets) {
+  boundary_.gather(b.final_norm.normalized, b.gathered_input, b, Gpt2Messages::head_input());
   head_->forward(b);
   ops_.sum_losses(b.losses, b.chunks.rows, static_cast<double>(targets), GradientMode::kSet, Number::kEvaluation);
   store_.release(kOutsideOfBlocks);
@@ -176,18 +219,21 @@ void Stage::backward_inputs(StageBuffers& b, double scale, std::int64_t targets,
 }
 
 void Stage::backward_weights(StageBuffers& b, GradientMode mode, Reports reports) {
-  rows_ = b.extents.batch.rows();
+  begin_pass(b);
+  is_training_ = true;
   for (int layer = range_.last - 1; layer >= range_.first; --layer) {
     const MlpBuffers& m = b.mlp[index(layer)];
     if (recompute_of(layer) != Recompute::kSaveAll) store_.acquire(layer);
     bring_residual_back(layer, Half::kMlp, b);
-    mlp_again(layer, b);
-    mlp_weights(layer, b, mode, ops_.operand(m.grad_output, 1, b.rounded_gradients[0]),
+    mlp_again(layer, b, Part::kWeights);
+    mlp_weights(layer, b, mode,
+                ops_.operand(branch_gradient_of_weights(layer, Half::kMlp, b), 1, b.rounded_gradients[0]),
                 ops_.operand(m.grad_activated, 1, b.rounded_gradients[1]));
     const AttentionBuffers& a = b.attention[index(layer)];
     bring_residual_back(layer, Half::kAttention, b);
-    attention_again(layer, b);
-    attention_weights(layer, b, mode, ops_.operand(a.grad_output, 1, b.rounded_gradients[0]),
+    attention_again(layer, b, Part::kWeights);
+    attention_weights(layer, b, mode,
+                      ops_.operand(branch_gradient_of_weights(layer, Half::kAttention, b), 1, b.rounded_gradients[0]),
                       ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]));
     if (reports == Reports::kReady) store_.on_gradient_ready(layer);
   }
@@ -196,27 +242,32 @@ void Stage::backward_weights(StageBuffers& b, GradientMode mode, Reports reports
 void Stage::backward_part(StageBuffers& b, double scale, std::int64_t targets, GradientMode losses_mode,
                           Reports reports, Part part) {
   const GradientMode mode = store_.gradient_mode(losses_mode);
-  rows_ = b.extents.batch.rows();
+  begin_pass(b);
+  is_training_ = true;
   const StageExtents& x = b.extents;
   store_.acquire(kOutsideOfBlocks);
   store_.acquire(range_.last - 1);
   expect_residual(range_.last - 1, Half::kMlp, b);
   expect_residual(range_.last - 1, Half::kAttention, b);
   // The next norm adds the bias of a row-parallel layer to the residual stream. So the backward pass of that norm also
-  // sums the columns of the stream's gradient, which are the bias's gradient.
-  const std::size_t last_bias = mlp(range_.last - 1).second.weight + 1;
+  // sums the columns of the stream's gradient, which are the bias's gradient. With dropout they are not.
+  const auto bias_behind = [this](const Sublayer& sublayer) {
+    return drops_residuals() ? std::nullopt : std::optional(sublayer.second.weight + 1);
+  };
+  const std::optional<std::size_t> last_bias = bias_behind(mlp(range_.last - 1));
   if (range_.has_head()) {
     const auto count = static_cast<double>(targets);
+    boundary_.gather(b.final_norm.normalized, b.gathered_input, b, Gpt2Messages::head_input());
     head_->forward_backward(b, scale / count, mode);
     ops_.sum_losses(b.losses, b.chunks.rows, count, losses_mode, Number::kLosses);
     normalise_backward(last_norm_, b.final_norm, last_bias, {}, grad_output(b), b, mode);
     if (!b.passed_gradient.bytes.empty()) ops_.convert(grad_output(b), b.passed_gradient);
-  } else {
+  } else if (last_bias) {
     NormBackward sum;
-    sum.rows = rows_;
+    sum.rows = own_rows_;
     sum.width = x.width;
     sum.grad_residual = grad_output(b);
-    sum.grad_branch_bias = weight(last_bias).gradient;
+    sum.grad_branch_bias = weight(*last_bias).gradient;
     sum.mode = mode;
     ops_.residual_backward(sum);
   }
@@ -225,34 +276,24 @@ void Stage::backward_part(StageBuffers& b, double scale, std::int64_t targets, G
     const AttentionBuffers& a = b.attention[index(layer)];
     const MlpBuffers& m = b.mlp[index(layer)];
     bring_residual_back(layer, Half::kMlp, b);
-    mlp_again(layer, b);
+    mlp_again(layer, b, part);
     mlp_backward(layer, b, mode, part);
-    normalise_backward(mlp(layer).norm, m.norm, attention(layer).second.weight + 1, m.grad_output, a.grad_output, b,
-                       mode);
+    normalise_backward(mlp(layer).norm, m.norm, bias_behind(attention(layer)), m.grad_output, a.grad_output, b, mode);
     bring_residual_back(layer, Half::kAttention, b);
-    attention_again(layer, b);
+    attention_again(layer, b, part);
     attention_backward(layer, b, mode, part);
     std::optional<std::size_t> bias_before;
     comm::Tensor grad_before_block = b.grad_residual;
     if (layer > range_.first) {
       store_.acquire(layer - 1);  // this block's pass writes the gradient of one of its biases
-      bias_before = mlp(layer - 1).second.weight + 1;
+      bias_before = bias_behind(mlp(layer - 1));
       grad_before_block = b.mlp[index(layer - 1)].grad_output;
     }
     normalise_backward(attention(layer).norm, a.norm, bias_before, a.grad_output, grad_before_block, b, mode);
     if (reports == Reports::kReady) store_.on_gradient_ready(layer);
     store_.release(layer);
   }
-  if (range_.has_embedding()) {
-    // Positions of other parts of the sequences have no gradient here.
-    const comm::Tensor positions = weight(positions_).gradient;
-    if (mode == GradientMode::kSet) ops_.zero(positions);
-    ops_.positions_backward(b.grad_residual, x.batch.batch, x.batch.length, x.width,
-                            elements(positions, x.batch.first_position * x.width, x.batch.length * x.width));
-    // The head sets the gradient of the tied embedding.
-    if (!range_.has_head() && !shares_tokens_ && mode == GradientMode::kSet) ops_.zero(weight(tokens_).gradient);
-    ops_.embedding_backward(b.tokens, x.vocabulary, b.slot, b.grad_residual, x.width, weight(tokens_).gradient);
-  }
+  if (range_.has_embedding()) embedding_backward(b, mode);
   const bool is_whole = range_.has_embedding() && range_.has_head();
   if (is_whole && reports == Reports::kReady) store_.on_gradient_ready(kOutsideOfBlocks);
   store_.release(kOutsideOfBlocks);
@@ -270,7 +311,7 @@ void Stage::normalise_backward(std::size_t norm, const NormBuffers& norm_buffers
   n.gain = weight(norm).value;
   n.grad_gain = weight(norm).gradient;
   n.grad_bias = weight(norm + 1).gradient;
-  n.rows = rows_;
+  n.rows = own_rows_;
   n.width = config_.width;
   n.grad_before = grad_before;
   n.grad_residual = grad_after;
@@ -283,8 +324,8 @@ void Stage::normalise_backward(std::size_t norm, const NormBuffers& norm_buffers
 void Stage::begin_input_gradient(const Linear& linear, const Operand& grad_output, StageBuffers& b,
                                  const comm::Message& about) {
   ops_.linear_backward_input(shape_of(linear), grad_output, weight(linear.weight),
-                             part_of(b.grad_normalized, b.message));
-  ops_.begin_sum(b.grad_normalized, b.message, about);
+                             LayerBoundary::partial_sums(b.grad_normalized, b));
+  boundary_.begin_sum(b.grad_normalized, b, about);
 }
 
 void Stage::weight_gradient(const Linear& linear, const comm::Tensor& input, const Operand& grad_output,
@@ -298,7 +339,8 @@ void Stage::weight_gradient(const Linear& linear, const comm::Tensor& input, con
 void Stage::mlp_backward(int layer, StageBuffers& b, GradientMode mode, Part part) {
   const Sublayer& s = mlp(layer);
   const MlpBuffers& m = b.mlp[index(layer)];
-  const Operand grad_output = ops_.operand(m.grad_output, 1, b.rounded_gradients[0]);
+  const Operand grad_output =
+      ops_.operand(gathered_branch_gradient(layer, Half::kMlp, b, mode), 1, b.rounded_gradients[0]);
   ops_.gelu_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), m.gelu_saved, mode,
                            weight(s.first.weight + 1), m.grad_activated);
   const Operand grad_hidden = ops_.operand(m.grad_activated, 1, b.rounded_gradients[1]);
@@ -312,16 +354,18 @@ void Stage::mlp_weights(int layer, StageBuffers& b, GradientMode mode, const Ope
   const MlpBuffers& m = b.mlp[index(layer)];
   const Weight bias = weight(s.first.weight + 1);
   weight_gradient(s.second, m.activated, grad_output, b, mode, nullptr);
-  weight_gradient(s.first, m.norm.normalized, grad_hidden, b, mode, ops_.form().gelu_sums_bias() ? nullptr : &bias);
+  weight_gradient(s.first, b.shared_input(m.norm), grad_hidden, b, mode,
+                  ops_.form().gelu_sums_bias() ? nullptr : &bias);
 }
 
 void Stage::attention_backward(int layer, StageBuffers& b, GradientMode mode, Part part) {
   const Sublayer& s = attention(layer);
   const AttentionBuffers& a = b.attention[index(layer)];
-  const Operand grad_output = ops_.operand(a.grad_output, 1, b.rounded_gradients[0]);
+  const Operand grad_output =
+      ops_.operand(gathered_branch_gradient(layer, Half::kAttention, b, mode), 1, b.rounded_gradients[0]);
   ops_.linear_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), b.grad_attended);
-  ops_.attention_backward(b.grad_attended, a.qkv, a.attended, a.statistics, b.extents.attention(), a.grad_qkv,
-                          b.attention_backward_scratch);
+  ops_.attention_backward(b.grad_attended, a.qkv, a.attended, a.statistics, b.extents.attention(),
+                          attention_dropout(layer, b), a.grad_qkv, b.attention_backward_scratch);
   const Operand grad_qkv = ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]);
   begin_input_gradient(s.first, grad_qkv, b, messages_.attention_input_gradient(layer));
   if (part == Part::kWhole) attention_weights(layer, b, mode, grad_output, grad_qkv);
@@ -333,7 +377,7 @@ void Stage::attention_weights(int layer, StageBuffers& b, GradientMode mode, con
   const AttentionBuffers& a = b.attention[index(layer)];
   const Weight bias = weight(s.first.weight + 1);
   weight_gradient(s.second, a.attended, grad_output, b, mode, nullptr);
-  weight_gradient(s.first, a.norm.normalized, grad_qkv, b, mode, &bias);
+  weight_gradient(s.first, b.shared_input(a.norm), grad_qkv, b, mode, &bias);
 }
 
 }  // namespace droptest::models

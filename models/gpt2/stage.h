@@ -11,6 +11,7 @@
 #include "models/gpt2/gpt2_config.h"
 #include "models/gpt2/gpt2_messages.h"
 #include "models/gpt2/head.h"
+#include "models/gpt2/layer_boundary.h"
 #include "models/gpt2/parameter_store.h"
 #include "models/gpt2/stage_buffers.h"
 #include "models/gpt2/stage_range.h"
@@ -31,8 +32,8 @@ class Stage {
   Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& store, Ops& ops,
         const SlotOptions& options = {});
 
-  /// The residual stream [rows, width] before the first block: where the range has no embedding, the caller writes it
-  /// before forward().
+  /// The residual stream [own rows, width] before the first block: where the range has no embedding, the caller writes
+  /// it before forward().
   static comm::Tensor input(StageBuffers& slot) { return slot.attention.front().norm.residual; }
   /// The residual stream after the last block: where the range has no head, forward() leaves it there.
   static comm::Tensor output(StageBuffers& slot) { return slot.output; }
@@ -63,7 +64,8 @@ class Stage {
   void share_tokens() { shares_tokens_ = true; }
 
  private:
-  enum class Part : std::uint8_t { kWhole, kInputs };
+  /// What a backward pass computes.
+  enum class Part : std::uint8_t { kWhole, kInputs, kWeights };
   /// A linear layer: where its weight is in the store, followed by its bias; and its extents for any rows.
   struct Linear {
     std::size_t weight = 0;
@@ -75,11 +77,15 @@ class Stage {
     std::size_t norm = 0;
     Linear first, second;
   };
-  /// A sublayer's output that the next norm adds to the residual stream, with the bias that belongs to it.
+  /// A sublayer's output that the next norm adds to the residual stream, with the bias and the dropout that belong to
+  /// it.
   struct Pending {
     comm::Tensor residual, output;
     std::size_t bias = 0;
+    DropoutMask dropout{};
   };
+  /// The sublayers of a block.
+  enum class Half : std::uint8_t { kAttention, kMlp };
 
   ProductShape shape_of(const Linear& linear) const { return {rows_, linear.inputs, linear.outputs}; }
   Weight weight(std::size_t i) const { return store_.weight(i); }
@@ -88,7 +94,9 @@ class Stage {
   /// Of a block of the range, in arrays.
   std::size_t index(int layer) const { return static_cast<std::size_t>(layer - range_.first); }
 
+  void begin_pass(const StageBuffers& buffers);
   void embed(StageBuffers& buffers);
+  void embedding_backward(StageBuffers& buffers, GradientMode mode);
   /// The sum in front of a norm.
   NormForward norm_behind(const std::optional<Pending>& pending) const;
   void normalise(std::size_t norm, NormBuffers& buffers, const std::optional<Pending>& pending);
@@ -102,10 +110,23 @@ class Stage {
   void partial_sum(const Linear& linear, const comm::Tensor& input, const comm::Tensor& output, StageBuffers& buffers);
   void sum_over_ranks(const comm::Tensor& output, StageBuffers& buffers, const comm::Message& about);
 
+  // Dropout: stage_dropout.cc.
+  /// Off in an evaluation.
+  DropoutMask mask_of(sim::Purpose purpose, double probability, int place, const StageBuffers& buffers) const;
+  DropoutMask residual_dropout(int layer, Half half, const StageBuffers& buffers) const;
+  DropoutMask attention_dropout(int layer, const StageBuffers& buffers) const;
+  DropoutMask embedding_dropout(const StageBuffers& buffers) const;
+  bool drops_residuals() const { return config_.dropout.residual > 0; }
+  /// The gradient of a sublayer output, from that of the residual stream behind it: of this rank's tokens.
+  comm::Tensor branch_gradient(int layer, Half half, StageBuffers& buffers);
+  /// That of all ranks' tokens, with the gradient of the output's bias, where no norm has summed it. It is gathered
+  /// once: a pass of weights alone finds it in the slot.
+  comm::Tensor gathered_branch_gradient(int layer, Half half, StageBuffers& buffers, GradientMode mode);
+  comm::Tensor branch_gradient_of_weights(int layer, Half half, StageBuffers& buffers);
+
   // Blocks that are computed again: stage_recompute.cc.
   Recompute recompute_of(int layer) const { return options_.of(layer); }
   /// Whether the residual stream before that sublayer of a block leaves the slot between the passes.
-  enum class Half : std::uint8_t { kAttention, kMlp };
   bool leaves_slot(int layer, Half half) const;
   void save_residuals(int layer, StageBuffers& buffers);
   std::uint64_t key_of(int layer, Half half, const StageBuffers& buffers) const;
@@ -114,9 +135,10 @@ class Stage {
   void expect_residual(int layer, Half half, const StageBuffers& buffers);
   /// Whether a block sends its sums over ranks again.
   bool sends_again(int layer) const { return options_.sends_again(layer) && ops_.world_size() > 1; }
-  /// The activations of a sublayer that the forward pass has not saved.
-  void attention_again(int layer, StageBuffers& buffers);
-  void mlp_again(int layer, StageBuffers& buffers);
+  /// The activations of a sublayer that the forward pass has not saved, and where tokens are cut the sublayer's input
+  /// of all ranks, which gradients of weights read.
+  void attention_again(int layer, StageBuffers& buffers, Part part);
+  void mlp_again(int layer, StageBuffers& buffers, Part part);
 
   void backward_part(StageBuffers& buffers, double scale, std::int64_t targets, GradientMode losses_mode,
                      Reports reports, Part part);
@@ -148,7 +170,10 @@ class Stage {
   std::size_t positions_ = 0;  ///< with an embedding
   std::size_t last_norm_ = 0;  ///< with a head
   std::unique_ptr<Head> head_;
-  std::int64_t rows_ = 0;  ///< of the pass
+  LayerBoundary boundary_;
+  std::int64_t rows_ = 0;      ///< of the pass: those of all ranks, which shared layers compute with
+  std::int64_t own_rows_ = 0;  ///< of the residual stream here
+  bool is_training_ = false;   ///< the pass
   bool shares_tokens_ = false;
 };
 

@@ -11,24 +11,28 @@ std::uint64_t elems(std::int64_t rows, std::int64_t columns) { return static_cas
 }  // namespace
 
 StageExtents stage_extents(const Gpt2Config& config, const StageRange& range, int world_size, int rank,
-                           const BatchShape& batch) {
+                           const BatchShape& batch, const SlotOptions& options) {
   const Gpt2Part part = gpt2_part(config, world_size, rank);
   return {range,
           config.width,
           static_cast<std::int64_t>(part.heads.count),
+          static_cast<std::int64_t>(part.heads.first),
           config.width / config.heads,
           static_cast<std::int64_t>(part.hidden.count),
           {static_cast<std::int64_t>(part.vocabulary.first), static_cast<std::int64_t>(part.vocabulary.count)},
           static_cast<std::int64_t>(part.vocabulary.count + part.vocabulary_padding),
           batch,
           rank,
-          world_size};
+          world_size,
+          config.dropout,
+          options.tensor_sequence};
 }
 
 void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, Keep keep, const SentPast& sent_past,
                    const SlotOptions& options, BufferVisitor& visitor) {
   const OpsTypes types = form.types();
   const std::int64_t rows = x.batch.rows();
+  const std::int64_t own_rows = x.cut().own_rows();
   const bool backward = keep != Keep::kNothing;
   const Lifetime saved = backward ? Lifetime::kSaved : Lifetime::kWorking;
   b.extents = x;
@@ -39,14 +43,17 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
   const auto activations = [&](comm::Tensor& tensor, const char* name, std::int64_t columns, Lifetime lifetime) {
     visitor.tensor(tensor, name, types.activations, elems(rows, columns), lifetime);
   };
+  const auto stream = [&](comm::Tensor& tensor, const char* name, Lifetime lifetime) {
+    visitor.tensor(tensor, name, types.activations, elems(own_rows, x.width), lifetime);
+  };
   const auto statistics = [&](comm::Tensor& tensor, std::uint64_t count, Lifetime lifetime) {
     visitor.tensor(tensor, "row statistics", types.statistics, count, lifetime);
   };
   const auto norm = [&](NormBuffers& n, Lifetime residual, Lifetime result) {
-    activations(n.residual, "residual stream", x.width, residual);
-    activations(n.normalized, "normalised inputs", x.width, result);
-    statistics(n.mean, elems(rows, 1), result);
-    statistics(n.inverse_deviation, elems(rows, 1), result);
+    stream(n.residual, "residual stream", residual);
+    stream(n.normalized, "normalised inputs", result);
+    statistics(n.mean, elems(own_rows, 1), result);
+    statistics(n.inverse_deviation, elems(own_rows, 1), result);
   };
   const auto own_part = [&](comm::Tensor& part, bool is_cut) {
     visitor.tensor(part, "parts of residual streams", types.activations, is_cut ? x.own_part_elems() : 0, saved);
@@ -66,7 +73,7 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     activations(a.qkv, "queries, keys and values", 3 * x.attention_width(), projected);
     statistics(a.statistics, form.attention_statistics_elems(x.attention()), again);
     activations(a.attended, "attention outputs", x.attention_width(), again);
-    activations(a.output, "sublayer outputs", x.width, Lifetime::kWorking);
+    stream(a.output, "sublayer outputs", Lifetime::kWorking);
     own_part(a.own_part, is_cut && !is_input);
     MlpBuffers& m = b.mlp[layer];
     norm(m.norm, leaves ? Lifetime::kWorking : saved, again);
@@ -75,7 +82,7 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     const bool room = backward || form.gelu_needs_room();
     activations(m.gelu_saved, "saved inputs of GELU", room ? x.hidden : 0, again);
     activations(m.activated, "outputs of GELU", x.hidden, again);
-    activations(m.output, "sublayer outputs", x.width, Lifetime::kWorking);
+    stream(m.output, "sublayer outputs", Lifetime::kWorking);
     own_part(m.own_part, is_cut);
   }
   // Tensors that stages exchange may be on their way while passes of other slots run.
@@ -83,15 +90,21 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
   if (head) {
     norm(b.final_norm, saved, saved);
   } else {
-    activations(b.output, "output of the stage", x.width, saved);
+    stream(b.output, "output of the stage", saved);
   }
   const bool takes_input = sent_past.activations && !x.range.has_embedding();
-  activations(b.passed_input, "activations sent past a stage", takes_input ? x.width : 0, saved);
+  const auto sent = [&](comm::Tensor& tensor, const char* name, bool is_sent, Lifetime lifetime) {
+    visitor.tensor(tensor, name, types.activations, is_sent ? elems(own_rows, x.width) : 0, lifetime);
+  };
+  sent(b.passed_input, "activations sent past a stage", takes_input, saved);
 
   const auto working = [&](comm::Tensor& tensor, const char* name, comm::ElementType type, std::uint64_t count) {
     visitor.tensor(tensor, name, type, count, Lifetime::kWorking);
   };
   working(b.message, "messages", types.messages, types.messages == types.activations ? 0 : elems(rows, x.width));
+  const std::uint64_t gathered = x.cuts_tokens() ? elems(rows, x.width) : 0;
+  working(b.gathered_input, "gathered tokens", types.activations, gathered);
+  working(b.partial_sums, "partial sums", types.activations, gathered);
   if (head) {
     working(b.logits, "logits", types.activations, elems(b.chunks.rows, b.chunks.stride));
     for (comm::Tensor* of_chunk : {&b.largest, &b.sums, &b.predicted}) {
@@ -111,14 +124,15 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
             rounds ? std::max(elems(rows, wide), elems(b.chunks.rows, b.chunks.stride)) : 0);
   }
   const bool alone = head && x.range.has_embedding();
-  activations(b.grad_residual, "gradient of the residual stream", x.width,
-              alone ? Lifetime::kWorking : Lifetime::kSaved);
-  activations(b.passed_gradient, "gradients sent past a stage", sent_past.gradients ? x.width : 0, Lifetime::kSaved);
+  stream(b.grad_residual, "gradient of the residual stream", alone ? Lifetime::kWorking : Lifetime::kSaved);
+  sent(b.passed_gradient, "gradients sent past a stage", sent_past.gradients, Lifetime::kSaved);
   constexpr const char* kWithin = "gradients within a block";
   const bool split = keep == Keep::kForSplitBackward;
   comm::Tensor shared_qkv;
   comm::Tensor shared_activated;
+  comm::Tensor shared_gathered;
   if (!split) {
+    working(shared_gathered, kWithin, types.activations, gathered);
     working(shared_qkv, kWithin, types.activations, elems(rows, 3 * x.attention_width()));
     working(shared_activated, kWithin, types.activations, elems(rows, x.hidden));
   }
@@ -126,19 +140,23 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     AttentionBuffers& a = b.attention[layer];
     MlpBuffers& m = b.mlp[layer];
     if (split) {
-      activations(a.grad_output, kWithin, x.width, Lifetime::kSaved);
+      stream(a.grad_output, kWithin, Lifetime::kSaved);
+      visitor.tensor(a.grad_gathered, kWithin, types.activations, gathered, Lifetime::kSaved);
       activations(a.grad_qkv, kWithin, 3 * x.attention_width(), Lifetime::kSaved);
-      activations(m.grad_output, kWithin, x.width, Lifetime::kSaved);
+      stream(m.grad_output, kWithin, Lifetime::kSaved);
+      visitor.tensor(m.grad_gathered, kWithin, types.activations, gathered, Lifetime::kSaved);
       activations(m.grad_activated, kWithin, x.hidden, Lifetime::kSaved);
     } else {
       a.grad_output = m.grad_output = b.grad_residual;
+      a.grad_gathered = m.grad_gathered = shared_gathered;
       a.grad_qkv = shared_qkv;
       m.grad_activated = shared_activated;
     }
   }
-  working(b.grad_normalized, kWithin, types.activations, elems(rows, x.width));
+  stream(b.grad_normalized, kWithin, Lifetime::kWorking);
+  working(b.grad_branch, kWithin, types.activations, x.dropout.residual > 0 ? elems(own_rows, x.width) : 0);
   working(b.grad_attended, kWithin, types.activations, elems(rows, x.attention_width()));
-  statistics(b.norm_scratch, form.norm_scratch_elems(rows, x.width), Lifetime::kWorking);
+  statistics(b.norm_scratch, form.norm_scratch_elems(own_rows, x.width), Lifetime::kWorking);
   statistics(b.attention_backward_scratch, form.attention_backward_scratch_elems(x.attention()), Lifetime::kWorking);
 }
 

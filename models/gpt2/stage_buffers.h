@@ -9,6 +9,7 @@
 #include "models/gpt2/batch.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/stage_range.h"
+#include "models/gpt2/token_cut.h"
 #include "models/ops/ops.h"
 #include "models/pipeline/pipeline_program.h"
 
@@ -19,6 +20,7 @@ struct StageExtents {
   StageRange range;
   std::int64_t width = 0;
   std::int64_t heads = 0;  ///< of this rank
+  std::int64_t first_head = 0;
   std::int64_t head_width = 0;
   std::int64_t hidden = 0;              ///< columns of this rank
   TokenRange vocabulary;                ///< of this rank
@@ -26,7 +28,14 @@ struct StageExtents {
   BatchShape batch;
   int rank = 0;  ///< of tensor parallelism
   int ranks = 1;
+  DropoutConfig dropout{};
+  bool tensor_sequence = false;
 
+  bool cuts_tokens() const { return tensor_sequence && ranks > 1; }
+  /// The rows of the residual stream that this rank has.
+  TokenCut cut() const {
+    return cuts_tokens() ? TokenCut::even(batch.rows(), ranks, rank) : TokenCut::whole(batch.rows());
+  }
   AttentionShape attention() const { return {batch.batch, batch.length, heads, head_width}; }
   std::int64_t attention_width() const { return heads * head_width; }
   /// Elements of this rank's part of a residual stream, where ranks cut one.
@@ -36,24 +45,27 @@ struct StageExtents {
 };
 
 StageExtents stage_extents(const Gpt2Config& config, const StageRange& range, int world_size, int rank,
-                           const BatchShape& batch);
+                           const BatchShape& batch, const SlotOptions& options = {});
+
+// `own rows` are those of StageExtents::cut(), `rows` those of all ranks.
 
 struct NormBuffers {
-  comm::Tensor residual;    ///< [rows, width]: the residual stream that is normalised
-  comm::Tensor normalized;  ///< [rows, width]
-  comm::Tensor mean;        ///< [rows]
+  comm::Tensor residual;    ///< [own rows, width]: the residual stream that is normalised
+  comm::Tensor normalized;  ///< [own rows, width]
+  comm::Tensor mean;        ///< [own rows]
   comm::Tensor inverse_deviation;
 };
 
 struct AttentionBuffers {
   NormBuffers norm;
-  comm::Tensor qkv;          ///< [rows, 3, heads, head width]
-  comm::Tensor statistics;   ///< as the operations say
-  comm::Tensor attended;     ///< [rows, heads, head width]
-  comm::Tensor output;       ///< [rows, width]: the sublayer output, without its bias
-  comm::Tensor own_part;     ///< of norm.residual, this rank's, where ranks cut it; else empty
-  comm::Tensor grad_output;  ///< [rows, width]: of the residual stream behind the sublayer
-  comm::Tensor grad_qkv;     ///< [rows, 3, heads, head width]
+  comm::Tensor qkv;            ///< [rows, 3, heads, head width]
+  comm::Tensor statistics;     ///< as the operations say
+  comm::Tensor attended;       ///< [rows, heads, head width]
+  comm::Tensor output;         ///< [own rows, width]: the sublayer output, without its bias
+  comm::Tensor own_part;       ///< of norm.residual, this rank's, where ranks cut it; else empty
+  comm::Tensor grad_output;    ///< [own rows, width]: of the residual stream behind the sublayer
+  comm::Tensor grad_gathered;  ///< [rows, width]: of the sublayer output; empty without a cut of tokens
+  comm::Tensor grad_qkv;       ///< [rows, 3, heads, head width]
 };
 
 struct MlpBuffers {
@@ -61,9 +73,10 @@ struct MlpBuffers {
   comm::Tensor projection;      ///< [rows, hidden]: before bias and GELU; empty where GELU is not computed from it
   comm::Tensor gelu_saved;      ///< [rows, hidden], as the operations say
   comm::Tensor activated;       ///< [rows, hidden]
-  comm::Tensor output;          ///< [rows, width]: the sublayer output, without its bias
+  comm::Tensor output;          ///< [own rows, width]: the sublayer output, without its bias
   comm::Tensor own_part;        ///< as that of attention
-  comm::Tensor grad_output;     ///< [rows, width]: of the residual stream behind the sublayer
+  comm::Tensor grad_output;     ///< [own rows, width]: of the residual stream behind the sublayer
+  comm::Tensor grad_gathered;   ///< as that of attention
   comm::Tensor grad_activated;  ///< [rows, hidden]
 };
 
@@ -76,21 +89,30 @@ struct StageBuffers {
   comm::Tensor message;      ///< [rows, width]; empty where messages are of the activations' type
   std::vector<AttentionBuffers> attention;
   std::vector<MlpBuffers> mlp;
-  comm::Tensor output;  ///< [rows, width]: the residual stream after the last block; empty with a head
-  /// [rows, width]: the input of the stage before this one, sent past it, and the gradient of the output of the stage
-  /// behind it; with a head the gradient of this stage's own output, to be sent. Empty where nothing is sent past.
+  comm::Tensor output;  ///< [own rows, width]: the residual stream after the last block; empty with a head
+  /// [own rows, width]: the input of the stage before this one, sent past it, and the gradient of the output of the
+  /// stage behind it; with a head the gradient of this stage's own output, to be sent. Empty where nothing is sent
+  /// past.
   comm::Tensor passed_input, passed_gradient;
   NormBuffers final_norm;
   comm::Tensor logits;                    ///< [chunk's rows, stride]
   comm::Tensor largest, sums, predicted;  ///< [chunk's rows]
   comm::Tensor losses;                    ///< [rows]
 
+  /// [rows, width]: of the head, or of a sublayer.
+  const comm::Tensor& shared_input(const NormBuffers& norm) const {
+    return extents.cuts_tokens() ? gathered_input : norm.normalized;
+  }
+
   comm::Tensor attention_scratch;
   comm::Tensor rounded_input;         ///< room of an operand; empty where operands are of the activations' type
   comm::Tensor rounded_gradients[2];  ///< likewise: of the two linear layers of a sublayer, the second one's first
-  comm::Tensor grad_residual;         ///< [rows, width]: of the residual stream in front of the blocks
-  comm::Tensor grad_normalized;       ///< [rows, width]
-  comm::Tensor grad_attended;         ///< [rows, heads, head width]
+  comm::Tensor grad_residual;         ///< [own rows, width]: of the residual stream in front of the blocks
+  comm::Tensor grad_normalized;       ///< [own rows, width]
+  comm::Tensor grad_branch;           ///< [own rows, width]: of a sublayer output before dropout; empty without dropout
+  comm::Tensor gathered_input;  ///< [rows, width]: what the next shared layer reads; empty without a cut of tokens
+  comm::Tensor partial_sums;    ///< [rows, width]: of this rank, before they are added up; likewise
+  comm::Tensor grad_attended;   ///< [rows, heads, head width]
   comm::Tensor norm_scratch;
   comm::Tensor attention_backward_scratch;
 };

@@ -67,7 +67,7 @@ class Placing final : public BufferVisitor {
 
 StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int world_size, int rank, const OpsForm& form,
                      const BatchShape& batch, Keep keep, const SentPast& sent_past, const SlotOptions& options)
-    : extents_(stage_extents(config, range, world_size, rank, batch)),
+    : extents_(stage_extents(config, range, world_size, rank, batch, options)),
       batch_(batch),
       keep_(keep),
       sent_past_(sent_past),

@@ -16,6 +16,11 @@ void validate(const StageRange& range, const SlotOptions& options, const Gpt2Con
   if (options.slots < 1) {
     throw ConfigError("GPT-2 stage: slots: got " + std::to_string(options.slots) + ", want at least 1");
   }
+  if (options.tensor_sequence && options.place.cut) {
+    throw ConfigError(
+        "GPT-2 stage: a cut of saved residual streams with a cut of tokens: got both, want one, since a rank has the "
+        "residual streams of its own tokens alone");
+  }
   const std::size_t policies = options.recompute.size();
   if (policies != 0 && policies != static_cast<std::size_t>(config.layers)) {
     throw ConfigError("GPT-2 stage: recompute: got policies of " + std::to_string(policies) +

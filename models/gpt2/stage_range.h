@@ -50,6 +50,8 @@ struct SlotOptions {
   std::vector<Recompute> recompute{};  ///< of each block of the model; empty: kSaveAll
   SavedPlace place{};
   RecomputeTraffic traffic = RecomputeTraffic::kKept;
+  /// Whether tensor-parallel ranks cut the residual stream by tokens (Megatron's sequence parallelism).
+  bool tensor_sequence = false;
 
   Recompute of(int layer) const {
     return recompute.empty() ? Recompute::kSaveAll : recompute[static_cast<std::size_t>(layer)];

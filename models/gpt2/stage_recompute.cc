@@ -67,17 +67,24 @@ void Stage::bring_residual_back(int layer, Half half, StageBuffers& b) {
     }
   }
   if (!options_.place.cut) return;
-  ops_.begin_gather(residual, is_mlp ? messages_.mlp_residual(layer) : messages_.attention_residual(layer));
+  ops_.begin_gather(own, {}, comm::even_counts(residual.count_elems(), b.extents.ranks), residual,
+                    is_mlp ? messages_.mlp_residual(layer) : messages_.attention_residual(layer));
   ops_.join();
 }
 
-void Stage::attention_again(int layer, StageBuffers& b) {
+void Stage::attention_again(int layer, StageBuffers& b, Part part) {
   const Recompute policy = recompute_of(layer);
-  if (policy == Recompute::kSaveAll) return;
   AttentionBuffers& a = b.attention[index(layer)];
-  {
+  if (policy != Recompute::kSaveAll) {
     const RecomputationScope scope(ops_);
     normalise(attention(layer).norm, a.norm, std::nullopt);
+  }
+  if (part != Part::kInputs || policy == Recompute::kBlock) {
+    boundary_.gather(a.norm.normalized, b.gathered_input, b, messages_.attention_input_again(layer));
+  }
+  if (policy == Recompute::kSaveAll) return;
+  {
+    const RecomputationScope scope(ops_);
     if (policy == Recompute::kBlock) project_attention(layer, b);
     attend(layer, b);
     if (sends_again(layer)) partial_sum(attention(layer).second, a.attended, a.output, b);
@@ -85,13 +92,19 @@ void Stage::attention_again(int layer, StageBuffers& b) {
   if (sends_again(layer)) sum_over_ranks(a.output, b, messages_.attention_output_again(layer));
 }
 
-void Stage::mlp_again(int layer, StageBuffers& b) {
+void Stage::mlp_again(int layer, StageBuffers& b, Part part) {
   const Recompute policy = recompute_of(layer);
-  if (policy == Recompute::kSaveAll) return;
   MlpBuffers& m = b.mlp[index(layer)];
-  {
+  if (policy != Recompute::kSaveAll) {
     const RecomputationScope scope(ops_);
     normalise(mlp(layer).norm, m.norm, std::nullopt);
+  }
+  if (part != Part::kInputs || policy == Recompute::kBlock) {
+    boundary_.gather(m.norm.normalized, b.gathered_input, b, messages_.mlp_input_again(layer));
+  }
+  if (policy == Recompute::kSaveAll) return;
+  {
+    const RecomputationScope scope(ops_);
     if (m.projection.bytes.empty()) {
       activate_mlp(layer, b);
     } else {

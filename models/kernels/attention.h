@@ -7,6 +7,7 @@
 
 #include "comm/device/device_span.h"
 #include "comm/device/stream.h"
+#include "models/kernels/dropout.h"
 #include "models/team.h"
 
 namespace droptest::models {
@@ -27,15 +28,17 @@ std::uint64_t attention_scratch_elems(const AttentionShape& shape, int threads);
 
 /// output = softmax(mask(Q K' / sqrt(D))) V per sequence and head. Shapes: see AttentionShape; row_statistics
 /// [B, NH, T, 2] saves each row's largest score and the inverse of its sum of exponentials, from which backward
-/// computes the probabilities again. Call under SingleThreadedLibraries.
+/// computes the probabilities again. Dropout, where it is on, sets probabilities to zero after the softmax; its columns
+/// are positions of keys. Call under SingleThreadedLibraries.
 template <class T>
 void attention_forward(std::span<const T> qkv, const AttentionShape& shape, std::span<T> row_statistics,
-                       std::span<T> output, std::span<T> scratch, const Team& team);
+                       std::span<T> output, std::span<T> scratch, const Team& team, const DropoutMask& dropout = {});
 
 /// grad_qkv = the gradient of qkv. Shapes: as forward.
 template <class T>
 void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, std::span<const T> row_statistics,
-                        const AttentionShape& shape, std::span<T> grad_qkv, std::span<T> scratch, const Team& team);
+                        const AttentionShape& shape, std::span<T> grad_qkv, std::span<T> scratch, const Team& team,
+                        const DropoutMask& dropout = {});
 
 // On a device, for E float, Bf16 or Fp16, D from 1 to 256. Scores are never in memory; nothing is permuted. bfloat16
 // with D of 64 or 128 runs on the tensor cores. All sums are float and in an order that depends on the shape alone.

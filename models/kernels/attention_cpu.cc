@@ -73,6 +73,20 @@ void causal_softmax_again(const Matrix<T>& scores, std::int64_t first_row, const
   });
 }
 
+/// Rows of probabilities, or their gradients, times the factors of dropout.
+template <class T>
+void drop(const DropoutMask& mask, const AttentionShape& shape, std::int64_t index, std::int64_t first_row,
+          const Matrix<T>& values) {
+  if (!mask.is_on()) return;
+  run_vectorised(widest_vectors(), [&] {
+    for (std::int64_t i = 0; i < values.rows; ++i) {
+      T* row = values.data + i * values.stride;
+      for_dropped_row<T>(dropout_of_query(mask, shape, index, first_row + i), mask.first_position, first_row + i + 1,
+                         [row](std::int64_t j, T factor) { row[j] *= factor; });
+    }
+  });
+}
+
 /// grad <- p (grad - sum(p grad)) per row: the softmax' gradient; 0 where p is.
 template <class T>
 void softmax_backward(const ConstMatrix<T>& probabilities, const Matrix<T>& grad) {
@@ -98,7 +112,7 @@ std::uint64_t attention_scratch_elems(const AttentionShape& shape, int threads) 
 
 template <class T>
 void attention_forward(std::span<const T> qkv, const AttentionShape& shape, std::span<T> row_statistics,
-                       std::span<T> output, std::span<T> scratch, const Team& team) {
+                       std::span<T> output, std::span<T> scratch, const Team& team, const DropoutMask& dropout) {
   const std::int64_t length = shape.length;
   const std::int64_t width = shape.head_width;
   for_chunks_by_worker(shape.batch * shape.heads, 1, team, [&](Team::Worker worker, std::int64_t index, std::int64_t) {
@@ -113,6 +127,7 @@ void attention_forward(std::span<const T> qkv, const AttentionShape& shape, std:
       matmul<T>(Transpose::kNo, {head.q + row * head.qkv_stride, rows, width, head.qkv_stride}, Transpose::kYes,
                 {head.k, keys, width, head.qkv_stride}, score_scale<T>(shape), T(0), scores, 1);
       causal_softmax(scores, row, statistics + 2 * row);
+      drop(dropout, shape, index, row, scores);
       matmul<T>(Transpose::kNo, {strip, rows, keys, keys}, Transpose::kNo, {head.v, keys, width, head.qkv_stride}, T(1),
                 T(0), {o + row * head.output_stride, rows, width, head.output_stride}, 1);
     }
@@ -121,7 +136,8 @@ void attention_forward(std::span<const T> qkv, const AttentionShape& shape, std:
 
 template <class T>
 void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, std::span<const T> row_statistics,
-                        const AttentionShape& shape, std::span<T> grad_qkv, std::span<T> scratch, const Team& team) {
+                        const AttentionShape& shape, std::span<T> grad_qkv, std::span<T> scratch, const Team& team,
+                        const DropoutMask& dropout) {
   const std::int64_t part = shape.heads * shape.head_width;
   const std::int64_t length = shape.length;
   const std::int64_t width = shape.head_width;
@@ -147,10 +163,12 @@ void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, 
       causal_softmax_again(p, row, statistics + 2 * row);
       const ConstMatrix<T> p_read{p_strip, rows, keys, keys};
       const ConstMatrix<T> dout_rows{dout + row * part, rows, width, part};
-      matmul<T>(Transpose::kYes, p_read, Transpose::kNo, dout_rows, T(1), keep, {dv, keys, width, stride}, 1);
       const Matrix<T> ds{ds_strip, rows, keys, keys};
       matmul<T>(Transpose::kNo, dout_rows, Transpose::kYes, {head.v, keys, width, stride}, T(1), T(0), ds, 1);
+      drop(dropout, shape, index, row, ds);
       softmax_backward(p_read, ds);
+      drop(dropout, shape, index, row, p);
+      matmul<T>(Transpose::kYes, p_read, Transpose::kNo, dout_rows, T(1), keep, {dv, keys, width, stride}, 1);
       const ConstMatrix<T> ds_read{ds_strip, rows, keys, keys};
       matmul<T>(Transpose::kNo, ds_read, Transpose::kNo, {head.k, keys, width, stride}, scale, T(0),
                 {dq + row * stride, rows, width, stride}, 1);
@@ -160,13 +178,15 @@ void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, 
 }
 
 template void attention_forward<float>(std::span<const float>, const AttentionShape&, std::span<float>,
-                                       std::span<float>, std::span<float>, const Team&);
+                                       std::span<float>, std::span<float>, const Team&, const DropoutMask&);
 template void attention_forward<double>(std::span<const double>, const AttentionShape&, std::span<double>,
-                                        std::span<double>, std::span<double>, const Team&);
+                                        std::span<double>, std::span<double>, const Team&, const DropoutMask&);
 template void attention_backward<float>(std::span<const float>, std::span<const float>, std::span<const float>,
-                                        const AttentionShape&, std::span<float>, std::span<float>, const Team&);
+                                        const AttentionShape&, std::span<float>, std::span<float>, const Team&,
+                                        const DropoutMask&);
 template void attention_backward<double>(std::span<const double>, std::span<const double>, std::span<const double>,
-                                         const AttentionShape&, std::span<double>, std::span<double>, const Team&);
+                                         const AttentionShape&, std::span<double>, std::span<double>, const Team&,
+                                         const DropoutMask&);
 
 namespace {
 
@@ -181,13 +201,14 @@ class FlashAttention final : public AttentionKernel {
   std::uint64_t backward_scratch_elems(const AttentionShape& shape, int threads) const override {
     return attention_scratch_elems(shape, threads);
   }
+  bool takes_dropout() const override { return true; }
   void forward(const AttentionForwardTensors& t, const AttentionShape& shape,
                const KernelTarget& target) const override {
     const SingleThreadedLibraries single_threaded;
     visit_host_floats(t.qkv.type, [&](auto type) {
       using T = typename decltype(type)::type;
       attention_forward<T>(t.qkv.as<T>(), shape, t.statistics.as<T>(), t.output.as<T>(), t.scratch.as<T>(),
-                           *target.team);
+                           *target.team, t.dropout);
     });
   }
   void backward(const AttentionBackwardTensors& t, const AttentionShape& shape,
@@ -196,7 +217,7 @@ class FlashAttention final : public AttentionKernel {
     visit_host_floats(t.qkv.type, [&](auto type) {
       using T = typename decltype(type)::type;
       attention_backward<T>(t.grad_output.as<T>(), t.qkv.as<T>(), t.statistics.as<T>(), shape, t.grad_qkv.as<T>(),
-                            t.scratch.as<T>(), *target.team);
+                            t.scratch.as<T>(), *target.team, t.dropout);
     });
   }
 };

@@ -36,4 +36,11 @@ AttentionHead<T> attention_head(std::span<const T> qkv, const AttentionShape& sh
   return {3 * part, part, q, q + part, q + 2 * part, first_row * 3 * part + column, first_row * part + column};
 }
 
+/// The dropout of the keys of query `t` of that head; the key of row u is its column first_position + u.
+inline DropoutRow dropout_of_query(const DropoutMask& mask, const AttentionShape& shape, std::int64_t index,
+                                   std::int64_t t) {
+  return {mask, mask.first_sample + index / shape.heads, mask.first_head + index % shape.heads,
+          mask.first_position + t};
+}
+
 }  // namespace droptest::models

@@ -15,12 +15,14 @@ namespace droptest::models {
 struct AttentionForwardTensors {
   comm::ConstTensor qkv;
   comm::Tensor statistics, output, scratch;
+  DropoutMask dropout{};  ///< of the probabilities; on only where the kernel takes it
 };
 
 /// The arguments of a backward pass; output and statistics are those of the forward pass.
 struct AttentionBackwardTensors {
   comm::ConstTensor grad_output, qkv, output, statistics;
   comm::Tensor grad_qkv, scratch;
+  DropoutMask dropout{};
 };
 
 /// Causal self-attention: output = softmax(mask(Q K' / sqrt(D))) V. Thread safety: used by one rank. Determinism:
@@ -35,6 +37,9 @@ class AttentionKernel {
   virtual std::uint64_t forward_scratch_elems(const AttentionShape& shape, int threads) const = 0;
   /// The same, of the statistics' type.
   virtual std::uint64_t backward_scratch_elems(const AttentionShape& shape, int threads) const = 0;
+
+  /// Whether forward() and backward() take a dropout that is on. Default: no.
+  virtual bool takes_dropout() const { return false; }
 
   virtual void forward(const AttentionForwardTensors& tensors, const AttentionShape& shape,
                        const KernelTarget& target) const = 0;

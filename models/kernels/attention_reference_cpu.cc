@@ -35,6 +35,16 @@ void probabilities_of_row(const AttentionHead<T>& head, const AttentionShape& sh
   for (std::int64_t u = 0; u <= t; ++u) p[u] = static_cast<T>(std::exp(score(u) - largest) / sum);
 }
 
+/// factors[u] = that of dropout for key u of query t, 1 where it is off, for u from 0 to t.
+template <class T>
+void factors_of_row(const DropoutMask& mask, const AttentionShape& shape, std::int64_t index, std::int64_t t,
+                    T* factors) {
+  std::fill_n(factors, t + 1, T(1));
+  if (!mask.is_on()) return;
+  for_dropped_row<T>(dropout_of_query(mask, shape, index, t), mask.first_position, t + 1,
+                     [factors](std::int64_t u, T factor) { factors[u] = factor; });
+}
+
 /// to[d] = the sum over i from first to last of weight(i) rows[i, d].
 template <class T, class WeightOf>
 void weighted_rows(std::int64_t first, std::int64_t last, const WeightOf& weight, const T* rows, std::int64_t stride,
@@ -52,13 +62,17 @@ void forward_of_head(const AttentionForwardTensors& tensors, const AttentionShap
   T* const output = tensors.output.as<T>().data() + head.output_offset;
   for (std::int64_t t = 0; t < shape.length; ++t) {
     probabilities_of_row(head, shape, t, p);
+    if (tensors.dropout.is_on()) {
+      for_dropped_row<T>(dropout_of_query(tensors.dropout, shape, index, t), tensors.dropout.first_position, t + 1,
+                         [p](std::int64_t u, T factor) { p[u] *= factor; });
+    }
     weighted_rows<T>(
         0, t, [p](std::int64_t u) { return static_cast<double>(p[u]); }, head.v, head.qkv_stride, shape.head_width,
         output + t * head.output_stride);
   }
 }
 
-/// p and ds: the probabilities [T, T], and the gradients of the scores before they are scaled.
+/// p and ds: the probabilities [T, T] after dropout, and the gradients of the scores before they are scaled.
 template <class T>
 void backward_of_head(const AttentionBackwardTensors& tensors, const AttentionShape& shape, std::int64_t index, T* p,
                       T* ds) {
@@ -74,13 +88,17 @@ void backward_of_head(const AttentionBackwardTensors& tensors, const AttentionSh
     T* const p_row = p + t * length;
     T* const ds_row = ds + t * length;
     probabilities_of_row(head, shape, t, p_row);
+    factors_of_row(tensors.dropout, shape, index, t, ds_row);
     const auto grad_p = [&](std::int64_t u) {
-      return inner_product(grad_output + t * head.output_stride, head.v + u * stride, width);
+      return static_cast<double>(ds_row[u]) *
+             inner_product(grad_output + t * head.output_stride, head.v + u * stride, width);
     };
     double mean = 0;  // of the gradients, weighted by the probabilities
     for (std::int64_t u = 0; u <= t; ++u) mean += static_cast<double>(p_row[u]) * grad_p(u);
     for (std::int64_t u = 0; u <= t; ++u) {
+      const T factor = ds_row[u];
       ds_row[u] = static_cast<T>(static_cast<double>(p_row[u]) * (grad_p(u) - mean) * attention_scale(shape));
+      p_row[u] *= factor;
     }
   }
   const auto p_at = [&](std::int64_t t, std::int64_t u) { return static_cast<double>(p[t * length + u]); };
@@ -105,6 +123,7 @@ class ReferenceAttention final : public AttentionKernel {
   std::uint64_t backward_scratch_elems(const AttentionShape& shape, int threads) const override {
     return static_cast<std::uint64_t>(threads) * static_cast<std::uint64_t>(2 * shape.length * shape.length);
   }
+  bool takes_dropout() const override { return true; }
   void forward(const AttentionForwardTensors& tensors, const AttentionShape& shape,
                const KernelTarget& target) const override {
     visit_host_floats(tensors.qkv.type, [&](auto type) {

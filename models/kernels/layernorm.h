@@ -7,6 +7,7 @@
 #include "comm/communicator.h"
 #include "comm/device/stream.h"
 #include "models/gradient_mode.h"
+#include "models/kernels/dropout.h"
 #include "models/team.h"
 
 namespace droptest::models {
@@ -14,14 +15,15 @@ namespace droptest::models {
 inline constexpr double kLayerNormEpsilon = 1e-5;
 
 /// residual_after = residual + (branch + branch_bias), and output = (residual_after - mean) x inverse_deviation x gain
-/// + bias, row by row, with the variance over all values of a row. Without a branch residual_after is the residual. The
-/// two may be one tensor. Shapes: [rows, width]; branch_bias, gain, bias [width]; mean and inverse_deviation [rows],
-/// saved for the backward pass.
+/// + bias, row by row, with the variance over all values of a row; dropout, where it is on, sets elements of (branch +
+/// branch_bias) to zero. Without a branch residual_after is the residual. The two may be one tensor. Shapes: [rows,
+/// width]; branch_bias, gain, bias [width]; mean and inverse_deviation [rows], saved for the backward pass.
 struct NormForward {
   comm::ConstTensor residual, branch, branch_bias, gain, bias;
   std::int64_t rows = 0;
   std::int64_t width = 0;
   comm::Tensor residual_after, output, mean, inverse_deviation;
+  DropoutMask dropout{};  ///< of the branch; on the host only
 };
 
 /// grad_residual = grad_before + the gradient through the norm. grad_before, the gradient of residual_after so far, may

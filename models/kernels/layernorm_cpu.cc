@@ -9,14 +9,19 @@
 namespace droptest::models {
 namespace {
 
-/// Row i of residual_after = residual + (branch + branch_bias).
+/// Row i of residual_after = residual + dropout(branch + branch_bias).
 template <class T>
 const T* add_branch_to_row(const NormForward& n, std::int64_t i) {
   const T* a = n.residual.as<T>().data() + i * n.width;
   const T* b = n.branch.as<T>().data() + i * n.width;
   const T* c = n.branch_bias.as<T>().data();
   T* x = n.residual_after.as<T>().data() + i * n.width;
-  for (std::int64_t j = 0; j < n.width; ++j) x[j] = a[j] + (b[j] + c[j]);
+  if (n.dropout.is_on()) {
+    for_dropped_row<T>(DropoutRow::of_row(n.dropout, i), 0, n.width,
+                       [=](std::int64_t j, T factor) { x[j] = a[j] + factor * (b[j] + c[j]); });
+  } else {
+    for (std::int64_t j = 0; j < n.width; ++j) x[j] = a[j] + (b[j] + c[j]);
+  }
   return x;
 }
 

@@ -258,15 +258,23 @@ class CudaOps final : public Ops {
                                static_cast<float>(grad_output.factor), span_of<E>(saved), span_of<E>(grad_input));
   }
 
-  void attention_forward(ConstTensor qkv, const AttentionShape& shape, Tensor statistics, Tensor output,
-                         Tensor scratch) override {
+  void attention_forward(ConstTensor qkv, const AttentionShape& shape, const DropoutMask& dropout, Tensor statistics,
+                         Tensor output, Tensor scratch) override {
+    DROPTEST_CHECK(!dropout.is_on(), "dropout on a device");
     const StreamPhase phase(timer_, Phase::kAttention, stream_);
     form_.attention().forward({qkv, statistics, output, scratch}, shape, {nullptr, &stream_});
   }
   void attention_backward(ConstTensor grad_output, ConstTensor qkv, ConstTensor output, ConstTensor statistics,
-                          const AttentionShape& shape, Tensor grad_qkv, Tensor scratch) override {
+                          const AttentionShape& shape, const DropoutMask& dropout, Tensor grad_qkv,
+                          Tensor scratch) override {
+    DROPTEST_CHECK(!dropout.is_on(), "dropout on a device");
     const StreamPhase phase(timer_, Phase::kAttention, stream_);
     form_.attention().backward({grad_output, qkv, output, statistics, grad_qkv, scratch}, shape, {nullptr, &stream_});
+  }
+
+  void drop_elements(ConstTensor /*from*/, const DropoutMask& /*mask*/, std::int64_t /*rows*/, std::int64_t /*width*/,
+                     Tensor /*to*/) override {
+    DROPTEST_CHECK(false, "dropout on a device");
   }
 
   void row_maxima(const LogitBlock& b) override {
@@ -307,15 +315,31 @@ class CudaOps final : public Ops {
     group_.all_reduce(on_stream(data, *collectives_), op, about);
     reduced_.record(*collectives_);
   }
-  void begin_gather(Tensor whole, const comm::Message& about) override {
-    const std::vector<std::uint64_t> counts = comm::even_counts(whole.count_elems(), world_size());
-    if (collectives_) {
-      produced_.record(stream_);
-      collectives_->wait(produced_);
+  void begin_scattered_sum(Tensor whole, Tensor message, std::span<const std::uint64_t> counts, Tensor own,
+                           const comm::Message& about) override {
+    comm::Stream& stream = begin_collective();
+    if (message.bytes.empty()) {
+      group_.reduce_scatter(on_stream(whole, stream), on_stream(own, stream), counts, comm::ReduceOp::kSum, about);
+    } else {
+      const Tensor sent = part_of_rank(message, counts, rank());
+      if (part_of(whole, message).bytes.data() == whole.bytes.data()) convert_on(whole, message, stream);
+      group_.reduce_scatter(on_stream(message, stream), on_stream(sent, stream), counts, comm::ReduceOp::kSum, about);
+      convert_on(sent, own, stream);
     }
-    const Tensor all = on_stream(whole, collectives_ ? *collectives_ : stream_);
-    group_.all_gather(own_part(all, world_size(), rank()), all, counts, about);
-    if (collectives_) reduced_.record(*collectives_);
+    end_collective();
+  }
+  void begin_gather(Tensor own, Tensor message, std::span<const std::uint64_t> counts, Tensor whole,
+                    const comm::Message& about) override {
+    comm::Stream& stream = begin_collective();
+    if (message.bytes.empty()) {
+      group_.all_gather(on_stream(own, stream), on_stream(whole, stream), counts, about);
+    } else {
+      const Tensor sent = part_of_rank(message, counts, rank());
+      convert_on(own, sent, stream);
+      group_.all_gather(on_stream(sent, stream), on_stream(message, stream), counts, about);
+      convert_on(message, whole, stream);
+    }
+    end_collective();
   }
   void join() override {
     if (collectives_) stream_.wait(reduced_);
@@ -417,6 +441,17 @@ class CudaOps final : public Ops {
   }
 
  private:
+  /// The stream of a collective that follows all operations so far.
+  comm::Stream& begin_collective() {
+    if (!collectives_) return stream_;
+    produced_.record(stream_);
+    collectives_->wait(produced_);
+    return *collectives_;
+  }
+  void end_collective() {
+    if (collectives_) reduced_.record(*collectives_);
+  }
+
   DeviceSpan<double> number_at(Number number) { return numbers_.elems().subspan(static_cast<std::size_t>(number), 1); }
 
   /// compute(output) with an output of E, or of float for sums that are not rounded.

@@ -89,6 +89,8 @@ class HostForm final : public OpsForm {
     return {columns, (rows + chunks - 1) / chunks};
   }
   bool fuses_cross_entropy() const override { return false; }
+  bool drops_elements() const override { return true; }
+  bool drops_probabilities() const override { return attention_->takes_dropout(); }
 
  private:
   HostOpsOptions options_;
@@ -262,15 +264,22 @@ class HostOps final : public Ops {
     bias_gelu_backward<T>(saved.as<T>(), shape.rows, grad_input.as<T>(), started(bias.gradient, mode), team_);
   }
 
-  void attention_forward(ConstTensor qkv, const AttentionShape& shape, Tensor statistics, Tensor output,
-                         Tensor scratch) override {
+  void attention_forward(ConstTensor qkv, const AttentionShape& shape, const DropoutMask& dropout, Tensor statistics,
+                         Tensor output, Tensor scratch) override {
     const PhaseScope scope(times_, Phase::kAttention);
-    form_.attention().forward({qkv, statistics, output, scratch}, shape, {&team_, nullptr});
+    form_.attention().forward({qkv, statistics, output, scratch, dropout}, shape, {&team_, nullptr});
   }
   void attention_backward(ConstTensor grad_output, ConstTensor qkv, ConstTensor output, ConstTensor statistics,
-                          const AttentionShape& shape, Tensor grad_qkv, Tensor scratch) override {
+                          const AttentionShape& shape, const DropoutMask& dropout, Tensor grad_qkv,
+                          Tensor scratch) override {
     const PhaseScope scope(times_, Phase::kAttention);
-    form_.attention().backward({grad_output, qkv, output, statistics, grad_qkv, scratch}, shape, {&team_, nullptr});
+    form_.attention().backward({grad_output, qkv, output, statistics, grad_qkv, scratch, dropout}, shape,
+                               {&team_, nullptr});
+  }
+  void drop_elements(ConstTensor from, const DropoutMask& mask, std::int64_t rows, std::int64_t width,
+                     Tensor to) override {
+    const PhaseScope scope(times_, Phase::kBias);
+    models::drop_elements<T>(from.as<T>().data(), mask, rows, width, to.as<T>().data(), team_);
   }
 
   void row_maxima(const LogitBlock& b) override {
@@ -304,10 +313,23 @@ class HostOps final : public Ops {
     const PhaseScope scope(times_, Phase::kReductions);
     group_.all_reduce(data, op, about);
   }
-  void begin_gather(Tensor whole, const comm::Message& about) override {
+  void begin_scattered_sum(Tensor whole, Tensor message, std::span<const std::uint64_t> counts, Tensor own,
+                           const comm::Message& about) override {
     const PhaseScope scope(times_, Phase::kReductions);
-    const std::vector<std::uint64_t> counts = comm::even_counts(whole.count_elems(), world_size());
-    group_.all_gather(own_part(whole, world_size(), rank()), whole, counts, about);
+    if (message.bytes.empty()) return group_.reduce_scatter(whole, own, counts, comm::ReduceOp::kSum, about);
+    const Tensor sent = part_of_rank(message, counts, rank());
+    convert(whole, message);
+    group_.reduce_scatter(message, sent, counts, comm::ReduceOp::kSum, about);
+    convert(sent, own);
+  }
+  void begin_gather(Tensor own, Tensor message, std::span<const std::uint64_t> counts, Tensor whole,
+                    const comm::Message& about) override {
+    const PhaseScope scope(times_, Phase::kReductions);
+    if (message.bytes.empty()) return group_.all_gather(own, whole, counts, about);
+    const Tensor sent = part_of_rank(message, counts, rank());
+    convert(own, sent);
+    group_.all_gather(sent, message, counts, about);
+    convert(message, whole);
   }
   void join() override {}
 

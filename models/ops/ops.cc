@@ -26,11 +26,14 @@ comm::ConstTensor elements(const comm::ConstTensor& tensor, std::int64_t first, 
   return part(tensor, first, count);
 }
 
-comm::Tensor own_part(const comm::Tensor& tensor, int ranks, int rank) {
-  const std::vector<std::uint64_t> counts = comm::even_counts(tensor.count_elems(), ranks);
+comm::Tensor part_of_rank(const comm::Tensor& tensor, std::span<const std::uint64_t> counts, int rank) {
   const auto own = counts.begin() + rank;
   return elements(tensor, static_cast<std::int64_t>(std::accumulate(counts.begin(), own, std::uint64_t{0})),
                   static_cast<std::int64_t>(*own));
+}
+
+comm::Tensor own_part(const comm::Tensor& tensor, int ranks, int rank) {
+  return part_of_rank(tensor, comm::even_counts(tensor.count_elems(), ranks), rank);
 }
 
 comm::Tensor part_of(const comm::Tensor& sum, const comm::Tensor& message) {

@@ -15,6 +15,7 @@
 #include "models/kernels/adamw.h"
 #include "models/kernels/attention.h"
 #include "models/kernels/cross_entropy.h"
+#include "models/kernels/dropout.h"
 #include "models/kernels/embedding.h"
 #include "models/kernels/layernorm.h"
 #include "models/kernels/sgd.h"
@@ -147,12 +148,18 @@ class Ops {
                                    comm::ConstTensor saved, GradientMode mode, const Weight& bias,
                                    comm::Tensor grad_input) = 0;
 
-  /// Causal. Shapes: AttentionShape's; statistics and scratch as OpsForm says.
-  virtual void attention_forward(comm::ConstTensor qkv, const AttentionShape& shape, comm::Tensor statistics,
-                                 comm::Tensor output, comm::Tensor scratch) = 0;
+  /// Causal, with the mask's dropout of probabilities. Shapes: AttentionShape's; statistics and scratch as OpsForm
+  /// says.
+  virtual void attention_forward(comm::ConstTensor qkv, const AttentionShape& shape, const DropoutMask& dropout,
+                                 comm::Tensor statistics, comm::Tensor output, comm::Tensor scratch) = 0;
   virtual void attention_backward(comm::ConstTensor grad_output, comm::ConstTensor qkv, comm::ConstTensor output,
-                                  comm::ConstTensor statistics, const AttentionShape& shape, comm::Tensor grad_qkv,
-                                  comm::Tensor scratch) = 0;
+                                  comm::ConstTensor statistics, const AttentionShape& shape, const DropoutMask& dropout,
+                                  comm::Tensor grad_qkv, comm::Tensor scratch) = 0;
+
+  /// to = from with elements set to zero; the backward pass of that, too. The two may be one tensor. Shapes: [rows,
+  /// width].
+  virtual void drop_elements(comm::ConstTensor from, const DropoutMask& mask, std::int64_t rows, std::int64_t width,
+                             comm::Tensor to) = 0;
 
   /// The pieces of a cross-entropy over ranks. row_maxima() sets `largest`. exponential_sums() sets `sums` and
   /// `predicted` (the target's logit less the largest, 0 where the target is another rank's), and may leave the
@@ -170,9 +177,16 @@ class Ops {
   /// must use neither tensor. Shapes: equal; message empty where messages are of the sum's type.
   virtual void begin_sum(comm::Tensor sum, comm::Tensor message, const comm::Message& about) = 0;
   virtual void begin_all_reduce(comm::Tensor data, comm::ReduceOp op, const comm::Message& about) = 0;
-  /// Every rank gets the parts of all ranks, cut as comm::even_counts() does, each from its owner. Until join(),
-  /// operations must not use the tensor.
-  virtual void begin_gather(comm::Tensor whole, const comm::Message& about) = 0;
+  /// own = part rank() of the sum over ranks of part_of(whole, message), which is cut into parts of these many
+  /// elements. Until join(), operations must use none of the tensors; `whole` is overwritten. Shapes: whole and message
+  /// sum(counts), own counts[rank()]; message empty where messages are of the sum's type.
+  virtual void begin_scattered_sum(comm::Tensor whole, comm::Tensor message, std::span<const std::uint64_t> counts,
+                                   comm::Tensor own, const comm::Message& about) = 0;
+  /// whole = the parts of all ranks, each from its owner, of these many elements, in the type of `message`, where that
+  /// is not empty. `own` may be part rank() of `whole`. Until join(), operations must use none of the tensors. Shapes:
+  /// as above.
+  virtual void begin_gather(comm::Tensor own, comm::Tensor message, std::span<const std::uint64_t> counts,
+                            comm::Tensor whole, const comm::Message& about) = 0;
   /// Operations from now on see the results of the reductions.
   virtual void join() = 0;
 
@@ -243,7 +257,9 @@ class Ops {
 comm::Tensor elements(const comm::Tensor& tensor, std::int64_t first, std::int64_t count);
 comm::ConstTensor elements(const comm::ConstTensor& tensor, std::int64_t first, std::int64_t count);
 
-/// The part of a rank where ranks cut the elements as comm::even_counts() does.
+/// The part of a rank where parts have so many elements.
+comm::Tensor part_of_rank(const comm::Tensor& tensor, std::span<const std::uint64_t> counts, int rank);
+/// The same where ranks cut the elements as comm::even_counts() does.
 comm::Tensor own_part(const comm::Tensor& tensor, int ranks, int rank);
 
 /// Where a rank's part of a sum over ranks is to be: in the message where that is wider than the sum, so that the part

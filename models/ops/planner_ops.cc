@@ -2,6 +2,7 @@
 #include "models/ops/planner_ops.h"
 
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "sim/error.h"
@@ -201,21 +202,27 @@ class DryRun final : public PlannerOps {
     use_too({"gradient of the bias before GELU", bias.gradient, shape.inputs});
   }
 
-  void attention_forward(ConstTensor qkv, const AttentionShape& shape, Tensor statistics, Tensor output,
-                         Tensor scratch) override {
+  void attention_forward(ConstTensor qkv, const AttentionShape& shape, const DropoutMask& /*dropout*/,
+                         Tensor statistics, Tensor output, Tensor scratch) override {
     use({{"queries, keys and values", qkv, 3 * elems_of(shape)},
          {"attention's statistics", statistics, static_cast<std::int64_t>(form_.attention_statistics_elems(shape))},
          {"attention's output", output, elems_of(shape)},
          {"attention's scratch", scratch, static_cast<std::int64_t>(form_.attention_forward_scratch_elems(shape))}});
   }
   void attention_backward(ConstTensor grad_output, ConstTensor qkv, ConstTensor output, ConstTensor statistics,
-                          const AttentionShape& shape, Tensor grad_qkv, Tensor scratch) override {
+                          const AttentionShape& shape, const DropoutMask& /*dropout*/, Tensor grad_qkv,
+                          Tensor scratch) override {
     use({{"gradient of attention's output", grad_output, elems_of(shape)},
          {"queries, keys and values", qkv, 3 * elems_of(shape)},
          {"attention's output", output, elems_of(shape)},
          {"attention's statistics", statistics, static_cast<std::int64_t>(form_.attention_statistics_elems(shape))},
          {"gradient of queries, keys and values", grad_qkv, 3 * elems_of(shape)},
          {"attention's scratch", scratch, static_cast<std::int64_t>(form_.attention_backward_scratch_elems(shape))}});
+  }
+
+  void drop_elements(ConstTensor from, const DropoutMask& /*mask*/, std::int64_t rows, std::int64_t width,
+                     Tensor to) override {
+    use({{"values before dropout", from, rows * width}, {"values after dropout", to, rows * width}});
   }
 
   void row_maxima(const LogitBlock& rows) override { use_rows(rows); }
@@ -234,9 +241,18 @@ class DryRun final : public PlannerOps {
     use({{"reduction over ranks", data, 0}});
     in_flight_.push_back(data.bytes.data());
   }
-  void begin_gather(Tensor whole, const comm::Message& /*about*/) override {
-    use({{"gathered tensor", whole, 0}});
-    in_flight_.push_back(whole.bytes.data());
+  void begin_scattered_sum(Tensor whole, Tensor message, std::span<const std::uint64_t> counts, Tensor own,
+                           const comm::Message& about) override {
+    add_parts(sim::Collective::kReduceScatter, message.bytes.empty() ? whole : message, counts, about);
+    use_parts(whole, message, counts, own);
+  }
+  void begin_gather(Tensor own, Tensor message, std::span<const std::uint64_t> counts, Tensor whole,
+                    const comm::Message& about) override {
+    // Residual streams that are cut in memory alone are no traffic of layers.
+    if (about.traffic_class != sim::TrafficClass::kControl) {
+      add_parts(sim::Collective::kAllGather, message.bytes.empty() ? whole : message, counts, about);
+    }
+    use_parts(whole, message, counts, own);
   }
   void put_away(std::uint64_t /*key*/, ConstTensor values) override { use({{"values put away", values, 0}}); }
   void expect_back(std::uint64_t /*key*/) override {}
@@ -287,7 +303,28 @@ class DryRun final : public PlannerOps {
   }
 
   void add_reduction(const Tensor& sent, const comm::Message& about) {
-    reductions_.push_back({about.traffic_class, std::string(about.name), sent.count_elems(), sent.bytes.size()});
+    reductions_.push_back({sim::Collective::kAllReduce,
+                           about.traffic_class,
+                           std::string(about.name),
+                           sent.count_elems(),
+                           sent.bytes.size(),
+                           {}});
+  }
+  void add_parts(sim::Collective collective, const Tensor& sent, std::span<const std::uint64_t> counts,
+                 const comm::Message& about) {
+    reductions_.push_back({collective,
+                           about.traffic_class,
+                           std::string(about.name),
+                           sent.count_elems(),
+                           sent.bytes.size(),
+                           {counts.begin(), counts.end()}});
+  }
+  void use_parts(const Tensor& whole, const Tensor& message, std::span<const std::uint64_t> counts, const Tensor& own) {
+    const auto elems = static_cast<std::int64_t>(std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}));
+    use({{"parts of all ranks", whole, elems},
+         {"message", message, message.bytes.empty() ? 0 : elems},
+         {"own part", own, static_cast<std::int64_t>(counts[static_cast<std::size_t>(rank_)])}});
+    in_flight_.insert(in_flight_.end(), {whole.bytes.data(), message.bytes.data(), own.bytes.data()});
   }
 
   /// The tensors of the next operation.

@@ -9,15 +9,19 @@
 
 #include "models/ops/memory_plan.h"
 #include "models/ops/ops.h"
+#include "sim/schedules/hop_schedule.h"
 
 namespace droptest::models {
 
-/// A collective of a dry run: a sum or another reduction over the ranks of the operations.
+/// A collective of a dry run over the ranks of the operations: an all-reduce, or a reduce-scatter or an all-gather of
+/// parts of these many elements.
 struct PlannedReduction {
+  sim::Collective collective = sim::Collective::kAllReduce;
   sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
   std::string name;  ///< of its message
   std::uint64_t elems = 0;
-  std::uint64_t bytes = 0;  ///< of these elements in the type of messages
+  std::uint64_t bytes = 0;              ///< of these elements in the type of messages
+  std::vector<std::uint64_t> counts{};  ///< of the parts; empty for an all-reduce
 };
 
 /// A dry run of a pass in place of an implementation of a form. Time counts operations. A buffer is in use from the

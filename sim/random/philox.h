@@ -28,6 +28,9 @@ enum class Purpose : std::uint16_t {
   kOverflowFlag = 35,       ///< whether a rank does not hear of the overflows of a step
   kRounding = 36,           ///< whether a compressed value is rounded up
   kFactorStart = 37,        ///< the first factors of a low-rank compression
+  kAttentionDropout = 48,   ///< which probabilities of attention a training step sets to zero
+  kResidualDropout = 49,    ///< which elements of sublayer outputs
+  kEmbeddingDropout = 50,   ///< which elements of the sum of the embeddings
 };
 
 /// The experiment's 64-bit seed is the key; see docs/fates.md for the counter's fields.

@@ -136,6 +136,15 @@ TEST(CheckpointResume, ShardsGoOnWithTheSameBits) {
   expect_resumes(changes, 10, 3);
 }
 
+// No state of dropout is in a checkpoint: masks follow from the step.
+TEST(CheckpointResume, DropoutAndCutTokensGoOnWithTheSameBits) {
+  json changes = {{"training", {{"dropout", 0.2}, {"accumulation", 2}}},
+                  {"parallel", {{"tensor", 2}, {"tensor_sequence", true}}}};
+  expect_resumes(changes, 6, 2);
+  changes["parallel"] = {{"tensor", 1}, {"data", 2}, {"zero", 1}};
+  expect_resumes(changes, 6, 2);
+}
+
 // The scale is far too large at first, falls, and grows again: every step has another one.
 TEST(CheckpointResume, ALossScaleGoesOnAtEveryStep) {
   for (const char* parallel :

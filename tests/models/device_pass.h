@@ -48,6 +48,7 @@ struct DeviceRun {
   int length = 5;
   std::uint64_t logits_bytes = std::uint64_t{1} << 30U;
   std::uint64_t first_stream = 0;  ///< of tokens and targets
+  SlotOptions slots{};
 };
 
 inline CudaOpsOptions options_of(const DeviceRun& run) {
@@ -59,8 +60,9 @@ inline CudaOpsOptions options_of(const DeviceRun& run) {
 
 /// The model with formula weights.
 inline std::unique_ptr<Gpt2> formula_device_model(const Gpt2Config& config, comm::Communicator& group,
-                                                  const CudaOpsOptions& options, const OptimizerConfig& adamw = {}) {
-  auto model = std::make_unique<Gpt2>(config, make_cuda_ops(options, group), adamw);
+                                                  const CudaOpsOptions& options, const OptimizerConfig& adamw = {},
+                                                  const SlotOptions& slots = {}) {
+  auto model = std::make_unique<Gpt2>(config, make_cuda_ops(options, group), adamw, slots);
   set_formula_weights<float>(config, model->parameters<float>(), group);
   model->upload_values();
   return model;
@@ -76,7 +78,7 @@ Pass device_pass(const Gpt2Config& config, const DeviceRun& run, const Body& bod
   const auto tokens = formula_tokens(run.first_stream, run.batch * run.length, config.vocabulary);
   const auto targets = formula_tokens(run.first_stream + 1, run.batch * run.length, config.vocabulary);
   comm::run_ranks(run.ranks, kTestTimeout, [&](comm::Communicator& group) {
-    const std::unique_ptr<Gpt2> model = formula_device_model(config, group, options_of(run));
+    const std::unique_ptr<Gpt2> model = formula_device_model(config, group, options_of(run), {}, run.slots);
     model->zero_gradients();
     body(*model, tokens, targets);
     const Gpt2::StepSums sums = model->step_sums();

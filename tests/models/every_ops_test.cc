@@ -204,11 +204,11 @@ void attention(Bench& b) {
   const Tensor qkv = b.activations(30, 3 * kRows * 12);
   const Tensor statistics = scratch(form.attention_statistics_elems(shape), b.types.statistics);
   const Tensor output = b.empty(kRows * 12, b.types.activations);
-  b.ops.attention_forward(qkv, shape, statistics, output,
+  b.ops.attention_forward(qkv, shape, {}, statistics, output,
                           scratch(form.attention_forward_scratch_elems(shape), b.types.activations));
   b.keep(output);
   const Tensor grad_qkv = b.empty(3 * kRows * 12, b.types.activations);
-  b.ops.attention_backward(b.activations(31, kRows * 12), qkv, output, statistics, shape, grad_qkv,
+  b.ops.attention_backward(b.activations(31, kRows * 12), qkv, output, statistics, shape, {}, grad_qkv,
                            scratch(form.attention_backward_scratch_elems(shape), b.types.statistics));
   b.keep(grad_qkv);
 }

@@ -113,6 +113,31 @@ TEST_F(Gpt2OnDevice, RanksComputeWhatOneRankDoes) {
   }
 }
 
+// Of 10 rows, 4 ranks have 3, 3, 2 and 2; of 5, the last of 6 ranks has none.
+TEST_F(Gpt2OnDevice, RanksThatCutTokensComputeWhatOneRankDoes) {
+  SlotOptions cut;
+  cut.tensor_sequence = true;
+  for (const ModelPrecision& precision : kPrecisions) {
+    const bool bf16 = precision != ModelPrecision{};
+    const Gpt2Config config{2, 48, 6, 12, 97};
+    for (const auto& [ranks, batch] : {std::pair(2, 2), std::pair(4, 2), std::pair(6, 1)}) {
+      const Pass one = device_pass(config, {.precision = precision, .batch = batch});
+      const Pass many = device_pass(config, {.precision = precision, .ranks = ranks, .batch = batch, .slots = cut});
+      EXPECT_NEAR(many.loss, one.loss, bf16 ? kBf16Loss : kFloatLoss);
+      worst_difference(many.gradients, one.gradients, bf16 ? 5e-2 : kFloatTensor);
+      for (const std::vector<double>& replica : many.replicated) EXPECT_EQ(replica, many.replicated[0]);
+    }
+  }
+}
+
+TEST_F(Gpt2OnDevice, DropoutIsRefused) {
+  Gpt2Config config{1, 24, 2, 8, 31};
+  config.dropout.residual = 0.1;
+  comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
+    EXPECT_THROW(Gpt2(config, make_cuda_ops({}, group)), ConfigError);
+  });
+}
+
 TEST_F(Gpt2OnDevice, ARankWithNothingButPaddingTakesPart) {
   const Gpt2Config config{1, 24, 6, 8, 7};  // 7 tokens over 6 ranks: two each, the last two have none
   const Pass host = formula_pass<float>(config, 1, 1, 2, 5);

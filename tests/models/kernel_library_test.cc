@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "models/gpt2/gpt2.h"
 #include "models/ops/host_ops.h"
 #include "models/ops/kernel_registry.h"
 #include "tests/models/ops_bench.h"
@@ -52,9 +53,9 @@ Numbers results_with(const HostOpsOptions& options, comm::Communicator& group) {
   const Tensor statistics = room(ops->form().attention_statistics_elems(shape));
   const Tensor output = b.activations(2, rows * width);
   const Tensor grad_qkv = b.activations(3, 3 * rows * width);
-  ops->attention_forward(qkv, shape, statistics, output, room(ops->form().attention_forward_scratch_elems(shape)));
+  ops->attention_forward(qkv, shape, {}, statistics, output, room(ops->form().attention_forward_scratch_elems(shape)));
   b.keep(output);
-  ops->attention_backward(b.activations(4, rows * width), qkv, output, statistics, shape, grad_qkv,
+  ops->attention_backward(b.activations(4, rows * width), qkv, output, statistics, shape, {}, grad_qkv,
                           room(ops->form().attention_backward_scratch_elems(shape)));
   b.keep(grad_qkv);
   const ProductShape product{rows, width, 70};
@@ -113,6 +114,19 @@ TEST(KernelLibrary, RefusalsNameThePointerThePathAndWhatIsWanted) {
   expect_has(refusal("matmul", faulty("NO_ATTENTION")), "matmul: got null");
   expect_has(refusal("matmul", faulty("NULL_FUNCTION")), "matmul->multiply: got null");
   expect_has(refusal("matmul", faulty("DOUBLES_ALONE")), "matmul->element_types: got 2");
+}
+
+// The interface has no masks.
+TEST(KernelLibrary, AttentionOfALibraryRefusesDropout) {
+  HostOpsOptions options;
+  options.kernels["attention"] = {"", kExample};
+  Gpt2Config config{1, 8, 2, 8, 31};
+  comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
+    config.dropout.residual = 0.1;
+    EXPECT_NO_THROW(Gpt2(config, make_host_ops(options, group)));
+    config.dropout.attention = 0.1;
+    EXPECT_THROW(Gpt2(config, make_host_ops(options, group)), ConfigError);
+  });
 }
 
 TEST(KernelLibrary, AKernelThatFailsIsAnErrorWithItsMessage) {

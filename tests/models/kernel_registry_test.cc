@@ -42,11 +42,11 @@ void attention(Bench& b, const AttentionShape& shape) {
   const Tensor qkv = b.activations(1, 3 * rows * width);
   const Tensor statistics = room(form.attention_statistics_elems(shape), b.types.statistics);
   const Tensor output = unset(b, rows * width, b.types.activations);
-  b.ops.attention_forward(qkv, shape, statistics, output,
+  b.ops.attention_forward(qkv, shape, {}, statistics, output,
                           room(form.attention_forward_scratch_elems(shape), b.types.activations));
   b.keep(output);
   const Tensor grad_qkv = unset(b, 3 * rows * width, b.types.activations);
-  b.ops.attention_backward(b.activations(2, rows * width), qkv, output, statistics, shape, grad_qkv,
+  b.ops.attention_backward(b.activations(2, rows * width), qkv, output, statistics, shape, {}, grad_qkv,
                            room(form.attention_backward_scratch_elems(shape), b.types.statistics));
   b.keep(grad_qkv);
 }

@@ -43,6 +43,17 @@ comm::LossyOptions losing(const Training& run) {
     gather.loss = run.losses.empty() ? std::make_shared<sim::Bernoulli>(run.loss_rate) : run.losses.at(i);
     if (skips) gather.fill = comm::Fill::kSkip;
   };
+  if (run.tensor_loss_rate >= 0) {
+    for (const sim::TrafficClass of :
+         {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward, sim::TrafficClass::kSequenceBackward}) {
+      comm::ClassNetwork& network = options.network.of(of).emplace();
+      network.payload_bytes = 64;
+      for (comm::HalfNetwork* half : {&network.reduce, &network.gather}) {
+        half->loss = std::make_shared<sim::Bernoulli>(run.tensor_loss_rate);
+      }
+    }
+    return options;
+  }
   give(0, sim::TrafficClass::kPpActivation, run.sent_past.activations);
   give(1, sim::TrafficClass::kPpGradient, run.sent_past.gradients);
   return options;
@@ -72,8 +83,11 @@ class Batches {
         if (place % 5 == 0 || place < kLength - 1) targets_.back()[static_cast<std::size_t>(i)] = kIgnoredTarget;
       }
     }
-    for (std::size_t m = 0; m < tokens_.size(); ++m)
-      all_.push_back({tokens_[m], targets_[m], {run.sequences, kLength}});
+    for (std::size_t m = 0; m < tokens_.size(); ++m) {
+      const std::int64_t first = (static_cast<std::int64_t>(m) * run.data + data_rank) * run.sequences;
+      all_.push_back(
+          {tokens_[m], targets_[m], {run.sequences, kLength, 0, static_cast<std::uint64_t>(step) + 1, first}});
+    }
   }
   Batches(const Batches&) = delete;
   Batches& operator=(const Batches&) = delete;
@@ -134,7 +148,7 @@ TrainingResult train(const Training& run) {
   layout.tensor = run.tensor;
   comm::run_ranks(layout.world_size(), kTestTimeout, [&](comm::Communicator& plain) {
     std::optional<comm::LossyCommunicator> lossy;
-    if (run.loss_rate > 0 || !run.losses.empty()) lossy.emplace(plain, losing(run));
+    if (run.loss_rate > 0 || !run.losses.empty() || run.tensor_loss_rate >= 0) lossy.emplace(plain, losing(run));
     comm::Communicator& world = lossy ? *lossy : plain;
     const comm::ParallelGroups groups(layout, world);
     const std::unique_ptr<comm::Communicator> alone = world.split(world.rank(), 0);

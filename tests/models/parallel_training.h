@@ -40,6 +40,8 @@ struct Training {
   OptimizerConfig optimizer{.epsilon = 1e-3};
   UpdateRule::Norm norm = UpdateRule::Norm::kAgreed;
   double loss_rate = 0;  ///< of activations and their gradients between stages
+  /// Of both halves of the collectives over tensor-parallel ranks. Negative: no loss layer.
+  double tensor_loss_rate = -1;
   SentPast sent_past{};  ///< and the fill `skip` there
   /// In place of the rate: the losses in pp_activation and in pp_gradient.
   std::vector<std::shared_ptr<const sim::LossProcess>> losses{};

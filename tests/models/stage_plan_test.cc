@@ -319,11 +319,11 @@ TEST(PlannerOps, RefuseEachTensorThatIsTooSmall) {
        }},
       {"attention_forward",
        [&](auto& ops, auto& t) {
-         ops.attention_forward(t(3 * kElems), kAttention, t(kFormElems), t(kElems), t(kFormElems));
+         ops.attention_forward(t(3 * kElems), kAttention, {}, t(kFormElems), t(kElems), t(kFormElems));
        }},
       {"attention_backward",
        [&](auto& ops, auto& t) {
-         ops.attention_backward(t(kElems), t(3 * kElems), t(kElems), t(kFormElems), kAttention, t(3 * kElems),
+         ops.attention_backward(t(kElems), t(3 * kElems), t(kElems), t(kFormElems), kAttention, {}, t(3 * kElems),
                                 t(kFormElems));
        }},
       {"row_maxima",
