@@ -299,7 +299,8 @@ TEST(LossyOptionsFromJson, KeysAndTypesAreChecked) {
   EXPECT_EQ(error_of(R"({"network": {}, "time": {}})"), "net.json: /time/link: got nothing, want an object");
   EXPECT_EQ(error_in_network(R"("classes": {"outer": {}})"),
             "net.json: /network/classes/outer: planned, not built: outer steps of local SGD; known keys: dp_gradient, "
-            "embedding_gradient, parameter_gather, pp_activation, pp_gradient, tp_backward, tp_forward");
+            "embedding_gradient, parameter_gather, pp_activation, pp_gradient, tp_backward, tp_forward, "
+            "tp_recomputation");
 }
 
 TEST(LossyOptionsFromJson, ValuesOutOfRangeAreRefused) {
