@@ -127,7 +127,7 @@ std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config) {
     if (traffic_class == TrafficClass::kOuter) {
       count = once;
     } else if (traffic_class == TrafficClass::kEmbeddingGradient || traffic_class == TrafficClass::kTpRecomputation ||
-        traffic_class == TrafficClass::kSequenceBackward) {
+               traffic_class == TrafficClass::kSequenceBackward) {
       count = once * config.training.steps;
     } else if (traffic_class == TrafficClass::kDpGradient) {
       count = once * (config.sharding.reduces_each() ? batches : config.training.steps);

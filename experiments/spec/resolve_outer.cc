@@ -49,8 +49,9 @@ void resolve_outer(json& spec, const std::string& where, RunConfig& config, std:
   if (spec.contains("failures")) report("/failures", "got failures with /outer, want one of them");
   const json& training = spec["training"];
   if (training.contains("loss_scale")) {
-    report("/training/loss_scale", "got a loss scale with /outer, where each worker would have a scale of its own; "
-                                   "want precision float32, bfloat16 or tf32 without one");
+    report("/training/loss_scale",
+           "got a loss scale with /outer, where each worker would have a scale of its own; "
+           "want precision float32, bfloat16 or tf32 without one");
   }
 }
 
