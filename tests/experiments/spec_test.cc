@@ -72,7 +72,8 @@ TEST(Spec, ErrorsNameFilePointerValueAndWhatIsAllowed) {
   EXPECT_EQ(error_with({R"(/network/loss={"model": "bernoulli", "loss_rate": 1.5})"}),
             "s.json: /network/loss/loss_rate: got 1.5, want a fraction in [0, 1], or percent as text (\"5%\")");
   const std::string known =
-      "? known keys: alerts, backend, checkpoint, data, description, device, elastic, extends, failures, memory, "
+      "? known keys: alerts, backend, checkpoint, data, description, device, elastic, extends, failures, kernels, "
+      "memory, "
       "model, "
       "name, network, "
       "numerics_version, parallel, record, repeat, restart, search, seed, seeds, start, sweep, time, training, "
@@ -112,8 +113,8 @@ TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
             "half, want one of \"zero\", \"stale\", \"own\", \"own_scaled\"");
   EXPECT_THAT(error_with({R"(/network/classes={"outer": {"path": "direct"}})"}),
               HasSubstr("s.json: /network/classes/outer: planned, not built: outer steps of local SGD; known keys: "
-                        "dp_gradient, embedding_gradient, parameter_gather, pp_activation, pp_gradient, tp_backward, "
-                        "tp_forward"));
+                        "dp_gradient, embedding_gradient, parameter_gather, pp_activation, pp_gradient, "
+                        "sequence_backward, tp_backward, tp_forward"));
   EXPECT_EQ(error_with({"/training/steps=20", "/training/warmup_steps=20"}),
             "s.json: /training/warmup_steps: got 20, want less than steps, 20: the learning rate would never reach its "
             "peak");
@@ -258,7 +259,7 @@ TEST(Spec, BadOverridesSayWhy) {
             "--set training.steps=3: got \"training.steps\", want a JSON pointer such as \"/network/loss\"");
   EXPECT_EQ(error_with({"/training/step=3"}),
             "--set /training/step=3: no member \"step\" in /training; did you mean \"steps\"? known keys: "
-            "accumulation, batch_sequences, beta1, beta2, drop_last, epochs, epsilon, final_learning_rate, "
+            "accumulation, batch_sequences, beta1, beta2, drop_last, dropout, epochs, epsilon, final_learning_rate, "
             "global_batch_sequences, gradient_clip, gradient_norm, learning_rate, loss_scale, momentum, optimizer, "
             "precision, schedule, sequence_tokens, steps, warmup_steps, weight_decay");
   EXPECT_EQ(error_with({"/seed/x=3"}), "--set /seed/x=3: /seed has no members");
