@@ -73,11 +73,8 @@ TEST(Spec, ErrorsNameFilePointerValueAndWhatIsAllowed) {
             "s.json: /network/loss/loss_rate: got 1.5, want a fraction in [0, 1], or percent as text (\"5%\")");
   const std::string known =
       "? known keys: alerts, backend, checkpoint, data, description, device, elastic, extends, failures, kernels, "
-      "memory, "
-      "model, "
-      "name, network, "
-      "numerics_version, parallel, record, repeat, restart, search, seed, seeds, start, sweep, time, training, "
-      "validation";
+      "memory, model, name, network, numerics_version, outer, parallel, record, repeat, restart, search, seed, seeds, "
+      "start, sweep, time, training, validation";
   EXPECT_EQ(error_of(R"({"name": "t", "data": {"text": "a"}, "netwrok": {}, "sede": 3})"),
             "s.json: /netwrok: got an unknown key; did you mean \"network\"" + known +
                 "\ns.json: /sede: got an unknown key; did you mean \"seed\"" + known);
@@ -111,10 +108,10 @@ TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
   EXPECT_EQ(error_with({"/parallel/tensor=4", "/network/classes/tp_forward/gather/fill=count_rescale"}),
             "s.json: /network/classes/tp_forward/gather/fill: got \"count_rescale\", which has no meaning in this "
             "half, want one of \"zero\", \"stale\", \"own\", \"own_scaled\"");
-  EXPECT_THAT(error_with({R"(/network/classes={"outer": {"path": "direct"}})"}),
-              HasSubstr("s.json: /network/classes/outer: planned, not built: outer steps of local SGD; known keys: "
-                        "dp_gradient, embedding_gradient, parameter_gather, pp_activation, pp_gradient, "
-                        "sequence_backward, tp_backward, tp_forward"));
+  EXPECT_THAT(error_with({R"(/network/classes={"sequence_forward": {"path": "direct"}})"}),
+              HasSubstr("s.json: /network/classes/sequence_forward: planned, not built: exchanges of sequence "
+                        "parallelism, forward; known keys: dp_gradient, embedding_gradient, outer, parameter_gather, "
+                        "pp_activation, pp_gradient, sequence_backward, tp_backward, tp_forward, tp_recomputation"));
   EXPECT_EQ(error_with({"/training/steps=20", "/training/warmup_steps=20"}),
             "s.json: /training/warmup_steps: got 20, want less than steps, 20: the learning rate would never reach its "
             "peak");
