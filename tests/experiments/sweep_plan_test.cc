@@ -180,7 +180,7 @@ TEST(SweepPlan, ASpecOfOneRunThatNamesAnIdleClassIsRefused) {
   EXPECT_EQ(
       error_of(R"(, "network": {"classes": {"dp_gradient": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}}})"),
       "s.json: /network/classes/dp_gradient: no packet of this class is sent, so none is lost; the classes with "
-      "traffic are tp_forward, tp_backward; want /parallel/data 2 or more");
+      "traffic are tp_forward, tp_backward; want /parallel/data 2 or more without /outer");
 }
 
 // A class is idle where its own group has one rank, whatever the other groups have.
