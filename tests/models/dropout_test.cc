@@ -398,7 +398,9 @@ TEST(Dropout, AModelIsThePlainOneWithTheSameMasks) {
   PlainGpt2 plain(config, shape);
   EXPECT_NEAR(loss / plain.loss(values, tokens, targets), 1, 1e-12);
   // Along a direction of each tensor, so that no tensor hides another one.
-  for (const auto& [name, gradient] : gradients) {
+  for (const auto& of_tensor : gradients) {
+    const auto& name = of_tensor.first;
+    const auto& gradient = of_tensor.second;
     Tensors moved = values;
     double slope = 0;
     const auto move = [&](double by) {
