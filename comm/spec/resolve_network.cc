@@ -33,10 +33,11 @@ bool is_message_class(sim::TrafficClass traffic_class) {
   return traffic_class == sim::TrafficClass::kPpActivation || traffic_class == sim::TrafficClass::kPpGradient;
 }
 
-// Parameters are gathered, and activations between stages are messages: neither is summed.
+// Parameters are gathered, and activations between stages and between sequence ranks are messages: none is summed.
 bool has_half(sim::TrafficClass traffic_class, sim::Half half) {
   constexpr std::array kWithoutSums = {sim::TrafficClass::kParameterGather, sim::TrafficClass::kPpActivation,
-                                       sim::TrafficClass::kPpGradient};
+                                       sim::TrafficClass::kPpGradient, sim::TrafficClass::kSequenceForward,
+                                       sim::TrafficClass::kSequenceBackward};
   return half == sim::Half::kGather ||
          std::find(kWithoutSums.begin(), kWithoutSums.end(), traffic_class) == kWithoutSums.end();
 }

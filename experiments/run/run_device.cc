@@ -44,8 +44,9 @@ std::uint64_t remembered_copies(const comm::ClassNetwork& network, std::uint64_t
 }
 
 std::uint64_t activation_message_elems(const RunConfig& config) {
-  return static_cast<std::uint64_t>(config.training.batch_sequences) *
-         static_cast<std::uint64_t>(config.training.sequence_tokens) * static_cast<std::uint64_t>(config.model.width);
+  const models::SequenceParts parts = config.model.attention.sequence.parts(config.training.sequence_tokens);
+  return static_cast<std::uint64_t>(config.training.batch_sequences * parts.length_of(0)) *
+         static_cast<std::uint64_t>(config.model.width);
 }
 
 /// Over the plans of all ranks: a bucket has at least one chunk, and with zero 3 the size of a gather.
@@ -85,12 +86,12 @@ std::uint64_t remembered_bytes(const RunConfig& config) {
     }
   }
   for (const sim::TrafficClass c : {sim::TrafficClass::kDpGradient, sim::TrafficClass::kParameterGather}) {
-    if (const auto& network = config.network.of(c); network && config.parallel.data > 1) {
+    if (const auto& network = config.network.of(c); network && config.parallel.gradient_ranks() > 1) {
       const models::ParameterTable table(models::gpt2_tensors(config.model, config.parallel.tensor, 0));
-      const models::ShardPlan plan(table, sizeof(float), config.sharding, config.parallel.data, 0);
+      const models::ShardPlan plan(table, sizeof(float), config.sharding, config.parallel.gradient_ranks(), 0);
       for (const models::Bucket& bucket : plan.buckets()) {
-        elems +=
-            bucket.count * remembered_copies(*network, bucket.count, static_cast<std::uint64_t>(config.parallel.data));
+        elems += bucket.count * remembered_copies(*network, bucket.count,
+                                                  static_cast<std::uint64_t>(config.parallel.gradient_ranks()));
       }
     }
   }

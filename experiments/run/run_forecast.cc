@@ -67,7 +67,7 @@ std::uint64_t packets_of_class(const RunConfig& config, TrafficClass traffic_cla
   std::uint64_t packets = 0;
   for (PlannedCollective& planned : planned_collectives(config, traffic_class)) {
     planned.call.network = *config.network.of(traffic_class);
-    if (traffic_class == TrafficClass::kPpActivation || traffic_class == TrafficClass::kPpGradient) {
+    if (planned.call.collective == sim::Collective::kBroadcast) {
       planned.call.network.path = "direct";  // a message is one hop on every path
       planned.call.network.sized_paths.clear();
     }
@@ -133,7 +133,8 @@ std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config) {
     } else {
       count = once * batches;
     }
-    const bool is_forward = traffic_class == TrafficClass::kTpForward || traffic_class == TrafficClass::kPpActivation;
+    const bool is_forward = traffic_class == TrafficClass::kTpForward || traffic_class == TrafficClass::kPpActivation ||
+                            traffic_class == TrafficClass::kSequenceForward;
     if (is_forward && config.validation.network == ValidationConfig::Network::kLossy) {
       const double evaluated = static_cast<double>(tokens_evaluated(config)) / static_cast<double>(batch);
       const double of_replica = static_cast<double>(once) / static_cast<double>(config.parallel.data);

@@ -112,6 +112,10 @@ void resolve_memory(json& spec, const std::string& where, RunConfig& config, std
         "recompute_traffic",
         "\"sent\" with /parallel/tensor 1, want several tensor-parallel ranks, whose sums are sent again, or \"kept\"");
   }
+  if (memory.traffic == models::RecomputeTraffic::kSent && config.parallel.sequence > 1) {
+    report("recompute_traffic", "\"sent\" with /parallel/sequence " + std::to_string(config.parallel.sequence) +
+                                    ", want \"kept\": attention over sequence ranks keeps what it received");
+  }
   if (memory.every > config.model.layers) {
     report("every", std::to_string(memory.every) + ", want at most " + std::to_string(config.model.layers) +
                         ", the blocks of the model");

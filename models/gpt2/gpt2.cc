@@ -28,6 +28,13 @@ const Gpt2Config& validated(const Gpt2Config& config, const SlotOptions& options
   return config;
 }
 
+std::unique_ptr<StatefulAttention> make_attention_of(const Gpt2Config& config, const SequenceParallel& ranks,
+                                                     Ops& ops) {
+  const IndexRange heads = gpt2_part(config, ops.world_size(), ops.rank()).heads;
+  return make_stateful_attention(config.attention, ranks, static_cast<std::int64_t>(heads.first),
+                                 static_cast<std::int64_t>(heads.count), ops);
+}
+
 }  // namespace
 
 Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerConfig& optimizer,
@@ -36,6 +43,8 @@ Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerCo
       options_(options),
       ranks_(ranks),
       ops_(std::move(ops)),
+      cut_(config.attention.sequence, ranks.sequence),
+      attention_(make_attention_of(config, ranks.sequence, *ops_)),
       store_(stage_tensors(config, own_ranges(config, ranks.pipeline), ops_->world_size(), ops_->rank()), *ops_,
              ranks.data),
       optimizer_(store_, optimizer, *ops_),
@@ -56,14 +65,14 @@ std::vector<std::unique_ptr<Gpt2::OwnStage>> Gpt2::make_stages(const SlotOptions
   const PipelinePlan* const plan = ranks_.pipeline.plan.get();
   if (plan == nullptr) {
     stages.push_back(std::make_unique<OwnStage>(0, StageRange::whole(config_), Keep::kForBackward, options.slots,
-                                                config_, store_, *ops_, options));
+                                                config_, store_, *ops_, options, attention_.get()));
     return stages;
   }
   bool has_head = false;
   for (const int number : plan->stages_of(ranks_.pipeline.rank())) {
     const auto s = static_cast<std::size_t>(number);
     stages.push_back(std::make_unique<OwnStage>(number, plan->stages[s], plan->keep_of(number), plan->program.slots[s],
-                                                config_, store_, *ops_, options));
+                                                config_, store_, *ops_, options, attention_.get()));
     stages.back()->sent_past = plan->sent_past_of(number);
     has_head = has_head || plan->stages[s].has_head();
   }
@@ -96,7 +105,7 @@ Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
   std::vector<StagePlan> plans;
   std::vector<std::uint64_t> slots;
   for (const auto& own : stages_) {
-    plans.emplace_back(config_, own->range, ops_->world_size(), ops_->rank(), ops_->form(), shape,
+    plans.emplace_back(config_, own->range, ops_->world_size(), ops_->rank(), ops_->form(), cut_.shape(shape),
                        training ? own->keep : Keep::kNothing, own->sent_past, options_);
     slots.push_back(training ? own->in_use.size() : 1);
   }
@@ -126,7 +135,7 @@ Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
 MemoryUse Gpt2::memory_use() const {
   MemoryUse use = ParameterStore::memory_use(store_.tensors(), ops_->form(), ranks_.data.sharding, ranks_.data.ranks(),
                                              ranks_.data.rank(), optimizer_.config().moments());
-  use.activations = memory_bytes_;
+  use.activations = memory_bytes_ + (attention_ == nullptr ? 0 : attention_->bytes());
   return use;
 }
 
@@ -200,17 +209,23 @@ StageBuffers& Gpt2::buffers(const StageSlot& at) {
   return training_->slots[stage_index(at)][static_cast<std::size_t>(at.slot)];
 }
 
-void Gpt2::forward(const StageSlot& at, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                   const BatchShape& shape) {
-  check_batch(tokens, targets, shape, config_);
+void Gpt2::take_sequences(const MicroBatch& batch, StageBuffers& to) {
+  to.extents.batch = cut_.shape(batch.shape);
+  to.sequences = cut_.sequences(batch);
+}
+
+void Gpt2::forward(const StageSlot& at, const MicroBatch& batch) {
+  check_batch(batch, config_);
   const std::size_t i = stage_index(at);
   const auto slot = static_cast<std::size_t>(at.slot);
   OwnStage& own = *stages_[i];
   DROPTEST_CHECK(!own.in_use[slot], "slot " + std::to_string(at.slot) + " waits for its backward pass");
-  StageBuffers& b = prepared(shape, Keep::kForBackward).slots[i][slot];
-  b.extents.batch = shape;  // its positions may begin elsewhere
+  StageBuffers& b = prepared(batch.shape, Keep::kForBackward).slots[i][slot];
+  take_sequences(batch, b);
   own.in_use[slot] = true;
   most_in_flight_ = std::max(most_in_flight_, ++in_flight_);
+  const auto tokens = cut_.own(batch.tokens, batch.shape, own_tokens_);
+  const auto targets = cut_.own(batch.targets, batch.shape, own_targets_);
   own.targets[slot] = count_targets(targets);
   own.stage.forward(b, own.keep, tokens, targets);
 }
@@ -261,7 +276,9 @@ Gpt2::StepSums Gpt2::step_sums() {
 
 UpdateDecision Gpt2::update(double learning_rate, UpdateRule rule) {
   DROPTEST_CHECK(passes_ > 0, "an update of a step without a pass");
-  rule.data_ranks = ranks_.data.ranks();
+  rule.sequence_ranks = ranks_.sequence.ranks();
+  rule.sequence_stride = ranks_.sequence.stride;
+  rule.data_ranks = ranks_.data.ranks() / rule.sequence_ranks;
   rule.data_stride = ranks_.data_stride;
   if (traffic_) {
     rule.pipeline_ranks = ranks_.pipeline.group->world_size();
@@ -285,6 +302,7 @@ void Gpt2::set_replicas(const ModelRanks& ranks) {
   store_.set_group(ranks.data.group);
   ranks_.data.group = ranks.data.group;
   ranks_.data_stride = ranks.data_stride;
+  ranks_.sequence.stride = ranks.sequence.stride;
   ranks_.pipeline.stride = ranks.pipeline.stride;
   ranks_.all = ranks.all;
 }

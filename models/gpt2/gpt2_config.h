@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "models/gpt2/attention_options.h"
+
 namespace droptest::models {
 
 /// Source: Radford et al. 2019; the released checkpoints' configurations.
@@ -15,6 +17,7 @@ struct Gpt2Config {
   int heads = 4;
   int context = 128;     ///< longest sequence: rows of the position embedding
   int vocabulary = 256;  ///< true tokens; padding rows are an internal matter of the tensor-parallel model
+  AttentionOptions attention{};
 };
 
 struct Gpt2Preset {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "models/gpt2/lm_head.h"
+#include "sim/error.h"
 
 namespace droptest::models {
 namespace {
@@ -14,8 +15,15 @@ constexpr std::size_t kPerSublayer = 6;
 }  // namespace
 
 Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& store, Ops& ops,
-             const SlotOptions& options)
-    : config_(config), range_(range), options_(options), store_(store), ops_(ops), messages_(config) {
+             const SlotOptions& options, StatefulAttention* attention)
+    : config_(config),
+      range_(range),
+      options_(options),
+      store_(store),
+      ops_(ops),
+      messages_(config),
+      stateful_attention_(attention) {
+  DROPTEST_CHECK((attention != nullptr) == config.attention.is_stateful(), "another attention than the config's");
   const StageExtents x = stage_extents(config, range, ops.world_size(), ops.rank(), {});
   if (range.has_embedding() || range.has_head()) tokens_ = store.table().number_of("wte.weight");
   if (range.has_embedding()) positions_ = store.table().number_of("wpe.weight");
@@ -37,6 +45,7 @@ Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& 
 void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> tokens,
                     std::span<const std::int32_t> targets) {
   rows_ = b.extents.batch.rows();
+  keep_ = keep;
   if (range_.has_embedding()) {
     ops_.take_tokens(tokens, b.tokens);
     if (keep != Keep::kNothing) ops_.group_tokens(tokens, b.extents.vocabulary, b.slot);
@@ -81,8 +90,24 @@ void Stage::embed(StageBuffers& b) {
   if (part.bytes.data() != residual.bytes.data()) ops_.convert(residual, part);
   ops_.begin_sum(residual, b.message, Gpt2Messages::embedding());
   ops_.join();
-  ops_.add_positions(elements(weight(positions_).value, x.batch.first_position * x.width, x.batch.length * x.width),
-                     x.batch.batch, x.batch.length, x.width, residual);
+  for_positions(b, [&](const PositionRange& range, std::int64_t batch, std::int64_t row) {
+    ops_.add_positions(elements(weight(positions_).value, range.begin * x.width, range.count * x.width), batch,
+                       range.count, x.width, elements(residual, row * x.width, batch * range.count * x.width));
+  });
+}
+
+template <class Body>
+void Stage::for_positions(const StageBuffers& b, const Body& body) const {
+  const std::vector<PositionRange>& ranges = b.sequences.positions;
+  const BatchShape& batch = b.extents.batch;
+  if (ranges.size() == 1) return body(ranges.front(), batch.batch, std::int64_t{0});
+  std::int64_t row = 0;
+  for (std::int64_t sequence = 0; sequence < batch.batch; ++sequence) {
+    for (const PositionRange& range : ranges) {
+      body(range, std::int64_t{1}, row);
+      row += range.count;
+    }
+  }
 }
 
 NormForward Stage::norm_behind(const std::optional<Pending>& pending) const {
@@ -129,7 +154,20 @@ void Stage::project_attention(int layer, StageBuffers& b) {
 
 void Stage::attend(int layer, StageBuffers& b) {
   const AttentionBuffers& a = b.attention[index(layer)];
-  ops_.attention_forward(a.qkv, b.extents.attention(), a.statistics, a.attended, b.attention_scratch);
+  if (stateful_attention_ == nullptr) {
+    return ops_.attention_forward(a.qkv, b.extents.attention(), a.statistics, a.attended, b.attention_scratch);
+  }
+  const int slot = keep_ == Keep::kNothing ? AttentionPlace::kEvaluation : b.slot;
+  stateful_attention_->forward({layer, slot}, b.sequences, b.extents.attention(), a.qkv, a.attended);
+}
+
+void Stage::attend_backward(int layer, StageBuffers& b) {
+  const AttentionBuffers& a = b.attention[index(layer)];
+  if (stateful_attention_ == nullptr) {
+    return ops_.attention_backward(b.grad_attended, a.qkv, a.attended, a.statistics, b.extents.attention(), a.grad_qkv,
+                                   b.attention_backward_scratch);
+  }
+  stateful_attention_->backward({layer, b.slot}, b.sequences, b.extents.attention(), b.grad_attended, a.grad_qkv);
 }
 
 void Stage::attention_forward(int layer, StageBuffers& b) {
@@ -246,8 +284,10 @@ void Stage::backward_part(StageBuffers& b, double scale, std::int64_t targets, G
     // Positions of other parts of the sequences have no gradient here.
     const comm::Tensor positions = weight(positions_).gradient;
     if (mode == GradientMode::kSet) ops_.zero(positions);
-    ops_.positions_backward(b.grad_residual, x.batch.batch, x.batch.length, x.width,
-                            elements(positions, x.batch.first_position * x.width, x.batch.length * x.width));
+    for_positions(b, [&](const PositionRange& range, std::int64_t batch, std::int64_t row) {
+      ops_.positions_backward(elements(b.grad_residual, row * x.width, batch * range.count * x.width), batch,
+                              range.count, x.width, elements(positions, range.begin * x.width, range.count * x.width));
+    });
     // The head sets the gradient of the tied embedding.
     if (!range_.has_head() && !shares_tokens_ && mode == GradientMode::kSet) ops_.zero(weight(tokens_).gradient);
     ops_.embedding_backward(b.tokens, x.vocabulary, b.slot, b.grad_residual, x.width, weight(tokens_).gradient);
@@ -319,8 +359,7 @@ void Stage::attention_backward(int layer, StageBuffers& b, GradientMode mode, Pa
   const AttentionBuffers& a = b.attention[index(layer)];
   const Operand grad_output = ops_.operand(a.grad_output, 1, b.rounded_gradients[0]);
   ops_.linear_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), b.grad_attended);
-  ops_.attention_backward(b.grad_attended, a.qkv, a.attended, a.statistics, b.extents.attention(), a.grad_qkv,
-                          b.attention_backward_scratch);
+  attend_backward(layer, b);
   const Operand grad_qkv = ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]);
   begin_input_gradient(s.first, grad_qkv, b, messages_.attention_input_gradient(layer));
   if (part == Part::kWhole) attention_weights(layer, b, mode, grad_output, grad_qkv);

@@ -22,7 +22,8 @@ StageExtents stage_extents(const Gpt2Config& config, const StageRange& range, in
           static_cast<std::int64_t>(part.vocabulary.count + part.vocabulary_padding),
           batch,
           rank,
-          world_size};
+          world_size,
+          config.attention.is_stateful()};
 }
 
 void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, Keep keep, const SentPast& sent_past,
@@ -63,9 +64,11 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     AttentionBuffers& a = b.attention[layer];
     const bool is_input = layer == 0;
     norm(a.norm, leaves && !is_input ? Lifetime::kWorking : saved, again);
-    activations(a.qkv, "queries, keys and values", 3 * x.attention_width(), projected);
-    statistics(a.statistics, form.attention_statistics_elems(x.attention()), again);
-    activations(a.attended, "attention outputs", x.attention_width(), again);
+    // A block that is computed again leaves out an attention that has state: its output stays.
+    const bool state = x.stateful_attention;
+    activations(a.qkv, "queries, keys and values", 3 * x.attention_width(), state ? Lifetime::kWorking : projected);
+    statistics(a.statistics, state ? 0 : form.attention_statistics_elems(x.attention()), again);
+    activations(a.attended, "attention outputs", x.attention_width(), state ? saved : again);
     activations(a.output, "sublayer outputs", x.width, Lifetime::kWorking);
     own_part(a.own_part, is_cut && !is_input);
     MlpBuffers& m = b.mlp[layer];
@@ -100,7 +103,7 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     working(b.losses, "row statistics", types.losses, elems(rows, 1));
   }
   working(b.attention_scratch, "scores of attention", types.activations,
-          form.attention_forward_scratch_elems(x.attention()));
+          x.stateful_attention ? 0 : form.attention_forward_scratch_elems(x.attention()));
   const std::int64_t wide = std::max({x.width, x.hidden, 3 * x.attention_width()});
   const bool rounds = types.operands != types.activations;
   working(b.rounded_input, "rounded operands", types.operands, rounds ? elems(rows, wide) : 0);
@@ -139,7 +142,8 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
   working(b.grad_normalized, kWithin, types.activations, elems(rows, x.width));
   working(b.grad_attended, kWithin, types.activations, elems(rows, x.attention_width()));
   statistics(b.norm_scratch, form.norm_scratch_elems(rows, x.width), Lifetime::kWorking);
-  statistics(b.attention_backward_scratch, form.attention_backward_scratch_elems(x.attention()), Lifetime::kWorking);
+  statistics(b.attention_backward_scratch,
+             x.stateful_attention ? 0 : form.attention_backward_scratch_elems(x.attention()), Lifetime::kWorking);
 }
 
 }  // namespace droptest::models

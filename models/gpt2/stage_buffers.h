@@ -8,6 +8,7 @@
 
 #include "models/gpt2/batch.h"
 #include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/sequence_cut.h"
 #include "models/gpt2/stage_range.h"
 #include "models/ops/ops.h"
 #include "models/pipeline/pipeline_program.h"
@@ -26,6 +27,7 @@ struct StageExtents {
   BatchShape batch;
   int rank = 0;  ///< of tensor parallelism
   int ranks = 1;
+  bool stateful_attention = false;  ///< which saves its inputs, and has no statistics here
 
   AttentionShape attention() const { return {batch.batch, batch.length, heads, head_width}; }
   std::int64_t attention_width() const { return heads * head_width; }
@@ -70,6 +72,7 @@ struct MlpBuffers {
 /// A slot: the saved activations of one micro-batch, and the working memory that all slots share.
 struct StageBuffers {
   StageExtents extents;
+  Sequences sequences;  ///< of the micro-batch
   int slot = 0;
   LogitChunks chunks;
   TokenIds tokens, targets;  ///< [rows]

@@ -78,8 +78,10 @@ void Stage::attention_again(int layer, StageBuffers& b) {
   {
     const RecomputationScope scope(ops_);
     normalise(attention(layer).norm, a.norm, std::nullopt);
-    if (policy == Recompute::kBlock) project_attention(layer, b);
-    attend(layer, b);
+    if (stateful_attention_ == nullptr) {
+      if (policy == Recompute::kBlock) project_attention(layer, b);
+      attend(layer, b);
+    }
     if (sends_again(layer)) partial_sum(attention(layer).second, a.attended, a.output, b);
   }
   if (sends_again(layer)) sum_over_ranks(a.output, b, messages_.attention_output_again(layer));
