@@ -110,7 +110,7 @@ Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
     slots.push_back(training ? own->in_use.size() : 1);
   }
   const PassMemory needed(plans, slots, training);
-  if (needed.bytes() > memory_bytes_) {
+  if (memory_ == nullptr || needed.bytes() > memory_bytes_) {
     // No work may use the old memory when it is freed. The old and the new memory never exist at once.
     ops_->join();
     ops_->synchronize();
@@ -118,7 +118,9 @@ Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
     evaluation_.reset();
     memory_.reset();
     memory_bytes_ = 0;
-    memory_ = ops_->allocate(needed.bytes(), plans.front().purpose(), Ops::Content::kUnspecified);
+    // A rank without a token needs none, but has a place for it.
+    memory_ =
+        ops_->allocate(std::max<std::uint64_t>(1, needed.bytes()), plans.front().purpose(), Ops::Content::kUnspecified);
     memory_bytes_ = needed.bytes();
   }
   Prepared placed{shape, {}};

@@ -61,20 +61,21 @@ void set_identities(std::span<Parameter<T>> parameters, const std::vector<int>& 
 class Batches {
  public:
   Batches(const Training& run, int data_rank, int step) : length_(run.length) {
-    for (int i = 0; run.documents && i < run.sequences * run.length; ++i) {
-      documents_.push_back((i % run.length + i / run.length) / 4);
-    }
     for (int m = 0; m < run.micro_batches; ++m) {
       const int first = (m * run.data + data_rank) * run.sequences * length_;
       tokens_.push_back(part(run, 2 * static_cast<std::uint64_t>(step), first));
       targets_.push_back(part(run, 2 * static_cast<std::uint64_t>(step) + 1, first));
+      documents_.emplace_back();
+      for (int i = first; run.documents && i < first + run.sequences * length_; ++i) {
+        documents_.back().push_back((i % length_ + i / length_) / 4);
+      }
       for (int i = 0; run.ignores && i < static_cast<int>(targets_.back().size()); ++i) {
         const int place = first + i;
         if (place % 5 == 0 || place < length_ - 1) targets_.back()[static_cast<std::size_t>(i)] = kIgnoredTarget;
       }
     }
     for (std::size_t m = 0; m < tokens_.size(); ++m)
-      all_.push_back({tokens_[m], targets_[m], {run.sequences, length_}, documents_});
+      all_.push_back({tokens_[m], targets_[m], {run.sequences, length_}, documents_[m]});
   }
   Batches(const Batches&) = delete;
   Batches& operator=(const Batches&) = delete;
@@ -85,7 +86,7 @@ class Batches {
     return {std::span(tokens_.front()).first(length),
             std::span(targets_.front()).first(length),
             {1, length_},
-            std::span(documents_).first(documents_.empty() ? 0 : length)};
+            std::span(documents_.front()).first(documents_.front().empty() ? 0 : length)};
   }
 
  private:
@@ -96,9 +97,9 @@ class Batches {
   }
 
   int length_;
-  std::vector<std::int32_t> documents_;  ///< the same of all micro-batches
   std::vector<std::vector<std::int32_t>> tokens_;
   std::vector<std::vector<std::int32_t>> targets_;
+  std::vector<std::vector<std::int32_t>> documents_;
   std::vector<MicroBatch> all_;
 };
 
