@@ -59,8 +59,7 @@ TimedMessage CollectiveTiming::cost_of(const What& what, const sim::TimedHop& ho
   const double factor = straggler_.factor(network_.seed, sim::Purpose::kTransferStraggler, stream, draws.index);
   // A parity packet is as long as the longest data packet of the message.
   const std::uint64_t redundant_bytes = packets > cut.packets() ? (packets - cut.packets()) * cut.payload_bytes(0) : 0;
-  const auto bytes =
-      static_cast<double>(cut.bytes() + redundant_bytes + packets * model_.header_bytes);
+  const auto bytes = static_cast<double>(cut.bytes() + redundant_bytes + packets * model_.header_bytes);
   TimedMessage message;
   message.link = on;
   message.counted_on = hop.destination;

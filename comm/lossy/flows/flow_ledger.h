@@ -111,7 +111,7 @@ class FlowLedger {
   std::pair<const FlowKey, Flow>* last_ = nullptr;  // the flow of the last message; null: none yet
   PacketTotals totals_;
   std::map<sim::Link, std::uint64_t> draws_;  // taken so far
-  sim::PacketMask lost_;  // of the first transmission of a message
+  sim::PacketMask lost_;                      // of the first transmission of a message
 };
 
 }  // namespace droptest::comm
