@@ -123,8 +123,7 @@ class ParallelResolver {
       report("/parallel/sequence_kind", "got ulysses " + std::to_string(layout.factors.ulysses) + " x ring " +
                                             std::to_string(layout.factors.ring) + ", want a product of " +
                                             std::to_string(ranks) + ", the ranks of /parallel/sequence");
-      layout = {};
-      config_.parallel.sequence = 1;
+      layout = {{1, ranks}};
       return;
     }
     // The fewest heads of a tensor-parallel rank.
@@ -134,7 +133,7 @@ class ParallelResolver {
                                             std::to_string(heads) +
                                             " attention heads of a tensor-parallel rank, want at least one head for "
                                             "each, or \"ring\"");
-      layout = {};
+      layout = {{1, ranks}};
     }
     // Equal runs have equal resolved specs: a ring of one has no order.
     if (layout.factors.ring == 1) {

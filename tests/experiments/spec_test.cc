@@ -125,8 +125,9 @@ TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
 }
 
 TEST(Spec, LayoutsThatCannotBeAreRefusedWithWhatWouldFit) {
-  EXPECT_EQ(error_with({"/parallel/sequence=3"}),
-            "s.json: /parallel/sequence: got 3, want 1: sequence parallelism is planned, not built");
+  EXPECT_EQ(error_with({"/parallel/sequence=3", R"(/parallel/sequence_kind={"ulysses": 2, "ring": 2})"}),
+            "s.json: /parallel/sequence_kind: got ulysses 2 x ring 2, want a product of 3, the ranks of "
+            "/parallel/sequence");
   EXPECT_EQ(error_with({"/parallel/zero=2"}),
             "s.json: /parallel/zero: got 2, want 0, or 2 replicas or more in /parallel/data, which share state out");
   EXPECT_EQ(error_with({"/parallel/data=2", "/parallel/zero=1", "/parallel/reduce=after_each"}),
