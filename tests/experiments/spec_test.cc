@@ -110,10 +110,10 @@ TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
   EXPECT_EQ(error_with({"/parallel/tensor=4", "/network/classes/tp_forward/gather/fill=count_rescale"}),
             "s.json: /network/classes/tp_forward/gather/fill: got \"count_rescale\", which has no meaning in this "
             "half, want one of \"zero\", \"stale\", \"own\", \"own_scaled\"");
-  EXPECT_THAT(error_with({R"(/network/classes={"outer": {"path": "direct"}})"}),
-              HasSubstr("s.json: /network/classes/outer: planned, not built: outer steps of local SGD; known keys: "
-                        "dp_gradient, embedding_gradient, parameter_gather, pp_activation, pp_gradient, tp_backward, "
-                        "tp_forward"));
+  EXPECT_THAT(error_with({R"(/network/classes={"outr": {"path": "direct"}})"}),
+              HasSubstr("s.json: /network/classes/outr: got an unknown key; did you mean \"outer\"? known keys: "
+                        "dp_gradient, embedding_gradient, outer, parameter_gather, pp_activation, pp_gradient, "
+                        "sequence_backward, sequence_forward, tp_backward, tp_forward, tp_recomputation"));
   EXPECT_EQ(error_with({"/training/steps=20", "/training/warmup_steps=20"}),
             "s.json: /training/warmup_steps: got 20, want less than steps, 20: the learning rate would never reach its "
             "peak");

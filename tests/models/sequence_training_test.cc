@@ -40,6 +40,13 @@ Gpt2Config dilated(int ring, BranchGradient gradient = BranchGradient::kExact) {
   return config;
 }
 
+/// Dropout of the residual stream and of embeddings: an element of a token has one draw, whichever rank has the token.
+Gpt2Config dropping(const SequenceLayout& layout) {
+  Gpt2Config config = over(layout);
+  config.dropout = {0, 0.15, 0.1, 9};
+  return config;
+}
+
 const SequenceLayout kUlysses2{{2, 1}};
 const SequenceLayout kUlysses4{{4, 1}};
 const SequenceLayout kRing2{{1, 2}};
@@ -79,6 +86,26 @@ const std::vector<TrainingCase> kCases = {
     {"dilated_stopped_ring2_tensor2_data2_zero1",
      {.config = dilated(2, BranchGradient::kStopped), .data = 2, .tensor = 2, .sharding = small_buckets(1)}},
     {"dilated_ring2_pipeline2", {.config = dilated(2), .pipeline = 2, .micro_batches = 2}},
+    {"ring3_dropout", {.config = dropping(kRing3), .sequences = 2}},
+    {"ulysses2_zigzag2_dropout", {.config = dropping(kBothZigzag), .micro_batches = 2, .sequences = 2}},
+    {"two_tokens_zigzag3_dropout", {.config = dropping(kZigzag3), .sequences = 2, .length = 2}},
+    {"zigzag2_tensor2_data2_full_dropout",
+     {.config = dropping(kZigzag2), .data = 2, .tensor = 2, .memory = again(Recompute::kBlock)}},
+    {"zigzag2_zero_bubble_dropout",
+     {.config = dropping(kZigzag2), .pipeline = 2, .kind = ScheduleKind::kZeroBubble, .micro_batches = 2}},
+    {"dilated_cut_tokens", {.config = dilated(1), .tensor = 2, .sequences = 2, .memory = {.tensor_sequence = true}}},
+    {"dilated_cut_tokens_full",
+     {.config = dilated(1),
+      .tensor = 2,
+      .sequences = 2,
+      .memory = {.recompute = {Recompute::kBlock}, .tensor_sequence = true}}},
+    {"dilated_cut_tokens_zero_bubble",
+     {.config = dilated(1),
+      .pipeline = 2,
+      .kind = ScheduleKind::kZeroBubble,
+      .tensor = 2,
+      .micro_batches = 2,
+      .memory = {.recompute = {Recompute::kBlock}, .tensor_sequence = true}}},
 };
 
 class SequenceParallelism : public testing::TestWithParam<TrainingCase> {};
@@ -232,6 +259,28 @@ TEST(SequenceLayout, ThatDoesNotFitIsRefused) {
       "GPT-2: dilated attention: got ulysses or zigzag ranks, want the kind \"ring\": ranks with consecutive parts";
   EXPECT_EQ(error_of(kUlysses2, 4, {{4, 2}}), dilated);
   EXPECT_EQ(error_of(kZigzag2, 4, {{4, 2}}), dilated);
+}
+
+TEST(SequenceTraining, WhatDoesNotGoTogetherIsRefused) {
+  const auto error_of = [](const Gpt2Config& config, const SlotOptions& options) {
+    const std::unique_ptr<OpsForm> form = host_ops_form({}, 2);
+    try {
+      (void)Gpt2::planned_bytes(config, 2, 0, *form, {1, 4}, options);
+      return std::string("no error");
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+  };
+  EXPECT_EQ(error_of(over(kUlysses2), {}), "no error");
+  EXPECT_EQ(error_of(dilated(1), {.tensor_sequence = true}), "no error");
+  EXPECT_EQ(error_of(over(kUlysses2), {.tensor_sequence = true}),
+            "GPT-2: tensor_sequence: got a cut of tokens over tensor-parallel ranks with 2 sequence ranks, want one of "
+            "the two");
+  Gpt2Config drops = dilated(1);
+  drops.dropout.attention = 0.5;
+  EXPECT_EQ(error_of(drops, {}),
+            "GPT-2: dropout of attention: got 0.500000 with attention over sequence ranks, within documents or "
+            "dilated, want 0");
 }
 
 /// What each rank sends, in elements, by message.

@@ -297,9 +297,10 @@ TEST(LossyOptionsFromJson, KeysAndTypesAreChecked) {
   EXPECT_EQ(error_of(R"({"network": {}, "seed": -1})"),
             "net.json: /seed: got -1, want an integer in [0, 18446744073709551615]");
   EXPECT_EQ(error_of(R"({"network": {}, "time": {}})"), "net.json: /time/link: got nothing, want an object");
-  EXPECT_EQ(error_in_network(R"("classes": {"outer": {}})"),
-            "net.json: /network/classes/outer: planned, not built: outer steps of local SGD; known keys: dp_gradient, "
-            "embedding_gradient, parameter_gather, pp_activation, pp_gradient, tp_backward, tp_forward");
+  EXPECT_EQ(error_in_network(R"("classes": {"outr": {}})"),
+            "net.json: /network/classes/outr: got an unknown key; did you mean \"outer\"? known keys: dp_gradient, "
+            "embedding_gradient, outer, parameter_gather, pp_activation, pp_gradient, sequence_backward, "
+            "sequence_forward, tp_backward, tp_forward, tp_recomputation");
 }
 
 TEST(LossyOptionsFromJson, ValuesOutOfRangeAreRefused) {
