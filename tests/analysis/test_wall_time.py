@@ -98,6 +98,17 @@ def test_ranks_that_wait_in_turns_have_another_advice(tmp_path):
     assert waiting.severity == "high" and waiting.help.startswith("ranks wait in turns: 2 ranks of 1 thread(s)")
 
 
+def test_a_part_that_a_rank_does_not_have_is_no_time_of_it(tmp_path):
+    path = tmp_path / synthetic.write_run(tmp_path, synthetic.BASE)
+    synthetic.add_wall_seconds(path, lambda _: [
+        {"phases": {"products": 6.0, "checkpoint": 4.0}, "communication": {}},
+        {"phases": {"products": 10.0}, "communication": {}},
+    ])  # fmt: skip
+    (one,) = wall_time.breakdowns(droptest.load(path))
+    (checkpoint,) = [part for part in one.parts if part.part == "checkpoint"]
+    assert (checkpoint.share, checkpoint.least, checkpoint.most) == pytest.approx((0.2, 0, 0.4))
+
+
 def test_the_figure_draws_the_shares_of_each_rank(folder):
     data = plots.data("time_shares", droptest.load(folder))
     shares = data.pivot_table(index="row", columns="part", values="share")
