@@ -72,11 +72,9 @@ TEST(Spec, ErrorsNameFilePointerValueAndWhatIsAllowed) {
   EXPECT_EQ(error_with({R"(/network/loss={"model": "bernoulli", "loss_rate": 1.5})"}),
             "s.json: /network/loss/loss_rate: got 1.5, want a fraction in [0, 1], or percent as text (\"5%\")");
   const std::string known =
-      "? known keys: alerts, backend, checkpoint, data, description, device, elastic, extends, failures, memory, "
-      "model, "
-      "name, network, "
-      "numerics_version, parallel, record, repeat, restart, search, seed, seeds, start, sweep, time, training, "
-      "validation";
+      "? known keys: alerts, backend, checkpoint, data, description, device, elastic, extends, failures, kernels, "
+      "memory, model, name, network, numerics_version, outer, parallel, record, repeat, restart, search, seed, seeds, "
+      "start, sweep, time, training, validation";
   EXPECT_EQ(error_of(R"({"name": "t", "data": {"text": "a"}, "netwrok": {}, "sede": 3})"),
             "s.json: /netwrok: got an unknown key; did you mean \"network\"" + known +
                 "\ns.json: /sede: got an unknown key; did you mean \"seed\"" + known);
@@ -259,7 +257,7 @@ TEST(Spec, BadOverridesSayWhy) {
             "--set training.steps=3: got \"training.steps\", want a JSON pointer such as \"/network/loss\"");
   EXPECT_EQ(error_with({"/training/step=3"}),
             "--set /training/step=3: no member \"step\" in /training; did you mean \"steps\"? known keys: "
-            "accumulation, batch_sequences, beta1, beta2, drop_last, epochs, epsilon, final_learning_rate, "
+            "accumulation, batch_sequences, beta1, beta2, drop_last, dropout, epochs, epsilon, final_learning_rate, "
             "global_batch_sequences, gradient_clip, gradient_norm, learning_rate, loss_scale, momentum, optimizer, "
             "precision, schedule, sequence_tokens, steps, warmup_steps, weight_decay");
   EXPECT_EQ(error_with({"/seed/x=3"}), "--set /seed/x=3: /seed has no members");
