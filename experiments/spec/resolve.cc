@@ -259,8 +259,14 @@ class Resolver {
     }
   }
 
-  /// Attention that has state is the host's.
+  /// Attention that has state is the host's, with one implementation.
   void check_attention() {
+    if (config_.model.attention.is_stateful() && config_.kernels.contains("attention")) {
+      report("/kernels/attention", "got " + quote_json(full_["kernels"]["attention"]) +
+                                       " with attention over sequence ranks (/parallel/sequence), within documents "
+                                       "(/data/documents) or dilated (/model/attention), which has one "
+                                       "implementation; want it absent");
+    }
     if (config_.device != Device::kCuda) return;
     const auto refuse = [this](const char* pointer, const std::string& got) {
       report(pointer,

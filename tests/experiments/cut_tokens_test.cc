@@ -208,6 +208,8 @@ TEST(CutTokens, SpecsThatCannotBeAreRefused) {
               HasSubstr("/parallel/tensor_sequence: got true with /parallel/sequence 2, want one of the two"));
   EXPECT_THAT(error_of({"/parallel/data=2", "/parallel/sequence=2", R"(/outer={"every_steps": 2})"}),
               HasSubstr("/parallel/sequence: got 2 with /outer, want 1"));
+  EXPECT_THAT(error_of({"/parallel/sequence=2", "/kernels/attention=reference"}),
+              HasSubstr("/kernels/attention: got \"reference\" with attention over sequence ranks"));
   EXPECT_EQ(error_of({"/parallel/tensor_sequence=true", R"(/memory={"recompute": "selective"})"}), "no error");
   EXPECT_EQ(error_of({"/parallel/tensor_sequence=true", "/network=null", "/memory=aggressive"}), "no error");
 }
