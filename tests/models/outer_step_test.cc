@@ -31,8 +31,13 @@ struct Weights {
   Weights() {
     for (std::size_t t = 0; t < values.size(); ++t) {
       for (std::size_t i = 0; i < values[t].size(); ++i) values[t][i] = 0.01F * static_cast<float>(i + 7 * t);
-      parameters.push_back({"t" + std::to_string(t), "matrix", {values[t].size()}, Placement::kReplicated,
-                            Decay::kKeeps, values[t], {}});
+      parameters.push_back({"t" + std::to_string(t),
+                            "matrix",
+                            {values[t].size()},
+                            Placement::kReplicated,
+                            Decay::kKeeps,
+                            values[t],
+                            {}});
     }
   }
   /// A step of a worker by itself.
@@ -148,7 +153,8 @@ TEST(OuterStep, IsNesterovOnTheMeanDifference) {
 TEST(OuterStep, WithoutAnyMessageWorkersTrainAlone) {
   for (const OuterOptimizer optimizer : {OuterOptimizer::kNesterov, OuterOptimizer::kAverage}) {
     const OuterOptions options{3, optimizer};
-    for (const auto& network : {lossy(1, 0, kShared), lossy(0, 1, kShared), lossy(0, 1, comm::Consistency::kPerReceiver)}) {
+    for (const auto& network :
+         {lossy(1, 0, kShared), lossy(0, 1, kShared), lossy(0, 1, comm::Consistency::kPerReceiver)}) {
       EXPECT_EQ(trained(3, options, 10, network), alone(3, 10)) << "bit for bit";
     }
   }

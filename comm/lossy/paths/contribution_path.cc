@@ -25,8 +25,7 @@ ContributionPath::Parts ContributionPath::parts_of(const CallArguments& call) co
   using PartReductions = Communicator::PartReductions;
   const HalfNetwork& half = context_.network.reduce;
   const bool fits = call.operation == Operation::kAllReduce && call.op != ReduceOp::kMax && !context_.feeds_back() &&
-                    call.message.lost == nullptr &&
-                    (half.fill == Fill::kZero || half.fill == Fill::kCountRescale);
+                    call.message.lost == nullptr && (half.fill == Fill::kZero || half.fill == Fill::kCountRescale);
   if (!fits) return Parts::kNone;
   const PartReductions offered = context_.group.part_reductions();
   if (offered == PartReductions::kInPlace) return Parts::kOfShownFates;

@@ -59,7 +59,7 @@ class ContributionPath final : public Path {
   LostContributions lost_contributions_;
   sim::PacketMask others_lost_;
   sim::PacketMask without_others_;  // packets that no other rank contributed; for Message::lost
-  Tensor last_contributions_;  // of `stale`, else empty
+  Tensor last_contributions_;       // of `stale`, else empty
   Tensor last_results_;
   ErrorFeedback feedback_;
 };
