@@ -41,6 +41,8 @@ NEEDS = {
     "threshold.json": "minutes",
     "quickstart": "minutes",
     "results/crossed": "a day of runs",
+    "results/mine/": "runs of the reader",
+    "results/wall/": "a run of the reader",
 }
 ENVIRONMENT = r"[A-Z_]+=\S+"
 LAUNCHERS = ("mpirun", "srun", "torchrun")

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
 
 #include "comm/run_ranks.h"
@@ -16,6 +17,7 @@
 #include "experiments/records/atomic_file.h"
 #include "models/gpt2/gpt2.h"
 #include "models/ops/host_ops.h"
+#include "sim/loss/bernoulli.h"
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/resolved_spec.h"
 
@@ -223,7 +225,9 @@ TEST(MachineChecks, MemoryIsComparedWithWhatARunHoldsAtLeast) {
   const std::uint64_t sharded = least_memory_bytes(config, {1, 1});
   EXPECT_NEAR(static_cast<double>(whole - sharded), 4.0 * static_cast<double>(elems),
               0.05 * static_cast<double>(elems));
-  config.network.of(sim::TrafficClass::kParameterGather).emplace().gather.fill = comm::Fill::kStale;
+  comm::HalfNetwork& gather = config.network.of(sim::TrafficClass::kParameterGather).emplace().gather;
+  gather.fill = comm::Fill::kStale;
+  gather.loss = std::make_shared<sim::Bernoulli>(0.1);
   EXPECT_NEAR(static_cast<double>(least_memory_bytes(config, {1, 1}) - sharded), 4.0 * static_cast<double>(elems),
               0.05 * static_cast<double>(elems));
 }

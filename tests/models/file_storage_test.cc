@@ -40,8 +40,10 @@ class GatedFile final : public ByteFile {
     const auto from = content_.begin() + static_cast<std::ptrdiff_t>(offset);
     std::copy(from, from + static_cast<std::ptrdiff_t>(bytes.size()), bytes.begin());
   }
+  const std::string& name() const override { return name_; }
 
  private:
+  std::string name_ = "gated file";
   std::shared_future<void> gate_;
   Bytes content_;
 };

@@ -37,7 +37,9 @@ std::uint64_t bytes_in_use() {
 /// Memory that is a file, and notes the most memory in use besides it.
 class WatchingFile final : public ByteFile {
  public:
-  explicit WatchingFile(std::size_t bytes) : bytes_(bytes) {}
+  /// Room for values of so many bytes, and for the number behind each of them.
+  explicit WatchingFile(std::size_t bytes) : bytes_(bytes + kNumbers) {}
+  void reserve(std::uint64_t bytes, const std::string& /*purpose*/) override { ASSERT_LE(bytes, bytes_.size()); }
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
     note();
     std::memcpy(bytes_.data() + offset, bytes.data(), bytes.size());
@@ -46,12 +48,15 @@ class WatchingFile final : public ByteFile {
     note();
     std::memcpy(bytes.data(), bytes_.data() + offset, bytes.size());
   }
+  const std::string& name() const override { return name_; }
   std::uint64_t most() const { return most_; }
 
  private:
+  static constexpr std::size_t kNumbers = 1U << 16U;
   void note() { most_ = std::max<std::uint64_t>(most_, bytes_in_use()); }
   std::vector<std::byte> bytes_;
   std::atomic<std::uint64_t> most_ = 0;
+  std::string name_ = "watching file";
 };
 
 struct Chunked {
