@@ -121,7 +121,7 @@ TEST(RunsThatFit, MemoryOfARunIsThatOfItsModelBatchAndMessages) {
   EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger) + 2 * 3 * message);  // of wte and two layers, per rank
   stale.network.of(sim::TrafficClass::kTpForward)->reduce.fill = comm::Fill::kStale;
   stale.network.of(sim::TrafficClass::kTpForward)->path = "contribution";
-  EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger) + 2 * 3 * 3 * message);
+  EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger) + 2 * 3 * 2 * message);  // an input and a result
 }
 
 TEST(RunsThatFit, MessagesOfReplicasAreAsLargeAsTheLargestBucket) {
