@@ -151,9 +151,9 @@ struct AlertConfig {
 struct MemoryConfig {
   models::Recompute recompute = models::Recompute::kSaveAll;
   int every = 1;  ///< one block in so many is computed again
-  models::SavedPlace place;
+  models::SavedPlace place{};
   models::RecomputeTraffic traffic = models::RecomputeTraffic::kKept;
-  std::string directory;  ///< of an offload file; empty: the system's for temporary files
+  std::string directory{};  ///< of an offload file; empty: the system's for temporary files
 
   /// For a model of so many blocks.
   models::SlotOptions options(int layers) const;
