@@ -161,6 +161,7 @@ StageBuffers StagePlan::placed_at(std::byte* saved, std::byte* working, std::uin
   Placing placing(saved_, saved, working_, working, stream);
   visit_buffers(buffers, extents_, form, keep_, sent_past_, options_, placing);
   buffers.slot = static_cast<int>(slot);
+  buffers.sequences.positions = {{batch_.first_position, batch_.length}};
   return buffers;
 }
 

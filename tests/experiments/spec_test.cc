@@ -112,8 +112,8 @@ TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
             "half, want one of \"zero\", \"stale\", \"own\", \"own_scaled\"");
   EXPECT_THAT(error_with({R"(/network/classes={"outer": {"path": "direct"}})"}),
               HasSubstr("s.json: /network/classes/outer: planned, not built: outer steps of local SGD; known keys: "
-                        "dp_gradient, embedding_gradient, parameter_gather, pp_activation, pp_gradient, tp_backward, "
-                        "tp_forward"));
+                        "dp_gradient, embedding_gradient, parameter_gather, pp_activation, pp_gradient, "
+                        "sequence_backward, sequence_forward, tp_backward, tp_forward"));
   EXPECT_EQ(error_with({"/training/steps=20", "/training/warmup_steps=20"}),
             "s.json: /training/warmup_steps: got 20, want less than steps, 20: the learning rate would never reach its "
             "peak");
