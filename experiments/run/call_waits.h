@@ -30,8 +30,9 @@ struct TimedCall {
 /// can wait. In [0, 1]; a class without calls is absent. `ranks`: the calls of each rank.
 std::vector<std::map<std::string, double>> waiting_shares(std::span<const std::vector<TimedCall>> ranks);
 
-/// The lines of all ranks for MetricsLine::ranks, with `waiting` beside the `communication` of each: the shares of
-/// `calls` applied to it. Ranks: all, of one build. Traffic is of class control.
+/// MetricsLine::ranks: the usage of each rank, by rank. A rank's seconds of `waiting` are its seconds of
+/// `communication` times the shares that waiting_shares() finds in all ranks' `calls`. Ranks: all, of one build. The
+/// messages are of class control.
 nlohmann::json gather_usage(const RankUsage& usage, std::span<const TimedCall> calls, comm::Communicator& group);
 
 }  // namespace droptest::experiments

@@ -82,11 +82,14 @@ Slots slots_of(const comm::ClassNetwork& network, const LayerCall& call, const s
   const comm::PathEntry& path = comm::path_entry(network.path_of(call.elements));
   const bool scatters = call.collective == sim::Collective::kReduceScatter;
   if (is_sampled) slot(Slot::kExact) = scatters ? call.part : call.elements;
+  // The divergence of results that are equal on all ranks without loss.
+  if (is_sampled && !scatters) slot(Slot::kUnused) = call.part;
   const bool feeds_back = network.recovery.error_feedback != comm::ClassRecovery::ErrorFeedback::kOff;
   if (feeds_back && reduces(call)) slot(Slot::kCorrected) = call.elements;
   if (network.recovery.hadamard_block_elems > 0 || network.recovery.interleave_packets > 1) {
     slot(Slot::kTransformed) = call.collective == sim::Collective::kAllGather ? call.part : call.elements;
   }
+  if (comm::codes_values(network.compression) && reduces(call)) slot(Slot::kCoded) = call.elements;
   const bool keeps_own = comm::can_lose(network.gather) && comm::keeps_own(network.gather.fill);
   if (keeps_own && !scatters) slot(Slot::kInputCopy) = call.elements;
   if (path.route == comm::Route::kAggregated && scatters) slot(Slot::kMasked) = call.elements;
@@ -147,7 +150,8 @@ LayerMemory layer_memory(const RunConfig& config) {
   for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
     const auto& network = config.network.of(of);
     if (!network) continue;
-    const bool of_data = of == sim::TrafficClass::kDpGradient || of == sim::TrafficClass::kParameterGather;
+    const bool of_data = of == sim::TrafficClass::kDpGradient || of == sim::TrafficClass::kParameterGather ||
+                         of == sim::TrafficClass::kOuter;
     const bool of_layers = of == sim::TrafficClass::kTpForward || of == sim::TrafficClass::kTpBackward;
     const ParallelDimension group = of_data     ? ParallelDimension::kData
                                     : of_layers ? ParallelDimension::kTensor

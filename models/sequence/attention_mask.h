@@ -44,7 +44,7 @@ struct MaskExtents {
 /// sequence, so a mask is the same object on every rank, of whichever tokens a rank has.
 class AttentionMask {
  public:
-  /// No mask besides causality.
+  /// Causality alone.
   explicit AttentionMask(Causality causality) : causality_(causality) {}
   /// `documents` [batch, positions] has the number of the document that each token belongs to: attention stays within a
   /// document. A token with a negative number is padding: it is not attended to, and sees nothing. Empty: one document.

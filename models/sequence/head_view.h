@@ -37,16 +37,21 @@ struct HeadView {
   T* at(std::int64_t batch, std::int64_t token, std::int64_t head) const {
     return data + batch * batch_stride + token * token_stride + head * head_stride;
   }
-  /// Heads first, first + 1, ..., or tokens likewise.
+  /// Heads first, first + 1, ..., or tokens likewise. A view without elements may have no data.
   HeadView heads(std::int64_t first, std::int64_t count) const {
-    return {at(0, 0, first), {shape.batch, shape.tokens, count, shape.width}, batch_stride, token_stride, head_stride};
+    return part(first * head_stride, {shape.batch, shape.tokens, count, shape.width});
   }
   HeadView tokens(std::int64_t first, std::int64_t count) const {
-    return {at(0, first, 0), {shape.batch, count, shape.heads, shape.width}, batch_stride, token_stride, head_stride};
+    return part(first * token_stride, {shape.batch, count, shape.heads, shape.width});
   }
   operator HeadView<const T>() const  // NOLINT(google-explicit-constructor)
       requires(!std::is_const_v<T>) {
     return {data, shape, batch_stride, token_stride, head_stride};
+  }
+
+ private:
+  HeadView part(std::int64_t offset, const HeadShape& of_part) const {
+    return {data == nullptr ? nullptr : data + offset, of_part, batch_stride, token_stride, head_stride};
   }
 };
 

@@ -48,7 +48,7 @@ std::vector<std::uint8_t> naive_bytes(const std::vector<double>& of, std::size_t
     for (int b = 0; b < 4; ++b) bytes.push_back(static_cast<std::uint8_t>(word >> (8 * b)));
     std::vector<int> codes;
     for (std::size_t i = begin; i < end; ++i) {
-      const double exact = of[i] / static_cast<double>(scale);
+      const double exact = scale > 0 ? of[i] / static_cast<double>(scale) : 0;
       const double low = std::floor(exact);
       codes.push_back(static_cast<int>(low) + (static_cast<double>(engine()) / 0x1p32 < exact - low ? 1 : 0));
     }

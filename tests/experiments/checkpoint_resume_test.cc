@@ -16,6 +16,7 @@
 #include "experiments/records/run_records.h"
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/resumed_runs.h"
+#include "tests/sanitizers.h"
 
 namespace droptest::experiments {
 namespace {
@@ -25,13 +26,7 @@ using nlohmann::json;
 using Result = ResumedRun;
 
 /// Programs with sanitizers are slow: they interrupt a run after some of its steps.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr std::uint64_t kStepsBetween = 19;
-#elif defined(__has_feature)
-constexpr std::uint64_t kStepsBetween = __has_feature(address_sanitizer) ? 19 : 1;
-#else
-constexpr std::uint64_t kStepsBetween = 1;
-#endif
+constexpr std::uint64_t kStepsBetween = kAddressSanitizer ? 19 : 1;
 
 /// Lines up to a step.
 std::vector<json> lines_to(const std::vector<json>& lines, std::uint64_t step) {

@@ -24,6 +24,7 @@
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/resumed_runs.h"
 #include "tests/experiments/state_parts.h"
+#include "tests/sanitizers.h"
 
 namespace droptest::experiments {
 namespace {
@@ -270,11 +271,7 @@ bool has_no_effect(const std::string& name) {
 }
 
 TEST(DroppedState, OfEachPartIsMissed) {
-#if defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "hundreds of child processes, which are slow with sanitizers";
-#elif defined(__has_feature)
-  if (__has_feature(address_sanitizer)) GTEST_SKIP() << "hundreds of child processes, which are slow with sanitizers";
-#endif
+  if (kAddressSanitizer) GTEST_SKIP() << "hundreds of child processes, which are slow with sanitizers";
   const TemporaryFolder folder;
   std::set<std::string> unnoticed;
   std::set<std::string> noticed;

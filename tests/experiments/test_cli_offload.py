@@ -6,11 +6,10 @@ import os
 import resource
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-from cli_harness import BINARY, CLEAN_ENVIRONMENT, run, start, tiny_spec, write_corpus
+from cli_harness import BINARY, CLEAN_ENVIRONMENT, run, start, tiny_spec, wait_until, write_corpus
 
 OFFLOAD = {"offload_optimizer": True, "offload_parameters": True}
 
@@ -99,8 +98,7 @@ def test_a_cut_file_is_named_and_no_line_is_lost(tmp_path):
     folder = written(tmp_path, memory=OFFLOAD | {"directory": str(scratch)}, training=training,
                      validation={"every_steps": 50000, "tokens": 256})  # fmt: skip
     process = start("run", "spec.json", cwd=folder)
-    while not lines_of(folder) and process.poll() is None:
-        time.sleep(0.05)  # until the run has a line; no result depends on it
+    wait_until(lambda: lines_of(folder) or process.poll() is not None)
     before = lines_of(folder)
     for entry in Path(f"/proc/{process.pid}/fd").iterdir():
         if "droptest-offload-" in os.readlink(entry):

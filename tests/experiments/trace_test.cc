@@ -17,6 +17,7 @@
 #include "experiments/spec/schema_kinds.h"
 #include "tests/comm/fake_clock.h"
 #include "tests/experiments/tiny_run.h"
+#include "tests/sanitizers.h"
 
 namespace droptest::experiments {
 namespace {
@@ -301,7 +302,8 @@ TEST(TrainerProfile, ThePartsOfAStepAddUpToIt) {
   }
   ASSERT_EQ(shares.size(), 44U);
   std::sort(shares.begin(), shares.end());
-  EXPECT_GT(shares[shares.size() / 2], 0.98);
+  // A sanitizer slows the code between two spans.
+  EXPECT_GT(shares[shares.size() / 2], kSanitized ? 0.9 : 0.98);
 }
 
 TEST(TrainerProfile, ATraceEndsWithTheRun) {

@@ -15,8 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "sim/error.h"
+#include "tests/comm/error_text.h"
 #include "tests/comm/temporary_folder.h"
+#include "tests/models/offload_files.h"
 
 namespace droptest::models {
 namespace {
@@ -25,28 +26,6 @@ using Bytes = std::vector<std::byte>;
 
 Bytes filled(std::size_t count, int value) { return Bytes(count, static_cast<std::byte>(value)); }
 comm::Tensor tensor(Bytes& bytes) { return {comm::ElementType::kUint8, bytes, nullptr}; }
-
-/// A file in memory that does nothing before it is opened.
-class GatedFile final : public ByteFile {
- public:
-  explicit GatedFile(std::shared_future<void> gate) : gate_(std::move(gate)) {}
-  void reserve(std::uint64_t bytes, const std::string& /*purpose*/) override { content_.resize(bytes); }
-  void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
-    gate_.wait();
-    std::copy(bytes.begin(), bytes.end(), content_.begin() + static_cast<std::ptrdiff_t>(offset));
-  }
-  void read_at(std::uint64_t offset, std::span<std::byte> bytes) override {
-    gate_.wait();
-    const auto from = content_.begin() + static_cast<std::ptrdiff_t>(offset);
-    std::copy(from, from + static_cast<std::ptrdiff_t>(bytes.size()), bytes.begin());
-  }
-  const std::string& name() const override { return name_; }
-
- private:
-  std::string name_ = "gated file";
-  std::shared_future<void> gate_;
-  Bytes content_;
-};
 
 TEST(FileStorage, IsZeroAtFirstAndGivesBackWhatWasWritten) {
   FileStorage storage(make_offload_file(""), 10000, "numbers");
@@ -91,30 +70,16 @@ TEST(FileStorage, UsesNoTensorAfterItsEnd) {
   window = {};
 }
 
-std::string failure_of(const std::function<void()>& use) {
-  try {
-    use();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST(FileStorage, NamesAFileThatWasCut) {
   const TemporaryFolder folder;
   FileStorage storage(make_offload_file(folder.path()), 8192, "optimizer state");
   EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "nothing stays, however the program ends";
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
-    if (!target.starts_with(folder.path() + "/droptest-offload-")) continue;
-    ASSERT_EQ(::ftruncate(std::stoi(entry.path().filename().string()), 5000), 0);
-  }
+  cut_offload_files(folder.path(), 5000);
   Bytes window(4096);
-  const std::string error = failure_of([&] { storage.wait(storage.read(4096, tensor(window))); });
+  const std::string error = config_error_of([&] { storage.wait(storage.read(4096, tensor(window))); });
   EXPECT_THAT(error, testing::HasSubstr("offload file " + folder.path() + "/droptest-offload-"));
   EXPECT_THAT(error, testing::HasSubstr("read 904 of 4096 bytes at 4096: the file has been cut"));
-  EXPECT_EQ(failure_of([&] { storage.write(0, tensor(window)); }), error) << "later calls fail, too";
+  EXPECT_EQ(config_error_of([&] { storage.write(0, tensor(window)); }), error) << "later calls fail, too";
 }
 
 TEST(FileStorage, NamesAFullDiskBeforeAnythingIsWritten) {
@@ -124,7 +89,8 @@ TEST(FileStorage, NamesAFullDiskBeforeAnythingIsWritten) {
   auto* const usual = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{1000, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::string error = failure_of([&] { FileStorage(make_offload_file(folder.path()), 4096, "optimizer state"); });
+  const std::string error =
+      config_error_of([&] { FileStorage(make_offload_file(folder.path()), 4096, "optimizer state"); });
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, usual);
   EXPECT_THAT(error, testing::HasSubstr("offload file " + folder.path() + "/droptest-offload-"));

@@ -13,8 +13,9 @@
 #include <future>
 #include <string>
 
-#include "sim/error.h"
+#include "tests/comm/error_text.h"
 #include "tests/comm/temporary_folder.h"
+#include "tests/models/offload_files.h"
 
 namespace droptest::models {
 namespace {
@@ -22,30 +23,6 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 Bytes filled(std::size_t count, int value) { return Bytes(count, static_cast<std::byte>(value)); }
-
-/// A file in memory that does nothing before it is opened.
-class GatedFile final : public ByteFile {
- public:
-  explicit GatedFile(std::shared_future<void> gate) : gate_(std::move(gate)) {}
-  void reserve(std::uint64_t bytes, const std::string& /*purpose*/) override { content_.resize(bytes); }
-  void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
-    gate_.wait();
-    content_.resize(std::max<std::size_t>(content_.size(), offset + bytes.size()));
-    std::copy(bytes.begin(), bytes.end(), content_.begin() + static_cast<std::ptrdiff_t>(offset));
-  }
-  void read_at(std::uint64_t offset, std::span<std::byte> bytes) override {
-    gate_.wait();
-    const auto from = content_.begin() + static_cast<std::ptrdiff_t>(offset);
-    std::copy(from, from + static_cast<std::ptrdiff_t>(bytes.size()), bytes.begin());
-  }
-
-  const std::string& name() const override { return name_; }
-
- private:
-  std::shared_future<void> gate_;
-  Bytes content_;
-  std::string name_ = "gated";
-};
 
 Bytes taken(OffloadFile& file, std::uint64_t key, std::size_t count) {
   Bytes bytes(count);
@@ -98,33 +75,14 @@ TEST(OffloadFile, EndsWhileItsFileHasWork) {
   open.set_value();
 }
 
-/// Cuts the open offload file of this process.
-void cut_offload_file(const std::string& folder) {
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
-    if (!target.starts_with(folder + "/droptest-offload-")) continue;
-    ASSERT_EQ(::ftruncate(std::stoi(entry.path().filename().string()), 100), 0);
-  }
-}
-
-std::string failure_of(const std::function<void()>& use) {
-  try {
-    use();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "";
-}
-
 TEST(OffloadFile, NamesAFileThatWasCut) {
   const TemporaryFolder folder;
   OffloadFile file(make_offload_file(folder.path()));
   EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "nothing stays, however the program ends";
   file.put(1, filled(4096, 1));
   EXPECT_EQ(taken(file, 1, 4096), filled(4096, 1));
-  cut_offload_file(folder.path());
-  const std::string error = failure_of([&] { taken(file, 1, 4096); });
+  cut_offload_files(folder.path(), 100);
+  const std::string error = config_error_of([&] { taken(file, 1, 4096); });
   EXPECT_THAT(error, testing::HasSubstr("offload file " + folder.path() + "/droptest-offload-"));
   EXPECT_THAT(error, testing::HasSubstr("read 100 of 4104 bytes at 0: the file has been cut"));
 }
@@ -135,10 +93,10 @@ TEST(OffloadFile, NamesAFileThatWasCutAndHasGrownAgain) {
   OffloadFile file(make_offload_file(folder.path()));
   for (const std::uint64_t key : {1, 2, 3}) file.put(key, filled(4096, 1));
   EXPECT_EQ(taken(file, 3, 4096), filled(4096, 1));
-  cut_offload_file(folder.path());
+  cut_offload_files(folder.path(), 100);
   file.put(3, filled(4096, 2));
   EXPECT_EQ(taken(file, 3, 4096), filled(4096, 2));
-  const std::string error = failure_of([&] { taken(file, 1, 4096); });
+  const std::string error = config_error_of([&] { taken(file, 1, 4096); });
   EXPECT_THAT(error, testing::HasSubstr("offload file " + folder.path() + "/droptest-offload-"));
   EXPECT_THAT(error, testing::HasSubstr("read 4096 bytes at 0 that were not written: the file has been cut"));
 }
@@ -162,7 +120,7 @@ TEST(OffloadFile, NamesAFileThatIsFull) {
   auto* const usual = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{1000, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
-  const std::string error = failure_of([&] {
+  const std::string error = config_error_of([&] {
     file.put(1, filled(4096, 1));
     taken(file, 1, 4096);
   });
@@ -173,7 +131,7 @@ TEST(OffloadFile, NamesAFileThatIsFull) {
 }
 
 TEST(OffloadFile, NamesAFolderThatIsAbsent) {
-  EXPECT_THAT(failure_of([] { make_offload_file("/no/such/folder"); }),
+  EXPECT_THAT(config_error_of([] { make_offload_file("/no/such/folder"); }),
               testing::AllOf(testing::StartsWith("offload file /no/such/folder/droptest-offload-"),
                              testing::HasSubstr("No such file or directory; want a directory to write in")));
 }
