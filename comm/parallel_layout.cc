@@ -122,6 +122,14 @@ ParallelGroups::ParallelGroups(const ParallelLayout& layout, Communicator& world
       groups_[index] = owned_[index].get();
     }
   }
+  for (const ParallelDimension dimension : {ParallelDimension::kData, ParallelDimension::kSequence}) {
+    if (layout_.of(dimension) == layout_.gradient_ranks()) gradient_group_ = group(dimension);
+  }
+  if (layout_.data == 1 || layout_.sequence == 1) return;
+  ParallelNumbers first = coordinates_;
+  first.data = first.sequence = 0;
+  owned_gradient_group_ = world_.split(layout_.rank(first), layout_.gradient_rank(coordinates_));
+  gradient_group_ = owned_gradient_group_.get();
 }
 
 }  // namespace droptest::comm

@@ -52,6 +52,10 @@ struct ParallelLayout : ParallelNumbers {
   /// The product of all extents. Throws: ConfigError where one is not positive, the product is above 65534, or the
   /// order does not name each dimension once.
   int world_size() const;
+  /// Ranks with the same part of the model, of which gradients are averaged.
+  int gradient_ranks() const { return data * sequence; }
+  /// The number among them of the rank with these coordinates.
+  int gradient_rank(const ParallelNumbers& at) const { return at.sequence + sequence * at.data; }
   /// The distance from a rank to its neighbour in that dimension.
   int stride(ParallelDimension dimension) const;
   /// Throws: CheckError for a rank or a coordinate out of range.
@@ -73,6 +77,8 @@ class ParallelGroups {
 
   /// Ranked by coordinate. Null: the dimension has one rank.
   Communicator* group(ParallelDimension dimension) const { return groups_[static_cast<std::size_t>(dimension)]; }
+  /// The ranks that differ in data and sequence alone, by gradient_rank(). Null: there is one.
+  Communicator* gradient_group() const { return gradient_group_; }
   Communicator& world() const { return world_; }
   const ParallelLayout& layout() const { return layout_; }
   const ParallelNumbers& coordinates() const { return coordinates_; }
@@ -83,6 +89,8 @@ class ParallelGroups {
   ParallelNumbers coordinates_;
   std::array<std::unique_ptr<Communicator>, kParallelDimensions.size()> owned_;
   std::array<Communicator*, kParallelDimensions.size()> groups_{};
+  std::unique_ptr<Communicator> owned_gradient_group_;
+  Communicator* gradient_group_ = nullptr;
 };
 
 }  // namespace droptest::comm

@@ -40,6 +40,7 @@ struct DataConfig {
   std::string tokens;  ///< file of tokens; or
   std::optional<ShardConfig> shards;
   TokenFormat format = TokenFormat::kAuto;
+  std::optional<int> end_of_text;    ///< the last token of a document; absent: a sequence is one document
   double validation_fraction = 0.1;  ///< the last part of the data, by position
 };
 

@@ -25,10 +25,10 @@ struct Targets {
   }
 };
 
-Targets count(std::span<const MicroBatch> micro_batches) {
-  Targets targets{0, count_targets(micro_batches.front().targets)};
+Targets count(Gpt2& model, std::span<const MicroBatch> micro_batches) {
+  Targets targets{0, model.count_own_targets(micro_batches.front())};
   for (const MicroBatch& batch : micro_batches) {
-    const std::int64_t own = count_targets(batch.targets);
+    const std::int64_t own = model.count_own_targets(batch);
     targets.add({own, own});
   }
   return targets;
@@ -54,7 +54,7 @@ StepResult TrainingStep::take(std::span<const MicroBatch> micro_batches, double 
   DROPTEST_CHECK(!micro_batches.empty(), "a step without micro-batches");
   const auto passes = static_cast<int>(micro_batches.size());
   const double loss_scale = scaler_.scale();
-  const Targets targets = count_over(model_.data_group(), count(micro_batches));
+  const Targets targets = count_over(model_.data_group(), count(model_, micro_batches));
   const bool alike = targets.each != Targets::kDiffer;
   const std::vector<PipelineStep>& steps = steps_for(passes);
   std::map<int, std::size_t> last_of_stage;

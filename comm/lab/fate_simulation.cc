@@ -153,8 +153,8 @@ class Simulation {
         fates.arrival = arrival_of({what_.traffic_class, what_.message_name}, what_.network, trial);
         if (!times_.empty()) fates.times = &times_[trial];
         messages(half, source, [&](int destination, std::uint64_t elems) {
-          const sim::Link link{what_.traffic_class, half, static_cast<std::uint16_t>(source * what_.rank_stride),
-                               static_cast<std::uint16_t>(destination * what_.rank_stride)};
+          const sim::Link link{what_.traffic_class, half, static_cast<std::uint16_t>(what_.world_rank(source)),
+                               static_cast<std::uint16_t>(what_.world_rank(destination))};
           const sim::Packetizer cut = packets(elems);
           const bool any_lost = ledger.draw_message(fates, link, cut, Tally::kCounted, lost);
           if (follows()) lost_bits[static_cast<std::size_t>(source)].write(any_lost ? &lost : nullptr, cut.packets());

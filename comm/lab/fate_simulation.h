@@ -27,6 +27,11 @@ struct FateSimulation {
   sim::Collective collective = sim::Collective::kAllReduce;
   std::vector<std::uint64_t> counts{};  ///< of each rank's part, not of an all-reduce; empty: even ones
   int rank_stride = 1;
+  std::vector<int> world_ranks{};  ///< in place of the stride's; empty: those
+
+  int world_rank(int rank) const {
+    return world_ranks.empty() ? rank * rank_stride : world_ranks[static_cast<std::size_t>(rank)];
+  }
 };
 
 struct SimulatedFates {

@@ -23,7 +23,7 @@ SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& m
   validate(model, network);
   std::vector<int> world_ranks(static_cast<std::size_t>(simulation.ranks));
   for (std::size_t r = 0; r < world_ranks.size(); ++r) {
-    world_ranks[r] = static_cast<int>(r) * simulation.rank_stride;
+    world_ranks[r] = simulation.world_rank(static_cast<int>(r));
   }
   CollectiveTiming timing(network, model, 0, world_ranks);
   const sim::Straggler compute(model.compute_p99_over_p50);

@@ -33,12 +33,11 @@ bool is_message_class(sim::TrafficClass traffic_class) {
   return traffic_class == sim::TrafficClass::kPpActivation || traffic_class == sim::TrafficClass::kPpGradient;
 }
 
-// Parameters are gathered, and activations between stages are messages: neither is summed.
-bool has_half(sim::TrafficClass traffic_class, sim::Half half) {
+// Parameters are gathered, and activations between stages and between sequence ranks are messages: none is summed.
+bool has_sums_in_some_run(sim::TrafficClass traffic_class) {
   constexpr std::array kWithoutSums = {sim::TrafficClass::kParameterGather, sim::TrafficClass::kPpActivation,
-                                       sim::TrafficClass::kPpGradient};
-  return half == sim::Half::kGather ||
-         std::find(kWithoutSums.begin(), kWithoutSums.end(), traffic_class) == kWithoutSums.end();
+                                       sim::TrafficClass::kPpGradient, sim::TrafficClass::kSequenceForward};
+  return std::find(kWithoutSums.begin(), kWithoutSums.end(), traffic_class) == kWithoutSums.end();
 }
 
 // The reduction of data-parallel gradients is a mean; that of other classes is a sum.
@@ -53,8 +52,8 @@ bool is_none(const json& loss) { return loss["model"] == "none"; }
 class NetworkResolver {
  public:
   NetworkResolver(const std::string& where, int world_size, NetworkUse use, const json& time,
-                  std::optional<sim::TrafficClass> scattered)
-      : where_(where), world_size_(world_size), use_(use), time_(time), scattered_(scattered) {}
+                  std::optional<sim::TrafficClass> scattered, std::optional<sim::TrafficClass> exchanged)
+      : where_(where), world_size_(world_size), use_(use), time_(time), scattered_(scattered), exchanged_(exchanged) {}
 
   void add(sim::TrafficClass traffic_class, const json& all, ResolvedNetwork& result) {
     const std::string name(sim::traffic_class_name(traffic_class));
@@ -80,8 +79,7 @@ class NetworkResolver {
     ClassNetwork network;
     network.compression = resolve_compression(resolved);
     // The pairs of top_k are gathered: there are no contributions on their way.
-    const bool reduces =
-        has_half(traffic_class, sim::Half::kReduce) && network.compression.kind != CompressionKind::kTopK;
+    const bool reduces = has_half(sim::Half::kReduce) && network.compression.kind != CompressionKind::kTopK;
     if (!reduces) resolved["reduce"] = absent_half();
     network.path = path.name;
     for (const json& small : resolved.value("sized_paths", json::array())) {
@@ -135,6 +133,11 @@ class NetworkResolver {
   }
 
  private:
+  /// Of the current class.
+  bool has_half(sim::Half half) const {
+    return half == sim::Half::kGather || (has_sums_in_some_run(class_) && class_ != exchanged_);
+  }
+
   /// Receivers do not use the values of messages that are sent again.
   void leave_values_out(const json& own, const std::string& pointer, json& resolved) {
     for (const char* member : {"/fill", "/reduce/fill", "/gather/fill", "/recovery/error_feedback"}) {
@@ -163,7 +166,7 @@ class NetworkResolver {
     if (layer.contains("recovery")) apply_recovery(layer["recovery"], pointer + "/recovery", resolved);
     for (const sim::Half of_half : kBothHalves) {
       const std::string half = name_of(of_half);
-      if (!has_half(class_, of_half)) {
+      if (!has_half(of_half)) {
         if (layer.contains(half)) check_absent_half(layer[half], half, pointer);
         continue;
       }
@@ -261,7 +264,7 @@ class NetworkResolver {
     json& section = resolved["compression"];
     compression.kind = compression_from_name(section["kind"].get<std::string>());
     const bool is_for_all = places_["compression"] == "/network/compression";
-    const bool has_sums = has_half(class_, sim::Half::kReduce);
+    const bool has_sums = has_half(sim::Half::kReduce);
     if (compression.kind == CompressionKind::kNone || (is_for_all && !has_sums)) {
       resolved.erase("compression");
       return {};
@@ -524,6 +527,7 @@ class NetworkResolver {
   NetworkUse use_;
   const json& time_;  ///< null: no clock
   std::optional<sim::TrafficClass> scattered_;
+  std::optional<sim::TrafficClass> exchanged_;
   std::uint64_t payload_bytes_ = 0;  ///< of the current class
   std::vector<std::string> errors_;
   std::map<std::string, Made> processes_;
@@ -542,11 +546,12 @@ NetworkUse network_use(const json& time) {
 
 ResolvedNetwork resolve_network(const json& network, const std::vector<sim::TrafficClass>& in_use, std::uint64_t seed,
                                 const std::string& where, int world_size, NetworkUse use, const json& time,
-                                std::optional<sim::TrafficClass> scattered) {
+                                std::optional<sim::TrafficClass> scattered,
+                                std::optional<sim::TrafficClass> exchanged) {
   ResolvedNetwork result;
   result.classes = json::object();
   result.network.seed = seed;
-  NetworkResolver resolver(where, world_size, use, time, scattered);
+  NetworkResolver resolver(where, world_size, use, time, scattered, exchanged);
   for (const sim::TrafficClass traffic_class : in_use) resolver.add(traffic_class, network, result);
   result.errors = resolver.take_errors();
   return result;

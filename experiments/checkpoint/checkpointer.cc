@@ -27,7 +27,7 @@ constexpr std::uint64_t kNone = ~std::uint64_t{0};
 constexpr const char* kError = "error";
 
 bool can_lose(const RunConfig& config, sim::TrafficClass traffic_class) {
-  return config.parallel.data > 1 && config.network.of(traffic_class).has_value();
+  return config.parallel.gradient_ranks() > 1 && config.network.of(traffic_class).has_value();
 }
 
 /// The first error of any rank; empty: none has one.
@@ -92,8 +92,8 @@ std::optional<int> Checkpointer::replica_of() const {
     return std::nullopt;
   }
   comm::ParallelNumbers coordinates = config_.parallel.coordinates(group_.rank());
-  if (coordinates.data == 0) return std::nullopt;
-  coordinates.data = 0;
+  if (coordinates.data == 0 && coordinates.sequence == 0) return std::nullopt;
+  coordinates.data = coordinates.sequence = 0;
   return config_.parallel.rank(coordinates);
 }
 

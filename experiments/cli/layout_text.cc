@@ -164,6 +164,8 @@ std::string layout_text(const json& plan) {
   ranks[0].insert(ranks[0].end(), used.begin(), used.end());
   ranks[0].insert(ranks[0].end(), {"blocks", "parameters", "updated"});
   for (const std::string& name : used) ranks[0].push_back(name + " neighbours");
+  const json& sequence = plan.at("sequence");
+  if (!sequence.is_null()) ranks[0].insert(ranks[0].end(), {"tokens", "forward", "backward"});
   for (const json& rank : plan.at("ranks")) {
     std::vector<std::string>& row = ranks.emplace_back();
     row.push_back(rank.at("rank").dump());
@@ -183,6 +185,21 @@ std::string layout_text(const json& plan) {
       const auto end = [&ends](const char* side) { return ends.at(side).is_null() ? "-" : ends.at(side).dump(); };
       row.push_back(end("previous") + ", " + end("next"));
     }
+    if (sequence.is_null()) continue;
+    std::string tokens;
+    for (const json& range : rank.at("tokens")) {
+      tokens +=
+          (tokens.empty() ? "" : ", ") + range[0].dump() + " to " + std::to_string(range[1].get<std::int64_t>() - 1);
+    }
+    row.push_back(tokens.empty() ? "none" : tokens);
+    const auto place = rank.at("coordinates").at("sequence").get<std::size_t>();
+    row.push_back(sequence.at("forward_bytes").at(place).dump());
+    row.push_back(sequence.at("backward_bytes").at(place).dump());
+  }
+  if (!sequence.is_null()) {
+    text += "\nattention over sequence ranks: ulysses " + sequence.at("ulysses").dump() + " x ring " +
+            sequence.at("ring").dump() + (sequence.at("zigzag") == true ? ", zigzag" : "") +
+            "; forward and backward: bytes that a rank sends in one block and micro-batch\n";
   }
   text += "\n" + table_text(ranks);
 

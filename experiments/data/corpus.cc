@@ -64,6 +64,18 @@ EvaluationBatches::EvaluationBatches(const Tokens& tokens, std::uint64_t count_t
   }
 }
 
+std::vector<std::int32_t> documents_of(const Batch& batch, std::int32_t end_of_text) {
+  std::vector<std::int32_t> documents;
+  documents.reserve(batch.tokens.size());
+  std::int32_t document = 0;
+  for (const std::int32_t token : batch.tokens) {
+    if (documents.size() % static_cast<std::size_t>(batch.length) == 0) document = 0;
+    documents.push_back(document);
+    if (token == end_of_text) ++document;
+  }
+  return documents;
+}
+
 std::uint64_t EvaluationBatches::batches() const {
   const std::uint64_t length = static_cast<std::uint64_t>(length_);
   const std::uint64_t sequences = static_cast<std::uint64_t>(sequences_);

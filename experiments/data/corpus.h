@@ -22,6 +22,10 @@ struct Batch {
   std::int64_t first_sample = 0;  ///< number of the first sequence in the global batch of the step
 };
 
+/// The number of each token's document in its sequence, where a document ends with `end_of_text`. Shapes: as the
+/// tokens.
+std::vector<std::int32_t> documents_of(const Batch& batch, std::int32_t end_of_text);
+
 /// The sequences of each training step: a pure function of (seed, step, place in the step). Micro-batches continue one
 /// stream of sequences, so that 2 x 4 sequences are the same text as 1 x 8. Thread safety: const.
 class TrainingBatches {

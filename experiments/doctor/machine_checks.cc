@@ -21,6 +21,7 @@
 #include "experiments/data/corpus.h"
 #include "experiments/records/atomic_file.h"
 #include "experiments/run/layer_memory.h"
+#include "experiments/run/memory_estimate.h"
 #include "experiments/run/run_device.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "models/gpt2/gpt2.h"
@@ -193,20 +194,14 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
   options.threads = config.backend.threads_per_rank;
   if (config.device == Device::kCpu) options.kernels = config.kernels;
   const std::unique_ptr<models::OpsForm> form = models::host_ops_form(options, config.parallel.tensor);
-  const models::BatchShape batch{config.training.batch_sequences, config.training.sequence_tokens};
-  const auto plan = pipeline_plan(config);
-  const models::SlotOptions memory = slot_options(config);
   double of_rank = 0;  // of the ranks of a pipeline the one with the most
   for (int p = 0; p < config.parallel.pipeline; ++p) {
     std::uint64_t bytes =
-        layer_memory(config).remembered + models::ParameterStore::device_bytes(tensors_of_rank(config, p, 0), *form,
-                                                                               config.sharding, config.parallel.data, 0,
-                                                                               config.training.optimizer.moments());
+        layer_memory(config).remembered +
+        models::ParameterStore::device_bytes(tensors_of_rank(config, p, 0), *form, config.sharding,
+                                             config.parallel.gradient_ranks(), 0, config.training.optimizer.moments());
     if (config.device == Device::kCpu) {
-      bytes += plan == nullptr
-                   ? models::Gpt2::activation_bytes(config.model, config.parallel.tensor, 0, *form, batch, memory)
-                   : models::Gpt2::stage_activation_bytes(config.model, config.parallel.tensor, 0, *form, batch, *plan,
-                                                          p, memory);
+      bytes += activation_bytes(config, *form, p);
     }
     of_rank = std::max(of_rank, static_cast<double>(bytes));
   }

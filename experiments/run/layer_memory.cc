@@ -123,7 +123,8 @@ std::uint64_t remembered_of(const comm::ClassNetwork& network, const LayerCall& 
 /// Messages of a rank in a step of such a class that are alike, each with a name of its own.
 std::uint64_t names_of(const RunConfig& config, sim::TrafficClass of, std::uint64_t times) {
   const auto of_all = [&](std::uint64_t groups) { return (times + groups - 1) / groups; };
-  const auto data = static_cast<std::uint64_t>(config.parallel.data);
+  // Sequence ranks have activations of their own tokens.
+  const auto data = static_cast<std::uint64_t>(config.parallel.gradient_ranks());
   const auto tensor = static_cast<std::uint64_t>(config.parallel.tensor);
   const auto pipeline = static_cast<std::uint64_t>(config.parallel.pipeline);
   switch (of) {
@@ -136,6 +137,9 @@ std::uint64_t names_of(const RunConfig& config, sim::TrafficClass of, std::uint6
     case sim::TrafficClass::kPpActivation:
     case sim::TrafficClass::kPpGradient:
       return of_all(data * tensor * pipeline) * static_cast<std::uint64_t>(config.training.accumulation);
+    case sim::TrafficClass::kSequenceForward:
+    case sim::TrafficClass::kSequenceBackward:
+      return of_all(config.tensor_sequence ? times : data * tensor * pipeline);
     default:
       return 1;
   }
@@ -156,13 +160,13 @@ LayerMemory layer_memory(const RunConfig& config) {
     const ParallelDimension group = of_data     ? ParallelDimension::kData
                                     : of_layers ? ParallelDimension::kTensor
                                                 : ParallelDimension::kPipeline;
-    const bool is_message = of == sim::TrafficClass::kPpActivation || of == sim::TrafficClass::kPpGradient;
     for (const PlannedCollective& planned : planned_collectives(config, of)) {
       LayerCall call{planned.call.collective, planned.call.elements, 0, planned.call.ranks};
       const std::vector<std::uint64_t>& counts = planned.call.counts;
       call.part = counts.empty() ? comm::even_counts(call.elements, call.ranks).front()
                                  : *std::max_element(counts.begin(), counts.end());
       memory.remembered += sizeof(float) * names_of(config, of, planned.times) * remembered_of(*network, call, counts);
+      const bool is_message = call.collective == sim::Collective::kBroadcast;
       const Slots slots = is_message ? Slots{} : slots_of(*network, call, counts, is_sampled);
       Slots& most = scratch[group];
       for (std::size_t i = 0; i < slots.size(); ++i) most[i] = std::max(most[i], slots[i]);

@@ -10,6 +10,7 @@
 #include "experiments/spec/pipeline_plan.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/gpt2_weights.h"
+#include "models/gpt2/sequence_messages.h"
 #include "models/gpt2/shard_plan.h"
 #include "models/gpt2/stage_plan.h"
 #include "models/pipeline/schedule_csv.h"
@@ -113,8 +114,8 @@ struct Part {
 
   Part(const RunConfig& config, int pipeline, int tensor)
       : table(tensors_of_rank(config, pipeline, tensor)),
-        plan(table, sizeof(float), config.sharding, config.parallel.data, 0),
-        owned(static_cast<std::size_t>(config.parallel.data), table.trained_elems) {
+        plan(table, sizeof(float), config.sharding, config.parallel.gradient_ranks(), 0),
+        owned(static_cast<std::size_t>(config.parallel.gradient_ranks()), table.trained_elems) {
     if (!config.sharding.shards_state()) return;
     std::fill(owned.begin(), owned.end(), 0);
     for (const models::Bucket& bucket : plan.buckets()) {
@@ -128,6 +129,7 @@ using Parts = std::vector<std::vector<Part>>;  ///< by pipeline coordinate, then
 json ranks_json(const RunConfig& config, const Parts& parts) {
   const ParallelLayout& layout = config.parallel;
   const std::vector<models::StageRange> stages = stages_of(config);
+  const models::SequenceParts tokens = config.model.attention.sequence.parts(config.training.sequence_tokens);
   std::vector<std::vector<int>> stages_of_ranks;
   for (int p = 0; p < layout.pipeline; ++p) stages_of_ranks.push_back(stages_of_rank(config, p));
   json ranks = json::array();
@@ -143,7 +145,12 @@ json ranks_json(const RunConfig& config, const Parts& parts) {
                      {"neighbours", neighbours_json(layout, at)},
                      {"blocks", std::move(blocks)},
                      {"parameters", part.table.trained_elems},
-                     {"updated_parameters", part.owned[static_cast<std::size_t>(at.data)]}});
+                     {"updated_parameters", part.owned[static_cast<std::size_t>(layout.gradient_rank(at))]}});
+    if (layout.sequence == 1) continue;
+    json& ranges = ranks.back()["tokens"] = json::array();
+    for (const models::PositionRange& range : tokens.ranges(at.sequence)) {
+      ranges.push_back({range.begin, range.begin + range.count});
+    }
   }
   return ranks;
 }
@@ -242,20 +249,21 @@ json reductions_json(const std::vector<models::PlannedReduction>& all, const std
 /// A line for each layer of each stage: its collectives of one micro-batch over tensor-parallel ranks, and the patterns
 /// of a step over replicas.
 json layers_json(const RunConfig& config) {
-  const bool replicas = config.parallel.data > 1;
+  const bool replicas = config.parallel.gradient_ranks() > 1;
   const models::ShardOptions& sharding = config.sharding;
   const std::string gradients = !replicas ? "none" : sharding.shards_state() ? "reduce_scatter" : "all_reduce";
   const std::string parameters = !sharding.shards_state()   ? "none"
                                  : sharding.shards_values() ? "all_gather in both passes"
                                                             : "all_gather after the update";
   json list = json::array();
+  const models::SequenceParts tokens = config.model.attention.sequence.parts(config.training.sequence_tokens);
   const std::vector<models::StageRange> stages = stages_of(config);
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const models::StageRange& range = stages[s];
     std::vector<models::PlannedReduction> reductions;
     if (config.parallel.tensor > 1) {
       const models::StagePlan plan =
-          stage_plan(config, range, 0, {config.training.batch_sequences, config.training.sequence_tokens});
+          stage_plan(config, range, 0, {config.training.batch_sequences, tokens.length_of(0)});
       reductions = plan.forward_reductions();
       reductions.insert(reductions.end(), plan.later_reductions().begin(), plan.later_reductions().end());
     }
@@ -294,6 +302,29 @@ json buckets_json(const Parts& parts) {
     }
   }
   return list;
+}
+
+/// Null for one sequence rank. Bytes that each rank of the first replica and tensor-parallel rank sends in one block's
+/// attention of a micro-batch.
+json sequence_json(const RunConfig& config) {
+  if (config.parallel.sequence == 1) return nullptr;
+  const models::SequenceLayout& layout = config.model.attention.sequence;
+  const models::IndexRange heads = models::gpt2_part(config.model, config.parallel.tensor, 0).heads;
+  const models::AttentionShape whole{config.training.batch_sequences, config.training.sequence_tokens,
+                                     static_cast<std::int64_t>(heads.count), config.model.width / config.model.heads};
+  const auto bytes = [&](models::PassDirection direction) {
+    std::vector<std::uint64_t> of_ranks(static_cast<std::size_t>(config.parallel.sequence));
+    for (const models::SequenceMessage& message :
+         models::sequence_messages(config.model.attention, whole, 0, direction)) {
+      of_ranks[static_cast<std::size_t>(message.source)] += message.elems * sizeof(float);
+    }
+    return of_ranks;
+  };
+  return {{"ulysses", layout.factors.ulysses},
+          {"ring", layout.factors.ring},
+          {"zigzag", layout.order == models::SequenceLayout::Order::kZigzag},
+          {"forward_bytes", bytes(models::PassDirection::kForward)},
+          {"backward_bytes", bytes(models::PassDirection::kBackward)}};
 }
 
 /// Null without a pipeline. Times are those of links without a cost; the work of a rank in a step is 1 on average.
@@ -335,7 +366,7 @@ json layout_plan(const RunConfig& config) {
   return {{"layout", std::move(layout)},        {"groups", groups_json(config.parallel)},
           {"ranks", ranks_json(config, parts)}, {"tensors", tensors_json(config, parts)},
           {"layers", layers_json(config)},      {"buckets", buckets_json(parts)},
-          {"schedule", schedule_json(config)}};
+          {"sequence", sequence_json(config)},  {"schedule", schedule_json(config)}};
 }
 
 std::string check_shapes(const RunConfig& config) {

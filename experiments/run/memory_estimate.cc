@@ -15,7 +15,9 @@
 #include "experiments/run/training_model.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/resolve_memory.h"
+#include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/stage_plan.h"
+#include "models/gpt2/stateful_attention.h"
 #include "models/ops/offload_file.h"
 #include "sim/error.h"
 
@@ -38,6 +40,12 @@ std::uint64_t data_bytes(const DataConfig& data) {
   return data.text.empty() ? bytes : 2 * bytes;
 }
 
+/// A micro-batch on the first sequence rank, which has the most tokens.
+models::BatchShape shape_on_rank(const RunConfig& config) {
+  const models::SequenceParts parts = config.model.attention.sequence.parts(config.training.sequence_tokens);
+  return {config.training.batch_sequences, parts.length_of(0)};
+}
+
 /// The stages of a pipeline rank with their slots.
 struct OwnStages {
   std::vector<models::StagePlan> plans;
@@ -47,7 +55,7 @@ struct OwnStages {
 OwnStages stages_of(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
                     int pipeline_rank) {
   const models::SlotOptions options = slot_options(config);
-  const models::BatchShape shape{config.training.batch_sequences, config.training.sequence_tokens};
+  const models::BatchShape shape = shape_on_rank(config);
   const int tensor = config.parallel.tensor;
   OwnStages own;
   if (plan == nullptr) {
@@ -70,8 +78,7 @@ std::pair<std::uint64_t, std::uint64_t> residuals_away(const RunConfig& config, 
                                                        int stages) {
   const MemoryConfig& memory = config.memory;
   if (!memory.place.offloaded || memory.recompute != models::Recompute::kBlock) return {0, 0};
-  auto rows = static_cast<std::uint64_t>(config.training.batch_sequences) *
-              static_cast<std::uint64_t>(config.training.sequence_tokens);
+  auto rows = static_cast<std::uint64_t>(shape_on_rank(config).rows());
   if (config.tensor_sequence) rows = comm::even_counts(rows, config.parallel.tensor).front();
   std::uint64_t bytes =
       rows * static_cast<std::uint64_t>(config.model.width) * comm::element_bytes(form.types().activations);
@@ -132,22 +139,41 @@ bool is_possible(const RunConfig& config) {
 
 }  // namespace
 
+std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& form, int pipeline_rank) {
+  const auto plan = pipeline_plan(config);
+  const models::SlotOptions options = slot_options(config);
+  const models::BatchShape shape = shape_on_rank(config);
+  const std::uint64_t planned =
+      plan == nullptr ? models::Gpt2::activation_bytes(config.model, config.parallel.tensor, 0, form, shape, options)
+                      : models::Gpt2::stage_activation_bytes(config.model, config.parallel.tensor, 0, form, shape,
+                                                             *plan, pipeline_rank, options);
+  if (planned >= std::uint64_t{1} << 62U || !config.model.attention.is_stateful()) return planned;
+  std::uint64_t states = 0;
+  if (plan == nullptr) states = static_cast<std::uint64_t>(config.model.layers);
+  for (const int stage : plan == nullptr ? std::vector<int>() : plan->stages_of(pipeline_rank)) {
+    const auto s = static_cast<std::size_t>(stage);
+    states += static_cast<std::uint64_t>(plan->stages[s].count() * plan->program.slots[s]);
+  }
+  const models::AttentionShape whole{
+      config.training.batch_sequences, config.training.sequence_tokens,
+      static_cast<std::int64_t>(models::gpt2_part(config.model, config.parallel.tensor, 0).heads.count),
+      config.model.width / config.model.heads};
+  return planned + models::stateful_attention_bytes(config.model.attention, 0, whole, form.types().activations,
+                                                    states + 1);  // and of an evaluation
+}
+
 MemoryEstimate estimate_memory(const RunConfig& config) {
   const std::unique_ptr<models::OpsForm> form = ops_form(config);
   const auto plan = pipeline_plan(config);
-  const models::SlotOptions options = slot_options(config);
-  const models::BatchShape shape{config.training.batch_sequences, config.training.sequence_tokens};
   const LayerMemory layer = layer_memory(config);
   MemoryEstimate most;
   std::uint64_t of_all = 0;
   for (int p = 0; p < config.parallel.pipeline; ++p) {
     MemoryEstimate own;
-    own.model = models::ParameterStore::memory_use(tensors_of_rank(config, p, 0), *form, config.sharding,
-                                                   config.parallel.data, 0, config.training.optimizer.moments());
-    own.model.activations =
-        plan == nullptr ? models::Gpt2::activation_bytes(config.model, config.parallel.tensor, 0, *form, shape, options)
-                        : models::Gpt2::stage_activation_bytes(config.model, config.parallel.tensor, 0, *form, shape,
-                                                               *plan, p, options);
+    own.model =
+        models::ParameterStore::memory_use(tensors_of_rank(config, p, 0), *form, config.sharding,
+                                           config.parallel.gradient_ranks(), 0, config.training.optimizer.moments());
+    own.model.activations = activation_bytes(config, *form, p);
     if (own.model.activations >= std::uint64_t{1} << 62U) {
       own.of_process = own.model.activations;
       return own;
@@ -167,7 +193,7 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
     if (own.total() >= most.total()) most = own;
   }
   const auto alike =
-      static_cast<std::uint64_t>(config.parallel.tensor) * static_cast<std::uint64_t>(config.parallel.data);
+      static_cast<std::uint64_t>(config.parallel.tensor) * static_cast<std::uint64_t>(config.parallel.gradient_ranks());
   const bool is_local = config.backend.name == "local";
   const auto ranks = static_cast<std::uint64_t>(is_local ? config.parallel.world_size() : 1);
   most.of_process = config.device == Device::kCuda
@@ -213,11 +239,13 @@ std::uint64_t state_bytes(const RunConfig& config) {
   const std::unique_ptr<models::OpsForm> form = ops_form(config);
   std::uint64_t bytes = 0;
   for (int p = 0; p < config.parallel.pipeline; ++p) {
-    const auto use = models::ParameterStore::memory_use(tensors_of_rank(config, p, 0), *form, config.sharding,
-                                                        config.parallel.data, 0, config.training.optimizer.moments());
+    const auto use =
+        models::ParameterStore::memory_use(tensors_of_rank(config, p, 0), *form, config.sharding,
+                                           config.parallel.gradient_ranks(), 0, config.training.optimizer.moments());
     bytes += use.parameters + use.gradients + use.optimizer;
   }
-  return bytes * static_cast<std::uint64_t>(config.parallel.tensor) * static_cast<std::uint64_t>(config.parallel.data);
+  return bytes * static_cast<std::uint64_t>(config.parallel.tensor) *
+         static_cast<std::uint64_t>(config.parallel.gradient_ranks());
 }
 
 std::string memory_that_fits(const RunConfig& config, std::uint64_t bytes) {

@@ -26,6 +26,9 @@ struct MemoryEstimate {
   std::uint64_t total() const { return model.total() + offload + collectives + loss_layer; }
 };
 
+/// Gpt2::memory_use()'s activations on the rank of that pipeline coordinate with the most tokens. Needs no device.
+std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& form, int pipeline_rank);
+
 /// A pure function of the config and, for the data, the sizes of its files. Throws: ConfigError.
 MemoryEstimate estimate_memory(const RunConfig& config);
 

@@ -120,9 +120,10 @@ void ReplicaAbsences::adopt(const Attendance& attendance, TrainingModel& model) 
   if (!attendance.takes_part) return;
   const comm::ParallelLayout& layout = attendance.groups->layout();
   models::ModelRanks ranks;
-  ranks.data.group = attendance.groups->group(ParallelDimension::kData);
+  ranks.data.group = attendance.groups->gradient_group();
   ranks.all = &attendance.groups->world();
   ranks.data_stride = layout.stride(ParallelDimension::kData);
+  ranks.sequence.stride = layout.stride(ParallelDimension::kSequence);
   ranks.pipeline.stride = layout.stride(ParallelDimension::kPipeline);
   model.set_replicas(ranks);
 }

@@ -59,7 +59,7 @@ Accumulator accumulate(std::span<const float> copies, std::size_t elems, int wor
 ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<float>> parameters,
                                              const comm::ParallelGroups& groups) {
   comm::Communicator& world = groups.world();
-  comm::Communicator* const replicas = groups.group(comm::ParallelDimension::kData);
+  comm::Communicator* const replicas = groups.gradient_group();
   // The ranks with the same layers.
   const bool has_stages = groups.layout().pipeline > 1;
   const std::unique_ptr<comm::Communicator> of_stage =

@@ -32,8 +32,9 @@ std::string gibibytes_text(std::uint64_t bytes) {
 }
 
 std::uint64_t activation_message_elems(const RunConfig& config) {
-  return static_cast<std::uint64_t>(config.training.batch_sequences) *
-         static_cast<std::uint64_t>(config.training.sequence_tokens) * static_cast<std::uint64_t>(config.model.width);
+  const models::SequenceParts parts = config.model.attention.sequence.parts(config.training.sequence_tokens);
+  return static_cast<std::uint64_t>(config.training.batch_sequences * parts.length_of(0)) *
+         static_cast<std::uint64_t>(config.model.width);
 }
 
 /// Over the plans of all ranks: a bucket has at least one chunk, and with zero 3 the size of a gather.

@@ -67,7 +67,7 @@ std::uint64_t packets_of_class(const RunConfig& config, TrafficClass traffic_cla
   std::uint64_t packets = 0;
   for (PlannedCollective& planned : planned_collectives(config, traffic_class)) {
     planned.call.network = *config.network.of(traffic_class);
-    if (traffic_class == TrafficClass::kPpActivation || traffic_class == TrafficClass::kPpGradient) {
+    if (planned.call.collective == sim::Collective::kBroadcast) {
       planned.call.network.path = "direct";  // a message is one hop on every path
       planned.call.network.sized_paths.clear();
     }
@@ -98,6 +98,12 @@ std::uint64_t gathers_of_run(const RunConfig& config) {
   return gathers + 1;  // of the starting weights
 }
 
+/// Whether planned_collectives() lists those of a step, not of a micro-batch.
+bool is_planned_by_step(const RunConfig& config, TrafficClass traffic_class) {
+  return traffic_class == TrafficClass::kEmbeddingGradient || traffic_class == TrafficClass::kTpRecomputation ||
+         (traffic_class == TrafficClass::kSequenceBackward && config.tensor_sequence);
+}
+
 /// Tokens without a meaning, for batches of any size.
 Corpus random_tokens(const RunConfig& config, std::vector<std::uint16_t>& storage) {
   const auto length = static_cast<std::size_t>(config.training.sequence_tokens);
@@ -126,8 +132,7 @@ std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config) {
     std::uint64_t& count = packets[std::string(sim::traffic_class_name(traffic_class))];
     if (traffic_class == TrafficClass::kOuter) {
       count = once;
-    } else if (traffic_class == TrafficClass::kEmbeddingGradient || traffic_class == TrafficClass::kTpRecomputation ||
-               traffic_class == TrafficClass::kSequenceBackward) {
+    } else if (is_planned_by_step(config, traffic_class)) {
       count = once * config.training.steps;
     } else if (traffic_class == TrafficClass::kDpGradient) {
       count = once * (config.sharding.reduces_each() ? batches : config.training.steps);
@@ -136,7 +141,8 @@ std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config) {
     } else {
       count = once * batches;
     }
-    const bool is_forward = traffic_class == TrafficClass::kTpForward || traffic_class == TrafficClass::kPpActivation;
+    const bool is_forward = traffic_class == TrafficClass::kTpForward || traffic_class == TrafficClass::kPpActivation ||
+                            traffic_class == TrafficClass::kSequenceForward;
     if (is_forward && config.validation.network == ValidationConfig::Network::kLossy) {
       const double evaluated = static_cast<double>(tokens_evaluated(config)) / static_cast<double>(batch);
       const double of_replica = static_cast<double>(once) / static_cast<double>(config.parallel.data);

@@ -17,6 +17,7 @@ models::StoredTensors initial_weights(const RunConfig& config) {
     RunConfig on_host = config;
     on_host.device = Device::kCpu;
     on_host.training.precision = {};
+    on_host.model.attention.sequence = {};
     TrainingModel model(on_host, group);
     set_starting_weights(model, config, group);
     weights = models::gather_gpt2_weights(config.model, model.parameters(), group);
@@ -37,6 +38,7 @@ Evaluation evaluate(const RunConfig& config, const models::StoredTensors& weight
   comm::run_ranks(1, config.backend.timeout, [&](comm::Communicator& group) {
     RunConfig in_full = config;
     in_full.training.precision = {};
+    in_full.model.attention.sequence = {};
     in_full.backend.threads_per_rank = threads;
     TrainingModel model(in_full, group);
     models::load_gpt2_weights(config.model, model.parameters(), group, weights, where);

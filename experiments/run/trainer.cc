@@ -92,7 +92,7 @@ class Trainer {
         // The loss layer loses no control traffic, but does not count its time as compute time.
         observed_(network_, &profile_),
         groups_(config.parallel, observed_),
-        replicas_(groups_.group(comm::ParallelDimension::kData)),
+        replicas_(groups_.gradient_group()),
         alone_(groups_.group(comm::ParallelDimension::kTensor) == nullptr ? observed_.split(group.rank(), 0) : nullptr),
         tensor_group_(alone_ == nullptr ? *groups_.group(comm::ParallelDimension::kTensor) : *alone_),
         absences_(config, observed_, groups_),
@@ -108,7 +108,7 @@ class Trainer {
         const auto stage = static_cast<std::size_t>(action.stage);
         network_.pass_compute_share(compute_share(config_, plan->stages[stage], action.kind));
       });
-    } else if (config.time && config.parallel.data > 1 && !config.outer.is_on()) {
+    } else if (config.time && config.parallel.gradient_ranks() > 1 && !config.outer.is_on()) {
       // The time of a block passes before its sums over tensor-parallel ranks: these need the port of the buckets that
       // the block behind it has started, and wait for what is left of them then.
       model_.set_computed([this](const models::Action& action) {
@@ -314,6 +314,8 @@ class Trainer {
     ranks.data = {replicas_, config_.sharding};
     ranks.all = &observed_;
     ranks.data_stride = config_.parallel.stride(comm::ParallelDimension::kData);
+    ranks.sequence = {groups_.group(comm::ParallelDimension::kSequence),
+                      config_.parallel.stride(comm::ParallelDimension::kSequence)};
     ranks.pipeline.group = pipeline_group();
     ranks.pipeline.stride = config_.parallel.stride(comm::ParallelDimension::kPipeline);
     ranks.pipeline.plan = pipeline_plan(config_);
@@ -643,7 +645,7 @@ class Trainer {
   comm::LossyCommunicator network_;
   comm::MeteredCommunicator observed_;  ///< the loss layer, with all that it waits for
   comm::ParallelGroups groups_;
-  comm::Communicator* replicas_;  ///< null: there is one
+  comm::Communicator* replicas_;  ///< ranks of which gradients are averaged; null: there is one
   std::unique_ptr<comm::Communicator> alone_;
   std::unique_ptr<comm::Communicator> worker_;  ///< the ranks of a worker, with outer steps
   comm::Communicator& tensor_group_;

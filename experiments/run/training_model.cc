@@ -51,20 +51,31 @@ std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config) {
 
 TrainingModel::TrainingModel(const RunConfig& config, comm::Communicator& tensor_group, const models::ModelRanks& ranks,
                              const ModelTimers& timers)
-    : model_(model_of(config), make_ops(config, tensor_group, timers), config.training.optimizer, slot_options(config),
+    : end_of_text_(config.data.end_of_text),
+      model_(model_of(config), make_ops(config, tensor_group, timers), config.training.optimizer, slot_options(config),
              ranks),
       step_(model_, config.training.gradient_clip, config.training.gradient_norm, config.training.loss_scale) {}
 
 models::StepResult TrainingModel::take_step(std::span<const Batch> micro_batches, double learning_rate,
                                             models::UpdateRule::Flags flags) {
   std::vector<models::MicroBatch> views;
-  for (const Batch& batch : micro_batches)
-    views.push_back({batch.tokens, batch.targets, {batch.sequences, batch.length, 0, batch.step, batch.first_sample}});
+  std::vector<std::vector<std::int32_t>> documents(micro_batches.size());
+  for (std::size_t m = 0; m < micro_batches.size(); ++m) views.push_back(view_of(micro_batches[m], documents[m]));
   return step_.take(views, learning_rate, flags);
 }
 
+models::MicroBatch TrainingModel::view_of(const Batch& batch, std::vector<std::int32_t>& documents) const {
+  models::MicroBatch view{
+      batch.tokens, batch.targets, {batch.sequences, batch.length, 0, batch.step, batch.first_sample}};
+  if (!end_of_text_) return view;
+  documents = documents_of(batch, *end_of_text_);
+  view.documents = documents;
+  return view;
+}
+
 double TrainingModel::evaluate(const Batch& batch) {
-  return model_.evaluate(batch.tokens, batch.targets, {batch.sequences, batch.length});
+  std::vector<std::int32_t> documents;
+  return model_.evaluate(view_of(batch, documents));
 }
 
 std::span<models::Parameter<float>> TrainingModel::parameters() {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -78,6 +79,10 @@ class TrainingModel {
   void gather_values() { model_.gather_values(); }
 
  private:
+  /// The input of a pass, whose documents are in the room.
+  models::MicroBatch view_of(const Batch& batch, std::vector<std::int32_t>& documents) const;
+
+  std::optional<int> end_of_text_;  ///< absent: a sequence is one document
   models::Gpt2 model_;
   models::TrainingStep step_;
 };

@@ -34,11 +34,15 @@ std::string wanted_for(const std::string& class_name) {
     case sim::TrafficClass::kTpRecomputation:
       return "want /memory/recompute_traffic \"sent\" with /parallel/tensor 2 or more";
     case sim::TrafficClass::kDpGradient:
-      return "want /parallel/data 2 or more without /outer";
+      return "want /parallel/data 2 or more without /outer, or /parallel/sequence 2 or more";
     case sim::TrafficClass::kOuter:
       return "want /parallel/data 2 or more with /outer";
     case sim::TrafficClass::kParameterGather:
-      return "want /parallel/data 2 or more with /parallel/zero 1, 2 or 3";
+      return "want /parallel/data or /parallel/sequence 2 or more with /parallel/zero 1, 2 or 3";
+    case sim::TrafficClass::kSequenceForward:
+      return "want /parallel/sequence 2 or more";
+    case sim::TrafficClass::kSequenceBackward:
+      return "want /parallel/sequence 2 or more, or /parallel/tensor_sequence true";
     case sim::TrafficClass::kPpActivation:
     case sim::TrafficClass::kPpGradient:
       return "want /parallel/pipeline 2 or more";
@@ -60,8 +64,9 @@ std::vector<Warning> idle_network(const json& network, const std::vector<sim::Tr
     const std::string nothing = "no packet is sent, so none is lost";
     if (of_all == Said::kLoss) {
       warnings.push_back({"/network",
-                          nothing + ": with /parallel/data, /parallel/tensor and /parallel/pipeline 1 no traffic class "
-                                    "has traffic; want 2 or more in one of them",
+                          nothing +
+                              ": with /parallel/data, /parallel/tensor, /parallel/sequence and /parallel/pipeline 1 "
+                              "no traffic class has traffic; want 2 or more in one of them",
                           Warning::About::kRun});
     }
     for (const auto& [name, section] : classes.items()) {
@@ -79,6 +84,13 @@ std::vector<Warning> idle_network(const json& network, const std::vector<sim::Tr
          "got \"skip\", which has a meaning between the stages of a pipeline alone, so \"zero\" takes its "
          "place; want /parallel/pipeline 2 or more, or another fill",
          Warning::About::kRun});
+  }
+  const bool attends = std::find(in_use.begin(), in_use.end(), sim::TrafficClass::kSequenceForward) != in_use.end();
+  if (network.value("fill", "") == "absent" && !attends) {
+    warnings.push_back({"/network/fill",
+                        "got \"absent\", which has a meaning in class sequence_forward alone, so \"zero\" takes its "
+                        "place; want /parallel/sequence 2 or more, or another fill",
+                        Warning::About::kRun});
   }
   std::string used;
   json classes_in_use = json::object();

@@ -25,7 +25,7 @@ Blocks blocks_of(const RunConfig& config) {
   for (int part = 0; part < config.parallel.tensor * config.parallel.pipeline; ++part) {
     const models::ParameterTable table(
         tensors_of_rank(config, part / config.parallel.tensor, part % config.parallel.tensor));
-    const models::ShardPlan plan(table, sizeof(float), config.sharding, config.parallel.data, 0);
+    const models::ShardPlan plan(table, sizeof(float), config.sharding, config.parallel.gradient_ranks(), 0);
     for (const models::ParameterUnit& unit : table.units) {
       if (unit.layer == models::kOutsideOfBlocks) continue;
       blocks.least_bytes = std::min(blocks.least_bytes, unit.count * sizeof(float));

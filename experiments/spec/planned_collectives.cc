@@ -9,6 +9,7 @@
 #include "experiments/spec/pipeline_plan.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/parameter_table.h"
+#include "models/gpt2/sequence_messages.h"
 #include "models/gpt2/shard_plan.h"
 #include "models/gpt2/stage_plan.h"
 #include "models/gpt2/token_cut.h"
@@ -49,6 +50,33 @@ std::uint64_t blocks_computed_again(const RunConfig& config) {
     }
   }
   return number;
+}
+
+/// Tokens of a micro-batch on each sequence rank.
+std::vector<std::uint64_t> tokens_of_ranks(const RunConfig& config) {
+  std::vector<std::uint64_t> tokens;
+  for (const std::int64_t length : config.model.attention.sequence.parts(config.training.sequence_tokens).lengths()) {
+    tokens.push_back(static_cast<std::uint64_t>(config.training.batch_sequences * length));
+  }
+  return tokens;
+}
+
+/// The same collective with activations of each sequence rank's tokens, in place of `call.elements` those of one token.
+std::vector<PlannedCollective> on_sequence_ranks(const RunConfig& config, const comm::FateSimulation& call,
+                                                 std::uint64_t times) {
+  std::map<std::uint64_t, std::uint64_t> ranks;  // by tokens
+  for (const std::uint64_t tokens : tokens_of_ranks(config)) ++ranks[tokens];
+  std::vector<PlannedCollective> collectives;
+  for (const auto& [tokens, count] : ranks) {
+    if (tokens == 0) continue;
+    collectives.push_back({call, times * count});
+    collectives.back().call.elements = call.elements * tokens;
+  }
+  return collectives;
+}
+
+std::int64_t rows_of_micro_batch(const RunConfig& config) {
+  return std::int64_t{config.training.batch_sequences} * std::int64_t{config.training.sequence_tokens};
 }
 
 /// The all-gathers and reduce-scatters of a micro-batch with a cut of tokens, as a dry run of each stage lists them.
@@ -107,23 +135,24 @@ std::vector<PlannedCollective> of_replicated_gradients(const RunConfig& config, 
 
 /// Of each layer, and of the embedding or the LM head: docs/models.md.
 std::vector<PlannedCollective> of_activations(const RunConfig& config, comm::FateSimulation call) {
-  const TrainingConfig& training = config.training;
-  const bool halves = has_16_bits(training.precision.message);
-  call.elements = static_cast<std::uint64_t>(training.batch_sequences) *
-                  static_cast<std::uint64_t>(training.sequence_tokens) *
-                  static_cast<std::uint64_t>(config.model.width) / (halves ? 2 : 1);
+  const bool halves = has_16_bits(config.training.precision.message);
   const std::uint64_t messages = call.traffic_class == TrafficClass::kTpRecomputation
                                      ? 2 * blocks_computed_again(config)
                                      : 2 * static_cast<std::uint64_t>(config.model.layers) + 1;
   if (messages == 0) return {};
   if (config.tensor_sequence) {  // the sums of blocks that are computed again
     call.collective = sim::Collective::kReduceScatter;
-    call.counts = models::TokenCut::even(std::int64_t{training.batch_sequences} * training.sequence_tokens,
-                                         config.parallel.tensor, 0)
-                      .elems(config.model.width);
+    const models::TokenCut cut = models::TokenCut::even(rows_of_micro_batch(config), config.parallel.tensor, 0);
+    call.counts = cut.elems(config.model.width);
     for (std::uint64_t& count : call.counts) count /= halves ? 2 : 1;
+    call.elements = static_cast<std::uint64_t>(cut.rows * config.model.width) / (halves ? 2 : 1);
+    return {{std::move(call), messages * static_cast<std::uint64_t>(config.parallel.data)}};
   }
-  return {{std::move(call), messages * static_cast<std::uint64_t>(config.parallel.data)}};
+  call.elements = static_cast<std::uint64_t>(config.model.width);
+  std::vector<PlannedCollective> collectives =
+      on_sequence_ranks(config, call, messages * static_cast<std::uint64_t>(config.parallel.data));
+  for (PlannedCollective& planned : collectives) planned.call.elements /= halves ? 2 : 1;
+  return collectives;
 }
 
 /// One hop is a broadcast to one rank.
@@ -139,22 +168,45 @@ std::vector<PlannedCollective> between_stages(const RunConfig& config, comm::Fat
   }
   call.ranks = 2;
   call.collective = sim::Collective::kBroadcast;
-  call.elements = static_cast<std::uint64_t>(config.training.batch_sequences) *
-                  static_cast<std::uint64_t>(config.training.sequence_tokens) *
-                  static_cast<std::uint64_t>(config.model.width);
+  call.elements = static_cast<std::uint64_t>(config.model.width);
+  const std::uint64_t times = hops * static_cast<std::uint64_t>(config.parallel.data);
+  std::vector<PlannedCollective> collectives;
+  if (config.tensor_sequence) {  // of the tokens of each tensor-parallel rank
+    const auto rows = static_cast<std::uint64_t>(rows_of_micro_batch(config));
+    for (const std::uint64_t own : comm::even_counts(rows, config.parallel.tensor)) {
+      if (own == 0) continue;
+      collectives.push_back({call, times});
+      collectives.back().call.elements *= own;
+    }
+  } else {
+    collectives = on_sequence_ranks(config, call, times * static_cast<std::uint64_t>(config.parallel.tensor));
+  }
   // Stages send activations as they are in memory.
   const bool halves = has_16_bits(config.training.precision.compute) && config.device == Device::kCuda;
-  if (halves) call.elements /= 2;
-  const std::uint64_t times = hops * static_cast<std::uint64_t>(config.parallel.data);
-  if (!config.tensor_sequence) {
-    return {{std::move(call), times * static_cast<std::uint64_t>(config.parallel.tensor)}};
+  for (PlannedCollective& planned : collectives) planned.call.elements /= halves ? 2 : 1;
+  return collectives;
+}
+
+/// Of attention in each block. One hop is a broadcast to one rank.
+std::vector<PlannedCollective> between_sequence_ranks(const RunConfig& config, comm::FateSimulation call) {
+  call.ranks = 2;
+  call.collective = sim::Collective::kBroadcast;
+  const auto direction = call.traffic_class == TrafficClass::kSequenceForward ? models::PassDirection::kForward
+                                                                              : models::PassDirection::kBackward;
+  std::map<std::uint64_t, std::uint64_t> messages;  // by elements
+  for (int tensor = 0; tensor < config.parallel.tensor; ++tensor) {
+    const auto heads = models::gpt2_part(config.model, config.parallel.tensor, tensor).heads;
+    const models::AttentionShape whole{config.training.batch_sequences, config.training.sequence_tokens,
+                                       static_cast<std::int64_t>(heads.count), config.model.width / config.model.heads};
+    for (const models::SequenceMessage& message :
+         models::sequence_messages(config.model.attention, whole, static_cast<std::int64_t>(heads.first), direction)) {
+      ++messages[message.elems];
+    }
   }
-  std::vector<PlannedCollective> collectives;  // of the tokens of each tensor-parallel rank
-  const std::int64_t rows =
-      std::int64_t{config.training.batch_sequences} * std::int64_t{config.training.sequence_tokens};
-  for (const std::uint64_t own : comm::even_counts(static_cast<std::uint64_t>(rows), config.parallel.tensor)) {
-    call.elements = own * static_cast<std::uint64_t>(config.model.width) / (halves ? 2 : 1);
-    if (own > 0) collectives.push_back({call, times});
+  std::vector<PlannedCollective> collectives;
+  for (const auto& [elems, count] : messages) {
+    collectives.push_back({call, count * static_cast<std::uint64_t>(config.model.layers * config.parallel.data)});
+    collectives.back().call.elements = elems;
   }
   return collectives;
 }
@@ -166,13 +218,22 @@ std::vector<PlannedCollective> of_tied_embedding(const RunConfig& config, const 
   std::vector<PlannedCollective> collectives;
   for (int tensor = 0; distance != 0 && tensor < config.parallel.tensor; ++tensor) {
     const models::Gpt2Part part = models::gpt2_part(config.model, config.parallel.tensor, tensor);
-    PlannedCollective sum{call, static_cast<std::uint64_t>(config.parallel.data)};
+    PlannedCollective sum{call, static_cast<std::uint64_t>(config.parallel.gradient_ranks())};
     sum.call.ranks = 2;
     sum.call.rank_stride = std::abs(distance) * config.parallel.stride(ParallelDimension::kPipeline);
     sum.call.elements = part.vocabulary.count * static_cast<std::uint64_t>(config.model.width);
     collectives.push_back(std::move(sum));
   }
   return collectives;
+}
+
+/// The world ranks whose gradients are averaged with those of rank 0.
+std::vector<int> gradient_group(const comm::ParallelLayout& layout) {
+  std::vector<int> ranks;
+  for (int data = 0; data < layout.data; ++data) {
+    for (int sequence = 0; sequence < layout.sequence; ++sequence) ranks.push_back(layout.rank({data, sequence, 0, 0}));
+  }
+  return ranks;
 }
 
 std::vector<PlannedCollective> of_buckets(const RunConfig& config, comm::FateSimulation call) {
@@ -185,7 +246,7 @@ std::vector<PlannedCollective> of_buckets(const RunConfig& config, comm::FateSim
   for (int part = 0; part < config.parallel.tensor * config.parallel.pipeline; ++part) {
     const models::ParameterTable table(
         tensors_of_rank(config, part / config.parallel.tensor, part % config.parallel.tensor));
-    const models::ShardPlan plan(table, sizeof(float), config.sharding, config.parallel.data, 0);
+    const models::ShardPlan plan(table, sizeof(float), config.sharding, config.parallel.gradient_ranks(), 0);
     for (const models::Bucket& bucket : plan.buckets()) {
       call.elements = bucket.count;
       if (shards) call.counts = bucket.counts;
@@ -227,6 +288,11 @@ std::optional<TrafficClass> scattered_class(const RunConfig& config) {
   return TrafficClass::kDpGradient;
 }
 
+std::optional<TrafficClass> exchanged_class(const RunConfig& config) {
+  if (config.parallel.sequence == 1) return std::nullopt;
+  return TrafficClass::kSequenceBackward;
+}
+
 std::vector<PlannedCollective> planned_collectives(const RunConfig& config, TrafficClass traffic_class) {
   comm::FateSimulation call;
   call.traffic_class = traffic_class;
@@ -244,12 +310,17 @@ std::vector<PlannedCollective> planned_collectives(const RunConfig& config, Traf
         return of_cut_tokens(config, call);
       }
       return of_activations(config, std::move(call));
+    case TrafficClass::kSequenceForward:
     case TrafficClass::kSequenceBackward:
-      if (!config.tensor_sequence || !of_group(ParallelDimension::kTensor)) return {};
+      if (of_group(ParallelDimension::kSequence)) return between_sequence_ranks(config, std::move(call));
+      if (traffic_class == TrafficClass::kSequenceForward || !config.tensor_sequence) return {};
+      if (!of_group(ParallelDimension::kTensor)) return {};
       return of_replicated_gradients(config, call);
     case TrafficClass::kDpGradient:
     case TrafficClass::kParameterGather:
-      if (!of_group(ParallelDimension::kData)) return {};
+      call.ranks = config.parallel.gradient_ranks();
+      if (call.ranks == 1) return {};
+      call.world_ranks = gradient_group(config.parallel);
       if (traffic_class == TrafficClass::kParameterGather && !config.sharding.shards_state()) return {};
       if (config.outer.is_on()) return {};
       return of_buckets(config, std::move(call));

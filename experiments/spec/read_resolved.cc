@@ -82,6 +82,7 @@ void read_data(const json& data, DataConfig& config) {
                   : format == "uint16" ? TokenFormat::kUint16
                                        : TokenFormat::kAuto;
   config.validation_fraction = data.value("validation_fraction", config.validation_fraction);
+  if (data.value("documents", false)) config.end_of_text = data["end_of_text"].get<int>();
   if (data.contains("shards")) read_shards(data, config.shards.emplace());
 }
 

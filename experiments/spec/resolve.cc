@@ -44,10 +44,14 @@ std::vector<sim::TrafficClass> classes_in_use(const RunConfig& config) {
       classes.push_back(sim::TrafficClass::kTpRecomputation);
     }
   }
-  if (config.parallel.data > 1) {
+  if (config.parallel.gradient_ranks() > 1) {
     classes.push_back(config.outer.is_on() ? sim::TrafficClass::kOuter : sim::TrafficClass::kDpGradient);
   }
   if (config.sharding.shards_state()) classes.push_back(sim::TrafficClass::kParameterGather);
+  if (config.parallel.sequence > 1) {
+    classes.push_back(sim::TrafficClass::kSequenceForward);
+    classes.push_back(sim::TrafficClass::kSequenceBackward);
+  }
   if (config.parallel.pipeline > 1) {
     classes.push_back(sim::TrafficClass::kPpActivation);
     classes.push_back(sim::TrafficClass::kPpGradient);
@@ -95,6 +99,7 @@ class Resolver {
     resolve_device();
     resolve_kernels(full_, where_, files_, config_, errors_);
     resolve_data();
+    check_attention();
     resolve_training();
     if (full_.contains("start")) {
       resolve_file("start", "manifest");
@@ -202,6 +207,7 @@ class Resolver {
     config.heads = number("heads", preset.heads);
     config.context = number("context", preset.context);
     config.vocabulary = number("vocabulary", preset.vocabulary);
+    resolve_attention(model);
     config_.initial_weights = model.value("weights", "");
     resolve_file("model", "weights");
     resolve_parallel(full_["parallel"], given_.value("parallel", json::object()), where_, config_, errors_);
@@ -224,6 +230,52 @@ class Resolver {
     } catch (const ConfigError& error) {
       report("/model", error.what());
     }
+  }
+
+  /// Dense attention needs no entry.
+  void resolve_attention(json& model) {
+    if (!model.contains("attention")) return;
+    const json attention = model["attention"];
+    const bool is_dilated = attention.value("kind", "dense") == "dilated";
+    for (const char* of_dilated : {"branches", "gradient"}) {
+      if (is_dilated || !given_["model"]["attention"].contains(of_dilated)) continue;
+      report(std::string("/model/attention/") + of_dilated,
+             "got " + quote_json(attention[of_dilated]) + R"(, want it absent, or /model/attention/kind "dilated")");
+    }
+    if (!is_dilated) {
+      model.erase("attention");
+      return;
+    }
+    models::AttentionOptions& options = config_.model.attention;
+    if (attention.value("gradient", "exact") == "stopped") options.gradient = models::BranchGradient::kStopped;
+    for (const json& branch : attention.value("branches", json::array())) {
+      options.branches.push_back({branch["segment"].get<std::int64_t>(), branch["dilation"].get<std::int64_t>()});
+    }
+    try {
+      models::validate(options.branches);
+    } catch (const ConfigError& error) {
+      report("/model/attention/branches", error.what());
+      options.branches.clear();
+    }
+  }
+
+  /// Attention that has state is the host's, with one implementation.
+  void check_attention() {
+    if (config_.model.attention.is_stateful() && config_.kernels.contains("attention")) {
+      report("/kernels/attention", "got " + quote_json(full_["kernels"]["attention"]) +
+                                       " with attention over sequence ranks (/parallel/sequence), within documents "
+                                       "(/data/documents) or dilated (/model/attention), which has one "
+                                       "implementation; want it absent");
+    }
+    if (config_.device != Device::kCuda) return;
+    const auto refuse = [this](const char* pointer, const std::string& got) {
+      report(pointer,
+             "got " + got + R"( with device "cuda", want device "cpu": its kernels for GPUs are planned, not built)");
+    };
+    if (config_.parallel.sequence > 1) refuse("/parallel/sequence", std::to_string(config_.parallel.sequence));
+    if (!config_.model.attention.branches.empty()) refuse("/model/attention/kind", "\"dilated\"");
+    if (config_.model.attention.within == models::AttentionOptions::Within::kDocument)
+      refuse("/data/documents", "true");
   }
 
   /// "auto" becomes the device that it means on this machine; the CPU needs no entry.
@@ -251,6 +303,7 @@ class Resolver {
     const bool text_shards = data.contains("shards") && data["format"] == "text";
     if (!data.contains("shards")) resolve_file("data", data.contains("text") ? "text" : "tokens");
     resolve_shards(full_, given_, where_, files_, errors_);
+    resolve_documents(data);
     // A text has no layout of token files.
     if (data.contains("text")) data.erase("format");
     if ((data.contains("text") || text_shards) && config_.model.vocabulary < 256) {
@@ -258,6 +311,27 @@ class Resolver {
                                       ", want at least 256, a token for each byte of " +
                                       (text_shards ? "data.shards" : "data.text"));
     }
+  }
+
+  void resolve_documents(json& data) {
+    constexpr int kEndOfText = 50256;
+    if (data["documents"] == false) {
+      data.erase("documents");
+      if (!data.contains("end_of_text")) return;
+      report("/data/end_of_text",
+             "got " + quote_json(data["end_of_text"]) + ", want it absent, or /data/documents true");
+      return;
+    }
+    const bool is_text = data.contains("text") || data["format"] == "text";
+    if (!data.contains("end_of_text") && !is_text) data["end_of_text"] = kEndOfText;
+    if (!data.contains("end_of_text") || to_int(data["end_of_text"]) >= config_.model.vocabulary) {
+      report("/data/end_of_text",
+             (data.contains("end_of_text") ? "got " + quote_json(data["end_of_text"]) : "is missing") +
+                 ", want a token below the vocabulary " + std::to_string(config_.model.vocabulary) +
+                 ", which ends each document");
+      return;
+    }
+    config_.model.attention.within = models::AttentionOptions::Within::kDocument;
   }
 
   void resolve_training() {
@@ -278,7 +352,8 @@ class Resolver {
                                             std::to_string(config_.sharding.zero) +
                                             ", where no replica has all gradients");
     }
-    if (training["gradient_norm"] == "agreed" || config_.parallel.data == 1) training.erase("gradient_norm");
+    if (training["gradient_norm"] == "agreed" || config_.parallel.gradient_ranks() == 1)
+      training.erase("gradient_norm");
     if (config_.sharding.micro_batches == 1) {
       config_.sharding.reduce = models::ShardOptions::Reduce::kAfterLast;
       full_["parallel"].erase("reduce");
@@ -325,6 +400,12 @@ class Resolver {
                                       " with the library of /kernels/attention, whose interface has no dropout; want 0 "
                                       "for attention, or a kernel of droptest");
     }
+    if (dropout["attention"] != 0 && config_.model.attention.is_stateful()) {
+      report("/training/dropout", "got " + quote_json(given_["training"]["dropout"]) +
+                                      " with attention over sequence ranks (/parallel/sequence), within documents "
+                                      "(/data/documents) or dilated (/model/attention), which has no dropout of "
+                                      "probabilities; want 0 for attention");
+    }
     if (!is_on) training.erase("dropout");
   }
 
@@ -359,9 +440,10 @@ class Resolver {
       choose_paths(network, classes_in_use(config_), config_, time, where_, errors_);
       if (!errors_.empty()) return;
     }
-    comm::ResolvedNetwork resolved = comm::resolve_network(network, classes_in_use(config_), config_.seeds.network,
-                                                           where_, errors_.empty() ? config_.parallel.world_size() : 1,
-                                                           comm::network_use(time), time, scattered_class(config_));
+    comm::ResolvedNetwork resolved =
+        comm::resolve_network(network, classes_in_use(config_), config_.seeds.network, where_,
+                              errors_.empty() ? config_.parallel.world_size() : 1, comm::network_use(time), time,
+                              scattered_class(config_), exchanged_class(config_));
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);
@@ -516,7 +598,7 @@ RunConfig with_replicas(const ResolvedRun& run, int replicas) {
   json spec = run.spec;
   spec.erase("elastic");
   spec["parallel"]["data"] = replicas;
-  if (replicas == 1) spec["parallel"].erase("zero");
+  if (replicas == 1 && run.config.parallel.sequence == 1) spec["parallel"].erase("zero");
   if (spec["training"].contains("epochs")) spec["training"].erase("steps");
   RunConfig config = resolve(spec, "/elastic: with /parallel/data " + std::to_string(replicas), nullptr).config;
   config.elastic = run.config.elastic;

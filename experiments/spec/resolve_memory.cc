@@ -134,6 +134,10 @@ void resolve_memory(json& spec, const std::string& where, RunConfig& config, std
         "recompute_traffic",
         "\"sent\" with /parallel/tensor 1, want several tensor-parallel ranks, whose sums are sent again, or \"kept\"");
   }
+  if (memory.traffic == models::RecomputeTraffic::kSent && config.parallel.sequence > 1) {
+    report("recompute_traffic", "\"sent\" with /parallel/sequence " + std::to_string(config.parallel.sequence) +
+                                    ", want \"kept\": attention over sequence ranks keeps what it received");
+  }
   const auto flag = [&](const char* member) {
     if (!section.contains(member)) section[member] = false;
     return section[member].get<bool>();

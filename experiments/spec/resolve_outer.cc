@@ -41,6 +41,11 @@ void resolve_outer(json& spec, const std::string& where, RunConfig& config, std:
     report("/outer", "got outer steps with /parallel/data " + std::to_string(config.parallel.data) +
                          ", want at least two workers");
   }
+  if (config.parallel.sequence > 1) {
+    report("/parallel/sequence", "got " + std::to_string(config.parallel.sequence) +
+                                     " with /outer, want 1: sequence ranks are no workers, since they average their "
+                                     "gradients in each step");
+  }
   if (config.sharding.shards_state()) {
     report("/parallel/zero", "got " + std::to_string(config.sharding.zero) +
                                  " with /outer, want 0: each worker has weights and moments of its own");

@@ -32,17 +32,9 @@ class ParallelResolver {
     config_.parallel.tensor = parallel_["tensor"].get<int>();
     config_.parallel.data = parallel_["data"].get<int>();
     config_.parallel.pipeline = parallel_["pipeline"].get<int>();
-    config_.tensor_sequence = parallel_["tensor_sequence"].get<bool>();
-    if (config_.tensor_sequence && config_.parallel.tensor == 1) {
-      report("/parallel/tensor_sequence",
-             "got true with /parallel/tensor 1, want several tensor-parallel ranks, which cut the tokens, or false");
-    }
-    if (!config_.tensor_sequence) parallel_.erase("tensor_sequence");
-    if (parallel_["sequence"] != 1) {
-      report("/parallel/sequence",
-             "got " + comm::quote_json(parallel_["sequence"]) + ", want 1: sequence parallelism is planned, not built");
-    }
-    parallel_.erase("sequence");
+    config_.parallel.sequence = parallel_["sequence"].get<int>();
+    resolve_sequence();
+    resolve_tensor_sequence();
     models::ShardOptions& sharding = config_.sharding;
     sharding.zero = parallel_["zero"].get<int>();
     sharding.bucket_bytes = parallel_["bucket_bytes"].get<std::uint64_t>();
@@ -50,7 +42,7 @@ class ParallelResolver {
     sharding.gather_bucket_bytes = parallel_["gather_bucket_bytes"].get<std::uint64_t>();
     sharding.reduce = parallel_["reduce"] == "after_each" ? models::ShardOptions::Reduce::kAfterEach
                                                           : models::ShardOptions::Reduce::kAfterLast;
-    if (sharding.zero > 0 && config_.parallel.data == 1) {
+    if (sharding.zero > 0 && config_.parallel.gradient_ranks() == 1) {
       report("/parallel/zero", "got " + comm::quote_json(parallel_["zero"]) +
                                    ", want 0, or 2 replicas or more in /parallel/data, which share state out");
     }
@@ -59,9 +51,9 @@ class ParallelResolver {
     }
     resolve_order(parallel_["order"]);
     resolve_pipeline();
-    if (config_.parallel.data == 1) {
-      for (const char* of_replicas :
-           {"data", "zero", "bucket_bytes", "first_bucket_bytes", "gather_bucket_bytes", "reduce"}) {
+    if (config_.parallel.data == 1) parallel_.erase("data");
+    if (config_.parallel.gradient_ranks() == 1) {
+      for (const char* of_replicas : {"zero", "bucket_bytes", "first_bucket_bytes", "gather_bucket_bytes", "reduce"}) {
         parallel_.erase(of_replicas);
       }
     }
@@ -72,7 +64,8 @@ class ParallelResolver {
       parallel_.erase("gather_bucket_bytes");
     }
     const comm::ParallelLayout& layout = config_.parallel;
-    if (std::max({layout.tensor, layout.data, layout.pipeline}) == layout.tensor * layout.data * layout.pipeline) {
+    if (std::max({layout.tensor, layout.data, layout.pipeline, layout.sequence}) ==
+        layout.tensor * layout.data * layout.pipeline * layout.sequence) {
       parallel_.erase("order");
     }
     try {
@@ -85,6 +78,68 @@ class ParallelResolver {
  private:
   void report(const std::string& pointer, const std::string& message) {
     errors_.push_back(where_ + ": " + pointer + ": " + message);
+  }
+
+  void resolve_tensor_sequence() {
+    config_.tensor_sequence = parallel_["tensor_sequence"].get<bool>();
+    if (config_.tensor_sequence && config_.parallel.tensor == 1) {
+      report("/parallel/tensor_sequence",
+             "got true with /parallel/tensor 1, want several tensor-parallel ranks, which cut the tokens, or false");
+    }
+    if (config_.tensor_sequence && config_.parallel.sequence > 1) {
+      report("/parallel/tensor_sequence",
+             "got true with /parallel/sequence " + std::to_string(config_.parallel.sequence) +
+                 ", want one of the two: each cuts the tokens of a replica over its ranks");
+      config_.tensor_sequence = false;
+    }
+    if (!config_.tensor_sequence) parallel_.erase("tensor_sequence");
+  }
+
+  /// A name becomes factors; one rank has none.
+  void resolve_sequence() {
+    const int ranks = config_.parallel.sequence;
+    if (ranks == 1) {
+      if (given_.contains("sequence_kind")) {
+        report("/parallel/sequence_kind", "got " + comm::quote_json(given_["sequence_kind"]) +
+                                              ", which one rank has no use for, want it absent, or 2 ranks or more in "
+                                              "/parallel/sequence");
+      }
+      parallel_.erase("sequence");
+      parallel_.erase("sequence_kind");
+      return;
+    }
+    json& kind = parallel_["sequence_kind"];
+    if (kind.is_null()) kind = "ulysses";
+    if (kind.is_string()) {
+      const bool by_heads = kind == "ulysses";
+      kind = {{"ulysses", by_heads ? ranks : 1}, {"ring", by_heads ? 1 : ranks}, {"zigzag", kind == "zigzag"}};
+    } else if (!kind.contains("zigzag")) {
+      kind["zigzag"] = false;
+    }
+    models::SequenceLayout& layout = config_.model.attention.sequence;
+    layout.factors = {kind["ulysses"].get<int>(), kind["ring"].get<int>()};
+    if (kind["zigzag"] == true) layout.order = models::SequenceLayout::Order::kZigzag;
+    if (std::int64_t{layout.factors.ulysses} * layout.factors.ring != ranks) {
+      report("/parallel/sequence_kind", "got ulysses " + std::to_string(layout.factors.ulysses) + " x ring " +
+                                            std::to_string(layout.factors.ring) + ", want a product of " +
+                                            std::to_string(ranks) + ", the ranks of /parallel/sequence");
+      layout = {{1, ranks}};
+      return;
+    }
+    // The fewest heads of a tensor-parallel rank.
+    const int heads = config_.model.heads / config_.parallel.tensor;
+    if (heads < layout.factors.ulysses) {
+      report("/parallel/sequence_kind", "got " + std::to_string(layout.factors.ulysses) + " Ulysses ranks for " +
+                                            std::to_string(heads) +
+                                            " attention heads of a tensor-parallel rank, want at least one head for "
+                                            "each, or \"ring\"");
+      layout = {{1, ranks}};
+    }
+    // Equal runs have equal resolved specs: a ring of one has no order.
+    if (layout.factors.ring == 1) {
+      layout.order = models::SequenceLayout::Order::kConsecutive;
+      kind["zigzag"] = false;
+    }
   }
 
   /// Leaves them out in a run without a pipeline.

@@ -27,8 +27,8 @@ void check_tokens(std::span<const std::int32_t> tokens, const char* what, const 
 
 }  // namespace
 
-void check_batch(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape,
-                 const Gpt2Config& config) {
+void check_batch(const MicroBatch& batch, const Gpt2Config& config) {
+  const auto& [tokens, targets, shape, documents] = batch;
   const std::int64_t rows = shape.rows();
   if (shape.batch < 1 || shape.length < 1 || shape.length > config.context) {
     throw ConfigError(
@@ -43,6 +43,10 @@ void check_batch(std::span<const std::int32_t> tokens, std::span<const std::int3
   if (static_cast<std::int64_t>(tokens.size()) != rows || static_cast<std::int64_t>(targets.size()) != rows) {
     throw ConfigError("GPT-2 forward: got " + std::to_string(tokens.size()) + " tokens and " +
                       std::to_string(targets.size()) + " targets, want batch x length = " + std::to_string(rows));
+  }
+  if (!documents.empty() && documents.size() != tokens.size()) {
+    throw ConfigError("GPT-2 forward: got " + std::to_string(documents.size()) + " numbers of documents, want " +
+                      std::to_string(tokens.size()) + ", one for each token");
   }
   check_tokens(tokens, "tokens", config, Ignored::kRefused);
   check_tokens(targets, "targets", config, Ignored::kTaken);

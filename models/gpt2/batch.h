@@ -25,10 +25,19 @@ struct BatchShape {
   friend bool operator==(const BatchShape&, const BatchShape&) = default;
 };
 
+/// The input of a forward and a backward pass. Shapes: [batch, length], of whole sequences.
+struct MicroBatch {
+  std::span<const std::int32_t> tokens, targets;
+  BatchShape shape;
+  /// The document of each token, in ascending order within a sequence; negative: padding. Empty: a sequence is one
+  /// document. Read where AttentionOptions::within says so.
+  std::span<const std::int32_t> documents{};
+};
+
 /// Throws: ConfigError for a shape that the model cannot have, other numbers of tokens or targets than the shape says,
-/// a token outside of the vocabulary, or a target that is neither one of it nor kIgnoredTarget.
-void check_batch(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape,
-                 const Gpt2Config& config);
+/// documents of another number, a token outside of the vocabulary, or a target that is neither one of it nor
+/// kIgnoredTarget.
+void check_batch(const MicroBatch& batch, const Gpt2Config& config);
 
 /// Targets that are not ignored.
 std::int64_t count_targets(std::span<const std::int32_t> targets);

@@ -36,7 +36,22 @@ void check_dropout(const DropoutConfig& dropout, const OpsForm& form) {
 const Gpt2Config& validated(const Gpt2Config& config, const SlotOptions& options, int world_size) {
   validate(config, world_size);
   validate(StageRange::whole(config), options, config);
+  if (options.tensor_sequence && config.attention.sequence.ranks() > 1) {
+    throw ConfigError("GPT-2: tensor_sequence: got a cut of tokens over tensor-parallel ranks with " +
+                      std::to_string(config.attention.sequence.ranks()) + " sequence ranks, want one of the two");
+  }
+  if (config.dropout.attention > 0 && config.attention.is_stateful()) {
+    throw ConfigError("GPT-2: dropout of attention: got " + std::to_string(config.dropout.attention) +
+                      " with attention over sequence ranks, within documents or dilated, want 0");
+  }
   return config;
+}
+
+std::unique_ptr<StatefulAttention> make_attention_of(const Gpt2Config& config, const SequenceParallel& ranks,
+                                                     Ops& ops) {
+  const IndexRange heads = gpt2_part(config, ops.world_size(), ops.rank()).heads;
+  return make_stateful_attention(config.attention, ranks, static_cast<std::int64_t>(heads.first),
+                                 static_cast<std::int64_t>(heads.count), ops);
 }
 
 }  // namespace
@@ -47,6 +62,8 @@ Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerCo
       options_(options),
       ranks_(ranks),
       ops_(std::move(ops)),
+      cut_(config.attention.sequence, ranks.sequence),
+      attention_(make_attention_of(config, ranks.sequence, *ops_)),
       store_(stage_tensors(config, own_ranges(config, ranks.pipeline), ops_->world_size(), ops_->rank()), *ops_,
              ranks.data, optimizer.moments(),
              options.tensor_sequence ? ParameterStore::ReplicatedGradients::kOfOwnTokens
@@ -70,14 +87,14 @@ std::vector<std::unique_ptr<Gpt2::OwnStage>> Gpt2::make_stages(const SlotOptions
   const PipelinePlan* const plan = ranks_.pipeline.plan.get();
   if (plan == nullptr) {
     stages.push_back(std::make_unique<OwnStage>(0, StageRange::whole(config_), Keep::kForBackward, options.slots,
-                                                config_, store_, *ops_, options));
+                                                config_, store_, *ops_, options, attention_.get()));
     return stages;
   }
   bool has_head = false;
   for (const int number : plan->stages_of(ranks_.pipeline.rank())) {
     const auto s = static_cast<std::size_t>(number);
     stages.push_back(std::make_unique<OwnStage>(number, plan->stages[s], plan->keep_of(number), plan->program.slots[s],
-                                                config_, store_, *ops_, options));
+                                                config_, store_, *ops_, options, attention_.get()));
     stages.back()->sent_past = plan->sent_past_of(number);
     has_head = has_head || plan->stages[s].has_head();
   }
@@ -111,12 +128,12 @@ Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
   std::vector<StagePlan> plans;
   std::vector<std::uint64_t> slots;
   for (const auto& own : stages_) {
-    plans.emplace_back(config_, own->range, ops_->world_size(), ops_->rank(), ops_->form(), shape,
+    plans.emplace_back(config_, own->range, ops_->world_size(), ops_->rank(), ops_->form(), cut_.shape(shape),
                        training ? own->keep : Keep::kNothing, own->sent_past, options_);
     slots.push_back(training ? own->in_use.size() : 1);
   }
   const PassMemory needed(plans, slots, training);
-  if (needed.bytes() > memory_bytes_) {
+  if (memory_ == nullptr || needed.bytes() > memory_bytes_) {
     // No work may use the old memory when it is freed. The old and the new memory never exist at once.
     ops_->join();
     ops_->synchronize();
@@ -124,7 +141,9 @@ Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
     evaluation_.reset();
     memory_.reset();
     memory_bytes_ = 0;
-    memory_ = ops_->allocate(needed.bytes(), plans.front().purpose(), Ops::Content::kUnspecified);
+    // A rank without a token needs none, but has a place for it.
+    memory_ =
+        ops_->allocate(std::max<std::uint64_t>(1, needed.bytes()), plans.front().purpose(), Ops::Content::kUnspecified);
     memory_bytes_ = needed.bytes();
     ++slots_allocated_;
   }
@@ -142,7 +161,7 @@ Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
 MemoryUse Gpt2::memory_use() const {
   MemoryUse use = store_.memory_use();
   use.optimizer = optimizer_.memory_bytes();
-  use.activations = memory_bytes_;
+  use.activations = memory_bytes_ + (attention_ == nullptr ? 0 : attention_->bytes());
   return use;
 }
 
@@ -216,17 +235,23 @@ StageBuffers& Gpt2::buffers(const StageSlot& at) {
   return training_->slots[stage_index(at)][static_cast<std::size_t>(at.slot)];
 }
 
-void Gpt2::forward(const StageSlot& at, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                   const BatchShape& shape) {
-  check_batch(tokens, targets, shape, config_);
+void Gpt2::take_sequences(const MicroBatch& batch, StageBuffers& to) {
+  to.extents.batch = cut_.shape(batch.shape);
+  to.sequences = cut_.sequences(batch);
+}
+
+void Gpt2::forward(const StageSlot& at, const MicroBatch& batch) {
+  check_batch(batch, config_);
   const std::size_t i = stage_index(at);
   const auto slot = static_cast<std::size_t>(at.slot);
   OwnStage& own = *stages_[i];
   DROPTEST_CHECK(!own.in_use[slot], "slot " + std::to_string(at.slot) + " waits for its backward pass");
-  StageBuffers& b = prepared(shape, Keep::kForBackward).slots[i][slot];
-  b.extents.batch = shape;  // its positions may begin elsewhere
+  StageBuffers& b = prepared(batch.shape, Keep::kForBackward).slots[i][slot];
+  take_sequences(batch, b);
   own.in_use[slot] = true;
   most_in_flight_ = std::max(most_in_flight_, ++in_flight_);
+  const auto tokens = cut_.own(batch.tokens, batch.shape, own_tokens_);
+  const auto targets = cut_.own(batch.targets, batch.shape, own_targets_);
   own.targets[slot] = count_targets(targets);
   own.stage.forward(b, own.keep, tokens, targets);
 }
@@ -277,7 +302,9 @@ Gpt2::StepSums Gpt2::step_sums() {
 
 UpdateDecision Gpt2::update(double learning_rate, UpdateRule rule) {
   DROPTEST_CHECK(passes_ > 0, "an update of a step without a pass");
-  rule.data_ranks = ranks_.data.ranks();
+  rule.sequence_ranks = ranks_.sequence.ranks();
+  rule.sequence_stride = ranks_.sequence.stride;
+  rule.data_ranks = ranks_.data.ranks() / rule.sequence_ranks;
   rule.data_stride = ranks_.data_stride;
   if (traffic_) {
     rule.pipeline_ranks = ranks_.pipeline.group->world_size();
@@ -301,6 +328,7 @@ void Gpt2::set_replicas(const ModelRanks& ranks) {
   store_.set_group(ranks.data.group);
   ranks_.data.group = ranks.data.group;
   ranks_.data_stride = ranks.data_stride;
+  ranks_.sequence.stride = ranks.sequence.stride;
   ranks_.pipeline.stride = ranks.pipeline.stride;
   ranks_.all = ranks.all;
 }

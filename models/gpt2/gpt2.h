@@ -17,8 +17,10 @@
 #include "models/gpt2/parameter_store.h"
 #include "models/gpt2/pipeline_plan.h"
 #include "models/gpt2/pipeline_traffic.h"
+#include "models/gpt2/sequence_cut.h"
 #include "models/gpt2/stage.h"
 #include "models/gpt2/stage_plan.h"
+#include "models/gpt2/stateful_attention.h"
 #include "models/ops/ops.h"
 #include "models/optimizer.h"
 #include "models/pipeline/pipeline_program.h"
@@ -27,20 +29,17 @@ namespace droptest::models {
 
 /// The ranks that train a model together with those that share its layers.
 struct ModelRanks {
+  /// The ranks with the same part of the model: their gradients are averaged. With sequence parallelism those of all
+  /// sequence ranks and of all replicas.
   DataParallel data;
   PipelineParallel pipeline{};
+  SequenceParallel sequence{};
   comm::Communicator* all = nullptr;  ///< borrowed; null: one rank alone
-  int data_stride = 1;                ///< in `all`: from a rank to the next one of its data-parallel group
+  int data_stride = 1;                ///< in `all`: from a rank to that of the next replica with its coordinates
 };
 
 /// Whether a backward pass is the last one of its stage in a step.
 enum class Follows : std::uint8_t { kPass, kUpdate };
-
-/// The input of a forward and a backward pass.
-struct MicroBatch {
-  std::span<const std::int32_t> tokens, targets;
-  BatchShape shape;
-};
 
 /// The arguments of forward() and backward() for a step of a program.
 struct PassInput {
@@ -78,9 +77,14 @@ class Gpt2 {
 
   /// Mean cross-entropy in nats over the targets that are not kIgnoredTarget, 0 where all are, in the memory of one
   /// block; the same on every rank of a lossless group. It is forward_backward's loss, bit for bit where both cut the
-  /// rows into the same chunks. Waits for the device. Shapes: tokens and targets [batch, length], whose positions are
-  /// in [0, context); tokens in [0, vocabulary), targets too, or kIgnoredTarget.
-  double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, const BatchShape& shape);
+  /// rows into the same chunks and one rank has all tokens. Waits for the device. Shapes: tokens and targets [batch,
+  /// length], whose positions are in [0, context); tokens in [0, vocabulary), targets too, or kIgnoredTarget. Sequence
+  /// ranks get the same batch, here and in the passes, and compute their tokens of it.
+  double evaluate(const MicroBatch& batch);
+  double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
+                  const BatchShape& shape) {
+    return evaluate({tokens, targets, shape});
+  }
 
   /// The next backward pass starts from zeros.
   void zero_gradients();
@@ -94,11 +98,10 @@ class Gpt2 {
   /// The passes one by one: a forward pass leaves its saved activations in a slot, from 0, and the backward pass of
   /// that slot follows once; the slots may have any order. Micro-batches between their passes have one batch size and
   /// length, and no evaluation comes in between. A slot number alone is one of the rank's only stage.
-  void forward(const StageSlot& at, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-               const BatchShape& shape);
+  void forward(const StageSlot& at, const MicroBatch& batch);
   void forward(int slot, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                const BatchShape& shape) {
-    forward({stages_.front()->number, slot}, tokens, targets, shape);
+    forward({stages_.front()->number, slot}, {tokens, targets, shape});
   }
   /// `follows` says when data-parallel ranks reduce their gradients, to means over those ranks. A backward pass is
   /// whole, or two: one without the gradients of weights, and one with these alone.
@@ -137,8 +140,14 @@ class Gpt2 {
   void gather_values() { store_.gather_values(); }
   /// Optimizer::reset().
   void reset_optimizer() { optimizer_.reset(); }
+  /// Ranks whose gradients are averaged: replicas x sequence ranks.
   int data_ranks() const { return ranks_.data.ranks(); }
-  /// These replicas train together from now on; of `ranks`, the pipeline's group and plan stay as they were. Between
+  /// Targets of this rank's tokens that are not ignored.
+  std::int64_t count_own_targets(const MicroBatch& batch) {
+    return count_targets(cut_.own(batch.targets, batch.shape, own_targets_));
+  }
+  /// These replicas train together from now on; of `ranks`, the
+  /// pipeline's group and plan, and the sequence group, stay as they were. Between
   /// steps, without sharding. Ranks: all of the old and the new ones, each by itself.
   void set_replicas(const ModelRanks& ranks);
   /// Of data-parallel ranks. Ranks: all of those.
@@ -196,11 +205,11 @@ class Gpt2 {
   };
   struct OwnStage {
     OwnStage(int number_in_pipeline, const StageRange& of_model, Keep keep_for, int slots, const Gpt2Config& config,
-             ParameterStore& store, Ops& ops, const SlotOptions& options)
+             ParameterStore& store, Ops& ops, const SlotOptions& options, StatefulAttention* attention)
         : number(number_in_pipeline),
           range(of_model),
           keep(keep_for),
-          stage(config, of_model, store, ops, options),
+          stage(config, of_model, store, ops, options, attention),
           in_use(static_cast<std::size_t>(slots)),
           targets(in_use.size()) {}
 
@@ -227,6 +236,8 @@ class Gpt2 {
   bool is_between_passes() const;
   /// Kept until batches have another shape. keep: kForBackward or kNothing.
   Prepared& prepared(const BatchShape& shape, Keep keep);
+  /// The sequences of a forward pass that follows.
+  void take_sequences(const MicroBatch& batch, StageBuffers& to);
   /// Throws: CheckError for a stage or a slot that this rank does not have.
   std::size_t stage_index(const StageSlot& at) const;
   StageBuffers& buffers(const StageSlot& at);
@@ -235,6 +246,8 @@ class Gpt2 {
   SlotOptions options_;
   ModelRanks ranks_;
   std::unique_ptr<Ops> ops_;
+  SequenceCut cut_;
+  std::unique_ptr<StatefulAttention> attention_;  ///< of all stages; null: attention has no state
   ParameterStore store_;
   Optimizer optimizer_;
   GradientSquares squares_;
@@ -252,6 +265,8 @@ class Gpt2 {
   std::unique_ptr<comm::Communicator> ends_;  ///< the ranks with the embedding and with the head, where these are two
   std::optional<Prepared> training_;
   std::optional<Prepared> evaluation_;
+  std::vector<std::int32_t> own_tokens_;
+  std::vector<std::int32_t> own_targets_;
 };
 
 }  // namespace droptest::models

@@ -65,6 +65,7 @@ void validate(const Gpt2Config& config, int tensor_parallel_size) {
           "at most one rank per head: heads = " + std::to_string(config.heads));
   require(tensor_parallel_size <= config.vocabulary, "tensor-parallel size", tensor_parallel_size,
           "at most one rank per token: vocabulary = " + std::to_string(config.vocabulary));
+  validate(config.attention, config.heads / tensor_parallel_size);
 }
 
 std::uint64_t parameter_count(const Gpt2Config& config) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/gpt2/attention_options.h"
 #include "models/kernels/dropout.h"
 
 namespace droptest::models {
@@ -17,6 +18,7 @@ struct Gpt2Config {
   int heads = 4;
   int context = 128;     ///< longest sequence: rows of the position embedding
   int vocabulary = 256;  ///< true tokens; padding rows are an internal matter of the tensor-parallel model
+  AttentionOptions attention{};
   DropoutConfig dropout{};
 };
 

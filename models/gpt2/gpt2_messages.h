@@ -55,6 +55,7 @@ class Gpt2Messages {
   static comm::Message exponential_sums() { return {sim::TrafficClass::kControl, "cross_entropy.sum_exp", -1}; }
   static comm::Message predicted_logits() { return {sim::TrafficClass::kControl, "cross_entropy.predicted", -1}; }
   static comm::Message losses_and_norms() { return {sim::TrafficClass::kControl, "losses_and_norms", -1}; }
+  static comm::Message evaluation_losses() { return {sim::TrafficClass::kControl, "evaluation_losses", -1}; }
   static comm::Message targets() { return {sim::TrafficClass::kControl, "targets", -1}; }
   static comm::Message embedding_gradient() { return {sim::TrafficClass::kEmbeddingGradient, "wte.gradient", -1}; }
   static comm::Message gradient_squares() { return {sim::TrafficClass::kControl, "gradient_norm", -1}; }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The methods of Gpt2 that pass activations and gradients from stage to stage.
 #include <algorithm>
+#include <array>
+#include <vector>
 
 #include "models/gpt2/gpt2.h"
 #include "models/gpt2/gpt2_messages.h"
@@ -21,23 +23,41 @@ comm::Tensor place_of(const Action& user, bool is_past, StageBuffers& b) {
   return is_past ? b.passed_gradient : Stage::grad_output(b);
 }
 
+/// The mean over all targets, of the means over each rank's. Ranks: all of the group.
+double mean_over(comm::Communicator* group, double mean, std::int64_t targets) {
+  if (group == nullptr) return mean;
+  const std::array<double, 2> own = {mean, static_cast<double>(targets)};
+  std::vector<double> all(2 * static_cast<std::size_t>(group->world_size()));
+  group->all_gather(comm::ConstTensor(std::span<const double>(own)), comm::Tensor(std::span<double>(all)),
+                    std::vector<std::uint64_t>(all.size() / 2, 2), Gpt2Messages::evaluation_losses());
+  double sum = 0;
+  double count = 0;
+  for (std::size_t i = 0; i < all.size(); i += 2) {
+    sum += all[i] * all[i + 1];
+    count += all[i + 1];
+  }
+  return sum / std::max(1.0, count);
+}
+
 }  // namespace
 
-double Gpt2::evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                      const BatchShape& shape) {
-  check_batch(tokens, targets, shape, config_);
-  Prepared& evaluation = prepared(shape, Keep::kNothing);
+double Gpt2::evaluate(const MicroBatch& batch) {
+  check_batch(batch, config_);
+  Prepared& evaluation = prepared(batch.shape, Keep::kNothing);
   if (traffic_) traffic_->begin_evaluation();
+  const auto tokens = cut_.own(batch.tokens, batch.shape, own_tokens_);
+  const auto targets = cut_.own(batch.targets, batch.shape, own_targets_);
   double loss = 0;
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     OwnStage& own = *stages_[i];
     StageBuffers& b = evaluation.slots[i].front();
-    b.extents.batch = shape;
+    take_sequences(batch, b);
     if (traffic_) take_evaluated(own.number, b);
     own.stage.forward(b, Keep::kNothing, tokens, targets);
     if (own.range.has_head()) {
-      own.stage.evaluate_head(b, std::max<std::int64_t>(1, count_targets(targets)));
-      loss = ops_->numbers()[Number::kEvaluation];
+      const std::int64_t count = count_targets(targets);
+      own.stage.evaluate_head(b, std::max<std::int64_t>(1, count));
+      loss = mean_over(ranks_.sequence.group, ops_->numbers()[Number::kEvaluation], count);
     } else {
       give_evaluated(own.number, b);
     }
@@ -114,7 +134,7 @@ void Gpt2::compute(const PipelineStep& step, const PassInput& input) {
     traffic_->finish_send(step);
   }
   if (action.is_forward()) {
-    forward(at, input.batch.tokens, input.batch.targets, input.batch.shape);
+    forward(at, input.batch);
   } else {
     backward(at, action.kind, input.scale, input.mean_over, input.follows);
   }

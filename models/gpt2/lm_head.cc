@@ -76,6 +76,7 @@ void LmHead::forward(StageBuffers& b) const {
 void LmHead::forward_backward(StageBuffers& b, double factor, GradientMode mode) const {
   const std::int64_t rows = b.extents.batch.rows();
   const Weight wte = used_rows(b.extents);
+  if (rows == 0 && mode == GradientMode::kSet) ops_.zero(wte.gradient);
   // The factor enters both GEMMs.
   for (std::int64_t row = 0; row < rows; row += b.chunks.rows) {
     const Chunk chunk = chunk_at(b, row);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "models/gpt2/lm_head.h"
+#include "sim/error.h"
 
 namespace droptest::models {
 namespace {
@@ -14,8 +15,16 @@ constexpr std::size_t kPerSublayer = 6;
 }  // namespace
 
 Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& store, Ops& ops,
-             const SlotOptions& options)
-    : config_(config), range_(range), options_(options), store_(store), ops_(ops), messages_(config), boundary_(ops) {
+             const SlotOptions& options, StatefulAttention* attention)
+    : config_(config),
+      range_(range),
+      options_(options),
+      store_(store),
+      ops_(ops),
+      messages_(config),
+      boundary_(ops),
+      stateful_attention_(attention) {
+  DROPTEST_CHECK((attention != nullptr) == config.attention.is_stateful(), "another attention than the config's");
   const StageExtents x = stage_extents(config, range, ops.world_size(), ops.rank(), {});
   if (range.has_embedding() || range.has_head()) tokens_ = store.table().number_of("wte.weight");
   if (range.has_embedding()) positions_ = store.table().number_of("wpe.weight");
@@ -89,13 +98,10 @@ void Stage::embed(StageBuffers& b) {
   if (part.bytes.data() != rows_of_all.bytes.data()) ops_.convert(rows_of_all, part);
   boundary_.begin_sum(residual, b, Gpt2Messages::embedding());
   ops_.join();
-  for_sequence_parts(
-      x.cut().first_row(), own_rows_, x.batch.length,
-      [&](std::int64_t row, std::int64_t sequences, std::int64_t position, std::int64_t tokens) {
-        ops_.add_positions(
-            elements(weight(positions_).value, (x.batch.first_position + position) * x.width, tokens * x.width),
-            sequences, tokens, x.width, elements(residual, row * x.width, sequences * tokens * x.width));
-      });
+  for_positions(b, [&](const PositionRange& range, std::int64_t sequences, std::int64_t row) {
+    ops_.add_positions(elements(weight(positions_).value, range.begin * x.width, range.count * x.width), sequences,
+                       range.count, x.width, elements(residual, row * x.width, sequences * range.count * x.width));
+  });
   if (const DropoutMask mask = embedding_dropout(b); mask.is_on()) {
     ops_.drop_elements(residual, mask, own_rows_, x.width, residual);
   }
@@ -109,18 +115,35 @@ void Stage::embedding_backward(StageBuffers& b, GradientMode mode) {
   // Positions of other parts of the sequences have no gradient here.
   const comm::Tensor positions = weight(positions_).gradient;
   if (mode == GradientMode::kSet) ops_.zero(positions);
-  for_sequence_parts(x.cut().first_row(), own_rows_, x.batch.length,
-                     [&](std::int64_t row, std::int64_t sequences, std::int64_t position, std::int64_t tokens) {
-                       ops_.positions_backward(
-                           elements(b.grad_residual, row * x.width, sequences * tokens * x.width), sequences, tokens,
-                           x.width,
-                           elements(positions, (x.batch.first_position + position) * x.width, tokens * x.width));
-                     });
+  for_positions(b, [&](const PositionRange& range, std::int64_t sequences, std::int64_t row) {
+    ops_.positions_backward(elements(b.grad_residual, row * x.width, sequences * range.count * x.width), sequences,
+                            range.count, x.width, elements(positions, range.begin * x.width, range.count * x.width));
+  });
   // The head sets the gradient of the tied embedding.
   if (!range_.has_head() && !shares_tokens_ && mode == GradientMode::kSet) ops_.zero(weight(tokens_).gradient);
   const comm::Tensor grad_output =
       boundary_.gather(b.grad_residual, b.gathered_input, b, Gpt2Messages::embedding_output_gradient());
   ops_.embedding_backward(b.tokens, x.vocabulary, b.slot, grad_output, x.width, weight(tokens_).gradient);
+}
+
+template <class Body>
+void Stage::for_positions(const StageBuffers& b, const Body& body) const {
+  const std::vector<PositionRange>& ranges = b.sequences.positions;
+  const StageExtents& x = b.extents;
+  if (ranges.size() == 1) {
+    return for_sequence_parts(
+        x.cut().first_row(), own_rows_, x.batch.length,
+        [&](std::int64_t row, std::int64_t sequences, std::int64_t position, std::int64_t tokens) {
+          body(PositionRange{ranges.front().begin + position, tokens}, sequences, row);
+        });
+  }
+  std::int64_t row = 0;
+  for (std::int64_t sequence = 0; sequence < x.batch.batch; ++sequence) {
+    for (const PositionRange& range : ranges) {
+      body(range, std::int64_t{1}, row);
+      row += range.count;
+    }
+  }
 }
 
 NormForward Stage::norm_behind(const std::optional<Pending>& pending) const {
@@ -168,8 +191,21 @@ void Stage::project_attention(int layer, StageBuffers& b) {
 
 void Stage::attend(int layer, StageBuffers& b) {
   const AttentionBuffers& a = b.attention[index(layer)];
-  ops_.attention_forward(a.qkv, b.extents.attention(), attention_dropout(layer, b), a.statistics, a.attended,
-                         b.attention_scratch);
+  if (stateful_attention_ == nullptr) {
+    return ops_.attention_forward(a.qkv, b.extents.attention(), attention_dropout(layer, b), a.statistics, a.attended,
+                                  b.attention_scratch);
+  }
+  const int slot = is_training_ ? b.slot : AttentionPlace::kEvaluation;
+  stateful_attention_->forward({layer, slot}, b.sequences, b.extents.attention(), a.qkv, a.attended);
+}
+
+void Stage::attend_backward(int layer, StageBuffers& b) {
+  const AttentionBuffers& a = b.attention[index(layer)];
+  if (stateful_attention_ == nullptr) {
+    return ops_.attention_backward(b.grad_attended, a.qkv, a.attended, a.statistics, b.extents.attention(),
+                                   attention_dropout(layer, b), a.grad_qkv, b.attention_backward_scratch);
+  }
+  stateful_attention_->backward({layer, b.slot}, b.sequences, b.extents.attention(), b.grad_attended, a.grad_qkv);
 }
 
 void Stage::attention_forward(int layer, StageBuffers& b) {
@@ -364,8 +400,7 @@ void Stage::attention_backward(int layer, StageBuffers& b, GradientMode mode, Pa
   const Operand grad_output =
       ops_.operand(gathered_branch_gradient(layer, Half::kAttention, b, mode), 1, b.rounded_gradients[0]);
   ops_.linear_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), b.grad_attended);
-  ops_.attention_backward(b.grad_attended, a.qkv, a.attended, a.statistics, b.extents.attention(),
-                          attention_dropout(layer, b), a.grad_qkv, b.attention_backward_scratch);
+  attend_backward(layer, b);
   const Operand grad_qkv = ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]);
   begin_input_gradient(s.first, grad_qkv, b, messages_.attention_input_gradient(layer));
   if (part == Part::kWhole) attention_weights(layer, b, mode, grad_output, grad_qkv);

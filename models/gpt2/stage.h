@@ -15,6 +15,7 @@
 #include "models/gpt2/parameter_store.h"
 #include "models/gpt2/stage_buffers.h"
 #include "models/gpt2/stage_range.h"
+#include "models/gpt2/stateful_attention.h"
 #include "models/ops/ops.h"
 
 namespace droptest::models {
@@ -28,9 +29,9 @@ namespace droptest::models {
 class Stage {
  public:
   /// All are borrowed but `options`, of which the number of slots is not read. The store has at least the tensors of
-  /// stage_tensors().
+  /// stage_tensors(). `attention`: not null where the config's is stateful.
   Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& store, Ops& ops,
-        const SlotOptions& options = {});
+        const SlotOptions& options = {}, StatefulAttention* attention = nullptr);
 
   /// The residual stream [own rows, width] before the first block: where the range has no embedding, the caller writes
   /// it before forward().
@@ -97,6 +98,10 @@ class Stage {
   void begin_pass(const StageBuffers& buffers);
   void embed(StageBuffers& buffers);
   void embedding_backward(StageBuffers& buffers, GradientMode mode);
+  /// Calls body(positions, sequences, first row of the residual stream) for this rank's rows: `sequences` with one
+  /// range of positions, one after the other.
+  template <class Body>
+  void for_positions(const StageBuffers& buffers, const Body& body) const;
   /// The sum in front of a norm.
   NormForward norm_behind(const std::optional<Pending>& pending) const;
   void normalise(std::size_t norm, NormBuffers& buffers, const std::optional<Pending>& pending);
@@ -105,6 +110,7 @@ class Stage {
   /// Up to the input of the row-parallel layer.
   void project_attention(int layer, StageBuffers& buffers);
   void attend(int layer, StageBuffers& buffers);
+  void attend_backward(int layer, StageBuffers& buffers);
   void activate_mlp(int layer, StageBuffers& buffers);
   /// A row-parallel layer: this rank's part of the sum, then the sum over ranks.
   void partial_sum(const Linear& linear, const comm::Tensor& input, const comm::Tensor& output, StageBuffers& buffers);
@@ -171,7 +177,8 @@ class Stage {
   std::size_t last_norm_ = 0;  ///< with a head
   std::unique_ptr<Head> head_;
   LayerBoundary boundary_;
-  std::int64_t rows_ = 0;      ///< of the pass: those of all ranks, which shared layers compute with
+  StatefulAttention* stateful_attention_;
+  std::int64_t rows_ = 0;      ///< of the pass: those of all tensor-parallel ranks, which shared layers compute with
   std::int64_t own_rows_ = 0;  ///< of the residual stream here
   bool is_training_ = false;   ///< the pass
   bool shares_tokens_ = false;

@@ -25,7 +25,8 @@ StageExtents stage_extents(const Gpt2Config& config, const StageRange& range, in
           rank,
           world_size,
           config.dropout,
-          options.tensor_sequence};
+          options.tensor_sequence,
+          config.attention.is_stateful()};
 }
 
 void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, Keep keep, const SentPast& sent_past,
@@ -70,9 +71,11 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     AttentionBuffers& a = b.attention[layer];
     const bool is_input = layer == 0;
     norm(a.norm, leaves && !is_input ? Lifetime::kWorking : saved, again);
-    activations(a.qkv, "queries, keys and values", 3 * x.attention_width(), projected);
-    statistics(a.statistics, form.attention_statistics_elems(x.attention()), again);
-    activations(a.attended, "attention outputs", x.attention_width(), again);
+    // A block that is computed again leaves out an attention that has state: its output stays.
+    const bool state = x.stateful_attention;
+    activations(a.qkv, "queries, keys and values", 3 * x.attention_width(), state ? Lifetime::kWorking : projected);
+    statistics(a.statistics, state ? 0 : form.attention_statistics_elems(x.attention()), again);
+    activations(a.attended, "attention outputs", x.attention_width(), state ? saved : again);
     stream(a.output, "sublayer outputs", Lifetime::kWorking);
     own_part(a.own_part, is_cut && !is_input);
     MlpBuffers& m = b.mlp[layer];
@@ -113,7 +116,7 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     working(b.losses, "row statistics", types.losses, elems(rows, 1));
   }
   working(b.attention_scratch, "scores of attention", types.activations,
-          form.attention_forward_scratch_elems(x.attention()));
+          x.stateful_attention ? 0 : form.attention_forward_scratch_elems(x.attention()));
   const std::int64_t wide = std::max({x.width, x.hidden, 3 * x.attention_width()});
   const bool rounds = types.operands != types.activations;
   working(b.rounded_input, "rounded operands", types.operands, rounds ? elems(rows, wide) : 0);
@@ -157,7 +160,8 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
   working(b.grad_branch, kWithin, types.activations, x.dropout.residual > 0 ? elems(own_rows, x.width) : 0);
   working(b.grad_attended, kWithin, types.activations, elems(rows, x.attention_width()));
   statistics(b.norm_scratch, form.norm_scratch_elems(own_rows, x.width), Lifetime::kWorking);
-  statistics(b.attention_backward_scratch, form.attention_backward_scratch_elems(x.attention()), Lifetime::kWorking);
+  statistics(b.attention_backward_scratch,
+             x.stateful_attention ? 0 : form.attention_backward_scratch_elems(x.attention()), Lifetime::kWorking);
 }
 
 }  // namespace droptest::models

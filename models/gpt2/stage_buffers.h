@@ -8,6 +8,7 @@
 
 #include "models/gpt2/batch.h"
 #include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/sequence_cut.h"
 #include "models/gpt2/stage_range.h"
 #include "models/gpt2/token_cut.h"
 #include "models/ops/ops.h"
@@ -30,6 +31,7 @@ struct StageExtents {
   int ranks = 1;
   DropoutConfig dropout{};
   bool tensor_sequence = false;
+  bool stateful_attention = false;  ///< which saves its inputs, and has no statistics here
 
   bool cuts_tokens() const { return tensor_sequence && ranks > 1; }
   /// The rows of the residual stream that this rank has.
@@ -83,6 +85,7 @@ struct MlpBuffers {
 /// A slot: the saved activations of one micro-batch, and the working memory that all slots share.
 struct StageBuffers {
   StageExtents extents;
+  Sequences sequences;  ///< of the micro-batch
   int slot = 0;
   LogitChunks chunks;
   TokenIds tokens, targets;  ///< [rows]

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dropout of a stage. A mask is drawn again in the backward pass, and where a block is computed again.
+#include <cstdint>
+#include <vector>
+
 #include "models/gpt2/stage.h"
+#include "sim/error.h"
 
 namespace droptest::models {
 
@@ -14,7 +18,13 @@ DropoutMask Stage::mask_of(sim::Purpose purpose, double probability, int place, 
   mask.place = place;
   mask.first_sample = batch.first_sample;
   mask.length = batch.length;
-  mask.first_position = batch.first_position;
+  const std::vector<PositionRange>& ranges = b.sequences.positions;
+  DROPTEST_CHECK(probability == 0 || ranges.size() <= 2, "dropout of tokens of more than two places in a sequence");
+  if (!ranges.empty()) mask.first_position = ranges.front().begin;
+  if (ranges.size() == 2) {
+    mask.tokens_before_gap = ranges[0].count;
+    mask.gap = ranges[1].begin - ranges[0].begin - ranges[0].count;
+  }
   mask.first_row = b.extents.cut().first_row();
   return mask;
 }

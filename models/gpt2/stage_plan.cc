@@ -31,6 +31,24 @@ class Declaration final : public BufferVisitor {
   PlannerOps& ops_;
 };
 
+/// Uses the buffers that a stateful attention uses.
+class PlannedAttention final : public StatefulAttention {
+ public:
+  explicit PlannedAttention(PlannerOps& ops) : ops_(ops) {}
+  void forward(const AttentionPlace& /*at*/, const Sequences& /*sequences*/, const AttentionShape& /*shape*/,
+               comm::ConstTensor qkv, comm::Tensor output) override {
+    ops_.convert(elements(qkv, 0, static_cast<std::int64_t>(output.count_elems())), output);
+  }
+  void backward(const AttentionPlace& /*at*/, const Sequences& /*sequences*/, const AttentionShape& /*shape*/,
+                comm::ConstTensor grad_output, comm::Tensor grad_qkv) override {
+    ops_.convert(grad_output, grad_qkv);
+  }
+  std::uint64_t bytes() const override { return 0; }
+
+ private:
+  PlannerOps& ops_;
+};
+
 /// Gives each buffer its place; one that no operation uses stays empty.
 class Placing final : public BufferVisitor {
  public:
@@ -80,8 +98,10 @@ StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int worl
     ops->name_tensor(weight.operand, store.tensors()[i].name);
     ops->name_tensor(weight.gradient, store.tensors()[i].name);
   }
-  Stage stage(config, range, store, *ops, options);
+  PlannedAttention attention(*ops);
+  Stage stage(config, range, store, *ops, options, config.attention.is_stateful() ? &attention : nullptr);
   StageBuffers buffers;
+  buffers.sequences.positions = {{batch.first_position, batch.length}};
   Declaration declaration(*ops);
   visit_buffers(buffers, extents_, form, keep, sent_past, options, declaration);
   if (!buffers.passed_input.bytes.empty()) ops->convert(buffers.passed_input, Stage::input(buffers));
@@ -141,6 +161,7 @@ StageBuffers StagePlan::placed_at(std::byte* saved, std::byte* working, std::uin
   Placing placing(saved_, saved, working_, working, stream);
   visit_buffers(buffers, extents_, form, keep_, sent_past_, options_, placing);
   buffers.slot = static_cast<int>(slot);
+  buffers.sequences.positions = {{batch_.first_position, batch_.length}};
   return buffers;
 }
 

@@ -79,14 +79,16 @@ void Stage::attention_again(int layer, StageBuffers& b, Part part) {
     const RecomputationScope scope(ops_);
     normalise(attention(layer).norm, a.norm, std::nullopt);
   }
-  if (part != Part::kInputs || policy == Recompute::kBlock) {
+  // A stateful attention is not computed again.
+  const bool projects_again = policy == Recompute::kBlock && stateful_attention_ == nullptr;
+  if (part != Part::kInputs || projects_again) {
     boundary_.gather(a.norm.normalized, b.gathered_input, b, messages_.attention_input_again(layer));
   }
   if (policy == Recompute::kSaveAll) return;
   {
     const RecomputationScope scope(ops_);
-    if (policy == Recompute::kBlock) project_attention(layer, b);
-    attend(layer, b);
+    if (projects_again) project_attention(layer, b);
+    if (stateful_attention_ == nullptr) attend(layer, b);
     if (sends_again(layer)) partial_sum(attention(layer).second, a.attended, a.output, b);
   }
   if (sends_again(layer)) sum_over_ranks(a.output, b, messages_.attention_output_again(layer));

@@ -36,6 +36,9 @@ struct DropoutMask {
   std::int64_t length = 1;          ///< tokens of a sequence here
   std::int64_t first_position = 0;  ///< of each sequence's first token here
   std::int64_t first_row = 0;       ///< number, in [batch, length], of the tensor's first row
+  /// Tokens of a sequence here before a gap of so many positions, which other ranks have. Attention has no gap.
+  std::int64_t tokens_before_gap = 0;
+  std::int64_t gap = 0;
 
   /// Draws have 32 bits.
   bool is_on() const { return probability >= sim::kSmallestProbability; }

@@ -56,7 +56,9 @@ DropoutRow::DropoutRow(const DropoutMask& mask, std::int64_t sample, std::int64_
 
 DropoutRow DropoutRow::of_row(const DropoutMask& mask, std::int64_t row) {
   const std::int64_t number = mask.first_row + row;
-  return {mask, mask.first_sample + number / mask.length, 0, mask.first_position + number % mask.length};
+  const std::int64_t token = number % mask.length;
+  const std::int64_t skipped = token < mask.tokens_before_gap ? 0 : mask.gap;
+  return {mask, mask.first_sample + number / mask.length, 0, mask.first_position + token + skipped};
 }
 
 template <class T>

@@ -18,7 +18,9 @@ struct UpdateRule {
   double loss_divisor = 1;       ///< of a rank's losses; their mean over ranks is the loss of the step
   int data_ranks = 1;            ///< replicas of the model: each has the gradients of all of it
   int data_stride = 1;           ///< from a rank to that of the next replica with the same part
-  int pipeline_ranks = 1;        ///< of each replica; one of them has the head, and so the losses
+  int sequence_ranks = 1;        ///< with other tokens of the same sequences; each is a replica as well
+  int sequence_stride = 1;
+  int pipeline_ranks = 1;  ///< of each replica; one of them has the head, and so the losses
   int pipeline_stride = 1;
   int head_rank = 0;      ///< among the pipeline's
   double loss_scale = 1;  ///< the gradients are multiplied by it, and the factor divides by it
@@ -28,6 +30,12 @@ struct UpdateRule {
   /// Whose gradient norm counts: the mean over replicas, which is that of each where they are equal; or each replica's
   /// own, so that replicas which lost different packets are clipped differently.
   enum class Norm : std::uint8_t { kAgreed, kOwn } norm = Norm::kAgreed;
+
+  /// Ranks that have the same part of the model.
+  int replicas() const { return data_ranks * sequence_ranks; }
+  std::int64_t replica_of(std::int64_t rank) const {
+    return rank / data_stride % data_ranks * sequence_ranks + rank / sequence_stride % sequence_ranks;
+  }
 };
 
 /// Of one rank: the sum of its losses, and the sum of the squares of the gradients that it counts.

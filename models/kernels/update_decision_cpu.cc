@@ -21,9 +21,9 @@ double mean_of_ranks(std::span<const double> values) {
 
 UpdateDecision decide_update(std::span<const RankNumbers> ranks, int rank, const UpdateRule& rule) {
   std::vector<double> losses;
-  std::vector<double> squares(static_cast<std::size_t>(rule.data_ranks));
+  std::vector<double> squares(static_cast<std::size_t>(rule.replicas()));
   const auto replica_of = [&rule](std::size_t r) {
-    return r / static_cast<std::size_t>(rule.data_stride) % static_cast<std::size_t>(rule.data_ranks);
+    return static_cast<std::size_t>(rule.replica_of(static_cast<std::int64_t>(r)));
   };
   const auto has_losses = [&rule](std::size_t r) {
     return r / static_cast<std::size_t>(rule.pipeline_stride) % static_cast<std::size_t>(rule.pipeline_ranks) ==

@@ -10,6 +10,12 @@
 namespace droptest::models {
 namespace {
 
+/// UpdateRule::replica_of().
+__device__ std::int64_t replica_of(const UpdateRule& rule, std::int64_t rank) {
+  return rank / rule.data_stride % rule.data_ranks * rule.sequence_ranks +
+         rank / rule.sequence_stride % rule.sequence_ranks;
+}
+
 /// One thread works, in the order of the CPU twin.
 __global__ void decide_update_kernel(const double* numbers, std::int64_t ranks, int rank, UpdateRule rule,
                                      double largest, double not_a_number, double* decision) {
@@ -27,19 +33,20 @@ __global__ void decide_update_kernel(const double* numbers, std::int64_t ranks, 
   double of_first = 0;
   double of_own = 0;
   double squares_difference = 0;
-  for (int replica = 0; replica < rule.data_ranks; ++replica) {
+  const int replicas = rule.data_ranks * rule.sequence_ranks;
+  for (int replica = 0; replica < replicas; ++replica) {
     double squares = 0;
     for (std::int64_t r = 0; r < ranks; ++r) {
-      if (r / rule.data_stride % rule.data_ranks != replica) continue;
+      if (replica_of(rule, r) != replica) continue;
       const double of_rank = numbers[2 * r + 1];
       const bool is_missed = rule.flags == UpdateRule::Flags::kMissed && r != rank;
       if (!is_missed || fabs(of_rank) <= largest) squares += of_rank;
     }
     if (replica == 0) of_first = squares;
-    if (replica == rank / rule.data_stride % rule.data_ranks) of_own = squares;
+    if (replica == replica_of(rule, rank)) of_own = squares;
     squares_difference += squares - of_first;
   }
-  const double mean = of_first + squares_difference / rule.data_ranks;
+  const double mean = of_first + squares_difference / replicas;
   const double norm = sqrt(rule.norm == UpdateRule::Norm::kAgreed ? mean : of_own) / rule.loss_scale;
   double factor = 1 / rule.loss_scale;
   if (!(fabs(loss) <= largest) || !(fabs(mean) <= largest)) {  // not finite

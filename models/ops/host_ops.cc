@@ -139,6 +139,7 @@ class HostOps final : public Ops {
   int world_size() const override { return group_.world_size(); }
   int rank() const override { return group_.rank(); }
   PhaseTimes* times() override { return times_; }
+  const Team* team() const override { return &team_; }
 
   std::unique_ptr<Memory> allocate(std::uint64_t bytes, const std::string& /*purpose*/, Content /*content*/) override {
     return std::make_unique<HostMemory>(bytes);

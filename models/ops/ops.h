@@ -25,6 +25,7 @@
 #include "models/ops/storage.h"
 #include "models/parameter.h"
 #include "models/phase_times.h"
+#include "models/team.h"
 
 namespace droptest::models {
 
@@ -77,6 +78,8 @@ class Ops {
   virtual int rank() const = 0;
   /// Where the rank's time is counted; null, the default: nowhere.
   virtual PhaseTimes* times() { return nullptr; }
+  /// The threads of a host; null, the default: a device computes.
+  virtual const Team* team() const { return nullptr; }
 
   /// Bytes that begin at a multiple of 256. The operations outlive them.
   class Memory {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs whose tensor-parallel ranks cut the tokens, and runs with dropout: specs, packets, paths, backends.
+// Runs whose tensor-parallel ranks cut the tokens, their difference to sequence ranks, and runs with dropout: specs,
+// packets, paths, backends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -122,6 +123,32 @@ TEST(CutTokens, PacketsInOtherLayoutsAreThoseOfThePlan) {
   }
 }
 
+// The class sequence_backward has messages of each micro-batch here, not sums of a step.
+TEST(SequenceRanks, PacketsOfSeveralMicroBatchesAreThoseOfThePlan) {
+  for (const int stages : {1, 2}) {
+    RunConfig config = cut_run(1);
+    config.tensor_sequence = false;
+    config.parallel.sequence = 2;
+    config.parallel.pipeline = stages;
+    config.model.attention.sequence = {{1, 2}};
+    config.training.accumulation = 3;
+    for (const TrafficClass of : {TrafficClass::kSequenceForward, TrafficClass::kSequenceBackward}) {
+      lose(config, of, 0.02);
+    }
+    const auto expected = expected_packets(config);
+    EXPECT_EQ(expected.size(), 2U);
+    EXPECT_EQ(sent_packets(train_locally(config, tiny_corpus())), expected);
+  }
+}
+
+TEST(SequenceRanks, TheirBackwardClassHasNoReduceHalfAndThatOfCutTokensHasOne) {
+  const RunConfig cut = resolved(kTwoRanks, {"/parallel/tensor_sequence=true"}).config;
+  EXPECT_NE(cut.network.of(TrafficClass::kSequenceBackward)->reduce.loss, nullptr);
+  const RunConfig ranks = resolved(kTwoRanks, {"/parallel/sequence=2"}).config;
+  EXPECT_EQ(ranks.network.of(TrafficClass::kSequenceBackward)->reduce.loss, nullptr);
+  EXPECT_NE(ranks.network.of(TrafficClass::kSequenceBackward)->gather.loss, nullptr);
+}
+
 // A rank of two sends half of the tokens to the next stage.
 TEST(CutTokens, StagesSendTheirOwnTokensAlone) {
   RunConfig config = cut_run(2);
@@ -177,6 +204,12 @@ TEST(CutTokens, SpecsThatCannotBeAreRefused) {
       HasSubstr("/memory/cut: got true with /parallel/tensor_sequence true"));
   EXPECT_THAT(error_of({"/parallel/tensor_sequence=true", R"(/memory={"recompute": "full"})"}),
               HasSubstr("/memory/recompute: got \"full\" with /parallel/tensor_sequence true"));
+  EXPECT_THAT(error_of({"/parallel/tensor_sequence=true", "/parallel/sequence=2"}),
+              HasSubstr("/parallel/tensor_sequence: got true with /parallel/sequence 2, want one of the two"));
+  EXPECT_THAT(error_of({"/parallel/data=2", "/parallel/sequence=2", R"(/outer={"every_steps": 2})"}),
+              HasSubstr("/parallel/sequence: got 2 with /outer, want 1"));
+  EXPECT_THAT(error_of({"/parallel/sequence=2", "/kernels/attention=reference"}),
+              HasSubstr("/kernels/attention: got \"reference\" with attention over sequence ranks"));
   EXPECT_EQ(error_of({"/parallel/tensor_sequence=true", R"(/memory={"recompute": "selective"})"}), "no error");
   EXPECT_EQ(error_of({"/parallel/tensor_sequence=true", "/network=null", "/memory=aggressive"}), "no error");
 }
@@ -204,6 +237,9 @@ TEST(DropoutSpec, ANumberMeansAllThreePlacesAndZeroMeansNone) {
   EXPECT_THAT(error_of({"/training/dropout=1"}), HasSubstr("/training/dropout"));
   EXPECT_THAT(error_of({R"(/training/dropout={"residual": -0.1})"}), HasSubstr("/training/dropout/residual"));
   EXPECT_THAT(error_of({R"(/training/dropout={"attn": 0.1})"}), HasSubstr("/training/dropout/attn"));
+  EXPECT_THAT(error_of({"/training/dropout=0.1", "/parallel/sequence=2"}),
+              HasSubstr("/training/dropout: got 0.1 with attention over sequence ranks (/parallel/sequence)"));
+  EXPECT_EQ(error_of({R"(/training/dropout={"residual": 0.1, "embedding": 0.1})", "/parallel/sequence=2"}), "no error");
   // A resolved spec resolves to itself.
   const ResolvedRun run = resolved(kTwoRanks, {"/training/dropout=0.2"});
   EXPECT_EQ(resolve(run.spec, "s").run_id, run.run_id);
@@ -230,6 +266,20 @@ TEST(DropoutSpec, LayoutsTrainTheSameModel) {
   RunConfig other = one;
   other.model.dropout = {};
   EXPECT_NE(trace_of(train_locally(other, tiny_corpus())), trace_of(want));
+}
+
+TEST(DropoutSpec, SequenceRanksTrainTheModelOfOneRank) {
+  RunConfig one = tiny_config();
+  one.parallel.tensor = 1;
+  one.model.dropout = {0, 0.2, 0.2};
+  one.record.every_steps = 1;
+  const TinyResult want = train_locally(one, tiny_corpus());
+  for (const auto order : {models::SequenceLayout::Order::kConsecutive, models::SequenceLayout::Order::kZigzag}) {
+    RunConfig config = one;
+    config.parallel.sequence = 2;
+    config.model.attention.sequence = {{1, 2}, order};
+    expect_same_training(train_locally(config, tiny_corpus()), want);
+  }
 }
 
 }  // namespace

@@ -108,10 +108,10 @@ TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
   EXPECT_EQ(error_with({"/parallel/tensor=4", "/network/classes/tp_forward/gather/fill=count_rescale"}),
             "s.json: /network/classes/tp_forward/gather/fill: got \"count_rescale\", which has no meaning in this "
             "half, want one of \"zero\", \"stale\", \"own\", \"own_scaled\"");
-  EXPECT_THAT(error_with({R"(/network/classes={"sequence_forward": {"path": "direct"}})"}),
-              HasSubstr("s.json: /network/classes/sequence_forward: planned, not built: exchanges of sequence "
-                        "parallelism, forward; known keys: dp_gradient, embedding_gradient, outer, parameter_gather, "
-                        "pp_activation, pp_gradient, sequence_backward, tp_backward, tp_forward, tp_recomputation"));
+  EXPECT_THAT(error_with({R"(/network/classes={"outr": {"path": "direct"}})"}),
+              HasSubstr("s.json: /network/classes/outr: got an unknown key; did you mean \"outer\"? known keys: "
+                        "dp_gradient, embedding_gradient, outer, parameter_gather, pp_activation, pp_gradient, "
+                        "sequence_backward, sequence_forward, tp_backward, tp_forward, tp_recomputation"));
   EXPECT_EQ(error_with({"/training/steps=20", "/training/warmup_steps=20"}),
             "s.json: /training/warmup_steps: got 20, want less than steps, 20: the learning rate would never reach its "
             "peak");
@@ -123,8 +123,9 @@ TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
 }
 
 TEST(Spec, LayoutsThatCannotBeAreRefusedWithWhatWouldFit) {
-  EXPECT_EQ(error_with({"/parallel/sequence=3"}),
-            "s.json: /parallel/sequence: got 3, want 1: sequence parallelism is planned, not built");
+  EXPECT_EQ(error_with({"/parallel/sequence=3", R"(/parallel/sequence_kind={"ulysses": 2, "ring": 2})"}),
+            "s.json: /parallel/sequence_kind: got ulysses 2 x ring 2, want a product of 3, the ranks of "
+            "/parallel/sequence");
   EXPECT_EQ(error_with({"/parallel/zero=2"}),
             "s.json: /parallel/zero: got 2, want 0, or 2 replicas or more in /parallel/data, which share state out");
   EXPECT_EQ(error_with({"/parallel/data=2", "/parallel/zero=1", "/parallel/reduce=after_each"}),

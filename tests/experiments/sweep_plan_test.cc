@@ -180,7 +180,8 @@ TEST(SweepPlan, ASpecOfOneRunThatNamesAnIdleClassIsRefused) {
   EXPECT_EQ(
       error_of(R"(, "network": {"classes": {"dp_gradient": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}}})"),
       "s.json: /network/classes/dp_gradient: no packet of this class is sent, so none is lost; the classes with "
-      "traffic are tp_forward, tp_backward; want /parallel/data 2 or more without /outer");
+      "traffic are tp_forward, tp_backward; want /parallel/data 2 or more without /outer, or /parallel/sequence 2 or "
+      "more");
 }
 
 // A class is idle where its own group has one rank, whatever the other groups have.
@@ -192,7 +193,10 @@ TEST(SweepPlan, AnIdleClassNamesTheMemberOfItsGroup) {
   for (const auto& [name, wanted] : std::map<std::string, std::string>{
            {"tp_backward", "want /parallel/tensor 2 or more"},
            {"dp_gradient", "want /parallel/data 2 or more"},
-           {"parameter_gather", "want /parallel/data 2 or more with /parallel/zero 1, 2 or 3"},
+           {"parameter_gather", "want /parallel/data or /parallel/sequence 2 or more with /parallel/zero 1, 2 or 3"},
+           {"outer", "want /parallel/data 2 or more with /outer"},
+           {"sequence_forward", "want /parallel/sequence 2 or more"},
+           {"sequence_backward", "want /parallel/sequence 2 or more, or /parallel/tensor_sequence true"},
            {"pp_activation", "want /parallel/pipeline 2 or more"},
            {"pp_gradient", "want /parallel/pipeline 2 or more"},
            {"embedding_gradient", "want /parallel/pipeline 2 or more"}}) {
@@ -207,8 +211,8 @@ TEST(SweepPlan, AnIdleClassNamesTheMemberOfItsGroup) {
       plan(R"(, "network": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}, "parallel": {"tensor": 1})");
   ASSERT_EQ(alone.warnings.size(), 1U);
   EXPECT_EQ(alone.warnings[0].warning.message,
-            "no packet is sent, so none is lost: with /parallel/data, /parallel/tensor and /parallel/pipeline 1 no "
-            "traffic class has traffic; want 2 or more in one of them");
+            "no packet is sent, so none is lost: with /parallel/data, /parallel/tensor, /parallel/sequence and "
+            "/parallel/pipeline 1 no traffic class has traffic; want 2 or more in one of them");
 }
 
 TEST(SweepPlan, AMemberOfASweptObjectCanBeSweptToo) {

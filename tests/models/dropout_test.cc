@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <functional>
 #include <set>
@@ -134,6 +135,27 @@ TEST(Dropout, ALargerProbabilityLosesTheSameElementsAndMore) {
   const std::vector<int> few = lost_bits(mask(0.1), 0, 0, 0);
   const std::vector<int> many = lost_bits(mask(0.2), 0, 0, 0);
   for (std::size_t i = 0; i < few.size(); ++i) ASSERT_LE(few[i], many[i]);
+}
+
+// Tokens 1, 2 and 5 of each of three sequences.
+TEST(Dropout, RowsMayBeOfTwoPlacesInASequence) {
+  constexpr std::int64_t kWidth = 70;
+  constexpr std::array<std::int64_t, 3> kPositions = {1, 2, 5};
+  DropoutMask m = mask(0.4);
+  m.length = 3;
+  m.first_position = 1;
+  m.tokens_before_gap = 2;
+  m.gap = 2;
+  const auto values = numbers<double>(1, 9 * kWidth);
+  std::vector<double> dropped(values.size());
+  drop_elements(values.data(), m, 9, kWidth, dropped.data(), Team(2));
+  for (std::int64_t row = 0; row < 9; ++row) {
+    const std::int64_t position = kPositions[static_cast<std::size_t>(row % 3)];
+    for (std::int64_t j = 0; j < kWidth; ++j) {
+      const auto i = static_cast<std::size_t>(row * kWidth + j);
+      ASSERT_EQ(dropped[i], values[i] * factor_of(m, 6 + row / 3, 0, position, j));
+    }
+  }
 }
 
 TEST(Dropout, RowsAreCutWithoutAnEffect) {
@@ -398,9 +420,7 @@ TEST(Dropout, AModelIsThePlainOneWithTheSameMasks) {
   PlainGpt2 plain(config, shape);
   EXPECT_NEAR(loss / plain.loss(values, tokens, targets), 1, 1e-12);
   // Along a direction of each tensor, so that no tensor hides another one.
-  for (const auto& of_tensor : gradients) {
-    const auto& name = of_tensor.first;
-    const auto& gradient = of_tensor.second;
+  for (const auto& [name, gradient] : gradients) {
     Tensors moved = values;
     double slope = 0;
     const auto move = [&](double by) {

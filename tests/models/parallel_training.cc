@@ -19,8 +19,6 @@
 namespace droptest::models {
 namespace {
 
-constexpr int kLength = Training::kLength;
-
 std::shared_ptr<const PipelinePlan> plan_of(const Training& run) {
   auto plan = std::make_shared<PipelinePlan>();
   const PipelineSchedule schedule = schedule_of(run);
@@ -73,20 +71,26 @@ void set_identities(std::span<Parameter<T>> parameters, const std::vector<int>& 
 /// The micro-batches of one data-parallel rank in a step.
 class Batches {
  public:
-  Batches(const Training& run, int data_rank, int step) {
+  Batches(const Training& run, int data_rank, int step) : length_(run.length) {
     for (int m = 0; m < run.micro_batches; ++m) {
-      const int first = (m * run.data + data_rank) * run.sequences * kLength;
+      const int first = (m * run.data + data_rank) * run.sequences * length_;
       tokens_.push_back(part(run, 2 * static_cast<std::uint64_t>(step), first));
       targets_.push_back(part(run, 2 * static_cast<std::uint64_t>(step) + 1, first));
+      documents_.emplace_back();
+      for (int i = first; run.documents && i < first + run.sequences * length_; ++i) {
+        documents_.back().push_back((i % length_ + i / length_) / 4);
+      }
       for (int i = 0; run.ignores && i < static_cast<int>(targets_.back().size()); ++i) {
         const int place = first + i;
-        if (place % 5 == 0 || place < kLength - 1) targets_.back()[static_cast<std::size_t>(i)] = kIgnoredTarget;
+        if (place % 5 == 0 || place < length_ - 1) targets_.back()[static_cast<std::size_t>(i)] = kIgnoredTarget;
       }
     }
     for (std::size_t m = 0; m < tokens_.size(); ++m) {
       const std::int64_t first = (static_cast<std::int64_t>(m) * run.data + data_rank) * run.sequences;
-      all_.push_back(
-          {tokens_[m], targets_[m], {run.sequences, kLength, 0, static_cast<std::uint64_t>(step) + 1, first}});
+      all_.push_back({tokens_[m],
+                      targets_[m],
+                      {run.sequences, length_, 0, static_cast<std::uint64_t>(step) + 1, first},
+                      documents_[m]});
     }
   }
   Batches(const Batches&) = delete;
@@ -94,18 +98,24 @@ class Batches {
 
   const std::vector<MicroBatch>& all() const { return all_; }
   MicroBatch first_sequence() const {
-    return {std::span(tokens_.front()).first(kLength), std::span(targets_.front()).first(kLength), {1, kLength}};
+    const auto length = static_cast<std::size_t>(length_);
+    return {std::span(tokens_.front()).first(length),
+            std::span(targets_.front()).first(length),
+            {1, length_},
+            std::span(documents_.front()).first(documents_.front().empty() ? 0 : length)};
   }
 
  private:
   static std::vector<std::int32_t> part(const Training& run, std::uint64_t stream, int first) {
     const std::vector<std::int32_t> whole =
-        formula_tokens(stream, run.data * run.micro_batches * run.sequences * kLength, run.config.vocabulary);
-    return {whole.begin() + first, whole.begin() + first + run.sequences * kLength};
+        formula_tokens(stream, run.data * run.micro_batches * run.sequences * run.length, run.config.vocabulary);
+    return {whole.begin() + first, whole.begin() + first + run.sequences * run.length};
   }
 
+  int length_;
   std::vector<std::vector<std::int32_t>> tokens_;
   std::vector<std::vector<std::int32_t>> targets_;
+  std::vector<std::vector<std::int32_t>> documents_;
   std::vector<MicroBatch> all_;
 };
 
@@ -138,7 +148,8 @@ SlotOptions memory_of(const Training& run) {
 template <class T>
 TrainingResult train(const Training& run) {
   TrainingResult result;
-  result.of_replica.resize(static_cast<std::size_t>(run.data));
+  const int sequence_ranks = run.config.attention.sequence.ranks();
+  result.of_replica.resize(static_cast<std::size_t>(run.data * sequence_ranks));
   result.most_in_flight.resize(static_cast<std::size_t>(run.pipeline));
   result.tokens.resize(static_cast<std::size_t>(run.pipeline));
   std::mutex mutex;
@@ -146,6 +157,7 @@ TrainingResult train(const Training& run) {
   layout.pipeline = run.pipeline;
   layout.data = run.alone ? 1 : run.data;
   layout.tensor = run.tensor;
+  layout.sequence = sequence_ranks;
   comm::run_ranks(layout.world_size(), kTestTimeout, [&](comm::Communicator& plain) {
     std::optional<comm::LossyCommunicator> lossy;
     if (run.loss_rate > 0 || !run.losses.empty() || run.tensor_loss_rate >= 0) lossy.emplace(plain, losing(run));
@@ -155,13 +167,15 @@ TrainingResult train(const Training& run) {
     comm::Communicator* const shared = groups.group(comm::ParallelDimension::kTensor);
     comm::Communicator& tensor = shared == nullptr ? *alone : *shared;
     ModelRanks ranks;
-    ranks.data.group = groups.group(comm::ParallelDimension::kData);
+    ranks.data.group = groups.gradient_group();
     std::unique_ptr<comm::Communicator> wire;
     if (run.data_wire && ranks.data.group != nullptr) wire = run.data_wire(*ranks.data.group);
     if (wire != nullptr) ranks.data.group = wire.get();
     ranks.data.sharding = run.sharding;
     ranks.data.sharding.micro_batches = run.micro_batches;
     ranks.data_stride = layout.stride(comm::ParallelDimension::kData);
+    ranks.sequence = {groups.group(comm::ParallelDimension::kSequence),
+                      layout.stride(comm::ParallelDimension::kSequence)};
     ranks.pipeline.group = groups.group(comm::ParallelDimension::kPipeline);
     std::unique_ptr<RecordingCommunicator> recorder;
     if (run.records) recorder = std::make_unique<RecordingCommunicator>(*ranks.pipeline.group);
@@ -196,13 +210,15 @@ TrainingResult train(const Training& run) {
     if (lossy) statistics = lossy->collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit);
     model.download(Gpt2::Fields::kValues);
     const std::lock_guard lock(mutex);
-    add_to_whole<T>(run.config, model.template parameters<T>(), tensor, &Parameter<T>::value,
-                    result.of_replica[static_cast<std::size_t>(data_rank)]);
+    add_to_whole<T>(
+        run.config, model.template parameters<T>(), tensor, &Parameter<T>::value,
+        result.of_replica[static_cast<std::size_t>(data_rank * sequence_ranks + groups.coordinates().sequence)]);
     const auto place = static_cast<std::size_t>(groups.coordinates().pipeline);
     result.most_in_flight[place] = model.most_in_flight();
-    if (evaluation != 0 && data_rank == 0) result.evaluation = evaluation;
+    const bool is_first = data_rank == 0 && groups.coordinates().sequence == 0;
+    if (evaluation != 0 && is_first) result.evaluation = evaluation;
     for (const Parameter<T>& parameter : model.template parameters<T>()) {
-      if (parameter.name == "wte.weight" && data_rank == 0 && tensor.rank() == 0)
+      if (parameter.name == "wte.weight" && is_first && tensor.rank() == 0)
         result.tokens[place].assign(parameter.value.begin(), parameter.value.end());
     }
     if (world.rank() != 0) return;
@@ -223,6 +239,7 @@ void expect_equal_to_one_rank(const Training& many, double bound) {
   one.kind = ScheduleKind::kOneForwardOneBackward;
   one.file = nullptr;
   one.layers = {};
+  one.config.attention.sequence = {};
   one.sharding = {};
   one.sequences = many.data * many.micro_batches * many.sequences;
   one.micro_batches = 1;

@@ -22,7 +22,7 @@ namespace droptest::models {
 ShardOptions small_buckets(int zero, ShardOptions::Reduce reduce = ShardOptions::Reduce::kAfterLast);
 
 struct Training {
-  static constexpr int kLength = 9;        ///< tokens of a sequence
+  static constexpr int kLength = 9;
   static constexpr double kMaxNorm = 0.5;  ///< gradients are clipped to it, and are larger
   Gpt2Config config{4, 32, 4, 12, 97};
   int pipeline = 1;
@@ -32,6 +32,8 @@ struct Training {
   int tensor = 1;
   int micro_batches = 1;      ///< of each data-parallel rank
   int sequences = 1;          ///< of a micro-batch
+  int length = kLength;       ///< tokens of a sequence
+  bool documents = false;     ///< a sequence has several, of 4 tokens or fewer
   std::vector<int> layers{};  ///< of each stage; empty: equal numbers
   ShardOptions sharding{};
   bool ignores = false;        ///< targets, more on some ranks than on others

@@ -297,11 +297,10 @@ TEST(LossyOptionsFromJson, KeysAndTypesAreChecked) {
   EXPECT_EQ(error_of(R"({"network": {}, "seed": -1})"),
             "net.json: /seed: got -1, want an integer in [0, 18446744073709551615]");
   EXPECT_EQ(error_of(R"({"network": {}, "time": {}})"), "net.json: /time/link: got nothing, want an object");
-  EXPECT_EQ(
-      error_in_network(R"("classes": {"sequence_forward": {}})"),
-      "net.json: /network/classes/sequence_forward: planned, not built: exchanges of sequence parallelism, forward; "
-      "known keys: dp_gradient, embedding_gradient, outer, parameter_gather, pp_activation, pp_gradient, "
-      "sequence_backward, tp_backward, tp_forward, tp_recomputation");
+  EXPECT_EQ(error_in_network(R"("classes": {"outr": {}})"),
+            "net.json: /network/classes/outr: got an unknown key; did you mean \"outer\"? known keys: dp_gradient, "
+            "embedding_gradient, outer, parameter_gather, pp_activation, pp_gradient, sequence_backward, "
+            "sequence_forward, tp_backward, tp_forward, tp_recomputation");
 }
 
 TEST(LossyOptionsFromJson, ValuesOutOfRangeAreRefused) {

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a GPT-2's attention is, and how ranks share the tokens of its sequences.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/sequence/dilated_attention.h"
+#include "models/sequence/sequence_parts.h"
+
+namespace droptest::models {
+
+/// How the ranks of a sequence group have the tokens, and exchange them.
+struct SequenceLayout {
+  SequenceFactors factors{};
+  /// Consecutive parts, or two chunks on each rank of a ring so that all have equally much work under a causal mask.
+  enum class Order : std::uint8_t { kConsecutive, kZigzag } order = Order::kConsecutive;
+
+  int ranks() const { return factors.ulysses * factors.ring; }
+  SequenceParts parts(std::int64_t length) const;
+};
+
+/// Causal attention.
+struct AttentionOptions {
+  SequenceLayout sequence{};
+  /// Of dilated attention; empty: dense.
+  std::vector<DilatedBranch> branches{};
+  BranchGradient gradient = BranchGradient::kExact;
+  /// Whether batches say which document each token belongs to.
+  enum class Within : std::uint8_t { kSequence, kDocument } within = Within::kSequence;
+
+  /// Whether attention is StatefulAttention.
+  bool is_stateful() const { return sequence.ranks() > 1 || !branches.empty() || within == Within::kDocument; }
+};
+
+/// Throws: ConfigError for factors below 1, fewer `heads` of a tensor-parallel rank than Ulysses ranks, and dilated
+/// attention over ranks that are not a ring of consecutive parts or with branches that do not fit.
+void validate(const AttentionOptions& options, int heads);
+
+}  // namespace droptest::models
