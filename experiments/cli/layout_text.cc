@@ -164,7 +164,7 @@ std::string layout_text(const json& plan) {
   ranks[0].insert(ranks[0].end(), used.begin(), used.end());
   ranks[0].insert(ranks[0].end(), {"blocks", "parameters", "updated"});
   for (const std::string& name : used) ranks[0].push_back(name + " neighbours");
-  const json& sequence = plan.at("sequence");
+  const json sequence = plan.value("sequence", json());
   if (!sequence.is_null()) ranks[0].insert(ranks[0].end(), {"tokens", "forward", "backward"});
   for (const json& rank : plan.at("ranks")) {
     std::vector<std::string>& row = ranks.emplace_back();

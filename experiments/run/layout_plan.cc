@@ -304,10 +304,9 @@ json buckets_json(const Parts& parts) {
   return list;
 }
 
-/// Null for one sequence rank. Bytes that each rank of the first replica and tensor-parallel rank sends in one block's
+/// Bytes that each rank of the first replica and tensor-parallel rank sends in one block's
 /// attention of a micro-batch.
 json sequence_json(const RunConfig& config) {
-  if (config.parallel.sequence == 1) return nullptr;
   const models::SequenceLayout& layout = config.model.attention.sequence;
   const models::IndexRange heads = models::gpt2_part(config.model, config.parallel.tensor, 0).heads;
   const models::AttentionShape whole{config.training.batch_sequences, config.training.sequence_tokens,
@@ -363,10 +362,12 @@ json layout_plan(const RunConfig& config) {
   layout["order"] = std::move(order);
   layout["zero"] = config.sharding.zero;
   layout["world_size"] = config.parallel.world_size();
-  return {{"layout", std::move(layout)},        {"groups", groups_json(config.parallel)},
-          {"ranks", ranks_json(config, parts)}, {"tensors", tensors_json(config, parts)},
-          {"layers", layers_json(config)},      {"buckets", buckets_json(parts)},
-          {"sequence", sequence_json(config)},  {"schedule", schedule_json(config)}};
+  json plan = {{"layout", std::move(layout)},        {"groups", groups_json(config.parallel)},
+               {"ranks", ranks_json(config, parts)}, {"tensors", tensors_json(config, parts)},
+               {"layers", layers_json(config)},      {"buckets", buckets_json(parts)},
+               {"schedule", schedule_json(config)}};
+  if (config.parallel.sequence > 1) plan["sequence"] = sequence_json(config);
+  return plan;
 }
 
 std::string check_shapes(const RunConfig& config) {

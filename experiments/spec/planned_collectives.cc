@@ -55,7 +55,8 @@ std::uint64_t blocks_computed_again(const RunConfig& config) {
 /// Tokens of a micro-batch on each sequence rank.
 std::vector<std::uint64_t> tokens_of_ranks(const RunConfig& config) {
   std::vector<std::uint64_t> tokens;
-  for (const std::int64_t length : config.model.attention.sequence.parts(config.training.sequence_tokens).lengths()) {
+  const models::SequenceParts parts = config.model.attention.sequence.parts(config.training.sequence_tokens);
+  for (const std::int64_t length : parts.lengths()) {
     tokens.push_back(static_cast<std::uint64_t>(config.training.batch_sequences * length));
   }
   return tokens;
