@@ -9,6 +9,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/run_ranks.h"
@@ -105,6 +106,28 @@ TEST(ParallelGroups, HaveTheRanksThatDifferInOneCoordinate) {
         }
       }
     });
+  }
+}
+
+TEST(ParallelGroups, GradientsAreThoseOfDataAndSequenceRanks) {
+  for (const ParallelOrder& order : {kDefaultOrder, kMegatronOrder}) {
+    for (const auto& ranks : {std::pair(2, 3), std::pair(1, 3), std::pair(2, 1), std::pair(1, 1)}) {
+      const ParallelLayout layout({ranks.first, ranks.second, 1, 2}, order);
+      EXPECT_EQ(layout.gradient_ranks(), ranks.first * ranks.second);
+      run_ranks(layout.world_size(), kTimeout, [&](Communicator& world) {
+        const ParallelGroups groups(layout, world);
+        const Communicator* const group = groups.gradient_group();
+        ASSERT_EQ(group == nullptr, layout.gradient_ranks() == 1);
+        if (group == nullptr) return;
+        ASSERT_EQ(group->world_size(), layout.gradient_ranks());
+        EXPECT_EQ(group->rank(), layout.gradient_rank(groups.coordinates()));
+        for (int r = 0; r < group->world_size(); ++r) {
+          const ParallelNumbers there = layout.coordinates(group->world_rank(r));
+          EXPECT_EQ(layout.gradient_rank(there), r);
+          EXPECT_EQ(there.tensor, groups.coordinates().tensor);
+        }
+      });
+    }
   }
 }
 

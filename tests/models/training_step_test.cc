@@ -236,6 +236,19 @@ TEST(TrainingStep, ReplicasHaveOneNormOrEachItsOwn) {
   }
 }
 
+// Rank = sequence + 2 tensor + 4 data: each (data, sequence) has the squares of its two tensor-parallel ranks.
+TEST(TrainingStep, SequenceRanksHaveNormsOfTheirOwn) {
+  UpdateRule rule{.data_ranks = 2, .data_stride = 4, .sequence_ranks = 2, .sequence_stride = 1};
+  rule.norm = UpdateRule::Norm::kOwn;
+  const std::vector<RankNumbers> ranks = {{1, 1}, {1, 2}, {1, 4}, {1, 8}, {1, 16}, {1, 32}, {1, 64}, {1, 128}};
+  const std::vector<double> squares = {5, 10, 5, 10, 80, 160, 80, 160};
+  for (int rank = 0; rank < 8; ++rank) {
+    EXPECT_EQ(decide_update(ranks, rank, rule).gradient_norm, std::sqrt(squares[static_cast<std::size_t>(rank)]));
+  }
+  rule.norm = UpdateRule::Norm::kAgreed;
+  EXPECT_EQ(decide_update(ranks, 3, rule).gradient_norm, std::sqrt(255.0 / 4));
+}
+
 TEST(TrainingStep, IsSkippedWhereLossOrNormIsNotFinite) {
   const double infinity = std::numeric_limits<double>::infinity();
   const auto decided = [](double loss, double squares) {
