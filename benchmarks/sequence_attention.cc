@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of long sequences, in turns: one rank dense, in chunks and dilated, and four ranks as a ring, a zigzag ring
+// and by Ulysses. Prints one JSON object: milliseconds of a forward and a backward pass, and the memory that a pass
+// adds to the process beside its formula.
+#include <malloc.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "comm/run_ranks.h"
+#include "models/sequence/chunked_attention.h"
+#include "models/sequence/dilated_attention.h"
+#include "models/sequence/sequence_attention.h"
+
+namespace droptest::models {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Floats = std::vector<float>;
+using nlohmann::ordered_json;
+
+struct Options {
+  std::vector<std::int64_t> contexts = {256, 1024, 4096, 16384};
+  std::int64_t heads = 4;
+  std::int64_t width = 64;
+  std::int64_t chunk = 512;
+  int threads = 2;
+  int ranks = 4;
+  int rounds = 3;
+  std::string folder;
+};
+
+/// One rank's tensors of a pass. Memory: touched, so that passes add none for them.
+struct Tensors {
+  explicit Tensors(const HeadShape& of) : shape(of) {
+    double first = 0;
+    for (Floats* elems : {&queries, &keys, &values, &output, &grad_output, &grad_queries, &grad_keys, &grad_values}) {
+      elems->resize(shape.elems());
+      ++first;
+      for (std::size_t i = 0; i < elems->size(); ++i) {
+        (*elems)[i] = static_cast<float>(std::sin(first * static_cast<double>(i + 1)));
+      }
+    }
+  }
+  HeadView<float> view(Floats& elems) const {
+    return view_of("tensor", std::span(elems), shape, TokenLayout::kBatchFirst);
+  }
+  AttentionGradients<float> gradients() { return {view(grad_queries), view(grad_keys), view(grad_values)}; }
+
+  HeadShape shape;
+  Floats queries, keys, values, output, grad_output, grad_queries, grad_keys, grad_values;
+};
+
+/// Bytes in memory of this process: those of `field` in /proc/self/status.
+std::int64_t resident_bytes(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(field + ":")) return std::stoll(line.substr(field.size() + 1)) * 1024;
+  }
+  throw std::runtime_error("/proc/self/status: no " + field);
+}
+
+/// The most memory since its making, above that at its making.
+class PeakMemory {
+ public:
+  PeakMemory() {
+    ::malloc_trim(0);
+    std::ofstream("/proc/self/clear_refs") << "5";
+    before_ = resident_bytes("VmRSS");
+  }
+  std::int64_t bytes() const { return resident_bytes("VmHWM") - before_; }
+
+ private:
+  std::int64_t before_;
+};
+
+double milliseconds(const std::function<void()>& work) {
+  const Clock::time_point begin = Clock::now();
+  work();
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+struct Measured {
+  double forward_ms = 0;
+  double backward_ms = 0;
+  std::int64_t peak_bytes = 0;
+  std::uint64_t formula_bytes = 0;  ///< 0: of several ranks in one process
+};
+
+Measured dense(const Options& options, std::int64_t context) {
+  Tensors t({1, context, options.heads, options.width});
+  const Team team(options.threads);
+  const PeakMemory peak;
+  SequenceAttention<float> attention(nullptr, {}, options.heads);
+  const SequenceParts parts = SequenceParts::even(context, 1);
+  const AttentionMask mask(Causality::kCausal);
+  SavedAttention<float> saved;
+  Measured result;
+  result.forward_ms = milliseconds([&] {
+    attention.forward({parts, mask, 0}, t.view(t.queries), t.view(t.keys), t.view(t.values), t.view(t.output), saved,
+                      team);
+  });
+  result.backward_ms = milliseconds([&] {
+    attention.backward({parts, mask, 0}, t.view(t.grad_output), saved, t.gradients(), team);
+  });
+  result.peak_bytes = peak.bytes();
+  // Saved activations, and a gradient of each of output, queries, keys and values.
+  result.formula_bytes = sizeof(float) * (attention.saved_elems(parts, 1, options.width) + 4 * t.shape.elems());
+  return result;
+}
+
+/// One chunk's tensors stand for those of all chunks, as a caller has them who computes them chunk by chunk.
+Measured chunked(const Options& options, std::int64_t context) {
+  const HeadShape shape{1, context, options.heads, options.width};
+  Tensors t({1, std::min(options.chunk, context), options.heads, options.width});
+  Floats log_sum_exp(static_cast<std::size_t>(t.shape.tokens * options.heads));
+  const Team team(options.threads);
+  const PeakMemory peak;
+  OffloadFile file(make_offload_file(options.folder));
+  ChunkedAttention<float> attention(shape, {{0, context, 0}}, options.chunk, file);
+  const AttentionMask mask(Causality::kCausal);
+  Measured result;
+  result.forward_ms = milliseconds([&] {
+    for (int chunk = 0; chunk < attention.chunks(); ++chunk) {
+      attention.put(chunk, t.view(t.keys), t.view(t.values));
+      attention.forward(chunk, t.view(t.queries), mask, t.view(t.output), log_sum_exp, team);
+    }
+  });
+  result.backward_ms = milliseconds([&] {
+    for (int chunk = attention.chunks() - 1; chunk >= 0; --chunk) {
+      attention.backward(chunk, t.view(t.queries), mask, {t.view(t.output), log_sum_exp, t.view(t.grad_output)},
+                         t.view(t.grad_queries), team);
+      attention.take_gradients(chunk, t.view(t.grad_keys), t.view(t.grad_values));
+    }
+  });
+  result.peak_bytes = peak.bytes();
+  result.formula_bytes = attention.backward_bytes(options.threads);
+  return result;
+}
+
+/// LongNet's geometric branches: segments of 256, 1,024, ... tokens with the dilations 1, 4, ...
+std::vector<DilatedBranch> branches_of(std::int64_t context) {
+  std::vector<DilatedBranch> branches;
+  for (std::int64_t segment = 256, dilation = 1; segment <= context; segment *= 4, dilation *= 4) {
+    branches.push_back({segment, dilation});
+  }
+  if (branches.empty()) branches.push_back({context, 1});
+  return branches;
+}
+
+Measured dilated(const Options& options, std::int64_t context) {
+  Tensors t({1, context, options.heads, options.width});
+  const Team team(options.threads);
+  const PeakMemory peak;
+  DilatedAttention<float> attention(nullptr, {.branches = branches_of(context)}, options.heads);
+  const SequenceParts parts = SequenceParts::even(context, 1);
+  const AttentionMask mask(Causality::kCausal);
+  SavedDilatedAttention<float> saved;
+  Measured result;
+  result.forward_ms = milliseconds([&] {
+    attention.forward({parts, mask, 0}, t.view(t.queries), t.view(t.keys), t.view(t.values), t.view(t.output), saved,
+                      team);
+  });
+  result.backward_ms = milliseconds([&] {
+    attention.backward({parts, mask, 0}, t.view(t.grad_output), saved, t.gradients(), team);
+  });
+  result.peak_bytes = peak.bytes();
+  // Queries, keys, values and output as saved, and log_sum_exp.
+  result.formula_bytes = sizeof(float) * (4 * t.shape.elems() + static_cast<std::uint64_t>(context * options.heads));
+  return result;
+}
+
+/// Each rank a thread with its part. Times are of all ranks, from barrier to barrier.
+Measured over_ranks(const Options& options, std::int64_t context, const SequenceFactors& factors, bool zigzag) {
+  Measured result;
+  const PeakMemory peak;
+  comm::run_ranks(options.ranks, std::chrono::minutes(10), [&](comm::Communicator& group) {
+    const SequenceParts parts = zigzag ? SequenceParts::zigzag(context, factors.ring, factors.ulysses)
+                                       : SequenceParts::even(context, options.ranks);
+    Tensors t({1, parts.length_of(group.rank()), options.heads, options.width});
+    const Team team(1);
+    SequenceAttention<float> attention(&group, factors, options.heads);
+    const AttentionMask mask(Causality::kCausal);
+    SavedAttention<float> saved;
+    const auto timed = [&](const std::function<void()>& work) {
+      group.barrier({.name = "turn"});
+      return milliseconds([&] {
+        work();
+        group.barrier({.name = "turn"});
+      });
+    };
+    const double forward = timed([&] {
+      attention.forward({parts, mask, 0}, t.view(t.queries), t.view(t.keys), t.view(t.values), t.view(t.output), saved,
+                        team);
+    });
+    const double backward = timed([&] {
+      attention.backward({parts, mask, 0}, t.view(t.grad_output), saved, t.gradients(), team);
+    });
+    if (group.rank() != 0) return;
+    result.forward_ms = forward;
+    result.backward_ms = backward;
+  });
+  result.peak_bytes = peak.bytes();
+  return result;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+ordered_json measure(const Options& options) {
+  const std::vector<std::pair<std::string, std::function<Measured(std::int64_t)>>> contestants = {
+      {"dense", [&](std::int64_t context) { return dense(options, context); }},
+      {"chunked", [&](std::int64_t context) { return chunked(options, context); }},
+      {"dilated", [&](std::int64_t context) { return dilated(options, context); }},
+      {"ring",
+       [&](std::int64_t context) {
+         return over_ranks(options, context, {1, options.ranks}, false);
+       }},
+      {"zigzag",
+       [&](std::int64_t context) {
+         return over_ranks(options, context, {1, options.ranks}, true);
+       }},
+      {"ulysses",
+       [&](std::int64_t context) {
+         return over_ranks(options, context, {options.ranks, 1}, false);
+       }},
+  };
+  ordered_json rows = ordered_json::array();
+  for (const std::int64_t context : options.contexts) {
+    std::map<std::string, std::vector<Measured>> all;
+    for (int round = 0; round <= options.rounds; ++round) {
+      for (const auto& [name, run] : contestants) {
+        const Measured measured = run(context);
+        if (round > 0) all[name].push_back(measured);  // the first one warms up
+      }
+    }
+    for (const auto& [name, run] : contestants) {
+      const std::vector<Measured>& of = all[name];
+      const auto median_of = [&](const std::vector<Measured>& of_name, auto member) {
+        std::vector<double> values;
+        for (const Measured& m : of_name) values.push_back(static_cast<double>(m.*member));
+        return median(values);
+      };
+      std::vector<double> ratios;
+      for (std::size_t round = 0; round < of.size(); ++round) {
+        const Measured& one = all["dense"][round];
+        ratios.push_back((of[round].forward_ms + of[round].backward_ms) / (one.forward_ms + one.backward_ms));
+      }
+      ordered_json row = {{"context", context},
+                          {"attention", name},
+                          {"forward_ms", median_of(of, &Measured::forward_ms)},
+                          {"backward_ms", median_of(of, &Measured::backward_ms)},
+                          {"time_over_dense", median(ratios)},
+                          {"peak_bytes", median_of(of, &Measured::peak_bytes)}};
+      if (of[0].formula_bytes > 0) row["formula_bytes"] = of[0].formula_bytes;
+      rows.push_back(row);
+    }
+  }
+  return {{"heads", options.heads},
+          {"width", options.width},
+          {"chunk_tokens", options.chunk},
+          {"threads", options.threads},
+          {"ranks", options.ranks},
+          {"rounds", options.rounds},
+          {"rows", rows}};
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  CLI::App app("Attention of long sequences: time and memory of one rank and of several.");
+  app.add_option("--contexts", options.contexts, "tokens of a sequence")->delimiter(',')->check(CLI::PositiveNumber);
+  app.add_option("--heads", options.heads)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--width", options.width, "of a head")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--chunk", options.chunk, "tokens of a chunk")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--threads", options.threads, "of the one rank")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--ranks", options.ranks, "with a thread each")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--rounds", options.rounds, "after one that is not counted")->check(CLI::PositiveNumber);
+  app.add_option("--folder", options.folder, "for the chunks' file");
+  CLI11_PARSE(app, argc, argv);
+  std::cout << measure(options).dump(1) << "\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace droptest::models
+
+int main(int argc, char** argv) { return droptest::models::run(argc, argv); }
