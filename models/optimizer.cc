@@ -105,6 +105,12 @@ void Optimizer::reset() {
   if (!second_moments_.is_empty()) ops_.zero(second_moments_.all());
 }
 
+void Optimizer::release() {
+  ops_.synchronize();
+  first_moments_ = {};
+  second_moments_ = {};
+}
+
 void Optimizer::visit_state(StateVisitor& visitor) {
   visitor.number("steps", step_);
   if (has_offloaded_moments()) {

@@ -43,6 +43,8 @@ class Optimizer {
   void step_as_decided(double learning_rate);
   /// The next update is the first one again, with moments of zero.
   void reset();
+  /// No update follows: frees the moments in memory.
+  void release();
   /// The last step_as_decided() was one that is skipped: it does not count.
   void take_back_step() { --step_; }
   void visit_state(StateVisitor& visitor);

@@ -621,8 +621,10 @@ class Trainer {
                                                           ? comm::LossyCommunicator::LinkDetail::kInclude
                                                           : comm::LossyCommunicator::LinkDetail::kOmit);
     if (config_.record.weights == RecordConfig::Weights::kFinal) {
+      model_.end_training();
       outcome_.weights =
           models::gather_gpt2_weights(config_.model, model_.parameters(), tensor_group_, pipeline_group());
+      outcome_.memory.note_process(outcome_.steps);
     }
     if (!last_losses_.empty()) {
       outcome_.train_final_loss =

@@ -60,6 +60,8 @@ class TrainingModel {
   void release_parameters() { model_.release_copies(); }
   /// Optimizer::reset().
   void reset_optimizer() { model_.reset_optimizer(); }
+  /// Gpt2::end_training().
+  void end_training() { model_.end_training(); }
   /// Calls `passed(layer)` whenever a backward pass has gone through a block, or with kOutsideOfBlocks at its end.
   void set_backward_passed(std::function<void(int)> passed) { model_.set_gradient_ready(std::move(passed)); }
   /// TrainingStep::set_computed().

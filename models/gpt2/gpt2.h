@@ -140,6 +140,11 @@ class Gpt2 {
   void gather_values() { store_.gather_values(); }
   /// Optimizer::reset().
   void reset_optimizer() { optimizer_.reset(); }
+  /// No step follows: frees gradients and moments, so that there is room for a copy of the weights.
+  void end_training() {
+    optimizer_.release();
+    store_.release_gradients();
+  }
   /// Ranks whose gradients are averaged: replicas x sequence ranks.
   int data_ranks() const { return ranks_.data.ranks(); }
   /// Targets of this rank's tokens that are not ignored.

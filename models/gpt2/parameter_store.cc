@@ -183,8 +183,9 @@ std::span<std::byte> ParameterStore::copy_of(Copied arena) {
 template <class T>
 void ParameterStore::make_host_parameters() {
   const comm::Tensor values(types_.parameters, copies_are_apart() ? copy_of(kValueCopies) : values_.all().bytes);
-  const comm::Tensor gradients(types_.parameters,
-                               ops_.stream() != nullptr ? copy_of(kGradientCopies) : gradients_.all().bytes);
+  const bool shows_gradients = !gradients_.is_empty() && gradients_.holds() == Holds::kAll;
+  const comm::Tensor gradients(types_.parameters, shows_gradients && ops_.stream() != nullptr ? copy_of(kGradientCopies)
+                                                                                              : gradients_.all().bytes);
   std::vector<Parameter<T>> parameters;
   for (std::size_t i = 0; i < tensors().size(); ++i) {
     const Gpt2Tensor& tensor = tensors()[i];
@@ -194,7 +195,7 @@ void ParameterStore::make_host_parameters() {
           .template as<T>();
     };
     parameters.push_back({tensor.name, tensor.group, tensor.slice.local_shape(), tensor.placement, tensor.decay,
-                          part(values), gradients_.holds() == Holds::kAll ? part(gradients) : std::span<T>()});
+                          part(values), shows_gradients ? part(gradients) : std::span<T>()});
   }
   host_ = std::move(parameters);
 }
@@ -227,7 +228,8 @@ void ParameterStore::download(Fields fields) {
   } else {
     ops_.copy_to_host(values_.all(), copy_of(kValueCopies));
   }
-  if (fields == Fields::kValuesAndGradients && ops_.stream() != nullptr && gradients_.holds() == Holds::kAll) {
+  if (fields == Fields::kValuesAndGradients && ops_.stream() != nullptr && !gradients_.is_empty() &&
+      gradients_.holds() == Holds::kAll) {
     ops_.copy_to_host(gradients_.all(), copy_of(kGradientCopies));
   }
   ops_.synchronize();
@@ -250,6 +252,13 @@ void ParameterStore::upload_values() {
     if (!rounded_.is_empty()) ops_.convert(values_.all(), rounded_.all());
   }
   ops_.synchronize();
+}
+
+void ParameterStore::release_gradients() {
+  ops_.synchronize();
+  gradients_ = {};
+  copies_[kGradientCopies] = {};
+  host_ = {};
 }
 
 void ParameterStore::release_copies() {

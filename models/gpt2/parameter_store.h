@@ -121,6 +121,8 @@ class ParameterStore {
   /// offloaded values end here: host() makes new ones.
   void upload_values();
 
+  /// No backward pass follows: frees all gradients. host() shows none from then on.
+  void release_gradients();
   /// Frees the copies of offloaded values, which host() makes anew; other copies stay.
   void release_copies();
 

@@ -90,6 +90,7 @@ def test_the_build_is_read_from_its_folder(tmp_path):
         (("scaling.py", "--widths", "100"), "--widths: got 100, want multiples of 64"),
         (("scaling.py", "--ranks", "3"), "--ranks: got 3, want some of 1, 2, 4, 8"),
         (("scaling.py", "--lengths", "x"), "got x, want integers of at least 1"),
+        (("memory_strategies.py", "--binary", "x", "--largest", "20"), "got 20, want a number with MiB or GiB"),
         (("sweep_throughput.py", "--text", "/nowhere"), "/nowhere: no such file; ./scripts/prepare-corpus makes it"),
     ],
 )

@@ -173,6 +173,20 @@ TEST(Offload, ShowsTheSameStateAndTakesIt) {
       model.visit_state(state);
       return state;
     };
+    const auto expect_weights_alone = [&](Gpt2& model, Elements& want) {
+      const double loss = model.evaluate(tokens, targets, {2, 12});
+      model.end_training();
+      EXPECT_EQ(model.memory_use().gradients, 0U);
+      EXPECT_EQ(model.memory_use().optimizer, 0U);
+      model.download(Gpt2::Fields::kValuesAndGradients);
+      const std::span<Parameter<float>> parameters = model.parameters<float>();
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        EXPECT_TRUE(parameters[i].gradient.empty());
+        const std::map<std::uint64_t, float>& values = want.values.at("values/" + std::to_string(i));
+        for (const auto& [element, value] : values) ASSERT_EQ(parameters[i].value[element], value);
+      }
+      EXPECT_EQ(model.evaluate(tokens, targets, {2, 12}), loss);
+    };
     const auto plain = make(nullptr);
     for (Parameter<float>& parameter : plain->parameters<float>()) {
       for (std::size_t i = 0; i < parameter.value.size(); ++i)
@@ -201,7 +215,9 @@ TEST(Offload, ShowsTheSameStateAndTakesIt) {
         if (field.starts_with("values")) continue;
         for (const auto& [element, value] : values) ASSERT_EQ(value, 0) << field << " " << element;
       }
+      expect_weights_alone(*model, after);
     }
+    expect_weights_alone(*plain, after);
   });
 }
 
