@@ -53,8 +53,13 @@ bool is_none(const json& loss) { return loss["model"] == "none"; }
 class NetworkResolver {
  public:
   NetworkResolver(const std::string& where, int world_size, NetworkUse use, const json& time,
-                  std::optional<sim::TrafficClass> scattered)
-      : where_(where), world_size_(world_size), use_(use), time_(time), scattered_(scattered) {}
+                  std::optional<sim::TrafficClass> scattered, std::optional<sim::TrafficClass> with_quorum)
+      : where_(where),
+        world_size_(world_size),
+        use_(use),
+        time_(time),
+        scattered_(scattered),
+        with_quorum_(with_quorum) {}
 
   void add(sim::TrafficClass traffic_class, const json& all, ResolvedNetwork& result) {
     const std::string name(sim::traffic_class_name(traffic_class));
@@ -368,7 +373,9 @@ class NetworkResolver {
     network.links = make_links(half, name);
     if (is_none(half["loss"]) && network.links.empty()) {
       // Nothing is ever missing: a fill without effect is not part of the run's identity.
-      if (use_ != NetworkUse::kDeadline || is_message_class(class_)) half["fill"] = "zero";
+      const bool has_quorum = with_quorum_ == class_ && name == name_of(sim::Half::kReduce);
+      const bool may_be_late = has_quorum || (use_ == NetworkUse::kDeadline && !is_message_class(class_));
+      if (!may_be_late) half["fill"] = "zero";
       half.erase("recovery");
       half.erase("selection");
       network.fill = fill_from_name(half["fill"].get<std::string>());
@@ -524,6 +531,7 @@ class NetworkResolver {
   NetworkUse use_;
   const json& time_;  ///< null: no clock
   std::optional<sim::TrafficClass> scattered_;
+  std::optional<sim::TrafficClass> with_quorum_;
   std::uint64_t payload_bytes_ = 0;  ///< of the current class
   std::vector<std::string> errors_;
   std::map<std::string, Made> processes_;
@@ -542,11 +550,12 @@ NetworkUse network_use(const json& time) {
 
 ResolvedNetwork resolve_network(const json& network, const std::vector<sim::TrafficClass>& in_use, std::uint64_t seed,
                                 const std::string& where, int world_size, NetworkUse use, const json& time,
-                                std::optional<sim::TrafficClass> scattered) {
+                                std::optional<sim::TrafficClass> scattered,
+                                std::optional<sim::TrafficClass> with_quorum) {
   ResolvedNetwork result;
   result.classes = json::object();
   result.network.seed = seed;
-  NetworkResolver resolver(where, world_size, use, time, scattered);
+  NetworkResolver resolver(where, world_size, use, time, scattered, with_quorum);
   for (const sim::TrafficClass traffic_class : in_use) resolver.add(traffic_class, network, result);
   result.errors = resolver.take_errors();
   return result;

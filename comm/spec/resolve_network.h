@@ -38,10 +38,11 @@ struct ResolvedNetwork {
 /// `time` is the spec's section with defaults, or null. Processes that depend on time take the time of a packet from
 /// its links, and without it from their own parameters.
 /// `scattered`: a class with reduce-scatters alone, which have no gather half but on paths with groups and on
-/// halving_doubling.
+/// halving_doubling. `with_quorum`: a class whose messages can be late without a deadline.
 ResolvedNetwork resolve_network(const nlohmann::json& network, const std::vector<sim::TrafficClass>& in_use,
                                 std::uint64_t seed, const std::string& where, int world_size,
                                 NetworkUse use = NetworkUse::kLossOnly, const nlohmann::json& time = {},
-                                std::optional<sim::TrafficClass> scattered = {});
+                                std::optional<sim::TrafficClass> scattered = {},
+                                std::optional<sim::TrafficClass> with_quorum = {});
 
 }  // namespace droptest::comm

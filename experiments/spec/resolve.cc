@@ -117,6 +117,7 @@ class Resolver {
     check_alerts();
     check_profile();
     resolve_time_section();
+    if (errors_.empty()) resolve_quorum(full_, where_, config_, errors_);
     check_repetitions();
     comm::require_none(errors_);
     ResolvedRun run;
@@ -359,9 +360,10 @@ class Resolver {
       choose_paths(network, classes_in_use(config_), config_, time, where_, errors_);
       if (!errors_.empty()) return;
     }
-    comm::ResolvedNetwork resolved = comm::resolve_network(network, classes_in_use(config_), config_.seeds.network,
-                                                           where_, errors_.empty() ? config_.parallel.world_size() : 1,
-                                                           comm::network_use(time), time, scattered_class(config_));
+    comm::ResolvedNetwork resolved =
+        comm::resolve_network(network, classes_in_use(config_), config_.seeds.network, where_,
+                              errors_.empty() ? config_.parallel.world_size() : 1, comm::network_use(time), time,
+                              scattered_class(config_), class_with_quorum(full_));
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);
