@@ -48,12 +48,20 @@ TEST(OuterSection, RefusesWhatHasNoMeaning) {
               HasSubstr("/network/classes/outer/recovery"));
 }
 
+TEST(OuterSection, AveragesHaveNoRates) {
+  const ResolvedRun run = resolved(kWorkers, {"/outer/optimizer=average", "/outer/learning_rate=0.5"});
+  EXPECT_FALSE(run.spec["outer"].contains("learning_rate"));
+  EXPECT_FALSE(run.spec["outer"].contains("momentum"));
+  EXPECT_EQ(run.run_id, resolved(kWorkers, {"/outer/optimizer=average"}).run_id);
+  EXPECT_EQ(resolve(run.spec, "again").run_id, run.run_id);
+}
+
 TEST(OuterSection, AQuorumNeedsAClock) {
   EXPECT_THAT(refusal({"/outer/quorum=2"}),
               HasSubstr("/outer/quorum: got a quorum of 2 messages without a clock, so that no message has a time"));
   EXPECT_THAT(refusal({"/outer/quorum=4", kTime}), HasSubstr("/outer/quorum: got 4, want at most /parallel/data 3"));
   EXPECT_THAT(refusal({"/outer/grace_seconds=1", kTime}),
-              HasSubstr("/outer/grace_seconds: got 1 without /outer/quorum, want both"));
+              HasSubstr("/outer/grace_seconds: got 1.0 without /outer/quorum, want both"));
   EXPECT_THAT(refusal({"/outer/quorum=2", kTime, "/time/compute_milliseconds=measured"}),
               HasSubstr("/outer/quorum: got a quorum of 2 messages with measured compute time"));
   EXPECT_THAT(refusal({"/outer/quorum=2", kTime, "/time/deadline_microseconds=5"}), HasSubstr("with a deadline"));
@@ -140,7 +148,9 @@ TEST(OuterRun, TakesTheTimeOfItsQuorum) {
     EXPECT_NEAR(got.outcome.time->seconds, *std::ranges::max_element(clocks), 1e-9) << quorum;
     EXPECT_EQ(got.outcome.time->late, late) << quorum;
     EXPECT_EQ(late > 0, quorum < 3);
-    if (quorum == 3) EXPECT_EQ(trace_of(got), trace_of(train_locally(without, tiny_corpus())));
+    if (quorum == 3) {
+      EXPECT_EQ(trace_of(got), trace_of(train_locally(without, tiny_corpus())));
+    }
   }
 }
 
