@@ -164,7 +164,7 @@ void OuterStep::Fragment::visit_state(sim::StateVisitor& visitor) {
 }
 
 void OuterStep::visit_state(sim::StateVisitor& visitor) {
-  for (Fragment& fragment : fragments_) fragment.visit_state(visitor);
+  for (Fragment& fragment : fragments_) visit_value(visitor, fragment);
 }
 
 }  // namespace droptest::models
