@@ -18,7 +18,7 @@ import machine
 from program_runs import machine_meanwhile, say
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = ("parameters", "gradients", "optimizer", "activations", "offload_buffers", "collectives", "loss_layer")
+KINDS = ("parameters", "gradients", "optimizer", "activations", "offload_buffers", "collectives", "loss_layer", "outer")
 ALLOCATOR_SHARE = 0.05
 PROCESS_SHARE, PROCESS_BYTES = 0.05, 100e6
 

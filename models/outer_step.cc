@@ -41,6 +41,20 @@ std::vector<OuterFragment> outer_fragments(const OuterOptions& options, std::spa
   return fragments;
 }
 
+std::uint64_t outer_bytes(const OuterOptions& options, std::uint64_t elems) {
+  if (!options.is_on()) return 0;
+  const std::uint64_t vectors = options.optimizer == OuterOptimizer::kAverage ? 3 : 4;
+  return vectors * elems * sizeof(float);
+}
+
+std::uint64_t OuterStep::bytes() const {
+  std::size_t elems = 0;
+  for (const Fragment& of : fragments_) {
+    elems += of.reference.size() + of.momentum.size() + of.sent.size() + of.mean.size();
+  }
+  return elems * sizeof(float);
+}
+
 OuterStep::OuterStep(const OuterOptions& options, comm::Communicator& workers,
                      std::span<const Parameter<float>> parameters)
     : options_(options), workers_(workers) {
@@ -150,7 +164,7 @@ void OuterStep::Fragment::visit_state(sim::StateVisitor& visitor) {
 }
 
 void OuterStep::visit_state(sim::StateVisitor& visitor) {
-  for (Fragment& fragment : fragments_) fragment.visit_state(visitor);
+  for (Fragment& fragment : fragments_) visit_value(visitor, fragment);
 }
 
 }  // namespace droptest::models

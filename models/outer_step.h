@@ -51,6 +51,10 @@ struct OuterFragment {
 /// fragments.
 std::vector<OuterFragment> outer_fragments(const OuterOptions& options, std::span<const std::uint64_t> tensor_elems);
 
+/// Bytes that a rank with so many elements takes for outer steps from the first one on: references, momentum, messages
+/// and their means.
+std::uint64_t outer_bytes(const OuterOptions& options, std::uint64_t elems);
+
 /// The outer steps of one worker's rank. A fragment is one message of class `outer`, a mean over the workers. Elements
 /// that are no mean for a worker (Message::lost) skip the step: the worker goes on from its own weights, with its
 /// reference and momentum as they were, so that the next difference has all that it has learned since.
@@ -75,6 +79,8 @@ class OuterStep {
   void settle();
   /// The state, not while messages are under way.
   void visit_state(sim::StateVisitor& visitor);
+  /// Memory of all fragments now.
+  std::uint64_t bytes() const;
 
  private:
   struct Fragment {

@@ -42,7 +42,7 @@ std::optional<MissingRate> missing_rate(const HalfNetwork& half, const std::vect
 ExpectedAllReduce expected_all_reduce(const ClassNetwork& network, int ranks, Inputs inputs, std::uint64_t elements,
                                       std::uint64_t element_bytes, ReduceOp op) {
   LossyAllReduce all_reduce = all_reduce_case(network, ranks, inputs, op);
-  const bool feeds_back = network.recovery.error_feedback == ClassRecovery::ErrorFeedback::kOn;
+  const bool feeds_back = network.recovery.error_feedback != ClassRecovery::ErrorFeedback::kOff;
   if (ranks > 1 && (network.reduce.recovery != nullptr || network.gather.recovery != nullptr)) {
     const std::vector<std::uint64_t> messages = path_entry(network.path).route == Route::kAggregated
                                                     ? std::vector<std::uint64_t>{elements}

@@ -111,6 +111,7 @@ void LossyCall::run(Communicator& inner, Scratch& scratch) {
   if (!is_sampled_) return;
   sums_ = errors_of(exact_, arguments_.output);
   sums_.coding = path_->coding_errors();
+  sums_.ends = path_->compare_ends(inner);
   sums_.calls = group_.inner.rank() == 0 ? 1 : 0;
   if (has_replicas(arguments_.operation)) sums_.add(divergence_of(inner, arguments_.output, scratch));
 }

@@ -61,10 +61,15 @@ struct HalfNetwork {
 
 /// Recoveries of whole messages of a class (docs/recovery.md).
 struct ClassRecovery {
-  enum class ErrorFeedback : std::uint8_t { kOff, kOn };
+  /// kOn: a sender adds what it failed to deliver to its next message. The others: messages carry differences from a
+  /// state that both ends keep (comm/lossy/fill/ef21.h).
+  enum class ErrorFeedback : std::uint8_t { kOff, kOn, kEf21, kEf21Acknowledged };
   std::uint64_t interleave_packets = 1;    ///< 1: elements stay in order
   std::uint64_t hadamard_block_elems = 0;  ///< 0: no transform
   ErrorFeedback error_feedback = ErrorFeedback::kOff;
+  bool keeps_states() const {
+    return error_feedback == ErrorFeedback::kEf21 || error_feedback == ErrorFeedback::kEf21Acknowledged;
+  }
   Protection protect;
 };
 
@@ -83,6 +88,14 @@ struct SizedPath {
   std::string_view path;          ///< as ClassNetwork::path
 };
 
+/// The messages for which an aggregation point waits on the virtual clock: `ranks` complete ones, then a grace.
+/// Messages that are complete later are lost as a whole. A message with lost packets is complete when its last packet
+/// would be.
+struct Quorum {
+  int ranks = 0;
+  double grace_seconds = 0;
+};
+
 /// One traffic class.
 struct ClassNetwork {
   std::string_view path = "direct";         ///< a name of path_registry.h, with static lifetime
@@ -95,6 +108,7 @@ struct ClassNetwork {
   int group_ranks = 0;  ///< consecutive ranks in one group, on a path that has groups; 0 on others
   ClassRecovery recovery{};
   Compression compression{};
+  std::optional<Quorum> quorum{};  ///< of all-reduces on the path contribution, with a clock; absent: all messages
 
   /// The path of a collective of so many elements, all parts together.
   std::string_view path_of(std::uint64_t elems) const;

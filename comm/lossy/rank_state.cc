@@ -3,13 +3,19 @@
 
 #include "comm/lossy/clock/group_timeline.h"
 #include "comm/lossy/started_lossy_call.h"
+#include "sim/error.h"
 
 namespace droptest::comm {
 
 RankState::RankState(const LossyOptions& options, int world_rank)
     : ledger(options.time ? with_deadlines(options.network, *options.time) : options.network, options.counting),
       sample_every_steps(options.sample_every_steps) {
-  if (!options.time) return;
+  if (!options.time) {
+    for (const auto& of_class : options.network.classes) {
+      if (of_class && of_class->quorum) throw ConfigError("quorum: " + *quorum_refusal(*of_class, nullptr));
+    }
+    return;
+  }
   clock.emplace(options.network, *options.time, world_rank);
   plans_need_times = time_feeds_fates(options.network, *options.time);
 }

@@ -60,6 +60,29 @@ std::array<std::uint64_t, 2> largest_messages(const ClassNetwork& network, const
   return largest;
 }
 
+// EF21: what travels are compressed differences, which both ends add to their states.
+std::vector<RecoveryRefusal> with_states(const ClassNetwork& network, const std::string& pointer,
+                                         std::vector<RecoveryRefusal> refusals) {
+  const bool acknowledged = network.recovery.error_feedback == ClassRecovery::ErrorFeedback::kEf21Acknowledged;
+  const std::string got = acknowledged ? "got \"ef21_acknowledged\"" : "got \"ef21\"";
+  const Compression& compression = network.compression;
+  const std::string want = "; want the compression float16, bfloat16, int8, int4 or top_k, or another error_feedback";
+  if (compression.kind == CompressionKind::kNone) {
+    refusals.push_back({pointer, got + ", which sends compressed differences, without a compression" + want});
+  } else if (compression.kind == CompressionKind::kPowerSgd) {
+    refusals.push_back({pointer, got +
+                                     " with the compression power_sgd, whose factors are sums over ranks, so that a "
+                                     "receiver has no difference of one sender" +
+                                     want});
+  }
+  if (network.reduce.fill != Fill::kZero) {
+    refusals.push_back({pointer, got + " with the fill " + std::string(fill_entry(network.reduce.fill).name) +
+                                     " of the reduce half, but the values for a lost difference are those of the "
+                                     "receiver's state; want the fill zero"});
+  }
+  return refusals;
+}
+
 }  // namespace
 
 std::optional<std::string> endless_repetition(const ClassNetwork& network, const AllReduceSize& size) {
@@ -105,8 +128,9 @@ std::vector<RecoveryRefusal> recovery_refusals(const ClassNetwork& network) {
     refusals.push_back({"/recovery/hadamard/block", "got " + std::to_string(block) + ", want a power of two in [2, " +
                                                         std::to_string(sim::RandomisedHadamard::kMostBlock) + "]"});
   }
-  if (recovery.error_feedback == ClassRecovery::ErrorFeedback::kOn) {
+  if (recovery.error_feedback != ClassRecovery::ErrorFeedback::kOff) {
     const std::string pointer = "/recovery/error_feedback";
+    if (recovery.keeps_states()) return with_states(network, pointer, std::move(refusals));
     if (path_entry(network.path).feedback == SenderFeedback::kNone) {
       refusals.push_back({pointer, "got true on path " + std::string(network.path) +
                                        ", whose senders do not know which of their own values were lost; want false"});

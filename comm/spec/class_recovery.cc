@@ -11,7 +11,7 @@ using nlohmann::json;
 
 json normal_recovery(json recovery) {
   if (recovery.contains("interleave") && recovery["interleave"] == 1) recovery.erase("interleave");
-  if (recovery.contains("error_feedback") && !recovery["error_feedback"].get<bool>()) recovery.erase("error_feedback");
+  if (recovery.value("error_feedback", json()) == false) recovery.erase("error_feedback");
   if (!recovery.contains("protect")) return recovery;
   json& protect = recovery["protect"];
   for (const char* list : {"layers", "names"}) {
@@ -28,9 +28,11 @@ ClassRecovery class_recovery(const json& recovery) {
   if (recovery.contains("hadamard")) {
     result.hadamard_block_elems = recovery["hadamard"].value("block", std::uint64_t{1024});
   }
-  if (recovery.value("error_feedback", false)) {
-    result.error_feedback = ClassRecovery::ErrorFeedback::kOn;
-  }
+  const json feedback = recovery.value("error_feedback", json(false));
+  using ErrorFeedback = ClassRecovery::ErrorFeedback;
+  if (feedback == true) result.error_feedback = ErrorFeedback::kOn;
+  if (feedback == "ef21") result.error_feedback = ErrorFeedback::kEf21;
+  if (feedback == "ef21_acknowledged") result.error_feedback = ErrorFeedback::kEf21Acknowledged;
   if (!recovery.contains("protect")) return result;
   const json& protect = recovery["protect"];
   result.protect.layers = protect.value("layers", std::vector<int>());

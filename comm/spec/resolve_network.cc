@@ -51,9 +51,8 @@ bool is_none(const json& loss) { return loss["model"] == "none"; }
 /// Builds the classes one by one; equal processes in the spec are made once and shared.
 class NetworkResolver {
  public:
-  NetworkResolver(const std::string& where, int world_size, NetworkUse use, const json& time,
-                  std::optional<sim::TrafficClass> scattered, std::optional<sim::TrafficClass> exchanged)
-      : where_(where), world_size_(world_size), use_(use), time_(time), scattered_(scattered), exchanged_(exchanged) {}
+  NetworkResolver(const std::string& where, int world_size, NetworkUse use, const json& time, const ClassRoles& roles)
+      : where_(where), world_size_(world_size), use_(use), time_(time), roles_(roles) {}
 
   void add(sim::TrafficClass traffic_class, const json& all, ResolvedNetwork& result) {
     const std::string name(sim::traffic_class_name(traffic_class));
@@ -87,7 +86,7 @@ class NetworkResolver {
           {small["up_to_elements"].get<std::uint64_t>(), path_entry(small["path"].get<std::string>()).name});
     }
     if (reduces) resolve_shorthand(path, network.sized_paths, resolved["gather"]);
-    if (traffic_class == scattered_ && !scatters_in_two_halves(path, resolved)) {
+    if (traffic_class == roles_.scattered && !scatters_in_two_halves(path, resolved)) {
       const json said = all.value("classes", json::object()).value(name, json::object()).value("gather", absent_half());
       if (said != absent_half()) {
         report(where_ + ": /network/classes/" + name + "/gather: got a gather half, which a reduce-scatter on path " +
@@ -135,7 +134,7 @@ class NetworkResolver {
  private:
   /// Of the current class.
   bool has_half(sim::Half half) const {
-    return half == sim::Half::kGather || (has_sums_in_some_run(class_) && class_ != exchanged_);
+    return half == sim::Half::kGather || (has_sums_in_some_run(class_) && class_ != roles_.exchanged);
   }
 
   /// Receivers do not use the values of messages that are sent again.
@@ -291,7 +290,8 @@ class NetworkResolver {
     if (const std::optional<CompressionRefusal> refusal = compression_refusal(network)) {
       report(where_ + ": " + places_["compression"] + refusal->pointer.substr(key.size()) + ": " + refusal->reason);
     }
-    if (class_ != scattered_ || network.compression.kind == CompressionKind::kNone || codes_values(network.compression))
+    if (class_ != roles_.scattered || network.compression.kind == CompressionKind::kNone ||
+        codes_values(network.compression))
       return;
     report(where_ + ": " + places_["compression"] + "/kind: got " +
            std::string(compression_entry(network.compression.kind).name) + " for " +
@@ -371,7 +371,9 @@ class NetworkResolver {
     network.links = make_links(half, name);
     if (is_none(half["loss"]) && network.links.empty()) {
       // Nothing is ever missing: a fill without effect is not part of the run's identity.
-      if (use_ != NetworkUse::kDeadline || is_message_class(class_)) half["fill"] = "zero";
+      const bool has_quorum = roles_.with_quorum == class_ && name == name_of(sim::Half::kReduce);
+      const bool may_be_late = has_quorum || (use_ == NetworkUse::kDeadline && !is_message_class(class_));
+      if (!may_be_late) half["fill"] = "zero";
       half.erase("recovery");
       half.erase("selection");
       network.fill = fill_from_name(half["fill"].get<std::string>());
@@ -526,8 +528,7 @@ class NetworkResolver {
   int world_size_;
   NetworkUse use_;
   const json& time_;  ///< null: no clock
-  std::optional<sim::TrafficClass> scattered_;
-  std::optional<sim::TrafficClass> exchanged_;
+  ClassRoles roles_;
   std::uint64_t payload_bytes_ = 0;  ///< of the current class
   std::vector<std::string> errors_;
   std::map<std::string, Made> processes_;
@@ -546,12 +547,11 @@ NetworkUse network_use(const json& time) {
 
 ResolvedNetwork resolve_network(const json& network, const std::vector<sim::TrafficClass>& in_use, std::uint64_t seed,
                                 const std::string& where, int world_size, NetworkUse use, const json& time,
-                                std::optional<sim::TrafficClass> scattered,
-                                std::optional<sim::TrafficClass> exchanged) {
+                                const ClassRoles& roles) {
   ResolvedNetwork result;
   result.classes = json::object();
   result.network.seed = seed;
-  NetworkResolver resolver(where, world_size, use, time, scattered, exchanged);
+  NetworkResolver resolver(where, world_size, use, time, roles);
   for (const sim::TrafficClass traffic_class : in_use) resolver.add(traffic_class, network, result);
   result.errors = resolver.take_errors();
   return result;

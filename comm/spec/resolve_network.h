@@ -26,6 +26,14 @@ enum class NetworkUse : std::uint8_t {
 /// `time`: a time section, or null.
 NetworkUse network_use(const nlohmann::json& time);
 
+/// Classes whose messages in this run are other ones than in general.
+struct ClassRoles {
+  /// With reduce-scatters alone, which have no gather half but on paths with groups and on halving_doubling.
+  std::optional<sim::TrafficClass> scattered;
+  std::optional<sim::TrafficClass> exchanged;    ///< between two ranks alone, so without a reduce half
+  std::optional<sim::TrafficClass> with_quorum;  ///< with messages that can be late without a deadline
+};
+
 struct ResolvedNetwork {
   nlohmann::json classes;  ///< by name of a traffic class; one without effect (NetworkUse) is absent
   Network network;
@@ -37,12 +45,9 @@ struct ResolvedNetwork {
 /// the run. `where` names the document in messages. `world_size`: ranks of the run, which overrides of links may name.
 /// `time` is the spec's section with defaults, or null. Processes that depend on time take the time of a packet from
 /// its links, and without it from their own parameters.
-/// `scattered`: a class with reduce-scatters alone, which have no gather half but on paths with groups and on
-/// halving_doubling. `exchanged`: a class of messages between two ranks alone in this run, so without a reduce half.
 ResolvedNetwork resolve_network(const nlohmann::json& network, const std::vector<sim::TrafficClass>& in_use,
                                 std::uint64_t seed, const std::string& where, int world_size,
                                 NetworkUse use = NetworkUse::kLossOnly, const nlohmann::json& time = {},
-                                std::optional<sim::TrafficClass> scattered = {},
-                                std::optional<sim::TrafficClass> exchanged = {});
+                                const ClassRoles& roles = {});
 
 }  // namespace droptest::comm

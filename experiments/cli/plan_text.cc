@@ -58,7 +58,7 @@ void print_memory(const json& runs, std::ostream& text) {
                                         [&](const json& a, const json& b) { return process_of(a) < process_of(b); });
   if (largest == runs.end() || process_of(*largest) == 0) return;
   const json& memory = largest->at("memory");
-  static constexpr std::array<std::pair<const char*, const char*>, 10> kColumns = {{{"parameters", "parameters"},
+  static constexpr std::array<std::pair<const char*, const char*>, 11> kColumns = {{{"parameters", "parameters"},
                                                                                     {"gradients", "gradients"},
                                                                                     {"optimizer", "optimizer"},
                                                                                     {"activations", "activations"},
@@ -66,6 +66,7 @@ void print_memory(const json& runs, std::ostream& text) {
                                                                                     {"offload_buffers", "offload"},
                                                                                     {"collectives", "collectives"},
                                                                                     {"loss_layer", "loss layer"},
+                                                                                    {"outer", "outer steps"},
                                                                                     {"total", "rank"},
                                                                                     {"process", "process"}}};
   std::vector<std::vector<std::string>> rows = {{"memory"}};

@@ -125,6 +125,10 @@ json class_json(const comm::ClassStatistics& statistics, const comm::ClassNetwor
                           {"ratio", bytes > 0 ? json(static_cast<double>(total.content_bytes) / bytes) : json(nullptr)},
                           {"nmse", coding.energy > 0 ? finite_or_null(coding.error_energy / coding.energy) : json(0.0)},
                           {"dropped_pairs", coding.dropped_pairs}};
+    if (network.recovery.keeps_states()) {
+      const comm::EndErrors& ends = statistics.ends;
+      out["compression"]["ends_nmse"] = ends.energy > 0 ? finite_or_null(ends.error_energy / ends.energy) : json(0.0);
+    }
   }
   for (const comm::SizedPath& small : network.sized_paths) {
     out["sized_paths"].push_back({{"up_to_elements", small.up_to_elems}, {"path", small.path}});

@@ -89,7 +89,11 @@ Slots slots_of(const comm::ClassNetwork& network, const LayerCall& call, const s
   if (network.recovery.hadamard_block_elems > 0 || network.recovery.interleave_packets > 1) {
     slot(Slot::kTransformed) = call.collective == sim::Collective::kAllGather ? call.part : call.elements;
   }
-  if (comm::codes_values(network.compression) && reduces(call)) slot(Slot::kCoded) = call.elements;
+  if (comm::codes_values(network.compression) && reduces(call)) {
+    slot(Slot::kCoded) = call.elements;
+    const bool keeps_states = network.recovery.keeps_states();
+    if (keeps_states) slot(Slot::kReceived) = static_cast<std::uint64_t>(call.ranks) * call.part;
+  }
   const bool keeps_own = comm::can_lose(network.gather) && comm::keeps_own(network.gather.fill);
   if (keeps_own && !scatters) slot(Slot::kInputCopy) = call.elements;
   if (path.route == comm::Route::kAggregated && scatters) slot(Slot::kMasked) = call.elements;
@@ -112,6 +116,10 @@ std::uint64_t remembered_of(const comm::ClassNetwork& network, const LayerCall& 
                                                       : received_of(network, call, counts).reduced;
     }
     if (network.recovery.error_feedback != comm::ClassRecovery::ErrorFeedback::kOff) elems += call.elements;
+    if (network.recovery.keeps_states()) {
+      const bool from_all = network.compression.kind == comm::CompressionKind::kTopK;
+      elems += static_cast<std::uint64_t>(call.ranks) * (from_all ? call.elements : call.part);
+    }
   }
   const bool has_results = call.collective != sim::Collective::kReduceScatter || path.route == comm::Route::kManyHops;
   if (has_results && comm::can_lose(network.gather) && network.gather.fill == comm::Fill::kStale) {

@@ -110,6 +110,7 @@ json to_json(const MemoryEstimate& estimate) {
           {"offloaded", estimate.offloaded + estimate.model.offloaded},
           {"collectives", estimate.collectives},
           {"loss_layer", estimate.loss_layer},
+          {"outer", estimate.outer},
           {"total", estimate.total()},
           {"process", estimate.of_process}};
 }
@@ -189,6 +190,9 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
     own.offloaded = away * own.slots / stages.plans.size();
     own.loss_layer = layer.remembered;
     own.collectives = layer.messages;
+    std::uint64_t elems = 0;
+    for (const models::Gpt2Tensor& tensor : tensors_of_rank(config, p, 0)) elems += tensor.slice.local_elems();
+    own.outer = models::outer_bytes(config.outer, elems);
     of_all += std::max(own.total(), at_start(config, own.model));
     if (own.total() >= most.total()) most = own;
   }

@@ -21,9 +21,10 @@ struct MemoryEstimate {
   std::uint64_t offloaded = 0;    ///< of these, in the file or in page-locked host memory; no part of the total
   std::uint64_t collectives = 0;  ///< copies of messages on their way: an allowance
   std::uint64_t loss_layer = 0;   ///< values and residuals that fills and error feedback keep
+  std::uint64_t outer = 0;        ///< references, momentum and messages of outer steps
   std::uint64_t of_process = 0;   ///< of the process: all ranks where these are its threads, data and program
 
-  std::uint64_t total() const { return model.total() + offload + collectives + loss_layer; }
+  std::uint64_t total() const { return model.total() + offload + collectives + loss_layer + outer; }
 };
 
 /// Gpt2::memory_use()'s activations on the rank of that pipeline coordinate with the most tokens. Needs no device.

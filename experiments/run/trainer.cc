@@ -451,6 +451,7 @@ class Trainer {
     const comm::LayerBuffers layer = network_.buffers();
     memory.note("collectives", layer.messages.bytes, step);
     memory.note("loss_layer", layer.remembered, step);
+    if (outer_) memory.note("outer", outer_->bytes(), step);
     memory.pools = {{"slots", model_.slot_use()}, {"messages", layer.messages}, {"calls", layer.calls}};
     memory.note_process(step);
   }

@@ -28,7 +28,9 @@ comm::LossyOptions lossy_options(const RunConfig& config, int epoch) {
   options.sample_every_steps = config.record.sample_every_steps;
   options.time = config.time;
   // Gradient buckets overlap with the rest of the backward pass; a pipeline's stages compute when they can.
-  if (options.time && config.parallel.gradient_ranks() > 1) options.time->later_share = kBackwardShare;
+  if (options.time && config.parallel.gradient_ranks() > 1 && !config.outer.is_on()) {
+    options.time->later_share = kBackwardShare;
+  }
   if (options.time && config.parallel.pipeline > 1) options.time->later_share = 1;
   return options;
 }

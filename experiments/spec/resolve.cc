@@ -122,6 +122,7 @@ class Resolver {
     check_alerts();
     check_profile();
     resolve_time_section();
+    if (errors_.empty()) resolve_quorum(full_, where_, config_, errors_);
     check_repetitions();
     comm::require_none(errors_);
     ResolvedRun run;
@@ -443,7 +444,7 @@ class Resolver {
     comm::ResolvedNetwork resolved =
         comm::resolve_network(network, classes_in_use(config_), config_.seeds.network, where_,
                               errors_.empty() ? config_.parallel.world_size() : 1, comm::network_use(time), time,
-                              scattered_class(config_), exchanged_class(config_));
+                              {scattered_class(config_), exchanged_class(config_), class_with_quorum(full_)});
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);

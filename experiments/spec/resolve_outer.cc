@@ -2,6 +2,7 @@
 #include "experiments/spec/resolve_outer.h"
 
 #include "comm/json/json_text.h"
+#include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/paths/path_registry.h"
 
 namespace droptest::experiments {
@@ -46,6 +47,16 @@ void resolve_outer(json& spec, const std::string& where, RunConfig& config, std:
                                      " with /outer, want 1: sequence ranks are no workers, since they average their "
                                      "gradients in each step");
   }
+  if (outer.contains("quorum")) {
+    const int workers = config.parallel.data;
+    if (outer["quorum"].get<int>() > workers) {
+      report("/outer/quorum", "got " + outer["quorum"].dump() + ", want at most /parallel/data " +
+                                  std::to_string(workers) + ", the number of workers");
+    }
+    if (!outer.contains("grace_seconds")) outer["grace_seconds"] = 0.0;
+  } else if (outer.contains("grace_seconds")) {
+    report("/outer/grace_seconds", "got " + outer["grace_seconds"].dump() + " without /outer/quorum, want both");
+  }
   if (config.sharding.shards_state()) {
     report("/parallel/zero", "got " + std::to_string(config.sharding.zero) +
                                  " with /outer, want 0: each worker has weights and moments of its own");
@@ -78,9 +89,24 @@ void check_outer_network(const std::string& where, const std::string& pointer, c
     refuse("a compression of sums", "no compression");
   } else if (network->recovery.hadamard_block_elems > 0 || network->recovery.interleave_packets > 1) {
     refuse("recovery hadamard or interleave", "neither of them");
-  } else if (network->recovery.error_feedback == comm::ClassRecovery::ErrorFeedback::kOn) {
+  } else if (network->recovery.error_feedback != comm::ClassRecovery::ErrorFeedback::kOff) {
     refuse("recovery error_feedback", "none: what a worker has not delivered stays in its next difference");
   }
+}
+
+std::optional<sim::TrafficClass> class_with_quorum(const json& spec) {
+  if (!spec.contains(json::json_pointer("/outer/quorum"))) return std::nullopt;
+  return sim::TrafficClass::kOuter;
+}
+
+void resolve_quorum(const json& spec, const std::string& where, RunConfig& config, std::vector<std::string>& errors) {
+  const json outer = spec.value("outer", json::object());
+  if (!outer.contains("quorum")) return;
+  auto& network = config.network.of(sim::TrafficClass::kOuter);
+  if (!network) network.emplace();
+  network->quorum = {outer["quorum"].get<int>(), outer["grace_seconds"].get<double>()};
+  const auto refusal = comm::quorum_refusal(*network, config.time ? &*config.time : nullptr);
+  if (refusal) errors.push_back(where + ": /outer/quorum: " + *refusal);
 }
 
 }  // namespace droptest::experiments

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,5 +18,12 @@ void resolve_outer(nlohmann::json& spec, const std::string& where, RunConfig& co
 /// After the network was resolved: workers need to know whose weights have arrived.
 void check_outer_network(const std::string& where, const std::string& pointer, const RunConfig& config,
                          std::vector<std::string>& errors);
+
+/// The class whose messages can be late after a quorum of others.
+std::optional<sim::TrafficClass> class_with_quorum(const nlohmann::json& spec);
+
+/// After the network and the clock were resolved: the messages for which the outer steps wait.
+void resolve_quorum(const nlohmann::json& spec, const std::string& where, RunConfig& config,
+                    std::vector<std::string>& errors);
 
 }  // namespace droptest::experiments

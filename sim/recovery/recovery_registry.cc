@@ -43,7 +43,8 @@ const std::vector<RecoveryEntry>& recoveries() {
       {"hadamard", RecoveryPlace::kClass,
        "randomised Hadamard transform of blocks of `block` elements: a burst becomes small noise everywhere"},
       {"error_feedback", RecoveryPlace::kClass,
-       "what a sender failed to deliver is added to its next message of the same name"},
+       "what a sender failed to deliver is added to its next message of the same name; ef21, ef21_acknowledged: "
+       "compressed differences change a state that both ends keep"},
       {"protect", RecoveryPlace::kClass, "messages of these layers, steps or names always arrive"},
   };
   return entries;

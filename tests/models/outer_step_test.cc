@@ -256,6 +256,34 @@ TEST(OuterStep, FragmentsTakeTurnsAndDelaysMix) {
   });
 }
 
+// The third worker's messages are complete after those of the quorum, each time.
+TEST(OuterStep, ALateWorkerGoesOnFromItsOwnWeights) {
+  const OuterOptions options{3, OuterOptimizer::kNesterov};
+  comm::LossyOptions network = lossy(0, 0, kShared);
+  network.network.of(kClass)->quorum = {2, 0.25};
+  comm::TimeModel& time = network.time.emplace();
+  time.links.within = time.links.between = {1e-6, 1e9};
+  time.compute_seconds = 0;
+  PerRank got(3);
+  comm::run_ranks(3, kTimeout, [&](comm::Communicator& inner) {
+    comm::LossyCommunicator workers(inner, network);
+    Weights weights;
+    OuterStep outer(options, workers, weights.parameters);
+    for (std::uint64_t step = 1; step <= 10; ++step) {
+      workers.begin_step(step);
+      if (inner.rank() == 2) workers.pass_compute_time(1);
+      weights.learn(inner.rank(), step);
+      outer.take(step, weights.parameters);
+    }
+    got[static_cast<std::size_t>(inner.rank())] = weights.all();
+  });
+  EXPECT_EQ(got[2], alone(3, 10)[2]) << "bit for bit";
+  const PerRank of_two = trained(2, options, 10, lossy(0, 0, kShared));
+  for (const std::size_t rank : {0U, 1U}) {
+    for (std::size_t i = 0; i < 600; ++i) ASSERT_NEAR(got[rank][i], of_two[rank][i], 1e-6) << i;
+  }
+}
+
 TEST(OuterStep, GoesOnFromItsState) {
   constexpr int kRanks = 2;
   const OuterOptions options{4, OuterOptimizer::kNesterov, 0.7, 0.9, 2, 3, 0.1};

@@ -210,24 +210,41 @@ void CollectiveTiming::all_to_all(const What& what, std::span<const std::uint64_
 }
 
 // Packets are summed as they arrive and forwarded at once: latency + transfer up, latency down. The way down includes
-// the repetitions of the gather half. The aggregation point waits one deadline from the start of the first rank.
+// the repetitions of the gather half. The aggregation point waits one deadline from the start of the first rank; or for
+// a quorum of complete messages and a grace, after which whole messages are late. Messages that arrive for certain are
+// waited for.
 void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, std::span<double> clocks,
                                  const Visit& visit) {
   const ClassNetwork& network = network_of(what);
   const double first = *std::min_element(clocks.begin(), clocks.end());
-  const double limit = first + model_.deadline_seconds.value_or(std::numeric_limits<double>::infinity());
-  double complete = first;
+  double limit = first + model_.deadline_seconds.value_or(std::numeric_limits<double>::infinity());
   // Hops to the aggregation point are those to the group's first rank; its own hop takes as long as any.
+  std::vector<TimedMessage> contributions;
+  std::vector<double> ends;
   for (int source = 0; source < ranks(); ++source) {
     const sim::TimedHop hop{source, source == 0 ? ranks() - 1 : 0, count_elems, sim::Half::kReduce};
     TimedMessage up = cost_in_collective(what, hop, 0);
     up.departs_seconds = clocks[static_cast<std::size_t>(source)];
     up.link.destination = sim::Link::kEveryDestination;
     repeat(what, courses_, up);
-    const double first_bit = clocks[static_cast<std::size_t>(source)] + up.cost.latency_seconds;
-    complete = std::max(complete, std::min(limit, first_bit + up.cost.transfer_seconds));
-    up.in_time = sim::packets_in_time(up.cost, first_bit, limit);
     up.counted_on = source;
+    ends.push_back(up.departs_seconds + up.cost.latency_seconds + up.cost.transfer_seconds);
+    contributions.push_back(up);
+  }
+  const bool has_quorum = network.quorum && what.arrival == Arrival::kByFate;
+  if (has_quorum) {
+    std::vector<double> in_order = ends;
+    std::ranges::sort(in_order);
+    const auto quorum = static_cast<std::size_t>(std::min(network.quorum->ranks, ranks()));
+    limit = in_order[quorum - 1] + network.quorum->grace_seconds;
+  }
+  double complete = first;
+  for (std::size_t source = 0; source < contributions.size(); ++source) {
+    TimedMessage& up = contributions[source];
+    complete = std::max(complete, std::min(limit, ends[source]));
+    up.in_time = !has_quorum ? sim::packets_in_time(up.cost, up.departs_seconds + up.cost.latency_seconds, limit)
+                 : ends[source] <= limit ? up.cost.packets
+                                         : 0;
     visit(up);
   }
   for (int receiver = 0; receiver < ranks(); ++receiver) {

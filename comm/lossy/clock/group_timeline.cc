@@ -18,7 +18,9 @@ std::vector<int> world_ranks(const Communicator& group) {
 }  // namespace
 
 bool time_feeds_fates(const Network& network, const TimeModel& model) {
-  return model.deadline_seconds.has_value() || keeps_time(network) || sends_again(network);
+  const bool waits_for_quorum =
+      std::ranges::any_of(network.classes, [](const auto& of_class) { return of_class && of_class->quorum; });
+  return model.deadline_seconds.has_value() || waits_for_quorum || keeps_time(network) || sends_again(network);
 }
 
 GroupTimeline::GroupTimeline(Communicator& group, GroupNumber number, VirtualClock& clock)

@@ -33,6 +33,10 @@ struct TimeModel {
 /// which cannot know the late packets.
 void validate(const TimeModel& model, const Network& network);
 
+/// The reason why the quorum of a class has no meaning with these rules of time (null: there is no clock); absent: it
+/// has one. Only with given compute times, without repetitions and deadlines, all ranks find the same late messages.
+std::optional<std::string> quorum_refusal(const ClassNetwork& network, const TimeModel* model);
+
 /// The clock of one rank, and the parts of its time. Counts are of the messages that the rank receives.
 struct VirtualTime {
   double seconds = 0;

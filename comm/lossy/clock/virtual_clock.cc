@@ -98,6 +98,7 @@ Network with_deadlines(const Network& network, const TimeModel& model) {
     for (HalfNetwork* half : {&of_class->reduce, &of_class->gather}) {
       half->deadline = model.deadline_seconds.has_value();
     }
+    if (of_class->quorum) of_class->reduce.deadline = true;
   }
   return result;
 }

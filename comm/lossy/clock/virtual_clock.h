@@ -98,7 +98,7 @@ class VirtualClock {
   double resumed_ = 0;  // thread time
 };
 
-/// The network of the paths: `network`, with lost late packets where there is a deadline.
+/// The network of the paths: `network`, with lost late packets where there is a deadline or a quorum.
 Network with_deadlines(const Network& network, const TimeModel& model);
 
 /// The group's clocks: the latest of them, the mean compute and network time, and the sums of the counts. Ranks: all of

@@ -105,8 +105,9 @@ std::optional<CompressionRefusal> compression_refusal(const ClassNetwork& networ
                               got + "recovery interleave, which would part the elements of a code; want one of them"};
   }
   if (entry.codes_values) {
-    const std::uint64_t block_bytes = coding_of(compression, ElementType::kFloat32).bytes(compression.block_elems);
-    if (compression.block_elems == 0 || block_bytes > network.payload_bytes) {
+    const sim::ElementCoding coding = coding_of(compression, ElementType::kFloat32);
+    const std::uint64_t block_bytes = coding.bytes(coding.block_elems);
+    if (coding.block_elems == 0 || block_bytes > network.payload_bytes) {
       return CompressionRefusal{"/compression/block",
                                 "got blocks of " + std::to_string(compression.block_elems) + " elements (" +
                                     std::to_string(block_bytes) + " bytes), want at least 1 element and at most the " +

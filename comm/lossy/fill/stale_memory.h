@@ -39,6 +39,10 @@ class StaleMemory {
     kAllReduceFeedback,
     kReduceScatterFeedback,
     kFactor,
+    kAllReduceEstimate,
+    kAllReduceCopies,
+    kReduceScatterEstimate,
+    kReduceScatterCopies,
   };
 
   /// The memory of `count_elems` elements for a message, of the type and in the memory of `like`. `cut` describes the

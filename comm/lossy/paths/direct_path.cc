@@ -99,6 +99,7 @@ void DirectPath::plan(const CallArguments& call, CallFates& fates) {
   }
   if (coder_) plan_codes(call);
   const std::uint64_t part_elems = counts_[static_cast<std::size_t>(context_.group.rank())];
+  if (context_.network.recovery.keeps_states()) states_.plan(context_.stale, call, ranks, part_elems, counts_);
   own_part_ = context_.packets(call.input.type, part_elems);
   remembered_ = {call.input.type, {}};
   if (can_lose(half) && half.fill == Fill::kStale) {
@@ -212,9 +213,91 @@ void DirectPath::code_results(Tensor results, ReduceOp op) {
                     contributions);
 }
 
+// The copy of the own estimate holds the own contribution, which does not travel.
+void DirectPath::run_with_states(const CallArguments& call, Communicator& inner, Scratch& scratch) {
+  const bool gathers = call.operation == Operation::kAllReduce;
+  const int ranks = context_.group.world_size();
+  const int me = context_.group.rank();
+  const std::uint64_t own = counts_[static_cast<std::size_t>(me)];
+  const std::uint64_t begin = std::accumulate(counts_.begin(), counts_.begin() + me, std::uint64_t{0});
+  const ConstTensor own_values =
+      gathers ? one_hop_.keep_contribution(call.input, call.op, scratch) : ConstTensor(call.input.type, {});
+  copy(slice(call.input, {begin, begin + own}), states_.copy_of(me));
+  const ConstTensor sent = coded_contribution(states_.difference(call.input, scratch), scratch);
+  const Tensor received = scratch.take(Scratch::Slot::kReceived, call.input, static_cast<std::uint64_t>(ranks) * own);
+  const std::vector<std::uint64_t> from_each(static_cast<std::size_t>(ranks), own);
+  inner.all_to_all(sent, counts_, received, from_each, call.message);
+  const Tensor results = gathers ? slice(call.output, {begin, begin + own}) : call.output;
+  for (int source = 0; source < ranks; ++source) {
+    const Tensor copied = states_.copy_of(source);
+    const std::uint64_t first = static_cast<std::uint64_t>(source) * own;
+    const ConstTensor difference = slice(ConstTensor(received), {first, first + own});
+    sim::PacketMask* lost = lost_contributions_.of(static_cast<std::size_t>(source));
+    if (lost != nullptr && context_.network.reduce.selection == LossSelection::kLargestNorm) {
+      adversary_.hit(*lost, difference, own_part_);
+    }
+    if (source != me) reduce_delivered(ReduceOp::kSum, difference, copied, lost, own_part_);
+    if (source == 0) {
+      copy(copied, results);
+    } else {
+      reduce_delivered(ReduceOp::kSum, copied, results, nullptr, own_part_);
+    }
+  }
+  if (call.op == ReduceOp::kMean) divide(results, ranks);
+  change_estimates(sent, inner);
+  if (!gathers) return;
+  code_results(results, call.op);
+  inner.all_gather(results, call.output, counts_, call.message);
+  one_hop_.lose_results(call.output, counts_, own_values);
+}
+
+// Owners tell each source the packets that they miss, where the class has acknowledgements.
+void DirectPath::change_estimates(ConstTensor sent, Communicator& inner) {
+  const auto ranks = static_cast<std::size_t>(context_.group.world_size());
+  const auto me = static_cast<std::size_t>(context_.group.rank());
+  std::vector<std::uint64_t> words_of(ranks);
+  for (std::size_t owner = 0; owner < ranks; ++owner) {
+    words_of[owner] = mask_words(context_.packets(sent.type, counts_[owner]));
+  }
+  std::vector<std::uint64_t> acknowledged(std::accumulate(words_of.begin(), words_of.end(), std::uint64_t{0}));
+  if (context_.network.recovery.error_feedback == ClassRecovery::ErrorFeedback::kEf21Acknowledged) {
+    std::vector<std::uint64_t> missing(ranks * words_of[me]);
+    for (std::size_t source = 0; source < ranks; ++source) {
+      const sim::PacketMask* lost = lost_contributions_.of(source);
+      if (lost != nullptr)
+        std::ranges::copy(lost->words(), missing.begin() + static_cast<std::ptrdiff_t>(source * words_of[me]));
+    }
+    inner.all_to_all(ConstTensor(std::span<const std::uint64_t>(missing)),
+                     std::vector<std::uint64_t>(ranks, words_of[me]), Tensor(std::span(acknowledged)), words_of,
+                     kAcknowledgement);
+  }
+  std::uint64_t begin = 0;
+  std::size_t first_word = 0;
+  for (std::size_t owner = 0; owner < ranks; ++owner) {
+    const sim::ElementRange part{begin, begin + counts_[owner]};
+    const sim::Packetizer packets = context_.packets(sent.type, part.size());
+    sim::PacketMask missing(packets.packets());
+    add_missing(std::span(acknowledged).subspan(first_word, words_of[owner]), missing);
+    begin = part.end;
+    first_word += words_of[owner];
+    if (owner != me)
+      reduce_delivered(ReduceOp::kSum, slice(sent, part), slice(states_.estimate(), part), &missing, packets);
+  }
+}
+
+EndErrors DirectPath::compare_ends(Communicator& inner) {
+  if (!context_.network.recovery.keeps_states()) return {};
+  const auto me = static_cast<std::size_t>(context_.group.rank());
+  const std::vector<std::uint64_t> from_each(counts_.size(), counts_[me]);
+  return states_.compare(static_cast<int>(me), [&](ConstTensor estimate, Tensor copies) {
+    inner.all_to_all(estimate, counts_, copies, from_each, kAcknowledgement);
+  });
+}
+
 void DirectPath::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
   const bool gathers = call.operation == Operation::kAllReduce;
   if (!gathers && call.operation != Operation::kReduceScatter) return one_hop_.run(call, inner, scratch);
+  if (context_.network.recovery.keeps_states()) return run_with_states(call, inner, scratch);
   const ConstTensor own_values =
       gathers ? one_hop_.keep_contribution(call.input, call.op, scratch) : ConstTensor(call.input.type, {});
   const ConstTensor corrected = context_.feeds_back() ? feedback_.correct(call.input, scratch) : call.input;

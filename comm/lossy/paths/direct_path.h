@@ -9,6 +9,7 @@
 
 #include "comm/lossy/compression/value_coder.h"
 #include "comm/lossy/fill/delivered_reduction.h"
+#include "comm/lossy/fill/ef21.h"
 #include "comm/lossy/fill/error_feedback.h"
 #include "comm/lossy/loss_selection.h"
 #include "comm/lossy/paths/losses_by_rank.h"
@@ -23,7 +24,9 @@ namespace droptest::comm {
 /// never travels.
 /// With a compression of values, contributions to other ranks' parts and the results are coded, and the owner adds up
 /// decoded values; the own contribution does not travel and stays exact. Under error feedback, a sender also remembers
-/// the differences between its contributions and their decoded values, and an owner those of its results.
+/// the differences between its contributions and their decoded values, and an owner those of its results. Under EF21
+/// the coded contributions are differences from states, of which an owner adds up its copies; results are coded as
+/// they are.
 /// Reduction order: by rank, so that without loss the bits are those of the `local` backend.
 /// Source: transpose all-reduce of OptiReduce, NSDI 2025; docs/paths.md.
 class DirectPath final : public Path {
@@ -33,6 +36,7 @@ class DirectPath final : public Path {
   void plan(const CallArguments& call, CallFates& fates) override;
   void run(const CallArguments& call, Communicator& inner, Scratch& scratch) override;
   CodingErrors coding_errors() const override { return coder_ ? coder_->errors() : CodingErrors{}; }
+  EndErrors compare_ends(Communicator& inner) override;
   std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override;
 
  private:
@@ -47,6 +51,8 @@ class DirectPath final : public Path {
   void plan_codes(const CallArguments& call);
   ConstTensor coded_contribution(ConstTensor values, Scratch& scratch);
   void code_results(Tensor results, ReduceOp op);
+  void run_with_states(const CallArguments& call, Communicator& inner, Scratch& scratch);
+  void change_estimates(ConstTensor sent, Communicator& inner);
   void reduce_part(const Part& part, std::span<const std::byte* const> contributions,
                    std::span<std::byte* const> results, std::span<const PartReduction* const> reductions);
   static const Part& part_of(const PartReduction& reduction);
@@ -66,6 +72,7 @@ class DirectPath final : public Path {
   LostResults lost_results_by_ = LostResults::kByReceiver;
   Tensor remembered_;  // each source's last values, one after the other; empty where the fill does not need them
   ErrorFeedback feedback_;
+  Ef21 states_;
   std::optional<ValueCoder> coder_;  // absent: values travel as they are
 };
 

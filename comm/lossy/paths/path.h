@@ -24,6 +24,7 @@ struct PathContext {
   const ClassNetwork& network;  ///< of the traffic class that the path serves
   StaleMemory& stale;           ///< values that arrived earlier, by message
 
+  /// Whether lost contributions are added to the next message.
   bool feeds_back() const { return network.recovery.error_feedback == ClassRecovery::ErrorFeedback::kOn; }
   /// Between two ranks of the group.
   sim::Link link(sim::TrafficClass traffic_class, sim::Half half, int source, int destination) const {
@@ -59,6 +60,10 @@ class Path {
 
   /// The errors that the compression of the last run made on this rank's messages.
   virtual CodingErrors coding_errors() const { return {}; }
+
+  /// The differences between the states of senders and receivers after the last run, for this rank's copies; moves the
+  /// states over `inner`. Ranks: all of the group, after a sampled call.
+  virtual EndErrors compare_ends([[maybe_unused]] Communicator& inner) { return {}; }
 
   /// The parts of an all-reduce, by number of elements. A message holds one or more parts, each of them whole.
   virtual std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) = 0;

@@ -74,6 +74,9 @@ void TopKPath::plan(const CallArguments& call, CallFates& fates) {
   if (context_.feeds_back()) {
     feedback_.plan(context_.stale, call.input, call.op, StaleMemory::Use::kAllReduceFeedback, {}, call.message);
   }
+  if (context_.network.recovery.keeps_states()) {
+    states_.plan(context_.stale, call, context_.group.world_size(), elems, {});
+  }
   // A message of pairs stands for all elements of the contribution.
   const sim::Packetizer packets(pairs_, coding_of(context_.network.compression, call.input.type),
                                 context_.network.payload_bytes, call.input.bytes.size());
@@ -111,6 +114,50 @@ void TopKPath::gather_pairs(std::span<const std::uint64_t> counts, const CallArg
                    Tensor(kBytes, {to.data(), received_.size()}, stream), counts, call.message);
   copy_to_host(to.data(), received_, *stream);
   stream->synchronize();
+}
+
+// Every rank tells all others the packets that it misses, of each source.
+void TopKPath::acknowledge(const sim::Packetizer& packets, Communicator& inner) {
+  const auto ranks = static_cast<std::size_t>(context_.group.world_size());
+  const std::uint64_t words = mask_words(packets);
+  std::vector<std::uint64_t> mine(ranks * words);
+  for (std::size_t source = 0; source < ranks; ++source) {
+    const sim::PacketMask* lost = lost_.of(source);
+    if (lost != nullptr) std::ranges::copy(lost->words(), mine.begin() + static_cast<std::ptrdiff_t>(source * words));
+  }
+  std::vector<std::uint64_t> all(ranks * mine.size());
+  inner.all_gather(ConstTensor(std::span<const std::uint64_t>(mine)), Tensor(std::span(all)),
+                   std::vector<std::uint64_t>(ranks, mine.size()), kAcknowledgement);
+  missing_.assign(ranks, sim::PacketMask(packets.packets()));
+  for (std::size_t i = 0; i < ranks * ranks; ++i) {
+    add_missing(std::span(all).subspan(i * words, words), missing_[i % ranks]);
+  }
+}
+
+template <class T>
+void TopKPath::change_states(const sim::Packetizer& packets, std::span<T> sums) {
+  const auto me = static_cast<std::size_t>(context_.group.rank());
+  const bool acknowledged = !missing_.empty();
+  change_on_host(states_.estimate(), [&](Tensor estimate) {
+    add_pairs<T>(sent_, acknowledged ? &missing_[me] : nullptr, packets, estimate.as<T>());
+  });
+  for (std::size_t source = 0; source < static_cast<std::size_t>(context_.group.world_size()); ++source) {
+    change_on_host(states_.copy_of(static_cast<int>(source)), [&](Tensor copied) {
+      const auto message = std::span<const std::byte>(received_).subspan(source * sent_.size(), sent_.size());
+      errors_.dropped_pairs +=
+          add_pairs<T>(message, acknowledged ? &missing_[source] : lost_.of(source), packets, copied.as<T>());
+      const auto values = copied.as<T>();
+      for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
+    });
+  }
+}
+
+EndErrors TopKPath::compare_ends(Communicator& inner) {
+  if (!context_.network.recovery.keeps_states()) return {};
+  return states_.compare(context_.group.rank(), [&](ConstTensor estimate, Tensor copies) {
+    const auto ranks = static_cast<std::size_t>(context_.group.world_size());
+    inner.all_gather(estimate, copies, std::vector<std::uint64_t>(ranks, estimate.count_elems()), kAcknowledgement);
+  });
 }
 
 template <class T>
@@ -158,7 +205,12 @@ void TopKPath::run_on_host(const CallArguments& call, ConstTensor input, Tensor 
   }
   const std::span<T> sums = output.as<T>();
   std::ranges::fill(sums, T{0});
-  for (std::size_t source = 0; source < ranks; ++source) {
+  missing_.clear();
+  if (context_.network.recovery.error_feedback == ClassRecovery::ErrorFeedback::kEf21Acknowledged) {
+    acknowledge(packets, inner);
+  }
+  if (context_.network.recovery.keeps_states()) change_states<T>(packets, sums);
+  for (std::size_t source = 0; source < ranks && !context_.network.recovery.keeps_states(); ++source) {
     const std::uint64_t dropped = add_pairs<T>(std::span(received_).subspan(source * sent_.size(), sent_.size()),
                                                lost_.of(source), packets, sums);
     errors_.dropped_pairs += dropped;
@@ -167,7 +219,9 @@ void TopKPath::run_on_host(const CallArguments& call, ConstTensor input, Tensor 
 }
 
 void TopKPath::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
-  const ConstTensor input = context_.feeds_back() ? feedback_.correct(call.input, scratch) : call.input;
+  const ConstTensor input = context_.feeds_back()                      ? feedback_.correct(call.input, scratch)
+                            : context_.network.recovery.keeps_states() ? states_.difference(call.input, scratch)
+                                                                       : call.input;
   read_on_host(input, [&](ConstTensor values) {
     change_on_host(call.output, [&](Tensor sums) {
       if (values.type == ElementType::kFloat32) return run_on_host<float>(call, values, sums, inner);

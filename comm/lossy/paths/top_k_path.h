@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/lossy/fill/ef21.h"
 #include "comm/lossy/fill/error_feedback.h"
 #include "comm/lossy/paths/message_losses.h"
 #include "comm/lossy/paths/path.h"
@@ -20,7 +21,9 @@ namespace droptest::comm {
 /// its pairs, so that ranks end with equal sums where no packet is lost.
 ///
 /// Under error feedback a sender remembers the elements that it did not send, and with shared fates those of lost
-/// packets. A sender does not know the losses of single receivers.
+/// packets. A sender does not know the losses of single receivers. Under EF21 the pairs are those of a difference, and
+/// sums are sums of copies. With acknowledgements all ranks know the losses of all: a packet that any receiver misses
+/// changes neither the estimate nor any copy, since the next message is one for all receivers.
 /// Source: Aji and Heafield, EMNLP 2017; Stich, Cordonnier and Jaggi, NeurIPS 2018 (with memory).
 class TopKPath final : public Path {
  public:
@@ -29,6 +32,7 @@ class TopKPath final : public Path {
   void plan(const CallArguments& call, CallFates& fates) override;
   void run(const CallArguments& call, Communicator& inner, Scratch& scratch) override;
   CodingErrors coding_errors() const override { return errors_; }
+  EndErrors compare_ends(Communicator& inner) override;
   std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override { return {count_elems}; }
 
  private:
@@ -36,12 +40,18 @@ class TopKPath final : public Path {
   template <class T>
   void run_on_host(const CallArguments& call, ConstTensor input, Tensor output, Communicator& inner);
 
+  void acknowledge(const sim::Packetizer& packets, Communicator& inner);
+  template <class T>
+  void change_states(const sim::Packetizer& packets, std::span<T> sums);
+
   PathContext context_;
   bool shares_fates_;
   // Of the current call.
   std::uint64_t pairs_ = 0;
   MessageLosses lost_;  // of each rank's pairs
   ErrorFeedback feedback_;
+  Ef21 states_;
+  std::vector<sim::PacketMask> missing_;  // anywhere, by source, with acknowledgements; else empty
   CodingErrors errors_;
   std::vector<std::uint32_t> chosen_;  // indices of this rank's pairs
   std::vector<std::byte> sent_;

@@ -53,7 +53,7 @@ void put_samples(WordWriter& out, const SampleSums& sums) {
   out.put(sums.coding.dropped_pairs);
   for (const double x : {sums.error_energy, sums.exact_energy, sums.result_energy, sums.inner_product,
                          sums.divergence_max, sums.divergence_energy, sums.divergence_elems, sums.elems, sums.error_sum,
-                         sums.coding.error_energy, sums.coding.energy}) {
+                         sums.coding.error_energy, sums.coding.energy, sums.ends.error_energy, sums.ends.energy}) {
     out.put_double(x);
   }
 }
@@ -64,7 +64,7 @@ SampleSums take_samples(WordReader& in) {
   sums.coding.dropped_pairs = in.take();
   for (double* x : {&sums.error_energy, &sums.exact_energy, &sums.result_energy, &sums.inner_product,
                     &sums.divergence_max, &sums.divergence_energy, &sums.divergence_elems, &sums.elems, &sums.error_sum,
-                    &sums.coding.error_energy, &sums.coding.energy}) {
+                    &sums.coding.error_energy, &sums.coding.energy, &sums.ends.error_energy, &sums.ends.energy}) {
     *x = in.take_double();
   }
   return sums;

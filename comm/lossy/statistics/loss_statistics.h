@@ -83,6 +83,7 @@ struct ClassStatistics {
   double result_energy = 0;
   double inner_product = 0;
   CodingErrors coding;  ///< of compressed values before any loss, likewise
+  EndErrors ends;       ///< of the two ends of EF21, likewise
   /// On sampled steps, of results that are equal on all ranks without loss: largest difference between two ranks, and
   /// the root mean square, over elements and ranks, of the difference to the mean over ranks.
   double divergence_max = 0;

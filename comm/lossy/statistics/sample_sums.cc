@@ -17,6 +17,7 @@ void SampleSums::add(const SampleSums& other) {
   divergence_energy += other.divergence_energy;
   divergence_elems += other.divergence_elems;
   coding.add(other.coding);
+  ends.add(other.ends);
 }
 
 double SampleSums::nmse() const { return exact_energy == 0 ? 0 : error_energy / exact_energy; }

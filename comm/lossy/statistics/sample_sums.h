@@ -25,6 +25,18 @@ struct CodingErrors {
   }
 };
 
+/// The differences between the two ends of EF21 after sampled calls: each receiver's copy of a sender's state.
+struct EndErrors {
+  double error_energy = 0;  ///< sum of |copy - state|^2
+  double energy = 0;        ///< sum of |state|^2
+
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, error_energy, energy); }
+  void add(const EndErrors& other) {
+    error_energy += other.error_energy;
+    energy += other.energy;
+  }
+};
+
 /// Sums over sampled calls of one traffic class, or of one of its layers, of one rank or added up over ranks.
 struct SampleSums {
   std::uint64_t calls = 0;  ///< counted on one rank of the group
@@ -38,10 +50,11 @@ struct SampleSums {
   double divergence_energy = 0;  ///< sum over elements and ranks of |value - mean over ranks|^2
   double divergence_elems = 0;   ///< elements x ranks in that sum
   CodingErrors coding;           ///< of compressed values, before any loss
+  EndErrors ends;                ///< of EF21
 
   void visit_state(sim::StateVisitor& visitor) {
     visit_values(visitor, calls, error_energy, exact_energy, result_energy, inner_product, elems, error_sum,
-                 divergence_max, divergence_energy, divergence_elems, coding);
+                 divergence_max, divergence_energy, divergence_elems, coding, ends);
   }
   void add(const SampleSums& other);
   double nmse() const;    ///< error_energy / exact_energy; 0 without samples

@@ -172,6 +172,7 @@ ClassStatistics finish(sim::TrafficClass traffic_class, const ClassMerge& merge)
   statistics.result_energy = merge.samples.result_energy;
   statistics.inner_product = merge.samples.inner_product;
   statistics.coding = merge.samples.coding;
+  statistics.ends = merge.samples.ends;
   statistics.divergence_max = merge.samples.divergence_max;
   statistics.divergence_rms = merge.samples.divergence_rms();
   return statistics;
