@@ -173,7 +173,7 @@ TEST(Offload, ShowsTheSameStateAndTakesIt) {
       model.visit_state(state);
       return state;
     };
-    const auto expect_weights_alone = [&](Gpt2& model, Elements& want) {
+    const auto expect_weights_alone = [&](Gpt2& model, const Elements& want) {
       const double loss = model.evaluate(tokens, targets, {2, 12});
       model.end_training();
       EXPECT_EQ(model.memory_use().gradients, 0U);
