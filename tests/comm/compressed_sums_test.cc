@@ -179,6 +179,27 @@ TEST(CompressedSums, ValuesThatTheCodeHasKeepTheirBits) {
   }
 }
 
+// Small integers have codes of 16 bits, and so have their sums.
+TEST(CompressedSums, OfValuesWithCodesHaveTheBitsOfNone) {
+  const auto sums_of = [](CompressionKind kind) {
+    std::vector<std::vector<float>> sums(3);
+    LossyOptions options;
+    options.network.seed = kSeed;
+    options.network.of(kClass) = network_of({kind, 1, 1.0}, 0, 0);
+    run_ranks(3, kTimeout, [&](Communicator& inner) {
+      LossyCommunicator lossy(inner, options);
+      std::vector<float>& data = sums[static_cast<std::size_t>(inner.rank())];
+      for (int i = 0; i < 77; ++i) data.push_back(static_cast<float>(i % 9 - 4 + inner.rank()));
+      lossy.all_reduce(Tensor(std::span(data)), ReduceOp::kSum, kMessage);
+    });
+    return sums;
+  };
+  const auto plain = sums_of(CompressionKind::kNone);
+  for (const CompressionKind kind : {CompressionKind::kBfloat16, CompressionKind::kFloat16, CompressionKind::kTopK}) {
+    EXPECT_EQ(sums_of(kind), plain) << compression_entry(kind).name;
+  }
+}
+
 // A rank's path with the memory that it fills.
 class FeedbackSums {
  public:

@@ -290,6 +290,45 @@ TEST(DeviceLosses, EveryRecoveryHasTheHostsBits) {
   expect_twins<float>(3, attacked, "largest norm");
 }
 
+// Codes, pairs and states are made in host memory, from and for tensors on a device. Sampled steps compare both ends.
+TEST(DeviceLosses, CompressedSumsHaveTheBitsOfTheHost) {
+  DROPTEST_NEEDS_DEVICE();
+  using Feedback = ClassRecovery::ErrorFeedback;
+  const auto sums = [](const ClassNetwork& network, Where where) {
+    std::vector<std::vector<float>> results(3);
+    LossyOptions options = recovery_options(network);
+    options.sample_every_steps = 2;
+    run_ranks(3, kTimeout, [&](Communicator& inner) {
+      LossyCommunicator lossy(inner, options);
+      ThroughDevice device(lossy);
+      Communicator& group = where == Where::kHost ? static_cast<Communicator&>(lossy) : device;
+      for (std::uint64_t step = 0; step < 5; ++step) {
+        group.begin_step(step);
+        std::vector<float> data = program_values<float>(static_cast<int>(step), inner.rank(), 1500);
+        group.all_reduce(Tensor(std::span(data)), ReduceOp::kMean, {kClass, "bucket", 0});
+        auto& mine = results[static_cast<std::size_t>(inner.rank())];
+        mine.insert(mine.end(), data.begin(), data.end());
+      }
+    });
+    return results;
+  };
+  for (const Compression& compression :
+       {Compression{CompressionKind::kInt8, 16}, Compression{CompressionKind::kBfloat16},
+        Compression{CompressionKind::kTopK, 1, 0.1}, Compression{CompressionKind::kPowerSgd, 1, 0, 2}}) {
+    const bool by_factors = compression.kind == CompressionKind::kPowerSgd;
+    for (const Feedback feedback : {Feedback::kOff, Feedback::kOn, Feedback::kEf21, Feedback::kEf21Acknowledged}) {
+      ClassNetwork network =
+          by_factors ? recovery_network("contribution", 0.1, 0) : recovery_network("direct", 0.1, 0.1);
+      network.compression = compression;
+      network.recovery.error_feedback = feedback;
+      if (by_factors) network.gather.loss = nullptr;
+      if (by_factors && network.recovery.keeps_states()) continue;
+      EXPECT_EQ(sums(network, Where::kHost), sums(network, Where::kDevice))
+          << compression_entry(compression.kind).name << ", feedback " << static_cast<int>(feedback);
+    }
+  }
+}
+
 // Of 1000 elements on two ranks, one is NaN on one of them, and others differ by 3.
 TEST(DeviceLosses, ANaNIsTheLargestDivergence) {
   DROPTEST_NEEDS_DEVICE();

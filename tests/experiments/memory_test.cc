@@ -203,6 +203,33 @@ TEST(MemoryEstimate, OfTheModelIsTheMemoryThatItTakes) {
   }
 }
 
+// Memories of senders, and states at both ends, with the copies of messages that they work on.
+TEST(MemoryEstimate, OfFeedbackIsTheMemoryThatItTakes) {
+  using Feedback = comm::ClassRecovery::ErrorFeedback;
+  for (const comm::CompressionKind kind : {comm::CompressionKind::kInt8, comm::CompressionKind::kTopK}) {
+    for (const Feedback feedback : {Feedback::kOff, Feedback::kOn, Feedback::kEf21}) {
+      RunConfig config = tiny_config();
+      config.parallel.tensor = 1;
+      config.parallel.data = 3;
+      config.training.steps = 3;
+      lose(config, TrafficClass::kDpGradient, 0.1);
+      comm::ClassNetwork& network = *config.network.of(TrafficClass::kDpGradient);
+      network.compression = {kind, 16, 0.1};
+      network.recovery.error_feedback = feedback;
+      const MemoryEstimate want = estimate_memory(config);
+      std::uint64_t remembered = 0, messages = 0;
+      for (const TrainingOutcome& outcome : train_locally(config, tiny_corpus()).by_rank) {
+        remembered = std::max(remembered, outcome.memory.of_model.at("loss_layer").bytes);
+        messages = std::max(messages, outcome.memory.of_model.at("collectives").bytes);
+      }
+      SCOPED_TRACE(std::string(comm::compression_entry(kind).name) + " " + std::to_string(static_cast<int>(feedback)));
+      EXPECT_EQ(remembered, want.loss_layer);
+      EXPECT_EQ(messages, want.collectives);
+      EXPECT_EQ(remembered > 0, feedback != Feedback::kOff);
+    }
+  }
+}
+
 TEST(MemoryEstimate, FindsTheLargestMicroBatch) {
   RunConfig config = tiny_config();
   config.training.batch_sequences = 7;

@@ -7,11 +7,13 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "experiments/run/memory_estimate.h"
 #include "sim/error.h"
 #include "sim/time/straggler.h"
+#include "tests/experiments/layouts_of_runs.h"
 #include "tests/experiments/resolved_spec.h"
 #include "tests/experiments/tiny_run.h"
 
@@ -151,6 +153,29 @@ TEST(OuterRun, TakesTheTimeOfItsQuorum) {
     if (quorum == 3) {
       EXPECT_EQ(trace_of(got), trace_of(train_locally(without, tiny_corpus())));
     }
+  }
+}
+
+// A worker of two tensor-parallel ranks sends the parts of its weights by themselves, and trains like one of one rank.
+TEST(OuterRun, LayoutsOfAWorkerTrainAlike) {
+  for (const models::OuterOptimizer optimizer : {models::OuterOptimizer::kNesterov, models::OuterOptimizer::kAverage}) {
+    std::vector<TinyResult> results;
+    for (const auto& [tensor, pipeline] : {std::pair(1, 1), std::pair(2, 1), std::pair(1, 2)}) {
+      RunConfig config = workers();
+      config.model.layers = 2;
+      config.parallel.tensor = tensor;
+      config.parallel.pipeline = pipeline;
+      config.training.accumulation = 2;
+      config.outer.optimizer = optimizer;
+      config.outer.learning_rate = 0.5;
+      results.push_back(train_locally(config, tiny_corpus()));
+      expect_same_training(results.back(), results.front());
+    }
+    RunConfig alone = workers();
+    alone.model.layers = 2;
+    alone.training.accumulation = 2;
+    alone.outer.every_steps = 100;
+    EXPECT_NE(trace_of(train_locally(alone, tiny_corpus())), trace_of(results.front())) << "outer steps have an effect";
   }
 }
 
