@@ -2,7 +2,6 @@
 #include "experiments/data/file_reads.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -79,13 +78,6 @@ class SystemFiles final : public FileReads {
 };
 
 }  // namespace
-
-std::optional<FileVersion> version_of(const std::string& path) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
-  return FileVersion{status.st_ino, static_cast<std::uint64_t>(status.st_size), status.st_mtim.tv_sec,
-                     status.st_mtim.tv_nsec};
-}
 
 std::unique_ptr<FileReads> system_files(std::size_t most_open) { return std::make_unique<SystemFiles>(most_open); }
 

@@ -19,18 +19,6 @@ class ReadError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// What tells a file from an earlier one under its name. Writes of equal size within one tick of the file system's
-/// clock are not told apart.
-struct FileVersion {
-  std::uint64_t inode = 0;
-  std::uint64_t bytes = 0;
-  std::int64_t modified_seconds = 0;
-  std::int64_t modified_nanoseconds = 0;
-  friend bool operator==(const FileVersion&, const FileVersion&) = default;
-};
-/// Of the file that the path names now; absent: there is none.
-std::optional<FileVersion> version_of(const std::string& path);
-
 /// Reads ranges of files. Owner: one thread.
 class FileReads {
  public:

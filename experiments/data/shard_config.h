@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "experiments/data/file_version.h"
+
 namespace droptest::experiments {
 
 /// One file of tokens. Its tokens are the last ones of its bytes; a header comes before them.
@@ -16,6 +18,7 @@ struct ShardFile {
   std::uint64_t tokens = 0;
   std::optional<std::uint32_t> crc32c;  ///< of the content, where a manifest gives it
   std::string sha256;                   ///< of the content, where no manifest is; empty: not computed
+  std::optional<FileVersion> hashed;    ///< the file whose content sha256 is of
 };
 
 /// The shards of a run, and the rules for those that cannot be read.

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "comm/spec/sha256.h"
 #include "experiments/records/crc32c.h"
 #include "sim/error.h"
 
@@ -44,19 +45,27 @@ Tokens::Layout layout_of(ShardConfig::Content content) {
   return content == ShardConfig::Content::kText ? Tokens::Layout::kText : Tokens::Layout::kUint16;
 }
 
-/// Absent: the file has the content that its checksum is of, or has no checksum.
+/// Absent: the file has the content that its checksum or hash is of, or has none. A hash is of the file that was there;
+/// it is computed again for another one.
 std::optional<std::string> damage_of(const ShardFile& file, FileReads& files, const RetryRule& retries,
                                      const Pause& pause) {
-  if (!file.crc32c) return std::nullopt;
+  const bool is_other = file.hashed && version_of(file.file) != file.hashed;
+  if (!file.crc32c && !is_other) return std::nullopt;
   std::vector<std::byte> piece;
   std::uint32_t crc = crc32c({});
+  comm::Sha256 hash;
   for (std::uint64_t at = 0; at < file.bytes; at += piece.size()) {
     piece.resize(std::min(kPieceBytes, file.bytes - at));
     if (auto error = read_with_retries(files, file.file, at, piece, retries, pause)) return error;
-    crc = crc32c_continued(crc, piece);
+    if (file.crc32c) {
+      crc = crc32c_continued(crc, piece);
+    } else {
+      hash.add({reinterpret_cast<const char*>(piece.data()), piece.size()});
+    }
   }
-  if (crc == *file.crc32c) return std::nullopt;
-  return "its content has another CRC-32C than the manifest";
+  if (file.crc32c && crc != *file.crc32c) return "its content has another CRC-32C than the manifest";
+  if (!file.crc32c && hash.hex() != file.sha256) return "its content has changed since the spec was resolved";
+  return std::nullopt;
 }
 
 }  // namespace

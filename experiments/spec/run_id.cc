@@ -38,6 +38,7 @@ void leave_paths_out(json& value) {
   if (value.is_object() && value.contains("sha256")) {
     empty({"weights", "manifest", "file", "text", "library"});
     if (!value.contains("bytes")) empty({"tokens"});  // those of a shard are their number
+    value.erase("version");
   }
   if (value.is_object() && value.contains("crc32c")) empty({"file"});
   if (value.is_object() && value.contains("files")) empty({"shards", "validation_shards", "manifest"});

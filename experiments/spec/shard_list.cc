@@ -84,7 +84,9 @@ std::vector<ShardFile> look_at_shards(const std::vector<std::string>& files, Sha
   std::vector<ShardFile> shards;
   for (const std::string& file : files) {
     std::error_code error;
-    ShardFile shard{file, std::filesystem::file_size(file, error), 0, std::nullopt, ""};
+    ShardFile shard;
+    shard.file = file;
+    shard.bytes = std::filesystem::file_size(file, error);
     if (error) throw ConfigError(file + ": cannot read: " + error.message());
     if (listed) {
       const auto found = listed->find(normal_path(std::filesystem::absolute(file).string()));

@@ -341,8 +341,8 @@ TEST_F(ShardedTraining, AFileThatIsCutWhileTheRunReadsItIsAnErrorOfTheFile) {
 }
 
 TEST_F(ShardedTraining, AFileThatChangesWhileTheRunGoesOnIsSetAside) {
-  const ResolvedRun one = run({{"data", {{"lost_limit", 0.3}}}});
   const auto expect_lost = [&](const std::function<void()>& change) {
+    const ResolvedRun one = run({{"data", {{"lost_limit", 0.3}}}});
     const Corpus data = corpus(one);
     change();
     const Reading reading = read_all(one.config, data);
@@ -364,6 +364,38 @@ TEST_F(ShardedTraining, AFileThatChangesWhileTheRunGoesOnIsSetAside) {
     std::filesystem::last_write_time(folder_.path() + "/other", before);
     std::filesystem::rename(folder_.path() + "/other", path);
   });
+}
+
+TEST_F(ShardedTraining, AFileThatHasChangedSinceItWasHashedIsSetAside) {
+  const ResolvedRun one = run({{"data", {{"lost_limit", 0.3}}}});
+  const std::string path = folder_.path() + "/b.bin";
+  const auto lost = [&] {
+    std::vector<std::string> shards;
+    for (const LostShard& shard : read_all(one.config, corpus(one)).record.lost_shards) {
+      shards.push_back(shard.file + ": " + shard.error);
+    }
+    return shards;
+  };
+  EXPECT_THAT(lost(), IsEmpty());
+  // The same content, at another time and in another file: a run goes on where its data was copied.
+  const auto hashed = std::filesystem::last_write_time(path);
+  std::filesystem::last_write_time(path, hashed + std::chrono::seconds(1));
+  EXPECT_THAT(lost(), IsEmpty());
+  std::filesystem::copy_file(path, folder_.path() + "/copy");
+  std::filesystem::rename(folder_.path() + "/copy", path);
+  EXPECT_THAT(lost(), IsEmpty());
+  // As many other bytes.
+  const std::vector<std::string> changed = {path + ": its content has changed since the spec was resolved"};
+  write_shard(path, 86, 45);
+  std::filesystem::last_write_time(path, hashed + std::chrono::seconds(1));
+  EXPECT_EQ(lost(), changed);
+  write_shard(folder_.path() + "/other", 86, 45);
+  std::filesystem::last_write_time(folder_.path() + "/other", hashed);
+  std::filesystem::rename(folder_.path() + "/other", path);
+  EXPECT_EQ(lost(), changed);
+  // The times of files are no part of the run.
+  write_shard(path, 85, 45);
+  EXPECT_EQ(run({{"data", {{"lost_limit", 0.3}}}}).run_id, one.run_id);
 }
 
 TEST_F(ShardedTraining, APositionInOtherContentOfEqualSizeIsLeftAside) {
