@@ -134,7 +134,7 @@ LayerBuffers LossyGroup::buffers() const {
 
 void LossyGroup::visit_memories(sim::StateVisitor& visitor) {
   const sim::StateVisitor::Part part(visitor, typeid(LossyGroup), sim::StateVisitor::Place::kElement);
-  visit_values(visitor, steps_begun_, stale_);
+  visit_value(visitor, stale_);
   if (timeline_) visit_value(visitor, *timeline_);
 }
 

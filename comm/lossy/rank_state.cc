@@ -36,8 +36,7 @@ void RankState::add_samples(std::uint64_t number, const LayerKey& key, const Sam
 }
 
 void RankState::visit_state(sim::StateVisitor& visitor) {
-  visit_values(visitor, ledger, touches, sampler, sampled_calls, samples_added, step, world_step, open_steps,
-               step_is_sampled, next_group);
+  visit_values(visitor, ledger, touches, sampler, sampled_calls, samples_added, open_steps);
   if (clock) visit_value(visitor, *clock);
 }
 

@@ -67,7 +67,6 @@ void BurstHistogram::add_losses(std::span<const std::uint32_t> losses, std::uint
 
 inline void BurstHistogram::count_burst(std::uint64_t length) {
   if (length == 0) return;
-  ++bursts_;
   ++(length < kBurstBins ? bursts_of_[length] : long_bursts_[length]);
 }
 
@@ -87,6 +86,12 @@ void BurstHistogram::interrupt() {
   stretch_ = 0;
   delivered_ = 0;
   losses_ = Losses::kNone;
+}
+
+std::uint64_t BurstHistogram::bursts() const {
+  std::uint64_t all = 0;
+  for (const auto& [length, number] : counts()) all += number;
+  return all;
 }
 
 std::vector<std::uint64_t> BurstHistogram::gaps() const {

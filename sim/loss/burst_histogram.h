@@ -30,7 +30,7 @@ class BurstHistogram {
   std::map<std::uint64_t, std::uint64_t> counts() const;
 
   /// Number of bursts, an open one too.
-  std::uint64_t bursts() const { return bursts_ + (open_ > 0 ? 1 : 0); }
+  std::uint64_t bursts() const;
 
   /// Number of gaps of 2^i to 2^(i + 1) - 1 packets, by i. A gap counts where it lies between two losses of one
   /// stretch: of one that a stretch begins or ends with, the length is not known.
@@ -40,7 +40,7 @@ class BurstHistogram {
   std::map<std::uint64_t, std::uint64_t> stretches() const;
 
   void visit_state(StateVisitor& visitor) {
-    visit_values(visitor, bursts_, open_, delivered_, stretch_, losses_, bursts_of_, gaps_of_, long_bursts_, long_gaps_,
+    visit_values(visitor, open_, delivered_, stretch_, losses_, bursts_of_, gaps_of_, long_bursts_, long_gaps_,
                  stretches_);
   }
 
@@ -51,7 +51,6 @@ class BurstHistogram {
 
   // The members that every mask changes come first and lie together: a rank has many links, and the cache has dropped
   // a link's members when its next mask comes.
-  std::uint64_t bursts_ = 0;
   std::uint64_t open_ = 0;       ///< length of the run that the last packet is in; 0 if it was delivered
   std::uint64_t delivered_ = 0;  ///< packets since the last loss of the open stretch
   std::uint64_t stretch_ = 0;    ///< its packets so far

@@ -81,7 +81,6 @@ void FateDigest::add(std::uint64_t first_packet, const FatesView& lost) {
   bits_ = bits;
   sum_ += complete.sum();
   range_packets_ += lost.packets;
-  packets_ += lost.packets;
 }
 
 std::uint64_t FateDigest::word_digest() const {

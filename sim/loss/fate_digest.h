@@ -21,19 +21,15 @@ class FateDigest {
   void add(std::uint64_t first_packet, const FatesView& lost);
 
   std::uint64_t value() const;
-  std::uint64_t packets() const { return packets_; }
 
   /// But for the link, which it is made with.
-  void visit_state(StateVisitor& visitor) {
-    visit_values(visitor, packets_, range_first_, range_packets_, word_, bits_, sum_);
-  }
+  void visit_state(StateVisitor& visitor) { visit_values(visitor, range_first_, range_packets_, word_, bits_, sum_); }
 
  private:
   std::uint64_t word_digest() const;
   std::uint64_t range_digest() const;
 
   Link link_;
-  std::uint64_t packets_ = 0;
   std::uint64_t range_first_ = 0;  ///< the range that is still growing: consecutive packets
   std::uint64_t range_packets_ = 0;
   std::uint64_t word_ = 0;  ///< the 64 packets that the last range ended in, and their losses so far

@@ -24,7 +24,6 @@ std::uint64_t digest_in_pieces(const LossProcess& process, std::uint64_t first, 
     digest.add(first + done, mask);
     done += mask.size();
   }
-  EXPECT_EQ(digest.packets(), packets);
   return digest.value();
 }
 

@@ -55,7 +55,7 @@ class CollectiveTiming {
   void begin_step(std::uint64_t step) { step_ = step; }
 
   void visit_state(sim::StateVisitor& visitor) {
-    visit_values(visitor, step_, collectives_, courses_, message_courses_, messages_);
+    visit_values(visitor, collectives_, courses_, message_courses_, messages_);
   }
 
   struct What {
@@ -79,16 +79,12 @@ class CollectiveTiming {
     std::size_t round;
     std::uint64_t index;
   };
-  // The position of a link that sends again, and the repetitions of its last message. Hops with packets for every
-  // destination share one.
+  // The position of a link that sends again, which is its state, and the repetitions of the collective's last message.
+  // Hops with packets for every destination share one.
   struct Course : LinkCourse {
     std::uint64_t collective = 0;
     RepeatedMessage last;
     sim::Repair repair;
-    void visit_state(sim::StateVisitor& visitor) {
-      LinkCourse::visit_state(visitor);
-      visit_values(visitor, collective, last, repair);
-    }
   };
   using Courses = std::map<sim::Link, Course>;
 
