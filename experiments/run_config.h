@@ -94,8 +94,13 @@ struct PipelineConfig {
 /// A replica that takes no part in some steps.
 struct ReplicaAbsence {
   int data_rank = 1;
-  std::uint64_t from = 1;              ///< the first step without it
+  std::uint64_t from = 1;              ///< the step before which it leaves
   std::optional<std::uint64_t> until;  ///< the first step with it again; absent: none
+  /// With shards of the state: the step of the checkpoint that the others go on from, without it. Absent: each replica
+  /// has all of the state.
+  std::optional<std::uint64_t> reload_step;
+
+  std::uint64_t first_without() const { return reload_step ? *reload_step + 1 : from; }
 };
 
 /// Parts of a run that fail while it trains (docs/parallelism.md).
@@ -136,7 +141,6 @@ struct RestartConfig {
 struct ElasticConfig {
   int min_data = 1;
   int max_data = 1;
-  int data = 1;  ///< replicas of the spec
 };
 
 /// An action on a kind of anomaly (docs/watching.md).
@@ -195,6 +199,9 @@ struct RunConfig {
   models::OuterOptions outer;
   models::KernelChoices kernels;  ///< of the device
   std::optional<ElasticConfig> elastic;
+  /// The replicas of the spec, where the run has fewer of them at times and cuts its checkpoints anew for these: an
+  /// elastic run, or one whose replicas leave with shards of the state.
+  std::optional<int> full_data;
   std::vector<AlertConfig> alerts;
   TrainingConfig training;
   ValidationConfig validation;

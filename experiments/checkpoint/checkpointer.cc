@@ -41,44 +41,61 @@ std::string first_error(const std::vector<std::string>& errors) {
 /// How long a rank works by itself while others wait for it.
 std::chrono::milliseconds turn_of(const RunConfig& config) { return config.backend.timeout / 4; }
 
+/// The manifest of the run's newest intact checkpoint. The files of ranks are read only where it matters.
+std::optional<Manifest> newest_intact(const CheckpointPlace& place, const RunConfig& config, int epoch) {
+  if (place.resume != CheckpointPlace::Resume::kNewest) return std::nullopt;
+  const CheckpointFolder folder(place.folder);
+  std::vector<std::uint64_t> steps = folder.steps();
+  for (; !steps.empty(); steps.pop_back()) {
+    try {
+      Manifest manifest = folder.manifest(steps.back());
+      if (manifest.run_id != place.run_id) continue;
+      const bool may_differ = config.full_data || manifest.epoch != epoch;
+      for (const RankFile& file : manifest.ranks) {
+        if (may_differ) verify_rank_file(folder.of_step(manifest.step), file);
+      }
+      return manifest;
+    } catch (const ConfigError&) {
+      continue;  // restore() says so
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 int epoch_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config, comm::Communicator& group) {
   int epoch = config.start ? config.start->epoch : 0;
   if (!place) return epoch;
-  if (group.rank() == 0 && place->resume == CheckpointPlace::Resume::kNewest) {
-    const CheckpointFolder folder(place->folder);
+  if (group.rank() == 0) {
     try {
-      if (config.elastic && config.checkpoint) (void)complete_rescue(folder, place->run_id, config.checkpoint->keep);
+      if (config.elastic && config.checkpoint && place->resume == CheckpointPlace::Resume::kNewest) {
+        (void)complete_rescue(CheckpointFolder(place->folder), place->run_id, config.checkpoint->keep);
+      }
     } catch (const ConfigError&) {
       // The last checkpoint stands.
     }
-    std::vector<std::uint64_t> steps = folder.steps();
-    for (; !steps.empty(); steps.pop_back()) {
-      try {
-        const Manifest manifest = folder.manifest(steps.back());
-        if (manifest.run_id != place->run_id) continue;
-        const bool may_differ = config.elastic || manifest.epoch != epoch;
-        for (const RankFile& file : manifest.ranks) {
-          if (may_differ) verify_rank_file(folder.of_step(manifest.step), file);
-        }
-        epoch = manifest.epoch + (continues(manifest, config.parallel) ? 0 : 1);
-        break;
-      } catch (const ConfigError&) {
-        continue;  // restore() says so
-      }
+    if (const auto manifest = newest_intact(*place, config, epoch)) {
+      epoch = manifest->epoch + (continues(*manifest, config.parallel) ? 0 : 1);
     }
   }
   return static_cast<int>(number_of_root(static_cast<std::uint64_t>(epoch), group, "epoch"));
 }
 
+std::uint64_t step_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config) {
+  const auto manifest = place ? newest_intact(*place, config, 0) : std::nullopt;
+  if (manifest) return manifest->step;
+  return config.start ? config.start->step : 0;
+}
+
 Checkpointer::Checkpointer(CheckpointPlace place, const RunConfig& config, int epoch, comm::Communicator& group,
-                           Report report)
+                           Report report, std::function<void()> waits)
     : place_(std::move(place)),
       config_(config),
       epoch_(epoch),
       group_(group),
       report_(std::move(report)),
+      waits_(std::move(waits)),
       folder_(place_.folder) {}
 
 Checkpointer::~Checkpointer() {
@@ -117,7 +134,7 @@ std::optional<Checkpointer::Restored> Checkpointer::restore(const TrainingState&
           throw ConfigError(folder_.of_step(step) + ": a checkpoint of run " + manifest.run_id + ", want one of " +
                             place_.run_id);
         }
-        if (!config_.elastic && !continues(manifest, config_.parallel)) {
+        if (!config_.full_data && !continues(manifest, config_.parallel)) {
           throw ConfigError(folder_.of_step(step) + ": a checkpoint of " + manifest.parallel.text() + ", want one of " +
                             config_.parallel.text() + ", or an elastic run (/elastic)");
         }
@@ -134,7 +151,7 @@ std::optional<Checkpointer::Restored> Checkpointer::restore(const TrainingState&
     const Manifest manifest = parse_manifest(text, "manifest of rank 0");
     std::optional<RestoredState> restored;
     std::string error;
-    const bool is_recut = config_.elastic && !continues(manifest, config_.parallel);
+    const bool is_recut = config_.full_data && !continues(manifest, config_.parallel);
     try {
       const std::string folder = folder_.of_step(manifest.step);
       restored.emplace(is_recut ? RestoredState::recut(folder, manifest, state)
@@ -169,8 +186,9 @@ void Checkpointer::after_step(std::uint64_t step, const TrainingState& state, Be
   const std::uint64_t every = config_.checkpoint->every_steps;
   const bool due = every != 0 && step % every == 0;
   if (!due && because == Because::kInterval) return;
+  if (because == Because::kRequired) required_step_ = step;
   take(step, state);
-  if (because == Because::kRequested || config_.checkpoint->writing == CheckpointConfig::Writing::kAtOnce) {
+  if (because != Because::kInterval || config_.checkpoint->writing == CheckpointConfig::Writing::kAtOnce) {
     poll(Wait::kYes);
   }
 }
@@ -222,6 +240,7 @@ void Checkpointer::poll(Wait wait) {
                       {sim::TrafficClass::kControl, "files of a checkpoint", -1});
     if (waiting == 0) break;
     if (wait == Wait::kNo) return;
+    if (is_root()) waits_();
   }
   await_hook();  // of the checkpoint before, which may be removed now
   const Written written = writing_->get();
@@ -283,7 +302,7 @@ std::string Checkpointer::commit(const std::vector<std::string>& files) {
 void Checkpointer::fail(std::uint64_t step, const std::string& error) {
   ++totals_.failed;
   if (is_root()) report_(step, error);
-  if (config_.checkpoint->on_error == CheckpointConfig::OnError::kStop) {
+  if (step == required_step_ || config_.checkpoint->on_error == CheckpointConfig::OnError::kStop) {
     throw ConfigError("checkpoint of step " + std::to_string(step) + ": " + error);
   }
 }
@@ -315,7 +334,10 @@ bool Checkpointer::end_hook(std::chrono::milliseconds wait) {
 void Checkpointer::await_hook() {
   if (config_.checkpoint->before.empty() && config_.checkpoint->after.empty()) return;
   bool ended = false;
-  while (!ended) ended = number_of_root(end_hook(turn_of(config_)) ? 1 : 0, group_, "command of a checkpoint") != 0;
+  while (!ended) {
+    ended = number_of_root(end_hook(turn_of(config_)) ? 1 : 0, group_, "command of a checkpoint") != 0;
+    if (is_root()) waits_();
+  }
 }
 
 }  // namespace droptest::experiments

@@ -34,6 +34,9 @@ struct CheckpointPlace {
 /// The epoch in which a run with these ranks begins: that of its newest intact checkpoint, or the next one where its
 /// number of replicas differs. Ranks: all.
 int epoch_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config, comm::Communicator& group);
+/// The step after which a run begins: that of its newest intact checkpoint, of the one of another run that it starts
+/// with, or 0. Ranks: 0.
+std::uint64_t step_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config);
 
 /// Owner: one rank's trainer. Ranks: all of the group make the same calls after the same steps; the group is used as it
 /// is, without a loss layer. One checkpoint is written at a time, by a thread of each rank: where the one before is not
@@ -45,8 +48,9 @@ class Checkpointer {
   using Report = std::function<void(std::uint64_t step, const std::string& error)>;
 
   /// `config` and `group` are borrowed. Throws: nothing of files.
-  /// `epoch`: that of the layout.
-  Checkpointer(CheckpointPlace place, const RunConfig& config, int epoch, comm::Communicator& group, Report report);
+  /// `epoch`: that of the layout. `waits`: called on rank 0 while ranks wait for files, some times in a timeout.
+  Checkpointer(CheckpointPlace place, const RunConfig& config, int epoch, comm::Communicator& group, Report report,
+               std::function<void()> waits);
   /// Waits for the thread that writes.
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
@@ -58,13 +62,13 @@ class Checkpointer {
     std::optional<nlohmann::json> epochs;
   };
   /// Gives the state that of the newest intact checkpoint, or leaves it where there is none. Throws: ConfigError where
-  /// there are checkpoints, and none is intact; for one of another layout, where the run is not elastic.
+  /// there are checkpoints, and none is intact; for one of another layout, where the run always has all replicas.
   std::optional<Restored> restore(const TrainingState& state);
 
-  /// Why a checkpoint is taken after a step.
-  enum class Because : std::uint8_t { kInterval, kRequested };
+  /// Why a checkpoint is taken after a step; required: training cannot go on without it.
+  enum class Because : std::uint8_t { kInterval, kRequested, kRequired };
   /// Takes a checkpoint where its time has come, or where it is asked for; that one is complete when this returns.
-  /// Throws: ConfigError for one that failed, where the config says that training ends then.
+  /// Throws: ConfigError for one that failed, where it is required or the config says that training ends then.
   void after_step(std::uint64_t step, const TrainingState& state, Because because);
   /// Leaves this rank's state to complete_rescue(), with these losses (Manifest::epochs). `progress`: the saved bytes
   /// of TrainingState::visit_progress() that belong to the model. Ranks: each by itself. Throws: ConfigError.
@@ -100,8 +104,10 @@ class Checkpointer {
   const int epoch_;
   comm::Communicator& group_;
   const Report report_;
+  const std::function<void()> waits_;
   const CheckpointFolder folder_;
   CheckpointTotals totals_;
+  std::optional<std::uint64_t> required_step_;
   std::uint64_t writing_step_ = 0;
   nlohmann::json writing_epochs_;
   std::optional<std::future<Written>> writing_;

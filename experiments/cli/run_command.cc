@@ -41,6 +41,7 @@ struct WorkerOptions {
   ExecuteOptions::Lock lock = ExecuteOptions::Lock::kTake;
   std::string labels = "[]";
   std::string warnings = "[]";
+  std::uint64_t states_not_left = 0;
 };
 
 /// The plan with the run alone that was asked for.
@@ -86,6 +87,7 @@ int work(const WorkerOptions& options) {
   resolved.labels = comm::parse_json(options.labels, "--labels");
   ExecuteOptions execute{comm::parse_json(options.point, "--point"), worker_command()};
   execute.lock = options.lock;
+  execute.states_not_left = options.states_not_left;
   if (resolved.config.checkpoint && !comm::launch_environment(comm::process_environment())) {
     catch_stop_signals();
     execute.stop_requested = [] { return stop_requested(); };
@@ -131,6 +133,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("--labels", options->labels);
   command->add_flag_callback("--locked", [options] { options->lock = ExecuteOptions::Lock::kHeldByParent; });
   command->add_option("--warnings", options->warnings);
+  command->add_option("--states-not-left", options->states_not_left);
   command->callback([options, &chosen] { chosen = [options] { return work(*options); }; });
 }
 

@@ -59,8 +59,10 @@ struct StageFailure {
 /// A replica took no part in steps of a run.
 struct ReplicaAbsenceRecord {
   int data_rank = 0;
-  std::uint64_t from = 0;   ///< the first step without it
+  std::uint64_t from = 0;   ///< the step before which it left
   std::uint64_t steps = 0;  ///< without it
+  /// Of the checkpoint that the others went on from; absent: none was needed.
+  std::optional<std::uint64_t> reload_step{};
 };
 
 /// The checkpoints that a run has taken since it was last started.

@@ -241,8 +241,9 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
   if (run.config.failures && !run.config.failures->replicas.empty()) {
     out["replica_absences"] = json::array();
     for (const ReplicaAbsenceRecord& absence : summary.replica_absences) {
-      out["replica_absences"].push_back(
-          {{"data_rank", absence.data_rank}, {"from", absence.from}, {"steps", absence.steps}});
+      json record = {{"data_rank", absence.data_rank}, {"from", absence.from}, {"steps", absence.steps}};
+      if (absence.reload_step) record["reload_step"] = *absence.reload_step;
+      out["replica_absences"].push_back(std::move(record));
     }
   }
   if (run.config.training.loss_scale.kind != models::LossScaleConfig::Kind::kNone) {

@@ -2,6 +2,8 @@
 #include "experiments/run/elastic.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <set>
 #include <string>
 
 #include "sim/error.h"
@@ -26,6 +28,17 @@ int replicas_of_launch(const RunConfig& config, int ranks, const std::string& la
 
 int replicas_after_failure(const RunConfig& config, int replicas) {
   return config.elastic ? std::max(std::min(replicas, config.elastic->min_data), replicas - 1) : replicas;
+}
+
+bool could_leave_state(const RunConfig& config, int replicas, const std::vector<ExitStatus>& ranks) {
+  if (!config.elastic || config.sharding.zero != 0) return false;
+  comm::ParallelLayout layout = config.parallel;
+  layout.data = replicas;
+  std::set<int> broken;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].signal != 0) broken.insert(layout.coordinates(static_cast<int>(r)).data);
+  }
+  return !broken.empty() && static_cast<int>(broken.size()) < replicas;
 }
 
 }  // namespace droptest::experiments

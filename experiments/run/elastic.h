@@ -3,7 +3,9 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "experiments/run/child_process.h"
 #include "experiments/run_config.h"
 
 namespace droptest::experiments {
@@ -14,5 +16,9 @@ int replicas_of_launch(const RunConfig& config, int ranks, const std::string& la
 
 /// The replicas of the next attempt, after one has died: one fewer, as far as the spec allows it.
 int replicas_after_failure(const RunConfig& config, int replicas);
+
+/// Whether a replica could have left its state (rescue.h) when a rank of these ended: all of its own ranks ended by
+/// themselves, with an error.
+bool could_leave_state(const RunConfig& config, int replicas, const std::vector<ExitStatus>& ranks);
 
 }  // namespace droptest::experiments

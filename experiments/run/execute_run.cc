@@ -37,7 +37,7 @@
 #include "experiments/run/run_device.h"
 #include "experiments/run/run_recorder.h"
 #include "experiments/run/sigterm_watch.h"
-#include "experiments/run/trainer.h"
+#include "experiments/run/train_run.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -72,6 +72,7 @@ TrainingHooks recording_hooks(const ResolvedRun& run, const RunDirectory& direct
     say("step " + std::to_string(lost.step) + ": " + lost.file + " is set aside with " + std::to_string(lost.samples) +
         " samples: " + lost.error);
   };
+  hooks.states_not_left = options.states_not_left;
   if (!run.config.checkpoint) return hooks;
   hooks.stop_requested = options.stop_requested;
   const Provenance build = build_provenance();
@@ -116,8 +117,8 @@ nlohmann::json run_threads(const ResolvedRun& run, const RunDirectory& directory
   const auto shared = std::make_shared<ThreadedRun>(run, directory, options, lock);
   std::packaged_task<void()> task([shared] {
     const RunConfig& config = shared->run.config;
-    comm::run_ranks(config.parallel.world_size(), config.backend.timeout, [shared](comm::Communicator& group) {
-      TrainingOutcome outcome = train(shared->run.config, shared->corpus, group, shared->hooks);
+    comm::run_ranks(config.parallel.world_size(), config.backend.timeout, [&](comm::Communicator& group) {
+      TrainingOutcome outcome = train_run(shared->run, config, shared->corpus, group, shared->hooks);
       if (group.rank() == 0) shared->outcome = std::move(outcome);
     });
   });
@@ -236,8 +237,12 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
     TrainingHooks hooks = recording_hooks(run, directory, execute, recorder ? &*recorder : nullptr);
     if (stops_itself(config)) hooks.stop_requested = [&sigterm] { return sigterm.was_told(); };
     // A parent that started the ranks can start more.
-    hooks.lacks_replicas = execute.lock != ExecuteOptions::Lock::kTake && replicas < run.config.parallel.data;
-    const TrainingOutcome outcome = train(config, corpus, *group, hooks);
+    if (execute.lock != ExecuteOptions::Lock::kTake && replicas < run.config.parallel.data) {
+      hooks.replicas_change_after = [every = config.checkpoint->every_steps](std::uint64_t step) {
+        return step % every == 0 ? std::optional(Checkpointer::Because::kRequested) : std::nullopt;
+      };
+    }
+    const TrainingOutcome outcome = train_run(run, config, corpus, *group, hooks);
     const bool stopped = outcome.stopped_after.has_value();
     nlohmann::json summary = recorder && !stopped ? recorder->finish(outcome) : nlohmann::json();
     // No rank leaves before the records are there: a failed disk of rank 0 is a failure of every rank.
@@ -301,7 +306,7 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   ranks.command.push_back(directory.path);
   ranks.command.push_back("--point");
   ranks.command.insert(ranks.command.end(), {options.point.dump(), "--labels", run.labels.dump(), "--warnings",
-                                             warnings_json(run.warnings).dump(), "--locked"});
+                                             warnings_json(run.warnings).dump(), "--locked", "--states-not-left", "0"});
   if (lock) ranks.kept_descriptor = lock->descriptor();
   if (const auto& named = run.config.backend.rendezvous; named && named->kind == comm::Rendezvous::Kind::kTcp) {
     if (named->host.empty()) ranks.environment["MASTER_ADDR"] = "127.0.0.1";
@@ -331,7 +336,7 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
     if (!stops_itself(run.config)) throw_stopped(directory);
     return RankProcessesOptions::Next::kTellRoot;
   };
-  ranks.on_root_line = [&options](const std::string& line) {
+  ranks.on_line = [&options](const std::string& line) {
     constexpr std::string_view kProblem = "droptest: ";
     if (!line.starts_with(kProblem) || line.starts_with("droptest: error: ")) return;
     options.say_problem(line.substr(kProblem.size()));
@@ -344,10 +349,12 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
     return steps.empty() ? std::uint64_t{0} : steps.back();
   };
   std::uint64_t reached = newest();
+  std::uint64_t states_not_left = 0;
   for (int failed = 0;;) {
     ranks.world_size = replicas * ranks_of_replica;
     const auto now = std::chrono::system_clock::now().time_since_epoch().count();
     ranks.launch_id = std::to_string(::getpid()) + "-" + std::to_string(now);
+    ranks.command.back() = std::to_string(states_not_left);
     try {
       run_rank_processes(ranks);
       const bool lacks_replicas = replicas < run.config.parallel.data;
@@ -361,6 +368,12 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
       take_rescue(run, directory, options);
       if (newest() > reached) failed = 0;
       reached = newest();
+      pass_lines();
+      if (could_leave_state(run.config, replicas, failure.statuses) && passed.value_or(0) > reached) {
+        options.say_problem("no replica has left its state in " + checkpoints.rescue() + ": steps " +
+                            std::to_string(reached + 1) + " to " + std::to_string(*passed) + " are done again");
+        ++states_not_left;
+      }
       const auto pause = pause_before_restart(run.config.restart, ++failed);
       if (!pause || failure.status.code == options.user_error_code) throw;
       // Without a checkpoint nothing is lost by a start with all replicas.

@@ -35,6 +35,8 @@ struct ExecuteOptions {
   /// Hears of errors that do not end the run: checkpoints that cannot be written, or are damaged.
   std::function<void(const std::string& text)> say_problem = [](const std::string&) {};
   CheckpointPlace::Resume resume = CheckpointPlace::Resume::kNewest;
+  /// How many times ranks of attempts before could not leave their state (rescue.h).
+  std::uint64_t states_not_left = 0;
 };
 
 /// Whether the run may continue from checkpoints in its folder, so that its records so far stay.

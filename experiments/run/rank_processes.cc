@@ -102,10 +102,10 @@ void run_rank_processes(const RankProcessesOptions& options) {
       if (options.while_running() == RankProcessesOptions::Next::kTellRoot && !std::exchange(told, true)) {
         ranks.front().tell(SIGTERM);
       }
-      root.pass(options.on_root_line);
+      root.pass(options.on_line);
       std::this_thread::sleep_for(kRankPollInterval);
     }
-    root.pass(options.on_root_line);
+    root.pass(options.on_line);
   } catch (...) {
     ranks.clear();
     remove_logs();
@@ -122,12 +122,16 @@ void run_rank_processes(const RankProcessesOptions& options) {
     stopped += (stopped.empty() ? "" : ", ") + std::to_string(r);
     ranks[r].stop(std::chrono::milliseconds(ranks[r].is_stopped() ? 0 : 500));
   }
+  root.pass(options.on_line);
+  for (std::size_t r = 1; r < ranks.size(); ++r) LogTail(log(r)).pass(options.on_line);
+  std::vector<ExitStatus> statuses;
+  for (ChildProcess& rank : ranks) statuses.push_back(rank.poll().value_or(ExitStatus{.code = 0, .signal = SIGKILL}));
   const std::string words = last_words(log(failure->rank));
   throw RankFailure("rank " + std::to_string(failure->rank) + " of " + std::to_string(options.world_size) + " " +
                         failure->status.describe() + (words.empty() ? "" : ": " + words) +
                         (stopped.empty() ? "" : "; ranks stopped since they did not end: " + stopped) +
                         " (logs: " + options.log_directory + ")",
-                    failure->status);
+                    failure->status, std::move(statuses));
 }
 
 }  // namespace droptest::experiments

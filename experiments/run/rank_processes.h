@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "experiments/run/child_process.h"
@@ -28,15 +29,17 @@ struct RankProcessesOptions {
   /// rank 0, the first time.
   enum class Next : std::uint8_t { kGoOn, kTellRoot };
   std::function<Next()> while_running = [] { return Next::kGoOn; };
-  /// Gets each line that rank 0 prints, soon after.
-  std::function<void(const std::string& line)> on_root_line = [](const std::string&) {};
+  /// Gets each line that rank 0 prints, soon after; after a failure also those of the other ranks.
+  std::function<void(const std::string& line)> on_line = [](const std::string&) {};
 };
 
 /// A rank ended with an error.
 class RankFailure : public CommError {
  public:
-  RankFailure(const std::string& text, const ExitStatus& how) : CommError(text), status(how) {}
+  RankFailure(const std::string& text, const ExitStatus& how, std::vector<ExitStatus> of_all)
+      : CommError(text), status(how), statuses(std::move(of_all)) {}
   const ExitStatus status;
+  const std::vector<ExitStatus> statuses;  ///< of all ranks
 };
 
 /// Starts world_size processes with torchrun's variables set, and waits for all. They do not inherit the variables of

@@ -5,14 +5,12 @@
 #include <set>
 #include <span>
 
+#include "experiments/spec/resolve_failures.h"
+
 namespace droptest::experiments {
 namespace {
 
 using comm::ParallelDimension;
-
-bool covers(const ReplicaAbsence& absence, std::uint64_t step) {
-  return step >= absence.from && (!absence.until || step < *absence.until);
-}
 
 bool has_rank(const std::vector<int>& ranks, int rank) { return std::ranges::binary_search(ranks, rank); }
 
@@ -46,21 +44,13 @@ class StateMessages final : public models::StateVisitor {
 
 }  // namespace
 
-std::vector<int> absent_replicas(const std::vector<ReplicaAbsence>& absences, std::uint64_t step) {
-  std::set<int> absent;
-  for (const ReplicaAbsence& absence : absences) {
-    if (covers(absence, step)) absent.insert(absence.data_rank);
-  }
-  return {absent.begin(), absent.end()};
-}
-
 std::vector<ReplicaAbsenceRecord> absences_until(const RunConfig& config, std::uint64_t last) {
   std::vector<ReplicaAbsenceRecord> records;
   if (!config.failures) return records;
   for (const ReplicaAbsence& absence : config.failures->replicas) {
-    if (absence.from > last) continue;
+    if (absence.first_without() > last) continue;
     const std::uint64_t end = std::min(absence.until.value_or(last + 1), last + 1);
-    records.push_back({absence.data_rank, absence.from, end - absence.from});
+    records.push_back({absence.data_rank, absence.from, end - absence.first_without(), absence.reload_step});
   }
   return records;
 }

@@ -14,9 +14,6 @@
 
 namespace droptest::experiments {
 
-/// The data ranks that take no part in a step, in order. A pure function of its arguments.
-std::vector<int> absent_replicas(const std::vector<ReplicaAbsence>& absences, std::uint64_t step);
-
 /// The steps up to `last` that each configured absence has covered, in the order of the config; none of those that
 /// begin later.
 std::vector<ReplicaAbsenceRecord> absences_until(const RunConfig& config, std::uint64_t last);

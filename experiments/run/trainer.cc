@@ -121,7 +121,7 @@ class Trainer {
     if (config.failures && config.failures->stage_rate > 0)
       failures_.emplace(config, *pipeline_group(), tensor_group_, model_);
     if (config.checkpoint && hooks.checkpoints) {
-      checkpointer_.emplace(*hooks.checkpoints, config, epoch_, group, hooks.on_checkpoint_error);
+      checkpointer_.emplace(*hooks.checkpoints, config, epoch_, group, hooks.on_checkpoint_error, hooks.is_at_work);
     }
   }
 
@@ -165,7 +165,7 @@ class Trainer {
     send_trace();
     if (checkpointer_) {
       checkpointer_->finish();
-      outcome_.checkpoints = checkpointer_->totals();
+      outcome_.checkpoints = checkpoint_totals();
     }
     outcome_.skipped_steps = model_.scaler().skipped();
     outcome_.loss_scale = model_.scaler().scale();
@@ -257,7 +257,8 @@ class Trainer {
     try {
       checkpointer_->leave(updated_->step, training_state(), std::move(updated_->progress), std::move(epochs));
     } catch (const ConfigError& error) {
-      hooks_.on_checkpoint_error(updated_->step, error.what());
+      hooks_.on_checkpoint_error(updated_->step,
+                                 "rank " + std::to_string(group_.rank()) + " cannot leave its state: " + error.what());
     }
   }
 
@@ -375,11 +376,12 @@ class Trainer {
     MetricsLine line;
     line.step = step;
 
+    if (group_.rank() == 0) hooks_.is_at_work();
     const Clock::time_point step_start = Clock::now();
     network_.begin_step(step);
     attend(step);
-    const int of_run = config_.elastic ? config_.elastic->data : config_.parallel.data;
-    if (attendance_->replicas != of_run) line.replicas = attendance_->replicas;
+    if (attendance_->replicas != config_.full_data.value_or(config_.parallel.data))
+      line.replicas = attendance_->replicas;
     if (failures_) fail_stages(step);
     const StepData data = take_data(step);
     // A skipped step leaves the schedule where it is.
@@ -436,6 +438,12 @@ class Trainer {
     const auto stop = network_.stop_clock();
     absences_.change(*attendance_, next, model_);
     attendance_ = &next;
+  }
+
+  CheckpointTotals checkpoint_totals() const {
+    CheckpointTotals totals = checkpointer_->totals();
+    totals.failed += hooks_.states_not_left;
+    return totals;
   }
 
   void note_memory(std::uint64_t step) {
@@ -501,16 +509,17 @@ class Trainer {
       const bool requested = group_.rank() == 0 && hooks_.stop_requested();
       stops = number_of_root(requested ? 1 : 0, group_, "request to stop") != 0;
     }
-    // The missing replicas come back at a checkpoint.
-    const bool grows = hooks_.lacks_replicas && is_multiple(step, config_.checkpoint->every_steps);
+    const auto change = step < last_step() ? hooks_.replicas_change_after(step) : std::nullopt;
     const std::uint64_t completed = checkpointer_->totals().completed;
     if (outer_) outer_->settle();
-    checkpointer_->after_step(
-        step, training_state(),
-        stops || grows || checkpoint_asked_ ? Checkpointer::Because::kRequested : Checkpointer::Because::kInterval);
+    using enum Checkpointer::Because;
+    checkpointer_->after_step(step, training_state(),
+                              change.value_or(stops || checkpoint_asked_ ? kRequested : kInterval));
     checkpoint_asked_ = false;
-    const bool ends = stops || (grows && checkpointer_->totals().completed > completed);
-    if (ends && step < last_step()) outcome_.stopped_after = step;
+    const bool changes = change && checkpointer_->totals().completed > completed;
+    if ((!stops && !changes) || step >= last_step()) return;
+    outcome_.stopped_after = step;
+    outcome_.replicas_change = !stops;
   }
 
   void fail_stages(std::uint64_t step) {
@@ -535,6 +544,7 @@ class Trainer {
   /// Measures the validation loss, and compares the ranks' views of the fates so far.
   void validate(MetricsLine& line) {
     const StepProfile::Scope scope(profile_, TrainerPhase::kEvaluation);
+    if (group_.rank() == 0) hooks_.is_at_work();
     const double loss = evaluate(validation_, "validation_loss");
     network_.verify_fates();
     line.validation_loss = loss;
@@ -583,7 +593,7 @@ class Trainer {
     line.tokens = outcome_.tokens;
     line.seconds = seconds_since(start_);
     if (const auto record = data_->record()) line.lost_samples = record->lost_samples;
-    if (checkpointer_) line.failed_checkpoints = checkpointer_->totals().failed;
+    if (checkpointer_) line.failed_checkpoints = checkpoint_totals().failed;
     outcome_.time = collect_time();
     if (outcome_.time) time_so_far_ = *outcome_.time;
     if (outcome_.time) line.virtual_seconds = outcome_.time->seconds;

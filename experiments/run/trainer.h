@@ -44,6 +44,7 @@ struct TrainingOutcome {
   models::StoredTensors weights;               ///< rank 0, where the config keeps them: the final weights
   std::vector<std::uint64_t> resumed_at;       ///< steps of the checkpoints that the run continued from
   std::optional<std::uint64_t> stopped_after;  ///< the step after which the run ended, because that was asked for
+  bool replicas_change = false;                ///< it was stopped for other replicas to go on
   std::string alert;                           ///< why an alert ended the run; empty: none did
   CheckpointTotals checkpoints;
   std::optional<StartRecord> started_from;
@@ -62,10 +63,16 @@ struct TrainingHooks {
   std::function<void(const std::vector<nlohmann::json>&)> on_trace = [](const auto&) {};
   std::function<void(const LostShard&)> on_lost_shard = [](const LostShard&) {};
   Checkpointer::Report on_checkpoint_error = [](std::uint64_t, const std::string&) {};
+  /// States of attempts before that ranks could not leave: they count as checkpoints that failed.
+  std::uint64_t states_not_left = 0;
   /// Asked after each step, where the config takes a checkpoint on a signal: whether the run is to end with one.
   std::function<bool()> stop_requested = [] { return false; };
-  /// On every rank: the run has fewer replicas than it is to have, and ends after its next checkpoint.
-  bool lacks_replicas = false;
+  /// On every rank, with equal results: whether other replicas go on after that step. The run ends with a checkpoint
+  /// there, as soon as one can be written unless it is required.
+  std::function<std::optional<Checkpointer::Because>(std::uint64_t step)> replicas_change_after =
+      [](std::uint64_t) -> std::optional<Checkpointer::Because> { return std::nullopt; };
+  /// Before each step and each validation, and while ranks wait for files.
+  std::function<void()> is_at_work = [] {};
   /// Asked after each logged step, where the config has alerts that ask for something.
   std::function<AlertRequest()> take_alert_request = [] { return AlertRequest(); };
   /// At the end, on the thread of the other calls.

@@ -18,8 +18,15 @@ using nlohmann::json;
 std::vector<ShardFile> shard_files(const json& data, const char* member) {
   std::vector<ShardFile> files;
   for (const json& file : data.value(member, json::array())) {
-    ShardFile& added = files.emplace_back(
-        ShardFile{file["file"], file["bytes"], file["tokens"], std::nullopt, file.value("sha256", "")});
+    ShardFile& added = files.emplace_back();
+    added.file = file["file"];
+    added.bytes = file["bytes"];
+    added.tokens = file["tokens"];
+    added.sha256 = file.value("sha256", "");
+    if (file.contains("version")) {
+      const json& version = file["version"];
+      added.hashed = FileVersion{version["inode"], added.bytes, version["modified_nanoseconds"]};
+    }
     if (!file.contains("crc32c")) continue;
     added.crc32c = static_cast<std::uint32_t>(std::stoul(file["crc32c"].get<std::string>(), nullptr, 16));
   }
@@ -202,6 +209,7 @@ void read_failures(const json& section, FailureConfig& failures) {
     replica.data_rank = absence["data_rank"].get<int>();
     replica.from = absence["from"].get<std::uint64_t>();
     if (absence.contains("until")) replica.until = absence["until"].get<std::uint64_t>();
+    if (absence.contains("reload_step")) replica.reload_step = absence["reload_step"].get<std::uint64_t>();
   }
 }
 
@@ -226,10 +234,14 @@ void read_resolved(const json& spec, RunConfig& config) {
   }
   for (const json& alert : spec.value("alerts", json::array())) config.alerts.push_back(read_alert(alert));
   if (spec.contains("elastic")) {
-    config.elastic = {spec["elastic"]["min_data"].get<int>(), spec["elastic"]["max_data"].get<int>(),
-                      spec["parallel"]["data"].get<int>()};
+    config.elastic = {spec["elastic"]["min_data"].get<int>(), spec["elastic"]["max_data"].get<int>()};
+    config.full_data = spec["parallel"]["data"].get<int>();
   }
-  if (spec.contains("failures")) read_failures(spec["failures"], config.failures.emplace());
+  if (spec.contains("failures")) {
+    read_failures(spec["failures"], config.failures.emplace());
+    const auto& replicas = config.failures->replicas;
+    if (!replicas.empty() && replicas.front().reload_step) config.full_data = spec["parallel"]["data"].get<int>();
+  }
   const json& validation = spec["validation"];
   config.validation.every_steps = validation["every_steps"].get<std::uint64_t>();
   config.validation.tokens = validation["tokens"].get<std::uint64_t>();

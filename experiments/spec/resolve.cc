@@ -128,6 +128,11 @@ class Resolver {
       for (int data = run.config.elastic->min_data; data <= run.config.elastic->max_data; ++data) {
         (void)with_replicas(run, data);
       }
+    } else if (run.config.full_data) {
+      for (const ReplicaAbsence& absence : run.config.failures->replicas) {
+        const std::vector<int> absent = absent_replicas(run.config.failures->replicas, absence.first_without());
+        (void)with_replicas(run, run.config.parallel.data - static_cast<int>(absent.size()));
+      }
     }
     const json network = given_.value("network", json::object());
     run.warnings = idle_network(network, classes_in_use(run.config), comm::network_use(full_.value("time", json())));
@@ -514,12 +519,15 @@ void reseed(ResolvedRun& run, const Seeds& seeds) {
 RunConfig with_replicas(const ResolvedRun& run, int replicas) {
   if (replicas == run.config.parallel.data) return run.config;
   json spec = run.spec;
+  const std::string section = run.config.elastic ? "/elastic" : "/failures/replicas";
   spec.erase("elastic");
+  spec.erase("failures");  // of stages: there is one replica then
   spec["parallel"]["data"] = replicas;
   if (replicas == 1) spec["parallel"].erase("zero");
   if (spec["training"].contains("epochs")) spec["training"].erase("steps");
-  RunConfig config = resolve(spec, "/elastic: with /parallel/data " + std::to_string(replicas), nullptr).config;
+  RunConfig config = resolve(spec, section + ": with /parallel/data " + std::to_string(replicas), nullptr).config;
   config.elastic = run.config.elastic;
+  config.full_data = run.config.full_data;
   // Epochs have other numbers of steps then; the schedule stays that of the run.
   config.training.steps = run.config.training.steps;
   config.training.learning_rate = run.config.training.learning_rate;

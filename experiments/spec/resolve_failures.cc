@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 
 #include "experiments/spec/pipeline_plan.h"
 
@@ -48,10 +49,12 @@ class FailuresResolver {
   }
 
   void resolve_replicas() {
-    if (config_.sharding.shards_state()) {
+    const bool shards = config_.sharding.shards_state();
+    const std::uint64_t every = spec_.value(json::json_pointer("/checkpoint/every_steps"), std::uint64_t{0});
+    if (shards && every == 0) {
       report("replicas", "got absences of replicas with /parallel/zero " + std::to_string(config_.sharding.zero) +
-                             ", want zero 0, where each replica has all of the state; with shards of it, resume a "
-                             "checkpoint with another /parallel/data (docs/parallelism.md)");
+                             " and without /checkpoint/every_steps, want checkpoints: a replica that leaves takes its "
+                             "shards of the state along, and the others go on from the last checkpoint");
       return;
     }
     const auto steps = spec_["training"]["steps"].get<std::uint64_t>();
@@ -79,6 +82,16 @@ class FailuresResolver {
       if (absence.contains("until") && absence["until"].get<std::uint64_t>() > steps) absence.erase("until");
       of_replica[replica].push_back(i);
     }
+    for (std::size_t i = 0; i < replicas.size(); ++i) {
+      json& absence = replicas[i];
+      const std::string pointer = "replicas/" + std::to_string(i);
+      if (shards) {
+        resolve_reload(absence, pointer, every);
+      } else if (absence.contains("reload_step")) {
+        report(pointer + "/reload_step", "got " + absence["reload_step"].dump() +
+                                             " with /parallel/zero 0, want none: each replica has all of the state");
+      }
+    }
     for (auto& [replica, absences] : of_replica) {
       const auto from = [&replicas](std::size_t i) { return replicas[i]["from"].get<std::uint64_t>(); };
       std::ranges::stable_sort(absences, {}, from);
@@ -94,6 +107,29 @@ class FailuresResolver {
       return std::pair(a["from"].get<std::uint64_t>(), a["data_rank"].get<int>()) <
              std::pair(b["from"].get<std::uint64_t>(), b["data_rank"].get<int>());
     });
+  }
+
+  /// The others go on from the last checkpoint before the replica leaves. There is one whenever a replica comes back.
+  void resolve_reload(json& absence, const std::string& pointer, std::uint64_t every) {
+    const auto from = absence["from"].get<std::uint64_t>();
+    const std::uint64_t begin = spec_.value(json::json_pointer("/start/step"), std::uint64_t{0});
+    std::uint64_t last = (from - 1) / every * every;
+    for (const json& other : failures_["replicas"]) {
+      const std::uint64_t until = other.value("until", from + 1);
+      if (until <= from) last = std::max(last, until - 1);
+    }
+    if (!absence.contains("reload_step")) {
+      if (last <= begin) {
+        report(pointer + "/from", "got " + std::to_string(from) +
+                                      ", want a step after the first checkpoint, at least " +
+                                      std::to_string(begin / every * every + every + 1) +
+                                      " with /checkpoint/every_steps " + std::to_string(every));
+      }
+      absence["reload_step"] = last;
+    } else if (const auto step = absence["reload_step"].get<std::uint64_t>(); step >= from || step <= begin) {
+      report(pointer + "/reload_step", "got " + std::to_string(step) + ", want " + std::to_string(begin + 1) + " to " +
+                                           std::to_string(from - 1) + ", a step before the one at which it leaves");
+    }
   }
 
   json& spec_;
@@ -134,6 +170,14 @@ void resolve_elastic(json& spec, const std::string& where, const RunConfig& conf
     report("", "got an elastic run with /failures, want one of the two: their ranks would change");
   }
   if (!spec.contains("restart")) spec["restart"] = {{"attempts", 3}, {"backoff_seconds", 1}};
+}
+
+std::vector<int> absent_replicas(const std::vector<ReplicaAbsence>& absences, std::uint64_t step) {
+  std::set<int> absent;
+  for (const ReplicaAbsence& absence : absences) {
+    if (step >= absence.first_without() && (!absence.until || step < *absence.until)) absent.insert(absence.data_rank);
+  }
+  return {absent.begin(), absent.end()};
 }
 
 }  // namespace droptest::experiments

@@ -2,6 +2,7 @@
 // The sections /failures and /elastic of a spec: parts of a run that fail while it trains.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -17,5 +18,8 @@ void resolve_failures(nlohmann::json& spec, const std::string& where, const RunC
 /// The same of the section /elastic. An elastic run has the defaults of /restart.
 void resolve_elastic(nlohmann::json& spec, const std::string& where, const RunConfig& config,
                      std::vector<std::string>& errors);
+
+/// The data ranks that take no part in a step, in order. A pure function of its arguments.
+std::vector<int> absent_replicas(const std::vector<ReplicaAbsence>& absences, std::uint64_t step);
 
 }  // namespace droptest::experiments

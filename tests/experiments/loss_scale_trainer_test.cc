@@ -110,7 +110,7 @@ TEST(LossScaleOfRun, ReplicasThatLeaveFollowTheScale) {
   config.parallel.tensor = 1;
   config.parallel.data = 3;
   config.record.sample_every_steps = 1;
-  config.failures.emplace().replicas = {{1, 2, 6}, {2, 3, {}}};
+  config.failures.emplace().replicas = {{1, 2, 6, {}}, {2, 3, {}, {}}};
   const TinyResult run = train_locally(config, tiny_corpus());
   EXPECT_GE(run.outcome.skipped_steps, 2U);
   EXPECT_EQ(run.outcome.steps, 12U);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "experiments/run/trainer.h"
+#include "experiments/spec/resolve_failures.h"
 #include "tests/experiments/tiny_run.h"
 
 namespace droptest::experiments {
@@ -48,7 +49,7 @@ void expect_equal_training(const TinyResult& a, const TinyResult& b) {
 }
 
 TEST(ReplicaAbsences, AreAFunctionOfTheStep) {
-  const std::vector<ReplicaAbsence> absences = {{2, 3, 5}, {1, 4, 6}, {2, 8, {}}};
+  const std::vector<ReplicaAbsence> absences = {{2, 3, 5, {}}, {1, 4, 6, {}}, {2, 8, {}, {}}};
   EXPECT_THAT(absent_replicas(absences, 2), IsEmpty());
   EXPECT_THAT(absent_replicas(absences, 3), ElementsAre(2));
   EXPECT_THAT(absent_replicas(absences, 4), ElementsAre(1, 2));
@@ -58,7 +59,7 @@ TEST(ReplicaAbsences, AreAFunctionOfTheStep) {
 }
 
 TEST(ReplicaAbsences, AreRecordedAsFarAsTheRunCame) {
-  const RunConfig config = with_absences(replicas(3), {{2, 3, 5}, {1, 4, 6}, {2, 8, {}}});
+  const RunConfig config = with_absences(replicas(3), {{2, 3, 5, {}}, {1, 4, 6, {}}, {2, 8, {}, {}}});
   const auto text = [&config](std::uint64_t last) {
     std::string all;
     for (const ReplicaAbsenceRecord& record : absences_until(config, last)) {
@@ -86,9 +87,9 @@ TEST(ReplicaAbsences, LeaveTheTrainingOfTheReplicasThatAreThere) {
     SCOPED_TRACE("tensor " + std::to_string(c.tensor) + " pipeline " + std::to_string(c.pipeline));
     RunConfig three = replicas(3, c.tensor, c.pipeline);
     three.parallel.order = c.order;
-    expect_equal_training(train_locally(with_absences(three, {{1, 1, {}}}), corpus),
+    expect_equal_training(train_locally(with_absences(three, {{1, 1, {}, {}}}), corpus),
                           train_locally(replicas(2, c.tensor, c.pipeline), corpus));
-    expect_equal_training(train_locally(with_absences(three, {{1, 1, {}}, {2, 1, {}}}), corpus),
+    expect_equal_training(train_locally(with_absences(three, {{1, 1, {}, {}}, {2, 1, {}, {}}}), corpus),
                           train_locally(replicas(1, c.tensor, c.pipeline), corpus));
   }
 }
@@ -96,7 +97,8 @@ TEST(ReplicaAbsences, LeaveTheTrainingOfTheReplicasThatAreThere) {
 TEST(ReplicaAbsences, EndWithAllStateOfReplicaZero) {
   const Corpus corpus = tiny_corpus();
   for (const int pipeline : {1, 2}) {
-    const TinyResult run = train_locally(with_absences(replicas(3, 1, pipeline), {{1, 3, 6}, {2, 5, 8}}), corpus);
+    const TinyResult run =
+        train_locally(with_absences(replicas(3, 1, pipeline), {{1, 3, 6, {}}, {2, 5, 8, {}}}), corpus);
     ASSERT_EQ(run.lines.size(), 13U);
     for (const MetricsLine& line : run.lines) {
       if (line.step == 0) continue;
@@ -120,7 +122,7 @@ TEST(ReplicaAbsences, EndWithAllStateOfReplicaZero) {
 
 TEST(ReplicaAbsences, HaveExactLossesOfTheirOwnGroups) {
   const Corpus corpus = tiny_corpus();
-  RunConfig config = with_absences(replicas(3, 2), {{2, 4, 8}});
+  RunConfig config = with_absences(replicas(3, 2), {{2, 4, 8, {}}});
   lose(config, sim::TrafficClass::kDpGradient, 0.1);
   lose(config, sim::TrafficClass::kTpForward, 0.05);
   const TinyResult run = train_locally(config, corpus);

@@ -153,7 +153,8 @@ RunConfig elastic(int data) {
   config.training.accumulation = 2;
   config.record.every_steps = 1;
   config.checkpoint.emplace().every_steps = 0;
-  config.elastic = ElasticConfig{.min_data = 1, .max_data = 3, .data = 3};
+  config.elastic = ElasticConfig{.min_data = 1, .max_data = 3};
+  config.full_data = 3;
   return config;
 }
 
@@ -200,7 +201,7 @@ TEST(Rescue, TheOthersTakeTheStepsThatThereAre) {
   RunConfig spec = elastic(3);
   spec.elastic.reset();
   spec.checkpoint.reset();
-  spec.failures.emplace().replicas = {{2, 6, {}}};
+  spec.failures.emplace().replicas = {{2, 6, {}, {}}};
   const TinyResult expected = train_locally(spec, tiny_corpus());
   Lines all = first;
   all.text.merge(rest.text);

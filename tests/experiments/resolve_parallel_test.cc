@@ -195,8 +195,54 @@ TEST(Resolve, AbsencesOfReplicas) {
   const std::string twice = R"([{"data_rank": 1, "from": 7}, {"data_rank": 1, "from": 4, "until": 7}])";
   EXPECT_THAT(error(twice), HasSubstr("/failures/replicas/0: got an absence from step 7 that begins before replica 1 is"
                                       " back"));
-  EXPECT_THAT(error(R"([{"data_rank": 1, "from": 4}])", {"/parallel/zero=1"}),
-              HasSubstr("/failures/replicas: got absences of replicas with /parallel/zero 1, want zero 0"));
+  EXPECT_THAT(error(R"([{"data_rank": 1, "from": 4, "reload_step": 3}])"),
+              HasSubstr("/failures/replicas/0/reload_step: got 3 with /parallel/zero 0, want none"));
+}
+
+TEST(Resolve, AbsencesOfReplicasWithShardsOfTheState) {
+  const auto with = [](const std::string& list, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> overrides = {"/parallel/data=3",          "/parallel/zero=1",
+                                          "/training/steps=20",        "/training/warmup_steps=2",
+                                          "/checkpoint/every_steps=4", R"(/failures={"replicas": )" + list + "}"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return overrides;
+  };
+  using testing::ElementsAre;
+  using testing::HasSubstr;
+  const auto reloads = [&](const std::string& list) {
+    std::vector<std::uint64_t> steps;
+    const ResolvedRun run = resolved(kTwoRanks, with(list));
+    EXPECT_EQ(run.run_id, resolve(run.spec, "resolved").run_id);
+    EXPECT_EQ(run.config.full_data, 3);
+    for (const ReplicaAbsence& absence : run.config.failures->replicas) steps.push_back(absence.reload_step.value());
+    return steps;
+  };
+  EXPECT_THAT(reloads(R"([{"data_rank": 1, "from": 5}])"), ElementsAre(4));
+  EXPECT_THAT(reloads(R"([{"data_rank": 1, "from": 8}])"), ElementsAre(4));
+  EXPECT_THAT(reloads(R"([{"data_rank": 1, "from": 9}])"), ElementsAre(8));
+  EXPECT_THAT(reloads(R"([{"data_rank": 1, "from": 8, "reload_step": 5}])"), ElementsAre(5));
+  // A replica that comes back finds a checkpoint, which others that leave use, too.
+  const char* const two = R"([{"data_rank": 1, "from": 6, "until": 8}, {"data_rank": 2, "from": 8}])";
+  EXPECT_THAT(reloads(two), ElementsAre(4, 7));
+  const std::string id = id_with(with(R"([{"data_rank": 1, "from": 8}])"));
+  EXPECT_EQ(id, id_with(with(R"([{"data_rank": 1, "from": 8, "reload_step": 4}])", {"/checkpoint/every_steps=3"})));
+  EXPECT_NE(id, id_with(with(R"([{"data_rank": 1, "from": 8}])", {"/checkpoint/every_steps=3"})));
+
+  const auto error = [&](const std::string& list, const std::vector<std::string>& more = {}) {
+    return config_error_of([&] { (void)resolved(kTwoRanks, with(list, more)); });
+  };
+  EXPECT_THAT(error(R"([{"data_rank": 1, "from": 8}])", {"/checkpoint=null"}),
+              HasSubstr("/failures/replicas: got absences of replicas with /parallel/zero 1 and without "
+                        "/checkpoint/every_steps, want checkpoints"));
+  EXPECT_THAT(error(R"([{"data_rank": 1, "from": 4}])"),
+              HasSubstr("/failures/replicas/0/from: got 4, want a step after the first checkpoint, at least 5 with "
+                        "/checkpoint/every_steps 4"));
+  EXPECT_THAT(error(R"([{"data_rank": 1, "from": 8, "reload_step": 8}])"),
+              HasSubstr("/failures/replicas/0/reload_step: got 8, want 1 to 7"));
+  const std::string link = R"(/network={"loss": {"model": "bernoulli", "loss_rate": "5%"}, "links": [{"sources": [2],
+      "destinations": [0], "loss": {"model": "bernoulli", "loss_rate": "9%"}}]})";
+  EXPECT_THAT(error(R"([{"data_rank": 1, "from": 8}])", {link, "/parallel/tensor=1"}),
+              HasSubstr("/failures/replicas: with /parallel/data 2: /network/links/0/sources"));
 }
 
 }  // namespace

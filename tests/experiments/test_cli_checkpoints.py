@@ -368,6 +368,108 @@ def tensors_of(path):
     return file[8 + int.from_bytes(file[:8], "little") :]
 
 
+def leaving(backend, **changes):
+    """Replica 2 takes no part in steps 11 to 22, and replica 1 none in those after step 30."""
+    absences = [{"data_rank": 2, "from": 15, "until": 23}, {"data_rank": 1, "from": 35}]
+    return spec(
+        **{
+            "backend": {"name": backend, "timeout_seconds": 20},
+            "parallel": {"tensor": 1, "data": 3, "zero": 2, "bucket_bytes": 8192},
+            "network": {"path": "direct", "payload_bytes": 64, "loss": {"model": "bernoulli", "loss_rate": "5%"}},
+            "time": {
+                "link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 1},
+                "compute_milliseconds": 2,
+            },
+            "checkpoint": {"every_steps": 10, "keep": 1},
+            "failures": {"replicas": absences},
+            **changes,
+        }
+    )
+
+
+def records_of_layouts(folder):
+    """All that runs in the same sequence of layouts have equal, whether they are one run or several."""
+    lines = [{k: v for k, v in line.items() if k not in ("seconds", "ranks", "replicas")} for line in metrics_of(folder)]
+    statistics = json.loads((folder / "loss_statistics.json").read_text())
+    for epoch in statistics["earlier_epochs"]:
+        epoch.pop("run_id")
+    return lines, statistics, tensors_of(folder / "weights.safetensors")
+
+
+@pytest.mark.parametrize("backend", ["local", "gloo"])
+def test_replicas_that_leave_with_their_shards(tmp_path, backend):
+    require(backend, tmp_path)
+    write_spec(tmp_path, **leaving(backend))
+    run("run", "spec.json", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    lines, statistics, weights = records_of_layouts(folder)
+    assert [line["step"] for line in lines] == list(range(41))
+    without = [line["step"] for line in metrics_of(folder) if line.get("replicas") == 2]
+    assert without == [*range(11, 23), *range(31, 41)]
+    summary = summary_of(folder)
+    assert summary["resumed_at"] == [10, 22, 30]
+    assert summary["replica_absences"] == [
+        {"data_rank": 2, "from": 15, "steps": 12, "reload_step": 10},
+        {"data_rank": 1, "from": 35, "steps": 10, "reload_step": 30},
+    ]
+    # The change before step 23 has a checkpoint of its own.
+    assert summary["checkpoints"]["completed"] == 5 and checkpoints_of(folder) == ["step-40"]
+    assert summary["tokens"] == 32 * (3 * 18 + 2 * 22)
+    times = [line["virtual_seconds"] for line in lines]
+    assert times == sorted(times) and summary["time"]["virtual_seconds"] == times[-1]
+    layouts = [(e["from_step"], e["to_step"], e["layout"]) for e in statistics["earlier_epochs"]]
+    assert layouts == [(0, 10, "data 3"), (10, 22, "data 2"), (22, 30, "data 3")]
+
+    # The same layouts one after the other, by hand.
+    by_hand = leaving("local", checkpoint={"every_steps": 2, "keep": 100})
+    del by_hand["failures"]
+    write_spec(tmp_path, **by_hand)
+    run("run", "spec.json", "--out", "by-hand", cwd=tmp_path)
+    (begin,) = run_folders(tmp_path, out="by-hand")
+    for step, data in ((10, 2), (22, 3), (30, 2)):
+        before = set(run_folders(tmp_path, out="by-hand"))
+        run("resume", begin, "--at", step, "--set", f"/parallel/data={data}", cwd=tmp_path)
+        (begin,) = set(run_folders(tmp_path, out="by-hand")) - before
+    assert records_of_layouts(begin)[1:] == (statistics, weights)
+    assert records_of_layouts(begin)[0][1:] == lines[31:]
+
+
+@pytest.mark.parametrize("backend", ["local", "gloo"])
+def test_a_run_whose_replicas_leave_is_killed_at_random_moments(tmp_path, backend):
+    require(backend, tmp_path)
+    write_spec(tmp_path, **leaving(backend))
+    run("run", "spec.json", "--out", "whole", cwd=tmp_path)
+    (whole,) = run_folders(tmp_path, out="whole")
+    expected = records_of(whole), summary_of(whole)["replica_absences"]
+    moments = random.Random(6)
+    killed = 0
+    while killed < 12:
+        process = start_apart(tmp_path, "run", "spec.json")
+        try:
+            out, err = process.communicate(timeout=moments.uniform(0, 1.5))
+        except subprocess.TimeoutExpired:
+            (kill_all if killed % 2 else end_all)(process, tmp_path)
+            killed += 1
+            continue
+        assert process.returncode == 0, out + err
+        (folder,) = run_folders(tmp_path)
+        assert (records_of(folder), summary_of(folder)["replica_absences"]) == expected
+        shutil.rmtree(tmp_path / "results")
+    run("run", "spec.json", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    assert (records_of(folder), summary_of(folder)["replica_absences"]) == expected
+    # From a chosen step, and from the beginning.
+    run("run", "spec.json", "--fresh", "--again", cwd=tmp_path)
+    assert (records_of(folder), summary_of(folder)["replica_absences"]) == expected
+
+
+def end_all(process, folder):
+    """With a checkpoint."""
+    process.terminate()
+    process.communicate()
+    wait_until(lambda: not processes_with(str(folder)))
+
+
 @pytest.mark.parametrize("zero", [0, 1])
 def test_an_elastic_run_before_its_first_checkpoint(tmp_path, zero):
     require("gloo", tmp_path)
@@ -431,15 +533,25 @@ def test_a_launcher_that_dies_with_a_rank_loses_no_line(tmp_path):
     assert first >= 110 and first % 100 != 0
 
 
-def test_a_state_that_cannot_be_left_sends_the_run_back_to_its_checkpoint(tmp_path):
+@pytest.mark.parametrize("dies", [0, 2])
+def test_a_state_that_cannot_be_left_sends_the_run_back_to_its_checkpoint(tmp_path, dies):
     require("gloo", tmp_path)
     process, folder, ranks = elastic_run_after(tmp_path, 110)
     (folder / "checkpoints/rescue").write_text("in the way")
-    os.kill(ranks[-1], signal.SIGKILL)
+    os.kill(ranks[dies], signal.SIGKILL)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0 and "attempt 2 of 3" in err, out + err
-    assert [line["step"] for line in metrics_of(folder)] == list(range(401))
-    assert summary_of(folder)["resumed_at"][0] % 100 == 0
+    lines = metrics_of(folder)
+    assert [line["step"] for line in lines] == list(range(401))
+    back = summary_of(folder)["resumed_at"][0]
+    assert back % 100 == 0
+    # It is told like a checkpoint that failed, by the ranks and by the one who started them.
+    for rank in {0, 1, 2} - {dies}:
+        assert f"rank {rank} cannot leave its state" in err
+    assert f"no replica has left its state in {folder}/checkpoints/rescue: steps {back + 1} to" in err
+    assert [line["step"] for line in lines if "failed_checkpoints" in line] == [*range(back + 1, 401)]
+    event = {"step": back + 1, "kind": "checkpoint_failed"}
+    assert [{k: e[k] for k in event} for e in events_of(folder) if e["kind"] == "checkpoint_failed"] == [event]
 
 
 def test_a_run_can_be_started_anew(tmp_path):
