@@ -241,8 +241,10 @@ TEST(Resolve, AbsencesOfReplicasWithShardsOfTheState) {
               HasSubstr("/failures/replicas/0/reload_step: got 8, want 1 to 7"));
   const std::string link = R"(/network={"loss": {"model": "bernoulli", "loss_rate": "5%"}, "links": [{"sources": [2],
       "destinations": [0], "loss": {"model": "bernoulli", "loss_rate": "9%"}}]})";
-  EXPECT_THAT(error(R"([{"data_rank": 1, "from": 8}])", {link, "/parallel/tensor=1"}),
-              HasSubstr("/failures/replicas: with /parallel/data 2: /network/links/0/sources"));
+  EXPECT_THAT(
+      error(R"([{"data_rank": 1, "from": 8}])", {link, "/parallel/tensor=1"}),
+      HasSubstr(
+          "/failures/replicas: with /parallel/data 2: /network/classes/dp_gradient/reduce/links/0/sources/0: got 2"));
 }
 
 }  // namespace

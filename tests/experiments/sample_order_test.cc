@@ -168,7 +168,7 @@ TEST(SamplePlan, StepsGoOnWithoutAnEndAndInTheStoredOrder) {
 TEST(SampleTable, NumbersTheWholeSequencesOfAllShards) {
   // Sequences of 4 tokens: (9 - 1) / 4 = 2, none, 0, and 3 of the fourth shard, whose last tokens are held out.
   const std::vector<ShardFile> files = {
-      {"a", 1024 + 18, 9, {}, {}}, {"b", 0, 0, {}, {}}, {"c", 8, 4, {}, {}}, {"d", 34, 17, {}, {}}};
+      {"a", 1024 + 18, 9, {}, {}, {}}, {"b", 0, 0, {}, {}, {}}, {"c", 8, 4, {}, {}, {}}, {"d", 34, 17, {}, {}, {}}};
   const SampleTable table(files, 2, 3, 4);
   EXPECT_EQ(table.samples(), 5U);
   EXPECT_EQ(table.samples_of(0), 2U);
