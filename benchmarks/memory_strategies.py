@@ -124,6 +124,9 @@ def main():
                 return spec_of(XL | {"layers": layers, "context": 1024}, memory, 1, 256, options.directory)
 
             layers = most_layers(options.binary, make, options.largest)
+            if layers == 0:
+                largest[name] = None
+                continue
             say(f"largest: {name}: {layers} blocks, {parameters(layers) / 1e9:.2f} billion parameters")
             largest[name] = {"layers": layers, "parameters": parameters(layers)} | trained(options.binary, make(layers))
     rows = {}

@@ -78,6 +78,7 @@ AlertWatch::AlertWatch(const std::vector<AlertConfig>& alerts, RunDirectory dire
       detector_(rules_of(alerts_)) {}
 
 void AlertWatch::start(std::optional<std::uint64_t> step) {
+  detector_ = AnomalyDetector(rules_of(alerts_));  // a run of several parts starts several times
   std::error_code error;
   if (!step) {
     std::filesystem::remove(directory_.events(), error);

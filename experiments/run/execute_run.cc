@@ -117,8 +117,8 @@ nlohmann::json run_threads(const ResolvedRun& run, const RunDirectory& directory
   const auto shared = std::make_shared<ThreadedRun>(run, directory, options, lock);
   std::packaged_task<void()> task([shared] {
     const RunConfig& config = shared->run.config;
-    comm::run_ranks(config.parallel.world_size(), config.backend.timeout, [&](comm::Communicator& group) {
-      TrainingOutcome outcome = train_run(shared->run, config, shared->corpus, group, shared->hooks);
+    comm::run_ranks(config.parallel.world_size(), config.backend.timeout, [shared](comm::Communicator& group) {
+      TrainingOutcome outcome = train_run(shared->run, shared->run.config, shared->corpus, group, shared->hooks);
       if (group.rank() == 0) shared->outcome = std::move(outcome);
     });
   });

@@ -263,7 +263,7 @@ json layers_json(const RunConfig& config) {
     std::vector<models::PlannedReduction> reductions;
     if (config.parallel.tensor > 1) {
       const models::StagePlan plan =
-          stage_plan(config, range, 0, {config.training.batch_sequences, tokens.length_of(0)});
+          stage_plan(config, range, 0, {config.training.batch_sequences, tokens.length_of(tokens.longest_rank())});
       reductions = plan.forward_reductions();
       reductions.insert(reductions.end(), plan.later_reductions().begin(), plan.later_reductions().end());
     }

@@ -40,10 +40,10 @@ std::uint64_t data_bytes(const DataConfig& data) {
   return data.text.empty() ? bytes : 2 * bytes;
 }
 
-/// A micro-batch on the first sequence rank, which has the most tokens.
+/// A micro-batch on a sequence rank with the most tokens.
 models::BatchShape shape_on_rank(const RunConfig& config) {
   const models::SequenceParts parts = config.model.attention.sequence.parts(config.training.sequence_tokens);
-  return {config.training.batch_sequences, parts.length_of(0)};
+  return {config.training.batch_sequences, parts.length_of(parts.longest_rank())};
 }
 
 /// The stages of a pipeline rank with their slots.
@@ -155,11 +155,12 @@ std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& f
     const auto s = static_cast<std::size_t>(stage);
     states += static_cast<std::uint64_t>(plan->stages[s].count() * plan->program.slots[s]);
   }
+  const int longest = config.model.attention.sequence.parts(config.training.sequence_tokens).longest_rank();
   const models::AttentionShape whole{
       config.training.batch_sequences, config.training.sequence_tokens,
       static_cast<std::int64_t>(models::gpt2_part(config.model, config.parallel.tensor, 0).heads.count),
       config.model.width / config.model.heads};
-  return planned + models::stateful_attention_bytes(config.model.attention, 0, whole, form.types().activations,
+  return planned + models::stateful_attention_bytes(config.model.attention, longest, whole, form.types().activations,
                                                     states + 1);  // and of an evaluation
 }
 

@@ -33,7 +33,7 @@ std::string gibibytes_text(std::uint64_t bytes) {
 
 std::uint64_t activation_message_elems(const RunConfig& config) {
   const models::SequenceParts parts = config.model.attention.sequence.parts(config.training.sequence_tokens);
-  return static_cast<std::uint64_t>(config.training.batch_sequences * parts.length_of(0)) *
+  return static_cast<std::uint64_t>(config.training.batch_sequences * parts.length_of(parts.longest_rank())) *
          static_cast<std::uint64_t>(config.model.width);
 }
 

@@ -181,6 +181,8 @@ std::optional<StepTime> measure_step(const RunConfig& config) {
   few.training.steps = kStepsToWarmUp + kStepsToMeasure;
   few.training.learning_rate.warmup_steps = 0;
   few.initial_weights.clear();
+  few.failures.reset();
+  few.full_data.reset();
   few.validation.every_steps = few.training.steps + 1;
   few.validation.tokens = 1;
   few.validation.selection_tokens = 0;

@@ -48,6 +48,7 @@ TrainingOutcome train_run(const ResolvedRun& run, const RunConfig& config, const
   const std::vector<ReplicaAbsence>& absences = config.failures->replicas;
   TrainingHooks hooks = all_hooks;
   CheckpointTotals before;
+  MemoryRecord memory;
   for (;;) {
     const std::uint64_t own = group.rank() == 0 ? step_at_start(hooks.checkpoints, config) : 0;
     const std::uint64_t begin = number_of_root(own, group, "step after which a run begins");
@@ -72,6 +73,8 @@ TrainingOutcome train_run(const ResolvedRun& run, const RunConfig& config, const
     } else {
       await_end_of_work(group);
     }
+    for (const auto& [kind, peak] : memory.of_model) outcome.memory.note(kind, peak.bytes, peak.step);
+    memory = outcome.memory;
     before.completed = outcome.checkpoints.completed += before.completed;
     before.failed = outcome.checkpoints.failed += before.failed;
     hooks.states_not_left = 0;  // counted once

@@ -170,7 +170,7 @@ class Trainer {
     outcome_.skipped_steps = model_.scaler().skipped();
     outcome_.loss_scale = model_.scaler().scale();
     if (!outcome_.stopped_after) finish();
-    if (group_.rank() == 0) hooks_.on_end();
+    if (group_.rank() == 0 && !outcome_.replicas_change) hooks_.on_end();
     return std::move(outcome_);
   }
 
@@ -512,7 +512,8 @@ class Trainer {
       const bool requested = group_.rank() == 0 && hooks_.stop_requested();
       stops = number_of_root(requested ? 1 : 0, group_, "request to stop") != 0;
     }
-    const auto change = step < last_step() ? hooks_.replicas_change_after(step) : std::nullopt;
+    const bool goes_on = step < last_step() && outcome_.alert.empty();
+    const auto change = goes_on ? hooks_.replicas_change_after(step) : std::nullopt;
     const std::uint64_t completed = checkpointer_->totals().completed;
     if (outer_) outer_->settle();
     using enum Checkpointer::Because;
@@ -632,6 +633,8 @@ class Trainer {
                                                           ? comm::LossyCommunicator::LinkDetail::kInclude
                                                           : comm::LossyCommunicator::LinkDetail::kOmit);
     if (config_.record.weights == RecordConfig::Weights::kFinal) {
+      updated_.reset();  // moments are part of the state of a rescue
+      if (group_.rank() == 0) hooks_.is_at_work();
       model_.end_training();
       outcome_.weights =
           models::gather_gpt2_weights(config_.model, model_.parameters(), tensor_group_, pipeline_group());

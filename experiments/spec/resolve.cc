@@ -136,8 +136,10 @@ class Resolver {
       }
     } else if (run.config.full_data) {
       for (const ReplicaAbsence& absence : run.config.failures->replicas) {
-        const std::vector<int> absent = absent_replicas(run.config.failures->replicas, absence.first_without());
-        (void)with_replicas(run, run.config.parallel.data - static_cast<int>(absent.size()));
+        for (const std::uint64_t step : {absence.first_without(), absence.until.value_or(absence.first_without())}) {
+          const std::vector<int> absent = absent_replicas(run.config.failures->replicas, step);
+          (void)with_replicas(run, run.config.parallel.data - static_cast<int>(absent.size()));
+        }
       }
     }
     const json network = given_.value("network", json::object());

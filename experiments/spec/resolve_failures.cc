@@ -93,7 +93,11 @@ class FailuresResolver {
       }
     }
     for (auto& [replica, absences] : of_replica) {
-      const auto from = [&replicas](std::size_t i) { return replicas[i]["from"].get<std::uint64_t>(); };
+      const auto from = [&replicas](std::size_t i) {
+        const json& absence = replicas[i];
+        if (absence.contains("reload_step")) return absence["reload_step"].get<std::uint64_t>() + 1;
+        return absence["from"].get<std::uint64_t>();
+      };
       std::ranges::stable_sort(absences, {}, from);
       for (std::size_t i = 1; i < absences.size(); ++i) {
         const json& before = replicas[absences[i - 1]];

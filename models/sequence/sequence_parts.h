@@ -2,6 +2,7 @@
 // Who has which tokens of a sequence.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -41,6 +42,8 @@ class SequenceParts {
   /// By rank.
   std::span<const std::int64_t> lengths() const { return lengths_; }
   std::int64_t length_of(int rank) const { return lengths_[static_cast<std::size_t>(rank)]; }
+  /// The first rank with the most tokens.
+  int longest_rank() const { return static_cast<int>(std::ranges::max_element(lengths_) - lengths_.begin()); }
   std::span<const PositionRange> ranges(int rank) const { return ranges_[static_cast<std::size_t>(rank)]; }
   /// The tokens of consecutive ranks, one rank's after the other's.
   std::vector<TokenRun> runs(int first_rank, int count) const;
