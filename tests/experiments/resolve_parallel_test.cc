@@ -239,6 +239,8 @@ TEST(Resolve, AbsencesOfReplicasWithShardsOfTheState) {
                         "/checkpoint/every_steps 4"));
   EXPECT_THAT(error(R"([{"data_rank": 1, "from": 8, "reload_step": 8}])"),
               HasSubstr("/failures/replicas/0/reload_step: got 8, want 1 to 7"));
+  EXPECT_THAT(error(R"([{"data_rank": 1, "from": 5, "until": 10}, {"data_rank": 1, "from": 12}])"),
+              HasSubstr("got an absence from step 10 that begins before replica 1 is back"));
   const std::string link = R"(/network={"loss": {"model": "bernoulli", "loss_rate": "5%"}, "links": [{"sources": [2],
       "destinations": [0], "loss": {"model": "bernoulli", "loss_rate": "9%"}}]})";
   EXPECT_THAT(
