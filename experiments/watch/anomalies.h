@@ -84,7 +84,7 @@ class AnomalyDetector {
   void add_ranks(const nlohmann::json& line, std::vector<Reading>& readings);
   std::optional<double> score(const AnomalyKind& kind, const Reading& reading) const;
 
-  const std::vector<Rule> rules_;
+  std::vector<Rule> rules_;
   std::map<std::string, std::deque<double>> before_;  ///< by history
   std::map<std::string, bool> active_;                ///< by rule and quantity: whether the last line had it
   nlohmann::json last_line_;
