@@ -70,7 +70,7 @@ void ParameterStore::set_group(comm::Communicator* group) {
 Weight ParameterStore::weight(std::size_t i) const {
   const ParameterRange& range = table_.ranges[i];
   const comm::Tensor value = values_.part(range);
-  const comm::Tensor gradient = gradients_.part(range);
+  const comm::Tensor gradient = gradients_.is_empty() ? comm::Tensor() : gradients_.part(range);
   if (rounded_.is_empty()) return {value, value, gradient};
   const comm::Tensor rounded = rounded_.part(range);
   if (types_.activations == types_.operands) return {rounded, rounded, gradient};

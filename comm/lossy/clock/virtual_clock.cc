@@ -68,7 +68,7 @@ void VirtualClock::compute_share(double share) {
   if (model_.compute_seconds && step_) compute(*model_.compute_seconds * share, *step_);
 }
 
-void VirtualClock::visit_state(sim::StateVisitor& visitor) { visit_values(visitor, time_, ports_); }
+void VirtualClock::visit_state(sim::StateVisitor& visitor) { visit_values(visitor, time_, ports_, step_); }
 
 VirtualClock::Pause::Pause(VirtualClock* clock) : clock_(clock) {
   if (clock_ == nullptr || clock_->pauses_++ > 0 || clock_->model_.compute_seconds || !clock_->step_) return;
