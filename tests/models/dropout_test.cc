@@ -420,7 +420,9 @@ TEST(Dropout, AModelIsThePlainOneWithTheSameMasks) {
   PlainGpt2 plain(config, shape);
   EXPECT_NEAR(loss / plain.loss(values, tokens, targets), 1, 1e-12);
   // Along a direction of each tensor, so that no tensor hides another one.
-  for (const auto& [name, gradient] : gradients) {
+  for (const auto& item : gradients) {
+    const std::string& name = item.first;
+    const std::vector<double>& gradient = item.second;
     Tensors moved = values;
     double slope = 0;
     const auto move = [&](double by) {
