@@ -29,7 +29,9 @@ struct FateSimulation {
   int rank_stride = 1;
   std::vector<int> world_ranks{};  ///< in place of the stride's; empty: those
 
+  /// Every destination stays what it is.
   int world_rank(int rank) const {
+    if (rank == sim::Link::kEveryDestination) return rank;
     return world_ranks.empty() ? rank * rank_stride : world_ranks[static_cast<std::size_t>(rank)];
   }
 };

@@ -275,6 +275,7 @@ const std::vector<std::pair<const char*, const char*>>& without_effect() {
       {".*ResultSampler/1:array/SampleSums/([056789]|1[01]):?.*", "samples of lines have only NMSE and cosine"},
       {".*ResultSampler/2:map/.*CodingErrors/.*", "statistics of layers have no errors of compressions"},
       {".*ResultSampler/2:map/.*EndErrors/.*", "statistics of layers have no errors of ends"},
+      {".*ResultSampler/0:array/SampleSums/[56]:double", "the bias is recorded of layers, not of classes"},
       {".*CodingErrors/2:unsigned long", "pairs that are out of range, of which there are none"},
       {"progress/1[345]:.*|progress/16:optional.*", "for the state that a rank leaves when another one dies: Rescue.*"},
       {"progress/1[89]:double", "wall time"},

@@ -95,7 +95,7 @@ def test_kills_at_random_moments_lose_and_repeat_nothing(tmp_path, backend, kill
     killed = finished = resumed = 0
     longest = 0.5
     while killed < kills:
-        process = start_apart(tmp_path, "run", "spec.json")
+        process = start_apart(tmp_path, "run", "spec.json", "--if-busy", "wait")
         try:
             out, err = process.communicate(timeout=moments.uniform(0, longest))
         except subprocess.TimeoutExpired:
@@ -444,7 +444,7 @@ def test_a_run_whose_replicas_leave_is_killed_at_random_moments(tmp_path, backen
     moments = random.Random(6)
     killed = 0
     while killed < 12:
-        process = start_apart(tmp_path, "run", "spec.json")
+        process = start_apart(tmp_path, "run", "spec.json", "--if-busy", "wait")
         try:
             out, err = process.communicate(timeout=moments.uniform(0, 1.5))
         except subprocess.TimeoutExpired:

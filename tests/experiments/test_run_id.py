@@ -30,6 +30,9 @@ def run_id(spec):
         del spec["backend"][key]
     for key in ("lost_limit", "retries"):
         spec["data"].pop(key, None)
+    for key in ("files", "validation_files"):
+        for file in spec["data"].get(key, ()):
+            file.pop("version", None)
     leave_paths_out(spec)
     text = json.dumps(spec, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
