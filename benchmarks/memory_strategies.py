@@ -59,7 +59,7 @@ def trained(binary, spec):
         record = json.loads(summary.read_text(encoding="utf-8"))
     return {
         "tokens_per_second": record["tokens_per_second"],
-        "loss": record["train_final_loss"],
+        "loss": record["validation"]["final_loss"],
         "process_bytes": record["memory"]["process"]["bytes"],
         "activation_bytes": record["memory"]["model"]["activations"]["bytes"],
         "planned_process_bytes": planned["memory"]["process"],
