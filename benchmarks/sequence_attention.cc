@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of long sequences, in turns: one rank dense, in chunks and dilated, and four ranks as a ring, a zigzag ring
-// and by Ulysses. Prints one JSON object: milliseconds of a forward and a backward pass, and the memory that a pass
-// adds to the process beside its formula.
+// Attention of long sequences, in turns: one rank dense, in chunks and dilated; four ranks as a ring, as a zigzag ring
+// and by Ulysses. Prints one JSON object with the milliseconds of a forward and of a backward pass. With one rank it
+// also has the memory that both passes take, measured and by formula.
 #include <malloc.h>
 
 #include <CLI/CLI.hpp>
@@ -98,14 +98,17 @@ struct Measured {
   std::uint64_t formula_bytes = 0;  ///< 0: of several ranks in one process
 };
 
-Measured dense(const Options& options, std::int64_t context) {
+/// A pass of one rank over the whole sequence.
+template <class Attention, class Saved>
+Measured whole(const Options& options, std::int64_t context, const std::function<Attention()>& make,
+               const std::function<std::uint64_t(const Attention&, const SequenceParts&)>& formula_elems) {
   Tensors t({1, context, options.heads, options.width});
   const Team team(options.threads);
   const PeakMemory peak;
-  SequenceAttention<float> attention(nullptr, {}, options.heads);
+  Attention attention = make();
   const SequenceParts parts = SequenceParts::even(context, 1);
   const AttentionMask mask(Causality::kCausal);
-  SavedAttention<float> saved;
+  Saved saved;
   Measured result;
   result.forward_ms = milliseconds([&] {
     attention.forward({parts, mask, 0}, t.view(t.queries), t.view(t.keys), t.view(t.values), t.view(t.output), saved,
@@ -115,9 +118,19 @@ Measured dense(const Options& options, std::int64_t context) {
     attention.backward({parts, mask, 0}, t.view(t.grad_output), saved, t.gradients(), team);
   });
   result.peak_bytes = peak.bytes();
-  // Saved activations, and a gradient of each of output, queries, keys and values.
-  result.formula_bytes = sizeof(float) * (attention.saved_elems(parts, 1, options.width) + 4 * t.shape.elems());
+  result.formula_bytes = sizeof(float) * formula_elems(attention, parts);
   return result;
+}
+
+Measured dense(const Options& options, std::int64_t context) {
+  using Attention = SequenceAttention<float>;
+  const std::uint64_t tensor = HeadShape{1, context, options.heads, options.width}.elems();
+  return whole<Attention, SavedAttention<float>>(
+      options, context, [&] { return Attention(nullptr, {}, options.heads); },
+      [&](const Attention& attention, const SequenceParts& parts) {
+        // And a gradient of each of output, queries, keys and values.
+        return attention.saved_elems(parts, 1, options.width) + 4 * tensor;
+      });
 }
 
 /// One chunk's tensors stand for those of all chunks, as a caller has them who computes them chunk by chunk.
@@ -160,25 +173,14 @@ std::vector<DilatedBranch> branches_of(std::int64_t context) {
 }
 
 Measured dilated(const Options& options, std::int64_t context) {
-  Tensors t({1, context, options.heads, options.width});
-  const Team team(options.threads);
-  const PeakMemory peak;
-  DilatedAttention<float> attention(nullptr, {.branches = branches_of(context)}, options.heads);
-  const SequenceParts parts = SequenceParts::even(context, 1);
-  const AttentionMask mask(Causality::kCausal);
-  SavedDilatedAttention<float> saved;
-  Measured result;
-  result.forward_ms = milliseconds([&] {
-    attention.forward({parts, mask, 0}, t.view(t.queries), t.view(t.keys), t.view(t.values), t.view(t.output), saved,
-                      team);
-  });
-  result.backward_ms = milliseconds([&] {
-    attention.backward({parts, mask, 0}, t.view(t.grad_output), saved, t.gradients(), team);
-  });
-  result.peak_bytes = peak.bytes();
-  // Queries, keys, values and output as saved, and log_sum_exp.
-  result.formula_bytes = sizeof(float) * (4 * t.shape.elems() + static_cast<std::uint64_t>(context * options.heads));
-  return result;
+  using Attention = DilatedAttention<float>;
+  const std::uint64_t tensor = HeadShape{1, context, options.heads, options.width}.elems();
+  return whole<Attention, SavedDilatedAttention<float>>(
+      options, context, [&] { return Attention(nullptr, {.branches = branches_of(context)}, options.heads); },
+      [&](const Attention& /*attention*/, const SequenceParts& /*parts*/) {
+        // Queries, keys, values and output as saved, and log_sum_exp.
+        return 4 * tensor + static_cast<std::uint64_t>(context * options.heads);
+      });
 }
 
 /// Each rank a thread with its part. Times are of all ranks, from barrier to barrier.

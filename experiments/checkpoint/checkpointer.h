@@ -34,8 +34,8 @@ struct CheckpointPlace {
 /// The epoch in which a run with these ranks begins: that of its newest intact checkpoint, or the next one where its
 /// number of replicas differs. Ranks: all.
 int epoch_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config, comm::Communicator& group);
-/// The step after which a run begins: that of its newest intact checkpoint, of the one of another run that it starts
-/// with, or 0. Ranks: 0.
+/// A run begins after this step: the step of its newest intact checkpoint; without one, the step of the other run's
+/// checkpoint in `start`; without both, 0. Ranks: 0.
 std::uint64_t step_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config);
 
 /// Owner: one rank's trainer. Ranks: all of the group make the same calls after the same steps; the group is used as it
