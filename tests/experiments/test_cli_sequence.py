@@ -211,3 +211,10 @@ def test_a_class_without_sequence_ranks_is_an_error(tmp_path):
     write_spec(tmp_path, "idle.json", parallel={"tensor": 2}, network=losing(0.1, "absent"))
     result = run("validate", "idle.json", cwd=tmp_path, expect=2)
     assert "want /parallel/sequence 2 or more" in result.err + result.out
+
+
+def test_a_misspelt_kind_is_answered_with_all_kinds(tmp_path):
+    write_spec(tmp_path, "spec.json", name="odd", parallel=sequence(2, "rng"))
+    err = run("validate", "spec.json", cwd=tmp_path, expect=2).err
+    assert 'got "rng", want one of "ulysses", "ring", "zigzag", or an object with "ulysses" and "ring"' in err
+    assert 'did you mean "ring"?' in err
