@@ -7,7 +7,8 @@
 
 namespace droptest::experiments {
 
-double mean_loss(TrainingModel& model, const EvaluationBatches& batches, const comm::ParallelGroups* groups) {
+double mean_loss(TrainingModel& model, const EvaluationBatches& batches, const comm::ParallelGroups* groups,
+                 const std::function<void()>& evaluated) {
   const auto group = [groups](comm::ParallelDimension dimension) {
     return groups == nullptr ? nullptr : groups->group(dimension);
   };
@@ -22,6 +23,7 @@ double mean_loss(TrainingModel& model, const EvaluationBatches& batches, const c
     const std::uint64_t index = turn * ranks + own;
     const Batch batch = batches.batch(std::min(index, count - 1));
     const double loss = model.evaluate(batch);
+    evaluated();
     sums.push_back(index < count ? loss * static_cast<double>(batch.targets.size()) : 0);
   }
   if (const auto plan = model.pipeline()) {

@@ -103,20 +103,25 @@ class Trainer {
         validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
                     config.training.sequence_tokens),
         selection_(selection_batches(config, corpus)) {
+    std::function<void(const models::Action&)> pass_time;
     if (config.time && config.parallel.pipeline > 1) {
-      model_.set_computed([this, plan = model_.pipeline()](const models::Action& action) {
+      pass_time = [this, plan = model_.pipeline()](const models::Action& action) {
         const auto stage = static_cast<std::size_t>(action.stage);
         network_.pass_compute_share(compute_share(config_, plan->stages[stage], action.kind));
-      });
+      };
     } else if (config.time && config.parallel.gradient_ranks() > 1 && !config.outer.is_on()) {
       // The time of a block passes before its sums over tensor-parallel ranks: these need the port of the buckets that
       // the block behind it has started, and wait for what is left of them then.
-      model_.set_computed([this](const models::Action& action) {
+      pass_time = [this](const models::Action& action) {
         if (action.is_forward()) network_.pass_compute_share(backward_share(config_, config_.model.layers - 1));
-      });
+      };
       model_.set_backward_passed(
           [this](int layer) { network_.pass_compute_share(backward_share(config_, layer - 1)); });
     }
+    model_.set_computed([this, pass_time = std::move(pass_time)](const models::Action& action) {
+      if (pass_time) pass_time(action);
+      tell_at_work();
+    });
     if (config.outer.is_on()) outer_.emplace(config.outer, *replicas_, model_.parameters());
     if (config.failures && config.failures->stage_rate > 0)
       failures_.emplace(config, *pipeline_group(), tensor_group_, model_);
@@ -373,12 +378,16 @@ class Trainer {
     return model_.take_step(data.micro_batches, learning_rate, overflow_flags(config_, group_.rank(), step));
   }
 
+  void tell_at_work() const {
+    if (group_.rank() == 0) hooks_.is_at_work();
+  }
+
   void take_step(std::uint64_t step) {
     const TrainingConfig& training = config_.training;
     MetricsLine line;
     line.step = step;
 
-    if (group_.rank() == 0) hooks_.is_at_work();
+    tell_at_work();
     const Clock::time_point step_start = Clock::now();
     network_.begin_step(step);
     attend(step);
@@ -538,7 +547,8 @@ class Trainer {
     double loss = 0;
     if (attendance_->takes_part) {
       comm::Communicator& ranks = attendance_->absent.empty() ? group_ : attendance_->groups->world();
-      loss = agree_on_mean(mean_loss(model_, batches, attendance_->groups), ranks, name);
+      const double own = mean_loss(model_, batches, attendance_->groups, [this] { tell_at_work(); });
+      loss = agree_on_mean(own, ranks, name);
     }
     if (!attendance_->absent.empty())
       group_.broadcast(comm::Tensor(std::span<double>(&loss, 1)), 0, {sim::TrafficClass::kControl, name});
@@ -548,7 +558,7 @@ class Trainer {
   /// Measures the validation loss, and compares the ranks' views of the fates so far.
   void validate(MetricsLine& line) {
     const StepProfile::Scope scope(profile_, TrainerPhase::kEvaluation);
-    if (group_.rank() == 0) hooks_.is_at_work();
+    tell_at_work();
     const double loss = evaluate(validation_, "validation_loss");
     network_.verify_fates();
     line.validation_loss = loss;
@@ -634,7 +644,7 @@ class Trainer {
                                                           : comm::LossyCommunicator::LinkDetail::kOmit);
     if (config_.record.weights == RecordConfig::Weights::kFinal) {
       updated_.reset();  // moments are part of the state of a rescue
-      if (group_.rank() == 0) hooks_.is_at_work();
+      tell_at_work();
       model_.end_training();
       outcome_.weights =
           models::gather_gpt2_weights(config_.model, model_.parameters(), tensor_group_, pipeline_group());

@@ -71,7 +71,7 @@ struct TrainingHooks {
   /// there, as soon as one can be written unless it is required.
   std::function<std::optional<Checkpointer::Because>(std::uint64_t step)> replicas_change_after =
       [](std::uint64_t) -> std::optional<Checkpointer::Because> { return std::nullopt; };
-  /// Before each step and each validation, and while ranks wait for files.
+  /// Several times in a step and in an evaluation, and while ranks wait for files.
   std::function<void()> is_at_work = [] {};
   /// Asked after each logged step, where the config has alerts that ask for something.
   std::function<AlertRequest()> take_alert_request = [] { return AlertRequest(); };

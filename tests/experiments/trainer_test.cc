@@ -233,6 +233,24 @@ TEST(Trainer, MicroBatchesAddUpToOneBatch) {
   EXPECT_NE(parts, whole);
 }
 
+TEST(Trainer, Rank0IsHeardOfInEveryMicroBatchAndEvaluationBatch) {
+  const auto calls = [](int accumulation, std::uint64_t validation_tokens) {
+    RunConfig config = tiny_config();
+    config.parallel.tensor = 1;
+    config.training.accumulation = accumulation;
+    config.validation.tokens = validation_tokens;
+    std::uint64_t count = 0;
+    TrainingHooks hooks;
+    hooks.is_at_work = [&count] { ++count; };
+    comm::run_ranks(1, std::chrono::seconds(30),
+                    [&](comm::Communicator& group) { train(config, tiny_corpus(), group, hooks); });
+    return count;
+  };
+  const std::uint64_t few = calls(1, 64);
+  EXPECT_GE(calls(2, 64) - few, tiny_config().training.steps);
+  EXPECT_EQ(calls(1, 128) - few, 4) << "one batch of 4 x 16 tokens more in each of 4 evaluations";
+}
+
 TEST(Trainer, DivergenceIsAResultOnEveryRank) {
   RunConfig config = tiny_config();
   config.training.steps = 200;
