@@ -160,6 +160,12 @@ def moved_by(runs: Sequence[Run], best_over: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(moved))
 
 
+def compresses(run: Run) -> bool:
+    """Whether messages are compressed, so that a run without loss depends on network settings."""
+    classes = object_of(object_of(run.spec.get("network")).get("classes"))
+    return any(object_of(object_of(part).get("compression")).get("kind", "none") != "none" for part in classes.values())
+
+
 def twin_key(run: Run, moved: Sequence[str] = ()) -> str | None:
     """Equal for runs whose resolved specs differ in network, seed and these pointers alone; None without a spec."""
     if not run.spec:
@@ -392,11 +398,14 @@ class SeriesNamer:
     def settings(self, run: Run, without: Callable[[str], bool] = lambda _: False) -> list[str]:
         """The run's varied leaves in words, but for the pointers of which `without` is true."""
         found, lossless = self._leaves[run.run_id], self.lossless(run)
+        indifferent = lossless and not compresses(run)
         words = [
             self._label(run, pointer) or self._word(pointer, found[pointer])
             for pointer in self._named
-            if pointer in found and not without(pointer) and not (lossless and pointer.startswith("/network"))
-        ]
+            if pointer in found and not without(pointer)
+            and not (indifferent and pointer.startswith("/network"))
+            and not (lossless and self._is_loss_pointer(pointer))
+        ]  # fmt: skip
         return list(filter(None, words))
 
     def same_points(self, run: Run) -> str:

@@ -73,13 +73,15 @@ def resolve(spec):
     resolved["network"] = {"classes": {}}
     for name in CLASSES if spec["parallel"]["tensor"] > 1 else ():
         halves = halves_of(network, name)
-        if "time" in spec or any(is_lossy(h["loss"]) for h in halves.values()):
+        compression = network.get("compression", {"kind": "none"})
+        if "time" in spec or compression["kind"] != "none" or any(is_lossy(h["loss"]) for h in halves.values()):
             resolved["network"]["classes"][name] = {
                 "path": network.get("path", "direct"),
                 "payload_bytes": network.get("payload_bytes", 1408),
                 "consistency": network.get("consistency", "per_receiver"),
                 "burst_scope": "link",
                 **({"recovery": network["recovery"]} if network.get("recovery") else {}),
+                **({"compression": compression} if compression["kind"] != "none" else {}),
                 **halves,
             }
     seed = resolved.pop("seed")

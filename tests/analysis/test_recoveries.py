@@ -8,7 +8,7 @@ import synthetic
 from synthetic import NONE, bernoulli
 
 import droptest
-from droptest import interactive, plots
+from droptest import interactive, plots, summary
 from droptest.files import Run
 from droptest.series import has_recovery
 from droptest.tables import table
@@ -158,3 +158,22 @@ def test_a_recovery_is_one_of_a_class_of_a_half_or_of_the_clock():
     assert has_recovery(spec({"recovery": FEEDBACK})) and has_recovery(spec({"gather": {"recovery": PARITY}}))
     assert has_recovery(spec({}, time={"retransmission": {"protocol": "go_back_n"}}))
     assert not has_recovery(spec({}, time={"retransmission": {"protocol": "none"}}))
+
+
+def test_compressed_runs_without_loss_are_series_of_their_own(tmp_path):
+    kinds = [{"kind": "none"}, {"kind": "int4"}]
+    cost = {"none": 0.0, "int4": 0.25}
+
+    def final_of(point, seed):
+        lost = point["/network/loss"] != NONE
+        return 2.0 + 0.1 * seed + cost[point["/network/compression"]["kind"]] + 0.5 * lost
+
+    cross = {"/network/loss": [NONE, bernoulli(0.1)], "/network/compression": kinds}
+    records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=2, final_losses=final_of))
+    found = {group.series: group for group in summary.groups(records)}
+    without = {name: group for name, group in found.items() if group.lossless}
+    assert sorted(without) == ["lossless", "lossless, kind int4"]
+    means = [without[name].final.mean for name in sorted(without)]
+    assert means == pytest.approx([2.15, 2.4])
+    differences = [group.difference.mean for group in found.values() if not group.lossless]
+    assert differences == pytest.approx([0.5, 0.5])
