@@ -85,11 +85,11 @@ void backward(StatefulAttention& attention, const AttentionPlace& at, const Sequ
                      std::span<const double>(block.grad_output), std::span(block.grad_qkv));
 }
 
-/// Documents of three sequences: one that is whole, short ones, and one with padding at its end.
+/// Documents of three sequences: short ones, one that is whole, and one with padding at its end.
 std::vector<std::int32_t> documents_of(std::int64_t length) {
   std::vector<std::int32_t> documents;
-  for (std::int64_t i = 0; i < length; ++i) documents.push_back(0);
   for (std::int64_t i = 0; i < length; ++i) documents.push_back(static_cast<std::int32_t>(i / 3));
+  for (std::int64_t i = 0; i < length; ++i) documents.push_back(0);
   for (std::int64_t i = 0; i < length; ++i) documents.push_back(i < length / 2 ? 5 : -1);
   return documents;
 }
