@@ -15,6 +15,9 @@ namespace {
 void append_sequence(const Tokens& tokens, std::uint64_t start, int length, Batch& batch) {
   std::vector<std::int32_t> read(static_cast<std::size_t>(length) + 1);
   tokens.read(start, read);
+  for (const std::uint64_t place : tokens.files_in(start, static_cast<std::uint64_t>(length))) {
+    if (place > start) batch.shard_begins.push_back(batch.tokens.size() + static_cast<std::size_t>(place - start));
+  }
   batch.tokens.insert(batch.tokens.end(), read.begin(), read.end() - 1);
   batch.targets.insert(batch.targets.end(), read.begin() + 1, read.end());
   ++batch.sequences;
@@ -68,8 +71,13 @@ std::vector<std::int32_t> documents_of(const Batch& batch, std::int32_t end_of_t
   std::vector<std::int32_t> documents;
   documents.reserve(batch.tokens.size());
   std::int32_t document = 0;
+  auto begin = batch.shard_begins.begin();
   for (const std::int32_t token : batch.tokens) {
     if (documents.size() % static_cast<std::size_t>(batch.length) == 0) document = 0;
+    if (begin != batch.shard_begins.end() && *begin == documents.size()) {
+      ++document;
+      ++begin;
+    }
     documents.push_back(document);
     if (token == end_of_text) ++document;
   }

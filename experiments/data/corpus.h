@@ -20,10 +20,12 @@ struct Batch {
   std::vector<std::int32_t> targets;
   std::uint64_t step = 0;         ///< of training
   std::int64_t first_sample = 0;  ///< number of the first sequence in the global batch of the step
+  /// Places in `tokens`, in increasing order, of the first tokens of another shard than that of the token before.
+  std::vector<std::size_t> shard_begins{};
 };
 
-/// The number of each token's document in its sequence, where a document ends with `end_of_text`. Shapes: as the
-/// tokens.
+/// The number of each token's document in its sequence, where a document ends with `end_of_text`, or with its shard.
+/// Shapes: as the tokens.
 std::vector<std::int32_t> documents_of(const Batch& batch, std::int32_t end_of_text);
 
 /// The sequences of each training step: a pure function of (seed, step, place in the step). Micro-batches continue one

@@ -118,7 +118,8 @@ Tokens read_validation_tokens(const RunConfig& config, const ShardConfig& shards
   const std::unique_ptr<FileReads> files = access.open(0);
   const Pause pause = pause_of(access);
   std::vector<std::int32_t> tokens;
-  std::uint64_t before = 0;  // tokens of the files so far
+  std::vector<std::uint64_t> begins;  // of the files but the first
+  std::uint64_t before = 0;           // tokens of the files so far
   for (const ShardFile& file : list) {
     const std::uint64_t first = std::max(before, all - held_out) - before;
     const std::uint64_t count = first >= file.tokens ? 0 : std::min(needed - tokens.size(), file.tokens - first);
@@ -133,6 +134,7 @@ Tokens read_validation_tokens(const RunConfig& config, const ShardConfig& shards
     std::vector<std::int32_t> of_file(count);
     Tokens(part.bytes, layout_of(shards.content), config.model.vocabulary, file.file, part.first)
         .read(first - part.first, of_file);
+    if (!tokens.empty()) begins.push_back(tokens.size());
     tokens.insert(tokens.end(), of_file.begin(), of_file.end());
   }
   auto words = std::make_shared<std::vector<std::byte>>();
@@ -140,7 +142,9 @@ Tokens read_validation_tokens(const RunConfig& config, const ShardConfig& shards
     words->push_back(static_cast<std::byte>(static_cast<std::uint32_t>(token) & 255U));
     words->push_back(static_cast<std::byte>(static_cast<std::uint32_t>(token) >> 8U));
   }
-  return Tokens(*words, Tokens::Layout::kUint16, config.model.vocabulary, "validation tokens").kept_in(words);
+  return Tokens(*words, Tokens::Layout::kUint16, config.model.vocabulary, "validation tokens")
+      .kept_in(words)
+      .with_files_at(std::move(begins));
 }
 
 }  // namespace droptest::experiments

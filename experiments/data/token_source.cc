@@ -124,6 +124,21 @@ Tokens Tokens::kept_in(std::shared_ptr<const std::vector<std::byte>> memory) con
   return kept;
 }
 
+Tokens Tokens::with_files_at(std::vector<std::uint64_t> places) const {
+  Tokens joined = *this;
+  for (std::uint64_t& place : places) place += first_;
+  joined.files_ = std::move(places);
+  return joined;
+}
+
+std::vector<std::uint64_t> Tokens::files_in(std::uint64_t first, std::uint64_t count) const {
+  const auto begin = std::lower_bound(files_.begin(), files_.end(), first_ + first);
+  const auto end = std::lower_bound(begin, files_.end(), first_ + first + count);
+  std::vector<std::uint64_t> places(begin, end);
+  for (std::uint64_t& place : places) place -= first_;
+  return places;
+}
+
 void Tokens::read(std::uint64_t first, std::span<std::int32_t> tokens) const {
   check(first, tokens.size());
   const std::uint64_t begin = first_ + first;

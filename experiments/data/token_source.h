@@ -35,6 +35,11 @@ class Tokens {
   /// These tokens, which keep the memory that their bytes are in.
   Tokens kept_in(std::shared_ptr<const std::vector<std::byte>> memory) const;
 
+  /// These tokens, which are those of several files: one begins at each of these places, in increasing order.
+  Tokens with_files_at(std::vector<std::uint64_t> places) const;
+
+  /// The places in [first, first + count) where a file begins, the first file's aside.
+  std::vector<std::uint64_t> files_in(std::uint64_t first, std::uint64_t count) const;
   /// Copies the tokens from `first` on. They are checked first: a file is too large to check before each run.
   /// Throws: ConfigError as check(); where the file has been cut since it was opened.
   void read(std::uint64_t first, std::span<std::int32_t> tokens) const;
@@ -54,7 +59,8 @@ class Tokens {
   std::string where_;
   std::uint64_t first_ = 0;  ///< where this part begins, in tokens
   std::uint64_t size_ = 0;
-  std::uint64_t before_ = 0;  ///< tokens of the file before bytes_
+  std::uint64_t before_ = 0;            ///< tokens of the file before bytes_
+  std::vector<std::uint64_t> files_{};  ///< the first tokens of files but the first, in bytes_
 };
 
 /// A file's first tokens, all of those of most files, are checked when it is opened; the others when they are read.

@@ -89,6 +89,28 @@ std::pair<std::uint64_t, std::uint64_t> residuals_away(const RunConfig& config, 
   return {bytes * static_cast<std::uint64_t>(residuals), bytes};
 }
 
+/// Of an attention with state on a sequence rank with the most tokens.
+models::StatefulAttentionUse attention_use(const RunConfig& config, const models::OpsForm& form,
+                                           const models::PipelinePlan* plan, int pipeline_rank) {
+  const models::AttentionOptions& attention = config.model.attention;
+  if (!attention.is_stateful()) return {};
+  std::uint64_t states = 1;  // of evaluations
+  if (plan == nullptr) states += static_cast<std::uint64_t>(config.model.layers);
+  for (const int stage : plan == nullptr ? std::vector<int>() : plan->stages_of(pipeline_rank)) {
+    const auto s = static_cast<std::size_t>(stage);
+    states += static_cast<std::uint64_t>(plan->stages[s].count() * plan->program.slots[s]);
+  }
+  const int longest = attention.sequence.parts(config.training.sequence_tokens).longest_rank();
+  const models::AttentionShape whole{
+      config.training.batch_sequences, config.training.sequence_tokens,
+      static_cast<std::int64_t>(models::gpt2_part(config.model, config.parallel.tensor, 0).heads.count),
+      config.model.width / config.model.heads};
+  return models::stateful_attention_use(
+      attention, longest, whole, form.types().activations, states,
+      {config.device == Device::kCuda ? models::KernelDevice::kCuda : models::KernelDevice::kHost,
+       config.backend.threads_per_rank});
+}
+
 /// Of a rank while it takes its first weights: those of offloaded parameters are in memory then, activations are not.
 std::uint64_t at_start(const RunConfig& config, const models::MemoryUse& model) {
   if (!config.sharding.offloads_values) return 0;
@@ -148,20 +170,8 @@ std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& f
       plan == nullptr ? models::Gpt2::activation_bytes(config.model, config.parallel.tensor, 0, form, shape, options)
                       : models::Gpt2::stage_activation_bytes(config.model, config.parallel.tensor, 0, form, shape,
                                                              *plan, pipeline_rank, options);
-  if (planned >= std::uint64_t{1} << 62U || !config.model.attention.is_stateful()) return planned;
-  std::uint64_t states = 0;
-  if (plan == nullptr) states = static_cast<std::uint64_t>(config.model.layers);
-  for (const int stage : plan == nullptr ? std::vector<int>() : plan->stages_of(pipeline_rank)) {
-    const auto s = static_cast<std::size_t>(stage);
-    states += static_cast<std::uint64_t>(plan->stages[s].count() * plan->program.slots[s]);
-  }
-  const int longest = config.model.attention.sequence.parts(config.training.sequence_tokens).longest_rank();
-  const models::AttentionShape whole{
-      config.training.batch_sequences, config.training.sequence_tokens,
-      static_cast<std::int64_t>(models::gpt2_part(config.model, config.parallel.tensor, 0).heads.count),
-      config.model.width / config.model.heads};
-  return planned + models::stateful_attention_bytes(config.model.attention, longest, whole, form.types().activations,
-                                                    states + 1);  // and of an evaluation
+  if (planned >= std::uint64_t{1} << 62U) return planned;
+  return planned + attention_use(config, form, plan.get(), pipeline_rank).memory;
 }
 
 MemoryEstimate estimate_memory(const RunConfig& config) {
@@ -188,7 +198,7 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
     }
     const auto [away, largest] = residuals_away(config, *form, static_cast<int>(stages.plans.size()));
     own.offload = (models::OffloadFile::kMostWrites + kExpectedReads) * largest;
-    own.offloaded = away * own.slots / stages.plans.size();
+    own.offloaded = away * own.slots / stages.plans.size() + attention_use(config, *form, plan.get(), p).stored;
     own.loss_layer = layer.remembered;
     own.collectives = layer.messages;
     std::uint64_t elems = 0;

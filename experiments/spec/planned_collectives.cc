@@ -204,10 +204,12 @@ std::vector<PlannedCollective> between_sequence_ranks(const RunConfig& config, c
       ++messages[message.elems];
     }
   }
+  // Attention sends activations as they are in memory.
+  const bool halves = has_16_bits(config.training.precision.compute) && config.device == Device::kCuda;
   std::vector<PlannedCollective> collectives;
   for (const auto& [elems, count] : messages) {
     collectives.push_back({call, count * static_cast<std::uint64_t>(config.model.layers * config.parallel.data)});
-    collectives.back().call.elements = elems;
+    collectives.back().call.elements = halves ? (elems + 1) / 2 : elems;
   }
   return collectives;
 }

@@ -267,23 +267,44 @@ class Resolver {
     }
   }
 
-  /// Attention that has state is the host's, with one implementation.
+  static constexpr const char* kStateful =
+      " with attention over sequence ranks (/parallel/sequence), within documents (/data/documents), dilated "
+      "(/model/attention) or in chunks (/memory/attention_chunk), ";
+
+  /// Attention that has state has one implementation; a device takes less of it.
   void check_attention() {
-    if (config_.model.attention.is_stateful() && config_.kernels.contains("attention")) {
-      report("/kernels/attention", "got " + quote_json(full_["kernels"]["attention"]) +
-                                       " with attention over sequence ranks (/parallel/sequence), within documents "
-                                       "(/data/documents) or dilated (/model/attention), which has one "
-                                       "implementation; want it absent");
+    models::AttentionOptions& attention = config_.model.attention;
+    const json memory = full_.value("memory", json());
+    if (memory.is_object()) attention.chunk_tokens = memory.value("attention_chunk", 0);
+    if (attention.is_stateful() && config_.kernels.contains("attention")) {
+      report("/kernels/attention", "got " + quote_json(full_["kernels"]["attention"]) + kStateful +
+                                       "which has one implementation; want it absent");
+    }
+    if (attention.chunk_tokens > 0) {
+      const auto contradict = [&](const std::string& got, const std::string& want) {
+        report("/memory/attention_chunk",
+               "got " + std::to_string(attention.chunk_tokens) + " with " + got + ", want " + want);
+      };
+      if (config_.parallel.sequence > 1) {
+        contradict("/parallel/sequence " + std::to_string(config_.parallel.sequence),
+                   "one of the two: the state of attention over sequence ranks is in memory");
+      }
+      if (!attention.branches.empty()) {
+        contradict("/model/attention/kind \"dilated\"", "\"dense\": a branch's keys are no chunk");
+      }
     }
     if (config_.device != Device::kCuda) return;
     const auto refuse = [this](const char* pointer, const std::string& got) {
       report(pointer,
              "got " + got + R"( with device "cuda", want device "cpu": its kernels for GPUs are planned, not built)");
     };
-    if (config_.parallel.sequence > 1) refuse("/parallel/sequence", std::to_string(config_.parallel.sequence));
-    if (!config_.model.attention.branches.empty()) refuse("/model/attention/kind", "\"dilated\"");
-    if (config_.model.attention.within == models::AttentionOptions::Within::kDocument)
-      refuse("/data/documents", "true");
+    if (config_.parallel.sequence > 1 && !attention.branches.empty()) {
+      refuse("/parallel/sequence", std::to_string(config_.parallel.sequence) + " and dilated attention");
+    }
+    if (!attention.branches.empty() && attention.gradient == models::BranchGradient::kStopped) {
+      refuse("/model/attention/gradient", "\"stopped\"");
+    }
+    if (attention.chunk_tokens > 0) refuse("/memory/attention_chunk", std::to_string(attention.chunk_tokens));
   }
 
   /// "auto" becomes the device that it means on this machine; the CPU needs no entry.
@@ -409,10 +430,8 @@ class Resolver {
                                       "for attention, or a kernel of droptest");
     }
     if (dropout["attention"] != 0 && config_.model.attention.is_stateful()) {
-      report("/training/dropout", "got " + quote_json(given_["training"]["dropout"]) +
-                                      " with attention over sequence ranks (/parallel/sequence), within documents "
-                                      "(/data/documents) or dilated (/model/attention), which has no dropout of "
-                                      "probabilities; want 0 for attention");
+      report("/training/dropout", "got " + quote_json(given_["training"]["dropout"]) + kStateful +
+                                      "which has no dropout of probabilities; want 0 for attention");
     }
     if (!is_on) training.erase("dropout");
   }

@@ -158,14 +158,15 @@ void resolve_memory(json& spec, const std::string& where, RunConfig& config, std
   if (memory.place.cut && config.parallel.tensor == 1) {
     report("cut", "true with /parallel/tensor 1, want several tensor-parallel ranks, or no cut");
   }
-  if (section.contains("directory") &&
-      (config.device == Device::kCuda || (!memory.place.offloaded && !offloads_state))) {
+  const bool has_chunks = config.model.attention.chunk_tokens > 0;
+  const bool is_used = memory.place.offloaded || offloads_state || has_chunks;
+  if (section.contains("directory") && (config.device == Device::kCuda || !is_used)) {
     report("directory", comm::quote_json(section["directory"]) +
                             (config.device == Device::kCuda ? " with device \"cuda\", whose offload is host memory"
                                                             : " without an offload in /memory") +
                             ", want no directory");
   }
-  if (memory.recompute == Recompute::kSaveAll && !offloads_state) spec.erase("memory");
+  if (memory.recompute == Recompute::kSaveAll && !offloads_state && !has_chunks) spec.erase("memory");
 }
 
 void check_memory(const json& given, const std::string& where, const RunConfig& config, bool has_deadline,

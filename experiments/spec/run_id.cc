@@ -50,17 +50,21 @@ void leave_paths_out(json& value) {
 
 std::string run_id_of(const json& resolved_spec) {
   json identity = resolved_spec;
+  // Attention in chunks rounds other sums.
+  const json::json_pointer chunk("/memory/attention_chunk");
+  const json attention_chunk = identity.value(chunk, json());
   for (const char* pointer : kChangesNoResult) {
     const json::json_pointer path(pointer);
     if (identity.contains(path)) identity.at(path.parent_pointer()).erase(path.back());
   }
+  if (!attention_chunk.is_null()) identity[chunk] = attention_chunk;
   leave_paths_out(identity);
   return comm::sha256_hex(comm::canonical_json(identity)).substr(0, 16);
 }
 
 bool changes_results(std::string_view pointer) {
-  // A class of traffic in the network follows from it.
-  if (pointer == "/memory/recompute_traffic") return true;
+  // A class of traffic in the network follows from the first; the second is a part of the id.
+  if (pointer == "/memory/recompute_traffic" || pointer == "/memory/attention_chunk") return true;
   return std::none_of(kChangesNoResult.begin(), kChangesNoResult.end(), [pointer](std::string_view excluded) {
     return pointer == excluded || (pointer.starts_with(excluded) && pointer[excluded.size()] == '/');
   });

@@ -29,12 +29,19 @@ struct AttentionOptions {
   /// Whether batches say which document each token belongs to.
   enum class Within : std::uint8_t { kSequence, kDocument } within = Within::kSequence;
 
+  /// Of the chunks in which queries, keys and values wait outside of memory for the backward pass; 0: they are saved in
+  /// memory.
+  std::int64_t chunk_tokens = 0;
+
   /// Whether attention is StatefulAttention.
-  bool is_stateful() const { return sequence.ranks() > 1 || !branches.empty() || within == Within::kDocument; }
+  bool is_stateful() const {
+    return sequence.ranks() > 1 || !branches.empty() || within == Within::kDocument || chunk_tokens > 0;
+  }
 };
 
-/// Throws: ConfigError for factors below 1, fewer `heads` of a tensor-parallel rank than Ulysses ranks, and dilated
-/// attention over ranks that are not a ring of consecutive parts or with branches that do not fit.
+/// Throws: ConfigError for factors below 1, fewer `heads` of a tensor-parallel rank than Ulysses ranks, dilated
+/// attention over ranks that are not a ring of consecutive parts or with branches that do not fit, and chunks of fewer
+/// than 0 tokens, over sequence ranks, or of dilated attention.
 void validate(const AttentionOptions& options, int heads);
 
 }  // namespace droptest::models

@@ -42,7 +42,7 @@ const Gpt2Config& validated(const Gpt2Config& config, const SlotOptions& options
   }
   if (config.dropout.attention > 0 && config.attention.is_stateful()) {
     throw ConfigError("GPT-2: dropout of attention: got " + std::to_string(config.dropout.attention) +
-                      " with attention over sequence ranks, within documents or dilated, want 0");
+                      " with attention over sequence ranks, within documents, dilated or in chunks, want 0");
   }
   return config;
 }

@@ -40,7 +40,8 @@ class PlannedAttention final : public StatefulAttention {
     ops_.convert(elements(qkv, 0, static_cast<std::int64_t>(output.count_elems())), output);
   }
   void backward(const AttentionPlace& /*at*/, const Sequences& /*sequences*/, const AttentionShape& /*shape*/,
-                comm::ConstTensor grad_output, comm::Tensor grad_qkv) override {
+                comm::ConstTensor output, comm::ConstTensor grad_output, comm::Tensor grad_qkv) override {
+    ops_.convert(output, grad_qkv);
     ops_.convert(grad_output, grad_qkv);
   }
   std::uint64_t bytes() const override { return 0; }

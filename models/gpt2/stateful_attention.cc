@@ -6,6 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "models/gpt2/attention_views.h"
+#include "models/gpt2/device_attention.h"
+#include "models/gpt2/offloaded_attention.h"
 #include "models/phase_times.h"
 #include "models/sequence/dilated_attention.h"
 #include "models/sequence/sequence_attention.h"
@@ -13,14 +16,6 @@
 
 namespace droptest::models {
 namespace {
-
-/// Queries (0), keys (1) or values (2) of [rows, 3, heads, head width].
-template <class T>
-HeadView<T> part_of_qkv(std::span<T> elems, std::int64_t part, const AttentionShape& s) {
-  const std::int64_t row = s.heads * s.head_width;
-  return {
-      elems.data() + part * row, {s.batch, s.length, s.heads, s.head_width}, s.length * 3 * row, 3 * row, s.head_width};
-}
 
 std::uint64_t elems_of(const AttentionShape& s, std::int64_t tokens, std::int64_t heads) {
   return HeadShape{s.batch, tokens, heads, s.head_width}.elems();
@@ -32,17 +27,24 @@ struct StateSize {
   std::uint64_t working = 0;
 };
 
-StateSize dense_size(const SequenceFactors& factors, const SequenceParts& parts, int rank, const AttentionShape& s) {
+/// Elements of tensors of tokens, and log-sum-exps, of a rank with dense attention over sequence ranks.
+struct DenseSize {
+  std::uint64_t tensor = 0;      ///< queries, keys, values, the output, or a gradient of theirs
+  std::uint64_t statistics = 0;  ///< log-sum-exps
+  std::uint64_t exchanged = 0;   ///< packed for the exchange, and on its way around a ring
+};
+
+DenseSize dense_size(const SequenceFactors& factors, const SequenceParts& parts, int rank, const AttentionShape& s) {
   const int first = rank / factors.ulysses * factors.ulysses;
   std::int64_t tokens = 0;
   for (int r = first; r < first + factors.ulysses; ++r) tokens += parts.length_of(r);
   const auto heads = static_cast<std::int64_t>(comm::even_counts(
       static_cast<std::uint64_t>(s.heads), factors.ulysses)[static_cast<std::size_t>(rank % factors.ulysses)]);
-  const std::uint64_t tensor = elems_of(s, tokens, heads);
-  // Queries, keys, values, output and their log-sum-exp; gradients of the first three and of the output.
-  StateSize size{4 * tensor + tensor / static_cast<std::uint64_t>(s.head_width), 4 * tensor};
-  if (factors.ulysses > 1) size.working += elems_of(s, parts.length_of(rank), s.heads);  // packed for the exchange
-  if (factors.ring > 1) size.working += 8 * tensor;  // keys, values and their gradients, here and on their way
+  DenseSize size;
+  size.tensor = elems_of(s, tokens, heads);
+  size.statistics = size.tensor / static_cast<std::uint64_t>(s.head_width);
+  if (factors.ulysses > 1) size.exchanged += elems_of(s, parts.length_of(rank), s.heads);
+  if (factors.ring > 1) size.exchanged += 8 * size.tensor;  // keys, values and their gradients, here and on their way
   return size;
 }
 
@@ -61,9 +63,30 @@ StateSize dilated_size(const AttentionOptions& options, const SequenceParts& par
   return size;
 }
 
-StateSize size_of(const AttentionOptions& options, const SequenceParts& parts, int rank, const AttentionShape& s) {
-  return options.branches.empty() ? dense_size(options.sequence.factors, parts, rank, s)
-                                  : dilated_size(options, parts, rank, s);
+StateSize size_of(const AttentionOptions& options, const SequenceParts& parts, int rank, const AttentionShape& s,
+                  int threads) {
+  StateSize size;
+  if (options.branches.empty()) {
+    const DenseSize dense = dense_size(options.sequence.factors, parts, rank, s);
+    // Of the first three, the output and its log-sum-exp; gradients of the first three and of the output.
+    size = {4 * dense.tensor + dense.statistics, 4 * dense.tensor + dense.exchanged};
+  } else {
+    size = dilated_size(options, parts, rank, s);
+  }
+  size.working += token_attention_scratch_elems(s.head_width, threads);
+  return size;
+}
+
+/// Bytes on a device, whose log-sum-exps are floats. One rank takes the output from the block.
+StateSize device_bytes(const AttentionOptions& options, int rank, const AttentionShape& whole, std::uint64_t elem) {
+  const SequenceParts parts = options.sequence.parts(whole.length);
+  const DenseSize dense = dense_size(options.sequence.factors, parts, rank, whole);
+  const std::uint64_t statistics = dense.statistics * sizeof(float);
+  const bool has_documents = options.within == AttentionOptions::Within::kDocument;
+  const std::uint64_t documents =
+      has_documents ? static_cast<std::uint64_t>(whole.batch * whole.length) * sizeof(std::int32_t) : 0;
+  if (parts.ranks() == 1) return {3 * dense.tensor * elem + statistics + documents, statistics};
+  return {4 * dense.tensor * elem + statistics + documents, (4 * dense.tensor + dense.exchanged) * elem + statistics};
 }
 
 /// Kernel is SequenceAttention or DilatedAttention, and Saved its state, of elements T.
@@ -83,19 +106,19 @@ class HostAttention final : public StatefulAttention {
                comm::Tensor output) override {
     const PhaseScope scope(times_, Phase::kAttention);
     State& state = states_[at.slot == AttentionPlace::kEvaluation ? std::pair(-1, -1) : std::pair(at.layer, at.slot)];
-    state.size = size_of(options_, *sequences.parts, rank_, shape);
-    const AttentionMask mask = mask_of(sequences, shape);
+    state.size = size_for(sequences.parts, shape);
+    const AttentionMask mask = mask_of(sequences, shape.batch);
     const std::span<const T> elems = qkv.as<T>();
     kernel_.forward({*sequences.parts, mask, at.layer}, part_of_qkv(elems, 0, shape), part_of_qkv(elems, 1, shape),
                     part_of_qkv(elems, 2, shape), tokens_of(output.as<T>(), shape), state.saved, team_);
   }
 
   void backward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape,
-                comm::ConstTensor grad_output, comm::Tensor grad_qkv) override {
+                comm::ConstTensor /*output*/, comm::ConstTensor grad_output, comm::Tensor grad_qkv) override {
     const PhaseScope scope(times_, Phase::kAttention);
     const auto found = states_.find({at.layer, at.slot});
     DROPTEST_CHECK(found != states_.end(), "a backward pass of attention without a forward pass");
-    const AttentionMask mask = mask_of(sequences, shape);
+    const AttentionMask mask = mask_of(sequences, shape.batch);
     const std::span<T> elems = grad_qkv.as<T>();
     kernel_.backward({*sequences.parts, mask, at.layer}, tokens_of(grad_output.as<T>(), shape), found->second.saved,
                      {part_of_qkv(elems, 0, shape), part_of_qkv(elems, 1, shape), part_of_qkv(elems, 2, shape)}, team_);
@@ -115,15 +138,17 @@ class HostAttention final : public StatefulAttention {
     Saved saved;
     StateSize size;
   };
-
-  template <class E>
-  static HeadView<E> tokens_of(std::span<E> elems, const AttentionShape& s) {
-    return view_of("attention", elems, {s.batch, s.length, s.heads, s.head_width}, TokenLayout::kBatchFirst);
-  }
-  static AttentionMask mask_of(const Sequences& sequences, const AttentionShape& shape) {
-    if (sequences.documents.empty()) return AttentionMask(Causality::kCausal);
-    const std::int64_t length = sequences.parts->length();
-    return {Causality::kCausal, {shape.batch, length, length}, {}, sequences.documents};
+  /// The sizes of one shape follow from plans of all branches, so that they are kept.
+  struct Sized {
+    std::shared_ptr<const SequenceParts> parts;  ///< shared with the sequences
+    AttentionShape shape;
+    StateSize size;
+  };
+  const StateSize& size_for(const std::shared_ptr<const SequenceParts>& parts, const AttentionShape& shape) {
+    if (sized_.parts != parts || sized_.shape.batch != shape.batch) {
+      sized_ = {parts, shape, size_of(options_, *parts, rank_, shape, team_.threads())};
+    }
+    return sized_.size;
   }
 
   AttentionOptions options_;
@@ -131,6 +156,7 @@ class HostAttention final : public StatefulAttention {
   Kernel kernel_;
   Team team_;
   PhaseTimes* times_;
+  Sized sized_{};
   std::map<std::pair<int, int>, State> states_;  ///< by block and slot; an evaluation's is of none
 };
 
@@ -151,22 +177,30 @@ std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOption
                                                            const SequenceParallel& ranks, std::int64_t first_head,
                                                            std::int64_t heads, Ops& ops) {
   if (!options.is_stateful()) return nullptr;
-  if (ops.team() == nullptr) {
-    throw ConfigError(
-        "GPT-2: sequence ranks, documents and dilated attention: got a CUDA device, want the CPU: their kernels for "
-        "devices are planned, not built");
-  }
+  if (ops.team() == nullptr) return make_device_attention(options, ranks, first_head, heads, ops);
+  if (options.chunk_tokens > 0) return make_offloaded_attention(options, ops);
   if (ops.form().types().activations == comm::ElementType::kFloat64) {
     return make_host_attention<double>(options, ranks, first_head, heads, ops);
   }
   return make_host_attention<float>(options, ranks, first_head, heads, ops);
 }
 
-std::uint64_t stateful_attention_bytes(const AttentionOptions& options, int rank, const AttentionShape& whole,
-                                       comm::ElementType type, std::uint64_t states) {
-  if (!options.is_stateful()) return 0;
-  const StateSize size = size_of(options, options.sequence.parts(whole.length), rank, whole);
-  return comm::element_bytes(type) * (states * size.state + size.working);
+StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int rank, const AttentionShape& whole,
+                                            comm::ElementType type, std::uint64_t states,
+                                            const AttentionProcessor& processor) {
+  if (!options.is_stateful()) return {};
+  if (processor.device == KernelDevice::kCuda) {
+    const StateSize size = device_bytes(options, rank, whole, comm::element_bytes(type));
+    return {states * size.state + size.working, 0};
+  }
+  const int threads = processor.threads;
+  const std::uint64_t bytes = comm::element_bytes(type);
+  if (options.chunk_tokens > 0) {
+    const OffloadedAttentionSize size = offloaded_attention_size(options.chunk_tokens, whole, threads);
+    return {bytes * (states * size.state + size.working), bytes * (states - 1) * size.stored};
+  }
+  const StateSize size = size_of(options, options.sequence.parts(whole.length), rank, whole, threads);
+  return {bytes * (states * size.state + size.working), 0};
 }
 
 }  // namespace droptest::models

@@ -1,125 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "models/kernels/attention_forms.cuh"
-#include "models/kernels/block_reduction.cuh"
-#include "models/kernels/element_pack.cuh"
+#include "models/kernels/attention_plain_tiles.cuh"
 
 namespace droptest::models {
 namespace {
-
-// Source: Dao et al. 2022 (FlashAttention), Algorithms 1 and 4, with a pass of its own for the gradients of queries, so
-// that each sum has one block and one order. Tiles of kTile queries and kTile keys, kWidth >= D columns wide, are in
-// shared memory as floats. The block's threads are a square: thread (y, x) has the rows y, y + 16, ... and the columns
-// x, x + 16, ... of every result, so that a warp's reads of a tile hit different banks.
-constexpr int kSide = 16;
-constexpr int kThreads = kSide * kSide;
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-template <int kTile, int kWidth>
-struct Tiles {
-  static constexpr int kRows = kTile / kSide;           ///< of a thread
-  static constexpr int kScoreColumns = kTile / kSide;   ///< of a thread
-  static constexpr int kWidthColumns = kWidth / kSide;  ///< of a thread
-  static constexpr int kStride = kWidth + 1;            ///< of a tile of queries, keys, ...
-  static constexpr int kScoreStride = kTile + 1;        ///< of a tile of scores
-  static constexpr int kFloats = kTile * kStride;       ///< of a tile of queries, keys, ...
-  static constexpr int kScoreFloats = kTile * kScoreStride;
-
-  using Scores = float[kRows][kScoreColumns];
-  using Sums = float[kRows][kWidthColumns];
-
-  /// Rows from `first` on, with zeros beyond the sequence and beyond the head's width.
-  template <class D>
-  static __device__ void load(const D* rows, std::int64_t stride, std::int64_t first, const AttentionShape& shape,
-                              float* tile) {
-    for (int e = static_cast<int>(threadIdx.x); e < kTile * kWidth; e += kThreads) {
-      const int row = e / kWidth;
-      const int d = e % kWidth;
-      const bool inside = first + row < shape.length && d < shape.head_width;
-      tile[row * kStride + d] = inside ? as_float(rows[(first + row) * stride + d]) : 0.0F;
-    }
-  }
-
-  /// out[r][c] = the inner product of the thread's row r of a and row c of b.
-  static __device__ void inner_products(const float* a, const float* b, int width, Scores& out) {
-    const int y = static_cast<int>(threadIdx.x) / kSide;
-    const int x = static_cast<int>(threadIdx.x) % kSide;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-      for (int c = 0; c < kScoreColumns; ++c) out[r][c] = 0;
-    }
-    for (int d = 0; d < width; ++d) {
-      float b_values[kScoreColumns];
-#pragma unroll
-      for (int c = 0; c < kScoreColumns; ++c) b_values[c] = b[(x + kSide * c) * kStride + d];
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float a_value = a[(y + kSide * r) * kStride + d];
-#pragma unroll
-        for (int c = 0; c < kScoreColumns; ++c) out[r][c] += a_value * b_values[c];
-      }
-    }
-  }
-
-  /// out += weights x rows.
-  static __device__ void add_product(const float* weights, const float* rows, Sums& out) {
-    const int y = static_cast<int>(threadIdx.x) / kSide;
-    const int x = static_cast<int>(threadIdx.x) % kSide;
-    for (int j = 0; j < kTile; ++j) {
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float weight = weights[(y + kSide * r) * kScoreStride + j];
-#pragma unroll
-        for (int c = 0; c < kWidthColumns; ++c) out[r][c] += weight * rows[j * kStride + x + kSide * c];
-      }
-    }
-  }
-  /// out += weights' x rows.
-  static __device__ void add_transposed_product(const float* weights, const float* rows, Sums& out) {
-    const int y = static_cast<int>(threadIdx.x) / kSide;
-    const int x = static_cast<int>(threadIdx.x) % kSide;
-    for (int j = 0; j < kTile; ++j) {
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float weight = weights[j * kScoreStride + y + kSide * r];
-#pragma unroll
-        for (int c = 0; c < kWidthColumns; ++c) out[r][c] += weight * rows[j * kStride + x + kSide * c];
-      }
-    }
-  }
-
-  /// Puts the thread's sums, times factors[r], where the rows of a sequence are.
-  template <class D>
-  static __device__ void store(const Sums& sums, const float (&factors)[kRows], std::int64_t first,
-                               const AttentionShape& shape, std::int64_t stride, D* rows) {
-    const int y = static_cast<int>(threadIdx.x) / kSide;
-    const int x = static_cast<int>(threadIdx.x) % kSide;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const std::int64_t row = first + y + kSide * r;
-#pragma unroll
-      for (int c = 0; c < kWidthColumns; ++c) {
-        const int d = x + kSide * c;
-        if (row < shape.length && d < shape.head_width) rows[row * stride + d] = from_float<D>(sums[r][c] * factors[r]);
-      }
-    }
-  }
-};
-
-/// Over the kSide threads that share rows.
-__device__ float row_threads_max(float value) {
-  for (int distance = kSide / 2; distance > 0; distance /= 2)
-    value = fmaxf(value, __shfl_xor_sync(kFullMask, value, distance));
-  return value;
-}
-__device__ float row_threads_sum(float value) {
-  for (int distance = kSide / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(kFullMask, value, distance);
-  return value;
-}
 
 template <class D, int kTile, int kWidth>
 __global__ void attention_forward_kernel(AttentionForward<D> work, float scale) {
@@ -137,7 +24,8 @@ __global__ void attention_forward_kernel(AttentionForward<D> work, float scale) 
     const std::int64_t first_query = (tiles - 1 - item / heads) * kTile;  // those that see most keys come first
     const D* rows = work.qkv + place.packed;
     __syncthreads();
-    T::load(rows, place.packed_stride, first_query, shape, q_tile);
+    T::load(rows + first_query * place.packed_stride, place.packed_stride, shape.length - first_query, shape.head_width,
+            q_tile);
     float largest[T::kRows];
     float sums[T::kRows];
     typename T::Sums out = {};
@@ -148,7 +36,8 @@ __global__ void attention_forward_kernel(AttentionForward<D> work, float scale) 
     }
     for (std::int64_t first_key = 0; first_key <= first_query; first_key += kTile) {
       __syncthreads();
-      T::load(rows + place.part, place.packed_stride, first_key, shape, kv_tile);
+      T::load(rows + place.part + first_key * place.packed_stride, place.packed_stride, shape.length - first_key,
+              shape.head_width, kv_tile);
       __syncthreads();
       typename T::Scores scores;
       T::inner_products(q_tile, kv_tile, static_cast<int>(shape.head_width), scores);
@@ -177,7 +66,8 @@ __global__ void attention_forward_kernel(AttentionForward<D> work, float scale) 
         for (int c = 0; c < T::kWidthColumns; ++c) out[r][c] *= keep;
       }
       __syncthreads();
-      T::load(rows + 2 * place.part, place.packed_stride, first_key, shape, kv_tile);
+      T::load(rows + 2 * place.part + first_key * place.packed_stride, place.packed_stride, shape.length - first_key,
+              shape.head_width, kv_tile);
       __syncthreads();
       T::add_product(weights, kv_tile, out);
     }
@@ -190,7 +80,8 @@ __global__ void attention_forward_kernel(AttentionForward<D> work, float scale) 
         work.log_sum_exp[place.statistics + query] = largest[r] + logf(sums[r]);
       }
     }
-    T::store(out, inverse_sums, first_query, shape, place.output_stride, work.output + place.output);
+    T::store(out, inverse_sums, shape.length - first_query, shape.head_width, place.output_stride,
+             work.output + place.output + first_query * place.output_stride);
   }
 }
 
@@ -218,26 +109,6 @@ __device__ void score_gradients(const AttentionShape& shape, const float* log_su
   }
 }
 
-template <int kTile, int kWidth>
-__device__ void put_scores(const typename Tiles<kTile, kWidth>::Scores& scores, float* tile) {
-  using T = Tiles<kTile, kWidth>;
-  const int y = static_cast<int>(threadIdx.x) / kSide;
-  const int x = static_cast<int>(threadIdx.x) % kSide;
-#pragma unroll
-  for (int r = 0; r < T::kRows; ++r) {
-#pragma unroll
-    for (int c = 0; c < T::kScoreColumns; ++c) {
-      tile[(y + kSide * r) * T::kScoreStride + x + kSide * c] = scores[r][c];
-    }
-  }
-}
-
-template <int kRows>
-__device__ void set_to_ones(float (&factors)[kRows]) {
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) factors[r] = 1.0F;
-}
-
 template <class D, int kTile, int kWidth>
 __global__ void attention_grad_queries_kernel(AttentionBackward<D> work, float scale) {
   using T = Tiles<kTile, kWidth>;
@@ -254,13 +125,17 @@ __global__ void attention_grad_queries_kernel(AttentionBackward<D> work, float s
     const std::int64_t first_query = (tiles - 1 - item / heads) * kTile;
     const D* rows = work.qkv + place.packed;
     __syncthreads();
-    T::load(rows, place.packed_stride, first_query, shape, q_tile);
-    T::load(work.grad_output + place.output, place.output_stride, first_query, shape, grad_tile);
+    T::load(rows + first_query * place.packed_stride, place.packed_stride, shape.length - first_query, shape.head_width,
+            q_tile);
+    T::load(work.grad_output + place.output + first_query * place.output_stride, place.output_stride,
+            shape.length - first_query, shape.head_width, grad_tile);
     typename T::Sums grad_q = {};
     for (std::int64_t first_key = 0; first_key <= first_query; first_key += kTile) {
       __syncthreads();
-      T::load(rows + place.part, place.packed_stride, first_key, shape, k_tile);
-      T::load(rows + 2 * place.part, place.packed_stride, first_key, shape, v_tile);
+      T::load(rows + place.part + first_key * place.packed_stride, place.packed_stride, shape.length - first_key,
+              shape.head_width, k_tile);
+      T::load(rows + 2 * place.part + first_key * place.packed_stride, place.packed_stride, shape.length - first_key,
+              shape.head_width, v_tile);
       __syncthreads();
       typename T::Scores p;
       typename T::Scores ds;
@@ -274,7 +149,8 @@ __global__ void attention_grad_queries_kernel(AttentionBackward<D> work, float s
     }
     float ones[T::kRows];
     set_to_ones(ones);
-    T::store(grad_q, ones, first_query, shape, place.packed_stride, work.grad_qkv + place.packed);
+    T::store(grad_q, ones, shape.length - first_query, shape.head_width, place.packed_stride,
+             work.grad_qkv + place.packed + first_query * place.packed_stride);
   }
 }
 
@@ -295,14 +171,18 @@ __global__ void attention_grad_keys_kernel(AttentionBackward<D> work, float scal
     const std::int64_t first_key = item / heads * kTile;  // those that most queries see come first
     const D* rows = work.qkv + place.packed;
     __syncthreads();
-    T::load(rows + place.part, place.packed_stride, first_key, shape, k_tile);
-    T::load(rows + 2 * place.part, place.packed_stride, first_key, shape, v_tile);
+    T::load(rows + place.part + first_key * place.packed_stride, place.packed_stride, shape.length - first_key,
+            shape.head_width, k_tile);
+    T::load(rows + 2 * place.part + first_key * place.packed_stride, place.packed_stride, shape.length - first_key,
+            shape.head_width, v_tile);
     typename T::Sums grad_k = {};
     typename T::Sums grad_v = {};
     for (std::int64_t first_query = first_key; first_query < shape.length; first_query += kTile) {
       __syncthreads();
-      T::load(rows, place.packed_stride, first_query, shape, q_tile);
-      T::load(work.grad_output + place.output, place.output_stride, first_query, shape, grad_tile);
+      T::load(rows + first_query * place.packed_stride, place.packed_stride, shape.length - first_query,
+              shape.head_width, q_tile);
+      T::load(work.grad_output + place.output + first_query * place.output_stride, place.output_stride,
+              shape.length - first_query, shape.head_width, grad_tile);
       __syncthreads();
       typename T::Scores p;
       typename T::Scores ds;
@@ -319,8 +199,10 @@ __global__ void attention_grad_keys_kernel(AttentionBackward<D> work, float scal
     float ones[T::kRows];
     set_to_ones(ones);
     D* grad_rows = work.grad_qkv + place.packed;
-    T::store(grad_k, ones, first_key, shape, place.packed_stride, grad_rows + place.part);
-    T::store(grad_v, ones, first_key, shape, place.packed_stride, grad_rows + 2 * place.part);
+    T::store(grad_k, ones, shape.length - first_key, shape.head_width, place.packed_stride,
+             grad_rows + place.part + first_key * place.packed_stride);
+    T::store(grad_v, ones, shape.length - first_key, shape.head_width, place.packed_stride,
+             grad_rows + 2 * place.part + first_key * place.packed_stride);
   }
 }
 
@@ -330,7 +212,7 @@ float score_scale(const AttentionShape& shape) {
 
 comm::LaunchShape tiles_shape(const AttentionShape& shape, int tile, int floats) {
   const std::int64_t tiles = (shape.length + tile - 1) / tile;
-  return {std::min(static_cast<std::uint64_t>(shape.batch * shape.heads * tiles), kMostBlocks), kThreads,
+  return {std::min(static_cast<std::uint64_t>(shape.batch * shape.heads * tiles), kMostBlocks), kTileThreads,
           static_cast<std::size_t>(floats) * sizeof(float)};
 }
 

@@ -11,22 +11,21 @@
 #include "comm/device/device_buffer.h"
 #include "comm/device/stream.h"
 #include "comm/tensor.h"
+#include "models/ops/keyed_storage.h"
 
 namespace droptest::models {
 
 /// Values by key. Copies go through buffers on the device, on a stream of their own. Owner: one rank. Blocking: never,
 /// but where it allocates.
-class CudaOffload {
+class CudaOffload final : public KeyedStorage {
  public:
   /// `compute` is borrowed: the stream of the tensors.
   explicit CudaOffload(comm::Stream& compute) : compute_(compute), copies_(compute.device()) {}
 
-  /// Work behind it on the stream may change the values.
-  void put(std::uint64_t key, comm::ConstTensor values);
-  /// Begins to copy them back. Blocking: never.
-  void expect(std::uint64_t key);
+  void put(std::uint64_t key, comm::ConstTensor values) override;
+  void expect(std::uint64_t key) override;
   /// Work behind it on the stream sees the values.
-  void take(std::uint64_t key, comm::Tensor values);
+  void take(std::uint64_t key, comm::Tensor values) override;
 
  private:
   /// A buffer on the device that values pass through.

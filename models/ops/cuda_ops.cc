@@ -82,7 +82,7 @@ class CudaForm final : public OpsForm {
     chunks.stride = rounded_up(std::max<std::int64_t>(1, largest_part), kStrideElems);
     const auto row_bytes = static_cast<std::uint64_t>(chunks.stride) * comm::element_bytes(types().activations);
     const auto most_rows = std::max<std::int64_t>(1, static_cast<std::int64_t>(options_.logits_bytes / row_bytes));
-    const std::int64_t count = (rows + most_rows - 1) / most_rows;
+    const std::int64_t count = std::max<std::int64_t>(1, (rows + most_rows - 1) / most_rows);  // a rank may have none
     chunks.rows = std::min({rounded_up((rows + count - 1) / count, kChunkRows), most_rows, rows});
     return chunks;
   }
@@ -150,6 +150,8 @@ class CudaOps final : public Ops {
   const OpsForm& form() const override { return form_; }
   int world_size() const override { return group_.world_size(); }
   int rank() const override { return group_.rank(); }
+
+  comm::StreamTimer* timer() override { return timer_; }
 
   std::unique_ptr<Memory> allocate(std::uint64_t bytes, const std::string& purpose, Content content) override {
     auto memory = std::make_unique<CudaMemory>(bytes, purpose, stream_);
@@ -351,6 +353,7 @@ class CudaOps final : public Ops {
   }
   void expect_back(std::uint64_t key) override { offload_.value().expect(key); }
   void bring_back(std::uint64_t key, Tensor values) override { offload_.value().take(key, values); }
+  std::unique_ptr<KeyedStorage> make_keyed_storage() override { return std::make_unique<CudaOffload>(stream_); }
   std::unique_ptr<Storage> make_storage(std::uint64_t bytes, const std::string& /*purpose*/) override {
     return std::make_unique<CudaStorage>(stream_, bytes);
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // In place of cuda_ops.cc where CUDA code is not built.
+#include "models/gpt2/device_attention.h"
 #include "models/kernels/attention_kernel.h"
 #include "models/ops/cuda_ops.h"
 #include "sim/error.h"
@@ -16,6 +17,11 @@ namespace {
 std::unique_ptr<OpsForm> cuda_ops_form(const CudaOpsOptions& /*options*/, int /*world_size*/) { refuse(); }
 std::unique_ptr<Ops> make_cuda_ops(const CudaOpsOptions& /*options*/, comm::Communicator& /*group*/,
                                    comm::StreamTimer* /*timer*/) {
+  refuse();
+}
+std::unique_ptr<StatefulAttention> make_device_attention(const AttentionOptions& /*options*/,
+                                                         const SequenceParallel& /*ranks*/, std::int64_t /*first_head*/,
+                                                         std::int64_t /*heads*/, Ops& /*ops*/) {
   refuse();
 }
 std::unique_ptr<AttentionKernel> make_cuda_flash_attention() { refuse(); }

@@ -340,6 +340,9 @@ class HostOps final : public Ops {
   }
   void expect_back(std::uint64_t key) override { offload_.value().expect(key); }
   void bring_back(std::uint64_t key, Tensor values) override { offload_.value().take(key, values.bytes); }
+  std::unique_ptr<KeyedStorage> make_keyed_storage() override {
+    return std::make_unique<OffloadFile>(make_offload_file(offload_directory_));
+  }
   std::unique_ptr<Storage> make_storage(std::uint64_t bytes, const std::string& purpose) override {
     return std::make_unique<FileStorage>(make_offload_file(offload_directory_), bytes, purpose);
   }

@@ -16,6 +16,8 @@
 #include <thread>
 #include <vector>
 
+#include "models/ops/keyed_storage.h"
+
 namespace droptest::models {
 
 /// Bytes that can be written and read at any place.
@@ -39,23 +41,24 @@ std::unique_ptr<ByteFile> make_offload_file(const std::string& directory);
 /// Values by key. A thread writes and reads, in the order of the calls, so that a key is read as it was last put. In
 /// the file, the number of their put follows the values: where a file was cut and has grown again, it is missing.
 /// Owner: one rank, from one thread. Errors of the thread come from the next call.
-class OffloadFile {
+class OffloadFile final : public KeyedStorage {
  public:
   /// Values that are on their way to the file at once, each in a buffer of its own.
   static constexpr std::size_t kMostWrites = 2;
 
   explicit OffloadFile(std::unique_ptr<ByteFile> file);
   /// Ends without the rest of the work.
-  ~OffloadFile();
+  ~OffloadFile() override;
   OffloadFile(const OffloadFile&) = delete;
   OffloadFile& operator=(const OffloadFile&) = delete;
 
   /// The bytes may change when it returns. Blocking: while kMostWrites others are being written.
   void put(std::uint64_t key, std::span<const std::byte> bytes);
-  /// Begins to read.
-  void expect(std::uint64_t key);
+  void put(std::uint64_t key, comm::ConstTensor values) override { put(key, values.bytes); }
+  void expect(std::uint64_t key) override;
   /// Blocking: until they are read. Shapes: as many bytes as were put.
   void take(std::uint64_t key, std::span<std::byte> to);
+  void take(std::uint64_t key, comm::Tensor values) override { take(key, values.bytes); }
 
  private:
   using Buffer = std::vector<std::byte>;

@@ -21,11 +21,16 @@
 #include "models/kernels/sgd.h"
 #include "models/kernels/update_decision.h"
 #include "models/kernels/weight_layout.h"
+#include "models/ops/keyed_storage.h"
 #include "models/ops/ops_form.h"
 #include "models/ops/storage.h"
 #include "models/parameter.h"
 #include "models/phase_times.h"
 #include "models/team.h"
+
+namespace droptest::comm {
+class StreamTimer;
+}
 
 namespace droptest::models {
 
@@ -78,6 +83,8 @@ class Ops {
   virtual int rank() const = 0;
   /// Where the rank's time is counted; null, the default: nowhere.
   virtual PhaseTimes* times() { return nullptr; }
+  /// Where the time of work on stream() is counted; null, the default: nowhere.
+  virtual comm::StreamTimer* timer() { return nullptr; }
   /// The threads of a host; null, the default: a device computes.
   virtual const Team* team() const { return nullptr; }
 
@@ -227,6 +234,8 @@ class Ops {
   virtual void put_away(std::uint64_t key, comm::ConstTensor values) = 0;
   virtual void expect_back(std::uint64_t key) = 0;
   virtual void bring_back(std::uint64_t key, comm::Tensor values) = 0;
+  /// Storage of the same kind with keys of its own. The operations outlive it.
+  virtual std::unique_ptr<KeyedStorage> make_keyed_storage() = 0;
 
   /// Storage of the same kind whose places the caller gives. The operations outlive it. `purpose` is for errors.
   /// Throws: ConfigError that names file and bytes where there is no room for so many.

@@ -21,4 +21,15 @@ inline void mark_absent(std::span<const sim::ElementRange> lost, std::int64_t wi
   }
 }
 
+/// 64 flags in a word, as they travel.
+using FlagWords = std::vector<std::uint64_t>;
+inline FlagWords packed_flags(std::span<const std::uint8_t> flags) {
+  FlagWords words((flags.size() + 63) / 64);
+  for (std::size_t i = 0; i < flags.size(); ++i) words[i / 64] |= std::uint64_t{flags[i]} << i % 64;
+  return words;
+}
+inline void unpack_flags(const FlagWords& words, std::span<std::uint8_t> flags) {
+  for (std::size_t i = 0; i < flags.size(); ++i) flags[i] = static_cast<std::uint8_t>(words[i / 64] >> i % 64 & 1);
+}
+
 }  // namespace droptest::models

@@ -15,17 +15,6 @@ namespace {
 constexpr auto kForward = sim::TrafficClass::kSequenceForward;
 constexpr auto kBackward = sim::TrafficClass::kSequenceBackward;
 
-/// 64 flags in a word.
-using Words = std::vector<std::uint64_t>;
-Words packed(std::span<const std::uint8_t> flags) {
-  Words words((flags.size() + 63) / 64);
-  for (std::size_t i = 0; i < flags.size(); ++i) words[i / 64] |= std::uint64_t{flags[i]} << i % 64;
-  return words;
-}
-void unpack(const Words& words, std::span<std::uint8_t> flags) {
-  for (std::size_t i = 0; i < flags.size(); ++i) flags[i] = static_cast<std::uint8_t>(words[i / 64] >> i % 64 & 1);
-}
-
 template <class T>
 void save_fill(std::span<const T> received, typename RingLosses<T>::Filled& filled) {
   for (const sim::ElementRange& range : filled.lost) {
@@ -125,8 +114,8 @@ void AttentionRing<T>::forward(const RingPass<T>& pass, const HeadView<T>& outpu
     message.lost = &lost.values.lost;
     exchange.add("values", message, values, std::span(next_.values));
     Absences next_absent(shape.elems() / static_cast<std::size_t>(std::max<std::int64_t>(1, shape.width)));
-    const Words sent_flags = packed(absent);
-    Words flags((next_absent.size() + 63) / 64);
+    const FlagWords sent_flags = packed_flags(absent);
+    FlagWords flags((next_absent.size() + 63) / 64);
     if (leaves_out) {
       comm::Message reliable{sim::TrafficClass::kControl, {}};
       reliable.delivery = comm::Delivery::kCertain;
@@ -137,7 +126,7 @@ void AttentionRing<T>::forward(const RingPass<T>& pass, const HeadView<T>& outpu
     keys = current_.keys;
     values = current_.values;
     if (leaves_out) {
-      unpack(flags, next_absent);
+      unpack_flags(flags, next_absent);
       mark_absent(lost.keys.lost, shape.width, next_absent);
       mark_absent(lost.values.lost, shape.width, next_absent);
       lost = {next_absent, {}, {}};

@@ -71,8 +71,14 @@ DilatedAttention<T>::DilatedAttention(comm::Communicator* group, DilatedOptions 
 }
 
 template <class T>
-DilatedPlan DilatedAttention<T>::plan(std::size_t branch, const SequencePass& pass) const {
-  return dilated_plan(options_.branches[branch], pass.parts, rank_, options_.first_head, heads_, pass.mask.causality());
+const std::vector<DilatedPlan>& DilatedAttention<T>::plans(const SequencePass& pass) {
+  const Causality causality = pass.mask.causality();
+  if (planned_ && planned_->parts == pass.parts && planned_->causality == causality) return planned_->branches;
+  std::vector<DilatedPlan> branches;
+  for (const DilatedBranch& branch : options_.branches) {
+    branches.push_back(dilated_plan(branch, pass.parts, rank_, options_.first_head, heads_, causality));
+  }
+  return planned_.emplace(Planned{pass.parts, causality, std::move(branches)}).branches;
 }
 
 template <class T>
@@ -191,7 +197,7 @@ void DilatedAttention<T>::forward(const SequencePass& pass, const HeadView<const
   saved.gathered.resize(options_.branches.size());
   const bool leaves_out = group_ != nullptr && group_->leaves_lost_out(kForward);
   for (std::size_t branch = 0; branch < options_.branches.size(); ++branch) {
-    const DilatedPlan of_branch = plan(branch, pass);
+    const DilatedPlan& of_branch = plans(pass)[branch];
     const HeadShape shape = gathered_shape(of_branch, local);
     Gathered& gathered = saved.gathered[branch];
     gathered.keys.assign(shape.elems(), T(0));
@@ -230,7 +236,7 @@ void DilatedAttention<T>::backward(const SequencePass& pass, const HeadView<cons
   std::vector<T> log_sum_exp;
   std::vector<T> weighted_grad;
   for (std::size_t branch = 0; branch < options_.branches.size(); ++branch) {
-    const DilatedPlan of_branch = plan(branch, pass);
+    const DilatedPlan& of_branch = plans(pass)[branch];
     const HeadShape shape = gathered_shape(of_branch, local);
     const Gathered& gathered = saved.gathered[branch];
     AttentionResults<T> results{view(saved.output, local), saved.log_sum_exp, grad_output};

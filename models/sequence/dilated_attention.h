@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,7 +68,8 @@ class DilatedAttention {
 
  private:
   using Gathered = typename SavedDilatedAttention<T>::Gathered;
-  DilatedPlan plan(std::size_t branch, const SequencePass& pass) const;
+  /// Of the branches: made once for the calls with the same parts and causality.
+  const std::vector<DilatedPlan>& plans(const SequencePass& pass);
   HeadShape local_shape(const SequencePass& pass, const HeadShape& like) const;
   HeadShape gathered_shape(const DilatedPlan& plan, const HeadShape& local) const;
   AttentionInputs<T> inputs_of(const SequencePass& pass, const SavedDilatedAttention<T>& saved,
@@ -88,6 +90,12 @@ class DilatedAttention {
   int rank_;
   DilatedOptions options_;
   std::int64_t heads_;
+  struct Planned {
+    SequenceParts parts;
+    Causality causality;
+    std::vector<DilatedPlan> branches;
+  };
+  std::optional<Planned> planned_;  ///< of the last parts
   std::vector<T> sent_;
   std::vector<T> received_;
   std::vector<T> scratch_;

@@ -2,8 +2,8 @@
 #include "models/sequence/head_exchange.h"
 
 #include <numeric>
-#include <string>
 
+#include "models/sequence/sequence_factors.h"
 #include "sim/error.h"
 
 namespace droptest::models {
@@ -27,11 +27,7 @@ template <class T>
 HeadExchange<T>::HeadExchange(comm::Communicator* group, std::int64_t heads)
     : group_(group), rank_(group == nullptr ? 0 : group->rank()) {
   const int ranks = group == nullptr ? 1 : group->world_size();
-  if (heads < ranks) {
-    throw ConfigError("ulysses: got " + std::to_string(heads) + " heads for " + std::to_string(ranks) +
-                      " ranks, want at least one head for each rank: fewer ranks, or a ring");
-  }
-  heads_ = comm::even_counts(static_cast<std::uint64_t>(heads), ranks);
+  heads_ = dealt_heads(heads, ranks);
   first_head_ = static_cast<std::int64_t>(std::accumulate(heads_.begin(), heads_.begin() + rank_, std::uint64_t{0}));
 }
 

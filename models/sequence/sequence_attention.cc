@@ -12,24 +12,6 @@ namespace {
 constexpr auto kForward = sim::TrafficClass::kSequenceForward;
 constexpr auto kBackward = sim::TrafficClass::kSequenceBackward;
 
-/// The group of the ranks that agree with this one in `color`: null for one rank, `all` for all.
-comm::Communicator* part_of(comm::Communicator* all, int ranks, int color,
-                            std::vector<std::unique_ptr<comm::Communicator>>& owned) {
-  if (all == nullptr) return nullptr;
-  if (ranks == all->world_size()) return all->world_size() == 1 ? nullptr : all;
-  if (ranks == 1) return nullptr;
-  return owned.emplace_back(all->split(color, all->rank())).get();
-}
-
-int checked_rank(const comm::Communicator* group, const SequenceFactors& factors) {
-  const int ranks = group == nullptr ? 1 : group->world_size();
-  if (factors.ulysses < 1 || factors.ring < 1 || factors.ulysses * factors.ring != ranks) {
-    throw ConfigError("sequence: got ulysses " + std::to_string(factors.ulysses) + " x ring " +
-                      std::to_string(factors.ring) + ", want a product of " + std::to_string(ranks) + " ranks");
-  }
-  return group == nullptr ? 0 : group->rank();
-}
-
 }  // namespace
 
 template <class T>
@@ -37,8 +19,8 @@ SequenceAttention<T>::SequenceAttention(comm::Communicator* group, const Sequenc
     : rank_(checked_rank(group, factors)),
       factors_(factors),
       heads_(heads),
-      exchange_(part_of(group, factors.ulysses, rank_ / factors.ulysses, owned_), heads),
-      ring_(part_of(group, factors.ring, rank_ % factors.ulysses, owned_)) {}
+      exchange_(part_of_group(group, factors.ulysses, rank_ / factors.ulysses, owned_), heads),
+      ring_(part_of_group(group, factors.ring, rank_ % factors.ulysses, owned_)) {}
 
 template <class T>
 HeadShape SequenceAttention<T>::gathered(const SequenceParts& parts, std::int64_t batch, std::int64_t width) const {

@@ -10,16 +10,10 @@
 #include "comm/communicator.h"
 #include "models/sequence/attention_ring.h"
 #include "models/sequence/head_exchange.h"
+#include "models/sequence/sequence_factors.h"
 #include "models/sequence/sequence_parts.h"
 
 namespace droptest::models {
-
-/// The ranks of a sequence group as `ring` x `ulysses`: the ranks u + ulysses x r with the same r exchange heads, those
-/// with the same u form a ring. Source: Fang and Zhao 2024 (USP).
-struct SequenceFactors {
-  int ulysses = 1;
-  int ring = 1;
-};
 
 /// The inputs that all ranks of a call have in common. Borrowed; backward gets what forward got.
 struct SequencePass {

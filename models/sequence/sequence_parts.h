@@ -16,6 +16,7 @@ namespace droptest::models {
 struct PositionRange {
   std::int64_t begin = 0;
   std::int64_t count = 0;
+  friend bool operator==(const PositionRange&, const PositionRange&) = default;
 };
 
 /// The positions of each rank of a sequence group, in the order in which the rank has the tokens: every position of the
@@ -49,6 +50,7 @@ class SequenceParts {
   std::vector<TokenRun> runs(int first_rank, int count) const;
   /// The positions of these tokens.
   std::vector<std::int64_t> positions(int first_rank, int count) const;
+  friend bool operator==(const SequenceParts&, const SequenceParts&) = default;
 
  private:
   std::vector<std::vector<PositionRange>> ranges_;

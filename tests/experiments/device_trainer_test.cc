@@ -74,6 +74,25 @@ TEST_F(TrainerOnDevice, TrainsAsTheHostDoes) {
   }
 }
 
+TEST_F(TrainerOnDevice, SequenceRanksLoseTheSamePackets) {
+  const Corpus corpus = tiny_corpus();
+  RunConfig config = tiny_config();
+  config.parallel.tensor = 1;
+  config.parallel.sequence = 2;
+  config.model.attention.sequence.factors.ring = 2;
+  config.training.steps = 4;
+  for (const TrafficClass c : {TrafficClass::kSequenceForward, TrafficClass::kSequenceBackward}) lose(config, c, 0.05);
+  config.network.of(TrafficClass::kSequenceForward)->gather.fill = comm::Fill::kAbsent;
+  const TinyResult host = train_locally(config, corpus);
+  const TinyResult device = train_locally(on_device(config), corpus);
+  expect_same_curve(device, host, kFloatCurve);
+  ASSERT_EQ(device.outcome.statistics.size(), host.outcome.statistics.size());
+  for (std::size_t i = 0; i < host.outcome.statistics.size(); ++i) {
+    EXPECT_EQ(device.outcome.statistics[i].digest, host.outcome.statistics[i].digest);
+    EXPECT_EQ(device.outcome.statistics[i].total().packets, host.outcome.statistics[i].total().packets);
+  }
+}
+
 TEST_F(TrainerOnDevice, RepeatsBitForBit) {
   RunConfig config = on_device(tiny_config());
   lose(config, TrafficClass::kTpForward, 0.1);

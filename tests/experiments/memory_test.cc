@@ -59,6 +59,10 @@ TEST(MemorySection, StrategiesAreSetsOfMembersThatCanBeOverridden) {
   EXPECT_EQ(memory(R"({"offload_optimizer":true,"directory":"/scratch"})"),
             R"({"cut":false,"directory":"/scratch","every":1,"offload":false,"offload_optimizer":true,)"
             R"("offload_parameters":false,"recompute":"none","recompute_traffic":"kept","strategy":"basic"})");
+  EXPECT_EQ(memory(R"({"attention_chunk":64,"directory":"/scratch"})"),
+            R"({"attention_chunk":64,"cut":false,"directory":"/scratch","every":1,"offload":false,)"
+            R"("offload_optimizer":false,"offload_parameters":false,"recompute":"none","recompute_traffic":"kept",)"
+            R"("strategy":"basic"})");
   EXPECT_EQ(memory(R"({"offload_optimizer":false})"), "null");
   const models::ShardOptions outside =
       resolved(kTwoRanks, {lossless, R"(/memory={"strategy":"extreme","offload_parameters":true})"}).config.sharding;
@@ -149,6 +153,22 @@ TEST(MemorySection, RefusesWhatHasNoMeaning) {
               HasSubstr("/memory/directory: got \"d\" without an offload in /memory"));
 }
 
+TEST(MemorySection, RefusesChunksOfAttentionThatHasNone) {
+  const std::string chunks = R"(/memory={"attention_chunk":32})";
+  EXPECT_EQ(refusal({chunks}), "");
+  EXPECT_EQ(refusal({chunks, R"(/data={"text":"a.txt","documents":true,"end_of_text":10})"}), "");
+  EXPECT_THAT(refusal({R"(/memory={"attention_chunk":0})"}), HasSubstr("/memory/attention_chunk: got 0"));
+  EXPECT_THAT(refusal({chunks, "/parallel/sequence=2"}),
+              HasSubstr("/memory/attention_chunk: got 32 with /parallel/sequence 2, want one of the two"));
+  EXPECT_THAT(refusal({chunks, R"(/model/attention={"kind":"dilated","branches":[{"segment":4,"dilation":2}]})"}),
+              HasSubstr("/memory/attention_chunk: got 32 with /model/attention/kind \"dilated\", want \"dense\""));
+  EXPECT_THAT(refusal({chunks, "/device=cuda"}),
+              HasSubstr("/memory/attention_chunk: got 32 with device \"cuda\", want device \"cpu\""));
+  EXPECT_THAT(refusal({chunks, "/kernels/attention=reference"}),
+              HasSubstr("/kernels/attention: got \"reference\" with attention over sequence ranks"));
+  EXPECT_THAT(refusal({chunks, "/training/dropout=0.1"}), HasSubstr("or in chunks (/memory/attention_chunk), which"));
+}
+
 // A cut needs ranks with equal activations.
 TEST(MemorySection, RefusesACutWhereRanksMayDiffer) {
   EXPECT_THAT(refusal({"/memory=aggressive"}),
@@ -190,6 +210,7 @@ TEST(MemoryEstimate, OfTheModelIsTheMemoryThatItTakes) {
       config.training.steps = 1;
       config.training.accumulation = 2;
       config.memory = memory_of_strategy(strategy, config);
+      config.model.attention.chunk_tokens = layout.data == 1 ? 0 : 20;
       SCOPED_TRACE(config.parallel.text() + " " + std::string(strategy.name));
       const MemoryEstimate want = estimate_memory(config);
       MemoryPeak most;

@@ -60,6 +60,10 @@ TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
   }
   const std::string sent = R"(/memory={"recompute":"full","recompute_traffic":"sent"})";
   EXPECT_NE(id_with({sent}), base) << "its packets are counted";
+  const std::string chunks = id_with({R"(/memory={"attention_chunk":32})"});
+  EXPECT_NE(chunks, base) << "its sums are rounded in another order";
+  EXPECT_NE(chunks, id_with({R"(/memory={"attention_chunk":33})"}));
+  EXPECT_EQ(chunks, id_with({R"(/memory={"attention_chunk":32,"recompute":"full","directory":"/scratch"})"}));
   EXPECT_EQ(id_with({sent, "/network={}"}), id_with({"/network={}"})) << "no packet and no time is counted";
 }
 

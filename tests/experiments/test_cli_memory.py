@@ -7,9 +7,10 @@ import os
 import resource
 
 import pytest
-from cli_harness import metrics_of, run, run_folders, start, summary_of, wait_until, write_spec
+from cli_harness import losses_of, metrics_of, run, run_folders, start, summary_of, wait_until, write_spec
 
 OFFLOADED = {"recompute": "full", "offload": True, "directory": "offload"}
+CHUNKED = {"attention_chunk": 12, "directory": "offload"}  # 12 does not divide the context
 ROOM = 1 << 16  # bytes: more than any record, less than the residual streams of a rank
 
 
@@ -64,9 +65,12 @@ def is_cut(process):
     ("fail", "wanted"),
     [(is_full, "File too large; want room in this directory"), (is_cut, "the file has been cut")],
 )
-def test_a_failed_offload_file_is_named_and_no_record_is_lost(tmp_path, fail, wanted):
+@pytest.mark.parametrize(
+    ("memory", "in_memory"), [(OFFLOADED, {}), (CHUNKED, {"memory": {"attention_chunk": 12}})], ids=["block", "chunk"]
+)
+def test_a_failed_offload_file_is_named_and_no_record_is_lost(tmp_path, memory, in_memory, fail, wanted):
     (tmp_path / "offload").mkdir()
-    process = start("run", write_run(tmp_path, "offloaded", memory=OFFLOADED), "--quiet", cwd=tmp_path)
+    process = start("run", write_run(tmp_path, "offloaded", memory=memory), "--quiet", cwd=tmp_path)
     folders = lambda: run_folders(tmp_path, "offloaded")  # noqa: E731
     wait_until(lambda: folders() and (folders()[0] / "metrics.jsonl").exists() and len(metrics_of(folders()[0])) > 3)
     fail(process)
@@ -82,7 +86,8 @@ def test_a_failed_offload_file_is_named_and_no_record_is_lost(tmp_path, fail, wa
     lines = metrics_of(folders()[0])
     assert len(lines) > 3
     steps = len(lines)
-    run("run", write_run(tmp_path, "saved"), "--set", f"/training/steps={steps}", "--quiet", cwd=tmp_path)
+    saved = write_run(tmp_path, "saved", **in_memory)
+    run("run", saved, "--set", f"/training/steps={steps}", "--quiet", cwd=tmp_path)
     assert losses(lines) == losses(metrics_of(run_folders(tmp_path, "saved")[0]))[:steps]
 
 
@@ -104,3 +109,25 @@ def test_plan_counts_the_packets_that_recomputation_sends_again(tmp_path):
     assert summaries[0]["train"] == summaries[1]["train"]
     assert summaries[0]["validation"] == summaries[1]["validation"]
     assert summaries[0]["run_id"] != summaries[1]["run_id"]
+
+
+def test_attention_in_chunks_is_attention_in_the_memory_of_its_plan(tmp_path):
+    model = {"layers": 4, "width": 32, "heads": 4, "context": 64, "vocabulary": 256}
+    training = {"steps": 6, "batch_sequences": 4, "learning_rate": 0.01, "warmup_steps": 2}
+    network = {"path": "direct", "payload_bytes": 256}
+    members = {}
+    for name, memory in (("dense", "basic"), ("chunks", {"attention_chunk": 24})):
+        spec = write_spec(
+            tmp_path, f"{name}.json", name=name, model=model, training=training, network=network, memory=memory
+        )
+        planned = json.loads(run("plan", spec, "--json", cwd=tmp_path).out)["runs"][0]["memory"]
+        run("run", spec, "--quiet", cwd=tmp_path)
+        summary = summary_of(run_folders(tmp_path, name)[0])
+        assert summary["memory"]["model"]["activations"]["bytes"] == planned["activations"]
+        members[name] = planned, summary, losses_of(run_folders(tmp_path, name)[0])[6]
+    (dense, of_dense, losses), (chunks, of_chunks, losses_in_chunks) = members["dense"], members["chunks"]
+    assert chunks["activations"] < dense["activations"]
+    # Two tensor-parallel ranks: queries, keys and values of half of the width, in each of four blocks.
+    assert (dense["offloaded"], chunks["offloaded"]) == (0, 4 * 3 * 4 * 64 * 16 * 4)
+    assert losses_in_chunks == pytest.approx(losses, rel=1e-5)
+    assert of_chunks["run_id"] != of_dense["run_id"]

@@ -468,6 +468,35 @@ TEST_F(ShardedTraining, ValidationTokensAreThoseAfterTheTrainingTokens) {
   EXPECT_EQ(data.shards->table().samples_of(1), 0U);
 }
 
+// The shards begin with the tokens 85 and 130; none ends with an end of text.
+TEST_F(ShardedTraining, ADocumentEndsWithItsShard) {
+  constexpr std::int32_t kEndOfText = 100;
+  const ResolvedRun one =
+      run({{"data", {{"validation_shards", nullptr}, {"validation_fraction", 0.5}}}, {"validation", {{"tokens", 56}}}});
+  const Corpus data = corpus(one);
+  for (const int length : {8, 6, 19}) {  // with 6 the second sequence begins with a shard
+    const EvaluationBatches batches(data.validation, 56, 2, length);
+    for (std::uint64_t b = 0; b < batches.batches(); ++b) {
+      const Batch batch = batches.batch(b);
+      std::vector<std::int32_t> want;
+      for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
+        const std::int32_t token = batch.tokens[i];
+        if (i % static_cast<std::size_t>(batch.length) == 0) {
+          want.push_back(0);
+        } else {
+          const bool begins = token == 85 || token == 130 || token == kEndOfText + 1;
+          want.push_back(want.back() + (begins ? 1 : 0));
+        }
+      }
+      EXPECT_EQ(documents_of(batch, kEndOfText), want) << "batch " << b << " of length " << length;
+    }
+  }
+  // A part keeps its shards.
+  EXPECT_THAT(data.validation.files_in(0, 57), ElementsAre(6, 51));
+  EXPECT_THAT(data.validation.part(5, 52).files_in(0, 52), ElementsAre(1, 46));
+  EXPECT_THAT(data.validation.part(5, 52).files_in(2, 44), ElementsAre());
+}
+
 TEST_F(ShardedTraining, ValidationNeedsItsTokens) {
   faults_.broken = {{-1, "v.val"}};
   const ResolvedRun one = run();

@@ -230,7 +230,7 @@ TEST(SequenceTraining, MemoryIsThatOfTheFormula) {
     const std::uint64_t all = train<double>(run).bytes;
     const AttentionShape whole{2, Training::kLength, 4, 8};
     const std::uint64_t states =
-        stateful_attention_bytes(run.config.attention, 0, whole, comm::ElementType::kFloat64, 4 + 1);
+        stateful_attention_use(run.config.attention, 0, whole, comm::ElementType::kFloat64, 4 + 1, {}).memory;
     const std::unique_ptr<OpsForm> form = host_ops_form({.type = comm::ElementType::kFloat64}, 1);
     const BatchShape own{2, layout.parts(Training::kLength).length_of(0)};
     EXPECT_GT(states, 0U);
@@ -279,8 +279,8 @@ TEST(SequenceTraining, WhatDoesNotGoTogetherIsRefused) {
   Gpt2Config drops = dilated(1);
   drops.dropout.attention = 0.5;
   EXPECT_EQ(error_of(drops, {}),
-            "GPT-2: dropout of attention: got 0.500000 with attention over sequence ranks, within documents or "
-            "dilated, want 0");
+            "GPT-2: dropout of attention: got 0.500000 with attention over sequence ranks, within documents, "
+            "dilated or in chunks, want 0");
 }
 
 /// What each rank sends, in elements, by message.

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
@@ -91,10 +92,9 @@ struct Whole {
   }
 };
 
-/// The largest difference of this rank's results.
-double error_on(comm::Communicator* group, const Whole& whole, const DilatedOptions& options,
-                const SequenceParts& parts, TokenLayout layout, const DenseAttention& want) {
-  const int rank = group == nullptr ? 0 : group->rank();
+/// The largest difference of a rank's results.
+double error_of(DilatedAttention<double>& attention, int rank, const Whole& whole, const SequenceParts& parts,
+                TokenLayout layout, const DenseAttention& want) {
   const std::vector<std::int64_t> positions = parts.positions(rank, 1);
   HeadShape local = whole.shape;
   local.tokens = parts.length_of(rank);
@@ -109,7 +109,6 @@ double error_on(comm::Communicator* group, const Whole& whole, const DilatedOpti
   const Doubles v = part(whole.v);
   const Doubles dout = part(whole.dout);
   Doubles out, dq, dk, dv;
-  DilatedAttention<double> attention(group, options, local.heads);
   const AttentionMask mask = whole.mask.mask();
   const SequencePass pass{parts, mask, 2};
   SavedDilatedAttention<double> saved;
@@ -117,6 +116,12 @@ double error_on(comm::Communicator* group, const Whole& whole, const DilatedOpti
   attention.backward(pass, view(dout), saved, {room(dq), room(dk), room(dv)}, 1);
   return std::max({largest_difference(out, part(want.output)), largest_difference(dq, part(want.grad_queries)),
                    largest_difference(dk, part(want.grad_keys)), largest_difference(dv, part(want.grad_values))});
+}
+
+double error_on(comm::Communicator* group, const Whole& whole, const DilatedOptions& options,
+                const SequenceParts& parts, TokenLayout layout, const DenseAttention& want) {
+  DilatedAttention<double> attention(group, options, whole.shape.heads);
+  return error_of(attention, group == nullptr ? 0 : group->rank(), whole, parts, layout, want);
 }
 
 /// Even parts, uneven ones that are no multiple of any dilation, and parts without a token.
@@ -170,6 +175,24 @@ TEST(DilatedAttention, EqualsDenseAttentionOverTheKeysOfAllBranches) {
       }
     }
   }
+}
+
+// Plans are those of the last lengths and causality.
+TEST(DilatedAttention, TakesAnyLengthsAndCausalityOneAfterTheOther) {
+  const Branches branches = {{3, 1}, {8, 4}};
+  comm::run_ranks(2, kTimeout, [&](comm::Communicator& group) {
+    DilatedAttention<double> attention(&group, {branches}, 3);
+    for (const auto& [first, second, kind] :
+         {std::tuple(7, 6, MaskKind::kCausal), std::tuple(7, 6, MaskKind::kNone), std::tuple(2, 11, MaskKind::kNone),
+          std::tuple(4, 1, MaskKind::kNone), std::tuple(7, 6, MaskKind::kCausal)}) {
+      const Whole whole({2, first + second, 3, 2}, {kind});
+      const SequenceParts parts = SequenceParts::contiguous(std::vector<std::int64_t>{first, second});
+      EXPECT_LE(
+          error_of(attention, group.rank(), whole, parts, TokenLayout::kBatchFirst, whole.dense(branches, whole.dout)),
+          1e-12)
+          << first << " and " << second << " tokens";
+    }
+  });
 }
 
 TEST(DilatedAttention, OfOneWholeSegmentIsDenseAttention) {

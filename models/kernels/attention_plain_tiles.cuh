@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tiles of attention in plain float arithmetic, for any element type and width: pieces of kernels that keep scores in
+// shared memory.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "models/kernels/block_reduction.cuh"
+#include "models/kernels/element_pack.cuh"
+
+namespace droptest::models {
+
+// Source: Dao et al. 2022 (FlashAttention), Algorithms 1 and 4, with a pass of its own for the gradients of queries, so
+// that each sum has one block and one order. Tiles of kTile queries and kTile keys, kWidth >= D columns wide, are in
+// shared memory as floats. The block's threads are a square: thread (y, x) has the rows y, y + 16, ... and the columns
+// x, x + 16, ... of every result, so that a warp's reads of a tile hit different banks.
+inline constexpr int kSide = 16;
+inline constexpr int kTileThreads = kSide * kSide;
+inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+template <int kRows>
+__device__ void set_to_ones(float (&factors)[kRows]) {
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) factors[r] = 1.0F;
+}
+
+template <int kTile, int kWidth>
+struct Tiles {
+  static constexpr int kRows = kTile / kSide;           ///< of a thread
+  static constexpr int kScoreColumns = kTile / kSide;   ///< of a thread
+  static constexpr int kWidthColumns = kWidth / kSide;  ///< of a thread
+  static constexpr int kStride = kWidth + 1;            ///< of a tile of queries, keys, ...
+  static constexpr int kScoreStride = kTile + 1;        ///< of a tile of scores
+  static constexpr int kFloats = kTile * kStride;       ///< of a tile of queries, keys, ...
+  static constexpr int kScoreFloats = kTile * kScoreStride;
+
+  using Scores = float[kRows][kScoreColumns];
+  using Sums = float[kRows][kWidthColumns];
+
+  /// The first rows of `count` of this width, with zeros beyond them.
+  template <class D>
+  static __device__ void load(const D* rows, std::int64_t stride, std::int64_t count, std::int64_t width, float* tile) {
+    for (int e = static_cast<int>(threadIdx.x); e < kTile * kWidth; e += kTileThreads) {
+      const int row = e / kWidth;
+      const int d = e % kWidth;
+      tile[row * kStride + d] = row < count && d < width ? as_float(rows[row * stride + d]) : 0.0F;
+    }
+  }
+
+  /// out[r][c] = the inner product of the thread's row r of a and row c of b.
+  static __device__ void inner_products(const float* a, const float* b, int width, Scores& out) {
+    const int y = static_cast<int>(threadIdx.x) / kSide;
+    const int x = static_cast<int>(threadIdx.x) % kSide;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int c = 0; c < kScoreColumns; ++c) out[r][c] = 0;
+    }
+    for (int d = 0; d < width; ++d) {
+      float b_values[kScoreColumns];
+#pragma unroll
+      for (int c = 0; c < kScoreColumns; ++c) b_values[c] = b[(x + kSide * c) * kStride + d];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float a_value = a[(y + kSide * r) * kStride + d];
+#pragma unroll
+        for (int c = 0; c < kScoreColumns; ++c) out[r][c] += a_value * b_values[c];
+      }
+    }
+  }
+
+  /// out += weights x rows.
+  static __device__ void add_product(const float* weights, const float* rows, Sums& out) {
+    const int y = static_cast<int>(threadIdx.x) / kSide;
+    const int x = static_cast<int>(threadIdx.x) % kSide;
+    for (int j = 0; j < kTile; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float weight = weights[(y + kSide * r) * kScoreStride + j];
+#pragma unroll
+        for (int c = 0; c < kWidthColumns; ++c) out[r][c] += weight * rows[j * kStride + x + kSide * c];
+      }
+    }
+  }
+  /// out += weights' x rows.
+  static __device__ void add_transposed_product(const float* weights, const float* rows, Sums& out) {
+    const int y = static_cast<int>(threadIdx.x) / kSide;
+    const int x = static_cast<int>(threadIdx.x) % kSide;
+    for (int j = 0; j < kTile; ++j) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const float weight = weights[j * kScoreStride + y + kSide * r];
+#pragma unroll
+        for (int c = 0; c < kWidthColumns; ++c) out[r][c] += weight * rows[j * kStride + x + kSide * c];
+      }
+    }
+  }
+
+  /// Calls put(element, sum) for the thread's sums, times factors[r], of the first rows of `count` of this width.
+  template <class D, class Put>
+  static __device__ void for_each(const Sums& sums, const float (&factors)[kRows], std::int64_t count,
+                                  std::int64_t width, std::int64_t stride, D* rows, const Put& put) {
+    const int y = static_cast<int>(threadIdx.x) / kSide;
+    const int x = static_cast<int>(threadIdx.x) % kSide;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const std::int64_t row = y + kSide * r;
+#pragma unroll
+      for (int c = 0; c < kWidthColumns; ++c) {
+        const int d = x + kSide * c;
+        if (row < count && d < width) put(rows[row * stride + d], sums[r][c] * factors[r]);
+      }
+    }
+  }
+  /// Puts the sums where the rows are.
+  template <class D>
+  static __device__ void store(const Sums& sums, const float (&factors)[kRows], std::int64_t count, std::int64_t width,
+                               std::int64_t stride, D* rows) {
+    for_each(sums, factors, count, width, stride, rows, [](D& element, float sum) { element = from_float<D>(sum); });
+  }
+  /// Adds the sums to the rows.
+  template <class D>
+  static __device__ void add(const Sums& sums, std::int64_t count, std::int64_t width, std::int64_t stride, D* rows) {
+    float ones[kRows];
+    set_to_ones(ones);
+    for_each(sums, ones, count, width, stride, rows,
+             [](D& element, float sum) { element = from_float<D>(as_float(element) + sum); });
+  }
+};
+
+/// Over the kSide threads that share rows.
+__device__ inline float row_threads_max(float value) {
+  for (int distance = kSide / 2; distance > 0; distance /= 2)
+    value = fmaxf(value, __shfl_xor_sync(kFullMask, value, distance));
+  return value;
+}
+__device__ inline float row_threads_sum(float value) {
+  for (int distance = kSide / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(kFullMask, value, distance);
+  return value;
+}
+
+template <int kTile, int kWidth>
+__device__ void put_scores(const typename Tiles<kTile, kWidth>::Scores& scores, float* tile) {
+  using T = Tiles<kTile, kWidth>;
+  const int y = static_cast<int>(threadIdx.x) / kSide;
+  const int x = static_cast<int>(threadIdx.x) % kSide;
+#pragma unroll
+  for (int r = 0; r < T::kRows; ++r) {
+#pragma unroll
+    for (int c = 0; c < T::kScoreColumns; ++c) {
+      tile[(y + kSide * r) * T::kScoreStride + x + kSide * c] = scores[r][c];
+    }
+  }
+}
+
+}  // namespace droptest::models

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// token_attention.h on a device: attention between any tokens of a sequence, a tile of keys at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "comm/device/device_buffer.h"
+#include "comm/device/device_span.h"
+#include "comm/device/stream.h"
+#include "models/sequence/token_attention.h"
+
+namespace droptest::models {
+
+/// HeadView of a device's memory; `elems` begins at batch 0, token 0, head 0. Borrowed.
+template <class E>
+struct DeviceHeadView {
+  comm::DeviceSpan<E> elems;
+  HeadShape shape;
+  std::int64_t batch_stride = 0;
+  std::int64_t token_stride = 0;
+  std::int64_t head_stride = 0;
+
+  operator DeviceHeadView<const E>() const  // NOLINT(google-explicit-constructor)
+      requires(!std::is_const_v<E>) {
+    return {elems, shape, batch_stride, token_stride, head_stride};
+  }
+};
+
+/// AttentionMask of a device's memory. Borrowed.
+struct DeviceAttentionMask {
+  Causality causality = Causality::kCausal;
+  std::int64_t positions = 0;  ///< of the whole sequence, which the arrays cover
+  /// [batch, positions] as AttentionMask's; empty: one document.
+  comm::DeviceSpan<const std::int32_t> documents{};
+  /// [batch, queries, keys] of all positions, added to scaled scores: every other mask (combined_mask()). Empty: none.
+  comm::DeviceSpan<const float> added{};
+};
+
+template <class E>
+struct DeviceAttentionInputs {
+  DeviceHeadView<const E> queries;
+  DeviceHeadView<const E> keys;
+  DeviceHeadView<const E> values;
+  DeviceAttentionMask mask;
+  comm::DeviceSpan<const std::uint8_t> absent{};  ///< as AttentionInputs::absent
+};
+
+/// An AttentionPattern in a device's memory, cut into the tiles of heads of a width. Made once for all calls with the
+/// same lengths.
+class DeviceAttentionPattern {
+ public:
+  /// Waits for the stream. Throws: CheckError where a key is in two blocks of a head, which the kernels do not take,
+  /// and for a width that they do not take: 1 to 256.
+  DeviceAttentionPattern(const AttentionPattern& pattern, std::int64_t heads, std::int64_t width, comm::Stream& stream);
+
+  /// A tile of queries or of keys, and the runs that it meets.
+  struct Strip {
+    TokenRun run;
+    std::int64_t first = 0;  ///< of the run's tokens
+    std::int64_t head = 0;
+    std::int64_t first_met = 0;
+    std::int64_t end_met = 0;
+  };
+  /// Of a kind of tokens: their strips, and the runs of the other kind.
+  struct Side {
+    comm::DeviceBuffer<Strip> strips;
+    comm::DeviceBuffer<TokenRun> met;
+  };
+  const Side& queries() const { return queries_; }
+  const Side& keys() const { return keys_; }
+  std::int64_t width() const { return width_; }
+
+ private:
+  std::int64_t width_;
+  Side queries_;
+  Side keys_;
+};
+
+// For E float, Bf16 or Fp16.
+
+/// Copies elements, or adds those of `from` to `to`; shapes are equal.
+template <class E>
+void copy_heads(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to, comm::Stream& stream);
+template <class E>
+void add_heads(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to, comm::Stream& stream);
+
+// Log-sum-exps are floats. All sums are float, in an order that depends on shapes alone.
+
+/// Sets log_sum_exp and output as begin_attention() of the host does.
+template <class E>
+void begin_attention(const DeviceHeadView<E>& output, comm::DeviceSpan<float> log_sum_exp, comm::Stream& stream);
+
+/// As attend() of the host; the running output is rounded to E.
+template <class E>
+void attend(const DeviceAttentionInputs<E>& inputs, const DeviceAttentionPattern& pattern,
+            const DeviceHeadView<E>& output, comm::DeviceSpan<float> log_sum_exp, comm::Stream& stream);
+
+template <class E>
+struct DeviceAttentionResults {
+  DeviceHeadView<const E> output;
+  comm::DeviceSpan<const float> log_sum_exp;
+  DeviceHeadView<const E> grad_output;
+  comm::DeviceSpan<const float> grad_log_sum_exp{};  ///< empty: 0
+};
+template <class E>
+struct DeviceAttentionGradients {
+  DeviceHeadView<E> queries;
+  DeviceHeadView<E> keys;
+  DeviceHeadView<E> values;
+};
+
+/// As attend_backward() of the host: adds to the gradients. Shapes: scratch as log_sum_exp, overwritten.
+template <class E>
+void attend_backward(const DeviceAttentionInputs<E>& inputs, const DeviceAttentionPattern& pattern,
+                     const DeviceAttentionResults<E>& results, const DeviceAttentionGradients<E>& gradients,
+                     comm::DeviceSpan<float> scratch, comm::Stream& stream);
+
+}  // namespace droptest::models
