@@ -94,6 +94,9 @@ Slots slots_of(const comm::ClassNetwork& network, const LayerCall& call, const s
     const bool keeps_states = network.recovery.keeps_states();
     if (keeps_states) slot(Slot::kReceived) = static_cast<std::uint64_t>(call.ranks) * call.part;
   }
+  if (network.compression.kind == comm::CompressionKind::kPowerSgd && reduces(call)) {
+    slot(comm::factors_of(network.compression, call.elements) ? Slot::kCoded : Slot::kMasked) = call.elements;
+  }
   const bool keeps_own = comm::can_lose(network.gather) && comm::keeps_own(network.gather.fill);
   if (keeps_own && !scatters) slot(Slot::kInputCopy) = call.elements;
   if (path.route == comm::Route::kAggregated && scatters) slot(Slot::kMasked) = call.elements;
@@ -116,6 +119,9 @@ std::uint64_t remembered_of(const comm::ClassNetwork& network, const LayerCall& 
                                                       : received_of(network, call, counts).reduced;
     }
     if (network.recovery.error_feedback != comm::ClassRecovery::ErrorFeedback::kOff) elems += call.elements;
+    if (network.compression.kind == comm::CompressionKind::kPowerSgd) {
+      if (const auto factors = comm::factors_of(network.compression, call.elements)) elems += factors->elems();
+    }
     if (network.recovery.keeps_states()) {
       const bool from_all = network.compression.kind == comm::CompressionKind::kTopK;
       elems += static_cast<std::uint64_t>(call.ranks) * (from_all ? call.elements : call.part);

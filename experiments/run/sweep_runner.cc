@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "comm/json/read_file.h"
+#include "experiments/checkpoint/checkpoint_folder.h"
 #include "experiments/run/child_process.h"
 #include "experiments/run/core_shares.h"
 #include "experiments/run/execute_run.h"
@@ -50,6 +51,17 @@ bool is_stopped_with_us(const ExitStatus& status, const std::function<bool()>& s
   const Clock::time_point deadline = Clock::now() + kStopGrace;
   while (!stop_requested() && Clock::now() < deadline) std::this_thread::sleep_for(kSweepPollInterval);
   return stop_requested();
+}
+
+/// Failed attempts of a run since its newest checkpoint.
+struct Attempts {
+  int failed = 0;
+  std::uint64_t reached = 0;
+};
+
+std::uint64_t newest_checkpoint(const RunDirectory& directory) {
+  const std::vector<std::uint64_t> steps = CheckpointFolder(directory.checkpoints()).steps();
+  return steps.empty() ? 0 : steps.back();
 }
 
 class SweepRunner {
@@ -168,6 +180,7 @@ class SweepRunner {
                    {directory.path, "--point", planned.point.dump(), "--labels", planned.run.labels.dump(),
                     "--warnings", warnings_json(planned.run.warnings).dump(), "--locked"});
     progress_.runs[index].state = SweepRun::State::kRunning;
+    attempts_.try_emplace(index, Attempts{0, newest_checkpoint(directory)});
     const std::size_t share = core_shares_.take();
     const int kept_descriptor = lock->descriptor();
     running_.push_back(
@@ -210,7 +223,10 @@ class SweepRunner {
       take_result(ended.index, SweepRun::State::kFinished);
       return;
     }
-    const auto pause = pause_before_restart(plan_.runs[ended.index].run.config.restart, ++attempts_[ended.index]);
+    Attempts& attempts = attempts_[ended.index];
+    const std::uint64_t newest = newest_checkpoint(ended.directory);
+    if (newest > attempts.reached) attempts = {0, newest};
+    const auto pause = pause_before_restart(plan_.runs[ended.index].run.config.restart, ++attempts.failed);
     if (status.signal != 0 && pause) {
       progress_.runs[ended.index].state = SweepRun::State::kWaiting;
       pausing_.emplace_back(ended.index, Clock::now() + *pause);
@@ -286,7 +302,7 @@ class SweepRunner {
   std::list<std::size_t> busy_;  ///< another process is at work on them
   std::list<RunningRun> running_;
   std::list<std::pair<std::size_t, Clock::time_point>> pausing_;  ///< before another attempt, until then
-  std::map<std::size_t, int> attempts_;                           ///< that ended without a result
+  std::map<std::size_t, Attempts> attempts_;                      ///< of runs that were started
 };
 
 /// sweep.json, held while its sweep goes on. Throws: BusyError where it lists the runs of another sweep that does.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "comm/device/device_buffer.h"
 #include "comm/device/device_span.h"
@@ -20,8 +21,10 @@ struct DeviceHeadView {
   std::int64_t token_stride = 0;
   std::int64_t head_stride = 0;
 
-  operator DeviceHeadView<const E>() const  // NOLINT(google-explicit-constructor)
-      requires(!std::is_const_v<E>) {
+  /// C is const E. A template, because nvcc warns of the plain conversion in views of constants.
+  template <class C>
+  requires(!std::is_const_v<E> && std::is_same_v<C, const E>) operator DeviceHeadView<C>()
+      const {  // NOLINT(google-explicit-constructor)
     return {elems, shape, batch_stride, token_stride, head_stride};
   }
 };

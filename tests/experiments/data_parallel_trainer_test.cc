@@ -2,12 +2,16 @@
 // Replicas of a run: their sequences, their messages, and their parameters under loss.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "comm/backend_registry.h"
+#include "experiments/records/run_records.h"
 #include "experiments/run/run_forecast.h"
 #include "experiments/run/trainer.h"
 #include "tests/experiments/layouts_of_runs.h"
@@ -229,6 +233,33 @@ TEST(Replicas, InAnyOrderOfRanksTrainOverGlooAsOnLocalRanks) {
 }
 
 // A lossless evaluation draws no fates: training does not depend on how often there is one.
+// bfloat16 rounds to 8 significant bits: the relative error of a value is at most 2^-9, half of that on the average.
+TEST(Replicas, RecordTheRatioAndErrorOfACompression) {
+  const auto record_of = [](comm::Compression compression) {
+    RunConfig config = tiny_config();
+    config.parallel.tensor = 1;
+    config.parallel.data = 2;
+    config.record.sample_every_steps = 1;
+    lose(config, TrafficClass::kDpGradient, 0);
+    config.network.of(TrafficClass::kDpGradient)->compression = compression;
+    const TinyResult result = train_locally(config, tiny_corpus());
+    return loss_statistics_json(result.outcome.statistics, config.network)["classes"]["dp_gradient"]["compression"];
+  };
+  const nlohmann::json halves = record_of({comm::CompressionKind::kBfloat16});
+  EXPECT_EQ(halves["kind"], "bfloat16");
+  EXPECT_EQ(halves["ratio"], 2.0);
+  EXPECT_EQ(halves["content_bytes"].get<std::uint64_t>(), 2 * halves["bytes"].get<std::uint64_t>());
+  EXPECT_GT(halves["nmse"].get<double>(), std::ldexp(1, -20));
+  EXPECT_LT(halves["nmse"].get<double>(), std::ldexp(1, -18));
+  // Blocks of 16 codes of a byte with a scale of four: 64 bytes as 20.
+  const nlohmann::json bytes = record_of({comm::CompressionKind::kInt8, 16});
+  EXPECT_NEAR(bytes["ratio"].get<double>(), 3.2, 0.02);
+  const nlohmann::json largest = record_of({.kind = comm::CompressionKind::kTopK, .fraction = 0.25});
+  EXPECT_GT(largest["nmse"].get<double>(), 0.01);
+  EXPECT_LT(largest["nmse"].get<double>(), 0.75) << "the largest quarter has more than a quarter of the energy";
+  EXPECT_EQ(largest["dropped_pairs"], 0);
+}
+
 TEST(Replicas, LosslessEvaluationLeavesTheLossesOfTrainingAlone) {
   const auto losses_of = [](std::uint64_t every_steps, ValidationConfig::Network network) {
     RunConfig config = replicas(2, 2, 3);

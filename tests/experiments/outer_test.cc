@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -177,6 +179,52 @@ TEST(OuterRun, LayoutsOfAWorkerTrainAlike) {
     alone.outer.every_steps = 100;
     EXPECT_NE(trace_of(train_locally(alone, tiny_corpus())), trace_of(results.front())) << "outer steps have an effect";
   }
+}
+
+// Workers that lose all messages are those that never send one. Each clips by its own norm: with SGD a step is as long
+// as the learning rate times the limit.
+TEST(OuterRun, WithoutAnyMessageWorkersTrainAlone) {
+  const auto train_with = [](std::uint64_t every, double loss_rate) {
+    RunConfig config = workers();
+    config.record.weights = RecordConfig::Weights::kFinal;
+    config.outer.every_steps = every;
+    const comm::ClassNetwork without = *config.network.of(sim::TrafficClass::kOuter);
+    lose(config, sim::TrafficClass::kOuter, loss_rate);
+    comm::ClassNetwork& network = *config.network.of(sim::TrafficClass::kOuter);
+    network.path = without.path;
+    network.payload_bytes = without.payload_bytes;
+    network.gather = without.gather;
+    return train_locally(config, tiny_corpus());
+  };
+  const TinyResult silent = train_with(3, 1);
+  expect_same_training(silent, train_with(100, 0));
+  EXPECT_NE(trace_of(silent), trace_of(train_with(3, 0)));
+}
+
+TEST(OuterRun, EachWorkerClipsByItsOwnNorm) {
+  constexpr double kRate = 0.01, kLimit = 0.125;
+  const auto weights_after_a_step = [](double rate) {
+    RunConfig config = workers();
+    config.training.steps = 1;
+    config.training.optimizer.rule = models::OptimizerConfig::Rule::kSgd;
+    config.training.optimizer.momentum = config.training.optimizer.weight_decay = 0;
+    config.training.gradient_clip = kLimit;
+    config.training.learning_rate = {.peak = rate, .floor = rate, .warmup_steps = 0, .total_steps = 1};
+    config.validation.every_steps = 1;
+    config.record.weights = RecordConfig::Weights::kFinal;
+    return train_locally(config, tiny_corpus()).outcome.weights;
+  };
+  const models::StoredTensors once = weights_after_a_step(kRate);
+  double square = 0;
+  for (const auto& [name, twice] : weights_after_a_step(2 * kRate)) {
+    const auto* a = reinterpret_cast<const float*>(twice.bytes.data());
+    const auto* b = reinterpret_cast<const float*>(once.at(name).bytes.data());
+    for (std::size_t i = 0; i < twice.bytes.size() / sizeof(float); ++i) {
+      const double difference = static_cast<double>(a[i]) - b[i];
+      square += difference * difference;
+    }
+  }
+  EXPECT_NEAR(std::sqrt(square), kRate * kLimit, 1e-3 * kRate * kLimit);
 }
 
 // The plan of a run's memory has the references, momentum and messages of its outer steps.

@@ -95,6 +95,8 @@ int expect_no_change(RunConfig config) {
     EXPECT_EQ(got.packets.erase(kResent), policy.memory.traffic == RecomputeTraffic::kSent ? 1U : 0U);
     EXPECT_EQ(got.packets, want.packets);
   }
+  config.sharding.offloads_values = config.sharding.offloads_moments = true;
+  EXPECT_EQ(records_of(config).text, want.text) << "parameters and optimizer offloaded";
   return number;
 }
 

@@ -142,6 +142,33 @@ def test_a_run_that_is_killed_is_recorded(tmp_path):
     assert summary["steps"] > 0
 
 
+def test_attempts_count_anew_after_a_checkpoint(tmp_path):
+    write_spec(
+        tmp_path,
+        training={"steps": 400, "batch_sequences": 2, "learning_rate": 0.001},
+        checkpoint={"every_steps": 10, "keep": 2},
+        restart={"attempts": 1, "backoff_seconds": 0.01},
+    )
+    run("sweep", "spec.json", "--out", "whole", cwd=tmp_path)
+    sweep = start("sweep", "spec.json", cwd=tmp_path)
+    folder = wait_until(lambda: run_folders(tmp_path))[0]
+
+    def steps():
+        found = [int(path.name.split("-")[1]) for path in folder.glob("checkpoints/step-*")]
+        return max(found, default=0)
+
+    for _ in range(3):  # more deaths than attempts
+        reached = steps()
+        wait_until(lambda before=reached: steps() > before)
+        for worker in processes_with(f"worker results/tiny/{folder.name}", cwd=tmp_path):
+            os.kill(worker, signal.SIGKILL)
+    _, err = sweep.communicate(timeout=60)
+    assert sweep.returncode == 0, err
+    (whole,) = run_folders(tmp_path, out="whole")
+    losses_of = lambda path: [(line["step"], line.get("train_loss")) for line in metrics_of(path)]  # noqa: E731
+    assert losses_of(folder) == losses_of(whole)
+
+
 def test_ctrl_c_keeps_what_is_finished_and_a_second_call_goes_on(tmp_path):
     # The first point is short, the second would take very long.
     write_spec(tmp_path, sweep={"cross": {"/training/steps": [4, 1000000]}})

@@ -164,7 +164,8 @@ void PowerSgdPath::add_up(std::vector<T>& factor, ReduceOp op, const CallArgumen
 }
 
 template <class T>
-void PowerSgdPath::run_factors(const CallArguments& call, ConstTensor input, Tensor output, Communicator& inner) {
+void PowerSgdPath::run_factors(const CallArguments& call, ConstTensor input, Tensor output, Communicator& inner,
+                               Scratch& scratch) {
   const std::uint64_t side = shape_->side;
   const auto values = input.as<T>();
   const sim::Packetizer packets = packets_of(input.type, shape_->elems(), 0);
@@ -182,8 +183,9 @@ void PowerSgdPath::run_factors(const CallArguments& call, ConstTensor input, Ten
   make_orthonormal(p, side);
   transposed_times(values, side, p, q);
 
-  std::vector<T> own(values.size());  // P Q_own^T
-  multiply(p, q, side, std::span(own));
+  const Tensor product = scratch.take(Scratch::Slot::kCoded, input, values.size());
+  const auto own = product.as<T>();  // P Q_own^T
+  multiply(p, q, side, own);
   errors_ = {};
   for (std::size_t i = 0; i < values.size(); ++i) {
     const double error = number_of(own[i]) - number_of(values[i]);
@@ -192,7 +194,7 @@ void PowerSgdPath::run_factors(const CallArguments& call, ConstTensor input, Ten
   }
   if (lost_.of(1) != nullptr) {
     zero_lost(Tensor(std::span(q_elems)), lost_.of(1), packets);
-    if (context_.feeds_back()) multiply(p, q, side, std::span(own));
+    if (context_.feeds_back()) multiply(p, q, side, own);
   }
   if (context_.feeds_back()) feedback_.changed(0, input, ConstTensor(std::span<const T>(own)));
   add_up(q_elems, call.op, call, inner);
@@ -205,8 +207,8 @@ void PowerSgdPath::run(const CallArguments& call, Communicator& inner, Scratch& 
   if (!shape_) return run_as_is(call, input, inner, scratch);
   read_on_host(input, [&](ConstTensor values) {
     change_on_host(call.output, [&](Tensor sums) {
-      if (values.type == ElementType::kFloat32) return run_factors<float>(call, values, sums, inner);
-      run_factors<double>(call, values, sums, inner);
+      if (values.type == ElementType::kFloat32) return run_factors<float>(call, values, sums, inner, scratch);
+      run_factors<double>(call, values, sums, inner, scratch);
     });
   });
 }

@@ -36,7 +36,7 @@ class PowerSgdPath final : public Path {
   void draw(const CallArguments& call, const sim::Packetizer& packets, CallFates& fates);
   void run_as_is(const CallArguments& call, ConstTensor input, Communicator& inner, Scratch& scratch);
   template <class T>
-  void run_factors(const CallArguments& call, ConstTensor input, Tensor output, Communicator& inner);
+  void run_factors(const CallArguments& call, ConstTensor input, Tensor output, Communicator& inner, Scratch& scratch);
   template <class T>
   void add_up(std::vector<T>& factor, ReduceOp op, const CallArguments& call, Communicator& inner);
 
