@@ -21,8 +21,8 @@ using SystemClock = std::chrono::system_clock;
 /// Makes the folder ready for a new attempt: nothing in it may be taken for a result of this one.
 void start_records(const ResolvedRun& run, const RunDirectory& directory) {
   make_directories(directory.path);
-  for (const std::string& stale :
-       {directory.summary(), directory.loss_statistics(), directory.diagnostics(), directory.weights()}) {
+  for (const std::string& stale : {directory.summary(), directory.loss_statistics(), directory.diagnostics(),
+                                   directory.weights(), directory.predictions()}) {
     std::error_code error;
     std::filesystem::remove(stale, error);
     if (error) throw ConfigError(stale + ": cannot remove: " + error.message());
@@ -101,6 +101,17 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   summary.validation_best_loss = outcome.validation_best_loss;
   summary.validation_tokens = outcome.validation_tokens;
   summary.selection_loss = outcome.selection_loss;
+  if (outcome.predictions) {
+    const std::vector<std::string>& classes = run_.config.data.examples->labels;
+    const Predictions& predictions = *outcome.predictions;
+    summary.classification =
+        to_json(quality_of(predictions, run_.config.model.classes, run_.config.seeds.data), classes);
+    write_predictions_record(directory_, {{"schema_version", 1},
+                                          {"classes", classes},
+                                          {"labels", predictions.labels},
+                                          {"predictions", predictions.predictions},
+                                          {"confidences", predictions.confidences}});
+  }
   summary.selection_tokens = outcome.selection_tokens;
   summary.skipped_steps = outcome.skipped_steps;
   summary.loss_scale = outcome.loss_scale;

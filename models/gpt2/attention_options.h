@@ -28,13 +28,18 @@ struct AttentionOptions {
   BranchGradient gradient = BranchGradient::kExact;
   /// Whether batches say which document each token belongs to.
   enum class Within : std::uint8_t { kSequence, kDocument } within = Within::kSequence;
+  /// Whether evaluations go on behind the tokens of the one before, with its keys and values (cached_attention.h).
+  enum class Past : std::uint8_t { kForgotten, kCached } past = Past::kForgotten;
 
   /// Whether attention is StatefulAttention.
-  bool is_stateful() const { return sequence.ranks() > 1 || !branches.empty() || within == Within::kDocument; }
+  bool is_stateful() const {
+    return sequence.ranks() > 1 || !branches.empty() || within == Within::kDocument || past == Past::kCached;
+  }
 };
 
-/// Throws: ConfigError for factors below 1, fewer `heads` of a tensor-parallel rank than Ulysses ranks, and dilated
-/// attention over ranks that are not a ring of consecutive parts or with branches that do not fit.
+/// Throws: ConfigError for cached keys and values with any other attention than that of one rank over whole sequences;
+/// factors below 1, fewer `heads` of a tensor-parallel rank than Ulysses ranks, and dilated attention over ranks that
+/// are not a ring of consecutive parts or with branches that do not fit.
 void validate(const AttentionOptions& options, int heads);
 
 }  // namespace droptest::models

@@ -53,6 +53,7 @@ Gpt2Part gpt2_part(const Gpt2Config& config, int ranks, int rank) {
   const std::uint64_t end = std::min(padded.first + padded.count, vocabulary);
   part.vocabulary = {padded.first, end > padded.first ? end - padded.first : 0};
   part.vocabulary_padding = padded.count - part.vocabulary.count;
+  part.classes = dealt_range(static_cast<std::uint64_t>(config.classes), ranks, rank);
   return part;
 }
 
@@ -97,7 +98,16 @@ std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int ra
   }
   tensors.push_back(replicated("ln_f.weight", "layer_norm", width, 1));
   tensors.push_back(replicated("ln_f.bias", "layer_norm", width, 0));
+  if (config.classifies()) {
+    const auto classes = static_cast<std::uint64_t>(config.classes);
+    tensors.push_back(matrix(kClassTensor, sliced({classes, width}, 0, {part.classes}), kInitialDeviation));
+  }
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].number = i;
+  for (const TensorRule& rule : config.tensor_rules) {
+    for (Gpt2Tensor& tensor : tensors) {
+      if (matches_pattern(rule.pattern, tensor.name)) tensor.learning_rate_factor = rule.learning_rate_factor;
+    }
+  }
   return tensors;
 }
 
@@ -112,12 +122,12 @@ std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, std::span<const 
   const bool head = any([](const StageRange& range) { return range.has_head(); });
   std::vector<Gpt2Tensor> tensors = gpt2_tensors(config, ranks, rank);
   std::erase_if(tensors, [&](const Gpt2Tensor& tensor) {
-    if (tensor.name == "wte.weight") return !embedding && !head;
+    if (tensor.name == "wte.weight") return !embedding && (!head || config.classifies());
     if (tensor.name == "wpe.weight") return !embedding;
-    if (tensor.name.starts_with("ln_f.")) return !head;
+    if (tensor.name.starts_with("ln_f.") || tensor.name == kClassTensor) return !head;
     return !any([&](const StageRange& range) { return range.first <= tensor.layer && tensor.layer < range.last; });
   });
-  for (Gpt2Tensor& tensor : tensors) tensor.is_copy = tensor.name == "wte.weight" && !head;
+  for (Gpt2Tensor& tensor : tensors) tensor.is_copy = tensor.name == "wte.weight" && !head && !config.classifies();
   return tensors;
 }
 

@@ -169,9 +169,11 @@ void ParameterStore::visit_state(StateVisitor& visitor) {
   if (has_offloaded_values()) {
     offloaded_->visit_values(visitor, "values");
   } else {
-    values_.visit_state(visitor, "values");
+    values_.visit_state(visitor, "values", ParameterArena::Frozen::kShown);
   }
-  if (!rounded_.is_empty() && rounded_.holds() == Holds::kAll) rounded_.visit_state(visitor, "rounded values");
+  if (!rounded_.is_empty() && rounded_.holds() == Holds::kAll) {
+    rounded_.visit_state(visitor, "rounded values", ParameterArena::Frozen::kShown);
+  }
 }
 
 std::span<std::byte> ParameterStore::copy_of(Copied arena) {

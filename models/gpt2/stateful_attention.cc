@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/gpt2/cached_attention.h"
 #include "models/phase_times.h"
 #include "models/sequence/dilated_attention.h"
 #include "models/sequence/sequence_attention.h"
@@ -151,6 +152,7 @@ std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOption
                                                            const SequenceParallel& ranks, std::int64_t first_head,
                                                            std::int64_t heads, Ops& ops) {
   if (!options.is_stateful()) return nullptr;
+  if (options.past == AttentionOptions::Past::kCached) return make_cached_attention(ops);
   if (ops.team() == nullptr) {
     throw ConfigError(
         "GPT-2: sequence ranks, documents and dilated attention: got a CUDA device, want the CPU: their kernels for "
@@ -164,7 +166,7 @@ std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOption
 
 std::uint64_t stateful_attention_bytes(const AttentionOptions& options, int rank, const AttentionShape& whole,
                                        comm::ElementType type, std::uint64_t states) {
-  if (!options.is_stateful()) return 0;
+  if (!options.is_stateful() || options.past == AttentionOptions::Past::kCached) return 0;
   const StateSize size = size_of(options, options.sequence.parts(whole.length), rank, whole);
   return comm::element_bytes(type) * (states * size.state + size.working);
 }

@@ -277,6 +277,9 @@ class CudaOps final : public Ops {
     DROPTEST_CHECK(false, "dropout on a device");
   }
 
+  void weigh_rows(const LogitBlock& /*b*/, std::span<const double> /*weights*/) override {
+    DROPTEST_CHECK(false, "weights of classes on a device");
+  }
   void row_maxima(const LogitBlock& b) override {
     const StreamPhase phase(timer_, Phase::kCrossEntropy, stream_);
     models::row_maxima<E>(b, stream_);

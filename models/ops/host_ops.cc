@@ -90,6 +90,8 @@ class HostForm final : public OpsForm {
   }
   bool fuses_cross_entropy() const override { return false; }
   bool drops_elements() const override { return true; }
+  bool weighs_rows() const override { return true; }
+  bool scales_learning_rates() const override { return true; }
   bool drops_probabilities() const override { return attention_->takes_dropout(); }
 
  private:
@@ -299,6 +301,10 @@ class HostOps final : public Ops {
     const PhaseScope scope(times_, Phase::kCrossEntropy);
     models::logits_to_gradient<T>(b, team_);
   }
+  void weigh_rows(const LogitBlock& b, std::span<const double> weights) override {
+    const PhaseScope scope(times_, Phase::kCrossEntropy);
+    models::weigh_rows<T>(b, weights, team_);
+  }
   void cross_entropy(const LogitBlock& /*rows*/, Logits /*logits*/) override {
     DROPTEST_CHECK(false, "the host's cross-entropy is in pieces");
   }
@@ -428,6 +434,7 @@ class HostOps final : public Ops {
     for (const ParameterRange& range : list(ranges)) {
       Step of_range = step;
       if (range.decay == Decay::kKeeps) of_range.weight_decay = 0;
+      of_range.learning_rate *= range.learning_rate_factor;
       body(range, of_range);
     }
   }

@@ -172,6 +172,9 @@ class Ops {
   virtual void exponential_sums(const LogitBlock& rows) = 0;
   virtual void losses_of_sums(const LogitBlock& rows) = 0;
   virtual void logits_to_gradient(const LogitBlock& rows) = 0;
+  /// After logits_to_gradient() or cross_entropy() with the gradient: each row's loss and gradient times the weight of
+  /// its target, where OpsForm::weighs_rows(). Shapes: a weight of each target that there is, in host memory.
+  virtual void weigh_rows(const LogitBlock& rows, std::span<const double> weights) = 0;
   /// Both passes of a rank that has the whole vocabulary, where OpsForm::fuses_cross_entropy(): `losses`, and with
   /// `Logits::kToGradient` the gradient.
   virtual void cross_entropy(const LogitBlock& rows, Logits logits) = 0;

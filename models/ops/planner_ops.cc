@@ -229,6 +229,7 @@ class DryRun final : public PlannerOps {
   void exponential_sums(const LogitBlock& rows) override { use_rows(rows); }
   void losses_of_sums(const LogitBlock& rows) override { use_rows(rows); }
   void logits_to_gradient(const LogitBlock& rows) override { use_rows(rows); }
+  void weigh_rows(const LogitBlock& rows, std::span<const double> /*weights*/) override { use_rows(rows); }
   void cross_entropy(const LogitBlock& rows, Logits /*logits*/) override { use_rows(rows); }
 
   void begin_sum(Tensor sum, Tensor message, const comm::Message& about) override {
