@@ -6,6 +6,7 @@ A GPT-2 with Hugging Face's rule for sequences (GPT2ForSequenceClassification: a
 token of each sequence), run by PyTorch's autograd and AdamW in float64 over weights and tokens that both sides compute
 from the same formula: logits, the plain loss, gradients of the class-weighted loss, and the weights after three steps
 with frozen embeddings and a learning rate of its own for block 0. Each sequence is computed alone, without any padding.
+Under "lora/" the same with adapters whose products are added to those of the weights: loss, and gradients of adapters.
 Needs Debian's python3-torch:
 
     python3 scripts/make_classification_vectors.py
@@ -25,6 +26,7 @@ import torch.nn.functional as F
 tiny.LAYERS, tiny.WIDTH, tiny.HEADS, tiny.CONTEXT, tiny.VOCABULARY = 2, 16, 2, 10, 23
 CLASSES, CLASS_WEIGHTS = 3, (0.5, 2.0, 1.25)
 LENGTHS, LABELS = (7, 1, 10, 4), (2, 0, 1, 1)
+LORA_RANK, LORA_ALPHA, LORA_TARGETS = 2, 3.0, ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 STEPS, LEARNING_RATE, BLOCK_0_FACTOR, MAX_NORM = 3, 1e-2, 0.25, 0.5
 
 
@@ -43,6 +45,28 @@ def sequences():
     return [torch.tensor([flat[row * columns : row * columns + length]]) for row, length in enumerate(LENGTHS)]
 
 
+def formula_adapters(weights):
+    """A and B of each target, none of them zero, numbered as models/gpt2/gpt2_tensors.cc does."""
+    adapters = {}
+    for layer in range(tiny.LAYERS):
+        for target in LORA_TARGETS:
+            inputs, outputs = weights[f"h.{layer}.{target}.weight"].shape
+            for name, shape in (("lora_A", (LORA_RANK, inputs)), ("lora_B", (outputs, LORA_RANK))):
+                number = len(weights) + len(adapters)
+                values = [0.5 * tiny.mixed(number, i) for i in range(math.prod(shape))]
+                tensor = torch.tensor(values, dtype=torch.float64).reshape(shape)
+                adapters[f"h.{layer}.{target}.{name}.weight"] = tensor
+    return adapters
+
+
+def linear(w, name, x):
+    """The layer, and its adapter apart, where there is one."""
+    y = x @ w[name + ".weight"] + w[name + ".bias"]
+    if name + ".lora_A.weight" not in w:
+        return y
+    return y + LORA_ALPHA / LORA_RANK * (x @ w[name + ".lora_A.weight"].T) @ w[name + ".lora_B.weight"].T
+
+
 def hidden(w, tokens):
     """The normalised residual stream, [length, width]."""
     length, width, heads = tokens.shape[1], tiny.WIDTH, tiny.HEADS
@@ -51,14 +75,14 @@ def hidden(w, tokens):
     for layer in range(tiny.LAYERS):
         h = f"h.{layer}."
         y = F.layer_norm(x, (width,), w[h + "ln_1.weight"], w[h + "ln_1.bias"], eps=1e-5)
-        q, k, v = (y @ w[h + "attn.c_attn.weight"] + w[h + "attn.c_attn.bias"]).split(width, dim=2)
+        q, k, v = linear(w, h + "attn.c_attn", y).split(width, dim=2)
         q, k, v = (m.reshape(1, length, heads, width // heads).transpose(1, 2) for m in (q, k, v))
         scores = (q @ k.transpose(2, 3)) / math.sqrt(width // heads)
         y = (scores.masked_fill(later, -math.inf).softmax(dim=3) @ v).transpose(1, 2).reshape(1, length, width)
-        x = x + y @ w[h + "attn.c_proj.weight"] + w[h + "attn.c_proj.bias"]
+        x = x + linear(w, h + "attn.c_proj", y)
         y = F.layer_norm(x, (width,), w[h + "ln_2.weight"], w[h + "ln_2.bias"], eps=1e-5)
-        y = F.gelu(y @ w[h + "mlp.c_fc.weight"] + w[h + "mlp.c_fc.bias"], approximate="tanh")
-        x = x + y @ w[h + "mlp.c_proj.weight"] + w[h + "mlp.c_proj.bias"]
+        y = F.gelu(linear(w, h + "mlp.c_fc", y), approximate="tanh")
+        x = x + linear(w, h + "mlp.c_proj", y)
     return F.layer_norm(x, (width,), w["ln_f.weight"], w["ln_f.bias"], eps=1e-5)[0]
 
 
@@ -99,9 +123,18 @@ def train():
     return out
 
 
+def with_adapters():
+    weights = formula_weights()
+    adapters = {name: value.requires_grad_() for name, value in formula_adapters(weights).items()}
+    loss = F.cross_entropy(logits_of(weights | adapters), torch.tensor(LABELS))
+    loss.backward()
+    out = {"lora/gradient/" + name: p.grad for name, p in adapters.items()}
+    return out | {"lora/loss": loss.detach().reshape(1)}
+
+
 def main():
     torch.set_num_threads(1)
-    tensors = train()
+    tensors = train() | with_adapters()
     path = Path(__file__).resolve().parent.parent / "tests" / "vectors" / "gpt2_classification.safetensors"
     metadata = {"origin": f"scripts/make_classification_vectors.py, PyTorch {torch.__version__}, float64"}
     tiny.write_safetensors(path, tensors, metadata)

@@ -31,6 +31,7 @@ struct RunDirectory {
   std::string diagnostics() const { return path + "/diagnostics.json"; }
   std::string summary() const { return path + "/summary.json"; }
   std::string weights() const { return path + "/weights.safetensors"; }
+  std::string adapter() const { return path + "/adapter"; }  ///< folder of PEFT's files
   std::string predictions() const { return path + "/predictions.json"; }
   std::string checkpoints() const { return path + "/checkpoints"; }
   std::string trace() const { return path + "/trace.json"; }

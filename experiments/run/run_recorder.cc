@@ -11,6 +11,7 @@
 #include "experiments/records/trace.h"
 #include "experiments/records/weights_file.h"
 #include "experiments/run/replica_absences.h"
+#include "models/gpt2/lora.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -79,7 +80,17 @@ void RunRecorder::write_trace(const std::vector<nlohmann::json>& ranks) {
 
 nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   if (!outcome.weights.empty()) {
-    write_weights(directory_.weights(), outcome.weights, {{"format", "pt"}, {"run_id", run_.run_id}});
+    const std::map<std::string, std::string> metadata = {{"format", "pt"}, {"run_id", run_.run_id}};
+    const models::Gpt2Config& model = run_.config.model;
+    if (model.lora.is_on()) {
+      make_directories(directory_.adapter());
+      write_weights(directory_.adapter() + "/adapter_model.safetensors", models::peft_adapters(model, outcome.weights),
+                    metadata);
+      write_file_atomically(directory_.adapter() + "/adapter_config.json", models::peft_config_text(model));
+    }
+    write_weights(directory_.weights(),
+                  model.lora.is_on() ? models::with_merged_adapters(model, outcome.weights) : outcome.weights,
+                  metadata);
   }
   nlohmann::json losses = loss_statistics_json(outcome.statistics, run_.config.network);
   if (!outcome.earlier_epochs.empty()) losses["earlier_epochs"] = nlohmann::json::parse(outcome.earlier_epochs);

@@ -298,10 +298,10 @@ class Trainer {
   void visit_progress(sim::StateVisitor& visitor) {
     double seconds = seconds_since(start_);
     visit_values(visitor, outcome_.steps, outcome_.tokens, outcome_.validation_final_loss,
-                 outcome_.validation_best_loss, outcome_.validation_tokens, outcome_.predictions,
-                 outcome_.selection_loss, outcome_.selection_tokens, outcome_.stage_failures, time_before_,
-                 time_so_far_, outcome_.started_from, outcome_.resumed_at, outcome_.earlier_epochs, epoch_start_,
-                 counted_, counted_to_step_, unrecorded_, last_losses_, training_seconds_, seconds, *data_);
+                 outcome_.validation_best_loss, outcome_.validation_tokens, outcome_.selection_loss,
+                 outcome_.selection_tokens, outcome_.stage_failures, time_before_, time_so_far_, outcome_.started_from,
+                 outcome_.resumed_at, outcome_.earlier_epochs, epoch_start_, counted_, counted_to_step_, unrecorded_,
+                 last_losses_, training_seconds_, seconds, *data_, outcome_.predictions);
     if (visitor.turn() != sim::StateVisitor::Turn::kRestore) return;
     start_ = Clock::now() - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }

@@ -66,8 +66,9 @@ models::StepResult TrainingModel::take_step(std::span<const Batch> micro_batches
 }
 
 models::MicroBatch TrainingModel::view_of(const Batch& batch, std::vector<std::int32_t>& documents) const {
-  models::MicroBatch view{
-      batch.tokens, batch.targets, {batch.sequences, batch.length, batch.first_position, batch.step, batch.first_sample}};
+  models::MicroBatch view{batch.tokens,
+                          batch.targets,
+                          {batch.sequences, batch.length, batch.first_position, batch.step, batch.first_sample}};
   if (!end_of_text_) return view;
   documents = documents_of(batch, *end_of_text_);
   view.documents = documents;
@@ -88,11 +89,12 @@ void set_starting_weights(TrainingModel& model, const RunConfig& config, comm::C
   if (config.initial_weights.empty()) {
     models::set_initial_weights<float>(model.tensors(), config.seeds.weights, model.parameters());
   } else {
-    const auto head = std::ranges::find(model.tensors(), models::kClassTensor, &models::Gpt2Tensor::name);
-    if (head != model.tensors().end()) {  // the file may have none
-      const auto i = static_cast<std::size_t>(head - model.tensors().begin());
-      models::set_initial_weights<float>(std::span(model.tensors()).subspan(i, 1), config.seeds.weights,
-                                         model.parameters().subspan(i, 1));
+    // The file may have no head and no adapters.
+    const std::span<models::Parameter<float>> parameters = model.parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const models::Gpt2Tensor& tensor = model.tensors()[i];
+      if (tensor.name != models::kClassTensor && tensor.adapts.empty()) continue;
+      models::set_initial_weights<float>(std::span(&tensor, 1), config.seeds.weights, parameters.subspan(i, 1));
     }
     models::load_gpt2_weights(config.model, model.parameters(), tensor_group, read_weights(config.initial_weights),
                               config.initial_weights);

@@ -178,8 +178,13 @@ void resolve_class_weights(json& spec, const std::string& where, RunConfig& conf
   json weights = training["class_weights"];
   if (weights == "balanced") {
     // n / (classes x examples of the class). Source: class_weight "balanced" of scikit-learn.
+    const json& data = spec["data"];
+    // A spec may be checked where its files are not; where they are needed, that is an error already.
+    if (!std::filesystem::exists(data["examples"].get<std::string>())) {
+      training["class_weights"] = std::vector<double>(labels.size(), 1.0);
+      return;
+    }
     try {
-      const json& data = spec["data"];
       const ExampleSets sets = load_examples(read_example_config(data), data.value("validation_fraction", 0.0),
                                              config.model.vocabulary, config.model.context);
       weights = json::array();
@@ -203,6 +208,30 @@ void resolve_class_weights(json& spec, const std::string& where, RunConfig& conf
     return report("want a weight for each of " + std::to_string(labels.size()) + " labels");
   training["class_weights"] = weights;
   config.model.class_weights = weights.get<std::vector<double>>();
+}
+
+/// /training/lora.
+void resolve_lora(json& spec, const std::string& where, RunConfig& config, std::vector<std::string>& errors) {
+  json& training = spec["training"];
+  if (!training.contains("lora")) return;
+  json& section = training["lora"];
+  const auto refuse = [&](const std::string& message) { errors.push_back(where + ": /training/lora: " + message); };
+  models::LoraOptions& lora = config.model.lora;
+  lora.rank = section["rank"].get<int>();
+  if (!section.contains("alpha")) section["alpha"] = 2 * lora.rank;
+  lora.alpha = section["alpha"].get<double>();
+  lora.targets = section["targets"].get<std::vector<std::string>>();
+  for (std::size_t i = 0; i < lora.targets.size(); ++i) {
+    const auto here = lora.targets.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find(lora.targets.begin(), here, *here) != here) refuse("got the target \"" + *here + "\" twice");
+  }
+  if (training.contains("layer_decay")) refuse("got it with /training/layer_decay, want one of the two");
+  if (config.device == Device::kCuda)
+    refuse(R"(got it with /device "cuda", whose kernels have no adapters; want "cpu")");
+  if (training.contains("precision")) {
+    refuse("got it with /training/precision " + quote_json(training["precision"]) + ", want float32");
+  }
+  if (config.tensor_sequence) refuse("got it with /parallel/tensor_sequence true, want false");
 }
 
 /// Source: the layer-wise decay of Clark et al. 2020 (ELECTRA): the head has the full rate, each layer below `decay`
@@ -239,6 +268,7 @@ void resolve_tensor_rules(json& spec, const json& given, const std::string& wher
                           std::vector<std::string>& errors) {
   json& training = spec["training"];
   resolve_class_weights(spec, where, config, errors);
+  resolve_lora(spec, where, config, errors);
   json rules = json::array();
   if (training.contains("layer_decay")) {
     rules = rules_of_decay(training["layer_decay"].get<double>(), config.model.layers);

@@ -79,6 +79,11 @@ void validate(const Gpt2Config& config, int tensor_parallel_size) {
   }
 }
 
+const std::vector<std::string>& lora_targets() {
+  static const std::vector<std::string> targets = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"};
+  return targets;
+}
+
 bool matches_pattern(std::string_view pattern, std::string_view name) {
   const std::size_t star = pattern.find('*');
   if (star == std::string_view::npos) return pattern == name;

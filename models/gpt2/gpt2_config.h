@@ -18,6 +18,19 @@ struct TensorRule {
   double learning_rate_factor = 1;  ///< 0: frozen: neither updated nor sent nor part of the gradient norm
 };
 
+/// Low-rank additions to the weights of linear layers (Hu et al. 2022, LoRA). Where there are some, all other tensors
+/// are frozen, but for a classification head and those that a TensorRule names.
+struct LoraOptions {
+  int rank = 0;                        ///< 0: none
+  double alpha = 0;                    ///< the additions are multiplied by alpha / rank
+  std::vector<std::string> targets{};  ///< of lora_targets()
+
+  bool is_on() const { return rank > 0; }
+  double scale() const { return alpha / rank; }
+};
+/// "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj".
+const std::vector<std::string>& lora_targets();
+
 /// Source: Radford et al. 2019; the released checkpoints' configurations.
 struct Gpt2Config {
   int layers = 4;
@@ -32,6 +45,7 @@ struct Gpt2Config {
   int classes = 0;
   std::vector<double> class_weights{};     ///< of each class in the training loss; empty: 1
   std::vector<TensorRule> tensor_rules{};  ///< the last one that matches holds; none: 1
+  LoraOptions lora{};
 
   bool classifies() const { return classes > 0; }
   /// Outputs of the head: different targets.

@@ -41,6 +41,39 @@ Gpt2Tensor replicated(std::string name, std::string group, std::uint64_t width, 
   return tensor;
 }
 
+/// An adapter's parts follow those of its weight: columns of outputs are rows of B, rows of inputs are columns of A.
+void append_adapters(const Gpt2Config& config, std::vector<Gpt2Tensor>& tensors) {
+  const auto rank = static_cast<std::uint64_t>(config.lora.rank);
+  for (Gpt2Tensor& tensor : tensors) {
+    if (tensor.name != kClassTensor) tensor.learning_rate_factor = 0;
+  }
+  for (int layer = 0; layer < config.layers; ++layer) {
+    for (const std::string& target : config.lora.targets) {
+      const std::string name = "h." + std::to_string(layer) + "." + target;
+      const Gpt2Tensor base = *std::ranges::find(tensors, name + ".weight", &Gpt2Tensor::name);
+      const std::uint64_t inputs = base.slice.full_shape[0];
+      const bool by_columns = base.slice.axis == 1;
+      // PEFT draws A uniformly with this deviation, and B is zero.
+      Gpt2Tensor a =
+          matrix(name + ".lora_A.weight",
+                 by_columns ? TensorSlice::whole({rank, inputs}) : sliced({rank, inputs}, 1, base.slice.ranges),
+                 1 / std::sqrt(3.0 * static_cast<double>(inputs)));
+      a.placement = by_columns ? Placement::kReplicated : Placement::kSharded;
+      const std::vector<std::uint64_t> shape = {base.slice.full_shape[1], rank};
+      Gpt2Tensor b = matrix(name + ".lora_B.weight",
+                            by_columns ? sliced(shape, 0, base.slice.ranges) : TensorSlice::whole(shape), 0);
+      b.placement = by_columns ? Placement::kSharded : Placement::kReplicated;
+      for (Gpt2Tensor* adapter : {&a, &b}) {
+        adapter->layer = layer;
+        adapter->adapts = base.name;
+        adapter->adapter_scale = config.lora.scale();
+      }
+      tensors.push_back(std::move(a));
+      tensors.push_back(std::move(b));
+    }
+  }
+}
+
 }  // namespace
 
 Gpt2Part gpt2_part(const Gpt2Config& config, int ranks, int rank) {
@@ -102,6 +135,7 @@ std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int ra
     const auto classes = static_cast<std::uint64_t>(config.classes);
     tensors.push_back(matrix(kClassTensor, sliced({classes, width}, 0, {part.classes}), kInitialDeviation));
   }
+  if (config.lora.is_on()) append_adapters(config, tensors);
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].number = i;
   for (const TensorRule& rule : config.tensor_rules) {
     for (Gpt2Tensor& tensor : tensors) {

@@ -38,6 +38,8 @@ struct Gpt2Tensor {
   double initial_constant = 0;
   int layer = kOutsideOfBlocks;
   std::uint64_t number = 0;  ///< in the whole model's list: the stream that it is drawn from
+  std::string adapts{};      ///< of an adapter: the name of the weight that it adds to
+  double adapter_scale = 1;  ///< likewise: alpha / rank
   bool is_copy = false;      ///< another rank's stage has it, too, and counts it in the gradient norm
 
   bool is_frozen() const { return learning_rate_factor == 0; }
@@ -46,8 +48,9 @@ struct Gpt2Tensor {
 /// The weights of the classification head, [classes, width]: Hugging Face's name in GPT2ForSequenceClassification.
 inline constexpr const char* kClassTensor = "score.weight";
 
-/// All tensors in the model's order: wte, wpe, the blocks, ln_f, and score of a classification head. Matrices are
-/// stored as Hugging Face's Conv1D does, [inputs, outputs].
+/// All tensors in the model's order: wte, wpe, the blocks, ln_f, score of a classification head, and adapters, whose
+/// names end in lora_A.weight [rank, inputs] and lora_B.weight [outputs, rank]. Matrices are stored as Hugging Face's
+/// Conv1D does, [inputs, outputs].
 std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int rank);
 /// Those of a stage, in that order. The token embedding is tied to the LM head: where they are in two stages, both have
 /// wte, each with the gradient of its own use; the sum of both gradients is the caller's.

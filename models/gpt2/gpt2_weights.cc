@@ -55,7 +55,7 @@ TensorsByName checked(const Gpt2Config& config, const StoredTensors& tensors, co
   for (const Gpt2Tensor& tensor : gpt2_tensors(config, 1, 0)) {
     known.insert(tensor.name);
     const auto stored = found.find(tensor.name);
-    if (stored == found.end() && tensor.name == kClassTensor) continue;
+    if (stored == found.end() && (tensor.name == kClassTensor || !tensor.adapts.empty())) continue;
     if (stored == found.end()) {
       throw ConfigError(where + ": tensor \"" + tensor.name + "\" is missing, want shape " +
                         shape_text(tensor.slice.full_shape));
@@ -148,7 +148,7 @@ void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> par
     const auto parameter = std::ranges::find(parameters, wanted[i].name, &Parameter<float>::name);
     if (parameter == parameters.end()) continue;  // of another stage
     const auto stored = found.find(wanted[i].name);
-    if (stored == found.end()) continue;  // a head that the file does not have
+    if (stored == found.end()) continue;  // a head or an adapter that the file does not have
     const std::vector<float> full = to_floats(*stored->second, wanted[i].name);
     const std::span<float> value = parameter->value;
     std::fill(value.begin(), value.end(), 0.0F);

@@ -90,6 +90,7 @@ class HostForm final : public OpsForm {
   }
   bool fuses_cross_entropy() const override { return false; }
   bool drops_elements() const override { return true; }
+  bool has_adapters() const override { return true; }
   bool weighs_rows() const override { return true; }
   bool scales_learning_rates() const override { return true; }
   bool drops_probabilities() const override { return attention_->takes_dropout(); }
@@ -398,6 +399,16 @@ class HostOps final : public Ops {
               elements(rounded, static_cast<std::int64_t>(range.offset), static_cast<std::int64_t>(range.count)));
       }
     }
+  }
+
+  void merge_adapter(const AdapterShape& shape, ConstTensor weight, ConstTensor a, ConstTensor b,
+                     Tensor merged) override {
+    models::merge_adapter<T>(shape, weight.as<T>(), a.as<T>(), b.as<T>(), merged.as<T>(), team_);
+  }
+  void adapter_gradients(const AdapterShape& shape, ConstTensor grad_merged, ConstTensor a, ConstTensor b,
+                         Tensor grad_a, Tensor grad_b) override {
+    models::adapter_gradients<T>(shape, grad_merged.as<T>(), a.as<T>(), b.as<T>(), grad_a.as<T>(), grad_b.as<T>(),
+                                 team_);
   }
 
   void accumulate(ConstTensor from, Tensor to) override { add_column_sums<T>(from.as<T>(), 1, to.as<T>(), team_); }

@@ -210,3 +210,47 @@ def test_generate_continues_a_prompt_over_a_network(tmp_path):
     assert "want it or --prompt-tokens" in run("generate", "--model", "pretrained", cwd=tmp_path, expect=2).err
     missing = run("generate", "--model", source / "weights.safetensors", "--prompt", "a", cwd=tmp_path, expect=2)
     assert "--config: is missing" in missing.err
+
+
+def test_lora_trains_adapters_alone_and_leaves_merged_weights(tmp_path):
+    write_spec(tmp_path, "lm.json", name="lm")
+    run("run", "lm.json", cwd=tmp_path)
+    (source,) = run_folders(tmp_path, "lm")
+    run("export", source, "--huggingface", "--out", "pretrained", cwd=tmp_path)
+    lora = {"lora": {"rank": 4, "targets": ["attn.c_attn", "mlp.c_proj"]}, "learning_rate": 0.03}
+    network = {"payload_bytes": 256, "loss": {"model": "bernoulli", "loss_rate": 0.01}}
+    parallel = {"tensor": 2, "data": 2}
+    classifier(tmp_path, training=lora, model={"pretrained": "pretrained"}, parallel=parallel, network=network)
+    run("run", "spec.json", cwd=tmp_path)
+    folder = only_run(tmp_path)
+    summary = summary_of(folder)
+    assert json.loads((folder / "spec.json").read_text())["training"]["lora"]["alpha"] == 8
+    assert summary["classification"]["accuracy"]["value"] > 0.6
+    adapter = json.loads((folder / "adapter/adapter_config.json").read_text())
+    assert (adapter["r"], adapter["target_modules"], adapter["task_type"]) == (
+        4,
+        ["attn.c_attn", "mlp.c_proj"],
+        "SEQ_CLS",
+    )
+    assert (
+        b"base_model.model.transformer.h.0.mlp.c_proj.lora_B.weight"
+        in (folder / "adapter/adapter_model.safetensors").read_bytes()
+    )
+    # Of 13,088 values of the model, replicas send the gradients of the adapters and the head: two packets or three.
+    statistics = json.loads((folder / "loss_statistics.json").read_text())["classes"]["dp_gradient"]
+    trained = 4 * (32 + 96) + 4 * (128 + 32) + 3 * 32
+    assert statistics["bytes"] < 60 * 2 * 2 * 2 * trained * 4 * 1.1
+    # The weights have the adapters in them.
+    command = [
+        "eval",
+        "--model",
+        folder / "weights.safetensors",
+        "--config",
+        folder / "spec.json",
+        "--examples",
+        "dev.tsv",
+    ]
+    found = json.loads(run(*command, "--json", cwd=tmp_path).out)
+    assert found["classification"]["confusion"] == summary["classification"]["confusion"]
+    failed = run("run", "spec.json", "--set", "/training/layer_decay=0.5", cwd=tmp_path, expect=2)
+    assert "/training/lora: got it with /training/layer_decay" in failed.err
