@@ -36,7 +36,7 @@ class ExampleResolver {
         errors_(errors) {}
 
   void resolve() {
-    const bool classifies = spec_["task"] == kClassification;
+    const bool classifies = spec_.value("task", "") == kClassification;
     if (!classifies) spec_.erase("task");
     if (classifies != data_.contains("examples")) {
       report("/task", classifies ? "got \"classification\" without /data/examples, want them"

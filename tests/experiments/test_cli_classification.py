@@ -88,7 +88,7 @@ def test_epochs_class_weights_and_frozen_tensors_are_resolved(tmp_path):
         ({"data": {"labels": ["air", "land", "sea", "fire"]}}, 'no example to train on has the label "fire"'),
         ({"data": {"too_long": "refuse"}, "training": {"sequence_tokens": 8}}, "tokens, want at most 8"),
         ({"data": {"end_of_text": 3}}, "/data/end_of_text: got 3"),
-        ({"training": {"class_weights": [1, 2]}}, "class_weights: got [1,2], want a weight for each of 3 labels"),
+        ({"training": {"class_weights": [1, 2]}}, "class_weights: got [1.0,2.0], want a weight for each of 3 labels"),
         ({"training": {"class_weights": {"air": 1}}}, 'want a weight of the label "land"'),
         ({"training": {"tensors": [{"match": "x.*", "frozen": True}]}}, '/tensors/0/match: got "x.*", which no'),
         ({"training": {"tensors": [{"match": "*", "frozen": True}]}}, "all tensors are frozen"),
