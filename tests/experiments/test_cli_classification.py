@@ -125,7 +125,8 @@ def test_a_pretrained_model_is_exported_as_a_folder_and_fine_tuned(tmp_path):
     (source,) = run_folders(tmp_path, "lm")
     run("export", source, "--huggingface", "--out", "pretrained", cwd=tmp_path)
     assert json.loads((tmp_path / "pretrained/config.json").read_text())["n_positions"] == 32
-    classifier(tmp_path, model={"pretrained": "pretrained"})
+    # Without loss the copies of replicated tensors are equal, of which the weights hold one.
+    classifier(tmp_path, model={"pretrained": "pretrained"}, network={"payload_bytes": 256})
     run("run", "spec.json", cwd=tmp_path)
     folder = only_run(tmp_path)
     resolved = json.loads((folder / "spec.json").read_text())
@@ -134,7 +135,7 @@ def test_a_pretrained_model_is_exported_as_a_folder_and_fine_tuned(tmp_path):
     # The fine-tuned model starts another one with the same classes, whose first validation is its last one.
     run("export", folder, "--huggingface", "--out", "tuned", cwd=tmp_path)
     assert json.loads((tmp_path / "tuned/config.json").read_text())["id2label"] == {"0": "air", "1": "land", "2": "sea"}
-    classifier(tmp_path, "again.json", name="again", model={"pretrained": "tuned"})
+    classifier(tmp_path, "again.json", name="again", model={"pretrained": "tuned"}, network={"payload_bytes": 256})
     run("run", "again.json", cwd=tmp_path)
     (again,) = run_folders(tmp_path, "again")
     first = metrics_of(again)[0]
@@ -218,7 +219,7 @@ def test_lora_trains_adapters_alone_and_leaves_merged_weights(tmp_path):
     (source,) = run_folders(tmp_path, "lm")
     run("export", source, "--huggingface", "--out", "pretrained", cwd=tmp_path)
     lora = {"lora": {"rank": 4, "targets": ["attn.c_attn", "mlp.c_proj"]}, "learning_rate": 0.03}
-    network = {"payload_bytes": 256, "loss": {"model": "bernoulli", "loss_rate": 0.01}}
+    network = {"payload_bytes": 256, "loss": {"model": "bernoulli", "loss_rate": 0}}
     parallel = {"tensor": 2, "data": 2}
     classifier(tmp_path, training=lora, model={"pretrained": "pretrained"}, parallel=parallel, network=network)
     run("run", "spec.json", cwd=tmp_path)
