@@ -188,7 +188,7 @@ def cut(spec):
         spec["validation"] = {"tokens": 128}
         spec.get("record", {}).pop("sample_every_steps", None)
         spec.get("record", {}).pop("every_steps", None)
-        if spec["model"].get("preset") not in ("nano", "micro"):
+        if "model" in spec and spec["model"].get("preset") not in ("nano", "micro"):
             spec["model"] = {"preset": "nano"}
     return spec
 
